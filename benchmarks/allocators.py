@@ -1,11 +1,13 @@
-"""Training on a CPU with one memory allocator and with another: the same run of `sdiareward train`, step by step.
+"""Training and scoring on a CPU with one memory allocator and with another.
 
     python -m benchmarks.allocators --preload tcmalloc=/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4
+    python -m benchmarks.allocators --task score --preload tcmalloc=/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4
 
 Tensors of a step live as long as its backward pass, and have other sizes in the next step. Contestants are the C
 library as it is, and each library that is preloaded. `small` learns pairs of the bundled sample by LoRA in bfloat16,
-as its recipes do. Written to `benchmarks/results/allocators.json`: tokens a second of each part of the run, of all
-after the first, and peak memory.
+as its recipes do, or scores them with `dtype="fast"`. Written to `benchmarks/results/allocators.json`: tokens a second
+of each part of the run, of all after the first, and peak memory; to `allocators_scoring.json`: the seconds of scoring
+in each round, without the start, and peak memory.
 """
 
 from __future__ import annotations
@@ -15,20 +17,23 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
-from tqdm.auto import tqdm
+from tqdm.auto import tqdm, trange
 
 from benchmarks import racing
 from benchmarks.head_training import build_pairs
 from sdiareward.common.arguments import parse_arguments
 
 
-RESULT = racing.RESULTS / "allocators.json"
+RESULTS = {
+    "train": racing.RESULTS / "allocators.json",
+    "score": racing.RESULTS / "allocators_scoring.json",
+}
 _PARTS = 8
 
 
@@ -41,7 +46,9 @@ class Arguments:
     episodes: int = field(default=24, metadata={"help": "recorded episodes of the sample; half as many scripts"})
     steps: int = field(default=40, metadata={"help": "training steps"})
     pairs_a_step: int = field(default=8, metadata={"help": "pairs of a step"})
-    output: Path = field(default=RESULT, metadata={"help": "file of the result"})
+    task: Literal["train", "score"] = field(default="train", metadata={"help": "what is measured"})
+    rounds: int = field(default=3, metadata={"help": "rounds of scoring"})
+    output: Path | None = field(default=None, metadata={"help": "file of the result (default: that of the task)"})
 
 
 def main() -> None:
@@ -53,33 +60,69 @@ def main() -> None:
         if not Path(library).is_file():
             raise FileNotFoundError(f"--preload {entry}: there is no file '{library}'; install it, or give its path.")
         contestants[name] = {"LD_PRELOAD": library}
-    settings = {name: getattr(args, name) for name in ("model", "episodes", "steps", "pairs_a_step")}
-    found: dict[str, Any] = {}
+    output = args.output or RESULTS[args.task]
+    names = ("steps", "pairs_a_step") if args.task == "train" else ("rounds",)
+    settings = {name: getattr(args, name) for name in ("model", "episodes", *names)}
+    measure = train_each if args.task == "train" else score_each
     with tempfile.TemporaryDirectory() as folder:
         # As a file: a few of its pairs are held out, which training asks for.
         dataset = next(build_pairs(Path(folder), args.episodes).glob("data/modality/train-*.parquet"))
-        for name, environment in tqdm(contestants.items(), desc="allocators"):
-            run = Path(folder) / name
-            found[name] = train(dataset, run, settings, environment)
-            racing.write_result(args.output, settings=settings, cpu=racing.describe_cpu(), allocators=found)
+        found = measure(dataset, Path(folder), settings, contestants)
+    racing.write_result(output, settings=settings, cpu=racing.describe_cpu(), allocators=found)
     print(json.dumps(found, indent=2))
+
+
+def train_each(
+    dataset: Path, folder: Path, settings: Mapping[str, Any], contestants: Mapping[str, Mapping[str, str]]
+) -> dict[str, Any]:
+    """Train once with the variables of each contestant."""
+    return {
+        name: train(dataset, folder / name, settings, environment)
+        for name, environment in tqdm(contestants.items(), desc="allocators")
+    }
+
+
+def score_each(
+    dataset: Path, folder: Path, settings: Mapping[str, Any], contestants: Mapping[str, Mapping[str, str]]
+) -> dict[str, Any]:
+    """Score in rounds, each with the variables of each contestant in turn."""
+    found: dict[str, Any] = {name: {"seconds": [], "peak_memory_mib": []} for name in contestants}
+    for number in trange(settings["rounds"], desc="rounds"):
+        for name, environment in contestants.items():
+            measured = score(dataset, folder / f"{name}-{number}", settings, environment)
+            for key, value in measured.items():
+                found[name][key].append(value)
+    return found
 
 
 def train(dataset: Path, run: Path, settings: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
     """Train in a process with variables of its own; return its speed by part of the run, and its peak memory."""
     config = run.with_suffix(".yaml")
     config.write_text(yaml.safe_dump(make_recipe(dataset, run, settings)), encoding="utf-8")
-    command = [sys.executable, "-m", "sdiareward.train", "--config", str(config)]
-    process = subprocess.Popen(command, env={**os.environ, **environment})
+    peak_memory_mib = _run(["sdiareward.train", "--config", str(config)], environment)
+    (state,) = run.glob("checkpoint-*/trainer_state.json")
+    logs = [entry for entry in json.loads(state.read_text(encoding="utf-8"))["log_history"] if "num_tokens" in entry]
+    return {**summarise_logs(logs), "peak_memory_mib": peak_memory_mib}
+
+
+def score(dataset: Path, folder: Path, settings: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Score in a process with variables of its own; return the seconds without its start, and its peak memory."""
+    command = ["sdiareward.eval", "--model", settings["model"], "--dataset", str(dataset), "--dtype", "fast"]
+    peak_memory_mib = _run([*command, "--no_baselines", "--output_dir", str(folder)], environment)
+    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return {"seconds": results["timing"]["scoring_s"], "peak_memory_mib": peak_memory_mib}
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a module with more variables; return its peak memory in MiB."""
+    process = subprocess.Popen([sys.executable, "-m", *command], env={**os.environ, **environment})
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
         raise RuntimeError(
-            f"Training with {dict(environment) or 'the allocator as it is'} exits {process.returncode}."
+            f"{command[0]} with {dict(environment) or 'the allocator as it is'} exits {process.returncode}."
         )
-    (state,) = run.glob("checkpoint-*/trainer_state.json")
-    logs = [entry for entry in json.loads(state.read_text(encoding="utf-8"))["log_history"] if "num_tokens" in entry]
-    return {**summarise_logs(logs), "peak_memory_mib": round(usage.ru_maxrss / 1024)}
+    return round(usage.ru_maxrss / 1024)
 
 
 def make_recipe(dataset: Path, run: Path, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The same training with one memory allocator and with another."""
+"""The same training, and the same scoring, with one memory allocator and with another."""
 
 import pytest
 
@@ -34,3 +34,16 @@ def test_training_is_measured_in_a_process_of_its_own(tiny_checkpoint, tone_pair
     assert found["peak_memory_mib"] > 100
     with pytest.raises(RuntimeError, match="exits [1-9]"):
         allocators.train(tmp_path / "missing.parquet", tmp_path / "other", settings, {})
+
+
+@pytest.mark.slow
+def test_scoring_is_measured_in_rounds_of_every_contestant(tiny_checkpoint, tone_pairs, tmp_path):
+    tone_pairs.add_column("group_id", list("abcd")).to_parquet(tmp_path / "pairs.parquet")
+    settings = {"model": str(tiny_checkpoint), "rounds": 1}
+    contestants = {"glibc": {}, "one arena": {"MALLOC_ARENA_MAX": "1"}}
+    found = allocators.score_each(tmp_path / "pairs.parquet", tmp_path, settings, contestants)
+    assert list(found) == ["glibc", "one arena"]
+    for measured in found.values():
+        assert len(measured["seconds"]) == len(measured["peak_memory_mib"]) == 1
+        assert measured["seconds"][0] > 0
+        assert measured["peak_memory_mib"][0] > 100
