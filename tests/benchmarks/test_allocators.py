@@ -41,7 +41,7 @@ def test_scoring_is_measured_in_rounds_of_every_contestant(tiny_checkpoint, tone
     tone_pairs.add_column("group_id", list("abcd")).to_parquet(tmp_path / "pairs.parquet")
     settings = {"model": str(tiny_checkpoint), "rounds": 1}
     contestants = {"glibc": {}, "one arena": {"MALLOC_ARENA_MAX": "1"}}
-    found = allocators.score_each(tmp_path / "pairs.parquet", tmp_path, settings, contestants)
+    (found,) = allocators.score_each(tmp_path / "pairs.parquet", tmp_path, settings, contestants)
     assert list(found) == ["glibc", "one arena"]
     for measured in found.values():
         assert len(measured["seconds"]) == len(measured["peak_memory_mib"]) == 1
