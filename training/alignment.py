@@ -22,11 +22,9 @@ import torch
 from torch import nn
 from transformers import Trainer, TrainingArguments
 
-from sdiareward.audio_sdiareward import audio_duration_s
 from sdiareward.common.files import hash_json
 from sdiareward.esdr_accuracy.pairwise import wilson_interval
 from sdiareward.modeling_sdiareward import SDiaRewardModel
-from sdiareward.pairs.schema import SIDES
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.batching import DialoguePreparer, Message, Segment, format_reason
 from sdiareward.scoring.packed_attention import packed_attention
@@ -34,6 +32,7 @@ from sdiareward.scoring.packed_forward import encode_clips, run_packed
 
 from .batches import deserialize_vectors, serialize_vectors
 from .resuming import EndsAtLastStep
+from .turns import find_turns
 
 
 logger = logging.getLogger(__name__)
@@ -80,7 +79,7 @@ def read_clips(
     Raises:
         ValueError: There are no such turns.
     """
-    places = _find_turns(pairs, max_clip_s)
+    places = find_turns(pairs, max_clip_s)
     if not places:
         raise ValueError(f"no turn with a transcript lasts at most {max_clip_s:g} s; raise max_clip_s.")
     drawn = np.random.default_rng(seed).permutation(len(places))[:max_clips]
@@ -110,28 +109,6 @@ def hash_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
     for name in sorted(tensors):
         digest.update(name.encode() + tensors[name].detach().float().cpu().numpy().tobytes())
     return digest.hexdigest()
-
-
-def _find_turns(pairs: datasets.Dataset, max_clip_s: float) -> list[dict[str, Any]]:
-    """Return where each distinct turn of at most `max_clip_s` lies; a recording of several pairs counts once."""
-    columns = [name for name in (*SIDES, "source", "group_id") if name in pairs.column_names]
-    found: dict[str, dict[str, Any]] = {}
-    for row, pair in enumerate(pairs.select_columns(columns)):
-        labels = {name: str(pair.get(name) or "") for name in ("source", "group_id")}
-        for side in SIDES:
-            for position, turn in enumerate(pair[side]):
-                audio = turn.get("audio")
-                if not turn.get("text") or not audio or not _is_short(turn, max_clip_s):
-                    continue
-                data = audio.get("bytes") or Path(audio["path"]).read_bytes()
-                digest = hashlib.sha256(data + turn["text"].encode()).hexdigest()
-                found.setdefault(digest, {"row": row, "side": side, "turn": position, "digest": digest, **labels})
-    return list(found.values())
-
-
-def _is_short(turn: Mapping[str, Any], max_clip_s: float) -> bool:
-    duration_s = turn.get("duration_s") or audio_duration_s(turn["audio"])
-    return 0 < duration_s <= max_clip_s
 
 
 class _ClipEncoder:

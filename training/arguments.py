@@ -183,6 +183,12 @@ class TrainArguments:
         default=0.0,
         metadata={"group": _MORE},
     )
+    turn_pairs: int = _make_field(
+        "Pairs of each recorded turn: its sound with its own words and with those of another turn; where both sides "
+        "say the same, also their two sounds.",
+        default=0,
+        metadata={"group": _MORE},
+    )
     pair_shares: dict[str, float] = _make_field(
         "Share of the given pairs that are used, from 0 to 1, by family or criterion, such as "
         '{"rhythm": 0.1, "joint": 0.5}.',

@@ -8,6 +8,7 @@ recordings where the two sides differ in their words: the words alone take a fra
 `written_negatives` adds more pairs of this kind (`written_pairs`), also from `written_sources`. `excerpt_share` of
 the given pairs, of their copies and of the attacks are cut to some of their exchanges (`excerpts`): more pairs fit
 into the same time.
+`turn_pairs` adds pairs of one recorded turn with other words, or with another sound (`turns`).
 `pair_shares` leaves out some of the given pairs, and what would be made of them, so that no kind outweighs the rest.
 
 Nothing is stored: a row is changed when it is read. The change depends on its pair and the seed alone, so a resumed
@@ -40,6 +41,7 @@ from sdiareward.perturbations.registry import (
 )
 
 from .excerpts import draw_excerpt
+from .turns import TurnPair, make_turn_pairs
 from .written_pairs import WRITTEN_KINDS, make_pairs_of_sources, make_written_pairs, remove_recordings
 
 
@@ -81,6 +83,9 @@ class AugmentationSettings:
             `NAME=PATH`.
         excerpt_share (`float`): Share of the given pairs, of their copies and of the attacks that are cut to some of
             their exchanges, 0 to 1.
+        turn_pairs (`int`): Number of pairs of each recorded turn with its own words and with those of another turn,
+            and of each turn that both sides say with another sound; all but the first of a turn are read through
+            perturbations, like a copy.
         pair_shares (`dict[str, float]`): Share of the given pairs that are used, 0 to 1, by the name of a family
             (column `primary`) or, for pairs of other families, of a criterion; all of the rest.
         seed (`int`): Seed of the random draws.
@@ -98,6 +103,7 @@ class AugmentationSettings:
     written_negatives: Sequence[str] = field(default_factory=list)
     written_sources: Sequence[str] = field(default_factory=list)
     excerpt_share: float = 0.0
+    turn_pairs: int = 0
     pair_shares: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
 
@@ -119,6 +125,8 @@ class AugmentationSettings:
             raise ValueError(f"the written source is {unknown[0]!r}; it must be one of {', '.join(WRITTEN_SOURCES)}.")
         if not 0 <= self.excerpt_share <= 1:
             raise ValueError(f"excerpt_share is {self.excerpt_share:g}; it must lie between 0 and 1.")
+        if self.turn_pairs < 0:
+            raise ValueError(f"turn_pairs is {self.turn_pairs}; give 0 for none, or a number of pairs of each turn.")
         for name, share in self.pair_shares.items():
             if not 0 <= share <= 1:
                 raise ValueError(f"pair_shares gives {share:g} for {name!r}; it must lie between 0 and 1.")
@@ -147,13 +155,14 @@ def augment(pairs: Any, settings: AugmentationSettings, max_turn_s: float) -> An
 
 @dataclass(frozen=True)
 class _Variant:
-    """How a pair is read: as it is, as a copy with a number from 1 on, against an attack, or made of words."""
+    """How a pair is read: as it is, as a copy with a number from 1 on, against an attack, of words, or of a turn."""
 
     row: int
     pair_id: str
     copy: int = 0
     attack: str | None = None
     made: Mapping[str, Any] | None = None
+    turn: TurnPair | None = None
 
 
 class AugmentedPairs(Sequence[Any]):
@@ -195,6 +204,10 @@ class AugmentedPairs(Sequence[Any]):
             # Of no row: they replace all labels of the first one.
             more = make_pairs_of_sources(settings.written_sources, settings.written_negatives, settings.seed)
             self._variants += [_Variant(0, pair["pair_id"], made=pair) for pair in more]
+        if settings.turn_pairs:
+            for row, turn in make_turn_pairs(pairs, settings.turn_pairs, settings.seed):
+                labels = {"criterion": turn.criterion}
+                self._variants.append(_Variant(row, turn.pair_id, turn.copy, made=labels, turn=turn))
         self._rows = rows
         if rows is not None:
             self._variants = [self._variants[row] for row in rows]
@@ -260,9 +273,11 @@ class AugmentedPairs(Sequence[Any]):
 
     def _read_variant(self, index: int) -> dict[str, Any]:
         variant = self._variants[index]
-        row = {**self.pairs[variant.row], "pair_id": variant.pair_id}
-        if variant.made is not None:
-            return {**row, **variant.made}
+        row = {**self.pairs[variant.row], "pair_id": variant.pair_id, **(variant.made or {})}
+        if variant.turn is not None:
+            row |= variant.turn.make_sides(row)
+        elif variant.made is not None:
+            return row
         if variant.attack is not None:
             chosen, rejected = self._decoded[variant.row].chosen, self._apply_attack(variant)
             row["rejected"] = to_messages(rejected)
@@ -270,7 +285,7 @@ class AugmentedPairs(Sequence[Any]):
             chosen, rejected = row["chosen"], row["rejected"]
         if kept := self._draw_excerpt(variant, chosen, rejected):
             row |= {side: [row[side][number] for number in kept] for side in SIDES}
-        if variant.copy:
+        if variant.copy and self._perturbations:
             row |= {side: self._perturb(row[side], variant, side) for side in SIDES}
         return row
 
