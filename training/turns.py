@@ -89,7 +89,7 @@ def make_turn_pairs(pairs: Any, count: int, seed: int) -> Iterator[tuple[int, Tu
 
     Each distinct turn is paired with itself with other words, those of a turn with about as many, so that their number
     tells nothing; every turn lends its words about as often as it is given others. Where the sides of a row say the
-    same with another sound, each such turn is a pair as well. The criterion is that of the row or `joint`.
+    same in all turns, with another sound, each of these is a pair as well. The criterion is the row's or `joint`.
 
     Args:
         pairs (`datasets.Dataset`): Pairs from `loading.load_pairs`.
@@ -115,13 +115,15 @@ def make_turn_pairs(pairs: Any, count: int, seed: int) -> Iterator[tuple[int, Tu
 
 
 def _find_other_sounds(pairs: Any) -> Iterator[dict[str, Any]]:
-    """Yield the turns of chosen sides that the rejected side says in the same words with another sound."""
+    """Yield the turns of chosen sides whose rejected sides say the same in all turns, with another sound."""
     for row, pair in enumerate(pairs.select_columns(list(SIDES))):
-        for number, (own, other) in enumerate(zip(pair["chosen"], pair["rejected"], strict=False)):
-            sounds = [turn.get("audio") for turn in (own, other)]
-            if not all(sounds) or sounds[0] == sounds[1] or own.get("text") != other.get("text"):
-                continue
-            if all(_is_short(turn, _MAX_TURN_S) for turn in (own, other)):
+        texts = [[turn.get("text") for turn in pair[side]] for side in SIDES]
+        # Where an answer differs, the other turns are the same recordings, coded once more.
+        if texts[0] != texts[1]:
+            continue
+        for number, turns in enumerate(zip(pair["chosen"], pair["rejected"], strict=True)):
+            sounds = [turn.get("audio") for turn in turns]
+            if all(sounds) and sounds[0] != sounds[1] and all(_is_short(turn, _MAX_TURN_S) for turn in turns):
                 digest = hashlib.sha256(f"{row} {number}".encode()).hexdigest()
                 yield {"row": row, "side": "chosen", "turn": number, "digest": digest}
 
