@@ -26,6 +26,9 @@ _MAX_TURN_S = 8.0
 _MIN_WORDS = 3
 # Turns before and after one in the order of their numbers of words that its other words are drawn from.
 _NUM_NEAR = 8
+# Turns are the user's, as they were when the projection was aligned. A dialogue ends with a reply, which is the same
+# everywhere.
+_REPLY = {"role": "assistant", "content": "I see."}
 # Pairs of this kind have words on their rejected side that are not those of its sound.
 _FOREIGN_WORDS = "transcript"
 
@@ -52,10 +55,10 @@ class TurnPair:
     words: str | None = None
 
     def make_sides(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the two sides, each an answer of the assistant alone, of the row that has the turn."""
+        """Return the two sides of the row that has the turn: each is that turn, spoken by the user, and one reply."""
         own = row[self.side][self.turn]
         other = row["rejected"][self.turn] if self.words is None else {**own, "text": self.words}
-        return {side: [{**turn, "role": "assistant"}] for side, turn in zip(SIDES, (own, other), strict=True)}
+        return {side: [{**turn, "role": "user"}, _REPLY] for side, turn in zip(SIDES, (own, other), strict=True)}
 
 
 def find_turns(pairs: Any, max_turn_s: float) -> list[dict[str, Any]]:

@@ -85,7 +85,8 @@ def test_turns_of_both_sides_with_another_sound_are_pairs(pairs):
     for row, pair in made:
         sides = pair.make_sides(pairs[row])
         for name in ("chosen", "rejected"):
-            assert sides[name] == [{**pairs[row][name][pair.turn], "role": "assistant"}]
+            assert sides[name][0] == {**pairs[row][name][pair.turn], "role": "user"}
+        assert sides["chosen"][1:] == sides["rejected"][1:] == [{"role": "assistant", "content": "I see."}]
 
 
 def test_turns_with_other_words_or_the_same_sound_are_no_pairs_of_sounds(pairs):
@@ -119,7 +120,7 @@ def test_the_sides_have_one_sound_and_two_texts(pairs):
     assert rows["criterion"][4:] == [rows[number]["criterion"] for number in range(4, len(rows))]
     for number in range(4, 4 + 2 * 14):
         chosen, rejected = (rows[number][side] for side in ("chosen", "rejected"))
-        assert [message["role"] for message in (*chosen, *rejected)] == ["assistant", "assistant"]
+        assert [message["role"] for message in (*chosen, *rejected)] == ["user", "assistant"] * 2
         assert _read_text(chosen[0]) != _read_text(rejected[0])
     given = rows[4]
     assert given["chosen"][0]["audio"] == given["rejected"][0]["audio"]
@@ -154,7 +155,7 @@ def test_one_turn_is_a_dialogue_that_can_be_trained_on(pairs, tiny_processor, tm
         row = rows[number]
         sides = prepare(range(2), [row["chosen"], row["rejected"]], [row["criterion"]] * 2).dialogues
         assert sum(len(message.input_ids) for side in sides for message in side) == found[number]["length"]
-        assert (sides[0][-1].clips == sides[1][-1].clips) == (number < 4 + 2 * 14)
+        assert (sides[0][1].clips == sides[1][1].clips) == (number < 4 + 2 * 14)
 
 
 def test_a_negative_number_is_an_error_when_it_is_parsed():
