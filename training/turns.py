@@ -20,7 +20,7 @@ from sdiareward.audio_sdiareward import audio_duration_s
 from sdiareward.pairs.schema import JOINT, SIDES, make_stable_id
 
 
-# Longer turns take more time, and are easier: they have more words to hear.
+# Longer turns take more time, and show nothing else.
 _MAX_TURN_S = 8.0
 # Fewer words than these hardly tell one turn from another.
 _MIN_WORDS = 3
@@ -106,7 +106,7 @@ def make_turn_pairs(pairs: Any, count: int, seed: int) -> Iterator[tuple[int, Tu
         near = turns[max(0, place - _NUM_NEAR) : place + _NUM_NEAR + 1]
         others.append(sorted({other["text"] for other in near} - {turn["text"]}))
     with_words = [(turn, texts) for turn, texts in zip(turns, others, strict=True) if texts]
-    criteria = list(pairs["criterion"])
+    criteria = list(pairs["criterion"]) if "criterion" in pairs.column_names else [JOINT] * len(pairs)
     for turn, texts in [*with_words, *((turn, []) for turn in _find_other_sounds(pairs))]:
         for copy in range(count):
             rng = np.random.default_rng(int(make_stable_id(seed, turn["digest"], copy), 16))

@@ -102,6 +102,12 @@ def test_pairs_of_turns_depend_on_the_seed_alone(pairs):
     assert first == again != other
 
 
+def test_pairs_without_criteria_give_pairs_of_joint(pairs):
+    made = list(make_turn_pairs(pairs.remove_columns("criterion"), 1, seed=0))
+    assert len(made) == 14 + 8
+    assert {pair.criterion for _, pair in made} == {"joint"}
+
+
 def test_turns_that_all_say_the_same_give_no_pairs(tone_pairs):
     same = tone_pairs.map(lambda row: {"rejected": row["chosen"]})
     same = same.map(
