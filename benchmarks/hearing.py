@@ -24,6 +24,7 @@ from tqdm.auto import tqdm
 from benchmarks import racing
 from sdiareward import Scorer
 from sdiareward.common.arguments import parse_arguments
+from sdiareward.dataset_builder.pairing.families import OTHER_TRANSCRIPT
 from sdiareward.esdr_accuracy.pairwise import wilson_interval
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.messages import turns_to_messages
@@ -31,7 +32,6 @@ from sdiareward.pairs.schema import JOINT, SIDES
 
 
 RESULT = racing.RESULTS / "hearing.json"
-_KIND = "transcript"
 
 
 @dataclass(kw_only=True)
@@ -46,7 +46,7 @@ class Arguments:
 
 def read_dialogues(dataset: Path, split: str) -> list[dict[str, list[dict[str, Any]]]]:
     """Return both sides of each pair, every turn with its sound and its words."""
-    pairs = load_pairs(dataset, split, name=JOINT).filter(lambda row: row["secondary"] == _KIND)
+    pairs = load_pairs(dataset, split, name=JOINT).filter(lambda row: row["secondary"] == OTHER_TRANSCRIPT)
     return [{side: turns_to_messages(pair[side]) for side in SIDES} for pair in pairs]
 
 

@@ -25,6 +25,7 @@ from benchmarks.hearing import compute_share
 from benchmarks.words_alone import group_rows, is_recorded_conversation
 from sdiareward.checkpoint_io.small import locate_language_model
 from sdiareward.common.arguments import parse_arguments
+from sdiareward.dataset_builder.pairing.families import OTHER_TRANSCRIPT
 from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.sampling import sample_rows
@@ -49,7 +50,7 @@ class Arguments:
 
 def is_used(label: Mapping[str, Any]) -> bool:
     """Tell whether a pair is of recorded conversations, and differs in what is answered."""
-    return is_recorded_conversation(label) and label["secondary"] not in ("transcript", "repetition")
+    return is_recorded_conversation(label) and label["secondary"] not in (OTHER_TRANSCRIPT, "repetition")
 
 
 class LanguageModel:

@@ -32,7 +32,7 @@ from sdiareward.common.files import replace_atomically, write_file
 from sdiareward.dataset_builder.episodes import Episode, Turn
 from sdiareward.dataset_builder.sources import read_source
 from sdiareward.dataset_builder.sources.amazon_queen import DEFAULT_PATH
-from sdiareward.pairs.schema import make_stable_id
+from sdiareward.pairs.schema import make_stable_seed
 
 from .speech_mixing import (
     Utterance,
@@ -180,7 +180,7 @@ def choose_pairs(
 
 
 def _generator(seed: int, key: str) -> np.random.Generator:
-    return np.random.default_rng([seed, int(make_stable_id(key), 16)])
+    return np.random.default_rng([seed, make_stable_seed(key)])
 
 
 def _character(name: str) -> str:
@@ -188,7 +188,7 @@ def _character(name: str) -> str:
 
 
 def _half(name: str) -> str:
-    return ("development", "report")[int(make_stable_id(_character(name)), 16) % 2]
+    return ("development", "report")[make_stable_seed(_character(name)) % 2]
 
 
 def _speech_s(turns: Sequence[Turn]) -> float:

@@ -23,14 +23,13 @@ from benchmarks import racing
 from benchmarks.hearing import compute_share, without_sound
 from sdiareward import Scorer
 from sdiareward.common.arguments import parse_arguments
+from sdiareward.dataset_builder.pairing.families import OTHER_TRANSCRIPT
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.pairs.schema import JOINT, SIDES
 
 
 RESULT = racing.RESULTS / "words_alone.json"
-# Another transcript is no other answer.
-_OTHER_TRANSCRIPT = "transcript"
 ALL = "all answers"
 
 
@@ -58,7 +57,7 @@ def is_recorded_conversation(label: Mapping[str, Any]) -> bool:
 def name_groups(label: Mapping[str, Any]) -> list[str]:
     """Return the rows of the table that count a pair."""
     kind = label["secondary"]
-    if label["primary"] == "rhythm" or kind == _OTHER_TRANSCRIPT:
+    if label["primary"] == "rhythm" or kind == OTHER_TRANSCRIPT:
         return [kind]
     return [kind, ALL]
 

@@ -57,6 +57,11 @@ def make_stable_id(*parts: Any) -> str:
     return hashlib.sha256("\x1f".join(map(str, parts)).encode()).hexdigest()[:16]
 
 
+def make_stable_seed(*parts: Any) -> int:
+    """Return [`make_stable_id`] of the parts as a number, for a random generator or a choice that they decide."""
+    return int(make_stable_id(*parts), 16)
+
+
 def features() -> datasets.Features:
     """Return the columns of a pair as `datasets.Features` (audio mono, 16 kHz)."""
     import datasets

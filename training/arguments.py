@@ -184,7 +184,7 @@ class TrainArguments:
         metadata={"group": _MORE},
     )
     turn_pairs: int = _make_field(
-        "Pairs of each recorded turn: its sound with its own words and with those of another turn; where both sides "
+        "Pairs of each turn: its sound with its own words and with those of another turn; where both sides "
         "say the same, also their two sounds.",
         default=0,
         metadata={"group": _MORE},

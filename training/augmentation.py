@@ -7,9 +7,8 @@ one intact and one broken, the model learns to listen to the conversation. `writ
 recordings where the two sides differ in their words: the words alone take a fraction of the tokens.
 `written_negatives` adds more pairs of this kind (`written_pairs`), also from `written_sources`. `excerpt_share` of
 the given pairs, of their copies and of the attacks are cut to some of their exchanges (`excerpts`): more pairs fit
-into the same time.
-`turn_pairs` adds pairs of one recorded turn with other words, or with another sound (`turns`).
-`pair_shares` leaves out some of the given pairs, and what would be made of them, so that no kind outweighs the rest.
+into the same time. `turn_pairs` adds pairs of one turn with other words, or with another sound (`turns`).
+`pair_shares` leaves out some of the given pairs, their copies and attacks, so that no kind outweighs the rest.
 
 Nothing is stored: a row is changed when it is read. The change depends on its pair and the seed alone, so a resumed
 run reads the same rows. Only the training split is augmented.
@@ -29,7 +28,7 @@ from sdiareward.dataset_builder.sources import WRITTEN_SOURCES
 from sdiareward.pairs.content import fingerprint_pairs
 from sdiareward.pairs.loading import name_pairs
 from sdiareward.pairs.messages import turns_to_messages
-from sdiareward.pairs.schema import MAX_TURN_S, SIDES, make_stable_id
+from sdiareward.pairs.schema import MAX_TURN_S, SIDES, make_stable_id, make_stable_seed
 from sdiareward.perturbations.attacks import ATTACKS, Attack, AttackContext
 from sdiareward.perturbations.decoded_pairs import AuditPair, Turn, decode_pairs, to_messages
 from sdiareward.perturbations.registry import (
@@ -83,7 +82,7 @@ class AugmentationSettings:
             `NAME=PATH`.
         excerpt_share (`float`): Share of the given pairs, of their copies and of the attacks that are cut to some of
             their exchanges, 0 to 1.
-        turn_pairs (`int`): Number of pairs of each recorded turn with its own words and with those of another turn,
+        turn_pairs (`int`): Number of pairs of each turn with its own words and with those of another turn,
             and of each turn that both sides say with another sound; all but the first of a turn are read through
             perturbations, like a copy.
         pair_shares (`dict[str, float]`): Share of the given pairs that are used, 0 to 1, by the name of a family
@@ -263,7 +262,7 @@ class AugmentedPairs(Sequence[Any]):
         return self._draw(variant.pair_id, *more)
 
     def _draw(self, *names: Any) -> np.random.Generator:
-        return np.random.default_rng(int(make_stable_id(self.settings.seed, *names), 16))
+        return np.random.default_rng(make_stable_seed(self.settings.seed, *names))
 
     def _read_column(self, name: str) -> list[Any]:
         if name == "pair_id":

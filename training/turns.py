@@ -1,9 +1,8 @@
 """The distinct recorded turns of pairs, and training pairs of one turn: other words, or another sound.
 
-In a dialogue of a minute it takes many steps to learn that words have to be those that are heard: the sides of a pair
-are long, and the words of a dialogue that fit each other fit as well beside another dialogue's sound. One turn is a
-few seconds, its words fit nothing but its sound, and the sound is the same on both sides. Where both sides of a pair
-say the same, each of their turns is a pair, too, and as many channels can be heard in the time of one dialogue.
+A reward can learn from dialogues that answers have to fit, and not that words have to be those that are heard: the
+words of a dialogue fit each other beside any sound. The words of one turn fit nothing but its sound, which is the same
+on both sides. Where both sides of a pair say the same, each of their turns is a pair, too.
 """
 
 from __future__ import annotations
@@ -17,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import audio_duration_s
-from sdiareward.pairs.schema import JOINT, SIDES, make_stable_id
+from sdiareward.dataset_builder.pairing.families import OTHER_TRANSCRIPT
+from sdiareward.pairs.schema import JOINT, SIDES, make_stable_seed
 
 
-# Longer turns take more time, and show nothing else.
+# Longer turns take more time.
 _MAX_TURN_S = 8.0
 # Fewer words than these hardly tell one turn from another.
 _MIN_WORDS = 3
@@ -29,8 +29,6 @@ _NUM_NEAR = 8
 # Turns are the user's, as they were when the projection was aligned. A dialogue ends with a reply, which is the same
 # everywhere.
 _REPLY = {"role": "assistant", "content": "I see."}
-# Pairs of this kind have words on their rejected side that are not those of its sound.
-_FOREIGN_WORDS = "transcript"
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,8 @@ def find_turns(pairs: Any, max_turn_s: float) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for row, pair in enumerate(pairs.select_columns(columns)):
         labels = {name: str(pair.get(name) or "") for name in ("source", "group_id")}
-        for side in SIDES[:1] if pair.get("secondary") == _FOREIGN_WORDS else SIDES:
+        # The rejected side of such a pair has the words of another dialogue.
+        for side in SIDES[:1] if pair.get("secondary") == OTHER_TRANSCRIPT else SIDES:
             for position, turn in enumerate(pair[side]):
                 audio = turn.get("audio")
                 if not turn.get("text") or not audio or not _is_short(turn, max_turn_s):
@@ -99,22 +98,25 @@ def make_turn_pairs(pairs: Any, count: int, seed: int) -> Iterator[tuple[int, Tu
         count (`int`): Number of pairs of each turn.
         seed (`int`): Draws other words and criteria.
     """
-    turns = [turn for turn in find_turns(pairs, _MAX_TURN_S) if _count_words(turn["text"]) >= _MIN_WORDS]
-    turns.sort(key=lambda turn: (_count_words(turn["text"]), turn["digest"]))
-    others: list[list[str]] = []
-    for place, turn in enumerate(turns):
-        near = turns[max(0, place - _NUM_NEAR) : place + _NUM_NEAR + 1]
-        others.append(sorted({other["text"] for other in near} - {turn["text"]}))
-    with_words = [(turn, texts) for turn, texts in zip(turns, others, strict=True) if texts]
     criteria = list(pairs["criterion"]) if "criterion" in pairs.column_names else [JOINT] * len(pairs)
-    for turn, texts in [*with_words, *((turn, []) for turn in _find_other_sounds(pairs))]:
+    for turn, texts in [*_find_other_words(pairs), *((turn, []) for turn in _find_other_sounds(pairs))]:
+        choices = sorted({JOINT, criteria[turn["row"]]})
         for copy in range(count):
-            rng = np.random.default_rng(int(make_stable_id(seed, turn["digest"], copy), 16))
-            choices = sorted({JOINT, criteria[turn["row"]]})
+            rng = np.random.default_rng(make_stable_seed(seed, turn["digest"], copy))
             criterion = choices[rng.integers(len(choices))]
             words = texts[rng.integers(len(texts))] if texts else None
             name = f"turn {turn['digest'][:16]}, {copy}"
             yield turn["row"], TurnPair(name, criterion, copy, turn["side"], turn["turn"], words)
+
+
+def _find_other_words(pairs: Any) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    """Yield the distinct turns that have others with about as many words, and the words of these."""
+    turns = [turn for turn in find_turns(pairs, _MAX_TURN_S) if _count_words(turn["text"]) >= _MIN_WORDS]
+    turns.sort(key=lambda turn: (_count_words(turn["text"]), turn["digest"]))
+    for place, turn in enumerate(turns):
+        near = turns[max(0, place - _NUM_NEAR) : place + _NUM_NEAR + 1]
+        if texts := sorted({other["text"] for other in near} - {turn["text"]}):
+            yield turn, texts
 
 
 def _find_other_sounds(pairs: Any) -> Iterator[dict[str, Any]]:

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from sdiareward.dataset_builder.episodes import Episode, Part, Turn
-from sdiareward.dataset_builder.pairing.families import KINDS
+from sdiareward.dataset_builder.pairing.families import KINDS, OTHER_TRANSCRIPT
 from sdiareward.dataset_builder.sources import read_written
 from sdiareward.messages_sdiareward import list_items, turns_to_messages
-from sdiareward.pairs.schema import JOINT, make_stable_id
+from sdiareward.pairs.schema import JOINT, make_stable_seed
 
 
 # Kinds of pairs whose rejected side has other words, by name; the others break the sound.
@@ -27,7 +27,7 @@ WRITTEN_KINDS = {
     for family in ("context", "fluency")
     for kind, change in KINDS[family].items()
     # The transcript is exchanged beside a recording.
-    if kind != "transcript"
+    if kind != OTHER_TRANSCRIPT
 }
 # Dialogues that the words of a rejected side are taken from, other than those of the same group.
 _NUM_DISTRACTORS = 8
@@ -79,7 +79,7 @@ def _break(
         pools.setdefault(episode.source, []).append(episode)
     for row, episode in dialogues.items():
         for number, kind in enumerate(kinds, start=1):
-            rng = np.random.default_rng(int(make_stable_id(seed, episode.name, kind, number), 16))
+            rng = np.random.default_rng(make_stable_seed(seed, episode.name, kind, number))
             pool = _draw_distractors(episode, pools[episode.source], rng)
             chosen = _cut(episode, rng)
             rejected = WRITTEN_KINDS[kind](chosen, pool, rng)

@@ -25,7 +25,7 @@ import numpy as np
 
 from sdiareward.dataset_builder.episodes import Episode, Part, ScriptPair, Turn
 from sdiareward.messages_sdiareward import MAX_TURNS
-from sdiareward.pairs.schema import JOINT, make_stable_id
+from sdiareward.pairs.schema import JOINT, make_stable_seed
 from sdiareward.perturbations.channel import ChannelSettings
 from sdiareward.synthesis import RHYTHM, has_rhythm
 
@@ -33,6 +33,8 @@ from .pairing import RECORDING, PairPlan, SynthesizerSpec
 from .splits import choose_synthesizers, split_unit
 
 
+# The kind whose rejected side has the words of another dialogue beside its own sound.
+OTHER_TRANSCRIPT = "transcript"
 _WORLD = "world"
 # Families whose sides differ in an option of the engine alone: the option, and its value on the chosen side. The kind
 # is that of the rejected one.
@@ -140,7 +142,7 @@ def _change(
         kinds = choose_synthesizers(f"{family}/{key}", spec.kinds or tuple(KINDS[family]), None, seed)
         done = 0
         for kind in kinds:
-            rng = np.random.default_rng(int(make_stable_id(seed, family, kind, key), 16))
+            rng = np.random.default_rng(make_stable_seed(seed, family, kind, key))
             rejected = KINDS[family][kind](episode, pool, rng)
             if rejected is None:
                 continue
@@ -317,7 +319,7 @@ KINDS: dict[str, dict[str, Change]] = {
         "near_answer": _replace_by_near_answer,
         "all_answers": _replace_answers,
         "order": _move_answers,
-        "transcript": _replace_transcript,
+        OTHER_TRANSCRIPT: _replace_transcript,
         "repetition": _repeat_exchange,
     },
     "fluency": {"shuffled_words": _shuffle_words, "cut_off": _cut_answer},

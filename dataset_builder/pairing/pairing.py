@@ -21,7 +21,7 @@ from sdiareward.audio_sdiareward import MIN_SAMPLES, SAMPLING_RATE, AudioError
 from sdiareward.dataset_builder.episodes import Episode, Part, ScriptPair, Turn, is_recorded
 from sdiareward.esdr_accuracy.pairwise import NO_SUBSET
 from sdiareward.messages_sdiareward import MAX_TURNS, ROLES
-from sdiareward.pairs.schema import MAX_TURN_S, make_stable_id
+from sdiareward.pairs.schema import MAX_TURN_S, make_stable_id, make_stable_seed
 from sdiareward.perturbations.channel import CODINGS, ChannelSettings, encode_flac
 from sdiareward.perturbations.levels import trim_silence
 from sdiareward.synthesis import DialogueSynthesizer, ReferenceClip, Synthesizer, load_synthesizer
@@ -268,7 +268,7 @@ def _make_side(plan: PairPlan, side: str) -> list[dict[str, Any]]:
     for position, (turn, parts) in enumerate(zip(episode.turns, sources, strict=True)):
         array = _join(parts, plan.channel.trim_db if plan.channel else None)
         if plan.channel:
-            rng = np.random.default_rng(int(make_stable_id(plan.pair_id, side, position), 16))
+            rng = np.random.default_rng(make_stable_seed(plan.pair_id, side, position))
             array = plan.channel(array, SAMPLING_RATE, rng)
         row = _encode_turn(turn, array, f"{plan.pair_id}-{side}-{position}.flac", f"{label}, turn {position}")
         turns.append(row | {"audio_ref": _list_references(turn, None if recorded else synthesizer)})
@@ -304,7 +304,7 @@ def _speak_turns(
 
 
 def _speak_parts(plan: PairPlan, episode: Episode, turn: Turn, engine: Synthesizer, label: str) -> list[np.ndarray]:
-    voice = int(make_stable_id(plan.chosen.group_id, turn.role), 16)
+    voice = make_stable_seed(plan.chosen.group_id, turn.role)
     if engine.uses_reference:
         # Copy-synthesis keeps the recording's channel, so it has been through its codings already.
         return [engine.speak(part.text, voice=voice, reference=read_part(part, label)) for part in turn.parts]

@@ -3,7 +3,7 @@ import copy
 import pytest
 
 from sdiareward.dataset_builder.episodes import Episode, Part, Turn, validate_episode
-from sdiareward.pairs.schema import features, make_stable_id, validate_row
+from sdiareward.pairs.schema import features, make_stable_id, make_stable_seed, validate_row
 
 
 def make_turn(role, duration_s=2.0):
@@ -45,6 +45,7 @@ def make_episode(roles, text="hello"):
 
 def test_a_stable_id_is_the_same_on_every_machine():
     assert make_stable_id("asterisk", "agent") == "c8086635f14903a8"
+    assert make_stable_seed("asterisk", "agent") == 0xC8086635F14903A8
     assert make_stable_id("a", "bc") != make_stable_id("ab", "c")
 
 

@@ -19,7 +19,7 @@ from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.pairs.messages import join_turns
-from sdiareward.pairs.schema import make_stable_id
+from sdiareward.pairs.schema import make_stable_id, make_stable_seed
 from sdiareward.perturbations.channel import encode_flac
 from sdiareward.synthesis import SynthesisError
 
@@ -122,7 +122,7 @@ class Recorder:
         casts = [
             cast.drop_engines(held_out) for cast in order_casts(speaking, self._config.seed, scenario.scenario_id)
         ]
-        first = int(make_stable_id(self._config.seed, scenario.scenario_id), 16) % 2
+        first = make_stable_seed(self._config.seed, scenario.scenario_id) % 2
         answering, asking = _GENDERS[first], _GENDERS[1 - first]
         if scenario.voices == "age":
             women = [(cast, _GENDERS[0]) for cast in casts]
@@ -175,7 +175,7 @@ class Recorder:
             raise SkipError(NO_VOICE, f"has no voice for {attribute} {line.category!r}.")
         try:
             # All answers are of one speaker, where the category does not decide it.
-            speaker = int(make_stable_id(self._config.seed, scenario.scenario_id, name == QUESTION), 16)
+            speaker = make_stable_seed(self._config.seed, scenario.scenario_id, name == QUESTION)
             drawn, is_shaped = voice.draw(speaker), cast.is_shaped(attribute)
             array = speak_line(line.text, drawn, attribute, line.category, is_shaped=is_shaped)
         except SynthesisError as error:
@@ -206,7 +206,7 @@ class Recorder:
 
     def _add_event(self, category: str, scenario_id: str, speech: np.ndarray) -> np.ndarray:
         events = self._config.events
-        seed = int(make_stable_id(self._config.seed, scenario_id, category), 16)
+        seed = make_stable_seed(self._config.seed, scenario_id, category)
         duration_s = events.lead_s + len(speech) / SAMPLING_RATE
         sources: dict[str, Any] = {"classes": events.classes, "is_synthesised": events.synthesised}
         try:

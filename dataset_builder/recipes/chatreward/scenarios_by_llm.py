@@ -18,7 +18,7 @@ from sdiareward.common.skipped import Skipped
 from sdiareward.llm.client import ChatClient, ChatError
 from sdiareward.llm.failures import FailureLimit
 from sdiareward.pairs.prompts import PromptSet
-from sdiareward.pairs.schema import make_stable_id
+from sdiareward.pairs.schema import make_stable_seed
 
 from ...llm_files import open_written
 from .scenarios import MAX_WORDS, Scenario, make_scenario
@@ -83,7 +83,7 @@ def plan_slots(count: int, *, seed: int = 0) -> list[Slot]:
         part = max(PARTS, key=lambda name, number=number: PARTS[name] * number - done[name])  # type: ignore[misc]
         attribute, category = labels[part][done[part] % len(labels[part])]
         done[part] += 1
-        topic = TOPICS[int(make_stable_id(seed, number), 16) % len(TOPICS)]
+        topic = TOPICS[make_stable_seed(seed, number) % len(TOPICS)]
         slots.append(Slot(number, part, attribute, category, topic))
     return slots
 
