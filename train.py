@@ -76,6 +76,7 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
         share=args.validation_share,
         seed=training.seed,
         audio_root=args.audio_root,
+        max_eval_samples=args.max_eval_samples,
     )
     if not training.process_index:
         begins = args.resume and checkpoint is None

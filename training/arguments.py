@@ -69,6 +69,11 @@ class TrainArguments:
         default=0.1,
         metadata={"group": _DATA},
     )
+    max_eval_samples: int | None = _make_field(
+        "Validate on this many pairs at most, drawn by the seed. Default: on all.",
+        default=None,
+        metadata={"group": _DATA},
+    )
     train: str = _make_field(
         "What to train: head for score and pooler; lora for these and adapters in the text model; full for all "
         "weights.",
@@ -199,6 +204,8 @@ class TrainArguments:
     def __post_init__(self) -> None:
         if not 0 < self.validation_share < 1:
             raise ValueError(f"validation_share is {self.validation_share:g}; it must be between 0 and 1.")
+        if self.max_eval_samples is not None and self.max_eval_samples < 1:
+            raise ValueError(f"max_eval_samples is {self.max_eval_samples}; it must be at least 1, or omitted.")
         self.make_augmentation(seed=0)
         self._require_effects()
         if self.from_cache is not None and not self.uses_cache:

@@ -20,7 +20,13 @@ SPLITS = ("train", "validation")
 
 
 def load_splits(
-    dataset: str, name: str | None = None, *, share: float, seed: int, audio_root: str | None = None
+    dataset: str,
+    name: str | None = None,
+    *,
+    share: float,
+    seed: int,
+    audio_root: str | None = None,
+    max_eval_samples: int | None = None,
 ) -> tuple[dict[str, datasets.Dataset], str | None]:
     """Load the pairs to train on and those to validate on.
 
@@ -28,8 +34,9 @@ def load_splits(
         dataset (`str`): As `loading.load_pairs` takes it.
         name (`str`, *optional*): Configuration of the data set.
         share (`float`): Share of the groups of a file to hold out, between 0 and 1.
-        seed (`int`): Seed of that draw.
+        seed (`int`): Seed of that draw, and of the one by `max_eval_samples`.
         audio_root (`str`, *optional*): As `loading.load_pairs` takes it.
+        max_eval_samples (`int`, *optional*): Pairs to validate on at most, drawn from all of them.
 
     Returns:
         `tuple[dict, str | None]`: Pairs by the name of their split, and what to tell of pairs that were held out.
@@ -37,11 +44,23 @@ def load_splits(
     Raises:
         PairsError: The data lack a split, the splits share a pair, or a file has too few pairs to hold any out.
     """
+    splits: dict[str, datasets.Dataset]
     if Path(locate_tables(dataset)).is_file():
-        return _hold_out(dataset, load_pairs(dataset, SPLITS[0], name=name, audio_root=audio_root), share, seed)
-    splits = {split: load_pairs(dataset, split, name=name, audio_root=audio_root) for split in SPLITS}
-    _require_disjoint(dataset, splits)
-    return splits, None
+        pairs = load_pairs(dataset, SPLITS[0], name=name, audio_root=audio_root)
+        splits, notice = _hold_out(dataset, pairs, share, seed)
+    else:
+        splits = {split: load_pairs(dataset, split, name=name, audio_root=audio_root) for split in SPLITS}
+        _require_disjoint(dataset, splits)
+        notice = None
+    if max_eval_samples is not None:
+        splits["validation"] = _draw(splits["validation"], max_eval_samples, seed)
+    return splits, notice
+
+
+def _draw(pairs: datasets.Dataset, count: int, seed: int) -> datasets.Dataset:
+    """Return at most `count` pairs, in their order."""
+    drawn = np.random.default_rng(seed).permutation(len(pairs))[:count]
+    return pairs.select(sorted(drawn.tolist()))
 
 
 def _require_disjoint(dataset: str, splits: dict[str, datasets.Dataset]) -> None:

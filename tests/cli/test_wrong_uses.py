@@ -130,6 +130,10 @@ USES = {
         "argument --train: invalid choice: 'heads'",
     ),
     "share of nothing": ("train --dataset pairs --validation_share 2 --output_dir {o}", "it must be between 0 and 1"),
+    "validation on nothing": (
+        "train --dataset pairs --max_eval_samples 0 --output_dir {o}",
+        "max_eval_samples is 0; it must be at least 1",
+    ),
     "Liger": (
         "train --dataset pairs --use_liger_kernel True --output_dir {o}",
         "Liger has no kernels for this model; omit it",
