@@ -58,6 +58,12 @@ def name_voices(label: Mapping[str, Any]) -> str:
     return "two synthesizers" if "+" in synthesizer else "one synthesizer"
 
 
+def name_kind(label: Mapping[str, Any]) -> str:
+    """Return the kind of a pair, with its family where the criterion is `joint`; the source where it has no kind."""
+    parts = (label["primary"], label["secondary"]) if label["criterion"] == "joint" else (label["secondary"],)
+    return ": ".join(part for part in parts if part not in _NOT_GIVEN) or label["source"]
+
+
 def read_labels(dataset: Path, split: str) -> dict[str, dict[str, Any]]:
     """Return the labels of each pair, and the texts of its sides, by `pair_id`."""
     pairs = load_pairs(dataset, split)
@@ -122,8 +128,7 @@ def group(labels: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, str], lis
     """Return the pairs by criterion, kind and voices; and all of a kind together, where they have several voices."""
     groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for label in labels:
-        parts = (label["primary"], label["secondary"]) if label["criterion"] == "joint" else (label["secondary"],)
-        kind = ": ".join(part for part in parts if part not in _NOT_GIVEN) or label["source"]
+        kind = name_kind(label)
         voices = name_voices(label)
         keys = [(label["criterion"], kind, voices), (label["criterion"], kind, "all")]
         if voices == "two synthesizers":

@@ -1,0 +1,61 @@
+"""The pairs by which models are compared family by family."""
+
+from collections import Counter
+
+from benchmarks import family_pairs
+from sdiareward.pairs.loading import load_pairs
+
+
+def label(number, criterion, synthesizer, source="amazon_queen", primary=None, secondary=None):
+    names = {"criterion": criterion, "synthesizer": synthesizer, "source": source}
+    return {"pair_id": f"{criterion}-{synthesizer}-{number}", **names, "primary": primary, "secondary": secondary}
+
+
+LABELS = [
+    row
+    for number in range(9)
+    for row in (
+        label(number, "joint", "recording", primary="context", secondary="order"),
+        label(number, "joint", "flite", primary="rhythm", secondary="reading"),
+        label(number, "modality", "hibari"),
+        label(number, "modality", "flite"),
+        label(number, "modality", "flite", source="asterisk"),
+        label(number, "colloquialness", "hibari", secondary="balanced"),
+    )
+]
+
+
+def test_what_is_few_is_taken_whole_and_rhythm_not_at_all():
+    taken = Counter(
+        tuple(LABELS[row][name] for name in ("criterion", "synthesizer", "source"))
+        for row in family_pairs.draw(LABELS, num_pairs=4)
+    )
+    assert taken == {
+        ("joint", "recording", "amazon_queen"): 9,
+        ("modality", "hibari", "amazon_queen"): 9,
+        ("modality", "flite", "amazon_queen"): 4,
+        ("modality", "flite", "asterisk"): 9,
+        ("colloquialness", "hibari", "amazon_queen"): 4,
+    }
+
+
+def test_a_larger_draw_contains_a_smaller_one_whatever_the_order():
+    few, more = (set(family_pairs.draw(LABELS, num_pairs)) for num_pairs in (2, 5))
+    assert few < more
+    turned = family_pairs.draw(LABELS[::-1], 2)
+    assert {LABELS[::-1][row]["pair_id"] for row in turned} == {LABELS[row]["pair_id"] for row in few}
+
+
+def test_the_file_is_pairs_as_they_are_in_the_data_set(tone_pairs, tmp_path, capsys):
+    whole = tone_pairs.remove_columns("criterion")
+    columns = [label(number, "modality", "flite") for number in range(len(whole))]
+    for name in columns[0]:
+        whole = whole.add_column(name, [row[name] for row in columns])
+    (folder := tmp_path / "pairs").mkdir()
+    whole.to_parquet(folder / "test.parquet")
+    output = tmp_path / "new" / "few.parquet"
+    family_pairs.main(["--dataset", str(folder), "--output", str(output), "--num_pairs", "3"])
+    taken, rows = load_pairs(output, "test"), {row["pair_id"]: row for row in load_pairs(folder, "test")}
+    assert len(taken) == 3 < len(rows)
+    assert all(rows[row["pair_id"]] == row for row in taken)
+    assert f"3 of {len(rows)} pairs" in capsys.readouterr().out
