@@ -29,6 +29,7 @@ _NEEDED_BY = {
     "augmented_copies": "augmentations",
     "augment_sides": "augmentations",
     "hard_negative_share": "hard_negatives",
+    "turn_pair_share": "turn_pairs",
     "written_sources": "written_negatives",
 }
 
@@ -193,6 +194,9 @@ class TrainArguments:
         "say the same, also their two sounds.",
         default=0,
         metadata={"group": _MORE},
+    )
+    turn_pair_share: float = _make_field(
+        "Share of these pairs that are used, above 0 and up to 1.", default=1.0, metadata={"group": _MORE}
     )
     pair_shares: dict[str, float] = _make_field(
         "Share of the given pairs that are used, from 0 to 1, by family or criterion, such as "

@@ -85,6 +85,7 @@ class AugmentationSettings:
         turn_pairs (`int`): Number of pairs of each turn with its own words and with those of another turn,
             and of each turn that both sides say with another sound; all but the first of a turn are read through
             perturbations, like a copy.
+        turn_pair_share (`float`): Share of these pairs that are used, 0 to 1.
         pair_shares (`dict[str, float]`): Share of the given pairs that are used, 0 to 1, by the name of a family
             (column `primary`) or, for pairs of other families, of a criterion; all of the rest.
         seed (`int`): Seed of the random draws.
@@ -103,6 +104,7 @@ class AugmentationSettings:
     written_sources: Sequence[str] = field(default_factory=list)
     excerpt_share: float = 0.0
     turn_pairs: int = 0
+    turn_pair_share: float = 1.0
     pair_shares: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
 
@@ -126,6 +128,8 @@ class AugmentationSettings:
             raise ValueError(f"excerpt_share is {self.excerpt_share:g}; it must lie between 0 and 1.")
         if self.turn_pairs < 0:
             raise ValueError(f"turn_pairs is {self.turn_pairs}; give 0 for none, or a number of pairs of each turn.")
+        if not 0 < self.turn_pair_share <= 1:
+            raise ValueError(f"turn_pair_share is {self.turn_pair_share:g}; it must lie above 0, up to 1.")
         for name, share in self.pair_shares.items():
             if not 0 <= share <= 1:
                 raise ValueError(f"pair_shares gives {share:g} for {name!r}; it must lie between 0 and 1.")
@@ -205,8 +209,9 @@ class AugmentedPairs(Sequence[Any]):
             self._variants += [_Variant(0, pair["pair_id"], made=pair) for pair in more]
         if settings.turn_pairs:
             for row, turn in make_turn_pairs(pairs, settings.turn_pairs, settings.seed):
-                labels = {"criterion": turn.criterion}
-                self._variants.append(_Variant(row, turn.pair_id, turn.copy, made=labels, turn=turn))
+                if self._draw(turn.pair_id, "kept").random() < settings.turn_pair_share:
+                    labels = {"criterion": turn.criterion}
+                    self._variants.append(_Variant(row, turn.pair_id, turn.copy, made=labels, turn=turn))
         self._rows = rows
         if rows is not None:
             self._variants = [self._variants[row] for row in rows]

@@ -152,6 +152,21 @@ def test_rows_are_selected_by_their_numbers(pairs):
     assert augment(pairs, AugmentationSettings(), 15.0) is pairs
 
 
+def test_a_share_of_the_pairs_of_turns_is_used_and_all_others(pairs):
+    few, half, whole = (
+        AugmentedPairs(pairs, AugmentationSettings(["gain"], turn_pairs=2, turn_pair_share=share), 15.0)["pair_id"]
+        for share in (0.2, 0.5, 1.0)
+    )
+    turns = [[name for name in names if name.startswith("turn ")] for names in (few, half, whole)]
+    assert set(turns[0]) < set(turns[1]) < set(turns[2])
+    assert len(turns[2]) == 44 and 12 < len(turns[1]) < 32
+    # First pairs of a turn and later ones, which are read through a channel.
+    assert {name[-1] for name in turns[0]} == {"0", "1"}
+    assert {tuple(name for name in names if not name.startswith("turn ")) for names in (few, half)} == {
+        tuple(name for name in whole if not name.startswith("turn "))
+    }
+
+
 def test_one_turn_is_a_dialogue_that_can_be_trained_on(pairs, tiny_processor, tmp_path):
     rows = AugmentedPairs(pairs, AugmentationSettings(["gain"], turn_pairs=2, pair_shares={"modality": 0.0}), 15.0)
     found, skipped = precompute_pairs(rows, tiny_processor, tmp_path, split="train")
@@ -164,9 +179,13 @@ def test_one_turn_is_a_dialogue_that_can_be_trained_on(pairs, tiny_processor, tm
         assert (sides[0][1].clips == sides[1][1].clips) == (number < 4 + 2 * 14)
 
 
-def test_a_negative_number_is_an_error_when_it_is_parsed():
+def test_a_wrong_number_is_an_error_when_it_is_parsed():
     with pytest.raises(ValueError, match="turn_pairs is -1; give 0 for none, or a number of pairs of each turn"):
         TrainArguments("model", "data", turn_pairs=-1)
+    with pytest.raises(ValueError, match="turn_pair_share is 0; it must lie above 0, up to 1"):
+        TrainArguments("model", "data", turn_pairs=1, turn_pair_share=0)
+    with pytest.raises(ValueError, match="turn_pair_share is 0.5 without turn_pairs, and has no effect"):
+        TrainArguments("model", "data", turn_pair_share=0.5)
 
 
 def _read_text(message):
