@@ -221,7 +221,7 @@ def locate_language_model(source: str | Path | None) -> tuple[str, dict[str, str
     if path.suffix != ".gguf":
         return str(source), {}
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file; give the GGUF file of SmolLM2-135M-Instruct.")
+        raise FileNotFoundError(f"{path}: no such file; give a GGUF file, such as that of SmolLM2-135M-Instruct.")
     if find_spec("gguf") is None:
         raise UserError(f"{path.name} is read by the package gguf, which is missing; install it: pip install gguf")
     return str(path.parent), {"gguf_file": path.name}

@@ -8,6 +8,7 @@ from sdiareward.audit.verdicts import FAIL, NOT_MEASURED, PASS, Limit, Measured,
 from sdiareward.common.provenance import write_provenance
 from sdiareward.perturbations.attacks import ATTACKS
 from sdiareward.perturbations.registry import HELD_OUT, PERTURBATIONS
+from sdiareward.scoring.model_spec import ModelSpec
 
 
 def given(**statuses):
@@ -129,6 +130,12 @@ def test_the_held_out_channels_have_a_mean_of_their_own_without_those_of_trainin
     trained = {"nuisances": list(HELD_OUT), "attacks": []}
     found = checks.measure_checks({**audit, "trained_with": trained})["nuisances.held_out_flip_rate"]
     assert found == Measured(None, "all of them in training")
+
+
+@pytest.mark.parametrize(("name", "attack"), [("nano", "silence"), ("small", "foreign_transcript")])
+def test_what_a_checkpoint_of_the_package_was_trained_with_is_found_by_its_name(name, attack):
+    found = read_trained_with(ModelSpec(name).checkpoint)
+    assert "speed" in found["nuisances"] and attack in found["attacks"]
 
 
 def test_what_a_model_was_trained_with_is_read_from_its_record(tmp_path):

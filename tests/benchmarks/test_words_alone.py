@@ -1,5 +1,7 @@
 """What the words of recorded conversations order without their sound."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -71,3 +73,24 @@ def test_the_guide_shows_words_beside_the_whole():
     result = {"split": "validation", "dtype": "fast", "models": models}
     block = render_blocks("results_small", {"words_alone.json": result})["words_alone"]
     assert "| near answer | 4 | 50.00 (25.0-75.0) | 25.00 (25.0-75.0) | 50.00 (25.0-75.0) |" in block
+
+
+def test_the_result_counts_the_pairs_that_are_used_for_each_model(tone_pairs, tiny_checkpoint, tmp_path, capsys):
+    columns = [label("context", "order") if number % 2 else label("modality", "") for number in range(len(tone_pairs))]
+    pairs = tone_pairs
+    for name in columns[0]:
+        pairs = pairs.add_column(name, [row[name] for row in columns])
+    pairs.to_parquet(tmp_path / "pairs.parquet")
+    output = tmp_path / "result.json"
+    models = ["first=" + str(tiny_checkpoint), "again=" + str(tiny_checkpoint)]
+    given = ["--dataset", str(tmp_path / "pairs.parquet"), "--output", str(output), "--models", *models]
+    words_alone.main([*given, "--dtype", "float32"])
+    result = json.loads(output.read_text())
+    used = len(pairs) // 2
+    assert (result["num_pairs"], result["split"], result["dtype"]) == (used, "validation", "float32")
+    assert result["models"]["first"] == result["models"]["again"]
+    assert {group: row["num_pairs"] for group, row in result["models"]["first"].items()} == {
+        "all answers": used,
+        "order": used,
+    }
+    assert json.loads(capsys.readouterr().out) == result["models"]
