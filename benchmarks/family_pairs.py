@@ -3,7 +3,7 @@
     python -m benchmarks.family_pairs --dataset runs/open/sdiareward --output runs/family_pairs.parquet
     sdiareward eval --model small --dtype fast --dataset runs/family_pairs.parquet \
         --baseline_data runs/open/sdiareward --output_dir runs/small_families
-    python -m benchmarks.families --dataset runs/open/sdiareward --evaluations small=runs/small_families
+    python -m benchmarks.families --dataset runs/family_pairs.parquet --evaluations small=runs/small_families
 
 All pairs of `joint` but those of rhythm, all of the announcer and all of hibari against recordings are taken; of every
 other criterion, kind and voice at most `num_pairs`. A larger draw contains a smaller one.
@@ -17,10 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import datasets
+
 from benchmarks.families import name_kind, name_voices
 from sdiareward.common.arguments import parse_arguments
 from sdiareward.pairs.loading import load_pairs
-from sdiareward.pairs.schema import JOINT, make_stable_id
+from sdiareward.pairs.schema import CRITERIA, JOINT, make_stable_id
 
 
 _LABELS = ("pair_id", "criterion", "source", "primary", "secondary", "synthesizer")
@@ -61,7 +63,9 @@ def draw(labels: Sequence[Mapping[str, Any]], num_pairs: int) -> list[int]:
 def main(argv: Sequence[str] | None = None) -> None:
     """Draw the pairs and write them."""
     (args,) = parse_arguments((Arguments,), argv, prog="python -m benchmarks.family_pairs", description=__doc__)
-    pairs = load_pairs(args.dataset, args.split)
+    # The default configuration has the criteria of the paper alone in its test split.
+    names = (*CRITERIA, JOINT)
+    pairs = datasets.concatenate_datasets([load_pairs(args.dataset, args.split, name=name) for name in names])
     rows = draw(pairs.select_columns(list(_LABELS)).to_list(), args.num_pairs)
     args.output.parent.mkdir(parents=True, exist_ok=True)
     pairs.select(rows).to_parquet(args.output)

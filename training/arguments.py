@@ -196,7 +196,7 @@ class TrainArguments:
         metadata={"group": _MORE},
     )
     turn_pair_share: float = _make_field(
-        "Share of these pairs that are used, above 0 and up to 1.", default=1.0, metadata={"group": _MORE}
+        "Share of the pairs of turns that are used, above 0 and up to 1.", default=1.0, metadata={"group": _MORE}
     )
     pair_shares: dict[str, float] = _make_field(
         "Share of the given pairs that are used, from 0 to 1, by family or criterion, such as "

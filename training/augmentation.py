@@ -85,7 +85,7 @@ class AugmentationSettings:
         turn_pairs (`int`): Number of pairs of each turn with its own words and with those of another turn,
             and of each turn that both sides say with another sound; all but the first of a turn are read through
             perturbations, like a copy.
-        turn_pair_share (`float`): Share of these pairs that are used, 0 to 1.
+        turn_pair_share (`float`): Share of the pairs of turns that are used, above 0 and up to 1.
         pair_shares (`dict[str, float]`): Share of the given pairs that are used, 0 to 1, by the name of a family
             (column `primary`) or, for pairs of other families, of a criterion; all of the rest.
         seed (`int`): Seed of the random draws.

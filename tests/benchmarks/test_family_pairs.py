@@ -2,8 +2,11 @@
 
 from collections import Counter
 
+import yaml
+
 from benchmarks import family_pairs
 from sdiareward.pairs.loading import load_pairs
+from sdiareward.pairs.schema import CRITERIA, JOINT
 
 
 def label(number, criterion, synthesizer, source="amazon_queen", primary=None, secondary=None):
@@ -46,16 +49,27 @@ def test_a_larger_draw_contains_a_smaller_one_whatever_the_order():
     assert {LABELS[::-1][row]["pair_id"] for row in turned} == {LABELS[row]["pair_id"] for row in few}
 
 
-def test_the_file_is_pairs_as_they_are_in_the_data_set(tone_pairs, tmp_path, capsys):
-    whole = tone_pairs.remove_columns("criterion")
-    columns = [label(number, "modality", "flite") for number in range(len(whole))]
-    for name in columns[0]:
-        whole = whole.add_column(name, [row[name] for row in columns])
-    (folder := tmp_path / "pairs").mkdir()
-    whole.to_parquet(folder / "test.parquet")
+def test_the_file_has_pairs_of_every_criterion_as_they_are_in_the_data_set(tone_pairs, tmp_path, capsys):
+    folder, configs, rows = tmp_path / "pairs", [], {}
+    for criterion in (*CRITERIA, JOINT):
+        whole = tone_pairs.remove_columns("criterion")
+        columns = [label(number, criterion, "flite") for number in range(len(whole))]
+        for name in columns[0]:
+            whole = whole.add_column(name, [row[name] for row in columns])
+        (folder / "data" / criterion).mkdir(parents=True)
+        whole.to_parquet(folder / "data" / criterion / "test.parquet")
+        rows |= {row["pair_id"]: row for row in whole}
+        files = [{"split": "test", "path": f"data/{criterion}/test.parquet"}]
+        configs.append({"config_name": criterion, "data_files": files})
+    (folder / "README.md").write_text(f"---\n{yaml.safe_dump({'configs': configs})}---\n")
     output = tmp_path / "new" / "few.parquet"
     family_pairs.main(["--dataset", str(folder), "--output", str(output), "--num_pairs", "3"])
-    taken, rows = load_pairs(output, "test"), {row["pair_id"]: row for row in load_pairs(folder, "test")}
-    assert len(taken) == 3 < len(rows)
-    assert all(rows[row["pair_id"]] == row for row in taken)
-    assert f"3 of {len(rows)} pairs" in capsys.readouterr().out
+    taken = load_pairs(output, "test")
+    # Four of each, of which those of joint are all taken.
+    assert Counter(taken["criterion"]) == {"modality": 3, "colloquialness": 3, "joint": 4}
+    assert all(_read_sound(rows[row["pair_id"]]) == _read_sound(row) for row in taken)
+    assert "10 of 12 pairs" in capsys.readouterr().out
+
+
+def _read_sound(row):
+    return [turn["audio"]["bytes"] for side in ("chosen", "rejected") for turn in row[side]]
