@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.arguments import Inherited
 from sdiareward.common.commands import Command, name_program, run_single
@@ -55,8 +55,7 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
     from sdiareward.checkpoint_io.adapters import average_adapters
     from sdiareward.pairs.labels import describe_trained_on
     from sdiareward.training.ending import describe_interruption, report_end
-    from sdiareward.training.held_out import load_splits
-    from sdiareward.training.options import describe_choices, require_libraries, require_supported
+    from sdiareward.training.options import require_libraries, require_supported
     from sdiareward.training.prompts import record_prompts
     from sdiareward.training.resuming import choose_checkpoint
     from sdiareward.training.run_folder import record_training_pairs, resolve_base_model, save_final_model
@@ -70,21 +69,7 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
     set_seed(training.seed)
     record_prompts(args, training, checkpoint)
     base_model = resolve_base_model(args.model_name_or_path, training)
-    splits, notice = load_splits(
-        args.dataset,
-        args.dataset_config,
-        share=args.validation_share,
-        seed=training.seed,
-        audio_root=args.audio_root,
-        max_eval_samples=args.max_eval_samples,
-    )
-    if not training.process_index:
-        begins = args.resume and checkpoint is None
-        _print_notices(
-            *describe_choices(training),
-            notice,
-            f"--resume: {training.output_dir} holds no checkpoint; training begins at step 0" if begins else None,
-        )
+    splits = _load_splits(args, training, begins=args.resume and checkpoint is None)
     setup = set_up(args, base_model, splits, training)
     patience = args.early_stopping_patience
     trainer = SDiaRewardTrainer(
@@ -111,6 +96,28 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
         write_model_card(Path(str(training.output_dir)))
         print(escape_terminal(end))
     return Path(str(training.output_dir))
+
+
+def _load_splits(args: TrainArguments, training: RewardTrainingConfig, *, begins: bool) -> dict[str, Any]:
+    """Load the pairs, and print what the run does that was not asked for; `begins` if there is nothing to resume."""
+    from sdiareward.training.held_out import load_splits
+    from sdiareward.training.options import describe_choices
+
+    splits, notice = load_splits(
+        args.dataset,
+        args.dataset_config,
+        share=args.validation_share,
+        seed=training.seed,
+        audio_root=args.audio_root,
+        max_eval_samples=args.max_eval_samples,
+    )
+    if not training.process_index:
+        _print_notices(
+            *describe_choices(training),
+            notice,
+            f"--resume: {training.output_dir} holds no checkpoint; training begins at step 0" if begins else None,
+        )
+    return splits
 
 
 def _print_notices(*notices: str | None) -> None:

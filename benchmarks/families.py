@@ -1,13 +1,13 @@
 """Show what models follow, family by family of pairs, beside the baselines: from evaluations that are finished.
 
-    python -m benchmarks.families --dataset runs/open/sdiareward \
+    python -m benchmarks.families --dataset runs/family_pairs.parquet \
         --evaluations small=runs/small_eval nano=runs/nano_eval
 
 An evaluation by `sdiareward eval` of each model, or several of other pairs each, is read with the labels of the data
-set. Written to `benchmarks/results/families.json`: accuracy with its interval and ties of every scorer, by criterion,
-family and kind, and by whether the voices are recorded, synthetic, or of two synthesizers; for pairs of scripts also
-the best of all counts (`surface_counts`), chosen on the very pairs. Beside it the rank correlation of reward and
-number of words among the dialogues of one style and one voice.
+set, which `benchmarks.family_pairs` draws. Written to `benchmarks/results/families.json`: accuracy with its interval
+and ties of every scorer, by criterion, family and kind, and by whether the voices are recorded, synthetic, or of two
+synthesizers; for pairs of scripts also the best of all counts (`surface_counts`), chosen on the very pairs. Beside it
+the rank correlation of reward and number of words among the dialogues of one style and one voice.
 """
 
 from __future__ import annotations

@@ -8,6 +8,11 @@ from typing import Any
 import numpy as np
 
 
+def draw_rows(num_rows: int, count: int | None, seed: int) -> list[int]:
+    """Return the numbers of at most `count` rows (None for all), in their order, whatever is in them."""
+    return sorted(np.random.default_rng(seed).permutation(num_rows)[:count].tolist())
+
+
 def sample_rows(labels: Sequence[Mapping[str, Any]], num_pairs: int, seed: int = 0) -> list[int]:
     """Draw pairs: from the subsets in turn, within a subset from the recordings, then from the synthesizers in turn.
 

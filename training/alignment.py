@@ -25,6 +25,7 @@ from transformers import Trainer, TrainingArguments
 from sdiareward.common.files import hash_json
 from sdiareward.esdr_accuracy.pairwise import wilson_interval
 from sdiareward.modeling_sdiareward import SDiaRewardModel
+from sdiareward.pairs.sampling import draw_rows
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.batching import DialoguePreparer, Message, Segment, format_reason
 from sdiareward.scoring.packed_attention import packed_attention
@@ -82,8 +83,7 @@ def read_clips(
     places = find_turns(pairs, max_clip_s)
     if not places:
         raise ValueError(f"no turn with a transcript lasts at most {max_clip_s:g} s; raise max_clip_s.")
-    drawn = np.random.default_rng(seed).permutation(len(places))[:max_clips]
-    places = [places[index] for index in sorted(drawn.tolist())]
+    places = [places[index] for index in draw_rows(len(places), max_clips, seed)]
     tower = {name: tensor for name, tensor in model.model.audio_tower.state_dict().items() if "proj" not in name[:4]}
     content = [[place["digest"] for place in places], hash_tensors(tower), max_clip_s, processor.max_turn_s]
     content.append(processor.stack_factor)

@@ -11,6 +11,7 @@ import numpy as np
 from sdiareward.common.user_errors import PairsError
 from sdiareward.pairs.column_mapping import locate_tables
 from sdiareward.pairs.loading import load_pairs, name_pairs
+from sdiareward.pairs.sampling import draw_rows
 
 
 if TYPE_CHECKING:
@@ -53,14 +54,9 @@ def load_splits(
         _require_disjoint(dataset, splits)
         notice = None
     if max_eval_samples is not None:
-        splits["validation"] = _draw(splits["validation"], max_eval_samples, seed)
+        rows = draw_rows(len(splits["validation"]), max_eval_samples, seed)
+        splits["validation"] = splits["validation"].select(rows)
     return splits, notice
-
-
-def _draw(pairs: datasets.Dataset, count: int, seed: int) -> datasets.Dataset:
-    """Return at most `count` pairs, in their order."""
-    drawn = np.random.default_rng(seed).permutation(len(pairs))[:count]
-    return pairs.select(sorted(drawn.tolist()))
 
 
 def _require_disjoint(dataset: str, splits: dict[str, datasets.Dataset]) -> None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import AutoConfig
 from trl import RewardConfig
@@ -27,6 +26,7 @@ from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.checkpoint_io.hub_files import list_checkpoint_tensors
 from sdiareward.layouts_sdiareward import HEAD, to_native_key
 from sdiareward.modeling_sdiareward import SDiaRewardModel
+from sdiareward.pairs.sampling import draw_rows
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.feature_cache import FeatureCache
 from sdiareward.scoring.scorer import Scorer
@@ -183,8 +183,7 @@ def draw_needed(pairs: Any, training: RewardConfig) -> Any:
     num_needed = math.ceil(_SPARE * training.max_steps * in_a_step)
     if training.max_steps <= 0 or num_needed >= len(pairs):
         return pairs
-    drawn = np.random.default_rng(training.seed).permutation(len(pairs))[:num_needed]
-    return pairs.select(sorted(drawn.tolist()))
+    return pairs.select(draw_rows(len(pairs), num_needed, training.seed))
 
 
 @loads_whole_weights()

@@ -3,6 +3,7 @@
 from collections import Counter
 
 import yaml
+from support.labelled import add_labels
 
 from benchmarks import family_pairs
 from sdiareward.pairs.loading import load_pairs
@@ -52,10 +53,7 @@ def test_a_larger_draw_contains_a_smaller_one_whatever_the_order():
 def test_the_file_has_pairs_of_every_criterion_as_they_are_in_the_data_set(tone_pairs, tmp_path, capsys):
     folder, configs, rows = tmp_path / "pairs", [], {}
     for criterion in (*CRITERIA, JOINT):
-        whole = tone_pairs.remove_columns("criterion")
-        columns = [label(number, criterion, "flite") for number in range(len(whole))]
-        for name in columns[0]:
-            whole = whole.add_column(name, [row[name] for row in columns])
+        whole = add_labels(tone_pairs, [label(number, criterion, "flite") for number in range(len(tone_pairs))])
         (folder / "data" / criterion).mkdir(parents=True)
         whole.to_parquet(folder / "data" / criterion / "test.parquet")
         rows |= {row["pair_id"]: row for row in whole}

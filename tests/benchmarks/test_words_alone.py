@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from support.labelled import add_labels
 
 from benchmarks import words_alone
 from benchmarks.guides.rendering import render_blocks
@@ -76,10 +77,8 @@ def test_the_guide_shows_words_beside_the_whole():
 
 
 def test_the_result_counts_the_pairs_that_are_used_for_each_model(tone_pairs, tiny_checkpoint, tmp_path, capsys):
-    columns = [label("context", "order") if number % 2 else label("modality", "") for number in range(len(tone_pairs))]
-    pairs = tone_pairs
-    for name in columns[0]:
-        pairs = pairs.add_column(name, [row[name] for row in columns])
+    labels = [label("context", "order") if number % 2 else label("modality", "") for number in range(len(tone_pairs))]
+    pairs = add_labels(tone_pairs, labels)
     pairs.to_parquet(tmp_path / "pairs.parquet")
     output = tmp_path / "result.json"
     models = ["first=" + str(tiny_checkpoint), "again=" + str(tiny_checkpoint)]
