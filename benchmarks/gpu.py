@@ -71,16 +71,17 @@ class Arguments:
     dtype: str = field(
         default="bfloat16", metadata={"choices": ("bfloat16", "float32"), "help": "dtype of the backbone"}
     )
-    dialogues: int = field(default=1024, metadata={"help": "dialogues scored with everything switched on"})
-    ablation_dialogues: int = field(default=128, metadata={"help": "dialogues scored with each speed-up switched off"})
-    check_dialogues: int = field(default=8, metadata={"help": "dialogues scored without speed-ups, and compared"})
+    dialogues: int = field(default=256, metadata={"help": "dialogues scored with everything switched on"})
+    ablation_dialogues: int = field(default=64, metadata={"help": "dialogues scored with each option changed"})
+    check_dialogues: int = field(default=4, metadata={"help": "dialogues that are scored the plain way"})
+    rounds: int = field(default=3, metadata={"help": "rounds of every measurement"})
     mean_s: float = field(default=MEAN_DIALOGUE_S, metadata={"help": "seconds of audio in a dialogue"})
     batch_tokens: int | None = field(
         default=None, metadata={"help": "tokens in one forward pass; by default the scorer's"}
     )
     num_workers: int = field(default=2, metadata={"help": "threads that prefetch"})
     compile: bool = field(default=False, metadata={"help": "also measure with compile=True"})
-    profile: bool = field(default=False, metadata={"help": "also print where the time of a few dialogues goes"})
+    float8: bool = field(default=False, metadata={"help": "also measure in float8, which needs torchao and Hopper"})
     seed: int = field(default=0, metadata={"help": "seed of everything that is drawn"})
     limit_s: float = field(default=_PATIENCE_S, metadata={"help": "start no step after this number of seconds"})
     output: Path = field(default=RESULT, metadata={"help": "file of the result"})
@@ -130,12 +131,15 @@ def measure(
         lambda: build(size, seed=settings.seed, device=str(device), dtype=dtype)
     )
     bench = Bench(model, processor, clock, settings)
+    # The last two change the model.
     steps: dict[str, Callable[[], Any]] = {
         "ours": lambda: bench.throughput(rate),
         "preparation": bench.preparation,
-        "switched_off": bench.switched_off,
         "plain": bench.plain,
-        "check": bench.check,
+        "parts": bench.parts,
+        "changed": bench.changed,
+        **({"compiled": bench.compiled} if settings.compile else {}),
+        **({"float8": bench.float8} if settings.float8 else {}),
     }
     found: dict[str, Any] = {
         "million_parameters": round(sum(weights.numel() for weights in model.parameters()) / 1e6, 1),
@@ -148,19 +152,19 @@ def measure(
             found["left_out"].append(name)
         else:
             found[name] = step()
-    if settings.profile and not clock.is_over():
-        print(bench.profile())
     return found
 
 
 def table(record: Mapping[str, Any]) -> str:
     """Render all results as text: one line per number, one column per size."""
     sizes = record["sizes"]
-    lines = [_line("", list(sizes)), _line("matmul, TFLOP/s", [f"{record['matmul_flops_per_s'] / 1e12:.4g}"])]
+    lines = [_line("", list(sizes))]
+    if "matmul_flops_per_s" in record:
+        lines.append(_line("matmul, TFLOP/s", [f"{record['matmul_flops_per_s'] / 1e12:.4g}"]))
     for name in sorted({path for found in sizes.values() for path, _ in _leaves(found)}):
         values = [dict(_leaves(found)).get(name) for found in sizes.values()]
         lines.append(_line(name, ["" if value is None else f"{value:.4g}" for value in values]))
-    left_out = [f"{size}: {', '.join(found['left_out'])}" for size, found in sizes.items() if found["left_out"]]
+    left_out = [f"{size}: {', '.join(found['left_out'])}" for size, found in sizes.items() if found.get("left_out")]
     return "\n".join([*lines, *(f"left out for lack of time: {text}" for text in left_out)])
 
 

@@ -1,21 +1,24 @@
-"""The measurements of `gpu.py` for one model: throughput, each optimisation, plain `transformers`, exactness."""
+"""The measurements of `gpu.py` for one model: throughput, each optimisation, plain `transformers`, where time goes."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from copy import deepcopy
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from benchmarks.flops import audio_flops, text_flops
 from benchmarks.opponents import PlainTransformers
+from benchmarks.racing import speedup, time_rounds
+from benchmarks.scoring_parts import KINDS_OF_OPERATIONS, REST, name_kind
 from benchmarks.speed_models import RELEASED_CHUNK_LENGTH_S
 from benchmarks.synthetic_workload import NUM_BENCH_DIALOGUES, SyntheticDialogues
 from sdiareward.scoring.batching import DialoguePreparer, prefetch
-from sdiareward.scoring.packed_forward import encode_clips
 from sdiareward.scoring.scorer import Scorer
 
 
@@ -23,15 +26,17 @@ if TYPE_CHECKING:
     from sdiareward.modeling_sdiareward import SDiaRewardModel
     from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
-_SWITCHED_OFF: dict[str, dict[str, Any]] = {
+_CHANGED: dict[str, dict[str, Any]] = {
     "ours": {},
-    "pack": {"pack": False},
-    "share_prefixes": {"share_prefixes": False},
-    "share_clips": {"share_clips": False},
-    "num_workers": {"num_workers": 0},
+    "pack=False": {"pack": False},
+    "share_prefixes=False": {"share_prefixes": False},
+    "share_clips=False": {"share_clips": False},
+    "num_workers=0": {"num_workers": 0},
+    "num_workers=8": {"num_workers": 8},
 }
 _WARM_UP_DIALOGUES = 8
-_CRITERION = "joint"
+CRITERION = "joint"
+IDLE = "waiting"
 
 
 @dataclass(frozen=True)
@@ -40,24 +45,26 @@ class Settings:
 
     Args:
         dialogues (`int`): Scored with everything switched on.
-        ablation_dialogues (`int`): Scored with each speed-up switched off.
-        check_dialogues (`int`): Scored the plain way and compared.
+        ablation_dialogues (`int`): Scored with each option changed.
+        check_dialogues (`int`): Scored the plain way too.
+        rounds (`int`): Rounds of every measurement.
         mean_s (`float`): Mean seconds of audio in a dialogue.
         batch_tokens (`int`, *optional*): Tokens in a forward pass; the scorer's own by default.
         num_workers (`int`): Threads that read ahead.
         compile (`bool`): Measure with `compile=True` too.
-        profile (`bool`): Say where the time goes.
+        float8 (`bool`): Measure in float8 too.
         seed (`int`): Of weights and dialogues.
     """
 
     dialogues: int
     ablation_dialogues: int
     check_dialogues: int
+    rounds: int
     mean_s: float
     batch_tokens: int | None
     num_workers: int
     compile: bool
-    profile: bool
+    float8: bool
     seed: int
 
 
@@ -79,13 +86,14 @@ class Clock:
 
     def seconds(self, task: Callable[[], Any]) -> tuple[float, Any]:
         """Run a task until the device has finished; return its seconds and its result."""
-        self._wait()
+        self.wait()
         start = time.perf_counter()
         result = task()
-        self._wait()
+        self.wait()
         return time.perf_counter() - start, result
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
+        """Return when the device has finished."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
@@ -113,20 +121,25 @@ class Bench:
         Args:
             rate (`float`): Operations a second that count as full utilisation.
         """
-        dialogues = self._dialogues(self.settings.dialogues)
+        dialogues = self.make_dialogues(self.settings.dialogues)
         self._warm_up()
         if self._is_cuda:
             torch.cuda.reset_peak_memory_stats()
-        scorer = self._scorer()
-        seconds, _ = self.clock.seconds(lambda: scorer.score(dialogues, _CRITERION, groups=dialogues.groups))
+        times, audio_s = [], 0.0
+        for _ in range(self.settings.rounds):
+            scorer = self.make_scorer()
+            times.append(self.clock.seconds(lambda: scorer.score(dialogues, CRITERION, groups=dialogues.groups))[0])  # noqa: B023 (called at once)
+            audio_s = scorer.audio_s
+        seconds = median(times)
         flops = self._flops(dialogues)
         return {
             "dialogues": len(dialogues),
-            "audio_s": scorer.audio_s,
+            "audio_s": audio_s,
+            "rounds_s": times,
             "seconds": seconds,
             "dialogues_per_s": len(dialogues) / seconds,
-            "audio_s_per_s": scorer.audio_s / seconds,
-            "real_time_factor": seconds / scorer.audio_s,
+            "audio_s_per_s": audio_s / seconds,
+            "real_time_factor": seconds / audio_s,
             "esdr_bench_s": seconds / len(dialogues) * NUM_BENCH_DIALOGUES,
             "flops": flops,
             "utilisation": flops / seconds / rate,
@@ -135,86 +148,125 @@ class Bench:
 
     def preparation(self) -> dict[str, float]:
         """Measure the preparation of inputs alone, with the scorer's number of threads."""
-        dialogues = self._dialogues(self.settings.ablation_dialogues)
+        dialogues = self.make_dialogues(self.settings.ablation_dialogues)
         prepare = DialoguePreparer(self.processor)
-        criteria = [_CRITERION] * len(dialogues)
+        criteria = [CRITERION] * len(dialogues)
         batches = [range(first, min(first + 8, len(dialogues))) for first in range(0, len(dialogues), 8)]
         tasks = prefetch(lambda indices: prepare(indices, dialogues, criteria), batches, self.settings.num_workers)
         seconds, num_samples = self.clock.seconds(lambda: sum(batch.num_samples for batch in tasks))
         audio_s = num_samples / self.processor.sampling_rate
         return {"seconds": seconds, "real_time_factor": seconds / audio_s}
 
-    def profile(self) -> str:
-        """Return a table of the slowest operations."""
+    def parts(self) -> dict[str, Any]:
+        """Return the share of the time of some dialogues by kind of operation; the rest of it the device waited."""
         from torch.profiler import ProfilerActivity, profile
 
-        dialogues = self._dialogues(self.settings.check_dialogues)
+        dialogues = self.make_dialogues(self.settings.ablation_dialogues)
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._is_cuda else [])]
+        scorer = self.make_scorer()
         with profile(activities=activities) as profiler:
-            self._scorer().score(dialogues, _CRITERION)
-        order = f"self_{'cuda' if self._is_cuda else 'cpu'}_time_total"
-        return str(profiler.key_averages().table(sort_by=order, row_limit=25, max_name_column_width=50))
+            seconds, _ = self.clock.seconds(lambda: scorer.score(dialogues, CRITERION, groups=dialogues.groups))
+        spent: Counter[str] = Counter()
+        for event in profiler.key_averages():
+            if event.device_type == torch.autograd.DeviceType.CPU:
+                used_us = event.self_device_time_total if self._is_cuda else event.self_cpu_time_total
+                spent[name_kind(event.key)] += used_us / 1e6
+        shares = {kind: spent[kind] / seconds for kind in (*KINDS_OF_OPERATIONS, REST)}
+        return {"dialogues": len(dialogues), "seconds": seconds, "shares": {**shares, IDLE: 1 - sum(shares.values())}}
 
-    def switched_off(self) -> dict[str, Any]:
-        """Measure the scorer with one optimisation switched off at a time; return seconds by name."""
-        dialogues = self._dialogues(self.settings.ablation_dialogues)
-        ways = {**_SWITCHED_OFF, **({"with compile": {"compile": True}} if self.settings.compile else {})}
-        found: dict[str, Any] = {"dialogues": len(dialogues)}
-        for name, options in ways.items():
-            if not self.clock.is_over():
-                self._warm_up(**options)
-                scorer = self._scorer(**options)
-                seconds, _ = self.clock.seconds(lambda: scorer.score(dialogues, _CRITERION, groups=dialogues.groups))  # noqa: B023 (called at once)
-                found[f"{name}_s"] = seconds
-        return found
+    def changed(self) -> dict[str, Any]:
+        """Measure the scorer with one option changed at a time; return the seconds of each round by name."""
+        dialogues = self.make_dialogues(self.settings.ablation_dialogues)
+
+        def score(options: Mapping[str, Any]) -> None:
+            self.make_scorer(**options).score(dialogues, CRITERION, groups=dialogues.groups)
+            self.clock.wait()
+
+        for options in _CHANGED.values():
+            self._warm_up(**options)
+        tasks = {name: partial(score, options) for name, options in _CHANGED.items()}
+        return {"dialogues": len(dialogues), "seconds": time_rounds(tasks, self.settings.rounds)[0]}
 
     def plain(self) -> dict[str, Any]:
-        """Measure `opponents.py` and the scorer on a few dialogues."""
-        dialogues = self._dialogues(self.settings.check_dialogues)
+        """Race `opponents.py` against the scorer on a few dialogues.
+
+        `plain_forward` has its inputs ready: what is left of the plain way once its mel features cost nothing.
+        """
+        dialogues = self.make_dialogues(self.settings.check_dialogues)
         plain = PlainTransformers(self.model, self.processor, chunk_length_s=RELEASED_CHUNK_LENGTH_S)
-        plain.score(self._dialogues(1, other=True))
-        plain_s, expected = self.clock.seconds(lambda: plain.score(dialogues, _CRITERION))
-        ours_s, rewards = self.clock.seconds(lambda: self._scorer().score(dialogues, _CRITERION))
+        ready = [plain.prepare([dialogue], CRITERION).to(self.clock.device) for dialogue in dialogues]
+        ways: dict[str, Callable[[], list[float]]] = {
+            "plain": lambda: plain.score(dialogues, CRITERION),
+            "plain_forward": lambda: [reward for inputs in ready for reward in plain.forward(inputs)],
+            "ours": lambda: self.make_scorer().score(dialogues, CRITERION, groups=dialogues.groups),
+        }
+        self._warm_up()
+        ways["plain_forward"]()
+        seconds, rewards = time_rounds(ways, self.settings.rounds)
+        first = rewards["plain"][0]
         return {
             "dialogues": len(dialogues),
-            "plain_s": plain_s,
-            "ours_s": ours_s,
-            "speedup": plain_s / ours_s,
-            "largest_difference": _largest(rewards, expected),
+            "seconds": seconds,
+            "speedup": {name: speedup(seconds[name], seconds["ours"]) for name in ("plain", "plain_forward")},
+            "largest_difference": largest_difference(rewards["ours"][0], first),
         }
 
-    def check(self) -> dict[str, Any]:
-        """Compare the scorer with the library's SDPA attention, and both with the same weights in float32.
+    def compiled(self) -> dict[str, Any]:
+        """Measure the scorer with `compile=True`, after the time that compilation takes, and by what rewards move."""
+        dialogues = self.make_dialogues(self.settings.ablation_dialogues)
+        return {"dialogues": len(dialogues), **self._compare(dialogues, {}, {"compile": True})}
 
-        In bfloat16 two exact ways differ by rounding; float32 says by how much each is off.
-        """
-        dialogues = list(self._dialogues(self.settings.check_dialogues))
-        scores = {"ours": self._scorer().score(dialogues, _CRITERION), "sdpa": self._one_by_one(self.model, dialogues)}
-        vectors = {"ours": self._encoded(dialogues), "sdpa": self._encoded_by_library(self.model, dialogues)}
-        found: dict[str, Any] = {
-            "reward_ours_sdpa": _largest(scores["ours"], scores["sdpa"]),
-            "cosine_ours_sdpa": _smallest_cosine(vectors["ours"], vectors["sdpa"]),
+    def float8(self) -> dict[str, Any]:
+        """Measure compiled feed-forward blocks in float8, a scale for each row; the model stays so."""
+        from torchao.quantization import Float8DynamicActivationFloat8WeightConfig, PerRow, quantize_
+
+        dialogues = self.make_dialogues(self.settings.ablation_dialogues)
+
+        def convert() -> None:
+            for layer in self.model.model.language_model.layers:
+                quantize_(layer.mlp, Float8DynamicActivationFloat8WeightConfig(granularity=PerRow()))
+
+        options = {"compile": True}
+        return {"dialogues": len(dialogues), **self._compare(dialogues, options, options, convert)}
+
+    def _compare(
+        self,
+        dialogues: SyntheticDialogues,
+        before: Mapping[str, Any],
+        after: Mapping[str, Any],
+        change: Callable[[], None] = lambda: None,
+    ) -> dict[str, Any]:
+        """Time the scorer with options before and after a change of the model, and compare its rewards."""
+
+        def measure(options: Mapping[str, Any]) -> tuple[float, list[float], list[float]]:
+            warm_up_s, _ = self.clock.seconds(lambda: self._warm_up(**options))
+            score = partial(self.make_scorer(**options, share_clips=False).score, dialogues, CRITERION)
+            timed = [self.clock.seconds(score) for _ in range(self.settings.rounds)]
+            return warm_up_s, [seconds for seconds, _ in timed], timed[0][1]
+
+        _, before_s, expected = measure(before)
+        change()
+        warm_up_s, after_s, rewards = measure(after)
+        return {
+            "before_s": before_s,
+            "after_s": after_s,
+            "warm_up_s": warm_up_s,
+            "speedup": speedup(before_s, after_s),
+            "reward_spread": torch.tensor(expected).std(correction=0).item(),
+            "reward_moves_by_at_most": largest_difference(rewards, expected),
         }
-        if self._has_room_for_float32():
-            exact = deepcopy(self.model).float()
-            rewards, encoded = self._one_by_one(exact, dialogues), self._encoded_by_library(exact, dialogues)
-            found["reward_spread"] = torch.tensor(rewards).std(correction=0).item()
-            found["reward_size"] = torch.tensor(rewards).abs().mean().item()
-            for name in scores:
-                found[f"reward_{name}_float32"] = _largest(scores[name], rewards)
-                found[f"cosine_{name}_float32"] = _smallest_cosine(vectors[name], encoded)
-        return found
 
-    def _dialogues(self, num_dialogues: int, other: bool = False) -> SyntheticDialogues:
+    def make_dialogues(self, num_dialogues: int, other: bool = False) -> SyntheticDialogues:
         """Return the measured dialogues, or others without any measured clip to warm up with."""
         return SyntheticDialogues(num_dialogues, self.settings.seed + other, self.settings.mean_s)
 
-    def _scorer(self, **options: Any) -> Scorer:
+    def make_scorer(self, **options: Any) -> Scorer:
+        """Return a scorer with nothing cached and the settings' number of threads."""
         given = {"batch_tokens": self.settings.batch_tokens, "num_workers": self.settings.num_workers}
         return Scorer(self.model, self.processor, **{**given, **options})
 
     def _warm_up(self, **options: Any) -> None:
-        self._scorer(**options).score(self._dialogues(_WARM_UP_DIALOGUES, other=True), _CRITERION)
+        self.make_scorer(**options).score(self.make_dialogues(_WARM_UP_DIALOGUES, other=True), CRITERION)
 
     def _memory(self) -> dict[str, float]:
         if not self._is_cuda:
@@ -231,51 +283,18 @@ class Bench:
         """Count the operations of the towers for the dialogues without their system prompts."""
         config = self.model.config
         hop = self.processor.feature_extractor.hop_length
-        prompt = {"role": "system", "content": self.processor.prompts[_CRITERION]}
+        prompt = {"role": "system", "content": self.processor.prompts[CRITERION]}
         num_before = self.processor.num_tokens([prompt])
         total = 0
         for dialogue in dialogues:
-            num_tokens = self.processor.num_tokens(dialogue, _CRITERION) - num_before
+            num_tokens = self.processor.num_tokens(dialogue, CRITERION) - num_before
             total += text_flops(config.text_config, num_tokens, num_before)
             for turn in dialogue:
                 num_frames = -(-turn["content"][1]["audio"]["array"].size // hop)
                 total += audio_flops(config.audio_config, num_frames)
         return total
 
-    @torch.inference_mode()
-    def _one_by_one(self, model: SDiaRewardModel, dialogues: Sequence[Any]) -> list[float]:
-        """Return the result of the model's own `forward` with the library's attention."""
-        inputs = (self.processor(dialogue, criterion=_CRITERION).to(self.clock.device) for dialogue in dialogues)
-        return [model(**each).logits.item() for each in inputs]
 
-    @torch.inference_mode()
-    def _encoded(self, dialogues: Sequence[Any]) -> torch.Tensor:
-        mels = []
-        for dialogue in dialogues:
-            features, mask = self.processor.log_mel(self.processor.prepare(dialogue, _CRITERION).clips)
-            mels += [torch.from_numpy(mel[:, :frames]) for mel, frames in zip(features, mask.sum(axis=1), strict=True)]
-        return torch.cat(encode_clips(self.model, mels)).float()
-
-    @torch.inference_mode()
-    def _encoded_by_library(self, model: SDiaRewardModel, dialogues: Sequence[Any]) -> torch.Tensor:
-        encoded = []
-        for dialogue in dialogues:
-            features, mask = self.processor.log_mel(self.processor.prepare(dialogue, _CRITERION).clips)
-            inputs = (torch.from_numpy(array).to(self.clock.device) for array in (features, mask))
-            encoded.append(model.encode_audio(*inputs))
-        return torch.cat(encoded).float()
-
-    def _has_room_for_float32(self) -> bool:
-        if not self._is_cuda:
-            return True
-        torch.cuda.empty_cache()
-        num_parameters = sum(weights.numel() for weights in self.model.parameters())
-        return torch.cuda.mem_get_info()[0] > 5 * num_parameters
-
-
-def _largest(found: Sequence[float], expected: Sequence[float]) -> float:
+def largest_difference(found: Sequence[float], expected: Sequence[float]) -> float:
+    """Return the largest absolute difference of two lists of rewards."""
     return max(abs(one - other) for one, other in zip(found, expected, strict=True))
-
-
-def _smallest_cosine(found: torch.Tensor, expected: torch.Tensor) -> float:
-    return torch.nn.functional.cosine_similarity(found, expected, dim=-1).min().item()

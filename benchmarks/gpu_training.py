@@ -4,31 +4,42 @@
     python -m benchmarks.gpu_training --device cpu --dtype float32 --sizes tiny --pairs 2 --steps 2 --mean-s 4
 
 Weights are random and drawn on the device, pairs are synthetic (`synthetic_workload.py`): nothing is downloaded. It
-needs neither TRL nor accelerate; `lora` needs `peft`. `gpu.py` explains how to run it without installing packages.
+needs TRL; `lora` needs `peft`. `gpu.py` explains how to run it without installing packages.
 
-A step is that of `SDiaRewardTrainer` in one process: the pairs are split into micro-batches by tokens, each with a
-packed forward and backward pass, Bradley-Terry with centering, gradient clipping, fused AdamW. The audio tower is
-frozen and runs in each step; gradient checkpointing is on, as in the recipes. Utilisation counts the required
-operations of the mode: the forward pass once for frozen weights, twice if only gradients pass through, three times for
-trained weights. Recomputation by checkpointing does not count.
+- `ours` is a step of `SDiaRewardTrainer` in one process: the pairs are split into micro-batches by tokens, each with a
+  packed forward and backward pass.
+- `trl` is one of `trl.RewardTrainer`: all dialogues of the step padded to the longest, as the processor of the
+  released checkpoints makes them, in one pass.
+
+Both: Bradley-Terry with centering, gradient clipping, fused AdamW; the audio tower is frozen and runs in each step;
+gradient checkpointing and autocast are on, as in the recipes, and weights that are all trained are in float32. Every
+step takes the same pairs, prepared once; the time of that is given apart. Utilisation counts the required operations
+of the mode: the forward pass once for frozen weights, twice if only gradients pass through, three times for trained
+weights. Recomputation by checkpointing does not count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import gc
+import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import datasets
 import torch
 from torch.nn.functional import logsigmoid
+from trl import RewardConfig, RewardTrainer
 
 from benchmarks.flops import audio_flops, text_flops
 from benchmarks.gpu import describe_device, matmul_rate
-from benchmarks.gpu_steps import Clock
-from benchmarks.racing import RESULTS, write_result
-from benchmarks.speed_models import SIZES, build
+from benchmarks.gpu_steps import CRITERION, Clock
+from benchmarks.opponents import prepare, stock_processor
+from benchmarks.racing import RESULTS, speedup, write_result
+from benchmarks.speed_models import RELEASED_CHUNK_LENGTH_S, SIZES, build, make_processor
 from benchmarks.synthetic_workload import MEAN_DIALOGUE_S, SyntheticDialogues
 from sdiareward.common.arguments import parse_arguments
 from sdiareward.scoring.batching import DialoguePreparer
@@ -40,6 +51,7 @@ RESULT = RESULTS / "gpu_training.json"
 MODES = ("head", "lora", "full")
 # Passes over the text model that a mode must compute, in forward passes.
 _TEXT_PASSES = {"head": 1, "lora": 2, "full": 3}
+WAYS = ("ours", "trl")
 _CENTER_REWARDS = 0.01
 
 
@@ -48,17 +60,21 @@ def main() -> None:
     args = _parse_arguments()
     device, dtype = torch.device(args.device), getattr(torch, args.dtype)
     clock = Clock(device, args.limit_s)
-    settings = {name: getattr(args, name) for name in ("pairs", "steps", "batch_tokens", "mean_s", "seed")}
+    settings = {name: getattr(args, name) for name in ("pairs", "rounds", "batch_tokens", "mean_s", "seed")}
     record: dict[str, Any] = {"device": describe_device(device), "dtype": args.dtype, "settings": settings}
     record["matmul_flops_per_s"] = matmul_rate(clock, device, dtype)
+    prepared = prepare_pairs(args.pairs, args.seed, args.mean_s, clock)
+    record["preparation_s"] = prepared.seconds
     record["sizes"] = {size: {} for size in args.sizes}
     for size in args.sizes:
         for mode in args.modes:
-            found: dict[str, Any] = {"left_out": True}
+            found: dict[str, Any] = {"left_out": "time"}
             if not clock.is_over():
-                found = measure(size, mode, device, dtype, clock, args)
-            if "seconds" in found:
-                found["utilisation"] = found["flops"] / median(found["seconds"]) / record["matmul_flops_per_s"]
+                found = measure(size, mode, dtype, clock, prepared, args)
+            for way in WAYS:
+                if way in found:
+                    rate = found["flops"] / median(found[way]["seconds"])
+                    found[way]["utilisation"] = rate / record["matmul_flops_per_s"]
             record["sizes"][size][mode] = found
             write_result(args.output, **record)
     print(table(record))
@@ -79,7 +95,7 @@ class Arguments:
         default="bfloat16", metadata={"choices": ("bfloat16", "float32"), "help": "dtype of the backbone"}
     )
     pairs: int = field(default=8, metadata={"help": "pairs in a step"})
-    steps: int = field(default=5, metadata={"help": "measured steps, after one that is not"})
+    rounds: int = field(default=3, metadata={"help": "measured steps of each contestant, after one that is not"})
     batch_tokens: int = field(default=16_384, metadata={"help": "tokens in one forward pass"})
     mean_s: float = field(default=MEAN_DIALOGUE_S, metadata={"help": "seconds of audio in a dialogue"})
     seed: int = field(default=0, metadata={"help": "seed of everything that is drawn"})
@@ -91,43 +107,126 @@ def _parse_arguments() -> Arguments:
     return parse_arguments((Arguments,), None, prog="python -m benchmarks.gpu_training", description=__doc__)[0]
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """Pairs of a step as each contestant takes them, on the CPU.
+
+    Args:
+        ours ([`PairBatch`]): For `compute_packed_rewards`.
+        trl (`dict[str, torch.Tensor]`): Padded inputs, the chosen dialogues in the first half.
+        seconds (`dict[str, float]`): Time of the preparation by contestant.
+    """
+
+    ours: PairBatch
+    trl: Mapping[str, torch.Tensor]
+    seconds: Mapping[str, float]
+
+
+def prepare_pairs(num_pairs: int, seed: int, mean_s: float, clock: Clock) -> Prepared:
+    """Prepare the same pairs for both; every size has the same processor.
+
+    Args:
+        num_pairs (`int`): Pairs of a step.
+        seed (`int`): Of the dialogues.
+        mean_s (`float`): Mean seconds of audio in a dialogue.
+        clock (`Clock`): Measures.
+    """
+    processor = make_processor()
+    ours_s, ours = clock.seconds(lambda: _pairs(processor, num_pairs, seed, mean_s))
+    dialogues = list(SyntheticDialogues(2 * num_pairs, seed, mean_s))
+    prompted = [processor.with_prompt(dialogue, CRITERION) for dialogue in (*dialogues[::2], *dialogues[1::2])]
+    stock = stock_processor(processor, RELEASED_CHUNK_LENGTH_S)
+    trl_s, padded = clock.seconds(lambda: prepare(stock, prompted))
+    return Prepared(ours, padded, {"ours": ours_s, "trl": trl_s})
+
+
 def measure(
-    size: str, mode: str, device: torch.device, dtype: torch.dtype, clock: Clock, args: Arguments
+    size: str, mode: str, dtype: torch.dtype, clock: Clock, prepared: Prepared, args: Arguments
 ) -> dict[str, Any]:
-    """Measure the steps of one size in one mode.
+    """Measure the steps of one size in one mode, those of the contestants in turn.
 
     Args:
         size (`str`): One of `speed_models.SIZES`.
         mode (`str`): One of `MODES`.
-        device (`torch.device`): Where the model is.
         dtype (`torch.dtype`): Of the backbone.
-        clock (`Clock`): Measures.
+        clock (`Clock`): Measures; knows the device.
+        prepared ([`Prepared`]): The pairs.
         args (`Arguments`): The rest of the command line.
     """
-    model, processor = build(size, seed=args.seed, device=str(device), dtype=dtype)
-    batches = [_pairs(processor, args, step) for step in range(args.steps + 1)]
-    bare = model
-    model = _trainable(model, mode)
+    device = clock.device
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    weights_dtype = torch.float32 if mode == "full" else dtype
+    bare, processor = build(size, seed=args.seed, device=str(device), dtype=weights_dtype)
+    model = _trainable(bare, mode)
     model.train()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=2e-5, weight_decay=0.05, fused=device.type == "cuda")
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    with packed_attention(bare):
-        seconds = [clock.seconds(lambda: _step(model, batch, optimizer, args.batch_tokens))[0] for batch in batches]  # noqa: B023 (called at once)
-    flops = [_flops(bare.config, batch, mode) for batch in batches]
-    found = {
+    num_trained = sum(weights.numel() for weights in trained)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = _make_trainer(model, processor, folder, args.pairs)
+        steps = {
+            "ours": partial(_step, model, prepared.ours, optimizer, args.batch_tokens),
+            "trl": partial(_plain_step, trainer, prepared.trl, optimizer, device),
+        }
+        try:
+            ways = _time_steps(steps, optimizer, clock, args.rounds)
+        except torch.OutOfMemoryError:
+            return {"left_out": "memory"}
+    num_tokens = sum(prepared.ours.lengths_tokens)
+    for found in ways.values():
+        found["tokens_per_second"] = num_tokens / median(found["seconds"])
+    return {
         "million_parameters": round(sum(weights.numel() for weights in bare.parameters()) / 1e6, 1),
-        "million_trained": round(sum(weights.numel() for weights in trained) / 1e6, 3),
-        "seconds": seconds[1:],
-        "tokens_per_second": sum(sum(batch.lengths_tokens) for batch in batches[1:]) / sum(seconds[1:]),
-        "flops": median(flops[1:]),
+        "million_trained": round(num_trained / 1e6, 3),
+        "flops": _flops(bare.config, prepared.ours, mode),
+        **ways,
+        "speedup": speedup(ways["trl"]["seconds"], ways["ours"]["seconds"]),
     }
-    if device.type == "cuda":
-        found["peak_bytes"] = torch.cuda.max_memory_allocated()
-        del model, bare, optimizer, trained
-        torch.cuda.empty_cache()
+
+
+def _time_steps(
+    steps: Mapping[str, Callable[[], float]], optimizer: torch.optim.Optimizer, clock: Clock, rounds: int
+) -> dict[str, dict[str, Any]]:
+    """Time steps in turn; the losses are those of the same weights, before any update."""
+    found: dict[str, dict[str, Any]] = {}
+    before = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] = group["weight_decay"] = 0.0
+    for name, step in steps.items():
+        found[name] = {"loss": step(), "seconds": []}
+    for group, rate in zip(optimizer.param_groups, before, strict=True):
+        group["lr"] = rate
+    for _ in range(rounds):
+        for name, step in steps.items():
+            if clock.device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats()
+            found[name]["seconds"].append(clock.seconds(step)[0])
+            if clock.device.type == "cuda":
+                found[name]["peak_bytes"] = torch.cuda.max_memory_allocated()
     return found
+
+
+class _Trainer(RewardTrainer):
+    """TRL's trainer with pairs that are prepared already."""
+
+    def _prepare_dataset(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        return dataset
+
+
+def _make_trainer(model: Any, processor: Any, folder: str, num_pairs: int) -> RewardTrainer:
+    options = RewardConfig(
+        output_dir=folder,
+        per_device_train_batch_size=num_pairs,
+        center_rewards_coefficient=_CENTER_REWARDS,
+        gradient_checkpointing=False,
+        bf16=False,
+        report_to="none",
+        use_cpu=next(model.parameters()).device.type == "cpu",
+    )
+    rows = datasets.Dataset.from_dict({"pair": list(range(num_pairs))})
+    return _Trainer(model, options, processing_class=processor.tokenizer, train_dataset=rows)
 
 
 def _trainable(model: Any, mode: str) -> Any:
@@ -146,29 +245,57 @@ def _trainable(model: Any, mode: str) -> Any:
     return add_adapters(model, r=16, alpha=32)
 
 
-def _pairs(processor: Any, args: Arguments, step: int) -> PairBatch:
+def _pairs(processor: Any, num_pairs: int, seed: int, mean_s: float) -> PairBatch:
     """Return the pairs of a step, read and ready."""
-    dialogues = SyntheticDialogues(2 * args.pairs, args.seed + step, args.mean_s)
-    batch = DialoguePreparer(processor)(range(len(dialogues)), dialogues, ["joint"] * len(dialogues))
+    dialogues = SyntheticDialogues(2 * num_pairs, seed, mean_s)
+    batch = DialoguePreparer(processor)(range(len(dialogues)), dialogues, [CRITERION] * len(dialogues))
     lengths = [sum(len(message.input_ids) for message in messages) for messages in batch.dialogues]
     both = [one + other for one, other in zip(lengths[::2], lengths[1::2], strict=True)]
-    order = sorted(range(args.pairs), key=lambda pair: -both[pair])
+    order = sorted(range(num_pairs), key=lambda pair: -both[pair])
     return PairBatch(
         [str(pair) for pair in order],
         [both[pair] for pair in order],
-        [True] * args.pairs,
+        [True] * num_pairs,
         [batch.dialogues[2 * pair] for pair in order],
         [batch.dialogues[2 * pair + 1] for pair in order],
         batch.mels,
     )
 
 
-def _step(model: Any, pairs: PairBatch, optimizer: torch.optim.Optimizer, batch_tokens: int) -> None:
-    for first, stop in split_by_tokens(pairs.lengths_tokens, batch_tokens, 0):
-        inputs = pairs.select(first, stop).make_inputs()
-        chosen, rejected = model(compute=compute_packed_rewards, **inputs).logits.squeeze(-1).chunk(2)
-        loss = -logsigmoid(chosen - rejected).sum() + _CENTER_REWARDS * ((chosen + rejected) ** 2).sum()
-        (loss / len(pairs)).backward()
+def _step(model: Any, pairs: PairBatch, optimizer: torch.optim.Optimizer, batch_tokens: int) -> float:
+    """Do one step of ours and return its loss."""
+    total = 0.0
+    bare = model.get_base_model() if hasattr(model, "get_base_model") else model
+    with packed_attention(bare), _autocast(bare):
+        for first, stop in split_by_tokens(pairs.lengths_tokens, batch_tokens, 0):
+            inputs = pairs.select(first, stop).make_inputs()
+            chosen, rejected = model(compute=compute_packed_rewards, **inputs).logits.squeeze(-1).chunk(2)
+            loss = -logsigmoid(chosen - rejected).sum() + _CENTER_REWARDS * ((chosen + rejected) ** 2).sum()
+            (loss / len(pairs)).backward()
+            total += loss.item() / len(pairs)
+    _update(optimizer)
+    return total
+
+
+def _plain_step(
+    trainer: Any, inputs: Mapping[str, torch.Tensor], optimizer: torch.optim.Optimizer, device: torch.device
+) -> float:
+    """Do one step of TRL's and return its loss."""
+    on_device = {name: tensor.to(device) for name, tensor in inputs.items()}
+    on_device["input_features"] = on_device["input_features"].to(next(trainer.model.parameters()).dtype)
+    with _autocast(trainer.model):
+        loss = trainer.compute_loss(trainer.model, on_device)
+    loss.backward()
+    _update(optimizer)
+    return loss.item()
+
+
+def _autocast(model: Any) -> torch.autocast:
+    """Compute in bfloat16 on a GPU, as the trainers do."""
+    return torch.autocast(model.device.type, torch.bfloat16, enabled=model.device.type == "cuda")
+
+
+def _update(optimizer: torch.optim.Optimizer) -> None:
     trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     torch.nn.utils.clip_grad_norm_(trained, 1.0)
     optimizer.step()
@@ -187,16 +314,19 @@ def _flops(config: Any, pairs: PairBatch, mode: str) -> int:
 
 
 def table(record: Mapping[str, Any]) -> str:
-    """Render the results as text, one line per size and mode."""
-    lines = [f"{'':<10}{'s a step':>10}{'tokens/s':>12}{'utilisation':>13}{'peak GiB':>10}"]
+    """Render the results as text, one line per size, mode and contestant."""
+    lines = [f"{'':<16}{'s a step':>10}{'tokens/s':>12}{'utilisation':>13}{'peak GiB':>10}{'loss':>9}"]
     for size, modes in record["sizes"].items():
         for mode, found in modes.items():
-            if "seconds" not in found:
-                lines.append(f"{size + ' ' + mode:<10} left out for lack of time")
+            if "left_out" in found:
+                lines.append(f"{size + ' ' + mode:<16} left out for lack of {found['left_out']}")
                 continue
-            peak = f"{found['peak_bytes'] / 2**30:.1f}" if "peak_bytes" in found else "-"
-            speed = f"{median(found['seconds']):>10.3f}{found['tokens_per_second']:>12.0f}"
-            lines.append(f"{size + ' ' + mode:<10}{speed}{found['utilisation']:>13.1%}{peak:>10}")
+            for way in WAYS:
+                run = found[way]
+                peak = f"{run['peak_bytes'] / 2**30:.1f}" if "peak_bytes" in run else "-"
+                speed = f"{median(run['seconds']):>10.3f}{run['tokens_per_second']:>12.0f}"
+                name = f"{size} {mode} {way}"
+                lines.append(f"{name:<16}{speed}{run['utilisation']:>13.1%}{peak:>10}{run['loss']:>9.4f}")
     return "\n".join(lines)
 
 

@@ -61,10 +61,13 @@ class PlainTransformers:
         rewards: list[float] = []
         for start in range(0, len(dialogues), self.batch_size):
             indices = range(start, min(start + self.batch_size, len(dialogues)))
-            batch = [self._with_prompt(dialogues[index], criterion) for index in indices]
-            inputs = prepare(self.processor, batch)
+            inputs = self.prepare([dialogues[index] for index in indices], criterion)
             rewards += self.forward(inputs.to(self.model.device))
         return rewards
+
+    def prepare(self, dialogues: Sequence[Any], criterion: str = "joint") -> Any:
+        """Return the inputs of dialogues in one forward pass."""
+        return prepare(self.processor, [self._with_prompt(dialogue, criterion) for dialogue in dialogues])
 
     @torch.inference_mode()
     def forward(self, inputs: Mapping[str, torch.Tensor]) -> list[float]:

@@ -39,7 +39,8 @@ _KINDS = {
         *("permute", "narrow", "unsqueeze", "squeeze", "unflatten", "::t", "arange", "resize"),
     ),
 }
-KINDS = (PREPARATION, *reversed(_KINDS), REST, PYTHON)
+KINDS_OF_OPERATIONS = tuple(reversed(_KINDS))
+KINDS = (PREPARATION, *KINDS_OF_OPERATIONS, REST, PYTHON)
 _WARM_UP_DIALOGUES = 2
 
 

@@ -5,6 +5,8 @@ The sizes have random weights: the time of a matrix product does not depend on i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -58,13 +60,18 @@ def build(
     Returns:
         `tuple`: The model in evaluation mode and its processor: nano's tokenizer, Qwen2.5-Omni's feature extractor.
     """
+    processor = make_processor(max_turn_s)
+    model = _random_model(model_config(size, processor.tokenizer, max_turn_s), seed, device, dtype)
+    return model, processor
+
+
+def make_processor(max_turn_s: float = 30.0) -> SDiaRewardProcessor:
+    """Return the processor of every size: nano's tokenizer, Qwen2.5-Omni's feature extractor."""
     tokenizer = SDiaRewardProcessor.from_pretrained(NANO).tokenizer
     feature_extractor = WhisperFeatureExtractor(
         feature_size=RELEASED_MEL_BINS, chunk_length=RELEASED_CHUNK_LENGTH_S, return_attention_mask=True
     )
-    processor = SDiaRewardProcessor(feature_extractor, tokenizer, max_turn_s=max_turn_s)
-    model = _random_model(model_config(size, tokenizer, max_turn_s), seed, device, dtype)
-    return model, processor
+    return SDiaRewardProcessor(feature_extractor, tokenizer, max_turn_s=max_turn_s)
 
 
 def model_config(size: str, tokenizer: Any, max_turn_s: float = 30.0) -> SDiaRewardConfig:
@@ -102,17 +109,24 @@ def model_config(size: str, tokenizer: Any, max_turn_s: float = 30.0) -> SDiaRew
 
 
 def _random_model(config: SDiaRewardConfig, seed: int, device: str, dtype: torch.dtype) -> SDiaRewardModel:
-    """Draw the weights directly on the device and in the dtype; the head is not zero and stays in float32."""
-    torch.manual_seed(seed)
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with torch.device(device):
-            model = SDiaRewardModel(config).eval()
-    finally:
-        torch.set_default_dtype(before)
+    """Draw the weights; the head is not zero and stays in float32."""
+    with drawn_on(device, dtype, seed):
+        model = SDiaRewardModel(config).eval()
     model.score.float()
     model.pooler.float()
     with torch.no_grad():
         model.score.weight.normal_()
     return model
+
+
+@contextmanager
+def drawn_on(device: str, dtype: torch.dtype, seed: int) -> Iterator[None]:
+    """Let modules that are made inside have random weights on the device and in the dtype at once."""
+    torch.manual_seed(seed)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device(device):
+            yield
+    finally:
+        torch.set_default_dtype(before)

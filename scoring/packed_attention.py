@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from inspect import signature
 from itertools import accumulate
 from typing import Any
 
@@ -250,11 +251,13 @@ def _attend_varlen(
     key_rows, *ends = bounds
     queries, keys, values = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
     if key_rows is not None:
-        keys, values = keys[key_rows], values[key_rows]
+        keys, values = keys.index_select(0, key_rows), values.index_select(0, key_rows)
     # A window of (-1, 0) ends at the last key for the last query: causal, whatever comes before the queries.
     window = (-1, 0) if causal else (-1, -1)
-    enable_gqa = query.shape[1] != key.shape[1]
-    attended: Any = varlen_attn(queries, keys, values, *ends, scale=scaling, window_size=window, enable_gqa=enable_gqa)
+    # Before it had the option, the function took fewer heads of keys unasked.
+    has_option = "enable_gqa" in signature(varlen_attn).parameters
+    options = {"enable_gqa": True} if has_option and query.shape[1] != key.shape[1] else {}
+    attended: Any = varlen_attn(queries, keys, values, *ends, scale=scaling, window_size=window, **options)
     return attended[None]
 
 

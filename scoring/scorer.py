@@ -79,7 +79,8 @@ class Scorer:
         share_prefixes (`bool`, *optional*, defaults to `True`): Compute the messages that several dialogues of a batch
             begin with once; requires `pack`.
         share_clips (`bool`, *optional*, defaults to `True`): Encode each distinct clip once.
-        compile (`bool`, *optional*, defaults to `False`): Compile the feed-forward blocks with `torch.compile`.
+        compile (`bool`, *optional*, defaults to `False`): Compile the feed-forward blocks and the norms
+            with `torch.compile`.
         mixed_precision (`bool`, *optional*, defaults to `False`): Compute products in bfloat16 where the hardware does
             (`precision`); the model is changed.
         device (`str` or `torch.device`, *optional*): Where to compute; by default the model's device.
@@ -134,7 +135,8 @@ class Scorer:
         self._prepare = DialoguePreparer(processor, self._encoded)
         if compile:
             for layer in model.model.language_model.layers:
-                layer.mlp.compile(dynamic=True)
+                for block in (layer.input_layernorm, layer.post_attention_layernorm, layer.mlp):
+                    block.compile(dynamic=True)
 
     @classmethod
     def from_pretrained(

@@ -119,7 +119,7 @@ def load_judge_to_train(args: JudgeArguments, training: Any) -> tuple[Any, Think
     if args.freeze_audio_tower:
         model.model.audio_tower.requires_grad_(False)
         model.model.audio_tower.proj.requires_grad_(True)
-    return model, ThinkerProcessor.from_pretrained(name), _configure_adapters(args)
+    return model, ThinkerProcessor.from_pretrained(name), configure_adapters(args)
 
 
 def _choose_dtype(args: JudgeArguments, training: Any) -> str:
@@ -132,7 +132,8 @@ def _choose_dtype(args: JudgeArguments, training: Any) -> str:
     return "bfloat16" if training.bf16 and (args.train == "lora" or has_float32_copies) else "float32"
 
 
-def _configure_adapters(args: JudgeArguments) -> Any:
+def configure_adapters(args: JudgeArguments) -> Any:
+    """Return the configuration of the adapters that a run trains; None if it trains all weights."""
     if args.train != "lora":
         return None
     from peft import LoraConfig

@@ -1,5 +1,6 @@
 import json
 import math
+import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -10,7 +11,17 @@ import soundfile
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import gpu, gpu_steps, racing, scoring_dtypes, scoring_parts, scoring_scale, scoring_speed, start_time
+from benchmarks import (
+    gpu,
+    gpu_parity,
+    gpu_steps,
+    racing,
+    scoring_dtypes,
+    scoring_parts,
+    scoring_scale,
+    scoring_speed,
+    start_time,
+)
 from benchmarks import scoring_workload as workload
 from benchmarks.flops import audio_flops, text_flops
 from benchmarks.guides.rendering import render_blocks
@@ -19,6 +30,7 @@ from benchmarks.speed_models import NANO, model_config
 from benchmarks.synthetic_workload import MEAN_DIALOGUE_S, SyntheticDialogues
 from sdiareward.messages_sdiareward import validate_messages
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
+from sdiareward.scoring import packed_attention
 from sdiareward.scoring.precision import has_bfloat16
 from sdiareward.scoring.scorer import Scorer
 
@@ -169,7 +181,18 @@ def test_synthetic_dialogues_have_the_mean_length_of_the_benchmark_and_pairs_sha
 def run_gpu(monkeypatch, output, *arguments):
     monkeypatch.setattr(gpu_steps, "RELEASED_CHUNK_LENGTH_S", 30)
     monkeypatch.setattr(gpu, "_MATMUL_REPEATS", 1)
-    counts = ("--dialogues", "2", "--ablation-dialogues", "1", "--check-dialogues", "1", "--mean-s", "2")
+    counts = (
+        "--dialogues",
+        "2",
+        "--ablation-dialogues",
+        "1",
+        "--check-dialogues",
+        "1",
+        "--mean-s",
+        "2",
+        "--rounds",
+        "1",
+    )
     argv = (
         "gpu",
         "--device",
@@ -197,12 +220,49 @@ def test_the_gpu_benchmark_runs_on_a_cpu_with_equal_rewards(tmp_path, monkeypatc
     expected = tiny["ours"]["flops"] / tiny["ours"]["seconds"] / found["matmul_flops_per_s"]
     assert tiny["ours"]["utilisation"] == pytest.approx(expected)
     assert tiny["plain"]["largest_difference"] < 1e-4
-    assert tiny["check"]["reward_ours_sdpa"] < 1e-4
-    assert tiny["check"]["cosine_ours_float32"] > 0.9999
+    assert len(tiny["changed"]["seconds"]["pack=False"]) == 1
+    assert sum(tiny["parts"]["shares"].values()) == pytest.approx(1.0)
+    assert tiny["parts"]["shares"]["matrix products"] > 0
     table = capsys.readouterr().out
     assert "ours / dialogues_per_s" in table
     assert "tiny" in table.splitlines()[0]
-    assert "| TINY |" in render_blocks("results_speed", {"gpu.json": found})["gpu"]
+    guide = render_blocks("results_speed", {"gpu.json": found, "gpu_parity.json": None})["gpu"]
+    assert "| TINY |" in guide
+    assert "| `pack=False` |" in guide
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
+@pytest.mark.slow
+def test_compiled_blocks_are_compared_with_uncompiled_ones(make_tiny_model, tiny_processor):
+    settings = dict.fromkeys(("dialogues", "ablation_dialogues", "check_dialogues", "rounds"), 2)
+    settings |= {"mean_s": 2.0, "batch_tokens": None, "num_workers": 0, "compile": True, "float8": False, "seed": 0}
+    clock = gpu_steps.Clock(torch.device("cpu"), 60)
+    found = gpu_steps.Bench(make_tiny_model(), tiny_processor, clock, gpu_steps.Settings(**settings)).compiled()
+    assert found["speedup"] == pytest.approx(racing.speedup(found["before_s"], found["after_s"]))
+    assert found["reward_moves_by_at_most"] < 1e-4 < found["reward_spread"]
+
+
+def test_rewards_and_gradients_of_all_ways_are_compared(make_tiny_model, tiny_processor):
+    found = gpu_parity.check(make_tiny_model(), tiny_processor, list(SyntheticDialogues(2, mean_s=2.0)))
+    assert not found["uses_varlen"]
+    assert max(found["reward_differs_by"].values()) < 1e-4 < found["reward_spread"]
+    assert found["gradient_cosine"]["packed and float32"] > 0.9999
+    assert found["vectors_cosine"]["packed and sdpa"] > 0.9999
+
+
+def test_a_wrong_gradient_is_found(make_tiny_model, tiny_processor, monkeypatch):
+    original = packed_attention.scaled_dot_product_attention
+
+    def attend(query, key, value, **options):
+        # Backwards, values get twice their gradient where the fast path would run.
+        return original(query, key, 2 * value - value.detach(), **options)
+
+    monkeypatch.setattr(packed_attention, "scaled_dot_product_attention", attend)
+    dialogues = list(SyntheticDialogues(2, mean_s=2.0))
+    wrong = gpu_parity.find_gradients(make_tiny_model(), tiny_processor, dialogues)
+    monkeypatch.setattr(packed_attention, "scaled_dot_product_attention", original)
+    right = gpu_parity.find_gradients(make_tiny_model(), tiny_processor, dialogues)
+    assert torch.nn.functional.cosine_similarity(wrong, right).item() < 0.99
 
 
 def test_a_benchmark_that_was_not_run_has_no_section():

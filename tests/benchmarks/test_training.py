@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 
-from benchmarks import gpu, gpu_training, recipes, training_speed
+from benchmarks import gpu, gpu_grpo, gpu_training, recipes, training_speed
 from benchmarks.guides.rendering import render_blocks
 from benchmarks.training_speed import Race, summarise
 from sdiareward.esdr_accuracy.pairwise import COLUMNS
@@ -15,35 +15,43 @@ from sdiareward.evaluation.summary import ALL_LEFT_OUT
 def test_the_gpu_benchmark_of_training_runs_on_a_cpu(mode, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(gpu, "_MATMUL_REPEATS", 1)
     output = tmp_path / "gpu_training.json"
-    options = {
-        "device": "cpu",
-        "dtype": "float32",
-        "sizes": "tiny",
-        "modes": mode,
-        "pairs": 2,
-        "steps": 1,
-        "mean-s": 2,
-    }
+    monkeypatch.setattr(gpu_training, "RELEASED_CHUNK_LENGTH_S", 30)
+    options = {"device": "cpu", "dtype": "float32", "sizes": "tiny", "modes": mode, "pairs": 2, "rounds": 1}
     options |= {"mean-s": 2, "batch-tokens": 800, "output": output}
     given = [text for name, value in options.items() for text in (f"--{name}", str(value))]
     monkeypatch.setattr("sys.argv", ["gpu_training", *given])
     gpu_training.main()
     found = json.loads(output.read_text(encoding="utf-8"))
     run = found["sizes"]["tiny"][mode]
-    assert run["utilisation"] == pytest.approx(run["flops"] / run["seconds"][0] / found["matmul_flops_per_s"])
+    for way in gpu_training.WAYS:
+        expected = run["flops"] / run[way]["seconds"][0] / found["matmul_flops_per_s"]
+        assert run[way]["utilisation"] == pytest.approx(expected)
+    assert run["trl"]["loss"] == pytest.approx(run["ours"]["loss"], abs=1e-4)
     assert (run["million_trained"] < 0.01) == (mode == "head")
-    assert f"tiny {mode}" in capsys.readouterr().out
-    assert f"| TINY, {mode} |" in render_blocks("results_training", {"gpu_training.json": found})["gpu_training"]
+    assert f"tiny {mode} ours" in capsys.readouterr().out
+    assert f"| TINY, {mode}, ours |" in render_blocks("results_training", {"gpu_training.json": found})["gpu_training"]
+
+
+@pytest.mark.slow
+def test_the_gpu_benchmark_of_grpo_runs_on_a_cpu(tmp_path, monkeypatch, capsys):
+    output = tmp_path / "gpu_grpo.json"
+    options = {"device": "cpu", "dtype": "float32", "sizes": "tiny", "scenarios": 1, "num_generations": 2}
+    options |= {"answers_a_pass": 2, "new_tokens": 3, "mean-s": 1, "cycles": 1, "output": output}
+    given = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    monkeypatch.setattr("sys.argv", ["gpu_grpo", *given])
+    gpu_grpo.main()
+    found = json.loads(output.read_text(encoding="utf-8"))["sizes"]["tiny"]
+    assert found["answers_a_cycle"] == 6
+    assert found["steps_a_minute"] == pytest.approx(180 / found["cycles_s"][0])
+    assert 0 < found["generation_share"] < 1
+    assert "tiny" in capsys.readouterr().out
 
 
 def test_a_step_of_the_gpu_benchmark_is_a_step_of_the_trainer(make_tiny_model, tiny_processor, monkeypatch):
-    from argparse import Namespace
-
     from sdiareward.training.batches import compute_packed_rewards
 
     model = make_tiny_model()
-    args = Namespace(pairs=2, seed=0, mean_s=1.0)
-    batch = gpu_training._pairs(tiny_processor, args, 0)
+    batch = gpu_training._pairs(tiny_processor, 2, 0, 1.0)
     before = model.score.weight.detach().clone()
     chosen, rejected = model(compute=compute_packed_rewards, **batch.make_inputs()).logits.squeeze(-1).chunk(2)
     loss = -torch.nn.functional.logsigmoid(chosen - rejected).mean() + 0.01 * ((chosen + rejected) ** 2).mean()
