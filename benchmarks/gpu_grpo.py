@@ -18,9 +18,9 @@ from __future__ import annotations
 import gc
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -86,26 +86,40 @@ def main() -> None:
         "steps_a_cycle": _STEPS_A_CYCLE,
         "sizes": {},
     }
-    for size in args.sizes:
-        record["sizes"][size] = {"left_out": "time"} if clock.is_over() else measure(size, clock, args)
+
+    def keep(size: str, found: dict[str, Any]) -> None:
+        record["sizes"][size] = found
         write_result(args.output, **record)
+
+    for size in args.sizes:
+        if clock.is_over():
+            keep(size, {"left_out": "time"})
+        else:
+            measure(size, clock, args, partial(keep, size))
     print(table(record))
 
 
 class _Stopwatch(TrainerCallback):
-    """Take the time at the end of each step, and of what is generated."""
+    """Take the time at the end of each cycle, and of what is generated; tell of every cycle but the first."""
 
-    def __init__(self, clock: Clock):
+    def __init__(self, clock: Clock, tell: Callable[[Sequence[float], Sequence[float]], None]):
         self.clock = clock
+        self.tell = tell
         self.ends: list[float] = []
         self.generated_s: list[float] = []
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
-        self.on_step_end()
-
-    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
         self.clock.wait()
         self.ends.append(time.perf_counter())
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step % _STEPS_A_CYCLE:
+            return
+        self.clock.wait()
+        self.ends.append(time.perf_counter())
+        cycles_s = [after - before for before, after in zip(self.ends, self.ends[1:], strict=False)]
+        if len(cycles_s) > 1:
+            self.tell(cycles_s[1:], self.generated_s[1:])
 
     def timing(self, generate: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function, whose time is taken."""
@@ -119,22 +133,37 @@ class _Stopwatch(TrainerCallback):
         return timed
 
 
-def measure(size: str, clock: Clock, args: Arguments) -> dict[str, Any]:
-    """Train for some cycles and return their times.
+def measure(size: str, clock: Clock, args: Arguments, keep: Callable[[dict[str, Any]], None]) -> None:
+    """Train for some cycles; keep the times after each, so that an interrupted run has those it measured.
 
     Args:
         size (`str`): One of `speed_models.SIZES`.
         clock (`Clock`): Measures; knows the device.
         args (`Arguments`): The rest of the command line.
+        keep (`Callable`): Takes what was measured so far.
     """
     is_cuda = clock.device.type == "cuda"
     gc.collect()
     if is_cuda:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    watch = _Stopwatch(clock)
     model, processor = build_judge(size, args.seed, args.device, getattr(torch, args.dtype))
     num_parameters = sum(weights.numel() for weights in model.parameters())
+    num_answers = args.scenarios * _RECORDINGS_A_SCENARIO * args.num_generations
+
+    def tell(cycles_s: Sequence[float], generated_s: Sequence[float]) -> None:
+        found = {
+            "million_parameters": round(num_parameters / 1e6, 1),
+            "answers_a_cycle": num_answers,
+            "cycles_s": list(cycles_s),
+            "generation_s": list(generated_s),
+            "steps_a_minute": 60 * _STEPS_A_CYCLE / median(cycles_s),
+            "generation_share": median(generated_s) / median(cycles_s),
+            "new_tokens_per_second": num_answers * args.new_tokens / median(generated_s),
+        }
+        keep({**found, **({"peak_bytes": torch.cuda.max_memory_allocated()} if is_cuda else {})})
+
+    watch = _Stopwatch(clock, tell)
     model.generate = watch.timing(model.generate)
     with tempfile.TemporaryDirectory() as folder:
         trainer = WavRewardTrainer(
@@ -148,20 +177,6 @@ def measure(size: str, clock: Clock, args: Arguments) -> dict[str, Any]:
             callbacks=[watch],
         )
         trainer.train()
-    ends = watch.ends[::_STEPS_A_CYCLE]
-    cycles_s = [after - before for before, after in zip(ends, ends[1:], strict=False)][1:]
-    generated_s = watch.generated_s[1:]
-    num_answers = args.scenarios * _RECORDINGS_A_SCENARIO * args.num_generations
-    return {
-        "million_parameters": round(num_parameters / 1e6, 1),
-        "answers_a_cycle": num_answers,
-        "cycles_s": cycles_s,
-        "generation_s": generated_s,
-        "steps_a_minute": 60 * _STEPS_A_CYCLE / median(cycles_s),
-        "generation_share": median(generated_s) / median(cycles_s),
-        "new_tokens_per_second": num_answers * args.new_tokens / median(generated_s),
-        **({"peak_bytes": torch.cuda.max_memory_allocated()} if is_cuda else {}),
-    }
 
 
 def build_judge(size: str, seed: int, device: str, dtype: torch.dtype) -> tuple[Any, ThinkerProcessor]:

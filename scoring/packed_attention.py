@@ -256,7 +256,7 @@ def _attend_varlen(
     window = (-1, 0) if causal else (-1, -1)
     # Before it had the option, the function took fewer heads of keys unasked.
     has_option = "enable_gqa" in signature(varlen_attn).parameters
-    options = {"enable_gqa": True} if has_option and query.shape[1] != key.shape[1] else {}
+    options: dict[str, Any] = {"enable_gqa": True} if has_option and query.shape[1] != key.shape[1] else {}
     attended: Any = varlen_attn(queries, keys, values, *ends, scale=scaling, window_size=window, **options)
     return attended[None]
 

@@ -1,4 +1,4 @@
-"""Draw the pictures of the README as SVG: badges of facts, the accuracy on held-out synthesizers and by family.
+"""Draw pictures as SVG: badges of facts, the accuracy on held-out synthesizers and by family, the time on a GPU.
 
 `NAME.svg.jinja` beside this file reads the result files as the templates of the guides do. The text is the same on
 every machine, so that a test compares it with the file in `docs/images`.
@@ -22,7 +22,7 @@ def render_images() -> dict[Path, str]:
     environment = make_environment()
     badge = environment.get_template("badge.svg.jinja")
     images = {f"badge_{name}": badge.render(label=name, value=value) for name, value in list_badges().items()}
-    for name in ("held_out", "families"):
+    for name in ("held_out", "families", "gpu_parts"):
         images[name] = environment.get_template(f"{name}.svg.jinja").render(read=read_result)
     return {IMAGES / f"{name}.svg": f"{text}\n" for name, text in images.items()}
 
