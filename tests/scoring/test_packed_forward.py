@@ -57,6 +57,43 @@ def test_a_variable_length_kernel_gets_the_keys_of_each_segment():
     assert PackedLayout([3, 2], [None, None]).prepare_varlen(torch.device("cpu"))[0] is None
 
 
+def attend_by_its_description(query, key, value, query_bounds, key_bounds, window_size, scale):
+    """Compute what PyTorch's documentation says of its variable-length function, which runs on a GPU alone."""
+    assert query.shape[1] % key.shape[1] == 0
+    outputs = []
+    bounds = zip(query_bounds, query_bounds[1:], key_bounds, key_bounds[1:], strict=False)
+    for query_start, query_end, key_start, key_end in bounds:
+        heads = query.shape[1] // key.shape[1]
+        parts = query[query_start:query_end], key[key_start:key_end], value[key_start:key_end]
+        queries, keys, values = (part.transpose(0, 1) for part in parts)
+        keys, values = keys.repeat_interleave(heads, dim=0), values.repeat_interleave(heads, dim=0)
+        # The window ends at the last key for the last query.
+        mask = torch.ones(queries.shape[1], keys.shape[1], dtype=torch.bool)
+        mask = mask.tril(keys.shape[1] - queries.shape[1]) if window_size == (-1, 0) else mask
+        attended = torch.nn.functional.scaled_dot_product_attention(queries, keys, values, mask, scale=scale)
+        outputs.append(attended.transpose(0, 1))
+    return torch.cat(outputs)
+
+
+def with_enable_gqa(q, k, v, q_bounds, k_bounds, max_q, max_k, *, scale, window_size, enable_gqa=False):
+    assert enable_gqa == (q.shape[1] != k.shape[1])
+    return attend_by_its_description(q, k, v, q_bounds, k_bounds, window_size, scale)
+
+
+def without_enable_gqa(q, k, v, q_bounds, k_bounds, max_q, max_k, *, scale, window_size):
+    return attend_by_its_description(q, k, v, q_bounds, k_bounds, window_size, scale)
+
+
+@pytest.mark.parametrize("function", [with_enable_gqa, without_enable_gqa])
+def test_a_variable_length_kernel_gives_the_hidden_states_of_sdpa(function, model, batch, monkeypatch):
+    expected, _, _ = run(model, batch[1])
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", function)
+    monkeypatch.setattr(packed_attention, "has_varlen", lambda *_: True)
+    assert packed_attention._varlen_agrees(torch.device("cpu"), torch.float32)
+    found, _, _ = run(model, batch[1])
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
 def test_the_audio_towers_vectors_are_those_of_the_library(model, mels):
     encoded = encode_clips(model, mels)
     for mel, vectors in zip(mels, encoded, strict=True):
