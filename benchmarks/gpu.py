@@ -1,14 +1,16 @@
 """Scoring on one CUDA GPU at the real sizes: throughput, utilisation, memory, and the effect of each optimisation.
 
     python -m benchmarks.gpu                                    # 7B and 3B in bfloat16, at most nine minutes
+    python -m benchmarks.gpu --compile --float8                 # also compiled, and in float8 by torchao
     python -m benchmarks.gpu --sizes 7b --dialogues 3452        # as many dialogues as ESDR-Bench has
     python -m benchmarks.gpu --device cpu --dtype float32 --sizes tiny --dialogues 6 --mean-s 4
 
 It prints one table and writes `benchmarks/results/gpu.json`. Weights are random and drawn on the device, dialogues are
 synthetic (`synthetic_workload.py`), the tokenizer is nano's: nothing is downloaded or installed. On a machine that has
 only `torch` and `transformers`, bring the other requirements of `pyproject.toml` and those that are too old there
-(`soundfile`, `soxr`, perhaps `transformers`, `tokenizers`, `huggingface_hub`), fetched elsewhere with `pip download
---no-deps` for its version of Python:
+(`soundfile`, `cffi`, `pycparser`, `soxr`, `datasets`, `dill`, `multiprocess`; `trl` and `peft` for training; perhaps
+`transformers`, `tokenizers`, `huggingface_hub`), fetched elsewhere with `pip download --no-deps` for its version of
+Python:
 
     pip install --no-index --no-deps --target SITE WHEELS/*.whl
     mkdir LINK && ln -s "$PWD" LINK/sdiareward
@@ -18,6 +20,7 @@ Notable choices:
 
 - Utilisation is the operations of both towers (`flops.py`; the shared system prompt does not count) over the total
   time, with reading and mel features, relative to a large matrix product of the same run.
+- A contestant and its opponents run in turn; every number is a median of rounds.
 - Peak memory is that of tensors, as PyTorch counts them, including weights.
 - Steps that would start after `--limit-s` are skipped and named. Results are written after each size.
 """

@@ -191,13 +191,12 @@ def _time_steps(
 ) -> dict[str, dict[str, Any]]:
     """Time steps in turn; the losses are those of the same weights, before any update."""
     found: dict[str, dict[str, Any]] = {}
-    before = [group["lr"] for group in optimizer.param_groups]
-    for group in optimizer.param_groups:
-        group["lr"] = group["weight_decay"] = 0.0
+    (group,) = optimizer.param_groups
+    rates = {name: group[name] for name in ("lr", "weight_decay")}
+    group.update(dict.fromkeys(rates, 0.0))
     for name, step in steps.items():
         found[name] = {"loss": step(), "seconds": []}
-    for group, rate in zip(optimizer.param_groups, before, strict=True):
-        group["lr"] = rate
+    group.update(rates)
     for _ in range(rounds):
         for name, step in steps.items():
             if clock.device.type == "cuda":
