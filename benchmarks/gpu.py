@@ -64,8 +64,8 @@ def main() -> None:
 
 
 @dataclass(kw_only=True)
-class Arguments:
-    """The arguments of the command line."""
+class GPUArguments:
+    """The arguments that every benchmark of a GPU has."""
 
     sizes: list[str] = field(
         default_factory=lambda: ["7b", "3b"], metadata={"choices": list(SIZES), "help": "sizes of the model"}
@@ -74,18 +74,24 @@ class Arguments:
     dtype: str = field(
         default="bfloat16", metadata={"choices": ("bfloat16", "float32"), "help": "dtype of the backbone"}
     )
+    mean_s: float = field(default=MEAN_DIALOGUE_S, metadata={"help": "seconds of audio in a dialogue"})
+    seed: int = field(default=0, metadata={"help": "seed of everything that is drawn"})
+
+
+@dataclass(kw_only=True)
+class Arguments(GPUArguments):
+    """The arguments of the command line."""
+
     dialogues: int = field(default=256, metadata={"help": "dialogues scored with everything switched on"})
     ablation_dialogues: int = field(default=64, metadata={"help": "dialogues scored with each option changed"})
     check_dialogues: int = field(default=4, metadata={"help": "dialogues that are scored the plain way"})
     rounds: int = field(default=3, metadata={"help": "rounds of every measurement"})
-    mean_s: float = field(default=MEAN_DIALOGUE_S, metadata={"help": "seconds of audio in a dialogue"})
     batch_tokens: int | None = field(
         default=None, metadata={"help": "tokens in one forward pass; by default the scorer's"}
     )
     num_workers: int = field(default=2, metadata={"help": "threads that prefetch"})
     compile: bool = field(default=False, metadata={"help": "also measure with compile=True"})
     float8: bool = field(default=False, metadata={"help": "also measure in float8, which needs torchao and Hopper"})
-    seed: int = field(default=0, metadata={"help": "seed of everything that is drawn"})
     limit_s: float = field(default=_PATIENCE_S, metadata={"help": "start no step after this number of seconds"})
     output: Path = field(default=RESULT, metadata={"help": "file of the result"})
 

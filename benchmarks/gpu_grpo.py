@@ -8,14 +8,12 @@ Weights are random and drawn on the device, recordings are noise: nothing is dow
 it without installing packages.
 
 A cycle is that of `configs/wavreward-7b.yaml`: answers to the three recordings of each of two scenarios, eight to a
-recording, which serve three optimizer steps; the KL term compares with the model without adapters. Adapters are
-trained, because the optimizer's states of all weights of 7B do not fit on one GPU. An untrained judge never ends its
-answer, so all have the same length, and no answer earns a reward: the gradients are zero, and cost what others cost.
+recording, which serve three optimizer steps; the KL term compares with the model without adapters. Here only adapters
+are trained, and all answers have the same length. An untrained judge's earn no reward, so the gradients are zero.
 """
 
 from __future__ import annotations
 
-import gc
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,10 +29,10 @@ import torch
 from transformers import GenerationConfig, Qwen2_5OmniThinkerForConditionalGeneration, TrainerCallback
 from trl import GRPOConfig
 
-from benchmarks.gpu import describe_device
-from benchmarks.gpu_steps import Clock
+from benchmarks.gpu import GPUArguments, describe_device
+from benchmarks.gpu_steps import Clock, release_memory
 from benchmarks.racing import RESULTS, write_result
-from benchmarks.speed_models import SIZES, drawn_on, make_processor, model_config
+from benchmarks.speed_models import drawn_on, make_processor, model_config
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.common.arguments import parse_arguments
 from sdiareward.judges.nano_judge import make_thinker_config
@@ -55,21 +53,15 @@ _MAX_SCORE = 5
 
 
 @dataclass(kw_only=True)
-class Arguments:
+class Arguments(GPUArguments):
     """The arguments of the command line."""
 
-    sizes: list[str] = field(
-        default_factory=lambda: ["7b", "3b"], metadata={"choices": list(SIZES), "help": "sizes of the model"}
-    )
-    device: str = field(default="cuda", metadata={"help": "device"})
-    dtype: str = field(default="bfloat16", metadata={"choices": ("bfloat16", "float32"), "help": "dtype of the model"})
     scenarios: int = field(default=2, metadata={"help": "scenarios answered at once, of three recordings each"})
     num_generations: int = field(default=8, metadata={"help": "answers to a recording"})
     answers_a_pass: int = field(default=8, metadata={"help": "answers in one forward and backward pass"})
     new_tokens: int = field(default=256, metadata={"help": "length of every answer"})
     mean_s: float = field(default=20.0, metadata={"help": "seconds of a recording"})
     cycles: int = field(default=3, metadata={"help": "measured cycles of answers and steps, after one that is not"})
-    seed: int = field(default=0, metadata={"help": "seed of everything that is drawn"})
     limit_s: float = field(default=300.0, metadata={"help": "start no size after this number of seconds"})
     output: Path = field(default=RESULT, metadata={"help": "file of the result"})
 
@@ -143,9 +135,8 @@ def measure(size: str, clock: Clock, args: Arguments, keep: Callable[[dict[str, 
         keep (`Callable`): Takes what was measured so far.
     """
     is_cuda = clock.device.type == "cuda"
-    gc.collect()
+    release_memory(clock.device)
     if is_cuda:
-        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     model, processor = build_judge(size, args.seed, args.device, getattr(torch, args.dtype))
     num_parameters = sum(weights.numel() for weights in model.parameters())

@@ -12,7 +12,6 @@ layer's attention, through all layers above it. (Those of a pair's difference ne
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -23,11 +22,11 @@ from unittest.mock import patch
 
 import torch
 
-from benchmarks.gpu import describe_device, table
-from benchmarks.gpu_steps import CRITERION, largest_difference
+from benchmarks.gpu import GPUArguments, describe_device, table
+from benchmarks.gpu_steps import CRITERION, largest_difference, release_memory
 from benchmarks.racing import RESULTS, write_result
-from benchmarks.speed_models import SIZES, build
-from benchmarks.synthetic_workload import MEAN_DIALOGUE_S, SyntheticDialogues
+from benchmarks.speed_models import build
+from benchmarks.synthetic_workload import SyntheticDialogues
 from sdiareward.common.arguments import parse_arguments
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
@@ -43,19 +42,10 @@ _DIALOGUES_OF_GRADIENTS = 2
 
 
 @dataclass(kw_only=True)
-class Arguments:
+class Arguments(GPUArguments):
     """The arguments of the command line."""
 
-    sizes: list[str] = field(
-        default_factory=lambda: ["7b", "3b"], metadata={"choices": list(SIZES), "help": "sizes of the model"}
-    )
-    device: str = field(default="cuda", metadata={"help": "device"})
-    dtype: str = field(
-        default="bfloat16", metadata={"choices": ("bfloat16", "float32"), "help": "dtype of the backbone"}
-    )
     dialogues: int = field(default=4, metadata={"help": "dialogues that are scored in every way"})
-    mean_s: float = field(default=MEAN_DIALOGUE_S, metadata={"help": "seconds of audio in a dialogue"})
-    seed: int = field(default=0, metadata={"help": "seed of everything that is drawn"})
     output: Path = field(default=RESULT, metadata={"help": "file of the result"})
 
 
@@ -76,9 +66,7 @@ def main() -> None:
         record["sizes"][size] = check(model, processor, dialogues)
         write_result(args.output, **record)
         del model
-        gc.collect()
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
+        release_memory(device)
     print(table(record))
 
 

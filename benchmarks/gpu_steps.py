@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -66,6 +67,13 @@ class Settings:
     compile: bool
     float8: bool
     seed: int
+
+
+def release_memory(device: torch.device) -> None:
+    """Give back the memory of models that are no longer used."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 class Clock:

@@ -1,6 +1,6 @@
 """Training steps on one CUDA GPU at the real sizes: seconds, tokens per second, utilisation and peak memory.
 
-    python -m benchmarks.gpu_training                            # 3B and 7B, head, lora and full, in bfloat16
+    python -m benchmarks.gpu_training                            # 7B and 3B, head, lora and full, in bfloat16
     python -m benchmarks.gpu_training --device cpu --dtype float32 --sizes tiny --pairs 2 --steps 2 --mean-s 4
 
 Weights are random and drawn on the device, pairs are synthetic (`synthetic_workload.py`): nothing is downloaded. It
@@ -20,7 +20,6 @@ weights. Recomputation by checkpointing does not count.
 
 from __future__ import annotations
 
-import gc
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -35,12 +34,12 @@ from torch.nn.functional import logsigmoid
 from trl import RewardConfig, RewardTrainer
 
 from benchmarks.flops import audio_flops, text_flops
-from benchmarks.gpu import describe_device, matmul_rate
-from benchmarks.gpu_steps import CRITERION, Clock
+from benchmarks.gpu import GPUArguments, describe_device, matmul_rate
+from benchmarks.gpu_steps import CRITERION, Clock, release_memory
 from benchmarks.opponents import prepare, stock_processor
 from benchmarks.racing import RESULTS, speedup, write_result
-from benchmarks.speed_models import RELEASED_CHUNK_LENGTH_S, SIZES, build, make_processor
-from benchmarks.synthetic_workload import MEAN_DIALOGUE_S, SyntheticDialogues
+from benchmarks.speed_models import RELEASED_CHUNK_LENGTH_S, build, make_processor
+from benchmarks.synthetic_workload import SyntheticDialogues
 from sdiareward.common.arguments import parse_arguments
 from sdiareward.scoring.batching import DialoguePreparer
 from sdiareward.scoring.packed_attention import packed_attention
@@ -81,24 +80,15 @@ def main() -> None:
 
 
 @dataclass(kw_only=True)
-class Arguments:
+class Arguments(GPUArguments):
     """The arguments of the command line."""
 
-    sizes: list[str] = field(
-        default_factory=lambda: ["3b", "7b"], metadata={"choices": list(SIZES), "help": "sizes of the model"}
-    )
     modes: list[str] = field(
         default_factory=lambda: list(MODES), metadata={"choices": MODES, "help": "what is trained"}
-    )
-    device: str = field(default="cuda", metadata={"help": "device"})
-    dtype: str = field(
-        default="bfloat16", metadata={"choices": ("bfloat16", "float32"), "help": "dtype of the backbone"}
     )
     pairs: int = field(default=8, metadata={"help": "pairs in a step"})
     rounds: int = field(default=3, metadata={"help": "measured steps of each contestant, after one that is not"})
     batch_tokens: int = field(default=16_384, metadata={"help": "tokens in one forward pass"})
-    mean_s: float = field(default=MEAN_DIALOGUE_S, metadata={"help": "seconds of audio in a dialogue"})
-    seed: int = field(default=0, metadata={"help": "seed of everything that is drawn"})
     limit_s: float = field(default=480.0, metadata={"help": "start nothing after this number of seconds"})
     output: Path = field(default=RESULT, metadata={"help": "file of the result"})
 
@@ -154,9 +144,7 @@ def measure(
         args (`Arguments`): The rest of the command line.
     """
     device = clock.device
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
+    release_memory(device)
     weights_dtype = torch.float32 if mode == "full" else dtype
     bare, processor = build(size, seed=args.seed, device=str(device), dtype=weights_dtype)
     model = _trainable(bare, mode)

@@ -79,8 +79,7 @@ class Scorer:
         share_prefixes (`bool`, *optional*, defaults to `True`): Compute the messages that several dialogues of a batch
             begin with once; requires `pack`.
         share_clips (`bool`, *optional*, defaults to `True`): Encode each distinct clip once.
-        compile (`bool`, *optional*, defaults to `False`): Compile the feed-forward blocks and the norms
-            with `torch.compile`.
+        compile (`bool`, *optional*, defaults to `False`): Compile feed-forward blocks and norms (`torch.compile`).
         mixed_precision (`bool`, *optional*, defaults to `False`): Compute products in bfloat16 where the hardware does
             (`precision`); the model is changed.
         device (`str` or `torch.device`, *optional*): Where to compute; by default the model's device.
