@@ -26,6 +26,7 @@ from sdiareward import Scorer
 from sdiareward.common.arguments import parse_arguments
 from sdiareward.dataset_builder.pairing.families import OTHER_TRANSCRIPT
 from sdiareward.esdr_accuracy.pairwise import wilson_interval
+from sdiareward.messages_sdiareward import list_items
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.pairs.schema import JOINT, SIDES
@@ -61,7 +62,7 @@ def put_sound_first(dialogue: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
 def without_sound(dialogue: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the words of a dialogue alone."""
     return [
-        {"role": message["role"], "content": [item for item in message["content"] if item["type"] == "text"]}
+        {"role": message["role"], "content": [item for item in list_items(message) if item["type"] == "text"]}
         for message in dialogue
     ]
 

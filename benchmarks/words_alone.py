@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from sdiareward.pairs.schema import JOINT, SIDES
 
 RESULT = racing.RESULTS / "words_alone.json"
 ALL = "all answers"
+_FORMS: dict[str, Callable[[Any], Any]] = {"whole": list, "words": without_sound}
 
 
 @dataclass(kw_only=True)
@@ -71,13 +72,15 @@ def group_rows(pairs: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
     return dict(sorted(groups.items()))
 
 
-def measure(scorer: Scorer, pairs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def measure(
+    scorer: Scorer, pairs: Sequence[Mapping[str, Any]], forms: Sequence[str] = tuple(_FORMS)
+) -> dict[str, dict[str, Any]]:
     """Return the shares of the pairs that are ordered, by group, as they are (`whole`) and by their `words`."""
     whole = [turns_to_messages(pair[side]) for pair in pairs for side in SIDES]
-    forms = {"whole": whole, "words": [without_sound(dialogue) for dialogue in whole]}
     groups = group_rows(pairs)
     found: dict[str, dict[str, Any]] = {group: {"num_pairs": len(rows)} for group, rows in groups.items()}
-    for form, dialogues in forms.items():
+    for form in forms:
+        dialogues = [_FORMS[form](dialogue) for dialogue in whole]
         rewards = np.array(scorer.score(dialogues, criterion=JOINT)).reshape(-1, len(SIDES))
         for group, row in found.items():
             row[form] = compute_share(rewards[groups[group]])
