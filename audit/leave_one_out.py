@@ -191,12 +191,15 @@ def _compute_features(
     model: str, splits: Mapping[str, datasets.Dataset], cache: str, settings: LeftOutSettings
 ) -> TrainingSetup:
     """Compute the features that are missing in the cache, as for a training of the head."""
+    import torch
     from trl import RewardConfig
 
     from sdiareward.training.setup import set_up_head
 
     with tempfile.TemporaryDirectory() as unused:
-        training = RewardConfig(output_dir=unused, bf16=settings.bf16, report_to="none")
+        # Where there is no accelerator, bfloat16 has to be asked for on the CPU.
+        on_cpu = not torch.accelerator.is_available()
+        training = RewardConfig(output_dir=unused, bf16=settings.bf16, use_cpu=on_cpu, report_to="none")
         return set_up_head(model, {split: splits[split] for split in SPLITS}, training, cache_folder=cache)
 
 
