@@ -20,6 +20,7 @@ from benchmarks import (
     scoring_parts,
     scoring_scale,
     scoring_speed,
+    speed_models,
     start_time,
 )
 from benchmarks import scoring_workload as workload
@@ -284,6 +285,7 @@ def test_another_result_changes_the_guide_to_speed():
 def test_dtypes_are_compared_with_float32_and_a_matrix_product(monkeypatch, make_tiny_model, tiny_processor):
     monkeypatch.setattr(scoring_dtypes, "load_model", lambda name, seed: (make_tiny_model(), tiny_processor))
     monkeypatch.setattr(scoring_dtypes, "_MATRIX_SIZE", 64)
+    monkeypatch.setattr(speed_models, "RELEASED_CHUNK_LENGTH_S", 30)
     found = scoring_dtypes.measure("nano", 1, 1, 0)
     seconds = {name: times[0] for name, times in found["seconds"].items()}
     expected = seconds["plain_float32"] / seconds["ours_bfloat16"]

@@ -4,6 +4,7 @@ A fork saves each command the seconds of its imports. What a command reads at im
 `PYTHONWARNINGS`) must hold for the tests' process too; commands with their own take `subprocess`.
 """
 
+import gc
 import multiprocessing
 import os
 import runpy
@@ -117,6 +118,8 @@ def _open_stream(target):
 
 def _run_command(arguments, cwd, env, out, err, start_new_session):
     """Become the command: its folder, environment, streams and `sys.argv`."""
+    # No collection of garbage looks through the libraries, whose memory is shared until it is written to.
+    gc.freeze()
     # The pools of the command start as they do in a process of its own.
     multiprocessing.set_start_method(None, force=True)
     # Tests in the background of a shell ignore interrupts, and so would their forks.
