@@ -38,9 +38,9 @@ class Arguments:
     dataset: Path = field(metadata={"help": "folder of pairs"})
     model: str = field(default="runs/small_alignment", metadata={"help": "model before it learns from pairs"})
     folder: Path | None = field(default=None, metadata={"help": "folder of the features, to resume from"})
-    train: int = field(default=40, metadata={"help": "training pairs of a criterion, a source and a synthesizer"})
-    validation: int = field(default=10, metadata={"help": "validation pairs of them"})
-    test: int = field(default=30, metadata={"help": "test pairs of them"})
+    train: int = field(default=20, metadata={"help": "training pairs of a criterion, a source and a synthesizer"})
+    validation: int = field(default=8, metadata={"help": "validation pairs of them"})
+    test: int = field(default=20, metadata={"help": "test pairs of them"})
     min_pairs: int = field(default=20, metadata={"help": "the fewest pairs to train on, and to measure on"})
     output: Path = field(default=RESULT, metadata={"help": "file of the result"})
 
