@@ -3,9 +3,9 @@
     python -m benchmarks.learning_curve --dataset runs/open/sdiareward --tested_on runs/transcripts/sdiareward
 
 For each share of the recordings and scripts, adapters learn the words of their dialogues alone, in as many steps and
-on as many pairs whatever the share: with fewer dialogues, each is cut and broken in more ways. Then they order the
-words of recorded conversations that no share has. Rows that still rise at the last share are kept down by the number
-of dialogues; rows that do not are kept down by something else.
+on about as many pairs whatever the share: with fewer dialogues, each is cut and broken in more ways. Then they order
+the words of recorded conversations that no share has. Rows that still rise at the last share are kept down by the
+number of dialogues; rows that do not are kept down by something else.
 """
 
 from __future__ import annotations
