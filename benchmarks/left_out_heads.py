@@ -20,6 +20,7 @@ import datasets
 
 from benchmarks import racing
 from sdiareward.audit.leave_one_out import LeftOutSettings, measure_left_out
+from sdiareward.audit.leave_one_out_folds import SPLITS
 from sdiareward.common.arguments import parse_arguments
 from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.loading import load_pairs
@@ -27,7 +28,6 @@ from sdiareward.pairs.schema import JOINT
 
 
 RESULT = racing.RESULTS / "left_out_heads.json"
-SPLITS = ("train", "validation", "test")
 _CELL = ("criterion", "source", "synthesizer")
 
 

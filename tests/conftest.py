@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """Let no collection of garbage look through the libraries, which takes most of a second each time."""
+    """Let no collection of garbage look through the libraries, which all stay."""
     gc.freeze()
 
 
