@@ -1,0 +1,36 @@
+"""What a stage of training takes, from a part of its steps."""
+
+import pytest
+import yaml
+
+from benchmarks import stage_times
+
+
+def test_all_steps_take_as_long_each_as_those_that_were_run():
+    history = [{"loss": 1.0, "step": 5}, {"train_runtime": 20.0, "step": 10}, {"eval_loss": 1.0, "step": 10}]
+    found = stage_times.extrapolate(history, 140.0, 120)
+    # Two minutes of everything else, and four minutes of 120 steps.
+    assert found == {"steps": 120, "measured_steps": 10, "step_s": 2.0, "other_s": 120.0, "hours": 0.1}
+    assert stage_times.extrapolate(history, 20.0, None)["steps"] == 10
+
+
+@pytest.mark.slow
+def test_a_stage_is_run_for_some_of_its_steps(tiny_checkpoint, tone_pairs, tmp_path, monkeypatch):
+    tone_pairs.add_column("group_id", list("abcd")).to_parquet(tmp_path / "pairs.parquet")
+    settings = {
+        "model_name_or_path": str(tiny_checkpoint),
+        "dataset": str(tmp_path / "pairs.parquet"),
+        "output_dir": "run",
+        "train": "head",
+        "max_steps": 50,
+        "use_cpu": True,
+        "report_to": "none",
+    }
+    config = tmp_path / "stage.yaml"
+    config.write_text(yaml.safe_dump(settings))
+    monkeypatch.chdir(tmp_path)
+    found = stage_times.measure("train", config, 2)
+    assert (found["steps"], found["measured_steps"]) == (50, 2)
+    (tmp_path / "pairs.parquet").unlink()
+    with pytest.raises(RuntimeError, match=r"sdiareward train --config .*stage\.yaml failed"):
+        stage_times.measure("train", config, 2)
