@@ -60,6 +60,7 @@ LICENCES = {
         Licence("GPL-2.0-or-later", "gpl-2.0"),
         Licence("GPL-3.0-only", "gpl-3.0"),
         Licence("GPL-3.0-or-later", "gpl-3.0"),
+        Licence("LicenseRef-Drascula", "other", "drascula.txt"),
         Licence("LicenseRef-Flight-of-the-Amazon-Queen", "other", "flight-of-the-amazon-queen.txt"),
         Licence("MIT", "mit"),
         Licence("PDDL-1.0", "pddl"),
@@ -74,6 +75,9 @@ CORPORA = {
     "asterisk": Corpus(True, "Asterisk core sounds, (c) 2003-2010 Allison Smith and Digium, Inc. Modified versions."),
     "balanced_scripts": Corpus(True, "Scripts of the sdiareward authors, spoken by synthesizers."),
     "colloquial_scripts": Corpus(True, "Scripts of the sdiareward authors, spoken by synthesizers."),
+    "drascula": Corpus(
+        True, "Drascula: The Vampire Strikes Back, (c) 1996-2008 Alcachofa Soft S.L. Modified versions."
+    ),
     "fillets": Corpus(True, "Fish Fillets NG, (c) ALTAR interactive and the Fish Fillets NG team. Modified versions."),
     "folder": Corpus(True),
     "sample": Corpus(True),

@@ -101,7 +101,7 @@ class FileCodec(Transform):
     format: str
     subtype: str
     rate_hz: int
-    compression_level: float
+    compression_level: float | None = None
     bitrate_mode: str | None = None
 
     def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
@@ -157,6 +157,8 @@ CODINGS: dict[str, Transform] = {
     "opus": FileCodec("OGG", "OPUS", SAMPLING_RATE, _OPUS_COMPRESSION),
     # The sampling rate of Asterisk's prompts.
     "pcm_8k": Resample(8000),
+    # The samples of Drascula, eight bits each.
+    "pcm_u8_11k": FileCodec("WAV", "PCM_U8", 11_025),
     # The coding of Fish Fillets.
     "vorbis_22k": FileCodec("OGG", "VORBIS", 22_050, 0.3),
 }

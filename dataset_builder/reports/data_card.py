@@ -37,6 +37,7 @@ _ACTORS = "The actors of {} spoke for a game, not for research on speech."
 _SPOKE_FOR = {
     "amazon_queen": _ACTORS,
     "asterisk": "The announcer of {} spoke for telephone systems, not for research on speech.",
+    "drascula": _ACTORS,
     "fillets": _ACTORS,
     "meld": "The actors of {} spoke for television, not for research on speech.",
     "sample": "The actors and the announcer of {} spoke for a game and for telephone systems, not for research.",

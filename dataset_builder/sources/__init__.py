@@ -26,6 +26,7 @@ SOURCES = (
     "balanced_scripts",
     "colloquial_scripts",
     "dailytalk",
+    "drascula",
     "fillets",
     "folder",
     "meld",

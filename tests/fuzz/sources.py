@@ -9,11 +9,12 @@ import numpy as np
 from fuzz.running import Target, World
 from fuzz.values import damaged, damaged_texts, json_texts, texts
 from hypothesis import strategies as st
+from support.drascula_game import make_game
 
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Recording, ScriptPair, validate_episode
 from sdiareward.dataset_builder.references import make_reference, split_reference
-from sdiareward.dataset_builder.sources import amazon_queen, fillets, locate, read_source
+from sdiareward.dataset_builder.sources import amazon_queen, drascula, fillets, locate, read_source
 
 
 _TURN_TEXTS = ("so, um, hello there", "oh, hello to you too")
@@ -164,6 +165,11 @@ def _read_strings(world: World, data: bytes) -> None:
     assert sum(map(len, (*found.player.values(), *found.person.values()))) <= 2 * len(data)
 
 
+def _read_game(world: World, data: bytes) -> None:
+    found = drascula.parse_game(data, "drascula.dat")
+    assert sum(map(len, (line for lines in found.words.values() for line in lines))) <= len(data)
+
+
 def _read_fillets(world: World, case: tuple[str, str]) -> None:
     words, code = case
     for name in ("a", "b"):
@@ -236,6 +242,7 @@ TARGETS = (
         _read_strings,
         (struct.error, StopIteration, IndexError),
     ),
+    Target("drascula, tables", "sources", lambda _: damaged(make_game()), _read_game, (ValueError,)),
     Target("fillets, scripts", "sources", _lua, _read_fillets, (ValueError, FileNotFoundError)),
     Target("asterisk, transcript", "sources", _packed, _read_asterisk),
     Target("dailytalk, metadata", "sources", lambda _: json_texts(_DAILYTALK), _read_dailytalk),
