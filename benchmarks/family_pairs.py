@@ -35,6 +35,9 @@ class Arguments:
     dataset: Path = field(metadata={"help": "folder of pairs"})
     output: Path = field(metadata={"help": "Parquet file to write"})
     split: str = field(default="test", metadata={"help": "split of the pairs"})
+    criteria: list[str] = field(
+        default_factory=lambda: [*CRITERIA, JOINT], metadata={"help": "criteria of the pairs (default: all)"}
+    )
     num_pairs: int = field(default=30, metadata={"help": "pairs of a criterion, kind and voice at most"})
 
 
@@ -64,8 +67,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Draw the pairs and write them."""
     (args,) = parse_arguments((Arguments,), argv, prog="python -m benchmarks.family_pairs", description=__doc__)
     # The default configuration has the criteria of the paper alone in its test split.
-    names = (*CRITERIA, JOINT)
-    pairs = datasets.concatenate_datasets([load_pairs(args.dataset, args.split, name=name) for name in names])
+    criteria = [load_pairs(args.dataset, args.split, name=name) for name in args.criteria]
+    pairs = datasets.concatenate_datasets(criteria)
     rows = draw(pairs.select_columns(list(_LABELS)).to_list(), args.num_pairs)
     args.output.parent.mkdir(parents=True, exist_ok=True)
     pairs.select(rows).to_parquet(args.output)

@@ -101,7 +101,7 @@ class FileCodec(Transform):
     format: str
     subtype: str
     rate_hz: int
-    compression_level: float | None = None
+    compression_level: float
     bitrate_mode: str | None = None
 
     def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
@@ -111,6 +111,26 @@ class FileCodec(Transform):
         data = encode(array, self.rate_hz, self.format, self.subtype, self.compression_level, self.bitrate_mode)
         decoded, rate = soundfile.read(io.BytesIO(data), dtype="float32")
         return resample(decoded, rate, sampling_rate)
+
+
+@dataclass(frozen=True)
+class EightBits(Transform):
+    """Round samples to eight bits at another rate, after bringing the loudest one to a level; the level is restored.
+
+    Speech that is recorded for eight bits fills them. Without the level, rounding would drown a quieter voice.
+
+    Args:
+        rate_hz (`int`): Sampling rate of the samples, in Hz.
+        peak (`float`): The loudest sample when they are rounded, of full scale.
+    """
+
+    rate_hz: int
+    peak: float
+
+    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
+        array = resample(samples, sampling_rate, self.rate_hz)
+        scale = 128 * self.peak / max(float(np.abs(array).max(initial=0.0)), 1e-9)
+        return resample(np.round(array * scale) / scale, self.rate_hz, sampling_rate)
 
 
 def make_mp3(kbit_s: float) -> FileCodec:
@@ -157,8 +177,8 @@ CODINGS: dict[str, Transform] = {
     "opus": FileCodec("OGG", "OPUS", SAMPLING_RATE, _OPUS_COMPRESSION),
     # The sampling rate of Asterisk's prompts.
     "pcm_8k": Resample(8000),
-    # The samples of Drascula, eight bits each.
-    "pcm_u8_11k": FileCodec("WAV", "PCM_U8", 11_025),
+    # The coding of Drascula; the loudest sample is that of its median clip.
+    "pcm_u8_11k": EightBits(11_025, 0.7),
     # The coding of Fish Fillets.
     "vorbis_22k": FileCodec("OGG", "VORBIS", 22_050, 0.3),
 }

@@ -67,6 +67,9 @@ def test_the_file_has_pairs_of_every_criterion_as_they_are_in_the_data_set(tone_
     assert Counter(taken["criterion"]) == {"modality": 3, "colloquialness": 3, "joint": 4}
     assert all(_read_sound(rows[row["pair_id"]]) == _read_sound(row) for row in taken)
     assert "10 of 12 pairs" in capsys.readouterr().out
+    # A data set may have some criteria alone.
+    family_pairs.main(["--dataset", str(folder), "--output", str(output), "--criteria", "modality", "joint"])
+    assert Counter(load_pairs(output, "test")["criterion"]) == {"modality": 4, "joint": 4}
 
 
 def _read_sound(row):

@@ -8,10 +8,9 @@ from benchmarks import stage_times
 
 def test_all_steps_take_as_long_each_as_those_that_were_run():
     history = [{"loss": 1.0, "step": 5}, {"train_runtime": 20.0, "step": 10}, {"eval_loss": 1.0, "step": 10}]
-    found = stage_times.extrapolate(history, 140.0, 120)
-    # Two minutes of everything else, and four minutes of 120 steps.
-    assert found == {"steps": 120, "measured_steps": 10, "step_s": 2.0, "other_s": 120.0, "hours": 0.1}
-    assert stage_times.extrapolate(history, 20.0, None)["steps"] == 10
+    found = stage_times.extrapolate(history, 180, 4)
+    # Two seconds each, six minutes in all.
+    assert found == {"steps": 180, "measured_steps": 10, "pairs_a_step": 4, "step_s": 2.0, "hours": 0.1}
 
 
 @pytest.mark.slow
@@ -23,6 +22,7 @@ def test_a_stage_is_run_for_some_of_its_steps(tiny_checkpoint, tone_pairs, tmp_p
         "output_dir": "run",
         "train": "head",
         "max_steps": 50,
+        "per_device_train_batch_size": 2,
         "use_cpu": True,
         "report_to": "none",
     }
@@ -30,7 +30,7 @@ def test_a_stage_is_run_for_some_of_its_steps(tiny_checkpoint, tone_pairs, tmp_p
     config.write_text(yaml.safe_dump(settings))
     monkeypatch.chdir(tmp_path)
     found = stage_times.measure("train", config, 2)
-    assert (found["steps"], found["measured_steps"]) == (50, 2)
+    assert (found["steps"], found["measured_steps"], found["pairs_a_step"]) == (50, 2, 2)
     (tmp_path / "pairs.parquet").unlink()
     with pytest.raises(RuntimeError, match=r"sdiareward train --config .*stage\.yaml failed"):
         stage_times.measure("train", config, 2)

@@ -25,7 +25,10 @@ from sdiareward.synthesis import SYNTHESIZERS, load_synthesizer
 
 
 CONFIGS = ROOT / "configs"
-BUILDS = ("data_paper", "data_own", "data_full", "data_open", "demo_data", "docs_walkthrough")
+BUILDS = (
+    *("data_paper", "data_own", "data_full", "data_open", "data_recorded", "data_unseen"),
+    *("demo_data", "docs_walkthrough"),
+)
 
 
 @pytest.mark.parametrize("name", BUILDS)
@@ -42,6 +45,15 @@ def festival_options():
     config = read_build_config(CONFIGS / "data_open.yaml", {})
     assert all("festival" in spec.left_out for spec in config.synthesizers.values())
     return config.synthesizer_options["festival"]
+
+
+def test_the_unseen_source_is_all_test_and_in_no_recipe_of_a_checkpoint():
+    unseen, known = (read_build_config(CONFIGS / f"{name}.yaml", {}) for name in ("data_unseen", "data_open"))
+    assert (unseen.validation, unseen.test) == (0.0, 1.0)
+    assert not {source.name for source in unseen.sources} & {source.name for source in known.sources}
+    # The same voices, so that what is held out there is held out here.
+    assert unseen.synthesizers["modality"].left_out == known.synthesizers["modality"].left_out
+    assert unseen.synthesizer_options["festival"] == festival_options()
 
 
 def test_festival_is_given_its_voice_its_rate_and_the_text(tmp_path, monkeypatch):

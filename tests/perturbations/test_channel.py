@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
-from sdiareward.perturbations.channel import CODINGS, ChannelSettings, MuLaw, encode_opus
+from sdiareward.perturbations.channel import CODINGS, ChannelSettings, EightBits, MuLaw, encode_opus
 
 
 def rng():
@@ -57,6 +57,15 @@ def test_mulaw_has_at_most_255_levels(make_tone):
     # Resampling there and back adds ripples around the levels; a coarse grid finds them again.
     code = np.sign(narrow) * np.log1p(255 * np.abs(narrow)) / np.log1p(255) * 127
     assert np.abs(code - code.round()).mean() < 0.2
+
+
+@pytest.mark.parametrize("gain", [0.02, 0.5])
+def test_eight_bits_are_filled_by_a_quiet_voice_too(gain, make_tone):
+    tone = gain * make_tone(1.0)
+    noise = EightBits(SAMPLING_RATE, 0.7)(tone, SAMPLING_RATE) - tone
+    # A step is a 128th of full scale when the loudest sample is 0.7: its noise is 12 ** -0.5 steps.
+    expected = np.abs(tone).max() / 0.7 / 128 / np.sqrt(12)
+    assert np.sqrt(np.mean(noise**2)) == pytest.approx(expected, rel=0.1)
 
 
 def test_the_sample_takes_about_three_kilobytes_a_second(make_tone):
