@@ -177,7 +177,7 @@ CODINGS: dict[str, Transform] = {
     "opus": FileCodec("OGG", "OPUS", SAMPLING_RATE, _OPUS_COMPRESSION),
     # The sampling rate of Asterisk's prompts.
     "pcm_8k": Resample(8000),
-    # The coding of Drascula; the loudest sample is that of its median clip.
+    # The coding of Drascula and Beneath a Steel Sky; the loudest sample is that of the median clip of the first.
     "pcm_u8_11k": EightBits(11_025, 0.7),
     # The coding of Fish Fillets.
     "vorbis_22k": FileCodec("OGG", "VORBIS", 22_050, 0.3),

@@ -41,6 +41,7 @@ _SPOKE_FOR = {
     "fillets": _ACTORS,
     "meld": "The actors of {} spoke for television, not for research on speech.",
     "sample": "The actors and the announcer of {} spoke for a game and for telephone systems, not for research.",
+    "steel_sky": _ACTORS,
     "youtube": "Who is heard in recordings on the web ({}) may not even have spoken for publication.",
 }
 _UNKNOWN_SPEAKERS = "What those who are heard in {} spoke for, and agreed to, is not recorded here: ask its publisher."

@@ -31,6 +31,7 @@ SOURCES = (
     "folder",
     "meld",
     "sample",
+    "steel_sky",
     "youtube",
 )
 # Dialogues of which there are the words alone: no pair is built of them, training reads them.

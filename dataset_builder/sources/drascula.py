@@ -22,10 +22,7 @@ The words are in capitals there. They are written small, but for the beginnings 
 
 from __future__ import annotations
 
-import io
-import re
 import struct
-import wave
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -36,7 +33,7 @@ from sdiareward.pairs.schema import UNKNOWN
 
 from ..references import make_reference
 from .assembly import Stretch, Utterance, cut_dialogue
-from .reading import find_clip, require_file
+from .reading import capitalise_sentences, find_clip, require_file, wrap_8_bit
 
 
 DEFAULT_PATH = Path("/usr/share/scummvm/drascula/en")
@@ -202,24 +199,12 @@ def _make_part(root: Path, game: Game, line: Line) -> Part | Skipped:
     clip = find_clip(root, file_name, item)
     if isinstance(clip, Skipped):
         return clip
-    return Part(write_small(words[line.number]), _wrap(clip.read_bytes()), ref=make_reference("drascula", file_name))
-
-
-def write_small(words: str) -> str:
-    """Return words in small letters, but for the beginnings of sentences and the pronoun "I"."""
-    small = re.sub(r"\bi\b", "I", " ".join(words.lower().split()))
-    return re.sub(r"(?:^|(?<=[.!?] ))\W*\w", lambda first: first[0].upper(), small)
+    text = capitalise_sentences(words[line.number].lower())
+    return Part(text, _wrap(clip.read_bytes()), ref=make_reference("drascula", file_name))
 
 
 def _wrap(clip: bytes) -> bytes:
-    """Return the raw samples of a clip as a WAV file."""
-    buffer = io.BytesIO()
-    with wave.open(buffer, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(1)
-        file.setframerate(_RATE_HZ)
-        file.writeframes(clip[_EDGE_BYTES:-_EDGE_BYTES])
-    return buffer.getvalue()
+    return wrap_8_bit(clip[_EDGE_BYTES:-_EDGE_BYTES], _RATE_HZ)
 
 
 def _make_episode(name: str, group: str, stretch: Stretch) -> Episode:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
+import wave
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -93,6 +96,23 @@ def decode_table_line(line: bytes) -> str:
     except UnicodeDecodeError:
         text = line.decode("latin-1")
     return text.translate(_WINDOWS_CHARACTERS)
+
+
+def capitalise_sentences(words: str) -> str:
+    """Return words with a capital at the beginning of each sentence, and the pronoun "I" in one."""
+    words = re.sub(r"\bi\b", "I", " ".join(words.split()))
+    return re.sub(r"(?:^|(?<=[.!?] ))\W*\w", lambda first: first[0].upper(), words)
+
+
+def wrap_8_bit(samples: bytes, rate_hz: int) -> bytes:
+    """Return raw samples of eight bits, of one channel, as a WAV file."""
+    buffer = io.BytesIO()
+    with wave.open(buffer, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(1)
+        file.setframerate(rate_hz)
+        file.writeframes(samples)
+    return buffer.getvalue()
 
 
 def make_written_episode(source: str, group: str, number: int, lines: Sequence[str], license: str) -> Episode:

@@ -10,11 +10,14 @@ from fuzz.running import Target, World
 from fuzz.values import damaged, damaged_texts, json_texts, texts
 from hypothesis import strategies as st
 from support.drascula_game import make_game
+from support.rnc_packing import pack_rnc
+from support.steel_sky_game import SCRIPT
 
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Recording, ScriptPair, validate_episode
 from sdiareward.dataset_builder.references import make_reference, split_reference
-from sdiareward.dataset_builder.sources import amazon_queen, drascula, fillets, locate, read_source
+from sdiareward.dataset_builder.sources import amazon_queen, drascula, fillets, locate, read_source, steel_sky
+from sdiareward.dataset_builder.sources.rnc import unpack_rnc
 
 
 _TURN_TEXTS = ("so, um, hello there", "oh, hello to you too")
@@ -170,6 +173,15 @@ def _read_game(world: World, data: bytes) -> None:
     assert sum(map(len, (line for lines in found.words.values() for line in lines))) <= len(data)
 
 
+def _unpack(world: World, data: bytes) -> None:
+    assert len(unpack_rnc(data)) == struct.unpack_from(">I", data, 4)[0]
+
+
+def _read_script(world: World, data: bytes) -> None:
+    words = struct.unpack(f"<{len(data) // 2}H", data[: len(data) // 2 * 2])
+    assert all(lines for lines in steel_sky.read_dialogues(words))
+
+
 def _read_fillets(world: World, case: tuple[str, str]) -> None:
     words, code = case
     for name in ("a", "b"):
@@ -243,6 +255,8 @@ TARGETS = (
         (struct.error, StopIteration, IndexError),
     ),
     Target("drascula, tables", "sources", lambda _: damaged(make_game()), _read_game, (ValueError,)),
+    Target("rnc", "sources", lambda _: damaged(pack_rnc([(b"abc", 3, 8), (b"!", 0, 0)], 12)), _unpack, (ValueError,)),
+    Target("steel_sky, scripts", "sources", lambda _: damaged(struct.pack(f"<{len(SCRIPT)}H", *SCRIPT)), _read_script),
     Target("fillets, scripts", "sources", _lua, _read_fillets, (ValueError, FileNotFoundError)),
     Target("asterisk, transcript", "sources", _packed, _read_asterisk),
     Target("dailytalk, metadata", "sources", lambda _: json_texts(_DAILYTALK), _read_dailytalk),

@@ -185,7 +185,7 @@ def test_an_option_that_a_source_does_not_have_is_refused_with_the_known_ones():
         read_source("folder", SAMPLE, {"langauge": "en"})
 
 
-@pytest.mark.parametrize("name", ["amazon_queen", "asterisk", "drascula", "fillets", "sample"])
+@pytest.mark.parametrize("name", ["amazon_queen", "asterisk", "drascula", "fillets", "sample", "steel_sky"])
 def test_a_source_that_is_not_there_says_how_to_get_it(name, tmp_path):
     with pytest.raises(FileNotFoundError, match="not found; .*(apt-get install|repository)"):
         list(read_source(name, tmp_path / "nowhere"))
