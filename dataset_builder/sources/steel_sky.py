@@ -31,7 +31,6 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
@@ -164,30 +163,25 @@ def read_episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
 
 def locate(root: Path, path: str, member: str | None = None) -> bytes:
     """Return a clip out of the archive as a WAV file; see `sources.locate`."""
-    if path != _ARCHIVE or not (member or "").isdecimal():
+    if path != _ARCHIVE or member is None or not member.isdecimal():
         raise ValueError(f"reference steel_sky:{path}#{member}: must read 'steel_sky:{_ARCHIVE}#NUMBER'.")
-    archive = _open_archive(root)
-    if int(str(member)) not in archive:
-        raise FileNotFoundError(f"{root}: has no clip {member}; take the archive that the card names.")
-    return wrap_8_bit(archive.read(int(str(member))), _RATE_HZ)
+    archive, number = Archive(root), int(member)
+    if number not in archive:
+        raise FileNotFoundError(f"{root}: has no clip {number}; take the archive that the card names.")
+    return wrap_8_bit(archive.read(number), _RATE_HZ)
 
 
-@lru_cache(maxsize=1)
-def _open_archive(root: Path) -> Archive:
-    return Archive(root)
-
-
-def read_dialogues(words: Sequence[int]) -> Iterator[list[Line]]:
+def read_dialogues(words: tuple[int, ...]) -> Iterator[list[Line]]:
     """Yield the lines that a script lets speak one after another.
 
     Args:
-        words (`Sequence[int]`): Of one file of scripts.
+        words (`tuple[int, ...]`): Of one file of scripts.
     """
     chosen = dict(_find_choices(words))
     starts = sorted({*chosen, *(place for place in range(len(words)) if _is_call(words, place))})
     done: set[int] = set()
     for start in starts:
-        if start in done:
+        if start in done and start not in chosen:
             continue
         lines = list(_walk(words, start))
         done.update(line.place for line in lines)
@@ -197,7 +191,7 @@ def read_dialogues(words: Sequence[int]) -> Iterator[list[Line]]:
             yield lines
 
 
-def _is_call(words: Sequence[int], place: int) -> bool:
+def _is_call(words: tuple[int, ...], place: int) -> bool:
     """Tell whether three pushes and a call of a function that speaks begin here; the line must be given by number."""
     operations = words[place : place + _CALL_WORDS]
     return (
@@ -210,7 +204,7 @@ def _is_call(words: Sequence[int], place: int) -> bool:
     )
 
 
-def _walk(words: Sequence[int], place: int) -> Iterator[Line]:
+def _walk(words: tuple[int, ...], place: int) -> Iterator[Line]:
     """Yield the lines up to the next branch."""
     end = min(len(words), place + _MAX_WORDS)
     while place < end:
@@ -224,7 +218,7 @@ def _walk(words: Sequence[int], place: int) -> Iterator[Line]:
             place += 1 + _NUM_OPERANDS.get(words[place], 0)
 
 
-def _find_choices(words: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _find_choices(words: tuple[int, ...]) -> Iterator[tuple[int, int]]:
     """Yield where each choice of the player leads, and the number of the line that was chosen."""
     for place in range(2, len(words) - 1):
         if words[place - 2 : place + 1] != (_PUSH_VARIABLE, _CHOSEN, _SWITCH):
@@ -234,7 +228,7 @@ def _find_choices(words: Sequence[int]) -> Iterator[tuple[int, int]]:
             yield case + 1 + words[case + 1] // 2, words[case]
 
 
-def _find_script(words: Sequence[int], place: int) -> int:
+def _find_script(words: tuple[int, ...], place: int) -> int:
     """Return the number of the script that a place lies in; the first word is the number of their beginnings."""
     beginnings = words[1 : words[0]] if words else ()
     return max((number for number, begin in enumerate(beginnings) if begin <= place), default=0)
