@@ -16,6 +16,7 @@ EXAMPLES = [
     attack_effects.InsertSound("breath", -10.0, heard_s=1.0),
     channel.Aac(),
     channel.ChannelSettings(coding="none"),
+    channel.EightBits(11_025, 0.7),
     channel.FileCodec("OGG", "OPUS", RATE, 0.5),
     channel.MuLaw(7),
     effects.AddNoise(20.0, color="pink"),
