@@ -24,15 +24,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Part
-from sdiareward.pairs.schema import UNKNOWN
 
 from ..references import make_reference
-from .assembly import Stretch, Utterance, cut_dialogue
+from .assembly import cut_lines, make_acted_episode
 from .reading import capitalise_sentences, find_clip, require_file, wrap_8_bit
 
 
@@ -179,14 +179,8 @@ def _make_episodes(
     root: Path, game: Game, name: str, chapter: int, lines: Sequence[Line]
 ) -> Iterator[Episode | Skipped]:
     partner = next((line.speaker for line in lines if line.speaker != _PLAYER), _PLAYER)
-    utterances = []
-    for index, line in enumerate(lines):
-        part = _make_part(root, game, line)
-        if isinstance(part, Skipped):
-            yield part
-        else:
-            utterances.append(Utterance(index, line.speaker, part))
-    for built in cut_dialogue(utterances, f"drascula {name}"):
+    parts = ((line.speaker, _make_part(root, game, line)) for line in lines)
+    for built in cut_lines(parts, f"drascula {name}"):
         yield built if isinstance(built, Skipped) else _make_episode(name, f"{chapter}/{partner}", built)
 
 
@@ -207,16 +201,4 @@ def _wrap(clip: bytes) -> bytes:
     return wrap_8_bit(clip[_EDGE_BYTES:-_EDGE_BYTES], _RATE_HZ)
 
 
-def _make_episode(name: str, group: str, stretch: Stretch) -> Episode:
-    return Episode(
-        name=f"{name}/{stretch.first}",
-        source="drascula",
-        subset="semi_wild",
-        group=group,
-        turns=stretch.turns,
-        primary=UNKNOWN,
-        secondary=UNKNOWN,
-        language="en",
-        license="LicenseRef-Drascula",
-        native_coding=("pcm_u8_11k",),
-    )
+_make_episode = partial(make_acted_episode, "drascula", license="LicenseRef-Drascula", native_coding="pcm_u8_11k")

@@ -27,15 +27,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Part
-from sdiareward.pairs.schema import UNKNOWN, make_stable_id
+from sdiareward.pairs.schema import make_stable_id
 
 from ..references import make_reference
-from .assembly import Stretch, Utterance, cut_dialogue
+from .assembly import Stretch, cut_lines, make_acted_episode
 from .reading import find_clip
 
 
@@ -98,7 +99,7 @@ def _read_level(root: Path, level: str) -> Iterator[Episode | Skipped]:
                 yield built
             else:
                 used.update(part.ref or "" for turn in built.turns for part in turn.parts)
-                yield _make_episode(level, name, built)
+                yield _make_episode(f"{level}/{name}", level, built)
     clips = {
         make_reference("fillets", _make_path(level, path.stem)) for path in (root / f"sound/{level}/cs").iterdir()
     }
@@ -129,34 +130,24 @@ def read_exchanges(code: Iterable[str]) -> Iterator[list[Line]]:
 
 
 def _cut(root: Path, level: str, exchange: list[Line], words: Mapping[str, str]) -> Iterator[Stretch | Skipped]:
-    utterances = []
-    for index, (fish, dialog) in enumerate(exchange):
-        item, relative = f"fillets {level}/{dialog}", _make_path(level, dialog)
-        clip = find_clip(root, relative, item)
-        if isinstance(clip, Skipped):
-            yield clip
-        elif not words.get(dialog):
-            yield Skipped(item, "missing_text", "dialogs_cs.lua has no words for it; a turn needs its words.")
-        else:
-            part = Part(words[dialog], str(clip), ref=make_reference("fillets", relative))
-            utterances.append(Utterance(index, fish, part))
-    yield from cut_dialogue(utterances, f"fillets {level}/{exchange[0].dialog}")
+    parts = ((fish, _make_part(root, level, dialog, words)) for fish, dialog in exchange)
+    yield from cut_lines(parts, f"fillets {level}/{exchange[0].dialog}")
+
+
+def _make_part(root: Path, level: str, dialog: str, words: Mapping[str, str]) -> Part | Skipped:
+    item, relative = f"fillets {level}/{dialog}", _make_path(level, dialog)
+    clip = find_clip(root, relative, item)
+    if isinstance(clip, Skipped):
+        return clip
+    if not words.get(dialog):
+        return Skipped(item, "missing_text", "dialogs_cs.lua has no words for it; a turn needs its words.")
+    return Part(words[dialog], str(clip), ref=make_reference("fillets", relative))
 
 
 def _make_path(level: str, dialog: str) -> str:
     return f"sound/{level}/cs/{dialog}.ogg"
 
 
-def _make_episode(level: str, exchange: str, stretch: Stretch) -> Episode:
-    return Episode(
-        name=f"{level}/{exchange}/{stretch.first}",
-        source="fillets",
-        subset="semi_wild",
-        group=level,
-        turns=stretch.turns,
-        primary=UNKNOWN,
-        secondary=UNKNOWN,
-        language="cs",
-        license="GPL-2.0-only",
-        native_coding=("vorbis_22k",),
-    )
+_make_episode = partial(
+    make_acted_episode, "fillets", language="cs", license="GPL-2.0-only", native_coding="vorbis_22k"
+)

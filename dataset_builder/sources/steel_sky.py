@@ -31,16 +31,16 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Part
-from sdiareward.pairs.schema import UNKNOWN
 
 from ..references import make_reference
-from .assembly import Stretch, Utterance, cut_dialogue
+from .assembly import cut_lines, make_acted_episode
 from .reading import capitalise_sentences, wrap_8_bit
 from .rnc import SIGNATURE, unpack_rnc
 
@@ -237,15 +237,9 @@ def _find_script(words: tuple[int, ...], place: int) -> int:
 def _make_episodes(
     archive: Archive, texts: Sequence[bytes], group: str, lines: Sequence[Line]
 ) -> Iterator[Episode | Skipped]:
-    utterances = []
-    for index, line in enumerate(lines):
-        part = _make_part(archive, texts, line.number)
-        if isinstance(part, Skipped):
-            yield part
-        else:
-            utterances.append(Utterance(index, line.speaker, part))
+    parts = ((line.speaker, _make_part(archive, texts, line.number)) for line in lines)
     name = f"{group}/{lines[0].place}"
-    for built in cut_dialogue(utterances, f"steel_sky {name}"):
+    for built in cut_lines(parts, f"steel_sky {name}"):
         yield built if isinstance(built, Skipped) else _make_episode(name, group, built)
 
 
@@ -306,16 +300,6 @@ def write_small(words: str) -> str:
     return capitalise_sentences(re.sub(r"[A-Z][A-Z'-]*[A-Z]\b", lambda word: word[0].lower(), words))
 
 
-def _make_episode(name: str, group: str, stretch: Stretch) -> Episode:
-    return Episode(
-        name=f"{name}/{stretch.first}",
-        source="steel_sky",
-        subset="semi_wild",
-        group=group,
-        turns=stretch.turns,
-        primary=UNKNOWN,
-        secondary=UNKNOWN,
-        language="en",
-        license="LicenseRef-Beneath-a-Steel-Sky",
-        native_coding=("pcm_u8_11k",),
-    )
+_make_episode = partial(
+    make_acted_episode, "steel_sky", license="LicenseRef-Beneath-a-Steel-Sky", native_coding="pcm_u8_11k"
+)

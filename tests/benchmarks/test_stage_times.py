@@ -4,6 +4,8 @@ import pytest
 import yaml
 
 from benchmarks import stage_times
+from benchmarks.racing import ROOT
+from sdiareward.common.yaml_files import read_yaml
 
 
 def test_all_steps_take_as_long_each_as_those_that_were_run():
@@ -11,6 +13,13 @@ def test_all_steps_take_as_long_each_as_those_that_were_run():
     found = stage_times.extrapolate(history, 180, 4)
     # Two seconds each, six minutes in all.
     assert found == {"steps": 180, "measured_steps": 10, "pairs_a_step": 4, "step_s": 2.0, "hours": 0.1}
+
+
+@pytest.mark.parametrize("name", stage_times.STAGES)
+def test_the_recipe_of_each_stage_says_how_many_steps_it_has(name):
+    recipe = read_yaml(ROOT / "configs" / f"{name}.yaml")
+    assert ("max_clips" if stage_times.STAGES[name] == "align" else "max_steps") in recipe
+    assert recipe["per_device_train_batch_size"] and recipe["output_dir"] == f"runs/{name}"
 
 
 @pytest.mark.slow
