@@ -103,8 +103,8 @@ def _load_splits(args: TrainArguments, training: RewardTrainingConfig, *, begins
     from sdiareward.training.held_out import load_splits
     from sdiareward.training.options import describe_choices
 
-    splits, notice = load_splits(
-        args.dataset,
+    splits, notices = load_splits(
+        [args.dataset, *args.more_datasets],
         args.dataset_config,
         share=args.validation_share,
         seed=training.seed,
@@ -114,7 +114,7 @@ def _load_splits(args: TrainArguments, training: RewardTrainingConfig, *, begins
     if not training.process_index:
         _print_notices(
             *describe_choices(training),
-            notice,
+            *notices,
             f"--resume: {training.output_dir} holds no checkpoint; training begins at step 0" if begins else None,
         )
     return splits

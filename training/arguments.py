@@ -60,6 +60,11 @@ class TrainArguments:
         default=None,
         metadata={"aliases": ("--dataset_name",), "group": _DATA},
     )
+    more_datasets: list[str] = _make_field(
+        "Further data sets in any of these forms; their pairs are added to those of dataset, split by split.",
+        default_factory=list,
+        metadata={"group": _DATA},
+    )
     audio_root: str | None = _make_field(
         "Folder that relative paths of recordings begin at that are not found beside the table.",
         default=None,

@@ -1,8 +1,9 @@
-"""Load the splits of a training run; hold out pairs for validation where the data are a single file."""
+"""Load the splits of a training run; hold out pairs for validation where a data set is a single file."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,42 +22,72 @@ SPLITS = ("train", "validation")
 
 
 def load_splits(
-    dataset: str,
+    dataset: str | Sequence[str],
     name: str | None = None,
     *,
     share: float,
     seed: int,
     audio_root: str | None = None,
     max_eval_samples: int | None = None,
-) -> tuple[dict[str, datasets.Dataset], str | None]:
+) -> tuple[dict[str, datasets.Dataset], list[str]]:
     """Load the pairs to train on and those to validate on.
 
     Args:
-        dataset (`str`): As `loading.load_pairs` takes it.
-        name (`str`, *optional*): Configuration of the data set.
+        dataset (`str` or `list[str]`): As `loading.load_pairs` takes it; the pairs of several are joined by split.
+        name (`str`, *optional*): Configuration of the data sets.
         share (`float`): Share of the groups of a file to hold out, between 0 and 1.
         seed (`int`): Seed of that draw, and of the one by `max_eval_samples`.
         audio_root (`str`, *optional*): As `loading.load_pairs` takes it.
         max_eval_samples (`int`, *optional*): Pairs to validate on at most, drawn from all of them.
 
     Returns:
-        `tuple[dict, str | None]`: Pairs by the name of their split, and what to tell of pairs that were held out.
+        `tuple[dict, list[str]]`: Pairs by the name of their split, and what to tell of pairs that were held out.
 
     Raises:
-        PairsError: The data lack a split, the splits share a pair, or a file has too few pairs to hold any out.
+        PairsError: The data lack a split, the splits share a pair, a file has too few pairs to hold any out, or two
+            data sets share a pair or lack the column `pair_id`.
     """
-    splits: dict[str, datasets.Dataset]
-    if Path(locate_tables(dataset)).is_file():
-        pairs = load_pairs(dataset, SPLITS[0], name=name, audio_root=audio_root)
-        splits, notice = _hold_out(dataset, pairs, share, seed)
-    else:
-        splits = {split: load_pairs(dataset, split, name=name, audio_root=audio_root) for split in SPLITS}
-        _require_disjoint(dataset, splits)
-        notice = None
+    names = [dataset] if isinstance(dataset, str) else list(dataset)
+    loaded = [_load_one(each, name, share, seed, audio_root) for each in names]
+    splits = _join(names, [found for found, _ in loaded])
     if max_eval_samples is not None:
         rows = draw_rows(len(splits["validation"]), max_eval_samples, seed)
         splits["validation"] = splits["validation"].select(rows)
-    return splits, notice
+    return splits, [notice for _, notice in loaded if notice is not None]
+
+
+def _load_one(
+    dataset: str, name: str | None, share: float, seed: int, audio_root: str | None
+) -> tuple[dict[str, datasets.Dataset], str | None]:
+    if Path(locate_tables(dataset)).is_file():
+        pairs = load_pairs(dataset, SPLITS[0], name=name, audio_root=audio_root)
+        return _hold_out(dataset, pairs, share, seed)
+    splits = {split: load_pairs(dataset, split, name=name, audio_root=audio_root) for split in SPLITS}
+    _require_disjoint(dataset, splits)
+    return splits, None
+
+
+def _join(names: Sequence[str], loaded: Sequence[dict[str, datasets.Dataset]]) -> dict[str, datasets.Dataset]:
+    """Return the pairs of all data sets by split."""
+    import datasets
+
+    if len(loaded) == 1:
+        return loaded[0]
+    first: dict[str, str] = {}
+    for dataset, splits in zip(names, loaded, strict=True):
+        columns = {column for pairs in splits.values() for column in pairs.column_names}
+        if "pair_id" not in columns:
+            raise PairsError(f"{dataset}: has no column pair_id, which joins it to other data sets; add unique names.")
+        for pair_id in {pair_id for pairs in splits.values() for pair_id in pairs["pair_id"]}:
+            if first.setdefault(pair_id, dataset) != dataset:
+                raise PairsError(
+                    f"{first[pair_id]} and {dataset} share pairs, such as {pair_id}; a pair must not count twice, nor "
+                    "be trained on and validated on: leave one of the data sets out."
+                )
+    try:
+        return {split: datasets.concatenate_datasets([splits[split] for splits in loaded]) for split in SPLITS}
+    except ValueError as error:
+        raise PairsError(f"{' and '.join(names)}: the types of their columns differ: {error}") from error
 
 
 def _require_disjoint(dataset: str, splits: dict[str, datasets.Dataset]) -> None:

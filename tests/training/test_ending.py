@@ -102,12 +102,12 @@ def test_an_interruption_says_how_to_resume(train, flags, remedy, monkeypatch, c
 def test_groups_are_held_out_whole_and_by_the_seed(own_pairs):
     drawn = set()
     for seed in range(4):
-        splits, notice = load_splits(str(own_pairs), share=0.3, seed=seed)
+        splits, notices = load_splits(str(own_pairs), share=0.3, seed=seed)
         groups = {name: set(rows["group_id"]) for name, rows in splits.items()}
         assert (len(groups["train"]), len(groups["validation"])) == (3, 2)
         assert not groups["train"] & groups["validation"]
         assert len(splits["train"]) + len(splits["validation"]) == 10
-        assert load_splits(str(own_pairs), share=0.3, seed=seed)[1] == notice
+        assert load_splits(str(own_pairs), share=0.3, seed=seed)[1] == notices
         drawn.add(tuple(sorted(groups["validation"])))
     assert len(drawn) > 1
 

@@ -1,17 +1,19 @@
 """The splits of a training run."""
 
 import datasets
+import pytest
 from support.mapped_world import write_mapped
 
+from sdiareward.common.user_errors import PairsError
 from sdiareward.training.held_out import load_splits
 
 
 def test_mapped_columns_have_the_splits_of_the_data_set_that_they_name(monkeypatch, tmp_path):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     mapping = write_mapped(tmp_path, train=["A", "Tie", "B"], dev="B")
-    splits, notice = load_splits(str(mapping), share=0.5, seed=0)
+    splits, notices = load_splits(str(mapping), share=0.5, seed=0)
     assert {split: pairs["pair_id"] for split, pairs in splits.items()} == {"train": ["0", "2"], "validation": ["3"]}
-    assert notice is None
+    assert notices == []
 
 
 def test_validation_takes_a_draw_of_the_pairs_and_training_all(tmp_path):
@@ -27,3 +29,41 @@ def test_validation_takes_a_draw_of_the_pairs_and_training_all(tmp_path):
     assert len(rows) == 3 and rows == sorted(rows) and rows != [0, 1, 2]
     assert list(capped) == list(whole) and len(whole) == 20
     assert splits[3]["train"]["pair_id"] == splits[None]["train"]["pair_id"]
+
+
+def _write_pairs(path, pair_ids, **columns):
+    rows = {name: [f"{name} of {pair_id}" for pair_id in pair_ids] for name in ("prompt", "chosen", "rejected")}
+    datasets.Dataset.from_dict({"pair_id": list(pair_ids), **rows, **columns}).to_json(path)
+    return str(path)
+
+
+def test_several_data_sets_are_joined_split_by_split(tmp_path):
+    first = _write_pairs(tmp_path / "first.jsonl", "abcd")
+    second = _write_pairs(tmp_path / "second.jsonl", "xy", source=["game", "game"])
+    alone = [load_splits(path, share=0.5, seed=0) for path in (first, second)]
+    splits, notices = load_splits([first, second], share=0.5, seed=0)
+    for split, pairs in splits.items():
+        assert pairs["pair_id"] == [pair_id for found, _ in alone for pair_id in found[split]["pair_id"]]
+    assert splits["train"]["source"] == [None, None, "game"]
+    assert notices == [notice for _, found in alone for notice in found]
+
+
+def test_a_pair_of_two_data_sets_is_refused(tmp_path):
+    first, second = (_write_pairs(tmp_path / f"{name}.jsonl", name) for name in ("abcd", "xyzd"))
+    with pytest.raises(PairsError, match=r"abcd.jsonl and .*xyzd.jsonl share pairs, such as d; "):
+        load_splits([first, second], share=0.5, seed=0)
+
+
+def test_a_data_set_without_names_cannot_be_joined(tmp_path):
+    first, second = (_write_pairs(tmp_path / f"{name}.jsonl", name) for name in ("abcd", "wxyz"))
+    unnamed = tmp_path / "unnamed.jsonl"
+    datasets.Dataset.from_json(second).remove_columns("pair_id").to_json(unnamed)
+    with pytest.raises(PairsError, match=r"unnamed.jsonl: has no column pair_id"):
+        load_splits([first, str(unnamed)], share=0.5, seed=0)
+
+
+def test_columns_of_different_types_cannot_be_joined(tmp_path):
+    first = _write_pairs(tmp_path / "first.jsonl", "ab", source=["game", "game"])
+    second = _write_pairs(tmp_path / "second.jsonl", "cd", source=[1, 2])
+    with pytest.raises(PairsError, match="the types of their columns differ"):
+        load_splits([first, second], share=0.5, seed=0)
