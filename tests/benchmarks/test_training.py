@@ -40,11 +40,15 @@ def test_the_gpu_benchmark_of_grpo_runs_on_a_cpu(tmp_path, monkeypatch, capsys):
     given = [text for name, value in options.items() for text in (f"--{name}", str(value))]
     monkeypatch.setattr("sys.argv", ["gpu_grpo", *given])
     gpu_grpo.main()
-    found = json.loads(output.read_text(encoding="utf-8"))["sizes"]["tiny"]
+    result = json.loads(output.read_text(encoding="utf-8"))
+    found = result["sizes"]["tiny"]
     assert found["answers_a_cycle"] == 6
     assert found["steps_a_minute"] == pytest.approx(180 / found["cycles_s"][0])
     assert 0 < found["generation_share"] < 1
     assert "tiny" in capsys.readouterr().out
+    table = render_blocks("results_wavreward", {"gpu_grpo.json": result})["grpo"]
+    assert f"| {found['steps_a_minute']:.1f} | {found['cycles_s'][0]:.1f} s |" in table
+    assert "answers 3 recordings of 1 s 2 times each, always with 3 tokens" in table
 
 
 def test_a_step_of_the_gpu_benchmark_is_a_step_of_the_trainer(make_tiny_model, tiny_processor, monkeypatch):
