@@ -1,20 +1,22 @@
 """Read every pair once before training: whether it can be used, its length, and the output of a frozen audio tower.
 
 A recording that cannot be read is reported here, not in the middle of an epoch. Where the audio tower is frozen, its
-output is stored, so that no epoch computes it again. Under `accelerate launch` each process reads its share. A resumed
-run reads nothing twice.
+output is stored, so that no epoch computes it again. Under `accelerate launch` each process reads its share, with as
+many workers as its data loader has. A resumed run reads nothing twice.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import datasets
 import torch
 from accelerate import PartialState
+from torch.utils.data import DataLoader
 
 from sdiareward.common.files import hash_json
 from sdiareward.modeling_sdiareward import SDiaRewardModel
@@ -24,7 +26,7 @@ from sdiareward.pairs.labels import name_criterion
 from sdiareward.pairs.loading import name_pairs
 from sdiareward.pairs.schema import SIDES
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
-from sdiareward.scoring.batching import DialoguePreparer, PreparedBatch, format_reason
+from sdiareward.scoring.batching import DialoguePreparer, Message, format_reason
 from sdiareward.scoring.packed_forward import encode_clips
 
 from .augmentation import AugmentedPairs
@@ -58,6 +60,7 @@ def precompute_pairs(
     split: str,
     model: SDiaRewardModel | None = None,
     model_revision: str = "",
+    num_workers: int = 0,
 ) -> tuple[datasets.Dataset, list[SkippedPair]]:
     """Read all pairs of a split, and encode their clips where a model is given.
 
@@ -69,6 +72,7 @@ def precompute_pairs(
         model ([`SDiaRewardModel`], *optional*): A model whose audio tower stays frozen up to its projection. The
             tower's output is stored in float16. Without it the collator reads the recordings again.
         model_revision (`str`, *optional*): Hash of the model's weights.
+        num_workers (`int`, *optional*, defaults to 0): Processes that read; with 0 this one does.
 
     Returns:
         `tuple[datasets.Dataset, list[SkippedPair]]`: Rows that `PairCollator` takes, and the skipped pairs.
@@ -88,7 +92,8 @@ def precompute_pairs(
         # Whole batches: which clips are encoded together must not depend on the number of processes.
         batches = (row // _PAIRS_AT_A_TIME for row in range(len(pairs)))
         own = [row for row, batch in enumerate(batches) if batch % state.num_processes == state.process_index]
-        _read_share(pairs, own, _Reader(pairs, processor, model), shares[state.process_index])
+        read = _Reader(pairs, processor, with_mels=model is not None)
+        _read_share(own, read, model, shares[state.process_index], num_workers)
     state.wait_for_everyone()
     found = datasets.concatenate_datasets([datasets.Dataset.from_file(str(path)) for path in shares]).sort("row")
     return _join_turns(pairs, found, split)
@@ -109,68 +114,90 @@ def _list_criteria(pairs: datasets.Dataset) -> list[str | None]:
     return list(pairs["criterion"]) if "criterion" in pairs.column_names else [None] * len(pairs)
 
 
-def _read_share(pairs: datasets.Dataset, rows: Sequence[int], reader: _Reader, path: Path) -> None:
+def _read_share(
+    rows: Sequence[int], read: _Reader, model: SDiaRewardModel | None, path: Path, num_workers: int
+) -> None:
+    batches: Iterator[_Batch] | None = None
+
+    def describe(columns: Mapping[str, list[int]]) -> dict[str, list[Any]]:
+        nonlocal batches
+        if batches is None:
+            chunks = [list(rows[first : first + _PAIRS_AT_A_TIME]) for first in range(0, len(rows), _PAIRS_AT_A_TIME)]
+            loader = DataLoader(chunks, batch_size=None, collate_fn=read, num_workers=num_workers)  # type: ignore[arg-type]
+            batches = iter(loader)
+        batch = next(batches)
+        return batch.columns if model is None else batch.columns | _encode(batch, model)
+
     datasets.Dataset.from_dict({"row": list(rows)}).map(
-        reader,
+        describe,
         batched=True,
         batch_size=_PAIRS_AT_A_TIME,
-        features=datasets.Features(_DESCRIPTION | (_ENCODING if reader.model else {})),
+        features=datasets.Features(_DESCRIPTION | (_ENCODING if model else {})),
         # The fingerprint would have to pickle the model; the name of the file tells what it holds.
         cache_file_name=str(path),
         new_fingerprint=path.stem[:64],
-        desc="Encoding pairs" if reader.model else "Reading pairs",
+        desc="Encoding pairs" if model else "Reading pairs",
     )
 
 
-class _Reader:
-    """Measure some pairs, and encode their clips where there is a model."""
+@dataclass(frozen=True)
+class _Batch:
+    """Hold what was read of some pairs.
 
-    def __init__(self, pairs: datasets.Dataset, processor: SDiaRewardProcessor, model: SDiaRewardModel | None):
+    Args:
+        columns (`dict[str, list]`): What is known without a model: those of `_DESCRIPTION`.
+        sides (`list[list[list[Message]]]`): Chosen and rejected side of each pair; none of a pair that is unusable.
+        mels (`dict[bytes, torch.Tensor]`): Mel features of the clips by digest, where a model is to encode them.
+    """
+
+    columns: dict[str, list[Any]]
+    sides: list[list[list[Message]]]
+    mels: Mapping[bytes, torch.Tensor]
+
+
+class _Reader:
+    """Read some pairs, also in the process of a data loader: nothing here knows the model."""
+
+    def __init__(self, pairs: datasets.Dataset, processor: SDiaRewardProcessor, *, with_mels: bool):
         self.pairs = pairs
-        self.model = model
         self._pair_ids = name_pairs(pairs)
         self._criteria = _list_criteria(pairs)
-        self._prepare = DialoguePreparer(processor, with_mels=model is not None)
+        self._prepare = DialoguePreparer(processor, with_mels=with_mels)
 
-    def __call__(self, columns: Mapping[str, list[int]]) -> dict[str, list[Any]]:
-        rows = columns["row"]
+    def __call__(self, rows: Sequence[int]) -> _Batch:
         criteria = [name_criterion(self._criteria[row]) for row in rows for _ in SIDES]
-        batch = self._prepare(range(2 * len(rows)), Dialogues(self.pairs, rows), criteria)
-        lengths, reasons = _measure(batch, len(rows))
-        ids = [self._pair_ids[row] for row in rows]
-        measured: dict[str, list[Any]] = {"row": rows, "pair_id": ids, "length": lengths, "reason": reasons}
-        return measured if self.model is None else measured | self._encode(batch, reasons)
-
-    @torch.inference_mode()
-    def _encode(self, batch: PreparedBatch, reasons: Sequence[str | None]) -> dict[str, list[Any]]:
-        assert self.model is not None
-        mels = batch.mels
-        # None of these pairs may be usable.
-        vectors = dict(zip(mels, encode_clips(self.model, list(mels.values())), strict=True)) if mels else {}
+        batch = self._prepare(range(2 * len(rows)), Dialogues(self.pairs, list(rows)), criteria)
+        reasons: list[str | None] = [None] * len(rows)
+        for index, error in sorted(batch.failures.items(), reverse=True):
+            reasons[index // 2] = explain_side(index % 2, format_reason(error))
         dialogues = dict(zip(batch.indices, batch.dialogues, strict=True))
-        columns: dict[str, list[Any]] = {name: [] for name in _ENCODING}
-        for position, reason in enumerate(reasons):
-            sides = [] if reason else [dialogues[2 * position], dialogues[2 * position + 1]]
-            clips = [[digest for message in side for digest in message.clips] for side in sides]
-            distinct = list(dict.fromkeys(digest for side in clips for digest in side))
-            for index, name in enumerate(SIDES):
-                ids = [message.input_ids for message in sides[index]] if sides else []
-                columns[f"{name}_ids"].append([int(token) for part in ids for token in part])
-                columns[f"{name}_clips"].append([distinct.index(digest) for digest in clips[index]] if sides else [])
-            columns["clip_digests"].append(distinct)
-            columns["clip_vectors"].append([serialize_vectors(vectors[digest]) for digest in distinct])
-            columns["width"].append(self.model.model.audio_tower.proj.in_features)
-        return columns
+        sides = [
+            [] if reason else [dialogues[2 * place], dialogues[2 * place + 1]] for place, reason in enumerate(reasons)
+        ]
+        lengths = [sum(len(message.input_ids) for side in pair for message in side) for pair in sides]
+        ids = [self._pair_ids[row] for row in rows]
+        columns = {"row": list(rows), "pair_id": ids, "length": lengths, "reason": reasons}
+        return _Batch(columns, sides, batch.mels)
 
 
-def _measure(batch: PreparedBatch, num_pairs: int) -> tuple[list[int], list[str | None]]:
-    """Return the number of tokens of each pair, and the reason for each pair that cannot be used."""
-    lengths, reasons = [0] * num_pairs, [None] * num_pairs  # type: tuple[list[int], list[str | None]]
-    for index, dialogue in zip(batch.indices, batch.dialogues, strict=True):
-        lengths[index // 2] += sum(len(message.input_ids) for message in dialogue)
-    for index, error in sorted(batch.failures.items(), reverse=True):
-        reasons[index // 2] = explain_side(index % 2, format_reason(error))
-    return lengths, reasons
+@torch.inference_mode()
+def _encode(batch: _Batch, model: SDiaRewardModel) -> dict[str, list[Any]]:
+    """Return the columns of `_ENCODING`."""
+    # None of these pairs may be usable.
+    encoded = encode_clips(model, list(batch.mels.values())) if batch.mels else []
+    vectors = dict(zip(batch.mels, encoded, strict=True))
+    columns: dict[str, list[Any]] = {name: [] for name in _ENCODING}
+    for pair in batch.sides:
+        clips = [[digest for message in side for digest in message.clips] for side in pair]
+        distinct = list(dict.fromkeys(digest for side in clips for digest in side))
+        for index, name in enumerate(SIDES):
+            ids = [message.input_ids for message in pair[index]] if pair else []
+            columns[f"{name}_ids"].append([int(token) for part in ids for token in part])
+            columns[f"{name}_clips"].append([distinct.index(digest) for digest in clips[index]] if pair else [])
+        columns["clip_digests"].append(distinct)
+        columns["clip_vectors"].append([serialize_vectors(vectors[digest]) for digest in distinct])
+        columns["width"].append(model.model.audio_tower.proj.in_features)
+    return columns
 
 
 def _join_turns(

@@ -112,7 +112,8 @@ def _set_up_model(
         # A single pass over the training split would only store what it then reads once.
         is_encoded = args.keeps_audio_tower and (split != "train" or training.num_train_epochs > 1)
         encoding = {"model": model.eval(), "model_revision": fingerprint_model(base_model)} if is_encoded else {}
-        rows[split], bad = precompute_pairs(pairs, processor, folder, split=split, **encoding)
+        workers = training.dataloader_num_workers
+        rows[split], bad = precompute_pairs(pairs, processor, folder, split=split, num_workers=workers, **encoding)
         skipped += bad
     collator = PairCollator(processor, splits["train"])
     return TrainingSetup(prepare_for_training(model, args), processor, rows, collator, skipped)

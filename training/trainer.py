@@ -112,7 +112,8 @@ class SDiaRewardTrainer(EndsAtLastStep, RewardTrainer):
             raise ValueError(f"the data set {dataset_name!r} has columns {columns}; pairs also need {missing}.")
         pairs = dataset.cast(leave_audio_encoded(dataset.features))
         folder = Path(str(args.output_dir)) / READ_AHEAD
-        rows, skipped = precompute_pairs(pairs, self.processor, folder, split=dataset_name)
+        workers = args.dataloader_num_workers
+        rows, skipped = precompute_pairs(pairs, self.processor, folder, split=dataset_name, num_workers=workers)
         self.skipped_pairs += skipped
         return rows
 

@@ -43,6 +43,19 @@ def test_a_pair_that_cannot_be_read_is_skipped_with_its_reason(
     assert len(PairCollator(tiny_processor)(list(rows))["pairs"]) == 3
 
 
+@pytest.mark.parametrize("encodes", [False, True])
+def test_other_processes_read_the_same(encodes, tone_pairs, tiny_processor, make_tiny_model, tmp_path):
+    # More than one batch, so that both processes have work.
+    pairs = broken(datasets.concatenate_datasets([tone_pairs] * 5), 9, "chosen")
+    model = make_tiny_model() if encodes else None
+    alone, shared = (
+        precompute_pairs(pairs, tiny_processor, tmp_path / name, split="train", model=model, num_workers=num_workers)
+        for name, num_workers in (("alone", 0), ("shared", 2))
+    )
+    assert shared[0].to_list() == alone[0].to_list()
+    assert shared[1] == alone[1] and [pair.row for pair in shared[1]] == [9]
+
+
 def test_without_a_usable_pair_there_is_nothing_to_train_on(tone_pairs, tiny_processor, tmp_path):
     with pytest.raises(ValueError, match="none of the 1 pairs of 'train' can be used"):
         precompute_pairs(broken(tone_pairs, 0, "chosen").select([0]), tiny_processor, tmp_path, split="train")
