@@ -68,8 +68,8 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
     # New weights, such as adapters, are drawn before the trainer sets its seed.
     set_seed(training.seed)
     record_prompts(args, training, checkpoint)
-    base_model = resolve_base_model(args.model_name_or_path, training)
     splits = _load_splits(args, training, begins=args.resume and checkpoint is None)
+    base_model = resolve_base_model(args.model_name_or_path, training)
     setup = set_up(args, base_model, splits, training)
     patience = args.early_stopping_patience
     trainer = SDiaRewardTrainer(

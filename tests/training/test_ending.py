@@ -36,6 +36,12 @@ def train(own_pairs, tiny_checkpoint, tmp_path, monkeypatch):
     return run
 
 
+def test_missing_pairs_are_reported_before_a_model_is_made(train, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sdiareward.training.run_folder.resolve_base_model", None)
+    assert train("--dataset", str(tmp_path / "none.parquet")) == 2
+    assert "none.parquet: no such file" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_file_is_trained_on_without_further_options_and_the_end_says_what_is_next(
     train, own_pairs, tmp_path, capsys
