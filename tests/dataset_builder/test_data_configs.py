@@ -26,7 +26,7 @@ from sdiareward.synthesis import SYNTHESIZERS, load_synthesizer
 
 CONFIGS = ROOT / "configs"
 BUILDS = (
-    *("data_paper", "data_own", "data_full", "data_open", "data_recorded", "data_unseen"),
+    *("data_paper", "data_own", "data_full", "data_open", "data_recorded", "data_steel_sky", "data_unseen"),
     *("demo_data", "docs_walkthrough"),
 )
 
@@ -48,11 +48,13 @@ def festival_options():
 
 
 def test_the_unseen_source_is_all_test_and_in_no_recipe_of_a_checkpoint():
-    unseen, known = (read_build_config(CONFIGS / f"{name}.yaml", {}) for name in ("data_unseen", "data_open"))
+    names = ("data_unseen", "data_open", "data_steel_sky")
+    unseen, known, more = (read_build_config(CONFIGS / f"{name}.yaml", {}) for name in names)
     assert (unseen.validation, unseen.test) == (0.0, 1.0)
-    assert not {source.name for source in unseen.sources} & {source.name for source in known.sources}
+    assert not {source.name for source in unseen.sources} & {source.name for source in (*known.sources, *more.sources)}
     # The same voices, so that what is held out there is held out here.
     assert unseen.synthesizers["modality"].left_out == known.synthesizers["modality"].left_out
+    assert more.test == 0.0 and more.synthesizers["modality"].seen == known.synthesizers["modality"].seen
     assert unseen.synthesizer_options["festival"] == festival_options()
 
 
