@@ -123,8 +123,9 @@ def _read_share(
         nonlocal batches
         if batches is None:
             chunks = [list(rows[first : first + _PAIRS_AT_A_TIME]) for first in range(0, len(rows), _PAIRS_AT_A_TIME)]
-            loader = DataLoader(chunks, batch_size=None, collate_fn=read, num_workers=num_workers)  # type: ignore[arg-type]
-            batches = iter(loader)
+            # A generator of its own: adapters are drawn after this, and must not depend on what is stored already.
+            options: dict[str, Any] = {"num_workers": num_workers, "generator": torch.Generator()}
+            batches = iter(DataLoader(chunks, batch_size=None, collate_fn=read, **options))  # type: ignore[arg-type]
         batch = next(batches)
         return batch.columns if model is None else batch.columns | _encode(batch, model)
 
@@ -176,7 +177,7 @@ class _Reader:
         ]
         lengths = [sum(len(message.input_ids) for side in pair for message in side) for pair in sides]
         ids = [self._pair_ids[row] for row in rows]
-        columns = {"row": list(rows), "pair_id": ids, "length": lengths, "reason": reasons}
+        columns: dict[str, list[Any]] = {"row": list(rows), "pair_id": ids, "length": lengths, "reason": reasons}
         return _Batch(columns, sides, batch.mels)
 
 
