@@ -117,15 +117,10 @@ def _list_criteria(pairs: datasets.Dataset) -> list[str | None]:
 def _read_share(
     rows: Sequence[int], read: _Reader, model: SDiaRewardModel | None, path: Path, num_workers: int
 ) -> None:
-    batches: Iterator[_Batch] | None = None
+    # Begins when it is asked for the first batch: never if all is stored.
+    batches = _read_batches(rows, read, num_workers)
 
     def describe(columns: Mapping[str, list[int]]) -> dict[str, list[Any]]:
-        nonlocal batches
-        if batches is None:
-            chunks = [list(rows[first : first + _PAIRS_AT_A_TIME]) for first in range(0, len(rows), _PAIRS_AT_A_TIME)]
-            # A generator of its own: adapters are drawn after this, and must not depend on what is stored already.
-            options: dict[str, Any] = {"num_workers": num_workers, "generator": torch.Generator()}
-            batches = iter(DataLoader(chunks, batch_size=None, collate_fn=read, **options))  # type: ignore[arg-type]
         batch = next(batches)
         return batch.columns if model is None else batch.columns | _encode(batch, model)
 
@@ -139,6 +134,13 @@ def _read_share(
         new_fingerprint=path.stem[:64],
         desc="Encoding pairs" if model else "Reading pairs",
     )
+
+
+def _read_batches(rows: Sequence[int], read: _Reader, num_workers: int) -> Iterator[_Batch]:
+    chunks = [list(rows[first : first + _PAIRS_AT_A_TIME]) for first in range(0, len(rows), _PAIRS_AT_A_TIME)]
+    # A generator of its own: adapters are drawn after this, and must not depend on what is stored already.
+    options: dict[str, Any] = {"num_workers": num_workers, "generator": torch.Generator()}
+    yield from DataLoader(chunks, batch_size=None, collate_fn=read, **options)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
