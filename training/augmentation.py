@@ -86,8 +86,8 @@ class AugmentationSettings:
             and of each turn that both sides say with another sound; all but the first of a turn are read through
             perturbations, like a copy.
         turn_pair_share (`float`): Share of the pairs of turns that are used, above 0 and up to 1.
-        pair_shares (`dict[str, float]`): Share of the given pairs that are used, 0 to 1, by the name of a family
-            (column `primary`) or, for pairs of other families, of a criterion; all of the rest.
+        pair_shares (`dict[str, float]`): Share of the given pairs that are used, 0 to 1, by the name of a
+            synthesizer, else of a family (column `primary`), else of a criterion; all of the rest.
         seed (`int`): Seed of the random draws.
 
     Raises:
@@ -321,13 +321,15 @@ def _find_shares(pairs: Any, shares: Mapping[str, float]) -> list[float]:
     Raises:
         ValueError: No pair is of a kind that is named.
     """
-    criteria, families = (
-        list(pairs[name]) if name in pairs.column_names else [None] * len(pairs) for name in ("criterion", "primary")
-    )
-    if unknown := sorted(set(shares) - {*criteria, *families}):
-        known = ", ".join(sorted(filter(None, {*criteria, *families}))) or "no kind"
+    columns = [
+        list(pairs[name]) if name in pairs.column_names else [None] * len(pairs)
+        for name in ("synthesizer", "primary", "criterion")
+    ]
+    kinds = {kind for column in columns for kind in column if kind}
+    if unknown := sorted(set(shares) - kinds):
+        known = ", ".join(sorted(kinds)) or "no kind"
         raise ValueError(f"pair_shares names {unknown[0]!r}, but no pair is of that kind; the pairs are of {known}.")
-    return [shares.get(family, shares.get(kind, 1.0)) for family, kind in zip(families, criteria, strict=True)]
+    return [next((shares[kind] for kind in row if kind in shares), 1.0) for row in zip(*columns, strict=True)]
 
 
 class _DecodedPairs(Sequence[Any]):

@@ -33,6 +33,14 @@ def test_a_family_goes_before_the_criterion_and_the_rest_is_whole(pairs):
     assert 150 - 43 < found[("joint", "context")] < 150 + 43
 
 
+def test_a_synthesizer_goes_before_the_family(pairs):
+    spoken = pairs.add_column("synthesizer", ["flite", "piper"] * (len(pairs) // 2))
+    rows = AugmentedPairs(spoken, AugmentationSettings(pair_shares={"flite": 0.0, "context": 0.5, "joint": 0.0}))
+    assert set(rows["synthesizer"]) == {"piper"}
+    assert list(rows["criterion"]).count("modality") == 150
+    assert 75 - 31 < list(rows["primary"]).count("context") < 75 + 31
+
+
 def test_the_draw_depends_on_the_seed_alone(pairs):
     def draw(seed):
         return AugmentedPairs(pairs, AugmentationSettings(pair_shares={"joint": 0.5}, seed=seed))["pair_id"]
