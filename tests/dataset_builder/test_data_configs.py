@@ -26,8 +26,8 @@ from sdiareward.synthesis import SYNTHESIZERS, load_synthesizer
 
 CONFIGS = ROOT / "configs"
 BUILDS = (
-    *("data_paper", "data_own", "data_full", "data_open", "data_recorded", "data_steel_sky", "data_unseen"),
-    *("demo_data", "docs_walkthrough"),
+    *("data_paper", "data_own", "data_full", "data_open", "data_recorded", "data_steel_sky", "data_kokoro"),
+    *("data_unseen", "demo_data", "docs_walkthrough"),
 )
 
 
@@ -52,8 +52,9 @@ def test_the_unseen_source_is_all_test_and_in_no_recipe_of_a_checkpoint():
     unseen, known, more = (read_build_config(CONFIGS / f"{name}.yaml", {}) for name in names)
     assert (unseen.validation, unseen.test) == (0.0, 1.0)
     assert not {source.name for source in unseen.sources} & {source.name for source in (*known.sources, *more.sources)}
-    # The same voices, so that what is held out there is held out here.
-    assert unseen.synthesizers["modality"].left_out == known.synthesizers["modality"].left_out
+    # What is held out there is held out here, and one more that no recipe of a checkpoint has.
+    assert unseen.synthesizers["modality"].left_out == (*known.synthesizers["modality"].left_out, "kokoro")
+    assert not any("kokoro" in spec.seen for config in (known, more) for spec in config.synthesizers.values())
     assert more.test == 0.0 and more.synthesizers["modality"].seen == known.synthesizers["modality"].seen
     assert unseen.synthesizer_options["festival"] == festival_options()
 
