@@ -53,7 +53,7 @@ _SILENT_OPTIONS = {
     *("base_url", "api_key_env", "timeout_s", "max_retries", "poll_s"),
     *("addresses", "python", "repository", "gpus"),
 }
-_FILE_OPTIONS = {"model_path", "audio"}
+_FILE_OPTIONS = {"model_path", "voices_path", "audio"}
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def list_audible(options: Any) -> Any:
     if not isinstance(options, Mapping):
         return options
     return {
-        key: Path(value).name if key in _FILE_OPTIONS else list_audible(value)
+        key: Path(value).name if key in _FILE_OPTIONS and value else list_audible(value)
         for key, value in options.items()
         if key not in _SILENT_OPTIONS
     }

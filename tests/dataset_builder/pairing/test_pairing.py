@@ -108,6 +108,8 @@ def test_the_pair_id_knows_an_engines_model_and_not_where_it_runs(recorded):
     assert here == identify(model_path="/there/SoulX-Podcast-1.7B", base_url="http://localhost:1")
     assert here != identify(model_path="/here/SoulX-Podcast-1.7B-dialect")
     assert here != identify(model_path="/here/SoulX-Podcast-1.7B", seed=2)
+    named = identify(voices_path="/here/voices.bin")
+    assert named == identify(voices_path="/there/voices.bin") != identify(voices_path=None)
 
 
 def test_a_turn_of_more_than_a_minute_is_refused_by_name(recorded, make_tone):
