@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -40,6 +41,7 @@ from benchmarks.opponents import prepare, stock_processor
 from benchmarks.racing import RESULTS, speedup, write_result
 from benchmarks.speed_models import RELEASED_CHUNK_LENGTH_S, build, make_processor
 from benchmarks.synthetic_workload import SyntheticDialogues
+from sdiareward.checkpoint_io.adapters import keep_input_dtype
 from sdiareward.common.arguments import parse_arguments
 from sdiareward.scoring.batching import DialoguePreparer
 from sdiareward.scoring.packed_attention import packed_attention
@@ -252,8 +254,10 @@ def _pairs(processor: Any, num_pairs: int, seed: int, mean_s: float) -> PairBatc
 def _step(model: Any, pairs: PairBatch, optimizer: torch.optim.Optimizer, batch_tokens: int) -> float:
     """Do one step of ours and return its loss."""
     total = 0.0
-    bare = model.get_base_model() if hasattr(model, "get_base_model") else model
-    with packed_attention(bare), _autocast(bare):
+    has_adapters = hasattr(model, "get_base_model")
+    bare = model.get_base_model() if has_adapters else model
+    is_cast = has_adapters and bare.device.type == "cuda"
+    with packed_attention(bare), _autocast(bare), keep_input_dtype(model) if is_cast else nullcontext():
         for first, stop in split_by_tokens(pairs.lengths_tokens, batch_tokens, 0):
             inputs = pairs.select(first, stop).make_inputs()
             chosen, rejected = model(compute=compute_packed_rewards, **inputs).logits.squeeze(-1).chunk(2)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +81,21 @@ def continue_adapters(model: SDiaRewardModel, name_or_path: str | Path) -> PeftM
         model.model.audio_tower.proj.float()
     adapted: PeftModel = PeftModel.from_pretrained(model, str(name_or_path), is_trainable=True)
     return adapted
+
+
+def keep_input_dtype(model: PeftModel) -> AbstractContextManager[None]:
+    """Let adapters take inputs in the dtype they come in; for a model that computes under autocast.
+
+    PEFT casts every input to the dtype of the adapters, float32, and autocast casts it back: without these
+    copies the numbers are the same.
+
+    Args:
+        model (`peft.PeftModel`): A model from `add_adapters` or `continue_adapters`.
+    """
+    from peft.helpers import disable_input_dtype_casting
+
+    kept: AbstractContextManager[None] = disable_input_dtype_casting(model)
+    return kept
 
 
 def read_matching_weights(model: PeftModel, name_or_path: str | Path) -> dict[str, Any]:

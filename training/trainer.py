@@ -20,7 +20,7 @@ from accelerate.utils import DistributedType
 from transformers import PreTrainedModel, ProgressCallback, TrainerCallback
 from trl import RewardConfig, RewardTrainer
 
-from sdiareward.checkpoint_io.adapters import write_adapter_files
+from sdiareward.checkpoint_io.adapters import keep_input_dtype, write_adapter_files
 from sdiareward.common.user_errors import UserError
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.pairs.rows import leave_audio_encoded
@@ -155,7 +155,7 @@ class SDiaRewardTrainer(EndsAtLastStep, RewardTrainer):
         losses = []
         micro_batches = self.split_micro_batches(inputs["pairs"])
         attention = packed_attention(self._full_model) if self._full_model else contextlib.nullcontext()
-        with attention:
+        with attention, self._keep_input_dtype(model):
             for number, micro_batch in enumerate(micro_batches):
                 with self._sync_gradients(model, number == len(micro_batches) - 1):
                     losses.append(super().training_step(model, micro_batch, num_items_in_batch))
@@ -184,6 +184,11 @@ class SDiaRewardTrainer(EndsAtLastStep, RewardTrainer):
             }
             for first, stop in bounds
         ]
+
+    def _keep_input_dtype(self, model: Any) -> contextlib.AbstractContextManager[None]:
+        bare = self.accelerator.unwrap_model(model)
+        has_adapters, computes_in_float32 = hasattr(bare, "get_base_model"), not (self.args.bf16 or self.args.fp16)
+        return contextlib.nullcontext() if computes_in_float32 or not has_adapters else keep_input_dtype(bare)
 
     def _sync_gradients(self, model: Any, is_last: bool) -> contextlib.AbstractContextManager[Any]:
         """Let the processes exchange gradients in the last micro-batch of a step only."""

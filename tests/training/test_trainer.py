@@ -1,3 +1,4 @@
+import contextlib
 import gc
 import json
 import math
@@ -395,6 +396,26 @@ def test_small_updates_are_not_lost_where_autocast_computes_in_bfloat16(tiny_che
     trainer.train()
     assert computed == {torch.bfloat16}
     assert (trained[norm] - before).abs().median().item() == pytest.approx(1e-5, rel=0.1)
+
+
+def test_adapters_are_spared_casts_that_autocast_undoes(make_tiny_model, make_trainer, monkeypatch):
+    weights, seen = [], set()
+    for keep in (None, lambda model: contextlib.nullcontext()):
+        if keep:
+            monkeypatch.setattr("sdiareward.training.trainer.keep_input_dtype", keep)
+        torch.manual_seed(0)
+        model = prepare_for_training(make_tiny_model(), TrainArguments("unused", "unused", train="lora"))
+        # Between the products of a block the numbers are in bfloat16.
+        factor = next(module for name, module in model.named_modules() if name.endswith("down_proj.lora_A.default"))
+        factor.register_forward_pre_hook(
+            lambda module, inputs, cast=keep is not None: seen.add((cast, inputs[0].dtype))
+        )
+        make_trainer(model, bf16=True, max_steps=2).train()
+        weights.append({name: each.detach().clone() for name, each in model.named_parameters() if "lora_" in name})
+        layer = next(module for module in model.modules() if hasattr(module, "cast_input_dtype_enabled"))
+        assert layer.cast_input_dtype_enabled
+    assert (True, torch.float32) in seen and (False, torch.bfloat16) in seen
+    assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
 
 
 @pytest.mark.slow
