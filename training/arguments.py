@@ -28,6 +28,7 @@ _MODE_OF = {
 _NEEDED_BY = {
     "augmented_copies": "augmentations",
     "augment_sides": "augmentations",
+    "voice_share": "augmentations",
     "hard_negative_share": "hard_negatives",
     "turn_pair_share": "turn_pairs",
     "written_sources": "written_negatives",
@@ -162,6 +163,12 @@ class TrainArguments:
     augment_sides: str = _make_field(
         "both puts the two sides of a copy through the same perturbations; each draws perturbations for each side.",
         default="both",
+        metadata={"group": _MORE},
+    )
+    voice_share: float = _make_field(
+        "Share of the copies that another voice speaks, from 0 to 1, drawn for each side if augment_sides is each; "
+        "needs pyworld.",
+        default=0.0,
         metadata={"group": _MORE},
     )
     hard_negatives: list[str] = _make_field(

@@ -1,14 +1,15 @@
 """Add training pairs made from the existing ones: copies through other channels, and pairs against their own attacks.
 
 `augmentations` adds copies of each pair, each through a random chain of perturbations (`registry.PERTURBATIONS`): a
-model that sees every pair through several channels learns that the channel carries nothing. `hard_negatives` adds
-pairs whose rejected side is an attack on the chosen side (`attacks.ATTACKS`): where both sides have the same voices,
-one intact and one broken, the model learns to listen to the conversation. `written_copies` adds pairs without their
-recordings where the two sides differ in their words: the words alone take a fraction of the tokens.
-`written_negatives` adds more pairs of this kind (`written_pairs`), also from `written_sources`. `excerpt_share` of
-the given pairs, of their copies and of the attacks are cut to some of their exchanges (`excerpts`): more pairs fit
-into the same time. `turn_pairs` adds pairs of one turn with other words, or with another sound (`turns`).
-`pair_shares` leaves out some of the given pairs, their copies and attacks, so that no kind outweighs the rest.
+model that sees every pair through several channels learns that the channel carries nothing. `voice_share` of the
+copies are first spoken by other voices, which have been through one vocoder. `hard_negatives` adds pairs whose
+rejected side is an attack on the chosen side (`attacks.ATTACKS`): where both sides have the same voices, one intact
+and one broken, the model learns to listen to the conversation. `written_copies` adds pairs without their recordings
+where the two sides differ in their words: the words alone take a fraction of the tokens. `written_negatives` adds more
+pairs of this kind (`written_pairs`), also from `written_sources`. `excerpt_share` of the given pairs, of their copies
+and of the attacks are cut to some of their exchanges (`excerpts`): more pairs fit into the same time. `turn_pairs`
+adds pairs of one turn with other words, or with another sound (`turns`). `pair_shares` leaves out some of the given
+pairs, their copies and attacks, so that no kind outweighs the rest.
 
 Nothing is stored: a row is changed when it is read. The change depends on its pair and the seed alone, so a resumed
 run reads the same rows. Only the training split is augmented.
@@ -38,6 +39,8 @@ from sdiareward.perturbations.registry import (
     draw_chain,
     require_known,
 )
+from sdiareward.perturbations.voice_shaping import VoiceShape, draw_voice
+from sdiareward.synthesis.world import load_world
 
 from .excerpts import draw_excerpt
 from .turns import TurnPair, make_turn_pairs
@@ -73,6 +76,8 @@ class AugmentationSettings:
         augmented_copies (`int`): Number of copies of each pair, in addition to the pair itself.
         augment_sides (`str`): `both` applies the same perturbations to the two sides of a copy; `each` draws them for
             each side, so that the channel does not predict the preferred side.
+        voice_share (`float`): Share of the copies that another voice speaks before the perturbations, 0 to 1, drawn
+            for each side where `augment_sides` is `each`; needs `pyworld`.
         hard_negatives (`list[str]`): Attacks that the chosen side of a pair is compared with, by name.
         hard_negative_share (`float`): Share of the pairs that each of these attacks is applied to, 0 to 1.
         written_copies (`int`): Number of copies without recordings of each pair whose sides have different texts.
@@ -97,6 +102,7 @@ class AugmentationSettings:
     augmentations: Sequence[str] = field(default_factory=list)
     augmented_copies: int = 1
     augment_sides: str = "both"
+    voice_share: float = 0.0
     hard_negatives: Sequence[str] = field(default_factory=list)
     hard_negative_share: float = 1.0
     written_copies: int = 0
@@ -116,6 +122,8 @@ class AugmentationSettings:
             raise ValueError(f"augmented_copies is {self.augmented_copies}; give at least 1, or omit augmentations.")
         if self.augment_sides not in AUGMENT_SIDES:
             raise ValueError(f"augment_sides is {self.augment_sides!r}; it must be one of {', '.join(AUGMENT_SIDES)}.")
+        if not 0 <= self.voice_share <= 1:
+            raise ValueError(f"voice_share is {self.voice_share:g}; it must lie between 0 and 1.")
         if not 0 < self.hard_negative_share <= 1:
             raise ValueError(f"hard_negative_share is {self.hard_negative_share:g}; it must lie above 0, up to 1.")
         if self.written_copies < 0:
@@ -197,6 +205,8 @@ class AugmentedPairs(Sequence[Any]):
         self.max_turn_s = max_turn_s
         self.column_names = list(dict.fromkeys([*pairs.column_names, "pair_id"]))
         self._perturbations, self._attacks = settings.list_perturbations(), settings.find_attacks()
+        if settings.voice_share:
+            load_world()
         names = name_pairs(pairs)
         shares = _find_shares(pairs, settings.pair_shares)
         kept = [row for row, name in enumerate(names) if self._draw(name, "kept").random() < shares[row]]
@@ -299,12 +309,20 @@ class AugmentedPairs(Sequence[Any]):
 
     def _perturb(self, turns: Sequence[Mapping[str, Any]], variant: _Variant, side: str) -> list[dict[str, Any]]:
         """Apply one chain of perturbations to all turns of a side, as one microphone and one line would."""
-        rng = self._make_rng(variant, *([side] if self.settings.augment_sides == "each" else []))
+        own = [side] if self.settings.augment_sides == "each" else []
+        rng, voice = self._make_rng(variant, *own), self._draw_voice(variant, own)
         chain, seed = draw_chain(self._perturbations, rng), int(rng.integers(2**32))
         end = round(_MARGIN * self.max_turn_s * SAMPLING_RATE)
-        return change_recordings(
-            turns_to_messages(turns), lambda _, array: apply_chain(array[:end], SAMPLING_RATE, chain, seed=seed)
-        )
+
+        def change(_: int, array: np.ndarray) -> np.ndarray:
+            spoken = voice(array[:end], SAMPLING_RATE) if voice else array[:end]
+            return apply_chain(spoken, SAMPLING_RATE, chain, seed=seed)
+
+        return change_recordings(turns_to_messages(turns), change)
+
+    def _draw_voice(self, variant: _Variant, own: Sequence[str]) -> VoiceShape | None:
+        rng = self._make_rng(variant, "voice", *own)
+        return draw_voice(rng) if rng.random() < self.settings.voice_share else None
 
     def _apply_attack(self, variant: _Variant) -> list[Turn]:
         attack = self._attacks[str(variant.attack)]
