@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -254,10 +253,9 @@ def _pairs(processor: Any, num_pairs: int, seed: int, mean_s: float) -> PairBatc
 def _step(model: Any, pairs: PairBatch, optimizer: torch.optim.Optimizer, batch_tokens: int) -> float:
     """Do one step of ours and return its loss."""
     total = 0.0
-    has_adapters = hasattr(model, "get_base_model")
-    bare = model.get_base_model() if has_adapters else model
-    is_cast = has_adapters and bare.device.type == "cuda"
-    with packed_attention(bare), _autocast(bare), keep_input_dtype(model) if is_cast else nullcontext():
+    bare = model.get_base_model() if hasattr(model, "get_base_model") else model
+    is_autocast = bare.device.type == "cuda"
+    with packed_attention(bare), _autocast(bare), keep_input_dtype(model, is_autocast=is_autocast):
         for first, stop in split_by_tokens(pairs.lengths_tokens, batch_tokens, 0):
             inputs = pairs.select(first, stop).make_inputs()
             chosen, rejected = model(compute=compute_packed_rewards, **inputs).logits.squeeze(-1).chunk(2)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,15 +83,18 @@ def continue_adapters(model: SDiaRewardModel, name_or_path: str | Path) -> PeftM
     return adapted
 
 
-def keep_input_dtype(model: PeftModel) -> AbstractContextManager[None]:
-    """Let adapters take inputs in the dtype they come in; for a model that computes under autocast.
+def keep_input_dtype(model: Any, *, is_autocast: bool) -> AbstractContextManager[None]:
+    """Let adapters that compute under autocast take inputs in the dtype they come in.
 
-    PEFT casts every input to the dtype of the adapters, float32, and autocast casts it back: without these
-    copies the numbers are the same.
+    PEFT casts every input to the dtype of the adapters, float32, and autocast casts it back: without these copies the
+    numbers are the same.
 
     Args:
-        model (`peft.PeftModel`): A model from `add_adapters` or `continue_adapters`.
+        model ([`SDiaRewardModel`] or `peft.PeftModel`): One without adapters stays as it is.
+        is_autocast (`bool`): Whether it computes under autocast; if not, nothing changes.
     """
+    if not is_autocast or not hasattr(model, "get_base_model"):
+        return nullcontext()
     from peft.helpers import disable_input_dtype_casting
 
     kept: AbstractContextManager[None] = disable_input_dtype_casting(model)

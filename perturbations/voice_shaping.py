@@ -106,6 +106,8 @@ class VoiceShape(Transform):
 def draw_voice(rng: np.random.Generator) -> VoiceShape:
     """Draw another voice: higher or lower, of a shorter or longer vocal tract, brighter or duller, breathy or shaky.
 
+    Like every shape it trims the silence around the speech and sets the level.
+
     Args:
         rng (`np.random.Generator`): Draws it.
     """

@@ -206,6 +206,7 @@ class AugmentedPairs(Sequence[Any]):
         self.column_names = list(dict.fromkeys([*pairs.column_names, "pair_id"]))
         self._perturbations, self._attacks = settings.list_perturbations(), settings.find_attacks()
         if settings.voice_share:
+            # If it is missing, the run ends here, not at the first copy.
             load_world()
         names = name_pairs(pairs)
         shares = _find_shares(pairs, settings.pair_shares)

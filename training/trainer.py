@@ -155,7 +155,8 @@ class SDiaRewardTrainer(EndsAtLastStep, RewardTrainer):
         losses = []
         micro_batches = self.split_micro_batches(inputs["pairs"])
         attention = packed_attention(self._full_model) if self._full_model else contextlib.nullcontext()
-        with attention, self._keep_input_dtype(model):
+        is_autocast = self.args.bf16 or self.args.fp16
+        with attention, keep_input_dtype(self.accelerator.unwrap_model(model), is_autocast=is_autocast):
             for number, micro_batch in enumerate(micro_batches):
                 with self._sync_gradients(model, number == len(micro_batches) - 1):
                     losses.append(super().training_step(model, micro_batch, num_items_in_batch))
@@ -184,11 +185,6 @@ class SDiaRewardTrainer(EndsAtLastStep, RewardTrainer):
             }
             for first, stop in bounds
         ]
-
-    def _keep_input_dtype(self, model: Any) -> contextlib.AbstractContextManager[None]:
-        bare = self.accelerator.unwrap_model(model)
-        has_adapters, computes_in_float32 = hasattr(bare, "get_base_model"), not (self.args.bf16 or self.args.fp16)
-        return contextlib.nullcontext() if computes_in_float32 or not has_adapters else keep_input_dtype(bare)
 
     def _sync_gradients(self, model: Any, is_last: bool) -> contextlib.AbstractContextManager[Any]:
         """Let the processes exchange gradients in the last micro-batch of a step only."""

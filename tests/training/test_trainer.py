@@ -400,7 +400,7 @@ def test_small_updates_are_not_lost_where_autocast_computes_in_bfloat16(tiny_che
 
 def test_adapters_are_spared_casts_that_autocast_undoes(make_tiny_model, make_trainer, monkeypatch):
     weights, seen = [], set()
-    for keep in (None, lambda model: contextlib.nullcontext()):
+    for keep in (None, lambda model, is_autocast: contextlib.nullcontext()):
         if keep:
             monkeypatch.setattr("sdiareward.training.trainer.keep_input_dtype", keep)
         torch.manual_seed(0)
