@@ -111,7 +111,7 @@ def score_features(
         rows = [row for row in _find_indices(train_criteria, criterion) if row not in train.failures]
         targets = _find_indices(criteria, criterion)
         num_train[criterion] = len(rows)
-        weigh = _fit(train.chosen[rows], train.rejected[rows])
+        weigh = fit_score(train.chosen[rows], train.rejected[rows])
         chosen[targets], rejected[targets] = weigh(evaluated.chosen[targets]), weigh(evaluated.rejected[targets])
     return BaselineScores(
         chosen, rejected, num_train, list(train.failures.values()), list(evaluated.failures.values())
@@ -268,10 +268,14 @@ def _find_indices(values: Sequence[str], wanted: str) -> list[int]:
     return [index for index, value in enumerate(values) if value == wanted]
 
 
-def _fit(chosen: Any, rejected: Any) -> Callable[[Any], np.ndarray]:
-    """Fit on the differences and their negatives; return what maps one side's features to its score.
+def fit_score(chosen: Any, rejected: Any) -> Callable[[Any], np.ndarray]:
+    """Fit weights by which the chosen sides score above the rejected ones; return what maps features to scores.
 
     Equal features give exactly equal scores: each row is summed by itself and in the same order.
+
+    Args:
+        chosen (`np.ndarray` or sparse matrix of shape `(num_pairs, num_features)`): Features of the chosen sides.
+        rejected (the same): Those of the rejected sides.
     """
     from scipy import sparse
     from sklearn.linear_model import LogisticRegression
