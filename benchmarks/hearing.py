@@ -7,11 +7,18 @@ language model inside a checkpoint says, without any reward, how much the sound 
 words, if it comes before them: the mean over tokens of log p(words | sound) less log p(words). The reward of the
 checkpoint, with both in the order that it is made for, stands beside it. Where the first orders more pairs than the
 second, the reward does not use what can be heard.
+
+A reward can also order such pairs without hearing: by the words alone, if it likes those of one dialogue better. So
+there is its order by the words alone, and its order of crossed couples: dialogues A and B of as many turns lend each
+other their words, and a couple is right if the rewards of A with its own words and B with its own words are together
+above those of A with B's words and B with A's. What the reward makes of words, or of sounds, by themselves is on both
+sides of it.
 """
 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,6 +66,36 @@ def put_sound_first(dialogue: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
     ]
 
 
+def couple(dialogues: Sequence[Sequence[Mapping[str, Any]]]) -> list[tuple[Any, Any]]:
+    """Return dialogues two by two: of as many turns, and as near in their number of words as can be; each once."""
+    by_turns = defaultdict(list)
+    for dialogue in dialogues:
+        by_turns[len(dialogue)].append(dialogue)
+    ordered = [sorted(alike, key=_count_words) for _, alike in sorted(by_turns.items())]
+    return [couple for alike in ordered for couple in zip(alike[::2], alike[1::2], strict=False)]
+
+
+def _count_words(dialogue: Sequence[Mapping[str, Any]]) -> int:
+    return sum(len(_read_words(message).split()) for message in dialogue)
+
+
+def _read_words(message: Mapping[str, Any]) -> str:
+    return " ".join(item["text"] for item in message["content"] if item["type"] == "text")
+
+
+def lend_words(dialogue: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the sounds of a dialogue with the words of another one, turn by turn."""
+    return [
+        {
+            "role": own["role"],
+            "content": [
+                {**item, "text": _read_words(lent)} if item["type"] == "text" else item for item in own["content"]
+            ],
+        }
+        for own, lent in zip(dialogue, other, strict=True)
+    ]
+
+
 def without_sound(dialogue: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the words of a dialogue alone."""
     return [
@@ -93,12 +130,31 @@ def measure(name: str, pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     scorer = Scorer.from_pretrained(name)
     added = np.array([[measure_sound(scorer, pair[side]) for side in SIDES] for pair in tqdm(pairs, desc=name)])
     rewards = np.array([scorer.score([pair[side] for side in SIDES], criterion=JOINT) for pair in pairs])
+    if not np.ptp(rewards):  # an untrained head gives zeros
+        scores = dict.fromkeys(("by_reward", "by_words", "by_crossing"))
+    else:
+        words = [scorer.score([without_sound(pair[side]) for side in SIDES], criterion=JOINT) for pair in pairs]
+        scores = {
+            "by_reward": compute_share(rewards),
+            "by_words": compute_share(np.array(words)),
+            "by_crossing": measure_crossing(scorer, [pair["chosen"] for pair in pairs]),
+        }
     return {
         "own_words_nats": round(float(added[:, 0].mean()), 4),
         "other_words_nats": round(float(added[:, 1].mean()), 4),
         "by_sound": compute_share(added),
-        "by_reward": compute_share(rewards) if np.ptp(rewards) else None,  # an untrained head gives zeros
+        **scores,
     }
+
+
+def measure_crossing(scorer: Scorer, dialogues: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    """Return the share of crossed couples that are right, and their number."""
+    rows = []
+    for first, second in couple(dialogues):
+        own = scorer.score([first, second], criterion=JOINT)
+        lent = scorer.score([lend_words(first, second), lend_words(second, first)], criterion=JOINT)
+        rows.append((sum(own), sum(lent)))
+    return {"num_couples": len(rows), **(compute_share(np.array(rows)) if rows else {})}
 
 
 def compute_share(values: np.ndarray) -> dict[str, Any]:

@@ -63,3 +63,69 @@ def test_a_tie_counts_as_wrong():
     share = hearing.compute_share(np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 1.0], [2.0, 1.0]]))
     assert share["accuracy"] == 0.5
     assert share["interval"][0] < 0.5 < share["interval"][1]
+
+
+class CountingScorer:
+    """Rewards the words, whatever is heard; or words that are as many as the tenths of a second of their sound."""
+
+    def __init__(self, listens):
+        self._listens = listens
+
+    def score(self, dialogues, criterion):
+        return [sum(map(self._score_turn, dialogue)) for dialogue in dialogues]
+
+    def _score_turn(self, message):
+        sound, words = (message["content"][place] for place in (0, 1))
+        num_words = float(len(words["text"].split()))
+        return -abs(num_words - 10 * len(sound["audio"]["array"]) / 16_000) if self._listens else num_words
+
+
+def make_dialogue(*sizes):
+    """Return a dialogue whose turns have so many words, and as many tenths of a second of sound."""
+    roles = ("user", "assistant")
+    return [
+        {
+            "role": roles[place % 2],
+            "content": [
+                {"type": "audio", "audio": {"array": np.zeros(size * 1600), "sampling_rate": 16_000}},
+                {"type": "text", "text": " ".join(["word"] * size)},
+            ],
+        }
+        for place, size in enumerate(sizes)
+    ]
+
+
+def test_couples_have_as_many_turns_and_about_as_many_words_each_once():
+    long, short, middle, alone = make_dialogue(9, 9), make_dialogue(1, 2), make_dialogue(2, 2), make_dialogue(2, 2, 2)
+    ((first, second),) = hearing.couple([long, alone, middle, short])
+    assert first is short and second is middle
+    eight = make_dialogue(8, 8)
+    assert hearing.couple([long, middle, short, eight])[1][0] is eight
+
+
+def test_lent_words_stand_beside_the_own_sound(dialogue):
+    other = [{"role": message["role"], "content": [{"type": "text", "text": "no"}]} for message in dialogue]
+    lent = hearing.lend_words(dialogue, other)
+    assert [message["content"][1]["text"] for message in lent] == ["no", "no"]
+    assert [message["content"][0] for message in lent] == [message["content"][0] for message in dialogue]
+    assert dialogue[0]["content"][1]["text"] == "is it far"
+
+
+@pytest.mark.parametrize(("listens", "share"), [(True, 1.0), (False, 0.0)])
+def test_only_who_listens_gets_crossed_couples_right(listens, share):
+    found = hearing.measure_crossing(CountingScorer(listens), [make_dialogue(1, 5), make_dialogue(4, 2)])
+    # To like many words, in whatever dialogue, is a tie.
+    assert (found["num_couples"], found["accuracy"]) == (1, share)
+
+
+def test_dialogues_of_different_lengths_make_no_couple():
+    assert hearing.measure_crossing(CountingScorer(True), [make_dialogue(1), make_dialogue(1, 2)]) == {
+        "num_couples": 0
+    }
+
+
+def test_a_model_with_a_head_is_measured_in_all_three_ways(tiny_checkpoint, dialogue):
+    other = hearing.lend_words(dialogue, make_dialogue(3, 2))
+    found = hearing.measure(str(tiny_checkpoint), [{"chosen": dialogue, "rejected": other}] * 2)
+    assert found["by_crossing"] == {"num_couples": 1, "accuracy": 0.0, "interval": found["by_crossing"]["interval"]}
+    assert {found[name]["accuracy"] for name in ("by_reward", "by_words")} <= {0.0, 1.0}
