@@ -66,12 +66,14 @@ def put_sound_first(dialogue: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
     ]
 
 
-def couple(dialogues: Sequence[Sequence[Mapping[str, Any]]]) -> list[tuple[Any, Any]]:
-    """Return dialogues two by two: of as many turns, and as near in their number of words as can be; each once."""
+def couple(dialogues: Sequence[Sequence[Mapping[str, Any]]]) -> list[tuple[int, int]]:
+    """Return the numbers of dialogues two by two: of as many turns, and near in their number of words; each once."""
     by_turns = defaultdict(list)
-    for dialogue in dialogues:
-        by_turns[len(dialogue)].append(dialogue)
-    ordered = [sorted(alike, key=_count_words) for _, alike in sorted(by_turns.items())]
+    for number, dialogue in enumerate(dialogues):
+        by_turns[len(dialogue)].append(number)
+    ordered = [
+        sorted(alike, key=lambda number: _count_words(dialogues[number])) for _, alike in sorted(by_turns.items())
+    ]
     return [couple for alike in ordered for couple in zip(alike[::2], alike[1::2], strict=False)]
 
 
@@ -129,15 +131,15 @@ def measure(name: str, pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the shares of the pairs that are ordered by what the sound adds, and by the reward."""
     scorer = Scorer.from_pretrained(name)
     added = np.array([[measure_sound(scorer, pair[side]) for side in SIDES] for pair in tqdm(pairs, desc=name)])
-    rewards = np.array([scorer.score([pair[side] for side in SIDES], criterion=JOINT) for pair in pairs])
+    rewards = score_sides(scorer, [pair[side] for pair in pairs for side in SIDES])
     if not np.ptp(rewards):  # an untrained head gives zeros
         scores = dict.fromkeys(("by_reward", "by_words", "by_crossing"))
     else:
-        words = [scorer.score([without_sound(pair[side]) for side in SIDES], criterion=JOINT) for pair in pairs]
+        words = score_sides(scorer, [without_sound(pair[side]) for pair in pairs for side in SIDES])
         scores = {
             "by_reward": compute_share(rewards),
-            "by_words": compute_share(np.array(words)),
-            "by_crossing": measure_crossing(scorer, [pair["chosen"] for pair in pairs]),
+            "by_words": compute_share(words),
+            "by_crossing": measure_crossing(scorer, [pair["chosen"] for pair in pairs], rewards[:, 0]),
         }
     return {
         "own_words_nats": round(float(added[:, 0].mean()), 4),
@@ -147,14 +149,21 @@ def measure(name: str, pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def measure_crossing(scorer: Scorer, dialogues: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-    """Return the share of crossed couples that are right, and their number."""
-    rows = []
-    for first, second in couple(dialogues):
-        own = scorer.score([first, second], criterion=JOINT)
-        lent = scorer.score([lend_words(first, second), lend_words(second, first)], criterion=JOINT)
-        rows.append((sum(own), sum(lent)))
-    return {"num_couples": len(rows), **(compute_share(np.array(rows)) if rows else {})}
+def score_sides(scorer: Scorer, dialogues: Sequence[Sequence[Mapping[str, Any]]]) -> np.ndarray:
+    """Return the rewards of dialogues that come two by two, shape `(num_pairs, 2)`."""
+    return np.array(scorer.score([list(dialogue) for dialogue in dialogues], criterion=JOINT)).reshape(-1, len(SIDES))
+
+
+def measure_crossing(
+    scorer: Scorer, dialogues: Sequence[Sequence[Mapping[str, Any]]], rewards: np.ndarray
+) -> dict[str, Any]:
+    """Return the share of crossed couples that are right, and their number; `rewards` are those of the dialogues."""
+    couples = couple(dialogues)
+    if not couples:
+        return {"num_couples": 0}
+    lent = [lend_words(dialogues[one], dialogues[other]) for pair in couples for one, other in (pair, pair[::-1])]
+    sums = np.stack([rewards[np.array(couples)].sum(axis=1), score_sides(scorer, lent).sum(axis=1)], axis=1)
+    return {"num_couples": len(couples), **compute_share(sums)}
 
 
 def compute_share(values: np.ndarray) -> dict[str, Any]:
