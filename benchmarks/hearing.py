@@ -1,5 +1,6 @@
 """What models hear: how much likelier the words of a dialogue are with its sound, beside the words of another one.
 
+    sdiareward build --config configs/data_transcripts.yaml
     python -m benchmarks.hearing --dataset runs/transcripts/sdiareward --models runs/small_alignment small
 
 Pairs of the kind `transcript` have the same recordings on both sides, and the words of another dialogue on one. The
@@ -8,17 +9,15 @@ words, if it comes before them: the mean over tokens of log p(words | sound) les
 checkpoint, with both in the order that it is made for, stands beside it. Where the first orders more pairs than the
 second, the reward does not use what can be heard.
 
-A reward can also order such pairs without hearing: by the words alone, if it likes those of one dialogue better. So
-there is its order by the words alone, and its order of crossed couples: dialogues A and B of as many turns lend each
-other their words, and a couple is right if the rewards of A with its own words and B with its own words are together
-above those of A with B's words and B with A's. What the reward makes of words, or of sounds, by themselves is on both
-sides of it.
+Two dialogues exchange their words in these pairs. A reward that likes the words of one better orders one pair of the
+two, without hearing anything. So there is the order of couples: one is right if the rewards of both dialogues with
+their own words are together above those with the other's. What the reward makes of words, or of sounds, by themselves
+is on both sides of it.
 """
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,36 +65,20 @@ def put_sound_first(dialogue: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
     ]
 
 
-def couple(dialogues: Sequence[Sequence[Mapping[str, Any]]]) -> list[tuple[int, int]]:
-    """Return the numbers of dialogues two by two: of as many turns, and near in their number of words; each once."""
-    by_turns = defaultdict(list)
-    for number, dialogue in enumerate(dialogues):
-        by_turns[len(dialogue)].append(number)
-    ordered = [
-        sorted(alike, key=lambda number: _count_words(dialogues[number])) for _, alike in sorted(by_turns.items())
+def couple(pairs: Sequence[Mapping[str, Sequence[Mapping[str, Any]]]]) -> list[tuple[int, int]]:
+    """Return the numbers of pairs two by two: each has the other's words on its rejected side."""
+    own, lent = ([tuple(map(_read_words, pair[side])) for pair in pairs] for side in SIDES)
+    numbers = {words: number for number, words in enumerate(own)}
+    partners = [numbers.get(words) for words in lent]
+    return [
+        (number, other)
+        for number, other in enumerate(partners)
+        if other is not None and number < other and partners[other] == number
     ]
-    return [couple for alike in ordered for couple in zip(alike[::2], alike[1::2], strict=False)]
-
-
-def _count_words(dialogue: Sequence[Mapping[str, Any]]) -> int:
-    return sum(len(_read_words(message).split()) for message in dialogue)
 
 
 def _read_words(message: Mapping[str, Any]) -> str:
     return " ".join(item["text"] for item in message["content"] if item["type"] == "text")
-
-
-def lend_words(dialogue: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the sounds of a dialogue with the words of another one, turn by turn."""
-    return [
-        {
-            "role": own["role"],
-            "content": [
-                {**item, "text": _read_words(lent)} if item["type"] == "text" else item for item in own["content"]
-            ],
-        }
-        for own, lent in zip(dialogue, other, strict=True)
-    ]
 
 
 def without_sound(dialogue: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -127,43 +110,21 @@ def measure_sound(scorer: Scorer, dialogue: Sequence[Mapping[str, Any]]) -> floa
     return float((own - alone).mean())
 
 
-def measure(name: str, pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the shares of the pairs that are ordered by what the sound adds, and by the reward."""
+def measure(name: str, pairs: Sequence[Mapping[str, Any]], couples: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    """Return the shares of the pairs that are ordered by what the sound adds, and by the reward; of couples, too."""
     scorer = Scorer.from_pretrained(name)
     added = np.array([[measure_sound(scorer, pair[side]) for side in SIDES] for pair in tqdm(pairs, desc=name)])
-    rewards = score_sides(scorer, [pair[side] for pair in pairs for side in SIDES])
-    if not np.ptp(rewards):  # an untrained head gives zeros
-        scores = dict.fromkeys(("by_reward", "by_words", "by_crossing"))
-    else:
-        words = score_sides(scorer, [without_sound(pair[side]) for pair in pairs for side in SIDES])
-        scores = {
-            "by_reward": compute_share(rewards),
-            "by_words": compute_share(words),
-            "by_crossing": measure_crossing(scorer, [pair["chosen"] for pair in pairs], rewards[:, 0]),
-        }
+    sides = [pair[side] for pair in pairs for side in SIDES]
+    rewards = np.array(scorer.score(sides, criterion=JOINT)).reshape(-1, len(SIDES))
+    # The head of a model that learned no reward gives zeros.
+    has_reward = bool(np.ptp(rewards))
     return {
         "own_words_nats": round(float(added[:, 0].mean()), 4),
         "other_words_nats": round(float(added[:, 1].mean()), 4),
         "by_sound": compute_share(added),
-        **scores,
+        "by_reward": compute_share(rewards) if has_reward else None,
+        "by_couples": compute_share(rewards[np.array(couples)].sum(axis=1)) if has_reward and couples else None,
     }
-
-
-def score_sides(scorer: Scorer, dialogues: Sequence[Sequence[Mapping[str, Any]]]) -> np.ndarray:
-    """Return the rewards of dialogues that come two by two, shape `(num_pairs, 2)`."""
-    return np.array(scorer.score([list(dialogue) for dialogue in dialogues], criterion=JOINT)).reshape(-1, len(SIDES))
-
-
-def measure_crossing(
-    scorer: Scorer, dialogues: Sequence[Sequence[Mapping[str, Any]]], rewards: np.ndarray
-) -> dict[str, Any]:
-    """Return the share of crossed couples that are right, and their number; `rewards` are those of the dialogues."""
-    couples = couple(dialogues)
-    if not couples:
-        return {"num_couples": 0}
-    lent = [lend_words(dialogues[one], dialogues[other]) for pair in couples for one, other in (pair, pair[::-1])]
-    sums = np.stack([rewards[np.array(couples)].sum(axis=1), score_sides(scorer, lent).sum(axis=1)], axis=1)
-    return {"num_couples": len(couples), **compute_share(sums)}
 
 
 def compute_share(values: np.ndarray) -> dict[str, Any]:
@@ -176,8 +137,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the benchmark from the command line."""
     (args,) = parse_arguments((Arguments,), argv, prog="python -m benchmarks.hearing", description=__doc__)
     pairs = read_dialogues(args.dataset, args.split)
-    found = {Path(name).name: measure(name, pairs) for name in args.models}
-    racing.write_result(args.output, split=args.split, num_pairs=len(pairs), models=found)
+    couples = couple(pairs)
+    found = {Path(name).name: measure(name, pairs, couples) for name in args.models}
+    racing.write_result(args.output, split=args.split, num_pairs=len(pairs), num_couples=len(couples), models=found)
     print(json.dumps(found, indent=2))
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -39,9 +40,33 @@ _WORLD = "world"
 # Families whose sides differ in an option of the engine alone: the option, and its value on the chosen side. The kind
 # is that of the rejected one.
 _BY_OPTION = {"prosody": ("contour", "kept"), "rhythm": (RHYTHM, "conversational")}
-# Other dialogues that a transcript is chosen from.
-_TRANSCRIPTS = 64
-Pool = Sequence[Episode]
+
+
+class Pool(list[Episode]):
+    """The episodes of a source in a split, of which a broken dialogue takes turns."""
+
+    @cached_property
+    def partners(self) -> dict[str, Episode]:
+        """The episode that a recorded one exchanges its words with, by name, as the pool is at the first use.
+
+        Two partners are of different groups, have as many turns, and say nothing that is the same in a turn; each is
+        the nearest that was left, by the number of words turn by turn.
+        """
+        found: dict[str, Episode] = {}
+        left = sorted(
+            filter(_is_recorded, self), key=lambda episode: (_count_words(episode.turns).sum(), episode.name)
+        )
+        while left:
+            episode = left.pop(0)
+            suited = [index for index, other in enumerate(left) if _can_exchange_words(episode, other)]
+            if suited:
+                sizes = _count_words(episode.turns)
+                nearest = min(suited, key=lambda index: int(np.abs(_count_words(left[index].turns) - sizes).sum()))
+                other = left.pop(nearest)
+                found |= {episode.name: other, other.name: episode}
+        return found
+
+
 Change = Callable[[Episode, Pool, np.random.Generator], Episode | None]
 
 
@@ -100,9 +125,9 @@ def plan_family_pairs(
     validate_families(families)
     spoken = {family: _select_synthesizers(family, synthesizers, options or {}) for family in families}
     episodes = _list_episodes(items)
-    pools: dict[tuple[str, str], list[Episode]] = {}
+    pools: dict[tuple[str, str], Pool] = {}
     for episode in episodes:
-        pools.setdefault((episode.source, assignment[split_unit(episode)]), []).append(episode)
+        pools.setdefault((episode.source, assignment[split_unit(episode)]), Pool()).append(episode)
     for episode in episodes:
         split = assignment[split_unit(episode)]
         for family, kind, rejected in _change(episode, pools[episode.source, split], families, seed):
@@ -239,30 +264,19 @@ def _move_answers(episode: Episode, pool: Pool, rng: np.random.Generator) -> Epi
     return _with_answers(episode, {2 * index + 1: answer for index, answer in enumerate(moved)})
 
 
-def _replace_transcript(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
-    """Keep the recordings, and write beside them what was said in another dialogue.
+def _exchange_transcripts(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
+    """Keep the recordings, and write beside them what was said in a dialogue that gets the words of this one.
 
-    The words are a conversation by themselves: only who hears the recordings can tell.
+    Both are whole conversations, right in one pair and wrong in the other: only who hears the recordings can tell.
     """
-    if not _is_recorded(episode):
-        return None
-    stretches = [
-        turns
-        for other in _draw_other(episode, pool, rng, _TRANSCRIPTS)
-        for turns in _list_stretches(other, len(episode.turns))
-        if all(turn.text != own.text for turn, own in zip(turns, episode.turns, strict=True))
-    ]
-    if not stretches:
-        return None
-    # The nearest in length, turn by turn.
-    sizes = _count_words(episode.turns)
-    found = min(stretches, key=lambda turns: int(np.abs(_count_words(turns) - sizes).sum()))
-    return replace(episode, turns=tuple(map(_write_words, episode.turns, found)))
+    other = pool.partners.get(episode.name) if _is_recorded(episode) else None
+    return other and replace(episode, turns=tuple(map(_write_words, episode.turns, other.turns)))
 
 
-def _list_stretches(episode: Episode, num_turns: int) -> list[tuple[Turn, ...]]:
-    """Return the stretches of `num_turns` turns that begin with the user."""
-    return [episode.turns[start : start + num_turns] for start in range(0, len(episode.turns) - num_turns + 1, 2)]
+def _can_exchange_words(one: Episode, other: Episode) -> bool:
+    if one.group == other.group or len(one.turns) != len(other.turns):
+        return False
+    return all(turn.text != own.text for turn, own in zip(one.turns, other.turns, strict=True))
 
 
 def _count_words(turns: Sequence[Turn]) -> np.ndarray:
@@ -319,7 +333,7 @@ KINDS: dict[str, dict[str, Change]] = {
         "near_answer": _replace_by_near_answer,
         "all_answers": _replace_answers,
         "order": _move_answers,
-        OTHER_TRANSCRIPT: _replace_transcript,
+        OTHER_TRANSCRIPT: _exchange_transcripts,
         "repetition": _repeat_exchange,
     },
     "fluency": {"shuffled_words": _shuffle_words, "cut_off": _cut_answer},

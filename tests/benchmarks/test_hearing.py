@@ -65,68 +65,26 @@ def test_a_tie_counts_as_wrong():
     assert share["interval"][0] < 0.5 < share["interval"][1]
 
 
-class CountingScorer:
-    """Rewards the words, whatever is heard; or words that are as many as the tenths of a second of their sound."""
-
-    def __init__(self, listens):
-        self._listens = listens
-
-    def score(self, dialogues, criterion):
-        return [sum(map(self._score_turn, dialogue)) for dialogue in dialogues]
-
-    def _score_turn(self, message):
-        sound, words = (message["content"][place] for place in (0, 1))
-        num_words = float(len(words["text"].split()))
-        return -abs(num_words - 10 * len(sound["audio"]["array"]) / 16_000) if self._listens else num_words
+def make_pair(own, lent):
+    return {
+        side: [{"role": "user", "content": [{"type": "text", "text": word}]} for word in words.split()]
+        for side, words in (("chosen", own), ("rejected", lent))
+    }
 
 
-def make_dialogue(*sizes):
-    """Return a dialogue whose turns have so many words, and as many tenths of a second of sound."""
-    roles = ("user", "assistant")
-    return [
-        {
-            "role": roles[place % 2],
-            "content": [
-                {"type": "audio", "audio": {"array": np.zeros(size * 1600), "sampling_rate": 16_000}},
-                {"type": "text", "text": " ".join(["word"] * size)},
-            ],
-        }
-        for place, size in enumerate(sizes)
+def test_a_couple_exchanges_its_words():
+    pairs = [make_pair("a b", "c d"), make_pair("e f", "a b"), make_pair("c d", "a b"), make_pair("g h", "not there")]
+    # The second has the words of the first, which has those of the third.
+    assert hearing.couple(pairs) == [(0, 2)]
+
+
+def test_words_that_are_liked_decide_pairs_and_no_couple(tiny_checkpoint, dialogue):
+    other = [
+        {**message, "content": [message["content"][0], {"type": "text", "text": words}]}
+        for message, words in zip(dialogue, ("who is there", "a friend of yours"), strict=True)
     ]
-
-
-def test_couples_have_as_many_turns_and_about_as_many_words_each_once():
-    long, short, middle, alone = make_dialogue(9, 9), make_dialogue(1, 2), make_dialogue(2, 2), make_dialogue(2, 2, 2)
-    assert hearing.couple([long, alone, middle, short]) == [(3, 2)]
-    assert hearing.couple([long, middle, short, make_dialogue(8, 8)]) == [(2, 1), (3, 0)]
-
-
-def test_lent_words_stand_beside_the_own_sound(dialogue):
-    other = [{"role": message["role"], "content": [{"type": "text", "text": "no"}]} for message in dialogue]
-    lent = hearing.lend_words(dialogue, other)
-    assert [message["content"][1]["text"] for message in lent] == ["no", "no"]
-    assert [message["content"][0] for message in lent] == [message["content"][0] for message in dialogue]
-    assert dialogue[0]["content"][1]["text"] == "is it far"
-
-
-@pytest.mark.parametrize(("listens", "share"), [(True, 1.0), (False, 0.0)])
-def test_only_who_listens_gets_crossed_couples_right(listens, share):
-    scorer, dialogues = CountingScorer(listens), [make_dialogue(1, 5), make_dialogue(4, 2)]
-    found = hearing.measure_crossing(scorer, dialogues, np.array(scorer.score(dialogues, "joint")))
-    # To like many words, in whatever dialogue, is a tie.
-    assert (found["num_couples"], found["accuracy"]) == (1, share)
-
-
-def test_dialogues_of_different_lengths_make_no_couple():
-    dialogues = [make_dialogue(1), make_dialogue(1, 2)]
-    assert hearing.measure_crossing(CountingScorer(True), dialogues, np.zeros(2)) == {"num_couples": 0}
-
-
-def test_a_model_with_a_head_is_measured_in_all_three_ways(tiny_checkpoint, dialogue):
-    other = hearing.lend_words(dialogue, make_dialogue(3, 2))
-    found = hearing.measure(
-        str(tiny_checkpoint), [{"chosen": dialogue, "rejected": other}, {"chosen": other, "rejected": dialogue}]
-    )
-    # The two pairs are each other's opposite, so one of them is right, unless it is a tie.
-    assert [found[name]["accuracy"] for name in ("by_reward", "by_words")] == [0.5, 0.5]
-    assert found["by_crossing"]["num_couples"] == 1
+    # The same sound in both: each pair is the other one's opposite.
+    pairs = [{"chosen": dialogue, "rejected": other}, {"chosen": other, "rejected": dialogue}]
+    found = hearing.measure(str(tiny_checkpoint), pairs, hearing.couple(pairs))
+    assert found["by_reward"]["accuracy"] == 0.5
+    assert found["by_couples"]["accuracy"] == 0

@@ -27,7 +27,7 @@ from sdiareward.synthesis import SYNTHESIZERS, load_synthesizer
 CONFIGS = ROOT / "configs"
 BUILDS = (
     *("data_paper", "data_own", "data_full", "data_open", "data_recorded", "data_steel_sky", "data_kokoro"),
-    *("data_unseen", "demo_data", "docs_walkthrough"),
+    *("data_unseen", "data_transcripts", "demo_data", "docs_walkthrough"),
 )
 
 

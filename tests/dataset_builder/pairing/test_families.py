@@ -7,7 +7,7 @@ import pytest
 
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.dataset_builder.episodes import Episode, Part, ScriptPair, Turn
-from sdiareward.dataset_builder.pairing.families import KINDS, FamilySpec, plan_family_pairs, validate_families
+from sdiareward.dataset_builder.pairing.families import KINDS, FamilySpec, Pool, plan_family_pairs, validate_families
 from sdiareward.dataset_builder.pairing.pairing import RECORDING, SynthesizerSpec, make_row, plan_pairs
 from sdiareward.dataset_builder.pairing.splits import split_unit
 from sdiareward.pairs.schema import validate_row
@@ -37,7 +37,7 @@ def recorded(make_tone):
 
 
 def change(family, kind, episode=EPISODES[0], pool=EPISODES):
-    return KINDS[family][kind](episode, pool, np.random.default_rng(0))
+    return KINDS[family][kind](episode, Pool(pool), np.random.default_rng(0))
 
 
 def texts(episode):
@@ -71,14 +71,33 @@ def test_the_last_exchange_is_repeated_within_sixteen_turns():
     assert change("context", "repetition", long) is None
 
 
-def test_a_foreign_transcript_leaves_the_recordings(recorded):
-    changed = change("context", "transcript", recorded[0], recorded)
-    assert all(a.text != b.text for a, b in zip(changed.turns, recorded[0].turns, strict=True))
+def test_two_dialogues_exchange_their_words_and_keep_their_recordings(recorded):
+    changed, other = (change("context", "transcript", episode, recorded) for episode in recorded[:2])
+    assert texts(changed) == texts(recorded[1])
+    assert texts(other) == texts(recorded[0])
     assert [turn.parts[0].audio for turn in changed.turns] == [turn.parts[0].audio for turn in recorded[0].turns]
-    said = [texts(other)[start : start + len(changed.turns)] for other in recorded for start in (0, 2)]
-    assert texts(changed) in said
+    # The third is of the first one's group, and the second one is taken.
+    assert change("context", "transcript", recorded[2], recorded) is None
     # Words that a synthesizer speaks are the transcript.
     assert change("context", "transcript") is None
+
+
+def test_partners_are_the_nearest_in_words_that_share_no_turn(make_tone):
+    audio = encode(make_tone(0.5), 16_000, "WAV", "PCM_16", None)
+    lines = {
+        "short": ("who", "me"),
+        "near": ("you", "no not me"),
+        "same": ("who", "not me"),
+        "long": ("you and who", "nobody at all is here"),
+        "longer": ("you and who", "nobody at all is here", "and where", "there"),
+    }
+    pool = Pool(make_episode(name, *words, audio=audio) for name, words in lines.items())
+    assert {name: other.name for name, other in pool.partners.items()} == {
+        "short": "near",
+        "near": "short",
+        "same": "long",
+        "long": "same",
+    }
 
 
 def test_shuffled_words_are_the_words_of_the_answer():
