@@ -211,8 +211,8 @@ class TrainArguments:
         "Share of the pairs of turns that are used, above 0 and up to 1.", default=1.0, metadata={"group": _MORE}
     )
     pair_shares: dict[str, float] = _make_field(
-        "Share of the given pairs that are used, from 0 to 1, by synthesizer, family or criterion, such as "
-        '{"flite": 0.2, "rhythm": 0.1, "joint": 0.5}.',
+        "Share of the given pairs that are used, from 0 to 1, by kind, synthesizer, family or criterion, such "
+        'as {"transcript": 0.4, "flite": 0.2, "rhythm": 0.1, "joint": 0.5}.',
         default_factory=dict,
         metadata={"group": _MORE},
     )

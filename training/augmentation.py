@@ -92,7 +92,8 @@ class AugmentationSettings:
             perturbations, like a copy.
         turn_pair_share (`float`): Share of the pairs of turns that are used, above 0 and up to 1.
         pair_shares (`dict[str, float]`): Share of the given pairs that are used, 0 to 1, by the name of a
-            synthesizer, else of a family (column `primary`), else of a criterion; all of the rest.
+            kind (column `secondary`), else of a synthesizer, else of a family (`primary`), else of a criterion; all of
+            the rest.
         seed (`int`): Seed of the random draws.
 
     Raises:
@@ -342,7 +343,7 @@ def _find_shares(pairs: Any, shares: Mapping[str, float]) -> list[float]:
     """
     columns = [
         list(pairs[name]) if name in pairs.column_names else [None] * len(pairs)
-        for name in ("synthesizer", "primary", "criterion")
+        for name in ("secondary", "synthesizer", "primary", "criterion")
     ]
     kinds = {kind for column in columns for kind in column if kind}
     if unknown := sorted(set(shares) - kinds):

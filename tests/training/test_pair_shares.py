@@ -41,6 +41,13 @@ def test_a_synthesizer_goes_before_the_family(pairs):
     assert 75 - 31 < list(rows["primary"]).count("context") < 75 + 31
 
 
+def test_a_kind_goes_before_the_synthesizer(pairs):
+    kinds = pairs.add_column("synthesizer", ["recording"] * len(pairs))
+    kinds = kinds.add_column("secondary", ["transcript", "order"] * (len(pairs) // 2))
+    rows = AugmentedPairs(kinds, AugmentationSettings(pair_shares={"transcript": 1.0, "recording": 0.0}))
+    assert rows["secondary"] == ["transcript"] * 350
+
+
 def test_the_draw_depends_on_the_seed_alone(pairs):
     def draw(seed):
         return AugmentedPairs(pairs, AugmentationSettings(pair_shares={"joint": 0.5}, seed=seed))["pair_id"]
