@@ -84,6 +84,6 @@ def test_the_guide_has_a_column_for_each_model():
     row = {"num_pairs": 4, "accuracy": 0.5, "interval": [0.25, 0.75]}
     models = {name: {"parameters": 134_515_008, "kinds": {"near_answer": row}} for name in ("smollm2-135m", "other")}
     result = {"split": "train", "num_pairs": 4, "models": models}
-    block = render_blocks("results_small", {"language_models.json": result})["language_models"]
+    block = render_blocks("limits_small", {"language_models.json": result})["language_models"]
     assert "| near answer | 4 | 50.00 (25.0-75.0) | 50.00 (25.0-75.0) |" in block
     assert "smollm2-135m, 135 M" in block

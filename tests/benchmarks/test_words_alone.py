@@ -72,7 +72,7 @@ def test_the_guide_shows_words_beside_the_whole():
     row = {"num_pairs": 4, "whole": share, "words": {**share, "accuracy": 0.25}}
     models = {name: {"near_answer": row} for name in ("small_excerpts", "small_games")}
     result = {"split": "validation", "dtype": "fast", "models": models}
-    block = render_blocks("results_small", {"words_alone.json": result})["words_alone"]
+    block = render_blocks("limits_small", {"words_alone.json": result})["words_alone"]
     assert "| near answer | 4 | 50.00 (25.0-75.0) | 25.00 (25.0-75.0) | 50.00 (25.0-75.0) |" in block
 
 
