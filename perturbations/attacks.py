@@ -220,7 +220,13 @@ def _shuffle_turns(pair: AuditPair, context: AttackContext) -> list[Turn] | None
 
 
 def _replace_transcript(pair: AuditPair, context: AttackContext) -> list[Turn] | None:
-    other = _find_distractor(pair, context, lambda other: all(turn.text for turn in other.chosen))
+    def is_written(other: AuditPair) -> bool:
+        return all(turn.text for turn in other.chosen)
+
+    # Words that come again, or stop in the middle of a conversation, could be told without hearing anything.
+    other = _find_distractor(
+        pair, context, lambda other: is_written(other) and len(other.chosen) == len(pair.chosen)
+    ) or _find_distractor(pair, context, is_written)
     if other is None:
         return None
     words = [turn.text for turn in other.chosen]

@@ -59,7 +59,7 @@ PRESETS = {
 }
 AUGMENT_SIDES = ("both", "each")
 # Part of the key of precomputed rows; raise it when the same settings give other rows.
-_FORMAT = 1
+_FORMAT = 2
 # Rows are read again soon: the two sides of a pair one after the other, and a pair for each of its attacks.
 _CACHED_ROWS, _CACHED_PAIRS = 4, 16
 # A turn is changed a little beyond what the model hears of it, since a higher speed moves samples into that part.

@@ -240,6 +240,13 @@ def test_the_transcript_of_a_distractor_replaces_the_transcript(make_pair, conte
     assert texts(turns) == [*texts(other.chosen), *texts(other.chosen)[:2]]
 
 
+def test_the_transcript_comes_from_a_distractor_of_as_many_turns_if_there_is_one(make_pair, context):
+    others = [make_pair(name, num_turns=num_turns) for name, num_turns in (("b", 4), ("c", 6), ("d", 8))]
+    assert len({tuple(texts(other.chosen)) for other in others}) == 3
+    turns = attack("foreign_transcript", make_pair("a", num_turns=6), make_context(context, others=others))
+    assert texts(turns) == texts(others[1].chosen)
+
+
 def test_silence_has_length_and_transcript_of_the_recording(make_pair, context):
     pair = make_pair()
     turns = attack("silence", pair, context)
