@@ -41,7 +41,7 @@ class Turn:
     @property
     def text(self) -> str:
         """The words of all parts."""
-        return " ".join(part.text for part in self.parts)
+        return " ".join(part.text for part in self.parts if part.text)
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,12 @@ def test_two_dialogues_exchange_their_words_and_keep_their_recordings(recorded):
     assert change("context", "transcript") is None
 
 
+def test_words_beside_a_recording_of_several_parts_are_as_they_were(recorded):
+    first, *rest = recorded[0].turns
+    cut = replace(recorded[0], turns=(Turn(first.role, (*first.parts, *first.parts)), *rest))
+    assert texts(change("context", "transcript", cut, [cut, recorded[1]])) == texts(recorded[1])
+
+
 def test_partners_are_the_nearest_in_words_that_share_no_turn(make_tone):
     audio = encode(make_tone(0.5), 16_000, "WAV", "PCM_16", None)
     lines = {
