@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sdiareward.dataset_builder.episodes import Episode, Part, Turn
-from sdiareward.dataset_builder.pairing.families import KINDS, OTHER_TRANSCRIPT
+from sdiareward.dataset_builder.pairing.families import KINDS, OTHER_TRANSCRIPT, Pool
 from sdiareward.dataset_builder.sources import read_written
 from sdiareward.messages_sdiareward import list_items, turns_to_messages
 from sdiareward.pairs.schema import JOINT, make_stable_seed
@@ -124,12 +124,12 @@ def _make_episode(name: str, row: Mapping[str, Any], turns: Sequence[tuple[str, 
     return Episode(name, group=group, turns=spoken, **labels)
 
 
-def _draw_distractors(episode: Episode, pool: Sequence[Episode], rng: np.random.Generator) -> list[Episode]:
+def _draw_distractors(episode: Episode, pool: Sequence[Episode], rng: np.random.Generator) -> Pool:
     """Return some dialogues of the group and some of others, so that a dialogue is not always given the same words."""
     drawn = [pool[index] for index in rng.permutation(len(pool)).tolist()]
     near = [other for other in drawn if other.group == episode.group]
     far = [other for other in drawn if other.group != episode.group]
-    return [*near[: _NUM_DISTRACTORS // 2], *far[:_NUM_DISTRACTORS]]
+    return Pool([*near[: _NUM_DISTRACTORS // 2], *far[:_NUM_DISTRACTORS]])
 
 
 def _cut(episode: Episode, rng: np.random.Generator) -> Episode:
