@@ -123,8 +123,13 @@ def measure(name: str, pairs: Sequence[Mapping[str, Any]], couples: Sequence[tup
         "other_words_nats": round(float(added[:, 1].mean()), 4),
         "by_sound": compute_share(added),
         "by_reward": compute_share(rewards) if has_reward else None,
-        "by_couples": compute_share(rewards[np.array(couples)].sum(axis=1)) if has_reward and couples else None,
+        "by_couples": measure_couples(rewards, couples) if has_reward and couples else None,
     }
+
+
+def measure_couples(rewards: np.ndarray, couples: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    """Return the share of couples whose own words have more reward together; `rewards` has shape `(num_pairs, 2)`."""
+    return compute_share(rewards[np.array(couples)].sum(axis=1))
 
 
 def compute_share(values: np.ndarray) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 # Measure the small checkpoint: `make -f benchmarks/small.mk` writes the result files that docs/results_small.md is
 # rendered from. It takes hours on two cores, and goes on where it was interrupted. What is measured already, of the
-# checkpoint as it is, is in runs/ and is not measured again. Only one job at a time: each uses all cores.
+# checkpoint as it is, is in runs/ and is not measured again; for another checkpoint remove runs/small_* first. Only one
+# job at a time: each uses all cores.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 

@@ -78,6 +78,13 @@ def test_a_couple_exchanges_its_words():
     assert hearing.couple(pairs) == [(0, 2)]
 
 
+def test_a_couple_is_right_by_the_sum_of_both_dialogues():
+    # 1 + 3 against 0.5 + 2; then 1 + 0 against 0 + 2, though the first dialogue is right.
+    rewards = np.array([[1.0, 0.5], [3.0, 2.0], [1.0, 0.0], [0.0, 2.0]])
+    assert hearing.measure_couples(rewards, [(0, 1)])["accuracy"] == 1
+    assert hearing.measure_couples(rewards, [(0, 1), (2, 3)])["accuracy"] == 0.5
+
+
 def test_words_that_are_liked_decide_pairs_and_no_couple(tiny_checkpoint, dialogue):
     other = [
         {**message, "content": [message["content"][0], {"type": "text", "text": words}]}
