@@ -4,7 +4,7 @@
     sdiareward eval --model small --dataset runs/open/sdiareward --dtype fast --output_dir runs/small_fast
     python -m benchmarks.dtype_flips --evaluations small=runs/small_float32,runs/small_fast
 
-Two evaluations of each model, the exact one first, are compared on the pairs that both have.
+Two evaluations of each model are compared on the pairs of the exact one, which is named first.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def compare(exact: Path, other: Path) -> dict[str, Any]:
     """Compare two evaluations of one model, pair by pair.
 
     Raises:
-        ValueError: The evaluations are of different pairs.
+        ValueError: The other evaluation lacks pairs of the exact one.
     """
     before, after = ({each["pair_id"]: each for each in read_evaluation(path).scores} for path in (exact, other))
-    if before.keys() != after.keys():
-        raise ValueError(f"{exact} has {len(before)} pairs, {other} {len(after)} others; evaluate the same ones.")
+    if missing := before.keys() - after.keys():
+        raise ValueError(f"{other} lacks {len(missing)} of the {len(before)} pairs of {exact}; evaluate those, too.")
     moved = [abs(after[name][side] - before[name][side]) for name in before for side in SIDES]
     margins = [
         tuple(scores[name]["chosen"] - scores[name]["rejected"] for scores in (before, after)) for name in before

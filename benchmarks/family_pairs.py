@@ -5,8 +5,8 @@
         --baseline_data runs/open/sdiareward --output_dir runs/small_families
     python -m benchmarks.families --dataset runs/family_pairs.parquet --evaluations small=runs/small_families
 
-All pairs of `joint` but those of rhythm, all of the announcer and all of hibari against recordings are taken; of every
-other criterion, kind and voice at most `num_pairs`. A larger draw contains a smaller one.
+All pairs of `joint` that were made of recordings, all of the announcer and all of hibari against recordings are taken;
+of every other criterion, kind and voice at most `num_pairs`, and none of rhythm. A larger draw contains a smaller one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Arguments:
 def is_whole(label: Mapping[str, Any]) -> bool:
     """Tell whether all pairs that are like this one are taken."""
     named = (label["criterion"], label["synthesizer"])
-    return label["criterion"] == JOINT or label["source"] == "asterisk" or named == ("modality", "hibari")
+    few = [(JOINT, "recording"), (JOINT, "world"), ("modality", "hibari")]
+    return label["source"] == "asterisk" or named in few
 
 
 def draw(labels: Sequence[Mapping[str, Any]], num_pairs: int) -> list[int]:

@@ -33,15 +33,9 @@ runs/paper.parquet: $(OPEN)/report.json
 runs/joint.parquet: $(OPEN)/report.json
 	$(BIN)/python -m benchmarks.family_pairs --dataset $(<D) --criteria joint --output $@
 
-# For one model in two dtypes: runs/MODEL_PAIRS_DTYPE.
-define evaluate
-$(EVAL) --model $(word 1,$(subst _, ,$*)) --dtype $(1) --dataset runs/$(word 2,$(subst _, ,$*)).parquet \
-	--limit 250 --no_baselines --output_dir $(@D)
-endef
 runs/%_float32/results.json: $(CHECKPOINT)
-	$(call evaluate,float32)
-runs/%_fast/results.json: $(CHECKPOINT)
-	$(call evaluate,fast)
+	$(EVAL) --model $(word 1,$(subst _, ,$*)) --dtype float32 --dataset runs/$(word 2,$(subst _, ,$*)).parquet \
+		--limit 250 --no_baselines --output_dir $(@D)
 
 runs/small_%/results.json: runs/%.parquet $(OPEN)/report.json $(CHECKPOINT)
 	$(EVAL) --model small --dtype fast --dataset $< --baseline_data $(OPEN) --output_dir $(@D)
@@ -72,11 +66,13 @@ runs/small_done/audit: $(OPEN)/report.json $(CHECKPOINT)
 	cp runs/small_audit/audit.json $(RESULTS)/audit_small.json
 	mkdir -p $(@D) && touch $@
 
-FLIPS := $(foreach pairs,paper joint,$(foreach dtype,float32 fast,$(addsuffix _$(pairs)_$(dtype),nano small)))
-runs/small_done/flips: runs/paper.parquet runs/joint.parquet $(FLIPS:%=runs/%/results.json)
-	$(BIN)/python -m benchmarks.dtype_flips --evaluations nano=runs/nano_paper_float32,runs/nano_paper_fast \
-		"nano, joint=runs/nano_joint_float32,runs/nano_joint_fast" small=runs/small_paper_float32,runs/small_paper_fast \
-		"small, joint=runs/small_joint_float32,runs/small_joint_fast"
+# The pairs of joint are among those of the families.
+FLIPS := nano_paper_float32 nano_paper nano_joint_float32 nano_families small_paper_float32 small_paper \
+	small_joint_float32 small_families
+runs/small_done/flips: runs/joint.parquet $(FLIPS:%=runs/%/results.json)
+	$(BIN)/python -m benchmarks.dtype_flips --evaluations nano=runs/nano_paper_float32,runs/nano_paper \
+		"nano, joint=runs/nano_joint_float32,runs/nano_families" small=runs/small_paper_float32,runs/small_paper \
+		"small, joint=runs/small_joint_float32,runs/small_families"
 	mkdir -p $(@D) && touch $@
 
 runs/small_done/grpo: $(CHECKPOINT)

@@ -34,8 +34,14 @@ def test_flips_are_counted_by_the_exact_margin(tmp_path):
     assert found["moved"]["most"] == 1.25
 
 
+def test_the_other_evaluation_may_have_more_pairs(tmp_path):
+    one = write_evaluation(tmp_path / "a", {"p": (1.0, 0.0), "s": (0, 1)}, "float32")
+    two = write_evaluation(tmp_path / "b", {"q": (1.0, 0.0), "s": (0, 1), "p": (1.0, 0.0)}, "fast")
+    assert dtype_flips.compare(one, two)["num_pairs"] == 2
+
+
 def test_other_pairs_are_refused(tmp_path):
     one = write_evaluation(tmp_path / "a", {"p": (1.0, 0.0)}, "float32")
     two = write_evaluation(tmp_path / "b", {"q": (1.0, 0.0)}, "fast")
-    with pytest.raises(ValueError, match="evaluate the same ones"):
+    with pytest.raises(ValueError, match="lacks 1 of the 1 pairs"):
         dtype_flips.compare(one, two)
