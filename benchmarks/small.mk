@@ -69,7 +69,7 @@ runs/small_done/audit: $(OPEN)/report.json $(CHECKPOINT)
 # The pairs of joint are among those of the families.
 FLIPS := nano_paper_float32 nano_paper nano_joint_float32 nano_families small_paper_float32 small_paper \
 	small_joint_float32 small_families
-runs/small_done/flips: runs/joint.parquet $(FLIPS:%=runs/%/results.json)
+runs/small_done/flips: runs/paper.parquet runs/joint.parquet $(FLIPS:%=runs/%/results.json)
 	$(BIN)/python -m benchmarks.dtype_flips --evaluations nano=runs/nano_paper_float32,runs/nano_paper \
 		"nano, joint=runs/nano_joint_float32,runs/nano_families" small=runs/small_paper_float32,runs/small_paper \
 		"small, joint=runs/small_joint_float32,runs/small_families"

@@ -40,6 +40,14 @@ def test_every_model_is_scored_in_both_dtypes_and_compared(commands):
     assert {folder for pair in named for folder in pair} <= folders
 
 
+def test_what_is_drawn_is_there_before_it_is_scored():
+    command = ["make", "--dry-run", "--always-make", "--file", "benchmarks/small.mk", "runs/small_done/flips"]
+    words = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
+    for pairs in ("runs/paper.parquet", "runs/joint.parquet", "runs/families.parquet"):
+        uses = [before for before, word in zip(words, words[1:], strict=False) if word == pairs]
+        assert uses[0] == "--output" and "--dataset" in uses
+
+
 def test_the_modules_and_configurations_are_there(commands):
     words = {word for command in commands for word in command}
     modules = {word for word in words if re.fullmatch(r"benchmarks\.\w+", word)}
