@@ -1,4 +1,4 @@
-"""How long the stages of `small` take: some steps of their recipes, and what all steps take at that speed.
+"""How long four stages of `small` take: some steps of their recipes, and what all steps take at that speed.
 
     sdiareward build --config configs/data_open.yaml
     sdiareward build-model small runs/small_untrained --untrained

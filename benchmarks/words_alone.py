@@ -1,7 +1,7 @@
 """Score recorded conversations with and without their sound: is it the recordings that a model fails on?
 
     python -m benchmarks.words_alone --dataset runs/open/sdiareward --split validation \
-        --models small_excerpts=small small_games=runs/small_games/adapter --dtype fast
+        --models small_excerpts=runs/small_excerpts/adapter small_games=runs/small_games/adapter --dtype fast
 
 The pairs of `context` whose sides are recordings are scored as they are, and with their transcripts alone. Where words
 and sound order no fewer pairs than the words alone, the recordings are not what is missing. Pairs of `rhythm` stand
