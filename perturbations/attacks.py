@@ -30,8 +30,6 @@ from .transform import Transform
 
 
 _MAX_SAMPLES = round(MAX_TURN_S * SAMPLING_RATE)
-# Distractors that are tried before an attack is given up.
-_NUM_TRIES = 20
 # Share of the words that get a filler.
 _FILLER_SHARE = 0.25
 _CLICKS_PER_TURN, _SPOKEN_FILLERS_PER_TURN = 4, 2
@@ -54,12 +52,15 @@ class AttackContext:
         heard_s (`float`, *optional*): Seconds of each turn that the model hears: a sound is placed within them.
         sounds_dir (`str` or `Path`, *optional*): Recordings that replace synthesised sounds; see
             `attack_sounds.load_sound`.
+        outlines (`Sequence[AuditPair]`, *optional*): The same pairs without recordings, to choose from where reading
+            the others takes long; by default the others.
     """
 
     rng: np.random.Generator
     others: Sequence[AuditPair] = ()
     heard_s: float = math.inf
     sounds_dir: str | Path | None = None
+    outlines: Sequence[AuditPair] | None = None
 
     @property
     def placement(self) -> dict[str, Any]:
@@ -198,15 +199,16 @@ def _find_distractor(
 ) -> AuditPair | None:
     """Return a pair of another dialogue under the same criterion, if possible of the same source."""
     fallback = None
-    for index in context.rng.permutation(len(context.others))[:_NUM_TRIES].tolist():
-        other = context.others[index]
+    outlines = context.others if context.outlines is None else context.outlines
+    for index in context.rng.permutation(len(outlines)).tolist():
+        other = outlines[index]
         is_same = other.pair_id == pair.pair_id or (other.group_id is not None and other.group_id == pair.group_id)
         if is_same or other.criterion != pair.criterion or not suits(other):
             continue
         if other.source == pair.source:
-            return other
-        fallback = fallback or other
-    return fallback
+            return context.others[index]
+        fallback = index if fallback is None else fallback
+    return None if fallback is None else context.others[fallback]
 
 
 def _shuffle_turns(pair: AuditPair, context: AttackContext) -> list[Turn] | None:

@@ -90,12 +90,14 @@ def to_messages(turns: Iterable[Turn], audio: bool = True, text: bool = True) ->
     )
 
 
-def decode_pairs(pairs: datasets.Dataset, rows: Iterable[int]) -> list[AuditPair]:
+def decode_pairs(pairs: datasets.Dataset, rows: Iterable[int], audio: bool = True) -> list[AuditPair]:
     """Decode rows of a data set of pairs.
 
     Args:
         pairs (`datasets.Dataset`): Pairs from `loading.load_pairs`, in our form or the released one.
         rows (`Iterable[int]`): Their numbers.
+        audio (`bool`, *optional*, defaults to `True`): Decode the recordings, which takes nearly all of the time;
+            else every turn has an empty one.
 
     Returns:
         `list[AuditPair]`: In the order of `rows`.
@@ -107,15 +109,15 @@ def decode_pairs(pairs: datasets.Dataset, rows: Iterable[int]) -> list[AuditPair
     """
     subset = pairs.select(list(rows))
     labels = describe_pairs(subset)
-    return [_read_pair(row, label) for row, label in zip(subset, labels, strict=True)]
+    return [_read_pair(row, label, audio) for row, label in zip(subset, labels, strict=True)]
 
 
-def _read_pair(row: Mapping[str, Any], label: Mapping[str, Any]) -> AuditPair:
-    chosen, rejected = (_read_side(row[side], f"pair {label['pair_id']}, {side}") for side in SIDES)
+def _read_pair(row: Mapping[str, Any], label: Mapping[str, Any], audio: bool) -> AuditPair:
+    chosen, rejected = (_read_side(row[side], f"pair {label['pair_id']}, {side}", audio) for side in SIDES)
     return AuditPair(**label, license=row.get("license"), chosen=chosen, rejected=rejected)
 
 
-def _read_side(turns: Sequence[Mapping[str, Any]], name: str) -> list[Turn]:
+def _read_side(turns: Sequence[Mapping[str, Any]], name: str, audio: bool) -> list[Turn]:
     read = []
     for number, message in enumerate(turns_to_messages(turns)):
         items = list_items(message)
@@ -123,5 +125,6 @@ def _read_side(turns: Sequence[Mapping[str, Any]], name: str) -> list[Turn]:
         if len(sounds) != 1:
             raise AudioError(f"{name} turn {number}: has {len(sounds)} recordings; give exactly one per turn.")
         words = " ".join(item["text"] for item in items if item["type"] == "text")
-        read.append(Turn(message["role"], words, read_audio(sounds[0], name=f"{name} turn {number}")))
+        array = read_audio(sounds[0], name=f"{name} turn {number}") if audio else np.zeros(0, dtype=np.float32)
+        read.append(Turn(message["role"], words, array))
     return read

@@ -228,7 +228,8 @@ class AugmentedPairs(Sequence[Any]):
         if rows is not None:
             self._variants = [self._variants[row] for row in rows]
         self._read = lru_cache(_CACHED_ROWS)(self._read_variant)
-        self._decoded = _DecodedPairs(pairs)
+        self._decoded = _DecodedPairs(pairs, _CACHED_PAIRS)
+        self._outlines = _DecodedPairs(pairs, None, audio=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Let each process of a data loader build its own."""
@@ -328,7 +329,8 @@ class AugmentedPairs(Sequence[Any]):
 
     def _apply_attack(self, variant: _Variant) -> list[Turn]:
         attack = self._attacks[str(variant.attack)]
-        context = AttackContext(self._make_rng(variant, "attack"), self._decoded, self.max_turn_s)
+        rng = self._make_rng(variant, "attack")
+        context = AttackContext(rng, self._decoded, self.max_turn_s, outlines=self._outlines)
         turns = attack.build(self._decoded[variant.row], context)
         if turns is None:
             raise ValueError(f"{variant.attack!r} does not apply to this pair; it needs {attack.needs}.")
@@ -353,11 +355,11 @@ def _find_shares(pairs: Any, shares: Mapping[str, float]) -> list[float]:
 
 
 class _DecodedPairs(Sequence[Any]):
-    """Pairs in memory, decoded when they are read."""
+    """Pairs in memory, decoded when they are read; the last `num_kept` of them, or all, are kept."""
 
-    def __init__(self, pairs: datasets.Dataset):
-        self._pairs = pairs
-        self._read = lru_cache(_CACHED_PAIRS)(self._decode)
+    def __init__(self, pairs: datasets.Dataset, num_kept: int | None, audio: bool = True):
+        self._pairs, self._audio = pairs, audio
+        self._read = lru_cache(num_kept)(self._decode)
 
     def __len__(self) -> int:
         return len(self._pairs)
@@ -366,4 +368,4 @@ class _DecodedPairs(Sequence[Any]):
         return self._read(index)
 
     def _decode(self, index: int) -> AuditPair:
-        return decode_pairs(self._pairs, [index])[0]
+        return decode_pairs(self._pairs, [index], self._audio)[0]

@@ -80,6 +80,13 @@ def test_a_pair_in_memory_is_the_pair_of_the_data_set(pairs, make_tone):
     assert kinds == [["audio"]] * 4
 
 
+def test_a_pair_can_be_read_without_its_recordings(pairs):
+    (pair,), (outline,) = decode_pairs(pairs, [1]), decode_pairs(pairs, [1], audio=False)
+    assert (outline.pair_id, outline.criterion, outline.group_id) == (pair.pair_id, pair.criterion, pair.group_id)
+    assert [(turn.role, turn.text) for turn in outline.chosen] == [(turn.role, turn.text) for turn in pair.chosen]
+    assert [len(turn.array) for turn in [*outline.chosen, *outline.rejected]] == [0] * 8
+
+
 def test_a_turn_without_a_recording_is_named(pairs):
     rows = pairs.select([0]).to_list()
     rows[0]["rejected"][1]["audio"] = None

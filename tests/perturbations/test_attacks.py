@@ -1,5 +1,7 @@
 """Attacks on a reward: what each changes in a dialogue, and when it does not apply."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support.sound_files import write_sound
@@ -219,6 +221,30 @@ def test_the_last_turn_comes_from_a_distractor_of_the_same_source_if_possible(ma
     assert turns == [*pair.chosen[:-1], near.chosen[-1]]
     turns = attack("foreign_ending", pair, make_context(context, others=[far, pair]))
     assert turns[-1] is far.chosen[-1]
+
+
+def test_only_the_distractor_that_is_taken_is_read(make_pair, context):
+    class Others(list):
+        def __getitem__(self, index):
+            read.append(index)
+            return super().__getitem__(index)
+
+    read = []
+    others = Others(
+        [
+            *(make_pair(f"other {number}", "colloquialness") for number in range(40)),
+            make_pair("far", num_turns=6, source="elsewhere"),
+            make_pair("near"),
+        ]
+    )
+    outlines = [replace(other, chosen=[replace(turn, array=None) for turn in other.chosen]) for other in list(others)]
+    turns = attack("foreign_ending", make_pair("a"), make_context(context, others=others, outlines=outlines))
+    assert turns[-1] is others[41].chosen[-1]
+    turns = attack(
+        "foreign_transcript", make_pair("a", num_turns=6), make_context(context, others=others, outlines=outlines)
+    )
+    assert texts(turns) == texts(others[40].chosen)
+    assert read == [41, 41, 40, 40]
 
 
 @pytest.mark.parametrize("num_turns", [4, 6, 16])
