@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from sdiareward.common.files import read_json_object
+from sdiareward.checkpoint_io.training_record import read_stages
 from sdiareward.evaluation.columns import CRITERION_COLUMNS
 from sdiareward.perturbations.attacks import ATTACKS
 from sdiareward.perturbations.registry import HELD_OUT, PERTURBATIONS
@@ -50,23 +49,26 @@ def check_names() -> list[str]:
 
 
 def read_trained_with(model: str) -> dict[str, list[str]] | None:
-    """Return the perturbations and attacks that a model was trained with; robustness to these is weaker evidence.
+    """Return the perturbations and attacks of all stages of a training; robustness to these is weaker evidence.
 
     Args:
-        model (`str`): Checkpoint folder; `train.py` writes a `run.json` into it.
+        model (`str`): Checkpoint; `train.py` writes a `run.json` into its folder.
 
     Returns:
         `dict[str, list[str]]`, *optional*: `nuisances` and `attacks` by name; None without a record.
     """
-    path = Path(model) / "run.json"
-    if not path.is_file():
-        return None
     try:
-        arguments: dict[str, Any] = read_json_object(path, "train again")["arguments"]
-        names = {key: arguments.get(key, []) for key in ("augmentations", "hard_negatives")}
-        settings = AugmentationSettings(**names)
+        stages = [_read_changes(stage["arguments"]) for stage in read_stages(model)]
     except (ValueError, KeyError, TypeError, AttributeError):
         return None  # The record only adds a note to a verdict, and the folder may come from anywhere.
+    if not stages:
+        return None
+    return {key: list(dict.fromkeys(name for stage in stages for name in stage[key])) for key in stages[0]}
+
+
+def _read_changes(arguments: Mapping[str, Any]) -> dict[str, list[str]]:
+    names: dict[str, Any] = {key: arguments.get(key, []) for key in ("augmentations", "hard_negatives")}
+    settings = AugmentationSettings(**names)
     return {"nuisances": list(settings.list_perturbations()), "attacks": list(settings.find_attacks())}
 
 

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from sdiareward.audit.verdicts import read_audit
 from sdiareward.checkpoint_io.files import ADAPTER_WEIGHTS, list_weight_files, read_json
+from sdiareward.checkpoint_io.training_record import EARLIER, describe_stages
 from sdiareward.common.escaping import escape_code, escape_markdown
 from sdiareward.common.files import write_file
 from sdiareward.common.markdown import render_markdown_table
@@ -247,12 +248,16 @@ def _shorten_path(checkpoint: Path) -> str:
 
 
 def _render_training(run: Mapping[str, Any] | None) -> str:
-    """Return the record of a run as a table, without local folders."""
+    """Return the record of a run as a table, without local folders; what all stages heard is in it."""
     if not run:
         return "There is no record of the training with this checkpoint."
     found = {name: run.get("arguments", {}).get(name) for name in _ARGUMENTS}
     found |= {name: run.get("training", {}).get(name) for name in _TRAINING}
-    found |= {name: _join_words(value) for name, value in run.get(TRAINED_ON, {}).items()}
+    stages = [*run.get(EARLIER, []), run]
+    found |= {"stages": len(stages) if len(stages) > 1 else None}
+    found |= {
+        name: _join_words(value) for name, value in {**run.get(TRAINED_ON, {}), **describe_stages(stages)}.items()
+    }
     found |= {name: version for name, version in run.get("versions", {}).items() if version}
     found["git_revision"] = run.get("git_revision")
     rows = [

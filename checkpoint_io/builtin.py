@@ -31,7 +31,8 @@ def _find_small() -> Path:
     from filelock import FileLock
     from huggingface_hub import cached_assets_path
 
-    contents = [(SMALL / file).read_bytes() for file in (ADAPTER_CONFIG, ADAPTER_WEIGHTS, "processor_config.json")]
+    files = (ADAPTER_CONFIG, ADAPTER_WEIGHTS, "processor_config.json", "run.json")
+    contents = [(SMALL / file).read_bytes() for file in files]
     name = f"small-{hashlib.sha256(b''.join(contents)).hexdigest()[:16]}"
     folder = cached_assets_path("sdiareward", "models") / name
     # Processes that start together build it once.

@@ -39,4 +39,9 @@ def test_the_pairs_that_a_model_was_trained_on_are_in_its_table(finished):
     card = finished("here/base", "here/pairs", trained_on=trained_on)
     rows = [line for line in card.text.splitlines() if line.startswith("| `")]
     assert "| `num_pairs` | 7 |" in rows and "| `synthesizers` | flite, piper |" in rows
-    assert not any("sources" in row or "licenses" in row for row in rows)
+    assert not any("sources" in row or "licenses" in row or "stages" in row for row in rows)
+    earlier = {"trained_on": {"num_pairs": 90, "synthesizers": ["espeak-ng", "flite"], "sources": ["plays"]}}
+    card = finished("here/base", "here/pairs", trained_on=trained_on, earlier_stages=[earlier])
+    rows = [line for line in card.text.splitlines() if line.startswith("| `")]
+    assert {"| `stages` | 2 |", "| `num_pairs` | 7 |", "| `synthesizers` | espeak-ng, flite, piper |"} < set(rows)
+    assert "| `sources` | plays |" in rows and not any("licenses" in row for row in rows)

@@ -1,0 +1,62 @@
+"""What a checkpoint was trained on, stage by stage."""
+
+import json
+
+import pytest
+
+from sdiareward.checkpoint_io.hub_files import ModelNotFoundError
+from sdiareward.checkpoint_io.training_record import describe_stages, list_earlier_stages, read_stages
+
+
+def stage(revision, synthesizers=("flite",), **arguments):
+    trained_on = {"num_pairs": 3, "synthesizers": list(synthesizers), "sources": ["plays"], "licenses": None}
+    return {"git_revision": revision, "arguments": arguments, "trained_on": trained_on}
+
+
+@pytest.fixture
+def save(tmp_path):
+    def save(name, **record):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "run.json").write_text(json.dumps({"history": [], **record}))
+        return tmp_path / name
+
+    return save
+
+
+def test_the_stages_of_a_checkpoint_come_oldest_first(save, tmp_path):
+    first, second, third = stage("a", train="full"), stage("b", train="lora"), stage("c", seed=3)
+    assert read_stages(save("model", **first)) == [first]
+    assert read_stages(save("model", **third, earlier_stages=[first, second])) == [first, second, third]
+    assert read_stages(tmp_path) == []
+
+
+def test_the_record_of_adapters_lies_beside_their_folder(save):
+    run = save("run", **stage("a"))
+    adapters = run / "adapter"
+    adapters.mkdir()
+    assert read_stages(adapters) == []
+    (adapters / "adapter_config.json").write_text("{}")
+    assert read_stages(adapters) == [stage("a")]
+    (adapters / "run.json").write_text(json.dumps(stage("b")))
+    assert read_stages(adapters) == [stage("b")]
+
+
+def test_a_stage_that_base_and_adapters_share_is_listed_once(save):
+    base = save("base", **stage("a"))
+    adapters = save("adapters", **stage("b"), earlier_stages=[stage("a")])
+    assert list_earlier_stages([base, adapters, None]) == [stage("a"), stage("b")]
+
+
+def test_a_model_that_cannot_be_had_and_a_record_that_is_none_are_reported(save):
+    with pytest.raises(ModelNotFoundError, match="ORG/absent"):
+        read_stages("ORG/absent")
+    for earlier in ({}, ["a"]):
+        with pytest.raises(ValueError, match=r"run\.json: its earlier_stages is no list of objects"):
+            read_stages(save("model", earlier_stages=earlier))
+
+
+def test_what_all_stages_heard_is_known_if_each_of_them_tells():
+    both = [stage("a", ["flite", "piper"]), stage("b", ["flite", "espeak-ng"])]
+    known = {"synthesizers": ["espeak-ng", "flite", "piper"], "sources": ["plays"], "licenses": None}
+    assert describe_stages(both) == known
+    assert set(describe_stages([]).values()) == set(describe_stages([*both, {"arguments": {}}]).values()) == {None}
