@@ -58,8 +58,8 @@ def _find_record(folder: Path) -> Path | None:
 def list_earlier_stages(names_or_paths: Iterable[str | Path | None]) -> list[dict[str, Any]]:
     """Return the stages of everything that a training begins from, each once; see `read_stages`."""
     found: list[dict[str, Any]] = []
-    for name in filter(None, names_or_paths):
-        found += [stage for stage in read_stages(name) if stage not in found]
+    for name in names_or_paths:
+        found += [stage for stage in (read_stages(name) if name else ()) if stage not in found]
     return found
 
 
@@ -73,10 +73,9 @@ def describe_stages(stages: Sequence[Mapping[str, Any]]) -> dict[str, list[str] 
         `dict`: None under a name where there is no stage, or one does not tell.
     """
     records = [stage.get(TRAINED_ON) for stage in stages]
-    columns = {
-        name: [record.get(name) if isinstance(record, Mapping) else None for record in records] for name in _ORIGINS
-    }
-    return {
-        name: sorted({value for values in lists for value in values}) if lists and None not in lists else None
-        for name, lists in columns.items()
-    }
+    found: dict[str, list[str] | None] = {}
+    for name in _ORIGINS:
+        known = [record[name] for record in records if isinstance(record, Mapping) and record.get(name) is not None]
+        is_whole = bool(stages) and len(known) == len(stages)
+        found[name] = sorted({value for values in known for value in values}) if is_whole else None
+    return found
