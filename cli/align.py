@@ -71,8 +71,11 @@ def align(args: AlignArguments, training: TrainingArguments) -> Path:
 
     from sdiareward.checkpoint_io.saving import save_checkpoint
     from sdiareward.checkpoint_io.small import save_projection
+    from sdiareward.checkpoint_io.training_record import EARLIER, RECORD, list_earlier_stages
     from sdiareward.common.files import write_file
     from sdiareward.common.provenance import write_provenance
+    from sdiareward.pairs.labels import TRAINED_ON, describe_trained_on
+    from sdiareward.pairs.loading import load_pairs
     from sdiareward.training.alignment import AlignmentTrainer, measure_alignment
     from sdiareward.training.ending import describe_interruption
     from sdiareward.training.resuming import choose_checkpoint
@@ -80,8 +83,13 @@ def align(args: AlignArguments, training: TrainingArguments) -> Path:
     from sdiareward.training.setup import load_model
 
     checkpoint = choose_checkpoint(training, resume=args.resume, has_adapters=False)
+    base_model = resolve_base_model(args.model, training)
+    record = {
+        TRAINED_ON: describe_trained_on(load_pairs(args.dataset, "train", name=args.dataset_config)),
+        EARLIER: list_earlier_stages([base_model]),
+    }
     set_seed(training.seed)
-    model, processor, clips = _load(args, training)
+    model, processor, clips = _load(args, training, base_model)
     before = measure_alignment(model, clips["measured"])
     trainer = AlignmentTrainer(model, training, train_dataset=clips["train"], eval_dataset=clips["validation"])
     try:
@@ -90,29 +98,27 @@ def align(args: AlignArguments, training: TrainingArguments) -> Path:
         raise KeyboardInterrupt(describe_interruption(trainer)) from None
     after = measure_alignment(model.eval(), clips["measured"])
     output = Path(str(training.output_dir))
-    whole, _ = load_model(resolve_base_model(args.model, training), torch.float32)
+    whole, _ = load_model(base_model, torch.float32)
     whole.model.audio_tower.proj.load_state_dict(model.model.audio_tower.proj.state_dict())
     save_checkpoint(whole, processor, output, compact=True)
     save_projection(whole, output)
     result = {"split": args.measure_split, "num_training_clips": len(clips["train"]), "before": before, "after": after}
     write_file(output / "alignment.json", json.dumps(result, indent=2) + "\n")
-    write_provenance(
-        output / "run.json", arguments=args, training=training.to_dict(), history=trainer.state.log_history
-    )
+    history = trainer.state.log_history
+    write_provenance(output / RECORD, arguments=args, training=training.to_dict(), **record, history=history)
     print(_describe(result, output))
     return output
 
 
-def _load(args: AlignArguments, training: TrainingArguments) -> tuple[Any, Any, dict[str, Any]]:
+def _load(args: AlignArguments, training: TrainingArguments, base_model: str) -> tuple[Any, Any, dict[str, Any]]:
     """Return the model, its processor, and the clips to train, to validate and to measure on."""
     import torch
 
     from sdiareward.pairs.loading import load_pairs
     from sdiareward.training.alignment import read_clips
-    from sdiareward.training.run_folder import resolve_base_model
     from sdiareward.training.setup import load_model
 
-    model, processor = load_model(resolve_base_model(args.model, training), torch.float32)
+    model, processor = load_model(base_model, torch.float32)
     model.to(training.device).eval()
     folder = Path(str(training.output_dir)) / "clips"
     clips = {}

@@ -29,4 +29,7 @@ def test_align_trains_the_projection_and_reports_what_it_learned(tone_pairs, tin
     # The backbone is stored in float16.
     changed = {name for name in before if not torch.equal(before[name].half(), after[name].half())}
     assert changed == {"model.audio_tower.proj.weight", "model.audio_tower.proj.bias"}
-    assert (output / "projection.safetensors").is_file() and (output / "run.json").is_file()
+    assert (output / "projection.safetensors").is_file()
+    # A training that begins from it counts these among the pairs that it heard.
+    record = json.loads((output / "run.json").read_text(encoding="utf-8"))
+    assert record["trained_on"]["num_pairs"] == len(rows) and record["earlier_stages"] == []
