@@ -53,8 +53,7 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
 
     from sdiareward.cards.model_card import write_model_card
     from sdiareward.checkpoint_io.adapters import average_adapters
-    from sdiareward.checkpoint_io.training_record import list_earlier_stages
-    from sdiareward.pairs.labels import describe_trained_on
+    from sdiareward.checkpoint_io.training_record import describe_heard
     from sdiareward.training.ending import describe_interruption, report_end
     from sdiareward.training.options import require_libraries, require_supported
     from sdiareward.training.prompts import record_prompts
@@ -84,9 +83,8 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
         callbacks=[EarlyStoppingCallback(patience)] if patience else None,
     )
     record_training_pairs(setup.splits, training, checkpoint)
-    trained_on = describe_trained_on(splits["train"])
     # A record that cannot be read ends the run here, not after the last step.
-    earlier_stages = list_earlier_stages([base_model, args.adapter_name_or_path, args.average_with])
+    heard = describe_heard(splits["train"], [base_model, args.adapter_name_or_path, args.average_with])
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     except KeyboardInterrupt:
@@ -94,7 +92,7 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
     if args.average_with is not None:
         average_adapters(trainer.accelerator.unwrap_model(trainer.model), args.average_with)
     end = report_end(trainer, args, setup.skipped)
-    save_final_model(trainer, setup, args, base_model, training, trained_on, earlier_stages)
+    save_final_model(trainer, setup, args, base_model, training, heard)
     if trainer.is_world_process_zero():
         write_model_card(Path(str(training.output_dir)))
         print(escape_terminal(end))

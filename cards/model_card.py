@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from sdiareward.audit.verdicts import read_audit
 from sdiareward.checkpoint_io.files import ADAPTER_WEIGHTS, list_weight_files, read_json
-from sdiareward.checkpoint_io.training_record import EARLIER, describe_stages
+from sdiareward.checkpoint_io.training_record import describe_stages, list_stages
 from sdiareward.common.escaping import escape_code, escape_markdown
 from sdiareward.common.files import write_file
 from sdiareward.common.markdown import render_markdown_table
@@ -253,7 +253,7 @@ def _render_training(run: Mapping[str, Any] | None) -> str:
         return "There is no record of the training with this checkpoint."
     found = {name: run.get("arguments", {}).get(name) for name in _ARGUMENTS}
     found |= {name: run.get("training", {}).get(name) for name in _TRAINING}
-    stages = [*run.get(EARLIER, []), run]
+    stages = list_stages(run)
     found |= {"stages": len(stages) if len(stages) > 1 else None}
     found |= {
         name: _join_words(value) for name, value in {**run.get(TRAINED_ON, {}), **describe_stages(stages)}.items()

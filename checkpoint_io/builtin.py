@@ -7,8 +7,6 @@ from pathlib import Path
 
 from sdiareward.common.package_files import NANO, SMALL
 
-from .files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-
 
 def find_checkpoint(name: str | Path) -> str:
     """Return the folder of the package's checkpoint for `"nano"` or `"small"`; any other name, and any path, as it is.
@@ -31,8 +29,7 @@ def _find_small() -> Path:
     from filelock import FileLock
     from huggingface_hub import cached_assets_path
 
-    files = (ADAPTER_CONFIG, ADAPTER_WEIGHTS, "processor_config.json", "run.json")
-    contents = [(SMALL / file).read_bytes() for file in files]
+    contents = [path.read_bytes() for path in sorted(SMALL.iterdir()) if path.is_file()]
     name = f"small-{hashlib.sha256(b''.join(contents)).hexdigest()[:16]}"
     folder = cached_assets_path("sdiareward", "models") / name
     # Processes that start together build it once.

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.files import read_json_object
-from sdiareward.pairs.labels import TRAINED_ON
+from sdiareward.pairs.labels import TRAINED_ON, describe_trained_on
 
 from .builtin import find_checkpoint
 from .files import ADAPTER_CONFIG
 from .hub_files import fetch_snapshot
 
+
+if TYPE_CHECKING:
+    import datasets
 
 RECORD = "run.json"
 # Key of the record: the stages before the last, the oldest first.
@@ -39,28 +42,49 @@ def read_stages(name_or_path: str | Path) -> list[dict[str, Any]]:
     """
     found = find_checkpoint(name_or_path)
     folder = Path(found) if Path(found).is_dir() else fetch_snapshot(found, [RECORD])
-    path = _find_record(folder)
+    # A training leaves its adapters in a folder of its own.
+    path = find_record(folder, beside=(folder / ADAPTER_CONFIG).is_file())
     if path is None:
         return []
-    last = read_json_object(path, "train again")
-    earlier = last.get(EARLIER, [])
-    if not isinstance(earlier, list) or not all(isinstance(stage, dict) for stage in earlier):
-        raise ValueError(f"{path}: its {EARLIER} is no list of objects; train again.")
-    return [{name: stage[name] for name in _KEPT if name in stage} for stage in [*earlier, last]]
+    stages = list_stages(read_json_object(path, "train again"), str(path))
+    return [{name: stage[name] for name in _KEPT if name in stage} for stage in stages]
 
 
-def _find_record(folder: Path) -> Path | None:
-    # A training leaves its adapters in a folder of its own.
-    places = [folder, folder.resolve().parent] if (folder / ADAPTER_CONFIG).is_file() else [folder]
+def find_record(folder: Path, *, beside: bool) -> Path | None:
+    """Return the `run.json` in a folder, else, if asked for, the one in the folder that it lies in."""
+    places = (folder, folder.resolve().parent) if beside else (folder,)
     return next((place / RECORD for place in places if (place / RECORD).is_file()), None)
 
 
-def list_earlier_stages(names_or_paths: Iterable[str | Path | None]) -> list[dict[str, Any]]:
-    """Return the stages of everything that a training begins from, each once; see `read_stages`."""
-    found: list[dict[str, Any]] = []
-    for name in names_or_paths:
-        found += [stage for stage in (read_stages(name) if name else ()) if stage not in found]
-    return found
+def list_stages(run: Mapping[str, Any], name: str = RECORD) -> list[Mapping[str, Any]]:
+    """Return the stages of a record, the last of which is the run itself.
+
+    Raises:
+        ValueError: The earlier ones are no objects; the message begins with `name`.
+    """
+    earlier = run.get(EARLIER, [])
+    if not isinstance(earlier, list) or not all(isinstance(stage, Mapping) for stage in earlier):
+        raise ValueError(f"{name}: its {EARLIER} is no list of objects; train again.")
+    return [*earlier, run]
+
+
+def describe_heard(pairs: datasets.Dataset, begins_from: Iterable[str | Path | None]) -> dict[str, Any]:
+    """Return what the `run.json` of a training holds of the pairs that it and the stages before it heard.
+
+    Args:
+        pairs (`datasets.Dataset`): The training pairs, as `loading.load_pairs` gives them.
+        begins_from (`Iterable[str | Path | None]`): Models and adapters, as in `read_stages`.
+
+    Returns:
+        `dict`: `trained_on` from `labels.describe_trained_on`, and `earlier_stages`, each once.
+
+    Raises:
+        ModelNotFoundError, ValueError: See `read_stages`.
+    """
+    earlier: list[dict[str, Any]] = []
+    for name in begins_from:
+        earlier += [stage for stage in (read_stages(name) if name else ()) if stage not in earlier]
+    return {TRAINED_ON: describe_trained_on(pairs), EARLIER: earlier}
 
 
 def describe_stages(stages: Sequence[Mapping[str, Any]]) -> dict[str, list[str] | None]:

@@ -71,10 +71,9 @@ def align(args: AlignArguments, training: TrainingArguments) -> Path:
 
     from sdiareward.checkpoint_io.saving import save_checkpoint
     from sdiareward.checkpoint_io.small import save_projection
-    from sdiareward.checkpoint_io.training_record import EARLIER, RECORD, list_earlier_stages
+    from sdiareward.checkpoint_io.training_record import RECORD, describe_heard
     from sdiareward.common.files import write_file
     from sdiareward.common.provenance import write_provenance
-    from sdiareward.pairs.labels import TRAINED_ON, describe_trained_on
     from sdiareward.pairs.loading import load_pairs
     from sdiareward.training.alignment import AlignmentTrainer, measure_alignment
     from sdiareward.training.ending import describe_interruption
@@ -84,10 +83,7 @@ def align(args: AlignArguments, training: TrainingArguments) -> Path:
 
     checkpoint = choose_checkpoint(training, resume=args.resume, has_adapters=False)
     base_model = resolve_base_model(args.model, training)
-    record = {
-        TRAINED_ON: describe_trained_on(load_pairs(args.dataset, "train", name=args.dataset_config)),
-        EARLIER: list_earlier_stages([base_model]),
-    }
+    heard = describe_heard(load_pairs(args.dataset, "train", name=args.dataset_config), [base_model])
     set_seed(training.seed)
     model, processor, clips = _load(args, training, base_model)
     before = measure_alignment(model, clips["measured"])
@@ -105,7 +101,7 @@ def align(args: AlignArguments, training: TrainingArguments) -> Path:
     result = {"split": args.measure_split, "num_training_clips": len(clips["train"]), "before": before, "after": after}
     write_file(output / "alignment.json", json.dumps(result, indent=2) + "\n")
     history = trainer.state.log_history
-    write_provenance(output / RECORD, arguments=args, training=training.to_dict(), **record, history=history)
+    write_provenance(output / RECORD, arguments=args, training=training.to_dict(), **heard, history=history)
     print(_describe(result, output))
     return output
 

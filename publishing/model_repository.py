@@ -13,6 +13,7 @@ from typing import Any
 from sdiareward.cards.model_card import FIGURE, ModelRelease, read_about, render_model_repository_card
 from sdiareward.cards.results_metadata import RESULTS_FILE, render_eval_results
 from sdiareward.checkpoint_io.files import ADAPTER_CONFIG, REMOTE_CODE, read_json
+from sdiareward.checkpoint_io.training_record import find_record
 from sdiareward.common.package_files import PACKAGE
 
 from . import model_files
@@ -102,12 +103,10 @@ def _list_files(checkpoint: Path, kind: str, base: str | None, recorded_base: st
 
 def _read_run(checkpoint: Path) -> dict[str, Any] | None:
     """Return the record of the training; that of adapters is in the parent folder."""
-    for folder in (checkpoint, checkpoint.resolve().parent):
-        if (folder / "run.json").is_file():
-            found = read_json(folder / "run.json")
-            # An evaluation writes a file of that name too.
-            return found if "arguments" in found else None
-    return None
+    path = find_record(checkpoint, beside=True)
+    found = {} if path is None else read_json(path)
+    # An evaluation wrote a file of that name too.
+    return found if "arguments" in found else None
 
 
 def _read_results(checkpoint: Path, results: Path | None) -> tuple[dict[str, Any] | None, Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,10 @@ from sdiareward.checkpoint_io.hub_files import fetch_snapshot
 from sdiareward.checkpoint_io.nano import build_nano
 from sdiareward.checkpoint_io.saving import save_checkpoint
 from sdiareward.checkpoint_io.small import build_small
-from sdiareward.checkpoint_io.training_record import EARLIER, RECORD
+from sdiareward.checkpoint_io.training_record import RECORD
 from sdiareward.common.files import write_file
 from sdiareward.common.provenance import write_provenance
 from sdiareward.common.user_errors import UserError
-from sdiareward.pairs.labels import TRAINED_ON
 
 from .arguments import TrainArguments
 from .precompute import READ_AHEAD
@@ -90,8 +89,7 @@ def save_final_model(
     args: TrainArguments,
     base_model: str,
     training: RewardConfig,
-    trained_on: Mapping[str, Any],
-    earlier_stages: Sequence[Mapping[str, Any]],
+    heard: Mapping[str, Any],
 ) -> None:
     """Write the complete model with its processor, the run's arguments and history, and the skipped pairs.
 
@@ -101,8 +99,7 @@ def save_final_model(
         args ([`TrainArguments`]): Of the run.
         base_model (`str`): From `resolve_base_model`.
         training (`trl.RewardConfig`): Of the run.
-        trained_on (`Mapping`): From `labels.describe_trained_on`.
-        earlier_stages (`Sequence[Mapping]`): Of what it begins from, from `training_record.list_earlier_stages`.
+        heard (`Mapping`): From `training_record.describe_heard`.
     """
     output = Path(str(training.output_dir))
     folder = output / (_ADAPTER if args.train == "lora" else _TRAINED)
@@ -121,7 +118,7 @@ def save_final_model(
         arguments=args,
         training=training.to_dict(),
         num_skipped_pairs=len(setup.skipped),
-        **{TRAINED_ON: dict(trained_on), EARLIER: earlier_stages},
+        **heard,
         history=trainer.state.log_history,
     )
     for name in (READ_AHEAD, _TRAINED):

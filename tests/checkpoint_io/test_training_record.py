@@ -2,10 +2,11 @@
 
 import json
 
+import datasets
 import pytest
 
 from sdiareward.checkpoint_io.hub_files import ModelNotFoundError
-from sdiareward.checkpoint_io.training_record import describe_stages, list_earlier_stages, read_stages
+from sdiareward.checkpoint_io.training_record import describe_heard, describe_stages, read_stages
 
 
 def stage(revision, synthesizers=("flite",), **arguments):
@@ -44,7 +45,10 @@ def test_the_record_of_adapters_lies_beside_their_folder(save):
 def test_a_stage_that_base_and_adapters_share_is_listed_once(save):
     base = save("base", **stage("a"))
     adapters = save("adapters", **stage("b"), earlier_stages=[stage("a")])
-    assert list_earlier_stages([base, adapters, None]) == [stage("a"), stage("b")]
+    pairs = datasets.Dataset.from_dict({"pair_id": ["p"], "source": ["plays"]})
+    heard = describe_heard(pairs, [base, adapters, None])
+    assert heard["earlier_stages"] == [stage("a"), stage("b")]
+    assert heard["trained_on"] == {"num_pairs": 1, "synthesizers": None, "sources": ["plays"], "licenses": None}
 
 
 def test_a_model_that_cannot_be_had_and_a_record_that_is_none_are_reported(save):
