@@ -8,6 +8,8 @@ Notable choices:
 - A completion that cannot be scored never ends a training run: its reward is None, which TRL skips, or a floor.
 - A text with control tokens of the reward model (`<|im_end|>`, `<|audio_bos|>`) is such a completion. The tokens are
   not removed: a policy could then write them without a penalty, and would be rewarded for a text that it did not say.
+- A recording in which nothing is heard is such a completion as well: a reward model that finds a synthesizer worse
+  than a person may find silence better than either.
 - The prompt's system turn tells the policy how to answer. In a scored dialogue it would replace the reward model's
   instruction, so it is dropped.
 """
@@ -191,6 +193,8 @@ class _Rewarder:
         for rollout in rollouts:
             if rollout.error is None and self.options.require_audio and not rollout.has_audio:
                 rollout.error = "the completion has no audio; set require_audio=False to score the text alone."
+            elif rollout.error is None:
+                rollout.require_sound(self.scorer.processor)
         good = [rollout for rollout in rollouts if rollout.error is None]
         dialogues = [rollout.messages for rollout in good]
         return Request(self.scorer, self.options.criterion, dialogues, [rollout.group for rollout in good])
@@ -271,7 +275,8 @@ class AsyncRewardFunction(_Rewarder):
         rollouts, silent = self._read(prompts, completions, columns)
         if silent:
             await asyncio.to_thread(voice_completions, silent, self._make_blocking_speak())
-        results = await get_queue(self.scorer.model).score_async(self._make_request(rollouts))
+        request = await asyncio.to_thread(self._make_request, rollouts)
+        results = await get_queue(self.scorer.model).score_async(request)
         return self._settle(rollouts, results, columns.get("log_metric"))
 
     def _make_blocking_speak(self) -> Any:

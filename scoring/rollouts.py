@@ -18,6 +18,7 @@ import numpy as np
 
 from sdiareward.messages_sdiareward import MAX_TURNS, validate_messages
 from sdiareward.pairs.messages import turns_to_messages
+from sdiareward.perturbations.levels import is_silent
 
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,30 @@ class Rollout:
         """A hash of everything before the completion: the completions of one prompt have the same."""
         text = json.dumps(self.messages[:-1], sort_keys=True, default=_digest)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def require_sound(self, processor: Any) -> None:
+        """Read the completion's audio as the model hears it; its error tells where that is silent.
+
+        Args:
+            processor (`SDiaRewardProcessor`): The processor of the reward model. A recording that it cannot read is
+                left to it: it says why when the dialogue is scored.
+        """
+        content = self.messages[-1]["content"]
+        try:
+            clips = [
+                processor.load_clip(item["audio"], "the completion")
+                for item in content
+                if item.get("audio") is not None
+            ]
+        except (OSError, TypeError, ValueError):
+            return
+        if clips and all(is_silent(clip) for clip in clips):
+            self.error = "the completion is silent: no sample that is heard reaches -70 dB of full scale."
+            return
+        heard = iter(clips)
+        self.messages[-1]["content"] = [
+            item if item.get("audio") is None else {**item, "audio": next(heard)} for item in content
+        ]
 
     def add_audio(self, audio: Any) -> None:
         """Add audio to the completion, after its text as in training."""

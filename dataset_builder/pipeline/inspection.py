@@ -11,10 +11,9 @@ import numpy as np
 from sdiareward.audio_sdiareward import AudioError
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Part
+from sdiareward.perturbations.levels import is_silent
 
 
-# Digital silence and the dither of a 16-bit file lie below this.
-_SILENCE_PEAK = 10 ** (-70 / 20)
 _CLIPPING_LEVEL = 0.999
 _CLIPPING_RUN_SAMPLES = 4
 _CLIPPED_SHARE = 0.001
@@ -37,8 +36,8 @@ def require_sound(array: np.ndarray, label: str) -> np.ndarray:
     Raises:
         SilentAudioError: No sample reaches -70 dB of full scale.
     """
-    peak = float(np.abs(array).max(initial=0.0))
-    if peak < _SILENCE_PEAK:
+    if is_silent(array):
+        peak = float(np.abs(array).max(initial=0.0))
         raise SilentAudioError(
             f"{label}: is silent (loudest sample {peak:.1e} of full scale); record or fetch it again."
         )

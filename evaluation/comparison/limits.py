@@ -37,6 +37,7 @@ def list_limits(model: str, scored: ScoredDialogues, pairs: Sequence[PairOfSyste
     found = [_NANO] if Path(model).resolve() == NANO.resolve() else []
     found += _describe_sample(scored, pairs)
     found += _describe_cuts(scored, max_turn_s)
+    found += _describe_silence(scored)
     found += _describe_user_turns(scored)
     found += [
         line for pair in pairs if pair.criterion == pairs[0].criterion for line in _describe_differences(scored, pair)
@@ -70,6 +71,16 @@ def _describe_cuts(scored: ScoredDialogues, max_turn_s: float) -> Iterator[str]:
             yield (
                 f"{system}: {num_cut} of {turns} turns are cut. This model hears their first {max_turn_s:g} s; "
                 f"{cut_s:.0f} of {audio_s:.0f} s are not heard."
+            )
+
+
+def _describe_silence(scored: ScoredDialogues) -> Iterator[str]:
+    for column, system in enumerate(scored.systems):
+        mine = [name for name, row in zip(scored.names, scored.measures, strict=True) if row[column].num_silent]
+        if mine:
+            yield (
+                f"{system}: nothing is heard in an answer of {len(mine)} of {len(scored.names)} dialogues, {mine[0]} "
+                "for one; a reward says little about silence, so record them anew or leave them out."
             )
 
 

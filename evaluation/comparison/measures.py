@@ -14,7 +14,7 @@ from sdiareward.audio_sdiareward import SAMPLING_RATE, audio_duration_s, read_au
 from sdiareward.common.files import hash_json
 from sdiareward.messages_sdiareward import ROLES, DialogueError
 from sdiareward.pairs.content import hash_items
-from sdiareward.perturbations.levels import measure_level
+from sdiareward.perturbations.levels import is_silent, measure_level
 
 
 # A level below this is silence.
@@ -30,6 +30,7 @@ class DialogueMeasures:
 
     Args:
         num_turns, num_cut (`int`): Its recordings, and those of which the model hears the beginning only.
+        num_silent (`int`): Recordings of the assistant in which the model hears nothing.
         audio_s, cut_s (`float`): Seconds of all recordings, and those that the model does not hear.
         answer_s (`float`): Seconds of the assistant's turns, whole.
         heard_answer_s (`float`): Seconds of the assistant's turns that the model hears.
@@ -39,6 +40,7 @@ class DialogueMeasures:
 
     num_turns: int
     num_cut: int
+    num_silent: int
     audio_s: float
     cut_s: float
     answer_s: float
@@ -78,6 +80,7 @@ def measure_dialogue(messages: Sequence[dict[str, Any]], max_turn_s: float) -> D
     return DialogueMeasures(
         num_turns=len(durations_s),
         num_cut=sum(seconds > 0 for seconds in cut_s),
+        num_silent=sum(is_silent(answer) for answer in answers),
         audio_s=sum(durations_s),
         cut_s=sum(cut_s),
         answer_s=answer_s,

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import datasets
@@ -250,10 +251,14 @@ def test_the_accuracy_of_the_checkpoint_and_that_nano_is_a_demonstration_are_sai
     assert f"right on {100 * results['modality_micro']:.2f}%" in line and "colloquialness" not in line
     [line] = describe_accuracy(str(NANO), ["joint"])
     assert "135 colloquialness pairs" in line and line.endswith("It was not measured under joint.")
-    equal = DialogueMeasures(2, 0, 1.0, 0.0, 0.5, 0.5, -20.0, "")
+    equal = DialogueMeasures(2, 0, 0, 1.0, 0.0, 0.5, 0.5, -20.0, "")
     scored = ScoredDialogues(["a", "b"], ["x"] * 12, list("abcdefghijkl"), {}, [[equal, equal]] * 12)
     assert list_limits(str(NANO), scored, [], 6.0)[0].startswith("nano is a demonstration")
     assert not any("nano" in line for line in list_limits("elsewhere", scored, [], 6.0))
+    assert not any("nothing is heard" in line for line in list_limits("elsewhere", scored, [], 6.0))
+    scored.measures[2:4] = [[equal, replace(equal, num_silent=1)]] * 2
+    [line] = [line for line in list_limits("elsewhere", scored, [], 6.0) if "nothing is heard" in line]
+    assert line.startswith("b: nothing is heard in an answer of 2 of 12 dialogues, x for one; ")
 
 
 def test_a_call_without_a_folder_leaves_nothing(systems, tiny_checkpoint, two, tmp_path):

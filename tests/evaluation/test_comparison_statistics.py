@@ -168,8 +168,11 @@ def test_length_level_and_cuts_are_measured_of_what_the_model_hears(make_tone):
     ]
     found = measure_dialogue(messages, 1.0)
     assert (found.num_turns, found.num_cut, found.audio_s, found.cut_s) == (2, 1, 2.5, 0.5)
-    assert (found.answer_s, found.heard_answer_s) == (1.5, 1.0)
+    assert (found.answer_s, found.heard_answer_s, found.num_silent) == (1.5, 1.0, 0)
     assert found.level_dbfs == pytest.approx(20 * np.log10(0.5), abs=1e-6)
+    late = {"array": np.concatenate([np.zeros(16_000), half]), "sampling_rate": 16_000}
+    silent = [messages[0], {"role": "assistant", "content": [{"type": "audio", "audio": late}]}]
+    assert measure_dialogue(silent, 1.0).num_silent == 1
     assert found.user_hash == measure_dialogue([messages[0], messages[0] | {"role": "assistant"}], 1.0).user_hash
     assert found.user_hash != measure_dialogue([messages[1] | {"role": "user"}, messages[1]], 1.0).user_hash
 
