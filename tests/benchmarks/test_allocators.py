@@ -32,8 +32,9 @@ def test_training_is_measured_in_a_process_of_its_own(tiny_checkpoint, tone_pair
     assert len(found["tokens_per_second"]) == 3
     assert found["after_the_first_part"] > 0
     assert found["peak_memory_mib"] > 100
+    # Refused among the arguments, before anything is loaded.
     with pytest.raises(RuntimeError, match="exits [1-9]"):
-        allocators.train(tmp_path / "missing.parquet", tmp_path / "other", settings, {})
+        allocators.train(tmp_path / "pairs.parquet", tmp_path / "other", settings | {"pairs_a_step": "some"}, {})
 
 
 @pytest.mark.slow
