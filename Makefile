@@ -9,7 +9,7 @@ RUN := runs/demo
 install: $(VENV)/.installed
 
 # Strict mode links every file: a plain editable install would lose against a data set folder named `sdiareward`.
-$(VENV)/.installed: pyproject.toml constraints.txt $(shell find . -name '*.py' -not -path './.venv*' -not -path './build/*') $(wildcard checkpoints/nano/* examples/*)
+$(VENV)/.installed: pyproject.toml constraints.txt $(shell find . -name '*.py' -not -path './.venv*' -not -path './build/*') $(wildcard checkpoints/nano/* examples/*.*)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch setuptools
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
