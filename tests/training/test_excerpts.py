@@ -30,9 +30,34 @@ def test_the_system_prompt_stays_at_the_head():
     assert drawn == {(0, 1, 2), (0, 3, 4)}
 
 
-def test_an_excerpt_in_which_the_sides_agree_is_refused():
-    drawn = draws(side("a", "b"), side("a", "y"))
-    assert {None if kept is None else tuple(kept) for kept in drawn} == {None, (2, 3)}
+def test_the_sides_differ_in_every_excerpt():
+    drawn = {tuple(kept) for kept in draws(side("a", "b", "c"), side("a", "b", "y"))}
+    assert drawn == {(4, 5), (2, 3, 4, 5)}
+    assert set(draws(side("a", "b"), side("a", "b"), num=20)) == {None}
+
+
+def spoken(turns, channel, uris):
+    """Return turns as a build writes them: each side has bytes of its own."""
+    return [
+        turn
+        | {"audio": {"bytes": f"{uri} {channel}".encode(), "path": f"{channel}-{number}.flac"}}
+        | {"audio_ref": [{"uri": uri, "start_s": 0.5, "end_s": 1.0, "text": turn["text"]}]}
+        for number, (turn, uri) in enumerate(zip(turns, uris, strict=True))
+    ]
+
+
+def test_one_recording_through_two_channels_is_no_difference():
+    uris = ["sample:a", "sample:b", "sample:c", "sample:d"]
+    chosen, rejected = spoken(side("a", "b"), "chosen", uris), spoken(side("a", "y"), "rejected", uris)
+    assert set(map(tuple, draws(chosen, rejected))) == {(2, 3)}
+    moved = spoken(side("a", "b"), "rejected", ["sample:a", "sample:x", "sample:c", "sample:d"])
+    assert set(map(tuple, draws(chosen, moved))) == {(0, 1)}
+
+
+@pytest.mark.parametrize("uri", ["synthetic:world", None])
+def test_sides_that_differ_in_the_sound_alone_differ_in_all_turns(uri):
+    chosen, rejected = (spoken(side("a", "b"), name, [uri] * 4) for name in ("chosen", "rejected"))
+    assert set(map(tuple, draws(chosen, rejected))) == {(0, 1), (2, 3)}
 
 
 @pytest.mark.parametrize("rejected", [side("x"), side("a", "b", "b"), side("a", "b")[::-1]])
@@ -47,8 +72,7 @@ def test_turns_in_memory_are_cut_as_rows_are():
 
     chosen = decode(side("a", "b"))
     rejected = [*chosen[:3], Turn("assistant", "b", np.ones(1, np.float32))]
-    drawn = draws(chosen, rejected)
-    assert {None if kept is None else tuple(kept) for kept in drawn} == {None, (2, 3)}
+    assert set(map(tuple, draws(chosen, rejected))) == {(2, 3)}
 
 
 @pytest.fixture
