@@ -41,19 +41,23 @@ def load_splits(
         max_eval_samples (`int`, *optional*): Pairs to validate on at most, drawn from all of them.
 
     Returns:
-        `tuple[dict, list[str]]`: Pairs by the name of their split, and what to tell of pairs that were held out.
+        `tuple[dict, list[str]]`: Pairs by the name of their split, and what to tell of pairs that were held out or
+            left out.
 
     Raises:
-        PairsError: The data lack a split, the splits share a pair, a file has too few pairs to hold any out, or two
-            data sets share a pair or lack the column `pair_id`.
+        PairsError: The data lack a split, the splits share a pair, a file has too few pairs to hold any out, two data
+            sets share a pair or lack the column `pair_id`, or what one validates on is trained on by another.
     """
     names = [dataset] if isinstance(dataset, str) else list(dataset)
     loaded = [_load_one(each, name, share, seed, audio_root) for each in names]
     splits = _join(names, [found for found, _ in loaded])
+    notices = [notice for _, notice in loaded if notice is not None]
+    if len(names) > 1 and (notice := _leave_out_trained_groups(splits)):
+        notices.append(notice)
     if max_eval_samples is not None:
         rows = draw_rows(len(splits["validation"]), max_eval_samples, seed)
         splits["validation"] = splits["validation"].select(rows)
-    return splits, [notice for _, notice in loaded if notice is not None]
+    return splits, notices
 
 
 def _load_one(
@@ -88,6 +92,26 @@ def _join(names: Sequence[str], loaded: Sequence[dict[str, datasets.Dataset]]) -
         return {split: datasets.concatenate_datasets([splits[split] for splits in loaded]) for split in SPLITS}
     except ValueError as error:
         raise PairsError(f"{' and '.join(names)}: the types of their columns differ: {error}") from error
+
+
+def _leave_out_trained_groups(splits: dict[str, datasets.Dataset]) -> str | None:
+    """Leave out of validation the groups that another data set trains on; return what to tell of it."""
+    if not all("group_id" in pairs.column_names for pairs in splits.values()):
+        return None
+    trained, groups = set(splits["train"]["group_id"]) - {None}, splits["validation"]["group_id"]
+    rows = [row for row, group in enumerate(groups) if group not in trained]
+    if not rows:
+        raise PairsError(
+            f"every group of 'validation', such as {groups[0]}, is trained on by another of the data sets; leave one "
+            "of them out, or split them by the same groups."
+        )
+    if len(rows) == len(groups):
+        return None
+    splits["validation"] = splits["validation"].select(rows)
+    return (
+        f"{len(groups) - len(rows)} of {len(groups)} pairs are left out of validation: another data set trains on "
+        "their groups"
+    )
 
 
 def _require_disjoint(dataset: str, splits: dict[str, datasets.Dataset]) -> None:

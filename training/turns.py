@@ -17,6 +17,7 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import audio_duration_s
 from sdiareward.dataset_builder.pairing.families import OTHER_TRANSCRIPT
+from sdiareward.pairs.labels import name_criterion
 from sdiareward.pairs.schema import JOINT, SIDES, make_stable_seed
 
 
@@ -79,8 +80,7 @@ def find_turns(pairs: Any, max_turn_s: float) -> list[dict[str, Any]]:
                 audio = turn.get("audio")
                 if not turn.get("text") or not audio or not _is_short(turn, max_turn_s):
                     continue
-                data = audio.get("bytes") or Path(audio["path"]).read_bytes()
-                digest = hashlib.sha256(data + turn["text"].encode()).hexdigest()
+                digest = hashlib.sha256(_read_encoded(audio) + turn["text"].encode()).hexdigest()
                 place = {"row": row, "side": side, "turn": position, "digest": digest, "text": turn["text"]}
                 found.setdefault(digest, {**place, **labels})
     return list(found.values())
@@ -100,7 +100,7 @@ def make_turn_pairs(pairs: Any, count: int, seed: int) -> Iterator[tuple[int, Tu
     """
     criteria = list(pairs["criterion"]) if "criterion" in pairs.column_names else [JOINT] * len(pairs)
     for turn, texts in [*_find_other_words(pairs), *((turn, []) for turn in _find_other_sounds(pairs))]:
-        choices = sorted({JOINT, criteria[turn["row"]]})
+        choices = sorted({JOINT, name_criterion(criteria[turn["row"]])})
         for copy in range(count):
             rng = np.random.default_rng(make_stable_seed(seed, turn["digest"], copy))
             criterion = choices[rng.integers(len(choices))]
@@ -131,6 +131,13 @@ def _find_other_sounds(pairs: Any) -> Iterator[dict[str, Any]]:
             if all(sounds) and sounds[0] != sounds[1] and all(_is_short(turn, _MAX_TURN_S) for turn in turns):
                 digest = hashlib.sha256(f"{row} {number}".encode()).hexdigest()
                 yield {"row": row, "side": "chosen", "turn": number, "digest": digest}
+
+
+def _read_encoded(audio: Mapping[str, Any] | str) -> bytes:
+    """Return the bytes of a recording, which is given with them or as the path of its file."""
+    if isinstance(audio, str):
+        return Path(audio).read_bytes()
+    return audio.get("bytes") or Path(audio["path"]).read_bytes()
 
 
 def _is_short(turn: Mapping[str, Any], max_turn_s: float) -> bool:

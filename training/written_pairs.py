@@ -18,6 +18,7 @@ from sdiareward.dataset_builder.episodes import Episode, Part, Turn
 from sdiareward.dataset_builder.pairing.families import KINDS, OTHER_TRANSCRIPT, Pool
 from sdiareward.dataset_builder.sources import read_written
 from sdiareward.messages_sdiareward import list_items, turns_to_messages
+from sdiareward.pairs.labels import name_criterion
 from sdiareward.pairs.schema import JOINT, make_stable_seed
 
 
@@ -101,19 +102,20 @@ def _join_texts(message: Mapping[str, Any]) -> str:
 def _list_dialogues(
     pairs: Sequence[Mapping[str, Any]], names: Sequence[str]
 ) -> tuple[dict[int, Episode], dict[int, list[str]]]:
-    """Return the dialogues in which every turn has words, and their criteria, by the first row that has them."""
+    """Return the dialogues with an exchange in which every turn has words, and their criteria, by their first row."""
     found: dict[tuple[tuple[str, str], ...], int] = {}
     dialogues: dict[int, Episode] = {}
     criteria: dict[int, list[str]] = {}
     for row, name in enumerate(names):
         pair = pairs[row]
         turns = tuple((message["role"], message["content"]) for message in remove_recordings(pair["chosen"]))
-        if not all(words for _, words in turns):
+        # A pair may have the answer alone, which nothing can fit.
+        if sum(role != "system" for role, _ in turns) < 2 or not all(words for _, words in turns):
             continue
         first = found.setdefault(turns, row)
         if first == row:
             dialogues[row], criteria[row] = _make_episode(name, pair, turns), [JOINT]
-        criteria[first] = sorted({*criteria[first], pair["criterion"]})
+        criteria[first] = sorted({*criteria[first], name_criterion(pair.get("criterion"))})
     return dialogues, criteria
 
 

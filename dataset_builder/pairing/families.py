@@ -261,7 +261,7 @@ def _move_answers(episode: Episode, pool: Pool, rng: np.random.Generator) -> Epi
         return None
     shift = int(rng.integers(1, len(answers)))
     moved = answers[shift:] + answers[:shift]
-    return _with_answers(episode, {2 * index + 1: answer for index, answer in enumerate(moved)})
+    return _unless_the_same(episode, {2 * index + 1: answer for index, answer in enumerate(moved)})
 
 
 def _exchange_transcripts(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
@@ -303,9 +303,16 @@ def _shuffle_words(episode: Episode, pool: Pool, rng: np.random.Generator) -> Ep
         words = turn.text.split()
         return Turn(turn.role, (Part(" ".join(words[index] for index in rng.permutation(len(words)))),))
 
-    return _with_answers(
+    return _unless_the_same(
         episode, {index: shuffle(turn) for index, turn in enumerate(episode.turns) if turn.role == "assistant"}
     )
+
+
+def _unless_the_same(episode: Episode, answers: Mapping[int, Turn]) -> Episode | None:
+    """Return the dialogue with other answers; None if they say what it says: one word, or one answer given twice."""
+    if all(episode.turns[index].text == answer.text for index, answer in answers.items()):
+        return None
+    return _with_answers(episode, answers)
 
 
 def _cut_answer(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:

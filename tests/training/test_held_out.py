@@ -48,6 +48,26 @@ def test_several_data_sets_are_joined_split_by_split(tmp_path):
     assert notices == [notice for _, found in alone for notice in found]
 
 
+def _write_groups(folder, name, train, validation):
+    for split, groups in (("train", train), ("validation", validation)):
+        ids = [f"{name}{split}{number}" for number in range(len(groups))]
+        (folder / name).mkdir(exist_ok=True)
+        _write_pairs(folder / name / f"{split}.jsonl", ids, group_id=list(groups))
+    return str(folder / name)
+
+
+def test_a_group_that_another_data_set_trains_on_is_not_validated_on(tmp_path):
+    first, second = _write_groups(tmp_path, "one", "abc", "de"), _write_groups(tmp_path, "two", "dx", "yb")
+    splits, notices = load_splits([first, second], share=0.5, seed=0)
+    assert splits["train"]["group_id"] == [*"abcdx"]
+    assert splits["validation"]["group_id"] == [*"ey"]
+    assert notices == ["2 of 4 pairs are left out of validation: another data set trains on their groups"]
+    assert load_splits(first, share=0.5, seed=0)[0]["validation"]["group_id"] == [*"de"]
+    other = _write_groups(tmp_path, "three", "dey", "b")
+    with pytest.raises(PairsError, match="every group of 'validation', such as d, is trained on by another"):
+        load_splits([first, other], share=0.5, seed=0)
+
+
 def test_a_pair_of_two_data_sets_is_refused(tmp_path):
     first, second = (_write_pairs(tmp_path / f"{name}.jsonl", name) for name in ("abcd", "xyzd"))
     with pytest.raises(PairsError, match=r"abcd.jsonl and .*xyzd.jsonl share pairs, such as d; "):

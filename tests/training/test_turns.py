@@ -5,6 +5,7 @@ from collections import Counter
 import datasets
 import pytest
 
+from sdiareward.pairs.schema import JOINT
 from sdiareward.scoring.batching import DialoguePreparer
 from sdiareward.training.arguments import TrainArguments
 from sdiareward.training.augmentation import AugmentationSettings, AugmentedPairs, augment
@@ -41,6 +42,20 @@ def test_every_distinct_turn_is_found_once(pairs):
         (row, side, turn) for row in range(4) for side in ("chosen", "rejected") for turn in (0, 1)
     }
     assert all(turn["text"] == WORDS[turn["row"]][turn["turn"]] for turn in found)
+
+
+def test_recordings_are_found_by_their_paths_as_well(pairs, tmp_path):
+    rows = pairs.to_list()
+    for number, row in enumerate(rows):
+        row["criterion"] = None
+        for side in ("chosen", "rejected"):
+            for place, turn in enumerate(row[side]):
+                path = tmp_path / f"{number}-{side}-{place}.wav"
+                path.write_bytes(turn["audio"]["bytes"])
+                turn["audio"] = str(path)
+    files = datasets.Dataset.from_list(rows)
+    assert find_turns(files, 8.0) == find_turns(pairs, 8.0)
+    assert {pair.criterion for _, pair in make_turn_pairs(files, 2, seed=0)} == {JOINT}
 
 
 def test_longer_turns_and_turns_without_words_are_left_out(pairs):

@@ -95,6 +95,17 @@ def test_a_dialogue_counts_once_and_one_without_words_not_at_all():
     assert [number for number, _ in make(["last_answer"], [*rows(), silent, again])] == [0, 1, 2]
 
 
+def test_pairs_without_a_criterion_count_as_joint_and_an_answer_alone_not_at_all():
+    pairs = rows()
+    del pairs[0]["criterion"]
+    pairs[1]["criterion"] = None
+    alone = row("p3", ["yes it is"], "gp3")
+    alone["chosen"] = alone["rejected"] = [{"role": "assistant", "text": "yes it is"}]
+    found = make(sorted(WRITTEN_KINDS), [*pairs, alone])
+    assert {number for number, _ in found} == {0, 1, 2}
+    assert {pair["criterion"] for number, pair in found if number < 2} == {JOINT}
+
+
 def test_they_follow_the_pairs_of_a_training_split():
     pairs = datasets.Dataset.from_list(rows())
     augmented = AugmentedPairs(pairs, AugmentationSettings(written_negatives=["cut_off"]))

@@ -106,6 +106,19 @@ def test_partners_are_the_nearest_in_words_that_share_no_turn(make_tone):
     }
 
 
+@pytest.mark.parametrize("kind", ["shuffled_words", "order"])
+def test_a_dialogue_that_would_stay_as_it_is_gives_no_pair(kind):
+    lines = (
+        ("bye", "Goodbye.") if kind == "shuffled_words" else ("is it", "yes", "now", "no", "and", "yes", "then", "no")
+    )
+    family = "fluency" if kind == "shuffled_words" else "context"
+    found = [
+        KINDS[family][kind](make_episode("x", *lines), Pool(EPISODES), np.random.default_rng(n)) for n in range(20)
+    ]
+    assert all(each is None or texts(each) != list(lines) for each in found)
+    assert None in found
+
+
 def test_shuffled_words_are_the_words_of_the_answer():
     changed = change("fluency", "shuffled_words")
     assert texts(changed)[::2] == texts(EPISODES[0])[::2]
