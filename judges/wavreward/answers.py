@@ -12,6 +12,8 @@ _FORMATS = {
 }
 # Possessive: the time to search an answer of blanks or digits stays linear.
 _NUMBER = r"(?<!\d)(?P<score>\d++(?:\.\d++)?)"
+# The scale that an answer repeats is no score.
+_SCALE = re.compile(r"(?:\bfrom\s++)?\(?(?<!\d)1\s*+(?:-|–|to|and)\s*+5(?!\d)\)?", re.IGNORECASE)
 # From the requested form to common deviations; the last match of the first form that matches counts.
 _SCORE_FORMS = tuple(
     re.compile(form, re.IGNORECASE)
@@ -39,7 +41,7 @@ def parse_score(text: str) -> int | None:
         >>> parse_score("Score: 4/5")
         4
     """
-    verdict = text.rpartition("</think>")[2]
+    verdict = _SCALE.sub(" ", text.rpartition("</think>")[2])
     for form in _SCORE_FORMS:
         if found := list(form.finditer(verdict)):
             number = float(found[-1]["score"])
@@ -60,7 +62,7 @@ def follows_format(text: str, reasoning: bool = True) -> bool:
     if not reasoning:
         return True
     thoughts = match["thoughts"]
-    return bool(thoughts.strip()) and "<score>" not in thoughts and "<think>" not in thoughts
+    return bool(thoughts.strip()) and not any(tag in thoughts for tag in ("<score>", "<think>", "</think>"))
 
 
 def parse_thoughts(text: str) -> str:

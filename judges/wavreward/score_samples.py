@@ -161,7 +161,7 @@ def _read_entry(entry: Mapping[str, Any], name: str, folder: Path) -> dict[str, 
         raise FileNotFoundError(f"{name}: {folder / file} does not exist; give paths from the list's folder.")
     return {
         "sample_id": file,
-        "scenario_id": str(entry["scenario_id"]) if entry.get("scenario_id") else None,
+        "scenario_id": None if entry.get("scenario_id") in (None, "") else str(entry["scenario_id"]),
         "part": None,
         "attribute": None,
         "category": None,

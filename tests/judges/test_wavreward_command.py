@@ -153,6 +153,15 @@ def test_out_of_domain_recordings_are_read_from_csv_or_json_lines(outside):
     }
 
 
+def test_a_scenario_may_have_the_number_zero(outside):
+    (outside / "scores.csv").unlink()
+    entries = [
+        {"file": f"{number}.wav", "score": 2, "scenario_id": scenario} for number, scenario in enumerate([0, "", 1])
+    ]
+    (outside / "scores.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    assert [label["scenario_id"] for label in read_out_of_domain(outside, "test").labels] == ["0", None, "1"]
+
+
 def test_out_of_domain_samples_may_be_another_data_set(data):
     assert len(read_out_of_domain(data, "test")) == 12
 

@@ -29,6 +29,10 @@ from sdiareward.judges.wavreward.rewards import accuracy_reward, exact_reward, m
         ("score 10", None),
         ("It was said in 1999 by 5 people.", None),
         ("<think>score: 5</think>", None),
+        ("Score from 1 to 5: 4", 4),
+        ("Score (1-5): 3", 3),
+        ("On a scale of 1 to 5, a rating of 2", 2),
+        ("Score: 1 to 5", None),
         ("", None),
     ],
 )
@@ -49,6 +53,7 @@ def test_scores_are_parsed_from_common_forms_of_answers(text, score):
         ("So: <think>a</think><score>5</score>", False, False),
         ("<think>a<think>b</think><score>5</score>", False, False),
         ("<think>a</think>", False, False),
+        ("<think>a</think> b </think><score>5</score>", False, False),
     ],
 )
 def test_only_the_exact_form_follows_the_format(text, with_thoughts, without):
