@@ -8,8 +8,9 @@ errors are listed.
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from python_multipart.multipart import parse_options_header
@@ -67,11 +68,17 @@ class Body:
         except ValidationError as error:
             # Without the input, which may be megabytes, and without links.
             found = error.errors(include_url=False, include_context=False, include_input=False)
-            problems = explain_form_errors(found[:_MAX_PROBLEMS])
+            problems = explain_form_errors(found[:_MAX_PROBLEMS], self._read_json())
             if len(found) > _MAX_PROBLEMS:
                 reason = f"{len(found) - _MAX_PROBLEMS} more problems are not listed; fix these first."
                 problems.append(Problem(loc=["body"], msg=reason, type="too_many"))
             raise BadRequestError(problems) from None
+
+    def _read_json(self) -> Any:
+        try:
+            return json.loads(self.text)
+        except (ValueError, RecursionError):
+            return None
 
 
 async def read_body(request: Request, limits: Limits) -> Body:

@@ -208,7 +208,7 @@ class RewardClient:
 
     def _iter_results(self, dialogues: Sequence[Any], options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield the result of each dialogue."""
-        size = self.dialogues_per_request
+        size = min(self.dialogues_per_request, self._limits["max_dialogues"]) if len(dialogues) > 1 else 1
         parts = [range(first, min(first + size, len(dialogues))) for first in range(0, len(dialogues), size)]
         if len(parts) == 1:
             yield from self._score_part(dialogues, parts[0], options)
@@ -228,9 +228,10 @@ class RewardClient:
         return [{"error": {"msg": each}} if isinstance(each, str) else next(found) for each in encoded]
 
     @cached_property
-    def _max_request_bytes(self) -> float:
-        """The largest size of the dialogues of one request."""
-        return self.health().get("limits", {}).get("max_body_bytes", float("inf")) - _SPARE_BYTES
+    def _limits(self) -> dict[str, Any]:
+        """What the server accepts in one request."""
+        given = self.health().get("limits", {})
+        return {"max_dialogues": self.dialogues_per_request, "max_body_bytes": float("inf"), **given}
 
     def _split_by_size(self, encoded: Sequence[Numbered]) -> Iterator[list[Numbered]]:
         """Yield groups of dialogues that fit into one request; a dialogue that is too large is a group of its own."""
@@ -238,7 +239,7 @@ class RewardClient:
         size = 0
         for index, each in encoded:
             added = len(json.dumps(each))
-            if group and size + added > self._max_request_bytes:
+            if group and size + added > self._limits["max_body_bytes"] - _SPARE_BYTES:
                 yield group
                 group, size = [], 0
             group.append((index, each))

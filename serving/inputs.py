@@ -96,8 +96,8 @@ def make_problem(reason: str, turn: int | None, place: Sequence[str | int], numb
     return Problem(loc=["body", *place], msg=reason, type="dialogue", dialogue=number, turn=turn)
 
 
-def explain_form_errors(errors: Sequence[Mapping[str, Any]]) -> list[Problem]:
-    """Describe the errors of `pydantic` by turn, without the values, which can be megabytes of audio."""
+def explain_form_errors(errors: Sequence[Mapping[str, Any]], body: Any) -> list[Problem]:
+    """Describe the errors of `pydantic` in a body by turn, without the values, which can be megabytes of audio."""
     problems = []
     for error in errors:
         loc = [part for part in error["loc"] if part != "body"]
@@ -105,7 +105,22 @@ def explain_form_errors(errors: Sequence[Mapping[str, Any]]) -> list[Problem]:
         dialogue = {"a": 1, "b": 2}.get(str(loc[0])) if loc and "turns" in loc else None
         if isinstance(after.get("dialogues"), int):
             dialogue = int(after["dialogues"]) + 1
-        turn = int(after["turns"]) + 1 if isinstance(after.get("turns"), int) else None
-        fields = {"msg": error["msg"], "type": error["type"], "dialogue": dialogue, "turn": turn}
+        turn = (
+            int(after["turns"]) + 1 - _count_system_turns(body, loc) if isinstance(after.get("turns"), int) else None
+        )
+        fields = {"msg": error["msg"], "type": error["type"], "dialogue": dialogue, "turn": turn or None}
         problems.append(Problem(loc=["body", *loc], **fields))
     return problems
+
+
+def _count_system_turns(body: Any, loc: Sequence[Any]) -> int:
+    """Return 1 if the dialogue that a location lies in begins with a system turn."""
+    value = body
+    try:
+        for part in loc:
+            value = value[part]
+            if part == "turns":
+                return int(value[0]["role"] == "system")
+    except (LookupError, TypeError):
+        pass
+    return 0

@@ -22,6 +22,7 @@ class Told:
     """Answer `/score` by the words of the dialogues: their length is the reward, `fail` makes the model fail."""
 
     max_body_bytes = 10_000
+    max_dialogues = 8
     reply = None
 
     def __init__(self):
@@ -31,7 +32,9 @@ class Told:
         if self.reply is not None:
             return self.reply
         if path == "/health":
-            return 200, json.dumps({"limits": {"max_body_bytes": self.max_body_bytes}})
+            return 200, json.dumps(
+                {"limits": {"max_body_bytes": self.max_body_bytes, "max_dialogues": self.max_dialogues}}
+            )
         self.sizes.append(len(body))
         if len(body) > 10_000:
             return 413, '{"detail": "Content Too Large"}'
@@ -77,6 +80,12 @@ def words(*texts):
 def test_dialogues_that_are_too_large_together_are_sent_apart(told):
     assert told.client.score(words("a" * 4000, "b" * 4001, "c" * 4002, "d")) == [4000, 4001, 4002, 1]
     assert len(told.sizes) == 2 and max(told.sizes) <= 10_000
+
+
+def test_no_more_dialogues_are_sent_together_than_the_server_accepts(told):
+    told.max_dialogues = 2
+    assert told.client.score(words(*"abcde")) == [1] * 5
+    assert len(told.sizes) == 3
 
 
 def test_what_the_server_still_finds_too_large_is_sent_in_halves(told):

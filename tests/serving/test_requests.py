@@ -226,6 +226,14 @@ def test_a_malformed_turn_is_named_and_what_was_sent_is_not_repeated():
     assert secret not in problem.model_dump_json()
 
 
+def test_an_instruction_is_not_counted_in_a_malformed_dialogue_either():
+    turns = [{"role": "system", "text": "Judge."}, {"role": "user", "audio": {}}]
+    (problem,) = problems_of(json.dumps({"dialogues": [{"turns": turns}]}))
+    assert (problem.dialogue, problem.turn) == (1, 1)
+    (problem,) = problems_of(json.dumps({"dialogues": [{"turns": [{"role": "system", "audio": {"base64": "AA"}}]}]}))
+    assert (problem.dialogue, problem.turn) == (1, None)
+
+
 def test_a_recording_is_given_in_one_way_only():
     (problem,) = problems_of('{"dialogues": [{"turns": [{"role": "user", "audio": {"base64": "AA", "file": "a"}}]}]}')
     assert "found base64, file; give either base64 or file" in problem.msg
