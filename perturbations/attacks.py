@@ -185,7 +185,8 @@ def _amplify_answer(pair: AuditPair, context: AttackContext) -> list[Turn] | Non
 
 
 def _repeat_turns(pair: AuditPair, context: AttackContext) -> list[Turn] | None:
-    times = min(3, (MAX_TURNS - len(pair.chosen)) // 2)
+    # An answer alone is no exchange.
+    times = min(3, (MAX_TURNS - len(pair.chosen)) // 2) if len(pair.chosen) > 1 else 0
     return [*pair.chosen, *pair.chosen[-2:] * times] if times else None
 
 

@@ -62,7 +62,7 @@ def _make_scrubber(counts: Counter[str]) -> Any:
 
 def _make_public_turn(turn: Mapping[str, Any], scrub_counted: Any) -> dict[str, Any] | None:
     parts = [{**part, "text": scrub_counted(part["text"] or "")} for part in turn.get("audio_ref") or ()]
-    text = " ".join(part["text"] for part in parts) if parts else scrub_counted(turn["text"] or "")
+    text = " ".join(part["text"] for part in parts if part["text"]) if parts else scrub_counted(turn["text"] or "")
     if len(parts) > 1 and scrub(text)[1]:
         return None
     return {**turn, "text": text, "audio_ref": parts, "fingerprints": []}

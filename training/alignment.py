@@ -290,9 +290,11 @@ def _find_other_clips(clips: datasets.Dataset) -> list[int]:
     order = sorted(range(len(sizes)), key=lambda index: (sizes[index], index))
     found = [0] * len(order)
     for place, index in enumerate(order):
-        steps = range(1, len(order))
-        near = (other for step in steps for other in (place - step, place + step) if 0 <= other < len(order))
-        found[index] = next(order[other] for other in near if groups[order[other]] != groups[index])
+        sides = (reversed(order[:place]), order[place + 1 :])
+        near = [next((other for other in side if groups[other] != groups[index]), None) for side in sides]
+        found[index] = min(
+            (other for other in near if other is not None), key=lambda other: abs(sizes[other] - sizes[index])
+        )
     return found
 
 

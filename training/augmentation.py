@@ -88,8 +88,8 @@ class AugmentationSettings:
         excerpt_share (`float`): Share of the given pairs, of their copies and of the attacks that are cut to some of
             their exchanges, 0 to 1.
         turn_pairs (`int`): Number of pairs of each turn with its own words and with those of another turn,
-            and of each turn that both sides say with another sound; all but the first of a turn are read through
-            perturbations, like a copy.
+            and of each turn that both sides say with another sound; all but the first of a turn go through
+            the `augmentations`, like a copy.
         turn_pair_share (`float`): Share of the pairs of turns that are used, above 0 and up to 1.
         pair_shares (`dict[str, float]`): Share of the given pairs that are used, 0 to 1, by the name of a
             kind (column `secondary`), else of a synthesizer, else of a family (`primary`), else of a criterion; all of

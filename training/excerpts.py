@@ -11,8 +11,8 @@ import numpy as np
 def draw_excerpt(chosen: Sequence[Any], rejected: Sequence[Any], rng: np.random.Generator) -> list[int] | None:
     """Return the numbers of the turns of some consecutive exchanges, and of the system prompt if there is one.
 
-    At least one exchange is left out, and the sides differ in one that is kept. None where the sides have one exchange,
-    differ in their roles, or are the same.
+    At least one exchange is left out, and the sides differ in one that is kept. None where the sides have one
+    exchange, differ in their roles, or are the same.
 
     What differs is told by the words and by what was recorded or spoken (`audio_ref`): of one recording the two sides
     have other bytes, since each has been through a channel of its own. Sides that differ in the sound alone differ

@@ -133,7 +133,7 @@ class _Scrubber:
 
     def join(self, texts: Sequence[str]) -> str:
         """Join the scrubbed parts of a turn; an identifier may cross the border of two parts."""
-        text = " ".join(texts)
+        text = " ".join(filter(None, texts))
         if len(texts) > 1 and (found := scrub(text, self.names, self._regions)[1]):
             raise SkipError(
                 "identifier_across_parts", f"a turn names {sorted(found)} across two parts; edit its text."

@@ -212,6 +212,8 @@ def test_the_last_exchange_is_repeated_up_to_three_times(make_pair, context):
         pair = make_pair(num_turns=num_turns)
         turns = attack("repeated_turns", pair, context)
         assert turns == [*pair.chosen, *pair.chosen[-2:] * ((expected - num_turns) // 2)]
+    alone = make_pair(chosen=[Turn("assistant", "yes", np.zeros(800, np.float32))])
+    assert attack("repeated_turns", alone, context) is None
 
 
 def test_the_last_turn_comes_from_a_distractor_of_the_same_source_if_possible(make_pair, context):

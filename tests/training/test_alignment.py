@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import TrainingArguments
 
+from sdiareward.training import alignment
 from sdiareward.training.alignment import (
     AlignmentTrainer,
     ClipCollator,
@@ -116,6 +117,12 @@ def test_what_was_learned_is_seen_in_the_own_sound_of_a_clip(clips, make_tiny_mo
     assert found["own_nats"] < found["other_nats"]
     low, high = found["interval"]
     assert 0 <= low <= found["own_is_likelier"] <= high <= 1
+
+
+def test_the_other_sound_is_the_nearest_in_length():
+    sizes, groups = (10, 100, 99, 97), ("a", "b", "c", "b")
+    given = datasets.Dataset.from_dict({"vectors": [b"0" * size for size in sizes], "group_id": list(groups)})
+    assert alignment._find_other_clips(given) == [3, 2, 1, 2]
 
 
 def test_another_sound_comes_from_another_group(clips, make_tiny_model):

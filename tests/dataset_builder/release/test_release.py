@@ -111,6 +111,12 @@ def test_nothing_in_the_folder_tells_who_spoke_or_where_it_was_built(make_data, 
     assert b"fLaC" not in content
 
 
+def test_parts_without_words_leave_no_blanks(make_data, roots, tmp_path):
+    release(make_data(("as it was", "", "yes")), tmp_path / "release", audio_roots=roots)
+    [(_, row)] = read_rows(tmp_path / "release")
+    assert row["chosen"][0]["text"] == "as it was"
+
+
 def test_a_name_in_a_reference_keeps_the_pair_out(make_data, roots, tmp_path):
     folder = make_data(names=("speaker_seven", "b", "c"))
     report = release(folder, tmp_path / "release", audio_roots=roots, names=["Speaker Seven"])
