@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from sdiareward.audio_sdiareward import audio_duration_s
 from sdiareward.messages_sdiareward import DialogueError, turns_to_messages, validate_messages
 
 from .own_forms import find_recording
-from .path_sandbox import list_audio_roots, require_inside
+from .path_sandbox import list_audio_roots, name_roots, require_inside
 from .schema import SIDES
 
 
@@ -32,6 +33,11 @@ class HeardAudio:
         self._dataset = dataset
         self._audio_root = audio_root
         self._roots = list_audio_roots(dataset, audio_root)
+
+    @property
+    def roots(self) -> list[str]:
+        """Where relative paths begin, in the order in which they are tried."""
+        return [os.path.abspath(root) for root in name_roots(self._dataset, self._audio_root)]
 
     def measure(self, messages: Sequence[Mapping[str, Any]]) -> tuple[float, int]:
         """Find the recordings; return the seconds heard and the number of recordings that are cut.

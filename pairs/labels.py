@@ -85,6 +85,9 @@ def _as_text(value: Any) -> str | None:
 def _find_subset(row: Mapping[str, Any]) -> str:
     """Return the subset that a row names or that its category or source is of; `NO_SUBSET` if none."""
     candidates = [_normalise(row.get(name)) for name in _SUBSET_COLUMNS]
+    # Pairs about the conversation name it, whatever their source.
+    if candidates[0] == NO_SUBSET:
+        return NO_SUBSET
     candidates.append(SUBSET_OF_SOURCE.get(candidates[-1], ""))
     return next((name for name in candidates if name in SUBSETS), NO_SUBSET)
 

@@ -1,7 +1,8 @@
 """Find the rows of a data set that have changed since they were scored; their records are dropped.
 
 The record of a scored row has the `content` of its dialogues, a digest for each, and the stamps of the `files` that
-they name. A row is read again only if the stamp of one of these or of a table differs.
+they name. A row is read again only if the stamp of one of these or of a table differs, or if it names files and these
+are looked for elsewhere than before.
 """
 
 from __future__ import annotations
@@ -52,10 +53,14 @@ def drop_changed(folder: Path, rows: Rows, sides: Sequence[str], criterion: str 
         ValueError: A record is malformed, or a row cannot be read.
     """
     stamps = folder / "tables.json"
-    tables = [list(stamp) for stamp in rows.tables]
+    now = {"tables": [list(stamp) for stamp in rows.tables], "roots": heard.roots}
+    before = json.loads(stamps.read_text(encoding="utf-8")) if stamps.is_file() else {}
+    if isinstance(before, list):  # Of an earlier version.
+        before = {"tables": before}
     # Rows that are in no file have no stamp.
-    is_same = bool(tables) and stamps.is_file() and json.loads(stamps.read_text(encoding="utf-8")) == tables
-    doubtful = _find_doubtful(folder, rows.num_rows, len(sides), is_same)
+    is_same = bool(rows.tables) and before.get("tables") == now["tables"]
+    is_same_place = before.get("roots") == now["roots"]
+    doubtful = _find_doubtful(folder, rows.num_rows, len(sides), is_same, is_same_place)
     changed = {
         row
         for row, content in _iter_contents(rows, sorted(doubtful), sides, criterion, heard)
@@ -65,12 +70,20 @@ def drop_changed(folder: Path, rows: Rows, sides: Sequence[str], criterion: str 
         with replace_atomically(path) as temporary, temporary.open("w", encoding="utf-8") as file:
             kept = (record for record in iter_records(path, len(sides)) if record["row"] not in changed)
             file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in kept)
-    write_file(stamps, json.dumps(tables) + "\n")
+    write_file(stamps, json.dumps(now) + "\n")
     return len(changed)
 
 
-def _find_doubtful(folder: Path, num_rows: int, num_sides: int, is_same: bool) -> dict[int, Any]:
-    """Return the `content` of the rows that have to be read again; `is_same` if no table has changed."""
+def _find_doubtful(folder: Path, num_rows: int, num_sides: int, is_same: bool, is_same_place: bool) -> dict[int, Any]:
+    """Return the `content` of the rows that have to be read again.
+
+    Args:
+        folder (`Path`): The run's folder.
+        num_rows (`int`): Rows of the data set.
+        num_sides (`int`): Its dialogues a row.
+        is_same (`bool`): Whether no table has changed.
+        is_same_place (`bool`): Whether files are looked for where they were.
+    """
     is_known = np.zeros(num_rows, dtype=np.bool_)
     doubtful = {}
     for record in (record for path in list_logs(folder) for record in iter_records(path, num_sides)):
@@ -78,7 +91,7 @@ def _find_doubtful(folder: Path, num_rows: int, num_sides: int, is_same: bool) -
         if "rewards" not in record or row >= num_rows or is_known[row]:
             continue
         is_known[row] = True
-        if not (is_same and _has_its_files(record)):
+        if not (is_same and _has_its_files(record) and (is_same_place or not record.get("files"))):
             doubtful[row] = record.get("content")
     return doubtful
 

@@ -21,6 +21,7 @@ import numpy as np
 from sdiareward.common.local_ray import open_ray
 from sdiareward.common.locks import lock_folder
 from sdiareward.common.skipped import Skipped
+from sdiareward.pairs.path_sandbox import ROOTS_VARIABLE
 from sdiareward.pairs.rows import find_dialogue_columns, read_block
 
 from .dataset import RowScorer, ScoringJob, finish, open_results
@@ -45,9 +46,12 @@ class BlockScorer:
         job ([`ScoringJob`]): What to score.
         device (`str`, *optional*): Where to compute if the job does not name a device.
         num_threads (`int`, *optional*): Threads of PyTorch on a CPU.
+        audio_roots (`str`, *optional*): What `SDIAREWARD_AUDIO_ROOT` says on the driver, as absolute paths.
     """
 
-    def __init__(self, job: ScoringJob, device: str | None, num_threads: int | None):
+    def __init__(self, job: ScoringJob, device: str | None, num_threads: int | None, audio_roots: str | None = None):
+        if audio_roots is not None:
+            os.environ[ROOTS_VARIABLE] = audio_roots
         if num_threads is not None:
             import torch
 
@@ -187,7 +191,7 @@ class RayScorer:
             BlockScorer,
             batch_size=1,
             compute=ray.data.ActorPoolStrategy(size=resources.num_actors),
-            fn_constructor_args=(_from_anywhere(self._job), device, resources.num_threads),
+            fn_constructor_args=(_from_anywhere(self._job), device, resources.num_threads, _find_audio_roots()),
             num_cpus=resources.num_cpus,
             num_gpus=resources.num_gpus,
         )
@@ -196,5 +200,12 @@ class RayScorer:
 def _from_anywhere(job: ScoringJob) -> ScoringJob:
     """Return the job with absolute paths, for actors work in another directory."""
     model, data = (os.path.abspath(name) if os.path.exists(name) else name for name in (job.model.name, job.dataset))
-    root = os.path.abspath(job.audio_root or os.curdir)
+    root = job.audio_root or (None if _find_audio_roots() else os.curdir)
+    root = root and os.path.abspath(root)
     return replace(job, model=replace(job.model, name=model), dataset=data, audio_root=root)
+
+
+def _find_audio_roots() -> str | None:
+    """Return the folders of `SDIAREWARD_AUDIO_ROOT` as absolute paths; None without any."""
+    given = filter(None, os.environ.get(ROOTS_VARIABLE, "").split(os.pathsep))
+    return os.pathsep.join(os.path.abspath(os.path.expanduser(root)) for root in given) or None

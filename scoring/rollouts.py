@@ -172,8 +172,10 @@ def _read_messages(messages: Any) -> list[dict[str, Any]]:
         raise ValueError(f"found {str(messages)[:80]!r}; give a string, or a list of messages with role and content.")
     own = turns_to_messages(messages)
     for message in own:
-        if isinstance(message["content"], str):
-            message["content"] = [{"type": "text", "text": message["content"]}]
+        if isinstance(content := message.get("content"), str):
+            message["content"] = [{"type": "text", "text": content}]
+        elif content is None:  # A call of a tool says nothing.
+            message["content"] = []
     return own
 
 

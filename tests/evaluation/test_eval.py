@@ -533,6 +533,12 @@ def test_no_label_is_required():
     assert re.fullmatch("[0-9a-f]{16}", label["pair_id"])
 
 
+def test_a_pair_of_no_subset_stays_so_whatever_its_source():
+    rows = [{"pair_id": "a", "subset": "all", "source": "dailytalk"}, {"pair_id": "b", "source": "dailytalk"}]
+    assert [each["subset"] for each in labels.describe_pairs(datasets.Dataset.from_list(rows))] == ["all", "scripted"]
+    assert [each["subset"] for each in labels.describe_origins(rows)] == ["all", "scripted"]
+
+
 def test_a_misspelt_subset_is_an_error_that_names_the_subsets():
     pairs = datasets.Dataset.from_list([{"pair_id": "a", "subset": "wlid"}])
     with pytest.raises(ValueError, match="row 0: subset is 'wlid'; give one of wild, semi_wild, .*omit the column"):

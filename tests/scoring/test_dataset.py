@@ -359,6 +359,28 @@ def test_only_the_row_that_has_changed_is_scored_again(score, write_rows, make_p
     assert sorted(record["row"] for record in partial_records(tmp_path)) == list(range(6))
 
 
+def test_recordings_of_the_same_names_under_another_root_are_scored_anew(score, make_pair, tmp_path):
+    for root, first in (("one", 0), ("two", 2)):
+        (tmp_path / root).mkdir()
+        for number in range(2):
+            data = make_pair(first + number)["chosen"][0]["audio"]["bytes"]
+            (tmp_path / root / f"{number}.flac").write_bytes(data)
+    turns = [{"role": role, "text": role, "audio": f"{k}.flac"} for k, role in enumerate(("user", "assistant"))]
+    path = tmp_path / "table" / "rows.jsonl"
+    path.parent.mkdir()
+    path.write_text("".join(json.dumps({"id": row, "turns": turns}) + "\n" for row in range(2)))
+    score(path, "--audio-root", tmp_path / "one")
+    before = [row["reward"] for row in scores(tmp_path)]
+    assert "0 of them scored now" in score(path, "--audio-root", tmp_path / "one")[1]
+    assert "2 of them scored now" in score(path, "--audio-root", tmp_path / "two")[1]
+    assert all(row["reward"] != reward for row, reward in zip(scores(tmp_path), before, strict=True))
+    # The folder of an earlier version knows the tables alone.
+    stamps = tmp_path / "out" / "tables.json"
+    stamps.write_text(json.dumps(json.loads(stamps.read_text())["tables"]))
+    assert "0 of them scored now" in score(path, "--audio-root", tmp_path / "two")[1]
+    assert json.loads(stamps.read_text())["roots"] == [str(path.parent), str(tmp_path / "two")]
+
+
 def test_recordings_mended_under_the_same_paths_are_scored_again(score, write_rows, make_pair, scorer, tmp_path):
     rows = [make_pair(number) for number in range(4)]
     named = json.loads(json.dumps(rows, default=lambda _: None))

@@ -1,4 +1,5 @@
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -15,6 +16,7 @@ import soundfile
 from support import forked
 from support.server_process import list_open_addresses
 
+from sdiareward.scoring import ray_engine
 from sdiareward.scoring.dataset import ScoringJob, score_dataset
 from sdiareward.scoring.model_spec import ModelSpec, ScoringError
 from sdiareward.scoring.ray_engine import compute_largest_share, score_on_ray
@@ -139,6 +141,21 @@ def test_actors_that_cannot_load_the_model_end_the_run_with_their_reason(job, cl
 def test_more_gpus_than_there_are_is_refused(job, cluster, tmp_path):
     with pytest.raises(ScoringError, match="2 actors with 4 GPUs each are asked for; Ray has 0 GPUs"):
         score_on_ray(job, tmp_path, num_actors=2, gpus_per_actor=4)
+
+
+def test_actors_look_for_recordings_where_the_driver_does(job, pairs, monkeypatch):
+    monkeypatch.chdir(pairs.parent)
+    given = dataclasses.replace(job, audio_root=None)
+    assert ray_engine._from_anywhere(given).audio_root == str(pairs.parent)
+    assert ray_engine._find_audio_roots() is None
+    monkeypatch.setenv("SDIAREWARD_AUDIO_ROOT", os.pathsep.join(["here", str(pairs.parent)]))
+    roots = [str(pairs.parent / "here"), str(pairs.parent)]
+    assert ray_engine._from_anywhere(given).audio_root is None
+    assert ray_engine._find_audio_roots() == os.pathsep.join(roots)
+    assert ray_engine._from_anywhere(job).audio_root == job.audio_root
+    monkeypatch.setenv("SDIAREWARD_AUDIO_ROOT", "elsewhere")
+    ray_engine.BlockScorer(given, None, None, os.pathsep.join(roots))
+    assert os.environ["SDIAREWARD_AUDIO_ROOT"] == os.pathsep.join(roots)
 
 
 @pytest.mark.parametrize(

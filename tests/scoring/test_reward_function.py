@@ -140,6 +140,18 @@ def test_a_completion_that_cannot_be_scored_has_no_reward_and_the_others_have(sc
         assert sum(reason in record.getMessage() for record in caplog.records) == 1, reason
 
 
+def test_a_message_without_content_is_an_empty_completion(scorer, speak, make_tone):
+    reward = reward_fn(scorer, speak=speak, audio_column="voice")
+    call = {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": {"name": "look"}}]}
+    spoken = [{"role": "user", "content": None}]
+    prompts, completions = [QUESTION, QUESTION, spoken], [[call], [{"role": "assistant"}], say("fine")]
+    heard = make_tone(0.3)
+    found = reward(prompts, completions, voice=[None, None, heard])
+    expected = scorer.score([[turn("user", "", heard), turn("assistant", "fine", *speak(["fine"]))]])
+    assert found == [None, None, pytest.approx(expected[0], abs=1e-5)]
+    assert reward.failures == {"the completion is empty; there is nothing to score.": 2}
+
+
 def test_silence_is_what_is_heard_of_a_completion(scorer, make_tone, tmp_path):
     reward = reward_fn(scorer)
     heard_samples = round(16_000 * scorer.processor.max_turn_s)
