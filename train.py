@@ -58,7 +58,12 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
     from sdiareward.training.options import require_libraries, require_supported
     from sdiareward.training.prompts import record_prompts
     from sdiareward.training.resuming import choose_checkpoint
-    from sdiareward.training.run_folder import record_training_pairs, resolve_base_model, save_final_model
+    from sdiareward.training.run_folder import (
+        gives_rewards,
+        record_training_pairs,
+        resolve_base_model,
+        save_final_model,
+    )
     from sdiareward.training.setup import set_up
     from sdiareward.training.trainer import SDiaRewardTrainer
 
@@ -84,7 +89,8 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
     )
     record_training_pairs(setup.splits, training, checkpoint)
     # A record that cannot be read ends the run here, not after the last step.
-    heard = describe_heard(splits["train"], [base_model, args.adapter_name_or_path, args.average_with])
+    begins_from = [base_model, args.adapter_name_or_path, args.average_with]
+    heard = describe_heard(splits["train"], begins_from, is_trained=gives_rewards(setup.model))
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     except KeyboardInterrupt:

@@ -7,7 +7,8 @@ a stopped run resumes (`tensor_files`).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -32,6 +33,8 @@ from .export import RENAMES, require_one_token_a_vector, require_vllm_pooling, w
 from .hub_files import fetch_snapshot
 from .tensor_files import DTYPES, PlannedTensor, StoredTensor, read_header, write_checkpoint
 
+
+logger = logging.getLogger(__name__)
 
 ExportFormat = Literal["official", "vllm"]
 EXPORT_FORMATS: tuple[ExportFormat, ...] = ("official", "vllm")
@@ -158,6 +161,7 @@ def open_checkpoint(source: str | Path, **fields: Any) -> Source:
         config = read_foreign_config(config_dict, stored, source, **fields)
     else:
         config = SDiaRewardConfig.from_dict(config_dict, **fields)
+        _drop_stale_calibration(config, SDiaRewardConfig.from_dict(config_dict), fields)
     shapes = _find_expected_shapes(config)
     check_keys(stored, shapes, source)
     tensors = {own: tensor for name, tensor in stored.items() if (own := to_native_key(name)) is not None}
@@ -168,6 +172,14 @@ def open_checkpoint(source: str | Path, **fields: Any) -> Source:
                 f"point values of shape {shapes[name]}: configuration and tensors are not of one checkpoint."
             )
     return Source(str(source), folder, config, tensors)
+
+
+def _drop_stale_calibration(config: SDiaRewardConfig, before: SDiaRewardConfig, fields: Iterable[str]) -> None:
+    """Remove the calibration of a model whose rewards change with its configuration."""
+    changed = [name for name in fields if getattr(config, name) != getattr(before, name)]
+    if changed and config.calibration is not None and "calibration" not in changed:
+        logger.warning("with another %s rewards are others: the calibration is left out.", ", ".join(changed))
+        config.calibration = None
 
 
 def _find(source: str | Path) -> Path:

@@ -68,12 +68,16 @@ def list_stages(run: Mapping[str, Any], name: str = RECORD) -> list[Mapping[str,
     return [*earlier, run]
 
 
-def describe_heard(pairs: datasets.Dataset, begins_from: Iterable[str | Path | None]) -> dict[str, Any]:
+def describe_heard(
+    pairs: datasets.Dataset, begins_from: Iterable[str | Path | None], *, is_trained: bool = False
+) -> dict[str, Any]:
     """Return what the `run.json` of a training holds of the pairs that it and the stages before it heard.
 
     Args:
         pairs (`datasets.Dataset`): The training pairs, as `loading.load_pairs` gives them.
         begins_from (`Iterable[str | Path | None]`): Models and adapters, as in `read_stages`.
+        is_trained (`bool`, *optional*, defaults to `False`): Whether what it begins from gives rewards; without a
+            record of that, a stage without any stands for it.
 
     Returns:
         `dict`: `trained_on` from `labels.describe_trained_on`, and `earlier_stages`, each once.
@@ -84,6 +88,8 @@ def describe_heard(pairs: datasets.Dataset, begins_from: Iterable[str | Path | N
     earlier: list[dict[str, Any]] = []
     for name in begins_from:
         earlier += [stage for stage in (read_stages(name) if name else ()) if stage not in earlier]
+    if is_trained and not earlier:
+        earlier.append({})
     return {TRAINED_ON: describe_trained_on(pairs), EARLIER: earlier}
 
 

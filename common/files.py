@@ -71,6 +71,7 @@ class JsonLines:
 
     def __init__(self, path: Path):
         self.path = path
+        self._is_whole = False
 
     def read(self) -> list[dict[str, Any]]:
         """Return the complete lines and remove an incomplete last line from the file.
@@ -85,6 +86,7 @@ class JsonLines:
         if not self.path.exists() or not self.path.stat().st_size:
             return
         self._cut_torn_line()
+        self._is_whole = True
         with self.path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 yield self._parse(line, number)
@@ -107,7 +109,10 @@ class JsonLines:
         return record
 
     def append(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Write the records and hand them to the operating system before returning."""
+        """Write the records and hand them to the operating system before returning; a torn last line is removed."""
+        if not self._is_whole and self.path.exists() and self.path.stat().st_size:
+            self._cut_torn_line()
+        self._is_whole = True
         with self.path.open("a", encoding="utf-8") as file:
             file.write("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
 

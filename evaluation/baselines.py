@@ -102,13 +102,18 @@ def score_features(
         criteria (`Sequence[str]`): Criterion of each.
 
     Raises:
-        ValueError: A criterion of the evaluated pairs has no training pairs.
+        ValueError: A criterion of the evaluated pairs has no training pairs that can be read.
     """
     _require_criteria(criteria, train_criteria)
     chosen, rejected = np.empty(len(criteria)), np.empty(len(criteria))
     num_train = {}
     for criterion in sorted(set(criteria)):
         rows = [row for row in _find_indices(train_criteria, criterion) if row not in train.failures]
+        if not rows:
+            raise ValueError(
+                f"no training pair of {criterion} can be read, {next(iter(train.failures.values()))} Mend them, or "
+                "leave the baselines out."
+            )
         targets = _find_indices(criteria, criterion)
         num_train[criterion] = len(rows)
         weigh = fit_score(train.chosen[rows], train.rejected[rows])
@@ -252,10 +257,17 @@ def _compute_text_features(pairs: datasets.Dataset) -> SideFeatures:
         n_features=_NUM_WORD_BUCKETS, ngram_range=(1, 2), token_pattern=r"(?u)\b\w+\b", norm=None, alternate_sign=False
     )
     words: dict[str, list[str]] = {side: [] for side in SIDES}
-    for row in pairs.select_columns(list(SIDES)):
-        for side in SIDES:
-            words[side].append(" ".join(_list_contents(row[side], "text")))
-    return SideFeatures(vectorizer.transform(words["chosen"]), vectorizer.transform(words["rejected"]), {})
+    failures: dict[int, str] = {}
+    for index, row in enumerate(pairs.select_columns(list(SIDES))):
+        try:
+            texts = [" ".join(_list_contents(row[side], "text")) for side in SIDES]
+        except (TypeError, ValueError) as error:
+            failures[index] = f"row {index}: its sides cannot be read ({error})."
+            logger.warning("text baseline: %s", failures[index])
+            texts = ["", ""]
+        for side, text in zip(SIDES, texts, strict=True):
+            words[side].append(text)
+    return SideFeatures(vectorizer.transform(words["chosen"]), vectorizer.transform(words["rejected"]), failures)
 
 
 def _list_contents(turns: Iterable[Mapping[str, Any]], kind: str) -> list[Any]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import TrainingArguments
 from trl import RewardConfig
 
@@ -53,6 +54,11 @@ def resolve_base_model(name: str, training: TrainingArguments) -> str:
         if not training.process_index:
             _NEW_MODELS[name](folder, seed=training.seed)
     return str(folder)
+
+
+def gives_rewards(model: torch.nn.Module) -> bool:
+    """Return whether a model was trained before: a new score head is zero."""
+    return any(bool(parameter.any()) for name, parameter in model.named_parameters() if "score" in name.split("."))
 
 
 def record_training_pairs(splits: Mapping[str, Any], training: RewardConfig, checkpoint: Path | None = None) -> None:

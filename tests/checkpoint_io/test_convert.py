@@ -167,6 +167,14 @@ def test_a_built_in_model_is_a_source_by_its_name():
     assert open_checkpoint("nano").tensors.keys() == open_checkpoint(NANO).tensors.keys()
 
 
+def test_a_calibration_is_kept_while_rewards_stay_the_same(caplog):
+    given = open_checkpoint(NANO).config.calibration
+    assert given is not None
+    assert open_checkpoint(NANO, max_turn_s=6.0).config.calibration == given
+    assert open_checkpoint(NANO, pooling_mode="last_token").config.calibration is None
+    assert "with another pooling_mode rewards are others: the calibration is left out." in caplog.text
+
+
 def test_a_source_that_does_not_exist_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="absent: no such folder"):
         convert_checkpoint(tmp_path / "absent", tmp_path / "ours")

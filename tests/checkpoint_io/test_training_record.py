@@ -51,6 +51,16 @@ def test_a_stage_that_base_and_adapters_share_is_listed_once(save):
     assert heard["trained_on"] == {"num_pairs": 1, "synthesizers": None, "sources": ["plays"], "licenses": None}
 
 
+def test_what_a_trained_model_without_a_record_heard_is_not_known(save, tmp_path):
+    pairs = datasets.Dataset.from_dict({"pair_id": ["p"], "synthesizer": ["flite"]})
+    new, unknown = (describe_heard(pairs, [tmp_path], is_trained=each) for each in (False, True))
+    assert (new["earlier_stages"], unknown["earlier_stages"]) == ([], [{}])
+    assert describe_stages([new])["synthesizers"] == ["flite"]
+    assert describe_stages(read_stages(save("run", **unknown)))["synthesizers"] is None
+    known = describe_heard(pairs, [save("model", **stage("a"))], is_trained=True)
+    assert known["earlier_stages"] == [stage("a")]
+
+
 def test_a_model_that_cannot_be_had_and_a_record_that_is_none_are_reported(save):
     with pytest.raises(ModelNotFoundError, match="ORG/absent"):
         read_stages("ORG/absent")

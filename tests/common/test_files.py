@@ -2,7 +2,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sdiareward.common.files import replace_atomically, write_file
+from sdiareward.common.files import JsonLines, replace_atomically, write_file
 
 
 def test_a_file_is_replaced_by_text_or_bytes(tmp_path):
@@ -20,6 +20,15 @@ def test_several_may_write_one_file_at_once(tmp_path):
         list(pool.map(lambda content: write_file(path, content, is_shared=True), contents * 10))
     assert path.read_text() in contents
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_kill_has_torn_is_removed_before_a_line_is_added(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": 1}\n{"a": ')
+    JsonLines(path).append([{"a": 2}])
+    assert JsonLines(path).read() == [{"a": 1}, {"a": 2}]
+    JsonLines(tmp_path / "b.jsonl").append([{"b": 1}])
+    assert JsonLines(tmp_path / "b.jsonl").read() == [{"b": 1}]
 
 
 def test_after_an_error_the_old_file_stays_and_nothing_temporary_remains(tmp_path):

@@ -164,6 +164,19 @@ def test_training_pairs_with_bad_audio_are_left_out_and_reported(noisy_rejected)
     assert result.skipped_train[0].startswith("pair-3, chosen: cannot be decoded")
 
 
+def test_a_training_pair_without_a_side_is_left_out_of_the_text_baseline():
+    pairs = [("oh well fine", "it is adequate"), ("yeah sure", "that is acceptable"), ("oh yeah", "it is correct")]
+    rows = with_texts(pairs).to_list()
+    rows[1]["chosen"] = None
+    found = score_baseline("text", Dataset.from_list(rows), ["joint"] * 3, with_texts(pairs[:1]), ["joint"])
+    assert found.num_train == {"joint": 2} and found.chosen[0] > found.rejected[0]
+    assert len(found.skipped_train) == 1 and found.skipped_train[0].startswith("row 1: its sides cannot be read (")
+    for row in rows:
+        row["chosen"] = None
+    with pytest.raises(ValueError, match="no training pair of joint can be read, row 0: its sides cannot be read"):
+        score_baseline("text", Dataset.from_list(rows), ["joint"] * 3, with_texts(pairs[:1]), ["joint"])
+
+
 def test_an_evaluated_pair_with_bad_audio_is_a_tie_and_reported(noisy_rejected):
     train, evaluated = noisy_rejected
     rows = list(evaluated)

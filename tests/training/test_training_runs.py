@@ -151,9 +151,10 @@ def test_what_is_saved_is_the_mean_with_earlier_adapters(command, tmp_path, caps
     assert train_here(command(mean, average_with=first / "adapter", **options)) == 0
     # What it begins from belongs to its record.
     records = [json.loads((run / "run.json").read_text()) for run in (first, alone)]
-    assert records[0]["earlier_stages"] == []
+    # The model gives rewards, and nothing tells what it heard.
+    assert records[0]["earlier_stages"] == [{}]
     kept = ("git_revision", "arguments", "trained_on")
-    assert records[1]["earlier_stages"] == [{name: records[0][name] for name in kept}]
+    assert records[1]["earlier_stages"] == [{}, {name: records[0][name] for name in kept}]
     # It is evaluated after the last step, and so is what was averaged.
     assert "Validation accuracy: " in capsys.readouterr().out
     start, end, found = (load_file(run / "adapter" / "adapter_model.safetensors") for run in (first, alone, mean))
