@@ -16,7 +16,14 @@ from typing import Any, NamedTuple
 
 from sdiareward.messages_sdiareward import ROLES, DialogueError, validate_form
 
-from .messages import AUDIO_SUFFIXES, read_transcript, read_turns, sort_naturally, turns_to_messages
+from .messages import (
+    RECORDING_SUFFIXES,
+    read_transcript,
+    read_turns,
+    require_readable,
+    sort_naturally,
+    turns_to_messages,
+)
 
 
 Messages = list[dict[str, Any]]
@@ -118,7 +125,7 @@ def _list(folder: Path) -> list[Path]:
 
 
 def _find_audio(folder: Path) -> list[Path]:
-    return [file for file in _list(folder) if file.suffix.lower() in AUDIO_SUFFIXES]
+    return [file for file in _list(folder) if file.suffix.lower() in RECORDING_SUFFIXES]
 
 
 def _list_json(folder: Path) -> list[Path]:
@@ -190,7 +197,7 @@ def _group_recordings(folder: Path, pattern: str | None) -> tuple[dict[str, list
     files: Iterable[Path] = folder.rglob("*") if is_deep else _list(folder)
     found: dict[str, list[_Recording]] = {}
     skipped: dict[str, str] = {}
-    for file in sorted((file for file in files if file.suffix.lower() in AUDIO_SUFFIXES), key=sort_naturally):
+    for file in sorted((file for file in files if file.suffix.lower() in RECORDING_SUFFIXES), key=sort_naturally):
         place = file.relative_to(folder)
         text = place.with_suffix("").as_posix() if pattern is None or not _has_suffix(pattern) else place.as_posix()
         match = expression.fullmatch(text)
@@ -241,7 +248,7 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def _has_suffix(pattern: str) -> bool:
-    return Path(pattern).suffix.lower() in AUDIO_SUFFIXES
+    return Path(pattern).suffix.lower() in RECORDING_SUFFIXES
 
 
 def _describe(file: Path, match: re.Match[str]) -> _Recording:
@@ -312,6 +319,9 @@ def _join(
 
 
 def _as_messages(turns: Iterable[tuple[str, Path]]) -> Messages:
+    found = list(turns)
+    for _, file in found:
+        require_readable(file)
     return turns_to_messages(
-        [{"role": role, "text": read_transcript(file), "audio": str(file)} for role, file in turns]
+        [{"role": role, "text": read_transcript(file), "audio": str(file)} for role, file in found]
     )

@@ -1,9 +1,9 @@
 """Make the messages of a dialogue from a file, a folder or a side of a pair, and check its recordings.
 
 A JSON file holds `{"turns": [...]}` or the list alone; a turn is `{"role", "audio", "text"}` (text optional) or a
-message with a `content` list. Audio paths are relative to the JSON file. A folder holds one audio file per turn,
-ordered by name with numbers as numbers, the user first; a `.txt` file of the same name is the turn's
-transcript.
+message with a `content` list. Audio paths are relative to the JSON file. A folder holds one audio file per turn:
+with `user` or `assistant` in each name, else ordered by name with numbers as numbers, the user first; a `.txt` file of
+the same name is the turn's transcript.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ from sdiareward.messages_sdiareward import ROLES, DialogueError, turns_to_messag
 from .schema import MAX_TURN_S
 
 
-AUDIO_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg")
+AUDIO_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".oga", ".opus")
+# Turns as well, though they cannot be read: without them another dialogue would be judged.
+RECORDING_SUFFIXES = (*AUDIO_SUFFIXES, ".aac", ".aif", ".aiff", ".amr", ".m4a", ".weba", ".wma")
+_ROLE = re.compile(rf"(?<![^ _.-])({'|'.join(ROLES)})(?![^ _.\d-])", re.IGNORECASE)
 GAP_S = 1.0
 # A minute of stereo at the highest usual rate; a few kilobytes of compressed silence can hold many times that.
 _MAX_DECODED_VALUES = 60 * 2 * 192_000
@@ -92,22 +95,52 @@ def _is_dir(path: Path) -> bool:
 
 def sort_naturally(path: Path) -> tuple[Any, ...]:
     """Return a key that sorts files by name with numbers as numbers: `turn2` before `turn10`."""
+    return _split_numbers(path.stem), path.name
+
+
+def _split_numbers(name: str) -> list[str | int]:
     # Words and numbers alternate, so that no word is compared with a number.
-    parts = [int(part) if index % 2 else part for index, part in enumerate(re.split(r"(\d+)", path.stem))]
-    return parts, path.name
+    return [int(part) if index % 2 else part for index, part in enumerate(re.split(r"(\d+)", name))]
 
 
 def _list_turns_of_folder(folder: Path) -> list[dict[str, Any]]:
-    found = (file for file in folder.iterdir() if file.suffix.lower() in AUDIO_SUFFIXES)
-    files = sorted(found, key=sort_naturally)
+    files = [file for file in folder.iterdir() if file.suffix.lower() in RECORDING_SUFFIXES]
     if not files:
         raise DialogueError(
             f"{folder}: holds no audio files; put one {'/'.join(AUDIO_SUFFIXES)} file per turn into it."
         )
+    for file in files:
+        require_readable(file)
     return [
-        {"role": ROLES[index % 2], "text": read_transcript(file), "audio": file.name}
-        for index, file in enumerate(files)
+        {"role": role, "text": read_transcript(file), "audio": file.name} for role, file in _order_turns(files, folder)
     ]
+
+
+def require_readable(file: Path) -> None:
+    """Raise `DialogueError` for a recording in a format that is not read."""
+    if file.suffix.lower() not in AUDIO_SUFFIXES:
+        raise DialogueError(
+            f"{file}: recordings of this format are not read; convert it to one of {', '.join(AUDIO_SUFFIXES)}."
+        )
+
+
+def _order_turns(files: Sequence[Path], folder: Path) -> list[tuple[str, Path]]:
+    """Return role and file of each turn: as the names say, else in the order of the names, the user first."""
+    told = {file: match[1].lower() for file in files if (match := _ROLE.search(file.stem))}
+    if len(told) == len(files):
+        # The user's `1_user` comes before `1_assistant`.
+        return sorted(
+            ((told[file], file) for file in files),
+            key=lambda turn: (_split_numbers(_ROLE.sub("", turn[1].stem)), ROLES.index(turn[0]), turn[1].name),
+        )
+    turns = [(ROLES[index % 2], file) for index, file in enumerate(sorted(files, key=sort_naturally))]
+    for role, file in turns:
+        if told.get(file, role) != role:
+            raise DialogueError(
+                f"{folder}: {file.name} would be the {role}'s turn by the order of the names; name the role of every "
+                "turn, or number them."
+            )
+    return turns
 
 
 def read_transcript(audio_file: Path) -> str | None:

@@ -37,6 +37,31 @@ def test_a_folder_of_folders_has_a_dialogue_in_each(make):
     }
 
 
+def test_roles_in_the_names_of_a_folder_are_those_of_its_turns(make):
+    names = ["user.wav", "assistant.wav"], ["2_user.wav", "1_assistant.wav", "1_user.wav", "2_assistant.wav"]
+    folder = make("a", *(f"x/{name}" for name in names[0]), *(f"y/{name}" for name in names[1]))
+    assert shape(read_dialogue_folder(folder)) == {
+        "x": [("user", "user.wav"), ("assistant", "assistant.wav")],
+        "y": [(name[2:-4], name) for name in ("1_user.wav", "1_assistant.wav", "2_user.wav", "2_assistant.wav")],
+    }
+
+
+def test_a_role_that_contradicts_the_order_of_the_names_is_refused(make):
+    found = read_dialogue_folder(make("a", "x/0_assistant.wav", "x/1.wav", "y/0.wav", "y/1.wav"))
+    assert list(found.dialogues) == ["y"]
+    assert "0_assistant.wav would be the user's turn by the order of the names" in found.skipped["x"]
+
+
+@pytest.mark.parametrize(
+    "files", [["x/0.wav", "x/1.wav", "x/2.m4a", "x/3.m4a"], ["x_0_user.wav", "x_0_assistant.wav", "x_1_user.m4a"]]
+)
+def test_a_recording_that_is_not_read_costs_its_dialogue(make, files):
+    others = [name.replace("x", "y", 1) for name in files[:2]] + [files[0].replace("x", "z", 1).replace("wav", "opus")]
+    found = read_dialogue_folder(make("a", *files, *others, others[-1].replace("user", "assistant").replace("0", "1")))
+    assert "y" in found.dialogues and "x" not in found.dialogues
+    assert "m4a: recordings of this format are not read; convert it to one of .wav, .flac" in found.skipped["x"]
+
+
 def test_a_json_dialogue_is_named_after_its_file_and_its_paths_begin_there(make, tmp_path):
     folder = make("a", "audio/0.wav")
     turns = [{"role": "user", "audio": "audio/0.wav"}, {"role": "assistant", "audio": "audio/1.wav", "text": "Hi."}]

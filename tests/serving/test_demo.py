@@ -82,7 +82,7 @@ def test_files_are_read_in_the_order_of_their_names(tmp_path, make_tone):
             b"not audio at all",
             r"^note.wav: cannot be decoded as audio \(.*\); use WAV, FLAC",
         ),
-        ("note.txt", b"words", "note.txt: is not a .wav, .flac, .mp3, .ogg file"),
+        ("note.txt", b"words", "note.txt: is not a .wav, .flac, .mp3, .ogg, .oga, .opus file"),
         ("short.wav", wav(np.zeros(300, dtype=np.float32)), "short.wav: lasts 18.8 ms"),
         ("long.wav", wav(np.zeros(61 * 8000, dtype=np.float32), 8000), "lasts 61.0 s; a turn lasts at most 60 s"),
         ("nan.wav", wav(np.full(8000, np.nan, dtype=np.float32)), "nan.wav: holds NaN"),
