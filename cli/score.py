@@ -120,10 +120,17 @@ class ScoreArguments(ModelArguments):
                     f"{self.dialogue}: is a folder of dialogues; add --output_dir, a folder for the scores."
                 )
             self.dataset, self.dialogue = str(self.dialogue), None
+        if self.dialogue is not None and self.dialogue.is_dir() and self.dataset is None and self.output is not None:
+            raise ValueError(
+                f"{self.dialogue}: is one dialogue, or holds none; --output_dir takes the scores of a folder of "
+                "dialogues or of a --dataset."
+            )
         if (self.dialogue is None) == (self.dataset is None):
             raise ValueError("give either a dialogue's file or --dataset; see `sdiareward score --help`.")
         if self.dataset is not None and self.output is None:
             raise ValueError("--dataset needs --output_dir, a folder for the scores.")
+        if self.split is not None and self.dataset is not None and Path(self.dataset).is_file():
+            raise ValueError(f"{self.dataset}: is one file, which has no splits; omit --split {self.split}.")
         if self.dataset is not None and self.json:
             raise ValueError("--json is for files of dialogues; the scores of a data set are in its --output_dir.")
         foreign = _OF_DATASETS if self.dataset is None else _OF_RAY if self.engine != "ray" else ()

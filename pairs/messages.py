@@ -151,14 +151,14 @@ def read_transcript(audio_file: Path) -> str | None:
     """
     file = audio_file.with_suffix(".txt")
     try:
-        return file.read_text(encoding="utf-8").strip() if file.is_file() else None
+        return file.read_text(encoding="utf-8-sig").strip() if file.is_file() else None
     except (OSError, UnicodeDecodeError) as error:
         raise DialogueError(f"{file}: cannot be read as a transcript ({error}); save it as UTF-8 text.") from error
 
 
 def _read_turns_of_json(path: Path) -> list[Any]:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8-sig"))
     # ValueError: also a number of thousands of digits, which Python does not convert.
     except (OSError, ValueError, RecursionError) as error:
         raise DialogueError(f"{path}: is not valid JSON ({error}); give a JSON object or list.") from error

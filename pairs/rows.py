@@ -83,6 +83,22 @@ def open_rows(path: str | Path, split: str | None = None, name: str | None = Non
     return ParquetRows(found) if isinstance(found, list) else ArrowRows(found)
 
 
+def _load_json(path: str | Path) -> datasets.Dataset:
+    import datasets
+
+    try:
+        return datasets.load_dataset("json", data_files=str(path), split="train")
+    # A file without rows leaves `datasets` without a first one.
+    except (datasets.exceptions.DatasetGenerationError, StopIteration) as error:
+        reason: BaseException = error
+        while reason.__cause__ is not None:
+            reason = reason.__cause__
+        raise ValueError(
+            f"{path}: cannot be read as a table of JSON lines ({str(reason).strip() or 'it has no rows'}); give an "
+            "object in each line, or a list of objects."
+        ) from error
+
+
 def find_tables(
     path: str | Path, split: str | None = None, name: str | None = None, *, ties: bool = False
 ) -> list[str] | datasets.Dataset:
@@ -102,7 +118,7 @@ def find_tables(
             raise FileNotFoundError(f"{path}: no such file of rows.")
         if suffix == ".parquet":
             return [str(path)]
-        return datasets.load_dataset("json", data_files=str(path), split="train")
+        return _load_json(path)
     if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
         require_own_tables(path)
         saved = datasets.load_from_disk(str(path))

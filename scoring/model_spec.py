@@ -105,6 +105,8 @@ class ModelSpec:
             reason = reason if isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: {reason}"
             # A library that finds nothing does not always report that the Hub did not answer.
             reach = "" if Path(self.name).exists() else ", and check the connection to the Hub"
+            given = [f"--{name} {getattr(self, name)}" for name in ("device", "dtype") if getattr(self, name)]
+            other = f"; or try it without {' and '.join(given)}" if given else ""
             raise ScoringError(
-                f"model {self.name}: cannot be loaded ({reason}); give a checkpoint folder or Hub id{reach}."
+                f"model {self.name}: cannot be loaded ({reason}); give a checkpoint folder or Hub id{reach}{other}."
             ) from error

@@ -110,7 +110,8 @@ def read_audio(
         source (`str`, `Path`, `bytes`, mapping, decoder or `np.ndarray`):
             A file; an encoded file in memory; `{"bytes", "path"}` as `datasets.Audio(decode=False)` gives it; the
             decoder that `datasets.Audio()` gives; `{"array", "sampling_rate"}`; or a mono array that already has
-            `sampling_rate`. Arrays hold floats of full scale 1, or integers of 8, 16 or 32 bits, which are scaled.
+            `sampling_rate`. Arrays have their channels first, and hold floats of full scale 1, or integers of 8, 16 or
+            32 bits, which are scaled.
         sampling_rate (`int`, *optional*, defaults to 16000): Rate of the result, in Hz.
         max_duration_s (`float`, *optional*): Cut to this many seconds; `None` keeps everything, up to an hour.
         name (`str`, *optional*): What to call the recording in an error, for instance `"row 3, chosen turn 2"`.
@@ -208,6 +209,8 @@ def _samples(source: Mapping[str, Any]) -> tuple[np.ndarray, int]:
         raise TypeError(f"an audio mapping's 'array' and 'sampling_rate' must be numbers ({error}).") from error
     if array.ndim not in (1, 2):
         raise TypeError(f"an audio array has one or two dimensions; got shape {array.shape}.")
+    if array.ndim == 2 and array.shape[0] > array.shape[1]:
+        raise TypeError(f"an audio array has its channels first; got shape {array.shape}: transpose it.")
     return array, rate
 
 

@@ -51,10 +51,15 @@ def _message(turn: Any) -> Any:
         return turn
     content: Any = turn.get("content")
     if content is None and not turn.keys().isdisjoint(("text", "audio")):
-        content = [{"type": kind, kind: turn[kind]} for kind in ("text", "audio") if turn.get(kind)]
+        content = [{"type": kind, kind: turn[kind]} for kind in ("text", "audio") if not _is_empty(turn.get(kind))]
     elif _is_list(content):
         content = [_without_none(item) for item in content]
     return {"role": turn.get("role"), "content": content}
+
+
+def _is_empty(value: Any) -> bool:
+    # An array has no truth value.
+    return value is None or (isinstance(value, (str, bytes, Mapping, Sequence)) and not value)
 
 
 def _without_none(item: Any) -> Any:

@@ -22,7 +22,8 @@ _NANO = (
     "nano is a demonstration, trained on acted English of one game and one announcer in a telephone channel: its "
     "verdict shows how a comparison works. For a verdict to rely on, name a larger checkpoint with --model."
 )
-_QUANTITIES = {"length_s": "length", "level_db": "level"}
+# Beyond what the model hears, length changes no reward.
+_QUANTITIES = {"length_s": "heard length", "level_db": "level"}
 
 
 def list_limits(model: str, scored: ScoredDialogues, pairs: Sequence[PairOfSystems], max_turn_s: float) -> list[str]:

@@ -57,7 +57,7 @@ def measure_dialogue(messages: Sequence[dict[str, Any]], max_turn_s: float) -> D
         max_turn_s (`float`): Seconds of each recording that the model hears.
 
     Raises:
-        DialogueError: A turn has no recording, or one that cannot be read.
+        DialogueError: A recording cannot be read.
     """
     durations_s: list[float] = []
     answers, answer_s, user = [], 0.0, []

@@ -119,6 +119,13 @@ def test_a_turn_of_more_than_30_seconds_is_scored_with_a_notice(score, write_dia
     assert "1 of 2 turns are cut: this model hears their first 30 s" in notice
 
 
+def test_a_byte_order_mark_is_no_part_of_a_dialogue(score, write_dialogue):
+    path = write_dialogue()
+    plain = score(path, "--json")[1]
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert score(path, "--json")[1] == plain
+
+
 BAD_JSON = {
     "malformed": ('{"turns": [', "is not valid JSON"),
     "nested": ("[" * 100_000, "is not valid JSON"),
@@ -330,6 +337,11 @@ WRONG_FORMS = {
         "--num_actors needs --engine ray",
     ),
     "no_dataset": (["--dataset", "none.parquet", "--output", "c"], "none.parquet: no such file of rows"),
+    "folder_of_nothing": ([".", "--output", "c"], ".: is one dialogue, or holds none; --output_dir takes"),
+    "split_of_a_file": (
+        ["--dataset", __file__, "--output", "c", "--split", "test"],
+        "is one file, which has no splits",
+    ),
     "no_prompts": (["--dataset", "b", "--output", "c", "--prompt-file", "none.txt"], "none.txt: no such prompt file"),
 }
 

@@ -1,6 +1,7 @@
 import json
 import os
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -24,6 +25,21 @@ def test_a_turn_without_words_or_recording_has_no_item_for_it():
     assert turns_to_messages([{"role": "user", "text": "", "audio": "a.wav"}])[0]["content"] == [
         {"type": "audio", "audio": "a.wav"}
     ]
+
+
+def test_a_turn_may_hold_an_array():
+    array = np.zeros(800, np.float32)
+    [message] = turns_to_messages([{"role": "user", "text": "hi", "audio": array}])
+    assert message["content"][1]["audio"] is array
+
+
+@pytest.mark.parametrize(("text", "reason"), [("{}\nno json\n", "parse error"), ("[1,2", "decoding"), ("", "no rows")])
+def test_a_table_that_is_no_json_is_refused_in_one_line(text, reason, tmp_path):
+    (tmp_path / "rows.jsonl").write_text(text)
+    with pytest.raises(
+        ValueError, match=rf"rows\.jsonl: cannot be read as a table of JSON lines \(.*{reason}.*\); give"
+    ):
+        open_rows(tmp_path / "rows.jsonl")
 
 
 def test_messages_lose_the_keys_that_arrow_filled_in():

@@ -110,6 +110,7 @@ def test_integers_of_a_file_and_of_its_array_are_the_same_sound(tmp_path, make_t
         (np.zeros(800, dtype=np.int64), "int64"),
         (np.zeros(800, dtype=np.uint16), "uint16"),
         ([0] * 800, "int64"),
+        (np.zeros((800, 2), np.float32), r"channels first; got shape \(800, 2\): transpose it"),
         (["0.1"] * 800, "<U3"),
         ([None] * 800, "object"),
     ],
