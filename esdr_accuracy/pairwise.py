@@ -272,7 +272,9 @@ def _find_strata(name: str) -> list[int]:
     """Return the positions in `_STRATA` that a column counts."""
     if name in SUBSETS:
         return [SUBSETS.index(name)]
-    return list(range(len(MODALITY_SUBSETS if name.startswith("modality") else _STRATA)))
+    # Pairs of no subset count in the overall micro average alone.
+    counted = {"modality_micro": MODALITY_SUBSETS, "modality_macro": MODALITY_SUBSETS, "overall_macro": SUBSETS}
+    return list(range(len(counted.get(name, _STRATA))))
 
 
 def _divide(numerator: Any, denominator: Any) -> Floats:

@@ -159,7 +159,8 @@ def compute_percentiles(draws: ArrayLike, confidence: float = 0.95) -> list[floa
     """
     values: Floats = np.asarray(draws, dtype=np.float64)
     values = values[np.isfinite(values)]
-    if not values.size or np.ptp(values) == 0:
+    # Means of equal values differ by rounding.
+    if not values.size or np.ptp(values) <= 1e-12 * np.abs(values).max():
         return None
     tail = (1 - confidence) / 2
     return [float(bound) for bound in np.quantile(values, [tail, 1 - tail])]

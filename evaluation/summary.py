@@ -209,6 +209,11 @@ def title_scorer(scorer: str, results: Mapping[str, Any]) -> str:
     return "judge" if scorer == "model" and results.get("judge") else scorer
 
 
+def _count_others(counts: Mapping[str, int]) -> int:
+    """Return the number of pairs of no subset, which no column counts alone."""
+    return counts["overall_micro"] - sum(counts[name] for name in SUBSETS)
+
+
 def list_notes(results: Mapping[str, Any]) -> list[str]:
     """Return the notes of the table: missing subsets, ties, rewards that are not finite, skipped pairs, cut turns.
 
@@ -230,6 +235,8 @@ def list_notes(results: Mapping[str, Any]) -> list[str]:
                 split = format_percent((result["num_correct"][column] + ties / 2) / total)
                 pairs = f"{criterion} pairs" if by_criterion else "pairs"
                 found.append(f"{scorer}: {ties} of {total} {pairs} tie; {split} if ties are split.")
+        if by_criterion and (ties := _count_others(result["num_ties"])):
+            found.append(f"{scorer}: {ties} of {_count_others(result['num_pairs'])} pairs of no subset tie.")
         if invalid := result["num_invalid"]["overall_micro"]:
             what = "got no usable answer" if scorer == "judge" else "have a reward that is not finite"
             found.append(f"{scorer}: {invalid} pairs {what}, counted as wrong.")

@@ -73,16 +73,7 @@ class ScoringQueue:
             while waiting := self._take():
                 # A cancelled request has no waiting caller.
                 requests = [request for request in waiting if request.result.set_running_or_notify_cancel()]
-                try:
-                    results = score_together(requests)
-                except BaseException as error:
-                    for request in requests:
-                        request.result.set_exception(error)
-                    if not isinstance(error, Exception):
-                        raise
-                else:
-                    for request, result in zip(requests, results, strict=True):
-                        request.result.set_result(result)
+                _settle(requests)
 
     def _take(self) -> list[Request]:
         """Remove and return the pending requests for the scorer of the first one."""
@@ -90,6 +81,24 @@ class ScoringQueue:
             taken = [request for request in self._pending if request.scorer is self._pending[0].scorer]
             self._pending = [request for request in self._pending if request.scorer is not taken[0].scorer]
         return taken
+
+
+def _settle(requests: Sequence[Request]) -> None:
+    """Score requests together; if that fails, each by itself, so that one costs no other its result."""
+    try:
+        results = score_together(requests)
+    except BaseException as error:
+        if isinstance(error, Exception) and len(requests) > 1:
+            _settle(requests[:1])
+            _settle(requests[1:])
+            return
+        for request in requests:
+            request.result.set_exception(error)
+        if not isinstance(error, Exception):
+            raise
+    else:
+        for request, result in zip(requests, results, strict=True):
+            request.result.set_result(result)
 
 
 # By model, not by scorer: two scorers of one model must not run it at once.

@@ -222,6 +222,10 @@ class TrainArguments:
             raise ValueError(f"validation_share is {self.validation_share:g}; it must be between 0 and 1.")
         if self.max_eval_samples is not None and self.max_eval_samples < 1:
             raise ValueError(f"max_eval_samples is {self.max_eval_samples}; it must be at least 1, or omitted.")
+        if self.early_stopping_patience is not None and self.early_stopping_patience < 1:
+            raise ValueError(
+                f"early_stopping_patience is {self.early_stopping_patience}; it must be at least 1, or omitted."
+            )
         self.make_augmentation(seed=0)
         self._require_effects()
         if self.from_cache is not None and not self.uses_cache:

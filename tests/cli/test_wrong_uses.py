@@ -134,6 +134,10 @@ USES = {
         "train --dataset pairs --max_eval_samples 0 --output_dir {o}",
         "max_eval_samples is 0; it must be at least 1",
     ),
+    "no patience": (
+        "train --dataset pairs --early_stopping_patience 0 --output_dir {o}",
+        "early_stopping_patience is 0; it must be at least 1",
+    ),
     "Liger": (
         "train --dataset pairs --use_liger_kernel True --output_dir {o}",
         "Liger has no kernels for this model; omit it",

@@ -84,6 +84,7 @@ def test_systems_of_equal_quality_are_told_apart_about_as_often_as_the_rule_allo
 
 def test_the_interval_of_a_mean_is_that_of_the_paired_bootstrap():
     assert bootstrap_mean([1, 1], ["a", "b"], ["", ""]) is None
+    assert bootstrap_mean([0.1] * 7, list("aabbccd"), [""] * 7) is None
     low, high = bootstrap_mean([0.0, 1.0], ["a", "b"], ["", ""])
     assert (low, high) == (0.0, 1.0)
 

@@ -55,6 +55,15 @@ def test_the_notes_name_missing_subsets_split_ties_and_skipped_pairs(results):
     assert "real-time factor 0.1000" in report
 
 
+def test_pairs_of_no_subset_count_in_the_micro_average_alone_and_their_ties_are_told():
+    labels = [label(0, "wild"), label(1, "colloquialness"), label(2, NO_SUBSET), label(3, NO_SUBSET)]
+    results = reporting.summarise(labels, {"model": scores([1, 1, 0, -1])}, None, [], num_bootstrap=50)
+    found = results["accuracies"]["model"]
+    assert (found["num_pairs"]["overall_micro"], found["num_pairs"]["overall_macro"]) == (4, 2)
+    assert (found["num_correct"]["overall_macro"], found["num_ties"]["overall_macro"]) == (2, 0)
+    assert "model: 1 of 2 pairs of no subset tie." in reporting.list_notes(results)
+
+
 def test_the_synthesizers_that_training_left_out_are_marked(results):
     report = reporting.render_report(results)
     assert results["left_out_synthesizers"] == ["new"]

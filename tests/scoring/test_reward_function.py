@@ -8,6 +8,8 @@ import pytest
 import soundfile
 import torch
 
+from sdiareward.scoring import request_queue
+from sdiareward.scoring.request_queue import Request
 from sdiareward.scoring.reward_function import async_reward_fn, reward_fn
 from sdiareward.scoring.scorer import Scorer
 
@@ -337,6 +339,19 @@ def test_an_asynchronous_synthesizer_is_awaited_in_its_own_event_loop(scorer, sp
     loop, rewards = asyncio.run(main())
     assert loops == [loop]
     assert rewards == pytest.approx(reward_fn(scorer, speak=speak)([QUESTION], [say("fine")]), abs=1e-5)
+
+
+def test_a_failure_costs_no_other_caller_its_rewards(scorer, monkeypatch):
+    def score(requests):
+        if any("bad" in request.dialogues for request in requests):
+            raise RuntimeError("out of memory")
+        return [[float(len(dialogue)) for dialogue in request.dialogues] for request in requests]
+
+    monkeypatch.setattr(request_queue, "score_together", score)
+    requests = [Request(scorer, "joint", [text], ["g"]) for text in ("a", "bad", "ccc")]
+    request_queue._settle(requests)
+    assert (requests[0].result.result(), requests[2].result.result()) == ([1.0], [3.0])
+    assert str(requests[1].result.exception()) == "out of memory"
 
 
 def test_an_error_of_the_model_reaches_every_caller(make_tiny_model, tiny_processor, speak):
