@@ -176,7 +176,7 @@ def open_checkpoint(source: str | Path, **fields: Any) -> Source:
 
 def _drop_stale_calibration(config: SDiaRewardConfig, before: SDiaRewardConfig, fields: Iterable[str]) -> None:
     """Remove the calibration of a model whose rewards change with its configuration."""
-    changed = [name for name in fields if getattr(config, name) != getattr(before, name)]
+    changed = [name for name in fields if getattr(config, name, None) != getattr(before, name, None)]
     if changed and config.calibration is not None and "calibration" not in changed:
         logger.warning("with another %s rewards are others: the calibration is left out.", ", ".join(changed))
         config.calibration = None
