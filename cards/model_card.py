@@ -255,9 +255,7 @@ def _render_training(run: Mapping[str, Any] | None) -> str:
     found |= {name: run.get("training", {}).get(name) for name in _TRAINING}
     stages = list_stages(run)
     found |= {"stages": len(stages) if len(stages) > 1 else None}
-    found |= {
-        name: _join_words(value) for name, value in {**run.get(TRAINED_ON, {}), **describe_stages(stages)}.items()
-    }
+    found |= _describe_heard(run.get(TRAINED_ON, {}), describe_stages(stages), is_first=len(stages) == 1)
     found |= {name: version for name, version in run.get("versions", {}).items() if version}
     found["git_revision"] = run.get("git_revision")
     rows = [
@@ -266,6 +264,15 @@ def _render_training(run: Mapping[str, Any] | None) -> str:
         if value is not None
     ]
     return "\n".join(render_markdown_table(["", ""], rows, num_left=2))
+
+
+def _describe_heard(last: Mapping[str, Any], whole: Mapping[str, Any], *, is_first: bool) -> dict[str, Any]:
+    """Return what all stages heard; what the last one did, where the others do not tell."""
+    found = {name: _join_words(value) for name, value in {**last, **whole}.items()}
+    for name, value in whole.items():
+        if value is None and not is_first and (words := _join_words(last.get(name))):
+            found[name] = f"{words}; not known of the stages before"
+    return found
 
 
 def _join_words(value: Any) -> Any:

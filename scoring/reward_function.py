@@ -27,6 +27,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from sdiareward.audio_sdiareward import read_audio
+
 from .request_queue import Request, get_queue
 from .rollouts import Rollout, RolloutReader, voice_completions
 
@@ -194,10 +198,15 @@ class _Rewarder:
             if rollout.error is None and self.options.require_audio and not rollout.has_audio:
                 rollout.error = "the completion has no audio; set require_audio=False to score the text alone."
             elif rollout.error is None:
-                rollout.require_sound(self.scorer.processor)
+                rollout.require_sound(self._load_clip)
         good = [rollout for rollout in rollouts if rollout.error is None]
         dialogues = [rollout.messages for rollout in good]
         return Request(self.scorer, self.options.criterion, dialogues, [rollout.group for rollout in good])
+
+    def _load_clip(self, audio: Any) -> np.ndarray:
+        """Read a recording as the model hears it; all of it where the model is a server's."""
+        processor = getattr(self.scorer, "processor", None)
+        return read_audio(audio) if processor is None else processor.load_clip(audio)
 
     def _settle(
         self, rollouts: Sequence[Rollout], results: Sequence[float | str], log_metric: Callable[..., None] | None

@@ -54,29 +54,21 @@ class Rollout:
         text = json.dumps(self.messages[:-1], sort_keys=True, default=_digest)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
-    def require_sound(self, processor: Any) -> None:
-        """Read the completion's audio as the model hears it; its error tells where that is silent.
+    def require_sound(self, load_clip: Callable[[Any], np.ndarray]) -> None:
+        """Note an error if nothing is heard of the completion.
 
         Args:
-            processor (`SDiaRewardProcessor`): The processor of the reward model. A recording that it cannot read is
-                left to it: it says why when the dialogue is scored.
+            load_clip (`Callable`): Reads a recording as the model hears it. One that it cannot read is left to the
+                scorer, which says why.
         """
-        content = self.messages[-1]["content"]
         try:
             clips = [
-                processor.load_clip(item["audio"], "the completion")
-                for item in content
-                if item.get("audio") is not None
+                load_clip(item["audio"]) for item in self.messages[-1]["content"] if item.get("audio") is not None
             ]
         except (OSError, TypeError, ValueError):
             return
         if clips and all(is_silent(clip) for clip in clips):
             self.error = "the completion is silent: no sample that is heard reaches -70 dB of full scale."
-            return
-        heard = iter(clips)
-        self.messages[-1]["content"] = [
-            item if item.get("audio") is None else {**item, "audio": next(heard)} for item in content
-        ]
 
     def add_audio(self, audio: Any) -> None:
         """Add audio to the completion, after its text as in training."""
