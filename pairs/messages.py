@@ -32,7 +32,8 @@ from .schema import MAX_TURN_S
 AUDIO_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".oga", ".opus")
 # Turns as well, though they cannot be read: without them another dialogue would be judged.
 RECORDING_SUFFIXES = (*AUDIO_SUFFIXES, ".aac", ".aif", ".aiff", ".amr", ".m4a", ".weba", ".wma")
-_ROLE = re.compile(rf"(?<![^ _.-])({'|'.join(ROLES)})(?![^ _.\d-])", re.IGNORECASE)
+# At the end of a name, or before a last number: `user12_turn0` names a person.
+_ROLE = re.compile(rf"(?<![^ _.-])({'|'.join(ROLES)})(?=[ _.-]?\d*$)", re.IGNORECASE)
 GAP_S = 1.0
 # A minute of stereo at the highest usual rate; a few kilobytes of compressed silence can hold many times that.
 _MAX_DECODED_VALUES = 60 * 2 * 192_000

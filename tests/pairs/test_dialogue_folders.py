@@ -46,6 +46,15 @@ def test_roles_in_the_names_of_a_folder_are_those_of_its_turns(make):
     }
 
 
+def test_a_person_in_a_name_is_no_role(make):
+    found = read_dialogue_folder(make("a", "x/user12_turn0.wav", "x/user12_turn1.wav", "y/user_0.wav", "y/user_1.wav"))
+    assert shape(found) == {
+        "x": [("user", "user12_turn0.wav"), ("assistant", "user12_turn1.wav")],
+        # Refused where it is used, for turns alternate.
+        "y": [("user", "user_0.wav"), ("user", "user_1.wav")],
+    }
+
+
 def test_a_role_that_contradicts_the_order_of_the_names_is_refused(make):
     found = read_dialogue_folder(make("a", "x/0_assistant.wav", "x/1.wav", "y/0.wav", "y/1.wav"))
     assert list(found.dialogues) == ["y"]
