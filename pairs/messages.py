@@ -31,7 +31,7 @@ from .schema import MAX_TURN_S
 
 AUDIO_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".oga", ".opus")
 # Turns as well, though they cannot be read: without them another dialogue would be judged.
-RECORDING_SUFFIXES = (*AUDIO_SUFFIXES, ".aac", ".aif", ".aiff", ".amr", ".m4a", ".weba", ".wma")
+RECORDING_SUFFIXES = (*AUDIO_SUFFIXES, ".aac", ".aif", ".aiff", ".m4a", ".weba", ".wma")
 # At the end of a name, or before a last number: `user12_turn0` names a person.
 _ROLE = re.compile(rf"(?<![^ _.-])({'|'.join(ROLES)})(?=[ _.-]?\d*$)", re.IGNORECASE)
 GAP_S = 1.0

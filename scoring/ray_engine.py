@@ -21,7 +21,7 @@ import numpy as np
 from sdiareward.common.local_ray import open_ray
 from sdiareward.common.locks import lock_folder
 from sdiareward.common.skipped import Skipped
-from sdiareward.pairs.path_sandbox import ROOTS_VARIABLE
+from sdiareward.pairs.path_sandbox import ROOTS_VARIABLE, name_roots
 from sdiareward.pairs.rows import find_dialogue_columns, read_block
 
 from .dataset import RowScorer, ScoringJob, finish, open_results
@@ -207,5 +207,6 @@ def _from_anywhere(job: ScoringJob) -> ScoringJob:
 
 def _find_audio_roots() -> str | None:
     """Return the folders of `SDIAREWARD_AUDIO_ROOT` as absolute paths; None without any."""
-    given = filter(None, os.environ.get(ROOTS_VARIABLE, "").split(os.pathsep))
-    return os.pathsep.join(os.path.abspath(os.path.expanduser(root)) for root in given) or None
+    if not os.environ.get(ROOTS_VARIABLE):
+        return None
+    return os.pathsep.join(str(root.expanduser().absolute()) for root in name_roots(None))

@@ -32,7 +32,7 @@ from typing import Any
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Part, Recording, Turn, validate_episode
 from sdiareward.esdr_accuracy.pairwise import MODALITY_SUBSETS
-from sdiareward.pairs.messages import read_turns
+from sdiareward.pairs.messages import RECORDING_SUFFIXES, read_turns
 from sdiareward.pairs.path_sandbox import require_inside
 from sdiareward.pairs.schema import UNKNOWN, is_text, is_time, make_stable_id
 
@@ -48,8 +48,7 @@ _RECORDING_KEYS = _COMMON_KEYS | {"audio"}
 _TURN_KEYS = {"role", "text", "audio", "start_s", "end_s"}
 # Ids of recordings name the files of the pipeline's stages.
 _RECORDING_ID = re.compile(r"\w[\w.-]{0,99}")
-_AUDIO_SUFFIXES = {".aac", ".aif", ".aiff", ".flac", ".m4a", ".mp3", ".oga", ".ogg", ".opus", ".wav", ".weba", ".wma"}
-_SUFFIXES = _AUDIO_SUFFIXES | {".mka", ".mkv", ".mov", ".mp4", ".webm"}
+_SUFFIXES = {*RECORDING_SUFFIXES, ".mka", ".mkv", ".mov", ".mp4", ".webm"}
 
 
 def read_items(
