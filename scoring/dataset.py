@@ -228,11 +228,15 @@ class RowScorer:
 
         size = self._rows.block_rows
         blocks = (np.array(items[start : start + size]) for start in range(0, len(items), size))
-        for block in prefetch(self._read, blocks, num_workers=1):
+        for block in prefetch(self.read, blocks, num_workers=1):
             yield from self.score_block(block)
 
-    def _read(self, numbers: np.ndarray) -> Block:
-        """Read a block; what was scored before is kept if the file turns out to be damaged there."""
+    def read(self, numbers: np.ndarray) -> Block:
+        """Read a block.
+
+        Raises:
+            ScoringError: The file is damaged there; what was scored before is kept.
+        """
         try:
             return read_block(self._rows, numbers, self._sides)
         except ValueError as error:

@@ -22,7 +22,7 @@ from sdiareward.common.local_ray import open_ray
 from sdiareward.common.locks import lock_folder
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.path_sandbox import ROOTS_VARIABLE, name_roots
-from sdiareward.pairs.rows import find_dialogue_columns, read_block
+from sdiareward.pairs.rows import find_dialogue_columns
 
 from .dataset import RowScorer, ScoringJob, finish, open_results
 from .engine import Outcome, score_pending
@@ -56,17 +56,16 @@ class BlockScorer:
             import torch
 
             torch.set_num_threads(num_threads)
-        self._rows = job.open_rows()
-        self._sides = find_dialogue_columns(self._rows.features, job.dataset)
-        self._scorer = RowScorer(job.load_scorer(device), job, self._rows, self._sides)
+        rows = job.open_rows()
+        sides = find_dialogue_columns(rows.features, job.dataset)
+        self._scorer = RowScorer(job.load_scorer(device), job, rows, sides)
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return the outcomes of each block of rows, as JSON."""
         return {"outcomes": [self._score(np.asarray(numbers)) for numbers in batch["numbers"]]}
 
     def _score(self, numbers: np.ndarray) -> str:
-        block = read_block(self._rows, numbers, self._sides)
-        return json.dumps(list(self._scorer.score_block(block)), default=asdict)
+        return json.dumps(list(self._scorer.score_block(self._scorer.read(numbers))), default=asdict)
 
 
 def score_on_ray(
@@ -172,9 +171,10 @@ class RayScorer:
                     self.audio_s += found.get("audio_s", 0.0)
                     yield row, Skipped(**found) if "reason" in found else found
         except ray.exceptions.RayError as error:
-            # An actor's own error is the last line of the traceback that Ray hands on.
-            _, _, reason = str(error).strip().rpartition("\n")[-1].partition(f"{ScoringError.__name__}: ")
-            if reason:
+            # An actor's own error stands in the text that Ray hands on, after its causes.
+            _, name, reason = str(error).rpartition(f"{ScoringError.__name__}: ")
+            if name:
+                reason = reason.partition("\n")[0].strip()
                 raise ScoringError(reason) from error
             raise
 

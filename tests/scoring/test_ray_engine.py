@@ -138,6 +138,17 @@ def test_actors_that_cannot_load_the_model_end_the_run_with_their_reason(job, cl
         score_on_ray(broken, tmp_path / "out", num_actors=1)
 
 
+def test_a_page_that_is_damaged_ends_the_run_with_its_reason(job, pairs, cluster, tmp_path):
+    data = bytearray(pairs.read_bytes())
+    group = pq.ParquetFile(pairs).metadata.row_group(4)
+    for start in (group.column(number).data_page_offset for number in range(group.num_columns)):
+        data[start : start + 8] = b"\xff" * 8
+    damaged = tmp_path / "damaged.parquet"
+    damaged.write_bytes(data)
+    with pytest.raises(ScoringError, match=r"^.*damaged\.parquet: cannot be read as Parquet"):
+        score_on_ray(dataclasses.replace(job, dataset=str(damaged)), tmp_path / "out", num_actors=1)
+
+
 def test_more_gpus_than_there_are_is_refused(job, cluster, tmp_path):
     with pytest.raises(ScoringError, match="2 actors with 4 GPUs each are asked for; Ray has 0 GPUs"):
         score_on_ray(job, tmp_path, num_actors=2, gpus_per_actor=4)
