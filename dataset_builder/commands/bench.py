@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..formats.shards import count_pairs
-from ..pairing.stratify import BenchSettings, isolate, make_bench, sample_bench
+from ..pairing.stratify import BenchSettings, draw_bench, make_bench
 from ..reports.data_card import summarise_skipped
-from ..reports.statistics_report import read_labels
 from . import BuilderArguments, finish
 
 
@@ -24,7 +23,6 @@ def run(args: BenchArguments, settings: BenchSettings) -> int:
     """Draw the benchmark."""
     if not args.dry_run:
         return finish(args.output_dir, make_bench(args.folder, args.output_dir, settings), args.strict)
-    labels = list(read_labels(args.folder))
-    assignment, skipped = isolate(labels, sample_bench(labels, settings), settings.rest)
+    labels, assignment, skipped = draw_bench(args.folder, settings)
     taken = ((assignment[label["pair_id"]], label) for label in labels if label["pair_id"] in assignment)
     return finish(args.output_dir, {"pairs": count_pairs(taken), **summarise_skipped(skipped)}, args.strict)

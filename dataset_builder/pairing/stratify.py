@@ -9,15 +9,16 @@ Colloquialness pairs have no taxonomy; the paper holds out 250 of 2,500, so they
 
 "Quality-aware" is what filtering does before: the sampler draws from pairs that were kept.
 
-The paper excises the selected pairs. We excise their groups too: no recording and no scenario is on both sides.
-What is left of a group that is only partly chosen is lost, therefore groups are taken whole where they fit.
+The paper excises the selected pairs. We excise their groups too, and pairs of families with a turn of another group:
+no recording and no scenario is on both sides. What is left of a group that is only partly chosen is lost, therefore
+groups are taken whole where they fit.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from sdiareward.common.files import write_file
 from sdiareward.common.markdown import render_table
 from sdiareward.common.settings import require_minimums
 from sdiareward.common.skipped import Skipped
-from sdiareward.pairs.schema import make_stable_id
+from sdiareward.pairs.schema import JOINT, SIDES, make_stable_id
 
 from ..formats.shards import ShardWriter, read_rows
 from ..reports.data_card import make_content_id, read_finished, read_report, write_report
@@ -41,6 +42,10 @@ DRAWS = ("whole_groups", "alternate")
 RESTS = ("train", "skip")
 _CHOICES = {"candidates": CANDIDATES, "draw": DRAWS, "rest": RESTS}
 _COLLOQUIALNESS = "colloquialness"
+# Naming the leaves leaves the audio unread.
+_TURN_LEAVES = ("text", "audio_ref.list.element.uri", "audio_ref.list.element.start_s")
+# Fewer are said in any dialogue.
+_MIN_WORDS = 4
 _BUCKET_COLUMNS = ("bucket", "available", "available_groups", "taken", "taken_groups")
 
 
@@ -171,11 +176,53 @@ def _take_turns(members: Iterable[tuple[str, str]], seed: int) -> list[str]:
     return [pair for _, _, pair in sorted(ranked)]
 
 
-def isolate(labels: Labels, bench: set[str], rest: str = "train") -> tuple[dict[str, str], list[Skipped]]:
+def draw_bench(folder: Path, settings: BenchSettings) -> tuple[list[dict[str, Any]], dict[str, str], list[Skipped]]:
+    """Return the labels of all pairs of a data set folder, the split of every pair that stays, and what is skipped.
+
+    Raises:
+        FileNotFoundError: The folder holds no shards.
+        ValueError: A pair comes twice, or a group is in two splits.
+    """
+    labels = list(read_labels(folder))
+    bench = sample_bench(labels, settings)
+    return labels, *isolate(labels, bench, settings.rest, find_shared(folder, bench))
+
+
+def find_shared(folder: Path, bench: set[str]) -> set[str]:
+    """Return the pairs of a data set folder that have a turn of a pair of the benchmark, where either is of a family.
+
+    A turn is the same if its recording begins at the same place, or if it has the same words, at least four.
+    """
+    columns = ["pair_id", "criterion", *(f"{side}.list.element.{leaf}" for side in SIDES for leaf in _TURN_LEAVES)]
+    turns: dict[bool, set[tuple[Any, ...]]] = {True: set(), False: set()}
+    for _, row in read_rows(folder, columns):
+        if row["pair_id"] in bench:
+            turns[row["criterion"] == JOINT].update(_list_turns(row))
+    every = turns[True] | turns[False]
+    return {
+        row["pair_id"]
+        for _, row in read_rows(folder, columns)
+        if row["pair_id"] not in bench
+        and not _list_turns(row).isdisjoint(every if row["criterion"] == JOINT else turns[True])
+    }
+
+
+def _list_turns(row: Mapping[str, Any]) -> set[tuple[Any, ...]]:
+    """Return what tells the turns of a pair: where a recording begins, or words."""
+    parts = [part for side in SIDES for turn in row[side] for part in turn["audio_ref"] or ()]
+    recorded = {(part["uri"], part["start_s"]) for part in parts if part["start_s"] is not None}
+    texts = {turn["text"] for side in SIDES for turn in row[side]}
+    return recorded | {(text,) for text in texts if len(text.split()) >= _MIN_WORDS}
+
+
+def isolate(
+    labels: Labels, bench: set[str], rest: str = "train", shared: Collection[str] = ()
+) -> tuple[dict[str, str], list[Skipped]]:
     """Return the split of every pair that stays, and what is skipped.
 
-    The benchmark becomes the test split. All other pairs of its groups are skipped. Pairs of train and validation
-    stay; those of the test split go to training, unless their synthesizer is held out or `rest` is `"skip"`.
+    The benchmark becomes the test split. All other pairs of its groups are skipped, and those that are `shared`, from
+    [`find_shared`]. Pairs of train and validation stay; those of the test split go to training, unless their
+    synthesizer is held out or `rest` is `"skip"`.
 
     Raises:
         ValueError: A group is in two splits nevertheless.
@@ -192,6 +239,8 @@ def isolate(labels: Labels, bench: set[str], rest: str = "train") -> tuple[dict[
             skipped.append(
                 Skipped(pair, "group_in_bench", f"its group {group} is in ESDR-Bench; training must not see it")
             )
+        elif pair in shared:
+            skipped.append(Skipped(pair, "turn_in_bench", "a turn of it is in ESDR-Bench; training must not see it"))
         elif split != BENCH_SPLIT:
             assignment[pair] = split
         elif rest == "skip":
@@ -236,8 +285,7 @@ def make_bench(folder: Path, output: Path, settings: BenchSettings) -> dict[str,
     plan_id = make_stable_id(make_content_id(folder), json.dumps(asdict(settings)))
     if finished := read_finished(output, plan_id):
         return finished
-    labels = list(read_labels(folder))
-    assignment, skipped = isolate(labels, sample_bench(labels, settings), settings.rest)
+    labels, assignment, skipped = draw_bench(folder, settings)
     counts = _copy(folder, output, assignment)
     found = _describe_bench(output, labels, assignment, settings)
     plot_overview(found["statistics"], output / "bench.png")

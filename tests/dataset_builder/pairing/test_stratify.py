@@ -9,6 +9,8 @@ from sdiareward.dataset_builder.pairing import stratify
 from sdiareward.dataset_builder.pairing.stratify import (
     BenchSettings,
     check_isolation,
+    draw_bench,
+    find_shared,
     isolate,
     make_bench,
     sample_bench,
@@ -171,6 +173,36 @@ def test_what_shares_a_group_with_the_bench_leaves_training():
     assignment, skipped = isolate(labels, {"bench"}, "skip")
     assert assignment == {"bench": "test", "other": "train"}
     assert [skip.kind for skip in skipped].count("not_in_bench") == 2
+
+
+def test_a_turn_of_another_group_leaves_training_with_the_pair_that_took_it(tmp_path):
+    def said(text, uri=None, start_s=0.0):
+        reference = {"uri": uri or "synthetic:flite", "start_s": start_s if uri else None, "end_s": None, "text": text}
+        return {"role": "user", "text": text, "duration_s": 1.0, "audio_ref": [reference]}
+
+    def pair(name, rejected, family=None, **more):
+        criterion = {"criterion": "joint", "primary": family} if family else {}
+        own = said("the lamp is on the table", f"{name}.wav")
+        return {**label(name), **criterion, "chosen": [own], "rejected": [rejected], **more}
+
+    rows = [
+        pair("bench", said("two", "donor.wav", 4.0), "context"),
+        # Cut from the place that the benchmark has a turn from; nothing of it is in a pair of a family.
+        pair("donor", said("two", "donor.wav", 4.0), chosen=[said("hm", "other.wav")]),
+        pair("words", said("the lamp is on the table"), "context", chosen=[said("oh", "near.wav")]),
+        pair("far", said("two", "donor.wav", 9.0), "context", chosen=[said("two", "far.wav")]),
+    ]
+    with ShardWriter(tmp_path / "all") as writer:
+        for row in rows:
+            writer.write(row.pop("split"), {**row, "subset": "all", "language": "en", "license": "CC0-1.0"})
+    assert find_shared(tmp_path / "all", {"bench"}) == {"donor", "words"}
+    # Of two pairs of recordings, what is said says nothing: the paper's recipe stays as it is.
+    assert find_shared(tmp_path / "all", {"donor"}) == {"bench"}
+    assert find_shared(tmp_path / "all", {"far"}) == set()
+    _, assignment, skipped = draw_bench(tmp_path / "all", BenchSettings(cap=1, bucket_by=["primary"], seed=1))
+    (taken,) = [name for name, split in assignment.items() if split == "test" and name != "donor"]
+    assert find_shared(tmp_path / "all", {taken}).isdisjoint(n for n, s in assignment.items() if s == "train")
+    assert {skip.kind for skip in skipped} <= {"turn_in_bench", "held_out_synthesizer"}
 
 
 def test_a_group_in_two_splits_is_an_error_that_names_it():
