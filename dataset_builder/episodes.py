@@ -111,6 +111,10 @@ class SkipError(Exception):
         self.kind = kind
 
 
+# In the place of a synthesizer, where both sides of a pair are recordings.
+RECORDING = "recording"
+
+
 @dataclass(frozen=True)
 class ScriptPair:
     """The same dialogue written and spoken, as text: the two sides of a colloquialness pair (section 3.1)."""
@@ -119,9 +123,9 @@ class ScriptPair:
     spoken: Episode
 
 
-def is_recorded(criterion: str, side: str) -> bool:
+def is_recorded(criterion: str, side: str, synthesizer: str) -> bool:
     """Tell whether a side of a pair is a recording; the others are synthetic."""
-    return criterion == "modality" and side == "chosen"
+    return synthesizer == RECORDING or (criterion == "modality" and side == "chosen")
 
 
 def validate_episode(episode: Episode) -> None:

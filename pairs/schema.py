@@ -182,7 +182,9 @@ def _validate_taxonomy(row: Mapping[str, Any], label: str) -> None:
             raise ValueError(
                 f"{label}: {column} is {row[column]!r:.80}; a text is needed, {UNKNOWN!r} if none is known."
             )
-    for column, allowed in zip(("primary", "secondary"), TAXONOMY.get(row["source"], ()), strict=False):
+    # A pair of a family names the family and its kind.
+    taxonomy = () if row["criterion"] == JOINT else TAXONOMY.get(row["source"], ())
+    for column, allowed in zip(("primary", "secondary"), taxonomy, strict=False):
         if row[column] not in allowed | {UNKNOWN}:
             raise ValueError(f"{label}: {column} is {row[column]!r:.80}; Table 5 allows {sorted(allowed)}.")
 

@@ -13,7 +13,7 @@ from sdiareward.cards.dataset_repository_card import render_dataset_repository_c
 from sdiareward.cards.licences import find_licence
 from sdiareward.dataset_builder.formats.shards import COUNTED, PairTally
 from sdiareward.dataset_builder.release.release import release_features
-from sdiareward.dataset_builder.reports.data_card import list_configs
+from sdiareward.dataset_builder.reports.data_card import list_configs, list_languages
 from sdiareward.pairs.schema import SIDES, features
 
 from .listening_table import make_listening_features, write_listening
@@ -138,7 +138,7 @@ def _collect_facts(folder: Path, labels: Sequence[Mapping[str, Any]]) -> dict[st
         "skipped": report.get("skipped", []),
         "pairs": _count(public),
         "num_pairs": len(labels),
-        "languages": sorted({label["language"] for label in labels if label["language"]}),
+        "languages": list_languages(label["language"] for label in labels),
         "licences": _count_by(labels, "license"),
         "sources": _count_by(labels, "source"),
         "why_withheld": dict(reasons.most_common()),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from ..formats.shards import ShardWriter, count_pairs, read_rows
 from ..pairing import annotation, filtering
 from ..pairing.annotation import annotate_rows
 from ..pairing.filtering import FilterSettings, filter_rows
-from ..reports.data_card import summarise_skipped, write_report
+from ..reports.data_card import read_report, summarise_skipped, write_report
 from . import BuilderArguments, finish
 
 
@@ -70,6 +69,7 @@ def filter_folder(args: FilterArguments, rules: FilterSettings, client: ChatClie
     """
     skipped: list[Skipped] = []
     output = Path(args.output_dir)
+    before = read_report(Path(args.folder))
     prompts = read_prompt_file(args.prompt_file)
     rows: Iterable[dict[str, Any] | Skipped] = filter_rows(_read(args), client, rules, prompts)
     if client and args.annotate:
@@ -77,14 +77,13 @@ def filter_folder(args: FilterArguments, rules: FilterSettings, client: ChatClie
     with ShardWriter(output) as writer:
         for row in _keep(rows, skipped):
             writer.write(row["split"], row)
-    before = json.loads((Path(args.folder) / "report.json").read_text(encoding="utf-8"))
     used = {"filter": filtering.PROMPTS, **({"annotation": annotation.PROMPTS} if args.annotate else {})}
     judge = {
         "judge": client.settings.model if client else None,
         "prompt_versions": {name: prompts.compute_version(*names) for name, names in used.items()} if client else None,
     }
-    settings = {**before["config"], "filter": {**asdict(rules), **judge}}
-    more = {"filtered_from": before["build_id"], **({"judge_usage": client.usage} if client else {})}
+    settings = {**before.get("config", {}), "filter": {**asdict(rules), **judge}}
+    more = {"filtered_from": before.get("build_id"), **({"judge_usage": client.usage} if client else {})}
     return write_report(output, writer.counts, skipped, settings, **more)
 
 

@@ -24,13 +24,14 @@ from typing import Any
 
 import numpy as np
 
-from sdiareward.dataset_builder.episodes import Episode, Part, ScriptPair, Turn
+from sdiareward.dataset_builder.episodes import RECORDING, Episode, Part, ScriptPair, Turn
 from sdiareward.messages_sdiareward import MAX_TURNS
 from sdiareward.pairs.schema import JOINT, make_stable_seed
 from sdiareward.perturbations.channel import ChannelSettings
 from sdiareward.synthesis import RHYTHM, has_rhythm
 
-from .pairing import RECORDING, PairPlan, SynthesizerSpec
+from .pairing import PairPlan, SynthesizerSpec
+from .script_voices import split_options
 from .splits import choose_synthesizers, split_unit
 
 
@@ -132,7 +133,7 @@ def plan_family_pairs(
         split = assignment[split_unit(episode)]
         for family, kind, rejected in _change(episode, pools[episode.source, split], families, seed):
             for name in _choose_engines(episode, family, split, spoken[family], seed):
-                own = dict((options or {}).get(name, {}))
+                own, voices = split_options((options or {}).get(name, {}), JOINT)
                 key, kept = _BY_OPTION.get(family, ("", ""))
                 yield PairPlan(
                     JOINT,
@@ -142,6 +143,7 @@ def plan_family_pairs(
                     split,
                     channel,
                     {**own, key: kept} if key else own,
+                    script_voices=voices,
                     rejected_options={**own, key: kind} if key else None,
                     family=family,
                 )

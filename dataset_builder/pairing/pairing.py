@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import MIN_SAMPLES, SAMPLING_RATE, AudioError
-from sdiareward.dataset_builder.episodes import Episode, Part, ScriptPair, Turn, is_recorded
+from sdiareward.dataset_builder.episodes import RECORDING, Episode, Part, ScriptPair, Turn, is_recorded
 from sdiareward.esdr_accuracy.pairwise import NO_SUBSET
 from sdiareward.messages_sdiareward import MAX_TURNS, ROLES
 from sdiareward.pairs.schema import MAX_TURN_S, make_stable_id, make_stable_seed
@@ -27,15 +27,11 @@ from sdiareward.perturbations.levels import trim_silence
 from sdiareward.synthesis import DialogueSynthesizer, ReferenceClip, Synthesizer, load_synthesizer
 
 from ..pipeline.inspection import require_sound
-from ..pipeline.media import read_media, read_span
+from ..pipeline.media import locate_span, read_media, read_span
 from ..references import SYNTHETIC
 from .reference_clips import Clip, choose_references
 from .script_voices import ScriptVoice, load_voices, split_options
 from .splits import choose_synthesizers, split_unit
-
-
-# In the place of a synthesizer, where both sides are recordings.
-RECORDING = "recording"
 
 
 class TurnDurationError(AudioError):
@@ -89,7 +85,7 @@ class PairPlan:
 
     def is_recorded(self, side: str) -> bool:
         """Tell whether a side is a recording."""
-        return self.synthesizer == RECORDING if self.family else is_recorded(self.criterion, side)
+        return is_recorded(self.criterion, side, self.synthesizer)
 
     def find_engine(self, side: str) -> tuple[str, Mapping[str, Any]]:
         """Return the synthesizer of a side and its options."""
@@ -354,8 +350,8 @@ def read_part(part: Part, label: str) -> np.ndarray:
     if isinstance(part.audio, str) and part.audio.endswith(".wav") and part.end_s is not None:
         return require_sound(read_span(part.audio, part.start_s, part.end_s), label)
     array = read_whole(part.audio, label)
-    end = None if part.end_s is None else round(part.end_s * SAMPLING_RATE)
-    return require_sound(array[round(part.start_s * SAMPLING_RATE) : end], label)
+    start, end = locate_span(part.start_s, part.end_s, array.size, label)
+    return require_sound(array[start:end], label)
 
 
 def read_whole(audio: str | bytes, label: str) -> np.ndarray:

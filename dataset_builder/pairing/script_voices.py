@@ -44,7 +44,7 @@ def split_options(options: Mapping[str, Any], criterion: str) -> tuple[dict[str,
         FileNotFoundError, ValueError: As `read_script_voices`.
     """
     own = {name: value for name, value in options.items() if name != OPTION}
-    if criterion != "colloquialness" or OPTION not in options:
+    if criterion == "modality" or OPTION not in options:
         return own, ()
     value = options[OPTION]
     return own, _read_folder(value) if isinstance(value, str) else read_script_voices(value)

@@ -129,7 +129,7 @@ def read_span(path: str | Path, start_s: float, end_s: float | None = None) -> n
     try:
         with soundfile.SoundFile(path) as file:
             if file.format in ("WAV", "WAVEX", "RF64", "FLAC") and (file.samplerate, file.channels) == (16_000, 1):
-                start, end = _compute_span_samples(start_s, end_s, file.frames, label)
+                start, end = locate_span(start_s, end_s, file.frames, label)
                 if end - start > MAX_RECORDING_S * SAMPLING_RATE:
                     raise AudioError(f"{label}: the span from {start_s} s lasts longer than an hour; give a shorter.")
                 file.seek(start)
@@ -137,11 +137,22 @@ def read_span(path: str | Path, start_s: float, end_s: float | None = None) -> n
     except soundfile.LibsndfileError:
         pass  # libsndfile cannot read it; `read_media` decodes it or raises the reason.
     array = read_media(path, max_s=MAX_RECORDING_S)
-    start, end = _compute_span_samples(start_s, end_s, array.size, label)
+    start, end = locate_span(start_s, end_s, array.size, label)
     return array[start:end]
 
 
-def _compute_span_samples(start_s: float, end_s: float | None, num_samples: int, label: str) -> tuple[int, int]:
+def locate_span(start_s: float, end_s: float | None, num_samples: int, label: str) -> tuple[int, int]:
+    """Return the first sample of a span, and the one after its last.
+
+    Args:
+        start_s (`float`): Where the span begins, in seconds.
+        end_s (`float`, *optional*): Where it ends; by default with the recording.
+        num_samples (`int`): Samples of the recording, at 16 kHz.
+        label (`str`): The recording, for messages.
+
+    Raises:
+        TruncatedAudioError: The span is empty, or ends after the recording.
+    """
     start = round(start_s * SAMPLING_RATE)
     end = num_samples if end_s is None else round(end_s * SAMPLING_RATE)
     if not 0 <= start < end or end > num_samples + _END_TOLERANCE_S * SAMPLING_RATE or start >= num_samples:

@@ -94,6 +94,10 @@ class Stage(ABC):
         """Return the model or package that does the work; None if the stage needs none."""
         return None
 
+    def identify(self, job: Job) -> dict[str, Any]:
+        """Return what the result depends on besides that of the stage before."""
+        return self.options.identity()
+
     @property
     def has_model(self) -> bool:
         """Whether the stage loads a model, which it keeps from one recording to the next."""
@@ -117,7 +121,7 @@ class Stage(ABC):
         return Path(job.folder) / f"{self.name}-{job.key}.{extension}"
 
     def _advance(self, job: Job) -> None:
-        job.key = make_stable_id(job.key, self.name, json.dumps(self.options.identity(), sort_keys=True))
+        job.key = make_stable_id(job.key, self.name, json.dumps(self.identify(job), sort_keys=True))
         path = self.make_path(job, "json")
         if not _is_whole(path):
             outcome = self._try(job)
@@ -297,6 +301,10 @@ class AsrStage(Stage):
         from .asr import FasterWhisperTranscriber
 
         return FasterWhisperTranscriber(self.settings.asr)
+
+    def identify(self, job: Job) -> dict[str, Any]:
+        """Return the options, and the language that is asked for."""
+        return {**super().identify(job), "language": job.recording.language}
 
     def run(self, job: Job) -> Outcome:
         """Transcribe all turns that are not transcribed yet."""

@@ -106,18 +106,22 @@ def _plan(split: str, row: Mapping[str, Any], settings: RebuildSettings, counts:
     chosen = _make_episode(row, "chosen", settings, counts)
     # A modality pair has the same words on both sides.
     rejected = chosen if row["criterion"] == "modality" else _make_episode(row, "rejected", settings, counts)
-    options = settings.synthesizer_options.get(row["synthesizer"], {})
-    engine_options, script_voices = split_options(options, row["criterion"])
+    name, _, other = row["synthesizer"].partition("+")
+    (options, script_voices), (other_options, _) = (
+        split_options(settings.synthesizer_options.get(each, {}), row["criterion"]) for each in (name, other)
+    )
     return PairPlan(
         row["criterion"],
         chosen,
         rejected,
-        row["synthesizer"],
+        name,
         split,
         _read_channel(row["channel"]),
-        engine_options,
+        options,
         known_pair_id=row["pair_id"],
         script_voices=script_voices,
+        rejected_synthesizer=other,
+        rejected_options=other_options if other else None,
     )
 
 
@@ -135,7 +139,7 @@ def _make_episode(row: Mapping[str, Any], side: str, settings: RebuildSettings, 
         raise ValueError(f"native_coding names {unknown}; known are {sorted(CODINGS)}.")
     turns = []
     for turn in row[side]:
-        if is_recorded(row["criterion"], side):
+        if is_recorded(row["criterion"], side, row["synthesizer"]):
             checked = zip(turn["audio_ref"], turn["fingerprints"], strict=True)
             parts = [_find_checked_part(reference, expected, settings, counts) for reference, expected in checked]
         else:
@@ -176,7 +180,7 @@ def _find_checked_part(
 def _compare_synthetic(row: Mapping[str, Any], rebuilt: Mapping[str, Any], counts: Counter[str]) -> None:
     """Count how the synthetic turns compare with the released ones; a scrubbed text cannot sound the same."""
     for side in _SIDES:
-        if is_recorded(row["criterion"], side):
+        if is_recorded(row["criterion"], side, row["synthesizer"]):
             continue
         for released, turn in zip(row[side], rebuilt[side], strict=True):
             verdict = compare(released["fingerprints"][0], read_audio(turn["audio"]))

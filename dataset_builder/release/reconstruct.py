@@ -159,7 +159,7 @@ def _rebuild_pairs(
 ) -> list[Skipped]:
     """Rebuild the pairs that were not rebuilt before; return why others could not be."""
     todo = [task for task in tasks if not parts.has(task.key)]
-    used = {task.row.get("synthesizer") for task in todo}
+    used = {name for task in todo for name in str(task.row.get("synthesizer")).split("+")}
     # The pool of voices is the builder's own option, unknown to servers.
     options, voices = {}, {}
     for name, values in settings.synthesizer_options.items():

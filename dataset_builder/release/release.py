@@ -25,7 +25,14 @@ from sdiareward.pairs.schema import JOINT, features, make_stable_id
 
 from ..formats.shards import ShardWriter, read_rows
 from ..pairing.pairing import read_file_version
-from ..reports.data_card import make_content_id, read_report, render_card, save_report, summarise_skipped
+from ..reports.data_card import (
+    make_content_id,
+    read_languages,
+    read_report,
+    render_card,
+    save_report,
+    summarise_skipped,
+)
 from .fingerprints import fingerprint
 from .recorded_parts import AudioRoots, find_part, read_recording
 from .scrubbing import DEFAULT_REGIONS, contains_name, scrub
@@ -98,7 +105,7 @@ def _release_row(row: Mapping[str, Any], scrubber: _Scrubber, taker: _Fingerprin
         turns = []
         for turn in row[side]:
             parts = [_make_public_part(part, scrubber) for part in turn["audio_ref"] or ()]
-            if is_recorded(row["criterion"], side):
+            if is_recorded(row["criterion"], side, row["synthesizer"]):
                 fingerprints = [taker.take(part) for part in turn["audio_ref"] or ()]
             else:
                 fingerprints = [fingerprint(read_audio(turn["audio"], name=f"pair {row['pair_id']}, {side}"))]
@@ -177,6 +184,7 @@ def _write_report(
 ) -> dict[str, Any]:
     report: dict[str, Any] = {"build_id": make_content_id(output), "config": dict(settings)}
     report |= {"scrubbed": dict(sorted(scrubbed.items())), "pairs": list(counts), **summarise_skipped(skipped)}
+    report["languages"] = read_languages(output)
     return save_report(output, report, _render_release_card(report))
 
 

@@ -20,7 +20,7 @@ from sdiareward.common.package_files import CARDS
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.schema import JOINT
 
-from ..formats.shards import SPLITS
+from ..formats.shards import SPLITS, read_rows
 
 
 CARD_TEMPLATE = CARDS / "dataset_card.md"
@@ -45,6 +45,8 @@ _SPOKE_FOR = {
     "youtube": "Who is heard in recordings on the web ({}) may not even have spoken for publication.",
 }
 _UNKNOWN_SPEAKERS = "What those who are heard in {} spoke for, and agreed to, is not recorded here: ask its publisher."
+# The code of a language that is not known.
+_UNDETERMINED = "und"
 # No recording of a person.
 _SYNTHETIC_ONLY = ("balanced_scripts", "colloquial_scripts")
 
@@ -58,8 +60,18 @@ def write_report(
 ) -> dict[str, Any]:
     """Write `README.md` and `report.json` of a data set folder whose shards are complete; return the report."""
     report = {"build_id": make_content_id(folder), **more, "config": dict(settings), "pairs": list(counts)}
-    report |= summarise_skipped(skipped)
+    report |= {"languages": read_languages(folder), **summarise_skipped(skipped)}
     return save_report(folder, report, render_card(report))
+
+
+def read_languages(folder: Path) -> list[str]:
+    """Return the languages of a data set folder, as [`list_languages`] does."""
+    return list_languages(row["language"] for _, row in read_rows(folder, ["language"]))
+
+
+def list_languages(codes: Iterable[str | None]) -> list[str]:
+    """Return the languages of codes such as `en-US`, as the Hub lists them; what is not known is left out."""
+    return sorted({code.partition("-")[0].lower() for code in codes if code and code != _UNDETERMINED})
 
 
 def save_report(folder: Path, report: dict[str, Any], card: str) -> dict[str, Any]:
@@ -127,8 +139,8 @@ def render_card(report: Mapping[str, Any], *, header: str | None = None, publica
     """Render the data-set card of a folder from its report.
 
     Args:
-        report (`Mapping`): `build_id`, `config`, `pairs` and `skipped`, as `write_report` writes them; `sources`,
-            where they are more than those of `pairs`.
+        report (`Mapping`): `build_id`, `config`, `languages`, `pairs` and `skipped`, as `write_report` writes them;
+            `sources`, where they are more than those of `pairs`.
         header (`str`, *optional*): The YAML between the card's dashes; by default that of a local folder.
         publication (`str`, *optional*): Sections on what is published and how to get it.
     """
@@ -163,7 +175,8 @@ def _render_header(report: Mapping[str, Any]) -> str:
     # `datasets` caches a local folder under its last name and its card, not its files: without the description another
     # build in a folder of the same name would be answered with this one.
     configs = [{**config, "description": f"build {report['build_id']}"} for config in list_configs(report["pairs"])]
-    header = {**HEADER, "language": ["en"], "license": "other", "configs": configs}
+    languages = {"language": report["languages"]} if report.get("languages") else {}
+    header = {**HEADER, **languages, "license": "other", "configs": configs}
     return yaml.safe_dump(header, sort_keys=False, allow_unicode=True).strip()
 
 

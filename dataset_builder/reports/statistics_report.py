@@ -1,7 +1,7 @@
 """Statistics of a data set folder, read without its audio: Table 1, the panels of Figure 5, hours and distributions.
 
-"Real" is a recording: the chosen side of a modality pair. Everything else is synthetic; both sides of a
-colloquialness pair are.
+"Real" is a recording: the chosen side of a modality pair, and both sides of a pair that no synthesizer speaks.
+Everything else is synthetic; both sides of a colloquialness pair are.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def compute_statistics(folder: Path, *, split: str | None = None) -> dict[str, A
             continue
         pair = {**{name: row[name] for name in LABELS}, "split": row_split, **dict.fromkeys(_KINDS, 0.0)}
         for side in SIDES:
-            kind = _KINDS[not is_recorded(row["criterion"], side)]
+            kind = _KINDS[not is_recorded(row["criterion"], side, row["synthesizer"])]
             pair[kind] += (seconds := _add_side(row[side], series[kind]))
             if kind == "real":
                 heard = make_stable_id(row["group_id"], *(f"{t['text']} {t['duration_s']}" for t in row[side]))

@@ -130,7 +130,7 @@ def _read_recording(root: Path, row: Mapping[str, Any], item: str) -> Recording 
 
 def _find_clip(root: Path, row: Mapping[str, Any], item: str) -> Path | Skipped:
     if not (isinstance(row.get("audio"), str) and row["audio"]):
-        return Skipped(item, "missing_audio", f"audio is {row.get('audio')!r}; a path below the folder is needed.")
+        return Skipped(item, "missing_audio", f"audio is {row.get('audio')!r}; one path below the folder is needed.")
     return find_clip(root, row["audio"], item)
 
 
@@ -177,12 +177,19 @@ def _read_message(message: Any) -> Any:
     if not isinstance(message, dict) or not isinstance(message.get("content"), list):
         return message
     found = {key: value for key, value in message.items() if key != "content"}
-    for entry in message["content"]:
-        if isinstance(entry, dict):
-            found |= {key: entry[key] for key in ("text", "audio") if entry.get(key)}
-            if entry.get("type") == "audio" and "path" in entry:
-                found["audio"] = entry["path"]
+    entries = [entry for entry in message["content"] if isinstance(entry, dict)]
+    texts = [entry["text"] for entry in entries if entry.get("text")]
+    recordings = [_find_recording(entry) for entry in entries if _find_recording(entry)]
+    if texts:
+        found["text"] = " ".join(texts) if all(isinstance(text, str) for text in texts) else texts
+    if recordings:
+        # A turn has one; of several `_find_clip` says so.
+        found["audio"] = recordings[0] if len(recordings) == 1 else recordings
     return found
+
+
+def _find_recording(entry: dict[str, Any]) -> Any:
+    return entry.get("path") if entry.get("type") == "audio" and "path" in entry else entry.get("audio")
 
 
 def _read_side(root: Path, name: str) -> list[Any]:
@@ -193,7 +200,9 @@ def _read_side(root: Path, name: str) -> list[Any]:
     turns = _read_messages(given)
     place = folder.relative_to(root).as_posix()
     return [
-        {**turn, "audio": f"{place}/{turn['audio']}"} if isinstance(turn, dict) and turn.get("audio") else turn
+        {**turn, "audio": f"{place}/{turn['audio']}"}
+        if isinstance(turn, dict) and isinstance(turn.get("audio"), str) and turn["audio"]
+        else turn
         for turn in turns
     ]
 

@@ -102,6 +102,15 @@ def test_filter_without_a_judge_applies_the_rules_and_a_dry_run_writes_nothing(
     assert [row for _, row in read_rows(tmp_path / "kept")] == [row for _, row in read_rows(built)]
 
 
+def test_filter_reads_a_folder_that_has_shards_alone(built, tmp_path, write_settings):
+    shutil.copytree(built / "data", tmp_path / "bare" / "data")
+    path = write_settings(folder=str(tmp_path / "bare"), output_dir=str(tmp_path / "kept"))
+    assert main(["filter", "--config", path, "--strict"]) == 0
+    report = json.loads((tmp_path / "kept" / "report.json").read_text())
+    assert (report["languages"], report["filtered_from"]) == (["en"], None)
+    assert list(report["config"]) == ["filter"]
+
+
 def test_fetch_takes_recordings_that_the_youtube_source_then_reads(tmp_path, write_settings, capsys):
     recording = next(iter(sorted((SAMPLE / "asterisk").glob("*.ogg"))))
     shutil.copy(recording, tmp_path / "talk.ogg")

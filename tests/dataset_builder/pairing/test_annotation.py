@@ -22,9 +22,9 @@ def flac(make_tone):
 
 @pytest.fixture
 def make_row(flac):
-    def make(source="youtube", primary="", secondary=""):
+    def make(source="youtube", primary="", secondary="", criterion="modality"):
         turns = [{"role": role, "audio": {"bytes": flac, "path": "turn.flac"}} for role in ("user", "assistant")]
-        labels = {"primary": primary, "secondary": secondary}
+        labels = {"criterion": criterion, "primary": primary, "secondary": secondary}
         return {"pair_id": "p0", "source": source, **labels, "chosen": turns, "rejected": "not heard"}
 
     return make
@@ -50,6 +50,13 @@ def test_labels_that_a_source_gives_are_left_alone(ask, make_row, source, primar
     with ChatServer(LABELS) as server:
         assert list(annotate_rows([row], ask(server))) == [row]
         assert not server.requests
+
+
+def test_a_pair_of_a_family_keeps_its_names(ask, make_row):
+    row = make_row("meld", "context", "order", criterion="joint")
+    with ChatServer(LABELS) as server:
+        assert list(annotate_rows([row], ask(server))) == [row]
+    assert server.requests == []
 
 
 def test_only_the_label_that_is_missing_is_filled(ask, make_row):

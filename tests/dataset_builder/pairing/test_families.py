@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from sdiareward.audio_sdiareward import read_audio
-from sdiareward.dataset_builder.episodes import Episode, Part, ScriptPair, Turn
+from sdiareward.dataset_builder.episodes import RECORDING, Episode, Part, ScriptPair, Turn
 from sdiareward.dataset_builder.pairing.families import KINDS, FamilySpec, Pool, plan_family_pairs, validate_families
-from sdiareward.dataset_builder.pairing.pairing import RECORDING, SynthesizerSpec, make_row, plan_pairs
+from sdiareward.dataset_builder.pairing.pairing import SynthesizerSpec, make_row, plan_pairs
 from sdiareward.dataset_builder.pairing.splits import split_unit
 from sdiareward.pairs.schema import validate_row
 from sdiareward.perturbations.channel import encode
@@ -141,11 +141,11 @@ def test_nothing_is_made_of_a_dialogue_without_another():
     assert change("context", "order", alone, [alone]) is None
 
 
-def plan(items, families, synthesizers=SPOKEN, split="train"):
+def plan(items, families, synthesizers=SPOKEN, split="train", options=None):
     episodes = [item.spoken if isinstance(item, ScriptPair) else item for item in items]
     assignment = {split_unit(episode): split for episode in episodes}
     specs = {name: FamilySpec(**spec) for name, spec in families.items()}
-    return list(plan_family_pairs(items, assignment, specs, synthesizers, None, 0))
+    return list(plan_family_pairs(items, assignment, specs, synthesizers, None, 0, options))
 
 
 def test_each_dialogue_gives_as_many_pairs_of_other_kinds_as_are_asked_for():
@@ -191,6 +191,23 @@ def test_both_sides_of_a_context_pair_are_recordings(recorded):
     assert all(ref["uri"] is None for side in ("chosen", "rejected") for t in row[side] for ref in t["audio_ref"])
     np.testing.assert_array_equal(read_audio(row["chosen"][0]["audio"]), read_audio(row["rejected"][0]["audio"]))
     assert [turn["text"] for turn in row["chosen"]][:3] == [turn["text"] for turn in row["rejected"]][:3]
+
+
+def test_a_pair_of_a_family_names_it_whatever_table_5_has_for_its_source(recorded):
+    meld = [replace(episode, source="meld", primary="Positive", secondary="Joy") for episode in recorded]
+    row = make_row(plan(meld, {"context": {"kinds": ("last_answer",)}})[0])
+    validate_row(row)
+    assert (row["primary"], row["secondary"]) == ("context", "last_answer")
+    with pytest.raises(ValueError, match="Table 5 allows"):
+        validate_row({**row, "criterion": "modality", "subset": "semi_wild"})
+
+
+def test_a_family_of_scripts_has_the_voices_of_a_pool_to_clone():
+    pool = [{"audio": f"{name}.wav", "text": name} for name in ("a", "b")]
+    options = {"flite": {"script_voices": pool, "model_path": "m"}}
+    found = plan(EPISODES, {"fluency": {}}, synthesizers=SynthesizerSpec(("flite",)), options=options)
+    assert {tuple(voice.text for voice in each.script_voices) for each in found} == {("a", "b")}
+    assert all(each.options == {"model_path": "m"} for each in found)
 
 
 def test_both_sides_of_a_prosody_pair_go_through_the_vocoder(recorded):

@@ -2,11 +2,13 @@ import dataclasses
 
 import numpy as np
 import pytest
+import soundfile
 
 from sdiareward.audio_sdiareward import AudioError, read_audio
 from sdiareward.dataset_builder.episodes import Episode, Part, ScriptPair, Turn
 from sdiareward.dataset_builder.pairing import pairing
-from sdiareward.dataset_builder.pairing.pairing import PairPlan, SynthesizerSpec, make_row, plan_pairs
+from sdiareward.dataset_builder.pairing.pairing import PairPlan, SynthesizerSpec, make_row, plan_pairs, read_part
+from sdiareward.dataset_builder.pipeline.media import TruncatedAudioError
 from sdiareward.pairs.schema import validate_row
 from sdiareward.perturbations.channel import ChannelSettings, encode
 
@@ -110,6 +112,15 @@ def test_the_pair_id_knows_an_engines_model_and_not_where_it_runs(recorded):
     assert here != identify(model_path="/here/SoulX-Podcast-1.7B", seed=2)
     named = identify(voices_path="/here/voices.bin")
     assert named == identify(voices_path="/there/voices.bin") != identify(voices_path=None)
+
+
+@pytest.mark.parametrize("name", ["a.wav", "a.WAV", "a.flac"])
+def test_a_span_after_the_end_of_its_recording_is_refused_in_any_format(name, tmp_path, make_tone):
+    soundfile.write(tmp_path / name, make_tone(2.0), 16_000, format=name[-4:].strip(".").upper())
+    part = Part("so", str(tmp_path / name), 1.0, 1.5)
+    assert read_part(part, "turn").size == 8_000
+    with pytest.raises(TruncatedAudioError, match=r"the span from 1.0 s to 4.0 s is not in the recording"):
+        read_part(dataclasses.replace(part, end_s=4.0), "turn")
 
 
 def test_a_turn_of_more_than_a_minute_is_refused_by_name(recorded, make_tone):

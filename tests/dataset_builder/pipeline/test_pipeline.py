@@ -168,6 +168,13 @@ def test_a_changed_option_runs_its_stage_and_what_follows(dialogue, result, work
     assert new == ["asr", "turns"]
 
 
+def test_another_language_is_transcribed_anew(dialogue, result, work_dir):
+    before = set(work_dir.rglob("*"))
+    changed = run_pipeline([replace(dialogue[0], language="en-GB")], SETTINGS, work_dir, num_workers=1)
+    assert [episode.language for episode in changed.episodes] == ["en-GB"]
+    assert {path.name.split("-")[0] for path in set(work_dir.rglob("*")) - before} == {"asr"}
+
+
 def test_a_recording_that_was_replaced_is_processed_anew(tmp_path):
     path = tmp_path / "a.wav"
     soundfile.write(path, np.zeros(RATE), RATE)

@@ -45,6 +45,15 @@ def test_hours_count_pairs_and_once_each_recording(folder):
     assert found["synthetic_h"] == pytest.approx(0.005 + 0.015 + 0.08)
 
 
+def test_both_sides_are_real_where_no_synthesizer_speaks(tmp_path):
+    row = {"pair_id": "p", "criterion": "joint", "subset": "all", "source": "youtube", "group_id": "g"}
+    row |= {"synthesizer": "recording", "chosen": make_turns(18.0, 18.0), "rejected": make_turns(18.0, 18.0)}
+    with ShardWriter(tmp_path / "data_set") as writer:
+        writer.write("train", row)
+    found = compute_statistics(tmp_path / "data_set")
+    assert (found["real_h"], found["synthetic_h"]) == (0.02, 0.0)
+
+
 def test_pairs_and_hours_are_told_by_what_they_are_of(folder):
     by = compute_statistics(folder)["by"]
     assert by["split"] == {

@@ -213,6 +213,22 @@ def test_a_line_can_have_messages_or_a_folder_or_file_of_turns(write_folder, mak
     )
 
 
+def test_a_message_has_all_its_words_and_one_recording(write_folder):
+    def message(role, *parts):
+        return {"role": role, "content": [{"type": key, key: value} for key, value in parts]}
+
+    answer = message("assistant", ("text", "so"), ("audio", "calls/b.flac"))
+    said = [("text", "well"), ("audio", "calls/a.wav"), ("text", "then")]
+    root = write_folder(
+        {"id": "words", "messages": [message("user", *said), answer]},
+        {"id": "two", "messages": [message("user", *said, ("audio", "calls/b.flac")), answer]},
+    )
+    episode, skipped = read_source("folder", root, OPTIONS)
+    assert episode.turns[0].text == "well then"
+    assert skipped.kind == "missing_audio"
+    assert "audio is ['calls/a.wav', 'calls/b.flac']; one path below the folder is needed" in skipped.reason
+
+
 def test_a_line_names_its_own_coding_and_recordings_for_the_pipeline_have_none(write_folder):
     root = write_folder(dialogue(native_coding=["opus"]), {"id": "talk", "audio": "long talk.ogg"})
     episode, recording = read_source("folder", root, {**OPTIONS, "native_coding": ["mulaw"]})
