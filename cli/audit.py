@@ -123,9 +123,13 @@ def run(args: AuditArguments) -> int:
 def _render(path: Path, args: AuditArguments) -> int:
     """Write the page of a finished audit; return the exit status."""
     from sdiareward.audit.page import write_page
-    from sdiareward.audit.verdicts import read_audit
+    from sdiareward.audit.verdicts import read_audit, require_same_pairs
 
-    audit, earlier = read_audit(path), None if args.against is None else read_audit(args.against)["verdicts"]
+    _require_checks(args.fail_on)
+    audit, against = read_audit(path), None if args.against is None else read_audit(args.against)
+    if against is not None:
+        require_same_pairs(against, audit["run"], audit["num_pairs"] + len(audit["skipped"]))
+    earlier = None if against is None else against["verdicts"]
     folder = args.output_dir or path.parent
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -157,14 +161,11 @@ def _audit(args: AuditArguments, data: str, output_dir: Path) -> int:
 
 def _make_job(args: AuditArguments, data: str, output_dir: Path) -> AuditJob:
     """Return the job, or raise if a name in it is unknown."""
-    from sdiareward.audit.checks import check_names
     from sdiareward.audit.run import DEFAULT_PARTS, PARTS, AuditJob
-    from sdiareward.audit.verdicts import find_unknown_patterns
     from sdiareward.perturbations.attacks import ATTACKS
     from sdiareward.perturbations.registry import PERTURBATIONS
 
-    if unknown := find_unknown_patterns(args.fail_on, check_names()):
-        raise UserError(f"--fail-on: there is no check {unknown[0]!r}; the checks are {', '.join(check_names())}.")
+    _require_checks(args.fail_on)
     parts = _choose_names("--parts", args.parts or list(DEFAULT_PARTS), PARTS)
     if args.left_out is not None and "left_out" not in parts:
         parts = (*parts, "left_out")
@@ -178,6 +179,14 @@ def _make_job(args: AuditArguments, data: str, output_dir: Path) -> AuditJob:
         left_out_model=args.left_out or None,
         **{name: getattr(args, name) for name in _AS_THEY_ARE},
     )
+
+
+def _require_checks(patterns: Sequence[str]) -> None:
+    from sdiareward.audit.checks import check_names
+    from sdiareward.audit.verdicts import find_unknown_patterns
+
+    if unknown := find_unknown_patterns(patterns, check_names()):
+        raise UserError(f"--fail-on: there is no check {unknown[0]!r}; the checks are {', '.join(check_names())}.")
 
 
 def _choose_names(flag: str, names: Sequence[str], known: Mapping[str, Any] | Sequence[str]) -> tuple[str, ...]:

@@ -120,6 +120,8 @@ def _read_pair(row: Mapping[str, Any], label: Mapping[str, Any], audio: bool) ->
 def _read_side(turns: Sequence[Mapping[str, Any]], name: str, audio: bool) -> list[Turn]:
     read = []
     for number, message in enumerate(turns_to_messages(turns)):
+        if message["role"] == "system":
+            raise AudioError(f"{name}: begins with a system turn; give the spoken turns alone.")
         items = list_items(message)
         sounds = [item["audio"] for item in items if item["type"] == "audio"]
         if len(sounds) != 1:

@@ -257,6 +257,17 @@ def test_the_page_of_an_audit_is_written_again_without_model_and_data(audited, t
     assert "old.json: lacks" in capsys.readouterr().err
 
 
+def test_a_page_is_not_compared_with_other_pairs_nor_by_checks_that_are_none(audited, tmp_path, capsys):
+    render = ["audit", "--render", str(audited / "audit.json"), "--output_dir", str(tmp_path / "page")]
+    assert main([*render, "--fail-on", "atack.*"]) == 2
+    assert "there is no check 'atack.*'" in capsys.readouterr().err
+    assert main([*render, "--against", str(audited / "audit.json")]) == 0
+    audit = json.loads((audited / "audit.json").read_text())
+    (tmp_path / "other.json").write_text(json.dumps({**audit, "run": {**audit["run"], "seed": 77}}))
+    assert main([*render, "--against", str(tmp_path / "other.json")]) == 2
+    assert "the earlier audit is of other pairs (seed was 77" in capsys.readouterr().err
+
+
 def test_an_audit_without_its_data_is_told_what_it_needs(capsys):
     assert main(["audit"]) == 2
     assert "an audit needs --dataset and --output_dir; or give --render FILE" in capsys.readouterr().err

@@ -87,6 +87,13 @@ def test_a_pair_can_be_read_without_its_recordings(pairs):
     assert [len(turn.array) for turn in [*outline.chosen, *outline.rejected]] == [0] * 8
 
 
+def test_a_system_turn_is_told_as_one(pairs):
+    rows = pairs.select([0]).to_list()
+    rows[0]["chosen"] = [{**rows[0]["chosen"][0], "role": "system", "audio": None}, *rows[0]["chosen"]]
+    with pytest.raises(AudioError, match="pair p0, chosen: begins with a system turn; give the spoken turns alone"):
+        decode_pairs(pairs.from_list(rows), [0])
+
+
 def test_a_turn_without_a_recording_is_named(pairs):
     rows = pairs.select([0]).to_list()
     rows[0]["rejected"][1]["audio"] = None
