@@ -215,7 +215,7 @@ def _find_distractor(
 def _shuffle_turns(pair: AuditPair, context: AttackContext) -> list[Turn] | None:
     """Rotate the turns of each role, by a different number of places: no answer keeps its question."""
     num_rounds = len(pair.chosen) // 2
-    if num_rounds < 2:
+    if num_rounds < 2 or len(pair.chosen) % 2:
         return None
     shifts = context.rng.permutation(num_rounds)[:2].tolist()
     moved = [pair.chosen[role::2][shift:] + pair.chosen[role::2][:shift] for role, shift in enumerate(shifts)]
@@ -310,7 +310,9 @@ ATTACKS: dict[str, Attack] = {
         "another dialogue under the same criterion",
         _replace_ending,
     ),
-    "shuffled": Attack("answers moved to other questions", "chosen", "self", "at least four turns", _shuffle_turns),
+    "shuffled": Attack(
+        "answers moved to other questions", "chosen", "self", "an even number of turns, at least four", _shuffle_turns
+    ),
     "foreign_transcript": Attack(
         "the transcript of another dialogue",
         "chosen",

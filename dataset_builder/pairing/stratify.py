@@ -27,6 +27,7 @@ from sdiareward.common.files import write_file
 from sdiareward.common.markdown import render_table
 from sdiareward.common.settings import require_minimums
 from sdiareward.common.skipped import Skipped
+from sdiareward.pairs.labels import split_synthesizers
 from sdiareward.pairs.schema import JOINT, SIDES, make_stable_id
 
 from ..formats.shards import ShardWriter, read_rows
@@ -228,7 +229,10 @@ def isolate(
         ValueError: A group is in two splits nevertheless.
     """
     bench_groups = {label["group_id"] for label in labels if label["pair_id"] in bench}
-    taught = {(label["criterion"], label["synthesizer"]) for label in labels if label["split"] != BENCH_SPLIT}
+    taught: dict[str, set[str]] = defaultdict(set)
+    for label in labels:
+        if label["split"] != BENCH_SPLIT:
+            taught[label["criterion"]] |= split_synthesizers(label["synthesizer"])
     assignment: dict[str, str] = {}
     skipped: list[Skipped] = []
     for label in labels:
@@ -245,7 +249,7 @@ def isolate(
             assignment[pair] = split
         elif rest == "skip":
             skipped.append(Skipped(pair, "not_in_bench", "its bucket of ESDR-Bench is full"))
-        elif (label["criterion"], label["synthesizer"]) not in taught:
+        elif not split_synthesizers(label["synthesizer"]) <= taught[label["criterion"]]:
             reason = f"its bucket of ESDR-Bench is full, and {label['synthesizer']} is held out from training"
             skipped.append(Skipped(pair, "held_out_synthesizer", reason))
         else:

@@ -104,6 +104,7 @@ def test_every_attack_names_its_baseline_and_its_comparison():
         ("longest", {"duration_s": 31.0}),
         ("repeated_turns", {"num_turns": 16}),
         ("shuffled", {"num_turns": 2}),
+        ("shuffled", {"num_turns": 5}),
         ("silence", {"chosen": [Turn("user", "", np.ones(9000, np.float32))] * 2}),
         ("loudest", {"rejected": [Turn("user", "", np.ones(9000, np.float32))] * 2}),
     ],

@@ -175,6 +175,14 @@ def test_what_shares_a_group_with_the_bench_leaves_training():
     assert [skip.kind for skip in skipped].count("not_in_bench") == 2
 
 
+def test_two_synthesizers_that_are_taught_are_not_held_out_together():
+    labels = [label("bench"), label("both", synthesizer="flite+piper"), label("new", synthesizer="flite+hibari")]
+    labels += [label("a", split="train"), label("b", split="train", synthesizer="piper+world")]
+    assignment, skipped = isolate(labels, {"bench"})
+    assert assignment["both"] == "train"
+    assert [(skip.item, skip.kind) for skip in skipped] == [("new", "held_out_synthesizer")]
+
+
 def test_a_turn_of_another_group_leaves_training_with_the_pair_that_took_it(tmp_path):
     def said(text, uri=None, start_s=0.0):
         reference = {"uri": uri or "synthetic:flite", "start_s": start_s if uri else None, "end_s": None, "text": text}
