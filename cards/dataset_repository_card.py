@@ -9,6 +9,7 @@ from typing import Any
 from sdiareward.common.escaping import escape_markdown
 from sdiareward.common.package_files import CARDS
 from sdiareward.dataset_builder.reports.data_card import HEADER, render_card
+from sdiareward.pairs.schema import JOINT
 
 from .licences import find_corpus, find_licence
 
@@ -22,7 +23,8 @@ _ORIGINAL = "colloquial_scripts"
 _CONTENTS = {
     "default": "all pairs with audio",
     "modality": "a recording against the same words synthesised",
-    "colloquialness": "spoken against written style, one voice",
+    "colloquialness": "spoken against written style",
+    "joint": "a dialogue against itself with a family of faults, in the answers, the words or the prosody",
     "esdr_bench": "the test split, for measuring only",
     "listen": "a few pairs, each side as one recording that this page can play",
     "metadata": "pairs without audio, also those whose audio is not here",
@@ -44,7 +46,7 @@ def render_dataset_repository_card(
     rebuild = Template(_REBUILD_TEMPLATE.read_text(encoding="utf-8")).substitute(repo_id=repo_id).strip()
     publication = Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
         repo_id=repo_id,
-        configurations="\n".join(_render_configuration(config) for config in configs),
+        configurations="\n".join(_render_configuration(config, configs) for config in configs),
         withheld=_describe_withheld(facts),
         metadata=_describe_metadata(facts),
         scrubbed=_describe_scrubbed(facts["scrubbed"]),
@@ -92,10 +94,16 @@ def _list_source_datasets(sources: Mapping[str, tuple[int, int]]) -> list[str]:
     return ["original" if name == _ORIGINAL else f"extended|other-{name}" for name in sources]
 
 
-def _render_configuration(config: Mapping[str, Any]) -> str:
+def _render_configuration(config: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> str:
     name = config["config_name"]
+    has_families = any(other["config_name"] == JOINT for other in configs)
+    content = (
+        f"{_CONTENTS[name]}, in training those of `{JOINT}` too"
+        if name == "default" and has_families
+        else _CONTENTS[name]
+    )
     splits = ", ".join(f"{split} {info.num_examples}" for split, info in config["info"].splits.items())
-    return f"| `{name}` | {_CONTENTS[name]} | {splits} |"
+    return f"| `{name}` | {content} | {splits} |"
 
 
 def _describe_withheld(facts: Mapping[str, Any]) -> str:

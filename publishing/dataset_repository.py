@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sdiareward.cards.dataset_repository_card import render_dataset_repository_card
 from sdiareward.cards.licences import find_licence
-from sdiareward.dataset_builder.formats.shards import COUNTED, PairTally
+from sdiareward.dataset_builder.formats.shards import COUNTED, SPLITS, PairTally
 from sdiareward.dataset_builder.release.release import release_features
 from sdiareward.dataset_builder.reports.data_card import list_configs, list_languages
 from sdiareward.pairs.schema import SIDES, features
@@ -173,8 +173,11 @@ def _make_configs(pairs: Table, *tables: Table) -> list[dict[str, Any]]:
     for config in list_configs([vars(shard) for shard in pairs.shards]):
         configs.append({**config, "info": _make_info(config, pairs)})
     for table in tables:
-        for config in list_configs([vars(shard) for shard in table.shards], table.folder)[:1]:
-            configs.append({**config, "config_name": table.folder, "info": _make_info(config, table)})
+        splits = [split for split in SPLITS if any(shard.split == split for shard in table.shards)]
+        files = [{"split": split, "path": f"{table.folder}/*/{split}-*.parquet"} for split in splits]
+        if files:
+            config = {"config_name": table.folder, "data_files": files}
+            configs.append({**config, "info": _make_info(config, table)})
     return configs
 
 
@@ -186,7 +189,12 @@ def _make_info(config: Mapping[str, Any], table: Table) -> datasets.DatasetInfo:
 
     infos, download_bytes = datasets.SplitDict(), 0
     for entry in config["data_files"]:
-        shards = [shard for shard in table.shards if fnmatch(f"{table.folder}/{shard.place}", entry["path"])]
+        patterns = [entry["path"]] if isinstance(entry["path"], str) else entry["path"]
+        shards = [
+            shard
+            for shard in table.shards
+            if any(fnmatch(f"{table.folder}/{shard.place}", pattern) for pattern in patterns)
+        ]
         num_bytes = sum(shard.num_bytes for shard in shards)
         infos.add(datasets.SplitInfo(entry["split"], num_bytes, sum(shard.num_rows for shard in shards)))
         download_bytes += sum(shard.path.stat().st_size for shard in shards)

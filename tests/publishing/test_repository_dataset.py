@@ -4,6 +4,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from support.paths import ROOT
 from support.repository_world import FORBIDDEN, FREE, content_of, make_row, rows_of, says, write_data
 
@@ -31,6 +32,33 @@ def test_shards_whose_rows_may_all_be_published_are_sent_as_they_were_built(make
     }
     assert says(plan, FREE)
     assert plan.repo_type == "dataset"
+
+
+def test_pairs_of_families_are_published_apart_from_what_is_measured(make_data):
+    family = make_row("family", criterion="joint", subset="all", synthesizer="recording")
+    rows = [
+        (split, {**row, "pair_id": f"{row['pair_id']} {split}"})
+        for split in ("train", "test")
+        for row in (make_row(), family)
+    ]
+    plan = plan_dataset(make_data(*rows))
+    (card,) = [content_of(file).decode() for file in plan.files if file.path_in_repo == "README.md"]
+    header = yaml.safe_load(card.split("---")[1])
+    files = {
+        config["config_name"]: {entry["split"]: entry["path"] for entry in config["data_files"]}
+        for config in header["configs"]
+    }
+    assert files["default"] == {"train": "data/*/train-*.parquet", "test": ["data/modality/test-*.parquet"]}
+    assert files["joint"] == {split: f"data/joint/{split}-*.parquet" for split in ("train", "test")}
+    assert files["metadata"] == {split: f"metadata/*/{split}-*.parquet" for split in ("train", "test")}
+    counts = {
+        info["config_name"]: {split["name"]: split["num_examples"] for split in info["splits"]}
+        for info in header["dataset_info"]
+    }
+    assert counts["default"] == {"train": 2, "test": 1}
+    assert counts["joint"] == {"train": 1, "test": 1}
+    assert counts["metadata"] == {"train": 2, "test": 2}
+    assert "in training those of `joint` too" in card
 
 
 def refer_to(uri):
