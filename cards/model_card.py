@@ -152,6 +152,11 @@ def _split_about(checkpoint: Path) -> tuple[dict[str, Any], str]:
         raise ValueError(f"{path}: its header is not YAML ({error}); correct it.") from error
     if not isinstance(found, dict):
         raise ValueError(f"{path}: its header is not a mapping of names to values; correct it.")
+    for name in {"datasets", "tags"} & set(found):
+        # As on the Hub, one name needs no list.
+        found[name] = [found[name]] if isinstance(found[name], str) else found[name] or []
+        if not (isinstance(found[name], list) and all(isinstance(entry, str) for entry in found[name])):
+            raise ValueError(f"{path}: its {name} are {found[name]!r:.80}; give a list of names.")
     return found, prose
 
 

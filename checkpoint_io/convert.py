@@ -159,6 +159,7 @@ def open_checkpoint(source: str | Path, **fields: Any) -> Source:
     config_dict, _ = SDiaRewardConfig.get_config_dict(folder)
     if config_dict.get("model_type") in EXTERNAL_MODEL_TYPES:
         config = read_foreign_config(config_dict, stored, source, **fields)
+        _drop_stale_calibration(config, read_foreign_config(config_dict, stored, source), fields)
     else:
         config = SDiaRewardConfig.from_dict(config_dict, **fields)
         _drop_stale_calibration(config, SDiaRewardConfig.from_dict(config_dict), fields)

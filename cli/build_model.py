@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from sdiareward.common.user_errors import UserError
+
 
 @dataclass
 class BuildModelArguments:
@@ -43,8 +45,11 @@ def run(args: BuildModelArguments) -> None:
     from sdiareward.common.files import replace_atomically
     from sdiareward.common.package_files import NANO
 
+    output = args.output_dir.absolute()
+    if output.is_file() or (output.is_dir() and any(output.iterdir())):
+        raise UserError(f"{args.output_dir}: is there, and not empty; give a new folder.")
     disable_progress_bar()
-    with replace_atomically(args.output_dir) as folder:
+    with replace_atomically(output) as folder:
         if args.name == "small":
             sources: dict[str, Any] = {"whisper": args.whisper, "language_model": args.language_model}
             if args.untrained:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -111,6 +112,8 @@ def _make_settings(args: ServeArguments) -> ServiceSettings:
     if not Path(spec.checkpoint).is_dir():
         fetch_snapshot(spec.checkpoint, ["config.json"])
     limits = {name: getattr(args, name) for name in _LIMITS}
+    if not math.isfinite(args.max_body_mib):
+        raise UserError(f"--max-body-mib is {args.max_body_mib}; give a positive, finite number.")
     return ServiceSettings(
         model=spec,
         host=args.host,

@@ -21,6 +21,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
+from datetime import date
 from difflib import get_close_matches
 from enum import Enum
 from importlib import import_module
@@ -311,7 +312,9 @@ def _convert(value: Any, flag: argparse.Action, path: Path) -> Any:
 
 def _convert_one(value: Any, flag: argparse.Action, path: Path) -> Any:
     convert: Callable[[str], Any] = flag.type if callable(flag.type) else parse_bool
-    is_number = isinstance(value, (bool, int, float)) and convert is not str
+    if convert is str and isinstance(value, (float, date)):
+        raise ValueError(f"{path}: {flag.dest} is read as {value!r}, not as a text; put it in quotes.")
+    is_number = isinstance(value, (bool, int, float)) and not (convert is str and isinstance(value, bool))
     if not isinstance(value, str) and not is_number:
         return value
     try:

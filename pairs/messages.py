@@ -190,8 +190,8 @@ def _load_recording(file: Path) -> dict[str, Any]:
     return {"array": array, "sampling_rate": SAMPLING_RATE, "path": str(file)}
 
 
-def check_recording(source: Any, max_turn_s: float = MAX_TURN_S) -> None:
-    """Raise unless a recording is short and, once decoded, small enough to be a turn; only its header is read.
+def check_recording(source: Any, max_turn_s: float = MAX_TURN_S) -> float:
+    """Return how long a recording is, in seconds, if it is short and, decoded, small enough; only its header is read.
 
     Args:
         source (`str`, `Path`, `bytes` or mapping): An encoded recording, as `audio_sdiareward.read_audio` takes it.
@@ -210,6 +210,7 @@ def check_recording(source: Any, max_turn_s: float = MAX_TURN_S) -> None:
             raise AudioError(
                 f"{name}: has {file.channels} channels at {file.samplerate} Hz; give one or two at 192 kHz or less."
             )
+    return duration_s
 
 
 def read_recording(source: Any, name: str | None = None) -> np.ndarray:

@@ -15,6 +15,8 @@ from typing import Any
 import requests
 from urllib3.util import Retry
 
+from sdiareward.messages_sdiareward import DialogueError
+
 from .encoding import encode_dialogue
 from .settings import API_KEY_ENV
 
@@ -208,7 +210,7 @@ class RewardClient:
 
     def _iter_results(self, dialogues: Sequence[Any], options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield the result of each dialogue."""
-        size = min(self.dialogues_per_request, self._limits["max_dialogues"]) if len(dialogues) > 1 else 1
+        size = min(self.dialogues_per_request, int(self._limits["max_dialogues"])) if len(dialogues) > 1 else 1
         parts = [range(first, min(first + size, len(dialogues))) for first in range(0, len(dialogues), size)]
         if len(parts) == 1:
             yield from self._score_part(dialogues, parts[0], options)
@@ -220,7 +222,7 @@ class RewardClient:
     def _score_part(
         self, dialogues: Sequence[Any], part: range, options: Mapping[str, Any]
     ) -> Sequence[dict[str, Any]]:
-        encoded = [_encode_or_reason(dialogues[index], options) for index in part]
+        encoded = [_encode_or_reason(dialogues[index], index, options) for index in part]
         valid = [(index, each) for index, each in zip(part, encoded, strict=True) if not isinstance(each, str)]
         found = iter(
             [result for group in self._split_by_size(valid) for result in self._score_together(group, options)]
@@ -264,6 +266,11 @@ class RewardClient:
             return [{"error": {"msg": str(error)}}]
         except RefusedError as error:
             # The server counts dialogues within the request.
+            named = {each["dialogue"] - 1: each for each in error.problems if each.get("dialogue")}
+            if options.get("skip_bad") and named:
+                rest = [each for place, each in enumerate(group) if place not in named]
+                found = iter(self._score_together(rest, options) if rest else ())
+                return [{"error": named[k]} if k in named else next(found) for k in range(len(group))]
             problems = [
                 {**each, "dialogue": group[each["dialogue"] - 1][0] + 1} if each.get("dialogue") else each
                 for each in error.problems
@@ -320,11 +327,15 @@ class RewardClient:
         return session
 
 
-def _encode_or_reason(dialogue: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> dict[str, Any] | str:
+def _encode_or_reason(
+    dialogue: Sequence[Mapping[str, Any]], index: int, options: Mapping[str, Any]
+) -> dict[str, Any] | str:
     """Return a dialogue in the form of a request or, with `skip_bad`, the reason to skip it."""
     try:
         return encode_dialogue(dialogue)
     except (OSError, TypeError, ValueError) as error:
         if not options.get("skip_bad"):
+            if isinstance(error, DialogueError):
+                raise RefusedError([{"msg": str(error), "dialogue": index + 1}]) from None
             raise
         return " ".join(str(error).split())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import open_source
-from sdiareward.messages_sdiareward import list_items, turns_to_messages
+from sdiareward.messages_sdiareward import ROLES, DialogueError, list_items, turns_to_messages, validate_form
 
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 # Samples of 24 bits, aligned to the top of 32.
 _FULL_SCALE = 2**23
 
@@ -27,11 +29,31 @@ def encode_dialogue(dialogue: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     Raises:
         FileNotFoundError: A recording does not exist.
         TypeError: A recording is given in a form that cannot be read.
+        DialogueError: A turn is none, or has what no request can hold: another role, a recording of the system, or
+            half of a character.
     """
+    messages = turns_to_messages(dialogue)
+    validate_form(messages)
+    has_system = bool(messages) and messages[0]["role"] == "system"
     turns = []
-    for message in turns_to_messages(dialogue):
-        turns.append({"role": message["role"], "content": [_encode_item(item) for item in list_items(message)]})
+    for number, message in enumerate(messages, start=0 if has_system else 1):
+        items = list_items(message)
+        if problem := _find_problem(message["role"], items):
+            raise DialogueError(problem, number)
+        turns.append({"role": message["role"], "content": [_encode_item(item) for item in items]})
     return {"turns": turns}
+
+
+def _find_problem(role: str, items: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return what the form of a request refuses in a turn."""
+    if role not in (*ROLES, "system"):
+        return f"its role is {role!r}; use 'user' or 'assistant'."
+    if role == "system" and any(item["type"] == "audio" for item in items):
+        return "is of the system and has a recording; give text alone."
+    texts = [item["text"] for item in items if item["type"] == "text"]
+    if any(_SURROGATE.search(text) for text in texts):
+        return "its text holds half of a character of two; give whole ones."
+    return None
 
 
 def _encode_item(item: dict[str, Any]) -> dict[str, Any]:

@@ -153,4 +153,4 @@ class Health(BaseModel):
     calibration_subsets: list[str] | None = Field(description="Null for a model without calibration.")
     max_turn_s: float = Field(description="Seconds of a turn that the model hears; the rest is cut.")
     num_replicas: int = Field(description="Replicas of the model that can answer now.")
-    limits: dict[str, float]
+    limits: dict[str, int | float]

@@ -23,6 +23,9 @@ from .settings import Limits
 
 Messages = list[dict[str, Any]]
 
+# Each recording, however short, is at least a token.
+_MAX_ITEMS = 64
+
 
 def read_dialogue_form(
     dialogue: Dialogue, files: Mapping[str, bytes], limits: Limits, *, require_audio: bool = True
@@ -55,15 +58,20 @@ def read_dialogue_form(
 
 def _read_turn(turn: Turn, files: Mapping[str, bytes], limits: Limits, require_audio: bool) -> list[dict[str, Any]]:
     content: list[dict[str, Any]] = []
-    for item in turn.list_items():
+    items, longest_s, total_s = turn.list_items(), min(limits.max_turn_s or MAX_TURN_S, MAX_TURN_S), 0.0
+    if len(items) > _MAX_ITEMS:
+        raise ValueError(f"has {len(items)} texts and recordings; at most {_MAX_ITEMS} are accepted, join them.")
+    for item in items:
         if item.audio is None:
             content.append({"type": "text", "text": item.text})
         else:
             data = _read_recording(item.audio, files)
             try:
-                check_recording(data, min(limits.max_turn_s or MAX_TURN_S, MAX_TURN_S))
+                total_s += check_recording(data, longest_s)
             except AudioError as error:
                 raise ValueError(str(error).removeprefix("audio bytes: ")) from error
+            if total_s > longest_s:
+                raise ValueError(f"its recordings last over {longest_s:g} s together, the most of a turn; cut them.")
             content.append({"type": "audio", "audio": {"bytes": data, "path": None}})
     if not content:
         raise ValueError("is empty; give text and audio.")

@@ -35,7 +35,7 @@ class Limits:
         retry_after_s (`int`, *optional*, defaults to 1): The `Retry-After` of a refused request.
 
     Raises:
-        ValueError: A limit is not positive.
+        ValueError: A limit is not positive, or not finite.
     """
 
     max_body_bytes: int = 32 * 2**20
@@ -50,8 +50,8 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} is {value}; give a positive number.")
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name} is {value}; give a positive, finite number.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -175,6 +175,13 @@ def test_a_calibration_is_kept_while_rewards_stay_the_same(caplog):
     assert "with another pooling_mode rewards are others: the calibration is left out." in caplog.text
 
 
+def test_a_calibration_of_the_released_form_is_left_out_where_rewards_change(tmp_path):
+    export_checkpoint(NANO, tmp_path / "released", layout="official")
+    given = open_checkpoint(NANO).config.calibration
+    assert open_checkpoint(tmp_path / "released").config.calibration == given
+    assert open_checkpoint(tmp_path / "released", max_turn_s=3.0).config.calibration is None
+
+
 def test_a_source_that_does_not_exist_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="absent: no such folder"):
         convert_checkpoint(tmp_path / "absent", tmp_path / "ours")

@@ -15,6 +15,17 @@ def test_nano_is_written_as_it_lies_in_the_package(tmp_path, capsys):
     assert fingerprint_model(str(tmp_path / "nano")) == fingerprint_model(str(NANO))
 
 
+def test_a_folder_that_holds_something_is_kept(tmp_path, capsys, monkeypatch):
+    (tmp_path / "notes.txt").write_text("mine")
+    assert main(["build-model", "nano", str(tmp_path)]) == 2
+    assert f"{tmp_path}: is there, and not empty; give a new folder." in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    assert main(["build-model", "nano", "."]) == 0
+    assert (tmp_path / "empty" / "config.json").is_file()
+
+
 @pytest.mark.slow
 def test_an_untrained_nano_has_the_seed_that_was_given(tmp_path):
     folders = [tmp_path / name for name in ("a", "b", "c")]

@@ -70,6 +70,11 @@ def test_flags_override_the_file_and_text_in_it_is_converted(tmp_path):
     assert found == Arguments(dataset="d", max_turn_s=1e-5, num_pairs=7, names=["a"], strict=True)
 
 
+def test_a_whole_number_is_a_name_where_a_name_is_asked_for(tmp_path):
+    (tmp_path / "x.yaml").write_text("dataset: 2024\n")
+    assert parse("--config", tmp_path / "x.yaml").dataset == "2024"
+
+
 def test_one_value_in_the_file_stands_for_a_list_of_one(tmp_path):
     path = tmp_path / "x.yaml"
     path.write_text("dataset: d\nnames: abc\nroots: def\n")
@@ -87,6 +92,8 @@ def test_one_value_in_the_file_stands_for_a_list_of_one(tmp_path):
         ("dataset: d\nnum_pairs: 1.5\n", "num_pairs is 1.5; it must be such as --num_pairs takes"),
         ("dataset: d\nnum_pairs: true\n", "num_pairs is True"),
         ("dataset: d\nstrict: 2\n", "strict is 2"),
+        ("dataset: 1.10\n", "dataset is read as 1.1, not as a text; put it in quotes"),
+        ("dataset: 2026-01-02\n", r"dataset is read as datetime.date\(2026, 1, 2\), not as a text"),
         ("dataset: d\nnum_pairs: 0\n", "--num_pairs is 0; it must be at least 1"),
         ("- d\n", "holds list; a mapping of settings is needed"),
     ],

@@ -289,6 +289,16 @@ def test_what_a_person_knows_of_a_model_is_in_its_card(checkpoint):
     (checkpoint / "about.md").write_text("---\n: [\n---\n")
     with pytest.raises(ValueError, match="its header is not YAML"):
         plan_model(checkpoint)
+    (checkpoint / "about.md").write_text("---\ndatasets: [1]\n---\n")
+    with pytest.raises(ValueError, match=r"its datasets are \[1\]; give a list of names"):
+        plan_model(checkpoint)
+
+
+def test_one_name_needs_no_list_in_what_a_person_knows(checkpoint):
+    (checkpoint / "about.md").write_text("---\ndatasets: me/pairs\ntags: czech\n---\n# Mine\n")
+    data = card_of(plan_model(checkpoint, repo_id="me/tiny")).data
+    assert data.datasets == ["me/pairs"]
+    assert "czech" in data.tags and "c" not in data.tags
 
 
 def test_a_recorded_name_is_not_taken_for_one_on_the_hub(checkpoint):

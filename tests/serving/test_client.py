@@ -33,7 +33,7 @@ class Told:
             return self.reply
         if path == "/health":
             return 200, json.dumps(
-                {"limits": {"max_body_bytes": self.max_body_bytes, "max_dialogues": self.max_dialogues}}
+                {"limits": {"max_body_bytes": self.max_body_bytes, "max_dialogues": float(self.max_dialogues)}}
             )
         self.sizes.append(len(body))
         if len(body) > 10_000:
@@ -113,6 +113,37 @@ def test_a_dialogue_on_which_the_model_fails_costs_itself_alone(told):
 def test_a_bad_dialogue_has_its_number_among_all_however_they_were_sent(told):
     with pytest.raises(RefusedError, match="^dialogue 3, is bad$"):
         told.client.score(words("a" * 6000, "b" * 6000, "bad"))
+
+
+@pytest.mark.parametrize(
+    ("dialogue", "reason"),
+    [
+        (None, "is missing; give a list of turns."),
+        (["x"], "turn 1: is a str; give an object with a role and content."),
+        ([{"text": "a"}], "turn 1: its role is missing; use 'user' or 'assistant'."),
+        ([{"role": "tool", "text": "a"}], "turn 1: its role is 'tool'; use 'user' or 'assistant'."),
+        (
+            [{"role": "user", "content": 5}],
+            "turn 1: its content is a int; give a text or a list of text and audio items.",
+        ),
+        ([{"role": "user", "text": "a\ud83d"}], "turn 1: its text holds half of a character of two; give whole ones."),
+        (
+            [{"role": "system", "audio": b"a"}],
+            "turn 0: is of the system and has a recording; give text alone.",
+        ),
+    ],
+)
+def test_what_no_request_can_hold_costs_itself_alone(told, dialogue, reason):
+    first, second, last = told.client.score_or_reason([*words("a"), dialogue, *words("ccc")])
+    assert (first, last) == (1, 3)
+    assert second.endswith(reason)
+    with pytest.raises(RefusedError) as caught:
+        told.client.score([*words("a"), dialogue])
+    assert caught.value.problems[0]["dialogue"] == 2
+
+
+def test_what_a_server_refuses_in_whole_costs_the_others_nothing(told):
+    assert told.client.score_or_reason(words("a", "bad", "ccc", "bad")) == [1, "is bad", 3, "is bad"]
 
 
 @pytest.mark.parametrize("text", ["[]", "null", "3", "<html>", ""])

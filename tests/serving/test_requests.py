@@ -114,6 +114,19 @@ def test_a_turn_longer_than_the_limit_is_refused(make_tone):
     assert read(dialogue_of(*two_turns(audio)), Limits(max_turn_s=2.0))
 
 
+def test_several_recordings_of_a_turn_are_as_long_as_one(make_tone):
+    item = {"type": "audio", "audio": in_base64(encoded(make_tone(2.0)))}
+
+    def turns(num_items):
+        return [{"role": role, "content": [item] * num_items} for role in ("user", "assistant")]
+
+    assert len(read(dialogue_of(*turns(30)))[0]["content"]) == 30
+    with pytest.raises(DialogueError, match="^turn 1: its recordings last over 60 s together, the most of a turn"):
+        read(dialogue_of(*turns(31)))
+    with pytest.raises(DialogueError, match="^turn 1: has 65 texts and recordings; at most 64 are accepted"):
+        read(dialogue_of({"role": "user", "content": [{"type": "text", "text": "a"}] * 65}, *turns(1)[1:]))
+
+
 def test_more_turns_than_the_limit_are_refused(audio):
     with pytest.raises(DialogueError, match="^has 4 turns; this server scores at most 2"):
         read(dialogue_of(*two_turns(audio) * 2), Limits(max_turns=2))
@@ -290,7 +303,9 @@ def test_settings_out_of_range_are_refused(make, message):
     [
         (["--port", "99999"], "port is 99999; give one up to 65535"),
         (["--drain-timeout-s", "inf"], "drain_timeout_s is inf; give a number of seconds"),
-        (["--max-in-flight", "0"], "max_in_flight is 0; give a positive number."),
+        (["--max-in-flight", "0"], "max_in_flight is 0; give a positive, finite number."),
+        (["--max-body-mib", "inf"], "--max-body-mib is inf; give a positive, finite number."),
+        (["--request-timeout-s", "inf"], "request_timeout_s is inf; give a positive, finite number."),
         (["--num-replicas", "2", "--max-replicas", "1"], "at most 1 replicas but at least 2 are asked for"),
         (["--api-key-file", "/nowhere/at/all"], "No such file or directory: '/nowhere/at/all'"),
         (["--host", "192.0.2.1"], "cannot listen at 192.0.2.1, port 8000"),
