@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +22,7 @@ from sdiareward.common.papers import SDIAREWARD_ARXIV, WAVREWARD_ARXIV
 from sdiareward.messages_sdiareward import MAX_TURNS, DialogueError
 from sdiareward.pairs.messages import AUDIO_SUFFIXES
 from sdiareward.pairs.schema import MAX_TURN_S
-from sdiareward.scoring.model_spec import ModelSpec
+from sdiareward.scoring.model_spec import ModelSpec, ScoringError
 
 from . import on_gpu
 from .rendering import render_details, render_error, render_panel, render_verdict
@@ -96,11 +96,12 @@ def build(scorer: Scorer | None = None, others: Sequence[Scorer] = (), **options
         options: Arguments of `load_scorer`.
 
     Raises:
-        ScoringError: The model cannot be loaded.
+        ScoringError: The model cannot be loaded, or the models have no criterion in common.
     """
     import gradio as gr
 
     scorers = [scorer or load_scorer(**options), *others]
+    criteria = _find_criteria(scorers)
 
     @on_gpu
     def score_dialogues(dialogues: Sequence[Any], criterion: str, with_checks: bool, model: int) -> Result:
@@ -111,7 +112,6 @@ def build(scorer: Scorer | None = None, others: Sequence[Scorer] = (), **options
     with gr.Blocks(analytics_enabled=False, title="sdiareward: spoken dialogue rewards", delete_cache=kept) as page:
         names = [_name_model(each) for each in scorers]
         gr.Markdown(write_introduction(" or ".join(names)))
-        criteria = _order_criteria(set.intersection(*(set(each.processor.prompts) for each in scorers)))
         choices = [(_QUESTIONS.get(name, name), name) for name in criteria]
         criterion = gr.Radio(choices, value=criteria[0], label="Criterion")
         plain = [str(each.model.config.name_or_path) for each in scorers]
@@ -230,9 +230,14 @@ def _describe_limits(scorers: Sequence[Scorer]) -> str:
     )
 
 
-def _order_criteria(known: Iterable[str]) -> list[str]:
-    """Return the criteria of the package in their usual order, then custom ones of the checkpoint."""
-    return sorted(known, key=lambda name: ([*_QUESTIONS, name].index(name), name))
+def _find_criteria(scorers: Sequence[Scorer]) -> list[str]:
+    """Return what all models have: the criteria of the package in their usual order, then custom ones."""
+    known = [set(scorer.processor.prompts) for scorer in scorers]
+    common = set.intersection(*known)
+    if not common:
+        names = " and ".join(str(sorted(each)) for each in known)
+        raise ScoringError(f"the models have no criterion in common, but {names}; show them on a page each.")
+    return sorted(common, key=lambda name: ([*_QUESTIONS, name].index(name), name))
 
 
 def _add_panel(name: str, example: Sequence[RecordedTurn], example_words: str) -> _Panel:

@@ -11,6 +11,7 @@ from sdiareward.common.package_files import EXAMPLES, NANO
 from sdiareward.messages_sdiareward import DialogueError
 from sdiareward.pairs.messages import read_dialogue
 from sdiareward.scoring.calibration import Calibration, fit
+from sdiareward.scoring.model_spec import ScoringError
 from sdiareward.scoring.scorer import Scorer
 from sdiareward.serving.demo import app, results
 from sdiareward.serving.demo.rendering import draw_growth, render_details, render_error, render_panel, render_verdict
@@ -58,6 +59,12 @@ def turn(make_tone):
 
 
 # Turns
+
+
+def test_models_without_a_common_criterion_are_refused(nano):
+    other = SimpleNamespace(processor=SimpleNamespace(prompts={"warmth": "Judge it."}))
+    with pytest.raises(ScoringError, match=r"no criterion in common, but \[.*'joint'.*\] and \['warmth'\]"):
+        app.build(nano, [other])
 
 
 def test_an_uploaded_turn_is_kept_mono_at_16_khz(make_tone):
