@@ -65,8 +65,11 @@ def write_report(
 
 
 def read_languages(folder: Path) -> list[str]:
-    """Return the languages of a data set folder, as [`list_languages`] does."""
-    return list_languages(row["language"] for _, row in read_rows(folder, ["language"]))
+    """Return the languages of a data set folder, as [`list_languages`] does; none where no pair is left."""
+    try:
+        return list_languages(row["language"] for _, row in read_rows(folder, ["language"]))
+    except FileNotFoundError:
+        return []
 
 
 def list_languages(codes: Iterable[str | None]) -> list[str]:

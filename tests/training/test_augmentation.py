@@ -251,7 +251,7 @@ def test_augmented_pairs_are_precomputed_and_collated_like_others(
     read, skipped = precompute_pairs(rows, tiny_processor, tmp_path, **options)
     assert len(read) == 12
     assert [pair.item for pair in skipped] == [f"p{row}, shuffled" for row in range(4)]
-    assert "needs at least four turns" in skipped[0].reason
+    assert "needs an even number of turns, at least four" in skipped[0].reason
     batch = PairCollator(tiny_processor, rows)([read[index] for index in range(12)])["pairs"]
     assert batch.pair_ids[:4] == ["p0", "p0, copy 1", "p0, silence", "p1"]
     clips = [frozenset(clip for message in side for clip in message.clips) for side in batch.chosen[:3]]
