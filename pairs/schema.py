@@ -182,11 +182,19 @@ def _validate_taxonomy(row: Mapping[str, Any], label: str) -> None:
             raise ValueError(
                 f"{label}: {column} is {row[column]!r:.80}; a text is needed, {UNKNOWN!r} if none is known."
             )
-    # A pair of a family names the family and its kind.
-    taxonomy = () if row["criterion"] == JOINT else TAXONOMY.get(row["source"], ())
-    for column, allowed in zip(("primary", "secondary"), taxonomy, strict=False):
+    for column, allowed in list_allowed_labels(row).items():
         if row[column] not in allowed | {UNKNOWN}:
             raise ValueError(f"{label}: {column} is {row[column]!r:.80}; Table 5 allows {sorted(allowed)}.")
+
+
+def list_allowed_labels(row: Mapping[str, Any]) -> dict[str, frozenset[str]]:
+    """Return what Table 5 allows in the columns `primary` and `secondary` of a pair.
+
+    A column that may have any text is not there: those of other sources, and of a pair of a family, which names the
+    family and its kind.
+    """
+    taxonomy = () if row["criterion"] == JOINT else TAXONOMY.get(row["source"], ())
+    return dict(zip(("primary", "secondary"), taxonomy, strict=False))
 
 
 def validate_roles(roles: Sequence[str], label: str) -> None:

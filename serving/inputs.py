@@ -23,7 +23,7 @@ from .settings import Limits
 
 Messages = list[dict[str, Any]]
 
-# Each recording, however short, is at least a token.
+# Of a turn; thousands of short recordings would be decoded one by one.
 _MAX_ITEMS = 64
 
 

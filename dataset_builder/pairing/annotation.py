@@ -19,7 +19,7 @@ from sdiareward.common.skipped import Skipped
 from sdiareward.llm.client import ChatClient, ChatError
 from sdiareward.llm.failures import FailureLimit
 from sdiareward.pairs.prompts import PromptSet
-from sdiareward.pairs.schema import JOINT, TAXONOMY
+from sdiareward.pairs.schema import TAXONOMY, list_allowed_labels
 
 from .filtering import Row, make_spoken_turns
 
@@ -94,12 +94,8 @@ def annotate_rows(
 
 
 def _annotate_row(row: Row, *, client: ChatClient, prompts: PromptSet) -> tuple[Row | Skipped, bool]:
-    """Return the pair with both labels, those that Table 5 does not allow by the judge; and whether it was asked.
-
-    A pair of a family names the family and its kind, and keeps them.
-    """
-    allowed = () if row["criterion"] == JOINT else zip(_LABELS, TAXONOMY.get(row["source"], ()), strict=False)
-    missing = [label for label, names in allowed if row[label] not in names]
+    """Return the pair with both labels, those that Table 5 does not allow by the judge; and whether it was asked."""
+    missing = [label for label, names in list_allowed_labels(row).items() if row[label] not in names]
     if not missing:
         return row, False
     name = f"{row['source']} pair {row['pair_id']}"

@@ -179,7 +179,7 @@ def _read_message(message: Any) -> Any:
     found = {key: value for key, value in message.items() if key != "content"}
     entries = [entry for entry in message["content"] if isinstance(entry, dict)]
     texts = [entry["text"] for entry in entries if entry.get("text")]
-    recordings = [_find_recording(entry) for entry in entries if _find_recording(entry)]
+    recordings = [recording for entry in entries if (recording := _find_recording(entry))]
     if texts:
         found["text"] = " ".join(texts) if all(isinstance(text, str) for text in texts) else texts
     if recordings:
