@@ -9,7 +9,6 @@ from typing import Any
 from sdiareward.common.files import write_file
 from sdiareward.common.html import make_html_environment
 from sdiareward.common.package_files import AUDIT, EVALUATION_PAGE
-from sdiareward.evaluation.columns import TITLES
 from sdiareward.evaluation.report.pieces import FILTERS, hash_content, make_picture
 from sdiareward.perturbations.attacks import ATTACKS
 from sdiareward.perturbations.decoded_pairs import AuditPair
@@ -17,7 +16,7 @@ from sdiareward.perturbations.registry import PERTURBATIONS
 
 from .checks import describe_worst, num_by_status
 from .figures import draw_figures, list_figures
-from .summary import PLACE_TITLES, describe_perturbation, show_before
+from .summary import COLUMN_TITLES, PLACE_TITLES, describe_perturbation, show_before
 from .verdicts import FAIL, NOT_MEASURED, PASS, name_check, show_limit, show_value
 
 
@@ -100,7 +99,7 @@ def render_page(
             for name, data in figures.items()
         },
         sections=[(key, title) for key, title in SECTIONS.items() if key in _ALWAYS or audit.get(key)],
-        titles={**TITLES, "colloquialness": "colloquialness", "overall_micro": "all pairs"},
+        titles={**COLUMN_TITLES, "overall_micro": "all pairs"},
         places=PLACE_TITLES,
         nuisances=PERTURBATIONS,
         describe_perturbation=describe_perturbation,

@@ -33,6 +33,8 @@ BOTH = "both"
 PLACES = (*SIDES, BOTH)
 # Columns of Table 2 that are sets of pairs, not macro averages.
 _COLUMNS = {**{name: (name,) for name in (*SUBSETS, NO_SUBSET)}, "modality_micro": MODALITY_SUBSETS}
+# The column of pairs of no subset where there are others: `NO_SUBSET` is a word for all pairs.
+OTHERS = "no_subset"
 
 
 class Pairs:
@@ -81,7 +83,7 @@ class Pairs:
         for name, members in _COLUMNS.items():
             is_member = np.isin(self.subsets, members)
             if is_member.any() and not any(np.array_equal(is_member, other) for other in found.values()):
-                found[name] = is_member
+                found[OTHERS if name == NO_SUBSET and not is_member.all() else name] = is_member
         return found
 
     def average(self, values: Floats, is_used: Booleans) -> dict[str, Any]:

@@ -12,13 +12,14 @@ from sdiareward.evaluation.summary import format_interval, format_percent
 from sdiareward.perturbations.registry import PERTURBATIONS
 
 from .checks import describe_worst, num_by_status
+from .statistics import OTHERS
 from .verdicts import FAIL, NOT_MEASURED, PASS, show_limit, show_value
 
 
 Audit = Mapping[str, Any]
 _MARKS = {PASS: "passed", FAIL: "FAILED", NOT_MEASURED: "not measured"}
 _ABSENT = "-"
-_COLUMN_TITLES = {**TITLES, "colloquialness": "colloquialness"}
+COLUMN_TITLES = {**TITLES, "colloquialness": "colloquialness", OTHERS: "no subset"}
 PLACE_TITLES = {"chosen": "chosen side alone", "rejected": "rejected side alone", "both": "both sides"}
 
 
@@ -101,7 +102,7 @@ def _summarise_perturbations(audit: Audit) -> list[str]:
         [PLACE_TITLES[row["place"]], *_format_means(row)] for row in audit["nuisances"]["by_place"] if row["worst"]
     ]
     columns = [
-        [_COLUMN_TITLES[row["column"]], *_format_means(row)] for row in audit["nuisances"]["by_column"] if row["worst"]
+        [COLUMN_TITLES[row["column"]], *_format_means(row)] for row in audit["nuisances"]["by_column"] if row["worst"]
     ]
     head = ["change in points", "flips in %", "shift over natural margin", "worst: flips in %"]
     return [

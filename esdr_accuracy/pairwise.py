@@ -243,7 +243,8 @@ def _group_counts(membership: Counts, is_correct: NDArray[np.bool_], group_id: S
 def _bootstrap(groups: Counts, num_bootstrap: int, seed: int) -> tuple[Counts, Counts]:
     """Return correct pairs and pairs of each draw, both of shape `(num_bootstrap, num_strata)`."""
     rows, sizes = np.unique(groups.reshape(len(groups), -1), axis=0, return_counts=True)
-    _, stratum = np.unique(rows[:, : len(_STRATA)] > 0, axis=0, return_inverse=True)
+    # Pairs of no subset make no stratum, or groups that have some besides others would be alone in theirs.
+    _, stratum = np.unique(rows[:, : len(SUBSETS)] > 0, axis=0, return_inverse=True)
     stratum = stratum.reshape(-1)
     generator = np.random.default_rng(seed)
     draws = np.zeros((num_bootstrap, rows.shape[1]), dtype=np.int64)

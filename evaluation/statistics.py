@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sdiareward.esdr_accuracy.pairwise import wilson_interval
+from sdiareward.esdr_accuracy.pairwise import NO_SUBSET, wilson_interval
 
 
 Booleans = NDArray[np.bool_]
@@ -58,7 +58,8 @@ def paired_bootstrap(
         first (`ArrayLike` of shape `(num_pairs,)`): Whether the first scorer has each pair right.
         second (`ArrayLike` of shape `(num_pairs,)`): Whether the second has.
         groups (`Sequence[Hashable]`): Recording of each pair.
-        strata (`Sequence[Hashable]`): Subset of each pair; a group's stratum is the set of its pairs' subsets.
+        strata (`Sequence[Hashable]`): Subset of each pair; a group's stratum is the set of its pairs' subsets,
+            without that of pairs of none.
         num_bootstrap (`int`, *optional*, defaults to 1000): Number of draws.
         seed (`int`, *optional*, defaults to 0): Seed of the draws.
         confidence (`float`, *optional*, defaults to 0.95): Coverage.
@@ -106,7 +107,8 @@ def draw_groups(
 
     Args:
         groups (`Sequence[Hashable]`): Recording of each value, as `summary.list_groups` names it.
-        strata (`Sequence[Hashable]`): Subset of each value; a group's stratum is the set of its values' subsets.
+        strata (`Sequence[Hashable]`): Subset of each value; a group's stratum is the set of its values'
+            subsets, without that of values of none.
         num_bootstrap (`int`, *optional*, defaults to 1000): Number of draws.
         seed (`int`, *optional*, defaults to 0): Seed of the draws; the order of the values does not matter.
 
@@ -130,7 +132,7 @@ def _draw_each_group(
         names.setdefault(group, set()).add(str(stratum))
     by_stratum: dict[tuple[str, ...], list[Hashable]] = {}
     for group in sorted(names, key=str):
-        by_stratum.setdefault(tuple(sorted(names[group])), []).append(group)
+        by_stratum.setdefault(tuple(sorted(names[group] - {NO_SUBSET})), []).append(group)
     generator = np.random.default_rng(seed)
     index: dict[Hashable, int] = {}
     drawn = []

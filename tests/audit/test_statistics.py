@@ -95,6 +95,16 @@ def test_natural_pairs_are_described_by_column():
     assert found["modality_micro"]["interval"] == pytest.approx([0.342, 1.0], abs=1e-3)
 
 
+def test_pairs_of_no_subset_are_a_column_beside_others_and_all_pairs_where_they_are_alone():
+    labels = [
+        make_label(f"p{row}", subset=subset, group=f"g{row}") for row, subset in enumerate(["scripted", *["all"] * 3])
+    ]
+    found = describe_natural(Pairs(labels, natural()))
+    assert {name: row["num_pairs"] for name, row in found.items()} == {"all": 4, "scripted": 1, "no_subset": 3}
+    labels = [make_label(f"p{row}", subset="all", group=f"g{row}") for row in range(4)]
+    assert list(describe_natural(Pairs(labels, natural()))) == ["all"]
+
+
 def test_every_nuisance_counts_alike_however_many_severities_it_has():
     row = {"severity": 1.0, "place": BOTH, "accuracy_change": 0.0, "flip_rate": 0.0, "relative_shift": None}
     rows = [{**row, "nuisance": "gain"}] * 3 + [

@@ -13,7 +13,14 @@ import torch
 from support.paths import ROOT
 
 from sdiareward.esdr_accuracy import pairwise
-from sdiareward.esdr_accuracy.pairwise import COLUMNS, MODALITY_SUBSETS, SUBSETS, pairwise_accuracy, wilson_interval
+from sdiareward.esdr_accuracy.pairwise import (
+    COLUMNS,
+    MODALITY_SUBSETS,
+    NO_SUBSET,
+    SUBSETS,
+    pairwise_accuracy,
+    wilson_interval,
+)
 
 
 # Columns: wild, semi-wild, scripted, modality micro, modality macro, colloquialness, overall micro, overall macro.
@@ -328,6 +335,14 @@ def test_no_draw_lacks_a_subset_even_when_it_is_one_recording_of_many():
     result = pairwise_accuracy(*rewards_with([400, 1, 0, 0], [800, 2, 0, 0]), num_bootstrap=500)
     low, high = result["interval"]["modality_macro"]
     assert 0.2 < low < 0.5 < high < 0.8
+
+
+def test_pairs_of_no_subset_do_not_leave_a_recording_alone_in_its_stratum():
+    # Each of two recordings is in half of the draws missing, whether or not one of them has other pairs as well.
+    subset, groups = ["scripted", "scripted", NO_SUBSET], ["first", "second", "second"]
+    result = pairwise_accuracy([1, 0, 1], [0, 1, 0], subset, groups)
+    assert result["interval"]["scripted"] == [0.0, 1.0]
+    assert result["interval_method"]["scripted"] == "bootstrap"
 
 
 def test_intervals_depend_on_the_seed_alone_and_not_on_the_order_of_the_pairs(noisy_pairs):

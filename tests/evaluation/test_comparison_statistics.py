@@ -11,7 +11,7 @@ from sdiareward.evaluation.comparison.page import choose_examples
 from sdiareward.evaluation.comparison.ranking import PRIOR_WINS, fit_strengths, rank_systems
 from sdiareward.evaluation.comparison.verdicts import phrase_verdict
 from sdiareward.evaluation.comparison.wins import count_wins
-from sdiareward.evaluation.statistics import bootstrap_mean
+from sdiareward.evaluation.statistics import bootstrap_mean, draw_groups
 
 
 def own_groups(values):
@@ -57,6 +57,11 @@ def test_the_interval_draws_whole_groups():
     assert np.ptp(found["interval"]) > 2 * np.ptp(alone["interval"])
     # The sign test takes dialogues as independent, the interval does not; both must agree.
     assert alone["is_clear"] and not found["is_clear"] and found["p_value"] < 0.05
+
+
+def test_recordings_with_pairs_of_no_subset_besides_others_are_drawn_with_the_rest():
+    draws = draw_groups(["first", "second", "second"], ["scripted", "scripted", "all"], num_bootstrap=100)
+    assert set(map(tuple, draws.tolist())) == {(0, 2, 2), (1, 1, 1), (2, 0, 0)}
 
 
 def test_the_interval_of_a_win_every_time_is_wilsons():
