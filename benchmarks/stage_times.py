@@ -3,9 +3,12 @@
     sdiareward build --config configs/data_open.yaml
     sdiareward build-model small runs/small_untrained --untrained
     python -m benchmarks.stage_times --steps 24
+    python -m benchmarks.stage_times --output benchmarks/results/stage_times_whole.json \
+        --finished small_other_voices_again=runs/small_other_voices_again/run.json
 
 The recipes name the folders that they read and write, as the guide on training has them: start where `runs` has no
-stage yet. Reading and encoding the recordings, before the steps, and validation after them take minutes more.
+stage yet. Reading and encoding the recordings, before the steps, and validation after them take minutes more. With
+`--finished` nothing is run: runs that have ended are read.
 """
 
 from __future__ import annotations
@@ -31,16 +34,30 @@ class Arguments:
     """The arguments of the command line."""
 
     steps: int = field(default=24, metadata={"help": "steps of each stage", "minimum": 1})
+    finished: list[str] = field(
+        default_factory=list, metadata={"help": "NAME=run.json of stages that have ended, to read instead"}
+    )
     output: Path = field(default=RESULT, metadata={"help": "file of the result"})
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the benchmark from the command line."""
     (args,) = parse_arguments((Arguments,), argv, prog="python -m benchmarks.stage_times", description=__doc__)
-    configs = {name: racing.ROOT / "configs" / f"{name}.yaml" for name in STAGES}
-    stages = {name: measure(command, configs[name], args.steps) for name, command in STAGES.items()}
-    racing.write_result(args.output, cpu=racing.describe_cpu(), stages=stages)
+    if args.finished:
+        stages = {name: read_finished(Path(path)) for name, path in (entry.split("=", 1) for entry in args.finished)}
+        racing.write_result(args.output, stages=stages)
+    else:
+        configs = {name: racing.ROOT / "configs" / f"{name}.yaml" for name in STAGES}
+        stages = {name: measure(command, configs[name], args.steps) for name, command in STAGES.items()}
+        racing.write_result(args.output, cpu=racing.describe_cpu(), stages=stages)
     print(json.dumps(stages, indent=2))
+
+
+def read_finished(path: Path) -> dict[str, Any]:
+    """Return what [`measure`] does of the `run.json` of a whole stage: all of its steps are measured."""
+    run = json.loads(path.read_text(encoding="utf-8"))
+    steps = find_summary(run["history"])["step"]
+    return extrapolate(run["history"], steps, run["training"]["per_device_train_batch_size"])
 
 
 def measure(command: str, config: Path, steps: int) -> dict[str, Any]:
@@ -70,7 +87,7 @@ def measure(command: str, config: Path, steps: int) -> dict[str, Any]:
 
 def extrapolate(history: Sequence[dict[str, Any]], steps: int, pairs_a_step: int) -> dict[str, Any]:
     """Return what `measure` does, of a run's history and the steps of the recipe."""
-    summary = next(line for line in reversed(history) if "train_runtime" in line)
+    summary = find_summary(history)
     step_s = summary["train_runtime"] / summary["step"]
     return {
         "steps": steps,
@@ -79,6 +96,11 @@ def extrapolate(history: Sequence[dict[str, Any]], steps: int, pairs_a_step: int
         "step_s": round(step_s, 3),
         "hours": round(steps * step_s / 3600, 2),
     }
+
+
+def find_summary(history: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the line of a run's history that says what all steps took."""
+    return next(line for line in reversed(history) if "train_runtime" in line)
 
 
 if __name__ == "__main__":
