@@ -7,6 +7,7 @@ systems share. Nothing is decoded here, and whether turns alternate is checked w
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from sdiareward.messages_sdiareward import ROLES, DialogueError, validate_form
 
 from .messages import (
     RECORDING_SUFFIXES,
+    order_turns,
     read_transcript,
     read_turns,
     require_readable,
@@ -64,11 +66,11 @@ def holds_dialogues(path: str | Path) -> bool:
         return False
     if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
         return False
+    if _holds_json_dialogues(folder):
+        return True
     if recordings := _find_audio(folder):
         return any(_read_name(file.stem, _DEFAULT_NAME).role for file in recordings)
-    return any(_find_audio(entry) for entry in _list(folder) if entry.is_dir()) or any(
-        map(_is_dialogue, _list_json(folder))
-    )
+    return any(_find_audio(entry) for entry in _list(folder) if entry.is_dir())
 
 
 def read_dialogue_folder(
@@ -92,6 +94,8 @@ def read_dialogue_folder(
         ValueError: It holds no dialogue, or the pattern is malformed.
     """
     folder = _require_folder(folder)
+    if pattern is None and user_turns is None and _holds_json_dialogues(folder):
+        return _read_files(folder, None)
     if pattern is not None or _find_audio(folder):
         found, skipped = _group_recordings(folder, pattern)
         if user_turns is None:
@@ -128,8 +132,8 @@ def _find_audio(folder: Path) -> list[Path]:
     return [file for file in _list(folder) if file.suffix.lower() in RECORDING_SUFFIXES]
 
 
-def _list_json(folder: Path) -> list[Path]:
-    return [file for file in _list(folder) if file.suffix == ".json"]
+def _holds_json_dialogues(folder: Path) -> bool:
+    return any(_is_dialogue(file) for file in _list(folder) if file.suffix == ".json")
 
 
 def _is_dialogue(file: Path) -> bool:
@@ -150,20 +154,40 @@ def _read_files(folder: Path, user_turns: str | Path | None) -> DialogueFolder:
         )
     if user_turns is not None:
         raise ValueError(f"{folder}: holds whole dialogues; the user's turns can be given for recordings only.")
-    result = DialogueFolder()
-    for entry in entries:
+    result, named = DialogueFolder(), set[Path]()
+    for entry in sorted(entries, key=Path.is_dir):
+        if entry.is_dir() and any(file.is_relative_to(entry) for file in named):
+            # The recordings of JSON dialogues.
+            continue
         name = entry.name if entry.is_dir() else entry.stem
         try:
             if name in result.dialogues:
                 raise DialogueError("there is a folder and a JSON file of this name; remove one.")
-            result.dialogues[name] = read_messages(entry)
+            result.dialogues[name] = messages = read_messages(entry)
+            named.update(_list_recordings(messages))
         except DialogueError as error:
             result.skipped[name] = str(error)
+    for file in _find_audio(folder):
+        if file not in named:
+            result.skipped[file.name] = "no JSON dialogue beside it names this recording."
+    result.dialogues = {name: result.dialogues[name] for name in sorted(result.dialogues, key=_sort_name)}
     if not result.dialogues:
         raise ValueError(
             f"{folder}: none of {len(entries)} dialogues can be used: {next(iter(result.skipped.values()))}"
         )
     return result
+
+
+def _sort_name(name: str) -> tuple[Any, ...]:
+    return sort_naturally(Path(name))
+
+
+def _list_recordings(messages: Messages) -> Iterator[Path]:
+    """Yield the recordings of messages, without `..` in their paths."""
+    for message in messages:
+        for item in message["content"] if not isinstance(message["content"], str) else ():
+            if item.get("audio") is not None:
+                yield Path(os.path.normpath(item["audio"]))
 
 
 def read_messages(path: Path) -> Messages:
@@ -274,16 +298,19 @@ def _require_user_turns(folder: Path, found: Mapping[str, Sequence[_Recording]],
         )
 
 
-def _read_contexts(folder: Path) -> dict[str, list[tuple[str, Path]]]:
-    """Return what was said before the assistant's turns, by dialogue: role and recording of each turn."""
+def _read_contexts(folder: Path) -> dict[str, list[tuple[str, Path]] | DialogueError]:
+    """Return what was said before the assistant's turns, by dialogue: role and recording of each turn, or an error."""
     found, _ = _group_recordings(folder, None)
-    contexts = {
+    contexts: dict[str, list[tuple[str, Path]] | DialogueError] = {
         name: [(recording.role or USER, recording.file) for recording in _sort(recordings, USER)]
         for name, recordings in found.items()
     }
     for name, recordings in _group_by_folder(folder).items():
-        if recordings:
-            contexts.setdefault(name, [(ROLES[turn % 2], each.file) for turn, each in enumerate(recordings)])
+        if recordings and name not in contexts:
+            try:
+                contexts[name] = order_turns([each.file for each in recordings], folder / name)
+            except DialogueError as error:
+                contexts[name] = error
     if not contexts:
         raise ValueError(f"{folder}: holds no user's turns; put NAME.wav, or a folder NAME, there for each dialogue.")
     return contexts
@@ -295,7 +322,7 @@ def _sort(recordings: Iterable[_Recording], default_role: str) -> list[_Recordin
 
 
 def _join(
-    name: str, recordings: Sequence[_Recording], contexts: Mapping[str, list[tuple[str, Path]]] | None
+    name: str, recordings: Sequence[_Recording], contexts: Mapping[str, list[tuple[str, Path]] | DialogueError] | None
 ) -> Iterator[tuple[str, Path]]:
     """Yield role and recording of each turn of a dialogue."""
     if contexts is None:
@@ -310,6 +337,8 @@ def _join(
         raise DialogueError("has no turn in the folder of the user's turns.", name=name)
     answers = [(ASSISTANT, each.file) for each in _sort(recordings, ASSISTANT)]
     context = contexts[name]
+    if isinstance(context, DialogueError):
+        raise context
     if len(answers) == 1:
         return iter([*context, *answers])
     if [role for role, _ in context] != [USER] * len(answers):

@@ -113,7 +113,7 @@ def _list_turns_of_folder(folder: Path) -> list[dict[str, Any]]:
     for file in files:
         require_readable(file)
     return [
-        {"role": role, "text": read_transcript(file), "audio": file.name} for role, file in _order_turns(files, folder)
+        {"role": role, "text": read_transcript(file), "audio": file.name} for role, file in order_turns(files, folder)
     ]
 
 
@@ -125,7 +125,7 @@ def require_readable(file: Path) -> None:
         )
 
 
-def _order_turns(files: Sequence[Path], folder: Path) -> list[tuple[str, Path]]:
+def order_turns(files: Sequence[Path], folder: Path) -> list[tuple[str, Path]]:
     """Return role and file of each turn: as the names say, else in the order of the names, the user first."""
     told = {file: match[1].lower() for file in files if (match := _ROLE.search(file.stem))}
     if len(told) == len(files):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from sdiareward.messages_sdiareward import ROLES
 from sdiareward.pairs.dialogue_folders import compile_pattern, holds_dialogues, read_dialogue_folder
 
 
@@ -143,6 +144,36 @@ def test_a_malformed_pattern_is_refused(pattern, problem):
 def test_letters_with_a_meaning_in_expressions_stand_for_themselves_in_a_pattern():
     assert compile_pattern("{dialogue}.wav").fullmatch("a.wav") is not None
     assert compile_pattern("{dialogue}.wav").fullmatch("axwav") is None
+
+
+def test_recordings_beside_json_dialogues_or_in_folders_are_theirs(make):
+    folder = make(
+        "a", "x_user.wav", "x_assistant.wav", "wav/y0.wav", "wav/y1.wav", "z/0.wav", "z/1.wav", "alone_user.wav"
+    )
+    turns = {"x": ["x_user.wav", "x_assistant.wav"], "y": ["wav/y0.wav", "../a/wav/y1.wav"]}
+    for name, audio in turns.items():
+        written = [{"role": role, "audio": file, "text": "Hi."} for role, file in zip(ROLES, audio, strict=True)]
+        (folder / f"{name}.json").write_text(json.dumps(written))
+    assert holds_dialogues(folder)
+    found = read_dialogue_folder(folder)
+    assert list(shape(found)) == ["x", "y", "z"]
+    assert found.dialogues["x"][0]["content"][0]["text"] == "Hi."
+    assert found.skipped == {"alone_user.wav": "no JSON dialogue beside it names this recording."}
+    # A pattern asks for the names of the recordings.
+    assert list(read_dialogue_folder(folder, "{dialogue}_{role}.wav").dialogues) == ["alone", "x"]
+
+
+def test_shared_turns_in_a_folder_have_the_roles_in_their_names(make):
+    user = make("user", "c/user_1.wav", "c/assistant_1.wav", "c/user_2.wav", "d/0_assistant.wav", "d/1.wav")
+    found = read_dialogue_folder(make("a", "c.wav", "d.wav"), user_turns=user)
+    expected = [
+        ("user", "user_1.wav"),
+        ("assistant", "assistant_1.wav"),
+        ("user", "user_2.wav"),
+        ("assistant", "c.wav"),
+    ]
+    assert shape(found) == {"c": expected}
+    assert "0_assistant.wav would be the user's turn by the order of the names" in found.skipped["d"]
 
 
 def test_the_users_turns_may_be_shared(make):
