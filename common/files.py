@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
-import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -57,6 +56,12 @@ def write_file(path: Path, content: str | bytes, *, is_shared: bool = False) -> 
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
+def require_other_folder(folder: str | Path, output: str | Path) -> None:
+    """Raise `ValueError` if what is read from a folder would be written into it."""
+    if Path(folder).resolve() == Path(output).resolve():
+        raise ValueError(f"{folder} is read and written at once; write to another folder.")
+
+
 def split_lines(text: str) -> list[str]:
     """Return the lines of a file of JSON lines; `str.splitlines` would cut at the line separators within texts too."""
     return text.removesuffix("\n").split("\n") if text else []
@@ -76,6 +81,8 @@ class JsonLines:
     def read(self) -> list[dict[str, Any]]:
         """Return the complete lines and remove an incomplete last line from the file.
 
+        A last line that is complete but for its end, as editors leave it, is a line.
+
         Raises:
             ValueError: A line other than a torn last one is no JSON object.
         """
@@ -94,9 +101,17 @@ class JsonLines:
     def _cut_torn_line(self) -> None:
         # A file that may only be read, and is complete, must be readable.
         with self.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            num_bytes, complete = len(content), content.rfind(b"\n") + 1
-        if complete < num_bytes:
-            os.truncate(self.path, complete)
+            complete = content.rfind(b"\n") + 1
+            tail = content[complete:]
+        if not tail:
+            return
+        with self.path.open("ab") as file:
+            try:
+                self._parse(tail, 0)
+            except ValueError:
+                file.truncate(complete)
+            else:
+                file.write(b"\n")
 
     def _parse(self, line: bytes, number: int) -> dict[str, Any]:
         try:

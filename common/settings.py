@@ -5,16 +5,26 @@ A field's `metadata` may have a `minimum`, the least value that it takes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from .yaml_files import read_yaml
 
 
 _Settings = TypeVar("_Settings")
+_KINDS = {
+    float: "a number",
+    int: "a whole number",
+    str: "a text",
+    bool: "true or false",
+    NoneType: "nothing",
+    tuple: "a list",
+    dict: "a mapping",
+}
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
@@ -76,6 +86,7 @@ def make_settings(kind: type[_Settings], values: Any, label: str) -> _Settings:
     required = [n for n, f in known.items() if f.default is MISSING and f.default_factory is MISSING]
     if missing := [name for name in required if name not in values]:
         raise ValueError(f"{label}: keys {missing} are missing.")
+    _require_types(kind, values, label)
     try:
         settings = kind(**{key: tuple(v) if isinstance(v, list) else v for key, v in values.items()})
         require_minimums(settings)
@@ -83,3 +94,41 @@ def make_settings(kind: type[_Settings], values: Any, label: str) -> _Settings:
     except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
         raise ValueError(f"{label}: {error}") from error
     return settings
+
+
+def _require_types(kind: type, values: Mapping[str, Any], label: str) -> None:
+    """Raise `ValueError` for a value of another type than a field's, as far as YAML has that type."""
+    hints = get_type_hints(kind)
+    for name, value in values.items():
+        if not _fits(value, hints[name]):
+            kinds = " or ".join(dict.fromkeys(_KINDS[each] for each in _list_kinds(hints[name])))
+            raise ValueError(f"{label}: {name} is {value!r:.80}; {kinds} is needed.")
+
+
+def _list_kinds(hint: Any) -> list[Any]:
+    """Return the keys of `_KINDS` that a type stands for; none for a type of Python's alone, which takes anything."""
+    origin = get_origin(hint) or hint
+    if origin in (Union, UnionType):
+        kinds = [_list_kinds(each) for each in get_args(hint)]
+        return [] if [] in kinds else sum(kinds, [])
+    if origin in (tuple, list, Sequence):
+        return [tuple]
+    if origin in (dict, Mapping):
+        return [dict]
+    return [origin] if origin in _KINDS else []
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    kinds = _list_kinds(hint)
+    if get_origin(hint) in (Union, UnionType):
+        return not kinds or any(_fits(value, each) for each in get_args(hint))
+    if kinds == [tuple]:
+        members = [each for each in get_args(hint) if each is not ...]
+        is_list = isinstance(value, (tuple, list))
+        return is_list and all(_fits(item, members[0]) for item in value if len(members) == 1)
+    if kinds == [dict]:
+        members = get_args(hint)
+        return isinstance(value, Mapping) and all(_fits(item, members[1]) for item in value.values() if members)
+    if kinds in ([int], [float]):
+        return isinstance(value, (int, kinds[0])) and not isinstance(value, bool)
+    return not kinds or isinstance(value, kinds[0])

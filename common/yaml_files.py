@@ -1,13 +1,15 @@
 """Read YAML that somebody wrote or sent: whatever is wrong with it is a `ValueError`, and it is as large as it looks.
 
 `yaml.safe_load` runs no code, but a few lines of aliases can stand for billions of values, which appear as soon as
-they are printed or hashed; and for some malformed scalars it raises whatever its converters happen to.
+they are printed or hashed; of a key that comes twice it keeps the last; and for some malformed scalars it raises
+whatever its converters happen to.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,8 @@ def parse_yaml(text: str, label: str) -> Any:
         label (`str`): What to call it in an error, such as its file.
 
     Raises:
-        ValueError: It is not YAML, is nested too deeply, holds NaN, or its aliases stand for more than 100,000 values.
+        ValueError: It is not YAML, is nested too deeply, holds NaN or a key twice, or its aliases stand for more than
+            100,000 values.
     """
     import yaml
 
@@ -38,7 +41,7 @@ def parse_yaml(text: str, label: str) -> Any:
     if len(text) > _MAX_CHARACTERS or _measure_depth(text) > _MAX_DEPTH:
         raise ValueError(f"{label}: has {len(text)} characters, or brackets within brackets without end; no settings.")
     try:
-        value = yaml.safe_load(text)
+        value = _load(text)
         num_values = _count_values(value, {})
     except RecursionError:
         raise ValueError(f"{label}: is nested too deeply, or within itself.") from None
@@ -61,6 +64,24 @@ def read_yaml(path: Path) -> Any:
         ValueError: As `parse_yaml`, or the file is no UTF-8 text.
     """
     return parse_yaml(read_text(path, "file of settings"), str(path))
+
+
+def _load(text: str) -> Any:
+    """Return what `yaml.safe_load` does; raise `yaml.YAMLError` for a key that comes twice."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            keys = [(key.tag, key.value) for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            if repeated := [name for (_, name), count in Counter(keys).items() if count > 1]:
+                raise yaml.constructor.ConstructorError(None, None, f"has {repeated[0]!r} twice", node.start_mark)
+            return super().construct_mapping(node, deep=deep)
+
+    loader = Loader(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
 
 
 def _measure_depth(text: str) -> int:

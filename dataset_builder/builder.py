@@ -18,12 +18,13 @@ from typing import Any
 
 from sdiareward.audio_sdiareward import AudioError
 from sdiareward.common.locks import lock_folder
+from sdiareward.common.settings import require_known
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Recording, ScriptPair, validate_episode
 from sdiareward.pairs.content import hash_audio
 from sdiareward.pairs.schema import JOINT, make_stable_id, validate_row
 from sdiareward.perturbations.channel import CODINGS, ChannelSettings
-from sdiareward.synthesis import SynthesisError, count_servers, is_available, open_servers
+from sdiareward.synthesis import SYNTHESIZERS, SynthesisError, count_servers, is_available, open_servers
 
 from .formats.shards import count_pairs
 from .pairing.families import FamilySpec, plan_family_pairs, validate_families
@@ -43,6 +44,8 @@ from .sources import read_source
 logger = logging.getLogger(__name__)
 # Settings that may differ between two builds of the same data set.
 _PLACES = ("output_dir", "work_dir", "num_workers", "engine")
+# The source whose labels and spans the user writes.
+_OF_MANIFEST = "folder"
 SKIP_KIND_BY_ERROR: tuple[tuple[type[Exception], str], ...] = (
     (NoReference, "no_reference_clip"),
     (SilentAudioError, "silent_audio"),
@@ -128,6 +131,8 @@ class BuildConfig:
         if Path(self.output_dir) == Path():
             raise ValueError("output_dir is empty; name a folder to write.")
         validate_families(self.families)
+        used = {name for spec in self.synthesizers.values() for name in (*spec.seen, *spec.left_out)}
+        require_known(self.synthesizer_options, sorted({*used, *SYNTHESIZERS}), "synthesizer_options", is_listed=False)
 
 
 def build(config: BuildConfig, *, dry_run: bool = False) -> dict[str, Any]:
@@ -276,14 +281,25 @@ def _choose_work_dir(config: BuildConfig) -> Path:
 def _hash_recordings(plans: Sequence[PairPlan], with_codings: bool) -> dict[str, str | None]:
     """Return a hash of the recordings of each pair, whose names stay when they are mended; None if one is missing.
 
-    With codings that the configuration names, which the ids of pairs do not depend on, these are part of the hash.
+    What the id of a pair does not depend on is part of the hash too: codings that the configuration names, and what a
+    manifest says beside names and words.
     """
     hash_once = cache(_hash_recording)
     hashes = {
-        plan.pair_id: [*map(hash_once, _list_audio(plan)), *(plan.chosen.native_coding if with_codings else ())]
+        plan.pair_id: [
+            *map(hash_once, _list_audio(plan)),
+            *(plan.chosen.native_coding if with_codings else ()),
+            *(_describe(side) for side in (plan.chosen, plan.rejected) if side.source == _OF_MANIFEST),
+        ]
         for plan in plans
     }
     return {pair_id: None if None in found else make_stable_id(*found) for pair_id, found in hashes.items()}
+
+
+def _describe(episode: Episode) -> str:
+    spans = [(part.start_s, part.end_s) for turn in episode.turns for part in turn.parts]
+    labels = (episode.subset, episode.primary, episode.secondary, episode.language, episode.license)
+    return json.dumps([spans, episode.group, labels, episode.native_coding])
 
 
 def _list_audio(plan: PairPlan) -> list[bytes | str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sdiareward.common.settings import make_settings, read_mapping
+from sdiareward.common.settings import make_settings, read_mapping, require_mapping
 from sdiareward.perturbations.channel import ChannelSettings
 
 from .builder import BuildConfig, SourceConfig
@@ -37,9 +37,10 @@ def read_build_config(path: Path, overrides: Mapping[str, Any]) -> BuildConfig:
         criterion: make_settings(SynthesizerSpec, entry, f"{path}: synthesizers.{criterion}")
         for criterion, entry in values["synthesizers"].items()
     }
+    require_mapping(families := values.get("families") or {}, f"{path}: families")
     values["families"] = {
         family: make_settings(FamilySpec, entry or {}, f"{path}: families.{family}")
-        for family, entry in (values.get("families") or {}).items()
+        for family, entry in families.items()
     }
     if values.get("channel") is not None:
         values["channel"] = make_settings(ChannelSettings, values["channel"], f"{path}: channel")

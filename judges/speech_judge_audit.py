@@ -63,7 +63,7 @@ class TaskLayout:
 
     def __post_init__(self) -> None:
         for name in ("clips", "scores"):
-            if isinstance(getattr(self, name), str) or len(getattr(self, name)) != 2:
+            if len(getattr(self, name)) != 2:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; give the names of two columns, [FIRST, SECOND].")
 
     def find_clips(self, task: Task) -> list[str]:

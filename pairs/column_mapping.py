@@ -63,7 +63,7 @@ class ColumnMapping:
     def __post_init__(self) -> None:
         if is_column_mapping(self.dataset):
             raise ValueError(f"dataset is {self.dataset!r}; name the tables, not another mapping.")
-        if isinstance(self.clips, str) or len(set(self.clips)) != 2:
+        if len(set(self.clips)) != 2:
             raise ValueError(f"clips are {self.clips!r}; give the names of two columns, [FIRST, SECOND].")
         require_mapping(self.splits, "splits")
         require_mapping(self.columns, "columns")

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sdiareward.common.files import require_other_folder
 from sdiareward.common.settings import make_settings
 from sdiareward.common.skipped import Skipped
 from sdiareward.llm.client import ChatClient, ChatSettings
@@ -41,8 +42,7 @@ class FilterArguments(BuilderArguments):
     )
 
     def __post_init__(self) -> None:
-        if Path(self.folder).resolve() == Path(self.output_dir).resolve():
-            raise ValueError(f"folder and output_dir are both {self.folder}; write to another folder.")
+        require_other_folder(self.folder, self.output_dir)
         if self.annotate and self.judge is None:
             raise ValueError("annotate needs a judge; give the endpoint and model under judge.")
 

@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sdiareward.common.files import require_other_folder
 from sdiareward.common.locks import lock_folder
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError
@@ -80,7 +81,9 @@ def reconstruct(
     Raises:
         FileNotFoundError: The folder holds no release.
         UserError: Another process rebuilds into the folder, or a worker was killed.
+        ValueError: `output` is `release_folder`.
     """
+    require_other_folder(release_folder, output)
     options = dict(synthesizer_options or {})
     tasks, skipped = _read_tasks(release_folder, [allow_reencoded, list_audible(options)])
     if dry_run:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import AudioError, read_audio
 from sdiareward.common.escaping import escape_code
-from sdiareward.common.files import JsonLines
+from sdiareward.common.files import JsonLines, require_other_folder
 from sdiareward.common.package_files import CARDS
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError, is_recorded
@@ -78,7 +78,9 @@ def release(
 
     Raises:
         FileNotFoundError: `folder` holds no data set.
+        ValueError: `output` is `folder`.
     """
+    require_other_folder(folder, output)
     from tqdm import tqdm
 
     total = sum(1 for _ in read_rows(folder, ["pair_id"]))

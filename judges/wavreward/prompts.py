@@ -42,7 +42,7 @@ class JudgingPrompt:
 
     def __post_init__(self) -> None:
         for name, text in asdict(self).items():
-            if not isinstance(text, str) or (not text.strip() and name != "system"):
+            if not text.strip() and name != "system":
                 raise ValueError(f"{name} of the judging prompt is {text!r}; give a text.")
 
     @property

@@ -2,7 +2,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sdiareward.common.files import JsonLines, replace_atomically, write_file
+from sdiareward.common.files import JsonLines, replace_atomically, require_other_folder, write_file
 
 
 def test_a_file_is_replaced_by_text_or_bytes(tmp_path):
@@ -29,6 +29,21 @@ def test_what_a_kill_has_torn_is_removed_before_a_line_is_added(tmp_path):
     assert JsonLines(path).read() == [{"a": 1}, {"a": 2}]
     JsonLines(tmp_path / "b.jsonl").append([{"b": 1}])
     assert JsonLines(tmp_path / "b.jsonl").read() == [{"b": 1}]
+
+
+def test_a_last_line_without_its_end_as_editors_leave_it_is_kept(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": 1}\n{"a": 2}')
+    assert JsonLines(path).read() == [{"a": 1}, {"a": 2}]
+    JsonLines(path).append([{"a": 3}])
+    assert path.read_text() == '{"a": 1}\n{"a": 2}\n{"a": 3}\n'
+
+
+def test_a_folder_is_not_written_into_what_is_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    require_other_folder(tmp_path / "a", tmp_path / "b")
+    with pytest.raises(ValueError, match="a is read and written at once; write to another folder"):
+        require_other_folder("a", tmp_path / "b" / ".." / "a")
 
 
 def test_after_an_error_the_old_file_stays_and_nothing_temporary_remains(tmp_path):

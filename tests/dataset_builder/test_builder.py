@@ -185,6 +185,35 @@ def test_a_recording_mended_under_the_same_name_is_built_again(write_config, tmp
     assert 0 < len(changed) < len(first)
 
 
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_pairs_of_a_manifest_that_says_something_else_are_made_again(write_config, tmp_path, monkeypatch, is_killed):
+    recording = min((SAMPLE / "asterisk").iterdir())
+    shutil.copy(recording, tmp_path / recording.name)
+    spans = [{"start_s": 0.0, "end_s": 0.4}, {"start_s": 0.4, "end_s": 0.8}]
+    turns = [{"role": role, "text": "Hello.", "audio": recording.name} for role in ("user", "assistant")]
+    item = {"language": "en", "license": "CC0-1.0", "subset": "wild"}
+    items = [
+        {"id": name, **item, "turns": [{**turn, **span} for turn, span in zip(turns, spans, strict=True)]}
+        for name in "ab"
+    ]
+    path = write_config(sources=[{"name": "folder", "path": str(tmp_path)}], num_workers=1, test=0.0, validation=0.0)
+
+    def build():
+        (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(each) + "\n" for each in items))
+        return main(["build", "--config", str(path)])
+
+    with monkeypatch.context() as patch:
+        if is_killed:
+            patch.setattr(builder.PartFolder, "write_shards", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert build() == (130 if is_killed else 0)
+    items[0]["license"] = "CC-BY-4.0"
+    items[0]["turns"][1]["end_s"] = 0.6
+    assert build() == 0
+    rows = load_pairs(tmp_path / "sdiareward", "train")
+    ends = {row["license"]: row["chosen"][1]["audio_ref"][0]["end_s"] for row in rows}
+    assert ends == {"CC-BY-4.0": 0.6, "CC0-1.0": 0.8}
+
+
 def test_a_second_build_does_nothing(write_config, tmp_path, capsys, monkeypatch):
     path = write_config(sources=[{"name": "sample", "limit": 2}], num_workers=1)
     assert main(["build", "--config", str(path)]) == 0
@@ -222,6 +251,27 @@ BAD_CONFIGS = {
         {"synthesizers": {"modality": {"seen": ["festival"]}, "colloquialness": {"seen": ["espeak-ng"]}}},
         "there is no synthesizer 'festival'",
     ),
+    "options of a misspelt synthesizer": (
+        {"synthesizer_options": {"espeak_ng": {"voices": ["en-us"]}}},
+        r"synthesizer_options: unknown keys \['espeak_ng'\]; did you mean 'espeak-ng'\?",
+    ),
+    "options of no synthesizer": (
+        {"synthesizer_options": ["hibari"]},
+        r"synthesizer_options is \['hibari'\]; a mapping",
+    ),
+    "empty options": ({"synthesizer_options": {"hibari": None}}, "synthesizer_options is {'hibari': None}; a mapping"),
+    "a text for a number": ({"test": "0,2"}, "test is '0,2'; a number is needed"),
+    "a text for a whole number": (
+        {"sources": [{"name": "sample", "limit": "1"}]},
+        "sources: limit is '1'; a whole number or nothing is needed",
+    ),
+    "a number for a text": ({"sources": [{"name": "sample", "path": 5}]}, "path is 5; a text or nothing is needed"),
+    "a list of families": ({"families": ["context"]}, "families: holds list; a mapping"),
+    "a text for a list": (
+        {"synthesizers": {"modality": {"seen": "hibari"}, "colloquialness": {"seen": ["espeak-ng"]}}},
+        "synthesizers.modality: seen is 'hibari'; a list is needed",
+    ),
+    "a text in the channel": ({"channel": {"snr_db": "20"}}, "channel: snr_db is '20'; a number is needed"),
 }
 
 

@@ -94,8 +94,8 @@ def test_a_malformed_task_is_refused_with_its_line(tmp_path, line, message):
 
 
 def test_a_layout_needs_two_columns_of_clips(tmp_path):
-    (tmp_path / "columns.yaml").write_text("clips: left")
-    with pytest.raises(ValueError, match=r"columns\.yaml: clips is 'left'; give the names of two columns"):
+    (tmp_path / "columns.yaml").write_text("clips: [left]")
+    with pytest.raises(ValueError, match=r"columns\.yaml: clips is \('left',\); give the names of two columns"):
         read_layout(tmp_path / "columns.yaml")
 
 

@@ -49,7 +49,7 @@ def test_missing_fields_of_a_prompt_file_take_the_defaults(tmp_path):
         ('{"task": "a", "tusk": "b"}', "unknown keys ['tusk']; known are ['system', 'task'"),
         ('["task"]', "holds a list, not an object; give the JSON of a judging prompt"),
         ('{"task": " "}', "task of the judging prompt is ' '"),
-        ('{"system": 1}', "system of the judging prompt is 1"),
+        ('{"system": 1}', "system is 1; a text is needed"),
         ("task", "Expecting value"),
     ],
 )

@@ -91,7 +91,8 @@ def test_a_recording_outside_of_the_data_set_is_refused(tmp_path):
     [
         ("text: target_text", "text: words", r"mapping\.yaml: the mapping names the columns \['words'\].*audioA"),
         ("ties: Tie", "ties: Neither", r"row 1: naturalness_label is 'Tie'.*\('Neither',\) \(ties\)"),
-        ("clips: [audioA, audioB]", "clips: audioA", r"clips are 'audioA'; give the names of two columns"),
+        ("clips: [audioA, audioB]", "clips: audioA", r"clips is 'audioA'; a list is needed"),
+        ("clips: [audioA, audioB]", "clips: [audioA]", r"clips are \('audioA',\); give the names of two columns"),
         ("clips: [audioA, audioB]", "clips: [audioA, chosen]", r"column chosen is bool; a clip is the path"),
         ("second: B", "second: A", r"no label two meanings"),
         ("label: naturalness_label\n", "", r"keys \['label'\] are missing"),

@@ -75,6 +75,15 @@ def test_every_pair_comes_back_as_it_was(built, tmp_path):
     assert rows_by_id(tmp_path / "again") == rows_by_id(built / "data")
 
 
+def test_a_data_set_or_a_release_is_not_written_over_itself(built):
+    before = rows_by_id(built / "data"), rows_by_id(built / "release")
+    with pytest.raises(ValueError, match="is read and written at once; write to another folder"):
+        release(built / "data", built / "release" / ".." / "data")
+    with pytest.raises(ValueError, match="is read and written at once; write to another folder"):
+        reconstruct(built / "release", AudioRoots(), built / "release")
+    assert (rows_by_id(built / "data"), rows_by_id(built / "release")) == before
+
+
 def test_a_pair_of_two_synthesizers_comes_back_as_it_was(tmp_path):
     script = next(colloquial_scripts.read_pairs())
     spoken, written = (replace(side, turns=side.turns[:2]) for side in (script.spoken, script.written))
