@@ -265,22 +265,22 @@ class ChatClient:
             completion = raw.parse()
             self._count(retries=raw.retries_taken)
             choice = completion.choices[0]
+            content = _join_parts(choice.message.content)
         except openai.APIError as error:
             # `from None`: the chained error would show the text of the endpoint before the key is removed.
             raise self._convert_error(error) from None
-        except (ValueError, AttributeError, TypeError, IndexError) as error:
+        except (ValueError, AttributeError, TypeError, LookupError) as error:
             what = f"{type(error).__name__}: {error}"
             raise ChatError(f"the endpoint's answer is no chat completion ({self._redact(what)}).") from None
-        usage = completion.usage
-        spent = TokenUsage(1, usage.prompt_tokens or 0, usage.completion_tokens or 0) if usage else TokenUsage(1)
+        spent = _read_usage(completion.usage)
         self._count(prompt_tokens=spent.prompt_tokens, completion_tokens=spent.completion_tokens)
-        self._count(calls_without_usage=int(usage is None))
+        self._count(calls_without_usage=int(spent == TokenUsage(1)))
         refusal = getattr(choice.message, "refusal", None)
         if refusal or choice.finish_reason == "content_filter":
             self._count(refusals=1)
             text = self._redact(str(refusal or "content filter"))
             raise ChatError(f"{self.settings.model} refused: {text}", answer=text, is_refusal=True, spent=spent)
-        return _Reply(choice.message.content or "", choice.finish_reason == "length", spent)
+        return _Reply(content, choice.finish_reason == "length", spent)
 
     def _connect(self) -> Any:
         """Return the `openai` client, created on first use: a run with all answers cached needs no key."""
@@ -330,6 +330,23 @@ class ChatClient:
         if isinstance(error, openai.APIConnectionError) and not isinstance(error, openai.APITimeoutError):
             return EndpointError(f"the endpoint cannot be reached {tries} ({what}); check base_url.")
         return ChatError(f"the endpoint gave no answer {tries} ({what}).")
+
+
+def _join_parts(content: Any) -> str:
+    """Return the text of an answer, which some endpoints give in parts; raise `TypeError` if there is none."""
+    if isinstance(content, list):
+        content = "".join(part["text"] for part in content if part.get("type", "text") == "text")
+    if not isinstance(content, str | None):
+        raise TypeError(f"its content is a {type(content).__name__}, not a text")
+    return content or ""
+
+
+def _read_usage(usage: Any) -> TokenUsage:
+    """Return what an endpoint says that an answer took; nothing where it says none, or no numbers."""
+    try:
+        return TokenUsage(1, int(usage.prompt_tokens or 0), int(usage.completion_tokens or 0))
+    except (AttributeError, TypeError, ValueError):
+        return TokenUsage(1)
 
 
 def ask_again(messages: Sequence[Mapping[str, Any]], reply: str, problem: str) -> list[Mapping[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -111,16 +112,22 @@ class RatingSession:
         at = datetime.now(UTC).isoformat(timespec="seconds")
         record = {"item": str(given["item"]), "choice": given["choice"], "heard": sorted(set(heard)), "at": at}
         with self._lock:
-            self._append(json.dumps(record) + "\n")
+            self._append(f"{json.dumps(record)}\n".encode())
             self.answers[record["item"]] = record["choice"]
             return len(self.answers)
 
-    def _append(self, line: str) -> None:
+    def _append(self, line: bytes) -> None:
         self._path.parent.mkdir(exist_ok=True)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+        with self._path.open("ab", buffering=0) as file:
+            num_bytes = file.tell()
+            try:
+                if file.write(line) < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(file.fileno())
+            except OSError:
+                # The next answer would be written onto the part of this one that is there.
+                file.truncate(num_bytes)
+                raise
 
 
 class Raters:

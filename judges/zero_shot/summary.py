@@ -52,7 +52,8 @@ def summarise_pairwise(labels: Labels, scores: Scores, folder: Path, options: Ma
     verdicts = [answer.verdict for answer in flat if answer.verdict is not None]
     return {
         "kind": "pairwise",
-        **summarise_usage([answer.spent for answer in flat], folder),
+        "num_answers": len(flat),
+        **summarise_usage(_list_spent(labels, folder), folder),
         "answers": {
             **{status: counts[status] for status in ("usable", "refused", "unusable", "unanswered")},
             "repaired": sum(bool(verdict.repairs) for verdict in verdicts),
@@ -76,10 +77,10 @@ def summarise_pointwise(labels: Labels, scores: Scores, folder: Path, options: M
     wanted = {label["pair_id"] for label in labels}
     lines = JsonLines(folder / ANSWERS_FILE).read()
     records = {(line["pair_id"], line["side"]): line for line in lines if line["pair_id"] in wanted}.values()
-    spent = [TokenUsage(line["num_replies"], line["prompt_tokens"], line["completion_tokens"]) for line in records]
     return {
         "kind": "pointwise",
-        **summarise_usage(spent, folder),
+        "num_answers": len(records),
+        **summarise_usage(_list_spent(labels, folder), folder),
         "answers": {
             "follow_format": sum(line["follows_format"] for line in records),
             "without_score": sum(line["score"] is None for line in records),
@@ -97,12 +98,25 @@ def summarise_usage(spent: Sequence[TokenUsage], folder: Path) -> dict[str, Any]
     sessions = JsonLines(folder / "sessions.jsonl").read()
     counted = {name: sum(session[name] for session in sessions if name in session) for name in _SESSION_COUNTS}
     return {
-        "num_answers": len(spent),
         "num_replies": total.num_replies,
         "prompt_tokens": total.prompt_tokens,
         "completion_tokens": total.completion_tokens,
         "sessions": counted if any("calls" in session for session in sessions) else None,
     }
+
+
+def _list_spent(labels: Labels, folder: Path) -> list[TokenUsage]:
+    """Return what each recorded answer took, those that were asked again too; one that was reused counts once."""
+    wanted = {label["pair_id"] for label in labels}
+    spent: dict[Any, TokenUsage] = {}
+    for number, line in enumerate(JsonLines(folder / ANSWERS_FILE)):
+        if line["pair_id"] in wanted:
+            counts = [int(line.get(name) or 0) for name in ("num_replies", "prompt_tokens", "completion_tokens")]
+            # Usable answers alone are cached.
+            is_usable = line.get("status", "usable") == "usable"
+            key = (line["pair_id"], line.get("order", line.get("side")), line["answer"]) if is_usable else number
+            spent[key] = TokenUsage(counts[0] or 1, *counts[1:])
+    return list(spent.values())
 
 
 def _read_answers(labels: Labels, folder: Path) -> dict[str, Both]:

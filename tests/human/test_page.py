@@ -1,3 +1,4 @@
+import errno
 import http.client
 import json
 import re
@@ -12,6 +13,7 @@ from support import human_world
 from sdiareward.cli import main
 from sdiareward.evaluation.results_files import read_evaluation
 from sdiareward.human.agreement import read_answers
+from sdiareward.human.page import sessions
 from sdiareward.human.page.server import RatingServer
 from sdiareward.human.page.sessions import Raters, RatingSession
 from sdiareward.human.study import sample_study
@@ -116,6 +118,22 @@ def test_every_answer_is_on_the_disk_before_it_is_confirmed(serve, study):
     [record] = answers(study)
     assert (record["item"], record["choice"], record["heard"]) == (item, "b", ["a", "b"])
     assert client.study()["answers"] == {item: "b"}
+
+
+def test_an_answer_that_a_full_disk_refuses_leaves_nothing_behind(study, monkeypatch):
+    session = RatingSession(study, "ann")
+    first, second = sorted(session.items)[:2]
+    session.answer({"item": first, "choice": "a"})
+
+    def refuse(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(sessions.os, "fsync", refuse)
+        with pytest.raises(OSError, match="No space left"):
+            session.answer({"item": second, "choice": "b"})
+    session.answer({"item": second, "choice": "a"})
+    assert [(record["item"], record["choice"]) for record in answers(study)] == [(first, "a"), (second, "a")]
 
 
 def test_nobody_answers_before_consent_which_is_saved_with_the_texts(serve, study):

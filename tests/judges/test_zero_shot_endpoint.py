@@ -272,6 +272,10 @@ def test_a_failed_pair_counts_as_wrong_until_it_is_retried(run):
         run("--judge", "own-endpoint", "--retry_failed", options=at(server, concurrency=1))
         # The other order's answer is in the cache.
         assert len(server.requests) == asked + 1
+        judge = read(out)["judge"]
+        # Failed answers were paid for, too; that of the cache counts once.
+        assert (judge["num_replies"], judge["prompt_tokens"]) == (asked + 1, 100 * (asked + 1))
+        assert judge["num_answers"] == 12
     assert read(out)["accuracies"]["model"]["overall_micro"] == 1.0
     assert len((out / "scores.jsonl").read_text().splitlines()) == 6
 

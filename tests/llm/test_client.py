@@ -194,7 +194,22 @@ def test_without_the_openai_package_the_error_says_what_to_install(ask, monkeypa
         ask(ChatServer()).ask_json(QUESTION, number)
 
 
-@pytest.mark.parametrize("body", ["<html>busy</html>", '{"choices": []}', '{"error": "quota"}', "[1]"])
+def completion(message, usage="null"):
+    return f'{{"choices": [{{"message": {message}, "finish_reason": "stop"}}], "usage": {usage}}}'
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "<html>busy</html>",
+        '{"choices": []}',
+        '{"error": "quota"}',
+        "[1]",
+        completion("null"),
+        completion('{"content": 7}'),
+        completion('{"content": [{"type": "text"}]}'),
+    ],
+)
 def test_something_else_than_a_completion_costs_one_question(ask, body):
     with ChatServer(Reply(body=body)) as server, pytest.raises(ChatError, match="no chat completion"):
         ask(server).ask_json(QUESTION, number)
@@ -213,6 +228,20 @@ def test_the_key_is_in_no_error_no_log_and_no_file(ask, tmp_path, caplog, status
     (written,) = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
     for text in (shown, repr(client.settings), str(client.usage), caplog.text, written):
         assert KEY not in text
+
+
+def test_an_answer_in_parts_is_joined(ask):
+    parts = '[{"type": "thinking", "text": "Hm."}, {"type": "text", "text": "{\\"number\\": "}, {"text": "42}"}]'
+    with ChatServer(Reply(body=completion(f'{{"content": {parts}}}'))) as server:
+        assert ask(server).ask_json(QUESTION, number) == 42
+
+
+@pytest.mark.parametrize("usage", ['"many"', "[]", '{"prompt_tokens": "x", "completion_tokens": 1}'])
+def test_tokens_that_are_no_numbers_cost_no_answer(ask, usage):
+    with ChatServer(Reply(body=completion('{"content": "{\\"number\\": 42}"}', usage))) as server:
+        client = ask(server)
+        assert client.ask_json(QUESTION, number) == 42
+    assert (client.usage["calls_without_usage"], client.usage["prompt_tokens"]) == (1, 0)
 
 
 def test_answers_whose_tokens_nobody_told_are_counted(ask):
