@@ -67,10 +67,8 @@ def summarise(
 def compute_accuracy(labels: Labels, scores: Scores, options: Mapping[str, Any]) -> dict[str, Any]:
     """Compute `pairwise_accuracy` of the pairs that `labels` describes; `options` are passed on to it."""
     chosen, rejected = ([scores[label["pair_id"]][side] for label in labels] for side in SIDES)
-    groups = [label["group_id"] for label in labels]
-    has_groups = any(group is not None for group in groups)
     subsets = [label["subset"] for label in labels]
-    return pairwise_accuracy(chosen, rejected, subsets, groups if has_groups else None, **options)
+    return pairwise_accuracy(chosen, rejected, subsets, list_groups(labels), **options)
 
 
 def name_synthesizers(labels: Labels) -> set[str]:

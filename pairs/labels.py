@@ -49,7 +49,7 @@ def describe_pairs(pairs: datasets.Dataset) -> list[dict[str, Any]]:
     """
     columns = [name for name in (*_LABELS, "id", "category") if name in pairs.column_names]
     # Where each row has an id, its sides are not read.
-    if not any(name in columns and None not in pairs[name] for name in ID_COLUMNS):
+    if not any(name in columns and not {None, ""} & set(pairs[name]) for name in ID_COLUMNS):
         columns += [name for name in (WRITTEN_ID, *SIDES) if name in pairs.column_names]
     labels = [_describe(row, index) for index, row in enumerate(pairs.select_columns(columns))]
     seen: dict[str, int] = {}
@@ -58,6 +58,11 @@ def describe_pairs(pairs: datasets.Dataset) -> list[dict[str, Any]]:
         if first != index:
             raise ValueError(f"rows {first} and {index} have the same pair_id {label['pair_id']!r}; drop one of them.")
     return labels
+
+
+def find_id(row: Mapping[str, Any]) -> str | None:
+    """Return the id of a pair, as a text whatever it is in the data; None if it has none."""
+    return next((text for name in (*ID_COLUMNS, WRITTEN_ID) if (text := _as_text(row.get(name)))), None)
 
 
 def hash_sides(row: Mapping[str, Any]) -> str:
@@ -98,7 +103,8 @@ def _normalise(name: Any) -> str:
 
 def _describe(row: Mapping[str, Any], index: int) -> dict[str, Any]:
     label = {name: row.get(name) for name in _LABELS}
-    label["pair_id"] = label["pair_id"] or row.get("id") or row.get(WRITTEN_ID) or hash_sides(row)
+    label["pair_id"] = find_id(row) or hash_sides(row)
+    label["group_id"] = _as_text(label["group_id"])
     label["criterion"] = name_criterion(label["criterion"])
     if _normalise(row.get("subset")) not in ("", *SUBSETS, NO_SUBSET):
         raise ValueError(

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.user_errors import PairsError, PairsNotFoundError
 
+from .labels import WRITTEN_ID, find_id
 from .own_forms import unify_sides
 from .path_sandbox import list_audio_roots, require_audio_inside
 from .rows import find_tables, leave_audio_encoded, load_tables
-from .schema import SIDES
+from .schema import ID_COLUMNS, SIDES
 
 
 if TYPE_CHECKING:
@@ -69,5 +70,13 @@ def _load_pairs(path: str | Path, found: Any, audio_root: str | Path | None) -> 
 
 
 def name_pairs(pairs: datasets.Dataset) -> list[str]:
-    """Return the name of each pair: its `pair_id`, or its row if the data have none."""
-    return list(pairs["pair_id"]) if "pair_id" in pairs.column_names else [f"row {row}" for row in range(len(pairs))]
+    """Return the name of each pair: its id, as `labels.find_id` finds it, or its row if it has none."""
+    columns = [name for name in (*ID_COLUMNS, WRITTEN_ID) if name in pairs.column_names]
+    if not columns:
+        return [name_row(row) for row in range(len(pairs))]
+    return [find_id(found) or name_row(row) for row, found in enumerate(pairs.select_columns(columns))]
+
+
+def name_row(row: int) -> str:
+    """Return what a pair without an id is called."""
+    return f"row {row}"

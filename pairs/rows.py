@@ -90,13 +90,17 @@ def _load_json(path: str | Path) -> datasets.Dataset:
         return datasets.load_dataset("json", data_files=str(path), split="train")
     # A file without rows leaves `datasets` without a first one.
     except (datasets.exceptions.DatasetGenerationError, StopIteration) as error:
-        reason: BaseException = error
-        while reason.__cause__ is not None:
-            reason = reason.__cause__
         raise ValueError(
-            f"{path}: cannot be read as a table of JSON lines ({str(reason).strip() or 'it has no rows'}); give an "
+            f"{path}: cannot be read as a table of JSON lines ({_find_cause(error) or 'it has no rows'}); give an "
             "object in each line, or a list of objects."
         ) from error
+
+
+def _find_cause(error: BaseException) -> str:
+    """Return what the first error of a chain says."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error).strip()
 
 
 def find_tables(
@@ -153,7 +157,10 @@ def load_tables(found: list[str] | datasets.Dataset) -> datasets.Dataset:
     # `datasets` tells files apart by path and time: one that was unpacked in place of another may have its time.
     state = hash_json([stamp_file(file) for file in found])[:16]
     cache_dir = f"{datasets.config.HF_DATASETS_CACHE}/pairs-{state}"
-    loaded: datasets.Dataset = datasets.Dataset.from_parquet(found, cache_dir=cache_dir)
+    try:
+        loaded: datasets.Dataset = datasets.Dataset.from_parquet(found, cache_dir=cache_dir)
+    except datasets.exceptions.DatasetGenerationError as error:
+        raise ValueError(f"{found[0]}: cannot be read as a table ({_find_cause(error)}), or has no rows.") from error
     return loaded
 
 

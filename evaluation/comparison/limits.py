@@ -163,7 +163,12 @@ def describe_accuracy(model: str, criteria: Sequence[str]) -> list[str]:
         text = f"{format_percent(own[column])}% ({bounds}) of {num_pairs} {criterion} pairs"
         unseen = _find_unseen(results, criterion)
         parts.append(
-            text + (f", {format_percent(unseen)}% of those by synthesizers held out of training" if unseen else "")
+            text
+            + (
+                f", {format_percent(unseen)}% of those by synthesizers held out of training"
+                if unseen is not None
+                else ""
+            )
         )
     if not parts:
         return [f"The evaluation beside this checkpoint has no pairs of {', '.join(criteria)}."]

@@ -240,7 +240,7 @@ def test_limits_name_cuts_levels_lengths_and_turns_of_the_user(compare, systems,
     assert "No evaluation lies beside this checkpoint" in out
 
 
-def test_the_accuracy_of_the_checkpoint_and_that_nano_is_a_demonstration_are_said():
+def test_the_accuracy_of_the_checkpoint_and_that_nano_is_a_demonstration_are_said(tmp_path):
     from sdiareward.common.package_files import NANO
     from sdiareward.evaluation.comparison.limits import describe_accuracy, list_limits
     from sdiareward.evaluation.comparison.measures import DialogueMeasures
@@ -251,6 +251,12 @@ def test_the_accuracy_of_the_checkpoint_and_that_nano_is_a_demonstration_are_sai
     assert f"right on {100 * results['modality_micro']:.2f}%" in line and "colloquialness" not in line
     [line] = describe_accuracy(str(NANO), ["joint"])
     assert "135 colloquialness pairs" in line and line.endswith("It was not measured under joint.")
+    evaluation = json.loads((NANO / "results.json").read_text())
+    for row in evaluation["by_synthesizer"]:
+        row["model"]["accuracy"] = 0.0
+    (tmp_path / "results.json").write_text(json.dumps(evaluation))
+    [line] = describe_accuracy(str(tmp_path), ["modality"])
+    assert line.endswith(", 0.00% of those by synthesizers held out of training.")
     equal = DialogueMeasures(2, 0, 0, 1.0, 0.0, 0.5, 0.5, -20.0, "")
     scored = ScoredDialogues(["a", "b"], ["x"] * 12, list("abcdefghijkl"), {}, [[equal, equal]] * 12)
     assert list_limits(str(NANO), scored, [], 6.0)[0].startswith("nano is a demonstration")

@@ -47,6 +47,12 @@ def test_the_table_has_the_columns_of_table_2_with_pairs_and_ties(results):
     assert [line for line in report.splitlines() if "semi-wild" in line][0].count("|") == len(COLUMNS) + 2
 
 
+def test_a_pair_without_a_recording_is_its_own_beside_others():
+    labels = [label(0, "wild", group="call"), label(1, "wild", group="call"), label(2, "wild")]
+    accuracy = reporting.compute_accuracy(labels, scores([1, 1, -1]), {"num_bootstrap": 50})
+    assert (accuracy["wild"], accuracy["num_groups"]["wild"]) == (pytest.approx(2 / 3), 2)
+
+
 def test_the_notes_name_missing_subsets_split_ties_and_skipped_pairs(results):
     report = reporting.render_report(results)
     assert "No pairs of semi_wild" in report

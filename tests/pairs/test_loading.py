@@ -6,7 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sdiareward.pairs.loading import load_pairs
+from sdiareward.pairs.labels import describe_pairs
+from sdiareward.pairs.loading import load_pairs, name_pairs
 from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.pairs.rows import open_rows
 
@@ -66,6 +67,24 @@ def test_the_released_message_lists_load_from_a_file(suffix, tmp_path):
 
 def test_a_system_turn_in_plain_text_stays_as_it_is():
     assert turns_to_messages([{"role": "system", "content": "Judge."}]) == [{"role": "system", "content": "Judge."}]
+
+
+@pytest.mark.parametrize("names", [{"pair_id": [0, 1]}, {"pair_id": ["", None], "id": [0, 1]}])
+def test_ids_and_groups_that_are_numbers_are_texts(names, tmp_path):
+    columns = {**names, "group_id": [0, 1], "chosen": ["a.wav", "b.wav"], "rejected": ["c.wav", "d.wav"]}
+    pq.write_table(pa.table(columns), tmp_path / "pairs.parquet")
+    pairs = load_pairs(tmp_path / "pairs.parquet", "test")
+    assert [(label["pair_id"], label["group_id"]) for label in describe_pairs(pairs)] == [("0", "0"), ("1", "1")]
+    assert name_pairs(pairs) == ["0", "1"]
+
+
+def test_a_table_without_rows_is_refused_in_one_line(tmp_path):
+    pq.write_table(
+        pa.table({"chosen": pa.array([], pa.string()), "rejected": pa.array([], pa.string())}),
+        tmp_path / "test.parquet",
+    )
+    with pytest.raises(ValueError, match=r"test\.parquet: cannot be read as a table .* or has no rows\.$"):
+        load_pairs(tmp_path, "test")
 
 
 def test_data_without_the_two_sides_is_refused(tmp_path):
