@@ -55,7 +55,7 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
     from sdiareward.checkpoint_io.adapters import average_adapters
     from sdiareward.checkpoint_io.training_record import describe_heard
     from sdiareward.training.ending import describe_interruption, report_end
-    from sdiareward.training.options import require_libraries, require_supported
+    from sdiareward.training.options import prepare_early_stopping, require_libraries, require_supported
     from sdiareward.training.prompts import record_prompts
     from sdiareward.training.resuming import choose_checkpoint
     from sdiareward.training.run_folder import (
@@ -68,6 +68,7 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
     from sdiareward.training.trainer import SDiaRewardTrainer
 
     require_supported(training)
+    prepare_early_stopping(training, args.early_stopping_patience)
     require_libraries(training)
     checkpoint = choose_checkpoint(training, resume=args.resume, has_adapters=args.train == "lora")
     # New weights, such as adapters, are drawn before the trainer sets its seed.

@@ -11,8 +11,9 @@ import numpy as np
 
 from sdiareward.common.user_errors import PairsError
 from sdiareward.pairs.column_mapping import locate_tables
-from sdiareward.pairs.loading import load_pairs, name_pairs
+from sdiareward.pairs.loading import load_pairs, name_pairs, name_row
 from sdiareward.pairs.sampling import draw_rows
+from sdiareward.pairs.schema import ID_COLUMNS
 
 
 if TYPE_CHECKING:
@@ -80,9 +81,9 @@ def _join(names: Sequence[str], loaded: Sequence[dict[str, datasets.Dataset]]) -
     first: dict[str, str] = {}
     for dataset, splits in zip(names, loaded, strict=True):
         columns = {column for pairs in splits.values() for column in pairs.column_names}
-        if "pair_id" not in columns:
+        if not {*ID_COLUMNS} & columns:
             raise PairsError(f"{dataset}: has no column pair_id, which joins it to other data sets; add unique names.")
-        for pair_id in {pair_id for pairs in splits.values() for pair_id in pairs["pair_id"]}:
+        for pair_id in {pair_id for pairs in splits.values() for pair_id in name_pairs(pairs)}:
             if first.setdefault(pair_id, dataset) != dataset:
                 raise PairsError(
                     f"{first[pair_id]} and {dataset} share pairs, such as {pair_id}; a pair must not count twice, nor "
@@ -115,10 +116,10 @@ def _leave_out_trained_groups(splits: dict[str, datasets.Dataset]) -> str | None
 
 
 def _require_disjoint(dataset: str, splits: dict[str, datasets.Dataset]) -> None:
-    """Raise if a pair is in both splits; pairs without `pair_id` cannot be told apart here."""
-    if not all("pair_id" in pairs.column_names for pairs in splits.values()):
-        return
-    train, validation = (set(name_pairs(splits[split])) - {None} for split in SPLITS)
+    """Raise if a pair is in both splits; pairs without any id cannot be told apart here."""
+    train, validation = (
+        set(name_pairs(splits[split])) - {name_row(row) for row in range(len(splits[split]))} for split in SPLITS
+    )
     if shared := train & validation:
         raise PairsError(
             f"{dataset}: 'train' and 'validation' share {len(shared)} pairs, such as {min(shared)}; validation needs "

@@ -114,6 +114,20 @@ def require_supported(args: RewardConfig) -> None:
         raise OptionError("fsdp is given to one process; start several with accelerate launch or torchrun.")
 
 
+def prepare_early_stopping(args: RewardConfig, patience: int | None) -> None:
+    """Let early stopping follow the validation loss where no other metric is named.
+
+    Raises:
+        OptionError: Nothing is evaluated during training.
+    """
+    if patience is None:
+        return
+    if args.eval_strategy == "no":
+        raise OptionError("early_stopping_patience needs evaluations; set eval_strategy to 'steps' or 'epoch'.")
+    if args.metric_for_best_model is None:
+        args.metric_for_best_model, args.greater_is_better = "loss", False
+
+
 def require_libraries(args: RewardConfig) -> None:
     """Check that the libraries of the optimizer and the trackers are installed; the trainer does it again, late.
 

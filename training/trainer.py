@@ -208,6 +208,8 @@ class SDiaRewardTrainer(EndsAtLastStep, RewardTrainer):
         if self._full_model is not None:
             arguments["compute"] = compute_packed_rewards
         loss, outputs = super().compute_loss(model, arguments, return_outputs=True)
+        if not model.training:
+            self._weigh_metrics(len(pairs.pair_ids))
         if model.training:
             # -(1 - s) log sigmoid(m) - s log sigmoid(-m) is -log sigmoid(m) + s m.
             chosen, rejected = outputs.logits.squeeze(-1).chunk(2)
@@ -220,6 +222,12 @@ class SDiaRewardTrainer(EndsAtLastStep, RewardTrainer):
             )
         loss = loss * inputs.get("weight", 1.0)
         return (loss, outputs) if return_outputs else loss
+
+    def _weigh_metrics(self, num_pairs: int) -> None:
+        """Let the metrics of an evaluation batch count once for each pair: the last batch may be a smaller one."""
+        for name, values in self._metrics["eval"].items():
+            if name != "num_tokens":
+                values += values[-1:] * (num_pairs - 1)
 
     def prediction_step(
         self, model: Any, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None

@@ -74,6 +74,16 @@ def test_a_pair_of_two_data_sets_is_refused(tmp_path):
         load_splits([first, second], share=0.5, seed=0)
 
 
+@pytest.mark.parametrize("column", ["pair_id", "id", None])
+def test_a_pair_of_both_splits_is_refused_whatever_names_it(column, tmp_path):
+    for split, pairs in (("train", range(5)), ("validation", [3, 7])):
+        rows = {side: [f"{side} {pair}.wav" for pair in pairs] for side in ("prompt", "chosen", "rejected")}
+        names = {column: list(pairs)} if column else {}
+        datasets.Dataset.from_dict({**names, **rows}).to_json(tmp_path / f"{split}.jsonl")
+    with pytest.raises(PairsError, match=r"'train' and 'validation' share 1 pairs, such as"):
+        load_splits(str(tmp_path), share=0.5, seed=0)
+
+
 def test_a_data_set_without_names_cannot_be_joined(tmp_path):
     first, second = (_write_pairs(tmp_path / f"{name}.jsonl", name) for name in ("abcd", "wxyz"))
     unnamed = tmp_path / "unnamed.jsonl"

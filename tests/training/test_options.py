@@ -11,7 +11,13 @@ from support.refusals import check_refused
 from sdiareward.common.arguments import parse_arguments
 from sdiareward.train import main
 from sdiareward.training.arguments import TrainArguments
-from sdiareward.training.options import OptionError, merge_accumulation, require_libraries, require_supported
+from sdiareward.training.options import (
+    OptionError,
+    merge_accumulation,
+    prepare_early_stopping,
+    require_libraries,
+    require_supported,
+)
 from sdiareward.training.setup import set_up
 
 
@@ -98,6 +104,18 @@ def test_an_optimizer_whose_library_is_missing_is_refused(make_config):
 def test_an_unknown_tracker_is_refused(make_config):
     with pytest.raises(OptionError, match="report_to is .*wandbb is not supported"):
         require_libraries(make_config(report_to="wandbb"))
+
+
+def test_early_stopping_follows_the_validation_loss(make_config):
+    config = make_config(eval_strategy="epoch")
+    prepare_early_stopping(config, 1)
+    assert (config.metric_for_best_model, config.greater_is_better) == ("loss", False)
+    config = make_config(eval_strategy="epoch", metric_for_best_model="accuracy", greater_is_better=True)
+    prepare_early_stopping(config, 1)
+    assert (config.metric_for_best_model, config.greater_is_better) == ("accuracy", True)
+    prepare_early_stopping(make_config(eval_strategy="no"), None)
+    with pytest.raises(OptionError, match="early_stopping_patience needs evaluations; set eval_strategy"):
+        prepare_early_stopping(make_config(eval_strategy="no"), 1)
 
 
 def test_accumulated_batches_are_one_larger_batch(make_config):
