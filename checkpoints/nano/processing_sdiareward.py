@@ -20,6 +20,7 @@ import math
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,14 @@ logger = logging.getLogger(__name__)
 
 # Zeros after a clip that keep the reflection at its end, and the frame behind its last one, out of the frames kept.
 _MARGIN_FRAMES = 3
+
+
+@cache
+def _warn_of_system_turn() -> None:
+    logger.warning(
+        "a dialogue begins with a system turn, which the model reads in place of the prompt of its criterion; remove "
+        "it unless it is meant for the reward model."
+    )
 
 
 @dataclass(frozen=True)
@@ -321,6 +330,10 @@ class SDiaRewardProcessor(ProcessorMixin):
         if criterion not in self.prompts:
             raise ValueError(f"criterion is {criterion!r}; this checkpoint has {', '.join(sorted(self.prompts))}.")
         if dialogue[0]["role"] == "system":
+            given = dialogue[0]["content"]
+            text = given if isinstance(given, str) else "".join(item.get("text") or "" for item in given)
+            if text not in self.prompts.values():
+                _warn_of_system_turn()
             return list(dialogue)
         return [{"role": "system", "content": self.prompts[criterion]}, *dialogue]
 

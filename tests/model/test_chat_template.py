@@ -5,6 +5,7 @@ import pytest
 import torch
 from support.paths import FIXTURES
 
+from sdiareward import processing_sdiareward as processing
 from sdiareward.chat_sdiareward import render_dialogue
 from sdiareward.messages_sdiareward import DialogueError
 
@@ -147,6 +148,19 @@ def test_decoded_rows_of_datasets_are_heard(tiny_processor):
 def test_a_message_without_content_is_refused(tiny_processor):
     with pytest.raises(DialogueError, match="its content is missing"):
         tiny_processor([{"role": "user"}])
+
+
+def test_a_system_turn_that_is_not_one_of_the_prompts_is_told_once(tiny_processor, make_dialogue, caplog):
+    processing._warn_of_system_turn.cache_clear()
+    own = {"role": "system", "content": tiny_processor.prompts["joint"]}
+    tiny_processor.with_prompt([own, *make_dialogue(0.3, 0.2)])
+    tiny_processor.with_prompt(
+        [{"role": "system", "content": [{"type": "text", "text": own["content"]}]}, *make_dialogue(0.3, 0.2)]
+    )
+    assert caplog.text == ""
+    for _ in range(2):
+        tiny_processor.with_prompt([{"role": "system", "content": "You listen."}, *make_dialogue(0.3, 0.2)])
+    assert caplog.text.count("which the model reads in place of the prompt of its criterion") == 1
 
 
 def test_the_two_calls_with_prompts_agree(tiny_checkpoint, tmp_path):
