@@ -105,13 +105,13 @@ class JsonLines:
             tail = content[complete:]
         if not tail:
             return
-        with self.path.open("ab") as file:
+        with self.path.open("ab") as end:
             try:
                 self._parse(tail, 0)
             except ValueError:
-                file.truncate(complete)
+                end.truncate(complete)
             else:
-                file.write(b"\n")
+                end.write(b"\n")
 
     def _parse(self, line: bytes, number: int) -> dict[str, Any]:
         try:

@@ -123,12 +123,12 @@ def _fits(value: Any, hint: Any) -> bool:
     if get_origin(hint) in (Union, UnionType):
         return not kinds or any(_fits(value, each) for each in get_args(hint))
     if kinds == [tuple]:
-        members = [each for each in get_args(hint) if each is not ...]
+        of_items = [each for each in get_args(hint) if each is not ...]
         is_list = isinstance(value, (tuple, list))
-        return is_list and all(_fits(item, members[0]) for item in value if len(members) == 1)
+        return is_list and all(_fits(item, of_items[0]) for item in value if len(of_items) == 1)
     if kinds == [dict]:
-        members = get_args(hint)
-        return isinstance(value, Mapping) and all(_fits(item, members[1]) for item in value.values() if members)
+        of_values = get_args(hint)[1:]
+        return isinstance(value, Mapping) and all(_fits(item, each) for item in value.values() for each in of_values)
     if kinds in ([int], [float]):
         return isinstance(value, (int, kinds[0])) and not isinstance(value, bool)
     return not kinds or isinstance(value, kinds[0])

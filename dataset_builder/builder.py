@@ -197,6 +197,11 @@ def _plan(config: BuildConfig, dry_run: bool) -> tuple[list[PairPlan], list[Skip
         )
     episodes = [item.spoken if isinstance(item, ScriptPair) else item for item in items]
     assignment = assign_splits(episodes, validation=config.validation, test=config.test, seed=config.seed)
+    shares = {"validation": config.validation, "test": config.test}
+    if empty := [split for split, share in shares.items() if share and split not in assignment.values()]:
+        logger.warning(
+            "%s get no pairs: the sources have %d groups; give more, or larger shares.", empty, len(assignment)
+        )
     shared = (config.channel, config.seed, config.synthesizer_options)
     plans = list(plan_pairs(items, assignment, config.synthesizers, *shared))
     spoken = config.synthesizers.get(JOINT)

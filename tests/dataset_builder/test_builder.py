@@ -234,6 +234,15 @@ def test_a_dry_run_counts_the_pairs_and_writes_nothing(write_config, tmp_path, c
     assert not (tmp_path / "sdiareward").exists()
 
 
+def test_splits_that_get_no_group_are_told(write_config, caplog):
+    changes = {"sources": [{"name": "sample", "limit": 1}], "synthesizers": {"modality": {"seen": ["espeak-ng"]}}}
+    assert main(["build", "--config", str(write_config(**changes)), "--dry-run"]) == 0
+    assert "['validation', 'test'] get no pairs: the sources have 1 groups" in caplog.text
+    caplog.clear()
+    assert main(["build", "--config", str(write_config()), "--dry-run"]) == 0
+    assert "get no pairs" not in caplog.text
+
+
 def test_a_turn_says_where_its_recording_is_and_a_synthetic_one_who_spoke_it(built):
     row = load_pairs(built / "sdiareward", "train", name="modality")[0]
     for chosen, rejected in zip(row["chosen"], row["rejected"], strict=True):
