@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,13 +71,12 @@ def _load_pairs(path: str | Path, found: Any, audio_root: str | Path | None) -> 
 
 
 def name_pairs(pairs: datasets.Dataset) -> list[str]:
-    """Return the name of each pair: its id, as `labels.find_id` finds it, or its row if it has none."""
-    columns = [name for name in (*ID_COLUMNS, WRITTEN_ID) if name in pairs.column_names]
-    if not columns:
-        return [name_row(row) for row in range(len(pairs))]
-    return [find_id(found) or name_row(row) for row, found in enumerate(pairs.select_columns(columns))]
+    """Return the name of each pair: its `pair_id` or `id`, or its row if it has none."""
+    return [name or f"row {row}" for row, name in enumerate(list_ids(pairs, ID_COLUMNS))]
 
 
-def name_row(row: int) -> str:
-    """Return what a pair without an id is called."""
-    return f"row {row}"
+def list_ids(pairs: datasets.Dataset, names: Sequence[str] = (*ID_COLUMNS, WRITTEN_ID)) -> list[str | None]:
+    """Return the id of each pair, as `labels.find_id` finds it in these columns."""
+    columns = [name for name in names if name in pairs.column_names]
+    rows = zip(*(pairs[name] for name in columns), strict=True)
+    return [find_id(dict(zip(columns, row, strict=True))) for row in rows] if columns else [None] * len(pairs)

@@ -11,7 +11,7 @@ import numpy as np
 
 from sdiareward.common.user_errors import PairsError
 from sdiareward.pairs.column_mapping import locate_tables
-from sdiareward.pairs.loading import load_pairs, name_pairs, name_row
+from sdiareward.pairs.loading import list_ids, load_pairs, name_pairs
 from sdiareward.pairs.sampling import draw_rows
 from sdiareward.pairs.schema import ID_COLUMNS
 
@@ -117,13 +117,11 @@ def _leave_out_trained_groups(splits: dict[str, datasets.Dataset]) -> str | None
 
 def _require_disjoint(dataset: str, splits: dict[str, datasets.Dataset]) -> None:
     """Raise if a pair is in both splits; pairs without any id cannot be told apart here."""
-    train, validation = (
-        set(name_pairs(splits[split])) - {name_row(row) for row in range(len(splits[split]))} for split in SPLITS
-    )
+    train, validation = (set(list_ids(splits[split])) - {None} for split in SPLITS)
     if shared := train & validation:
         raise PairsError(
-            f"{dataset}: 'train' and 'validation' share {len(shared)} pairs, such as {min(shared)}; validation needs "
-            "pairs that are not trained on: remove them from one of the splits."
+            f"{dataset}: 'train' and 'validation' share {len(shared)} pairs, such as {min(map(str, shared))}; "
+            "validation needs pairs that are not trained on: remove them from one of the splits."
         )
 
 
