@@ -20,6 +20,8 @@ PASS, FAIL, NOT_MEASURED = "pass", "fail", "not measured"
 ANY = "any"
 # Suffix of a value; values of other units are plain numbers.
 _SIGNS = {"share": "%", "points": " points"}
+# Of differences of shares: 0.95 less 0.9 is a little below 0.05.
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,9 @@ class Limit:
 
     def is_kept(self, value: float) -> bool:
         """Return whether a value is within the limit."""
-        return value <= self.at_most if self.at_most is not None else value >= float(self.at_least or 0.0)
+        if self.at_most is not None:
+            return value - self.at_most <= _ROUNDING
+        return float(self.at_least or 0.0) - value <= _ROUNDING
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,7 @@ def test_a_limit_of_zero_is_a_limit():
     assert limit.is_kept(0.0)
     assert not limit.is_kept(1e-9)
     assert Limit("a", "a", "points", at_least=0.0).is_kept(0.0)
+    assert Limit("a", "a", "points", at_least=0.05).is_kept(0.95 - 0.9)
 
 
 def test_any_fails_on_what_failed_and_a_name_also_on_what_was_not_measured():
