@@ -16,8 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from pathlib import Path
-from types import UnionType
-from typing import Any, ClassVar, get_args, get_type_hints
+from typing import Any, ClassVar
 
 from sdiareward.common.settings import make_settings as make_dataclass
 from sdiareward.common.settings import require_known, require_mapping, require_minimums
@@ -51,14 +50,6 @@ class StageSettings:
     concurrency: int = field(default=1, metadata={**_PLACEMENT, "minimum": 1})
 
     def __post_init__(self) -> None:
-        hints = get_type_hints(type(self))
-        for item in fields(self):
-            hint, value = hints[item.name], getattr(self, item.name)
-            allowed = set(get_args(hint)) if isinstance(hint, UnionType) else {hint}
-            allowed |= {int} if float in allowed else set()
-            if type(value) not in allowed:
-                names = sorted(kind.__name__ for kind in allowed)
-                raise ValueError(f"{self.name}.{item.name} is {value!r}; it must be of type {' or '.join(names)}.")
         require_minimums(self, f"{self.name}.")
 
     def _require(self, is_valid: bool, option: str, needed: str) -> None:

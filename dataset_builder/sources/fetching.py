@@ -73,8 +73,6 @@ class Channel:
             raise ValueError(
                 f"channel url is {self.url!r}; an address such as https://www.youtube.com/@name is needed."
             )
-        if isinstance(self.title_keywords, str):
-            raise ValueError(f"title_keywords is the text {self.title_keywords!r}; a list of words is needed.")
         require_minimums(self, f"channel {self.url}: ")
         object.__setattr__(self, "title_keywords", tuple(self.title_keywords))
 

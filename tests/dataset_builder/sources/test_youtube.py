@@ -331,7 +331,7 @@ def test_a_folder_that_was_not_fetched_is_not_found(tmp_path):
         ({"channels": ["https://x.org"]}, "channels: holds str; a mapping"),
         ({"channels": [{"url": "https://x.org", "keywords": []}]}, r"unknown keys \['keywords'\]; known are \['url'"),
         ({"channels": [{"url": "@name"}]}, "an address such as"),
-        ({"channels": [{"url": "https://x.org", "title_keywords": "podcast"}]}, "a list of words"),
+        ({"channels": [{"url": "https://x.org", "title_keywords": "podcast"}]}, "a list is needed"),
         ({"channels": [{"url": "https://x.org", "limit": 0}]}, "at least 1"),
         ({"results_per_search": 0}, "at least 1"),
         ({"sleep_s": -1}, "at least 0"),
