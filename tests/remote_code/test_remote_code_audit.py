@@ -27,6 +27,7 @@ STANDARD = {
     "contextlib",
     "copy",
     "dataclasses",
+    "functools",
     "hashlib",
     "io",
     "itertools",
