@@ -56,8 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def read_finished(path: Path) -> dict[str, Any]:
     """Return what [`measure`] does of the `run.json` of a whole stage: all of its steps are measured."""
     run = json.loads(path.read_text(encoding="utf-8"))
-    steps = find_summary(run["history"])["step"]
-    return extrapolate(run["history"], steps, run["training"]["per_device_train_batch_size"])
+    return extrapolate(run["history"], run["training"]["max_steps"], run["training"]["per_device_train_batch_size"])
 
 
 def measure(command: str, config: Path, steps: int) -> dict[str, Any]:
@@ -87,7 +86,7 @@ def measure(command: str, config: Path, steps: int) -> dict[str, Any]:
 
 def extrapolate(history: Sequence[dict[str, Any]], steps: int, pairs_a_step: int) -> dict[str, Any]:
     """Return what `measure` does, of a run's history and the steps of the recipe."""
-    summary = find_summary(history)
+    summary = next(line for line in reversed(history) if "train_runtime" in line)
     step_s = summary["train_runtime"] / summary["step"]
     return {
         "steps": steps,
@@ -96,11 +95,6 @@ def extrapolate(history: Sequence[dict[str, Any]], steps: int, pairs_a_step: int
         "step_s": round(step_s, 3),
         "hours": round(steps * step_s / 3600, 2),
     }
-
-
-def find_summary(history: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the line of a run's history that says what all steps took."""
-    return next(line for line in reversed(history) if "train_runtime" in line)
 
 
 if __name__ == "__main__":

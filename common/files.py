@@ -59,7 +59,7 @@ def write_file(path: Path, content: str | bytes, *, is_shared: bool = False) -> 
 def require_other_folder(folder: str | Path, output: str | Path) -> None:
     """Raise `ValueError` if what is read from a folder would be written into it."""
     if Path(folder).resolve() == Path(output).resolve():
-        raise ValueError(f"{folder} is read and written at once; write to another folder.")
+        raise ValueError(f"{output}: is the data set itself; write to another folder.")
 
 
 def split_lines(text: str) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from string import Formatter
 from typing import Any, NamedTuple
 
-from sdiareward.messages_sdiareward import ROLES, DialogueError, validate_form
+from sdiareward.messages_sdiareward import ROLES, DialogueError, list_items, validate_form
 
 from .messages import (
     RECORDING_SUFFIXES,
@@ -185,9 +185,7 @@ def _sort_name(name: str) -> tuple[Any, ...]:
 def _list_recordings(messages: Messages) -> Iterator[Path]:
     """Yield the recordings of messages, without `..` in their paths."""
     for message in messages:
-        for item in message["content"] if not isinstance(message["content"], str) else ():
-            if item.get("audio") is not None:
-                yield Path(os.path.normpath(item["audio"]))
+        yield from (Path(os.path.normpath(item["audio"])) for item in list_items(message) if item["type"] == "audio")
 
 
 def read_messages(path: Path) -> Messages:

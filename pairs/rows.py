@@ -120,9 +120,7 @@ def find_tables(
     if suffix in {".json", ".jsonl", ".parquet"}:
         if not folder.is_file():
             raise FileNotFoundError(f"{path}: no such file of rows.")
-        if suffix == ".parquet":
-            return [str(path)]
-        return _load_json(path)
+        return [str(path)] if suffix == ".parquet" else _load_json(path)
     if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
         require_own_tables(path)
         saved = datasets.load_from_disk(str(path))
@@ -158,10 +156,9 @@ def load_tables(found: list[str] | datasets.Dataset) -> datasets.Dataset:
     state = hash_json([stamp_file(file) for file in found])[:16]
     cache_dir = f"{datasets.config.HF_DATASETS_CACHE}/pairs-{state}"
     try:
-        loaded: datasets.Dataset = datasets.Dataset.from_parquet(found, cache_dir=cache_dir)
+        return datasets.Dataset.from_parquet(found, cache_dir=cache_dir)
     except datasets.exceptions.DatasetGenerationError as error:
         raise ValueError(f"{found[0]}: cannot be read as a table ({_find_cause(error)}), or has no rows.") from error
-    return loaded
 
 
 def _choose(split: str | None, known: Mapping[Any, Any], path: str | Path) -> str:

@@ -117,11 +117,11 @@ def _leave_out_trained_groups(splits: dict[str, datasets.Dataset]) -> str | None
 
 def _require_disjoint(dataset: str, splits: dict[str, datasets.Dataset]) -> None:
     """Raise if a pair is in both splits; pairs without any id cannot be told apart here."""
-    train, validation = (set(list_ids(splits[split])) - {None} for split in SPLITS)
+    train, validation = ({name for name in list_ids(splits[split]) if name} for split in SPLITS)
     if shared := train & validation:
         raise PairsError(
-            f"{dataset}: 'train' and 'validation' share {len(shared)} pairs, such as {min(map(str, shared))}; "
-            "validation needs pairs that are not trained on: remove them from one of the splits."
+            f"{dataset}: 'train' and 'validation' share {len(shared)} pairs, such as {min(shared)}; validation needs "
+            "pairs that are not trained on: remove them from one of the splits."
         )
 
 

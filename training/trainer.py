@@ -208,12 +208,12 @@ class SDiaRewardTrainer(EndsAtLastStep, RewardTrainer):
         if self._full_model is not None:
             arguments["compute"] = compute_packed_rewards
         loss, outputs = super().compute_loss(model, arguments, return_outputs=True)
-        if not model.training:
-            self._weigh_metrics(len(pairs.pair_ids))
         if model.training:
             # -(1 - s) log sigmoid(m) - s log sigmoid(-m) is -log sigmoid(m) + s m.
             chosen, rejected = outputs.logits.squeeze(-1).chunk(2)
             loss = loss + self.args.label_smoothing_factor * (chosen - rejected).mean()
+        else:
+            self._weigh_metrics(len(pairs.pair_ids))
         if not torch.isfinite(loss):
             raise ValueError(
                 f"step {self.state.global_step + 1}: the loss is {loss.item()} on the pairs "

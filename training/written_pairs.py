@@ -121,7 +121,7 @@ def _list_dialogues(
 
 def _make_episode(name: str, row: Mapping[str, Any], turns: Sequence[tuple[str, str]]) -> Episode:
     labels: dict[str, Any] = {label: "" if row.get(label) is None else str(row[label]) for label in _LABELS}
-    group = str(labels.pop("group_id") or name)
+    group = labels.pop("group_id") or name
     spoken = tuple(Turn(role, (Part(words),)) for role, words in turns if role != "system")
     return Episode(name, group=group, turns=spoken, **labels)
 

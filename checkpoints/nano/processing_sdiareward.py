@@ -50,7 +50,7 @@ from .configuration_sdiareward import (
     validate_stack_factor,
 )
 from .layouts_sdiareward import HUB_KWARGS, read_processor_fields, reject_custom_code
-from .messages_sdiareward import DialogueError, turns_to_messages, validate_form
+from .messages_sdiareward import DialogueError, list_items, turns_to_messages, validate_form
 
 
 logger = logging.getLogger(__name__)
@@ -330,9 +330,7 @@ class SDiaRewardProcessor(ProcessorMixin):
         if criterion not in self.prompts:
             raise ValueError(f"criterion is {criterion!r}; this checkpoint has {', '.join(sorted(self.prompts))}.")
         if dialogue[0]["role"] == "system":
-            given = dialogue[0]["content"]
-            text = given if isinstance(given, str) else "".join(item.get("text") or "" for item in given)
-            if text not in self.prompts.values():
+            if "".join(item.get("text", "") for item in list_items(dialogue[0])) not in self.prompts.values():
                 _warn_of_system_turn()
             return list(dialogue)
         return [{"role": "system", "content": self.prompts[criterion]}, *dialogue]

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sdiareward.common.files import write_file
+from sdiareward.common.files import require_other_folder, write_file
 from sdiareward.common.markdown import render_table
 from sdiareward.common.settings import require_minimums
 from sdiareward.common.skipped import Skipped
@@ -284,8 +284,7 @@ def make_bench(folder: Path, output: Path, settings: BenchSettings) -> dict[str,
         FileNotFoundError: `folder` holds no shards.
         ValueError: `output` is `folder`, or a group is in two splits.
     """
-    if output.resolve() == folder.resolve():
-        raise ValueError(f"{output}: is the data set itself, and some pairs are removed; write to another folder.")
+    require_other_folder(folder, output)
     plan_id = make_stable_id(make_content_id(folder), json.dumps(asdict(settings)))
     if finished := read_finished(output, plan_id):
         return finished

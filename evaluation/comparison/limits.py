@@ -161,15 +161,9 @@ def describe_accuracy(model: str, criteria: Sequence[str]) -> list[str]:
             continue
         bounds, num_pairs = format_interval(own["interval"][column]), own["num_pairs"][column]
         text = f"{format_percent(own[column])}% ({bounds}) of {num_pairs} {criterion} pairs"
-        unseen = _find_unseen(results, criterion)
-        parts.append(
-            text
-            + (
-                f", {format_percent(unseen)}% of those by synthesizers held out of training"
-                if unseen is not None
-                else ""
-            )
-        )
+        if (unseen := _find_unseen(results, criterion)) is not None:
+            text += f", {format_percent(unseen)}% of those by synthesizers held out of training"
+        parts.append(text)
     if not parts:
         return [f"The evaluation beside this checkpoint has no pairs of {', '.join(criteria)}."]
     unmeasured = " It was not measured under joint." if "joint" in criteria else ""

@@ -20,7 +20,9 @@ def test_all_steps_take_as_long_each_as_those_that_were_run():
 def test_a_stage_that_has_ended_is_read_from_its_record(tmp_path):
     record, output = tmp_path / "run.json", tmp_path / "times.json"
     history = [{"train_runtime": 720.0, "step": 90}, {"eval_loss": 1.0, "step": 90}]
-    record.write_text(json.dumps({"history": history, "training": {"per_device_train_batch_size": 16}}))
+    record.write_text(
+        json.dumps({"history": history, "training": {"max_steps": 90, "per_device_train_batch_size": 16}})
+    )
     stage_times.main(["--finished", f"last={record}", "--output", str(output)])
     found = json.loads(output.read_text())["stages"]
     assert found == {"last": {"steps": 90, "measured_steps": 90, "pairs_a_step": 16, "step_s": 8.0, "hours": 0.2}}

@@ -42,7 +42,7 @@ def test_a_last_line_without_its_end_as_editors_leave_it_is_kept(tmp_path):
 def test_a_folder_is_not_written_into_what_is_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     require_other_folder(tmp_path / "a", tmp_path / "b")
-    with pytest.raises(ValueError, match="a is read and written at once; write to another folder"):
+    with pytest.raises(ValueError, match="a: is the data set itself; write to another folder"):
         require_other_folder("a", tmp_path / "b" / ".." / "a")
 
 

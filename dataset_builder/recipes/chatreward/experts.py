@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from sdiareward.common.files import require_other_folder
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.schema import make_stable_id
 
@@ -134,8 +135,7 @@ def merge_experts(folder: Path, ratings_path: Path, output: Path) -> dict[str, A
         FileNotFoundError: `folder` holds no data set, or there is no such CSV.
         ValueError: `output` is `folder`, or the CSV lacks a column or has no usable row.
     """
-    if output.resolve() == folder.resolve():
-        raise ValueError(f"{output}: is the data set itself; write to another folder.")
+    require_other_folder(folder, output)
     design = {row["sample_id"]: row["design_score"] for row in read_labels(folder)}
     ratings, bad_rows = read_ratings(ratings_path, set(design))
     if not ratings:

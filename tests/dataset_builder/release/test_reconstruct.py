@@ -77,9 +77,9 @@ def test_every_pair_comes_back_as_it_was(built, tmp_path):
 
 def test_a_data_set_or_a_release_is_not_written_over_itself(built):
     before = rows_by_id(built / "data"), rows_by_id(built / "release")
-    with pytest.raises(ValueError, match="is read and written at once; write to another folder"):
+    with pytest.raises(ValueError, match="is the data set itself; write to another folder"):
         release(built / "data", built / "release" / ".." / "data")
-    with pytest.raises(ValueError, match="is read and written at once; write to another folder"):
+    with pytest.raises(ValueError, match="is the data set itself; write to another folder"):
         reconstruct(built / "release", AudioRoots(), built / "release")
     assert (rows_by_id(built / "data"), rows_by_id(built / "release")) == before
 
