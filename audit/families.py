@@ -23,7 +23,7 @@ from sdiareward.esdr_accuracy.pairwise import wilson_interval
 from sdiareward.pairs.schema import SIDES
 from sdiareward.perturbations.attack_sounds import can_load_sound, speak_text
 from sdiareward.perturbations.decoded_pairs import AuditPair, Messages, Turn, to_messages
-from sdiareward.synthesis import SynthesisError, is_available
+from sdiareward.dataset_builder.synthesis import SynthesisError, is_available
 
 from .conditions import NATURAL, REASON, Condition, make_perturbation_conditions, make_perturbation_key
 from .statistics import Pairs

@@ -12,11 +12,11 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.user_errors import UserError
-from sdiareward.human.strata import SIZES
+from sdiareward.evaluation.human.strata import SIZES
 
 
 if TYPE_CHECKING:
-    from sdiareward.human.page.sessions import Raters
+    from sdiareward.evaluation.human.page.sessions import Raters
 
 _STRATA = ("high", "low", "random", "wrong")
 _SEED = {"help": "seed of everything that is drawn"}
@@ -64,8 +64,8 @@ class SampleArguments:
 def sample(args: SampleArguments) -> None:
     """Draw a study from a finished evaluation."""
     from sdiareward.evaluation.results_files import read_evaluation
-    from sdiareward.human.study import sample_study
-    from sdiareward.human.texts import read_texts
+    from sdiareward.evaluation.human.study import sample_study
+    from sdiareward.evaluation.human.texts import read_texts
     from sdiareward.pairs.loading import load_pairs
 
     texts = read_texts(args.texts)
@@ -110,7 +110,7 @@ class CompareArguments:
 
 def compare(args: CompareArguments) -> None:
     """Draw a study of the scores of two judges."""
-    from sdiareward.human.texts import read_texts
+    from sdiareward.evaluation.human.texts import read_texts
     from sdiareward.judges.wavreward.ab_study import pair_scores, sample_ab_study
     from sdiareward.judges.wavreward.predictions import OUT_OF_DOMAIN_FILE, PREDICTIONS_FILE, read_predictions
     from sdiareward.judges.wavreward.score_samples import read_out_of_domain, read_samples
@@ -166,8 +166,8 @@ class RateArguments:
 
 def rate(args: RateArguments) -> None:
     """Open a study for raters."""
-    from sdiareward.human.page.server import HOST, RatingServer
-    from sdiareward.human.page.sessions import Raters
+    from sdiareward.evaluation.human.page.server import HOST, RatingServer
+    from sdiareward.evaluation.human.page.sessions import Raters
 
     raters = Raters(args.study_dir, args.rater)
     needs_key = args.key_file is not None or args.host not in (HOST, "localhost")
@@ -215,7 +215,7 @@ class AgreementArguments:
 
 def score(args: AgreementArguments) -> None:
     """Compute agreement, or the wins of two judges, from the answers."""
-    from sdiareward.human.agreement import is_score_study, render_study, score_study
+    from sdiareward.evaluation.human.agreement import is_score_study, render_study, score_study
 
     if is_score_study(args.study_dir):
         from sdiareward.judges.wavreward.ab_study import render_ab_study, score_ab_study

@@ -15,7 +15,7 @@ from sdiareward.common.user_errors import UserError, format_user_error
 
 
 if TYPE_CHECKING:
-    from sdiareward.publishing.plan import RepositoryPlan
+    from sdiareward.cards.publishing.plan import RepositoryPlan
 
 
 _REPO = {"positional": True, "help": "ORG/NAME on the Hub; a name alone is in the account of the token"}
@@ -104,7 +104,7 @@ class SpaceArguments(PushArguments):
 
 def push_dataset(args: DatasetArguments) -> None:
     """Print or publish the plan of a data set."""
-    from sdiareward.publishing.dataset_repository import plan_dataset
+    from sdiareward.cards.publishing.dataset_repository import plan_dataset
 
     # A missing folder is an error of the plan.
     with _open_work_folder(args) if args.source.is_dir() else nullcontext(args.work_dir) as work_dir:
@@ -114,7 +114,7 @@ def push_dataset(args: DatasetArguments) -> None:
 
 def push_model(args: ModelArguments) -> None:
     """Print or publish the plan of a model."""
-    from sdiareward.publishing.model_repository import plan_model
+    from sdiareward.cards.publishing.model_repository import plan_model
 
     chosen = {name: getattr(args, name) for name in ("results", "base_model", "head_only")}
     # The card's examples load the version that is being published.
@@ -125,14 +125,14 @@ def push_model(args: ModelArguments) -> None:
 
 def push_metric(args: MetricArguments) -> None:
     """Print or publish the plan of the metric."""
-    from sdiareward.publishing.metric_repository import plan_metric
+    from sdiareward.cards.publishing.metric_repository import plan_metric
 
     _push(args, args.repo, lambda: plan_metric(args.repo))
 
 
 def push_space(args: SpaceArguments) -> None:
     """Print or publish the plan of the demo."""
-    from sdiareward.publishing.space_repository import plan_space
+    from sdiareward.cards.publishing.space_repository import plan_space
 
     _push(args, args.repo, lambda: plan_space(args.model, hardware=args.hardware))
 
@@ -156,10 +156,10 @@ def _open_work_folder(args: DatasetArguments) -> Iterator[Path]:
 def _push(args: PushArguments, repo: str, make_plan: Callable[[], RepositoryPlan]) -> None:
     """Print or publish a plan."""
     from sdiareward.common.redaction import redact
-    from sdiareward.publishing.hub_errors import PublishError
-    from sdiareward.publishing.preflight import check_plan
-    from sdiareward.publishing.preview import write_preview
-    from sdiareward.publishing.uploading import PushOptions, publish
+    from sdiareward.cards.publishing.hub_errors import PublishError
+    from sdiareward.cards.publishing.preflight import check_plan
+    from sdiareward.cards.publishing.preview import write_preview
+    from sdiareward.cards.publishing.uploading import PushOptions, publish
 
     names = ("private", "gated", "revision", "create_pr", "message", "tag", "prune")
     chosen = {name: getattr(args, name) for name in names if getattr(args, name, None) is not None}

@@ -24,7 +24,7 @@ from sdiareward.dataset_builder.episodes import Episode, Recording, ScriptPair, 
 from sdiareward.pairs.content import hash_audio
 from sdiareward.pairs.schema import JOINT, make_stable_id, validate_row
 from sdiareward.perturbations.channel import CODINGS, ChannelSettings
-from sdiareward.synthesis import SYNTHESIZERS, SynthesisError, count_servers, is_available, open_servers
+from sdiareward.dataset_builder.synthesis import SYNTHESIZERS, SynthesisError, count_servers, is_available, open_servers
 
 from .formats.shards import count_pairs
 from .pairing.families import FamilySpec, plan_family_pairs, validate_families

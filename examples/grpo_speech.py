@@ -31,7 +31,7 @@ from sdiareward.common.provenance import write_provenance
 from sdiareward.dataset_builder.episodes import Episode
 from sdiareward.dataset_builder.sources import sample
 from sdiareward.perturbations.channel import encode_flac
-from sdiareward.synthesis import SynthesisError, load_synthesizer
+from sdiareward.dataset_builder.synthesis import SynthesisError, load_synthesizer
 
 
 POLICY = "the policy's answers"

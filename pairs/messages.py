@@ -8,6 +8,8 @@ the same name is the turn's transcript.
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import re
 from collections.abc import Sequence
@@ -249,3 +251,24 @@ def join_turns(clips: Sequence[np.ndarray], gap_s: float = GAP_S) -> np.ndarray:
     silence = np.zeros(round(gap_s * SAMPLING_RATE), dtype=np.float32)
     parts = [part for clip in clips for part in (silence, np.asarray(clip, dtype=np.float32))]
     return np.concatenate(parts[1:])
+
+
+def make_audio_content(source: Any, *, name: str | None = None) -> dict[str, Any]:
+    """Return a recording as part of a message: mono WAV, 16 kHz, 16 bit, in base64.
+
+    Args:
+        source: Anything `audio_sdiareward.read_audio` takes, such as a row's `{"bytes", "path"}`.
+        name (`str`, *optional*): What to call the recording in an error.
+
+    Raises:
+        AudioError: The recording cannot be used.
+        FileNotFoundError: The path does not exist.
+    """
+    import soundfile
+
+    # Decoding divides by 32768, so 16-bit audio is unchanged.
+    samples = np.clip(np.round(read_audio(source, name=name) * 32768), -32768, 32767).astype(np.int16)
+    buffer = io.BytesIO()
+    soundfile.write(buffer, samples, SAMPLING_RATE, format="WAV", subtype="PCM_16")
+    data = base64.b64encode(buffer.getvalue()).decode("ascii")
+    return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}

@@ -16,7 +16,7 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.pairs.schema import make_stable_id
-from sdiareward.synthesis import Synthesizer, is_available, load_synthesizer
+from sdiareward.dataset_builder.synthesis import Synthesizer, is_available, load_synthesizer
 
 from .sound_clips import draw_clip, find_clips
 

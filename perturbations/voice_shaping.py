@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, resample
-from sdiareward.synthesis.world import analyze_speech, flatten_pitch, load_world
+from sdiareward.dataset_builder.synthesis.world import analyze_speech, flatten_pitch, load_world
 
 from .effects import ChangeTempo, SetLevel
 from .levels import trim_silence

@@ -40,7 +40,7 @@ from sdiareward.perturbations.registry import (
     require_known,
 )
 from sdiareward.perturbations.voice_shaping import VoiceShape, draw_voice
-from sdiareward.synthesis.world import load_world
+from sdiareward.dataset_builder.synthesis.world import load_world
 
 from .excerpts import draw_excerpt
 from .turns import TurnPair, make_turn_pairs

@@ -189,8 +189,8 @@ def show_demo(page: Any) -> None:
 
 def show_raters(page: Any) -> None:
     """Open the first pair of a study of the evaluated pairs."""
-    from sdiareward.human.page.server import RatingServer
-    from sdiareward.human.page.sessions import RatingSession
+    from sdiareward.evaluation.human.page.server import RatingServer
+    from sdiareward.evaluation.human.page.sessions import RatingSession
 
     _evaluate()
     if not Path(STUDY).exists():

@@ -65,7 +65,7 @@ def _fetch_recordings(values: dict[str, Any], label: str, is_dry: bool) -> list[
 
 
 def _write_scripts(values: dict[str, Any], label: str, is_dry: bool) -> list[Skipped]:
-    from sdiareward.llm.client import ChatClient, ChatSettings
+    from sdiareward.common.llm.client import ChatClient, ChatSettings
     from sdiareward.pairs.prompts import read_prompt_file
 
     from ..sources.scripts_by_llm import ScriptSettings, plan_scripts, read_scenarios, write_scripts

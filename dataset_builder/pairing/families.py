@@ -28,7 +28,7 @@ from sdiareward.dataset_builder.episodes import RECORDING, Episode, Part, Script
 from sdiareward.messages_sdiareward import MAX_TURNS
 from sdiareward.pairs.schema import JOINT, make_stable_seed
 from sdiareward.perturbations.channel import ChannelSettings
-from sdiareward.synthesis import RHYTHM, has_rhythm
+from sdiareward.dataset_builder.synthesis import RHYTHM, has_rhythm
 
 from .pairing import PairPlan, SynthesizerSpec
 from .script_voices import split_options

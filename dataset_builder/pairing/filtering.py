@@ -19,8 +19,9 @@ from typing import Any
 
 from sdiareward.audio_sdiareward import AudioError
 from sdiareward.common.skipped import Skipped
-from sdiareward.llm.client import ChatClient, ChatError, make_audio_content
-from sdiareward.llm.failures import FailureLimit, require_share
+from sdiareward.common.llm.client import ChatClient, ChatError
+from sdiareward.pairs.messages import make_audio_content
+from sdiareward.common.llm.failures import FailureLimit, require_share
 from sdiareward.messages_sdiareward import MAX_TURNS, ROLES
 from sdiareward.pairs.prompts import PromptSet
 from sdiareward.pairs.schema import CRITERIA, MAX_TURN_S, validate_row

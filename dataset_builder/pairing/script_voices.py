@@ -17,7 +17,7 @@ from typing import Any
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.messages_sdiareward import ROLES
 from sdiareward.pairs.schema import make_stable_id
-from sdiareward.synthesis import ReferenceClip
+from sdiareward.dataset_builder.synthesis import ReferenceClip
 
 
 OPTION = "script_voices"

@@ -17,7 +17,7 @@ from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Part, SkipError, Turn, is_recorded, validate_episode
 from sdiareward.pairs.schema import CRITERIA, validate_row
 from sdiareward.perturbations.channel import CODINGS, ChannelSettings
-from sdiareward.synthesis import SynthesisError
+from sdiareward.dataset_builder.synthesis import SynthesisError
 
 from ..formats.shards import SPLITS
 from ..pairing.pairing import PairPlan, make_row

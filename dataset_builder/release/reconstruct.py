@@ -29,7 +29,7 @@ from sdiareward.common.locks import lock_folder
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.pairs.schema import make_stable_id
-from sdiareward.synthesis import count_servers, open_servers
+from sdiareward.dataset_builder.synthesis import count_servers, open_servers
 
 from ..formats.shards import count_pairs, list_paths, read_shard
 from ..pairing.pairing import list_audible

@@ -25,8 +25,8 @@ from typing import Any
 
 from sdiareward.common.package_files import SCRIPTS
 from sdiareward.common.skipped import Skipped
-from sdiareward.llm.client import ChatClient, ChatError
-from sdiareward.llm.failures import FailureLimit, require_share
+from sdiareward.common.llm.client import ChatClient, ChatError
+from sdiareward.common.llm.failures import FailureLimit, require_share
 from sdiareward.messages_sdiareward import MAX_TURNS, ROLES
 from sdiareward.pairs.prompts import PromptSet
 

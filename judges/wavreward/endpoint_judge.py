@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sdiareward.llm.client import ChatClient, ChatError, ChatSettings, make_audio_content
+from sdiareward.common.llm.client import ChatClient, ChatError, ChatSettings
+from sdiareward.pairs.messages import make_audio_content
 
 from .judge import Judgement
 from .prompts import JudgingPrompt

@@ -31,7 +31,7 @@ from .predictions import OUT_OF_DOMAIN_FILE, PREDICTIONS_FILE, read_predictions
 
 
 if TYPE_CHECKING:
-    from sdiareward.llm.client import ChatClient
+    from sdiareward.common.llm.client import ChatClient
 
     from .score_samples import Samples
 
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(args: ReasoningArguments) -> int:
     """Have the thoughts rated; return 1 if the judge failed on a sample, else 0."""
-    from sdiareward.llm.client import ChatClient
+    from sdiareward.common.llm.client import ChatClient
 
     from ..settings import choose_endpoint
     from .score_samples import read_out_of_domain, read_samples
@@ -102,7 +102,7 @@ def examine(
         EndpointError: The judge cannot be reached at all; finished answers are kept.
         ChatError: It gave no usable answer on any sample.
     """
-    from sdiareward.llm.client import ChatError
+    from sdiareward.common.llm.client import ChatError
 
     if not predictions:
         raise ValueError("there are no predictions to examine; evaluate at least one sample.")
@@ -131,7 +131,7 @@ def examine(
 
 
 def _ask(record: Mapping[str, Any], sample: Mapping[str, Any], client: ChatClient, system: str) -> dict[str, Any]:
-    from sdiareward.llm.client import make_audio_content
+    from sdiareward.pairs.messages import make_audio_content
 
     thoughts, score = parse_thoughts(record["text"]), record["predicted"]
     given = "no score" if score is None else f"the score {score}"

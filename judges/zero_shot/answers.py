@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sdiareward.llm.json_parsing import parse_json
+from sdiareward.common.llm.json_parsing import parse_json
 
 from .prompts import DIMENSIONS
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import AudioError
 from sdiareward.common.files import split_lines
-from sdiareward.llm.client import ChatClient, ChatError, ask_again
-from sdiareward.llm.settings import TokenUsage
+from sdiareward.common.llm.client import ChatClient, ChatError, ask_again
+from sdiareward.common.llm.settings import TokenUsage
 
 from .answers import read_text, read_verdict
 from .questions import ORDERS, Answer, Backend, Question, make_failed_answer

@@ -31,7 +31,7 @@ class PairwiseEndpoint(EndpointSettings):
 
     def load(self, folder: Path) -> PairScorer:
         """Return the judge of a run."""
-        from sdiareward.llm.client import ChatClient
+        from sdiareward.common.llm.client import ChatClient
 
         from .backends import EndpointBackend
         from .judging import PairwiseJudge

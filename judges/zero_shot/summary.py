@@ -10,7 +10,7 @@ from typing import Any
 from sdiareward.common.files import JsonLines
 from sdiareward.evaluation.statistics import describe_share
 from sdiareward.evaluation.summary import list_groups
-from sdiareward.llm.settings import TokenUsage
+from sdiareward.common.llm.settings import TokenUsage
 
 from .backends import ReplayBackend
 from .decisions import RULES

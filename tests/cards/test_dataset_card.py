@@ -11,8 +11,8 @@ from support.repository_world import FORBIDDEN, content_of, header_of, make_row,
 
 from sdiareward.dataset_builder.release.release import release_features
 from sdiareward.pairs.schema import features
-from sdiareward.publishing.dataset_repository import plan_dataset
-from sdiareward.publishing.listening_table import make_listening_features
+from sdiareward.cards.publishing.dataset_repository import plan_dataset
+from sdiareward.cards.publishing.listening_table import make_listening_features
 
 
 @pytest.fixture
@@ -191,8 +191,8 @@ def test_the_page_of_the_hub_can_play_the_first_pairs_of_each_subset(make_data, 
 
 def test_what_is_not_listened_to_is_not_read(make_data, tmp_path):
     """Of the pairs behind the first group of rows, the recordings are destroyed."""
-    from sdiareward.publishing.listening_table import write_listening
-    from sdiareward.publishing.public_shards import list_shards
+    from sdiareward.cards.publishing.listening_table import write_listening
+    from sdiareward.cards.publishing.public_shards import list_shards
 
     [shard] = list_shards(make_data(*[("test", make_row(f"m{number:02}")) for number in range(40)]))
     group = pq.ParquetFile(shard.path).metadata.row_group(1)

@@ -15,7 +15,7 @@ from sdiareward import cli
 from sdiareward.common.escaping import PrintableFormatter, escape_code, escape_markdown, escape_terminal
 from sdiareward.common.markdown import render_table
 from sdiareward.dataset_builder.reports.data_card import render_card
-from sdiareward.human.agreement import render_raters
+from sdiareward.evaluation.human.agreement import render_raters
 
 
 HOSTILE = [

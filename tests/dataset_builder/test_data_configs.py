@@ -20,8 +20,8 @@ from sdiareward.dataset_builder.pipeline import make_settings as make_pipeline_s
 from sdiareward.dataset_builder.settings import read_build_config
 from sdiareward.dataset_builder.sources import SOURCES
 from sdiareward.dataset_builder.sources.fetching import FetchSettings
-from sdiareward.llm.client import ChatSettings
-from sdiareward.synthesis import SYNTHESIZERS, load_synthesizer
+from sdiareward.common.llm.client import ChatSettings
+from sdiareward.dataset_builder.synthesis import SYNTHESIZERS, load_synthesizer
 
 
 CONFIGS = ROOT / "configs"

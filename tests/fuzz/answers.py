@@ -17,8 +17,8 @@ from sdiareward.judges.wavreward.answers import SCORES, follows_format, parse_sc
 from sdiareward.judges.zero_shot.answers import VERSIONS, is_refusal, read_text, read_verdict
 from sdiareward.judges.zero_shot.backends import ReplayBackend
 from sdiareward.judges.zero_shot.prompts import DIMENSIONS
-from sdiareward.llm.client import ChatClient, ChatSettings
-from sdiareward.llm.json_parsing import parse_json
+from sdiareward.common.llm.client import ChatClient, ChatSettings
+from sdiareward.common.llm.json_parsing import parse_json
 
 
 _CRITERIA = ("modality", "colloquialness")

@@ -24,7 +24,7 @@ def make_parser(name: str, folder: Path) -> tuple[Callable[[bytes], object], tup
         include=[
             "sdiareward.dataset_builder.sources.amazon_queen",
             "sdiareward.checkpoint_io.whisper",
-            "sdiareward.llm.json_parsing",
+            "sdiareward.common.llm.json_parsing",
             "sdiareward.judges.zero_shot.answers",
             "sdiareward.judges.wavreward.answers",
         ]
@@ -34,7 +34,7 @@ def make_parser(name: str, folder: Path) -> tuple[Callable[[bytes], object], tup
         from sdiareward.checkpoint_io import whisper
         from sdiareward.judges.wavreward.answers import parse_score
         from sdiareward.judges.zero_shot.answers import read_verdict
-        from sdiareward.llm.json_parsing import parse_json
+        from sdiareward.common.llm.json_parsing import parse_json
     from fuzz.running import World
 
     if name == "queen":

@@ -16,9 +16,9 @@ from sdiareward.common.files import JsonLines
 from sdiareward.common.run_identity import claim_run_dir
 from sdiareward.evaluation.calibrate import _read_config
 from sdiareward.evaluation.results_files import read_evaluation
-from sdiareward.human.agreement import render_study, score_study
-from sdiareward.human.page.server import RatingServer
-from sdiareward.human.page.sessions import RatingSession
+from sdiareward.evaluation.human.agreement import render_study, score_study
+from sdiareward.evaluation.human.page.server import RatingServer
+from sdiareward.evaluation.human.page.sessions import RatingSession
 from sdiareward.judges.wavreward.score_samples import read_out_of_domain
 
 

@@ -26,14 +26,14 @@ from sdiareward.dataset_builder.pipeline.settings import read_settings
 from sdiareward.dataset_builder.recipes.chatreward.scenarios import DEFAULT_SCENARIOS, make_scenario
 from sdiareward.dataset_builder.release.fingerprints import compare, fingerprint
 from sdiareward.dataset_builder.sources import amazon_queen, locate, read_source
-from sdiareward.human.files import read_study
+from sdiareward.evaluation.human.files import read_study
 from sdiareward.judges.settings import EndpointSettings
 from sdiareward.judges.wavreward.answers import parse_score
 from sdiareward.judges.wavreward.prompts import read_judging_prompt
 from sdiareward.judges.wavreward.score_samples import read_out_of_domain
 from sdiareward.judges.zero_shot.backends import ReplayBackend
 from sdiareward.layouts_sdiareward import read_processor_fields
-from sdiareward.llm.json_parsing import parse_json
+from sdiareward.common.llm.json_parsing import parse_json
 from sdiareward.messages_sdiareward import DialogueError
 from sdiareward.pairs.messages import read_dialogue
 from sdiareward.pairs.prompts import read_prompts

@@ -6,7 +6,7 @@ import soundfile
 from support import wavreward_eval_world
 
 from sdiareward.cli import main
-from sdiareward.human.page.sessions import RatingSession
+from sdiareward.evaluation.human.page.sessions import RatingSession
 from sdiareward.judges.wavreward.ab_study import (
     pair_scores,
     render_ab_study,

@@ -11,7 +11,7 @@ from sdiareward.judges.settings import choose_endpoint
 from sdiareward.judges.wavreward.endpoint_judge import EndpointJudge
 from sdiareward.judges.wavreward.evaluate import EvaluateArguments, main, run
 from sdiareward.judges.wavreward.prompts import JudgingPrompt
-from sdiareward.llm.client import ChatSettings
+from sdiareward.common.llm.client import ChatSettings
 
 
 FIVE = "<think>It fits.</think><score>5</score>"

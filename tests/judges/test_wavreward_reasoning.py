@@ -11,7 +11,7 @@ from support.refusals import check_refused
 
 from sdiareward.judges.wavreward.reasoning_quality import QUESTIONS, main
 from sdiareward.judges.wavreward.score_samples import read_samples
-from sdiareward.llm.client import ChatError
+from sdiareward.common.llm.client import ChatError
 
 
 YES = dict.fromkeys(QUESTIONS, True) | {"reason": "It follows."}

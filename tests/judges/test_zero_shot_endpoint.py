@@ -20,7 +20,7 @@ from sdiareward.judges.settings import EndpointSettings
 from sdiareward.judges.zero_shot.backends import EndpointBackend, ReplayBackend
 from sdiareward.judges.zero_shot.judging import PairwiseJudge
 from sdiareward.judges.zero_shot.summary import summarise_pairwise
-from sdiareward.llm.client import ChatClient, EndpointError
+from sdiareward.common.llm.client import ChatClient, EndpointError
 from sdiareward.pairs.labels import describe_pairs
 
 

@@ -177,7 +177,7 @@ def test_a_row_that_is_scored_cannot_name_one(root, monkeypatch):
 
 @pytest.mark.parametrize(("name", "reason"), [("../../secret.wav", "is no study"), ("link.wav", "lies outside")])
 def test_a_study_from_a_stranger_cannot_have_other_files_served(name, reason, root):
-    from sdiareward.human.page.sessions import RatingSession
+    from sdiareward.evaluation.human.page.sessions import RatingSession
 
     (root / "audio").mkdir()
     (root / "audio" / "link.wav").symlink_to(root.parent / "secret.wav")

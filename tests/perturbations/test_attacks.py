@@ -11,7 +11,7 @@ from sdiareward.messages_sdiareward import validate_messages
 from sdiareward.perturbations import attack_sounds, attacks
 from sdiareward.perturbations.attacks import ATTACKS, AttackContext, is_heard
 from sdiareward.perturbations.decoded_pairs import AuditPair, Turn, to_messages
-from sdiareward.synthesis import is_available
+from sdiareward.dataset_builder.synthesis import is_available
 
 
 LABELS = {"subset": "scripted", "source": "tones", "synthesizer": "flite", "license": None}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sdiareward.perturbations.voice_shaping import VoiceShape, draw_voice
-from sdiareward.synthesis import load_synthesizer
+from sdiareward.dataset_builder.synthesis import load_synthesizer
 
 
 RATE = 16_000

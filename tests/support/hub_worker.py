@@ -10,9 +10,9 @@ import huggingface_hub.hf_api  # noqa: F401  # so that the forks need not
 import tqdm  # noqa: F401
 
 from sdiareward import cli
-from sdiareward.publishing.hub_errors import PublishError
-from sdiareward.publishing.plan import PlannedFile, RepositoryPlan
-from sdiareward.publishing.uploading import PushOptions, publish
+from sdiareward.cards.publishing.hub_errors import PublishError
+from sdiareward.cards.publishing.plan import PlannedFile, RepositoryPlan
+from sdiareward.cards.publishing.uploading import PushOptions, publish
 
 
 def main():

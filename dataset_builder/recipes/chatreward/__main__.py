@@ -89,7 +89,7 @@ class WriteArguments:
 def write(args: WriteArguments) -> int:
     """Let a language model write more scenarios."""
     from sdiareward.common.settings import make_settings
-    from sdiareward.llm.client import ChatClient, ChatSettings
+    from sdiareward.common.llm.client import ChatClient, ChatSettings
     from sdiareward.pairs.prompts import read_prompt_file
 
     from .scenarios import read_scenarios

@@ -21,7 +21,7 @@ from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.pairs.messages import join_turns
 from sdiareward.pairs.schema import make_stable_id, make_stable_seed
 from sdiareward.perturbations.channel import encode_flac
-from sdiareward.synthesis import SynthesisError
+from sdiareward.dataset_builder.synthesis import SynthesisError
 
 from .events import load_event, mix_event
 from .filters import EmotionClassifier, WordErrors, load_classifier

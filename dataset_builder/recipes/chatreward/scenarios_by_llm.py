@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from sdiareward.common.skipped import Skipped
-from sdiareward.llm.client import ChatClient, ChatError
-from sdiareward.llm.failures import FailureLimit
+from sdiareward.common.llm.client import ChatClient, ChatError
+from sdiareward.common.llm.failures import FailureLimit
 from sdiareward.pairs.prompts import PromptSet
 from sdiareward.pairs.schema import make_stable_seed
 

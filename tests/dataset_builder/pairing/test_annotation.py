@@ -6,7 +6,7 @@ from support.chat_server import ChatServer, Reply
 
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.pairing.annotation import annotate_rows
-from sdiareward.llm.client import EndpointError
+from sdiareward.common.llm.client import EndpointError
 from sdiareward.pairs.schema import TAXONOMY
 
 

@@ -12,7 +12,7 @@ from sdiareward.dataset_builder.pairing.pairing import SynthesizerSpec, make_row
 from sdiareward.dataset_builder.pairing.splits import split_unit
 from sdiareward.pairs.schema import validate_row
 from sdiareward.perturbations.channel import encode
-from sdiareward.synthesis.world import CONTOURS, WorldSynthesizer, draw_uneven_frames, reverse_pitch
+from sdiareward.dataset_builder.synthesis.world import CONTOURS, WorldSynthesizer, draw_uneven_frames, reverse_pitch
 
 
 SPOKEN = SynthesizerSpec(seen=("flite", "espeak-ng"), left_out=("hibari",), per_dialogue=1)

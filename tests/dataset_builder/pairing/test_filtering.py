@@ -17,7 +17,7 @@ from sdiareward.dataset_builder.pairing.filtering import (
     filter_rows,
     judge_pair,
 )
-from sdiareward.llm.client import EndpointError
+from sdiareward.common.llm.client import EndpointError
 from sdiareward.pairs.prompts import PromptSet
 from sdiareward.pairs.schema import features
 

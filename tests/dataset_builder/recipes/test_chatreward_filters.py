@@ -15,7 +15,7 @@ from sdiareward.dataset_builder.recipes.chatreward.filters import (
     load_classifier,
     word_error_rate,
 )
-from sdiareward.synthesis import load_synthesizer
+from sdiareward.dataset_builder.synthesis import load_synthesizer
 
 
 def test_spelling_of_numbers_and_contractions_is_no_error():

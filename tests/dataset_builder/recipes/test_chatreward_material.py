@@ -31,7 +31,7 @@ from sdiareward.dataset_builder.recipes.chatreward.voices import (
     make_endpoint_cast,
     speak_line,
 )
-from sdiareward.synthesis import SynthesisError, load_synthesizer
+from sdiareward.dataset_builder.synthesis import SynthesisError, load_synthesizer
 
 
 SCENARIOS = {scenario.scenario_id: scenario for scenario in read_scenarios()}

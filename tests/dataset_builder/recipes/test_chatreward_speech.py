@@ -19,7 +19,7 @@ from sdiareward.dataset_builder.recipes.chatreward.voices import (
     order_casts,
     speak_line,
 )
-from sdiareward.synthesis import load_synthesizer
+from sdiareward.dataset_builder.synthesis import load_synthesizer
 
 
 RATE = 16_000

@@ -14,7 +14,7 @@ from sdiareward.dataset_builder.sources.scripts_by_llm import (
     read_scenarios,
     write_scripts,
 )
-from sdiareward.llm.client import ChatClient, EndpointError
+from sdiareward.common.llm.client import ChatClient, EndpointError
 from sdiareward.pairs.prompts import PromptSet
 
 

@@ -10,7 +10,7 @@ from support.paths import ROOT
 
 from sdiareward.checkpoint_io.files import REMOTE_CODE
 from sdiareward.common.package_files import NANO
-from sdiareward.publishing.model_repository import plan_model
+from sdiareward.cards.publishing.model_repository import plan_model
 
 
 RESULTS = json.loads((NANO / "results.json").read_text(encoding="utf-8"))

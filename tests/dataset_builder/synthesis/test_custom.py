@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sdiareward.synthesis import SynthesisError, is_available, load_synthesizer
+from sdiareward.dataset_builder.synthesis import SynthesisError, is_available, load_synthesizer
 
 
 # Speaks as many milliseconds as the text has letters, at a level that the voice decides, and logs how it was called.

@@ -1,6 +1,6 @@
 import logging
 
-from sdiareward.publishing.hub_errors import redact_logs
+from sdiareward.cards.publishing.hub_errors import redact_logs
 
 
 TOKEN = "hf_" + "aB3" * 11

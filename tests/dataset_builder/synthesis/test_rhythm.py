@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from sdiareward.synthesis import SYNTHESIZERS, has_rhythm, is_available, load_synthesizer
-from sdiareward.synthesis.rhythm import RHYTHMS, RhythmicSynthesizer, split_phrases
-from sdiareward.synthesis.world import load_world
+from sdiareward.dataset_builder.synthesis import SYNTHESIZERS, has_rhythm, is_available, load_synthesizer
+from sdiareward.dataset_builder.synthesis.rhythm import RHYTHMS, RhythmicSynthesizer, split_phrases
+from sdiareward.dataset_builder.synthesis.world import load_world
 
 
 TEXT = "Well, I was thinking about it, you know. And then she said no."

@@ -33,15 +33,15 @@ from sdiareward.dataset_builder.formats.shards import read_rows
 from sdiareward.dataset_builder.pairing.pairing import PairPlan, SynthesizerSpec, make_row
 from sdiareward.dataset_builder.pairing.reference_clips import NoReference
 from sdiareward.dataset_builder.parts import PartFolder
-from sdiareward.synthesis import (
+from sdiareward.dataset_builder.synthesis import (
     DialogueSynthesizer,
     ReferenceClip,
     SynthesisError,
     open_servers,
     soulx_server,
 )
-from sdiareward.synthesis.soulx_podcast import build, to_turns
-from sdiareward.synthesis.soulx_script import make_script
+from sdiareward.dataset_builder.synthesis.soulx_podcast import build, to_turns
+from sdiareward.dataset_builder.synthesis.soulx_script import make_script
 
 
 # Most start servers.
@@ -297,7 +297,7 @@ def test_engines_without_servers_keep_their_options():
 def test_servers_end_with_a_build_that_is_killed(world):
     code = (
         "import os, sys, json\n"
-        "from sdiareward.synthesis import open_servers\n"
+        "from sdiareward.dataset_builder.synthesis import open_servers\n"
         "with open_servers({'soulx-podcast': json.loads(sys.argv[1])}) as options:\n"
         "    print(options['soulx-podcast']['addresses'][0], flush=True)\n"
         "    os.kill(os.getpid(), 9)\n"

@@ -9,8 +9,8 @@ from support.paths import ROOT
 
 from sdiareward.esdr_accuracy import app
 from sdiareward.esdr_accuracy.pairwise import COLUMNS, pairwise_accuracy
-from sdiareward.publishing.metric_repository import plan_metric
-from sdiareward.publishing.space_repository import GRADIO_VERSION
+from sdiareward.cards.publishing.metric_repository import plan_metric
+from sdiareward.cards.publishing.space_repository import GRADIO_VERSION
 
 
 @pytest.fixture

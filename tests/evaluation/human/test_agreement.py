@@ -4,7 +4,7 @@ import math
 import pytest
 
 from sdiareward.cli import main
-from sdiareward.human.agreement import (
+from sdiareward.evaluation.human.agreement import (
     RatedItem,
     clustered_se,
     measure_raters,

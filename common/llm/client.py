@@ -33,7 +33,6 @@ __all__ = [
     "ChatSettings",
     "EndpointError",
     "ask_again",
-    "make_audio_content",
 ]
 
 
@@ -124,7 +123,7 @@ class ChatClient:
         """Return the answer to `messages` with the value that `validate` reads from it.
 
         Args:
-            messages (`Sequence[Mapping]`): The conversation, in the form of the endpoint; see `make_audio_content`.
+            messages (`Sequence[Mapping]`): The conversation, in the form of the endpoint.
             validate (`Callable`): Takes the parsed JSON and returns a value, or raises
                 `ValueError` (`TypeError` and `KeyError` count as such) with a message for the model.
             attempts (`int`, *optional*, defaults to 3): The largest number of requests.
@@ -361,30 +360,3 @@ def ask_again(messages: Sequence[Mapping[str, Any]], reply: str, problem: str) -
     # An endpoint may refuse an empty message.
     answer = [{"role": "assistant", "content": reply}] if reply.strip() else []
     return [*messages, *answer, {"role": "user", "content": remark}]
-
-
-def make_audio_content(source: Any, *, name: str | None = None) -> dict[str, Any]:
-    """Return a recording as part of a message: mono WAV, 16 kHz, 16 bit, in base64.
-
-    Args:
-        source: Anything `audio_sdiareward.read_audio` takes, such as a row's `{"bytes", "path"}`.
-        name (`str`, *optional*): What to call the recording in an error.
-
-    Raises:
-        AudioError: The recording cannot be used.
-        FileNotFoundError: The path does not exist.
-    """
-    import base64
-    import io
-
-    import numpy as np
-    import soundfile
-
-    from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
-
-    # Decoding divides by 32768, so 16-bit audio is unchanged.
-    samples = np.clip(np.round(read_audio(source, name=name) * 32768), -32768, 32767).astype(np.int16)
-    buffer = io.BytesIO()
-    soundfile.write(buffer, samples, SAMPLING_RATE, format="WAV", subtype="PCM_16")
-    data = base64.b64encode(buffer.getvalue()).decode("ascii")
-    return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}

@@ -14,7 +14,7 @@ from sdiareward.dataset_builder.formats.shards import ShardWriter
 from sdiareward.dataset_builder.release.release import release_features
 from sdiareward.dataset_builder.sources import SOURCES
 from sdiareward.pairs.schema import features
-from sdiareward.publishing.dataset_repository import plan_dataset
+from sdiareward.cards.publishing.dataset_repository import plan_dataset
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from sdiareward.synthesis import (
+from sdiareward.dataset_builder.synthesis import (
     SYNTHESIZERS,
     DialogueSynthesizer,
     SynthesisError,
@@ -16,8 +16,8 @@ from sdiareward.synthesis import (
     is_available,
     load_synthesizer,
 )
-from sdiareward.synthesis.espeak import _VOICES
-from sdiareward.synthesis.world import flatten_pitch
+from sdiareward.dataset_builder.synthesis.espeak import _VOICES
+from sdiareward.dataset_builder.synthesis.world import flatten_pitch
 
 
 TEXT = "Hold it right there."
@@ -27,7 +27,7 @@ SPEAKING = [name for name in OFFLINE if name != "world"]
 FINGERPRINTS = """
 import hashlib, json, sys
 import numpy as np
-from sdiareward.synthesis import load_synthesizer
+from sdiareward.dataset_builder.synthesis import load_synthesizer
 
 reference = np.sin(np.arange(16000) * 0.05).astype(np.float32)
 found = []
@@ -135,7 +135,7 @@ def test_a_voice_or_text_that_kokoro_does_not_have_is_named():
 
 @pytest.mark.slow
 def test_processes_that_start_together_put_kokoro_together_once(tmp_path):
-    command = [sys.executable, "-c", "from sdiareward.synthesis import kokoro; print(kokoro._assemble_model())"]
+    command = [sys.executable, "-c", "from sdiareward.dataset_builder.synthesis import kokoro; print(kokoro._assemble_model())"]
     started = [
         subprocess.Popen(command, env={**os.environ, "KOKORO_JA_CACHE": str(tmp_path)}, stdout=subprocess.PIPE)
         for _ in range(3)

@@ -296,8 +296,8 @@ def test_a_plan_that_holds_the_token_is_not_sent(hub, user):
 
 PUSH_ONE_FILE = """
 import sys
-from sdiareward.publishing.plan import PlannedFile, RepositoryPlan
-from sdiareward.publishing.uploading import PublishError, publish
+from sdiareward.cards.publishing.plan import PlannedFile, RepositoryPlan
+from sdiareward.cards.publishing.uploading import PublishError, publish
 try:
     publish(RepositoryPlan("model", [PlannedFile("a.safetensors", b"# A card")]), "ORG/away")
 except PublishError as error:

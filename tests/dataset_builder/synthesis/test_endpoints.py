@@ -11,7 +11,7 @@ import pytest
 import soundfile
 
 from sdiareward.audio_sdiareward import resample
-from sdiareward.synthesis import SynthesisError, Synthesizer, load_synthesizer
+from sdiareward.dataset_builder.synthesis import SynthesisError, Synthesizer, load_synthesizer
 
 
 SECRET = "sk-very-secret"

@@ -2,8 +2,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sdiareward.publishing.plan import PlannedFile, RepositoryPlan
-from sdiareward.publishing.preflight import check_plan, find_secret
+from sdiareward.cards.publishing.plan import PlannedFile, RepositoryPlan
+from sdiareward.cards.publishing.preflight import check_plan, find_secret
 
 
 TOKEN = "hf_" + "aB3" * 11

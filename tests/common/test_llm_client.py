@@ -13,8 +13,9 @@ import soundfile
 from support import forked
 from support.chat_server import ChatServer, Reply
 
-from sdiareward.llm.client import ChatClient, ChatError, ChatSettings, EndpointError, make_audio_content
-from sdiareward.llm.json_parsing import parse_json
+from sdiareward.common.llm.client import ChatClient, ChatError, ChatSettings, EndpointError
+from sdiareward.pairs.messages import make_audio_content
+from sdiareward.common.llm.json_parsing import parse_json
 
 
 QUESTION = [{"role": "user", "content": "What is six times seven? JSON only."}]
@@ -327,7 +328,7 @@ def test_an_unusable_endpoint_ends_the_loop(ask):
 
 ASKING = """
 import sys
-from sdiareward.llm.client import ChatClient, ChatSettings
+from sdiareward.common.llm.client import ChatClient, ChatSettings
 client = ChatClient(ChatSettings("tiny", sys.argv[1], api_key_env=None, concurrency=2), sys.argv[2])
 questions = [[{"role": "user", "content": str(index)}] for index in range(20)]
 print(list(client.map(lambda messages: client.ask_json(messages, lambda answer: answer["number"]), questions)))

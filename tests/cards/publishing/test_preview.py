@@ -5,8 +5,8 @@ import pytest
 from sdiareward.cli import main
 from sdiareward.common.package_files import NANO
 from sdiareward.common.user_errors import UserError
-from sdiareward.publishing.plan import PlannedFile, RepositoryPlan
-from sdiareward.publishing.preview import write_preview
+from sdiareward.cards.publishing.plan import PlannedFile, RepositoryPlan
+from sdiareward.cards.publishing.preview import write_preview
 
 
 def test_card_pictures_and_list_are_written_and_nothing_else(tmp_path):
