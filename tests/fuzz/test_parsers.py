@@ -1,0 +1,320 @@
+"""Properties of the parsers at the border: an input is read into what they promise, or refused with a typed error."""
+
+import io
+import json
+from contextlib import suppress
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import soundfile
+import yaml
+from fuzz.values import changed, damaged, json_texts, texts, values
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.paths import CONFIGS
+
+from sdiareward.audio_sdiareward import AudioError, read_audio
+from sdiareward.messages_sdiareward import DialogueError, validate_messages
+from sdiareward.common.files import JsonLines
+from sdiareward.common.llm.json_parsing import parse_json
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import SkipError, validate_episode
+from sdiareward.dataset_builder.formats.sdiareward import SDiaReward
+from sdiareward.dataset_builder.pipeline.settings import read_settings
+from sdiareward.dataset_builder.release.official_form import _make_row
+from sdiareward.dataset_builder.settings import read_build_config
+from sdiareward.dataset_builder.sources import read_source
+from sdiareward.evaluation.human.agreement import score_study
+from sdiareward.evaluation.results_files import read_evaluation
+from sdiareward.judges.wavreward.answers import SCORES, parse_score
+from sdiareward.judges.zero_shot.answers import VERSIONS, read_text
+from sdiareward.judges.zero_shot.prompts import DIMENSIONS
+from sdiareward.pairs.messages import read_dialogue
+from sdiareward.pairs.prompts import read_prompts
+from sdiareward.pairs.schema import MAX_TURN_S, SIDES, features, validate_row
+from sdiareward.serving.bodies import BadRequestError, Body
+from sdiareward.serving.forms import ScoreRequest
+from sdiareward.serving.inputs import read_dialogue_form
+from sdiareward.serving.settings import Limits
+
+
+pytestmark = pytest.mark.slow
+
+ROLES = ("user", "assistant")
+TONE = (0.3 * np.sin(np.arange(4_000) * 0.1)).astype(np.float32)
+
+
+def encode(format, subtype=None):
+    buffer = io.BytesIO()
+    soundfile.write(buffer, TONE, 16_000, format=format, subtype=subtype)
+    return buffer.getvalue()
+
+
+WAV = encode("WAV", "PCM_16")
+
+
+def make_turns(**more):
+    return [{"role": role, "text": "so, um, hello", **more} for role in ROLES]
+
+
+ROW = {
+    **{"pair_id": "0123456789abcdef", "criterion": "modality", "subset": "semi_wild", "source": "meld"},
+    **{"primary": "Neutral", "secondary": "Joy", "synthesizer": "espeak-ng", "group_id": "fedcba9876543210"},
+    **{"language": "en", "license": "CC0-1.0", **{side: make_turns(duration_s=0.25) for side in SIDES}},
+}
+MESSAGES = [
+    {"role": role, "content": [{"type": "text", "text": "hello"}, {"type": "audio", "audio": "a.wav"}]}
+    for role in ROLES
+]
+VERDICT = {
+    "scores": {name: {"A": 4, "B": 2} for name in DIMENSIONS["modality"]},
+    "overall_preference": "A",
+    "reason": "A is livelier.",
+}
+STUDY = {
+    "study": "s1",
+    "allow_tie": True,
+    "items": [
+        {
+            **{"item": "i1", "question": "Which?", "context": []},
+            **{side: [{"role": "user", "text": "hi", "audio": f"{side}.wav", "duration_s": 0.3}] for side in "ab"},
+        }
+    ],
+}
+KEY = {
+    **{"study": "s1", "seed": 0, "asked": {"high": 1, "low": 0}, "evaluation": {}},
+    "drawn": {"high": 1, "low": 0, "random": 0, "wrong": 0},
+    "items": {
+        "i1": {"stratum": "high", "chosen_is": "a", "pair_id": "p", "subset": "wild", "margin": 0.5, "group_id": "g"}
+    },
+}
+SCORE = {"pair_id": "p", "chosen": 1.0, "rejected": 0.5, "margin": 0.5, "subset": "wild", "criterion": "modality"}
+
+
+def write(folder, name, content):
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content)
+    return path
+
+
+def read_recording(folder, data):
+    array = read_audio(data)
+    assert array.ndim == 1 and array.dtype == np.float32 and np.isfinite(array).all()
+
+
+def read_dialogue_file(folder, text):
+    write(folder, "a.wav", WAV)
+    validate_messages(read_dialogue(write(folder, "dialogue.json", text)))
+
+
+def read_messages(folder, messages):
+    validate_messages(messages, name="dialogue")
+    turns = [message for message in messages if message["role"] != "system"]
+    assert [turn["role"] for turn in turns] == [*ROLES] * (len(turns) // 2)
+
+
+def read_row(folder, row):
+    validate_row(row)
+    assert all(0 < turn["duration_s"] <= MAX_TURN_S for side in SIDES for turn in row[side])
+    # Parquet refuses half a character.
+    "".join(row[name] for name in ("pair_id", "source", "primary", "secondary", "license")).encode()
+
+
+def read_official_row(folder, example):
+    write(folder, "dialogue/0.wav", WAV)
+    validate_row(_make_row(example, folder, "", set()))
+
+
+def make_official_row():
+    content = [{"type": "text", "text": "hello"}, {"type": "audio", "audio": "dialogue/0.wav"}]
+    side = [{"role": role, "content": content} for role in ROLES]
+    return {"chosen": side, "rejected": side, "category": "wild", "source": "youtube"}
+
+
+def read_manifest(folder, lines):
+    write(folder, "a.wav", WAV)
+    write(folder, "manifest.jsonl", lines)
+    for item in read_source("folder", folder):
+        if isinstance(item, Skipped):
+            assert item.kind and item.reason
+        else:
+            with suppress(ValueError):
+                validate_episode(item)
+                "".join([item.name, item.group, item.license, *(turn.parts[0].text for turn in item.turns)]).encode()
+
+
+def load_pairs(folder, lines):
+    write(folder, "modality/a.wav", WAV)
+    path = write(folder, "modality/train.jsonl", lines)
+    builder = SDiaReward(config_name="modality", data_dir=str(folder), cache_dir=str(folder / "cache"))
+    tables = [table for _, table in builder._generate_tables([str(path)], str(folder))]
+    assert all(table.schema.names == builder.info.features.arrow_schema.names for table in tables)
+
+
+def make_shards():
+    side = make_turns(duration_s=0.25, audio={"bytes": WAV[:600], "path": "a.wav"})
+    buffer = io.BytesIO()
+    table = pa.Table.from_pylist([{**ROW, "chosen": side, "rejected": side}] * 2, schema=features().arrow_schema)
+    pq.write_table(table, buffer, compression="zstd")
+    data = buffer.getvalue()
+    # The metadata of a table is at its end.
+    return damaged(data) | damaged(data[::-1]).map(lambda reverse: reverse[::-1])
+
+
+def load_shard(folder, data):
+    path = write(folder, "data/modality/train-00000-of-00001.parquet", data)
+    builder = SDiaReward(config_name="modality", data_dir=str(folder), cache_dir=str(folder / "cache"))
+    list(builder._generate_tables([str(path)], str(folder)))
+
+
+def yaml_of(name):
+    good = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text(encoding="utf-8"))
+    plain = changed(good).map(lambda value: json.loads(json.dumps(value).replace("\\ud", "\\u0")))
+    return plain.map(lambda value: yaml.safe_dump(value, allow_unicode=True)) | st.sampled_from(
+        ("- a\n- b", "{" * 30, "a: &a [*a]", "!!python/object/apply:os.system [id]", "2001-99-99", "? [a]\n: 1")
+    )
+
+
+def read_answer(folder, text):
+    verdict = read_text(text, "modality")
+    assert verdict.preference in VERSIONS
+    assert all(1 <= score <= 5 for both in verdict.scores.values() for score in both)
+
+
+def read_score(folder, text):
+    assert parse_score(text) in (None, *SCORES)
+
+
+def read_torn_lines(folder, case):
+    records, torn = case
+    path = write(folder, "torn.jsonl", b"")
+    lines = JsonLines(path)
+    lines.append(records)
+    with path.open("ab") as file:
+        file.write(json.dumps({"text": torn}).encode()[:-1])
+    assert lines.read() == records
+    lines.append(records[:1])
+    assert lines.read() == records + records[:1]
+
+
+def make_torn_lines():
+    records = st.lists(
+        st.dictionaries(st.text("ab\u2028\n", max_size=4), st.integers() | st.text("a\u2028")), max_size=4
+    )
+    return st.tuples(records, st.text("aé", max_size=4))
+
+
+def read_study(folder, case):
+    for name, text in zip(("study.json", "key.json", "answers/anna.jsonl"), case, strict=True):
+        write(folder, f"study/{name}", text)
+    score_study(folder / "study")
+
+
+def make_studies():
+    answer = json_texts({"item": "i1", "choice": "a", "heard": ["a", "b"]})
+    return st.tuples(json_texts(STUDY), json_texts(KEY), answer.map(lambda line: f"{line}\n"))
+
+
+def read_scores(folder, case):
+    for name, text in zip(("scores.jsonl", "identity.json", "results.json"), case, strict=True):
+        write(folder, f"evaluation/{name}", text)
+    assert all(isinstance(record["pair_id"], str) for record in read_evaluation(folder / "evaluation").scores)
+
+
+def make_evaluations():
+    records = json_texts(SCORE).map(lambda line: f"{line}\n")
+    return st.tuples(records, json_texts({"model": "m", "split": "test"}), json_texts({"config": {"model": "m"}}))
+
+
+def read_request(folder, text):
+    body, limits = Body(text.encode("utf-8", "surrogatepass"), {"a": WAV}), Limits()
+    for dialogue in body.parse(ScoreRequest, limits).dialogues:
+        validate_messages(read_dialogue_form(dialogue, body.files, limits))
+
+
+REQUEST = {"dialogues": [{"turns": make_turns(audio={"file": "a"})}], "criterion": "modality", "require_audio": True}
+LINES = {**ROW, **{side: make_turns(duration_s=0.25, audio="modality/a.wav") for side in SIDES}}
+MANIFEST = {"id": "call-17", "language": "en", "license": "CC0-1.0", "turns": make_turns(audio="a.wav")}
+ANSWERS = (
+    "<think>It fits.</think><score>5</score>",
+    "Score: 4/5",
+    '{"score": "2"}',
+    "a rating of **3**.",
+    "3.5/5 4 / 5",
+)
+
+
+def join_lines(line):
+    return st.lists(line, min_size=1, max_size=2).map("\n".join)
+
+
+# Name -> strategy of inputs, parser, errors by which it refuses an input.
+PARSERS = {
+    "recording": (lambda: damaged(WAV, encode("FLAC"), encode("OGG")), read_recording, AudioError),
+    "dialogue file": (lambda: json_texts({"turns": make_turns(audio="a.wav")}), read_dialogue_file, DialogueError),
+    "messages": (lambda: changed(MESSAGES) | values, read_messages, ValueError),
+    "row": (lambda: changed(ROW), read_row, ValueError),
+    "official row": (
+        lambda: changed(make_official_row()).filter(lambda r: isinstance(r, dict)),
+        read_official_row,
+        SkipError,
+    ),
+    "manifest of a folder": (lambda: join_lines(json_texts(MANIFEST)), read_manifest, ()),
+    "lines of pairs": (lambda: join_lines(json_texts(LINES)), load_pairs, ValueError),
+    "Parquet of pairs": (make_shards, load_shard, ValueError),
+    "build settings": (
+        lambda: yaml_of("demo_data"),
+        lambda f, t: read_build_config(write(f, "a.yaml", t), {}),
+        ValueError,
+    ),
+    "pipeline settings": (lambda: yaml_of("pipeline"), lambda f, t: read_settings(write(f, "a.yaml", t)), ValueError),
+    "prompts": (
+        lambda: json_texts({"modality": "Judge the sound."}),
+        lambda folder, text: read_prompts(write(folder, "prompts.json", text)),
+        ValueError,
+    ),
+    "JSON of a language model": (lambda: json_texts(VERDICT) | texts, lambda _, text: parse_json(text), ValueError),
+    "verdict": (lambda: json_texts(VERDICT).map("I think {}".format) | json_texts(VERDICT), read_answer, ValueError),
+    "score": (
+        lambda: damaged(*(a.encode() for a in ANSWERS)).map(lambda d: d.decode("latin-1")) | texts,
+        read_score,
+        (),
+    ),
+    "torn lines": (make_torn_lines, read_torn_lines, ()),
+    "study": (make_studies, read_study, (ValueError, FileNotFoundError)),
+    "evaluation": (make_evaluations, read_scores, (ValueError, FileNotFoundError)),
+    "request": (lambda: json_texts(REQUEST), read_request, (BadRequestError, DialogueError)),
+}
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_an_input_is_read_or_refused_with_a_typed_error(name, tmp_path):
+    make_cases, parse, refusals = PARSERS[name]
+    tally = SimpleNamespace(accepted=0)
+
+    @settings(max_examples=40, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(case=make_cases())
+    def check(case):
+        with suppress(*(refusals if isinstance(refusals, tuple) else (refusals,))):
+            parse(tmp_path, case)
+            tally.accepted += 1
+
+    check()
+    # A parser that refuses everything would only test the first of its checks.
+    assert tally.accepted
+
+
+@pytest.mark.parametrize(
+    ("rate", "promised"),
+    [(1, 2_000), (2**31 - 1, 2_000), (16_000, 2**32 - 10)],
+    ids=["1 Hz", "2 GHz", "4 GB of samples"],
+)
+def test_a_header_that_lies_does_not_exhaust_the_memory(rate, promised):
+    data = bytearray(WAV[:2_044])
+    data[24:28], data[40:44] = rate.to_bytes(4, "little"), promised.to_bytes(4, "little")
+    with suppress(AudioError):
+        assert read_audio(bytes(data)).nbytes < 2**24
