@@ -244,7 +244,7 @@ def load_adapted(
     from peft import PeftModel
 
     from sdiareward.configuration_sdiareward import SDiaRewardConfig
-    from sdiareward.layouts_sdiareward import HEAD, to_native_key
+    from sdiareward.loading_sdiareward import HEAD, to_native_key
     from sdiareward.modeling_sdiareward import SDiaRewardModel
 
     trained_on = reject_custom_adapters(name_or_path)

@@ -24,9 +24,8 @@ from transformers.modeling_utils import set_zero3_state
 
 from sdiareward.checkpoint_io.adapters import reject_custom_adapters
 from sdiareward.checkpoint_io.files import ADAPTER_CONFIG
-from sdiareward.layouts_sdiareward import HUB_KWARGS, list_shapes
+from sdiareward.loading_sdiareward import HUB_KWARGS, list_shapes
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
-from sdiareward.sizes_sdiareward import validate_sizes
 
 from .repeated_clips import encode_each_clip_once
 
@@ -318,7 +317,6 @@ def _find_base(path: str | Path) -> list[str]:
 def _require_enough_values(base: str | Path) -> None:
     """Raise before any allocation if a checkpoint holds far fewer values than its configuration requires."""
     config_dict, _ = Qwen2_5OmniThinkerConfig.get_config_dict(base)
-    validate_sizes(config_dict)
     try:
         config = Qwen2_5OmniThinkerConfig.from_dict(config_dict.get("thinker_config", config_dict))
     except StrictDataclassError as error:

@@ -18,7 +18,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from sdiareward.messages_sdiareward import MAX_TURNS
+from sdiareward.chat_sdiareward import MAX_TURNS
 
 from .cluster import UnavailableError
 from .forms import Options, Problem

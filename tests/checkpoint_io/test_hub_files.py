@@ -8,7 +8,7 @@ from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.checkpoint_io.hub_files import ModelNotFoundError, fetch_snapshot, list_checkpoint_tensors
 from sdiareward.cli import main as command
 from sdiareward.eval import main as evaluate
-from sdiareward.layouts_sdiareward import list_tensors
+from sdiareward.loading_sdiareward import list_tensors
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.train import main as train
 

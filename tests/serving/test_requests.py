@@ -17,8 +17,8 @@ pytest.importorskip("fastapi", reason="no serving: pip install 'sdiareward[serve
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from sdiareward.chat_sdiareward import MAX_TURNS, DialogueError
 from sdiareward.cli import main
-from sdiareward.messages_sdiareward import MAX_TURNS, DialogueError
 from sdiareward.serving.bodies import BadRequestError, Body, read_body
 from sdiareward.serving.cluster import UnavailableError
 from sdiareward.serving.forms import Dialogue, ScoreRequest
