@@ -16,7 +16,6 @@ from __future__ import annotations
 import io
 import math
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,16 +40,6 @@ MAX_AMPLITUDE = 10.0
 _RESAMPLER_MARGIN_S = 0.1
 # What libsndfile says without the name of the file, which for bytes would be an address in memory.
 _UNDECODABLE = "cannot be decoded as audio ({}); use WAV, FLAC, OGG or MP3."
-# Where a stream begins, by the first bytes of the file: an Ogg page (its flags have bit 2 where a stream begins), the
-# first block of FLAC, the tag with the length of an MP3.
-_STREAM_STARTS = {
-    b"OggS": re.compile(rb"OggS\x00([\x00-\x07])"),
-    b"fLaC": re.compile(rb"fLaC([\x00\x80])\x00\x00\x22"),
-    b"": re.compile(rb"(?:Xing|Info)\x00\x00\x00([\x01-\x0f])"),
-}
-_BEGINS_OGG_STREAM = 2
-_UNTAGGED = (b"RIFF", b"RIFX", b"RF64", b"FORM")
-_READ_BYTES = 2**20
 
 
 class AudioError(ValueError):
@@ -103,8 +92,8 @@ def read_audio(
     """Read one recording as a mono float32 array at `sampling_rate`.
 
     Channels are averaged. Longer recordings are cut to their first `max_duration_s` seconds before they are decoded
-    whole, so a long file costs little more than its beginning, though a compressed one is searched to its end for a
-    second stream; without it, at most an hour is read.
+    whole, so a long file costs little more than its beginning; without it, at most an hour is read. Of several Ogg
+    streams in one file the first is read.
 
     Args:
         source (`str`, `Path`, `bytes`, mapping, decoder or `np.ndarray`):
@@ -122,7 +111,7 @@ def read_audio(
     Raises:
         FileNotFoundError: The path does not exist.
         AudioError: The recording is undecodable, empty, shorter than one audio token, longer than an hour, sampled at
-            a rate that no recording has, too large, of several streams, not finite, or beyond `MAX_AMPLITUDE`.
+            a rate that no recording has, too large, not finite, or beyond `MAX_AMPLITUDE`.
         TypeError: `source` is none of the accepted types.
     """
     handle, source_name, array, rate = open_source(source, sampling_rate)
@@ -258,61 +247,16 @@ def open_encoded(handle: Any, label: str) -> Iterator[Any]:
         label (`str`): What to call the recording in an error.
 
     Raises:
-        AudioError: It cannot be decoded, or only its first stream would be.
+        AudioError: It cannot be decoded.
     """
     import soundfile
 
-    with _Content(open(handle, "rb") if isinstance(handle, str) else handle) as content:
-        if _is_chained(content):
-            raise AudioError(
-                f"{label}: holds several streams of which only the first would be heard; join them as WAV."
-            )
+    with io.FileIO(handle) if isinstance(handle, str) else handle as content:
+        # Without a name, by whose ending libsndfile would guess.
+        content.name = ""
         try:
             with soundfile.SoundFile(content) as file:
                 _require_rate(file.samplerate, label)
                 yield file
         except soundfile.LibsndfileError as error:
             raise AudioError(f"{label}: {_UNDECODABLE.format(error.error_string)}") from error
-
-
-class _Content(io.RawIOBase):
-    """A file without its name, by which libsndfile guesses, and without the ID3 tag that would cost a WAV its end."""
-
-    def __init__(self, file: Any):
-        self._file, self._start = file, 0
-        head = file.read(10)
-        if head[:3] == b"ID3" and len(head) == 10:
-            # Seven bits a byte.
-            end = 10 + sum(byte << 7 * place for place, byte in enumerate(reversed(head[6:])))
-            file.seek(end)
-            self._start = end if file.read(4) in _UNTAGGED else 0
-        self.seek(0)
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return self._file.seek(offset + self._start * (whence == io.SEEK_SET), whence) - self._start
-
-    def readinto(self, buffer: Any) -> int:
-        return self._file.readinto(buffer)
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-
-def _is_chained(content: _Content) -> bool:
-    """Tell whether a stream begins after another has; streams that begin together are played together."""
-    magic = content.read(4)
-    pattern = _STREAM_STARTS.get(magic, _STREAM_STARTS[b""])
-    content.seek(0)
-    tail, has_begun = b"", False
-    # Uncompressed samples may look like anything.
-    while magic not in _UNTAGGED and (chunk := content.read(_READ_BYTES)):
-        for match in pattern.finditer(tail + chunk):
-            begins = magic != b"OggS" or bool(match[1][0] & _BEGINS_OGG_STREAM)
-            if begins and has_begun:
-                return True
-            has_begun |= not begins or magic != b"OggS"
-        # No pattern is longer than eight bytes, and none is found twice.
-        tail = chunk[-7:]
-    content.seek(0)
-    return False

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from sdiareward.common.commands import Command, name_program, run_single
 from sdiareward.common.data_help import PAIR_HELP
-from sdiareward.common.escaping import escape_terminal
 from sdiareward.common.locks import lock_folder
 from sdiareward.common.optional_dependencies import check_extra
 from sdiareward.evaluation.arguments import EvalArguments
@@ -55,7 +54,7 @@ def evaluate(args: EvalArguments) -> int:
     run = EvaluationRun(args, choose_evaluated(args))
     run.score()
     results = run.measure()
-    print(escape_terminal(run.report(results)))
+    print(run.report(results))
     return int(args.strict and bool(results["skipped"]))
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from sdiareward.common.arguments import Inherited
 from sdiareward.common.commands import Command, name_program, run_single
 from sdiareward.common.data_help import PAIR_HELP
-from sdiareward.common.escaping import escape_terminal
 from sdiareward.common.locks import lock_folder
 from sdiareward.training.arguments import TrainArguments
 
@@ -102,7 +101,7 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
     save_final_model(trainer, setup, args, base_model, training, heard)
     if trainer.is_world_process_zero():
         write_model_card(Path(str(training.output_dir)))
-        print(escape_terminal(end))
+        print(end)
     return Path(str(training.output_dir))
 
 
@@ -131,7 +130,7 @@ def _load_splits(args: TrainArguments, training: RewardTrainingConfig, *, begins
 def _print_notices(*notices: str | None) -> None:
     for notice in notices:
         if notice is not None:
-            print(escape_terminal(f"sdiareward: notice: {notice}"), file=sys.stderr)
+            print(f"sdiareward: notice: {notice}", file=sys.stderr)
 
 
 def run(args: TrainArguments, training: RewardTrainingConfig) -> None:

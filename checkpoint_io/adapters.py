@@ -1,7 +1,6 @@
 """Low-rank adapters of a trained model: saved with the head that was trained beside them, loaded in one line.
 
-The configuration of adapters is checked before PEFT reads it: its fields can import modules, copy layers, match
-patterns without end or ask for more memory than there is (SECURITY.md). PEFT has no such check.
+The configuration of adapters is checked before PEFT reads it: some of its fields import modules or load pickles.
 """
 
 from __future__ import annotations
@@ -29,10 +28,6 @@ TEXT_PROJECTIONS = r".*language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\
 
 _PROJECTION = "audio_tower.proj"
 
-# Far above any trained rank. The rank decides how much memory adapters take before their weights are read.
-_MAX_RANK = 4096
-# A module's name; a pattern could take forever to match.
-_MODULE_NAME = re.compile(r"[\w.-]+", re.ASCII)
 # Fields that may be set. `auto_mapping` names a module too, but only for PEFT's auto classes, which are not used.
 _FIELDS = {
     *("alpha_pattern", "auto_mapping", "base_model_name_or_path", "bias", "fan_in_fan_out", "inference_mode"),
@@ -178,7 +173,7 @@ def _find_file(name_or_path: str | Path, name: str) -> str | None:
 
 
 def reject_custom_adapters(name_or_path: str | Path) -> str | None:
-    """Check that a folder or repository holds low-rank adapters that run no code and fit in memory.
+    """Check that a folder or repository holds low-rank adapters that run no code.
 
     Args:
         name_or_path (`str` or `Path`): Folder or Hub id.
@@ -188,7 +183,7 @@ def reject_custom_adapters(name_or_path: str | Path) -> str | None:
 
     Raises:
         FileNotFoundError: Their weights are not in safetensors.
-        ValueError: They are of another kind, too large, or set a field that is not allowed.
+        ValueError: They are of another kind, or set a field that is not allowed.
     """
     config, weights = (_find_file(name_or_path, name) for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS))
     if config is None or weights is None:
@@ -209,16 +204,6 @@ def _find_problem(config: Mapping[str, Any]) -> str | None:
         return "is not of low-rank adapters (peft_type LORA) on a model with a name"
     if unused := sorted(name for name, value in config.items() if value and name not in _FIELDS):
         return f"sets {unused[0]}, which is not supported; remove it"
-    patterns = config.get("rank_pattern") or {}
-    # A head alone is published without adapters, and so without a rank.
-    ranks = [config.get("r", 1), *(patterns.values() if isinstance(patterns, Mapping) else [None])]
-    if not all(isinstance(rank, int) and 0 < rank <= _MAX_RANK for rank in ranks):
-        return f"has ranks {ranks}; whole numbers up to {_MAX_RANK} are required"
-    modules = config.get("target_modules")
-    names = [] if modules == TEXT_PROJECTIONS else [modules] if isinstance(modules, str) else modules
-    names = [*(names or ()), *patterns, *(config.get("alpha_pattern") or ()), *(config.get("modules_to_save") or ())]
-    if strange := [name for name in names if not (isinstance(name, str) and _MODULE_NAME.fullmatch(name))]:
-        return f"names the module {strange[0]!r}; names without patterns are required"
     return None
 
 
@@ -244,7 +229,7 @@ def load_adapted(
     from peft import PeftModel
 
     from sdiareward.configuration_sdiareward import SDiaRewardConfig
-    from sdiareward.layouts_sdiareward import HEAD, to_native_key
+    from sdiareward.loading_sdiareward import HEAD, to_native_key
     from sdiareward.modeling_sdiareward import SDiaRewardModel
 
     trained_on = reject_custom_adapters(name_or_path)

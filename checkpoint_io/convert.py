@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 
 from sdiareward.configuration_sdiareward import EXTERNAL_MODEL_TYPES, SDiaRewardConfig
-from sdiareward.layouts_sdiareward import (
+from sdiareward.loading_sdiareward import (
     INDEX_FILE,
     SINGLE_FILE,
     check_keys,

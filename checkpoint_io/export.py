@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sdiareward.chat_sdiareward import CHAT_TEMPLATE
 from sdiareward.configuration_sdiareward import OWN_FIELDS_KEY, SDiaRewardConfig
-from sdiareward.layouts_sdiareward import HEAD, OFFICIAL_ARCHITECTURE, to_official_key
+from sdiareward.loading_sdiareward import HEAD, OFFICIAL_ARCHITECTURE, to_official_key
 
 
 if TYPE_CHECKING:

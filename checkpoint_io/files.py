@@ -14,14 +14,11 @@ REMOTE_CODE = (
     "audio_sdiareward.py",
     "chat_sdiareward.py",
     "configuration_sdiareward.py",
-    "layouts_sdiareward.py",
     "loading_sdiareward.py",
-    "messages_sdiareward.py",
     "modeling_sdiareward.py",
     "pipeline_sdiareward.py",
     "pooling_sdiareward.py",
     "processing_sdiareward.py",
-    "sizes_sdiareward.py",
 )
 WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
 

@@ -47,7 +47,7 @@ def fetch_snapshot(model: str, patterns: Sequence[str]) -> Path:
 
 
 def list_checkpoint_tensors(model: str) -> set[str]:
-    """Return the names of the tensors of a checkpoint, as `layouts_sdiareward.list_tensors`.
+    """Return the names of the tensors of a checkpoint, as `loading_sdiareward.list_tensors`.
 
     Args:
         model (`str`): Folder, or name of a repository on the Hub.
@@ -58,7 +58,7 @@ def list_checkpoint_tensors(model: str) -> set[str]:
     """
     from huggingface_hub import constants
 
-    from sdiareward.layouts_sdiareward import list_tensors
+    from sdiareward.loading_sdiareward import list_tensors
 
     if Path(model).is_dir():
         return list_tensors(model)

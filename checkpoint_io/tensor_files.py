@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from tqdm import tqdm
 
 from sdiareward.common.files import replace_atomically, write_file
-from sdiareward.layouts_sdiareward import INDEX_FILE
+from sdiareward.loading_sdiareward import INDEX_FILE
 
 
 # Dtypes that can be converted into each other, by their name in the file.

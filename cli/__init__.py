@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from sdiareward.common.arguments import Inherited
 from sdiareward.common.commands import Command, run_command
 from sdiareward.common.data_help import DIALOGUE_HELP, PAIR_HELP, SYSTEM_HELP
-from sdiareward.common.escaping import log_printable
 from sdiareward.dataset_builder.__main__ import BUILD
 from sdiareward.eval import EVAL
 from sdiareward.judges.commands import JUDGE, WAVREWARD
@@ -118,6 +117,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         `int`: Exit code: that of the command, or 2 for a user error.
     """
-    log_printable()
     description = "Reward models for spoken dialogue."
     return run_command(COMMANDS, argv, prog="sdiareward", description=description, epilog=_EPILOG)

@@ -145,13 +145,12 @@ def _render(path: Path, args: AuditArguments) -> int:
 def _audit(args: AuditArguments, data: str, output_dir: Path) -> int:
     from sdiareward.audit.run import Auditor
     from sdiareward.audit.verdicts import read_audit, require_same_pairs
-    from sdiareward.common.escaping import escape_terminal
 
     job = _make_job(args, data, output_dir)
     against = None if args.against is None else read_audit(args.against)
     auditor = Auditor(job)
     if auditor.notice is not None:
-        print(escape_terminal(f"sdiareward: notice: {auditor.notice}"), file=sys.stderr)
+        print(f"sdiareward: notice: {auditor.notice}", file=sys.stderr)
     if against is not None:
         require_same_pairs(against, auditor.run, len(auditor.sample))
     audit, earlier = auditor.audit(), None if against is None else against["verdicts"]
@@ -202,7 +201,6 @@ def _write(auditor: Auditor, audit: dict[str, Any], earlier: Sequence[Mapping[st
     from sdiareward.audit.page import write_page
     from sdiareward.audit.run import split_details
     from sdiareward.audit.summary import render_audit
-    from sdiareward.common.escaping import escape_terminal
     from sdiareward.common.files import write_file
 
     folder = auditor.folder
@@ -212,7 +210,7 @@ def _write(auditor: Auditor, audit: dict[str, Any], earlier: Sequence[Mapping[st
         write_file(folder / name, text + "\n")
     write_file(folder / "audit.md", render_audit(audit, earlier))
     page = write_page(folder, audit, auditor.select_examples(), earlier)
-    print(escape_terminal(render_audit(audit, earlier)))
+    print(render_audit(audit, earlier))
     print(f"Page: {page}")
 
 

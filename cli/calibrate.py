@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sdiareward.common.escaping import escape_terminal
-
 
 @dataclass(kw_only=True)
 class CalibrateArguments:
@@ -38,8 +36,8 @@ def run(args: CalibrateArguments) -> None:
     warnings = find_calibration_warnings(evaluation, args.checkpoint)
     calibration = calibrate_checkpoint(args.checkpoint, evaluation, args.output)
     for warning in warnings:
-        print(escape_terminal(f"sdiareward: notice: {warning}"), file=sys.stderr)
-    print(escape_terminal(_render_table(calibration)))
+        print(f"sdiareward: notice: {warning}", file=sys.stderr)
+    print(_render_table(calibration))
     print(args.output or args.checkpoint)
 
 

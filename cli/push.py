@@ -10,7 +10,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal
 
-from sdiareward.common.escaping import escape_terminal
 from sdiareward.common.user_errors import UserError, format_user_error
 
 
@@ -155,11 +154,11 @@ def _open_work_folder(args: DatasetArguments) -> Iterator[Path]:
 
 def _push(args: PushArguments, repo: str, make_plan: Callable[[], RepositoryPlan]) -> None:
     """Print or publish a plan."""
-    from sdiareward.common.redaction import redact
     from sdiareward.cards.publishing.hub_errors import PublishError
     from sdiareward.cards.publishing.preflight import check_plan
     from sdiareward.cards.publishing.preview import write_preview
     from sdiareward.cards.publishing.uploading import PushOptions, publish
+    from sdiareward.common.redaction import redact
 
     names = ("private", "gated", "revision", "create_pr", "message", "tag", "prune")
     chosen = {name: getattr(args, name) for name in names if getattr(args, name, None) is not None}
@@ -167,9 +166,9 @@ def _push(args: PushArguments, repo: str, make_plan: Callable[[], RepositoryPlan
         options = PushOptions(**chosen)
         plan = make_plan()
         listing = _render_plan(plan, repo)
-        print(escape_terminal(listing))
+        print(listing)
         if args.preview is not None:
-            print(escape_terminal(f"Card: {write_preview(plan, listing, args.preview)}"))
+            print(f"Card: {write_preview(plan, listing, args.preview)}")
         if not args.yes:
             check_plan(plan)
             print("Nothing was sent. To publish: the same command with --yes")
@@ -178,7 +177,7 @@ def _push(args: PushArguments, repo: str, make_plan: Callable[[], RepositoryPlan
     except (UserError, OSError, ValueError, PublishError) as error:
         raise UserError(redact(format_user_error(error) or str(error))) from None
     for notice in pushed.notices:
-        print(escape_terminal(f"sdiareward: notice: {notice}"), file=sys.stderr)
+        print(f"sdiareward: notice: {notice}", file=sys.stderr)
     print(f"{'commit' if pushed.is_changed else 'nothing new: commit'} {pushed.commit}")
     print(pushed.pull_request_url or pushed.url)
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from sdiareward.common.escaping import escape_terminal
-
 from .arguments import ModelArguments
 
 
@@ -233,7 +231,7 @@ def _describe_scores(summary: Summary, hears_s: float | None, output: Path) -> s
         lines.append(f"{summary.num_cut} turns cut: this model hears their first {hears_s:g} s")
     if summary.num_skipped:
         lines.append(f"{summary.num_skipped} skipped:")
-        lines += [f"  row {row}: {escape_terminal(' '.join(why.split()))}" for row, why in summary.reasons.items()]
+        lines += [f"  row {row}: {' '.join(why.split())}" for row, why in summary.reasons.items()]
         if summary.num_skipped > len(summary.reasons):
             lines.append(f"  and {summary.num_skipped - len(summary.reasons)} more in {output / 'skipped.jsonl'}")
     return "\n".join([*lines, f"Table: {output / 'scores.parquet'}"])

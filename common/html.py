@@ -1,14 +1,9 @@
-"""HTML from templates: whatever comes from data is escaped, and what a template lacks is an error.
-
-Marks that turn the direction of text (`U+202E` and its like) are removed: the text after them would be read backwards.
-"""
+"""HTML from templates: whatever comes from data is escaped, and what a template lacks is an error."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from .escaping import remove_overrides
+from typing import TYPE_CHECKING
 
 
 if TYPE_CHECKING:
@@ -26,13 +21,7 @@ def make_html_environment(*folders: Path) -> jinja2.Environment:
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(folders),
         autoescape=True,
-        finalize=_finalize,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-
-
-def _finalize(value: Any) -> Any:
-    """Take marks out of words that would have the words after them shown backwards; markup is of our making."""
-    return remove_overrides(value) if type(value) is str else value

@@ -73,7 +73,7 @@ def format_user_error(error: BaseException) -> str | None:
 
 def _explain_recording(error: BaseException) -> str | None:
     """Return that a recording cannot be read, where the pair cannot be skipped."""
-    if _is_of(error, "sdiareward.messages_sdiareward", "DialogueError"):
+    if _is_of(error, "sdiareward.chat_sdiareward", "DialogueError"):
         # It names the dialogue and the turn, which its cause does not.
         return str(error)
     if not _is_of(error, "sdiareward.audio_sdiareward", "AudioError"):

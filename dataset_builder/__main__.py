@@ -13,7 +13,6 @@ import sys
 
 from sdiareward.common.commands import Command, run_command
 from sdiareward.common.data_help import MANIFEST_HELP
-from sdiareward.common.escaping import PrintableFormatter
 
 from .recipes.chatreward.__main__ import CHATREWARD
 
@@ -55,10 +54,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def log_warnings() -> None:
-    """Print warnings as printable text, without their level."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(PrintableFormatter("%(message)s"))
-    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    """Print warnings without their level."""
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,7 @@ Notable choices:
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
-from decimal import Decimal
+from collections.abc import Hashable, Sequence
 from numbers import Integral, Real
 from statistics import NormalDist
 from typing import Any, Literal
@@ -35,8 +34,8 @@ _STRATA = (*SUBSETS, NO_SUBSET)
 COLUMNS = (*MODALITY_SUBSETS, "modality_micro", "modality_macro", "colloquialness", "overall_micro", "overall_macro")
 MACRO_MEMBERS = {"modality_macro": MODALITY_SUBSETS, "overall_macro": ("modality_macro", "colloquialness")}
 
-# Up to here every integer is a float64 of its own.
-_LARGEST_INTEGER = 2**53
+# What `float` would take for a number, or half of one.
+_NOT_REAL = (str, bytes, np.complexfloating, np.datetime64, np.timedelta64)
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -80,8 +79,8 @@ def pairwise_accuracy(
 
     Raises:
         ValueError: There are no pairs, lengths differ, a subset is unknown, a reward is not finite while `nan` is
-            `"error"`, masked, or an integer beyond 2**53, a group is missing, a subset is absent while `missing` is
-            `"error"`, or an option is out of range.
+            `"error"`, or masked, a group is missing, a subset is absent while `missing` is `"error"`, or an option is
+            out of range.
         TypeError: A reward is not a real number, or a group is not hashable.
 
     Example:
@@ -133,62 +132,32 @@ def _read_rewards(values: ArrayLike, name: str) -> Floats:
     if np.ma.is_masked(values):
         index = int(np.flatnonzero(np.ma.getmaskarray(np.ma.asarray(values)))[0])
         raise ValueError(f"{name} is masked at pair {index}; fill it with NaN and pass nan='wrong', or drop the pair.")
-    try:
-        # As objects: NumPy would round large integers, and take dates, durations and texts for numbers.
-        array = np.asarray(values) if hasattr(values, "dtype") else np.asarray(values, dtype=object)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"{name} cannot be read ({error}); give one reward a pair as a plain number.") from error
+    # As objects: NumPy would take texts, dates and durations for numbers.
+    array = np.asarray(values) if hasattr(values, "dtype") else np.asarray(values, dtype=object)
     if array.ndim != 1:
         raise ValueError(f"{name} has shape {array.shape}; give one reward a pair, shape (num_pairs,).")
     if array.dtype.kind == "f":
         return array.astype(np.float64)
-    return np.array(
-        [_read_reward(value, f"{name} of pair {index}") for index, value in enumerate(array)], dtype=np.float64
-    )
+    return np.array([_read_reward(value, f"{name} of pair {index}") for index, value in enumerate(array)])
 
 
 def _read_reward(value: Any, place: str) -> float:
-    """Return a reward as a float that no other number shares."""
-    if value is None:
-        return math.nan
-    value = _unwrap(value)
-    if not isinstance(value, (Real, Decimal, np.bool_)) or isinstance(value, np.timedelta64):
-        raise TypeError(
-            f"{place} is {value!r}, a {type(value).__name__}; give a real number, or None if it is missing."
-        )
-    if isinstance(value, Integral) and abs(int(value)) > _LARGEST_INTEGER:
-        raise ValueError(f"{place} is an integer beyond 2**53, where floats have gaps; give a smaller number.")
     try:
-        return float(value)
-    except OverflowError as error:
-        raise ValueError(f"{place} is too large for a float; give a smaller number.") from error
+        if isinstance(value, _NOT_REAL):
+            raise TypeError("not a real number")
+        return math.nan if value is None else float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(f"{place} is {value!r} ({error}); give a real number, or None if it is missing.") from error
 
 
 def _group_ids(values: Sequence[Hashable]) -> list[Hashable]:
     """Return the group of each pair as plain values, of which equal ones are one group."""
-    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
-        raise TypeError(f"group_id is a {type(values).__name__}; give a list with the recording of each pair.")
-    groups = [_unwrap(value) for value in (values.tolist() if hasattr(values, "tolist") else values)]
+    groups = list(values.tolist() if hasattr(values, "tolist") else values)
     for index, group in enumerate(groups):
-        if not isinstance(group, Hashable):
-            raise TypeError(f"group_id of pair {index} is a {type(group).__name__}; give a text or a number.")
-        if group is None or _is_missing(group):
+        # NaN and NaT differ from themselves.
+        if group is None or group != group:
             raise ValueError(f"group_id of pair {index} is missing ({group!r}); give all of them or none.")
     return groups
-
-
-def _unwrap(value: Any) -> Any:
-    """Return what a tensor or array without dimensions holds."""
-    return value.item() if getattr(value, "shape", None) == () and not isinstance(value, np.generic) else value
-
-
-def _is_missing(value: Any) -> bool:
-    """Tell whether a value is NaN, or the missing value of NumPy or pandas, which differ from themselves."""
-    try:
-        return bool(value != value)
-    except TypeError:
-        # pandas.NA is neither equal to itself nor not.
-        return True
 
 
 def _check_lengths(

@@ -6,8 +6,6 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sdiareward.common.escaping import escape_terminal
-
 
 @dataclass(kw_only=True)
 class ListArguments:
@@ -30,4 +28,4 @@ def run(args: ListArguments) -> None:
     for name, settings in judges.items():
         require_mapping(settings, f"{path}: {name}")
         shown = f"{name!s:<{width}}  {settings.get('backend', '')}  {settings.get('model', '')}"
-        sys.stdout.write(f"{escape_terminal(shown.rstrip())}\n")
+        sys.stdout.write(f"{shown.rstrip()}\n")

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sdiareward.chat_sdiareward import ROLES
 from sdiareward.common.files import read_text, split_lines, write_file
 from sdiareward.common.run_identity import claim_run_dir
 from sdiareward.common.settings import make_settings, read_mapping
 from sdiareward.evaluation.pair_scoring import score_pairs
-from sdiareward.messages_sdiareward import ROLES
 from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.schema import SIDES

@@ -9,7 +9,6 @@ Notable choices:
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,15 +17,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from huggingface_hub.errors import StrictDataclassError
-from transformers import BatchFeature, Qwen2_5OmniThinkerConfig, Qwen2_5OmniThinkerForConditionalGeneration
-from transformers.modeling_utils import set_zero3_state
+from transformers import BatchFeature, Qwen2_5OmniThinkerForConditionalGeneration
 
 from sdiareward.checkpoint_io.adapters import reject_custom_adapters
 from sdiareward.checkpoint_io.files import ADAPTER_CONFIG
-from sdiareward.layouts_sdiareward import HUB_KWARGS, list_shapes
+from sdiareward.loading_sdiareward import HUB_KWARGS
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
-from sdiareward.sizes_sdiareward import validate_sizes
 
 from .repeated_clips import encode_each_clip_once
 
@@ -286,10 +282,9 @@ def load_thinker_model(
         dtype (`str` or `torch.dtype`, *optional*): Such as `"bfloat16"`.
 
     Raises:
-        ValueError: The checkpoint is incomplete, or adapters name no base model, or themselves.
+        ValueError: Adapters name no base model, or themselves.
     """
     base, *adapters = _find_base(path)
-    _require_enough_values(base)
     # Checkpoints of other formats could run code.
     model = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(
         base, dtype=dtype or "auto", use_safetensors=True
@@ -313,25 +308,6 @@ def _find_base(path: str | Path) -> list[str]:
             raise ValueError(f"{chain[0]}: its base model is {base or 'missing'}; name a model in {ADAPTER_CONFIG}.")
         chain.insert(0, base)
     return chain
-
-
-def _require_enough_values(base: str | Path) -> None:
-    """Raise before any allocation if a checkpoint holds far fewer values than its configuration requires."""
-    config_dict, _ = Qwen2_5OmniThinkerConfig.get_config_dict(base)
-    validate_sizes(config_dict)
-    try:
-        config = Qwen2_5OmniThinkerConfig.from_dict(config_dict.get("thinker_config", config_dict))
-    except StrictDataclassError as error:
-        raise ValueError(f"{base}: its configuration is invalid ({' '.join(str(error).split())}).") from error
-    # Under DeepSpeed's ZeRO-3 transformers would shard this model, and write values into its tensors without data.
-    with torch.device("meta"), set_zero3_state():
-        expected = sum(tensor.numel() for tensor in Qwen2_5OmniThinkerForConditionalGeneration(config).parameters())
-    stored = sum(math.prod(shape) for shape in list_shapes(base).values())
-    # Tied embeddings are stored once.
-    if expected > 2 * stored:
-        raise ValueError(
-            f"{base}: holds {stored} values and its configuration requires {expected}; download the checkpoint again."
-        )
 
 
 def _find_lengths(ids: torch.Tensor, eos_token_id: int) -> list[int]:

@@ -13,9 +13,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sdiareward.chat_sdiareward import ROLES
 from sdiareward.common.files import hash_json
 from sdiareward.common.settings import make_settings, read_mapping, require_known, require_mapping
-from sdiareward.messages_sdiareward import ROLES
 
 from .schema import SIDES
 

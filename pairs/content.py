@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, open_source
+from sdiareward.chat_sdiareward import list_items, turns_to_messages, validate_form
 from sdiareward.common.files import hash_json
-from sdiareward.messages_sdiareward import list_items, turns_to_messages, validate_form
 
 from .labels import name_criterion
 from .schema import SIDES

@@ -15,7 +15,7 @@ from pathlib import Path
 from string import Formatter
 from typing import Any, NamedTuple
 
-from sdiareward.messages_sdiareward import ROLES, DialogueError, list_items, validate_form
+from sdiareward.chat_sdiareward import ROLES, DialogueError, list_items, validate_form
 
 from .messages import (
     RECORDING_SUFFIXES,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import audio_duration_s
-from sdiareward.messages_sdiareward import DialogueError, turns_to_messages, validate_messages
+from sdiareward.chat_sdiareward import DialogueError, turns_to_messages, validate_messages
 
 from .own_forms import find_recording
 from .path_sandbox import list_audio_roots, name_roots, require_inside

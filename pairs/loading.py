@@ -48,7 +48,7 @@ def load_pairs(
     Raises:
         PairsNotFoundError: There is no such file, folder or repository.
         PairsError: The data lack the split or the configuration, have no `chosen` and `rejected` columns, or name a
-            recording or a table outside of their root; see `path_sandbox`.
+            recording outside of their root; see `path_sandbox`.
     """
     try:
         return _load_pairs(path, find_tables(path, split, name, ties=ties), audio_root)

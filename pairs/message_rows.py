@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sdiareward.messages_sdiareward import DialogueError, list_items
+from sdiareward.chat_sdiareward import DialogueError, list_items
 
 from .content import Stamp
 from .dialogue_folders import Messages, read_dialogue_folder

@@ -26,7 +26,7 @@ from sdiareward.audio_sdiareward import (
     open_source,
     read_audio,
 )
-from sdiareward.messages_sdiareward import ROLES, DialogueError, turns_to_messages, validate_messages
+from sdiareward.chat_sdiareward import ROLES, DialogueError, turns_to_messages, validate_messages
 
 from .schema import MAX_TURN_S
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.messages_sdiareward import ROLES, DialogueError, turns_to_messages, validate_form
+from sdiareward.chat_sdiareward import ROLES, DialogueError, turns_to_messages, validate_form
 
 from .labels import WRITTEN_ID, hash_sides
 from .message_rows import make_message_feature, make_message_row

@@ -24,7 +24,6 @@ from .content import Stamp, stamp_file
 from .dialogue_folders import holds_dialogues
 from .message_rows import open_folder
 from .own_forms import PROMPT, join_turns
-from .path_sandbox import load_safe_builder, require_own_tables
 from .schema import SIDES
 
 
@@ -38,8 +37,6 @@ _MAX_BLOCK_ROWS = 512
 _MAX_BLOCK_BYTES = 128 * 2**20
 _ROWS_READ_AT_ONCE = 16
 _MAX_CURSORS = 4
-# Memory for all rows is reserved before they are read: a small file must not claim gigabytes.
-_MAX_ROWS_PER_BYTE = 100
 _REMEDY = "get the file again, or build it anew."
 
 
@@ -122,13 +119,12 @@ def find_tables(
             raise FileNotFoundError(f"{path}: no such file of rows.")
         return [str(path)] if suffix == ".parquet" else _load_json(path)
     if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
-        require_own_tables(path)
         saved = datasets.load_from_disk(str(path))
         return saved[_choose(split, saved, path)] if isinstance(saved, datasets.DatasetDict) else saved
     if folder.is_file():
         raise ValueError(f"{path}: is no table of rows; give a .parquet, .json or .jsonl file, or a folder of them.")
     require_local(str(path))
-    builder = load_safe_builder(path, name)
+    builder = datasets.load_dataset_builder(str(path), name)
     if builder.name == "audiofolder":
         raise ValueError(
             f"{path}: is a folder of recordings; give a .jsonl or .parquet file of pairs, or a folder of these, "
@@ -237,7 +233,7 @@ class ParquetRows:
         files (`list[str]`): The files.
 
     Raises:
-        ValueError: The files have different columns, or one cannot be read or claims rows that it cannot hold.
+        ValueError: The files have different columns, or one cannot be read.
     """
 
     def __init__(self, files: Sequence[str]):
@@ -325,11 +321,7 @@ def _describe(file: str) -> tuple[datasets.Features, list[tuple[int, int]]]:
     with _read_as_parquet(file), pq.ParquetFile(file) as table:
         features = datasets.Features.from_arrow_schema(table.schema_arrow)
         groups = [table.metadata.row_group(index) for index in range(table.metadata.num_row_groups)]
-        found = [(group.num_rows, group.total_byte_size) for group in groups]
-    num_rows, size = sum(rows for rows, _ in found), Path(file).stat().st_size
-    if min((rows for rows, _ in found), default=0) < 0 or num_rows > _MAX_ROWS_PER_BYTE * size:
-        raise ValueError(f"{file}: claims {num_rows} rows in {size} bytes, fewer than dialogues need; {_REMEDY}")
-    return features, found
+        return features, [(group.num_rows, group.total_byte_size) for group in groups]
 
 
 def find_dialogue_columns(columns: Iterable[str], name: str) -> tuple[str, ...]:

@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from sdiareward.chat_sdiareward import MAX_TURNS, ROLES
 from sdiareward.esdr_accuracy.pairwise import NO_SUBSET, SUBSETS
-from sdiareward.messages_sdiareward import MAX_TURNS, ROLES
 
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from sdiareward.chat_sdiareward import DialogueError, validate_messages
 from sdiareward.common.user_errors import UserError
-from sdiareward.messages_sdiareward import DialogueError, validate_messages
 
 from .dialogue_folders import Messages, read_dialogue_folder
 from .messages import AUDIO_SUFFIXES, turns_to_messages

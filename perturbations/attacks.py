@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
-from sdiareward.messages_sdiareward import MAX_TURNS
-from sdiareward.pairs.schema import MAX_TURN_S
+from sdiareward.chat_sdiareward import MAX_TURNS
 from sdiareward.dataset_builder.synthesis import Synthesizer, is_available, load_synthesizer
+from sdiareward.pairs.schema import MAX_TURN_S
 
 from .attack_effects import AddClicks, AddNoiseFloor, InsertSound
 from .attack_sounds import FILLERS, INJECTION, can_load_sound, load_sound

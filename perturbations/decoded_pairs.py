@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
-from sdiareward.messages_sdiareward import list_items, turns_to_messages
+from sdiareward.chat_sdiareward import list_items, turns_to_messages
 from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.schema import SIDES
 

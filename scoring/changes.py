@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from sdiareward.chat_sdiareward import list_items
 from sdiareward.common.files import replace_atomically, write_file
-from sdiareward.messages_sdiareward import list_items
 from sdiareward.pairs.content import digest_dialogue, has_changed, is_unchanged, stamp_file
 from sdiareward.pairs.dialogues import Dialogues, HeardAudio
 from sdiareward.pairs.rows import Block, Rows, read_block

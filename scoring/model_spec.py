@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from sdiareward.checkpoint_io.builtin import find_checkpoint
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.checkpoint_io.hub_files import require_model
-from sdiareward.common.garbage import without_collection
 
 
 if TYPE_CHECKING:
@@ -69,10 +68,9 @@ class ModelSpec:
         Raises:
             ScoringError: The model cannot be loaded or does not know the criterion.
         """
-        with without_collection():
-            from transformers.utils.logging import disable_progress_bar
+        from transformers.utils.logging import disable_progress_bar
 
-            from .scorer import Scorer
+        from .scorer import Scorer
 
         checkpoint = self.checkpoint
         require_model(checkpoint)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from sdiareward.messages_sdiareward import MAX_TURNS, validate_messages
+from sdiareward.chat_sdiareward import MAX_TURNS, validate_messages
 from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.perturbations.levels import is_silent
 

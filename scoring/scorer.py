@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from sdiareward.chat_sdiareward import expand_criteria
+from sdiareward.chat_sdiareward import DialogueError, expand_criteria
 from sdiareward.checkpoint_io.adapters import is_adapter, load_adapted
 from sdiareward.checkpoint_io.builtin import find_checkpoint
 from sdiareward.configuration_sdiareward import name_prompts, validate_prompts
-from sdiareward.messages_sdiareward import DialogueError
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.pairs.dialogues import WholeDialogues
 from sdiareward.processing_sdiareward import SDiaRewardProcessor

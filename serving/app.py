@@ -98,7 +98,7 @@ def _add_scoring(app: FastAPI, scorer: RequestScorer, settings: ServiceSettings)
         request is refused.
         """
         body = await read_body(request, settings.limits)
-        return await scorer.score(await asyncio.to_thread(body.parse, ScoreRequest, settings.limits), body.files)
+        return await scorer.score(await asyncio.to_thread(body.parse, ScoreRequest), body.files)
 
     @app.post(
         "/compare",
@@ -110,7 +110,7 @@ def _add_scoring(app: FastAPI, scorer: RequestScorer, settings: ServiceSettings)
     async def compare(request: Request) -> CompareResponse:
         """Return the rewards of two versions of a dialogue, their margin, and the probability that `a` is better."""
         body = await read_body(request, settings.limits)
-        return await scorer.compare(await asyncio.to_thread(body.parse, CompareRequest, settings.limits), body.files)
+        return await scorer.compare(await asyncio.to_thread(body.parse, CompareRequest), body.files)
 
 
 def _add_monitoring(app: FastAPI, cluster: ModelCluster, settings: ServiceSettings, metrics: Metrics) -> None:

@@ -1,8 +1,6 @@
 """Read the body of a request, JSON or multipart, within a time limit; FastAPI limits its size.
 
-FastAPI cannot declare a body that is either. A small body can mean a lot of work: `[1,1,...]` has a value, and an
-error, for every two bytes. The number of values is therefore checked before the JSON is parsed, and only the first
-errors are listed.
+FastAPI cannot declare a body that is either.
 """
 
 from __future__ import annotations
@@ -18,8 +16,6 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from sdiareward.messages_sdiareward import MAX_TURNS
-
 from .cluster import UnavailableError
 from .forms import Options, Problem
 from .inputs import explain_form_errors
@@ -31,8 +27,6 @@ JSON, MULTIPART = "application/json", "multipart/form-data"
 # The part of a multipart request that holds the JSON.
 REQUEST_PART = "request"
 _MAX_FILES = 1024
-# Far more than a turn needs: text and a recording are eight.
-_VALUES_OF_A_TURN = 64
 _MAX_PROBLEMS = 100
 
 
@@ -51,18 +45,12 @@ class Body:
     text: bytes
     files: dict[str, bytes] = field(default_factory=dict)
 
-    def parse(self, form: type[AnyRequest], limits: Limits) -> AnyRequest:
+    def parse(self, form: type[AnyRequest]) -> AnyRequest:
         """Return the JSON as a form.
 
         Raises:
-            BadRequestError: The text is not JSON of this form, or has more values than `max_dialogues` need.
+            BadRequestError: The text is not JSON of this form.
         """
-        # Each value but the first follows one of these; those inside strings count too.
-        num_values = sum(map(self.text.count, (b",", b"[", b"{")))
-        longest = limits.max_dialogues * MAX_TURNS * _VALUES_OF_A_TURN
-        if num_values > longest:
-            reason = f"has {num_values} commas and opening brackets; send at most {longest}, with fewer dialogues."
-            raise BadRequestError([Problem(loc=["body"], msg=reason, type="too_many")])
         try:
             return form.model_validate_json(self.text)
         except ValidationError as error:

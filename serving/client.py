@@ -15,7 +15,7 @@ from typing import Any
 import requests
 from urllib3.util import Retry
 
-from sdiareward.messages_sdiareward import DialogueError
+from sdiareward.chat_sdiareward import DialogueError
 
 from .encoding import encode_dialogue
 from .settings import API_KEY_ENV

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import open_source
-from sdiareward.messages_sdiareward import ROLES, DialogueError, list_items, turns_to_messages, validate_form
+from sdiareward.chat_sdiareward import ROLES, DialogueError, list_items, turns_to_messages, validate_form
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sdiareward.audio_sdiareward import AudioError
-from sdiareward.messages_sdiareward import MAX_TURNS, DialogueError, validate_messages
+from sdiareward.chat_sdiareward import MAX_TURNS, DialogueError, validate_messages
 from sdiareward.pairs.messages import check_recording
 from sdiareward.pairs.schema import MAX_TURN_S
 

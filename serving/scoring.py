@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.messages_sdiareward import DialogueError
+from sdiareward.chat_sdiareward import DialogueError
 from sdiareward.scoring.calibration import Calibration, sigmoid
 
 from .bodies import BadRequestError

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
-from sdiareward.layouts_sdiareward import read_thinker_config
+from sdiareward.loading_sdiareward import read_thinker_config
 from sdiareward.modeling_sdiareward import (
     Float32Linear,
     SDiaRewardModel,

@@ -24,7 +24,7 @@ from sdiareward.checkpoint_io.adapters import (
 )
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.checkpoint_io.hub_files import list_checkpoint_tensors
-from sdiareward.layouts_sdiareward import HEAD, to_native_key
+from sdiareward.loading_sdiareward import HEAD, to_native_key
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.pairs.sampling import draw_rows
 from sdiareward.processing_sdiareward import SDiaRewardProcessor

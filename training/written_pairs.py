@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from sdiareward.chat_sdiareward import list_items, turns_to_messages
 from sdiareward.dataset_builder.episodes import Episode, Part, Turn
 from sdiareward.dataset_builder.pairing.families import KINDS, OTHER_TRANSCRIPT, Pool
 from sdiareward.dataset_builder.sources import read_written
-from sdiareward.messages_sdiareward import list_items, turns_to_messages
 from sdiareward.pairs.labels import name_criterion
 from sdiareward.pairs.schema import JOINT, make_stable_seed
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from transformers import Pipeline
 
-from .chat_sdiareward import expand_criteria
-from .messages_sdiareward import DialogueError, turns_to_messages, validate_messages
+from .chat_sdiareward import DialogueError, expand_criteria, turns_to_messages, validate_messages
 
 
 # Of `transformers.pipeline`. Those after the first are what a model with one label is taken for: they would read texts

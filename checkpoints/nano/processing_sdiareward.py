@@ -32,13 +32,17 @@ from .audio_sdiareward import audio_duration_s, read_audio
 from .chat_sdiareward import (
     AUDIO_TOKEN,
     CHAT_TEMPLATE,
+    DialogueError,
     accept_files,
     as_batch,
     expand_criteria,
+    list_items,
     read_padding_options,
     render_dialogue,
     require_special_tokens,
     to_template_form,
+    turns_to_messages,
+    validate_form,
 )
 from .configuration_sdiareward import (
     DEFAULT_PROMPTS,
@@ -49,8 +53,7 @@ from .configuration_sdiareward import (
     validate_prompts,
     validate_stack_factor,
 )
-from .layouts_sdiareward import HUB_KWARGS, read_processor_fields, reject_custom_code
-from .messages_sdiareward import DialogueError, list_items, turns_to_messages, validate_form
+from .loading_sdiareward import HUB_KWARGS, read_processor_fields
 
 
 logger = logging.getLogger(__name__)
@@ -133,7 +136,6 @@ class SDiaRewardProcessor(ProcessorMixin):
         prompts = kwargs.pop("prompts", None)
         fields = read_processor_fields(pretrained_model_name_or_path, **hub_kwargs)
         if fields is None:
-            reject_custom_code(pretrained_model_name_or_path, **hub_kwargs)
             kwargs.setdefault("trust_remote_code", False)
             loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
         else:
@@ -156,7 +158,6 @@ class SDiaRewardProcessor(ProcessorMixin):
                 `cache_dir`, ... of the Hub.
         """
         hub_kwargs = {name: kwargs.pop(name) for name in HUB_KWARGS if name in kwargs}
-        reject_custom_code(pretrained_model_name_or_path, **hub_kwargs)
         return cls(
             WhisperFeatureExtractor.from_pretrained(pretrained_model_name_or_path, **hub_kwargs),
             AutoTokenizer.from_pretrained(pretrained_model_name_or_path, trust_remote_code=False, **hub_kwargs),

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sdiareward.common.escaping import escape_terminal
-
 
 AUDIO_ROOT = {
     "action": "append",
@@ -30,5 +28,5 @@ def finish(folder: str | Path, report: Mapping[str, Any], strict: bool) -> int:
     """Print the summary of a report and return the exit status."""
     from ..reports.data_card import summarise
 
-    sys.stdout.write(escape_terminal(f"{folder}: {summarise(report)}\n"))
+    sys.stdout.write(f"{folder}: {summarise(report)}\n")
     return 1 if strict and report["skipped"] else 0

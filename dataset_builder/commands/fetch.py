@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sdiareward.common.escaping import escape_terminal
 from sdiareward.common.settings import make_settings
 from sdiareward.common.skipped import Skipped
 
@@ -44,7 +43,7 @@ def run(args: FetchArguments) -> int:
     else:
         skipped = _write_scripts(dict(args.scripts or {}), "scripts", args.dry_run)
     for skip in skipped:
-        sys.stdout.write(escape_terminal(f"  {skip.kind}: {skip.item}: {skip.reason}\n"))
+        sys.stdout.write(f"  {skip.kind}: {skip.item}: {skip.reason}\n")
     return 1 if args.strict and skipped else 0
 
 

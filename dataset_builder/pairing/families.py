@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 
+from sdiareward.chat_sdiareward import MAX_TURNS
 from sdiareward.dataset_builder.episodes import RECORDING, Episode, Part, ScriptPair, Turn
-from sdiareward.messages_sdiareward import MAX_TURNS
+from sdiareward.dataset_builder.synthesis import RHYTHM, has_rhythm
 from sdiareward.pairs.schema import JOINT, make_stable_seed
 from sdiareward.perturbations.channel import ChannelSettings
-from sdiareward.dataset_builder.synthesis import RHYTHM, has_rhythm
 
 from .pairing import PairPlan, SynthesizerSpec
 from .script_voices import split_options

@@ -18,11 +18,11 @@ from functools import partial
 from typing import Any
 
 from sdiareward.audio_sdiareward import AudioError
-from sdiareward.common.skipped import Skipped
+from sdiareward.chat_sdiareward import MAX_TURNS, ROLES
 from sdiareward.common.llm.client import ChatClient, ChatError
-from sdiareward.pairs.messages import make_audio_content
 from sdiareward.common.llm.failures import FailureLimit, require_share
-from sdiareward.messages_sdiareward import MAX_TURNS, ROLES
+from sdiareward.common.skipped import Skipped
+from sdiareward.pairs.messages import make_audio_content
 from sdiareward.pairs.prompts import PromptSet
 from sdiareward.pairs.schema import CRITERIA, MAX_TURN_S, validate_row
 

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import MIN_SAMPLES, SAMPLING_RATE, AudioError
+from sdiareward.chat_sdiareward import MAX_TURNS, ROLES
 from sdiareward.dataset_builder.episodes import RECORDING, Episode, Part, ScriptPair, Turn, is_recorded
+from sdiareward.dataset_builder.synthesis import DialogueSynthesizer, ReferenceClip, Synthesizer, load_synthesizer
 from sdiareward.esdr_accuracy.pairwise import NO_SUBSET
-from sdiareward.messages_sdiareward import MAX_TURNS, ROLES
 from sdiareward.pairs.schema import MAX_TURN_S, make_stable_id, make_stable_seed
 from sdiareward.perturbations.channel import CODINGS, ChannelSettings, encode_flac
 from sdiareward.perturbations.levels import trim_silence
-from sdiareward.dataset_builder.synthesis import DialogueSynthesizer, ReferenceClip, Synthesizer, load_synthesizer
 
 from ..pipeline.inspection import require_sound
 from ..pipeline.media import locate_span, read_media, read_span

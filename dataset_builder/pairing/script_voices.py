@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from sdiareward.audio_sdiareward import read_audio
-from sdiareward.messages_sdiareward import ROLES
-from sdiareward.pairs.schema import make_stable_id
+from sdiareward.chat_sdiareward import ROLES
 from sdiareward.dataset_builder.synthesis import ReferenceClip
+from sdiareward.pairs.schema import make_stable_id
 
 
 OPTION = "script_voices"

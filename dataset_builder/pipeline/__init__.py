@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sdiareward.chat_sdiareward import ROLES
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Part, Recording, Turn
-from sdiareward.messages_sdiareward import ROLES
 from sdiareward.pairs.schema import UNKNOWN
 
 from .engines import Engine, require_engine, run_stages

@@ -18,11 +18,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
+from sdiareward.chat_sdiareward import MAX_TURNS
 from sdiareward.common.settings import make_settings as make_dataclass
 from sdiareward.common.settings import require_known, require_mapping, require_minimums
 from sdiareward.common.user_errors import UserError
 from sdiareward.common.yaml_files import read_yaml
-from sdiareward.messages_sdiareward import MAX_TURNS
 from sdiareward.pairs.schema import MAX_TURN_S
 
 

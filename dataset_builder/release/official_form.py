@@ -28,7 +28,6 @@ from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.esdr_accuracy.pairwise import SUBSETS
 from sdiareward.pairs.labels import SUBSET_OF_SOURCE
 from sdiareward.pairs.messages import turns_to_messages
-from sdiareward.pairs.path_sandbox import require_own_tables
 from sdiareward.pairs.rows import leave_audio_encoded
 from sdiareward.pairs.schema import SIDES, TAXONOMY, UNKNOWN, features, make_stable_id, validate_row
 from sdiareward.perturbations.channel import encode_flac
@@ -95,7 +94,6 @@ def _load(path: Path, splits: Mapping[str, str] | None) -> dict[str, tuple[str, 
     """Return our split and the rows, by the split's own name."""
     import datasets
 
-    require_own_tables(path)
     loaded = datasets.load_from_disk(str(path))
     named = dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
     if splits is None:

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from sdiareward.chat_sdiareward import MAX_TURNS, ROLES
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Part, Turn
-from sdiareward.messages_sdiareward import MAX_TURNS, ROLES
 from sdiareward.pairs.schema import UNKNOWN
 
 

@@ -21,9 +21,9 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 
+from sdiareward.chat_sdiareward import ROLES
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Part, Turn
-from sdiareward.messages_sdiareward import ROLES
 from sdiareward.pairs.schema import UNKNOWN, make_stable_id
 
 from ..references import make_reference

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from sdiareward.chat_sdiareward import ROLES
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Part, Turn
-from sdiareward.messages_sdiareward import ROLES
 from sdiareward.pairs.schema import UNKNOWN
 
 from ..references import resolve_inside

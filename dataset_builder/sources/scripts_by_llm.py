@@ -23,11 +23,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sdiareward.common.package_files import SCRIPTS
-from sdiareward.common.skipped import Skipped
+from sdiareward.chat_sdiareward import MAX_TURNS, ROLES
 from sdiareward.common.llm.client import ChatClient, ChatError
 from sdiareward.common.llm.failures import FailureLimit, require_share
-from sdiareward.messages_sdiareward import MAX_TURNS, ROLES
+from sdiareward.common.package_files import SCRIPTS
+from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.prompts import PromptSet
 
 from ..llm_files import open_written, read_scenario_lines

@@ -15,12 +15,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from sdiareward.chat_sdiareward import DialogueError
 from sdiareward.checkpoint_io.builtin import find_checkpoint
 from sdiareward.common.files import replace_atomically, write_file
 from sdiareward.common.optional_dependencies import check_modules
 from sdiareward.common.provenance import describe_run
 from sdiareward.common.user_errors import UserError
-from sdiareward.messages_sdiareward import DialogueError
 from sdiareward.pairs.systems import System, name_systems, read_systems
 from sdiareward.scoring.model_spec import ModelSpec
 

@@ -16,10 +16,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sdiareward.chat_sdiareward import MAX_TURNS, DialogueError
 from sdiareward.common.escaping import escape_markdown
 from sdiareward.common.package_files import DEMO, EXAMPLES, NANO
 from sdiareward.common.papers import SDIAREWARD_ARXIV, WAVREWARD_ARXIV
-from sdiareward.messages_sdiareward import MAX_TURNS, DialogueError
 from sdiareward.pairs.messages import AUDIO_SUFFIXES
 from sdiareward.pairs.schema import MAX_TURN_S
 from sdiareward.scoring.model_spec import ModelSpec, ScoringError

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
-from sdiareward.messages_sdiareward import MAX_TURNS, ROLES, DialogueError, validate_messages
+from sdiareward.chat_sdiareward import MAX_TURNS, ROLES, DialogueError, validate_messages
 from sdiareward.pairs.messages import AUDIO_SUFFIXES, read_dialogue, read_recording, sort_naturally, turns_to_messages
 from sdiareward.perturbations.channel import encode_flac
 

@@ -19,7 +19,7 @@ from sdiareward.checkpoint_io.tensor_files import IN_PROGRESS, PlannedTensor, re
 from sdiareward.cli import main
 from sdiareward.common.package_files import NANO
 from sdiareward.configuration_sdiareward import POOLING_MODES
-from sdiareward.layouts_sdiareward import to_native_key, to_official_key
+from sdiareward.loading_sdiareward import to_native_key, to_official_key
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 

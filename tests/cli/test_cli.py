@@ -14,8 +14,8 @@ import pytest
 import soundfile
 from support.systems_world import write_system
 
+from sdiareward.chat_sdiareward import DialogueError
 from sdiareward.cli import main
-from sdiareward.messages_sdiareward import DialogueError
 from sdiareward.pairs.messages import read_dialogue, sort_naturally
 
 

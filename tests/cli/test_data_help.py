@@ -10,10 +10,10 @@ import pytest
 from support.paths import ROOT
 from support.systems_world import write_tone
 
+from sdiareward.chat_sdiareward import turns_to_messages, validate_messages
 from sdiareward.cli import main
 from sdiareward.common import data_help
 from sdiareward.dataset_builder.sources.folder import read_items
-from sdiareward.messages_sdiareward import turns_to_messages, validate_messages
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.rows import DIALOGUE_COLUMNS, find_dialogue_columns, open_rows, read_block
 from sdiareward.pairs.schema import SIDES

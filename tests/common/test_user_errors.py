@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import save_file
 
 from sdiareward.audio_sdiareward import AudioError
+from sdiareward.chat_sdiareward import DialogueError
 from sdiareward.common.locks import LOCK_FILE, lock_folder
 from sdiareward.common.user_errors import PairsError, UserError, format_user_error
-from sdiareward.messages_sdiareward import DialogueError
 
 
 HOLD = """

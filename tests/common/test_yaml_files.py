@@ -18,3 +18,9 @@ def test_equal_keys_of_several_mappings_and_of_several_types_are_kept():
         1: "one",
         "1": "text",
     }
+
+
+@pytest.mark.parametrize("text", ["a: [1", "a: !!python/object:os.system x", "- a\nb: 1"])
+def test_what_is_not_yaml_is_refused_with_its_file(text):
+    with pytest.raises(ValueError, match=r"build\.yaml: not YAML"):
+        parse_yaml(text, "build.yaml")

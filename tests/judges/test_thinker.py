@@ -141,12 +141,3 @@ def test_each_of_several_answers_gets_a_score(tiny_judge, make_tone):
     (judgement,) = judge.judge([make_tone()], num_samples=3, temperature=1.0, max_new_tokens=4)
     assert len(judgement.texts) == len(judgement.scores) == 3
     assert judgement.expected_score is None
-
-
-def test_a_checkpoint_is_checked_in_a_process_that_trains_under_zero3(fixtures_dir, under_zero3):
-    from transformers.integrations import deepspeed
-
-    from sdiareward.judges.thinker import _require_enough_values
-
-    _require_enough_values(fixtures_dir / "base_tiny")
-    assert deepspeed.is_deepspeed_zero3_enabled()

@@ -6,8 +6,7 @@ import torch
 from support.paths import FIXTURES
 
 from sdiareward import processing_sdiareward as processing
-from sdiareward.chat_sdiareward import render_dialogue
-from sdiareward.messages_sdiareward import DialogueError
+from sdiareward.chat_sdiareward import DialogueError, render_dialogue
 
 
 WAV = str(FIXTURES / "audio" / "ast_goodbye.wav")
@@ -116,7 +115,7 @@ def test_options_that_would_cut_a_dialogue_are_refused(tiny_processor, dialogues
 def test_turns_of_a_data_set_are_taken_as_messages_are(tiny_processor, make_tiny_model, tone_pairs):
     import datasets
 
-    from sdiareward.messages_sdiareward import turns_to_messages
+    from sdiareward.chat_sdiareward import turns_to_messages
     from sdiareward.scoring.scorer import Scorer
 
     row = tone_pairs.cast_column("chosen", tone_pairs.features["chosen"])[0]

@@ -3,7 +3,7 @@
 import pytest
 from transformers import pipeline as make_pipeline
 
-from sdiareward.messages_sdiareward import DialogueError
+from sdiareward.chat_sdiareward import DialogueError
 from sdiareward.pipeline_sdiareward import SDiaRewardPipeline
 from sdiareward.scoring.scorer import Scorer
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sdiareward.messages_sdiareward import ROLES
+from sdiareward.chat_sdiareward import ROLES
 from sdiareward.pairs.dialogue_folders import compile_pattern, holds_dialogues, read_dialogue_folder
 
 

@@ -7,7 +7,7 @@ import datasets
 import pytest
 from support.systems_world import write_tone
 
-from sdiareward.messages_sdiareward import turns_to_messages
+from sdiareward.chat_sdiareward import turns_to_messages
 from sdiareward.pairs.dialogues import Dialogues, HeardAudio
 from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.loading import load_pairs

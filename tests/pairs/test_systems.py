@@ -6,8 +6,8 @@ import datasets
 import pytest
 from support.systems_world import write_system, write_tone
 
+from sdiareward.chat_sdiareward import DialogueError
 from sdiareward.common.user_errors import UserError
-from sdiareward.messages_sdiareward import DialogueError
 from sdiareward.pairs.systems import name_systems, read_systems
 
 

@@ -7,11 +7,11 @@ import pytest
 from support.sound_files import write_sound
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
-from sdiareward.messages_sdiareward import validate_messages
+from sdiareward.chat_sdiareward import validate_messages
+from sdiareward.dataset_builder.synthesis import is_available
 from sdiareward.perturbations import attack_sounds, attacks
 from sdiareward.perturbations.attacks import ATTACKS, AttackContext, is_heard
 from sdiareward.perturbations.decoded_pairs import AuditPair, Turn, to_messages
-from sdiareward.dataset_builder.synthesis import is_available
 
 
 LABELS = {"subset": "scripted", "source": "tones", "synthesizer": "flite", "license": None}

@@ -136,47 +136,6 @@ def encode(samples, audio_format, subtype=None):
     return buffer.getvalue()
 
 
-FORMATS = [("OGG", "VORBIS"), ("OGG", "OPUS"), ("FLAC", "PCM_16"), ("MP3", None)]
-
-
-@pytest.mark.parametrize(("audio_format", "subtype"), FORMATS)
-def test_streams_one_after_the_other_are_refused_by_header_and_by_content(audio_format, subtype, tmp_path, make_tone):
-    first, second = encode(make_tone(0.4), audio_format, subtype), encode(make_tone(0.8), audio_format, subtype)
-    (tmp_path / "joined").write_bytes(first + second)
-    for source in (tmp_path / "joined", first + second, first + second * 20):
-        for read in (read_audio, audio_duration_s):
-            with pytest.raises(AudioError, match="holds several streams"):
-                read(source)
-    assert audio_duration_s(first) == pytest.approx(0.4, abs=0.02)
-    assert read_audio(second).size == pytest.approx(12_800, abs=400)
-
-
-def test_a_stream_that_begins_on_the_border_of_two_reads_is_found(monkeypatch, make_tone):
-    joined = encode(make_tone(0.1), "OGG", "VORBIS") + encode(make_tone(0.1), "OGG", "VORBIS")
-    for num_bytes in range(8, 24):
-        monkeypatch.setattr("sdiareward.audio_sdiareward._READ_BYTES", num_bytes)
-        with pytest.raises(AudioError, match="holds several streams"):
-            audio_duration_s(joined)
-
-
-def test_streams_that_begin_together_are_one_recording(make_tone):
-    data = encode(make_tone(0.4), "OGG", "VORBIS")
-    # The page of another stream, such as a skeleton's, without data after it.
-    page = data[: data.index(b"OggS", 4)]
-    other = page[:14] + b"\x07\x07\x07\x07" + page[18:]
-    with pytest.raises(AudioError, match="cannot be decoded|several streams"):
-        audio_duration_s(data + other)
-    from sdiareward.audio_sdiareward import _Content, _is_chained
-
-    assert not _is_chained(_Content(io.BytesIO(page + other + data[len(page) :])))
-    assert _is_chained(_Content(io.BytesIO(data + page)))
-
-
-def test_uncompressed_samples_may_look_like_the_beginning_of_a_stream():
-    samples = np.frombuffer(b"Info\x00\x00\x00\x0f" * 2000, dtype=np.int16)
-    np.testing.assert_array_equal(read_audio(encode(samples, "WAV")), samples.astype(np.float32) / 2**15)
-
-
 @pytest.mark.parametrize("name", ["x.vox", "x.gsm", "x.raw", "X.RAW", "x.al", "x.sds", "x.wav"])
 def test_a_text_is_no_recording_whatever_its_name(name, tmp_path):
     (tmp_path / name).write_text("Dear all,\n" * 9999)
@@ -189,13 +148,3 @@ def test_a_text_is_no_recording_whatever_its_name(name, tmp_path):
 def test_a_recording_is_one_whatever_its_name(name, tmp_path, make_tone):
     (tmp_path / name).write_bytes(encode(make_tone(0.2), "FLAC"))
     assert read_audio(tmp_path / name).size == 3200
-
-
-@pytest.mark.parametrize("audio_format", ["WAV", "AIFF", "FLAC", "MP3"])
-def test_a_tag_before_the_header_costs_no_sample(audio_format, tmp_path, make_tone):
-    tag = b"ID3\x04\x00\x00\x00\x00\x01\x02" + bytes(130)
-    data = encode(make_tone(0.25), audio_format)
-    (tmp_path / "tagged").write_bytes(tag + data)
-    for source in (tmp_path / "tagged", tag + data):
-        np.testing.assert_array_equal(read_audio(source), read_audio(data))
-        assert audio_duration_s(source) == audio_duration_s(data)

@@ -11,7 +11,7 @@ import torch
 from support.official_layout import MEL_ROUNDING, official_tensors, write_official
 
 from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS, POOLING_MODES, SDiaRewardConfig, name_prompts
-from sdiareward.layouts_sdiareward import read_processor_fields, to_native_key, to_official_key
+from sdiareward.loading_sdiareward import read_processor_fields, to_native_key, to_official_key
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.scorer import Scorer

@@ -7,8 +7,8 @@ import pytest
 import soundfile
 from support.official_layout import MEL_ROUNDING
 
+from sdiareward.chat_sdiareward import validate_messages
 from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS
-from sdiareward.messages_sdiareward import validate_messages
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 

@@ -1,11 +1,14 @@
+import ast
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from support.paths import ROOT
 
 from sdiareward.checkpoint_io.files import REMOTE_CODE
 
@@ -136,3 +139,26 @@ def test_with_the_package_imported_the_auto_classes_need_no_remote_code(tiny_che
     command = [sys.executable, "-c", code, str(tiny_checkpoint)]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=True)
     assert done.stdout == "True\n"
+
+
+def imports_of(path):
+    """Return what a file imports when it is imported, and what only its functions do; siblings by their module."""
+    found = {True: set(), False: set()}
+    tree = ast.parse(path.read_text())
+    inner = {id(node) for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) for node in ast.walk(each)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found[id(node) not in inner] |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            name = f".{node.module}" if node.level else node.module.partition(".")[0]
+            found[id(node) not in inner].add(name)
+    return found[True], found[False]
+
+
+@pytest.mark.parametrize("name", REMOTE_CODE)
+def test_remote_code_imports_torch_transformers_and_its_siblings_alone(name):
+    first, later = imports_of(ROOT / name)
+    siblings = {f".{Path(file).stem}" for file in REMOTE_CODE}
+    assert first - sys.stdlib_module_names <= {"numpy", "safetensors", "torch", "transformers"} | siblings
+    # To read a recording that was given as a file.
+    assert later - sys.stdlib_module_names <= {"soundfile", "soxr"} | siblings

@@ -148,29 +148,6 @@ def test_what_cannot_be_fitted_is_refused(rewards, subsets, criteria, message):
         fit(rewards, subsets, criteria)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"subsets": {"wild": {"offset": 0.0, "temperature": 0.0, "num_pairs": 1}}}, "positive finite temperature"),
-        ({"subsets": {"wild": {"offset": math.inf, "temperature": 1.0, "num_pairs": 1}}}, "finite offset"),
-        (
-            {"subsets": {"wild": {"offset": 0.0, "temperature": 10**400, "num_pairs": 1}}},
-            "positive finite temperature",
-        ),
-        ({"subsets": {"wild": [0.0, 1.0]}}, "calibration of subset 'wild'"),
-        ({"subsets": []}, "subsets is"),
-        ({"quantiles": [1.0, 0.0]}, "ascending"),
-        ({"quantiles": [1.0]}, "two or more"),
-        ({"quantiles_by_criterion": {"joint": [0.0, math.nan]}}, "calibration: joint is"),
-        ({"num_pairs": 0}, "num_pairs is 0"),
-        ({"prompt_version": None}, "prompt_version is None"),
-    ],
-)
-def test_a_configuration_with_a_broken_calibration_is_refused(parameters, changes, message):
-    with pytest.raises(ValueError, match=message):
-        SDiaRewardConfig(calibration={**parameters, **changes})
-
-
 def test_a_calibration_that_lacks_parts_names_them(parameters):
     with pytest.raises(ValueError, match="calibration lacks quantiles, data; make it with sdiareward calibrate"):
         SDiaRewardConfig(calibration={k: v for k, v in parameters.items() if k not in ("quantiles", "data")})

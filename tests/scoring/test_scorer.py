@@ -1,13 +1,11 @@
 import math
 import shutil
-from contextlib import nullcontext
 
 import pytest
 import torch
 
-from sdiareward.messages_sdiareward import DialogueError
+from sdiareward.chat_sdiareward import DialogueError
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
-from sdiareward.scoring import model_spec
 from sdiareward.scoring import scorer as scoring
 from sdiareward.scoring.precision import has_bfloat16
 from sdiareward.scoring.scorer import Scorer
@@ -307,10 +305,3 @@ def test_a_model_can_be_spread_by_a_device_map(tiny_checkpoint, dialogues, score
 def test_compiled_blocks_give_the_same_rewards(make_tiny_model, tiny_processor, dialogues, scorer):
     compiled = Scorer(make_tiny_model(), tiny_processor, compile=True)
     assert compiled.score(dialogues) == pytest.approx(scorer.score(dialogues), abs=1e-5)
-
-
-def test_the_libraries_of_a_model_are_imported_without_the_collector(monkeypatch, tiny_checkpoint):
-    entered = []
-    monkeypatch.setattr(model_spec, "without_collection", lambda: nullcontext(entered.append(True)))
-    model_spec.ModelSpec(str(tiny_checkpoint)).load()
-    assert entered == [True]

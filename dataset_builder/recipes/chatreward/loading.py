@@ -33,8 +33,6 @@ def load_samples(path: str | Path, split: str) -> datasets.Dataset:
     """
     import datasets
 
-    from sdiareward.pairs.path_sandbox import require_own_tables
-
     if split not in SPLITS:
         raise ValueError(f"split is {split!r}; it must be one of {list(SPLITS)}.")
     pattern = f"data/{split}-*.parquet"
@@ -45,7 +43,6 @@ def load_samples(path: str | Path, split: str) -> datasets.Dataset:
         # By their names and not through the folder: `datasets` caches a local folder under its last name.
         samples = datasets.load_dataset("parquet", data_files={split: files}, split=split)
     else:
-        require_own_tables(path)
         samples = datasets.load_dataset(str(path), data_files={split: pattern}, split=split)
     if missing := sorted(set(features()) - set(samples.column_names)):
         raise ValueError(f"{path}: lacks the columns {missing}; give a ChatReward folder.")
