@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import AudioError
-from sdiareward.common.files import JsonLines, write_file
+from sdiareward.common.files import JsonLines
 from sdiareward.common.provenance import describe_run
 from sdiareward.common.run_identity import claim_run_dir
 from sdiareward.evaluation.baseline_pairs import LabelledPairs, load_baseline_pairs
@@ -24,7 +23,7 @@ from sdiareward.pairs.sampling import sample_rows
 from sdiareward.pairs.schema import SIDES
 from sdiareward.perturbations.attack_sounds import fingerprint_sounds
 from sdiareward.perturbations.attacks import ATTACKS
-from sdiareward.perturbations.decoded_pairs import AuditPair, Messages
+from sdiareward.perturbations.decoded_pairs import AuditPair
 from sdiareward.perturbations.registry import PERTURBATIONS
 
 from .checks import measure_checks, read_trained_with
@@ -32,20 +31,15 @@ from .conditions import (
     ERROR,
     NATURAL,
     Condition,
+    PairSample,
     Rewards,
     collect_rewards,
     list_severities,
     make_attack_conditions,
     make_perturbation_conditions,
-    make_perturbation_key,
 )
-from .families import make_family_conditions, measure_families
-from .leave_one_out import measure_left_out
 from .modality_ablation import AUDIO_ONLY, BOTH, CONDITIONS, TEXT_ONLY, describe_conditions
-from .occlusion import measure_occlusion
-from .sampling import PairSample
 from .statistics import Pairs, describe_natural, measure_attacks, measure_perturbations
-from .ties import CODEC_COPIES, describe_ties, measure_identical
 from .verdicts import judge
 
 
@@ -55,12 +49,9 @@ if TYPE_CHECKING:
     from sdiareward.scoring.model_spec import ModelSpec
     from sdiareward.scoring.scorer import Scorer
 
-# The last part trains heads and runs only on request. Flags, result files and names of checks keep older words that
-# committed results and cards hold: "nuisance" for a perturbation, "twins" for codec copies, "hearing" for the modality
-# ablation, "left_out" for leave-one-out folds, "paid" for a successful attack.
-PARTS = ("nuisances", "attacks", "hearing", "ties", "occlusion", "baselines", "families", "left_out")
-DEFAULT_PARTS = PARTS[:-1]
-_NUM_IDENTICAL = 4
+# Flags, result files and names of checks keep older words that committed results and cards hold: "nuisance" for a
+# perturbation, "hearing" for the modality ablation, "paid" for a successful attack.
+PARTS = ("nuisances", "attacks", "hearing", "baselines")
 # Few enough to stay in memory; the beginning of the sample covers several recordings and subsets.
 _NUM_DISTRACTORS = 32
 _HEARD_ALONE = (AUDIO_ONLY, TEXT_ONLY)
@@ -75,11 +66,10 @@ class AuditJob:
         data (`str`): Pairs, as `loading.load_pairs` takes them.
         output_dir (`Path`): Folder of the results; a killed run resumes from it.
         split (`str`, *optional*, defaults to `"test"`): Split to audit on.
-        train_split (`str`, *optional*, defaults to `"train"`): Split that baselines and heads are fitted on.
+        train_split (`str`, *optional*, defaults to `"train"`): Split that baselines are fitted on.
         num_pairs (`int`, *optional*, defaults to 60): Number of pairs to draw; 0 for all.
         nuisances, attacks (`tuple[str, ...]`): Names of the perturbations and attacks to try.
         parts (`tuple[str, ...]`, *optional*): Some of `PARTS`.
-        left_out_model (`str`, *optional*): Backbone of the leave-one-out heads, or `"nano"`; by default the model's.
         sounds_dir (`str`, *optional*): Recordings that attacks use instead of synthetic sounds; see
             `attacks.AttackContext`.
         seed (`int`, *optional*, defaults to 0): Seed of the sample, of random changes, and of the intervals.
@@ -96,8 +86,7 @@ class AuditJob:
     num_pairs: int = 60
     nuisances: tuple[str, ...] = tuple(PERTURBATIONS)
     attacks: tuple[str, ...] = tuple(ATTACKS)
-    parts: tuple[str, ...] = DEFAULT_PARTS
-    left_out_model: str | None = None
+    parts: tuple[str, ...] = PARTS
     sounds_dir: str | None = None
     seed: int = 0
     num_bootstrap: int = 1000
@@ -165,11 +154,6 @@ class Auditor:
             raise ScoringError(f"the pairs have the criteria {sorted(unknown)}; this model knows {known}.")
         return scorer
 
-    @property
-    def max_turn_s(self) -> float:
-        """Seconds of a turn that the model hears."""
-        return self.scorer.processor.max_turn_s
-
     @cached_property
     def distractors(self) -> list[AuditPair]:
         """Pairs that attacks take turns and words from; they do not depend on the size of the sample."""
@@ -179,10 +163,6 @@ class Auditor:
             with suppress(AudioError, FileNotFoundError, TypeError):
                 found.append(first[number])
         return found
-
-    def compute_rewards(self, dialogues: Sequence[Messages], criteria: Sequence[str]) -> list[float]:
-        """Return the reward of each dialogue."""
-        return self.scorer.score(dialogues, list(criteria))
 
     @cached_property
     def rewards(self) -> Rewards:
@@ -200,38 +180,33 @@ class Auditor:
         return self.sample.keep(label["pair_id"] for label in self.measured.labels)
 
     def make_conditions(self) -> list[Condition]:
-        """Return every condition of the job's parts, each once."""
+        """Return every condition of the job's parts."""
         job = self.job
         found: list[Condition] = []
         if "nuisances" in job.parts:
             found += make_perturbation_conditions(list_severities(job.nuisances), job.seed)
-        if "ties" in job.parts:
-            found += make_perturbation_conditions(CODEC_COPIES.items(), job.seed)
         if "attacks" in job.parts:
-            options: dict[str, Any] = {"seed": job.seed, "sounds_dir": job.sounds_dir}
-            found += make_attack_conditions(self.attacks, lambda: self.distractors, lambda: self.max_turn_s, **options)
-        if "families" in job.parts:
-            found += make_family_conditions(lambda: self.max_turn_s, job.seed)
+            found += make_attack_conditions(
+                self.attacks,
+                lambda: self.distractors,
+                lambda: self.scorer.processor.max_turn_s,
+                seed=job.seed,
+                sounds_dir=job.sounds_dir,
+            )
         if "hearing" in job.parts:
             found += [Condition(f"hearing/{name}", CONDITIONS[name]) for name in _HEARD_ALONE]
-        return list({condition.key: condition for condition in found}.values())
+        return found
 
     def audit(self) -> dict[str, Any]:
         """Run all parts; return the content of `audit.json`, which `docs/audit.md` describes."""
-        # First, because a missing or too small split must be reported before hours of scoring.
-        left_out = self._measure_left_out()
         scores, fitted = self._score_baselines()
         audit = {
             **self._describe_run(),
             "natural": describe_natural(self.measured),
             "nuisances": self._measure_perturbations(),
             "attacks": self._measure_attacks(),
-            "families": measure_families(self.measured) if "families" in self.job.parts else None,
             "hearing": self._measure_hearing(scores),
             "baselines": fitted,
-            "ties": self._measure_ties(),
-            "occlusion": self._measure_occlusion(),
-            "left_out": left_out,
         }
         audit["verdicts"] = judge(measure_checks(audit))
         audit["timing"] = self._sum_timing()
@@ -287,50 +262,6 @@ class Auditor:
             return None
         return {"num_pairs": len(labels), "rows": describe_conditions(labels, scores, baselines, **self.options)}
 
-    def _measure_ties(self) -> dict[str, Any] | None:
-        if "ties" not in self.job.parts:
-            return None
-        natural = _select_scores(self.rewards, NATURAL)
-        copies = {
-            name: _select_scores(self.rewards, make_perturbation_key(name, severity))
-            for name, severity in CODEC_COPIES.items()
-        }
-        labels = _select_labels(self.usable.labels, copies.values())
-        few = self.usable[:_NUM_IDENTICAL]
-        identical = self._measure_section("identical", few, lambda: measure_identical(few, self.compute_rewards))
-        return {**(describe_ties(labels, natural, copies, **self.options) if labels else {}), "identical": identical}
-
-    def _measure_occlusion(self) -> dict[str, Any] | None:
-        if "occlusion" not in self.job.parts:
-            return None
-        few = self.usable.keep(pick_examples(self.usable.labels))
-        return self._measure_section(
-            "occlusion", few, lambda: measure_occlusion(few, self.compute_rewards, max_turn_s=self.max_turn_s)
-        )
-
-    def select_examples(self) -> dict[str, AuditPair]:
-        """Return the pairs whose occlusion was measured, by id."""
-        few = self.usable.keep(pick_examples(self.usable.labels)) if "occlusion" in self.job.parts else ()
-        return {pair.pair_id: pair for pair in few}
-
-    def _measure_section(self, name: str, pairs: PairSample, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Read a section from the folder, or measure and write it if it is missing or of other pairs."""
-        path = self.folder / f"{name}.json"
-        pair_ids = [label["pair_id"] for label in pairs.labels]
-        kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        if kept.get("pair_ids") != pair_ids:
-            kept = {"pair_ids": pair_ids, "section": measure()}
-            write_file(path, json.dumps(kept) + "\n")
-        return dict(kept["section"])
-
-    def _measure_left_out(self) -> dict[str, Any] | None:
-        if "left_out" not in self.job.parts:
-            return None
-        names = {"train": self.job.train_split, "validation": "validation", "test": self.job.split}
-        splits = {name: self.job.load_pairs(split) for name, split in names.items()}
-        model = self.job.left_out_model or self.job.model.name
-        return measure_left_out(model, splits, self.folder / "left_out", **self.options)
-
 
 def split_details(audit: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return an audit without the long table of changes by column, and the rows of that table."""
@@ -339,11 +270,6 @@ def split_details(audit: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str,
     rows = audit["nuisances"]["rows"]
     short = [{key: value for key, value in row.items() if key != "columns"} for row in rows]
     return {**audit, "nuisances": {**audit["nuisances"], "rows": short}}, rows
-
-
-def pick_examples(labels: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the first pair of each subset, whose parts are occluded one by one."""
-    return list({label["subset"]: label["pair_id"] for label in reversed(labels)}.values())
 
 
 def _select_scores(rewards: Rewards, condition: str) -> dict[str, Any]:

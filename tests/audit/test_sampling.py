@@ -5,7 +5,7 @@ import pytest
 from support.audit_world import make_dataset, make_label
 
 from sdiareward.audio_sdiareward import AudioError
-from sdiareward.audit.sampling import PairSample
+from sdiareward.audit.conditions import PairSample
 from sdiareward.pairs import sampling
 from sdiareward.pairs.sampling import sample_rows
 from sdiareward.perturbations.decoded_pairs import decode_pairs, to_messages

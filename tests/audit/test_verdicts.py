@@ -35,7 +35,6 @@ def test_what_the_project_asks_for_is_in_the_limits():
     limits = {limit.pattern: limit for limit in verdicts.read_limits()}
     assert limits["nuisances.accuracy_change"].at_most == 0.02
     assert limits["nuisances.flip_rate"].at_most == 0.03
-    assert limits["ties.identical"].at_most == 0.0
 
 
 def test_there_is_a_check_for_every_nuisance_and_every_attack():
@@ -90,7 +89,7 @@ def of_perturbations(*rates, num_pairs=(10, 10)):
     ]
     cells = [{"nuisance": row["nuisance"], "num_pairs": count} for row in rows for count in num_pairs]
     total = {"flip_rate": 0.1, "worst": worst}
-    parts = dict.fromkeys(("attacks", "ties", "hearing", "baselines", "left_out"))
+    parts = dict.fromkeys(("attacks", "hearing"))
     return {**parts, "num_pairs": 10, "nuisances": {"rows": cells, "by_nuisance": rows, "total": total}}
 
 
