@@ -22,11 +22,7 @@ _TRAINED = "trained with it"
 
 
 def measure_checks(audit: Audit) -> dict[str, Measured]:
-    """Return the result of every check by name, in the order of the page.
-
-    Args:
-        audit (`Mapping`): Results of `run.Auditor.audit`; checks of absent parts have no value.
-    """
+    """Return the result of every check by name, in the order of the page; checks of absent parts have no value."""
     return {
         **_check_totals(audit),
         **_check_perturbations(audit),
@@ -42,13 +38,9 @@ def check_names() -> list[str]:
 
 
 def read_trained_with(model: str) -> dict[str, list[str]] | None:
-    """Return the perturbations and attacks of all stages of a training; robustness to these is weaker evidence.
+    """Return the perturbations and attacks of all stages of a training, None without its record (`run.json`).
 
-    Args:
-        model (`str`): Checkpoint; `train.py` writes a `run.json` into its folder.
-
-    Returns:
-        `dict[str, list[str]]`, *optional*: `nuisances` and `attacks` by name; None without a record.
+    Robustness to these is weaker evidence.
     """
     try:
         stages = [_read_changes(stage["arguments"]) for stage in read_stages(model)]

@@ -77,16 +77,7 @@ def render_page(audit: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]] |
 
 
 def group_verdicts(verdicts: Sequence[Mapping[str, Any]], status: str) -> list[dict[str, Any]]:
-    """Return the checks with a status by the part of the audit that they belong to.
-
-    Args:
-        verdicts (`Sequence[Mapping]`): Verdicts of an audit.
-        status (`str`): `PASS`, `FAIL` or `NOT_MEASURED`.
-
-    Returns:
-        `list[dict]`: In the order of `GROUPS`, each with `title`, `rule` and `rows`: the verdicts, with `short` (a
-        name of a few words) and `what` (what is measured, if the group does not say it).
-    """
+    """Return the checks with a status in the groups of `GROUPS`, each with a `short` name and `what` it measures."""
     found = []
     for group, (title, rule) in GROUPS.items():
         rows = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -20,7 +20,6 @@ from sdiareward.pairs.content import fingerprint_pairs
 from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.sampling import sample_rows
-from sdiareward.pairs.schema import SIDES
 from sdiareward.perturbations.attack_sounds import fingerprint_sounds
 from sdiareward.perturbations.attacks import ATTACKS
 from sdiareward.perturbations.decoded_pairs import AuditPair
@@ -44,8 +43,6 @@ from .verdicts import judge
 
 
 if TYPE_CHECKING:
-    import datasets
-
     from sdiareward.scoring.model_spec import ModelSpec
     from sdiareward.scoring.scorer import Scorer
 
@@ -59,24 +56,7 @@ _HEARD_ALONE = (AUDIO_ONLY, TEXT_ONLY)
 
 @dataclass(frozen=True)
 class AuditJob:
-    """The model, the data and the settings of an audit.
-
-    Args:
-        model ([`ModelSpec`]): The model.
-        data (`str`): Pairs, as `loading.load_pairs` takes them.
-        output_dir (`Path`): Folder of the results; a killed run resumes from it.
-        split (`str`, *optional*, defaults to `"test"`): Split to audit on.
-        train_split (`str`, *optional*, defaults to `"train"`): Split that baselines are fitted on.
-        num_pairs (`int`, *optional*, defaults to 60): Number of pairs to draw; 0 for all.
-        nuisances, attacks (`tuple[str, ...]`): Names of the perturbations and attacks to try.
-        parts (`tuple[str, ...]`, *optional*): Some of `PARTS`.
-        sounds_dir (`str`, *optional*): Recordings that attacks use instead of synthetic sounds; see
-            `attacks.AttackContext`.
-        seed (`int`, *optional*, defaults to 0): Seed of the sample, of random changes, and of the intervals.
-        num_bootstrap (`int`, *optional*, defaults to 1000): Bootstrap draws of the intervals.
-        audio_root (`str`, *optional*): As `loading.load_pairs` takes it.
-        baseline_data (`str`, *optional*): Data set that the baselines are fitted on; by default `data`.
-    """
+    """The model, the data and the settings of an audit; `sdiareward audit --help` describes them."""
 
     model: ModelSpec
     data: str
@@ -93,51 +73,31 @@ class AuditJob:
     audio_root: str | None = None
     baseline_data: str | None = None
 
-    def load_pairs(self, split: str) -> datasets.Dataset:
-        """Load a split of the data; raises what `loading.load_pairs` raises."""
-        return load_pairs(self.data, split, audio_root=self.audio_root)
-
-    def identity(self, labels: Sequence[Mapping[str, Any]], pairs: datasets.Dataset) -> dict[str, Any]:
-        """Return what a line of rewards depends on: not the size of the sample, nor the list of conditions."""
-        sounds = {} if self.sounds_dir is None else {"sounds": fingerprint_sounds(self.sounds_dir)}
-        return {
-            **sounds,
-            **self.model.identity(),
-            "split": self.split,
-            "pairs": fingerprint_pairs(labels, pairs),
-            "seed": self.seed,
-        }
-
 
 class Auditor:
-    """Audit one model; it is loaded when the first reward is needed.
-
-    Args:
-        job ([`AuditJob`]): The job.
-
-    Raises:
-        ScoringError: See `ModelSpec.load`; the model does not know a criterion of the pairs.
-        ValueError: The pairs cannot be audited, or the folder holds another audit.
-    """
+    """Audit one model; it is loaded when the first reward is needed, and a killed run resumes from the folder."""
 
     def __init__(self, job: AuditJob):
         self.job = job
         self.folder = job.output_dir
-        self.pairs = job.load_pairs(job.split)
+        self.pairs = load_pairs(job.data, job.split, audio_root=job.audio_root)
         self.labels = describe_pairs(self.pairs)
-        self.run = job.identity(self.labels, self.pairs)
+        # What a line of rewards depends on: not the size of the sample, nor the list of conditions.
+        self.run = {
+            **({} if job.sounds_dir is None else {"sounds": fingerprint_sounds(job.sounds_dir)}),
+            **job.model.identity(),
+            "split": job.split,
+            "pairs": fingerprint_pairs(self.labels, self.pairs),
+            "seed": job.seed,
+        }
         claim_run_dir(self.folder, self.run)
         self.sample = PairSample(self.pairs, self.labels, sample_rows(self.labels, job.num_pairs, job.seed))
         self.training_pairs: LabelledPairs | None = None
         self.notice: str | None = None
         if "baselines" in job.parts:
+            places: dict[str, Any] = {"baseline_data": job.baseline_data, "audio_root": job.audio_root}
             self.training_pairs, self.notice = load_baseline_pairs(
-                self.labels,
-                job.data,
-                job.split,
-                job.train_split,
-                baseline_data=job.baseline_data,
-                audio_root=job.audio_root,
+                self.labels, job.data, job.split, job.train_split, **places
             )
         self.attacks = {name: ATTACKS[name] for name in job.attacks}
         self.options: dict[str, Any] = {"num_bootstrap": job.num_bootstrap, "seed": job.seed}
@@ -164,21 +124,6 @@ class Auditor:
                 found.append(first[number])
         return found
 
-    @cached_property
-    def rewards(self) -> Rewards:
-        """The rewards of the sample under every condition; missing ones are scored."""
-        return collect_rewards(lambda: self.scorer, self.sample, self.make_conditions(), self.folder)
-
-    @cached_property
-    def measured(self) -> Pairs:
-        """The pairs that could be scored unchanged, with their rewards."""
-        return Pairs(self.sample.labels, self.rewards, **self.options)
-
-    @cached_property
-    def usable(self) -> PairSample:
-        """The sample of these pairs."""
-        return self.sample.keep(label["pair_id"] for label in self.measured.labels)
-
     def make_conditions(self) -> list[Condition]:
         """Return every condition of the job's parts."""
         job = self.job
@@ -190,8 +135,8 @@ class Auditor:
                 self.attacks,
                 lambda: self.distractors,
                 lambda: self.scorer.processor.max_turn_s,
-                seed=job.seed,
-                sounds_dir=job.sounds_dir,
+                job.seed,
+                job.sounds_dir,
             )
         if "hearing" in job.parts:
             found += [Condition(f"hearing/{name}", CONDITIONS[name]) for name in _HEARD_ALONE]
@@ -199,30 +144,31 @@ class Auditor:
 
     def audit(self) -> dict[str, Any]:
         """Run all parts; return the content of `audit.json`, which `docs/audit.md` describes."""
-        scores, fitted = self._score_baselines()
+        rewards = collect_rewards(lambda: self.scorer, self.sample, self.make_conditions(), self.folder)
+        measured, parts = Pairs(self.sample.labels, rewards, **self.options), self.job.parts
+        usable = self.sample.keep(label["pair_id"] for label in measured.labels)
+        scores, fitted = self._score_baselines(usable)
         audit = {
-            **self._describe_run(),
-            "natural": describe_natural(self.measured),
-            "nuisances": self._measure_perturbations(),
-            "attacks": self._measure_attacks(),
-            "hearing": self._measure_hearing(scores),
+            **self._describe_sample(measured, rewards),
+            "natural": describe_natural(measured),
+            "nuisances": measure_perturbations(measured, self.job.nuisances) if "nuisances" in parts else None,
+            "attacks": measure_attacks(measured, self.attacks) if "attacks" in parts else None,
+            "hearing": self._measure_hearing(measured, rewards, scores),
             "baselines": fitted,
         }
         audit["verdicts"] = judge(measure_checks(audit))
-        audit["timing"] = self._sum_timing()
+        # Over all sessions that were not killed.
+        sessions = JsonLines(self.folder / "sessions.jsonl").read()
+        names = ("num_dialogues", "seconds", "audio_s")
+        audit["timing"] = {name: sum(session[name] for session in sessions) for name in names}
         audit["config"] = {**asdict(self.job), "output_dir": str(self.folder)}
         return dict(make_plain({**audit, "run": self.run, **describe_run()}))
 
-    def _sum_timing(self) -> dict[str, float]:
-        """Return the sums over all sessions that were not killed."""
-        sessions = JsonLines(self.folder / "sessions.jsonl").read()
-        return {name: sum(session[name] for session in sessions) for name in ("num_dialogues", "seconds", "audio_s")}
-
-    def _describe_run(self) -> dict[str, Any]:
+    def _describe_sample(self, measured: Pairs, rewards: Rewards) -> dict[str, Any]:
         subsets = {label["pair_id"]: label["subset"] for label in self.sample.labels}
         failed = [
             {"condition": key, "pair_id": line["pair_id"], "subset": subsets[line["pair_id"]], "reason": line[ERROR]}
-            for key, lines in self.rewards.items()
+            for key, lines in rewards.items()
             for line in lines.values()
             if ERROR in line
         ]
@@ -232,33 +178,32 @@ class Auditor:
             "trained_with": read_trained_with(self.job.model.checkpoint),
             "dataset": self.job.data,
             "split": self.job.split,
-            "num_pairs": len(self.measured.labels),
-            "num_groups": len(set(self.measured.groups)),
+            "num_pairs": len(measured.labels),
+            "num_groups": len(set(measured.groups)),
             "num_available": len(self.labels),
             "skipped": [line for line in failed if line["condition"] == NATURAL],
             "failures": [line for line in failed if line["condition"] != NATURAL],
         }
 
-    def _measure_perturbations(self) -> dict[str, Any] | None:
-        return measure_perturbations(self.measured, self.job.nuisances) if "nuisances" in self.job.parts else None
-
-    def _measure_attacks(self) -> list[dict[str, Any]] | None:
-        return measure_attacks(self.measured, self.attacks) if "attacks" in self.job.parts else None
-
-    def _score_baselines(self) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    def _score_baselines(self, usable: PairSample) -> tuple[dict[str, Any], dict[str, Any] | None]:
         """Return the scores of the baselines on the same pairs, and the counts of their training pairs."""
         if self.training_pairs is None:
             return {}, None
         train, labels = self.training_pairs
-        found = score_with_baselines(train, labels, self.usable.select_encoded(), self.usable.labels, self.folder)
+        found = score_with_baselines(train, labels, usable.select_encoded(), usable.labels, self.folder)
         return {kind: scores for kind, (scores, _) in found.items()}, {kind: of for kind, (_, of) in found.items()}
 
-    def _measure_hearing(self, baselines: Mapping[str, Any]) -> dict[str, Any] | None:
-        wanted = _HEARD_ALONE if "hearing" in self.job.parts else ()
-        scores = {BOTH: _select_scores(self.rewards, NATURAL)}
-        scores |= {name: _select_scores(self.rewards, f"hearing/{name}") for name in wanted}
-        labels = _select_labels(self.usable.labels, scores.values())
-        if not labels or not (wanted or baselines):
+    def _measure_hearing(
+        self, measured: Pairs, rewards: Rewards, baselines: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
+        """Compare the modalities and the baselines on the pairs that have a reward with each modality."""
+        keys = {f"hearing/{name}": name for name in _HEARD_ALONE} if "hearing" in self.job.parts else {}
+        scores = {
+            name: {pair_id: line["rewards"] for pair_id, line in rewards[key].items() if "rewards" in line}
+            for key, name in {NATURAL: BOTH, **keys}.items()
+        }
+        labels = [label for label in measured.labels if all(label["pair_id"] in of_one for of_one in scores.values())]
+        if not labels or not (keys or baselines):
             return None
         return {"num_pairs": len(labels), "rows": describe_conditions(labels, scores, baselines, **self.options)}
 
@@ -270,19 +215,3 @@ def split_details(audit: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str,
     rows = audit["nuisances"]["rows"]
     short = [{key: value for key, value in row.items() if key != "columns"} for row in rows]
     return {**audit, "nuisances": {**audit["nuisances"], "rows": short}}, rows
-
-
-def _select_scores(rewards: Rewards, condition: str) -> dict[str, Any]:
-    """Return the rewards of both sides under a condition by `pair_id`."""
-    lines = rewards.get(condition, {})
-    return {
-        pair_id: {side: line["rewards"][side] for side in SIDES}
-        for pair_id, line in lines.items()
-        if "rewards" in line
-    }
-
-
-def _select_labels(labels: Sequence[Mapping[str, Any]], scores: Any) -> list[Mapping[str, Any]]:
-    """Return the labels of the pairs that have all of some scores."""
-    found = list(scores)
-    return [label for label in labels if all(label["pair_id"] in of_one for of_one in found)]

@@ -24,15 +24,7 @@ PLACE_TITLES = {"chosen": "chosen side alone", "rejected": "rejected side alone"
 
 
 def render_audit(audit: Audit, earlier: Sequence[Mapping[str, Any]] | None = None) -> str:
-    """Render an audit.
-
-    Args:
-        audit (`Mapping`): Content of `audit.json`.
-        earlier (`Sequence[Mapping]`, *optional*): Verdicts of an earlier audit, to compare with.
-
-    Returns:
-        `str`: Markdown that also reads well in a terminal.
-    """
+    """Render an audit, beside the verdicts of an earlier one, as Markdown that also reads well in a terminal."""
     names = {name: escape_markdown(audit[name]) for name in ("model", "dataset", "split")}
     parts = [
         "# Audit of {model} on {dataset}, split {split}".format(**names),

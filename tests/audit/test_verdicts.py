@@ -61,7 +61,7 @@ def test_the_limit_itself_still_passes():
 
 
 def test_a_limit_of_zero_is_a_limit():
-    limit = Limit("a", "a", "reward", at_most=0.0)
+    limit = Limit("a", "a", "ratio", at_most=0.0)
     assert limit.is_kept(0.0)
     assert not limit.is_kept(1e-9)
     assert Limit("a", "a", "points", at_least=0.0).is_kept(0.0)
@@ -221,5 +221,5 @@ def test_values_are_written_in_their_unit():
     assert verdicts.show_value(-0.02, "points") == "-2.0 points"
     assert verdicts.show_value(0.12345, "ratio") == "0.123"
     assert verdicts.show_value(None, "share") == "n/a"
-    assert verdicts.show_limit({"at_most": 0.0, "at_least": None, "unit": "reward"}) == "at most 0"
+    assert verdicts.show_limit({"at_most": 0.0, "at_least": None, "unit": "ratio"}) == "at most 0"
     assert verdicts.show_limit({"at_most": None, "at_least": 0.9, "unit": "ratio"}) == "at least 0.9"
