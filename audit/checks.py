@@ -13,49 +13,34 @@ from sdiareward.perturbations.registry import HELD_OUT, PERTURBATIONS
 from sdiareward.training.augmentation import AugmentationSettings
 
 from .modality_ablation import AUDIO_ONLY, BOTH, TEXT_ONLY
-from .ties import CODEC_COPIES
 from .verdicts import Measured
 
 
 Audit = Mapping[str, Any]
 _NOTHING = Measured(None)
-_EVERYTHING = "overall_micro"
-# Differences between identical dialogues that must be 0.
-_IDENTICAL = ("as_pair", "lossless", "separate_calls")
 _TRAINED = "trained with it"
 
 
 def measure_checks(audit: Audit) -> dict[str, Measured]:
-    """Return the result of every check by name, in the order of the page.
-
-    Args:
-        audit (`Mapping`): Results of `run.Auditor.audit`; checks of absent parts have no value.
-    """
+    """Return the result of every check by name, in the order of the page; checks of absent parts have no value."""
     return {
         **_check_totals(audit),
         **_check_perturbations(audit),
         **_check_attacks(audit),
-        **_check_ties(audit),
         **_check_hearing(audit),
         **_check_baselines(audit),
-        **_check_left_out(audit),
     }
 
 
 def check_names() -> list[str]:
     """Return the names of all checks."""
-    parts = ("nuisances", "attacks", "ties", "hearing", "baselines", "left_out")
-    return list(measure_checks(dict.fromkeys(parts)))
+    return list(measure_checks(dict.fromkeys(("nuisances", "attacks", "hearing"))))
 
 
 def read_trained_with(model: str) -> dict[str, list[str]] | None:
-    """Return the perturbations and attacks of all stages of a training; robustness to these is weaker evidence.
+    """Return the perturbations and attacks of all stages of a training, None without its record (`run.json`).
 
-    Args:
-        model (`str`): Checkpoint; `train.py` writes a `run.json` into its folder.
-
-    Returns:
-        `dict[str, list[str]]`, *optional*: `nuisances` and `attacks` by name; None without a record.
+    Robustness to these is weaker evidence.
     """
     try:
         stages = [_read_changes(stage["arguments"]) for stage in read_stages(model)]
@@ -162,28 +147,6 @@ def _check_attack(title: str, row: Mapping[str, Any] | None, trained: str = "") 
     return Measured(row["paid"], "; ".join(filter(None, [found, trained])), title)
 
 
-def _check_ties(audit: Audit) -> dict[str, Measured]:
-    ties = audit["ties"] or {}
-    identical = ties.get("identical")
-    row = _find_row(ties.get("rows", ()), _EVERYTHING)
-    scale = row["natural"]["quantiles"]["0.5"] if row else 0.0
-    coverage, decided = None, ""
-    if row:
-        coverage = row["at_95"]["coverage"]
-        decided = f"at the threshold {row['at_95']['threshold']:.3g}"
-    return {
-        "ties.identical": Measured(max(identical[name] for name in _IDENTICAL)) if identical else _NOTHING,
-        **{
-            f"ties.twins.{name}": Measured(
-                row["twins"][name]["quantiles"]["0.5"] / scale if row and scale else None, title=name
-            )
-            for name in CODEC_COPIES
-        },
-        "ties.auroc": Measured(row["twins"]["all"]["auroc"] if row else None),
-        "ties.coverage": Measured(coverage, decided),
-    }
-
-
 def _check_hearing(audit: Audit) -> dict[str, Measured]:
     rows = (audit["hearing"] or {}).get("rows", ())
     found = {}
@@ -214,21 +177,6 @@ def _check_baselines(audit: Audit) -> dict[str, Measured]:
         detail = f"{100 * own:.1f}% against {100 * cheap[best]:.1f}% of the {best} baseline"
         found[f"baselines.{criterion}"] = Measured(own - cheap[best], detail, criterion)
     return found
-
-
-def _check_left_out(audit: Audit) -> dict[str, Measured]:
-    summary = ((audit["left_out"] or {}).get("summary") or {}).get("synthesizer")
-    if not summary:
-        return {"left_out.synthesizer": _NOTHING, "left_out.above_acoustic": _NOTHING}
-    lowest = summary["lowest"]
-    worst = f"lowest {100 * lowest['accuracy']:.1f}%: {lowest['name']}, {lowest['criterion']}"
-    heard = f"{100 * summary['head_heard']:.1f}% with all of them in training; {worst}"
-    return {
-        "left_out.synthesizer": Measured(summary["head"], heard),
-        "left_out.above_acoustic": Measured(
-            summary["head"] - summary["acoustic"], f"{100 * summary['acoustic']:.1f}% of the acoustic baseline"
-        ),
-    }
 
 
 def _find_row(rows: Iterable[Mapping[str, Any]], column: str) -> Mapping[str, Any] | None:

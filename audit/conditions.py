@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from sdiareward.common.files import JsonLines
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.schema import SIDES
 from sdiareward.perturbations.attacks import Attack, AttackContext, is_heard
-from sdiareward.perturbations.decoded_pairs import AuditPair, Messages, Turn, to_messages
+from sdiareward.perturbations.decoded_pairs import AuditPair, Messages, Turn, decode_pairs, to_messages
 from sdiareward.perturbations.registry import PERTURBATIONS, apply
 from sdiareward.scoring.engine import (
     UNREADABLE,
@@ -27,10 +28,10 @@ from sdiareward.scoring.engine import (
     score_pending,
 )
 
-from .sampling import PairSample
-
 
 if TYPE_CHECKING:
+    import datasets
+
     from sdiareward.scoring.scorer import Scorer
 
 NATURAL = "natural"
@@ -40,6 +41,8 @@ ATTACKED = "attacked"
 REASON, ERROR = "reason", "error"
 # Pairs that are decoded together, and scored in one call under each condition.
 _CHUNK_PAIRS = 8
+# Decoded pairs in memory: neighbours are scored together.
+_KEPT_PAIRS = 16
 # Raised for a pair that a condition cannot change; any other error is a bug and ends the run.
 _CONDITION_ERRORS = (ValueError, TypeError, FileNotFoundError)
 
@@ -50,26 +53,46 @@ Distractors = Callable[[], Sequence[AuditPair]]
 Rewards = dict[str, dict[str, Record]]
 
 
+class PairSample(Sequence[Any]):
+    """Rows of a data set of pairs, decoded on access; only a few are in memory at a time."""
+
+    def __init__(self, pairs: datasets.Dataset, labels: Sequence[Mapping[str, Any]], rows: Sequence[int]):
+        self._pairs = pairs
+        self._all_labels = labels
+        self._rows = list(rows)
+        self._decode = lru_cache(_KEPT_PAIRS)(lambda row: decode_pairs(pairs, [row])[0])
+        self.labels = [labels[row] for row in rows]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return a pair, or the sample of a slice; raises the errors of `decoded_pairs.decode_pairs`."""
+        if isinstance(index, slice):
+            return PairSample(self._pairs, self._all_labels, self._rows[index])
+        return self._decode(self._rows[index])
+
+    def select_encoded(self) -> datasets.Dataset:
+        """Return the pairs of the sample with encoded audio."""
+        return self._pairs.select(self._rows)
+
+    def keep(self, pair_ids: Iterable[str]) -> PairSample:
+        """Return the pairs with one of these ids, in the sample's order."""
+        wanted = set(pair_ids)
+        rows = [row for row, label in zip(self._rows, self.labels, strict=True) if label["pair_id"] in wanted]
+        return PairSample(self._pairs, self._all_labels, rows)
+
+
 @dataclass(frozen=True)
 class Condition:
-    """One way in which pairs are presented to the model.
+    """One way in which pairs are presented to the model."""
 
-    Args:
-        key (`str`): Name in the run's folder, such as `"nuisance/gain/-6"`.
-        build (`Callable`): Returns the dialogues of a pair, by the name of the reward of each, or the reason why the
-            condition does not apply to the pair.
-        unavailable_reason (`str`, *optional*): Why the condition cannot be tried on this machine. The reason is not
-            written: the same run tries the condition once the requirement is installed.
-    """
-
+    # Name in the run's folder, such as "nuisance/gain/-6".
     key: str
+    # Returns the dialogues of a pair, by the name of the reward of each, or why the condition does not apply to it.
     build: Callable[[AuditPair], Mapping[str, Messages] | str]
+    # Why it cannot be tried on this machine. Not written: the same run tries it once the requirement is installed.
     unavailable_reason: str = ""
-
-
-def make_natural_condition() -> Condition:
-    """Return the condition under which pairs are as they are."""
-    return Condition(NATURAL, lambda pair: {side: to_messages(getattr(pair, side)) for side in SIDES})
 
 
 def make_perturbation_key(name: str, severity: float) -> str:
@@ -116,15 +139,7 @@ def make_attack_conditions(
     seed: int = 0,
     sounds_dir: str | None = None,
 ) -> list[Condition]:
-    """Return a condition for each attack.
-
-    Args:
-        attacks (`Mapping[str, Attack]`): The attacks by name.
-        distractors (`Callable`): Returns the pairs that turns and words may be taken from.
-        heard_s (`Callable`): Returns the number of seconds of a turn that the model hears.
-        seed (`int`, *optional*, defaults to 0): Seed of random choices.
-        sounds_dir (`str`, *optional*): Recordings to use instead of synthetic sounds; see `AttackContext`.
-    """
+    """Return a condition for each attack; `heard_s` returns the number of seconds of a turn that the model hears."""
 
     def make_condition(name: str, attack: Attack) -> Condition:
         def build(pair: AuditPair) -> dict[str, Messages] | str:
@@ -154,18 +169,10 @@ def collect_rewards(
 
     A pair that cannot be read or scored unchanged is not tried under any other condition. The next run retries pairs
     with an error.
-
-    Args:
-        load_scorer (`Callable`): Returns the model; called only if a line is missing.
-        sample (`PairSample`): The pairs.
-        conditions (`Sequence[Condition]`): Conditions in addition to the natural one.
-        folder (`Path`): Folder of `rewards.jsonl`; see [`RewardLog`].
-
-    Returns:
-        `dict`: The lines of the sample by condition and `pair_id`.
     """
     log = RewardLog(folder)
-    plan = [make_natural_condition(), *(condition for condition in conditions if not condition.unavailable_reason)]
+    natural = Condition(NATURAL, lambda pair: {side: to_messages(getattr(pair, side)) for side in SIDES})
+    plan = [natural, *(condition for condition in conditions if not condition.unavailable_reason)]
     pending = [
         (condition.key, label["pair_id"])
         for label in sample.labels
@@ -186,18 +193,12 @@ def collect_rewards(
 
 
 class RewardLog:
-    """The lines of an audit: `pair_id`, `condition`, and either `rewards` by name, a `reason` or an `error`.
-
-    Args:
-        folder (`Path`): Folder of `rewards.jsonl` and `sessions.jsonl`.
-
-    Attributes:
-        found (`dict`): Lines by condition and `pair_id`; errors of this session only.
-    """
+    """The lines of an audit: `pair_id`, `condition`, and either `rewards` by name, a `reason` or an `error`."""
 
     def __init__(self, folder: Path):
         self._lines = JsonLines(folder / "rewards.jsonl")
         self._sessions = JsonLines(folder / "sessions.jsonl")
+        # By condition and `pair_id`; errors of this session only.
         self.found: Rewards = {}
         for record in self._lines.read():
             if ERROR not in record:

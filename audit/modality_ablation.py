@@ -47,20 +47,10 @@ def describe_conditions(
     num_bootstrap: int = 1000,
     seed: int = 0,
 ) -> list[dict[str, Any]]:
-    """Compare conditions with each other and with the baselines, by subset.
+    """Compare conditions (`"both"` among them) with each other and with the baselines, by column of Table 2.
 
-    Args:
-        labels (`Sequence[Mapping]`): Labels of each pair; see `labels.describe_pairs`.
-        scores (`Mapping`): By condition, `"both"` among them, and `pair_id`: `chosen` and `rejected`.
-        baselines (`Mapping`, *optional*): By baseline and `pair_id`: `chosen` and `rejected`.
-        num_bootstrap (`int`, *optional*, defaults to 1000): Bootstrap draws of the intervals.
-        seed (`int`, *optional*, defaults to 0): Seed of the draws.
-
-    Returns:
-        `list[dict]`: A row for each subset, each criterion and all pairs, if there are any: `column`, `num_pairs`;
-        `conditions`, by name `accuracy`, `num_ties`, `num_invalid`, `num_groups`, `interval`, `mean_margin`,
-        `margin_kept` (the sum of the margins as a share of the sum with both; 1 for `"both"`, negative if the order is
-        reversed, None if the sum with both is 0) and `margin_kept_interval`; `baselines`, by name the first five.
+    `margin_kept` is the sum of the margins as a share of the sum with both: negative if the order is reversed, None if
+    the sum with both is 0.
     """
     options = {"num_bootstrap": num_bootstrap, "seed": seed}
     accuracies = {name: compute_accuracy(labels, found, options) for name, found in scores.items()}

@@ -9,13 +9,11 @@ from typing import Any
 from sdiareward.common.files import write_file
 from sdiareward.common.html import make_html_environment
 from sdiareward.common.package_files import AUDIT, EVALUATION_PAGE
-from sdiareward.evaluation.report.pieces import FILTERS, hash_content, make_picture
+from sdiareward.evaluation.report.pieces import FILTERS, hash_content
 from sdiareward.perturbations.attacks import ATTACKS
-from sdiareward.perturbations.decoded_pairs import AuditPair
 from sdiareward.perturbations.registry import PERTURBATIONS
 
 from .checks import describe_worst, num_by_status
-from .figures import draw_figures, list_figures
 from .summary import COLUMN_TITLES, PLACE_TITLES, describe_perturbation, show_before
 from .verdicts import FAIL, NOT_MEASURED, PASS, name_check, show_limit, show_value
 
@@ -26,11 +24,7 @@ SECTIONS = {
     "verdicts": "Verdicts",
     "nuisances": "Perturbations",
     "attacks": "Attacks",
-    "families": "Preferences for cues",
     "hearing": "What it hears",
-    "occlusion": "Where rewards come from",
-    "ties": "Ties",
-    "left_out": "Held out of training",
     "excluded": "Skipped by the audit",
     "provenance": "How this was made",
 }
@@ -42,41 +36,18 @@ GROUPS = {
     "attack": ("Attacks", "Pairs in which the attack succeeds."),
     "hearing": ("What it hears", ""),
     "baselines": ("Baselines", "Accuracy above that of the better cheap baseline on the same pairs."),
-    "ties": ("Ties", ""),
-    "left_out": ("Held out of training", ""),
 }
 _ABOUT = ("dataset", "split", "num_pairs", "seed", "num_bootstrap", "parts")
 
 
-def write_page(
-    folder: Path,
-    audit: Mapping[str, Any],
-    pairs: Mapping[str, AuditPair],
-    earlier: Sequence[Mapping[str, Any]] | None = None,
-) -> Path:
-    """Write `audit.html` and the PNG files of its figures; the same audit gives the same bytes.
-
-    Args:
-        folder (`Path`): The audit's `output_dir`.
-        audit (`Mapping`): Content of `audit.json`.
-        pairs (`Mapping[str, AuditPair]`): Pairs whose occlusion is drawn over their waveform, by id; the others are
-            drawn without it.
-        earlier (`Sequence[Mapping]`, *optional*): Verdicts of an earlier audit, to compare with.
-
-    Returns:
-        `Path`: The page.
-    """
-    target = folder / "figures"
-    names = draw_figures(audit, pairs, target)
-    pictures = {name: (target / f"{name}.png").read_bytes() for name in names}
-    write_file(folder / "audit.html", render_page(audit, pictures, earlier))
+def write_page(folder: Path, audit: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]] | None = None) -> Path:
+    """Write `audit.html` into the folder; `earlier` holds the verdicts of an earlier audit to compare with."""
+    write_file(folder / "audit.html", render_page(audit, earlier))
     return folder / "audit.html"
 
 
-def render_page(
-    audit: Mapping[str, Any], figures: Mapping[str, bytes], earlier: Sequence[Mapping[str, Any]] | None = None
-) -> str:
-    """Render the page as HTML that requests nothing and escapes all data; `figures` holds PNG files by name."""
+def render_page(audit: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]] | None = None) -> str:
+    """Render the page as HTML that requests nothing and escapes all data."""
     from markupsafe import Markup
 
     environment = make_html_environment(AUDIT, EVALUATION_PAGE)
@@ -85,7 +56,6 @@ def render_page(
         encoding="utf-8"
     )
     before = None if earlier is None else {verdict["name"]: verdict for verdict in earlier}
-    described = list_figures(audit)
     page = environment.get_template("audit.html").render(
         audit=audit,
         counts=num_by_status(audit["verdicts"]),
@@ -94,10 +64,6 @@ def render_page(
         folded=[(status, group_verdicts(audit["verdicts"], status)) for status in (PASS, NOT_MEASURED)],
         before=before,
         show_before=show_before,
-        figures={
-            name: {"caption": described[name].caption, "alt": described[name].alt, **make_picture(data)}
-            for name, data in figures.items()
-        },
         sections=[(key, title) for key, title in SECTIONS.items() if key in _ALWAYS or audit.get(key)],
         titles={**COLUMN_TITLES, "overall_micro": "all pairs"},
         places=PLACE_TITLES,
@@ -111,16 +77,7 @@ def render_page(
 
 
 def group_verdicts(verdicts: Sequence[Mapping[str, Any]], status: str) -> list[dict[str, Any]]:
-    """Return the checks with a status by the part of the audit that they belong to.
-
-    Args:
-        verdicts (`Sequence[Mapping]`): Verdicts of an audit.
-        status (`str`): `PASS`, `FAIL` or `NOT_MEASURED`.
-
-    Returns:
-        `list[dict]`: In the order of `GROUPS`, each with `title`, `rule` and `rows`: the verdicts, with `short` (a
-        name of a few words) and `what` (what is measured, if the group does not say it).
-    """
+    """Return the checks with a status in the groups of `GROUPS`, each with a `short` name and `what` it measures."""
     found = []
     for group, (title, rule) in GROUPS.items():
         rows = [

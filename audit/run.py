@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import AudioError
-from sdiareward.common.files import JsonLines, write_file
+from sdiareward.common.files import JsonLines
 from sdiareward.common.provenance import describe_run
 from sdiareward.common.run_identity import claim_run_dir
 from sdiareward.evaluation.baseline_pairs import LabelledPairs, load_baseline_pairs
@@ -21,10 +20,9 @@ from sdiareward.pairs.content import fingerprint_pairs
 from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.sampling import sample_rows
-from sdiareward.pairs.schema import SIDES
 from sdiareward.perturbations.attack_sounds import fingerprint_sounds
 from sdiareward.perturbations.attacks import ATTACKS
-from sdiareward.perturbations.decoded_pairs import AuditPair, Messages
+from sdiareward.perturbations.decoded_pairs import AuditPair
 from sdiareward.perturbations.registry import PERTURBATIONS
 
 from .checks import measure_checks, read_trained_with
@@ -32,35 +30,25 @@ from .conditions import (
     ERROR,
     NATURAL,
     Condition,
+    PairSample,
     Rewards,
     collect_rewards,
     list_severities,
     make_attack_conditions,
     make_perturbation_conditions,
-    make_perturbation_key,
 )
-from .families import make_family_conditions, measure_families
-from .leave_one_out import measure_left_out
 from .modality_ablation import AUDIO_ONLY, BOTH, CONDITIONS, TEXT_ONLY, describe_conditions
-from .occlusion import measure_occlusion
-from .sampling import PairSample
 from .statistics import Pairs, describe_natural, measure_attacks, measure_perturbations
-from .ties import CODEC_COPIES, describe_ties, measure_identical
 from .verdicts import judge
 
 
 if TYPE_CHECKING:
-    import datasets
-
     from sdiareward.scoring.model_spec import ModelSpec
     from sdiareward.scoring.scorer import Scorer
 
-# The last part trains heads and runs only on request. Flags, result files and names of checks keep older words that
-# committed results and cards hold: "nuisance" for a perturbation, "twins" for codec copies, "hearing" for the modality
-# ablation, "left_out" for leave-one-out folds, "paid" for a successful attack.
-PARTS = ("nuisances", "attacks", "hearing", "ties", "occlusion", "baselines", "families", "left_out")
-DEFAULT_PARTS = PARTS[:-1]
-_NUM_IDENTICAL = 4
+# Flags, result files and names of checks keep older words that committed results and cards hold: "nuisance" for a
+# perturbation, "hearing" for the modality ablation, "paid" for a successful attack.
+PARTS = ("nuisances", "attacks", "hearing", "baselines")
 # Few enough to stay in memory; the beginning of the sample covers several recordings and subsets.
 _NUM_DISTRACTORS = 32
 _HEARD_ALONE = (AUDIO_ONLY, TEXT_ONLY)
@@ -68,25 +56,7 @@ _HEARD_ALONE = (AUDIO_ONLY, TEXT_ONLY)
 
 @dataclass(frozen=True)
 class AuditJob:
-    """The model, the data and the settings of an audit.
-
-    Args:
-        model ([`ModelSpec`]): The model.
-        data (`str`): Pairs, as `loading.load_pairs` takes them.
-        output_dir (`Path`): Folder of the results; a killed run resumes from it.
-        split (`str`, *optional*, defaults to `"test"`): Split to audit on.
-        train_split (`str`, *optional*, defaults to `"train"`): Split that baselines and heads are fitted on.
-        num_pairs (`int`, *optional*, defaults to 60): Number of pairs to draw; 0 for all.
-        nuisances, attacks (`tuple[str, ...]`): Names of the perturbations and attacks to try.
-        parts (`tuple[str, ...]`, *optional*): Some of `PARTS`.
-        left_out_model (`str`, *optional*): Backbone of the leave-one-out heads, or `"nano"`; by default the model's.
-        sounds_dir (`str`, *optional*): Recordings that attacks use instead of synthetic sounds; see
-            `attacks.AttackContext`.
-        seed (`int`, *optional*, defaults to 0): Seed of the sample, of random changes, and of the intervals.
-        num_bootstrap (`int`, *optional*, defaults to 1000): Bootstrap draws of the intervals.
-        audio_root (`str`, *optional*): As `loading.load_pairs` takes it.
-        baseline_data (`str`, *optional*): Data set that the baselines are fitted on; by default `data`.
-    """
+    """The model, the data and the settings of an audit; `sdiareward audit --help` describes them."""
 
     model: ModelSpec
     data: str
@@ -96,59 +66,38 @@ class AuditJob:
     num_pairs: int = 60
     nuisances: tuple[str, ...] = tuple(PERTURBATIONS)
     attacks: tuple[str, ...] = tuple(ATTACKS)
-    parts: tuple[str, ...] = DEFAULT_PARTS
-    left_out_model: str | None = None
+    parts: tuple[str, ...] = PARTS
     sounds_dir: str | None = None
     seed: int = 0
     num_bootstrap: int = 1000
     audio_root: str | None = None
     baseline_data: str | None = None
 
-    def load_pairs(self, split: str) -> datasets.Dataset:
-        """Load a split of the data; raises what `loading.load_pairs` raises."""
-        return load_pairs(self.data, split, audio_root=self.audio_root)
-
-    def identity(self, labels: Sequence[Mapping[str, Any]], pairs: datasets.Dataset) -> dict[str, Any]:
-        """Return what a line of rewards depends on: not the size of the sample, nor the list of conditions."""
-        sounds = {} if self.sounds_dir is None else {"sounds": fingerprint_sounds(self.sounds_dir)}
-        return {
-            **sounds,
-            **self.model.identity(),
-            "split": self.split,
-            "pairs": fingerprint_pairs(labels, pairs),
-            "seed": self.seed,
-        }
-
 
 class Auditor:
-    """Audit one model; it is loaded when the first reward is needed.
-
-    Args:
-        job ([`AuditJob`]): The job.
-
-    Raises:
-        ScoringError: See `ModelSpec.load`; the model does not know a criterion of the pairs.
-        ValueError: The pairs cannot be audited, or the folder holds another audit.
-    """
+    """Audit one model; it is loaded when the first reward is needed, and a killed run resumes from the folder."""
 
     def __init__(self, job: AuditJob):
         self.job = job
         self.folder = job.output_dir
-        self.pairs = job.load_pairs(job.split)
+        self.pairs = load_pairs(job.data, job.split, audio_root=job.audio_root)
         self.labels = describe_pairs(self.pairs)
-        self.run = job.identity(self.labels, self.pairs)
+        # What a line of rewards depends on: not the size of the sample, nor the list of conditions.
+        self.run = {
+            **({} if job.sounds_dir is None else {"sounds": fingerprint_sounds(job.sounds_dir)}),
+            **job.model.identity(),
+            "split": job.split,
+            "pairs": fingerprint_pairs(self.labels, self.pairs),
+            "seed": job.seed,
+        }
         claim_run_dir(self.folder, self.run)
         self.sample = PairSample(self.pairs, self.labels, sample_rows(self.labels, job.num_pairs, job.seed))
         self.training_pairs: LabelledPairs | None = None
         self.notice: str | None = None
         if "baselines" in job.parts:
+            places: dict[str, Any] = {"baseline_data": job.baseline_data, "audio_root": job.audio_root}
             self.training_pairs, self.notice = load_baseline_pairs(
-                self.labels,
-                job.data,
-                job.split,
-                job.train_split,
-                baseline_data=job.baseline_data,
-                audio_root=job.audio_root,
+                self.labels, job.data, job.split, job.train_split, **places
             )
         self.attacks = {name: ATTACKS[name] for name in job.attacks}
         self.options: dict[str, Any] = {"num_bootstrap": job.num_bootstrap, "seed": job.seed}
@@ -165,11 +114,6 @@ class Auditor:
             raise ScoringError(f"the pairs have the criteria {sorted(unknown)}; this model knows {known}.")
         return scorer
 
-    @property
-    def max_turn_s(self) -> float:
-        """Seconds of a turn that the model hears."""
-        return self.scorer.processor.max_turn_s
-
     @cached_property
     def distractors(self) -> list[AuditPair]:
         """Pairs that attacks take turns and words from; they do not depend on the size of the sample."""
@@ -180,74 +124,51 @@ class Auditor:
                 found.append(first[number])
         return found
 
-    def compute_rewards(self, dialogues: Sequence[Messages], criteria: Sequence[str]) -> list[float]:
-        """Return the reward of each dialogue."""
-        return self.scorer.score(dialogues, list(criteria))
-
-    @cached_property
-    def rewards(self) -> Rewards:
-        """The rewards of the sample under every condition; missing ones are scored."""
-        return collect_rewards(lambda: self.scorer, self.sample, self.make_conditions(), self.folder)
-
-    @cached_property
-    def measured(self) -> Pairs:
-        """The pairs that could be scored unchanged, with their rewards."""
-        return Pairs(self.sample.labels, self.rewards, **self.options)
-
-    @cached_property
-    def usable(self) -> PairSample:
-        """The sample of these pairs."""
-        return self.sample.keep(label["pair_id"] for label in self.measured.labels)
-
     def make_conditions(self) -> list[Condition]:
-        """Return every condition of the job's parts, each once."""
+        """Return every condition of the job's parts."""
         job = self.job
         found: list[Condition] = []
         if "nuisances" in job.parts:
             found += make_perturbation_conditions(list_severities(job.nuisances), job.seed)
-        if "ties" in job.parts:
-            found += make_perturbation_conditions(CODEC_COPIES.items(), job.seed)
         if "attacks" in job.parts:
-            options: dict[str, Any] = {"seed": job.seed, "sounds_dir": job.sounds_dir}
-            found += make_attack_conditions(self.attacks, lambda: self.distractors, lambda: self.max_turn_s, **options)
-        if "families" in job.parts:
-            found += make_family_conditions(lambda: self.max_turn_s, job.seed)
+            found += make_attack_conditions(
+                self.attacks,
+                lambda: self.distractors,
+                lambda: self.scorer.processor.max_turn_s,
+                job.seed,
+                job.sounds_dir,
+            )
         if "hearing" in job.parts:
             found += [Condition(f"hearing/{name}", CONDITIONS[name]) for name in _HEARD_ALONE]
-        return list({condition.key: condition for condition in found}.values())
+        return found
 
     def audit(self) -> dict[str, Any]:
         """Run all parts; return the content of `audit.json`, which `docs/audit.md` describes."""
-        # First, because a missing or too small split must be reported before hours of scoring.
-        left_out = self._measure_left_out()
-        scores, fitted = self._score_baselines()
+        rewards = collect_rewards(lambda: self.scorer, self.sample, self.make_conditions(), self.folder)
+        measured, parts = Pairs(self.sample.labels, rewards, **self.options), self.job.parts
+        usable = self.sample.keep(label["pair_id"] for label in measured.labels)
+        scores, fitted = self._score_baselines(usable)
         audit = {
-            **self._describe_run(),
-            "natural": describe_natural(self.measured),
-            "nuisances": self._measure_perturbations(),
-            "attacks": self._measure_attacks(),
-            "families": measure_families(self.measured) if "families" in self.job.parts else None,
-            "hearing": self._measure_hearing(scores),
+            **self._describe_sample(measured, rewards),
+            "natural": describe_natural(measured),
+            "nuisances": measure_perturbations(measured, self.job.nuisances) if "nuisances" in parts else None,
+            "attacks": measure_attacks(measured, self.attacks) if "attacks" in parts else None,
+            "hearing": self._measure_hearing(measured, rewards, scores),
             "baselines": fitted,
-            "ties": self._measure_ties(),
-            "occlusion": self._measure_occlusion(),
-            "left_out": left_out,
         }
         audit["verdicts"] = judge(measure_checks(audit))
-        audit["timing"] = self._sum_timing()
+        # Over all sessions that were not killed.
+        sessions = JsonLines(self.folder / "sessions.jsonl").read()
+        names = ("num_dialogues", "seconds", "audio_s")
+        audit["timing"] = {name: sum(session[name] for session in sessions) for name in names}
         audit["config"] = {**asdict(self.job), "output_dir": str(self.folder)}
         return dict(make_plain({**audit, "run": self.run, **describe_run()}))
 
-    def _sum_timing(self) -> dict[str, float]:
-        """Return the sums over all sessions that were not killed."""
-        sessions = JsonLines(self.folder / "sessions.jsonl").read()
-        return {name: sum(session[name] for session in sessions) for name in ("num_dialogues", "seconds", "audio_s")}
-
-    def _describe_run(self) -> dict[str, Any]:
+    def _describe_sample(self, measured: Pairs, rewards: Rewards) -> dict[str, Any]:
         subsets = {label["pair_id"]: label["subset"] for label in self.sample.labels}
         failed = [
             {"condition": key, "pair_id": line["pair_id"], "subset": subsets[line["pair_id"]], "reason": line[ERROR]}
-            for key, lines in self.rewards.items()
+            for key, lines in rewards.items()
             for line in lines.values()
             if ERROR in line
         ]
@@ -257,79 +178,34 @@ class Auditor:
             "trained_with": read_trained_with(self.job.model.checkpoint),
             "dataset": self.job.data,
             "split": self.job.split,
-            "num_pairs": len(self.measured.labels),
-            "num_groups": len(set(self.measured.groups)),
+            "num_pairs": len(measured.labels),
+            "num_groups": len(set(measured.groups)),
             "num_available": len(self.labels),
             "skipped": [line for line in failed if line["condition"] == NATURAL],
             "failures": [line for line in failed if line["condition"] != NATURAL],
         }
 
-    def _measure_perturbations(self) -> dict[str, Any] | None:
-        return measure_perturbations(self.measured, self.job.nuisances) if "nuisances" in self.job.parts else None
-
-    def _measure_attacks(self) -> list[dict[str, Any]] | None:
-        return measure_attacks(self.measured, self.attacks) if "attacks" in self.job.parts else None
-
-    def _score_baselines(self) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    def _score_baselines(self, usable: PairSample) -> tuple[dict[str, Any], dict[str, Any] | None]:
         """Return the scores of the baselines on the same pairs, and the counts of their training pairs."""
         if self.training_pairs is None:
             return {}, None
         train, labels = self.training_pairs
-        found = score_with_baselines(train, labels, self.usable.select_encoded(), self.usable.labels, self.folder)
+        found = score_with_baselines(train, labels, usable.select_encoded(), usable.labels, self.folder)
         return {kind: scores for kind, (scores, _) in found.items()}, {kind: of for kind, (_, of) in found.items()}
 
-    def _measure_hearing(self, baselines: Mapping[str, Any]) -> dict[str, Any] | None:
-        wanted = _HEARD_ALONE if "hearing" in self.job.parts else ()
-        scores = {BOTH: _select_scores(self.rewards, NATURAL)}
-        scores |= {name: _select_scores(self.rewards, f"hearing/{name}") for name in wanted}
-        labels = _select_labels(self.usable.labels, scores.values())
-        if not labels or not (wanted or baselines):
+    def _measure_hearing(
+        self, measured: Pairs, rewards: Rewards, baselines: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
+        """Compare the modalities and the baselines on the pairs that have a reward with each modality."""
+        keys = {f"hearing/{name}": name for name in _HEARD_ALONE} if "hearing" in self.job.parts else {}
+        scores = {
+            name: {pair_id: line["rewards"] for pair_id, line in rewards[key].items() if "rewards" in line}
+            for key, name in {NATURAL: BOTH, **keys}.items()
+        }
+        labels = [label for label in measured.labels if all(label["pair_id"] in of_one for of_one in scores.values())]
+        if not labels or not (keys or baselines):
             return None
         return {"num_pairs": len(labels), "rows": describe_conditions(labels, scores, baselines, **self.options)}
-
-    def _measure_ties(self) -> dict[str, Any] | None:
-        if "ties" not in self.job.parts:
-            return None
-        natural = _select_scores(self.rewards, NATURAL)
-        copies = {
-            name: _select_scores(self.rewards, make_perturbation_key(name, severity))
-            for name, severity in CODEC_COPIES.items()
-        }
-        labels = _select_labels(self.usable.labels, copies.values())
-        few = self.usable[:_NUM_IDENTICAL]
-        identical = self._measure_section("identical", few, lambda: measure_identical(few, self.compute_rewards))
-        return {**(describe_ties(labels, natural, copies, **self.options) if labels else {}), "identical": identical}
-
-    def _measure_occlusion(self) -> dict[str, Any] | None:
-        if "occlusion" not in self.job.parts:
-            return None
-        few = self.usable.keep(pick_examples(self.usable.labels))
-        return self._measure_section(
-            "occlusion", few, lambda: measure_occlusion(few, self.compute_rewards, max_turn_s=self.max_turn_s)
-        )
-
-    def select_examples(self) -> dict[str, AuditPair]:
-        """Return the pairs whose occlusion was measured, by id."""
-        few = self.usable.keep(pick_examples(self.usable.labels)) if "occlusion" in self.job.parts else ()
-        return {pair.pair_id: pair for pair in few}
-
-    def _measure_section(self, name: str, pairs: PairSample, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Read a section from the folder, or measure and write it if it is missing or of other pairs."""
-        path = self.folder / f"{name}.json"
-        pair_ids = [label["pair_id"] for label in pairs.labels]
-        kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        if kept.get("pair_ids") != pair_ids:
-            kept = {"pair_ids": pair_ids, "section": measure()}
-            write_file(path, json.dumps(kept) + "\n")
-        return dict(kept["section"])
-
-    def _measure_left_out(self) -> dict[str, Any] | None:
-        if "left_out" not in self.job.parts:
-            return None
-        names = {"train": self.job.train_split, "validation": "validation", "test": self.job.split}
-        splits = {name: self.job.load_pairs(split) for name, split in names.items()}
-        model = self.job.left_out_model or self.job.model.name
-        return measure_left_out(model, splits, self.folder / "left_out", **self.options)
 
 
 def split_details(audit: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -339,24 +215,3 @@ def split_details(audit: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str,
     rows = audit["nuisances"]["rows"]
     short = [{key: value for key, value in row.items() if key != "columns"} for row in rows]
     return {**audit, "nuisances": {**audit["nuisances"], "rows": short}}, rows
-
-
-def pick_examples(labels: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the first pair of each subset, whose parts are occluded one by one."""
-    return list({label["subset"]: label["pair_id"] for label in reversed(labels)}.values())
-
-
-def _select_scores(rewards: Rewards, condition: str) -> dict[str, Any]:
-    """Return the rewards of both sides under a condition by `pair_id`."""
-    lines = rewards.get(condition, {})
-    return {
-        pair_id: {side: line["rewards"][side] for side in SIDES}
-        for pair_id, line in lines.items()
-        if "rewards" in line
-    }
-
-
-def _select_labels(labels: Sequence[Mapping[str, Any]], scores: Any) -> list[Mapping[str, Any]]:
-    """Return the labels of the pairs that have all of some scores."""
-    found = list(scores)
-    return [label for label in labels if all(label["pair_id"] in of_one for of_one in found)]

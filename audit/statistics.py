@@ -38,21 +38,7 @@ OTHERS = "no_subset"
 
 
 class Pairs:
-    """The pairs that were scored unchanged, with their rewards and the bootstrap draws of every interval.
-
-    Args:
-        labels (`Sequence[Mapping]`): Labels of each pair of the sample.
-        rewards (`Rewards`): From `conditions.collect_rewards`; a pair without natural rewards is skipped.
-        num_bootstrap (`int`, *optional*, defaults to 1000): Bootstrap draws of the intervals.
-        seed (`int`, *optional*, defaults to 0): Seed of the draws.
-
-    Attributes:
-        labels (`list[Mapping]`): Labels of the pairs with natural rewards.
-        margins (`np.ndarray` of shape `(num_pairs,)`): Chosen minus rejected reward.
-
-    Raises:
-        ValueError: No pair has natural rewards.
-    """
+    """The pairs that were scored unchanged, with their rewards and the bootstrap draws of every interval."""
 
     def __init__(self, labels: Labels, rewards: Rewards, *, num_bootstrap: int = 1000, seed: int = 0):
         self.rewards = rewards
@@ -122,15 +108,11 @@ def compute_natural_margin(margins: Floats) -> float:
 
 @dataclass(frozen=True)
 class Change:
-    """The effect of a change on each pair.
+    """The effect of a change on each pair, arrays of shape `(num_pairs,)`."""
 
-    Args:
-        margins (`np.ndarray` of shape `(num_pairs,)`): Margin after it; NaN where it could not be applied.
-        shift (`np.ndarray` of shape `(num_pairs,)`): Mean shift of the rewards of the changed dialogues.
-        moved (`np.ndarray` of shape `(num_pairs,)`): Mean of the absolute shifts.
-    """
-
+    # After the change; NaN where it could not be applied.
     margins: Floats
+    # Mean shift, and mean absolute shift, of the rewards of the changed dialogues.
     shift: Floats
     moved: Floats
 
@@ -152,13 +134,10 @@ def measure_changes(pairs: Pairs, condition: str) -> dict[str, Change]:
 
 
 def describe_change(pairs: Pairs, change: Change, is_member: Booleans | None = None) -> dict[str, Any]:
-    """Describe a change over the pairs of a mask, by default over all.
+    """Describe a change over the pairs of a mask, by default over all; without pairs only `num_pairs`.
 
-    Returns:
-        `dict[str, Any]`: `num_pairs`; `accuracy_before`, `accuracy`, their difference `accuracy_change` with
-        `accuracy_change_interval` (-1 to 1); `flip_rate` with `flip_interval`, `num_lost` (pairs no longer right) and
-        `num_won`; `mean_shift` with `mean_shift_interval`, `absolute_shift`, and `relative_shift`, the absolute one
-        over the natural margin (None where that is 0). Without pairs only `num_pairs`.
+    `num_lost` counts pairs no longer right, `relative_shift` is the absolute shift over the natural margin, None where
+    that is 0.
     """
     is_used = np.isfinite(change.margins) if is_member is None else np.isfinite(change.margins) & is_member
     if not is_used.any():
@@ -204,14 +183,7 @@ def _describe_natural(pairs: Pairs, is_member: Booleans) -> dict[str, Any]:
 
 
 def measure_perturbations(pairs: Pairs, names: Sequence[str]) -> dict[str, Any]:
-    """Measure the effect of each perturbation, a key of `registry.PERTURBATIONS`, by severity, place and column.
-
-    Returns:
-        `dict[str, Any]`: `rows`, one for each perturbation, severity and place with the result of `describe_change`
-        and, by column, `columns`; `by_nuisance`, `by_place`, `by_column` and `total`, means of the rows in which every
-        perturbation has the same weight: `accuracy_change` (of absolute changes), `flip_rate`, `relative_shift`, and
-        the row of the highest flip rate, `worst`; the total also with `flip_interval`.
-    """
+    """Measure the effect of each perturbation by severity, place and column (`rows`), and means of these rows."""
     columns = pairs.find_columns()
     rows, flips = [], []
     for name, severity in list_severities(names):
@@ -278,15 +250,11 @@ def _flip_interval(pairs: Pairs, flips: Sequence[tuple[str, Floats]]) -> list[fl
 
 
 def measure_attacks(pairs: Pairs, attacks: Mapping[str, Attack]) -> list[dict[str, Any]]:
-    """Measure how often each attack succeeds.
+    """Measure how often each attack succeeds, over all pairs and by column.
 
     An attack on the rejected side succeeds if its reward reaches that of the chosen side. An attack that breaks a
-    dialogue succeeds if the broken dialogue is not rewarded less than the intact one.
-
-    Returns:
-        `list[dict]`: `attack`, `title`, `baseline` (the side that is attacked), `against`; over all pairs and, by
-        column, in `columns`, the result of `_describe_attack`; and `not_applicable`, by reason the number of pairs
-        that it could not be tried on.
+    dialogue succeeds if the broken dialogue is not rewarded less than the intact one. `not_applicable` counts the
+    pairs that it could not be tried on by reason.
     """
     rows = []
     for name, attack in attacks.items():

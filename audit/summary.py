@@ -8,7 +8,7 @@ from typing import Any
 from sdiareward.common.escaping import escape_markdown
 from sdiareward.common.markdown import render_table
 from sdiareward.evaluation.columns import TITLES
-from sdiareward.evaluation.summary import format_interval, format_percent
+from sdiareward.evaluation.summary import format_interval
 from sdiareward.perturbations.registry import PERTURBATIONS
 
 from .checks import describe_worst, num_by_status
@@ -24,15 +24,7 @@ PLACE_TITLES = {"chosen": "chosen side alone", "rejected": "rejected side alone"
 
 
 def render_audit(audit: Audit, earlier: Sequence[Mapping[str, Any]] | None = None) -> str:
-    """Render an audit.
-
-    Args:
-        audit (`Mapping`): Content of `audit.json`.
-        earlier (`Sequence[Mapping]`, *optional*): Verdicts of an earlier audit, to compare with.
-
-    Returns:
-        `str`: Markdown that also reads well in a terminal.
-    """
+    """Render an audit, beside the verdicts of an earlier one, as Markdown that also reads well in a terminal."""
     names = {name: escape_markdown(audit[name]) for name in ("model", "dataset", "split")}
     parts = [
         "# Audit of {model} on {dataset}, split {split}".format(**names),
@@ -40,7 +32,6 @@ def render_audit(audit: Audit, earlier: Sequence[Mapping[str, Any]] | None = Non
         render_verdicts(audit["verdicts"], earlier),
         *_summarise_perturbations(audit),
         *_summarise_attacks(audit),
-        *_summarise_families(audit),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -130,25 +121,6 @@ def _summarise_attacks(audit: Audit) -> list[str]:
     rows = [[row["title"], row["num_pairs"], *_format_attack(row)] for row in audit["attacks"]]
     head = ["attack", "pairs", "pays in %", "95%", "ahead without it, %", "mean gain over natural margin"]
     return ["## Attacks that must not pay", "\n".join(render_table(head, rows))]
-
-
-def _summarise_families(audit: Audit) -> list[str]:
-    # An audit of an earlier version has none.
-    if not audit.get("families"):
-        return []
-    rows = [
-        [
-            row["family"],
-            row["variant"],
-            row["num_pairs"],
-            format_percent(row["preference"]),
-            format_interval(row["interval"]),
-        ]
-        for row in audit["families"]
-    ]
-    head = ["family", "changed version", "pairs", "preferred in %", "95%"]
-    about = "Dialogues whose changed version has the higher reward, a tie counting half; 50 is no preference."
-    return [f"## Preferences for cues\n\n{about}", "\n".join(render_table(head, rows, 2))]
 
 
 def _format_attack(row: Mapping[str, Any]) -> list[str]:

@@ -26,21 +26,16 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class Limit:
-    """The limit of all checks whose names match a pattern.
-
-    Args:
-        pattern (`str`): Name of a check, or a shell pattern of names.
-        title (`str`): What is measured; `{}` is replaced by the part of the name that matches the star.
-        unit (`str`): `"share"`, `"points"`, `"ratio"` or `"reward"`.
-        at_most, at_least (`float`, *optional*): The limit, inclusive; one of the two.
-        name (`str`): What the page calls the check, in a few words; `{}` as in `title`.
-    """
+    """The limit of all checks whose names match a shell pattern; it is inclusive, and one of the two."""
 
     pattern: str
+    # What is measured; `{}` is replaced by the part of the name that matches the star.
     title: str
+    # "share", "points" or "ratio".
     unit: str
     at_most: float | None = None
     at_least: float | None = None
+    # What the page calls the check, in a few words; `{}` as in `title`.
     name: str = "{}"
 
     def __post_init__(self) -> None:
@@ -56,26 +51,18 @@ class Limit:
 
 @dataclass(frozen=True)
 class Measured:
-    """The result of a check.
-
-    Args:
-        value (`float`, *optional*): Value in the unit of the limit; None if it could not be measured.
-        detail (`str`, *optional*): A note for the reader.
-        title (`str`, *optional*): Replaces `{}` in the title of the limit; by default the end of the check's name.
-    """
+    """The result of a check; its value is None if it could not be measured."""
 
     value: float | None
+    # A note for the reader.
     detail: str = ""
+    # Replaces `{}` in the title of the limit; by default the end of the check's name.
     title: str = ""
 
 
 @cache
 def read_limits(path: Path = LIMITS) -> tuple[Limit, ...]:
-    """Read the limits, fields of [`Limit`] by pattern; the first pattern that matches a check applies.
-
-    Raises:
-        ValueError: A pattern has not exactly one limit, or an unknown field.
-    """
+    """Read the limits, fields of [`Limit`] by pattern; the first pattern that matches a check applies."""
     return tuple(
         make_settings(Limit, {"pattern": pattern, **fields}, f"{path}, {pattern}")
         for pattern, fields in read_mapping(path).items()
@@ -90,26 +77,13 @@ def find_limit(name: str, limits: Sequence[Limit]) -> Limit:
     raise KeyError(f"no limit is stated for the check {name!r}; add one to {LIMITS.name}.")
 
 
-def name_check(check: str, limits: Sequence[Limit] | None = None) -> str:
-    """Return what the page calls a check; one that has no limit in this version goes by its full name."""
-    try:
-        limit = find_limit(check, read_limits() if limits is None else limits)
-    except KeyError:
-        return check
-    return limit.name.format(check.rpartition(".")[2].replace("_", " "))
+def name_check(check: str) -> str:
+    """Return what the page calls a check."""
+    return find_limit(check, read_limits()).name.format(check.rpartition(".")[2].replace("_", " "))
 
 
 def judge(measured: Mapping[str, Measured], limits: Sequence[Limit] | None = None) -> list[dict[str, Any]]:
-    """Compare the result of every check with its limit.
-
-    Args:
-        measured (`Mapping[str, Measured]`): Results by the name of the check, in the order of the page.
-        limits (`Sequence[Limit]`, *optional*): By default those of `limits.yaml`.
-
-    Returns:
-        `list[dict]`: `name`, `title`, `unit`, `value` (None if not measured), `at_most`, `at_least` (one is None),
-        `status` (`"pass"`, `"fail"` or `"not measured"`) and `detail`.
-    """
+    """Compare the result of every check with its limit, by default that of `limits.yaml`."""
     limits = read_limits() if limits is None else limits
     return [_judge(name, found, find_limit(name, limits)) for name, found in measured.items()]
 
@@ -125,10 +99,6 @@ def select(verdicts: Sequence[Mapping[str, Any]], patterns: Iterable[str]) -> li
     """Return the verdicts that make a run fail.
 
     A check that a pattern names must have been measured; `any` selects all measured checks, and fails without any.
-
-    Args:
-        verdicts (`Sequence[Mapping]`): From `judge`.
-        patterns (`Iterable[str]`): Shell patterns of names of checks, or `"any"`.
     """
     patterns = list(patterns)
     named = [pattern for pattern in patterns if pattern != ANY]
@@ -149,12 +119,7 @@ def find_unknown_patterns(patterns: Iterable[str], names: Iterable[str]) -> list
 
 
 def read_audit(path: Path) -> dict[str, Any]:
-    """Read the `audit.json` of an earlier audit.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It holds no verdicts.
-    """
+    """Read the `audit.json` of an earlier audit."""
     remedy = "give the audit.json of an earlier audit"
     try:
         found = read_json_object(path, remedy)
@@ -166,13 +131,7 @@ def read_audit(path: Path) -> dict[str, Any]:
 
 
 def require_same_pairs(earlier: Mapping[str, Any], run: Mapping[str, Any], num_pairs: int) -> None:
-    """Raise `ValueError` unless an earlier audit drew the same pairs; otherwise the models cannot be compared.
-
-    Args:
-        earlier (`Mapping`): Content of its `audit.json`.
-        run (`Mapping`): Identity of this audit, from `AuditJob.identity`.
-        num_pairs (`int`): Number of pairs of this audit.
-    """
+    """Raise unless an earlier audit drew the same pairs; otherwise the models cannot be compared."""
     names = ("split", "pairs", "seed")
     now = {**{name: run[name] for name in names}, "num_pairs": num_pairs}
     try:

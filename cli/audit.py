@@ -56,9 +56,7 @@ class AuditArguments(ModelArguments):
         },
     )
     split: str = field(default="test", metadata={"help": "split to audit on"})
-    train_split: str = field(
-        default="train", metadata={"help": "split that baselines and leave-one-out heads are fitted on"}
-    )
+    train_split: str = field(default="train", metadata={"help": "split that baselines are fitted on"})
     num_pairs: int = field(
         default=60,
         metadata={"help": "pairs to draw, over subsets, recordings and synthesizers; 0 for all", "minimum": 0},
@@ -76,18 +74,8 @@ class AuditArguments(ModelArguments):
             "help": "folder of recordings, in folders named after their sounds, to use instead of synthetic ones",
         },
     )
-    parts: list[str] | None = field(
-        default=None, metadata={"metavar": "PART", "help": "parts of the audit (default: all but left_out)"}
-    )
-    left_out: str | None = field(
-        default=None,
-        metadata={
-            "nargs": "?",
-            "const": "",
-            "metavar": "BACKBONE",
-            "help": "also train heads without one synthesizer or source at a time, on this backbone "
-            "(default: the model's own)",
-        },
+    parts: list[str] = field(
+        default_factory=lambda: [_ALL], metadata={"metavar": "PART", "help": "parts of the audit, or all"}
     )
     seed: int = field(default=0, metadata={"help": "seed of the draw, of noise and of intervals"})
     fail_on: list[str] = field(
@@ -133,7 +121,7 @@ def _render(path: Path, args: AuditArguments) -> int:
     folder = args.output_dir or path.parent
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        page = write_page(folder, audit, {}, earlier)
+        page = write_page(folder, audit, earlier)
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{path}: lacks {error} of the page; it comes from another version, audit the model again."
@@ -160,22 +148,18 @@ def _audit(args: AuditArguments, data: str, output_dir: Path) -> int:
 
 def _make_job(args: AuditArguments, data: str, output_dir: Path) -> AuditJob:
     """Return the job, or raise if a name in it is unknown."""
-    from sdiareward.audit.run import DEFAULT_PARTS, PARTS, AuditJob
+    from sdiareward.audit.run import PARTS, AuditJob
     from sdiareward.perturbations.attacks import ATTACKS
     from sdiareward.perturbations.registry import PERTURBATIONS
 
     _require_checks(args.fail_on)
-    parts = _choose_names("--parts", args.parts or list(DEFAULT_PARTS), PARTS)
-    if args.left_out is not None and "left_out" not in parts:
-        parts = (*parts, "left_out")
     return AuditJob(
         args.make_spec(),
         data,
         output_dir,
         nuisances=_choose_names("--nuisances", args.nuisances, PERTURBATIONS),
         attacks=_choose_names("--attacks", args.attacks, ATTACKS),
-        parts=parts,
-        left_out_model=args.left_out or None,
+        parts=_choose_names("--parts", args.parts, PARTS),
         **{name: getattr(args, name) for name in _AS_THEY_ARE},
     )
 
@@ -209,7 +193,7 @@ def _write(auditor: Auditor, audit: dict[str, Any], earlier: Sequence[Mapping[st
         text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
         write_file(folder / name, text + "\n")
     write_file(folder / "audit.md", render_audit(audit, earlier))
-    page = write_page(folder, audit, auditor.select_examples(), earlier)
+    page = write_page(folder, audit, earlier)
     print(render_audit(audit, earlier))
     print(f"Page: {page}")
 

@@ -82,44 +82,26 @@ def score_baseline(
         `BaselineScores`: One score per side of each evaluated pair.
 
     Raises:
-        ValueError: A criterion of the evaluated pairs has no training pairs.
+        ValueError: A criterion of the evaluated pairs has no training pairs that can be read.
     """
     _require_criteria(criteria, train_criteria)
     fitted_on = read_features(kind, train, num_threads=num_threads, progress=progress)
     scored = read_features(kind, evaluated, num_threads=num_threads, progress=progress)
-    return score_features(fitted_on, train_criteria, scored, criteria)
-
-
-def score_features(
-    train: SideFeatures, train_criteria: Sequence[str], evaluated: SideFeatures, criteria: Sequence[str]
-) -> BaselineScores:
-    """Fit a baseline on features that were read before and score others with it, as `score_baseline` does.
-
-    Args:
-        train ([`SideFeatures`]): Of the pairs to fit on.
-        train_criteria (`Sequence[str]`): Criterion of each.
-        evaluated ([`SideFeatures`]): Of the pairs to score.
-        criteria (`Sequence[str]`): Criterion of each.
-
-    Raises:
-        ValueError: A criterion of the evaluated pairs has no training pairs that can be read.
-    """
-    _require_criteria(criteria, train_criteria)
     chosen, rejected = np.empty(len(criteria)), np.empty(len(criteria))
     num_train = {}
     for criterion in sorted(set(criteria)):
-        rows = [row for row in _find_indices(train_criteria, criterion) if row not in train.failures]
+        rows = [row for row in _find_indices(train_criteria, criterion) if row not in fitted_on.failures]
         if not rows:
             raise ValueError(
-                f"no training pair of {criterion} can be read, {next(iter(train.failures.values()))} Mend them, or "
-                "leave the baselines out."
+                f"no training pair of {criterion} can be read, {next(iter(fitted_on.failures.values()))} Mend them, "
+                "or leave the baselines out."
             )
         targets = _find_indices(criteria, criterion)
         num_train[criterion] = len(rows)
-        weigh = fit_score(train.chosen[rows], train.rejected[rows])
-        chosen[targets], rejected[targets] = weigh(evaluated.chosen[targets]), weigh(evaluated.rejected[targets])
+        weigh = fit_score(fitted_on.chosen[rows], fitted_on.rejected[rows])
+        chosen[targets], rejected[targets] = weigh(scored.chosen[targets]), weigh(scored.rejected[targets])
     return BaselineScores(
-        chosen, rejected, num_train, list(train.failures.values()), list(evaluated.failures.values())
+        chosen, rejected, num_train, list(fitted_on.failures.values()), list(scored.failures.values())
     )
 
 
@@ -207,11 +189,6 @@ class SideFeatures:
     chosen: Any
     rejected: Any
     failures: dict[int, str]
-
-    def select(self, rows: Sequence[int]) -> SideFeatures:
-        """Return the features of some pairs, in that order."""
-        failures = {new: self.failures[row] for new, row in enumerate(rows) if row in self.failures}
-        return SideFeatures(self.chosen[list(rows)], self.rejected[list(rows)], failures)
 
 
 def read_features(

@@ -1,6 +1,6 @@
 """Fit a head on cached features in memory, within seconds, and keep the one with the lowest validation loss.
 
-For the many heads of an ablation or an audit. The trainer is that of `train.py --train head`, but nothing is written:
+For the many heads of an ablation. The trainer is that of `train.py --train head`, but nothing is written:
 the selected weights are left in the head.
 """
 

@@ -1,10 +1,13 @@
+import itertools
+
 import numpy as np
 import pytest
-from support.audit_world import FunctionScorer, Pairs, loudness, make_pair
+from support.audit_world import FunctionScorer, Pairs, loudness, make_dataset, make_label, make_pair
 
 from sdiareward.audit.conditions import (
     NATURAL,
     Condition,
+    PairSample,
     collect_rewards,
     derive_seed,
     list_severities,
@@ -179,3 +182,16 @@ def test_every_nuisance_is_tried_at_each_of_its_severities():
     assert [name for name, _ in found].count("polarity") == 1
     assert {severity for name, severity in found if name == "gain"} >= {-6.0, 6.0}
     assert len(ATTACKS) >= 12
+
+
+def test_pairs_are_decoded_when_they_are_asked_for_and_only_a_few_are_kept(make_tone):
+    pairs = make_dataset(make_tone, 20)
+    labels = [make_label(f"p{row}") for row in range(20)]
+    sample = PairSample(pairs, labels, range(19, -1, -1))
+    assert [pair.pair_id for pair in itertools.islice(sample, 3)] == ["p19", "p18", "p17"]
+    assert sample[0] is sample[0]
+    first = sample[0]
+    assert [pair.pair_id for pair in sample] == [f"p{row}" for row in range(19, -1, -1)]
+    assert sample[0] is not first
+    assert [label["pair_id"] for label in sample[2:4].labels] == ["p17", "p16"]
+    assert [label["pair_id"] for label in sample.keep(["p1", "p18"]).labels] == ["p18", "p1"]

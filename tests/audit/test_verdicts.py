@@ -35,7 +35,6 @@ def test_what_the_project_asks_for_is_in_the_limits():
     limits = {limit.pattern: limit for limit in verdicts.read_limits()}
     assert limits["nuisances.accuracy_change"].at_most == 0.02
     assert limits["nuisances.flip_rate"].at_most == 0.03
-    assert limits["ties.identical"].at_most == 0.0
 
 
 def test_there_is_a_check_for_every_nuisance_and_every_attack():
@@ -62,7 +61,7 @@ def test_the_limit_itself_still_passes():
 
 
 def test_a_limit_of_zero_is_a_limit():
-    limit = Limit("a", "a", "reward", at_most=0.0)
+    limit = Limit("a", "a", "ratio", at_most=0.0)
     assert limit.is_kept(0.0)
     assert not limit.is_kept(1e-9)
     assert Limit("a", "a", "points", at_least=0.0).is_kept(0.0)
@@ -90,7 +89,7 @@ def of_perturbations(*rates, num_pairs=(10, 10)):
     ]
     cells = [{"nuisance": row["nuisance"], "num_pairs": count} for row in rows for count in num_pairs]
     total = {"flip_rate": 0.1, "worst": worst}
-    parts = dict.fromkeys(("attacks", "ties", "hearing", "baselines", "left_out"))
+    parts = dict.fromkeys(("attacks", "hearing"))
     return {**parts, "num_pairs": 10, "nuisances": {"rows": cells, "by_nuisance": rows, "total": total}}
 
 
@@ -222,5 +221,5 @@ def test_values_are_written_in_their_unit():
     assert verdicts.show_value(-0.02, "points") == "-2.0 points"
     assert verdicts.show_value(0.12345, "ratio") == "0.123"
     assert verdicts.show_value(None, "share") == "n/a"
-    assert verdicts.show_limit({"at_most": 0.0, "at_least": None, "unit": "reward"}) == "at most 0"
+    assert verdicts.show_limit({"at_most": 0.0, "at_least": None, "unit": "ratio"}) == "at most 0"
     assert verdicts.show_limit({"at_most": None, "at_least": 0.9, "unit": "ratio"}) == "at least 0.9"

@@ -14,15 +14,15 @@ def test_findings_name_what_fails_the_worst_first_and_what_was_not_measured():
         attack__clicks=0.5,
         attack__longest=0.0,
         attack__vocoded=None,
-        ties__auroc=0.95,
         hearing__audio_only__modality=None,
+        baselines__modality=0.06,
     )
     lines = render_findings(audit).splitlines()
     assert "12.0% (at most 3.0%)" in lines[1]
     (attacks,) = (line for line in lines if line.startswith("- **Attacks that must not pay.**"))
     assert "1 of 4 checks passed, 1 not measured. Failed: " in attacks
     assert attacks.index("clicks") < attacks.index("silence")
-    assert "- **Ties.** 1 of 1 checks passed." in lines
+    assert "- **Beside cheap baselines.** 1 of 1 checks passed." in lines
     assert "- **What it hears.** Not measured." in lines
 
 

@@ -11,9 +11,9 @@ RATE = 16_000
 SUBSETS = ("scripted", "colloquialness", "semi_wild")
 
 
-def make_turns(level, *, num_turns=2, num_samples=1600, text="so, um"):
+def make_turns(level, *, num_turns=2, num_samples=1600):
     return [
-        Turn(("user", "assistant")[number % 2], f"{text} {number}", np.full(num_samples, level, dtype=np.float32))
+        Turn(("user", "assistant")[number % 2], f"so, um {number}", np.full(num_samples, level, dtype=np.float32))
         for number in range(num_turns)
     ]
 
@@ -31,7 +31,7 @@ def make_label(pair_id, *, subset="scripted", group=None, synthesizer="flite"):
 
 
 class Pairs(list):
-    """Pairs in memory that look like a `sampling.PairSample`; `broken` are the ids of those that cannot be read."""
+    """Pairs in memory that look like a `conditions.PairSample`; `broken` are the ids of those that cannot be read."""
 
     def __init__(self, pairs, broken=()):
         super().__init__(pairs)
@@ -78,7 +78,7 @@ class FunctionScorer:
                 yield index, reward
 
 
-def make_dataset(make_tone, num_pairs, *, first=0, synthesizers=("flite", "espeak-ng"), text="so, um"):
+def make_dataset(make_tone, num_pairs, *, first=0):
     """Return pairs whose chosen side is a low tone and whose rejected side is a high one, in our form."""
     rows = []
     for row in range(first, first + num_pairs):
@@ -89,11 +89,13 @@ def make_dataset(make_tone, num_pairs, *, first=0, synthesizers=("flite", "espea
                 "criterion": "colloquialness" if subset == "colloquialness" else "modality",
                 "subset": subset,
                 "source": "tones",
-                "synthesizer": synthesizers[row % len(synthesizers)],
+                "synthesizer": ("flite", "espeak-ng")[row % 2],
                 "group_id": f"g{row}",
                 "license": "CC0-1.0",
-                "chosen": _side(make_tone, row, 200.0, text),
-                "rejected": _side(make_tone, row, 900.0, f"{text}, that is" if subset == "colloquialness" else text),
+                "chosen": _side(make_tone, row, 200.0, "so, um"),
+                "rejected": _side(
+                    make_tone, row, 900.0, "so, um, that is" if subset == "colloquialness" else "so, um"
+                ),
             }
         )
     return datasets.Dataset.from_list(rows)
@@ -109,8 +111,8 @@ def _side(make_tone, row, frequency_hz, text):
 
 
 def write_data(make_tone, folder):
-    """Write a data set with a training, a validation and a test split."""
+    """Write a data set with a training and a test split."""
     folder.mkdir(parents=True)
-    for split, count, first in (("train", 6, 100), ("validation", 3, 200), ("test", 6, 0)):
+    for split, count, first in (("train", 6, 100), ("test", 6, 0)):
         make_dataset(make_tone, count, first=first).to_parquet(folder / f"{split}.parquet")
     return folder
