@@ -22,7 +22,7 @@ def report_end(trainer: Any, args: TrainArguments, skipped: Sequence[SkippedPair
         skipped (`list[SkippedPair]`): Pairs that could not be used.
     """
     state, folder = trainer.state, str(trainer.args.output_dir)
-    accuracy, step = _find_accuracy(trainer, measure=args.average_with is not None)
+    accuracy, step = _find_accuracy(trainer)
     which = f", from step {step} of {state.global_step}" if step != state.global_step else f", after step {step}"
     lines = [f"Model: {folder}{which}"]
     if accuracy is not None:
@@ -40,15 +40,12 @@ def report_end(trainer: Any, args: TrainArguments, skipped: Sequence[SkippedPair
     return "\n".join(lines)
 
 
-def _find_accuracy(trainer: Any, *, measure: bool) -> tuple[float | None, int]:
-    """Return the validation accuracy of the model that is saved, and the step that it is of.
-
-    With `measure` it is computed anew: the weights have changed since they were evaluated.
-    """
+def _find_accuracy(trainer: Any) -> tuple[float | None, int]:
+    """Return the validation accuracy of the model that is saved, and the step that it is of."""
     state, args = trainer.state, trainer.args
     step = state.best_global_step if args.load_best_model_at_end and state.best_global_step else state.global_step
     measured = [line for line in state.log_history if line.get("step") == step and "eval_accuracy" in line]
-    metrics = trainer.evaluate() if measure or not measured else measured[-1]
+    metrics = measured[-1] if measured else trainer.evaluate()
     return metrics.get("eval_accuracy"), int(step)
 
 

@@ -6,7 +6,6 @@ features.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,17 +15,11 @@ import torch
 from transformers import AutoConfig
 from trl import RewardConfig
 
-from sdiareward.checkpoint_io.adapters import (
-    add_adapters,
-    continue_adapters,
-    load_adapted,
-    read_matching_weights,
-)
+from sdiareward.checkpoint_io.adapters import add_adapters, continue_adapters, load_adapted
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.checkpoint_io.hub_files import list_checkpoint_tensors
 from sdiareward.layouts_sdiareward import HEAD, to_native_key
 from sdiareward.modeling_sdiareward import SDiaRewardModel
-from sdiareward.pairs.sampling import draw_rows
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.feature_cache import FeatureCache
 from sdiareward.scoring.scorer import Scorer
@@ -44,8 +37,6 @@ from .usable_pairs import SkippedPair
 
 # Cached features, below the run's folder.
 FEATURES = "features"
-# Pairs drawn for each that the steps need: some cannot be used.
-_SPARE = 1.05
 
 
 @dataclass
@@ -75,15 +66,7 @@ def set_up(args: TrainArguments, base_model: str, splits: Mapping[str, Any], tra
         base_model (`str`): Folder or Hub id of the checkpoint or backbone to start from.
         splits (`dict[str, datasets.Dataset]`): Pairs from `loading.load_pairs`.
         training (`trl.RewardConfig`): Decides dtype, device and folder.
-
-    Raises:
-        OptionError: `average_with` is given, and the weights are sharded between processes.
     """
-    if args.average_with is not None and (training.fsdp or training.deepspeed_plugin is not None):
-        raise OptionError(
-            f"average_with is {args.average_with!r}, but FSDP or DeepSpeed shards the weights between processes; omit "
-            "average_with, or train without them."
-        )
     if not args.uses_cache:
         return _set_up_model(args, base_model, splits, training)
     return set_up_head(
@@ -105,7 +88,6 @@ def _set_up_model(
     model, processor = load_model(base_model, _choose_weights_dtype(args, training), **options)
     model.to(training.device)
     splits = _augment_training(splits, args.make_augmentation(training.seed), processor)
-    splits = {**splits, "train": draw_needed(splits["train"], training)}
     folder = Path(str(training.output_dir)) / READ_AHEAD
     rows, skipped = {}, []
     for split, pairs in splits.items():
@@ -173,20 +155,6 @@ def _augment_training(
     return {**splits, "train": augment(splits["train"], augmentation, processor.max_turn_s)}
 
 
-def draw_needed(pairs: Any, training: RewardConfig) -> Any:
-    """Return the pairs that `max_steps` need, drawn by the seed, where they are fewer than all: no other is read.
-
-    Args:
-        pairs (`datasets.Dataset` or [`AugmentedPairs`]): Training pairs.
-        training (`trl.RewardConfig`): Its `max_steps`, and how many pairs a step has.
-    """
-    in_a_step = training.per_device_train_batch_size * training.gradient_accumulation_steps * training.world_size
-    num_needed = math.ceil(_SPARE * training.max_steps * in_a_step)
-    if training.max_steps <= 0 or num_needed >= len(pairs):
-        return pairs
-    return pairs.select(draw_rows(len(pairs), num_needed, training.seed))
-
-
 @loads_whole_weights()
 def load_model(
     base_model: str,
@@ -252,13 +220,8 @@ def prepare_for_training(model: SDiaRewardModel, args: TrainArguments) -> Any:
 
 def _put_adapters(model: SDiaRewardModel, args: TrainArguments) -> Any:
     if args.adapter_name_or_path is not None:
-        adapted = continue_adapters(model, args.adapter_name_or_path)
-    else:
-        adapted = add_adapters(model, r=args.lora_r, alpha=args.lora_alpha, train_projection=args.train_projection)
-    if args.average_with is not None:
-        # Adapters that do not match are found before the training, not after it.
-        read_matching_weights(adapted, args.average_with)
-    return adapted
+        return continue_adapters(model, args.adapter_name_or_path)
+    return add_adapters(model, r=args.lora_r, alpha=args.lora_alpha, train_projection=args.train_projection)
 
 
 @loads_whole_weights()

@@ -141,34 +141,18 @@ def test_a_run_resumes_from_the_checkpoint_that_is_named(mode, command, tmp_path
     assert losses[0] == losses[1] and len(losses[0]) == 8
 
 
-def test_what_is_saved_is_the_mean_with_earlier_adapters(command, tmp_path, capsys):
+def test_a_run_begins_from_the_adapters_of_an_earlier_one_and_records_it(command, tmp_path):
     options = {"train": "lora", "num_train_epochs": 1, "eval_strategy": "no"}
-    first, alone, mean = tmp_path / "first", tmp_path / "alone", tmp_path / "mean"
+    first, second = tmp_path / "first", tmp_path / "second"
     assert train_here(command(first, **options)) == 0
-    options["adapter_name_or_path"] = first / "adapter"
-    assert train_here(command(alone, **options)) == 0
-    capsys.readouterr()
-    assert train_here(command(mean, average_with=first / "adapter", **options)) == 0
-    # What it begins from belongs to its record.
-    records = [json.loads((run / "run.json").read_text()) for run in (first, alone)]
+    assert train_here(command(second, adapter_name_or_path=first / "adapter", learning_rate=0, **options)) == 0
+    records = [json.loads((run / "run.json").read_text()) for run in (first, second)]
     # The model gives rewards, and nothing tells what it heard.
     assert records[0]["earlier_stages"] == [{}]
     kept = ("git_revision", "arguments", "trained_on")
     assert records[1]["earlier_stages"] == [{}, {name: records[0][name] for name in kept}]
-    # It is evaluated after the last step, and so is what was averaged.
-    assert "Validation accuracy: " in capsys.readouterr().out
-    start, end, found = (load_file(run / "adapter" / "adapter_model.safetensors") for run in (first, alone, mean))
-    assert any((start[name] != weight).any() for name, weight in end.items())
-    for name, weight in end.items():
-        assert ((weight + start[name]) / 2 - found[name]).abs().max() < 1e-7, name
-
-
-def test_adapters_that_do_not_match_are_refused_before_training(command, tmp_path, capsys):
-    options = {"train": "lora", "num_train_epochs": 1}
-    assert train_here(command(tmp_path / "first", lora_r=2, **options)) == 0
-    given = command(tmp_path / "second", average_with=tmp_path / "first" / "adapter", **options)
-    assert check_refused(capsys, "adapters of the same rank on the same modules are required", train_here, given)
-    assert not list((tmp_path / "second").glob("checkpoint-*"))
+    start, end = (load_file(run / "adapter" / "adapter_model.safetensors") for run in (first, second))
+    assert all((end[name] == weight).all() for name, weight in start.items())
 
 
 def test_a_checkpoint_of_another_kind_of_training_is_refused(command, tmp_path, capsys):
