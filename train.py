@@ -90,7 +90,8 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
     record_training_pairs(setup.splits, training, checkpoint)
     # A record that cannot be read ends the run here, not after the last step.
     heard = describe_heard(
-        splits["train"], [base_model, args.adapter_name_or_path], is_trained=gives_rewards(setup.model))
+        splits["train"], [base_model, args.adapter_name_or_path], is_trained=gives_rewards(setup.model)
+    )
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     except KeyboardInterrupt:

@@ -16,7 +16,10 @@ class BuildModelArguments:
     name: Literal["nano", "small"] = field(metadata={"positional": True, "help": "nano or small"})
     output_dir: Path = field(metadata={"positional": True, "help": "folder to write"})
     untrained: bool = field(
-        default=False, metadata={"help": "before it learned from pairs: the score head is at zero, and of nano the text model is random"}
+        default=False,
+        metadata={
+            "help": "before it learned from pairs: the score head is at zero, and of nano the text model is random"
+        },
     )
     whisper: str | None = field(
         default=None,

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sdiareward.pairs.column_mapping import locate_tables
-
 from .arguments import TrainArguments
 from .resuming import find_newest_checkpoint
 from .usable_pairs import SkippedPair
@@ -34,7 +32,7 @@ def report_end(trainer: Any, args: TrainArguments, skipped: Sequence[SkippedPair
             f"Skipped: {len(skipped)} pairs, such as {first.item} of {first.split} ({first.reason}); all: {reasons}"
         )
     # A file is one split, which the model has now seen.
-    dataset = "OTHER_PAIRS" if Path(locate_tables(args.dataset)).is_file() else args.dataset
+    dataset = "OTHER_PAIRS" if Path(args.dataset).is_file() else args.dataset
     output = f"{folder.rstrip('/')}-eval"
     lines.append(f"Next: sdiareward eval --model {folder} --dataset {dataset} --output_dir {output} --report")
     return "\n".join(lines)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sdiareward.common.user_errors import PairsError
-from sdiareward.pairs.column_mapping import locate_tables
 from sdiareward.pairs.loading import list_ids, load_pairs, name_pairs
 from sdiareward.pairs.sampling import draw_rows
 from sdiareward.pairs.schema import ID_COLUMNS
@@ -64,7 +63,7 @@ def load_splits(
 def _load_one(
     dataset: str, name: str | None, share: float, seed: int, audio_root: str | None
 ) -> tuple[dict[str, datasets.Dataset], str | None]:
-    if Path(locate_tables(dataset)).is_file():
+    if Path(dataset).is_file():
         pairs = load_pairs(dataset, SPLITS[0], name=name, audio_root=audio_root)
         return _hold_out(dataset, pairs, share, seed)
     splits = {split: load_pairs(dataset, split, name=name, audio_root=audio_root) for split in SPLITS}

@@ -2,8 +2,6 @@ import json
 
 import pytest
 import torch
-from peft import get_peft_model_state_dict
-from safetensors.torch import load_file
 
 from sdiareward.checkpoint_io.adapters import (
     add_adapters,

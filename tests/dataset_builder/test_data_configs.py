@@ -10,6 +10,7 @@ import soundfile
 from support.paths import ROOT
 
 from sdiareward.cli import main
+from sdiareward.common.llm.client import ChatSettings
 from sdiareward.common.settings import make_settings, read_mapping
 from sdiareward.dataset_builder.commands.fetch import FetchArguments
 from sdiareward.dataset_builder.commands.filter import FilterArguments
@@ -20,14 +21,11 @@ from sdiareward.dataset_builder.pipeline import make_settings as make_pipeline_s
 from sdiareward.dataset_builder.settings import read_build_config
 from sdiareward.dataset_builder.sources import SOURCES
 from sdiareward.dataset_builder.sources.fetching import FetchSettings
-from sdiareward.common.llm.client import ChatSettings
 from sdiareward.dataset_builder.synthesis import SYNTHESIZERS, load_synthesizer
 
 
 CONFIGS = ROOT / "configs"
-BUILDS = (
-    *("data_paper", "data_own", "data_full", "data_open", "data_unseen", "demo_data", "docs_walkthrough"),
-)
+BUILDS = (*("data_paper", "data_own", "data_full", "data_open", "data_unseen", "demo_data", "docs_walkthrough"),)
 
 
 @pytest.mark.parametrize("name", BUILDS)

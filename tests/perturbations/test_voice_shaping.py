@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from sdiareward.perturbations.voice_shaping import VoiceShape
 from sdiareward.dataset_builder.synthesis import load_synthesizer
+from sdiareward.perturbations.voice_shaping import VoiceShape
 
 
 RATE = 16_000
