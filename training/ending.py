@@ -12,13 +12,7 @@ from .usable_pairs import SkippedPair
 
 
 def report_end(trainer: Any, args: TrainArguments, skipped: Sequence[SkippedPair]) -> str:
-    """Return where the model is, its validation accuracy and the next command; all processes call it.
-
-    Args:
-        trainer ([`SDiaRewardTrainer`]): Has finished training; evaluates the model now unless it has done so.
-        args ([`TrainArguments`]): Of the run.
-        skipped (`list[SkippedPair]`): Pairs that could not be used.
-    """
+    """Return where the model is, its validation accuracy and the next command; all processes call it."""
     state, folder = trainer.state, str(trainer.args.output_dir)
     accuracy, step = _find_accuracy(trainer)
     which = f", from step {step} of {state.global_step}" if step != state.global_step else f", after step {step}"

@@ -30,23 +30,9 @@ def load_splits(
     audio_root: str | None = None,
     max_eval_samples: int | None = None,
 ) -> tuple[dict[str, datasets.Dataset], list[str]]:
-    """Load the pairs to train on and those to validate on.
+    """Load the pairs to train on and those to validate on, and what to tell of pairs held out or left out.
 
-    Args:
-        dataset (`str` or `list[str]`): As `loading.load_pairs` takes it; the pairs of several are joined by split.
-        name (`str`, *optional*): Configuration of the data sets.
-        share (`float`): Share of the groups of a file to hold out, between 0 and 1.
-        seed (`int`): Seed of that draw, and of the one by `max_eval_samples`.
-        audio_root (`str`, *optional*): As `loading.load_pairs` takes it.
-        max_eval_samples (`int`, *optional*): Pairs to validate on at most, drawn from all of them.
-
-    Returns:
-        `tuple[dict, list[str]]`: Pairs by the name of their split, and what to tell of pairs that were held out or
-            left out.
-
-    Raises:
-        PairsError: The data lack a split, the splits share a pair, a file has too few pairs to hold any out, two data
-            sets share a pair or lack the column `pair_id`, or what one validates on is trained on by another.
+    The pairs of several data sets are joined by split; of a file, `share` of its groups are held out.
     """
     names = [dataset] if isinstance(dataset, str) else list(dataset)
     loaded = [_load_one(each, name, share, seed, audio_root) for each in names]

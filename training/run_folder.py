@@ -35,15 +35,7 @@ _INITIAL_MODEL, _ADAPTER, _TRAINED = "init", "adapter", "trained"
 
 
 def resolve_base_model(name: str, training: TrainingArguments) -> str:
-    """Return the checkpoint to start from: `"small"` is that of the package, `"nano"` a new one.
-
-    Args:
-        name (`str`): Folder or Hub id, `"nano"` or `"small"`.
-        training (`transformers.TrainingArguments`): Names the run's folder and the seed.
-
-    Raises:
-        ModelNotFoundError: It is neither a folder nor in the cache, and the Hub cannot be reached.
-    """
+    """Return the checkpoint to start from: `"small"` is that of the package, `"nano"` a new one."""
     if name != "nano":
         found = find_checkpoint(name)
         if not Path(found).is_dir():
@@ -62,16 +54,7 @@ def gives_rewards(model: torch.nn.Module) -> bool:
 
 
 def record_training_pairs(splits: Mapping[str, Any], training: RewardConfig, checkpoint: Path | None = None) -> None:
-    """Record which pairs a run trains on.
-
-    Args:
-        splits (`dict[str, datasets.Dataset]`): Rows of `pair_id` and `length` by the name of the split.
-        training (`trl.RewardConfig`): Names the run's folder.
-        checkpoint (`Path`, *optional*): Where the run resumes, in the folder of the run that it belongs to.
-
-    Raises:
-        UserError: A resumed run began with other pairs, to which its checkpoints belong.
-    """
+    """Record which pairs a run trains on; refuse to resume from a checkpoint of a run that began with others."""
     output = Path(str(training.output_dir))
     path, found = output / _PAIRS, {}
     for split, rows in splits.items():
@@ -97,16 +80,7 @@ def save_final_model(
     training: RewardConfig,
     heard: Mapping[str, Any],
 ) -> None:
-    """Write the complete model with its processor, the run's arguments and history, and the skipped pairs.
-
-    Args:
-        trainer ([`SDiaRewardTrainer`]): Has finished training.
-        setup ([`TrainingSetup`]): What it was made of.
-        args ([`TrainArguments`]): Of the run.
-        base_model (`str`): From `resolve_base_model`.
-        training (`trl.RewardConfig`): Of the run.
-        heard (`Mapping`): From `training_record.describe_heard`.
-    """
+    """Write the complete model with its processor, the run's arguments and history, and the skipped pairs."""
     output = Path(str(training.output_dir))
     folder = output / (_ADAPTER if args.train == "lora" else _TRAINED)
     # In all processes: weights that are sharded between them are gathered.

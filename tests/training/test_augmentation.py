@@ -3,12 +3,10 @@
 import json
 import math
 import pickle
-import shutil
 
 import datasets
 import numpy as np
 import pytest
-from safetensors.torch import load_file
 
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.pairs.messages import turns_to_messages
@@ -110,18 +108,12 @@ def test_the_order_and_the_number_of_the_pairs_change_no_copy(pairs):
     assert samples(alone, 1) == samples(all_rows, 5)
 
 
-def test_the_preset_channel_moves_nothing_in_time(pairs):
-    assert not {"speed", "leading_silence", "trailing_silence"} & set(PRESETS["channel"])
-    assert len(PRESETS["all"]) == len(PRESETS["channel"]) + 3
-    names = AugmentationSettings(["gain", "channel"]).list_perturbations()
-    assert set(names) == set(PRESETS["channel"])
-    assert len(names) == len(set(names))
-
-
-def test_the_presets_have_room_and_telephone_and_omit_what_the_audit_holds_out():
+def test_the_presets_omit_what_the_audit_holds_out_and_channel_moves_nothing_in_time():
     assert HELD_OUT == ("pink_noise", "narrow_band", "opus")
     assert set(PRESETS["all"]) == set(PERTURBATIONS) - set(HELD_OUT)
-    assert {"reverberation", "telephone_band"} <= set(PRESETS["channel"]) < set(PRESETS["all"])
+    assert set(PRESETS["all"]) - set(PRESETS["channel"]) == {"speed", "leading_silence", "trailing_silence"}
+    names = AugmentationSettings(["gain", "channel"]).list_perturbations()
+    assert sorted(names) == sorted(PRESETS["channel"])
     assert AugmentationSettings(["opus"]).list_perturbations() == ("opus",)
 
 
@@ -203,11 +195,11 @@ def run_script(tmp_path, tiny_checkpoint, pairs):
         names = [name if split == "train" else f"{split}-{name}" for name in pairs["pair_id"]]
         pairs.remove_columns("pair_id").add_column("pair_id", names).to_parquet(folder / f"{split}.parquet")
 
-    def run(*flags, output="run"):
+    def run(*flags):
         options = {
             "model_name_or_path": tiny_checkpoint,
             "dataset": folder,
-            "output_dir": tmp_path / output,
+            "output_dir": tmp_path / "run",
             "use_cpu": True,
             "bf16": False,
             "gradient_checkpointing": False,
@@ -221,7 +213,7 @@ def run_script(tmp_path, tiny_checkpoint, pairs):
             "disable_tqdm": True,
         }
         assert not main([*(text for key, value in options.items() for text in (f"--{key}", str(value))), *flags])
-        return tmp_path / output
+        return tmp_path / "run"
 
     return run
 
@@ -246,17 +238,6 @@ def test_the_script_trains_on_added_pairs_and_validates_on_given_ones(mode, num_
     assert max(line["step"] for line in run["history"]) == 3 * num_epochs
     assert run["arguments"]["augmentations"] == ["gain", "noise"]
     assert run["arguments"]["hard_negatives"] == ["silence"]
-
-
-@pytest.mark.slow
-def test_a_resumed_run_reads_the_rows_of_an_uninterrupted_one(run_script, tmp_path):
-    flags = ("--num_train_epochs", "2", "--save_total_limit", "9", *FLAGS)
-    uninterrupted = run_script(*flags)
-    (tmp_path / "killed").mkdir()
-    shutil.copytree(uninterrupted / "checkpoint-3", tmp_path / "killed" / "checkpoint-3")
-    resumed = run_script(*flags, "--resume", "True", output="killed")
-    expected, found = (load_file(folder / "model.safetensors") for folder in (uninterrupted, resumed))
-    assert all((found[name] == tensor).all() for name, tensor in expected.items())
 
 
 def test_smoothed_labels_cost_a_share_of_the_margin_in_training_alone(

@@ -172,11 +172,8 @@ NOWHERE = (
     ("flags", "message"),
     [
         (("--max_length", "512"), "max_length is 512, and training here does not use it"),
-        (("--use_liger_kernel", "True"), "use_liger_kernel is True"),
-        (("--train_sampling_strategy", "sequential"), "train_sampling_strategy is 'sequential'"),
         (("--deepspeed", "zero.json"), "needs a library that is not installed"),
         (("--warmup_ratio", "0.1"), "unrecognized arguments: --warmup_ratio 0.1; did you mean --warmup_steps?"),
-        (("--learning_rat=1",), "unrecognized arguments: --learning_rat=1; did you mean --learning_rate?"),
         (("--resume_from_checkpoint", "nowhere/checkpoint-9"), "nowhere/checkpoint-9 is no folder; give"),
         (("--resume_from_checkpoint", ".", "--resume", "True"), "give resume alone for the newest"),
     ],
