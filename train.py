@@ -51,7 +51,6 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
     from transformers import EarlyStoppingCallback, set_seed
 
     from sdiareward.cards.model_card import write_model_card
-    from sdiareward.checkpoint_io.adapters import average_adapters
     from sdiareward.checkpoint_io.training_record import describe_heard
     from sdiareward.training.ending import describe_interruption, report_end
     from sdiareward.training.options import prepare_early_stopping, require_libraries, require_supported
@@ -89,14 +88,13 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
     )
     record_training_pairs(setup.splits, training, checkpoint)
     # A record that cannot be read ends the run here, not after the last step.
-    begins_from = [base_model, args.adapter_name_or_path, args.average_with]
-    heard = describe_heard(splits["train"], begins_from, is_trained=gives_rewards(setup.model))
+    heard = describe_heard(
+        splits["train"], [base_model, args.adapter_name_or_path], is_trained=gives_rewards(setup.model)
+    )
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(describe_interruption(trainer)) from None
-    if args.average_with is not None:
-        average_adapters(trainer.accelerator.unwrap_model(trainer.model), args.average_with)
     end = report_end(trainer, args, setup.skipped)
     save_final_model(trainer, setup, args, base_model, training, heard)
     if trainer.is_world_process_zero():

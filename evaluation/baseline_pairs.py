@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.user_errors import PairsError, UserError
-from sdiareward.pairs.column_mapping import locate_tables
 from sdiareward.pairs.labels import WRITTEN_ID, describe_pairs, require_other_recordings
 from sdiareward.pairs.loading import load_pairs
 
@@ -48,7 +47,7 @@ def load_baseline_pairs(
         UserError: There is no split of the name that was asked for.
         ValueError: They share pairs or recordings with the evaluated pairs.
     """
-    if baseline_data is None and Path(locate_tables(dataset)).is_file():
+    if baseline_data is None and Path(dataset).is_file():
         return None, f"without baselines: {dataset} is one split; {_REMEDY}"
     try:
         pairs = load_pairs(

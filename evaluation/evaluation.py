@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sdiareward.common.files import JsonLines, write_file
 from sdiareward.common.provenance import describe_run
 from sdiareward.common.run_identity import claim_run_dir
-from sdiareward.pairs.column_mapping import is_column_mapping
 from sdiareward.pairs.content import fingerprint_pairs
 from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.loading import load_pairs
@@ -21,7 +20,6 @@ from .arguments import EvalArguments
 from .baseline_pairs import LabelledPairs, load_baseline_pairs
 from .cut_turns import sum_cut
 from .held_out import by_held_out, find_left_out_sources, render_held_out
-from .human_ties import measure_ties
 from .model_training import read_heard_sources, read_heard_synthesizers
 from .pair_scoring import score_pairs, score_with_baselines
 from .report import inputs, write_page
@@ -72,7 +70,6 @@ class EvaluationRun:
         self.others = [inputs.read_evaluation(path) for path in args.compare]
         self.training = inputs.read_training_runs(args.training)
         self.pairs, self.labels = self._load_pairs()
-        self.ties = self._load_pairs(ties=True) if is_column_mapping(args.dataset) else None
         self.train: Any = None
         self.train_labels: Any = None
         self.notice: str | None = None
@@ -83,12 +80,10 @@ class EvaluationRun:
         self.by_scorer: dict[str, Mapping[str, Any]] = {}
         self.fitted: dict[str, Any] = {}
         self.skipped: list[dict[str, Any]] = []
-        self.human_ties: dict[str, Any] | None = None
 
-    def _load_pairs(self, ties: bool = False) -> LabelledPairs:
+    def _load_pairs(self) -> LabelledPairs:
         args = self.args
-        options = {"name": args.dataset_name, "audio_root": args.audio_root}
-        pairs = load_pairs(args.dataset, args.split, **options, ties=ties)
+        pairs = load_pairs(args.dataset, args.split, name=args.dataset_name, audio_root=args.audio_root)
         labels = describe_pairs(pairs)
         if args.limit is None or not labels:
             return pairs, labels
@@ -132,26 +127,11 @@ class EvaluationRun:
             )
         self.pairs, self.labels = self.pairs.select(rows), [self.labels[row] for row in rows]
         self.by_scorer = {"model": scores}
-        self._score_ties()
         if self.train is None or self.train_labels is None:
             return
         found = score_with_baselines(self.train, self.train_labels, self.pairs, self.labels, self.folder)
         for kind, (scored, fitted) in found.items():
             self.by_scorer[kind], self.fitted[kind] = scored, fitted
-
-    def _score_ties(self) -> None:
-        """Score the pairs that people called a tie, in a folder of their own."""
-        if self.ties is None or not self.ties[1]:
-            return
-        folder = self.folder / "ties"
-        folder.mkdir(exist_ok=True)
-        retry_failed = self.args.retry_failed
-        found, skipped = score_pairs(
-            lambda: self.evaluated.load(folder), *self.ties, folder, retry_failed=retry_failed
-        )
-        scored = [found[label["pair_id"]] for label in self.ties[1] if label["pair_id"] in found]
-        decided = [self.by_scorer["model"][label["pair_id"]] for label in self.labels]
-        self.human_ties = measure_ties(scored, decided, len(skipped))
 
     def measure(self) -> dict[str, Any]:
         """Return what `results.json` holds; see `docs/evaluation.md`."""
@@ -171,7 +151,6 @@ class EvaluationRun:
             **results,
             "heard_from": heard_from,
             "omitted": self.notice,
-            "human_ties": self.human_ties,
             "cut": sum_cut((scores[label["pair_id"]] for label in self.labels), sessions),
             "baselines": self.fitted,
             "timing": sum_timing(sessions),

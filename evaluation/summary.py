@@ -19,7 +19,6 @@ from sdiareward.pairs.labels import split_synthesizers
 from sdiareward.pairs.schema import SIDES
 
 from .cut_turns import describe_cut
-from .human_ties import describe_ties
 from .results_files import name_scorer
 
 
@@ -242,8 +241,6 @@ def list_notes(results: Mapping[str, Any]) -> list[str]:
         found.append(
             f"{len(results['skipped'])} pairs were skipped and are not counted; skipped.jsonl has the reasons."
         )
-    if ties := describe_ties(results.get("human_ties")):
-        found.append(ties)
     if cut := describe_cut(results.get("cut")):
         found.append(cut)
     if omitted := results.get("omitted"):

@@ -56,11 +56,5 @@ JUDGE = {
         "docs/judges.md is the guide.\n\n" + PAIR_HELP,
         extra="eval",
     ),
-    "speechjudgeaudit": Command(
-        "sdiareward.cli.speech_judge_audit:run",
-        "answer the tasks of SpeechJudgeAudit with a reward model or a judge, as its runner",
-        "The same command resumes a run that was killed; docs/audit.md has the names of columns.",
-        extra="eval",
-    ),
     "nano": Command(f"{_MODULE}.arguments:build_nano", "write the untrained nano judge, a thinker for tests"),
 }

@@ -23,24 +23,17 @@ if TYPE_CHECKING:
 
 
 def load_pairs(
-    path: str | Path,
-    split: str,
-    *,
-    name: str | None = None,
-    audio_root: str | Path | None = None,
-    ties: bool = False,
+    path: str | Path, split: str, *, name: str | None = None, audio_root: str | Path | None = None
 ) -> datasets.Dataset:
     """Load one split of preference pairs with its audio left encoded (`datasets.Audio(decode=False)`).
 
     Args:
         path (`str` or `Path`): A folder or Hub repository of Parquet as `dataset_builder` writes it, or a `.json`,
-            `.jsonl` or `.parquet` file, with a side in any form that `own_forms` knows, or a `.yaml` file that maps
-            the columns of other data (see `column_mapping`).
+            `.jsonl` or `.parquet` file, with a side in any form that `own_forms` knows.
         split (`str`): `"train"`, `"validation"` or `"test"`; a single file is one split whatever its name.
         name (`str`, *optional*): Configuration of the data set, for instance `"modality"`.
         audio_root (`str` or `Path`, *optional*): Where relative paths begin that are not found beside the table; by
             default `SDIAREWARD_AUDIO_ROOT`, else the working directory.
-        ties (`bool`, *optional*, defaults to `False`): Load the ties of mapped columns in place of the pairs.
 
     Returns:
         `datasets.Dataset`: One pair a row, paths absolute. No torchcodec is needed to read it.
@@ -51,7 +44,7 @@ def load_pairs(
             recording outside of their root; see `path_sandbox`.
     """
     try:
-        return _load_pairs(path, find_tables(path, split, name, ties=ties), audio_root)
+        return _load_pairs(path, find_tables(path, split, name), audio_root)
     except (FileNotFoundError, ValueError) as error:
         kind = PairsNotFoundError if isinstance(error, FileNotFoundError) else PairsError
         message = " ".join(str(error).split())

@@ -12,8 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .column_mapping import locate_tables
-
 
 if TYPE_CHECKING:
     import datasets
@@ -50,7 +48,7 @@ def name_roots(dataset: str | Path | None, audio_root: str | Path | None = None)
     """
     given = [str(audio_root)] if audio_root else os.environ.get(ROOTS_VARIABLE, "").split(os.pathsep)
     roots = [Path(root) for root in given if root] or [Path.cwd()]
-    if dataset is not None and (tables := Path(locate_tables(dataset))).exists():
+    if dataset is not None and (tables := Path(dataset)).exists():
         roots.insert(0, tables if tables.is_dir() else tables.parent)
     return roots
 

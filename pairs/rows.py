@@ -19,7 +19,6 @@ import numpy as np
 from sdiareward.common.files import hash_json
 from sdiareward.common.local_paths import require_local
 
-from .column_mapping import is_column_mapping, map_pairs, read_column_mapping
 from .content import Stamp, stamp_file
 from .dialogue_folders import holds_dialogues
 from .message_rows import open_folder
@@ -65,8 +64,8 @@ def open_rows(path: str | Path, split: str | None = None, name: str | None = Non
 
     Args:
         path (`str` or `Path`): A `.parquet`, `.json` or `.jsonl` file, a folder that `datasets.load_dataset` or
-            `load_from_disk` reads, a folder of dialogues (see `dialogue_folders`), the name of a repository on the
-            Hub, or a `.yaml` file that maps the columns of one of these (see `column_mapping`).
+            `load_from_disk` reads, a folder of dialogues (see `dialogue_folders`), or the name of a repository on the
+            Hub.
         split (`str`, *optional*): Which split; may be omitted if there is only one. A file is one split.
         name (`str`, *optional*): Configuration of the data set.
 
@@ -100,19 +99,13 @@ def _find_cause(error: BaseException) -> str:
     return str(error).strip()
 
 
-def find_tables(
-    path: str | Path, split: str | None = None, name: str | None = None, *, ties: bool = False
-) -> list[str] | datasets.Dataset:
+def find_tables(path: str | Path, split: str | None = None, name: str | None = None) -> list[str] | datasets.Dataset:
     """Return the Parquet files of one split of a data set; of a data set in another form, load the split.
 
-    Args and errors are those of `open_rows`; `ties` reads the ties of mapped columns in place of the pairs.
+    Args and errors are those of `open_rows`.
     """
     import datasets
 
-    if is_column_mapping(path):
-        mapping = read_column_mapping(path)
-        tables = find_tables(mapping.dataset, mapping.splits.get(str(split), split), name)
-        return map_pairs(load_tables(tables), mapping, ties=ties)
     folder, suffix = Path(path), Path(path).suffix
     if suffix in {".json", ".jsonl", ".parquet"}:
         if not folder.is_file():

@@ -103,24 +103,6 @@ class VoiceShape(Transform):
         return load_world().synthesize(*frames, SAMPLING_RATE, _FRAME_PERIOD_MS).astype(np.float32)
 
 
-def draw_voice(rng: np.random.Generator) -> VoiceShape:
-    """Draw another voice: higher or lower, of a shorter or longer vocal tract, brighter or duller, breathy or shaky.
-
-    Like every shape it trims the silence around the speech and sets the level.
-
-    Args:
-        rng (`np.random.Generator`): Draws it.
-    """
-    return VoiceShape(
-        pitch=float(2 ** rng.uniform(-0.4, 0.4)),
-        formants=float(2 ** rng.uniform(-0.25, 0.25)),
-        breath=float(max(rng.uniform(-0.4, 0.4), 0)),
-        tremor=float(max(rng.uniform(-0.04, 0.04), 0)),
-        tilt_db=float(rng.uniform(-2, 2)),
-        is_vocoded=True,
-    )
-
-
 def _warp(frames: np.ndarray, hertz: np.ndarray, factor: float) -> np.ndarray:
     """Stretch the frequency axis of `(num_frames, num_bins)` by `factor`."""
     return np.stack([np.interp(hertz / factor, hertz, frame) for frame in frames])

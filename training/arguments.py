@@ -16,7 +16,6 @@ _DATA, _MODEL, _WHAT, _RUN, _MORE = "data", "model", "what is trained", "the run
 # The mode of training that an option is for; in the other modes it would change nothing.
 _MODE_OF = {
     "adapter_name_or_path": "lora",
-    "average_with": "lora",
     "through_backbone": "head",
     "lora_r": "lora",
     "lora_alpha": "lora",
@@ -28,10 +27,7 @@ _MODE_OF = {
 _NEEDED_BY = {
     "augmented_copies": "augmentations",
     "augment_sides": "augmentations",
-    "voice_share": "augmentations",
     "hard_negative_share": "hard_negatives",
-    "turn_pair_share": "turn_pairs",
-    "written_sources": "written_negatives",
 }
 
 
@@ -51,8 +47,8 @@ class TrainArguments:
         metadata={"group": _DATA},
     )
     model_name_or_path: str = _make_field(
-        "Checkpoint of this package to train further, Qwen2.5-Omni backbone (Hub id or folder), or `nano` or "
-        "`small` for a new model of that size (default: the nano checkpoint of the package).",
+        "Checkpoint to train further or Qwen2.5-Omni backbone (Hub id or folder), `small` for the checkpoint of the "
+        "package, or `nano` for a new model of that size (default: the nano checkpoint of the package).",
         default=str(NANO),
         metadata={"flag": "model", "group": _MODEL},
     )
@@ -127,12 +123,6 @@ class TrainArguments:
         default=None,
         metadata={"group": _WHAT},
     )
-    average_with: str | None = _make_field(
-        "Adapters to average the trained ones with when training ends, weight by weight: folder or Hub id of those "
-        "that training began with, or went through in an earlier run. Applies to lora.",
-        default=None,
-        metadata={"group": _WHAT},
-    )
     lora_r: int = _make_field("Rank of the adapters.", default=16, metadata={"group": _WHAT})
     lora_alpha: int = _make_field(
         "Scale of the adapters, in units of 1 / rank.", default=32, metadata={"group": _WHAT}
@@ -165,12 +155,6 @@ class TrainArguments:
         default="both",
         metadata={"group": _MORE},
     )
-    voice_share: float = _make_field(
-        "Share of the copies that another voice speaks, from 0 to 1, drawn for each side if augment_sides is each; "
-        "needs pyworld.",
-        default=0.0,
-        metadata={"group": _MORE},
-    )
     hard_negatives: list[str] = _make_field(
         "Attacks by name; each adds training pairs of a chosen side against the attack on it.",
         default_factory=list,
@@ -178,43 +162,6 @@ class TrainArguments:
     )
     hard_negative_share: float = _make_field(
         "Share of the pairs that each attack is applied to, from 0 to 1.", default=1.0, metadata={"group": _MORE}
-    )
-    written_copies: int = _make_field(
-        "Copies without recordings of each training pair whose sides differ in their words.",
-        default=0,
-        metadata={"group": _MORE},
-    )
-    written_negatives: list[str] = _make_field(
-        "Kinds of pairs of context and fluency by name; each adds a pair without recordings of each written dialogue, "
-        "whose rejected side is broken in this way. A name may be repeated.",
-        default_factory=list,
-        metadata={"group": _MORE},
-    )
-    written_sources: list[str] = _make_field(
-        "Sources of written dialogues (freedroidrpg, wesnoth) that these pairs are made of, too; NAME=PATH if one "
-        "is not where Debian puts it.",
-        default_factory=list,
-        metadata={"group": _MORE},
-    )
-    excerpt_share: float = _make_field(
-        "Share of the given pairs, their copies and the attacks that are cut to some of their exchanges, from 0 to 1.",
-        default=0.0,
-        metadata={"group": _MORE},
-    )
-    turn_pairs: int = _make_field(
-        "Pairs of each turn: its sound with its own words and with those of another turn; where both sides "
-        "say the same, also their two sounds.",
-        default=0,
-        metadata={"group": _MORE},
-    )
-    turn_pair_share: float = _make_field(
-        "Share of the pairs of turns that are used, above 0 and up to 1.", default=1.0, metadata={"group": _MORE}
-    )
-    pair_shares: dict[str, float] = _make_field(
-        "Share of the given pairs that are used, from 0 to 1, by kind, synthesizer, family or criterion, such "
-        'as {"transcript": 0.4, "flite": 0.2, "rhythm": 0.1, "joint": 0.5}.',
-        default_factory=dict,
-        metadata={"group": _MORE},
     )
 
     def __post_init__(self) -> None:

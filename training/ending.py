@@ -6,23 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sdiareward.pairs.column_mapping import locate_tables
-
 from .arguments import TrainArguments
 from .resuming import find_newest_checkpoint
 from .usable_pairs import SkippedPair
 
 
 def report_end(trainer: Any, args: TrainArguments, skipped: Sequence[SkippedPair]) -> str:
-    """Return where the model is, its validation accuracy and the next command; all processes call it.
-
-    Args:
-        trainer ([`SDiaRewardTrainer`]): Has finished training; evaluates the model now unless it has done so.
-        args ([`TrainArguments`]): Of the run.
-        skipped (`list[SkippedPair]`): Pairs that could not be used.
-    """
+    """Return where the model is, its validation accuracy and the next command; all processes call it."""
     state, folder = trainer.state, str(trainer.args.output_dir)
-    accuracy, step = _find_accuracy(trainer, measure=args.average_with is not None)
+    accuracy, step = _find_accuracy(trainer)
     which = f", from step {step} of {state.global_step}" if step != state.global_step else f", after step {step}"
     lines = [f"Model: {folder}{which}"]
     if accuracy is not None:
@@ -34,21 +26,18 @@ def report_end(trainer: Any, args: TrainArguments, skipped: Sequence[SkippedPair
             f"Skipped: {len(skipped)} pairs, such as {first.item} of {first.split} ({first.reason}); all: {reasons}"
         )
     # A file is one split, which the model has now seen.
-    dataset = "OTHER_PAIRS" if Path(locate_tables(args.dataset)).is_file() else args.dataset
+    dataset = "OTHER_PAIRS" if Path(args.dataset).is_file() else args.dataset
     output = f"{folder.rstrip('/')}-eval"
     lines.append(f"Next: sdiareward eval --model {folder} --dataset {dataset} --output_dir {output} --report")
     return "\n".join(lines)
 
 
-def _find_accuracy(trainer: Any, *, measure: bool) -> tuple[float | None, int]:
-    """Return the validation accuracy of the model that is saved, and the step that it is of.
-
-    With `measure` it is computed anew: the weights have changed since they were evaluated.
-    """
+def _find_accuracy(trainer: Any) -> tuple[float | None, int]:
+    """Return the validation accuracy of the model that is saved, and the step that it is of."""
     state, args = trainer.state, trainer.args
     step = state.best_global_step if args.load_best_model_at_end and state.best_global_step else state.global_step
     measured = [line for line in state.log_history if line.get("step") == step and "eval_accuracy" in line]
-    metrics = trainer.evaluate() if measure or not measured else measured[-1]
+    metrics = measured[-1] if measured else trainer.evaluate()
     return metrics.get("eval_accuracy"), int(step)
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sdiareward.common.user_errors import PairsError
-from sdiareward.pairs.column_mapping import locate_tables
 from sdiareward.pairs.loading import list_ids, load_pairs, name_pairs
 from sdiareward.pairs.sampling import draw_rows
 from sdiareward.pairs.schema import ID_COLUMNS
@@ -31,23 +30,9 @@ def load_splits(
     audio_root: str | None = None,
     max_eval_samples: int | None = None,
 ) -> tuple[dict[str, datasets.Dataset], list[str]]:
-    """Load the pairs to train on and those to validate on.
+    """Load the pairs to train on and those to validate on, and what to tell of pairs held out or left out.
 
-    Args:
-        dataset (`str` or `list[str]`): As `loading.load_pairs` takes it; the pairs of several are joined by split.
-        name (`str`, *optional*): Configuration of the data sets.
-        share (`float`): Share of the groups of a file to hold out, between 0 and 1.
-        seed (`int`): Seed of that draw, and of the one by `max_eval_samples`.
-        audio_root (`str`, *optional*): As `loading.load_pairs` takes it.
-        max_eval_samples (`int`, *optional*): Pairs to validate on at most, drawn from all of them.
-
-    Returns:
-        `tuple[dict, list[str]]`: Pairs by the name of their split, and what to tell of pairs that were held out or
-            left out.
-
-    Raises:
-        PairsError: The data lack a split, the splits share a pair, a file has too few pairs to hold any out, two data
-            sets share a pair or lack the column `pair_id`, or what one validates on is trained on by another.
+    The pairs of several data sets are joined by split; of a file, `share` of its groups are held out.
     """
     names = [dataset] if isinstance(dataset, str) else list(dataset)
     loaded = [_load_one(each, name, share, seed, audio_root) for each in names]
@@ -64,7 +49,7 @@ def load_splits(
 def _load_one(
     dataset: str, name: str | None, share: float, seed: int, audio_root: str | None
 ) -> tuple[dict[str, datasets.Dataset], str | None]:
-    if Path(locate_tables(dataset)).is_file():
+    if Path(dataset).is_file():
         pairs = load_pairs(dataset, SPLITS[0], name=name, audio_root=audio_root)
         return _hold_out(dataset, pairs, share, seed)
     splits = {split: load_pairs(dataset, split, name=name, audio_root=audio_root) for split in SPLITS}

@@ -22,16 +22,7 @@ _RECORD = ".prompts.json"
 
 
 def record_prompts(args: TrainArguments, training: RewardConfig, checkpoint: Path | None) -> None:
-    """Record which prompts a run trains with.
-
-    Args:
-        args (`TrainArguments`): With the file of prompts, if any.
-        training (`trl.RewardConfig`): With the run's folder.
-        checkpoint (`Path`, *optional*): From which the run resumes, in the folder of the run that wrote it.
-
-    Raises:
-        UserError: That run trained with other prompts.
-    """
+    """Record which prompts a run trains with; refuse to resume from a checkpoint of a run that had others."""
     output, found = Path(str(training.output_dir)), args.read_prompts()
     record = checkpoint.parent / _RECORD if checkpoint else None
     before = json.loads(record.read_text(encoding="utf-8")) if record and record.exists() else found

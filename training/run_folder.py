@@ -13,10 +13,10 @@ import torch
 from transformers import TrainingArguments
 from trl import RewardConfig
 
+from sdiareward.checkpoint_io.builtin import find_checkpoint
 from sdiareward.checkpoint_io.hub_files import fetch_snapshot
 from sdiareward.checkpoint_io.nano import build_nano
 from sdiareward.checkpoint_io.saving import save_checkpoint
-from sdiareward.checkpoint_io.small import build_small
 from sdiareward.checkpoint_io.training_record import RECORD
 from sdiareward.common.files import write_file
 from sdiareward.common.provenance import write_provenance
@@ -31,28 +31,20 @@ from .trainer import SDiaRewardTrainer
 
 # Hidden, so that it is no part of the checkpoint that the folder becomes.
 _PAIRS = ".pairs.json"
-_NEW_MODELS = {"nano": build_nano, "small": build_small}
 _INITIAL_MODEL, _ADAPTER, _TRAINED = "init", "adapter", "trained"
 
 
 def resolve_base_model(name: str, training: TrainingArguments) -> str:
-    """Return the checkpoint to start from; the main process builds a new one for `"nano"` and `"small"`.
-
-    Args:
-        name (`str`): Folder or Hub id, `"nano"` or `"small"`.
-        training (`transformers.TrainingArguments`): Names the run's folder and the seed.
-
-    Raises:
-        ModelNotFoundError: It is neither a folder nor in the cache, and the Hub cannot be reached.
-    """
-    if name not in _NEW_MODELS:
-        if not Path(name).is_dir():
-            fetch_snapshot(name, ["config.json"])
-        return name
+    """Return the checkpoint to start from: `"small"` is that of the package, `"nano"` a new one."""
+    if name != "nano":
+        found = find_checkpoint(name)
+        if not Path(found).is_dir():
+            fetch_snapshot(found, ["config.json"])
+        return found
     folder = Path(str(training.output_dir)) / _INITIAL_MODEL
     with training.main_process_first(local=False):
         if not training.process_index:
-            _NEW_MODELS[name](folder, seed=training.seed)
+            build_nano(folder, seed=training.seed)
     return str(folder)
 
 
@@ -62,16 +54,7 @@ def gives_rewards(model: torch.nn.Module) -> bool:
 
 
 def record_training_pairs(splits: Mapping[str, Any], training: RewardConfig, checkpoint: Path | None = None) -> None:
-    """Record which pairs a run trains on.
-
-    Args:
-        splits (`dict[str, datasets.Dataset]`): Rows of `pair_id` and `length` by the name of the split.
-        training (`trl.RewardConfig`): Names the run's folder.
-        checkpoint (`Path`, *optional*): Where the run resumes, in the folder of the run that it belongs to.
-
-    Raises:
-        UserError: A resumed run began with other pairs, to which its checkpoints belong.
-    """
+    """Record which pairs a run trains on; refuse to resume from a checkpoint of a run that began with others."""
     output = Path(str(training.output_dir))
     path, found = output / _PAIRS, {}
     for split, rows in splits.items():
@@ -83,7 +66,7 @@ def record_training_pairs(splits: Mapping[str, Any], training: RewardConfig, che
         counts = (f"{before[split]['num_pairs']} of {split}, now {found[split]['num_pairs']}" for split in found)
         raise UserError(
             f"{begun.parent}: began with other pairs ({'; '.join(counts)}): recordings were removed or added since, "
-            "or the data set or max_steps has changed; restore it as it was, or train in another output_dir."
+            "or the data set has changed; restore it as it was, or train in another output_dir."
         )
     if not training.process_index:
         write_file(path, json.dumps(found) + "\n")
@@ -97,16 +80,7 @@ def save_final_model(
     training: RewardConfig,
     heard: Mapping[str, Any],
 ) -> None:
-    """Write the complete model with its processor, the run's arguments and history, and the skipped pairs.
-
-    Args:
-        trainer ([`SDiaRewardTrainer`]): Has finished training.
-        setup ([`TrainingSetup`]): What it was made of.
-        args ([`TrainArguments`]): Of the run.
-        base_model (`str`): From `resolve_base_model`.
-        training (`trl.RewardConfig`): Of the run.
-        heard (`Mapping`): From `training_record.describe_heard`.
-    """
+    """Write the complete model with its processor, the run's arguments and history, and the skipped pairs."""
     output = Path(str(training.output_dir))
     folder = output / (_ADAPTER if args.train == "lora" else _TRAINED)
     # In all processes: weights that are sharded between them are gathered.

@@ -6,7 +6,6 @@ features.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,23 +15,17 @@ import torch
 from transformers import AutoConfig
 from trl import RewardConfig
 
-from sdiareward.checkpoint_io.adapters import (
-    add_adapters,
-    continue_adapters,
-    load_adapted,
-    read_matching_weights,
-)
+from sdiareward.checkpoint_io.adapters import add_adapters, continue_adapters, load_adapted
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.checkpoint_io.hub_files import list_checkpoint_tensors
 from sdiareward.loading_sdiareward import HEAD, to_native_key
 from sdiareward.modeling_sdiareward import SDiaRewardModel
-from sdiareward.pairs.sampling import draw_rows
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.feature_cache import FeatureCache
 from sdiareward.scoring.scorer import Scorer
 
 from .arguments import TrainArguments
-from .augmentation import AugmentationSettings, augment
+from .augmentation import augment
 from .batches import PairCollator
 from .head import FeatureCollator, SDiaRewardHead, cache_pairs
 from .options import OptionError
@@ -44,21 +37,11 @@ from .usable_pairs import SkippedPair
 
 # Cached features, below the run's folder.
 FEATURES = "features"
-# Pairs drawn for each that the steps need: some cannot be used.
-_SPARE = 1.05
 
 
 @dataclass
 class TrainingSetup:
-    """Hold what a trainer is made of.
-
-    Args:
-        model (`PreTrainedModel`): The model to train.
-        processor ([`SDiaRewardProcessor`]): Its processor.
-        splits (`dict[str, datasets.Dataset]`): Rows by the name of the split.
-        collator (`Callable`): Makes batches of the rows.
-        skipped (`list[SkippedPair]`): Pairs that cannot be used, with the reason.
-    """
+    """What a trainer is made of; `splits` are rows, of which `collator` makes batches."""
 
     model: Any
     processor: SDiaRewardProcessor
@@ -68,33 +51,9 @@ class TrainingSetup:
 
 
 def set_up(args: TrainArguments, base_model: str, splits: Mapping[str, Any], training: RewardConfig) -> TrainingSetup:
-    """Load what `args.train` trains, and compute before training what training does not change.
-
-    Args:
-        args ([`TrainArguments`]): What to train, and how.
-        base_model (`str`): Folder or Hub id of the checkpoint or backbone to start from.
-        splits (`dict[str, datasets.Dataset]`): Pairs from `loading.load_pairs`.
-        training (`trl.RewardConfig`): Decides dtype, device and folder.
-
-    Raises:
-        OptionError: `average_with` is given, and the weights are sharded between processes.
-    """
-    if args.average_with is not None and (training.fsdp or training.deepspeed_plugin is not None):
-        raise OptionError(
-            f"average_with is {args.average_with!r}, but FSDP or DeepSpeed shards the weights between processes; omit "
-            "average_with, or train without them."
-        )
-    if not args.uses_cache:
-        return _set_up_model(args, base_model, splits, training)
-    return set_up_head(
-        base_model,
-        splits,
-        training,
-        cache_folder=args.from_cache,
-        pooling_mode=args.pooling_mode,
-        augmentation=args.make_augmentation(training.seed),
-        prompts=args.read_prompts(),
-    )
+    """Load what `args.train` trains, and compute before training what training does not change."""
+    set_up_mode = _set_up_head if args.uses_cache else _set_up_model
+    return set_up_mode(args, base_model, splits, training)
 
 
 def _set_up_model(
@@ -104,8 +63,7 @@ def _set_up_model(
     options: dict[str, Any] = {"pooling_mode": args.pooling_mode, "prompts": args.read_prompts()}
     model, processor = load_model(base_model, _choose_weights_dtype(args, training), **options)
     model.to(training.device)
-    splits = _augment_training(splits, args.make_augmentation(training.seed), processor)
-    splits = {**splits, "train": draw_needed(splits["train"], training)}
+    splits = _augment_training(splits, args, training, processor)
     folder = Path(str(training.output_dir)) / READ_AHEAD
     rows, skipped = {}, []
     for split, pairs in splits.items():
@@ -119,31 +77,15 @@ def _set_up_model(
     return TrainingSetup(prepare_for_training(model, args), processor, rows, collator, skipped)
 
 
-def set_up_head(
-    base_model: str,
-    splits: Mapping[str, Any],
-    training: RewardConfig,
-    *,
-    cache_folder: str | Path | None = None,
-    pooling_mode: str = "mean",
-    augmentation: AugmentationSettings | None = None,
-    prompts: Mapping[str, str] | None = None,
+def _set_up_head(
+    args: TrainArguments, base_model: str, splits: Mapping[str, Any], training: RewardConfig
 ) -> TrainingSetup:
-    """Load the head alone; compute missing features with the whole model, which is released afterwards.
-
-    Args:
-        base_model (`str`): As in [`set_up`].
-        splits (`dict[str, datasets.Dataset]`): As in [`set_up`].
-        training (`trl.RewardConfig`): As in [`set_up`].
-        cache_folder (`str` or `Path`, *optional*): Folder of cached features; by default `features` in `output_dir`.
-        pooling_mode (`str`, *optional*, defaults to `"mean"`): Of a new head.
-        augmentation ([`AugmentationSettings`], *optional*): What to add to the training pairs.
-        prompts (`dict[str, str]`, *optional*): System prompts by criterion, in place of those of `base_model`.
-    """
+    """Load the head alone; compute missing features with the whole model, which is released afterwards."""
     dtype = choose_backbone_dtype(training)
-    head, processor = load_model(base_model, dtype, pooling_mode=pooling_mode, head_only=True, prompts=prompts)
+    options: dict[str, Any] = {"pooling_mode": args.pooling_mode, "prompts": args.read_prompts()}
+    head, processor = load_model(base_model, dtype, head_only=True, **options)
     cache = FeatureCache(
-        cache_folder or Path(str(training.output_dir)) / FEATURES,
+        args.from_cache or Path(str(training.output_dir)) / FEATURES,
         head.config,
         processor,
         model_revision=fingerprint_model(base_model),
@@ -152,10 +94,9 @@ def set_up_head(
     )
 
     def load_scorer() -> Scorer:
-        loaded = load_model(base_model, dtype, pooling_mode=pooling_mode, prompts=prompts)
-        return Scorer(*loaded, device=training.device)
+        return Scorer(*load_model(base_model, dtype, **options), device=training.device)
 
-    rows, skipped = cache_pairs(_augment_training(splits, augmentation, processor), cache, load_scorer)
+    rows, skipped = cache_pairs(_augment_training(splits, args, training, processor), cache, load_scorer)
     # A head alone has no activations worth recomputing. The second name is the older one, until transformers 6.
     training.activation_checkpointing = training.gradient_checkpointing = False
     if not cache.per_token:
@@ -165,26 +106,11 @@ def set_up_head(
 
 
 def _augment_training(
-    splits: Mapping[str, Any], augmentation: AugmentationSettings | None, processor: SDiaRewardProcessor
+    splits: Mapping[str, Any], args: TrainArguments, training: RewardConfig, processor: SDiaRewardProcessor
 ) -> Mapping[str, Any]:
     """Add to the training pairs, and to no others."""
-    if augmentation is None:
-        return splits
+    augmentation = args.make_augmentation(training.seed)
     return {**splits, "train": augment(splits["train"], augmentation, processor.max_turn_s)}
-
-
-def draw_needed(pairs: Any, training: RewardConfig) -> Any:
-    """Return the pairs that `max_steps` need, drawn by the seed, where they are fewer than all: no other is read.
-
-    Args:
-        pairs (`datasets.Dataset` or [`AugmentedPairs`]): Training pairs.
-        training (`trl.RewardConfig`): Its `max_steps`, and how many pairs a step has.
-    """
-    in_a_step = training.per_device_train_batch_size * training.gradient_accumulation_steps * training.world_size
-    num_needed = math.ceil(_SPARE * training.max_steps * in_a_step)
-    if training.max_steps <= 0 or num_needed >= len(pairs):
-        return pairs
-    return pairs.select(draw_rows(len(pairs), num_needed, training.seed))
 
 
 @loads_whole_weights()
@@ -196,19 +122,7 @@ def load_model(
     head_only: bool = False,
     prompts: Mapping[str, str] | None = None,
 ) -> tuple[Any, SDiaRewardProcessor]:
-    """Return the model to train, or its head alone, and its processor.
-
-    Args:
-        base_model (`str`): Folder or Hub id of a checkpoint or a backbone.
-        dtype (`torch.dtype`): Of the backbone.
-        pooling_mode (`str`, *optional*, defaults to `"mean"`): Of a new head on a backbone; others keep theirs.
-        head_only (`bool`, *optional*, defaults to `False`): Do not load the backbone.
-        prompts (`dict[str, str]`, *optional*): System prompts by criterion, in place of those of `base_model`.
-
-    Raises:
-        OptionError: The checkpoint has a head of another pooling.
-        ModelNotFoundError: It is neither a folder nor in the cache, and the Hub cannot be reached.
-    """
+    """Return the model to train, or its head alone, and its processor; `pooling_mode` is that of a new head."""
     kind: Any = SDiaRewardHead if head_only else SDiaRewardModel
     options = {} if head_only else {"dtype": dtype}
     if HEAD in map(to_native_key, list_checkpoint_tensors(base_model)):
@@ -252,27 +166,15 @@ def prepare_for_training(model: SDiaRewardModel, args: TrainArguments) -> Any:
 
 def _put_adapters(model: SDiaRewardModel, args: TrainArguments) -> Any:
     if args.adapter_name_or_path is not None:
-        adapted = continue_adapters(model, args.adapter_name_or_path)
-    else:
-        adapted = add_adapters(model, r=args.lora_r, alpha=args.lora_alpha, train_projection=args.train_projection)
-    if args.average_with is not None:
-        # Adapters that do not match are found before the training, not after it.
-        read_matching_weights(adapted, args.average_with)
-    return adapted
+        return continue_adapters(model, args.adapter_name_or_path)
+    return add_adapters(model, r=args.lora_r, alpha=args.lora_alpha, train_projection=args.train_projection)
 
 
 @loads_whole_weights()
 def assemble_full_model(
     trained: Path, args: TrainArguments, base_model: str, training: RewardConfig
 ) -> SDiaRewardModel:
-    """Return the complete model with what was trained in it: adapters merged, or the head on its backbone.
-
-    Args:
-        trained (`Path`): Folder that the trainer saved to.
-        args ([`TrainArguments`]): Of the run.
-        base_model (`str`): As in [`set_up`].
-        training (`trl.RewardConfig`): Of the run.
-    """
+    """Return the complete model with what was trained in it: adapters merged, or the head on its backbone."""
     dtype = choose_backbone_dtype(training)
     if args.uses_cache:
         model, _ = load_model(base_model, dtype, pooling_mode=args.pooling_mode)

@@ -2,12 +2,9 @@ import json
 
 import pytest
 import torch
-from peft import get_peft_model_state_dict
-from safetensors.torch import load_file
 
 from sdiareward.checkpoint_io.adapters import (
     add_adapters,
-    average_adapters,
     continue_adapters,
     is_adapter,
     load_adapted,
@@ -87,37 +84,6 @@ def test_adapters_on_a_backbone_bring_their_head(fixtures_dir, tmp_path, make_di
     expected = rewards(model.eval(), processor, make_dialogue)
     assert expected != 0
     assert rewards(loaded, processor, make_dialogue) == pytest.approx(expected, abs=1e-5)
-
-
-def test_adapters_are_averaged_weight_by_weight(adapted, make_tiny_model):
-    model, folder = adapted
-    others = load_file(folder / "adapter_model.safetensors")
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.mul_(-3)
-    average_adapters(model, folder)
-    found = get_peft_model_state_dict(model)
-    assert found.keys() == others.keys()
-    assert any("score" in name for name in found)
-    # (-3 w + w) / 2
-    for name, weight in others.items():
-        torch.testing.assert_close(found[name], -weight)
-
-
-def test_adapters_of_another_rank_are_not_averaged(adapted, make_tiny_model):
-    other = add_adapters(make_tiny_model(), r=2, alpha=8)
-    before = {name: weight.clone() for name, weight in get_peft_model_state_dict(other).items()}
-    message = r"adapter: \d+ weights differ in name or shape .* first is .*lora_A\.weight; adapters of the same rank"
-    with pytest.raises(ValueError, match=message):
-        average_adapters(other, adapted[1])
-    assert all((weight == before[name]).all() for name, weight in get_peft_model_state_dict(other).items())
-
-
-def test_adapters_of_another_scale_are_not_averaged(adapted, make_tiny_model):
-    other = add_adapters(make_tiny_model(), r=4, alpha=16)
-    with pytest.raises(ValueError, match="adapter: lora_alpha is 8; that of the trained adapters, 16, is required"):
-        average_adapters(other, adapted[1])
 
 
 def test_a_checkpoint_is_no_adapter(adapted, tiny_checkpoint):

@@ -1,7 +1,6 @@
 """The small model is SmolLM2 under Whisper's encoder, in the classes of the package."""
 
 import functools
-import json
 from pathlib import Path
 
 import pytest
@@ -93,27 +92,13 @@ def test_a_marker_of_audio_in_a_text_is_refused(processor):
         processor.prepare([{"role": "user", "content": "hear <|AUDIO|> this"}])
 
 
-def test_the_seed_draws_the_projection(model, tmp_path):
-    other = SDiaRewardModel.from_pretrained(small.build_small(tmp_path, is_aligned=False, seed=1))
-    assert not torch.equal(other.model.audio_tower.proj.weight, model.model.audio_tower.proj.weight)
-    assert torch.equal(other.model.audio_tower.conv1.weight, model.model.audio_tower.conv1.weight)
-
-
-def test_its_projection_is_the_aligned_one_of_the_package(model, tmp_path):
+def test_its_projection_is_the_aligned_one_of_the_package(model):
     aligned = load_file(SMALL / small.PROJECTION)
     found = model.model.audio_tower.proj.state_dict()
     # The checkpoint stores float16.
     assert {name: tensor.half().tolist() for name, tensor in aligned.items()} == {
         name: tensor.half().tolist() for name, tensor in found.items()
     }
-    small.save_projection(model, tmp_path)
-    assert load_file(tmp_path / small.PROJECTION)["weight"].tolist() == aligned["weight"].tolist()
-
-
-def test_what_the_projection_learned_is_beside_it_and_is_more_than_chance():
-    result = json.loads((SMALL / "alignment.json").read_text(encoding="utf-8"))
-    assert result["after"]["own_nats"] < result["after"]["other_nats"]
-    assert result["after"]["interval"][0] > 0.5 > result["before"]["interval"][0]
 
 
 @pytest.fixture
@@ -127,23 +112,14 @@ def trained(checkpoint, processor, tmp_path):
         for parameter in model.parameters():
             if parameter.requires_grad:
                 parameter.add_(torch.randn(parameter.shape) * 0.02)
-    model.save_pretrained(str(tmp_path / "run" / "adapter"))
-    write_adapter_files(model, processor, tmp_path / "run" / "adapter")
-    (tmp_path / "run" / "run.json").write_text("{}\n")
-    (tmp_path / "kept").mkdir()
-    small.keep_trained(tmp_path / "run", tmp_path / "kept")
+    model.save_pretrained(str(tmp_path / "kept"))
+    write_adapter_files(model, processor, tmp_path / "kept")
+    (tmp_path / "kept" / small.PROJECTION).write_bytes((SMALL / small.PROJECTION).read_bytes())
     return model.eval(), tmp_path / "kept"
 
 
-def test_what_was_trained_is_kept_alone_and_put_on_a_base_once(
-    trained, make_dialogue, processor, monkeypatch, tmp_path
-):
+def test_what_was_trained_is_put_on_a_base_once(trained, make_dialogue, processor, monkeypatch, tmp_path):
     model, kept = trained
-    assert json.loads((kept / "adapter_config.json").read_text())["base_model_name_or_path"] is None
-    assert {
-        tensor.dtype for name, tensor in load_file(kept / "adapter_model.safetensors").items() if "lora" in name
-    } == {torch.float16}
-    (kept / small.PROJECTION).write_bytes((SMALL / small.PROJECTION).read_bytes())
     for module in (small, builtin):
         monkeypatch.setattr(module, "SMALL", kept)
     monkeypatch.setenv("HF_ASSETS_CACHE", str(tmp_path / "cache"))
@@ -152,7 +128,7 @@ def test_what_was_trained_is_kept_alone_and_put_on_a_base_once(
     with torch.no_grad():
         expected = model(**processor([make_dialogue(0.4, 0.6)], criterion="joint")).logits.item()
     assert abs(expected) > 0.01
-    # Kept in float16, and stored in it again.
+    # Stored in float16.
     assert scorer.score([make_dialogue(0.4, 0.6)]) == pytest.approx([expected], abs=0.02 * abs(expected) + 0.01)
     monkeypatch.setattr(small, "assemble_small", None)
     assert Scorer.from_pretrained("small", device="cpu").score([make_dialogue(0.4, 0.6)]) == scorer.score(

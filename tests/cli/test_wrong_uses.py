@@ -93,12 +93,6 @@ USES = {
         "train --dataset paris --output_dir {o}",
         "paris: no such file or folder; did you mean pairs",
     ),
-    "aligning without data": ("align --output_dir {o}", "the following arguments are required: --dataset"),
-    "aligning on missing data": (
-        "align --dataset paris --output_dir {o} --model models/tiny",
-        "paris: no such file or folder; did you mean pairs",
-    ),
-    "aligning an unknown model": ("align --dataset pairs --output_dir {o} --model smal", "smal"),
     "building an unknown model": ("build-model smaal {o}", "invalid choice: 'smaal'"),
     "building from a missing language model": (
         "build-model small {o} --untrained --language_model none/none.gguf",

@@ -120,7 +120,7 @@ def test_a_program_is_named_as_it_was_called(called, monkeypatch):
 
 def test_the_commands_are_listed_in_the_order_of_use(capsys):
     order = "score compare build train eval audit calibrate human judge wavreward serve demo push convert export"
-    assert list(COMMANDS) == [*order.split(), "align", "build-model", "env"]
+    assert list(COMMANDS) == [*order.split(), "build-model", "env"]
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
     assert capsys.readouterr().out.startswith("sdiareward 0.")

@@ -3,23 +3,18 @@
 import json
 import math
 import pickle
-import shutil
-from dataclasses import replace
 
 import datasets
 import numpy as np
 import pytest
-from safetensors.torch import load_file
 
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.pairs.messages import turns_to_messages
-from sdiareward.pairs.schema import SIDES
-from sdiareward.perturbations.channel import encode
 from sdiareward.perturbations.registry import HELD_OUT, PERTURBATIONS
 from sdiareward.train import main
 from sdiareward.training.arguments import TrainArguments
 from sdiareward.training.augmentation import PRESETS, AugmentationSettings, AugmentedPairs, augment
-from sdiareward.training.batches import PairCollator, compute_packed_rewards
+from sdiareward.training.batches import PairCollator
 from sdiareward.training.precompute import precompute_pairs
 from sdiareward.training.trainer import SDiaRewardTrainer
 
@@ -61,29 +56,6 @@ def test_each_pair_is_followed_by_its_copies_and_its_attacks(pairs):
         rows[16]
 
 
-def test_written_copies_hold_the_texts_of_pairs_that_differ_in_them(pairs):
-    words = {"chosen": "yes, the blue one", "rejected": "the blue one is preferred"}
-    rows = [dict(row) for row in pairs]
-    for side in SIDES:
-        rows[2][side] = [{**turn, "text": words[side]} for turn in rows[2][side]]
-    rows[3]["chosen"] = [{**turn, "text": None} for turn in rows[3]["chosen"]]
-    changed = datasets.Dataset.from_list(rows, features=pairs.features)
-    augmented = AugmentedPairs(changed, AugmentationSettings(written_copies=2))
-    assert augmented["pair_id"] == ["p0", "p1", "p2", "p2, written 1", "p2, written 2", "p3"]
-    assert augmented["criterion"][3] == pairs["criterion"][2]
-    for side in SIDES:
-        assert [turn["content"] for turn in augmented[3][side]] == [words[side]] * 2
-        assert [turn["role"] for turn in augmented[3][side]] == ["user", "assistant"]
-
-
-def test_a_step_of_written_copies_alone_is_trained(pairs, make_tiny_model, tiny_processor):
-    rows = [{"role": "user", "content": "the blue one"}, {"role": "assistant", "content": "yes"}]
-    other = [rows[0], {"role": "assistant", "content": "no"}]
-    batch = PairCollator(tiny_processor)([{"pair_id": "p", "length": 1, "row": 0, "chosen": rows, "rejected": other}])
-    chosen, rejected = compute_packed_rewards(make_tiny_model(), **batch["pairs"].make_inputs()).logits
-    assert chosen != rejected
-
-
 def test_default_settings_add_nothing(pairs):
     assert augment(pairs, AugmentationSettings(), 6.0) is pairs
     assert len(augment(pairs, AugmentationSettings(hard_negatives=["silence"]), 6.0)) == 8
@@ -113,49 +85,6 @@ def test_augment_sides_each_perturbs_each_side_differently(pairs):
     assert abs(chosen[0] - rejected[0]) > 0.01
 
 
-def pitch_hz(array):
-    spectrum = np.abs(np.fft.rfft(array * np.hanning(len(array)), 2**17))
-    return spectrum.argmax() * 16_000 / 2**17
-
-
-def test_other_voices_speak_a_share_of_the_copies_and_those_alone(pairs):
-    pytest.importorskip("pyworld")
-    plain = AugmentationSettings(["polarity"], augmented_copies=20, augment_sides="each")
-    before, after = (AugmentedPairs(pairs, replace(plain, voice_share=share)) for share in (0.0, 0.5))
-    assert after["pair_id"] == before["pair_id"]
-    assert after[0] == pairs[0]
-    changed = {
-        side: [not np.array_equal(arrays(before[row], side)[0], arrays(after[row], side)[0]) for row in range(1, 21)]
-        for side in SIDES
-    }
-    assert all(4 < sum(each) < 16 for each in changed.values())
-    assert changed["chosen"] != changed["rejected"]
-
-
-def test_all_turns_of_a_side_have_one_voice(pairs):
-    pytest.importorskip("pyworld")
-    time_s = np.arange(16_000) / 16_000
-    # A tone of many harmonics with a pitch like that of a voice.
-    voice = sum(np.sin(2 * np.pi * 120 * order * time_s) / order for order in range(1, 20)).astype(np.float32) / 8
-    audio = {"bytes": encode(voice, 16_000, "WAV", "PCM_16", None), "path": None}
-    turns = [{"role": role, "text": "yes", "audio": audio} for role in ("user", "assistant")]
-    pair = {"pair_id": "p", "criterion": "joint", "chosen": turns, "rejected": turns}
-    settings = AugmentationSettings(["polarity"], augmented_copies=8, augment_sides="each", voice_share=1.0)
-    rows = AugmentedPairs(datasets.Dataset.from_list([pair]), settings)
-    pitches = [[[pitch_hz(array) for array in arrays(rows[row], side)] for side in SIDES] for row in range(1, 9)]
-    assert all(first == pytest.approx(second, rel=0.02) for row in pitches for first, second in row)
-    ratios = [math.log2(side[0] / 120) for row in pitches for side in row]
-    assert max(ratios) < 0.45 and min(ratios) > -0.45 and max(ratios) - min(ratios) > 0.3
-    assert all(chosen[0] != rejected[0] for chosen, rejected in pitches)
-
-
-def test_a_share_of_voices_lies_between_0_and_1_and_needs_copies():
-    with pytest.raises(ValueError, match=r"voice_share is 1.5; it must lie between 0 and 1"):
-        AugmentationSettings(["gain"], voice_share=1.5)
-    with pytest.raises(ValueError, match=r"voice_share is 0.5 without augmentations, and has no effect"):
-        TrainArguments("model", "data", voice_share=0.5)
-
-
 def samples(rows, index):
     return [array.tolist() for side in ("chosen", "rejected") for array in arrays(rows[index], side)]
 
@@ -179,18 +108,12 @@ def test_the_order_and_the_number_of_the_pairs_change_no_copy(pairs):
     assert samples(alone, 1) == samples(all_rows, 5)
 
 
-def test_the_preset_channel_moves_nothing_in_time(pairs):
-    assert not {"speed", "leading_silence", "trailing_silence"} & set(PRESETS["channel"])
-    assert len(PRESETS["all"]) == len(PRESETS["channel"]) + 3
-    names = AugmentationSettings(["gain", "channel"]).list_perturbations()
-    assert set(names) == set(PRESETS["channel"])
-    assert len(names) == len(set(names))
-
-
-def test_the_presets_have_room_and_telephone_and_omit_what_the_audit_holds_out():
+def test_the_presets_omit_what_the_audit_holds_out_and_channel_moves_nothing_in_time():
     assert HELD_OUT == ("pink_noise", "narrow_band", "opus")
     assert set(PRESETS["all"]) == set(PERTURBATIONS) - set(HELD_OUT)
-    assert {"reverberation", "telephone_band"} <= set(PRESETS["channel"]) < set(PRESETS["all"])
+    assert set(PRESETS["all"]) - set(PRESETS["channel"]) == {"speed", "leading_silence", "trailing_silence"}
+    names = AugmentationSettings(["gain", "channel"]).list_perturbations()
+    assert sorted(names) == sorted(PRESETS["channel"])
     assert AugmentationSettings(["opus"]).list_perturbations() == ("opus",)
 
 
@@ -272,11 +195,11 @@ def run_script(tmp_path, tiny_checkpoint, pairs):
         names = [name if split == "train" else f"{split}-{name}" for name in pairs["pair_id"]]
         pairs.remove_columns("pair_id").add_column("pair_id", names).to_parquet(folder / f"{split}.parquet")
 
-    def run(*flags, output="run"):
+    def run(*flags):
         options = {
             "model_name_or_path": tiny_checkpoint,
             "dataset": folder,
-            "output_dir": tmp_path / output,
+            "output_dir": tmp_path / "run",
             "use_cpu": True,
             "bf16": False,
             "gradient_checkpointing": False,
@@ -290,7 +213,7 @@ def run_script(tmp_path, tiny_checkpoint, pairs):
             "disable_tqdm": True,
         }
         assert not main([*(text for key, value in options.items() for text in (f"--{key}", str(value))), *flags])
-        return tmp_path / output
+        return tmp_path / "run"
 
     return run
 
@@ -315,17 +238,6 @@ def test_the_script_trains_on_added_pairs_and_validates_on_given_ones(mode, num_
     assert max(line["step"] for line in run["history"]) == 3 * num_epochs
     assert run["arguments"]["augmentations"] == ["gain", "noise"]
     assert run["arguments"]["hard_negatives"] == ["silence"]
-
-
-@pytest.mark.slow
-def test_a_resumed_run_reads_the_rows_of_an_uninterrupted_one(run_script, tmp_path):
-    flags = ("--num_train_epochs", "2", "--save_total_limit", "9", *FLAGS)
-    uninterrupted = run_script(*flags)
-    (tmp_path / "killed").mkdir()
-    shutil.copytree(uninterrupted / "checkpoint-3", tmp_path / "killed" / "checkpoint-3")
-    resumed = run_script(*flags, "--resume", "True", output="killed")
-    expected, found = (load_file(folder / "model.safetensors") for folder in (uninterrupted, resumed))
-    assert all((found[name] == tensor).all() for name, tensor in expected.items())
 
 
 def test_smoothed_labels_cost_a_share_of_the_margin_in_training_alone(

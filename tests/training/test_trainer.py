@@ -3,6 +3,7 @@ import gc
 import json
 import math
 import pickle
+import re
 import shutil
 import weakref
 
@@ -272,46 +273,25 @@ def test_the_evaluation_measures_what_the_model_says(size, make_trainer, make_ti
     assert metrics["eval_accuracy"] == pytest.approx((expected[:, 0] > expected[:, 1]).float().mean().item())
 
 
-TRAINABLE = {
-    "head": ("score.",),
-    "lora": ("lora_", "score."),
-    "full": ("score.", "language_model", "audio_tower.proj"),
-}
+# What a mode trains, and a part of it that one step changes beside the score.
+TRAINED = [
+    ({"train": "head"}, ("score.",), "score."),
+    ({"train": "lora"}, ("language_model.*lora_", "score."), "lora_"),
+    ({"train": "full"}, ("score.", "language_model", "audio_tower.proj"), "language_model"),
+    ({"train": "full", "freeze_audio_tower": False}, ("",), "audio_tower.conv1"),
+    ({"train": "full", "freeze_audio_tower": False, "freeze_text_model": True}, ("score.", "audio_tower"), "conv1"),
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", TRAINABLE)
-def test_one_step_changes_exactly_what_the_mode_trains(mode, make_tiny_model, make_trainer):
-    args = TrainArguments("unused", "unused", train=mode)
-    model = prepare_for_training(make_tiny_model(), args)
+@pytest.mark.parametrize(("options", "trained", "some"), TRAINED)
+def test_one_step_changes_exactly_what_the_mode_trains(options, trained, some, make_tiny_model, make_trainer):
+    model = prepare_for_training(make_tiny_model(), TrainArguments("unused", "unused", **options))
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     make_trainer(model, max_steps=2).train()
     changed = {name for name, parameter in model.named_parameters() if not torch.equal(before[name], parameter)}
-    assert changed
-    assert all(any(part in name for part in TRAINABLE[mode]) for name in changed)
-    assert any("score" in name for name in changed)
-    if mode == "lora":
-        assert not any("audio_tower" in name for name in changed)
-
-
-@pytest.mark.slow
-def test_full_training_can_freeze_the_text_model(make_tiny_model, make_trainer):
-    args = TrainArguments("unused", "unused", train="full", freeze_audio_tower=False, freeze_text_model=True)
-    model = prepare_for_training(make_tiny_model(), args)
-    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    make_trainer(model).train()
-    changed = {name for name, parameter in model.named_parameters() if not torch.equal(before[name], parameter)}
-    assert any("audio_tower.conv1" in name for name in changed)
-    assert not any("language_model" in name for name in changed)
-
-
-@pytest.mark.slow
-def test_full_training_can_include_the_audio_tower(make_tiny_model, make_trainer):
-    args = TrainArguments("unused", "unused", train="full", freeze_audio_tower=False)
-    model = prepare_for_training(make_tiny_model(), args)
-    before = model.model.audio_tower.conv1.weight.detach().clone()
-    make_trainer(model).train()
-    assert not torch.equal(before, model.model.audio_tower.conv1.weight)
+    assert all(any(re.search(part, name) for part in trained) for name in changed)
+    assert all(any(part in name for name in changed) for part in ("score", some))
 
 
 @pytest.mark.slow
@@ -434,17 +414,6 @@ def test_a_tracker_is_a_flag(tracker, run_script, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_run_resumes_from_its_newest_checkpoint(run_script):
-    folder = run_script("--num_train_epochs", "1")
-    first = json.loads((folder / "run.json").read_text())["history"]
-    run_script("--num_train_epochs", "2", "--resume", "True")
-    second = json.loads((folder / "run.json").read_text())["history"]
-    steps = [entry["step"] for entry in second if "loss" in entry]
-    assert steps == [1, 2, 3, 4]
-    assert second[0] == first[0]
-
-
-@pytest.mark.slow
 def test_a_resumed_run_runs_no_code_of_its_checkpoint(run_script, bomb):
     """Whatever of it is no safetensors is read by PyTorch, as numbers alone."""
     content, trace = bomb
@@ -456,11 +425,6 @@ def test_a_resumed_run_runs_no_code_of_its_checkpoint(run_script, bomb):
             run_script("--num_train_epochs", "2", "--resume", "True")
         (checkpoint / name).write_bytes(kept)
     assert not trace.exists()
-
-
-def test_an_unknown_key_fails(run_script, capsys):
-    with pytest.raises((SystemExit, ValueError)):
-        run_script("--learning_rat", "0.1")
 
 
 def test_a_checkpoint_keeps_its_pooling_and_another_one_is_refused(tiny_checkpoint):
