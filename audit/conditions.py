@@ -13,6 +13,7 @@ import numpy as np
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
 from sdiareward.common.files import JsonLines
 from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.synthesis import find_voice
 from sdiareward.pairs.schema import SIDES
 from sdiareward.perturbations.attacks import Attack, AttackContext, is_heard
 from sdiareward.perturbations.decoded_pairs import AuditPair, Messages, Turn, to_messages
@@ -125,18 +126,19 @@ def make_attack_conditions(
         seed (`int`, *optional*, defaults to 0): Seed of random choices.
         sounds_dir (`str`, *optional*): Recordings to use instead of synthetic sounds; see `AttackContext`.
     """
+    speak = find_voice()
 
     def make_condition(name: str, attack: Attack) -> Condition:
         def build(pair: AuditPair) -> dict[str, Messages] | str:
             rng = np.random.default_rng(derive_seed(seed, pair.pair_id, name))
-            turns = attack.build(pair, AttackContext(rng, distractors(), heard_s(), sounds_dir))
+            turns = attack.build(pair, AttackContext(rng, distractors(), heard_s(), sounds_dir, speak=speak))
             if turns is None:
                 return f"needs {attack.needs}"
             if not is_heard(getattr(pair, attack.baseline), turns, heard_s()):
                 return "changes nothing that the model is given"
             return {ATTACKED: to_messages(turns)}
 
-        unavailable = "" if attack.is_possible(sounds_dir) else f"needs {attack.needs}"
+        unavailable = "" if attack.is_possible(sounds_dir, speak) else f"needs {attack.needs}"
         return Condition(make_attack_key(name), build, unavailable)
 
     return [make_condition(name, attack) for name, attack in attacks.items()]

@@ -19,11 +19,10 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.dataset_builder.recipes.chatreward.voices import SHAPES
+from sdiareward.dataset_builder.synthesis import SynthesisError, find_voice, is_available
 from sdiareward.esdr_accuracy.pairwise import wilson_interval
 from sdiareward.pairs.schema import SIDES
-from sdiareward.perturbations.attack_sounds import can_load_sound, speak_text
 from sdiareward.perturbations.decoded_pairs import AuditPair, Messages, Turn, to_messages
-from sdiareward.dataset_builder.synthesis import SynthesisError, is_available
 
 from .conditions import NATURAL, REASON, Condition, make_perturbation_conditions, make_perturbation_key
 from .statistics import Pairs
@@ -80,7 +79,7 @@ def make_family_conditions(heard_s: Callable[[], float], seed: int = 0) -> list[
         heard_s (`Callable`): Returns the number of seconds of a turn that the model hears.
         seed (`int`, *optional*, defaults to 0): Seed of the perturbations among them.
     """
-    no_voice = "" if can_load_sound("demand") else "needs a synthesizer that speaks offline"
+    no_voice = "" if find_voice() else "needs a synthesizer that speaks offline"
     no_world = "" if is_available("world") else "needs pyworld (the extra `build`)"
     changes: dict[str, tuple[ChangeTurn, str]] = {
         "repeated": (_repeat, ""),
@@ -120,7 +119,7 @@ def _speak(turn: Turn, template: str) -> Turn | str:
     # Not `format`: the words may hold braces.
     text = template.replace("{}", turn.text)
     try:
-        return replace(turn, text=text, array=speak_text(text))
+        return replace(turn, text=text, array=find_voice()(text))
     except SynthesisError as error:
         return f"needs words that can be spoken ({error})"
 

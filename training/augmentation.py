@@ -26,6 +26,7 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.dataset_builder.sources import WRITTEN_SOURCES
+from sdiareward.dataset_builder.synthesis import find_voice
 from sdiareward.pairs.content import fingerprint_pairs
 from sdiareward.pairs.loading import name_pairs
 from sdiareward.pairs.messages import turns_to_messages
@@ -39,8 +40,8 @@ from sdiareward.perturbations.registry import (
     draw_chain,
     require_known,
 )
+from sdiareward.perturbations.vocoder import load_world
 from sdiareward.perturbations.voice_shaping import VoiceShape, draw_voice
-from sdiareward.dataset_builder.synthesis.world import load_world
 
 from .excerpts import draw_excerpt
 from .turns import TurnPair, make_turn_pairs
@@ -330,7 +331,7 @@ class AugmentedPairs(Sequence[Any]):
     def _apply_attack(self, variant: _Variant) -> list[Turn]:
         attack = self._attacks[str(variant.attack)]
         rng = self._make_rng(variant, "attack")
-        context = AttackContext(rng, self._decoded, self.max_turn_s, outlines=self._outlines)
+        context = AttackContext(rng, self._decoded, self.max_turn_s, outlines=self._outlines, speak=find_voice())
         turns = attack.build(self._decoded[variant.row], context)
         if turns is None:
             raise ValueError(f"{variant.attack!r} does not apply to this pair; it needs {attack.needs}.")

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module, metadata, util
 from inspect import signature
 from shutil import which
@@ -140,6 +140,8 @@ _ENGINES: dict[str, _Engine] = {
 # Key of the options of a synthesizer with a name of its own.
 _ENGINE = "engine"
 SYNTHESIZERS = tuple(sorted(_ENGINES))
+# Tried in this order; each speaks offline.
+_OFFLINE = ("espeak-ng", "flite", "hibari", "piper")
 
 
 def is_available(name: str, options: Mapping[str, Any] | None = None) -> bool:
@@ -171,6 +173,20 @@ def load_synthesizer(name: str, options: Mapping[str, Any] | None = None) -> Syn
         SynthesisError: The synthesizer is not installed; the message names the remedy.
     """
     return _load(name, json.dumps(dict(options or {}), sort_keys=True))
+
+
+@cache
+def find_voice() -> Callable[[str], np.ndarray] | None:
+    """Return what speaks a text with the first offline synthesizer that is installed; None if there is none."""
+    name = next(filter(is_available, _OFFLINE), None)
+
+    @lru_cache(32)
+    def speak(text: str) -> np.ndarray:
+        engine = load_synthesizer(str(name))
+        assert isinstance(engine, Synthesizer)
+        return engine.speak(text, voice=0)
+
+    return speak if name else None
 
 
 @contextmanager

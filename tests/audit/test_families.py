@@ -17,10 +17,10 @@ FAMILIES = ["loudness", "content_richness", "repetition", "silence_padding", "em
 @pytest.fixture
 def fake_speech(monkeypatch):
     """Speak each word as 100 samples, and shape no voice: what is tested is which version a model gets."""
-    monkeypatch.setattr(families, "can_load_sound", lambda name: True)
     monkeypatch.setattr(families, "is_available", lambda name: True)
-    monkeypatch.setattr(families, "speak_text", lambda text: np.full(100 * len(text.split()), 0.1, dtype=np.float32))
-
+    monkeypatch.setattr(
+        families, "find_voice", lambda: lambda text: np.full(100 * len(text.split()), 0.1, dtype=np.float32)
+    )
     monkeypatch.setattr(families, "_shape", lambda turn, emotion: turn)
 
 
@@ -65,7 +65,7 @@ def test_a_turn_that_is_not_heard_to_its_end_is_not_tried(fake_speech, tmp_path)
 
 
 def test_without_a_synthesizer_the_family_tells_what_it_needs(monkeypatch, tmp_path):
-    monkeypatch.setattr(families, "can_load_sound", lambda name: False)
+    monkeypatch.setattr(families, "find_voice", lambda: None)
     monkeypatch.setattr(families, "is_available", lambda name: False)
     found = collect(tmp_path)
     assert found["content_richness", "the answer in more words"]["not_applicable"] == {

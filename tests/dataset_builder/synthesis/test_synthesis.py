@@ -17,7 +17,6 @@ from sdiareward.dataset_builder.synthesis import (
     load_synthesizer,
 )
 from sdiareward.dataset_builder.synthesis.espeak import _VOICES
-from sdiareward.dataset_builder.synthesis.world import flatten_pitch
 
 
 TEXT = "Hold it right there."
@@ -169,13 +168,6 @@ def test_copy_synthesis_needs_a_recording():
         load_synthesizer("world").speak(TEXT, voice=0)
 
 
-def test_flattening_keeps_the_mean_log_pitch_and_the_unvoiced_frames():
-    pitch = np.array([0.0, 100.0, 0.0, 400.0])
-    np.testing.assert_allclose(flatten_pitch(pitch, 0.0), [0.0, 200.0, 0.0, 200.0])
-    np.testing.assert_allclose(flatten_pitch(pitch, 0.5), [0.0, 200.0 / 2**0.5, 0.0, 200.0 * 2**0.5])
-    np.testing.assert_array_equal(flatten_pitch(np.zeros(3), 0.5), np.zeros(3))
-
-
 def test_an_unknown_synthesizer_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match="espeak-ng.*hibari.*piper"):
         load_synthesizer("festival")
@@ -184,7 +176,7 @@ def test_an_unknown_synthesizer_is_refused_with_the_known_ones():
 
 
 def test_a_missing_synthesizer_is_an_error_with_a_remedy(monkeypatch):
-    from sdiareward import synthesis
+    from sdiareward.dataset_builder import synthesis
 
     monkeypatch.setattr(synthesis, "which", lambda need: None)
     synthesis._load.cache_clear()
