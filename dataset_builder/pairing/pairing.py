@@ -19,12 +19,12 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import MIN_SAMPLES, SAMPLING_RATE, AudioError
 from sdiareward.dataset_builder.episodes import RECORDING, Episode, Part, ScriptPair, Turn, is_recorded
+from sdiareward.dataset_builder.synthesis import DialogueSynthesizer, ReferenceClip, Synthesizer, load_synthesizer
 from sdiareward.esdr_accuracy.pairwise import NO_SUBSET
 from sdiareward.messages_sdiareward import MAX_TURNS, ROLES
 from sdiareward.pairs.schema import MAX_TURN_S, make_stable_id, make_stable_seed
 from sdiareward.perturbations.channel import CODINGS, ChannelSettings, encode_flac
 from sdiareward.perturbations.levels import trim_silence
-from sdiareward.dataset_builder.synthesis import DialogueSynthesizer, ReferenceClip, Synthesizer, load_synthesizer
 
 from ..pipeline.inspection import require_sound
 from ..pipeline.media import locate_span, read_media, read_span
@@ -45,10 +45,7 @@ _MAX_FILE_S = 2 * MAX_TURNS * MAX_TURN_S
 # Spoken texts kept in memory, a few dialogues of them.
 _KEPT_TEXTS = 128
 # Options that do not change the speech: where an engine runs, its time limits, and the folder of a file.
-_SILENT_OPTIONS = {
-    *("base_url", "api_key_env", "timeout_s", "max_retries", "poll_s"),
-    *("addresses", "python", "repository", "gpus"),
-}
+_SILENT_OPTIONS = {"base_url", "api_key_env", "timeout_s", "max_retries", "addresses"}
 _FILE_OPTIONS = {"model_path", "voices_path", "audio"}
 
 

@@ -19,7 +19,6 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,12 +27,10 @@ from sdiareward.common.files import require_other_folder
 from sdiareward.common.locks import lock_folder
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError
-from sdiareward.dataset_builder.synthesis import count_servers, open_servers
 from sdiareward.pairs.schema import make_stable_id
 
 from ..formats.shards import count_pairs, read_rows
 from ..pairing.pairing import list_audible
-from ..pairing.script_voices import OPTION as SCRIPT_VOICES
 from ..parts import PartFolder, run_jobs
 from ..reports.data_card import read_finished, read_report, summarise_skipped, write_report
 from .rebuilding import RebuildSettings, Rebuilt, rebuild_row
@@ -141,19 +138,8 @@ def _rebuild_pairs(
 ) -> list[Skipped]:
     """Rebuild the pairs that were not rebuilt before; return why others could not be."""
     todo = [task for task in tasks if not parts.has(task.key)]
-    used = {name for task in todo for name in task.row["synthesizer"].split("+")}
-    # The pool of voices is the builder's own option, unknown to servers.
-    options, voices = {}, {}
-    for name, values in settings.synthesizer_options.items():
-        if name not in used:
-            continue
-        voices[name] = {key: value for key, value in values.items() if key == SCRIPT_VOICES}
-        options[name] = {key: value for key, value in values.items() if key != SCRIPT_VOICES}
-    with open_servers(options) as served:
-        placed = replace(settings, synthesizer_options={name: {**served[name], **voices[name]} for name in served})
-        rebuild = partial(_rebuild_one, settings=placed, parts=parts)
-        num_workers = max(num_workers, count_servers(served))
-        skipped = [skip for skip in run_jobs(rebuild, todo, num_workers, "pairs") if skip]
+    rebuild = partial(_rebuild_one, settings=settings, parts=parts)
+    skipped = filter(None, run_jobs(rebuild, todo, num_workers, "pairs"))
     return sorted(skipped, key=lambda skip: (skip.item, skip.kind, skip.reason))
 
 

