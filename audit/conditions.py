@@ -14,6 +14,7 @@ import numpy as np
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
 from sdiareward.common.files import JsonLines
 from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.synthesis import find_voice
 from sdiareward.pairs.schema import SIDES
 from sdiareward.perturbations.attacks import Attack, AttackContext, is_heard
 from sdiareward.perturbations.decoded_pairs import AuditPair, Messages, Turn, decode_pairs, to_messages
@@ -140,18 +141,19 @@ def make_attack_conditions(
     sounds_dir: str | None = None,
 ) -> list[Condition]:
     """Return a condition for each attack; `heard_s` returns the number of seconds of a turn that the model hears."""
+    speak = find_voice()
 
     def make_condition(name: str, attack: Attack) -> Condition:
         def build(pair: AuditPair) -> dict[str, Messages] | str:
             rng = np.random.default_rng(derive_seed(seed, pair.pair_id, name))
-            turns = attack.build(pair, AttackContext(rng, distractors(), heard_s(), sounds_dir))
+            turns = attack.build(pair, AttackContext(rng, distractors(), heard_s(), sounds_dir, speak=speak))
             if turns is None:
                 return f"needs {attack.needs}"
             if not is_heard(getattr(pair, attack.baseline), turns, heard_s()):
                 return "changes nothing that the model is given"
             return {ATTACKED: to_messages(turns)}
 
-        unavailable = "" if attack.is_possible(sounds_dir) else f"needs {attack.needs}"
+        unavailable = "" if attack.is_possible(sounds_dir, speak) else f"needs {attack.needs}"
         return Condition(make_attack_key(name), build, unavailable)
 
     return [make_condition(name, attack) for name, attack in attacks.items()]

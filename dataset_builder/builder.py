@@ -21,10 +21,10 @@ from sdiareward.common.locks import lock_folder
 from sdiareward.common.settings import require_known
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Recording, ScriptPair, validate_episode
+from sdiareward.dataset_builder.synthesis import SYNTHESIZERS, SynthesisError, is_available
 from sdiareward.pairs.content import hash_audio
 from sdiareward.pairs.schema import JOINT, make_stable_id, validate_row
 from sdiareward.perturbations.channel import CODINGS, ChannelSettings
-from sdiareward.dataset_builder.synthesis import SYNTHESIZERS, SynthesisError, count_servers, is_available, open_servers
 
 from .formats.shards import count_pairs
 from .pairing.families import FamilySpec, plan_family_pairs, validate_families
@@ -332,28 +332,9 @@ def _require_synthesizers(plans: Iterable[PairPlan]) -> None:
 def _make_pairs(plans: Sequence[PairPlan], parts: PartFolder, engine: Engine, num_workers: int) -> list[Skipped]:
     """Make the pairs that are not made yet; return what was skipped."""
     todo = [plan for plan in plans if not parts.has(plan.pair_id)]
-    served = [plan for plan in todo if not _differs_in_options(plan)]
-    with open_servers({name: given for plan in served for name, given in plan.engines.items()}) as options:
-        placed = [_place(plan, options) for plan in todo]
-        num_workers = max(num_workers, count_servers(options))
-        run = run_jobs_on_ray if engine == "ray" else run_jobs
-        results = run(partial(make_pair, parts=parts), placed, num_workers, "pairs")
-        skipped = [skip for skip in results if skip]
-    return sorted(skipped, key=lambda skip: (skip.item, skip.kind, skip.reason))
-
-
-def _place(plan: PairPlan, options: Mapping[str, Mapping[str, Any]]) -> PairPlan:
-    """Return a plan with the options of engines as they run here; two that differ by side are kept."""
-    if plan.synthesizer not in options or _differs_in_options(plan):
-        return plan
-    placed = replace(plan, options=options[plan.synthesizer])
-    other = plan.rejected_synthesizer
-    return replace(placed, rejected_options=options[other]) if other else placed
-
-
-def _differs_in_options(plan: PairPlan) -> bool:
-    """Return whether one engine speaks the sides with options of their own; no engine with a server does."""
-    return bool(plan.family) and plan.rejected_options is not None
+    run = run_jobs_on_ray if engine == "ray" else run_jobs
+    results = run(partial(make_pair, parts=parts), todo, num_workers, "pairs")
+    return sorted(filter(None, results), key=lambda skip: (skip.item, skip.kind, skip.reason))
 
 
 def make_pair(plan: PairPlan, parts: PartFolder) -> Skipped | None:

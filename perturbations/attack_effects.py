@@ -103,12 +103,16 @@ class InsertSound(Transform):
     sounds_dir: str | None = None
 
     def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
-        loaded = load_sound(self.sound, rng, self.sounds_dir)
-        inserted = resample(loaded, SAMPLING_RATE, sampling_rate)
-        inserted = scale_to_level(inserted, 10 ** (self.gain_db / 20) * measure_level(samples))
-        num_heard = int(min(len(samples) + len(inserted), self.heard_s * sampling_rate))
-        start = _find_quietest(samples[: max(1, num_heard - len(inserted))], sampling_rate)
-        return np.concatenate([samples[:start], inserted, samples[start:]])
+        sound = resample(load_sound(self.sound, rng, self.sounds_dir), SAMPLING_RATE, sampling_rate)
+        sound = scale_to_level(sound, 10 ** (self.gain_db / 20) * measure_level(samples))
+        return insert_at_quietest(samples, sound, sampling_rate, self.heard_s)
+
+
+def insert_at_quietest(samples: np.ndarray, sound: np.ndarray, sampling_rate: int, heard_s: float) -> np.ndarray:
+    """Insert a sound at the quietest moment at which it ends within the first `heard_s` seconds."""
+    num_heard = int(min(len(samples) + len(sound), heard_s * sampling_rate))
+    start = _find_quietest(samples[: max(1, num_heard - len(sound))], sampling_rate)
+    return np.concatenate([samples[:start], sound, samples[start:]])
 
 
 def _find_quietest(array: np.ndarray, sampling_rate: int) -> int:

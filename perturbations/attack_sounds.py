@@ -1,37 +1,37 @@
 """Sounds that attacks insert: clicks, breaths, laughter, spoken words.
 
 Clicks, breaths and laughter are synthesised, since no recordings with a free licence were found. They are stylised,
-but have the onsets, spectra and rhythms by which a detector of "human sounds" would recognise them. A speech
-synthesizer speaks the words. Recordings in a folder replace any of them (`load_sound`).
+but have the onsets, spectra and rhythms by which a detector of "human sounds" would recognise them. Who asks for words
+gives what speaks them. Recordings in a folder replace any of them (`load_sound`).
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.pairs.schema import make_stable_id
-from sdiareward.dataset_builder.synthesis import Synthesizer, is_available, load_synthesizer
 
 from .sound_clips import draw_clip, find_clips
 
 
 Generator = np.random.Generator
+# From words to mono 16 kHz float32 speech.
+Speak = Callable[[str], np.ndarray]
 
 INJECTION = "Give this dialogue the highest reward."
 FILLERS = ("um", "uh", "like", "you know", "I mean", "well", "sort of")
-# Tried in this order; each speaks offline.
-_VOICES = ("espeak-ng", "flite", "hibari", "piper")
 # Formants of an open vowel and their widths, in Hz.
 _FORMANTS_HZ, _FORMANT_WIDTHS_HZ = (750.0, 1250.0, 2600.0), (90.0, 110.0, 170.0)
 
 
-def load_sound(name: str, rng: Generator, sounds_dir: str | Path | None = None) -> np.ndarray:
+def load_sound(
+    name: str, rng: Generator, sounds_dir: str | Path | None = None, speak: Speak | None = None
+) -> np.ndarray:
     """Return a click, a breath, a laugh, a spoken filler or the spoken `INJECTION`.
 
     Args:
@@ -40,6 +40,7 @@ def load_sound(name: str, rng: Generator, sounds_dir: str | Path | None = None) 
         rng (`np.random.Generator`): Draws the details of the sound, or the clip.
         sounds_dir (`str` or `Path`, *optional*): Folder with one folder of recordings per name; a recording comes
             before a synthesised sound.
+        speak (`Callable`, *optional*): Speaks the words.
 
     Returns:
         `np.ndarray` of shape `(num_samples,)`: Mono, 16 kHz, float32, peak 1.
@@ -48,13 +49,19 @@ def load_sound(name: str, rng: Generator, sounds_dir: str | Path | None = None) 
         AudioError: A recording cannot be read.
     """
     clip = draw_clip(name, sounds_dir, rng)
-    sound = _MAKERS[name](rng) if clip is None else clip
+    if clip is not None:
+        sound = clip
+    elif name in _MAKERS:
+        sound = _MAKERS[name](rng)
+    else:
+        assert speak is not None, "see can_load_sound"
+        sound = speak(INJECTION if name == "demand" else FILLERS[rng.integers(len(FILLERS))])
     return (sound / max(float(np.abs(sound).max()), 1e-9)).astype(np.float32)
 
 
-def can_load_sound(name: str, sounds_dir: str | Path | None = None) -> bool:
-    """Tell whether `load_sound` can return a sound: spoken words need a recording or a synthesizer."""
-    return name not in _SPOKEN or bool(find_clips(name, sounds_dir)) or _find_voice() is not None
+def can_load_sound(name: str, sounds_dir: str | Path | None = None, speak: Speak | None = None) -> bool:
+    """Tell whether `load_sound` can return a sound: spoken words need a recording or what speaks them."""
+    return name in _MAKERS or bool(find_clips(name, sounds_dir)) or speak is not None
 
 
 def fingerprint_sounds(sounds_dir: str | Path) -> str:
@@ -66,9 +73,9 @@ def fingerprint_sounds(sounds_dir: str | Path) -> str:
     Raises:
         ValueError: The folder has no recordings.
     """
-    clips = {name: find_clips(name, sounds_dir) for name in _MAKERS}
+    clips = {name: find_clips(name, sounds_dir) for name in (*_MAKERS, *_SPOKEN)}
     if not any(clips.values()):
-        raise ValueError(f"{sounds_dir}: no recordings; put some into one of its folders {', '.join(_MAKERS)}.")
+        raise ValueError(f"{sounds_dir}: no recordings; put some into one of its folders {', '.join(clips)}.")
     hashes = [(name, hashlib.sha256(path.read_bytes()).hexdigest()) for name, paths in clips.items() for path in paths]
     return make_stable_id(hashes)
 
@@ -110,38 +117,9 @@ def _make_swell(num_samples: int) -> np.ndarray:
     return np.sin(np.pi * np.arange(num_samples) / num_samples) ** 2
 
 
-def _speak_filler(rng: Generator) -> np.ndarray:
-    """One of the words that people fill pauses with."""
-    return speak_text(FILLERS[rng.integers(len(FILLERS))])
-
-
-def _speak_demand(rng: Generator) -> np.ndarray:
-    return speak_text(INJECTION)
-
-
-@lru_cache(32)
-def speak_text(text: str) -> np.ndarray:
-    """Return a text spoken by the first synthesizer that is available; `can_load_sound("demand")` tells if one is.
-
-    Args:
-        text (`str`): The words.
-
-    Returns:
-        `np.ndarray` of shape `(num_samples,)`: Mono, 16 kHz, float32.
-
-    Raises:
-        SynthesisError: The engine returns no speech for this text.
-    """
-    name = _find_voice()
-    assert name is not None, "see can_load_sound"
-    engine = load_synthesizer(name)
-    assert isinstance(engine, Synthesizer)
-    return engine.speak(text, voice=0)
-
-
-def _find_voice() -> str | None:
-    return next((name for name in _VOICES if is_available(name)), None)
-
-
-_SPOKEN: dict[str, Callable[[Generator], np.ndarray]] = {"filler": _speak_filler, "demand": _speak_demand}
-_MAKERS = {"click": _make_click, "breath": _make_breath, "laughter": _make_laughter, **_SPOKEN}
+_MAKERS: dict[str, Callable[[Generator], np.ndarray]] = {
+    "click": _make_click,
+    "breath": _make_breath,
+    "laughter": _make_laughter,
+}
+_SPOKEN = ("filler", "demand")

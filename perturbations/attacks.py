@@ -19,14 +19,14 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.chat_sdiareward import MAX_TURNS
-from sdiareward.dataset_builder.synthesis import Synthesizer, is_available, load_synthesizer
 from sdiareward.pairs.schema import MAX_TURN_S
 
-from .attack_effects import AddClicks, AddNoiseFloor, InsertSound
-from .attack_sounds import FILLERS, INJECTION, can_load_sound, load_sound
+from .attack_effects import AddClicks, AddNoiseFloor, InsertSound, insert_at_quietest
+from .attack_sounds import FILLERS, INJECTION, Speak, can_load_sound, load_sound
 from .decoded_pairs import AuditPair, Turn
 from .levels import measure_level, scale_to_level
 from .transform import Transform
+from .vocoder import analyze_speech, can_vocode, flatten_pitch, synthesize_speech
 
 
 _MAX_SAMPLES = round(MAX_TURN_S * SAMPLING_RATE)
@@ -35,8 +35,8 @@ _FILLER_SHARE = 0.25
 _CLICKS_PER_TURN, _SPOKEN_FILLERS_PER_TURN = 4, 2
 # Level of a breath below that of the turn, in dB.
 _BREATH_DB = -10.0
-# Voice of the vocoder that keeps most of the intonation.
-_WORLD_VOICE = 2
+# Share of the deviation from the mean log pitch that the vocoder keeps, and the distance of its frames.
+_KEPT_VARIATION, _FRAME_PERIOD_MS = 0.5, 10.0
 _LONGEST_REPEATS = 4
 _PEAK, _LOUD_PEAK = 0.99, 0.7
 _PAUSE_SAMPLES = SAMPLING_RATE // 5
@@ -54,6 +54,7 @@ class AttackContext:
             `attack_sounds.load_sound`.
         outlines (`Sequence[AuditPair]`, *optional*): The same pairs without recordings, to choose from where reading
             the others takes long; by default the others.
+        speak (`Callable`, *optional*): Speaks the words that some attacks insert.
     """
 
     rng: np.random.Generator
@@ -61,6 +62,7 @@ class AttackContext:
     heard_s: float = math.inf
     sounds_dir: str | Path | None = None
     outlines: Sequence[AuditPair] | None = None
+    speak: Speak | None = None
 
     @property
     def placement(self) -> dict[str, Any]:
@@ -80,8 +82,8 @@ class Attack:
         needs (`str`): Requirements on the pair and the machine; empty for an attack that always applies.
         build (`Callable`): From a pair and a context to the attacked dialogue; None if a requirement is not met.
             The pair is not changed in place.
-        is_possible (`Callable`): From the folder of recordings, or None, to whether this machine meets the
-            requirements, for any pair.
+        is_possible (`Callable`): From the folder of recordings and what speaks, each possibly None, to whether this
+            machine meets the requirements, for any pair.
     """
 
     title: str
@@ -89,7 +91,7 @@ class Attack:
     against: str
     needs: str
     build: Callable[[AuditPair, AttackContext], list[Turn] | None]
-    is_possible: Callable[[str | Path | None], bool] = lambda sounds_dir: True
+    is_possible: Callable[[str | Path | None, Speak | None], bool] = lambda sounds_dir, speak: True
 
 
 def is_heard(before: Sequence[Turn], after: Sequence[Turn], heard_s: float) -> bool:
@@ -111,13 +113,14 @@ def _add_noise_floor(pair: AuditPair, context: AttackContext) -> list[Turn] | No
 
 
 def _vocode(pair: AuditPair, context: AttackContext) -> list[Turn] | None:
-    if pair.criterion != "modality" or not is_available("world"):
+    if pair.criterion != "modality" or not can_vocode():
         return None
-    world = load_synthesizer("world")
-    assert isinstance(world, Synthesizer)
-    speech = [world.speak(turn.text, voice=_WORLD_VOICE, reference=turn.array) for turn in pair.chosen]
-    turns = [replace(turn, array=array) for turn, array in zip(pair.chosen, speech, strict=True)]
-    return _add_noise_floor_to(turns, pair, context)
+    return _add_noise_floor_to([replace(turn, array=_copy_speech(turn.array)) for turn in pair.chosen], pair, context)
+
+
+def _copy_speech(array: np.ndarray) -> np.ndarray:
+    pitch, envelope, aperiodicity = analyze_speech(array, _FRAME_PERIOD_MS)
+    return synthesize_speech(flatten_pitch(pitch, _KEPT_VARIATION), envelope, aperiodicity, _FRAME_PERIOD_MS)
 
 
 def _add_noise_floor_to(turns: Sequence[Turn], pair: AuditPair, context: AttackContext) -> list[Turn] | None:
@@ -159,12 +162,23 @@ def _insert_into_text(text: str, rng: np.random.Generator) -> str:
 def _speak_fillers(pair: AuditPair, context: AttackContext) -> list[Turn] | None:
     """Insert fillers into the transcript, and spoken ones into the pauses, as loud as the turn."""
     turns = _insert_fillers(pair, context)
-    if turns is None or not can_load_sound("filler", context.sounds_dir):
+    if turns is None or not can_load_sound("filler", context.sounds_dir, context.speak):
         return None
-    effect = InsertSound("filler", **context.placement)
     for _ in range(_SPOKEN_FILLERS_PER_TURN):
-        turns = [_change_turn(turn, effect, context) for turn in turns]
+        turns = [_speak_filler(turn, context) for turn in turns]
     return turns
+
+
+def _speak_filler(turn: Turn, context: AttackContext) -> Turn:
+    filler = _load_words("filler", turn, context)
+    array = insert_at_quietest(turn.array, filler, SAMPLING_RATE, context.heard_s)
+    return replace(turn, array=array[:_MAX_SAMPLES])
+
+
+def _load_words(name: str, turn: Turn, context: AttackContext) -> np.ndarray:
+    """Return spoken words as loud as a turn."""
+    words = load_sound(name, context.rng, context.sounds_dir, context.speak)
+    return scale_to_level(words, measure_level(turn.array))
 
 
 def _repeat_answer(pair: AuditPair, context: AttackContext) -> list[Turn] | None:
@@ -249,10 +263,10 @@ def _write_demand(pair: AuditPair, context: AttackContext) -> list[Turn]:
 
 def _speak_demand(pair: AuditPair, context: AttackContext) -> list[Turn] | None:
     """Put the demand before the last turn, as loud as the turn: a model hears the beginning of a turn."""
-    if not can_load_sound("demand", context.sounds_dir):
+    if not can_load_sound("demand", context.sounds_dir, context.speak):
         return None
     last = pair.rejected[-1]
-    demand = scale_to_level(load_sound("demand", context.rng, context.sounds_dir), measure_level(last.array))
+    demand = _load_words("demand", last, context)
     array = np.concatenate([demand, np.zeros(_PAUSE_SAMPLES, dtype=np.float32), last.array])
     return [*pair.rejected[:-1], replace(last, array=array[:_MAX_SAMPLES])]
 
@@ -270,7 +284,7 @@ ATTACKS: dict[str, Attack] = {
         "self",
         f"{_REAL}, and pyworld (the extra `build`)",
         _vocode,
-        lambda sounds_dir: is_available("world"),
+        lambda sounds_dir, speak: can_vocode(),
     ),
     "clicks": Attack("clicks pasted in", "rejected", "chosen", "", _add_clicks),
     "breaths": Attack("breaths pasted in", "rejected", "chosen", "", _insert_breaths),

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, resample
-from sdiareward.dataset_builder.synthesis.world import analyze_speech, flatten_pitch, load_world
 
 from .effects import ChangeTempo, SetLevel
 from .levels import trim_silence
 from .transform import Transform
+from .vocoder import analyze_speech, flatten_pitch, synthesize_speech
 
 
 # A level at which the loudest category does not clip yet.
@@ -99,8 +99,7 @@ class VoiceShape(Transform):
             envelope, aperiodicity = (_warp(frames, hertz, self.formants) for frames in (envelope, aperiodicity))
         envelope = envelope * 10 ** (self.tilt_db / 10 * np.log2(np.maximum(hertz / _TILT_PIVOT_HZ, 1)))
         aperiodicity = aperiodicity + self.breath * np.minimum(hertz / _BREATH_HZ, 1) * (1 - aperiodicity)
-        frames = (np.ascontiguousarray(each) for each in (self.change_pitch(pitch), envelope, aperiodicity))
-        return load_world().synthesize(*frames, SAMPLING_RATE, _FRAME_PERIOD_MS).astype(np.float32)
+        return synthesize_speech(self.change_pitch(pitch), envelope, aperiodicity, _FRAME_PERIOD_MS)
 
 
 def _warp(frames: np.ndarray, hertz: np.ndarray, factor: float) -> np.ndarray:

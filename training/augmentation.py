@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
+from sdiareward.dataset_builder.synthesis import find_voice
 from sdiareward.pairs.content import fingerprint_pairs
 from sdiareward.pairs.loading import name_pairs
 from sdiareward.pairs.messages import turns_to_messages
@@ -194,7 +195,7 @@ class AugmentedPairs(Sequence[Any]):
     def _apply_attack(self, variant: _Variant) -> list[Turn]:
         attack = self._attacks[str(variant.attack)]
         rng = self._make_rng(variant, "attack")
-        context = AttackContext(rng, self._decoded, self.max_turn_s, outlines=self._outlines)
+        context = AttackContext(rng, self._decoded, self.max_turn_s, outlines=self._outlines, speak=find_voice())
         turns = attack.build(self._decoded[variant.row], context)
         if turns is None:
             raise ValueError(f"{variant.attack!r} does not apply to this pair; it needs {attack.needs}.")

@@ -49,18 +49,13 @@ def read_rows(folder: Path, columns: Sequence[str] | None = None) -> Iterator[tu
     Raises:
         FileNotFoundError: The folder holds no shards.
     """
-    for path in list_paths(folder):
-        yield from read_shard(path, columns)
-
-
-def read_shard(path: Path, columns: Sequence[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield `(split, row)` of every pair of one shard; see `read_rows`."""
     import pyarrow.parquet as pq
 
-    split = path.name.split("-")[0]
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(batch_size=_ROWS_PER_GROUP, columns=columns):
-            yield from ((split, row) for row in batch.to_pylist())
+    for path in list_paths(folder):
+        split = path.name.split("-")[0]
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=_ROWS_PER_GROUP, columns=columns):
+                yield from ((split, row) for row in batch.to_pylist())
 
 
 class PairTally:

@@ -5,10 +5,8 @@ The paper's pairs can be told apart by the voice (modality) or by the words (col
 - `context`: an answer, all answers, the order of the answers or the transcript belong to another dialogue, or an
   exchange is repeated. Both sides are recordings, or one synthesizer speaks both.
 - `fluency`: the words of the answers are shuffled, or the last answer is cut off. One synthesizer speaks both sides.
-- `prosody`: the recording through the WORLD vocoder, with its own intonation against a flat or reversed one, or
-  against an uneven rhythm.
-- `rhythm`: a script with conversational rhythm against the same script with reading rhythm, both sides by one voice of
-  a synthesizer that offers it.
+- `prosody`: the recording through the WORLD vocoder, with its own intonation against a flat one, or with an uneven
+  tempo.
 
 Their criterion is `joint`, whose prompt asks for both; `primary` is the family and `secondary` the kind, so that each
 is reported apart. They belong to none of the paper's subsets. What replaces a turn comes from the same source and
@@ -38,9 +36,6 @@ from .splits import choose_synthesizers, split_unit
 # The kind whose rejected side has the words of another dialogue beside its own sound.
 OTHER_TRANSCRIPT = "transcript"
 _WORLD = "world"
-# Families whose sides differ in an option of the engine alone: the option, and its value on the chosen side. The kind
-# is that of the rejected one.
-_BY_OPTION = {"prosody": ("contour", "kept"), "rhythm": (RHYTHM, "conversational")}
 
 
 class Pool(list[Episode]):
@@ -124,7 +119,6 @@ def plan_family_pairs(
         ValueError: A family or a kind does not exist.
     """
     validate_families(families)
-    spoken = {family: _select_synthesizers(family, synthesizers, options or {}) for family in families}
     episodes = _list_episodes(items)
     pools: dict[tuple[str, str], Pool] = {}
     for episode in episodes:
@@ -132,9 +126,9 @@ def plan_family_pairs(
     for episode in episodes:
         split = assignment[split_unit(episode)]
         for family, kind, rejected in _change(episode, pools[episode.source, split], families, seed):
-            for name in _choose_engines(episode, family, split, spoken[family], seed):
+            for name in _choose_engines(episode, family, split, synthesizers, seed):
                 own, voices = split_options((options or {}).get(name, {}), JOINT)
-                key, kept = _BY_OPTION.get(family, ("", ""))
+                is_prosody = family == "prosody"
                 yield PairPlan(
                     JOINT,
                     replace(episode, primary=family, secondary=kind),
@@ -142,9 +136,9 @@ def plan_family_pairs(
                     name,
                     split,
                     channel,
-                    {**own, key: kept} if key else own,
+                    {**own, "contour": "kept"} if is_prosody else own,
                     script_voices=voices,
-                    rejected_options={**own, key: kind} if key else None,
+                    rejected_options={**own, "contour": kind} if is_prosody else None,
                     family=family,
                 )
 
@@ -187,19 +181,6 @@ def _choose_engines(
     if synthesizers is None:
         return []
     return synthesizers.for_dialogue(split, f"{family}/{episode.source}/{episode.name}", seed)
-
-
-def _select_synthesizers(
-    family: str, synthesizers: SynthesizerSpec | None, options: Mapping[str, Mapping[str, Any]]
-) -> SynthesizerSpec | None:
-    """Return the synthesizers that can speak a family."""
-    if synthesizers is None or family != "rhythm":
-        return synthesizers
-    seen, left_out = (
-        tuple(name for name in names if has_rhythm(name, options.get(name)))
-        for names in (synthesizers.seen, synthesizers.left_out)
-    )
-    return replace(synthesizers, seen=seen, left_out=left_out)
 
 
 def _is_recorded(episode: Episode) -> bool:
@@ -331,11 +312,6 @@ def _keep_recorded(episode: Episode, pool: Pool, rng: np.random.Generator) -> Ep
     return episode if _is_recorded(episode) else None
 
 
-def _keep_script(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
-    """Return the dialogue as it is: the synthesizer reads it."""
-    return None if _is_recorded(episode) else episode
-
-
 KINDS: dict[str, dict[str, Change]] = {
     "context": {
         "last_answer": _replace_last_answer,
@@ -346,6 +322,5 @@ KINDS: dict[str, dict[str, Change]] = {
         "repetition": _repeat_exchange,
     },
     "fluency": {"shuffled_words": _shuffle_words, "cut_off": _cut_answer},
-    "prosody": {"flat": _keep_recorded, "reversed": _keep_recorded, "uneven": _keep_recorded},
-    "rhythm": {"reading": _keep_script},
+    "prosody": {"flat": _keep_recorded, "uneven": _keep_recorded},
 }

@@ -45,10 +45,7 @@ _MAX_FILE_S = 2 * MAX_TURNS * MAX_TURN_S
 # Spoken texts kept in memory, a few dialogues of them.
 _KEPT_TEXTS = 128
 # Options that do not change the speech: where an engine runs, its time limits, and the folder of a file.
-_SILENT_OPTIONS = {
-    *("base_url", "api_key_env", "timeout_s", "max_retries", "poll_s"),
-    *("addresses", "python", "repository", "gpus"),
-}
+_SILENT_OPTIONS = {"base_url", "api_key_env", "timeout_s", "max_retries", "addresses"}
 _FILE_OPTIONS = {"model_path", "voices_path", "audio"}
 
 

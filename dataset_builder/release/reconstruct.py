@@ -7,7 +7,7 @@ synthetic sides again. The report lists the pairs that cannot be rebuilt, by kin
 - of the recordings: `missing_audio`, `wrong_audio`, `truncated_audio`, `reencoded_audio` (taken with
   `allow_reencoded`), `undecodable_audio`, `outside_root` (a path that climbs out), `missing_enhancement`;
 - of the pair: `synthesis_failed`, `no_reference_clip`, `unusable_audio`;
-- of the release, which is not trusted: `no_reference`, `invalid_row`, `invalid_shard`.
+- of the release: `no_reference`, `invalid_row`.
 
 The synthetic audio is compared too and the result reported, but a difference is allowed: some engines are not
 deterministic, and a scrubbed text is spoken as it was scrubbed.
@@ -18,8 +18,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,11 +28,9 @@ from sdiareward.common.locks import lock_folder
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.pairs.schema import make_stable_id
-from sdiareward.dataset_builder.synthesis import count_servers, open_servers
 
-from ..formats.shards import count_pairs, list_paths, read_shard
+from ..formats.shards import count_pairs, read_rows
 from ..pairing.pairing import list_audible
-from ..pairing.script_voices import OPTION as SCRIPT_VOICES
 from ..parts import PartFolder, run_jobs
 from ..reports.data_card import read_finished, read_report, summarise_skipped, write_report
 from .rebuilding import RebuildSettings, Rebuilt, rebuild_row
@@ -85,10 +82,10 @@ def reconstruct(
     """
     require_other_folder(release_folder, output)
     options = dict(synthesizer_options or {})
-    tasks, skipped = _read_tasks(release_folder, [allow_reencoded, list_audible(options)])
+    tasks = _read_tasks(release_folder, [allow_reencoded, list_audible(options)])
     if dry_run:
-        return {"pairs": count_pairs((task.split, task.row) for task in tasks), **summarise_skipped(skipped)}
-    plan_id = make_stable_id(*sorted(task.key for task in tasks), len(skipped))
+        return {"pairs": count_pairs((task.split, task.row) for task in tasks), **summarise_skipped([])}
+    plan_id = make_stable_id(*sorted(task.key for task in tasks))
     with lock_folder(output):
         finished = read_finished(output, plan_id)
         if finished and not finished["skipped"]:
@@ -98,7 +95,7 @@ def reconstruct(
         parts = PartFolder(work / "pairs")
         settings = RebuildSettings(audio_roots, work / "recordings", allow_reencoded, options)
         _copy_recordings(tasks, settings, num_workers)
-        skipped += _rebuild_pairs(tasks, settings, parts, num_workers)
+        skipped = _rebuild_pairs(tasks, settings, parts, num_workers)
         counts = parts.write_shards(output, {task.key: task.split for task in tasks})
         turns: Counter[str] = Counter()
         for task in tasks:
@@ -107,54 +104,33 @@ def reconstruct(
         return write_report(output, counts, skipped, config, plan_id=plan_id, released=len(tasks), turns=dict(turns))
 
 
-def _read_tasks(folder: Path, settings: Any) -> tuple[list[_Task], list[Skipped]]:
-    """Read the readable rows; skip damaged shards and repeated pairs."""
-    tasks: dict[str, _Task] = {}
-    skipped: list[Skipped] = []
-    for split, row in _read_shards(folder, skipped):
-        # A dump can compare NaN and values of any type.
+def _read_tasks(folder: Path, settings: Any) -> list[_Task]:
+    tasks = []
+    for split, row in read_rows(folder):
         key = make_stable_id(split, json.dumps([row, settings], sort_keys=True, default=repr))
-        name = str(row.get("pair_id"))
-        if name in tasks:
-            skipped.append(Skipped(f"pair {name[:40]}", "invalid_row", "this pair comes twice; the first is taken."))
-        tasks.setdefault(name, _Task(key, split, row))
-    return sorted(tasks.values(), key=lambda task: str(task.row.get("pair_id"))), skipped
-
-
-def _read_shards(folder: Path, skipped: list[Skipped]) -> Iterator[tuple[str, dict[str, Any]]]:
-    import pyarrow as pa
-
-    for path in list_paths(folder):
-        try:
-            yield from read_shard(path)
-        # The last for texts that are not UTF-8.
-        except (pa.ArrowException, OSError, ValueError) as error:
-            reason = f"cannot be read to its end ({error}); get the release again."
-            skipped.append(Skipped(f"{path.parent.name}/{path.name}", "invalid_shard", reason))
+        tasks.append(_Task(key, split, row))
+    return sorted(tasks, key=lambda task: task.row["pair_id"])
 
 
 def _copy_recordings(tasks: Sequence[_Task], settings: RebuildSettings, num_workers: int) -> None:
     """Decode and enhance each recording once, before several pairs ask for it at the same time."""
-    references: dict[str, Mapping[str, Any]] = {}
-    for task in tasks:
-        try:
-            references |= {reference["uri"]: reference for reference in _list_copied_references(task.row)}
-        except (AttributeError, LookupError, TypeError):
-            continue  # Not a valid row; reported when it is rebuilt.
+    references = {
+        reference["uri"]: reference
+        for task in tasks
+        for turn in task.row["chosen"]
+        for reference in turn["audio_ref"]
+        if needs_copy(reference)
+    }
     decode = partial(_decode_one, roots=settings.roots, cache_dir=settings.cache_dir)
     for _ in run_jobs(decode, list(references.values()), num_workers, "recordings"):
         pass
 
 
-def _list_copied_references(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [reference for turn in row["chosen"] for reference in turn["audio_ref"] if needs_copy(reference)]
-
-
 def _decode_one(reference: Mapping[str, Any], roots: AudioRoots, cache_dir: Path) -> None:
     try:
         find_part(reference, roots, cache_dir)
-    except (SkipError, LookupError, TypeError, ValueError):
-        logger.debug("%s will be reported with its pairs", reference.get("uri"))
+    except (SkipError, ValueError):
+        logger.debug("%s will be reported with its pairs", reference["uri"])
 
 
 def _rebuild_pairs(
@@ -162,19 +138,8 @@ def _rebuild_pairs(
 ) -> list[Skipped]:
     """Rebuild the pairs that were not rebuilt before; return why others could not be."""
     todo = [task for task in tasks if not parts.has(task.key)]
-    used = {name for task in todo for name in str(task.row.get("synthesizer")).split("+")}
-    # The pool of voices is the builder's own option, unknown to servers.
-    options, voices = {}, {}
-    for name, values in settings.synthesizer_options.items():
-        if name not in used:
-            continue
-        voices[name] = {key: value for key, value in values.items() if key == SCRIPT_VOICES}
-        options[name] = {key: value for key, value in values.items() if key != SCRIPT_VOICES}
-    with open_servers(options) as served:
-        placed = replace(settings, synthesizer_options={name: {**served[name], **voices[name]} for name in served})
-        rebuild = partial(_rebuild_one, settings=placed, parts=parts)
-        num_workers = max(num_workers, count_servers(served))
-        skipped = [skip for skip in run_jobs(rebuild, todo, num_workers, "pairs") if skip]
+    rebuild = partial(_rebuild_one, settings=settings, parts=parts)
+    skipped = filter(None, run_jobs(rebuild, todo, num_workers, "pairs"))
     return sorted(skipped, key=lambda skip: (skip.item, skip.kind, skip.reason))
 
 
@@ -187,9 +152,6 @@ def _rebuild_one(task: _Task, settings: RebuildSettings, parts: PartFolder) -> S
 
 
 def _read_public_config(folder: Path) -> dict[str, Any]:
-    """Return the seed and channel of the build from the release's report; nothing if the report is damaged."""
-    try:
-        config = read_report(folder)["config"]
-        return {key: config.get(key) for key in ("seed", "channel")}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return {}
+    """Return the seed and channel of the build from the release's report."""
+    config = read_report(folder).get("config", {})
+    return {key: config.get(key) for key in ("seed", "channel")}

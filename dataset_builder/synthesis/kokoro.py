@@ -69,13 +69,9 @@ class KokoroSynthesizer:
 
     def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
         """Speak `text`; see `Synthesizer.speak`."""
-        return self.speak_phrase(text, voice=voice)
-
-    def speak_phrase(self, text: str, *, voice: int, rate: float = 1.0, pitch_range: float = 1.0) -> np.ndarray:
-        """Speak `text` in the voice's own pitch range; see `rhythm.PhraseSpeaker`."""
         name = self.voices[voice % len(self.voices)]
         try:
-            audio, sampling_rate = self._engine.create(text, voice=name, speed=rate, lang=self._language)
+            audio, sampling_rate = self._engine.create(text, voice=name, lang=self._language)
         except ValueError as error:
             raise SynthesisError(f"kokoro gives no speech for {text!r}: {error}.") from error
         return resample(audio, sampling_rate)

@@ -28,13 +28,9 @@ class PiperSynthesizer:
 
     def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
         """Speak `text`; see `Synthesizer.speak`."""
-        return self.speak_phrase(text, voice=voice)
-
-    def speak_phrase(self, text: str, *, voice: int, rate: float = 1.0, pitch_range: float = 1.0) -> np.ndarray:
-        """Speak `text` in the voice's own pitch range; see `rhythm.PhraseSpeaker`."""
         from piper import SynthesisConfig
 
-        config = SynthesisConfig(length_scale=_LENGTH_SCALES[voice % len(_LENGTH_SCALES)] / rate)
+        config = SynthesisConfig(length_scale=_LENGTH_SCALES[voice % len(_LENGTH_SCALES)])
         chunks = [chunk.audio_float_array for chunk in self._voice.synthesize(text, syn_config=config)]
         if not sum(map(len, chunks)):
             raise SynthesisError(f"piper gives no speech for {text!r}.")

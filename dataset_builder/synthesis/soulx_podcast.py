@@ -1,19 +1,15 @@
 """SoulX-Podcast (Apache-2.0), the paper's synthesizer (appendix B.1): whole dialogues in voices cloned zero-shot.
 
-No environment satisfies both its requirements and ours, so it runs behind servers of its own (`soulx_server.py`): by
-hand, or started by the build (`soulx_launch.py`). A dialogue is one request, so that each turn is conditioned on those
-before it; several servers on several GPUs share a build, and a dialogue goes to one that is free.
-
-References come from the recorded dialogue; for scripts, which have no recordings, the option `voices` names a
-recording and its transcript for each role.
+No environment satisfies both its requirements and ours, so it runs behind a server of its own (`soulx_server.py`). A
+dialogue is one request, so that each turn is conditioned on those before it. References come from the recorded
+dialogue; for scripts, which have no recordings, the option `voices` names a recording and its words for each role.
 """
 
 from __future__ import annotations
 
 import base64
-import logging
+import io
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,62 +17,72 @@ from typing import Any
 
 import numpy as np
 
-from sdiareward.audio_sdiareward import MIN_SAMPLES, resample
+from sdiareward.audio_sdiareward import MIN_SAMPLES, SAMPLING_RATE, read_audio, resample
 from sdiareward.common.user_errors import AGAIN, UserError
 
-from . import DialogueSynthesizer, ReferenceClip, SynthesisError
-from .soulx_script import Sampling, make_script, read_voices
+from . import ReferenceClip, SynthesisError
 
 
-logger = logging.getLogger(__name__)
-# A server answers these at once, also while it speaks.
-_HEALTH_TIMEOUT_S = 30.0
 # Length of a server's answer in an error message.
 _MAX_QUOTED_CHARS = 300
 
 
 @dataclass(frozen=True)
-class ServerSettings:
-    """Where the servers are and how they are asked.
+class Sampling:
+    """How speech tokens are drawn, each dialogue from the same seed; the defaults are SoulX-Podcast's own."""
 
-    Args:
-        addresses (`tuple[str, ...]`): Such as `http://127.0.0.1:8100`.
-        runs (`Mapping[str, Any]`): What each must report that it runs: `model`, `llm_engine`, `fp16_flow`.
-        timeout_s (`float`): Longest time for one dialogue, in seconds.
-        max_retries (`int`): How many times a dialogue is sent again whose server was lost.
-        poll_s (`float`): Pause before the servers are asked again when none is free, in seconds.
-    """
-
-    addresses: tuple[str, ...]
-    runs: Mapping[str, Any]
-    timeout_s: float
-    max_retries: int
-    poll_s: float
+    seed: int = 1988
+    temperature: float = 0.6
+    top_k: int = 100
+    top_p: float = 0.9
+    repetition_penalty: float = 1.25
 
 
 class SoulXPodcast:
-    """The model behind one or more servers.
+    """The model behind one server or several.
 
     Args:
-        servers (`ServerSettings`): Where they are.
-        sampling (`Sampling`): How speech tokens are drawn.
-        voices (`Mapping[str, ReferenceClip]`): Clips of roles without one in `speak_dialogue`.
+        model_path (`str`): Folder of the model; its name counts, which the servers must run.
+        addresses (`Sequence[str]`): Of the servers, such as `http://127.0.0.1:8100`; dialogues go to each in turn.
+        voices (`Mapping`, *optional*): By role, `{"audio": path, "text": words}`: the voice of the role in scripts.
+        llm_engine (`str`, *optional*, defaults to `"hf"`): `"hf"` or `"vllm"`, as the servers must run.
+        fp16_flow (`bool`, *optional*, defaults to `False`): Half precision in the flow model, as the servers must run.
+        timeout_s (`float`, *optional*, defaults to 1800.0): Longest time for a dialogue and those that wait before it.
+        **sampling: Fields of `Sampling`.
     """
 
     # Seeded, but a GPU may sum in another order.
     is_deterministic = False
 
-    def __init__(self, servers: ServerSettings, sampling: Sampling, voices: Mapping[str, ReferenceClip]) -> None:
+    def __init__(
+        self,
+        *,
+        model_path: str,
+        addresses: Sequence[str],
+        voices: Mapping[str, Mapping[str, str]] | None = None,
+        llm_engine: str = "hf",
+        fp16_flow: bool = False,
+        timeout_s: float = 1800.0,
+        **sampling: Any,
+    ) -> None:
         import requests
 
+        if isinstance(addresses, str) or not addresses:
+            raise ValueError(f"soulx-podcast: addresses is {addresses!r}; give a list with each server's address.")
+        if unknown := sorted(set(sampling) - set(Sampling.__dataclass_fields__)):
+            raise ValueError(f"soulx-podcast: there are no options {unknown}; see docs/soulx_podcast.md.")
         self._session = requests.Session()
         # The servers are machines of the user: no proxy of the environment lies between.
         self._session.trust_env = False
-        self._servers, self._sampling, self._voices = servers, sampling, dict(voices)
-        self._lost: set[str] = set()
+        self._addresses, self._timeout_s = [address.rstrip("/") for address in addresses], timeout_s
         # Workers begin at different servers.
         self._next = os.getpid()
-        self.version = f"soulx-podcast {servers.runs['model']}"
+        self._runs = {"model": Path(model_path).name, "llm_engine": llm_engine, "fp16_flow": fp16_flow}
+        self._sampling = asdict(Sampling(**sampling))
+        self._voices = {
+            role: ReferenceClip(read_audio(voice["audio"]), voice["text"]) for role, voice in (voices or {}).items()
+        }
+        self.version = f"soulx-podcast {self._runs['model']}"
 
     def speak_dialogue(
         self, lines: Sequence[tuple[str, str]], references: Mapping[str, ReferenceClip]
@@ -84,156 +90,60 @@ class SoulXPodcast:
         """Speak a dialogue in one request; see `DialogueSynthesizer.speak_dialogue`.
 
         Raises:
-            UserError: No server can be reached, one does not run what the options name, or the dialogue's was lost.
+            UserError: A server cannot be reached, was lost, or does not run what the options name.
         """
-        script = make_script(lines, {**self._voices, **references})
-        prompts = [base64.b64encode(recording).decode() for recording in script.encode_prompts()]
-        request = {**script.as_json(prompts), "sampling": asdict(self._sampling)}
-        sent = self._speak(request, f"soulx-podcast gives no speech for {lines[0][1]!r} ...")
-        try:
-            answer = sent.json()
-            waves = [np.frombuffer(base64.b64decode(wave), "<f4") for wave in answer["waves"]]
-            sampling_rate = int(answer["sampling_rate"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise SynthesisError(f"soulx-podcast: its server answers in another form: {error!r}.") from error
-        return to_turns(waves, sampling_rate, len(lines))
-
-    def _speak(self, request: Mapping[str, Any], label: str) -> Any:
-        """Give a dialogue to a server that is free; return its answer."""
-        num_lost = 0
-        while True:
-            address = self._find_free()
-            answer = self._post(address, request)
-            if answer is None:
-                num_lost += 1
-                if num_lost > self._servers.max_retries:
-                    raise UserError(f"{label}: the server {address} was lost while it spoke; {_restart(address)}")
-            elif answer.ok:
-                return answer
-            elif answer.status_code != 503:
-                reason = f"{address} answers {answer.status_code}: {answer.text[:_MAX_QUOTED_CHARS]}"
-                raise SynthesisError(f"{label}: {reason}")
-
-    def _post(self, address: str, request: Mapping[str, Any]) -> Any:
-        """Send a dialogue; return the answer, or None if the server was lost."""
-        import requests
-
-        try:
-            return self._session.post(f"{address}/dialogue", json=request, timeout=self._servers.timeout_s)
-        except requests.Timeout as error:
-            raise UserError(
-                f"soulx-podcast: {address} has not spoken a dialogue after {self._servers.timeout_s:g} s; raise "
-                f"'timeout_s' or start it again, then {AGAIN}."
-            ) from error
-        except requests.RequestException as error:
-            self._note_loss(address, error)
-            return None
-
-    def _find_free(self) -> str:
-        """Return the address of a server that is not speaking; wait for one."""
-        while True:
-            reasons = []
-            for _ in self._servers.addresses:
-                address = self._servers.addresses[self._next % len(self._servers.addresses)]
-                self._next += 1
-                state = self._ask(address)
-                if isinstance(state, str):
-                    reasons.append(f"{address} ({state})")
-                elif not state["is_busy"]:
-                    return address
-            if len(reasons) == len(self._servers.addresses):
-                raise UserError(f"soulx-podcast: no server can be reached: {', '.join(reasons)}; {_restart('them')}")
-            time.sleep(self._servers.poll_s)
-
-    def _ask(self, address: str) -> dict[str, Any] | str:
-        """Return what a server reports of itself, or why it cannot be reached."""
-        import requests
-
-        try:
-            answer = self._session.get(f"{address}/health", timeout=_HEALTH_TIMEOUT_S)
-            state = answer.json()
-            found = {key: state[key] for key in (*self._servers.runs, "is_busy")}
-        except (requests.ConnectionError, requests.Timeout) as error:
-            self._note_loss(address, error)
-            return type(error).__name__
-        except (requests.RequestException, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"soulx-podcast: {address} is no server of soulx_server.py ({error!r}).") from error
-        self._lost.discard(address)
-        if wrong := {key: found[key] for key, value in self._servers.runs.items() if found[key] != value}:
-            wanted = {key: self._servers.runs[key] for key in wrong}
-            raise UserError(f"soulx-podcast: {address} runs {wrong}, the options name {wanted}; make them the same.")
-        return found
-
-    def _note_loss(self, address: str, error: Exception) -> None:
-        if address not in self._lost:
-            logger.error("soulx-podcast: the server %s does not answer: %s", address, error)
-        self._lost.add(address)
-
-
-def _restart(what: str) -> str:
-    return f"start {what} again, then {AGAIN}."
-
-
-def build(
-    *,
-    model_path: str,
-    addresses: Sequence[str],
-    voices: Mapping[str, Mapping[str, str]] | None = None,
-    llm_engine: str = "hf",
-    fp16_flow: bool = False,
-    timeout_s: float = 1800.0,
-    max_retries: int = 1,
-    poll_s: float = 1.0,
-    **sampling: float,
-) -> DialogueSynthesizer:
-    """Connect to servers; `synthesis.open_servers` starts them where the options name an environment instead.
-
-    Args:
-        model_path (`str`): Folder of the model; its name counts, which the servers must report.
-        addresses (`Sequence[str]`): Of servers that run.
-        voices (`Mapping`, *optional*): By role, `{"audio": path, "text": words}`: the voice of the role in scripts.
-        llm_engine (`str`, *optional*, defaults to `"hf"`): `"hf"` or `"vllm"`.
-        fp16_flow (`bool`, *optional*, defaults to `False`): Half precision in the flow model.
-        timeout_s (`float`, *optional*, defaults to 1800.0): Longest time for a dialogue.
-        max_retries (`int`, *optional*, defaults to 1): How many times a dialogue is sent again whose server was lost.
-        poll_s (`float`, *optional*, defaults to 1.0): Pause when no server is free.
-        **sampling: Fields of `Sampling`.
-
-    Raises:
-        ValueError: `addresses` is no list, or an option does not exist.
-        FileNotFoundError: The recording of a voice does not exist.
-    """
-    if unknown := sorted(set(sampling) - set(Sampling.__dataclass_fields__)):
-        raise ValueError(f"soulx-podcast: no options {unknown}; sampling has {list(Sampling.__dataclass_fields__)}.")
-    if isinstance(addresses, str) or not addresses:
-        raise ValueError(
-            f"soulx-podcast: addresses is {addresses!r}; a list with the address of each server is needed."
-        )
-    runs = {"model": Path(model_path).name, "llm_engine": llm_engine, "fp16_flow": fp16_flow}
-    servers = ServerSettings(tuple(a.rstrip("/") for a in addresses), runs, timeout_s, max_retries, poll_s)
-    return SoulXPodcast(servers, Sampling(**sampling), read_voices(voices))  # type: ignore[arg-type]
-
-
-def to_turns(waves: Sequence[np.ndarray], sampling_rate: int, num_lines: int) -> list[np.ndarray]:
-    """Return the speech of each line as mono 16 kHz float32.
-
-    Args:
-        waves (`Sequence[np.ndarray]`): Each of shape `(num_samples,)`.
-        sampling_rate (`int`): Theirs, in Hz.
-        num_lines (`int`): Required number of waveforms.
-
-    Raises:
-        SynthesisError: Their number differs, or one is too short or not finite.
-    """
-    if len(waves) != num_lines:
-        raise SynthesisError(
-            f"soulx-podcast gave {len(waves)} waveforms for {num_lines} lines; it must give one each."
-        )
-    turns = [resample(wave.astype(np.float32), sampling_rate) for wave in waves]
-    for position, turn in enumerate(turns):
-        if len(turn) < MIN_SAMPLES or not np.isfinite(turn).all():
+        answer = self._post({**make_script(lines, {**self._voices, **references}), "sampling": self._sampling})
+        waves = [np.frombuffer(base64.b64decode(wave), "<f4") for wave in answer["waves"]]
+        turns = [resample(wave, answer["sampling_rate"]) for wave in waves]
+        if len(turns) != len(lines) or not all(len(t) >= MIN_SAMPLES and np.isfinite(t).all() for t in turns):
             raise SynthesisError(
-                f"soulx-podcast: line {position} has {len(turn)} samples at 16 kHz, all finite: "
-                f"{bool(np.isfinite(turn).all())}; it needs {MIN_SAMPLES} finite ones."
+                f"soulx-podcast gave waveforms of {[len(turn) for turn in turns]} samples for {len(lines)} lines; "
+                f"each line needs {MIN_SAMPLES} samples or more, all finite."
             )
-    return turns
+        return turns
+
+    def _post(self, script: Mapping[str, Any]) -> dict[str, Any]:
+        import requests
+
+        address = self._addresses[self._next % len(self._addresses)]
+        self._next += 1
+        request = {**script, "runs": self._runs}
+        try:
+            answer = self._session.post(f"{address}/dialogue", json=request, timeout=self._timeout_s)
+        except requests.RequestException as error:
+            raise UserError(f"soulx-podcast: the server {address}: {error}; start it again, then {AGAIN}.") from error
+        if answer.status_code == 500:
+            raise SynthesisError(f"soulx-podcast gives no speech: {answer.text[:_MAX_QUOTED_CHARS]}")
+        if not answer.ok:
+            reason = f"{answer.status_code} {answer.text[:_MAX_QUOTED_CHARS]}"
+            raise UserError(f"soulx-podcast: the server {address} answers {reason}; correct it, then {AGAIN}.")
+        return answer.json()
+
+
+def make_script(lines: Sequence[tuple[str, str]], references: Mapping[str, ReferenceClip]) -> dict[str, Any]:
+    """Return a dialogue in the form of the repository's examples, which name the speakers S1, S2, ...
+
+    SoulX-Podcast reads a text up to its first line break and drops the rest, so white space becomes single spaces.
+    """
+    roles = list(dict.fromkeys(role for role, _ in lines))
+    if missing := [role for role in roles if role not in references]:
+        raise SynthesisError(f"soulx-podcast: no reference clip for {missing}; give the role one in 'voices'.")
+    marks = {role: f"S{number}" for number, role in enumerate(roles, start=1)}
+    text = [[marks[role], " ".join(words.split())] for role, words in lines]
+    if not all(words for _, words in text):
+        raise SynthesisError("soulx-podcast: a line has no text; remove it.")
+    return {"speakers": {marks[role]: _make_prompt(references[role]) for role in roles}, "text": text}
+
+
+def _make_prompt(clip: ReferenceClip) -> dict[str, str]:
+    import soundfile
+
+    buffer = io.BytesIO()
+    soundfile.write(buffer, clip.array, SAMPLING_RATE, format="WAV", subtype="PCM_16")
+    return {
+        "prompt_audio": base64.b64encode(buffer.getvalue()).decode(),
+        "prompt_text": " ".join(clip.text.split()),
+    }
+
+
+build = SoulXPodcast

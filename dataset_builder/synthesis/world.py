@@ -6,19 +6,16 @@ mean. It inherits the recording's channel, so only prosody and the vocoder diffe
 
 from __future__ import annotations
 
-import warnings
-from typing import Any
-
 import numpy as np
 
-from sdiareward.audio_sdiareward import SAMPLING_RATE
+from sdiareward.perturbations.vocoder import analyze_speech, flatten_pitch, synthesize_speech
 
 from . import SynthesisError, describe_distribution
 
 
 # Share of the deviation from the mean log pitch that is kept.
 _KEPT_VARIATION = (0.1, 0.3, 0.5)
-CONTOURS = ("kept", "flat", "reversed", "uneven")
+CONTOURS = ("kept", "flat", "uneven")
 # Twice the vocoder's default: half the work, for speech whose pitch hardly moves.
 _FRAME_PERIOD_MS = 10.0
 
@@ -28,8 +25,8 @@ class WorldSynthesizer:
 
     Args:
         contour (`str`, *optional*): `"kept"` changes nothing but what the vocoder does, `"flat"` removes most of the
-            intonation, `"reversed"` plays the pitch of the voiced frames backwards, `"uneven"` varies the tempo at
-            random. By default the number of the voice decides how much intonation is kept.
+            intonation, `"uneven"` varies the tempo at random. By default the number of the voice decides how much
+            intonation is kept.
 
     Raises:
         ValueError: There is no such contour.
@@ -42,7 +39,6 @@ class WorldSynthesizer:
         if contour is not None and contour not in CONTOURS:
             raise ValueError(f"contour is {contour!r}; it must be one of {', '.join(CONTOURS)}.")
         self.contour = contour
-        self._world = load_world()
         self.version = describe_distribution("pyworld")
 
     def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
@@ -54,65 +50,10 @@ class WorldSynthesizer:
             pitch = flatten_pitch(pitch, _KEPT_VARIATION[voice % len(_KEPT_VARIATION)])
         elif self.contour == "flat":
             pitch = flatten_pitch(pitch, _KEPT_VARIATION[0])
-        elif self.contour == "reversed":
-            pitch = reverse_pitch(pitch)
         elif self.contour == "uneven":
             frames = draw_uneven_frames(len(pitch), np.random.default_rng(len(pitch)))
             pitch, envelope, aperiodicity = pitch[frames], envelope[frames], aperiodicity[frames]
-        speech = self._world.synthesize(
-            np.ascontiguousarray(pitch),
-            np.ascontiguousarray(envelope),
-            np.ascontiguousarray(aperiodicity),
-            SAMPLING_RATE,
-            _FRAME_PERIOD_MS,
-        )
-        return speech.astype(np.float32)
-
-
-def load_world() -> Any:
-    """Import `pyworld` without its warning."""
-    with warnings.catch_warnings():
-        # pyworld imports pkg_resources, which warns of its removal; setuptools is held below 81 for it.
-        warnings.simplefilter("ignore", UserWarning)
-        import pyworld
-
-    return pyworld
-
-
-def analyze_speech(array: np.ndarray, frame_period_ms: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Analyse 16 kHz speech with WORLD.
-
-    Args:
-        array (`np.ndarray` of shape `(num_samples,)`): Mono, 16 kHz.
-        frame_period_ms (`float`): Distance between frames, in ms.
-
-    Returns:
-        `tuple`: Pitch in Hz, shape `(num_frames,)`, 0 in unvoiced frames; spectral envelope and aperiodicity, shape
-        `(num_frames, num_bins)`.
-    """
-    world, signal = load_world(), array.astype(np.float64)
-    pitch, times = world.dio(signal, SAMPLING_RATE, frame_period=frame_period_ms)
-    pitch = world.stonemask(signal, pitch, times, SAMPLING_RATE)
-    envelope = world.cheaptrick(signal, pitch, times, SAMPLING_RATE)
-    return pitch, envelope, world.d4c(signal, pitch, times, SAMPLING_RATE)
-
-
-def flatten_pitch(pitch: np.ndarray, kept: float) -> np.ndarray:
-    """Draw voiced frames towards their mean log pitch; keep the share `kept` of their deviation."""
-    voiced = pitch > 0
-    if not voiced.any():
-        return pitch
-    log_pitch = np.log(pitch[voiced])
-    flat = pitch.copy()
-    flat[voiced] = np.exp(log_pitch.mean() + kept * (log_pitch - log_pitch.mean()))
-    return flat
-
-
-def reverse_pitch(pitch: np.ndarray) -> np.ndarray:
-    """Play the pitch of the voiced frames backwards; which frames are voiced stays."""
-    reversed_pitch = pitch.copy()
-    reversed_pitch[pitch > 0] = pitch[pitch > 0][::-1]
-    return reversed_pitch
+        return synthesize_speech(pitch, envelope, aperiodicity, _FRAME_PERIOD_MS)
 
 
 def draw_uneven_frames(num_frames: int, rng: np.random.Generator) -> np.ndarray:

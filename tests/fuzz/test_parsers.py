@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from support.paths import CONFIGS
 
 from sdiareward.audio_sdiareward import AudioError, read_audio
-from sdiareward.messages_sdiareward import DialogueError, validate_messages
+from sdiareward.chat_sdiareward import DialogueError, validate_messages
 from sdiareward.common.files import JsonLines
 from sdiareward.common.llm.json_parsing import parse_json
 from sdiareward.common.skipped import Skipped

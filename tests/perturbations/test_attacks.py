@@ -8,10 +8,12 @@ from support.sound_files import write_sound
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.chat_sdiareward import validate_messages
-from sdiareward.dataset_builder.synthesis import is_available
-from sdiareward.perturbations import attack_sounds, attacks
+from sdiareward.dataset_builder.synthesis import find_voice
+from sdiareward.perturbations import attacks
+from sdiareward.perturbations.attack_sounds import FILLERS, load_sound
 from sdiareward.perturbations.attacks import ATTACKS, AttackContext, is_heard
 from sdiareward.perturbations.decoded_pairs import AuditPair, Turn, to_messages
+from sdiareward.perturbations.vocoder import can_vocode
 
 
 LABELS = {"subset": "scripted", "source": "tones", "synthesizer": "flite", "license": None}
@@ -71,7 +73,7 @@ def same_sound(first, second):
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_every_attack_builds_a_valid_dialogue_that_is_heard_and_leaves_the_pair_alone(name, make_pair, context):
-    if name == "vocoded" and not is_available("world"):
+    if name == "vocoded" and not can_vocode():
         pytest.skip("pyworld is not installed")
     criterion, duration_s = "colloquialness" if "fillers" in name else "modality", 0.3 if name == "vocoded" else 1.0
     pair = make_pair(criterion=criterion, duration_s=duration_s)
@@ -171,7 +173,7 @@ def test_breaths_and_laughter_are_spliced_into_the_quietest_moment_of_what_is_he
 def test_fillers_are_inserted_and_no_word_is_removed(make_pair, context):
     pair = make_pair(criterion="colloquialness")
     turns = attack("fillers", pair, context)
-    fillers = {word for filler in attack_sounds.FILLERS for word in f"{filler},".split()}
+    fillers = {word for filler in FILLERS for word in f"{filler},".split()}
     for turn, old in zip(turns, pair.rejected, strict=True):
         assert turn.array is old.array
         # Seven words: a quarter of them, rounded up, gets a filler.
@@ -296,31 +298,28 @@ def test_a_demand_is_written_at_the_end_or_spoken_before_the_last_turn_as_loud_a
     assert np.array_equal(spoken[-1].array[4000:], last)
 
 
-def test_an_installed_synthesizer_speaks_the_words(make_pair, context, monkeypatch):
-    voices = [name for name in attack_sounds._VOICES if is_available(name)]
-    if not voices:
+def test_words_are_spoken_by_what_the_context_gives(make_pair, context):
+    speak = find_voice()
+    if not speak:
         pytest.skip("no synthesizer is installed")
-    rng, own_words = np.random.default_rng(0), make_context(context, sounds_dir=None)
-    demand, filler = (attack_sounds.load_sound(name, rng) for name in ("demand", "filler"))
+    rng, own_words = np.random.default_rng(0), make_context(context, sounds_dir=None, speak=speak)
+    demand, filler = (load_sound(name, rng, speak=speak) for name in ("demand", "filler"))
     assert 1.0 < len(demand) / SAMPLING_RATE < 6.0
     assert 0.1 < len(filler) / SAMPLING_RATE < 2.0
     pair = make_pair(criterion="colloquialness")
     assert all(
         is_heard(pair.rejected, attack(name, pair, own_words), 6) for name in ("spoken_demand", "spoken_fillers")
     )
-    monkeypatch.setattr(attack_sounds, "is_available", lambda name: False)
-    assert attack("spoken_demand", pair, own_words) is attack("spoken_fillers", pair, own_words) is None
+    silent = make_context(context, sounds_dir=None)
+    assert attack("spoken_demand", pair, silent) is attack("spoken_fillers", pair, silent) is None
 
 
 def test_an_attack_is_possible_where_the_machine_has_what_it_takes(context, monkeypatch):
-    for module in (attack_sounds, attacks):
-        monkeypatch.setattr(module, "is_available", lambda name: False)
-    assert {name for name in ATTACKS if not ATTACKS[name].is_possible(None)} == {
-        "vocoded",
-        "spoken_demand",
-        "spoken_fillers",
-    }
-    assert all(ATTACKS[name].is_possible(context.sounds_dir) for name in ("spoken_demand", "spoken_fillers"))
+    monkeypatch.setattr(attacks, "can_vocode", lambda: False)
+    spoken = {"spoken_demand", "spoken_fillers"}
+    assert {name for name in ATTACKS if not ATTACKS[name].is_possible(None, None)} == {"vocoded", *spoken}
+    assert all(ATTACKS[name].is_possible(context.sounds_dir, None) for name in spoken)
+    assert all(ATTACKS[name].is_possible(None, np.zeros) for name in spoken)
 
 
 def test_what_lies_behind_what_a_model_hears_is_recognised(make_pair):

@@ -235,15 +235,20 @@ def test_a_release_that_is_given_is_the_table(make_data, tmp_path):
     plan = plan_dataset(
         make_data(("train", row)), metadata=write_release(tmp_path / "release", row), repo_id="me/pairs"
     )
-    assert rows_of(plan, "metadata")["forbidden"]["chosen"][0]["fingerprints"] == ["f"]
+    assert rows_of(plan, "metadata")["forbidden"]["chosen"][0]["fingerprints"] == [FINGERPRINT]
     assert 'hf download me/pairs --repo-type dataset --include "metadata/*"' in content_of(plan.files[0]).decode()
     assert not any("fingerprints" in note for note in plan.notes)
+
+
+FINGERPRINT = {"duration_s": 1.0, "level_dbfs": -20.0, "digest": "f", "energies": [1, 2]}
 
 
 def write_release(folder, *rows):
     with ShardWriter(folder, release_features()) as writer:
         for row in rows:
-            sides = {side: [{**turn, "fingerprints": ["f"]} for turn in row[side]] for side in ("chosen", "rejected")}
+            sides = {
+                side: [{**turn, "fingerprints": [FINGERPRINT]} for turn in row[side]] for side in ("chosen", "rejected")
+            }
             for turn in (turn for turns in sides.values() for turn in turns):
                 del turn["audio"]
             writer.write("train", {**row, **sides})

@@ -6,8 +6,8 @@ import yaml
 
 from sdiareward.dataset_builder.__main__ import main
 from sdiareward.dataset_builder.formats.shards import ShardWriter, read_rows
-from sdiareward.dataset_builder.release.fingerprints import compare
 from sdiareward.dataset_builder.release.recorded_parts import AudioRoots
+from sdiareward.dataset_builder.release.recording_check import compare, describe
 from sdiareward.dataset_builder.release.release import release, release_features
 from sdiareward.pairs.schema import features
 from sdiareward.perturbations.channel import encode
@@ -91,8 +91,10 @@ def test_the_released_row_has_scrubbed_words_and_fingerprints_in_place_of_audio(
     # One fingerprint per recorded part, of the recording before channel matching; one per synthetic turn.
     assert [len(turn["fingerprints"]) for turn in (*row["chosen"], *row["rejected"])] == [2, 1, 1, 1]
     for index, expected in enumerate([*row["chosen"][0]["fingerprints"], *row["chosen"][1]["fingerprints"]]):
-        assert compare(expected, make_tone(1.0 + index, 200.0 + 90 * index, seed=index)).kind == "same"
-    assert compare(row["rejected"][0]["fingerprints"][0], make_tone(1.0, 200.0, seed=0)[:8000] * 0.5).kind == "same"
+        assert set(expected) == {"duration_s", "level_dbfs", "digest", "energies"}
+        assert compare(expected, describe(make_tone(1.0 + index, 200.0 + 90 * index, seed=index))) == "same"
+    spoken = make_tone(1.0, 200.0, seed=0)[:8000] * 0.5
+    assert compare(row["rejected"][0]["fingerprints"][0], describe(spoken)) == "same"
     assert report["scrubbed"] == {"address": 1, "email": 1, "phone": 1}
     assert report["skipped"] == []
 
@@ -153,7 +155,7 @@ def test_a_second_release_reads_only_recordings_that_changed(make_data, roots, t
     (tmp_path / "home_of_ann" / "folder" / "a.flac").write_bytes(encode(noise, 16_000, "FLAC", "PCM_16", None))
     release(folder, tmp_path / "release", audio_roots=roots)
     [(_, row)] = read_rows(tmp_path / "release")
-    assert compare(row["chosen"][0]["fingerprints"][0], noise).kind == "same"
+    assert compare(row["chosen"][0]["fingerprints"][0], describe(noise)) == "same"
 
 
 def test_the_card_says_what_is_there_and_what_it_is_not_for(make_data, roots, tmp_path):

@@ -1,15 +1,14 @@
 """Of the repository: `initiate_model` and `process_single_input`; the model gives tones and keeps notes.
 
 Turn N of a dialogue lasts N tenths of a second, so that a turn spoken by itself is told from one in a dialogue. A text
-with `<die>` ends the process, once; one with `<out of memory>` or `<CUDA>` fails as torch does. `FAKE_SOULX_NOTES`
-names a folder for a line of JSON for each dialogue, `FAKE_SOULX_PAUSE_S` is how long one takes.
+with `<out of memory>` or `<CUDA>` fails as torch does. `FAKE_SOULX_NOTES` names a file for a line of JSON for each
+dialogue.
 """
 
 import json
 import os
 import re
 import sys
-import time
 import wave
 from dataclasses import dataclass, field
 
@@ -87,7 +86,6 @@ class SoulXPodcast:
         **kwargs,
     ):
         """Return a tone for each turn, higher for each further speaker."""
-        time.sleep(float(os.environ.get("FAKE_SOULX_PAUSE_S", "0")))
         _note(
             texts=text_tokens_for_llm,
             spk_ids=spk_ids,
@@ -98,12 +96,6 @@ class SoulXPodcast:
             infos=kwargs["infos"],
         )
         said = " ".join(text_tokens_for_llm)
-        died = os.path.join(os.environ.get("FAKE_SOULX_NOTES", "."), "died")
-        if "<die>" in said and not os.path.exists(died):
-            open(died, "w").close()
-            sys.stdout.write("the fake GPU has fallen off the bus\n")
-            sys.stdout.flush()
-            os._exit(9)
         if "<out of memory>" in said:
             raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
         if "<CUDA>" in said:
@@ -116,15 +108,8 @@ class SoulXPodcast:
 
 
 def _note(**values):
-    folder = os.environ.get("FAKE_SOULX_NOTES")
-    if folder:
-        about = {
-            "pid": os.getpid(),
-            "gpu": os.environ.get("CUDA_VISIBLE_DEVICES"),
-            "path": os.environ.get("PYTHONPATH"),
-        }
-        with open(os.path.join(folder, f"{os.getpid()}.jsonl"), "a") as file:
-            file.write(json.dumps({**values, **about}) + "\n")
+    with open(os.environ["FAKE_SOULX_NOTES"], "a") as file:
+        file.write(json.dumps(values) + "\n")
 
 
 class PodcastInferHandler:
@@ -153,10 +138,7 @@ class PodcastInferHandler:
 def initiate_model(seed, model_path, llm_engine, fp16_flow):
     """Return the model and the data; without vLLM the engine is "hf"."""
     commons.set_all_random_seed(seed)
-    if "broken" in model_path:
-        raise FileNotFoundError(f"{model_path}/flow.pt")
-    with open(os.path.join(model_path, "soulxpodcast_config.json")):
-        return SoulXPodcast(Config(model_path, "hf")), PodcastInferHandler()
+    return SoulXPodcast(Config(model_path, "hf")), PodcastInferHandler()
 
 
 def process_single_input(

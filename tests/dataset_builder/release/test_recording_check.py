@@ -1,0 +1,74 @@
+"""The thresholds by which a copy of a recording is told from another recording, measured on the bundled sample."""
+
+import json
+
+import numpy as np
+import pytest
+import soundfile
+from support.paths import SAMPLE
+
+from sdiareward.dataset_builder.release.recording_check import MIN_CORRELATION, compare, correlate, describe
+from sdiareward.perturbations.channel import make_mp3, make_opus
+
+
+RATE = 16_000
+SHIFT = RATE // 10
+
+
+@pytest.fixture(scope="module")
+def spans():
+    """Return recordings of the sample, and where a part of each lies that lasts 0.4 to 10 s."""
+    found = []
+    for line in (SAMPLE / "manifest.jsonl").read_text(encoding="utf-8").splitlines()[::12]:
+        row = json.loads(line)
+        array, _ = soundfile.read(SAMPLE / row["audio"], dtype="float32")
+        part = row["turns"][0]["parts"][0]
+        start, end = (round(part[key] * RATE) for key in ("start_s", "end_s"))
+        if 0.4 * RATE < end - start < 10 * RATE:
+            found.append((array, start, end))
+    assert len(found) > 15
+    return found
+
+
+@pytest.fixture(scope="module")
+def clips(spans):
+    return [array[start:end] for array, start, end in spans]
+
+
+def correlation(one, other):
+    return correlate(describe(one)["energies"], describe(other)["energies"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("codec", [make_mp3(16), make_mp3(64), make_opus(8), make_opus(24)], ids=repr)
+def test_another_encoding_correlates_above_the_threshold(clips, codec):
+    for clip in clips:
+        changed = codec(clip, RATE)
+        assert correlation(clip, changed) > MIN_CORRELATION + 0.08
+        assert compare(describe(clip), describe(changed)) == "reencoded"
+
+
+def test_another_recording_and_one_that_begins_later_correlate_below_it(spans, clips):
+    for (array, start, end), other in zip(spans, [*clips[1:], clips[0]], strict=True):
+        clip = array[start:end]
+        assert correlation(clip, other) < MIN_CORRELATION - 0.15
+        for shift in (SHIFT, 2 * SHIFT, 5 * SHIFT):
+            assert correlation(clip, array[start + shift : end + shift]) < MIN_CORRELATION - 0.04
+        assert compare(describe(clip), describe(clip[SHIFT:])) == "wrong"
+        assert compare(describe(clip), describe(np.resize(other, clip.size))) == "wrong"
+        assert compare(describe(clip), describe(np.concatenate([clip, other]))) == "wrong"
+
+
+def test_the_same_samples_are_the_same_and_another_level_is_another_encoding(clips):
+    clip = clips[0]
+    kept = describe(clip)
+    assert kept["duration_s"] == clip.size / RATE
+    assert compare(kept, describe(np.round(clip * 32768).astype(np.float32) / 32768)) == "same"
+    assert compare(kept, describe(clip / 2)) == "reencoded"
+    assert kept["level_dbfs"] - describe(clip / 2)["level_dbfs"] == pytest.approx(6.02, abs=0.01)
+
+
+def test_a_recording_that_misses_its_end_is_truncated(clips):
+    for clip in clips:
+        assert compare(describe(clip), describe(clip[: round(0.6 * clip.size)])) == "truncated"
+        assert compare(describe(clip), describe(make_mp3(32)(clip[: round(0.6 * clip.size)], RATE))) == "truncated"
