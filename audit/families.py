@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
-from sdiareward.dataset_builder.recipes.chatreward.voices import SHAPES
+from sdiareward.dataset_builder.chatreward.voices import SHAPES
 from sdiareward.esdr_accuracy.pairwise import wilson_interval
 from sdiareward.pairs.schema import SIDES
 from sdiareward.perturbations.attack_sounds import can_load_sound, speak_text
