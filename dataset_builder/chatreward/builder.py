@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sdiareward.common.locks import lock_folder
 from sdiareward.common.escaping import escape_markdown
+from sdiareward.common.locks import lock_folder
 from sdiareward.common.markdown import render_table
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.schema import make_stable_id

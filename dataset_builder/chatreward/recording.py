@@ -19,12 +19,12 @@ import numpy as np
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError
+from sdiareward.dataset_builder.synthesis import SynthesisError
 from sdiareward.pairs.messages import join_turns
 from sdiareward.pairs.schema import make_stable_id, make_stable_seed
 from sdiareward.perturbations.channel import encode_flac
 from sdiareward.perturbations.levels import measure_level, scale_to_level
 from sdiareward.perturbations.sound_clips import find_clips
-from sdiareward.dataset_builder.synthesis import SynthesisError
 
 from .filters import EmotionClassifier, WordErrors, load_classifier
 from .scenarios import Line, Scenario

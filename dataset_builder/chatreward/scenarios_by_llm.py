@@ -14,9 +14,9 @@ from itertools import chain, repeat, zip_longest
 from pathlib import Path
 from typing import Any
 
-from sdiareward.common.skipped import Skipped
 from sdiareward.common.llm.client import ChatClient, ChatError
 from sdiareward.common.llm.failures import FailureLimit
+from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.prompts import PromptSet
 from sdiareward.pairs.schema import make_stable_seed
 

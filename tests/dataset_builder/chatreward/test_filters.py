@@ -2,7 +2,6 @@ import csv
 
 import pytest
 
-from sdiareward.dataset_builder.pipeline.settings import FasterWhisperSettings
 from sdiareward.dataset_builder.chatreward.experts import (
     compute_gold_score,
     measure_agreement,
@@ -15,6 +14,7 @@ from sdiareward.dataset_builder.chatreward.filters import (
     load_classifier,
     word_error_rate,
 )
+from sdiareward.dataset_builder.pipeline.settings import FasterWhisperSettings
 from sdiareward.dataset_builder.synthesis import load_synthesizer
 
 

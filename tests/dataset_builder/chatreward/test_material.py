@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import soundfile
 
-from sdiareward.dataset_builder.pipeline.settings import ComponentError
 from sdiareward.dataset_builder.chatreward.filters import EmotionSettings, load_classifier
 from sdiareward.dataset_builder.chatreward.recording import Recorder
 from sdiareward.dataset_builder.chatreward.scenarios import read_scenarios
@@ -22,11 +21,11 @@ from sdiareward.dataset_builder.chatreward.settings import (
     CloningSettings,
 )
 from sdiareward.dataset_builder.chatreward.voices import (
-    CASTS,
     make_cloning_cast,
     make_endpoint_cast,
     speak_line,
 )
+from sdiareward.dataset_builder.pipeline.settings import ComponentError
 from sdiareward.dataset_builder.synthesis import SynthesisError, load_synthesizer
 
 
@@ -150,7 +149,14 @@ def test_ages_are_spoken_by_people_of_these_ages_and_by_no_rule(server, speakers
 
 def test_each_scenario_draws_its_speakers_and_its_answers_share_one(server, speakers, tmp_path, events):
     cloning = CloningSettings(options(server, speakers))
-    changes = {"events": events, "casts": ("voice-cloning",), "max_wer": None, "min_s": 1.0, "max_s": 60.0, "cloning": cloning}
+    changes = {
+        "events": events,
+        "casts": ("voice-cloning",),
+        "max_wer": None,
+        "min_s": 1.0,
+        "max_s": 60.0,
+        "cloning": cloning,
+    }
     recorder = Recorder(ChatRewardConfig(str(tmp_path / "out"), **changes))
     asking, answering = Counter(), Counter()
     chosen = [scenario for scenario in SCENARIOS.values() if scenario.voices == "volume"]
@@ -249,5 +255,3 @@ def test_an_emotion2vec_without_a_head_and_a_missing_funasr_are_told(funasr, mak
         EmotionSettings("model", backend="keras")
     with pytest.raises(ValueError, match="hub is 'github'"):
         EmotionSettings("model", backend="funasr", hub="github")
-
-

@@ -142,7 +142,8 @@ def test_the_command_writes_what_its_configuration_asks_for(tmp_path, capsys):
     config = tmp_path / "write.yaml"
     with ChatServer(writer) as server:
         endpoint = {"model": "writer", "base_url": server.url, "api_key_env": None}
-        config.write_text(json.dumps({"chatreward": {"output": str(tmp_path / "s.jsonl"), "count": 5, "endpoint": endpoint}}))
+        settings = {"output": str(tmp_path / "s.jsonl"), "count": 5, "endpoint": endpoint}
+        config.write_text(json.dumps({"chatreward": settings}))
         assert main(["fetch", "--config", str(config)]) == 0
     assert "5 scenarios, 0 skipped" in capsys.readouterr().out
     config.write_text(json.dumps({"chatreward": {"output": "s.jsonl", "endpoint": endpoint, "number": 5}}))
@@ -173,7 +174,8 @@ def test_a_model_that_fails_on_more_than_a_stated_share_stops_the_run(tmp_path, 
     config = tmp_path / "write.yaml"
     with ChatServer(Reply(status=400, error="seed is not supported")) as server:
         endpoint = {"model": "writer", "base_url": server.url, "api_key_env": None, "concurrency": 2}
-        config.write_text(json.dumps({"chatreward": {"output": str(tmp_path / "s.jsonl"), "count": 500, "endpoint": endpoint}}))
+        settings = {"output": str(tmp_path / "s.jsonl"), "count": 500, "endpoint": endpoint}
+        config.write_text(json.dumps({"chatreward": settings}))
         assert main(["fetch", "--config", str(config)]) == 2
         assert len(server.requests) <= 40
     assert "to write 20 of 20 scenarios, the first time with: " in capsys.readouterr().err
