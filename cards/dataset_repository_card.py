@@ -16,7 +16,6 @@ from .licences import find_corpus, find_licence
 
 _TEMPLATE = CARDS / "dataset_publication.md"
 _REBUILD_TEMPLATE = _TEMPLATE.with_name("dataset_rebuild.md")
-_NOT_REBUILT = "The table has no fingerprints of the recordings; pairs cannot be made again from it."
 # As the Hub names sizes.
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
 _ORIGINAL = "colloquial_scripts"
@@ -26,7 +25,6 @@ _CONTENTS = {
     "colloquialness": "spoken against written style",
     "joint": "a dialogue against itself with a family of faults, in the answers, the words or the prosody",
     "esdr_bench": "the test split, for measuring only",
-    "listen": "a few pairs, each side as one recording that this page can play",
     "metadata": "pairs without audio, also those whose audio is not here",
 }
 
@@ -38,19 +36,16 @@ def render_dataset_repository_card(
 
     Args:
         facts (`Mapping`): Counts: `pairs` as a builder's report has them, `config`, `skipped`, `num_pairs`,
-            `languages`, `licences` and `sources` (pairs with and without audio by name), `why_withheld`, `scrubbed`,
-            `has_fingerprints`, `num_left_out` (pairs that are not in the table without audio).
+            `languages`, `licences` and `sources` (pairs with and without audio by name), `why_withheld`,
+            `has_metadata`, `num_left_out` (pairs that are not in the metadata release).
         configs (`Sequence[Mapping]`): `config_name`, `data_files` and `info` (`datasets.DatasetInfo`) of each.
         repo_id (`str`): Name of the repository in the examples.
     """
-    rebuild = Template(_REBUILD_TEMPLATE.read_text(encoding="utf-8")).substitute(repo_id=repo_id).strip()
     publication = Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
         repo_id=repo_id,
         configurations="\n".join(_render_configuration(config, configs) for config in configs),
         withheld=_describe_withheld(facts),
-        metadata=_describe_metadata(facts),
-        scrubbed=_describe_scrubbed(facts["scrubbed"]),
-        rebuild=rebuild if facts["has_fingerprints"] else _NOT_REBUILT,
+        metadata=_render_rebuild(facts, repo_id),
         licences="\n".join(
             f"| {_link_licence(name)} | {public} | {withheld} |"
             for name, (public, withheld) in facts["licences"].items()
@@ -113,23 +108,16 @@ def _describe_withheld(facts: Mapping[str, Any]) -> str:
         f"- {count} pairs: {escape_markdown(reason)}." for reason, count in facts["why_withheld"].items()
     )
     total = sum(facts["why_withheld"].values())
-    return f"{total} of {facts['num_pairs']} pairs are in `metadata` only:\n\n{reasons}"
+    where = "are in `metadata` only" if facts["has_metadata"] else "are not published"
+    return f"{total} of {facts['num_pairs']} pairs {where}:\n\n{reasons}"
 
 
-def _describe_metadata(facts: Mapping[str, Any]) -> str:
-    count = facts["num_left_out"]
-    if not count:
-        return "every pair"
-    if facts["has_fingerprints"]:
-        return f"every pair but {count}, which its release omits,"
-    return f"every pair but {count}, whose personal details could not be taken out,"
-
-
-def _describe_scrubbed(found: Mapping[str, int] | None) -> str:
-    if found is None:
-        return "counted in the release that the table is from"
-    kinds = {kind: count for kind, count in sorted(found.items()) if kind != "across_parts"}
-    return ", ".join(f"{count} {kind}" for kind, count in kinds.items()) or "nothing was found"
+def _render_rebuild(facts: Mapping[str, Any], repo_id: str) -> str:
+    """Render how pairs are rebuilt from the metadata release; nothing without one."""
+    if not facts["has_metadata"]:
+        return ""
+    omitted = f" but {facts['num_left_out']}, which its release omits," if facts["num_left_out"] else ""
+    return Template(_REBUILD_TEMPLATE.read_text(encoding="utf-8")).substitute(repo_id=repo_id, omitted=omitted)
 
 
 def _describe_changes(config: Mapping[str, Any]) -> str:

@@ -63,9 +63,9 @@ class SampleArguments:
 
 def sample(args: SampleArguments) -> None:
     """Draw a study from a finished evaluation."""
-    from sdiareward.evaluation.results_files import read_evaluation
     from sdiareward.evaluation.human.study import sample_study
     from sdiareward.evaluation.human.texts import read_texts
+    from sdiareward.evaluation.results_files import read_evaluation
     from sdiareward.pairs.loading import load_pairs
 
     texts = read_texts(args.texts)

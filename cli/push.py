@@ -57,7 +57,7 @@ class DatasetArguments(GatedArguments):
     """What to publish of a data set: `source` is its folder, as `dataset_builder build` writes it."""
 
     metadata: Path | None = field(
-        default=None, metadata={"help": "folder of its release without audio (default: made from it)"}
+        default=None, metadata={"help": "folder of its metadata release, which is published too"}
     )
     work_dir: Path | None = field(
         default=None,
@@ -124,14 +124,14 @@ def push_model(args: ModelArguments) -> None:
 
 def push_metric(args: MetricArguments) -> None:
     """Print or publish the plan of the metric."""
-    from sdiareward.cards.publishing.metric_repository import plan_metric
+    from sdiareward.cards.publishing.spaces import plan_metric
 
     _push(args, args.repo, lambda: plan_metric(args.repo))
 
 
 def push_space(args: SpaceArguments) -> None:
     """Print or publish the plan of the demo."""
-    from sdiareward.cards.publishing.space_repository import plan_space
+    from sdiareward.cards.publishing.spaces import plan_space
 
     _push(args, args.repo, lambda: plan_space(args.model, hardware=args.hardware))
 
@@ -154,11 +154,9 @@ def _open_work_folder(args: DatasetArguments) -> Iterator[Path]:
 
 def _push(args: PushArguments, repo: str, make_plan: Callable[[], RepositoryPlan]) -> None:
     """Print or publish a plan."""
-    from sdiareward.cards.publishing.hub_errors import PublishError
+    from sdiareward.cards.publishing.plan import write_preview
     from sdiareward.cards.publishing.preflight import check_plan
-    from sdiareward.cards.publishing.preview import write_preview
-    from sdiareward.cards.publishing.uploading import PushOptions, publish
-    from sdiareward.common.redaction import redact
+    from sdiareward.cards.publishing.uploading import PublishError, PushOptions, publish
 
     names = ("private", "gated", "revision", "create_pr", "message", "tag", "prune")
     chosen = {name: getattr(args, name) for name in names if getattr(args, name, None) is not None}
@@ -175,7 +173,7 @@ def _push(args: PushArguments, repo: str, make_plan: Callable[[], RepositoryPlan
             return
         pushed = publish(plan, repo, options)
     except (UserError, OSError, ValueError, PublishError) as error:
-        raise UserError(redact(format_user_error(error) or str(error))) from None
+        raise UserError(format_user_error(error) or str(error)) from None
     for notice in pushed.notices:
         print(f"sdiareward: notice: {notice}", file=sys.stderr)
     print(f"{'commit' if pushed.is_changed else 'nothing new: commit'} {pushed.commit}")

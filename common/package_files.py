@@ -30,6 +30,6 @@ COMPARISON_PAGE: Path = PACKAGE / "evaluation" / "comparison"
 AUDIT: Path = PACKAGE / "audit"
 # Scenarios and scripts that the builder's sources read.
 SCRIPTS: Path = PACKAGE / "dataset_builder" / "sources"
-CHATREWARD: Path = PACKAGE / "dataset_builder" / "recipes" / "chatreward"
+CHATREWARD: Path = PACKAGE / "dataset_builder" / "chatreward"
 # Recordings of the repository; they do not travel in the wheel.
 SAMPLE: Path = PACKAGE / "sample"

@@ -14,8 +14,6 @@ import sys
 from sdiareward.common.commands import Command, run_command
 from sdiareward.common.data_help import MANIFEST_HELP
 
-from .recipes.chatreward.__main__ import CHATREWARD
-
 
 _COMMANDS = {
     name: Command(
@@ -25,7 +23,7 @@ _COMMANDS = {
         extra="build",
     )
     for name, summary in {
-        "fetch": "obtain recordings (youtube) or scripts (a language model)",
+        "fetch": "obtain recordings (youtube), or scripts or scenarios (a language model)",
         "build": "build a data set of preference pairs",
         "filter": "apply the rules, a judge's scores and its labels to a data set",
         "bench": "draw the stratified benchmark and isolate it from training",
@@ -34,7 +32,18 @@ _COMMANDS = {
         "stats": "describe a data set: tables and figures",
         "sample": "write the bundled sample from the Debian packages",
     }.items()
-} | {"chatreward": CHATREWARD}
+}
+_CHATREWARD = "sdiareward.dataset_builder.commands.chatreward"
+_COMMANDS["chatreward"] = Command(
+    {
+        "build": Command(f"{_CHATREWARD}:build", "synthesise the scenarios, filter, and write the data set"),
+        "rate": Command(f"{_CHATREWARD}:rate", "write the data set again with the scores of experts"),
+    },
+    "build ChatReward, the scored dialogues that WavReward is trained on",
+    "The same command resumes a run that was interrupted or killed.",
+    extra="build",
+    default="build",
+)
 BUILD = Command(
     _COMMANDS,
     "build data sets of preference pairs from recordings; fetch, filter, release, describe them",

@@ -1,4 +1,4 @@
-"""Plan the repository of a data set: its public shards, a table without audio, a card."""
+"""Plan the repository of a data set: its public shards, its metadata release, a card."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ from sdiareward.dataset_builder.release.release import release_features
 from sdiareward.dataset_builder.reports.data_card import list_configs, list_languages
 from sdiareward.pairs.schema import SIDES, features
 
-from .listening_table import make_listening_features, write_listening
-from .metadata_table import read_release, write_metadata
 from .plan import NOTICES, PlannedFile, RepositoryPlan
-from .public_shards import Shard, list_shards, publish_shard, read_labels
+from .public_shards import Shard, has_columns, list_shards, publish_shard, read_columns, read_labels
 
 
 if TYPE_CHECKING:
@@ -53,46 +51,37 @@ def plan_dataset(
 ) -> RepositoryPlan:
     """Plan the repository of a data set.
 
-    It holds audio only if the row's licence and the corpora that the row refers to allow it (`cards/licences.py`), and
-    a row without audio for every pair. Only the shards of the folder are read.
+    It holds a row only if its licence and the corpora that it refers to allow it (`cards/licences.py`), and the
+    metadata release, if one is given, for all rows. Only the shards of the folder are read.
 
     Args:
         folder (`Path`): Data set folder of the builder.
-        metadata (`Path`, *optional*): Its metadata release, from `dataset_builder.release`; by default a table
-            without fingerprints is made from the shards.
+        metadata (`Path`, *optional*): Its metadata release, from `dataset_builder.release`.
         repo_id (`str`, *optional*): Name of the repository, for the examples of its card.
         work_dir (`Path`, *optional*): Folder for rewritten shards; by default `<folder>-publish` beside the folder,
             which a note names.
 
     Raises:
         FileNotFoundError: A folder holds no shards.
-        ValueError: A shard is not one of the builder, the release holds audio or pairs that the folder does not have,
-            or the packages that find phone numbers and addresses are not installed.
+        ValueError: A shard is not one of the builder, or the release holds audio or pairs that the folder does not
+            have.
     """
     source = folder.resolve()
     work = work_dir or source.with_name(f"{source.name}-publish")
     labels, public = _publish_shards(list_shards(folder), work / "data")
+    if not public and metadata is None:
+        raise ValueError(f"{folder}: no audio may be published; give its metadata release with --metadata.")
     pairs = Table("data", public, features())
-    table, scrubbed = _make_metadata(folder, metadata, work / "metadata", {label["pair_id"] for label in labels})
-    num_left_out = len(labels) - sum(shard.num_rows for shard in table.shards)
-    to_hear, num_unreadable = write_listening(public, work / "listen")
-    listen = Table("listen", to_hear, make_listening_features())
-    facts = _collect_facts(folder, labels) | {"scrubbed": scrubbed, "has_fingerprints": metadata is not None}
-    facts["num_left_out"] = num_left_out
-    configs = _make_configs(pairs, listen, table)
+    released = [] if metadata is None else _read_release(metadata, {label["pair_id"] for label in labels})
+    table = Table("metadata", released, release_features())
+    num_left_out = len(labels) - sum(shard.num_rows for shard in released)
+    facts = _collect_facts(folder, labels) | {"has_metadata": metadata is not None, "num_left_out": num_left_out}
+    configs = _make_configs(pairs, table)
     card = render_dataset_repository_card(facts, configs, repo_id or _EXAMPLE_REPOSITORY)
-    files = [
-        PlannedFile("README.md", card.encode()),
-        *pairs.files,
-        *listen.files,
-        *table.files,
-        *_plan_notices(labels),
-    ]
+    files = [PlannedFile("README.md", card.encode()), *pairs.files, *table.files, *_plan_notices(labels)]
     notes = _list_notes(labels, metadata, num_left_out)
     if work_dir is None and any(work in file.source.parents for file in files if isinstance(file.source, Path)):
         notes.append(f"rewritten shards are in {work}, which may be deleted after the push.")
-    if num_unreadable:
-        notes.append(f"{num_unreadable} of the pairs to listen to cannot be decoded: are these recordings whole?")
     return RepositoryPlan("dataset", files, notes=notes)
 
 
@@ -110,20 +99,23 @@ def _publish_shards(shards: Sequence[Shard], output: Path) -> tuple[list[dict[st
     return labels, public
 
 
-def _make_metadata(
-    folder: Path, release: Path | None, output: Path, pair_ids: Collection[str]
-) -> tuple[Table, dict[str, int] | None]:
-    """Return the table without audio and the identifiers removed from it; None if the release removed them."""
-    if release is not None:
-        return Table("metadata", read_release(release, pair_ids), release_features()), None
-    try:
-        shards, scrubbed = write_metadata(list_shards(folder), output)
-    except ImportError as error:
+def _read_release(folder: Path, pair_ids: Collection[str]) -> list[Shard]:
+    """Return the shards of a metadata release; raise unless they have its columns, so no audio, and its pairs."""
+    shards = list_shards(folder)
+    released = set()
+    for shard in shards:
+        if not has_columns(shard.path, release_features()):
+            raise ValueError(
+                f"{shard.path}: does not have the columns of a metadata release, which has no audio; write one with "
+                "sdiareward build release."
+            )
+        released |= {row["pair_id"] for row in read_columns(shard.path, lambda leaf: leaf == "pair_id")}
+    if unknown := sorted(map(str, released - set(pair_ids))):
         raise ValueError(
-            f"{error.name} is not installed, which finds personal data in transcripts; pip install "
-            '"sdiareward[build]", or give the metadata release.'
-        ) from error
-    return Table("metadata", shards, release_features()), dict(scrubbed)
+            f"{folder}: {len(unknown)} of its {len(released)} pairs, such as {unknown[0]}, are not in the data set; "
+            "give the release of this data set."
+        )
+    return shards
 
 
 def _collect_facts(folder: Path, labels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -167,17 +159,16 @@ def _format_cell(value: Any) -> str:
     return " ".join(str(value).split()).replace("|", "/")
 
 
-def _make_configs(pairs: Table, *tables: Table) -> list[dict[str, Any]]:
-    """Return name, files by split and `DatasetInfo` of each configuration; every other table is one."""
-    configs = []
-    for config in list_configs([vars(shard) for shard in pairs.shards]):
-        configs.append({**config, "info": _make_info(config, pairs)})
-    for table in tables:
-        splits = [split for split in SPLITS if any(shard.split == split for shard in table.shards)]
-        files = [{"split": split, "path": f"{table.folder}/*/{split}-*.parquet"} for split in splits]
-        if files:
-            config = {"config_name": table.folder, "data_files": files}
-            configs.append({**config, "info": _make_info(config, table)})
+def _make_configs(pairs: Table, metadata: Table) -> list[dict[str, Any]]:
+    """Return name, files by split and `DatasetInfo` of each configuration; the metadata release is one."""
+    configs = [
+        {**config, "info": _make_info(config, pairs)} for config in list_configs([vars(each) for each in pairs.shards])
+    ]
+    splits = [split for split in SPLITS if any(shard.split == split for shard in metadata.shards)]
+    if splits:
+        files = [{"split": split, "path": f"{metadata.folder}/*/{split}-*.parquet"} for split in splits]
+        config = {"config_name": metadata.folder, "data_files": files}
+        configs.append({**config, "info": _make_info(config, metadata)})
     return configs
 
 
@@ -223,10 +214,9 @@ def _list_notes(labels: Sequence[Mapping[str, Any]], metadata: Path | None, num_
         notes += [f"{count} withheld: {reason}." for reason, count in reasons.most_common()]
     if metadata is None:
         notes.append(
-            "the table without audio has no fingerprints, so nobody can rebuild pairs from it; python -m "
-            "sdiareward.dataset_builder release writes one with, for --metadata."
+            "there is no metadata release, so nobody can rebuild pairs; sdiareward build release writes one, for "
+            "--metadata."
         )
-    if num_left_out:
-        why = "a personal detail goes over the parts of a turn" if metadata is None else "the release left them out"
-        notes.append(f"{num_left_out} pairs are not in the table without audio: {why}.")
+    elif num_left_out:
+        notes.append(f"{num_left_out} pairs are not in the metadata release.")
     return notes

@@ -17,8 +17,7 @@ from sdiareward.checkpoint_io.training_record import find_record
 from sdiareward.common.package_files import PACKAGE
 
 from . import model_files
-from .hub_ids import is_hub_id, require_hub_ids
-from .plan import NOTICES, PlannedFile, RepositoryPlan
+from .plan import NOTICES, PlannedFile, RepositoryPlan, is_hub_id, require_hub_ids
 
 
 _RESULTS = "results.json"

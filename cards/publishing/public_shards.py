@@ -18,6 +18,7 @@ from sdiareward.pairs.schema import CRITERIA, JOINT, SIDES, features, make_arrow
 
 
 if TYPE_CHECKING:
+    import datasets
     import pyarrow.parquet as pq
 
 _ROWS_PER_GROUP = 20
@@ -149,12 +150,17 @@ def publish_shard(shard: Shard, labels: list[dict[str, Any]], output: Path) -> S
     return _read_shard(target)
 
 
-def _follows_contract(path: Path) -> bool:
-    """Return whether a shard has exactly the columns of the contract, and no local folders in them."""
-    agreed = make_arrow_schema(features())
+def has_columns(path: Path, columns: datasets.Features) -> bool:
+    """Return whether a shard has exactly these columns, and nothing else is written about it."""
+    agreed = make_arrow_schema(columns)
     with open_shard(path) as file:
         schema = file.schema_arrow
-    if not schema.equals(agreed) or schema.metadata != agreed.metadata:
+    return bool(schema.equals(agreed)) and schema.metadata == agreed.metadata
+
+
+def _follows_contract(path: Path) -> bool:
+    """Return whether a shard has exactly the columns of the contract, and no local folders in them."""
+    if not has_columns(path, features()):
         return False
     rows = read_columns(path, lambda leaf: leaf.endswith(".audio.path"))
     names = (turn["audio"]["path"] for row in rows for side in SIDES for turn in row[side] if turn["audio"])

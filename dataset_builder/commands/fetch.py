@@ -1,4 +1,4 @@
-"""`fetch`: obtain what the sources read: recordings from the web, or scripts from a language model."""
+"""`fetch`: obtain what builds read: recordings from the web, or scripts or scenarios from a language model."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sdiareward.common.llm.client import ChatClient, ChatSettings
 from sdiareward.common.settings import make_settings
 from sdiareward.common.skipped import Skipped
+from sdiareward.pairs.prompts import PromptSet, read_prompt_file
 
 from . import BuilderArguments
 
 
 @dataclass(kw_only=True)
 class FetchArguments(BuilderArguments):
-    """What to fetch: exactly one of the two, as a mapping in the file of `--config`."""
+    """What to fetch: exactly one of the three, as a mapping in the file of `--config`."""
 
     youtube: dict[str, Any] | None = field(
         default=None, metadata={"help": "fields of FetchSettings; the files become the source `youtube`"}
@@ -29,19 +31,30 @@ class FetchArguments(BuilderArguments):
         },
     )
 
+    chatreward: dict[str, Any] | None = field(
+        default=None,
+        metadata={
+            "help": "output (a JSONL file of scenarios for `build chatreward`), endpoint, prompt_file, and fields of "
+            "ScenarioSettings"
+        },
+    )
+
     def __post_init__(self) -> None:
-        if (self.youtube is None) == (self.scripts is None):
-            raise ValueError("exactly one of youtube and scripts must be given.")
-        if self.scripts is not None and not {"output", "endpoint"} <= set(self.scripts):
-            raise ValueError("scripts needs output, a JSONL file, and endpoint, with at least a model.")
+        if [self.youtube, self.scripts, self.chatreward].count(None) != 2:
+            raise ValueError("exactly one of youtube, scripts and chatreward must be given.")
+        for name, values in (("scripts", self.scripts), ("chatreward", self.chatreward)):
+            if values is not None and not {"output", "endpoint"} <= set(values):
+                raise ValueError(f"{name} needs output, a JSONL file, and endpoint, with at least a model.")
 
 
 def run(args: FetchArguments) -> int:
     """Fetch what the config names."""
     if args.youtube is not None:
         skipped = _fetch_recordings(args.youtube, "youtube", args.dry_run)
+    elif args.scripts is not None:
+        skipped = _write_scripts(dict(args.scripts), "scripts", args.dry_run)
     else:
-        skipped = _write_scripts(dict(args.scripts or {}), "scripts", args.dry_run)
+        skipped = _write_scenarios(dict(args.chatreward or {}), "chatreward", args.dry_run)
     for skip in skipped:
         sys.stdout.write(f"  {skip.kind}: {skip.item}: {skip.reason}\n")
     return 1 if args.strict and skipped else 0
@@ -64,23 +77,45 @@ def _fetch_recordings(values: dict[str, Any], label: str, is_dry: bool) -> list[
 
 
 def _write_scripts(values: dict[str, Any], label: str, is_dry: bool) -> list[Skipped]:
-    from sdiareward.common.llm.client import ChatClient, ChatSettings
-    from sdiareward.pairs.prompts import read_prompt_file
-
     from ..sources.scripts_by_llm import ScriptSettings, plan_scripts, read_scenarios, write_scripts
 
-    output = Path(values.pop("output"))
-    endpoint = make_settings(ChatSettings, values.pop("endpoint"), f"{label}.endpoint")
+    output, endpoint, prompts = _read_writer(values, label)
     scenarios = read_scenarios(values.pop("scenarios", None))
-    prompts = read_prompt_file(values.pop("prompt_file", None))
     settings = make_settings(ScriptSettings, values, label)
     if is_dry:
         count = len(plan_scripts(scenarios, settings.variations))
         sys.stdout.write(f"{output}: would write {count} pairs of scripts on {len(scenarios)} scenarios\n")
         return []
-    client = ChatClient(endpoint, output.with_name(f"{output.name}-answers"))
+    client = _open_client(endpoint, output)
     skipped = write_scripts(output, client, scenarios, settings, prompts)
-    with output.open(encoding="utf-8") as lines:
-        count = sum(1 for _ in lines)
-    sys.stdout.write(f"{output}: {count} pairs of scripts, {len(skipped)} skipped; {client.usage}\n")
+    _print_written(output, "pairs of scripts", skipped, client)
     return skipped
+
+
+def _write_scenarios(values: dict[str, Any], label: str, is_dry: bool) -> list[Skipped]:
+    from ..chatreward.scenarios_by_llm import ScenarioSettings, write_scenarios
+
+    output, endpoint, prompts = _read_writer(values, label)
+    settings = make_settings(ScenarioSettings, values, label)
+    if is_dry:
+        sys.stdout.write(f"{output}: would write {settings.count} scenarios\n")
+        return []
+    client = _open_client(endpoint, output)
+    skipped = write_scenarios(output, client, settings, prompts)
+    _print_written(output, "scenarios", skipped, client)
+    return skipped
+
+
+def _read_writer(values: dict[str, Any], label: str) -> tuple[Path, ChatSettings, PromptSet]:
+    """Take the file to write, the endpoint and the prompts out of the settings."""
+    endpoint = make_settings(ChatSettings, values.pop("endpoint"), f"{label}.endpoint")
+    return Path(values.pop("output")), endpoint, read_prompt_file(values.pop("prompt_file", None))
+
+
+def _open_client(endpoint: ChatSettings, output: Path) -> ChatClient:
+    return ChatClient(endpoint, output.with_name(f"{output.name}-answers"))
+
+
+def _print_written(output: Path, items: str, skipped: list[Skipped], client: ChatClient) -> None:
+    count = output.read_bytes().count(b"\n") if output.is_file() else 0
+    sys.stdout.write(f"{output}: {count} {items}, {len(skipped)} skipped; {client.usage}\n")

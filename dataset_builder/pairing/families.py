@@ -24,7 +24,6 @@ import numpy as np
 
 from sdiareward.chat_sdiareward import MAX_TURNS
 from sdiareward.dataset_builder.episodes import RECORDING, Episode, Part, ScriptPair, Turn
-from sdiareward.dataset_builder.synthesis import RHYTHM, has_rhythm
 from sdiareward.pairs.schema import JOINT, make_stable_seed
 from sdiareward.perturbations.channel import ChannelSettings
 

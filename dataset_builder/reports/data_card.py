@@ -150,7 +150,7 @@ def render_card(report: Mapping[str, Any], *, header: str | None = None, publica
     rows = report["pairs"]
     skipped = len(report["skipped"])
     return Template(CARD_TEMPLATE.read_text(encoding="utf-8")).substitute(
-        header=_render_header(report) if header is None else header,
+        header=render_header(report, list_configs(report["pairs"])) if header is None else header,
         table="\n".join(render_table(list(rows[0]), [list(row.values()) for row in rows], num_left=5)) if rows else "",
         total=sum(row["pairs"] for row in rows),
         skipped=f"{skipped} {'item was' if skipped == 1 else 'items were'} skipped",
@@ -174,12 +174,13 @@ def _render_speakers(sources: Iterable[str]) -> str:
     return " ".join(texts) or "No recordings of persons are in here."
 
 
-def _render_header(report: Mapping[str, Any]) -> str:
+def render_header(report: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], **changes: Any) -> str:
+    """Render the header of a folder's card; `changes` replace values of `HEADER`."""
     # `datasets` caches a local folder under its last name and its card, not its files: without the description another
     # build in a folder of the same name would be answered with this one.
-    configs = [{**config, "description": f"build {report['build_id']}"} for config in list_configs(report["pairs"])]
+    configs = [{**config, "description": f"build {report['build_id']}"} for config in configs]
     languages = {"language": report["languages"]} if report.get("languages") else {}
-    header = {**HEADER, **languages, "license": "other", "configs": configs}
+    header = {**HEADER, **changes, **languages, "license": "other", "configs": configs}
     return yaml.safe_dump(header, sort_keys=False, allow_unicode=True).strip()
 
 

@@ -88,7 +88,7 @@ def read_samples(path: str | Path, split: str) -> Samples:
     Raises:
         ValueError: A score is no whole number from 1 to 5, a sample has no column, or two have the same id.
     """
-    from sdiareward.dataset_builder.recipes.chatreward.loading import load_samples
+    from sdiareward.dataset_builder.chatreward.loading import load_samples
 
     samples = Samples(load_samples(path, split))
     for label in samples.labels:

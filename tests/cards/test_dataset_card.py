@@ -1,18 +1,13 @@
-import io
 import json
 
-import pyarrow.parquet as pq
 import pytest
-import soundfile
 from datasets.info import DatasetInfosDict
 from huggingface_hub import DatasetCard
 from support.paths import ROOT
-from support.repository_world import FORBIDDEN, content_of, header_of, make_row, rows_of, says, write_data
+from support.repository_world import FORBIDDEN, content_of, header_of, make_row, says, write_data, write_release
 
-from sdiareward.dataset_builder.release.release import release_features
-from sdiareward.pairs.schema import features
 from sdiareward.cards.publishing.dataset_repository import plan_dataset
-from sdiareward.cards.publishing.listening_table import make_listening_features
+from sdiareward.pairs.schema import features
 
 
 @pytest.fixture
@@ -28,18 +23,8 @@ def test_a_shard_of_forbidden_rows_alone_is_left_out_and_its_configuration_too(m
         "default",
         "colloquialness",
         "esdr_bench",
-        "metadata",
     ]
     assert not says(plan, FORBIDDEN)
-
-
-def test_a_data_set_whose_audio_must_all_stay_is_its_table(make_data):
-    plan = plan_dataset(make_data(("train", make_row("forbidden", FORBIDDEN, license=None))))
-    assert [config["config_name"] for config in header_of(plan)["configs"]] == ["metadata"]
-    assert [file.path_in_repo for file in plan.files] == [
-        "README.md",
-        "metadata/modality/train-00000-of-00001.parquet",
-    ]
 
 
 def test_the_card_describes_every_configuration_as_datasets_reads_it(make_data):
@@ -52,10 +37,8 @@ def test_the_card_describes_every_configuration_as_datasets_reads_it(make_data):
         "modality": {"train": 3},
         "colloquialness": {"test": 1},
         "esdr_bench": {"test": 1},
-        "metadata": {"train": 3, "test": 1},
     }
-    assert all(infos[name].features == features() for name in infos if name != "metadata")
-    assert infos["metadata"].features == release_features()
+    assert all(info.features == features() for info in infos.values())
     files = [file.size_bytes for file in plan.files if file.path_in_repo.startswith("data/")]
     assert infos["default"].download_size == sum(files)
     assert (data.license, data.language, data.size_categories) == ("cc-by-4.0", ["en"], "n<1K")
@@ -74,7 +57,7 @@ def test_the_card_names_licences_reasons_and_what_the_data_is_not_for(make_data)
     for words in (
         "| [CC-BY-4.0](https://spdx.org/licenses/CC-BY-4.0.html) | 1 | 0 |",
         "| None | 0 | 1 |",
-        "1 of 3 pairs are in `metadata` only:\n\n- 1 pairs: the licence None is not known to allow it.",
+        "1 of 3 pairs are not published:\n\n- 1 pairs: the licence None is not known to allow it.",
         "- Asterisk core sounds, (c) 2003-2010 Allison Smith",
         "## Consent and removal",
         "## Personal data",
@@ -128,7 +111,7 @@ def test_the_notice_of_the_game_goes_with_its_recordings_and_only_with_them(make
     assert header_of(plan)["license"] == "other"
     assert f"]({notice.path_in_repo}) | 1 | 0 |" in content_of(plan.files[0]).decode()
     withheld = make_row(license="LicenseRef-Flight-of-the-Amazon-Queen", source="youtube")
-    plan = plan_dataset(make_data(("train", withheld), name="withheld"))
+    plan = plan_dataset(make_data(("train", withheld), ("train", make_row()), name="withheld"))
     assert not any(file.path_in_repo.startswith("notices/") for file in plan.files)
 
 
@@ -138,7 +121,8 @@ def test_what_the_plan_says_loads_whole_and_streamed(make_data, tmp_path):
 
     forbidden = make_row("forbidden", FORBIDDEN, license=None)
     rows = [("train", make_row()), ("train", forbidden), ("test", make_row("e", criterion="colloquialness"))]
-    for file in plan_dataset(make_data(*rows)).files:
+    release = write_release(tmp_path / "release", *rows)
+    for file in plan_dataset(make_data(*rows), metadata=release).files:
         path = tmp_path / "repository" / file.path_in_repo
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content_of(file))
@@ -157,51 +141,3 @@ def test_what_the_plan_says_loads_whole_and_streamed(make_data, tmp_path):
         assert [row["pair_id"] for row in streamed["test"].select_columns(["pair_id"])] == ["e"]
     turn = load_dataset(folder, cache_dir=cache)["train"].features["chosen"]
     assert isinstance(turn, List) and isinstance(turn.feature["audio"], Audio)
-
-
-def test_the_page_of_the_hub_can_play_the_first_pairs_of_each_subset(make_data, make_tone, tmp_path):
-    from sdiareward.perturbations.channel import encode
-
-    def spoken(pair_id, **changes):
-        row = make_row(pair_id, **changes)
-        for side in ("chosen", "rejected"):
-            for turn, duration_s in zip(row[side], (0.5, 0.25), strict=True):
-                clip = encode(make_tone(duration_s), 16_000, "FLAC", "PCM_16", None)
-                turn["audio"] = {"bytes": clip, "path": None}
-        return row
-
-    (tmp_path / "secret.flac").write_bytes(encode(make_tone(2.0), 16_000, "FLAC", "PCM_16", None))
-    elsewhere = spoken("elsewhere", criterion="colloquialness")
-    elsewhere["chosen"][0]["audio"] = {"bytes": None, "path": str(tmp_path / "secret.flac")}
-    # First, so that only its licence keeps it out of the ten.
-    rows = [("test", spoken("forbidden", license=None))]
-    rows += [("test", spoken(f"m{number:02}")) for number in range(12)]
-    rows += [("test", spoken("c", criterion="colloquialness")), ("test", elsewhere), ("train", spoken("t"))]
-    plan = plan_dataset(make_data(*rows))
-    heard = rows_of(plan, "listen")
-    assert set(heard) == {*(f"m{number:02}" for number in range(10)), "c"}
-    # Two turns and half a second between them.
-    assert soundfile.info(io.BytesIO(heard["c"]["chosen_audio"]["bytes"])).frames == 16_000 * 1.25
-    assert heard["c"]["rejected_text"] == "user: c rejected user\nassistant: c rejected assistant"
-    infos = DatasetInfosDict.from_dataset_card_data(DatasetCard(content_of(plan.files[0]).decode()).data)
-    assert infos["listen"].features == make_listening_features()
-    assert infos["listen"].splits["test"].num_examples == 11
-    assert "1 of the pairs to listen to cannot be decoded: are these recordings whole?" in plan.notes
-
-
-def test_what_is_not_listened_to_is_not_read(make_data, tmp_path):
-    """Of the pairs behind the first group of rows, the recordings are destroyed."""
-    from sdiareward.cards.publishing.listening_table import write_listening
-    from sdiareward.cards.publishing.public_shards import list_shards
-
-    [shard] = list_shards(make_data(*[("test", make_row(f"m{number:02}")) for number in range(40)]))
-    group = pq.ParquetFile(shard.path).metadata.row_group(1)
-    content = bytearray(shard.path.read_bytes())
-    for column in map(group.column, range(group.num_columns)):
-        if column.path_in_schema.endswith("audio.bytes"):
-            start = column.dictionary_page_offset or column.data_page_offset
-            content[start : start + column.total_compressed_size] = b"\xff" * column.total_compressed_size
-    shard.path.write_bytes(content)
-    with pytest.raises(OSError):
-        pq.read_table(shard.path)
-    assert write_listening([shard], tmp_path / "listen") == ([], 10)

@@ -79,7 +79,7 @@ USES = {
     "misspelt builder command": ("build fliter --config x", "unknown command 'fliter'; did you mean filter"),
     "missing settings of a build": ("build --config none.yaml", "none.yaml"),
     "unknown setting of a build": ("build --config wrong.yaml", "wrong.yaml"),
-    "fetch of nothing": ("build fetch", "exactly one of youtube and scripts"),
+    "fetch of nothing": ("build fetch", "exactly one of youtube, scripts and chatreward"),
     "filter of nothing": ("build filter --folder none --output_dir {o}", "none"),
     "benchmark of nothing": ("build bench none --output_dir {o}", "none"),
     "release of nothing": ("build release none --output_dir {o}", "none"),

@@ -14,8 +14,8 @@ from support import forked
 from support.chat_server import ChatServer, Reply
 
 from sdiareward.common.llm.client import ChatClient, ChatError, ChatSettings, EndpointError
-from sdiareward.pairs.messages import make_audio_content
 from sdiareward.common.llm.json_parsing import parse_json
+from sdiareward.pairs.messages import make_audio_content
 
 
 QUESTION = [{"role": "user", "content": "What is six times seven? JSON only."}]

@@ -155,7 +155,7 @@ def test_bench_caps_the_buckets_and_stats_describes_what_came_out(built, tmp_pat
 
 
 WRONG = {
-    "nothing to fetch": ("fetch", {}, "exactly one of youtube and scripts"),
+    "nothing to fetch": ("fetch", {}, "exactly one of youtube, scripts and chatreward"),
     "scripts without an endpoint": ("fetch", {"scripts": {"output": "x"}}, "scripts needs output"),
     "the same folder twice": ("filter", {"folder": "a", "output_dir": "./a"}, "write to another folder"),
     "labels without a judge": ("filter", {"folder": "a", "output_dir": "b", "annotate": True}, "needs a judge"),

@@ -5,13 +5,13 @@ from support import wavreward_eval_world
 from support.chat_server import ChatServer, Reply
 from support.refusals import check_refused
 
+from sdiareward.common.llm.client import ChatSettings
 from sdiareward.common.locks import lock_folder
 from sdiareward.common.user_errors import UserError
 from sdiareward.judges.settings import choose_endpoint
 from sdiareward.judges.wavreward.endpoint_judge import EndpointJudge
 from sdiareward.judges.wavreward.evaluate import EvaluateArguments, main, run
 from sdiareward.judges.wavreward.prompts import JudgingPrompt
-from sdiareward.common.llm.client import ChatSettings
 
 
 FIVE = "<think>It fits.</think><score>5</score>"

@@ -9,9 +9,9 @@ from support import wavreward_eval_world
 from support.chat_server import ChatServer, Reply
 from support.refusals import check_refused
 
+from sdiareward.common.llm.client import ChatError
 from sdiareward.judges.wavreward.reasoning_quality import QUESTIONS, main
 from sdiareward.judges.wavreward.score_samples import read_samples
-from sdiareward.common.llm.client import ChatError
 
 
 YES = dict.fromkeys(QUESTIONS, True) | {"reason": "It follows."}

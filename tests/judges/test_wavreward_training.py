@@ -15,7 +15,7 @@ from trl import GRPOConfig, SFTConfig
 
 from sdiareward.common.locks import lock_folder
 from sdiareward.common.user_errors import UserError
-from sdiareward.dataset_builder.recipes.chatreward.schema import features
+from sdiareward.dataset_builder.chatreward.schema import features
 from sdiareward.judges.thinker import Thinker, ThinkerProcessor, load_thinker_model
 from sdiareward.judges.wavreward import settings, train_grpo, train_sft
 from sdiareward.judges.wavreward.audio_grpo import AudioGRPOTrainer

@@ -15,12 +15,12 @@ from support.judge_world import always_first, deaf, listening, verdict
 from support.refusals import check_refused
 
 from sdiareward import eval as evaluation
+from sdiareward.common.llm.client import ChatClient, EndpointError
 from sdiareward.evaluation.pair_scoring import score_pairs
 from sdiareward.judges.settings import EndpointSettings
 from sdiareward.judges.zero_shot.backends import EndpointBackend, ReplayBackend
 from sdiareward.judges.zero_shot.judging import PairwiseJudge
 from sdiareward.judges.zero_shot.summary import summarise_pairwise
-from sdiareward.common.llm.client import ChatClient, EndpointError
 from sdiareward.pairs.labels import describe_pairs
 
 

@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from sdiareward.dataset_builder.formats.shards import ShardWriter
+from sdiareward.dataset_builder.release.release import release_features
 from sdiareward.pairs.schema import features
 
 
@@ -59,7 +60,7 @@ def rows_of(plan, folder):
 
 def says(plan, secret):
     """Tell whether any file of a plan holds `secret`, in its bytes or in its rows."""
-    rows = [rows_of(plan, folder) for folder in ("data", "listen", "metadata")]
+    rows = [rows_of(plan, folder) for folder in ("data", "metadata")]
     return any(secret in content_of(file) for file in plan.files) or holds(rows, secret)
 
 
@@ -78,4 +79,21 @@ def write_data(folder, *rows):
     with ShardWriter(folder) as writer:
         for split, row in rows:
             writer.write(split, row)
+    return folder
+
+
+FINGERPRINT = {"duration_s": 1.0, "level_dbfs": -20.0, "digest": "f", "energies": [1, 2]}
+
+
+def write_release(folder, *rows):
+    """Write `(split, row)` as a metadata release and return it."""
+    with ShardWriter(folder, release_features()) as writer:
+        for split, row in rows:
+            sides = {
+                side: [{**turn, "fingerprints": [FINGERPRINT]} for turn in row[side]]
+                for side in ("chosen", "rejected")
+            }
+            for turn in (turn for turns in sides.values() for turn in turns):
+                del turn["audio"]
+            writer.write(split, {**row, **sides})
     return folder

@@ -2,11 +2,10 @@
 
 import pytest
 
+from sdiareward.cards.publishing.plan import PlannedFile, RepositoryPlan, write_preview
 from sdiareward.cli import main
 from sdiareward.common.package_files import NANO
 from sdiareward.common.user_errors import UserError
-from sdiareward.cards.publishing.plan import PlannedFile, RepositoryPlan
-from sdiareward.cards.publishing.preview import write_preview
 
 
 def test_card_pictures_and_list_are_written_and_nothing_else(tmp_path):

@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -6,15 +7,13 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from support.paths import ROOT
-from support.repository_world import FORBIDDEN, FREE, content_of, make_row, rows_of, says, write_data
+from support.repository_world import FORBIDDEN, FREE, content_of, make_row, rows_of, says, write_data, write_release
 
 from sdiareward.cards.licences import CORPORA, LICENCES, find_licence, find_redistribution_block
+from sdiareward.cards.publishing.dataset_repository import plan_dataset
 from sdiareward.cli import main
-from sdiareward.dataset_builder.formats.shards import ShardWriter
-from sdiareward.dataset_builder.release.release import release_features
 from sdiareward.dataset_builder.sources import SOURCES
 from sdiareward.pairs.schema import features
-from sdiareward.cards.publishing.dataset_repository import plan_dataset
 
 
 @pytest.fixture
@@ -50,14 +49,12 @@ def test_pairs_of_families_are_published_apart_from_what_is_measured(make_data):
     }
     assert files["default"] == {"train": "data/*/train-*.parquet", "test": ["data/modality/test-*.parquet"]}
     assert files["joint"] == {split: f"data/joint/{split}-*.parquet" for split in ("train", "test")}
-    assert files["metadata"] == {split: f"metadata/*/{split}-*.parquet" for split in ("train", "test")}
     counts = {
         info["config_name"]: {split["name"]: split["num_examples"] for split in info["splits"]}
         for info in header["dataset_info"]
     }
     assert counts["default"] == {"train": 2, "test": 1}
     assert counts["joint"] == {"train": 1, "test": 1}
-    assert counts["metadata"] == {"train": 2, "test": 2}
     assert "in training those of `joint` too" in card
 
 
@@ -94,11 +91,6 @@ def test_audio_that_must_stay_is_in_no_file(row, make_data):
     assert not says(plan, FORBIDDEN)
     assert set(rows_of(plan, "data")) == {"free", "last"}
     assert rows_of(plan, "data")["free"] == make_row()
-    released = rows_of(plan, "metadata")
-    assert set(released) == {"free", "forbidden", "last"}
-    assert all(
-        "audio" not in turn for row in released.values() for side in ("chosen", "rejected") for turn in row[side]
-    )
     assert plan.notes[0].startswith("the audio of 1 of 3 pairs is not published; by licence: ")
 
 
@@ -114,23 +106,13 @@ def write_shard(folder, rows, schema, name="modality/train-00000-of-00001.parque
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
 
 
-def test_columns_that_a_pair_does_not_have_are_not_sent(make_data):
+def test_columns_and_fields_that_a_pair_does_not_have_are_not_sent(make_data):
     folder = make_data(("train", make_row()))
     table = pq.read_table(folder / "data/modality/train-00000-of-00001.parquet")
-    table = table.append_column("raw_audio", pa.array([FORBIDDEN]))
-    write_shard(folder, table.to_pylist(), table.schema)
-    plan = plan_dataset(folder)
-    assert not says(plan, FORBIDDEN)
-    assert rows_of(plan, "data") == {"free": make_row()}
-
-
-def test_fields_that_a_turn_does_not_have_are_not_sent(make_data):
-    folder = make_data(("train", make_row()))
-    row = make_row()
+    [row] = table.append_column("raw_audio", pa.array([FORBIDDEN])).to_pylist()
     for side in ("chosen", "rejected"):
         row[side] = [{**turn, "raw": FORBIDDEN} for turn in row[side]]
-    table = pa.Table.from_pylist([row])
-    write_shard(folder, table.to_pylist(), table.schema)
+    write_shard(folder, [row], None)
     plan = plan_dataset(folder)
     assert not says(plan, FORBIDDEN)
     assert rows_of(plan, "data") == {"free": make_row()}
@@ -151,28 +133,19 @@ def test_files_that_happen_to_lie_in_the_folder_are_not_sent(make_data):
     assert [file.path_in_repo for file in plan.files] == [
         "README.md",
         "data/modality/train-00000-of-00001.parquet",
-        "metadata/modality/train-00000-of-00001.parquet",
     ]
     assert not says(plan, FORBIDDEN)
 
 
-def test_a_shard_of_another_criterion_or_split_is_refused(make_data):
+def test_a_shard_of_another_criterion_or_that_is_no_parquet_is_refused(make_data):
     folder = make_data(("train", make_row()))
     write_shard(folder, [make_row()], features().arrow_schema, "other/train-00000-of-00001.parquet")
     with pytest.raises(ValueError, match="lies under criterion 'other' and split 'train'"):
         plan_dataset(folder)
-
-
-def test_a_shard_that_is_no_parquet_is_refused(make_data):
-    folder = make_data(("train", make_row()))
+    shutil.rmtree(folder / "data/other")
     (folder / "data/modality/train-00000-of-00001.parquet").write_bytes(b"PAR1 it is not")
     with pytest.raises(ValueError, match="not a Parquet file"):
         plan_dataset(folder)
-
-
-def test_a_folder_without_shards_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="build the data set first"):
-        plan_dataset(tmp_path)
 
 
 def test_nothing_tells_where_the_data_set_was_built(make_data, tmp_path):
@@ -205,68 +178,41 @@ def test_a_folder_that_an_earlier_version_built_gets_the_columns_of_today(make_d
     [file] = [file for file in plan.files if file.path_in_repo.startswith("data/")]
     assert pq.read_schema(file.source).equals(features().arrow_schema)
     assert rows_of(plan, "data")["free"]["chosen"][0]["audio_ref"] is None
-    assert rows_of(plan, "metadata")["free"]["chosen"][0]["text"] == "free chosen user"
 
 
-def test_the_table_without_audio_is_scrubbed(make_data):
-    row = make_row("forbidden", license="LicenseRef-YouTube")
-    row["chosen"][0]["audio_ref"][0]["text"] = "Write to ann@example.org"
-    plan = plan_dataset(make_data(("train", row)))
-    [turn, _] = rows_of(plan, "metadata")["forbidden"]["chosen"]
-    assert (turn["text"], turn["audio_ref"][0]["text"]) == ("Write to [EMAIL]", "Write to [EMAIL]")
-    assert "(1 email)" in content_of(plan.files[0]).decode()
-    assert not says(plan, b"ann@example.org")
-
-
-@pytest.mark.slow
-def test_a_pair_whose_phone_number_goes_over_two_parts_is_in_no_table(make_data):
-    row = make_row("forbidden", license="LicenseRef-YouTube")
-    row["chosen"][0]["audio_ref"] = [
-        {"uri": "youtube:a", "start_s": 0.0, "end_s": 1.0, "text": text} for text in ("it's 650", "253 0000")
+def test_a_data_set_whose_audio_must_all_stay_is_published_as_its_release_or_not_at_all(make_data, tmp_path):
+    row = make_row("forbidden", FORBIDDEN, license=None)
+    folder = make_data(("train", row))
+    with pytest.raises(ValueError, match="no audio may be published; give its metadata release"):
+        plan_dataset(folder)
+    plan = plan_dataset(folder, metadata=write_release(tmp_path / "release", ("train", row)))
+    assert not says(plan, FORBIDDEN)
+    assert [file.path_in_repo for file in plan.files] == [
+        "README.md",
+        "metadata/modality/train-00000-of-00001.parquet",
     ]
-    plan = plan_dataset(make_data(("train", row), ("train", make_row())))
-    assert set(rows_of(plan, "metadata")) == {"free"}
-    assert any(note.startswith("1 pairs are not in the table") for note in plan.notes)
-    assert "every pair but 1, whose personal details" in content_of(plan.files[0]).decode()
+    assert "1 of 1 pairs are in `metadata` only" in content_of(plan.files[0]).decode()
 
 
-def test_a_release_that_is_given_is_the_table(make_data, tmp_path):
+def test_a_release_that_is_given_is_published_too_and_what_it_omits_is_counted(make_data, tmp_path):
     row = make_row("forbidden", license="LicenseRef-YouTube")
-    plan = plan_dataset(
-        make_data(("train", row)), metadata=write_release(tmp_path / "release", row), repo_id="me/pairs"
-    )
-    assert rows_of(plan, "metadata")["forbidden"]["chosen"][0]["fingerprints"] == [FINGERPRINT]
-    assert 'hf download me/pairs --repo-type dataset --include "metadata/*"' in content_of(plan.files[0]).decode()
-    assert not any("fingerprints" in note for note in plan.notes)
+    folder, release = make_data(("train", row), ("train", make_row("lost"))), tmp_path / "release"
+    plan = plan_dataset(folder, metadata=write_release(release, ("train", row)), repo_id="me/pairs")
+    assert list(rows_of(plan, "metadata")) == ["forbidden"]
+    card = content_of(plan.files[0]).decode()
+    assert 'hf download me/pairs --repo-type dataset --include "metadata/*"' in card
+    assert "`metadata` has every pair but 1, which its release omits, without audio" in card
+    assert "1 pairs are not in the metadata release." in plan.notes
+    assert not any("no metadata release" in note for note in plan.notes)
 
 
-FINGERPRINT = {"duration_s": 1.0, "level_dbfs": -20.0, "digest": "f", "energies": [1, 2]}
-
-
-def write_release(folder, *rows):
-    with ShardWriter(folder, release_features()) as writer:
-        for row in rows:
-            sides = {
-                side: [{**turn, "fingerprints": [FINGERPRINT]} for turn in row[side]] for side in ("chosen", "rejected")
-            }
-            for turn in (turn for turns in sides.values() for turn in turns):
-                del turn["audio"]
-            writer.write("train", {**row, **sides})
-    return folder
-
-
-def test_a_release_of_another_data_set_is_refused(make_data, tmp_path):
+def test_a_release_of_another_data_set_or_with_audio_is_refused(make_data, tmp_path):
     folder = make_data(("train", make_row()))
-    other = write_release(tmp_path / "release", make_row(), make_row("elsewhere"))
+    other = write_release(tmp_path / "release", ("train", make_row()), ("train", make_row("elsewhere")))
     with pytest.raises(ValueError, match="1 of its 2 pairs, such as elsewhere, are not in the data set; give"):
         plan_dataset(folder, metadata=other)
-
-
-def test_pairs_that_a_release_left_out_are_counted(make_data, tmp_path):
-    folder = make_data(("train", make_row()), ("train", make_row("lost")))
-    plan = plan_dataset(folder, metadata=write_release(tmp_path / "release", make_row()))
-    assert "1 pairs are not in the table without audio: the release left them out." in plan.notes
-    assert "every pair but 1, which its release omits," in content_of(plan.files[0]).decode()
+    with pytest.raises(ValueError, match="does not have the columns of a metadata release"):
+        plan_dataset(folder, metadata=folder)
 
 
 def test_a_dry_run_leaves_nothing_behind(make_data, tmp_path, monkeypatch, capsys):
@@ -279,17 +225,11 @@ def test_a_dry_run_leaves_nothing_behind(make_data, tmp_path, monkeypatch, capsy
 
 
 def test_what_is_written_anew_lies_beside_the_folder_and_is_named(make_data, tmp_path, monkeypatch):
-    monkeypatch.chdir(make_data(("train", make_row())))
+    monkeypatch.chdir(make_data(("train", make_row()), ("train", make_row("forbidden", FORBIDDEN, license=None))))
     plan = plan_dataset(Path("."))
     work = tmp_path / "sdiareward-publish"
-    assert (work / "metadata").is_dir()
+    assert (work / "data").is_dir()
     assert f"rewritten shards are in {work}, which may be deleted after the push." in plan.notes
-
-
-def test_a_release_that_holds_audio_is_refused(make_data):
-    folder = make_data(("train", make_row("forbidden", FORBIDDEN, license=None)))
-    with pytest.raises(ValueError, match="does not have the columns of a metadata release"):
-        plan_dataset(folder, metadata=folder)
 
 
 def test_planning_twice_gives_the_same_files(make_data):

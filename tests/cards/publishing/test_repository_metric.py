@@ -7,10 +7,9 @@ import pytest
 import yaml
 from support.paths import ROOT
 
+from sdiareward.cards.publishing.spaces import GRADIO_VERSION, plan_metric
 from sdiareward.esdr_accuracy import app
 from sdiareward.esdr_accuracy.pairwise import COLUMNS, pairwise_accuracy
-from sdiareward.cards.publishing.metric_repository import plan_metric
-from sdiareward.cards.publishing.space_repository import GRADIO_VERSION
 
 
 @pytest.fixture

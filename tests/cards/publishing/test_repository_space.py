@@ -7,7 +7,7 @@ import yaml
 from support.paths import ROOT
 
 import sdiareward
-from sdiareward.cards.publishing.space_repository import plan_space
+from sdiareward.cards.publishing.spaces import plan_space
 from sdiareward.serving.demo import app
 
 

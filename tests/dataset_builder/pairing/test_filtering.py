@@ -7,6 +7,7 @@ import pytest
 import soundfile
 from support.chat_server import ChatServer, Reply
 
+from sdiareward.common.llm.client import EndpointError
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.pairing.filtering import (
     DIMENSIONS,
@@ -17,7 +18,6 @@ from sdiareward.dataset_builder.pairing.filtering import (
     filter_rows,
     judge_pair,
 )
-from sdiareward.common.llm.client import EndpointError
 from sdiareward.pairs.prompts import PromptSet
 from sdiareward.pairs.schema import features
 

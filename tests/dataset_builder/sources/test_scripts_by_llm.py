@@ -4,6 +4,7 @@ from collections import Counter
 import pytest
 from support.chat_server import ChatServer, Reply
 
+from sdiareward.common.llm.client import ChatClient, EndpointError
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import ScriptPair, validate_episode
 from sdiareward.dataset_builder.sources import colloquial_scripts, read_source
@@ -14,7 +15,6 @@ from sdiareward.dataset_builder.sources.scripts_by_llm import (
     read_scenarios,
     write_scripts,
 )
-from sdiareward.common.llm.client import ChatClient, EndpointError
 from sdiareward.pairs.prompts import PromptSet
 
 

@@ -11,13 +11,13 @@ import pytest
 from support import human_world
 
 from sdiareward.cli import main
-from sdiareward.evaluation.results_files import read_evaluation
 from sdiareward.evaluation.human.agreement import read_answers
 from sdiareward.evaluation.human.page import sessions
 from sdiareward.evaluation.human.page.server import RatingServer
 from sdiareward.evaluation.human.page.sessions import Raters, RatingSession
 from sdiareward.evaluation.human.study import sample_study
 from sdiareward.evaluation.human.texts import CONSENT, INSTRUCTIONS, read_texts
+from sdiareward.evaluation.results_files import read_evaluation
 from sdiareward.pairs.loading import load_pairs
 
 

@@ -1,6 +1,7 @@
 import io
 import json
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
@@ -8,9 +9,10 @@ import pytest
 import soundfile
 
 from sdiareward.audio_sdiareward import resample
-from sdiareward.dataset_builder.recipes.chatreward.events import list_events, load_event, mix_event
-from sdiareward.dataset_builder.recipes.chatreward.scenarios import read_scenarios
-from sdiareward.dataset_builder.recipes.chatreward.voices import (
+from sdiareward.dataset_builder.chatreward.recording import load_event, mix_event
+from sdiareward.dataset_builder.chatreward.scenarios import read_scenarios
+from sdiareward.dataset_builder.chatreward.settings import EventSettings
+from sdiareward.dataset_builder.chatreward.voices import (
     CASTS,
     MANDARIN,
     SHAPES,
@@ -19,6 +21,7 @@ from sdiareward.dataset_builder.recipes.chatreward.voices import (
     order_casts,
     speak_line,
 )
+from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.dataset_builder.synthesis import load_synthesizer
 
 
@@ -166,65 +169,29 @@ def test_an_endpoint_needs_two_voices_and_attributes_with_instructions():
         make_endpoint_cast({"voices": ["nova", "onyx"]}, ("volume",))
 
 
-@pytest.mark.slow
-def test_every_made_sound_is_the_same_for_the_same_seed_and_unlike_the_others():
-    sounds = {name: load_event(name, 2.0, 7) for name in list_events()}
-    assert len(sounds) == 12
-    for name, sound in sounds.items():
-        assert sound.shape == (2 * RATE,) and sound.dtype == np.float32
-        assert np.abs(sound).max() == pytest.approx(0.9)
-        assert load_event(name, 2.0, 7).tobytes() == sound.tobytes()
-        assert load_event(name, 2.0, 8).tobytes() != sound.tobytes()
-        assert level_db(sound[:RATE]) > -50, name
-    spectra = {
-        name: np.log(1e-3 + np.array([share_of_power(s, 250 * b, 250 * b + 250) for b in range(32)]))
-        for name, s in sounds.items()
-    }
-    names = sorted(spectra)
-    for first in names:
-        nearest = min(np.abs(spectra[first] - spectra[other]).mean() for other in names if other != first)
-        again = load_event(first, 2.0, 9)
-        own = np.log(1e-3 + np.array([share_of_power(again, 250 * b, 250 * b + 250) for b in range(32)]))
-        assert np.abs(spectra[first] - own).mean() < nearest or nearest > 0.2, first
-
-
-def test_sounds_lie_where_they_are_heard():
-    def share(name, low_hz, high_hz):
-        return share_of_power(load_event(name, 3.0, 1), low_hz, high_hz)
-
-    assert share("thunder", 0, 250) > 0.8
-    assert share("police", 600, 1500) > 0.7
-    assert share("bird", 2300, 6300) > 0.95
-    assert share("chirping", 3800, 5400) > 0.95
-    assert share("ice", 2000, 8000) > 0.95
-    assert share("knocking", 100, 1300) > 0.8
-
-
-def test_a_door_is_knocked_at_three_times_and_three_times_again():
-    sound = load_event("knocking", 3.0, 0)
-    loud = np.abs(sound).reshape(-1, 160).max(axis=1) > 0.4
-    assert np.count_nonzero(np.diff(loud.astype(int), prepend=0) == 1) == 6
-
-
-def test_a_sound_lies_under_speech_at_the_ratio_asked_for(make_tone):
-    speech, event = 0.2 * make_tone(1.0, 300.0), load_event("ocean", 3.0, 0)
-    mixed = mix_event(speech, event, snr_db=6.0, lead_s=0.5)
+def test_a_sound_lies_under_speech_at_the_ratio_asked_for(make_tone, events):
+    speech, clip = 0.2 * make_tone(1.0, 300.0), load_event("bee", 0, events)
+    mixed = mix_event(speech, clip, replace(events, lead_s=0.5))
     assert len(mixed) == 1.5 * RATE
     under = mixed.copy()
     under[RATE // 2 :] -= speech
     assert level_db(speech) - level_db(under) == pytest.approx(6.0, abs=0.05)
     assert level_db(mixed[: RATE // 2]) > level_db(speech) - 20
-    assert np.abs(mix_event(speech, event, snr_db=-40.0, lead_s=0.5)).max() == pytest.approx(0.99)
+    assert np.abs(mix_event(speech, clip, replace(events, snr_db=-40.0))).max() == pytest.approx(0.99)
 
 
-def test_a_folder_of_clips_comes_before_made_sounds_and_adds_others(tmp_path, make_tone):
-    for category, hertz in (("bee", 600.0), ("dog", 500.0)):
-        (tmp_path / category).mkdir()
-        soundfile.write(tmp_path / category / "a.wav", make_tone(0.4, hertz), RATE)
-    assert "dog" in list_events(tmp_path) and "dog" not in list_events()
-    for category, hertz in (("bee", 600.0), ("dog", 500.0)):
-        sound = load_event(category, 1.0, 0, tmp_path)
-        assert len(sound) == RATE
-        assert share_of_power(sound, hertz - 30, hertz + 30) > 0.9
-    with pytest.raises(ValueError, match="sound 'cat' cannot be synthesised and has no clip"):
-        load_event("cat", 1.0, 0, tmp_path)
+def test_a_clip_is_drawn_from_the_folders_of_its_category(events):
+    def pitches_hz(category):
+        clips = [load_event(category, seed, events) for seed in range(9)]
+        return {int(np.abs(np.fft.rfft(clip)).argmax() * RATE / len(clip)) for clip in clips}
+
+    assert pitches_hz("knocking") == {500, 900}
+    assert pitches_hz("waterfall burbling") == {700}
+    with pytest.raises(SkipError, match="sound 'cat' has no clip"):
+        load_event("cat", 0, events)
+
+
+@pytest.mark.parametrize("classes", [{"siren": ["Siren"]}, {"police": "Siren"}, {"police": []}])
+def test_folders_are_listed_for_categories_of_table_4(classes, events):
+    with pytest.raises(ValueError, match="classes"):
+        EventSettings(events.folder, classes=classes)

@@ -2,19 +2,19 @@ import csv
 
 import pytest
 
-from sdiareward.dataset_builder.pipeline.settings import FasterWhisperSettings
-from sdiareward.dataset_builder.recipes.chatreward.experts import (
+from sdiareward.dataset_builder.chatreward.experts import (
     compute_gold_score,
     measure_agreement,
     merge_ratings,
     read_ratings,
 )
-from sdiareward.dataset_builder.recipes.chatreward.filters import (
+from sdiareward.dataset_builder.chatreward.filters import (
     EmotionSettings,
     WordErrors,
     load_classifier,
     word_error_rate,
 )
+from sdiareward.dataset_builder.pipeline.settings import FasterWhisperSettings
 from sdiareward.dataset_builder.synthesis import load_synthesizer
 
 

@@ -5,11 +5,11 @@ from collections import Counter
 import pytest
 from support.chat_server import ChatServer, Reply
 
-from sdiareward.dataset_builder.recipes.chatreward.__main__ import main
-from sdiareward.dataset_builder.recipes.chatreward.labels import are_alike
-from sdiareward.dataset_builder.recipes.chatreward.scenarios import read_scenarios
-from sdiareward.dataset_builder.recipes.chatreward.scenarios_by_llm import plan_slots, write_scenarios
-from sdiareward.dataset_builder.recipes.chatreward.schema import CATEGORIES, PARTS, TOPICS
+from sdiareward.dataset_builder.__main__ import main
+from sdiareward.dataset_builder.chatreward.labels import are_alike
+from sdiareward.dataset_builder.chatreward.scenarios import read_scenarios
+from sdiareward.dataset_builder.chatreward.scenarios_by_llm import ScenarioSettings, plan_slots, write_scenarios
+from sdiareward.dataset_builder.chatreward.schema import CATEGORIES, PARTS, TOPICS
 from sdiareward.pairs.prompts import PromptSet
 
 
@@ -61,7 +61,7 @@ def test_a_plan_has_the_shares_of_the_paper_and_every_category():
 def test_every_kind_of_scenario_is_written_and_passes_the_checks(ask, tmp_path):
     path = tmp_path / "scenarios.jsonl"
     with ChatServer(writer) as server:
-        skipped = write_scenarios(path, ask(server), 60)
+        skipped = write_scenarios(path, ask(server), ScenarioSettings(60))
     assert skipped == []
     scenarios = read_scenarios(path)
     assert {scenario.part for scenario in scenarios} == set(PARTS)
@@ -77,10 +77,10 @@ def test_every_kind_of_scenario_is_written_and_passes_the_checks(ask, tmp_path):
 def test_what_is_written_is_not_asked_for_again(ask, tmp_path):
     path = tmp_path / "scenarios.jsonl"
     with ChatServer(writer) as server:
-        write_scenarios(path, ask(server), 10)
+        write_scenarios(path, ask(server), ScenarioSettings(10))
         lines = path.read_text().splitlines()
         path.write_text("\n".join(lines[:4]) + "\n" + lines[4][:20])
-        write_scenarios(path, ask(server), 10)
+        write_scenarios(path, ask(server), ScenarioSettings(10))
         assert len(server.requests) == 10
     assert sorted(path.read_text().splitlines()) == sorted(lines)
 
@@ -100,7 +100,7 @@ def test_an_answer_that_breaks_a_rule_is_sent_back_with_the_reason(ask, tmp_path
         return json.dumps({**json.loads(writer(body)), **change})
 
     with ChatServer(careless, writer) as server:
-        assert write_scenarios(tmp_path / "s.jsonl", ask(server, concurrency=1), 1) == []
+        assert write_scenarios(tmp_path / "s.jsonl", ask(server, concurrency=1), ScenarioSettings(1)) == []
         assert len(server.requests) == 2
         assert remark in server.requests[1]["messages"][-1]["content"]
 
@@ -114,7 +114,7 @@ def test_implicit_questions_that_name_the_label_are_not_taken(ask, tmp_path):
         return json.dumps(answer)
 
     with ChatServer(blunt) as server:
-        skipped = write_scenarios(tmp_path / "s.jsonl", ask(server), 8)
+        skipped = write_scenarios(tmp_path / "s.jsonl", ask(server), ScenarioSettings(8))
     assert [skip.item.split("-")[1] for skip in skipped] == ["implicit"] * 2
     assert all("must not name" in skip.reason for skip in skipped)
 
@@ -124,7 +124,7 @@ def test_a_question_that_comes_twice_is_dropped(ask, tmp_path):
         return json.dumps({**json.loads(writer(body)), "question": "What is the time in Rome?"})
 
     with ChatServer(forgetful) as server:
-        skipped = write_scenarios(tmp_path / "s.jsonl", ask(server), 10)
+        skipped = write_scenarios(tmp_path / "s.jsonl", ask(server), ScenarioSettings(10))
     # Three of the ten ask for a voice by name, which this question does not.
     assert Counter(skip.kind for skip in skipped) == {"writing_failed": 3, "duplicate_question": 6}
     assert len(read_scenarios(tmp_path / "s.jsonl")) == 1
@@ -133,20 +133,21 @@ def test_a_question_that_comes_twice_is_dropped(ask, tmp_path):
 def test_another_model_does_not_write_into_the_same_file(ask, tmp_path):
     path = tmp_path / "scenarios.jsonl"
     with ChatServer(writer) as server:
-        write_scenarios(path, ask(server), 2)
+        write_scenarios(path, ask(server), ScenarioSettings(2))
         with pytest.raises(ValueError, match=r"line 1: was written with .*'writer'.*use another file"):
-            write_scenarios(path, ask(server, model="other"), 3)
+            write_scenarios(path, ask(server, model="other"), ScenarioSettings(3))
 
 
 def test_the_command_writes_what_its_configuration_asks_for(tmp_path, capsys):
     config = tmp_path / "write.yaml"
     with ChatServer(writer) as server:
         endpoint = {"model": "writer", "base_url": server.url, "api_key_env": None}
-        config.write_text(json.dumps({"output": str(tmp_path / "s.jsonl"), "count": 5, "endpoint": endpoint}))
-        assert main(["write", "--config", str(config)]) == 0
-    assert "5 scenarios, 0 missing" in capsys.readouterr().out
-    config.write_text(json.dumps({"output": "s.jsonl", "number": 5}))
-    assert main(["write", "--config", str(config)]) == 2
+        settings = {"output": str(tmp_path / "s.jsonl"), "count": 5, "endpoint": endpoint}
+        config.write_text(json.dumps({"chatreward": settings}))
+        assert main(["fetch", "--config", str(config)]) == 0
+    assert "5 scenarios, 0 skipped" in capsys.readouterr().out
+    config.write_text(json.dumps({"chatreward": {"output": "s.jsonl", "endpoint": endpoint, "number": 5}}))
+    assert main(["fetch", "--config", str(config)]) == 2
     assert "unknown keys ['number']" in capsys.readouterr().err
 
 
@@ -160,20 +161,21 @@ def test_own_prompts_write_the_scenarios_and_do_not_resume_a_file_of_others(ask,
     )
     path = tmp_path / "scenarios.jsonl"
     with ChatServer(writer) as server:
-        assert write_scenarios(path, ask(server), 1, prompts=own) == []
+        assert write_scenarios(path, ask(server), ScenarioSettings(1), prompts=own) == []
         slot = plan_slots(1)[0]
         system = server.requests[0]["messages"][0]["content"]
         assert system.startswith("Write. ") and (slot.category is None or f"{slot.category} of" in system)
-        assert write_scenarios(path, ask(server), 1, prompts=own) == []
+        assert write_scenarios(path, ask(server), ScenarioSettings(1), prompts=own) == []
         with pytest.raises(ValueError, match="line 1: was written with .'prompt_version'"):
-            write_scenarios(path, ask(server), 2)
+            write_scenarios(path, ask(server), ScenarioSettings(2))
 
 
 def test_a_model_that_fails_on_more_than_a_stated_share_stops_the_run(tmp_path, capsys):
     config = tmp_path / "write.yaml"
     with ChatServer(Reply(status=400, error="seed is not supported")) as server:
         endpoint = {"model": "writer", "base_url": server.url, "api_key_env": None, "concurrency": 2}
-        config.write_text(json.dumps({"output": str(tmp_path / "s.jsonl"), "count": 500, "endpoint": endpoint}))
-        assert main(["write", "--config", str(config)]) == 2
+        settings = {"output": str(tmp_path / "s.jsonl"), "count": 500, "endpoint": endpoint}
+        config.write_text(json.dumps({"chatreward": settings}))
+        assert main(["fetch", "--config", str(config)]) == 2
         assert len(server.requests) <= 40
     assert "to write 20 of 20 scenarios, the first time with: " in capsys.readouterr().err

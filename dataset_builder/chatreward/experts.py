@@ -21,11 +21,10 @@ from sdiareward.common.files import require_other_folder
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.schema import make_stable_id
 
-from ...formats.shards import ShardWriter, read_rows
-from ...reports.data_card import make_content_id, save_report
-from .data_card import render_card
+from ..formats.shards import ShardWriter, read_rows
+from ..reports.data_card import make_content_id
+from .builder import save_samples_report
 from .schema import features
-from .statistics_report import compute_statistics, read_labels
 
 
 _COLUMNS = ("sample_id", "rater", "score")
@@ -136,7 +135,7 @@ def merge_experts(folder: Path, ratings_path: Path, output: Path) -> dict[str, A
         ValueError: `output` is `folder`, or the CSV lacks a column or has no usable row.
     """
     require_other_folder(folder, output)
-    design = {row["sample_id"]: row["design_score"] for row in read_labels(folder)}
+    design = {row["sample_id"]: row["design_score"] for _, row in read_rows(folder, ("sample_id", "design_score"))}
     ratings, bad_rows = read_ratings(ratings_path, set(design))
     if not ratings:
         raise ValueError(f"{ratings_path}: no row can be used ({[skip.reason for skip in bad_rows[:3]]}).")
@@ -144,11 +143,9 @@ def merge_experts(folder: Path, ratings_path: Path, output: Path) -> dict[str, A
         for split, row in read_rows(folder):
             writer.write(split, merge_ratings(row, ratings))
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-    build_id = make_content_id(output)
     report |= {
-        "build_id": build_id,
-        "plan_id": make_stable_id(report["plan_id"], build_id),
+        "plan_id": make_stable_id(report["plan_id"], make_content_id(output)),
         "experts": measure_agreement(design, ratings),
         "bad_rows": [asdict(skip) for skip in bad_rows],
     }
-    return save_report(output, report, render_card(report, compute_statistics(output)))
+    return save_samples_report(output, report)

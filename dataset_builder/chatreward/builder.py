@@ -10,30 +10,53 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sdiareward.common.escaping import escape_markdown
 from sdiareward.common.locks import lock_folder
+from sdiareward.common.markdown import render_table
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.schema import make_stable_id
 
-from ...parts import PartFolder, run_jobs
-from ...reports.data_card import make_content_id, read_finished, save_report, summarise_skipped
-from .data_card import render_card
+from ..formats.shards import read_rows
+from ..parts import PartFolder, run_jobs
+from ..reports.data_card import (
+    make_content_id,
+    read_finished,
+    read_languages,
+    render_header,
+    save_report,
+    summarise_skipped,
+)
 from .recording import Recorder
 from .scenarios import Scenario, assign_splits, read_scenarios, take_evenly
-from .schema import features
+from .schema import LANGUAGE_TAGS, MIXED_LANGUAGES, features
 from .settings import ChatRewardConfig
-from .statistics_report import compute_statistics
 from .voices import read_engine_versions
 
 
 logger = logging.getLogger(__name__)
 _PARTS = ".parts"
+_CARD = """---
+{header}
+---
+
+# ChatReward: spoken answers with scores
+
+Built by `sdiareward build chatreward` (seed {seed}) after section 3.2 of the WavReward paper. A sample is a spoken
+question, {gap_s} s of silence and a spoken answer in one recording (mono, 16 kHz), with a score from 1 to 5: 5 for the
+right content in the right voice, 3 for the right content in a voice that does not suit it, 1 for an answer beside the
+point. Where experts gave `expert_scores`, the score is their median. All samples of a scenario are in one split.
+
+{table}
+
+All speech is synthetic: {synthesizers}. {skipped} samples are missing, each with its reason in `report.json`.
+"""
 
 
 @dataclass(frozen=True)
@@ -80,7 +103,9 @@ def _build(config: ChatRewardConfig) -> dict[str, Any]:
     if len(reasons) == sum(len(scenario.answers) for scenario in scenarios):
         raise ValueError(f"no sample is left of {len(plans)} scenarios: {reasons[:3]}.")
     parts.write_shards(output, {plan.part: plan.split for plan in plans})
-    report = _write_report(output, notes, plan_id, config, read_engine_versions(casts))
+    report = _make_report(notes, plan_id, config, read_engine_versions(casts))
+    report["scenarios"] = {"read": len(plans), **Counter(plan.split for plan in plans)}
+    report = save_samples_report(output, report)
     shutil.rmtree(output / _PARTS)
     return report
 
@@ -99,26 +124,54 @@ def _record_part(plan: Plan, recorder: Recorder, parts: PartFolder) -> None:
     parts.write(plan.part, recorded.rows, {name: list(map(asdict, items)) for name, items in notes.items()})
 
 
-def _write_report(
-    output: Path,
-    notes: Sequence[Mapping[str, Any]],
-    plan_id: str,
-    config: ChatRewardConfig,
-    versions: Mapping[str, str],
+def _make_report(
+    notes: Sequence[Mapping[str, Any]], plan_id: str, config: ChatRewardConfig, versions: Mapping[str, str]
 ) -> dict[str, Any]:
     skipped, rejected = (
         [Skipped(**entry) for note in notes for entry in note[name]] for name in ("drops", "rejected")
     )
-    statistics = compute_statistics(output)
-    report = {
-        "build_id": make_content_id(output),
+    return {
         "plan_id": plan_id,
         "config": json.loads(json.dumps(config.identity())),
         "synthesizers": dict(versions),
-        "scenarios": {"read": len(notes), **statistics["scenarios"]},
-        "samples": statistics["by"]["split"],
         "rejected_lines": dict(sorted(Counter(skip.kind for skip in rejected).items())),
         **summarise_skipped(skipped),
         "rejected": [asdict(skip) for skip in rejected],
     }
-    return save_report(output, report, render_card(report, statistics))
+
+
+def save_samples_report(output: Path, report: dict[str, Any]) -> dict[str, Any]:
+    """Write the card and the report of a folder with what its shards hold; return the report."""
+    languages = set(read_languages(output))
+    if MIXED_LANGUAGES in languages:
+        languages = languages - {MIXED_LANGUAGES} | set(LANGUAGE_TAGS.values())
+    found = {"build_id": make_content_id(output), "samples": _count_samples(output), "languages": sorted(languages)}
+    report = {**report, **found}
+    return save_report(output, report, _render_card(report))
+
+
+def _count_samples(folder: Path) -> list[dict[str, Any]]:
+    """Return samples and hours by split and attribute, as in Table 4."""
+    seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for split, row in read_rows(folder, ("attribute", "duration_s")):
+        seconds[split, row["attribute"] or "content"].append(row["duration_s"])
+    return [
+        {"split": split, "attribute": attribute, "samples": len(found), "hours": round(sum(found) / 3600, 4)}
+        for (split, attribute), found in sorted(seconds.items())
+    ]
+
+
+def _render_card(report: Mapping[str, Any]) -> str:
+    rows = report["samples"]
+    splits = sorted({row["split"] for row in rows}, reverse=True)
+    files = [{"split": split, "path": f"data/{split}-*.parquet"} for split in splits]
+    configs = [{"config_name": "default", "data_files": files}]
+    tags = ["spoken-dialogue", "reward-model", "synthetic"]
+    return _CARD.format(
+        header=render_header(report, configs, pretty_name="ChatReward", tags=tags),
+        seed=report["config"]["seed"],
+        gap_s=report["config"]["gap_s"],
+        table="\n".join(render_table(list(rows[0]), [list(row.values()) for row in rows], num_left=2)),
+        synthesizers=", ".join(map(escape_markdown, report["synthesizers"].values())),
+        skipped=len(report["skipped"]),
+    )

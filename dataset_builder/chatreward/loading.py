@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def load_samples(path: str | Path, split: str) -> datasets.Dataset:
-    """Load one split of a folder that `python -m sdiareward.dataset_builder.recipes.chatreward build` wrote.
+    """Load one split of a folder that `sdiareward build chatreward` wrote.
 
     Args:
         path (`str` or `Path`): The folder, or a repository of the Hub with the same files.

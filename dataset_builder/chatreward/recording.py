@@ -11,23 +11,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
+from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError
+from sdiareward.dataset_builder.synthesis import SynthesisError
 from sdiareward.pairs.messages import join_turns
 from sdiareward.pairs.schema import make_stable_id, make_stable_seed
 from sdiareward.perturbations.channel import encode_flac
-from sdiareward.dataset_builder.synthesis import SynthesisError
+from sdiareward.perturbations.levels import measure_level, scale_to_level
+from sdiareward.perturbations.sound_clips import find_clips
 
-from .events import load_event, mix_event
 from .filters import EmotionClassifier, WordErrors, load_classifier
 from .scenarios import Line, Scenario
 from .schema import LANGUAGE_TAGS, MIXED_LANGUAGES, NO_VOICE
-from .settings import ChatRewardConfig
+from .settings import ChatRewardConfig, EventSettings
 from .voices import Cast, order_casts, speak_line
 
 
@@ -205,15 +207,11 @@ class Recorder:
             raise SkipError("emotion", f"{category!r} has the score {score:.3f}; at least {least} is needed.")
 
     def _add_event(self, category: str, scenario_id: str, speech: np.ndarray) -> np.ndarray:
-        events = self._config.events
         seed = make_stable_seed(self._config.seed, scenario_id, category)
-        duration_s = events.lead_s + len(speech) / SAMPLING_RATE
-        sources: dict[str, Any] = {"classes": events.classes, "is_synthesised": events.synthesised}
         try:
-            event = load_event(category, duration_s, seed, events.folder, **sources)
-        except (ValueError, AudioError) as error:
+            return mix_event(speech, load_event(category, seed, self._config.events), self._config.events)
+        except AudioError as error:
             raise SkipError("no_event", str(error)) from error
-        return mix_event(speech, event, snr_db=events.snr_db, lead_s=events.lead_s)
 
     def _join(
         self, scenario: Scenario, score: int, question: Take | None, answer: Take | Skipped | None
@@ -230,6 +228,28 @@ class Recorder:
             limits = f"{self._config.min_s:.0f} to {self._config.max_s:.0f} s are kept"
             return Skipped(item, "duration", f"the dialogue lasts {duration_s:.1f} s; {limits}.")
         return _make_row(scenario, score, question, answer, array)
+
+
+def load_event(category: str, seed: int, events: EventSettings) -> np.ndarray:
+    """Return a clip of a category, which `seed` draws: mono, 16 kHz.
+
+    Raises:
+        SkipError: There is no clip.
+        AudioError: The clip cannot be read.
+    """
+    names = events.classes.get(category, (category,))
+    clips = [path for name in names for path in find_clips(name, events.folder)]
+    if not clips:
+        raise SkipError("no_event", f"sound {category!r} has no clip; put one into {Path(events.folder, names[0])}.")
+    return read_audio(clips[np.random.default_rng(seed).integers(len(clips))])
+
+
+def mix_event(speech: np.ndarray, clip: np.ndarray, events: EventSettings) -> np.ndarray:
+    """Mix a clip, repeated, under speech: it begins `lead_s` before the speech and ends with it; within full scale."""
+    mixed = np.concatenate([np.zeros(round(events.lead_s * SAMPLING_RATE), dtype=np.float32), speech])
+    sound = np.resize(clip, len(mixed))
+    mixed += scale_to_level(sound, measure_level(speech) * 10 ** (-events.snr_db / 20)).astype(np.float32)
+    return (mixed / max(1.0, float(np.abs(mixed).max(initial=0.0)) / 0.99)).astype(np.float32)
 
 
 def _count_takes(takes: Mapping[int, Take | Skipped]) -> int:

@@ -1,4 +1,4 @@
-"""What takes the place of the toys: cloned speakers, an endpoint's voices, real clips, Emotion2Vec."""
+"""What takes the place of the toys: cloned speakers, an endpoint's voices, Emotion2Vec."""
 
 import io
 import json
@@ -13,24 +13,19 @@ import numpy as np
 import pytest
 import soundfile
 
-from sdiareward.dataset_builder.pipeline.settings import ComponentError
-from sdiareward.dataset_builder.recipes.chatreward.data_card import _list_toys
-from sdiareward.dataset_builder.recipes.chatreward.events import load_event
-from sdiareward.dataset_builder.recipes.chatreward.filters import EmotionSettings, load_classifier
-from sdiareward.dataset_builder.recipes.chatreward.recording import Recorder
-from sdiareward.dataset_builder.recipes.chatreward.scenarios import read_scenarios
-from sdiareward.dataset_builder.recipes.chatreward.settings import (
+from sdiareward.dataset_builder.chatreward.filters import EmotionSettings, load_classifier
+from sdiareward.dataset_builder.chatreward.recording import Recorder
+from sdiareward.dataset_builder.chatreward.scenarios import read_scenarios
+from sdiareward.dataset_builder.chatreward.settings import (
     ChatRewardConfig,
     CloningSettings,
-    EventSettings,
-    read_config,
 )
-from sdiareward.dataset_builder.recipes.chatreward.voices import (
-    CASTS,
+from sdiareward.dataset_builder.chatreward.voices import (
     make_cloning_cast,
     make_endpoint_cast,
     speak_line,
 )
+from sdiareward.dataset_builder.pipeline.settings import ComponentError
 from sdiareward.dataset_builder.synthesis import SynthesisError, load_synthesizer
 
 
@@ -152,9 +147,16 @@ def test_ages_are_spoken_by_people_of_these_ages_and_by_no_rule(server, speakers
         make_cloning_cast(options(server, speakers), ("accent",))
 
 
-def test_each_scenario_draws_its_speakers_and_its_answers_share_one(server, speakers, tmp_path):
+def test_each_scenario_draws_its_speakers_and_its_answers_share_one(server, speakers, tmp_path, events):
     cloning = CloningSettings(options(server, speakers))
-    changes = {"casts": ("voice-cloning",), "max_wer": None, "min_s": 1.0, "max_s": 60.0, "cloning": cloning}
+    changes = {
+        "events": events,
+        "casts": ("voice-cloning",),
+        "max_wer": None,
+        "min_s": 1.0,
+        "max_s": 60.0,
+        "cloning": cloning,
+    }
     recorder = Recorder(ChatRewardConfig(str(tmp_path / "out"), **changes))
     asking, answering = Counter(), Counter()
     chosen = [scenario for scenario in SCENARIOS.values() if scenario.voices == "volume"]
@@ -170,9 +172,10 @@ def test_each_scenario_draws_its_speakers_and_its_answers_share_one(server, spea
 
 
 @pytest.mark.slow
-def test_an_attribute_is_spoken_by_the_casts_that_are_named_for_it(server, speakers, tmp_path):
+def test_an_attribute_is_spoken_by_the_casts_that_are_named_for_it(server, speakers, tmp_path, events):
     cloning = CloningSettings(options(server, speakers))
     changes = {
+        "events": events,
         "max_wer": None,
         "min_s": 1.0,
         "max_s": 60.0,
@@ -198,31 +201,6 @@ def test_ten_voices_of_an_endpoint_alternate_and_each_scenario_draws_one():
     assert drawn == {"female": {0, 2, 4, 6, 8}, "male": {1, 3, 5, 7, 9}}
     with pytest.raises(ValueError, match="give two, female and male, or more pairs"):
         make_endpoint_cast({"voices": list("fmf")}, ("emotion",))
-
-
-def test_clips_may_lie_in_folders_of_other_class_names(tmp_path, make_tone):
-    for name, hertz in (("Police car (siren)", 500.0), ("Waterfall", 700.0), ("Stream", 900.0)):
-        (tmp_path / name).mkdir()
-        soundfile.write(tmp_path / name / "a.wav", make_tone(0.4, hertz), 16_000)
-    classes = {"police": ["Police car (siren)"], "waterfall burbling": ["Waterfall", "Stream"]}
-
-    def pitch_hz(category, seed):
-        sound = load_event(category, 1.0, seed, tmp_path, classes=classes)
-        return int(np.abs(np.fft.rfft(sound)).argmax())
-
-    assert pitch_hz("police", 0) == pytest.approx(500, abs=5)
-    assert {round(pitch_hz("waterfall burbling", seed), -2) for seed in range(9)} == {700, 900}
-    # Without a clip a toy sound is made, or refused.
-    assert len(load_event("bee", 1.0, 0, tmp_path, classes=classes)) == 16_000
-    with pytest.raises(ValueError, match="sound 'bee' is not to be synthesised and has no clip in .*EVENTS_DIR/bee"):
-        load_event("bee", 1.0, 0, tmp_path, classes=classes, is_synthesised=False)
-    for wrong, message in (
-        ({"classes": {"siren": ["Siren"]}}, r"classes names \['siren'\]"),
-        ({"classes": {"police": "Siren"}}, r"classes of \['police'\] are no lists"),
-        ({"synthesised": False}, "there is no folder of clips"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            EventSettings(**wrong)
 
 
 @pytest.fixture
@@ -277,19 +255,3 @@ def test_an_emotion2vec_without_a_head_and_a_missing_funasr_are_told(funasr, mak
         EmotionSettings("model", backend="keras")
     with pytest.raises(ValueError, match="hub is 'github'"):
         EmotionSettings("model", backend="funasr", hub="github")
-
-
-def test_the_card_lists_the_toys_of_a_set_and_none_of_the_papers_recipe(monkeypatch, tmp_path):
-    from support.paths import ROOT
-
-    (tmp_path / "runs/audio/events").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)
-    offline = _list_toys(read_config(ROOT / "configs/chatreward.yaml").identity())
-    assert len(offline) == 3
-    assert "140 of the package, a toy" in offline[0]
-    assert offline[1].startswith("- Age, emotion, pitch: at least in part rules on a vocoder, which are toys")
-    assert "oscillators and noise (all of them) are toys" in offline[2]
-    paper = read_config(ROOT / "configs/chatreward_paper.yaml")
-    assert _list_toys(paper.identity()) == ["No voice is a rule on a vocoder, and no sound is synthesised."]
-    assert (paper.emotion.backend, paper.emotion.threshold) == ("funasr", 0.5)
-    assert set(paper.casts) <= {*CASTS, "openai-speech", "voice-cloning"} and not set(paper.casts) & set(CASTS)

@@ -18,8 +18,8 @@ import numpy as np
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.dataset_builder.episodes import SkipError
 
-from ...pipeline.asr import FasterWhisperTranscriber
-from ...pipeline.settings import ComponentError, FasterWhisperSettings
+from ..pipeline.asr import FasterWhisperTranscriber
+from ..pipeline.settings import ComponentError, FasterWhisperSettings
 from .schema import CATEGORIES
 
 

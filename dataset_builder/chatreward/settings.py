@@ -11,7 +11,7 @@ from sdiareward.common.settings import make_settings, read_mapping
 from sdiareward.pairs.messages import GAP_S
 from sdiareward.pairs.schema import make_stable_id
 
-from ...pipeline.settings import FasterWhisperSettings
+from ..pipeline.settings import FasterWhisperSettings
 from .filters import EmotionSettings
 from .schema import CATEGORIES
 from .voices import (
@@ -35,17 +35,15 @@ class EventSettings:
     """How sounds are put under questions.
 
     Args:
-        folder (`str`, *optional*): Clips, `FOLDER/CATEGORY/*.wav`; they replace synthesised sounds.
+        folder (`str`): Clips, `FOLDER/CATEGORY/*.wav`.
         classes (`Mapping[str, tuple[str, ...]]`): Names of the folders of a category where they differ from it, such
             as the classes of AudioSet, by category of Table 4.
-        synthesised (`bool`): Use sounds of oscillators and noise for categories without clips. They are toys.
         snr_db (`float`): Level of the speech above that of the sound, in dB.
         lead_s (`float`): How long the sound is heard before the speech, in seconds.
     """
 
-    folder: str | None = None
+    folder: str = ""
     classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    synthesised: bool = True
     snr_db: float = 6.0
     lead_s: float = 1.0
 
@@ -54,12 +52,13 @@ class EventSettings:
             raise ValueError(f"classes names {unknown}; Table 4 has {list(CATEGORIES['audio'])}.")
         if wrong := [name for name, folders in self.classes.items() if isinstance(folders, str) or not folders]:
             raise ValueError(f"classes of {wrong} are no lists; give the names of their folders.")
-        if not self.synthesised and self.folder is None:
-            raise ValueError("synthesised is false, and there is no folder of clips; give one.")
         if self.lead_s < 0:
             raise ValueError(f"lead_s is {self.lead_s}; it must be at least 0.")
-        if self.folder is not None and not Path(self.folder).is_dir():
-            raise ValueError(f"folder is {self.folder!r}; there is no such folder.")
+        if not self.folder or not Path(self.folder).is_dir():
+            raise ValueError(
+                f"events.folder is {self.folder!r}, which is not a folder; the sounds of the attribute 'audio' need "
+                "clips in FOLDER/CATEGORY/*.wav (docs/chatreward.md)."
+            )
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ class ChatRewardConfig:
         left_out (`tuple[str, ...]`): Engines that speak in the test split only.
         endpoint (`EndpointSettings`, *optional*): The cast `openai-speech`.
         cloning (`CloningSettings`, *optional*): The cast `voice-cloning`.
-        events (`EventSettings`): The sounds.
+        events (`EventSettings`): The sounds; their folder is required.
         gap_s (`float`): Silence between question and answer, in seconds.
         max_wer (`float`, *optional*): Largest word error rate of a line that is kept; None for no recogniser.
         asr (`FasterWhisperSettings`): The recogniser; the paper's large-v3 by default, without a prompt.

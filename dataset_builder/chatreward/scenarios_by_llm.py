@@ -14,20 +14,19 @@ from itertools import chain, repeat, zip_longest
 from pathlib import Path
 from typing import Any
 
-from sdiareward.common.skipped import Skipped
 from sdiareward.common.llm.client import ChatClient, ChatError
 from sdiareward.common.llm.failures import FailureLimit
+from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.prompts import PromptSet
 from sdiareward.pairs.schema import make_stable_seed
 
-from ...llm_files import open_written
+from ..llm_files import open_written
 from .scenarios import MAX_WORDS, Scenario, make_scenario
 from .schema import CATEGORIES, PARTS, PLAIN, TOPICS, find_voice_attribute
 
 
 # Implicit dialogues depend on the first three most (appendix D); sounds can be left unnamed too.
 _IMPLICIT = ("emotion", "speed", "volume", "audio")
-_LICENSE = "LicenseRef-model-output"
 PROMPTS = (
     "scenario_writing",
     "scenario_labels",
@@ -37,6 +36,24 @@ PROMPTS = (
     "scenario_rules_language",
     "scenario_request",
 )
+
+
+@dataclass(frozen=True)
+class ScenarioSettings:
+    """How scenarios are written.
+
+    Args:
+        count (`int`): Scenarios in all.
+        seed (`int`): See `plan_slots`.
+        license (`str`): What they are marked with; the terms of the model's provider decide what holds.
+        max_failed (`float`): Largest share of the scenarios that the model may fail to write, once 20 were asked for;
+            beyond it the run stops.
+    """
+
+    count: int
+    seed: int = 0
+    license: str = "LicenseRef-model-output"
+    max_failed: float = 0.5
 
 
 @dataclass(frozen=True)
@@ -104,26 +121,15 @@ def _list_labels(part: str) -> list[tuple[str | None, str | None]]:
 
 
 def write_scenarios(
-    path: str | Path,
-    client: ChatClient,
-    count: int,
-    *,
-    seed: int = 0,
-    license: str = _LICENSE,
-    prompts: PromptSet | None = None,
-    max_failed: float = 0.5,
+    path: str | Path, client: ChatClient, settings: ScenarioSettings, prompts: PromptSet | None = None
 ) -> list[Skipped]:
     """Write scenarios to a JSONL file that `scenarios.read_scenarios` reads; resume an earlier run.
 
     Args:
         path (`str` or `Path`): The file; a line is added as soon as it is complete.
         client (`ChatClient`): Asks the model.
-        count (`int`): Scenarios in all.
-        seed (`int`, *optional*, defaults to 0): See `plan_slots`.
-        license (`str`): What they are marked with; the terms of the model's provider decide what holds.
+        settings ([`ScenarioSettings`]): How many, and how.
         prompts (`PromptSet`, *optional*): Prompts of the writer; the shipped ones by default.
-        max_failed (`float`, *optional*, defaults to 0.5): Largest share of the scenarios that the model may fail to
-            write, once 20 were asked for; beyond it the run stops.
 
     Returns:
         `list[Skipped]`: What could not be written; the next run asks for it again.
@@ -140,10 +146,10 @@ def write_scenarios(
         {row["scenario_id"] for row in written},
         {_normalise(row["question"]["text"]) for row in written},
     )
-    slots = [slot for slot in plan_slots(count, seed=seed) if slot.scenario_id not in known]
+    slots = [slot for slot in plan_slots(settings.count, seed=settings.seed) if slot.scenario_id not in known]
     skipped = []
-    limit = FailureLimit(max_failed, "the model failed to write {} scenarios", "max_failed")
-    ask = partial(_ask, client=client, license=license, prompts=prompts)
+    limit = FailureLimit(settings.max_failed, "the model failed to write {} scenarios", "max_failed")
+    ask = partial(_ask, client=client, license=settings.license, prompts=prompts)
     for slot, found in zip(slots, client.map(ask, slots, failures=(), description="scenarios"), strict=True):
         # `failures` is empty: an exception would have been raised.
         assert not isinstance(found, Exception)

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
-from sdiareward.pairs.schema import make_stable_id
-from sdiareward.perturbations.voice_shaping import VoiceShape
 from sdiareward.dataset_builder.synthesis import SynthesisError, Synthesizer, is_available, load_synthesizer
 from sdiareward.dataset_builder.synthesis.espeak import EspeakSynthesizer
 from sdiareward.dataset_builder.synthesis.voice_cloning import select_speakers
+from sdiareward.pairs.schema import make_stable_id
+from sdiareward.perturbations.voice_shaping import VoiceShape
 
 from .schema import CATEGORIES
 

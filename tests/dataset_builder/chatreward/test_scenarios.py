@@ -4,15 +4,15 @@ from collections import Counter
 
 import pytest
 
-from sdiareward.dataset_builder.recipes.chatreward.labels import are_alike, find_named_categories, names_category
-from sdiareward.dataset_builder.recipes.chatreward.scenarios import (
+from sdiareward.dataset_builder.chatreward.labels import are_alike, find_named_categories, names_category
+from sdiareward.dataset_builder.chatreward.scenarios import (
     DEFAULT_SCENARIOS,
     assign_splits,
     make_scenario,
     read_scenarios,
     take_evenly,
 )
-from sdiareward.dataset_builder.recipes.chatreward.schema import CATEGORIES, PARTS, TOPICS
+from sdiareward.dataset_builder.chatreward.schema import CATEGORIES, PARTS, TOPICS
 
 
 BUNDLED = [json.loads(line) for line in DEFAULT_SCENARIOS.read_text(encoding="utf-8").splitlines()]

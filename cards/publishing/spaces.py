@@ -1,14 +1,13 @@
-"""Plan the Space of the demo: its entry, its requirements, and its card."""
+"""Plan the Spaces: the demo, and the metric, which `evaluate.load("ORG/esdr_accuracy")` takes from its Space."""
 
 from __future__ import annotations
 
 from string import Template
 
-from sdiareward.common.package_files import CARDS, DEMO
+from sdiareward.common.package_files import CARDS, DEMO, METRIC
 from sdiareward.common.version import __version__
 
-from .hub_ids import require_hub_ids
-from .plan import PlannedFile, RepositoryPlan
+from .plan import PlannedFile, RepositoryPlan, require_hub_ids
 
 
 # The tested version; the Hub installs the SDK from the card, not from the requirements.
@@ -19,6 +18,8 @@ _CARD = CARDS / "space_card.md"
 _DOCSTRING = '"""The page; `SDIAREWARD_MODEL`, a variable of the Space, names another model than is set here."""\n'
 _IMPORT = "from sdiareward.serving.demo.app import "
 _BUILD = "page = build()\n"
+_METRIC = "esdr_accuracy"
+_METRIC_FILES = ("app.py", f"{_METRIC}.py", "pairwise.py", "requirements.txt", "tests.py")
 
 
 def plan_space(model: str | None = None, *, hardware: str = "cpu-basic") -> RepositoryPlan:
@@ -75,3 +76,22 @@ def _render_card(model: str | None, hardware: str) -> str:
         model=f"`{model}`" if model else "the small model of the package",
         version=__version__,
     )
+
+
+def plan_metric(repo_id: str | None = None) -> RepositoryPlan:
+    """Plan the Space of the metric.
+
+    Args:
+        repo_id (`str`, *optional*): Name of the Space, for the example of its card.
+
+    Raises:
+        ValueError: The Space has another name than the metric: `evaluate` looks for a file of the Space's name.
+    """
+    if repo_id is not None and repo_id.rpartition("/")[2] != _METRIC:
+        raise ValueError(f"{repo_id}: evaluate.load finds the metric only in a Space named {_METRIC}; name it so.")
+    card = (METRIC / "README.md").read_text(encoding="utf-8")
+    if repo_id is not None:
+        card = card.replace(f"ORG/{_METRIC}", repo_id)
+    files = [PlannedFile("README.md", card.encode())]
+    files += [PlannedFile(name, METRIC / name) for name in _METRIC_FILES]
+    return RepositoryPlan("space", files, space_sdk="gradio")

@@ -1,1 +1,0 @@
-"""Builds of other data sets than pairs of one reward model."""
