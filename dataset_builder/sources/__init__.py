@@ -23,7 +23,6 @@ from .reading import require_file
 SOURCES = (
     "amazon_queen",
     "asterisk",
-    "balanced_scripts",
     "colloquial_scripts",
     "dailytalk",
     "drascula",
