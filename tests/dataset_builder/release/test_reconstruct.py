@@ -20,7 +20,7 @@ from sdiareward.dataset_builder.release.reconstruct import reconstruct
 from sdiareward.dataset_builder.release.recorded_parts import AudioRoots, find_part, read_recording
 from sdiareward.dataset_builder.release.release import release
 from sdiareward.dataset_builder.sources import amazon_queen, colloquial_scripts, sample
-from sdiareward.perturbations.channel import ChannelSettings, encode_opus
+from sdiareward.perturbations.channel import ChannelSettings, encode
 
 
 pytestmark = pytest.mark.slow
@@ -110,8 +110,8 @@ def test_what_was_damaged_is_told_apart_and_costs_no_other_pair(built, tmp_path)
         max(sample.read_episodes(), key=lambda e: e.turns[-1].parts[-1].end_s).turns[0].parts[0].audio, paths[1]
     )
     paths[2].write_bytes(originals[2][: len(originals[2]) // 2])
-    paths[3].write_bytes(encode_opus(arrays[3][: round(0.3 * arrays[3].size)]))
-    paths[4].write_bytes(encode_opus(arrays[4]))
+    for index, array in ((3, arrays[3][: round(0.3 * arrays[3].size)]), (4, arrays[4])):
+        paths[index].write_bytes(encode(array, 16_000, "OGG", "OPUS", 0.93))
     paths[5].write_text("this is no recording\n" * 50)
     roots = AudioRoots(tmp_path / "audio")
 
