@@ -171,9 +171,8 @@ CODINGS: dict[str, Transform] = {
     "opus": FileCodec("OGG", "OPUS", SAMPLING_RATE, 0.93),
     # The sampling rate of Asterisk's prompts.
     "pcm_8k": Resample(8000),
-    # The coding of Drascula and Beneath a Steel Sky; the loudest sample is that of the median clip of the first.
+    # Raw samples of old games; the loudest sample is that of the median clip of one, Drascula.
     "pcm_u8_11k": EightBits(11_025, 0.7),
-    # The coding of Fish Fillets.
     "vorbis_22k": FileCodec("OGG", "VORBIS", 22_050, 0.3),
 }
 
