@@ -48,28 +48,22 @@ def read_source(name: str, path: str | Path | None = None, options: Mapping[str,
     return read(Path(path) if path is not None else None, **(options or {}))
 
 
-def locate(source: str, root: str | Path, path: str, member: str | None = None) -> Path | bytes:
+def locate(source: str, root: str | Path, path: str) -> Path:
     """Find the recording of a reference in the user's own copy of the corpus.
 
     Args:
         source (`str`): One of `SOURCES`, the first part of the reference.
         root (`str` or `Path`): What `read_source` takes as `path`.
-        path (`str`): The middle of the reference; see `references.split_reference`.
-        member (`str`, *optional*): Its end, where the file is an archive.
-
-    Returns:
-        `Path` or `bytes`: The file, or the encoded recording out of an archive.
+        path (`str`): The second part; see `references.split_reference`.
 
     Raises:
-        FileNotFoundError: The copy has no such file or member.
+        FileNotFoundError: The copy has no such file.
         ValueError: There is no such source, or the path leaves `root`.
     """
     module = _load(source)
     try:
-        if hasattr(module, "locate"):
-            return module.locate(Path(root), path, member)
-        # A source of plain files has no members: the sign belongs to the file's name.
-        return require_file(Path(root), f"{path}#{member}" if member else path)
+        find: Callable[[Path, str], Path] = getattr(module, "locate", require_file)
+        return find(Path(root), path)
     except FileNotFoundError:
         raise
     # A name that is too long for any file.

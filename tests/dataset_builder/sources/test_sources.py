@@ -21,7 +21,7 @@ def drops_of(items):
 
 def test_a_reference_finds_its_recording_and_none_outside_of_the_corpus():
     part = next(sample.read_episodes(SAMPLE)).turns[0].parts[0]
-    source, path, _ = split_reference(part.ref)
+    source, path = split_reference(part.ref)
     assert locate(source, SAMPLE, path) == Path(part.audio)
     with pytest.raises(FileNotFoundError, match="not found"):
         locate(source, SAMPLE, "asterisk/nowhere.ogg")
