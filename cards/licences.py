@@ -60,8 +60,6 @@ LICENCES = {
         Licence("GPL-2.0-or-later", "gpl-2.0"),
         Licence("GPL-3.0-only", "gpl-3.0"),
         Licence("GPL-3.0-or-later", "gpl-3.0"),
-        Licence("LicenseRef-Beneath-a-Steel-Sky", "other", "beneath-a-steel-sky.txt"),
-        Licence("LicenseRef-Drascula", "other", "drascula.txt"),
         Licence("LicenseRef-Flight-of-the-Amazon-Queen", "other", "flight-of-the-amazon-queen.txt"),
         Licence("MIT", "mit"),
         Licence("PDDL-1.0", "pddl"),
@@ -76,13 +74,8 @@ CORPORA = {
     "asterisk": Corpus(True, "Asterisk core sounds, (c) 2003-2010 Allison Smith and Digium, Inc. Modified versions."),
     "balanced_scripts": Corpus(True, "Scripts of the sdiareward authors, spoken by synthesizers."),
     "colloquial_scripts": Corpus(True, "Scripts of the sdiareward authors, spoken by synthesizers."),
-    "drascula": Corpus(
-        True, "Drascula: The Vampire Strikes Back, (c) 1996-2008 Alcachofa Soft S.L. Modified versions."
-    ),
-    "fillets": Corpus(True, "Fish Fillets NG, (c) ALTAR interactive and the Fish Fillets NG team. Modified versions."),
     "folder": Corpus(True),
     "sample": Corpus(True),
-    "steel_sky": Corpus(True, "Beneath a Steel Sky, (c) 1993-1994 Revolution Software Ltd. Modified versions."),
     SYNTHETIC: Corpus(True),
     "dailytalk": Corpus(False),
     "meld": Corpus(False),

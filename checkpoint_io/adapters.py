@@ -5,7 +5,6 @@ The configuration of adapters is checked before PEFT reads it: some of its field
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path

@@ -30,7 +30,6 @@ _COMMANDS = {
         "release": "write the audio-free metadata release of a data set",
         "reconstruct": "rebuild a released data set from your own audio",
         "stats": "describe a data set: tables and figures",
-        "sample": "write the bundled sample from the Debian packages",
     }.items()
 }
 _CHATREWARD = "sdiareward.dataset_builder.commands.chatreward"

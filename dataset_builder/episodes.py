@@ -20,8 +20,7 @@ class Part:
         start_s (`float`, *optional*, defaults to 0.0): Where the part begins in `audio`, in seconds.
         end_s (`float`, *optional*): Where it ends; None for the end of the recording.
         ref (`str`, *optional*): Reference to the recording, the same on every machine: `source:path` with the path
-            relative to the corpus' root, `#member` appended for an entry of an archive. A part without one can be
-            built, but not released.
+            relative to the corpus' root. A part without one can be built, but not released.
     """
 
     text: str

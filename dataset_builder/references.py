@@ -1,4 +1,4 @@
-"""References to recordings: `source:path`, or `source:path#member` for an entry of an archive, the same everywhere.
+"""References to recordings: `source:path`, the same everywhere.
 
 A synthetic turn's reference is `synthetic:ENGINE`.
 """
@@ -11,28 +11,26 @@ from pathlib import Path
 SYNTHETIC = "synthetic"
 
 
-def make_reference(source: str, path: str | Path, member: str | None = None) -> str:
+def make_reference(source: str, path: str | Path) -> str:
     """Return the reference of a file of `source`.
 
     Args:
         source (`str`): Name of the corpus.
         path (`str` or `Path`): Relative to the corpus' root; written with forward slashes.
-        member (`str`, *optional*): Entry of the archive that `path` is.
     """
-    return f"{source}:{Path(path).as_posix()}" + (f"#{member}" if member else "")
+    return f"{source}:{Path(path).as_posix()}"
 
 
-def split_reference(reference: str) -> tuple[str, str, str | None]:
-    """Return `(source, path, member)` of a reference.
+def split_reference(reference: str) -> tuple[str, str]:
+    """Return `(source, path)` of a reference.
 
     Raises:
         ValueError: It does not have the form `source:path`.
     """
-    source, separator, rest = reference.partition(":")
-    if not (source and separator and rest):
-        raise ValueError(f"reference {reference!r}: must read 'source:path' or 'source:path#member'.")
-    path, _, member = rest.partition("#")
-    return source, path, member or None
+    source, _, path = reference.partition(":")
+    if not (source and path):
+        raise ValueError(f"reference {reference!r}: must read 'source:path'.")
+    return source, path
 
 
 def resolve_inside(root: Path, relative: str) -> Path:

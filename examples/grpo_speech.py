@@ -30,8 +30,8 @@ from sdiareward.common.arguments import parse_arguments
 from sdiareward.common.provenance import write_provenance
 from sdiareward.dataset_builder.episodes import Episode
 from sdiareward.dataset_builder.sources import sample
-from sdiareward.perturbations.channel import encode_flac
 from sdiareward.dataset_builder.synthesis import SynthesisError, load_synthesizer
+from sdiareward.perturbations.channel import encode_flac
 
 
 POLICY = "the policy's answers"

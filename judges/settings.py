@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from sdiareward.common.llm.settings import ChatSettings
 from sdiareward.common.package_files import CONFIGS
 from sdiareward.common.settings import make_settings, read_mapping, require_mapping
 from sdiareward.common.yaml_files import parse_yaml
-from sdiareward.common.llm.settings import ChatSettings
 
 
 JUDGES_FILE = CONFIGS / "judges.yaml"

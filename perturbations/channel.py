@@ -24,8 +24,6 @@ from .transform import Transform
 _MU = 255.0
 _AAC_RATE = 48_000
 _AAC_DELAY_SAMPLES = 1024
-# About 24 kbit/s on libsndfile's scale.
-_OPUS_COMPRESSION = 0.93
 
 
 def encode(
@@ -58,11 +56,6 @@ def encode(
 def encode_flac(array: np.ndarray) -> bytes:
     """Encode 16 kHz speech as 16-bit FLAC, the coding of data sets."""
     return encode(array, SAMPLING_RATE, "FLAC", "PCM_16", None)
-
-
-def encode_opus(array: np.ndarray) -> bytes:
-    """Encode 16 kHz speech as OGG/Opus at about 24 kbit/s, the coding of the bundled sample."""
-    return encode(array, SAMPLING_RATE, "OGG", "OPUS", _OPUS_COMPRESSION)
 
 
 @dataclass(frozen=True)
@@ -174,12 +167,12 @@ CODINGS: dict[str, Transform] = {
     # MPEG-2.5 layer III, the coding of Flight of the Amazon Queen.
     "mp3_11k": FileCodec("MP3", "MPEG_LAYER_III", 11_025, 0.7),
     "mulaw": MuLaw(),
-    "opus": FileCodec("OGG", "OPUS", SAMPLING_RATE, _OPUS_COMPRESSION),
+    # About 24 kbit/s on libsndfile's scale.
+    "opus": FileCodec("OGG", "OPUS", SAMPLING_RATE, 0.93),
     # The sampling rate of Asterisk's prompts.
     "pcm_8k": Resample(8000),
-    # The coding of Drascula and Beneath a Steel Sky; the loudest sample is that of the median clip of the first.
+    # Raw samples of old games; the loudest sample is that of the median clip of one, Drascula.
     "pcm_u8_11k": EightBits(11_025, 0.7),
-    # The coding of Fish Fillets.
     "vorbis_22k": FileCodec("OGG", "VORBIS", 22_050, 0.3),
 }
 

@@ -87,5 +87,4 @@ def _with_copies(episode: Episode, by_path: Mapping[str, Job], enhancement: str)
 
 def mark_enhanced(ref: str, enhancement: str) -> str:
     """Return the reference of a recording, marked with its enhancement."""
-    path, separator, member = ref.partition("#")
-    return f"{path}?enhancement={enhancement}{separator}{member}"
+    return f"{ref}?enhancement={enhancement}"

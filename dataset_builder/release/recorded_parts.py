@@ -99,12 +99,12 @@ def find_part(reference: Mapping[str, Any], roots: AudioRoots, cache_dir: Path) 
     uri, start_s, end_s = reference["uri"], reference["start_s"], reference["end_s"]
     if not uri:
         raise SkipError("no_reference", "a part has no reference to its recording; its source does not name one.")
-    source, path, member = split_reference(uri)
+    source, path = split_reference(uri)
     path, _, enhancement = path.partition(_ENHANCEMENT)
-    found = _locate(uri, roots.find_root(source), source, path, member)
-    if isinstance(found, Path) and needs_copy(reference):
+    found = _locate(uri, roots.find_root(source), source, path)
+    if needs_copy(reference):
         found = _decode(uri, found, cache_dir, enhancement)
-    return Part(reference["text"], str(found) if isinstance(found, Path) else found, start_s, end_s, uri)
+    return Part(reference["text"], str(found), start_s, end_s, uri)
 
 
 def needs_copy(reference: Mapping[str, Any]) -> bool:
@@ -123,14 +123,13 @@ def read_recording(part: Part) -> np.ndarray:
     Raises:
         SkipError: Of kind `missing_audio`, `truncated_audio` or `undecodable_audio`.
     """
-    label = str(part.ref)
-    is_file = isinstance(part.audio, str)
+    label, path = str(part.ref), str(part.audio)
     try:
-        if is_file and str(part.audio).endswith(".wav") and part.end_s is not None:
+        if path.endswith(".wav") and part.end_s is not None:
             return read_part(part, label)
-        whole = require_sound(read_whole(part.audio or b"", label), str(part.audio) if is_file else label)
+        whole = require_sound(read_whole(path, label), path)
     except (FileNotFoundError, AudioError) as error:
-        raise _skip_error(label, error, str(part.audio) if is_file else label) from error
+        raise _skip_error(label, error, path) from error
     end = None if part.end_s is None else round(part.end_s * SAMPLING_RATE)
     array = whole[round(part.start_s * SAMPLING_RATE) : end]
     if not array.size:
@@ -139,13 +138,13 @@ def read_recording(part: Part) -> np.ndarray:
     return array
 
 
-def _locate(uri: str, root: Path, source: str, path: str, member: str | None) -> Path | bytes:
+def _locate(uri: str, root: Path, source: str, path: str) -> Path:
     try:
-        resolve_inside(root.parent if root.is_file() else root, path)
+        resolve_inside(root, path)
     except ValueError as error:
         raise SkipError("outside_root", f"{uri}: lies outside of the audio root; such a path is not read.") from error
     try:
-        return locate(source, root, path, member)
+        return locate(source, root, path)
     except FileNotFoundError as error:
         raise SkipError("missing_audio", f"{uri}: not found; get the corpus, see the card of {source}.") from error
 

@@ -33,15 +33,11 @@ HEADER: dict[str, Any] = {
 
 
 # The purpose that the speakers of a source spoke for.
-_ACTORS = "The actors of {} spoke for a game, not for research on speech."
 _SPOKE_FOR = {
-    "amazon_queen": _ACTORS,
+    "amazon_queen": "The actors of {} spoke for a game, not for research on speech.",
     "asterisk": "The announcer of {} spoke for telephone systems, not for research on speech.",
-    "drascula": _ACTORS,
-    "fillets": _ACTORS,
     "meld": "The actors of {} spoke for television, not for research on speech.",
     "sample": "The actors and the announcer of {} spoke for a game and for telephone systems, not for research.",
-    "steel_sky": _ACTORS,
     "youtube": "Who is heard in recordings on the web ({}) may not even have spoken for publication.",
 }
 _UNKNOWN_SPEAKERS = "What those who are heard in {} spoke for, and agreed to, is not recorded here: ask its publisher."

@@ -8,7 +8,7 @@ malformed.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -20,22 +20,7 @@ from sdiareward.dataset_builder.episodes import Episode, Recording, ScriptPair
 from .reading import require_file
 
 
-SOURCES = (
-    "amazon_queen",
-    "asterisk",
-    "balanced_scripts",
-    "colloquial_scripts",
-    "dailytalk",
-    "drascula",
-    "fillets",
-    "folder",
-    "meld",
-    "sample",
-    "steel_sky",
-    "youtube",
-)
-# Dialogues of which there are the words alone: no pair is built of them, training reads them.
-WRITTEN_SOURCES = ("freedroidrpg", "wesnoth")
+SOURCES = ("colloquial_scripts", "dailytalk", "folder", "meld", "sample", "youtube")
 # A module has one of these: `function(path, **options)`.
 _READERS = ("read_items", "read_episodes", "read_recordings", "read_pairs")
 
@@ -54,7 +39,7 @@ def read_source(name: str, path: str | Path | None = None, options: Mapping[str,
         ValueError: There is no source or option of that name, or the corpus is malformed.
         FileNotFoundError: The corpus is missing; the message tells how to get it.
     """
-    module = _load(name, SOURCES)
+    module = _load(name)
     read: Callable[..., Iterator[Item]]
     read = next(getattr(module, reader) for reader in _READERS if hasattr(module, reader))
     known = [option for option in inspect.signature(read).parameters if option != "path"]
@@ -63,43 +48,22 @@ def read_source(name: str, path: str | Path | None = None, options: Mapping[str,
     return read(Path(path) if path is not None else None, **(options or {}))
 
 
-def read_written(name: str, path: str | Path | None = None) -> Iterator[Episode | Skipped]:
-    """Yield the dialogues of a written source, in the same order on every machine.
-
-    Args:
-        name (`str`): One of `WRITTEN_SOURCES`.
-        path (`str` or `Path`, *optional*): Path of the corpus; the card of each source has its tree and default.
-
-    Raises:
-        ValueError: There is no source of that name.
-        FileNotFoundError: The corpus is missing; the message tells how to get it.
-    """
-    read: Callable[..., Iterator[Episode | Skipped]] = _load(name, WRITTEN_SOURCES).read_episodes
-    return read(Path(path) if path is not None else None)
-
-
-def locate(source: str, root: str | Path, path: str, member: str | None = None) -> Path | bytes:
+def locate(source: str, root: str | Path, path: str) -> Path:
     """Find the recording of a reference in the user's own copy of the corpus.
 
     Args:
         source (`str`): One of `SOURCES`, the first part of the reference.
         root (`str` or `Path`): What `read_source` takes as `path`.
-        path (`str`): The middle of the reference; see `references.split_reference`.
-        member (`str`, *optional*): Its end, where the file is an archive.
-
-    Returns:
-        `Path` or `bytes`: The file, or the encoded recording out of an archive.
+        path (`str`): The second part; see `references.split_reference`.
 
     Raises:
-        FileNotFoundError: The copy has no such file or member.
+        FileNotFoundError: The copy has no such file.
         ValueError: There is no such source, or the path leaves `root`.
     """
-    module = _load(source, SOURCES)
+    module = _load(source)
     try:
-        if hasattr(module, "locate"):
-            return module.locate(Path(root), path, member)
-        # A source of plain files has no members: the sign belongs to the file's name.
-        return require_file(Path(root), f"{path}#{member}" if member else path)
+        find: Callable[[Path, str], Path] = getattr(module, "locate", require_file)
+        return find(Path(root), path)
     except FileNotFoundError:
         raise
     # A name that is too long for any file.
@@ -107,7 +71,7 @@ def locate(source: str, root: str | Path, path: str, member: str | None = None) 
         raise FileNotFoundError(f"{source}:{path:.80}: {error.strerror}; no file can have this name.") from error
 
 
-def _load(name: str, known: Sequence[str]) -> ModuleType:
-    if name not in known:
-        raise ValueError(f"there is no source {name!r}; choose from {list(known)}.")
+def _load(name: str) -> ModuleType:
+    if name not in SOURCES:
+        raise ValueError(f"there is no source {name!r}; choose from {list(SOURCES)}.")
     return import_module(f"{__name__}.{name}")

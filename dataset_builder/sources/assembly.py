@@ -7,13 +7,13 @@ and after 16 turns. If the number of turns is odd, the last one begins the next 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
 from sdiareward.chat_sdiareward import MAX_TURNS, ROLES
 from sdiareward.common.skipped import Skipped
-from sdiareward.dataset_builder.episodes import Episode, Part, Turn
+from sdiareward.dataset_builder.episodes import Part, Turn
 from sdiareward.pairs.schema import UNKNOWN
 
 
@@ -58,57 +58,6 @@ def cut_dialogue(utterances: Sequence[Utterance], item: str) -> Iterator[Stretch
                 reason = f"{first.part.text!r} has no neighbour left to make an exchange with."
                 yield Skipped(f"{item} utterance {first.number}", "no_answer", reason)
             start += max(length, 1)
-
-
-def cut_lines(lines: Iterable[tuple[str, Part | Skipped]], item: str) -> Iterator[Stretch | Skipped]:
-    """Yield the episodes of lines that are spoken one after another, and every line that cannot be used.
-
-    Args:
-        lines (`Iterable`): Speaker of each line, and its part or why there is none.
-        item (`str`): Name of the dialogue in the report.
-    """
-    utterances = []
-    for number, (speaker, part) in enumerate(lines):
-        if isinstance(part, Skipped):
-            yield part
-        else:
-            utterances.append(Utterance(number, speaker, part))
-    yield from cut_dialogue(utterances, item)
-
-
-def make_acted_episode(
-    source: str,
-    name: str,
-    group: str,
-    stretch: Stretch,
-    *,
-    license: str,
-    native_coding: str,
-    language: str = "en",
-) -> Episode:
-    """Return an episode of a game: semi-wild, without labels (Table 5).
-
-    Args:
-        source (`str`): As in `Episode`.
-        name (`str`): As in `Episode`, to which the number of the first utterance is added.
-        group (`str`): As in `Episode`.
-        stretch ([`Stretch`]): Its turns.
-        license (`str`): As in `Episode`.
-        native_coding (`str`): The only coding that its recordings went through.
-        language (`str`, *optional*, defaults to `"en"`): As in `Episode`.
-    """
-    return Episode(
-        name=f"{name}/{stretch.first}",
-        source=source,
-        subset="semi_wild",
-        group=group,
-        turns=stretch.turns,
-        primary=UNKNOWN,
-        secondary=UNKNOWN,
-        language=language,
-        license=license,
-        native_coding=(native_coding,),
-    )
 
 
 def _split_unbroken(utterances: Sequence[Utterance]) -> Iterator[list[Utterance]]:

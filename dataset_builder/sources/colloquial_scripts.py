@@ -1,11 +1,19 @@
-"""Colloquial scripts, level easy: dialogues in written style, each rewritten in spoken style (section 3.1, text only).
+"""Colloquial scripts: dialogues in written style, each rewritten in spoken style (section 3.1, text only).
 
-Origin: written for this project, in ten domains of everyday life (the paper has 250 scenarios in ten domains).
-Size: 210 pairs of 4 to 8 turns. Language: en. Licence: Apache-2.0. How to obtain: it lies beside this package.
+Origin: written for this project, about everyday life (the paper has 250 scenarios in ten domains). Language: en.
+Licence: Apache-2.0. How to obtain: two files lie beside this package.
+
+- `colloquial_scripts.jsonl`, level easy: 210 pairs of 4 to 8 turns in ten domains. A count of commas tells the sides
+  of every pair apart.
+- `balanced_scripts.jsonl`, with the option `balanced`: 300 pairs of 4 or 6 turns in fifteen domains, of which 100 have
+  a third side, a caricature of speech, that loses against the spoken one. The difference lies in how a sentence is
+  built: planned and packed on the written side; one thought after the other, with repairs and reactions, on the spoken
+  side. Both sides have as many turns, nearly as many words, and in each turn nearly as many punctuation marks
+  (`surface_counts.find_imbalance`). Of the spoken sides against the written ones, no count alone orders more than 65%
+  (`surface_counts.require_balance`). Counts such as fillers and word length do tell a caricature. Rows of these pairs
+  name the source `balanced_scripts`.
 
 A domain is held out whole, so that no topic is met in training and in test.
-
-A count of commas tells the sides of every pair apart. `balanced_scripts` has pairs that counting cannot solve.
 """
 
 from __future__ import annotations
@@ -23,10 +31,7 @@ from ..pairing.surface_counts import find_imbalance, require_balance
 from .reading import read_json_lines
 
 
-DEFAULT_PATH = SCRIPTS / "colloquial_scripts.jsonl"
-
-
-def read_pairs(path: Path | None = None) -> Iterator[ScriptPair | Skipped]:
+def read_pairs(path: Path | None = None, *, balanced: bool = False) -> Iterator[ScriptPair | Skipped]:
     """Yield the written and the spoken script of each scenario.
 
     Args:
@@ -34,34 +39,23 @@ def read_pairs(path: Path | None = None) -> Iterator[ScriptPair | Skipped]:
             `{"role", "content"}`, optionally `level` (by default `easy`), `caricature`, a third side that loses
             against the spoken one, `group` (what several variations share) and `license`; the project's own by
             default.
+        balanced (`bool`, *optional*, defaults to `False`): Skip pairs that counting tells apart, and refuse a file
+            that it solves.
 
     Raises:
         FileNotFoundError: There is no such file.
+        ValueError: With `balanced`, a count alone orders more than 65% of the pairs of spoken against written style;
+            the message has the table of all counts.
     """
-    return read_script_pairs(path or DEFAULT_PATH, "colloquial_scripts")
-
-
-def read_script_pairs(path: Path, source: str, *, require_balanced: bool = False) -> Iterator[ScriptPair | Skipped]:
-    """Yield the pairs of a file of scripts, as `read_pairs`.
-
-    Args:
-        path (`Path`): The file.
-        source (`str`): Name of the source.
-        require_balanced (`bool`, *optional*, defaults to `False`): Skip pairs that counting tells apart, and refuse a
-            file that it solves; see `surface_counts`.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: Counting solves the file.
-    """
-    found = list(_read_pairs(path, source, require_balanced))
-    if require_balanced:
+    source = "balanced_scripts" if balanced else "colloquial_scripts"
+    found = list(_read_pairs(path or SCRIPTS / f"{source}.jsonl", source, balanced))
+    if balanced:
         pairs = [item for item in found if isinstance(item, ScriptPair) and item.written.secondary != "caricature"]
         require_balance((_as_turns(pair.spoken), _as_turns(pair.written)) for pair in pairs)
     yield from found
 
 
-def _read_pairs(path: Path, source: str, require_balanced: bool) -> Iterator[ScriptPair | Skipped]:
+def _read_pairs(path: Path, source: str, balanced: bool) -> Iterator[ScriptPair | Skipped]:
     seen: set[str] = set()
     for item, row in read_json_lines(path, source):
         if isinstance(row, Skipped):
@@ -78,7 +72,7 @@ def _read_pairs(path: Path, source: str, require_balanced: bool) -> Iterator[Scr
             continue
         seen.add(pairs[0].written.name)
         for pair in pairs:
-            reason = require_balanced and find_imbalance(_as_turns(pair.spoken), _as_turns(pair.written))
+            reason = balanced and find_imbalance(_as_turns(pair.spoken), _as_turns(pair.written))
             yield Skipped(item, "unbalanced", f"{pair.written.name}: {reason}") if reason else pair
 
 

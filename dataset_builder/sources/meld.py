@@ -69,7 +69,7 @@ def read_episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
             yield from _read_split(path, split, table)
 
 
-def locate(root: Path, path: str, member: str | None = None) -> Path:
+def locate(root: Path, path: str) -> Path:
     """Return a clip, whichever way the archives were unpacked; see `sources.locate`."""
     split = next((split for split, (_, folder) in _SPLITS.items() if path.startswith(f"{folder}/")), "")
     nested = root / split

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
-import re
-import wave
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sdiareward.chat_sdiareward import ROLES
 from sdiareward.common.skipped import Skipped
-from sdiareward.dataset_builder.episodes import Episode, Part, Turn
-from sdiareward.pairs.schema import UNKNOWN
 
 from ..references import resolve_inside
 
@@ -96,43 +90,3 @@ def decode_table_line(line: bytes) -> str:
     except UnicodeDecodeError:
         text = line.decode("latin-1")
     return text.translate(_WINDOWS_CHARACTERS)
-
-
-def capitalise_sentences(words: str) -> str:
-    """Return words with a capital at the beginning of each sentence, and the pronoun "I" in one."""
-    words = re.sub(r"\bi\b", "I", " ".join(words.split()))
-    return re.sub(r"(?:^|(?<=[.!?] ))\W*\w", lambda first: first[0].upper(), words)
-
-
-def wrap_8_bit(samples: bytes, rate_hz: int) -> bytes:
-    """Return raw samples of eight bits, of one channel, as a WAV file."""
-    buffer = io.BytesIO()
-    with wave.open(buffer, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(1)
-        file.setframerate(rate_hz)
-        file.writeframes(samples)
-    return buffer.getvalue()
-
-
-def make_written_episode(source: str, group: str, number: int, lines: Sequence[str], license: str) -> Episode:
-    """Return a dialogue of written lines in English, the first of which is the user's.
-
-    Args:
-        source (`str`): Name of the source.
-        group (`str`): Its file or conversation.
-        number (`int`): Of the dialogue in its group.
-        lines (`Sequence[str]`): Words of each turn.
-        license (`str`): SPDX identifier.
-    """
-    return Episode(
-        name=f"{group}/{number}",
-        source=source,
-        subset="written",
-        group=group,
-        turns=tuple(Turn(ROLES[place % 2], (Part(words),)) for place, words in enumerate(lines)),
-        primary=UNKNOWN,
-        secondary=UNKNOWN,
-        language="en",
-        license=license,
-    )

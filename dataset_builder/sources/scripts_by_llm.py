@@ -61,8 +61,8 @@ class ScriptSettings:
         min_rounds, max_rounds (`int`, *optional*, defaults to 4 and 8): Rounds of a dialogue, two turns each.
         max_words (`int`, *optional*, defaults to 110): Words of a turn; spoken slowly, 2 words a second, 55 s.
         balanced (`bool`, *optional*, defaults to `False`): Ask again for a spoken side that counting tells from the
-            written one (`surface_counts.find_imbalance`). Read such a file with the source `balanced_scripts`, which
-            also looks at the whole set.
+            written one (`surface_counts.find_imbalance`). Read such a file with the option `balanced`, which also
+            looks at the whole set.
         license (`str`): What the pairs are marked with; the terms of the model's provider decide what holds.
         max_failed (`float`, *optional*, defaults to 0.5): Largest share of the dialogues that the model may fail to
             write or to turn into speech, once 20 were asked for; beyond it the run stops.

@@ -62,7 +62,7 @@ def read_recordings(
         yield recording
 
 
-def locate(root: Path, path: str, member: str | None = None) -> Path:
+def locate(root: Path, path: str) -> Path:
     """Return the file of a video, whatever its format; see `sources.locate`."""
     stem = resolve_inside(root, path)
     if stem.parent != root:

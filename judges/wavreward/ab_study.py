@@ -20,10 +20,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.evaluation.summary import format_interval, format_percent
 from sdiareward.evaluation.human.agreement import TIE, describe_raters, read_rated_study, render_raters, write_results
-from sdiareward.evaluation.human.study import SCORES_FORM, draw_evenly, name_items, require_new_folder, write_clip, write_study
+from sdiareward.evaluation.human.study import (
+    SCORES_FORM,
+    draw_evenly,
+    name_items,
+    require_new_folder,
+    write_clip,
+    write_study,
+)
 from sdiareward.evaluation.human.texts import StudyTexts, read_texts
+from sdiareward.evaluation.summary import format_interval, format_percent
 
 from .score_metrics import OUT_OF_DOMAIN, find_column, find_scenario, measure_share
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
-from sdiareward.dataset_builder.pairing.filtering import make_spoken_turns
 from sdiareward.common.llm.settings import TokenUsage
+from sdiareward.dataset_builder.pairing.filtering import make_spoken_turns
 from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.pairs.prompts import PromptSet
 from sdiareward.pairs.schema import SIDES

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from sdiareward.common.files import JsonLines
+from sdiareward.common.llm.settings import TokenUsage
 from sdiareward.evaluation.statistics import describe_share
 from sdiareward.evaluation.summary import list_groups
-from sdiareward.common.llm.settings import TokenUsage
 
 from .backends import ReplayBackend
 from .decisions import RULES

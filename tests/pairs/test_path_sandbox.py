@@ -169,15 +169,3 @@ def test_only_web_addresses_are_fetched(address):
     assert settings.may_read("https://x.org/a.mp3")
     assert settings.may_read("abcdefghijk")
     assert FetchSettings("out", videos=("abcdefghijk",), allow_file_urls=True).may_read("file:///a.mp3")
-
-
-def test_a_packed_transcript_that_would_fill_the_memory_is_refused(tmp_path):
-    import gzip
-
-    from sdiareward.dataset_builder.sources.asterisk import read_transcript
-
-    path = tmp_path / "core-sounds-en.txt.gz"
-    path.write_bytes(gzip.compress(b"a: b\n" * 10_000_000))
-    assert path.stat().st_size < 200_000
-    with pytest.raises(ValueError, match="unpacks to more than"):
-        list(read_transcript(path))

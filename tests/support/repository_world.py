@@ -89,10 +89,7 @@ def write_release(folder, *rows):
     """Write `(split, row)` as a metadata release and return it."""
     with ShardWriter(folder, release_features()) as writer:
         for split, row in rows:
-            sides = {
-                side: [{**turn, "fingerprints": [FINGERPRINT]} for turn in row[side]]
-                for side in ("chosen", "rejected")
-            }
+            sides = {s: [{**turn, "fingerprints": [FINGERPRINT]} for turn in row[s]] for s in ("chosen", "rejected")}
             for turn in (turn for turns in sides.values() for turn in turns):
                 del turn["audio"]
             writer.write(split, {**row, **sides})

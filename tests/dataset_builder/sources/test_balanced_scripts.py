@@ -6,7 +6,7 @@ import pytest
 
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.pairing.surface_counts import MAX_SHARE, measure_shares
-from sdiareward.dataset_builder.sources import balanced_scripts, colloquial_scripts
+from sdiareward.dataset_builder.sources import colloquial_scripts, read_source
 
 
 def sides(pairs):
@@ -15,7 +15,7 @@ def sides(pairs):
 
 @pytest.fixture(scope="module")
 def pairs():
-    found = list(balanced_scripts.read_pairs())
+    found = list(read_source("colloquial_scripts", options={"balanced": True}))
     assert not [item for item in found if isinstance(item, Skipped)]
     return found
 
@@ -27,6 +27,7 @@ def test_the_set_has_300_pairs_of_15_domains_and_a_third_level(pairs):
     assert len({pair.spoken.split_group for pair in written}) == 15
     assert len(caricatures) == 100
     assert len({pair.spoken.name for pair in pairs}) == 400
+    assert {side.source for pair in pairs for side in (pair.written, pair.spoken)} == {"balanced_scripts"}
 
 
 def test_a_caricature_is_of_the_group_of_its_scenario(pairs):
@@ -58,7 +59,7 @@ def test_a_file_that_counting_solves_is_refused(tmp_path):
     path = tmp_path / "scripts.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     with pytest.raises(ValueError, match="commas, punctuation marks alone order"):
-        list(balanced_scripts.read_pairs(path))
+        list(colloquial_scripts.read_pairs(path, balanced=True))
     assert len(list(colloquial_scripts.read_pairs(path))) == 3
 
 
@@ -81,7 +82,7 @@ def test_an_unbalanced_pair_is_skipped_with_its_reason(tmp_path):
         for name, row in (("good", balanced), ("long", longer))
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    found = list(balanced_scripts.read_pairs(path))
+    found = list(colloquial_scripts.read_pairs(path, balanced=True))
     skipped = [item for item in found if isinstance(item, Skipped)]
     assert [item.kind for item in skipped] == ["unbalanced"]
     assert "long/written: the sides have 5 and 2 words" in skipped[0].reason

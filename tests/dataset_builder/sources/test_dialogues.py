@@ -148,8 +148,8 @@ def test_meld_unpacked_into_folders_by_split_has_the_same_references(meld_tree):
     parts = [part for e in episodes_of(meld.read_episodes(meld_tree)) for turn in e.turns for part in turn.parts]
     assert [part.ref for part in parts] == flat
     for part in parts:
-        source, path, member = split_reference(part.ref)
-        assert locate(source, meld_tree, path, member) == Path(part.audio)
+        source, path = split_reference(part.ref)
+        assert locate(source, meld_tree, path) == Path(part.audio)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "cp1252"])

@@ -5,9 +5,10 @@ import pytest
 from support.chat_server import ChatServer, Reply
 
 from sdiareward.common.llm.client import ChatClient, EndpointError
+from sdiareward.common.package_files import SCRIPTS
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import ScriptPair, validate_episode
-from sdiareward.dataset_builder.sources import colloquial_scripts, read_source
+from sdiareward.dataset_builder.sources import read_source
 from sdiareward.dataset_builder.sources.scripts_by_llm import (
     Scenario,
     ScriptSettings,
@@ -70,7 +71,8 @@ def test_250_scenarios_in_ten_domains_make_a_plan_of_2500_scripts():
 
 
 def test_the_scenarios_are_in_the_domains_of_the_bundled_scripts_and_repeat_none():
-    bundled = [json.loads(line) for line in colloquial_scripts.DEFAULT_PATH.read_text(encoding="utf-8").splitlines()]
+    lines = (SCRIPTS / "colloquial_scripts.jsonl").read_text(encoding="utf-8").splitlines()
+    bundled = [json.loads(line) for line in lines]
     for key in ("scenario_id", "topic"):
         assert not {getattr(scenario, key) for scenario in read_scenarios()} & {row[key] for row in bundled}
     assert {scenario.domain for scenario in read_scenarios()} == {row["domain"] for row in bundled}
@@ -192,7 +194,7 @@ def test_written_scripts_are_read_by_the_source_of_scripts(ask, tmp_path):
         validate_episode(pair.spoken)
         assert (pair.spoken.split_group, pair.spoken.secondary) == ("travel", "easy")
     row = json.loads(path.read_text().splitlines()[0])
-    with colloquial_scripts.DEFAULT_PATH.open() as bundled:
+    with (SCRIPTS / "colloquial_scripts.jsonl").open() as bundled:
         assert set(json.loads(next(bundled))) <= set(row)
     assert len({pair.written.name for pair in pairs}) == 6
 

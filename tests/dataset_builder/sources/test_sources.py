@@ -1,19 +1,14 @@
-import gzip
 import json
-import os
-import struct
+import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 from support.paths import SAMPLE
 
-from sdiareward.audio_sdiareward import read_audio, resample
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, ScriptPair, validate_episode
 from sdiareward.dataset_builder.references import split_reference
-from sdiareward.dataset_builder.sources import SOURCES, amazon_queen, asterisk, locate, read_source, sample
-from sdiareward.perturbations.channel import encode
+from sdiareward.dataset_builder.sources import SOURCES, locate, read_source, sample
 
 
 def episodes_of(items):
@@ -24,158 +19,14 @@ def drops_of(items):
     return [(item.item, item.kind) for item in items if isinstance(item, Skipped)]
 
 
-def pack_strings(strings, base):
-    packed = b""
-    for string_id, text in strings:
-        packed += struct.pack(">hhB", 0, string_id, len(text)) + text.encode("latin-1")
-        if text:
-            packed += b"\0" * (-(base + len(packed)) % 4)
-    return packed
-
-
-def pack_conversation(key, player, person):
-    player_start = 32 + 96
-    packed_player = pack_strings(player, player_start)
-    person_start = player_start + len(packed_player)
-    header = struct.pack(">5h", -1, 0, key, len(player), len(person)) + struct.pack(">11H", 0, person_start, *[0] * 9)
-    return b"\0" * 20 + header + b"\0" * 96 + packed_player + pack_strings(person, person_start)
-
-
-def pack_archive(entries, mp3=1):
-    position = 0x0F + 21 * len(entries)
-    table = b""
-    for name, data in entries.items():
-        table += struct.pack(">12sBII", name.encode(), 0, position, len(data))
-        position += len(data)
-    return b"QTBLCEM10\0\0\0" + struct.pack(">BH", mp3, len(entries)) + table + b"".join(entries.values())
-
-
-@pytest.fixture
-def clip(make_tone):
-    return encode(resample(make_tone(0.5), 16_000, 11_025), 11_025, "MP3", "MPEG_LAYER_III", 0.7)
-
-
-@pytest.fixture
-def queen(tmp_path, clip):
-    """A miniature of the game's archive: three exchanges, of which one lacks a clip."""
-    player = [(6, "Hi, I'm Joe King.*03"), (7, "What's that?*02"), (300, "Move over.*03")]
-    person = [(6, "*02Uh uh!*00Who?"), (7, "No clip of this."), (300, "Never.*XY00(1,2)*FL")]
-    names = ["030006J1", "030006P2", "030006P3", "030007J1", "03012CJ1", "03012CP1"]
-    entries = {"APE.DOG": pack_conversation(3, player, person), **{f"{name}.SB": clip for name in names}}
-    path = tmp_path / "queen.1c"
-    path.write_bytes(pack_archive(entries))
-    return path
-
-
-def test_an_exchange_of_the_amazon_queen_is_a_line_and_its_answer(queen):
-    (episode,) = episodes_of(read_source("amazon_queen", queen))
-    validate_episode(episode)
-    assert [turn.text for turn in episode.turns] == ["Hi, I'm Joe King.", "Uh uh! Who?", "Move over.", "Never."]
-    assert [len(turn.parts) for turn in episode.turns] == [1, 2, 1, 1]
-    assert len(read_audio(episode.turns[0].parts[0].audio)) == pytest.approx(8000, abs=1200)
-
-
-def test_all_episodes_of_one_conversation_share_a_group(queen):
-    assert {episode.group for episode in episodes_of(amazon_queen.read_episodes(queen.parent))} == {"APE.DOG"}
-
-
-def test_an_exchange_without_all_its_clips_is_dropped_by_name(queen):
-    (skip,) = [item for item in amazon_queen.read_episodes(queen) if isinstance(item, Skipped)]
-    assert (skip.item, skip.kind) == ("amazon_queen 030007", "missing_audio")
-    assert "030007P1.SB" in skip.reason
-
-
-def test_a_damaged_conversation_costs_only_itself(tmp_path, clip):
-    entries = {
-        "APE.DOG": b"\0" * 25,
-        "BOB.DOG": pack_conversation(4, [(1, "Hello there.")], [(1, "Go away.")]),
-        "040001J1.SB": clip,
-        "040001P1.SB": clip,
-    }
-    (tmp_path / "queen.1c").write_bytes(pack_archive(entries))
-    items = list(amazon_queen.read_episodes(tmp_path))
-    assert drops_of(items) == [("amazon_queen APE.DOG", "bad_entry")]
-    assert [episode.name for episode in episodes_of(items)] == ["BOB.DOG/0"]
-
-
-def test_a_reference_into_the_archive_gives_the_clip(queen, clip):
-    (episode,) = episodes_of(amazon_queen.read_episodes(queen))
-    part = episode.turns[1].parts[1]
-    assert part.ref == "amazon_queen:queen.1c#030006P3.SB"
-    for root in (queen, queen.parent):
-        source, path, member = split_reference(part.ref)
-        assert locate(source, root, path, member) == clip
-
-
-def test_a_reference_to_a_clip_that_the_archive_lacks_is_not_found(queen):
-    with pytest.raises(FileNotFoundError, match="has no clip 999999J1.SB"):
-        locate("amazon_queen", queen, "queen.1c", "999999J1.SB")
-    with pytest.raises(ValueError, match="must read"):
-        locate("amazon_queen", queen, "../queen.1c", "030006P3.SB")
-
-
-def test_an_archive_that_was_replaced_is_read_again(queen, clip):
-    list(amazon_queen.read_episodes(queen))
-    queen.write_bytes(pack_archive({"030006P3.SB": clip[:100]}))
-    os.utime(queen, ns=(0, 1))
-    assert locate("amazon_queen", queen, "queen.1c", "030006P3.SB") == clip[:100]
-
-
-def test_another_file_than_the_talkie_archive_is_refused(tmp_path):
-    path = tmp_path / "queen.1c"
-    path.write_bytes(pack_archive({}, mp3=0))
-    with pytest.raises(ValueError, match="the talkie version's MP3 archive"):
-        list(amazon_queen.read_episodes(path))
-
-
-@pytest.fixture
-def asterisk_tree(tmp_path, make_tone):
-    sounds = tmp_path / "asterisk/sounds/en_US_f_Allison"
-    transcript = tmp_path / "doc/asterisk-core-sounds-en/core-sounds-en.txt.gz"
-    for folder in (sounds, transcript.parent):
-        folder.mkdir(parents=True)
-    prompts = {
-        "agent-pass": "Please enter your password.",
-        "agent-user": "Agent login. Please.",
-        "agent-loginok": "Agent logged in.",
-        "beep": "[this is a beep]",
-        "added": "Added.",
-        "vm-intro": "Please leave your message.",
-    }
-    for name in prompts:
-        (sounds / f"{name}.wav").write_bytes(encode(make_tone(0.5), 8000, "WAV", "PCM_16", None))
-    lines = "; a comment\n" + "".join(f"{name}: {text}\n" for name, text in prompts.items())
-    transcript.write_bytes(gzip.compress(lines.encode()))
-    return tmp_path
-
-
-def test_asterisk_prompts_of_one_application_are_lined_up_in_pairs(asterisk_tree):
-    (episode,) = episodes_of(asterisk.read_episodes(asterisk_tree))
-    validate_episode(episode)
-    assert episode.group == "agent"
-    assert [turn.text for turn in episode.turns] == ["Agent logged in.", "Please enter your password."]
-
-
-def test_every_asterisk_prompt_without_an_episode_is_dropped_with_its_kind(asterisk_tree):
-    (asterisk_tree / "asterisk/sounds/en_US_f_Allison/vm-intro.wav").unlink()
-    assert drops_of(asterisk.read_episodes(asterisk_tree)) == [
-        ("asterisk beep", "no_speech"),
-        ("asterisk added", "too_short"),
-        ("asterisk vm-intro", "missing_audio"),
-        ("asterisk agent-user", "no_answer"),
-    ]
-
-
-def test_an_asterisk_reference_finds_its_file(asterisk_tree):
-    (episode,) = episodes_of(asterisk.read_episodes(asterisk_tree))
-    part = episode.turns[0].parts[0]
-    assert part.ref == "asterisk:asterisk/sounds/en_US_f_Allison/agent-loginok.wav"
-    assert locate("asterisk", asterisk_tree, split_reference(part.ref)[1]) == Path(part.audio)
-
-
-def test_a_reference_that_climbs_out_of_the_corpus_is_refused(asterisk_tree):
+def test_a_reference_finds_its_recording_and_none_outside_of_the_corpus():
+    part = next(sample.read_episodes(SAMPLE)).turns[0].parts[0]
+    source, path = split_reference(part.ref)
+    assert locate(source, SAMPLE, path) == Path(part.audio)
+    with pytest.raises(FileNotFoundError, match="not found"):
+        locate(source, SAMPLE, "asterisk/nowhere.ogg")
     with pytest.raises(ValueError, match="lies outside"):
-        locate("asterisk", asterisk_tree / "doc", "../asterisk/sounds/en_US_f_Allison/beep.wav")
+        locate(source, SAMPLE / "asterisk", "../manifest.jsonl")
 
 
 def test_an_option_that_a_source_does_not_have_is_refused_with_the_known_ones():
@@ -185,10 +36,9 @@ def test_an_option_that_a_source_does_not_have_is_refused_with_the_known_ones():
         read_source("folder", SAMPLE, {"langauge": "en"})
 
 
-@pytest.mark.parametrize("name", ["amazon_queen", "asterisk", "drascula", "fillets", "sample", "steel_sky"])
-def test_a_source_that_is_not_there_says_how_to_get_it(name, tmp_path):
-    with pytest.raises(FileNotFoundError, match="not found; .*(apt-get install|repository)"):
-        list(read_source(name, tmp_path / "nowhere"))
+def test_a_sample_that_is_not_there_is_named_with_its_place(tmp_path):
+    with pytest.raises(FileNotFoundError, match="not found; .*repository"):
+        list(read_source("sample", tmp_path / "nowhere"))
 
 
 def test_an_unknown_source_is_refused_with_the_known_ones():
@@ -209,27 +59,14 @@ def test_the_scripts_are_210_pairs_in_ten_domains():
         validate_episode(pair.spoken)
 
 
-def test_a_sample_that_was_written_reads_back_as_the_same_episodes(queen, tmp_path):
-    written = episodes_of(amazon_queen.read_episodes(queen))
-    assert sample.write_sample(written, tmp_path / "sample", max_bytes=1_000_000) == 1
-    (episode,) = sample.read_episodes(tmp_path / "sample")
-    assert [turn.text for turn in episode.turns] == [turn.text for turn in written[0].turns]
-    assert (episode.name, episode.group_id) == (written[0].name, written[0].group_id)
-    assert episode.native_coding == ("mp3_11k", "opus")
-    part = episode.turns[1].parts[1]
-    cut = read_audio(part.audio)[round(part.start_s * 16_000) : round(part.end_s * 16_000)]
-    original = read_audio(written[0].turns[1].parts[1].audio)
-    assert len(cut) == len(original)
-    assert np.corrcoef(cut, original)[0, 1] > 0.95
-
-
-def test_bad_lines_of_a_sample_are_dropped_and_the_rest_is_kept(queen, tmp_path):
-    root = tmp_path / "sample"
-    sample.write_sample(episodes_of(amazon_queen.read_episodes(queen)), root, max_bytes=1_000_000)
-    good = (root / "manifest.jsonl").read_text()
+def test_bad_lines_of_a_sample_are_dropped_and_the_rest_is_kept(tmp_path):
+    good = (SAMPLE / "manifest.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)[0]
+    audio = tmp_path / json.loads(good)["audio"]
+    audio.parent.mkdir()
+    shutil.copy(SAMPLE / json.loads(good)["audio"], audio)
     outside = good.replace('"audio": "', '"audio": "../')
-    (root / "manifest.jsonl").write_text("not JSON\n" + outside + '{"audio": "x"}\n' + good + good)
-    items = list(sample.read_episodes(root))
+    (tmp_path / "manifest.jsonl").write_text("not JSON\n" + outside + '{"audio": "x"}\n' + good + good)
+    items = list(sample.read_episodes(tmp_path))
     assert [kind for _, kind in drops_of(items)] == ["not_json", "outside_root", "missing_audio", "duplicate"]
     assert len(episodes_of(items)) == 1
 
@@ -243,14 +80,6 @@ def test_a_script_without_a_side_is_dropped(tmp_path):
     items = list(read_source("colloquial_scripts", path))
     assert [type(item).__name__ for item in items] == ["ScriptPair", "Skipped", "Skipped"]
     assert [item.kind for item in items[1:]] == ["bad_row", "duplicate"]
-
-
-@pytest.mark.slow
-def test_a_sample_stops_before_its_size(queen, tmp_path):
-    episodes = episodes_of(amazon_queen.read_episodes(queen)) * 3
-    assert sample.write_sample(episodes, tmp_path / "probe", max_bytes=10_000_000) == 3
-    size = next((tmp_path / "probe" / "amazon_queen").iterdir()).stat().st_size
-    assert sample.write_sample(episodes, tmp_path / "s", 2 * size) == 2
 
 
 def test_the_bundled_sample_is_complete_and_small():
