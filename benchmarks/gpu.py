@@ -1,195 +1,263 @@
-"""Scoring on one CUDA GPU at the real sizes: throughput, utilisation, memory, and the effect of each optimisation.
+"""Scoring, training and reinforcement learning on one CUDA GPU, at the real sizes of Qwen2.5-Omni-3B and 7B.
 
-    python -m benchmarks.gpu                                    # 7B and 3B in bfloat16, at most nine minutes
-    python -m benchmarks.gpu --compile --float8                 # also compiled, and in float8 by torchao
-    python -m benchmarks.gpu --sizes 7b --dialogues 3452        # as many dialogues as ESDR-Bench has
-    python -m benchmarks.gpu --device cpu --dtype float32 --sizes tiny --dialogues 6 --mean-s 4
+    python -m benchmarks.gpu
+    python -m benchmarks.gpu --sizes 7b --parts scoring parity
+    python -m benchmarks.gpu --device cpu --dtype float32 --sizes tiny --dialogues 2 --few 2 --mean-s 2
 
-It prints one table and writes `benchmarks/results/gpu.json`. Weights are random and drawn on the device, dialogues are
-synthetic (`synthetic_workload.py`), the tokenizer is nano's: nothing is downloaded or installed. On a machine that has
-only `torch` and `transformers`, bring the other requirements of `pyproject.toml` and those that are too old there
-(`soundfile`, `cffi`, `pycparser`, `soxr`, `datasets`, `dill`, `multiprocess`; `trl` and `peft` for training; perhaps
-`transformers`, `tokenizers`, `huggingface_hub`), fetched elsewhere with `pip download --no-deps` for its version of
-Python:
+Weights are random and drawn on the device, dialogues are noise with the lengths of ESDR-Bench: nothing is downloaded.
+Parts; each is saved as soon as it is measured:
 
-    pip install --no-index --no-deps --target SITE WHEELS/*.whl
-    mkdir LINK && ln -s "$PWD" LINK/sdiareward
-    PYTHONPATH=SITE:LINK:. python -m benchmarks.gpu
-
-Notable choices:
-
-- Utilisation is the operations of both towers (`flops.py`; the shared system prompt does not count) over the total
-  time, with reading and mel features, relative to a large matrix product of the same run.
-- A contestant and its opponents run in turn; every number is a median of rounds.
-- Peak memory is that of tensors, as PyTorch counts them, including weights.
-- Steps that would start after `--limit-s` are skipped and named. Results are written after each size.
+- `scoring`, `released`, `options`, `profile`: as in `scoring_speed.py`.
+- `parity`: rewards and gradients of the packed batch, of each dialogue alone, and of the library's SDPA attention,
+  beside the same weights in float32, because two exact ways differ by rounding in bfloat16.
+- `head`, `lora`, `full`: steps of training, as in `training_speed.py`.
+- `grpo`: cycles of `configs/wavreward-7b.yaml` with LoRA: answers to the three recordings of each scenario, which
+  serve three optimizer steps. Answers have one length; an untrained judge's earn no reward, so the gradients are zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+import copy
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
+from statistics import median
 from typing import Any
+from unittest.mock import patch
 
+import datasets
+import numpy as np
 import torch
+from transformers import GenerationConfig, Qwen2_5OmniThinkerForConditionalGeneration
+from trl import GRPOConfig
 
-from benchmarks.gpu_steps import Bench, Clock, Settings
-from benchmarks.racing import RESULTS, write_result
-from benchmarks.speed_models import SIZES, build
-from benchmarks.synthetic_workload import MEAN_DIALOGUE_S
+from benchmarks import racing, scoring_speed, training_speed, workloads
+from benchmarks.racing import Record
 from sdiareward.common.arguments import parse_arguments
+from sdiareward.judges.nano_judge import make_thinker_config
+from sdiareward.judges.repeated_clips import encode_each_clip_once
+from sdiareward.judges.thinker import MAX_RECORDING_S, ThinkerProcessor
+from sdiareward.judges.wavreward.prompts import JudgingPrompt
+from sdiareward.judges.wavreward.rewards import make_reward_functions
+from sdiareward.judges.wavreward.settings import GRPOArguments, configure_adapters
+from sdiareward.judges.wavreward.training_rows import make_prompt_rows
+from sdiareward.judges.wavreward.wavreward_trainer import WavRewardTrainer
+from sdiareward.perturbations.channel import encode_flac
+from sdiareward.scoring import packed_attention
+from sdiareward.scoring.batching import DialoguePreparer
+from sdiareward.scoring.scorer import Scorer
+from sdiareward.training.batches import compute_packed_rewards
 
 
-RESULT = RESULTS / "gpu.json"
-_MATMUL_SIZE = {"cuda": 8192, "cpu": 512}
-_MATMUL_REPEATS = 20
-_PATIENCE_S = 480.0
-
-
-def main() -> None:
-    """Run the benchmark from the command line."""
-    args = _parse_arguments()
-    settings = Settings(**{field.name: getattr(args, field.name) for field in fields(Settings)})
-    device = torch.device(args.device)
-    dtype = getattr(torch, args.dtype)
-    clock = Clock(device, args.limit_s)
-    record: dict[str, Any] = {"device": describe_device(device), "dtype": args.dtype, "settings": settings}
-    record["matmul_flops_per_s"] = matmul_rate(clock, device, dtype)
-    record["sizes"] = {}
-    for size in args.sizes:
-        record["sizes"][size] = measure(size, device, dtype, clock, settings, record["matmul_flops_per_s"])
-        write_result(args.output, **record)
-    print(table(record))
+MODES = ("head", "lora", "full")
+_STEPS_A_CYCLE, _RECORDINGS = 3, 3
 
 
 @dataclass(kw_only=True)
-class GPUArguments:
-    """The arguments that every benchmark of a GPU has."""
-
-    sizes: list[str] = field(
-        default_factory=lambda: ["7b", "3b"], metadata={"choices": list(SIZES), "help": "sizes of the model"}
-    )
-    device: str = field(default="cuda", metadata={"help": "device"})
-    dtype: str = field(
-        default="bfloat16", metadata={"choices": ("bfloat16", "float32"), "help": "dtype of the backbone"}
-    )
-    mean_s: float = field(default=MEAN_DIALOGUE_S, metadata={"help": "seconds of audio in a dialogue"})
-    seed: int = field(default=0, metadata={"help": "seed of everything that is drawn"})
-
-
-@dataclass(kw_only=True)
-class Arguments(GPUArguments):
+class Arguments:
     """The arguments of the command line."""
 
-    dialogues: int = field(default=256, metadata={"help": "dialogues scored with everything switched on"})
-    ablation_dialogues: int = field(default=64, metadata={"help": "dialogues scored with each option changed"})
-    check_dialogues: int = field(default=4, metadata={"help": "dialogues that are scored the plain way"})
-    rounds: int = field(default=3, metadata={"help": "rounds of every measurement"})
-    batch_tokens: int | None = field(
-        default=None, metadata={"help": "tokens in one forward pass; by default the scorer's"}
+    sizes: list[str] = field(default_factory=lambda: ["7b", "3b"])
+    parts: list[str] = field(
+        default_factory=lambda: ["scoring", "options", "profile", "released", "parity", *MODES, "grpo"]
     )
-    num_workers: int = field(default=2, metadata={"help": "threads that prefetch"})
-    compile: bool = field(default=False, metadata={"help": "also measure with compile=True"})
-    float8: bool = field(default=False, metadata={"help": "also measure in float8, which needs torchao and Hopper"})
-    limit_s: float = field(default=_PATIENCE_S, metadata={"help": "start no step after this number of seconds"})
-    output: Path = field(default=RESULT, metadata={"help": "file of the result"})
+    device: str = "cuda"
+    dtype: str = "bfloat16"
+    dialogues: int = 256
+    # Dialogues that are scored with other options, and in the ways that take long.
+    few: int = 64
+    fewer: int = 4
+    pairs: int = 8
+    mean_s: float = workloads.MEAN_DIALOGUE_S
+    scenarios: int = 2
+    generations: int = 8
+    new_tokens: int = 128
+    rounds: int = 3
+    seed: int = 0
+    output: Path = racing.RESULTS / "gpu.json"
 
 
-def _parse_arguments() -> Arguments:
-    return parse_arguments((Arguments,), None, prog="python -m benchmarks.gpu", description=__doc__)[0]
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the benchmark from the command line."""
+    (args,) = parse_arguments((Arguments,), argv, prog="python -m benchmarks.gpu", description=__doc__)
+    for size in args.sizes:
+        for part in args.parts:
+            found = measure(part, size, args)
+            racing.save_record(args.output, render, part, size, device=args.device, **found)
 
 
-def describe_device(device: torch.device) -> dict[str, Any]:
-    """Return the device's name and memory, and PyTorch's CUDA version."""
-    if device.type != "cuda":
-        return {"name": device.type}
-    found = torch.cuda.get_device_properties(device)
-    return {"name": found.name, "memory_gib": round(found.total_memory / 2**30, 1), "cuda": torch.version.cuda}
+def measure(part: str, size: str, args: Arguments) -> Record:
+    """Measure a part at one size."""
+    if part == "grpo":
+        return measure_grpo(size, args)
+    if part in MODES:
+        options = {name: getattr(args, name) for name in ("pairs", "mean_s", "rounds", "seed")}
+        steps = training_speed.Arguments(model=size, mode=part, steps=2, **options)
+        return training_speed.measure(steps, args.device, args.dtype)
+    model, processor = workloads.load_model(size, args.seed, args.device, getattr(torch, args.dtype))
+    number = {"scoring": args.dialogues, "options": args.few, "profile": args.few}.get(part, args.fewer)
+    dialogues = workloads.SyntheticDialogues(number, args.seed, args.mean_s)
+    settings = {"dialogues": number, "mean_s": args.mean_s, "rounds": args.rounds, "seed": args.seed}
+    if part == "parity":
+        return {"settings": settings, **check_parity(model, processor, list(dialogues))}
+    return {"settings": settings, **scoring_speed.measure(part, model, processor, dialogues, args.rounds)}
 
 
-def matmul_rate(clock: Clock, device: torch.device, dtype: torch.dtype) -> float:
-    """Return the floating-point operations a second of a large square matrix product of random numbers."""
-    size = _MATMUL_SIZE.get(device.type, 1024)
-    left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+def check_parity(model: Any, processor: Any, dialogues: Sequence[Any]) -> Record:
+    """Compare the ways to a reward with the plain one in float32: the largest difference, and the smallest cosine."""
+    exact = copy.deepcopy(model).float()
 
-    def multiply() -> None:
-        for _ in range(_MATMUL_REPEATS):
-            torch.mm(left, right)
+    @torch.inference_mode()
+    def forward(model: Any) -> list[float]:
+        return [model(**processor(dialogue).to(model.device)).logits.item() for dialogue in dialogues]
 
-    clock.seconds(multiply)
-    return _MATMUL_REPEATS * 2 * size**3 / clock.seconds(multiply)[0]
+    rewards = {
+        "packed": Scorer(model, processor).score(dialogues),
+        "alone": [Scorer(model, processor).score([dialogue])[0] for dialogue in dialogues],
+        "SDPA": forward(model),
+    }
+    gradients = {"packed": find_gradients(model, processor, dialogues)}
+    with patch.object(packed_attention, "has_varlen", lambda *_: False):
+        gradients["SDPA"] = find_gradients(model, processor, dialogues)
+        expected = find_gradients(exact, processor, dialogues)
+    correct = torch.tensor(forward(exact))
+    return {
+        "reward_spread": correct.std(correction=0).item(),
+        "reward_differs_by": {
+            name: (torch.tensor(found) - correct).abs().max().item() for name, found in rewards.items()
+        },
+        "gradient_cosine": {
+            name: torch.cosine_similarity(found, expected, dim=0).item() for name, found in gradients.items()
+        },
+    }
 
 
-def measure(
-    size: str, device: torch.device, dtype: torch.dtype, clock: Clock, settings: Settings, rate: float
-) -> dict[str, Any]:
-    """Measure one size until the time limit.
+def find_gradients(model: Any, processor: Any, dialogues: Sequence[Any]) -> torch.Tensor:
+    """Return the gradients of the first layer's attention, through all others, of the sum of two packed rewards."""
+    # Those of a pair's difference nearly cancel in a random model.
+    batch = DialoguePreparer(processor)(range(2), dialogues[:2], ["joint"] * 2)
+    attention = list(model.model.language_model.layers[0].self_attn.parameters())
+    with packed_attention.packed_attention(model):
+        rewards = compute_packed_rewards(model, batch.dialogues, batch.mels).logits
+        gradients = torch.autograd.grad(rewards.sum(), attention)
+    return torch.cat([gradient.flatten() for gradient in gradients]).float()
 
-    Args:
-        size (`str`): One of `speed_models.SIZES`.
-        device (`torch.device`): Where the model is.
-        dtype (`torch.dtype`): Of the backbone.
-        clock (`Clock`): Measures time and knows the limit.
-        settings (`Settings`): The amount of work.
-        rate (`float`): Operations per second at full utilisation.
-    """
-    if clock.is_over():
-        return {"left_out": ["everything"]}
-    build_s, (model, processor) = clock.seconds(
-        lambda: build(size, seed=settings.seed, device=str(device), dtype=dtype)
+
+def measure_grpo(size: str, args: Arguments) -> Record:
+    """Train a judge with random weights in cycles; the first one is not measured."""
+    processor = workloads.make_processor()
+    tokenizer = processor.tokenizer
+    with workloads.drawn_on(args.device, getattr(torch, args.dtype), args.seed):
+        config = make_thinker_config(workloads.make_config(size, tokenizer), tokenizer)
+        model = Qwen2_5OmniThinkerForConditionalGeneration(config)
+    encode_each_clip_once(model.model.audio_tower)
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    model.generation_config = GenerationConfig(eos_token_id=end, pad_token_id=tokenizer.pad_token_id)
+    generation_s: list[float] = []
+    generate = model.generate
+
+    @wraps(generate)
+    def timed(*given: Any, **options: Any) -> Any:
+        racing.wait_for_device()
+        start = time.perf_counter()
+        answers = generate(*given, **options)
+        racing.wait_for_device()
+        generation_s.append(time.perf_counter() - start)
+        return answers
+
+    model.generate = timed
+    scenarios = [str(number // _RECORDINGS) for number in range(args.scenarios * _RECORDINGS)]
+    clock = training_speed.Clock()
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = WavRewardTrainer(
+            model,
+            make_reward_functions(),
+            make_config(folder, args),
+            scenario_ids=scenarios,
+            processing_class=ThinkerProcessor(processor.feature_extractor, tokenizer, max_turn_s=MAX_RECORDING_S),
+            train_dataset=make_prompt_rows(make_samples(scenarios, args), JudgingPrompt().make_conversation),
+            peft_config=configure_adapters(GRPOArguments(dataset="", train="lora")),
+            callbacks=[clock],
+        )
+        peak_mib = racing.measure(trainer.train).peak_mib
+    names = ("scenarios", "generations", "new_tokens", "mean_s", "rounds", "seed")
+    return {
+        "settings": {name: getattr(args, name) for name in names},
+        "answers": len(scenarios) * args.generations,
+        "cycles_s": clock.intervals(_STEPS_A_CYCLE),
+        "generation_s": generation_s[1:],
+        "peak_mib": peak_mib,
+    }
+
+
+def make_config(folder: str, args: Arguments) -> GRPOConfig:
+    """Return the settings of `configs/wavreward-7b.yaml` on one GPU, for answers of one length."""
+    passes = args.scenarios * _RECORDINGS
+    return GRPOConfig(
+        output_dir=folder,
+        per_device_train_batch_size=args.generations,
+        gradient_accumulation_steps=passes // _STEPS_A_CYCLE,
+        steps_per_generation=passes,
+        num_generations=args.generations,
+        max_completion_length=args.new_tokens,
+        generation_kwargs={"min_new_tokens": args.new_tokens},
+        beta=0.01,
+        max_steps=_STEPS_A_CYCLE * (args.rounds + 1),
+        bf16=args.dtype == "bfloat16",
+        use_cpu=args.device == "cpu",
+        gradient_checkpointing=True,
+        save_strategy="no",
+        report_to="none",
+        seed=args.seed,
     )
-    bench = Bench(model, processor, clock, settings)
-    # The last two change the model.
-    steps: dict[str, Callable[[], Any]] = {
-        "ours": lambda: bench.throughput(rate),
-        "preparation": bench.preparation,
-        "plain": bench.plain,
-        "parts": bench.parts,
-        "changed": bench.changed,
-        **({"compiled": bench.compiled} if settings.compile else {}),
-        **({"float8": bench.float8} if settings.float8 else {}),
+
+
+def make_samples(scenarios: Sequence[str], args: Arguments) -> datasets.Dataset:
+    """Return recordings of noise with scores, three to a scenario."""
+    rng = np.random.default_rng(args.seed)
+    clips = 0.05 * rng.standard_normal((len(scenarios), round(args.mean_s * 16_000)), dtype=np.float32)
+    rows = {
+        "audio": [{"bytes": encode_flac(clip), "path": None} for clip in clips],
+        "score": rng.integers(1, 6, len(scenarios)).tolist(),
+        "sample_id": [str(number) for number in range(len(scenarios))],
+        "scenario_id": list(scenarios),
     }
-    found: dict[str, Any] = {
-        "million_parameters": round(sum(weights.numel() for weights in model.parameters()) / 1e6, 1),
-        "weights_bytes": sum(weights.nbytes for weights in (*model.parameters(), *model.buffers())),
-        "build_s": build_s,
-        "left_out": [],
-    }
-    for name, step in steps.items():
-        if clock.is_over():
-            found["left_out"].append(name)
-        else:
-            found[name] = step()
-    return found
+    return datasets.Dataset.from_dict(rows)
 
 
-def table(record: Mapping[str, Any]) -> str:
-    """Render all results as text: one line per number, one column per size."""
-    sizes = record["sizes"]
-    lines = [_line("", list(sizes))]
-    if "matmul_flops_per_s" in record:
-        lines.append(_line("matmul, TFLOP/s", [f"{record['matmul_flops_per_s'] / 1e12:.4g}"]))
-    for name in sorted({path for found in sizes.values() for path, _ in _leaves(found)}):
-        values = [dict(_leaves(found)).get(name) for found in sizes.values()]
-        lines.append(_line(name, ["" if value is None else f"{value:.4g}" for value in values]))
-    left_out = [f"{size}: {', '.join(found['left_out'])}" for size, found in sizes.items() if found.get("left_out")]
-    return "\n".join([*lines, *(f"left out for lack of time: {text}" for text in left_out)])
+def render(records: list[Record]) -> str:
+    """Return the tables of all records."""
+    others = [render_parity(found) for found in racing.group_records(records, "parity")]
+    others += [training_speed.render_steps(found) for found in racing.group_records(records, *MODES)]
+    others += [render_grpo(found) for found in racing.group_records(records, "grpo")]
+    return "\n\n".join([scoring_speed.render(records).rstrip(), *others]) + "\n"
 
 
-def _line(name: str, values: list[str]) -> str:
-    return f"{name:<52}" + "".join(f"{value:>14}" for value in values)
+def render_parity(records: Sequence[Record]) -> str:
+    """Return the table of what differs from float32."""
+    rows = []
+    for record in records:
+        for name, difference in record["reward_differs_by"].items():
+            cosine = {"{:.5f}": record["gradient_cosine"].get(name)}
+            spread = f"{record['reward_spread']:.2f}"
+            rows.append((f"{record['model']}, {name}", f"{difference:.4f}", spread, *racing.format_cells(cosine)))
+    columns = ("beside float32", "rewards differ by", "standard deviation of rewards", "cosine of gradients")
+    return racing.make_table(columns, rows, records)
 
 
-def _leaves(found: Mapping[str, Any], prefix: str = "") -> list[tuple[str, float]]:
-    """Return every number of a result with its path of names."""
-    leaves: list[tuple[str, float]] = []
-    for name, value in found.items():
-        if isinstance(value, Mapping):
-            leaves += _leaves(value, f"{prefix}{name} / ")
-        elif isinstance(value, (int, float)):
-            leaves.append((f"{prefix}{name}", value))
-    return leaves
+def render_grpo(records: Sequence[Record]) -> str:
+    """Return the table of the cycles."""
+    rows = []
+    for record in records:
+        cycle_s, generation_s = median(record["cycles_s"]), median(record["generation_s"])
+        tokens = record["answers"] * record["settings"]["new_tokens"] / generation_s
+        cells = (f"{cycle_s:.1f} s", f"{generation_s / cycle_s:.0%}", f"{tokens:,.0f}")
+        memory = racing.format_cells({"{:,} MiB": record["peak_mib"]})
+        rows.append((record["model"], f"{60 * _STEPS_A_CYCLE / cycle_s:.1f}", *cells, *memory))
+    return racing.make_table(("grpo", "steps/min", "a cycle", "generation", "tokens/s", "peak memory"), rows, records)
 
 
 if __name__ == "__main__":

@@ -1,93 +1,105 @@
-"""What benchmarks share: times in paired rounds, rewards that must agree, memory of a process, result files."""
+"""What benchmarks share: times in paired rounds, rewards that must agree, memory, and result files with their tables.
+
+A benchmark keeps its measurements in `results/NAME.json`, a list of records: one per part, model and device, each with
+the versions and the revision it was made with. `results/NAME.md` has the tables of all of them.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from tqdm.auto import tqdm
 
-from sdiareward.common.provenance import write_provenance
-from sdiareward.scoring.tolerances import SAME_REWARD
+from sdiareward.common.files import write_file
+from sdiareward.common.markdown import render_markdown_table
+from sdiareward.common.provenance import describe_run
+from sdiareward.scoring.tolerances import SAME_REWARD, scale_tolerance
 
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-TOLERANCE = SAME_REWARD["float32"]
 _WARM_UP_DIALOGUES = 2
 
-Dialogues = Sequence[Any]
-Contestant = Callable[[Dialogues], list[float]]
+Record = dict[str, Any]
+Contestant = Callable[[Sequence[Any]], list[float]]
 
 
-def race(
-    entrants: Mapping[str, Contestant], dialogues: Dialogues, rounds: int, tolerance: float = TOLERANCE
-) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """Time contestants on the same dialogues in turn, every second round in the reverse order.
-
-    Args:
-        entrants (`Mapping[str, Contestant]`): By name; the rewards of all are compared with those of the first.
-        dialogues (`Sequence`): The dialogues.
-        rounds (`int`): Number of rounds.
-        tolerance (`float`, *optional*, defaults to 1e-4): Largest allowed difference of rewards.
+def race(entrants: Mapping[str, Contestant], dialogues: Sequence[Any], rounds: int, dtype: str = "float32") -> Record:
+    """Time contestants on the same dialogues in turn; rewards that differ by more than a dtype explains end it.
 
     Returns:
-        `tuple`: By name the seconds of each round, and the largest difference of a reward from the first contestant's.
-
-    Raises:
-        ValueError: A difference is larger than `tolerance`.
+        `dict`: By name the seconds of each round, and the largest difference of a reward from the first contestant's.
     """
     for score in entrants.values():
         score(dialogues[:_WARM_UP_DIALOGUES])
-    times, rewards = time_rounds({name: partial(score, dialogues) for name, score in entrants.items()}, rounds)
-    return times, _compare_rewards(rewards, tolerance)
+    runs = time_rounds({name: partial(score, dialogues) for name, score in entrants.items()}, rounds)
+    expected = torch.tensor(next(iter(runs.values()))[0].result)
+    differences = {
+        name: max((torch.tensor(run.result) - expected).abs().max().item() for run in found)
+        for name, found in runs.items()
+    }
+    for name, difference in differences.items():
+        if not difference <= scale_tolerance(SAME_REWARD[dtype], expected.tolist()):
+            raise ValueError(f"{name}: a reward differs by {difference:.2g}; speeds cannot be compared.")
+    return {
+        "seconds": {name: [run.seconds for run in found] for name, found in runs.items()},
+        "largest_difference": differences,
+        "peak_mib": {name: max(run.peak_mib for run in found) for name, found in runs.items()},
+    }
 
 
-def time_rounds(
-    tasks: Mapping[str, Callable[[], Any]], rounds: int
-) -> tuple[dict[str, list[float]], dict[str, list[Any]]]:
-    """Run tasks in turn, every second round in the reverse order.
+class Run(NamedTuple):
+    """One run of a task: seconds, peak memory of the process, or of tensors on a GPU, and result."""
 
-    Args:
-        tasks (`Mapping[str, Callable]`): By name.
-        rounds (`int`): Number of rounds.
+    seconds: float
+    peak_mib: int
+    result: Any
 
-    Returns:
-        `tuple`: By name the seconds and the results of each round.
-    """
-    times: dict[str, list[float]] = {name: [] for name in tasks}
-    results: dict[str, list[Any]] = {name: [] for name in tasks}
+
+def time_rounds(tasks: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[Run]]:
+    """Run tasks in turn, every second round in the reverse order; return the runs of each by name."""
+    runs: dict[str, list[Run]] = {name: [] for name in tasks}
     for number in tqdm(range(rounds), desc="rounds"):
-        for name in tqdm(list(tasks)[:: -1 if number % 2 else 1], desc="contestants", leave=False):
-            gc.collect()
-            start = time.perf_counter()
-            results[name].append(tasks[name]())
-            times[name].append(time.perf_counter() - start)
-    return times, results
+        for name in list(tasks)[:: -1 if number % 2 else 1]:
+            runs[name].append(measure(tasks[name]))
+    return runs
 
 
-def _compare_rewards(rewards: Mapping[str, Sequence[Sequence[float]]], tolerance: float) -> dict[str, float]:
-    """Return each contestant's largest difference from the rewards of the first one's first round."""
-    first, expected = next((name, found[0]) for name, found in rewards.items())
-    differences = {}
-    for name, rounds in rewards.items():
-        pairs = [pair for found in rounds for pair in zip(found, expected, strict=True)]
-        differences[name] = max(abs(one - other) for one, other in pairs)
-        if not differences[name] <= tolerance:
-            raise ValueError(
-                f"{name}: a reward differs by {differences[name]:.2g} from that of {first}; at most {tolerance:g} is "
-                "allowed, otherwise speeds cannot be compared."
-            )
-    return differences
+def measure(task: Callable[[], Any]) -> Run:
+    """Run a task until the device has finished."""
+    gc.collect()
+    if is_cuda := torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        # Memory that was freed returns to the system, and its peak is forgotten.
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")
+    wait_for_device()
+    start = time.perf_counter()
+    result = task()
+    wait_for_device()
+    seconds = time.perf_counter() - start
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    peak = torch.cuda.max_memory_allocated() if is_cuda else 1024 * int(status.split("VmHWM:")[1].split()[0])
+    return Run(seconds, round(peak / 2**20), result)
+
+
+def wait_for_device() -> None:
+    """Return when the GPU has finished, if one is used."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 def speedup(slow_s: Sequence[float], fast_s: Sequence[float]) -> float:
@@ -95,39 +107,52 @@ def speedup(slow_s: Sequence[float], fast_s: Sequence[float]) -> float:
     return median(slow / fast for slow, fast in zip(slow_s, fast_s, strict=True))
 
 
-def max_rss_mib() -> int:
-    """Return the peak memory of this process so far."""
-    # Not `getrusage`: its value survives `exec` and may be the parent's.
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return round(int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024)
+def describe_device(device: str) -> dict[str, Any]:
+    """Return the name of a device, and what else its speed depends on."""
+    if device.startswith("cuda"):
+        found = torch.cuda.get_device_properties(device)
+        return {"name": found.name, "memory_gib": round(found.total_memory / 2**30, 1), "cuda": torch.version.cuda}
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "CPU")
+    cores = len(os.sched_getaffinity(0))
+    return {"name": name, "usable_cores": cores, "torch_threads": torch.get_num_threads()}
 
 
-def write_result(path: Path, **sections: Any) -> None:
-    """Write a result file as `write_provenance` does, in a folder that is created if needed."""
+def save_record(
+    path: Path, render: Callable[[list[Record]], str], part: str, model: str, *, device: str = "cpu", **found: Any
+) -> None:
+    """Write a record in place of an earlier one of the same part, model and device, and the tables of all records."""
+    new = {"part": part, "model": model, **describe_run(), "device": describe_device(device), **found}
+    old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    by_key = {(record["part"], record["model"], record["device"]["name"]): record for record in [*old, new]}
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_provenance(path, **sections)
+    write_file(path, json.dumps(list(by_key.values()), indent=1, default=str) + "\n")
+    path.with_suffix(".md").write_text(render(list(by_key.values())), encoding="utf-8")
 
 
-def run_module(name: str, *arguments: Any) -> dict[str, Any]:
-    """Run a module of `benchmarks` in its own process and return the JSON object that it prints last."""
-    command = [sys.executable, "-m", f"benchmarks.{name}", *map(str, arguments)]
-    output = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
-    found: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return found
+def group_records(records: Iterable[Record], *parts: str) -> list[list[Record]]:
+    """Return the records of some parts, or of all, those of a device together."""
+    chosen = [each for each in records if not parts or each["part"] in parts]
+    chosen.sort(key=lambda each: each["device"]["name"])
+    return [list(found) for _, found in groupby(chosen, key=lambda each: each["device"]["name"])]
 
 
-def describe_cpu() -> dict[str, Any]:
-    """Return the processor's name, the number of usable cores, and the threads of torch."""
-    import torch
-
-    names = [line.partition(":")[2].strip() for line in _cpuinfo() if line.startswith("model name")]
-    return {
-        "name": names[0] if names else None,
-        "usable_cores": len(os.sched_getaffinity(0)),
-        "torch_threads": torch.get_num_threads(),
-    }
+def make_table(columns: Sequence[str], rows: Iterable[Sequence[str]], records: Sequence[Record]) -> str:
+    """Return a Markdown table, its first column on the left, with the device and the settings of the records."""
+    captions: dict[str, list[str]] = {}
+    for record in records:
+        captions.setdefault(_describe_record(record), []).append(record["model"])
+    named = (f"{', '.join(dict.fromkeys(models))}: {text}" for text, models in captions.items())
+    return "\n".join([*render_markdown_table(columns, rows), "", *named])
 
 
-def _cpuinfo() -> list[str]:
-    path = Path("/proc/cpuinfo")
-    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+def format_cells(values: Mapping[str, Any]) -> list[str]:
+    """Return the text of each value by its format; nothing for one that was not measured."""
+    return ["" if value is None else text.format(value) for text, value in values.items()]
+
+
+def _describe_record(record: Record) -> str:
+    settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in record["settings"].items())
+    device, revision = record["device"], record["git_revision"] or "unknown"
+    cores = f", {device['usable_cores']} cores" if "usable_cores" in device else ""
+    return f"{device['name']}{cores}, PyTorch {record['versions']['torch']}, revision {revision[:8]}: {settings}."

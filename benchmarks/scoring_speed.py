@@ -1,280 +1,245 @@
-"""Scoring on a CPU against plain `transformers`: same weights, same clips, same process, rewards compared.
+"""Speed of scoring beside the released way: same weights, same clips, same process, rewards compared.
 
     python -m benchmarks.scoring_speed
-    python -m benchmarks.scoring_speed --models nano --dialogues 8 --ablation-dialogues 4 --rounds 1    # a quick look
+    python -m benchmarks.scoring_speed --models nano --parts released --dialogues 4 --rounds 1    # a quick look
 
-Contestants, on dialogues of 4 to 8 turns of 2 to 8 s of real speech (`scoring_workload.py`):
+Parts; `gpu.py` measures most of them at the real sizes:
 
-- `plain`: `opponents.py`, one dialogue at a time, with clips padded as by the model's own preprocessor: to 30 s for
-  nano, to 300 s for the middle size, which has Qwen2.5-Omni's.
-- `plain_300_s` (nano only): the same with the 300 s of all released checkpoints.
-- `plain_batch_8`: `plain` in batches of 8.
-- `ours`: `Scorer` with its defaults; and, on fewer dialogues, with one option changed at a time.
+- `scoring`: `Scorer` with its defaults. `options`: one option changed at a time.
+- `released`: `released.py`, with clips padded to 300 s and to the model's own length, in batches of 8, and on a GPU
+  with inputs that are ready. `small` has no released way: its tokens hold four vectors of the encoder.
+- `dtypes`: both with a backbone in bfloat16, and `Scorer` with `dtype="fast"`.
+- `best of 8`: candidates for the turn that follows 3, 5 and 7 turns, as a group and each by itself.
+- `profile`: where the time goes, by kind of operation. The profiler costs time, which counts as Python's.
 
-A speed-up is the median over rounds of the quotient of the two times of a round. Rewards that differ from those of
-`plain` end the benchmark. Peak memory is measured in a separate process that scores the first 16 dialogues, because it
-depends on the batches and not on their number.
+Utilisation is the operations of both towers (`workloads.count_flops`) over the time, relative to a large matrix
+product of the same run. Peak memory is that of the process, or on a GPU of tensors, while a way runs.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import tempfile
-import time
+import copy
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from unittest.mock import patch
 
-from tqdm.auto import tqdm
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
 
-from benchmarks import racing
-from benchmarks.racing import RESULTS, Contestant, write_result
+from benchmarks import racing, workloads
+from benchmarks.racing import Contestant, Record
+from benchmarks.released import ReleasedWay
 from sdiareward.common.arguments import parse_arguments
+from sdiareward.scoring.batching import DialoguePreparer
+from sdiareward.scoring.precision import FAST
+from sdiareward.scoring.scorer import Scorer
 
 
-if TYPE_CHECKING:
-    from sdiareward.modeling_sdiareward import SDiaRewardModel
-    from sdiareward.processing_sdiareward import SDiaRewardProcessor
-
-MODELS = ("nano", "middle")
-CHANGED: dict[str, dict[str, Any]] = {
-    "ours": {},
-    "pack=False": {"pack": False},
-    "share_prefixes=False": {"share_prefixes": False},
-    "share_clips=False": {"share_clips": False},
-    "num_workers=2": {"num_workers": 2},
+OURS, RELEASED, ALONE = "`Scorer`", "released", "each by itself"
+# The way that the others of a part are compared with.
+REFERENCES = {"scoring": OURS, "released": RELEASED, "options": OURS, "dtypes": RELEASED, "best of 8": ALONE}
+_OPTIONS = (
+    *(("pack", False), ("share_prefixes", False), ("share_clips", False)),
+    # One of these is what the device has by default.
+    *(("num_workers", 0), ("num_workers", 2)),
+)
+_HALF = ("bfloat16", FAST)
+_CANDIDATES, _CONTEXT_TURNS = 8, (3, 5, 7)
+# The first that is part of an operation's name decides.
+_KINDS = {
+    "attention": ("scaled_dot_product", "flash_attention"),
+    "convolutions": ("conv",),
+    "matrix products": ("mm", "linear", "matmul"),
+    "memory": (
+        *("copy_", "cat", "index", "clone", "empty", "_to", "::to", "contiguous", "gather", "embedding", "fill_"),
+        *("zero", "stack", "pad", "view", "reshape", "slice", "select", "split", "transpose", "expand", "repeat"),
+        *("permute", "narrow", "unsqueeze", "squeeze", "unflatten", "::t", "arange", "resize"),
+    ),
 }
-_BATCH_SIZE = 8
-_CLIP_S = 4.0
-_NUM_CLIPS = 32
-_MEMORY_DIALOGUES = 16
-
-Task = Callable[[], Any]
-
-
-def main() -> None:
-    """Run the benchmark from the command line."""
-    args = _parse_arguments()
-    if args.memory_of:
-        print(json.dumps(memory_here(args.models[0], args.memory_of, args.dialogues, args.seed)))
-        return
-    settings = {name: getattr(args, name) for name in ("dialogues", "ablation_dialogues", "rounds", "seed")}
-    args.output.mkdir(exist_ok=True)
-    for name in args.models:
-        models = {name: measure(name, args.dialogues, args.ablation_dialogues, args.rounds, args.seed)}
-        path = args.output / f"scoring_speed_{name}.json"
-        write_result(path, settings=settings, cpu=racing.describe_cpu(), models=models)
-        print(json.dumps(models, indent=2))
+_MATMUL_SIZE = {"cpu": 2048, "cuda": 8192}
+_PREPARATION, _OTHERS = "preparation", "norms and activations"
 
 
 @dataclass(kw_only=True)
 class Arguments:
     """The arguments of the command line."""
 
-    models: list[str] = field(
-        default_factory=lambda: list(MODELS), metadata={"choices": MODELS, "help": "models to measure"}
-    )
-    dialogues: int = field(default=64, metadata={"help": "dialogues to score"})
-    ablation_dialogues: int = field(
-        default=24, metadata={"help": "dialogues to score with each speed-up switched off"}
-    )
-    rounds: int = field(default=3, metadata={"help": "rounds of measurement"})
-    seed: int = field(default=0, metadata={"help": "seed of everything that is drawn"})
-    output: Path = field(default=RESULTS, metadata={"help": "folder of the results, a file a model"})
-    memory_of: str | None = field(default=None, metadata={"help": argparse.SUPPRESS})
+    models: list[str] = field(default_factory=lambda: ["nano", "small", "middle"])
+    parts: list[str] = field(default_factory=lambda: [*REFERENCES, "profile"])
+    dialogues: int = 64
+    mean_s: float = 24.0
+    rounds: int = 3
+    seed: int = 0
+    output: Path = racing.RESULTS / "scoring_speed.json"
 
 
-def _parse_arguments() -> Arguments:
-    return parse_arguments((Arguments,), None, prog="python -m benchmarks.scoring_speed", description=__doc__)[0]
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the benchmark from the command line."""
+    (args,) = parse_arguments((Arguments,), argv, prog="python -m benchmarks.scoring_speed", description=__doc__)
+    for name in args.models:
+        for part in args.parts:
+            if (name, part) == ("small", "released"):
+                continue
+            model, processor = workloads.load_model(name, args.seed)
+            dialogues = workloads.SyntheticDialogues(args.dialogues, args.seed, args.mean_s, processor.max_turn_s)
+            for title, work in make_work(part, dialogues).items():
+                found = measure(part, model, processor, work, args.rounds)
+                settings = {"dialogues": len(work), "rounds": args.rounds, "seed": args.seed}
+                racing.save_record(args.output, render, part, name + title, settings=settings, **found)
 
 
-def measure(name: str, num_dialogues: int, num_ablation: int, rounds: int, seed: int) -> dict[str, Any]:
-    """Measure one model.
+def make_work(part: str, dialogues: Sequence[Any]) -> dict[str, Sequence[Any]]:
+    """Return the dialogues of a part by what they are; for `best of 8` candidates in groups, one after another."""
+    if part != "best of 8":
+        return {"": dialogues}
+    last = [dialogue[-1:] for dialogue in dialogues[:_CANDIDATES]]
+    contexts = {turns: [each[:turns] for each in dialogues if len(each) > turns][:2] for turns in _CONTEXT_TURNS}
+    return {f", {turns} turns": [one + turn for one in found for turn in last] for turns, found in contexts.items()}
 
-    Args:
-        name (`str`): One of `MODELS`.
-        num_dialogues (`int`): Dialogues that all contestants score.
-        num_ablation (`int`): Dialogues that are also scored with changed options.
-        rounds (`int`): Number of rounds.
-        seed (`int`): Of the dialogues and of random weights.
 
-    Raises:
-        ValueError: A contestant's rewards differ from those of the first one.
-    """
-    from benchmarks.scoring_workload import duration_s
-    from sdiareward.scoring.scorer import Scorer
+def measure(part: str, model: Any, processor: Any, dialogues: Sequence[Any], rounds: int) -> Record:
+    """Measure a part on one model: a race of its ways, or a profile."""
+    own = str(model.dtype).removeprefix("torch.")
+    is_half = own == "bfloat16"
+    if part == "profile":
+        Scorer(model, processor).score(dialogues[:2])
+        scorers = {} if is_half else {"float32": Scorer(copy.deepcopy(model), processor)}
+        scorers[own if is_half else FAST] = Scorer(model, processor, mixed_precision=not is_half)
+        return {"shares": {name: profile_scoring(scorer, dialogues) for name, scorer in scorers.items()}}
+    ways = make_ways(part, model, processor, dialogues)
+    found = racing.race(ways, dialogues, rounds, "bfloat16" if part == "dtypes" else own)
+    found |= workloads.describe(model, dialogues)
+    # What candidates share is not computed.
+    if part == "best of 8":
+        return found | {"utilisation": {}}
+    rates = {dtype: measure_matmul(dtype, model.device) for dtype in ("float32", "bfloat16")}
+    flops = workloads.count_flops(model, processor, dialogues)
+    dtypes = {way: "bfloat16" if way.endswith(_HALF) else own for way in ways}
+    shares = {way: flops / median(times) / rates[dtypes[way]] for way, times in found["seconds"].items()}
+    return found | {"matmul_flops_per_s": rates, "utilisation": shares}
 
-    with tempfile.TemporaryDirectory() as folder:
-        model, processor = load_model(name, seed)
-        dialogues = _workload(Path(folder), num_dialogues, seed, processor)
-        entrants = contestants(model, processor)
-        seconds, differences = racing.race(entrants, dialogues, rounds)
-        ablation = _ablation(model, processor, dialogues[:num_ablation], rounds)
-        preprocessing = measure_preprocessing(processor, Path(folder) / "clips", rounds)
-        waste = padding_waste(processor, Scorer(model, processor).batch_tokens)
-        audio_s = duration_s(dialogues)
-    arguments = ("--models", name, "--dialogues", min(num_dialogues, _MEMORY_DIALOGUES), "--seed", seed)
-    memory = {
-        each: racing.run_module("scoring_speed", *arguments, "--memory-of", each) for each in tqdm(entrants, "memory")
-    }
+
+def make_ways(part: str, model: Any, processor: Any, dialogues: Sequence[Any]) -> dict[str, Contestant]:
+    """Return the contestants of a part by name, the one whose rewards are expected first."""
+
+    def ours(model: Any, **options: Any) -> Contestant:
+        # A new scorer in each round, so that nothing is cached.
+        return lambda dialogues: Scorer(model, processor, **options).score(dialogues)
+
+    def grouped(dialogues: Sequence[Any]) -> list[float]:
+        groups = [row // _CANDIDATES for row in range(len(dialogues))]
+        return Scorer(model, processor).score(dialogues, groups=groups)
+
+    if part == "scoring":
+        return {OURS: ours(model)}
+    if part == "options":
+        changed = {f"{OURS}, {name}={value}": ours(model, **{name: value}) for name, value in _OPTIONS}
+        return {OURS: ours(model), **changed}
+    if part == "best of 8":
+        return {ALONE: ours(model, share_prefixes=False, share_clips=False), "as a group": grouped}
+    if part == "released":
+        own_s, released_s = processor.feature_extractor.chunk_length, workloads.RELEASED_CHUNK_LENGTH_S
+        names = {each: f"{RELEASED}, {each} s" for each in (released_s, own_s)} | {released_s: RELEASED}
+        ways = {name: ReleasedWay(model, processor, each).score for each, name in names.items()}
+        ways[f"{names[own_s]}, batches of 8"] = ReleasedWay(model, processor, own_s, 8).score
+        if model.device.type == "cuda":
+            plain = ReleasedWay(model, processor, released_s)
+            ready = [plain.prepare([dialogue]).to(model.device) for dialogue in dialogues]
+            ways[f"{RELEASED}, inputs ready"] = lambda each: [plain.forward(one)[0] for one in ready[: len(each)]]
+        return {**ways, OURS: ours(model)}
+    half, fast = copy.deepcopy(model), copy.deepcopy(model)
+    half.model.bfloat16()
+    released = {RELEASED: model, f"{RELEASED}, bfloat16": half} if model.config.stack_factor == 1 else {}
     return {
-        "million_parameters": round(sum(weights.numel() for weights in model.parameters()) / 1e6, 1),
-        "padded_to_s": processor.feature_extractor.chunk_length,
-        "max_turn_s": processor.max_turn_s,
-        "dialogues": num_dialogues,
-        "clips": sum(len(dialogue) for dialogue in dialogues),
-        "audio_s": round(audio_s, 1),
-        "seconds": seconds,
-        "real_time_factor": {each: median(times) / audio_s for each, times in seconds.items()},
-        "speedup": {each: racing.speedup(seconds[each], seconds["ours"]) for each in seconds if each != "ours"},
-        "largest_difference": differences,
-        "changed": ablation,
-        "memory": memory,
-        "preprocessing": preprocessing,
-        "padding_waste": waste,
+        OURS: ours(model),
+        f"{OURS}, bfloat16": ours(half),
+        f"{OURS}, {FAST}": ours(fast, mixed_precision=True),
+        **{
+            name: ReleasedWay(each, processor, workloads.RELEASED_CHUNK_LENGTH_S).score
+            for name, each in released.items()
+        },
     }
 
 
-def load_model(name: str, seed: int) -> tuple[SDiaRewardModel, SDiaRewardProcessor]:
-    """Return a model by name, nano, small or a size of `speed_models`, and its processor; in float32."""
-    from benchmarks import speed_models
-
-    return speed_models.load(name) if name in speed_models.TRAINED else speed_models.build(name, seed=seed)
-
-
-def contestants(model: SDiaRewardModel, processor: SDiaRewardProcessor) -> dict[str, Contestant]:
-    """Return the contestants by name; all must give the rewards of `plain`, the first."""
-    from benchmarks.opponents import PlainTransformers
-    from benchmarks.speed_models import RELEASED_CHUNK_LENGTH_S
-    from sdiareward.scoring.scorer import Scorer
-
-    own_s = processor.feature_extractor.chunk_length
-    entrants: dict[str, Contestant] = {"plain": PlainTransformers(model, processor, chunk_length_s=own_s).score}
-    if own_s != RELEASED_CHUNK_LENGTH_S:
-        padded = PlainTransformers(model, processor, chunk_length_s=RELEASED_CHUNK_LENGTH_S)
-        entrants[f"plain_{RELEASED_CHUNK_LENGTH_S}_s"] = padded.score
-    batched = PlainTransformers(model, processor, chunk_length_s=own_s, batch_size=_BATCH_SIZE)
-    return {**entrants, f"plain_batch_{_BATCH_SIZE}": batched.score, "ours": _fresh(Scorer, model, processor)}
+def measure_matmul(dtype: str, device: Any) -> float:
+    """Return the operations a second of a large matrix product, the best of several."""
+    size = _MATMUL_SIZE[torch.device(device).type]
+    left, right = (torch.randn(size, size, device=device, dtype=getattr(torch, dtype)) for _ in range(2))
+    return 2 * size**3 / min(racing.measure(lambda: torch.mm(left, right)).seconds for _ in range(10))
 
 
-def _fresh(scorer: Callable[..., Any], *args: Any, **options: Any) -> Contestant:
-    """Return a contestant with a new scorer in each round, so that nothing is cached."""
-    return lambda dialogues: scorer(*args, **options).score(dialogues)
+def profile_scoring(scorer: Scorer, dialogues: Sequence[Any]) -> dict[str, float]:
+    """Return the share of the time by kind of operation; on a GPU, of its time, the rest of which it waits."""
+    is_cuda = scorer.model.device.type == "cuda"
+    prepares = {name: _name_calls(getattr(DialoguePreparer, name)) for name in ("__call__", "compute_mels")}
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]
+    with patch.multiple(DialoguePreparer, **prepares), profile(activities=activities) as profiler:
+        seconds = racing.measure(lambda: scorer.score(dialogues)).seconds
+    spent: Counter[str] = Counter()
+    for event in profiler.events():
+        if event.device_type == torch.autograd.DeviceType.CPU:
+            spent[_name_kind(event)] += event.self_device_time_total if is_cuda else event.self_cpu_time_total
+    shares = {kind: spent[kind] / 1e6 / seconds for kind in (_PREPARATION, *reversed(_KINDS), _OTHERS)}
+    return {**shares, "waiting" if is_cuda else "Python": 1 - sum(shares.values())}
 
 
-def _ablation(
-    model: SDiaRewardModel, processor: SDiaRewardProcessor, dialogues: Sequence[Any], rounds: int
-) -> dict[str, Any]:
-    """Time the scorer with one option changed at a time."""
-    from sdiareward.scoring.scorer import Scorer
+def _name_calls(prepare: Callable[..., Any]) -> Callable[..., Any]:
+    def named(*args: Any, **options: Any) -> Any:
+        with record_function(_PREPARATION):
+            return prepare(*args, **options)
 
-    entrants = {name: _fresh(Scorer, model, processor, **options) for name, options in CHANGED.items()}
-    seconds, differences = racing.race(entrants, dialogues, rounds)
-    return {
-        "dialogues": len(dialogues),
-        "seconds": seconds,
-        "slowdown": {name: racing.speedup(times, seconds["ours"]) for name, times in seconds.items()},
-        "largest_difference": differences,
-    }
+    return named
 
 
-def measure_preprocessing(processor: SDiaRewardProcessor, folder: Path, rounds: int) -> dict[str, Any]:
-    """Time the preprocessing of clips of 4 s, in this thread.
-
-    Args:
-        processor (`SDiaRewardProcessor`): The package's processor; the plain one is built from it.
-        folder (`Path`): Folder for the clips.
-        rounds (`int`): Number of rounds.
-
-    Returns:
-        `dict`: For mel features (`mel`) and for all steps from files to the model's inputs (`inputs`), the seconds
-        per clip, plain and ours, and the speed-up. Each dialogue has 4 clips.
-    """
-    from benchmarks.opponents import stock_processor
-    from benchmarks.scoring_workload import write_dialogues
-
-    dialogues = write_dialogues(folder, _NUM_CLIPS // 4, turn_counts=(4,), turn_range_s=(_CLIP_S, _CLIP_S))
-    plain = stock_processor(processor, processor.feature_extractor.chunk_length)
-    clips = [processor.prepare(dialogue).clips for dialogue in dialogues]
-    tasks = {"mel": _mel_tasks(plain, processor, clips), "inputs": _input_tasks(plain, processor, dialogues)}
-    measured = {name: _time_per_clip(plain_way, our_way, rounds) for name, (plain_way, our_way) in tasks.items()}
-    return {"clip_s": _CLIP_S, "num_clips": _NUM_CLIPS, **measured}
+def _name_kind(event: Any) -> str:
+    """Return the kind of an operation; whatever preparation calls is preparation."""
+    callers = event
+    while callers is not None:
+        if callers.name == _PREPARATION:
+            return _PREPARATION
+        callers = callers.cpu_parent
+    return next((kind for kind, names in _KINDS.items() if any(name in event.name for name in names)), _OTHERS)
 
 
-def _mel_tasks(plain: Any, processor: SDiaRewardProcessor, clips: list[list[Any]]) -> tuple[Task, Task]:
-    from sdiareward.scoring.batching import DialoguePreparer
-
-    rate = processor.sampling_rate
-    options = {"padding": "max_length", "sampling_rate": rate, "return_attention_mask": True, "return_tensors": "pt"}
-    by_name = {str((row, index)).encode(): clip for row, each in enumerate(clips) for index, clip in enumerate(each)}
-    return (
-        lambda: [plain.feature_extractor(each, **options) for each in clips],
-        lambda: DialoguePreparer(processor).compute_mels(by_name),
-    )
+def render(records: list[Record]) -> str:
+    """Return the tables of all records."""
+    tables = [
+        render_race(part, found, reference)
+        for part, reference in REFERENCES.items()
+        for found in racing.group_records(records, part)
+    ]
+    return "\n\n".join([*tables, *map(render_profiles, racing.group_records(records, "profile"))]) + "\n"
 
 
-def _input_tasks(plain: Any, processor: SDiaRewardProcessor, dialogues: list[Any]) -> tuple[Task, Task]:
-    from benchmarks.opponents import prepare
-    from sdiareward.scoring.batching import DialoguePreparer
-
-    criteria = ["joint"] * len(dialogues)
-    return (
-        lambda: [prepare(plain, [processor.with_prompt(dialogue)]) for dialogue in dialogues],
-        lambda: DialoguePreparer(processor)(range(len(dialogues)), dialogues, criteria),
-    )
-
-
-def _time_per_clip(plain_way: Task, our_way: Task, rounds: int) -> dict[str, float]:
-    """Return medians over rounds; the first round is a warm-up."""
-    times: dict[str, list[float]] = {"plain_s": [], "ours_s": []}
-    for _ in range(rounds + 1):
-        for seconds, task in zip(times.values(), (plain_way, our_way), strict=True):
-            start = time.perf_counter()
-            task()
-            seconds.append((time.perf_counter() - start) / _NUM_CLIPS)
-    plain_s, ours_s = (seconds[1:] for seconds in times.values())
-    return {"plain_s": median(plain_s), "ours_s": median(ours_s), "speedup": racing.speedup(plain_s, ours_s)}
+def render_race(title: str, records: Sequence[Record], reference: str) -> str:
+    """Return the table of a race; `reference` is the way that the others are compared with."""
+    columns = ("time", "dialogues/s", "real-time factor", "peak memory", "of a matrix product", "reward differs by")
+    rows = []
+    for record in records:
+        for way, times in record["seconds"].items():
+            seconds, slow_s = median(times), record["seconds"].get(reference)
+            cells = {
+                "{:,} MiB": record["peak_mib"].get(way),
+                "{:.0%}": record["utilisation"].get(way),
+                "{:.0e}": record["largest_difference"].get(way),
+                "{:.2f}": racing.speedup(slow_s, times) if slow_s else None,
+            }
+            rate, factor = record["settings"]["dialogues"] / seconds, seconds / record["audio_s"]
+            speed = (f"{seconds:.1f} s", f"{rate:.2f}", f"{factor:.5f}")
+            rows.append((f"{record['model']}, {way}", *speed, *racing.format_cells(cells)))
+    return racing.make_table((title, *columns, f"faster than {reference} by"), rows, records)
 
 
-def padding_waste(processor: SDiaRewardProcessor, batch_tokens: int) -> dict[str, Any]:
-    """Measure the share of padding in the padded batches of the bundled sample (`pack=False`).
-
-    Args:
-        processor (`SDiaRewardProcessor`): Counts the tokens.
-        batch_tokens (`int`): Budget of a batch.
-    """
-    from benchmarks.scoring_workload import sample_dialogues
-    from sdiareward.scoring.batching import plan_batches
-
-    lengths = [processor.num_tokens(dialogue) for dialogue in sample_dialogues()]
-    batches = list(plan_batches(lengths, [[index] for index in range(len(lengths))], batch_tokens, padded=True))
-    computed = sum(len(batch) * max(lengths[index] for index in batch) for batch in batches)
-    return {
-        "dialogues": len(lengths),
-        "batches": len(batches),
-        "batch_tokens": batch_tokens,
-        "share": 1 - sum(lengths) / computed,
-    }
-
-
-def memory_here(name: str, contestant: str, num_dialogues: int, seed: int) -> dict[str, int]:
-    """Return the peak memory of this process with the model loaded, and after scoring all dialogues."""
-    with tempfile.TemporaryDirectory() as folder:
-        model, processor = load_model(name, seed)
-        dialogues = _workload(Path(folder), num_dialogues, seed, processor)
-        score = contestants(model, processor)[contestant]
-        loaded = racing.max_rss_mib()
-        score(dialogues)
-    return {"loaded_mib": loaded, "peak_mib": racing.max_rss_mib()}
-
-
-def _workload(folder: Path, num_dialogues: int, seed: int, processor: SDiaRewardProcessor) -> list[Any]:
-    from benchmarks.scoring_workload import write_dialogues
-
-    return write_dialogues(folder, num_dialogues, seed=seed, max_turn_s=processor.max_turn_s)
+def render_profiles(records: Sequence[Record]) -> str:
+    """Return the table of where the time goes."""
+    shares = {f"{each['model']}, {name}": found for each in records for name, found in each["shares"].items()}
+    kinds = list(next(iter(shares.values())))
+    rows = [(name, *(f"{found[kind]:.1%}" for kind in kinds)) for name, found in shares.items()]
+    return racing.make_table(("share of the time", *kinds), rows, records)
 
 
 if __name__ == "__main__":

@@ -1,257 +1,240 @@
-"""Training throughput on a CPU against plain TRL, with the same pairs in every step and the same losses.
+"""Speed of training steps beside TRL's trainer with the library's processor: same pairs in every step, same losses.
 
     python -m benchmarks.training_speed
-    python -m benchmarks.training_speed --episodes 2 --steps 2 --rounds 1    # a quick look
+    python -m benchmarks.training_speed --steps 2 --rounds 1 --mean-s 4    # a quick look
 
-Contestants train the nano model (its whole text model, the audio tower frozen) on pairs built from the bundled sample:
+Ways to train nano, whose audio tower stays frozen, on pairs of synthetic dialogues:
 
-- `plain`: `trl.RewardTrainer` with a collator of `Qwen2_5OmniProcessor`: dialogues of a step are padded to the
-  longest, clips to nano's own 30 s.
-- `plain_300_s`: the same with clips padded to 300 s, as by the preprocessor of all released checkpoints.
-- `ours_running_tower`: `SDiaRewardTrainer`; the frozen audio tower runs in each step, as in a recipe of one epoch.
-- `ours`: the same with the tower's output precomputed, as in a recipe of several epochs. `first_epoch_speedup`
-  includes the time of the precomputation.
+- `TRL`: `trl.RewardTrainer`; dialogues of a step are padded to the longest, clips to 300 s, as released, or to 30 s.
+- `ours`: `SDiaRewardTrainer`; the audio tower runs in each step, or has encoded all clips before.
 
-A speed-up is the median over rounds of the quotient of the two times of a round. Losses must agree.
+Every step takes the same pairs; on a GPU they are prepared once, as the workers of a data loader would meanwhile.
+`gpu.py` measures the same at the real sizes. Utilisation counts the operations that the mode requires: the forward
+pass once for frozen weights, twice if only gradients pass through, three times for trained weights.
 """
 
 from __future__ import annotations
 
-import json
+import copy
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import datasets
 import torch
-from tqdm.auto import tqdm
 from transformers import TrainerCallback
 from trl import RewardConfig, RewardTrainer
 
-from benchmarks import racing
-from benchmarks.head_training import build_pairs, training_config
-from benchmarks.opponents import as_items, prepare, stock_processor
-from benchmarks.speed_models import RELEASED_CHUNK_LENGTH_S, load
-from sdiareward.audio_sdiareward import read_audio
+from benchmarks import racing, scoring_speed, workloads
+from benchmarks.racing import Record
+from benchmarks.released import make_stock_processor, prepare
+from sdiareward.checkpoint_io.adapters import add_adapters
 from sdiareward.common.arguments import parse_arguments
-from sdiareward.pairs.loading import load_pairs
-from sdiareward.pairs.messages import turns_to_messages
-from sdiareward.pairs.schema import SIDES
-from sdiareward.training.batches import StepSampler
+from sdiareward.perturbations.channel import encode_flac
+from sdiareward.training.batches import PairCollator
 from sdiareward.training.precompute import precompute_pairs
 from sdiareward.training.trainer import SDiaRewardTrainer
 
 
-RESULT = racing.RESULTS / "training_speed.json"
-_PAIRS_A_STEP = 4
-# Precomputed clips are stored in float16.
-_TOLERANCE = 1e-2
+TRL, OURS = "TRL, clips of 300 s", "ours"
+ENCODED = "ours, audio encoded before"
+# Passes over the text model that a mode requires, in forward passes.
+_TEXT_PASSES = {"head": 1, "lora": 2, "full": 3}
+# Of the first losses; vectors that were computed before are stored in float16.
+_TOLERANCE = {"float32": 1e-2, "bfloat16": 0.1}
 
 
 @dataclass(kw_only=True)
 class Arguments:
-    """The arguments of the command line."""
+    """The arguments of the command line, and of `measure`."""
 
-    episodes: int = field(default=24, metadata={"help": "recorded episodes of the sample; half as many scripts"})
-    steps: int = field(default=8, metadata={"help": "training steps"})
-    rounds: int = field(default=3, metadata={"help": "rounds of measurement"})
-    seed: int = field(default=0, metadata={"help": "seed of everything that is drawn"})
-    output: Path = field(default=RESULT, metadata={"help": "file of the result"})
+    model: str = "nano"
+    mode: str = "full"
+    # Of a step; every step takes the same ones. The first step of each round warms up.
+    pairs: int = 4
+    steps: int = 8
+    rounds: int = 3
+    mean_s: float = 12.0
+    seed: int = 0
+    output: Path = racing.RESULTS / "training_speed.json"
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Run the benchmark from the command line."""
-    (args,) = parse_arguments((Arguments,), None, prog="python -m benchmarks.training_speed", description=__doc__)
+    (args,) = parse_arguments((Arguments,), argv, prog="python -m benchmarks.training_speed", description=__doc__)
+    racing.save_record(args.output, render, args.mode, args.model, **measure(args, encode=True))
+
+
+def measure(args: Arguments, device: str = "cpu", dtype: str = "float32", *, encode: bool = False) -> Record:
+    """Train in every way in turn, each from the same weights; with `encode` also on clips encoded before."""
+    weights = torch.float32 if args.mode == "full" else getattr(torch, dtype)
+    model, processor = workloads.load_model(args.model, args.seed, device, weights)
+    dialogues = list(workloads.SyntheticDialogues(2 * args.pairs, args.seed, args.mean_s))
+    prompted = [processor.with_prompt(dialogue) for dialogue in (*dialogues[::2], *dialogues[1::2])]
+    keep = (lambda collate: collate) if device == "cpu" else _prepare_once
+
+    def make_model() -> Any:
+        return _freeze(workloads.load_model(args.model, args.seed, device, weights)[0], args.mode)
+
+    def train_plain(chunk_length_s: int) -> Callable[[], RewardTrainer]:
+        stock = make_stock_processor(processor, chunk_length_s)
+
+        def collate(_: Any) -> Any:
+            inputs = prepare(stock, prompted)
+            return {**inputs, "input_features": inputs["input_features"].to(weights)}
+
+        options = {"processing_class": processor.tokenizer, "train_dataset": rows, "data_collator": keep(collate)}
+        return lambda: _PlainTrainer(make_model(), config, **options)
+
+    def train_ours(rows: Any) -> Callable[[], RewardTrainer]:
+        collate = keep(PairCollator(processor))
+        return lambda: SDiaRewardTrainer(make_model(), processor, config, train_dataset=rows, data_collator=collate)
+
     with tempfile.TemporaryDirectory() as folder:
-        pairs = load_pairs(build_pairs(Path(folder), args.episodes), "train")
-        result = measure(pairs, Path(folder), args.steps, args.rounds, args.seed)
-    settings = {name: getattr(args, name) for name in ("episodes", "steps", "rounds", "seed")}
-    racing.write_result(args.output, settings=settings, cpu=racing.describe_cpu(), **result)
-    print(json.dumps(result, indent=2))
-
-
-@dataclass
-class Race:
-    """Measurements of one contestant.
-
-    Args:
-        seconds (`list[float]`): Seconds of all steps, by round.
-        losses (`list[float]`): Loss of each step of the last round.
-        num_tokens (`int`): Tokens of a round, counted by TRL.
-    """
-
-    seconds: list[float] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
-    num_tokens: int = 0
-
-
-def measure(pairs: Any, folder: Path, num_steps: int, rounds: int, seed: int) -> dict[str, Any]:
-    """Train with every contestant in turn, each from the same weights.
-
-    Args:
-        pairs (`datasets.Dataset`): Training pairs.
-        folder (`Path`): For precomputed features.
-        num_steps (`int`): Optimizer steps of a round.
-        rounds (`int`): Number of rounds.
-        seed (`int`): Of the order of the pairs.
-
-    Raises:
-        ValueError: The losses of two contestants differ.
-    """
-    model, processor = load("nano")
-    read, _ = precompute_pairs(pairs, processor, folder / "read", split="train")
-    start = time.perf_counter()
-    encoded, _ = precompute_pairs(pairs, processor, folder / "encoded", split="train", model=model)
-    encoding_s = time.perf_counter() - start
-    ways: dict[str, Callable[[Path], RewardTrainer]] = {
-        "plain": lambda path: plain_trainer(processor, read, path, num_steps, seed, processor_s=None),
-        "plain_300_s": lambda path: plain_trainer(
-            processor, read, path, num_steps, seed, processor_s=RELEASED_CHUNK_LENGTH_S
-        ),
-        "ours_running_tower": lambda path: our_trainer(processor, read, path, num_steps, seed),
-        "ours": lambda path: our_trainer(processor, encoded, path, num_steps, seed),
-    }
-    races = {name: Race() for name in ways}
-    for number in tqdm(range(rounds), desc="rounds"):
-        for name in list(ways)[:: -1 if number % 2 else 1]:
-            _run(ways[name](folder / "run"), races[name])
-    _require_agreement(races)
-    return summarise(races, len(encoded), num_steps, encoding_s)
-
-
-def summarise(races: Mapping[str, Race], num_pairs: int, num_steps: int, encoding_s: float) -> dict[str, Any]:
-    """Return medians and speed-ups.
-
-    Args:
-        races (`Mapping[str, Race]`): The measurements.
-        num_pairs (`int`): Pairs of an epoch.
-        num_steps (`int`): Steps of a round.
-        encoding_s (`float`): Seconds to precompute all pairs.
-    """
-    ours = races["ours"].seconds
-    share = encoding_s * num_steps * _PAIRS_A_STEP / num_pairs
-    first_epoch = [seconds + share for seconds in ours]
-    plain = {name: race.seconds for name, race in races.items() if name.startswith("plain")}
+        pairs, config = _make_pairs(dialogues), _make_config(args, folder, device)
+        rows, _ = precompute_pairs(pairs, processor, Path(folder, "read"), split="train")
+        lengths_s = dict.fromkeys((workloads.RELEASED_CHUNK_LENGTH_S, processor.feature_extractor.chunk_length))
+        ways = {**{f"TRL, clips of {each} s": train_plain(each) for each in lengths_s}, OURS: train_ours(rows)}
+        found = {
+            **workloads.describe(model, dialogues),
+            "flops": workloads.count_flops(model, processor, dialogues, _TEXT_PASSES[args.mode]),
+        }
+        if encode:
+            made = racing.measure(
+                partial(precompute_pairs, pairs, processor, Path(folder, "encoded"), split="train", model=model)
+            )
+            found["encoding_s"], (encoded, _) = made.seconds, made.result
+            ways[ENCODED] = train_ours(encoded)
+        del model
+        runs = racing.time_rounds({way: lambda make=make: _run(make()) for way, make in ways.items()}, args.rounds)
+    rate = scoring_speed.measure_matmul(dtype, device)
+    step_s = {way: [run.result["step_s"] for run in each] for way, each in runs.items()}
+    losses = {way: each[0].result["first_loss"] for way, each in runs.items()}
+    if max(losses.values()) - min(losses.values()) > _TOLERANCE[dtype]:
+        raise ValueError(f"the losses of the first step differ: {losses}.")
     return {
-        "pairs": num_pairs,
-        "pairs_a_step": _PAIRS_A_STEP,
-        "encoding_s": encoding_s,
-        "seconds": {name: race.seconds for name, race in races.items()},
-        "tokens_per_second": {name: races["ours"].num_tokens / median(race.seconds) for name, race in races.items()},
-        "speedup": {
-            name: {other: racing.speedup(slow, races[other].seconds) for other in ("ours_running_tower", "ours")}
-            for name, slow in plain.items()
-        },
-        "first_epoch_speedup": {name: racing.speedup(slow, first_epoch) for name, slow in plain.items()},
-        "losses": {name: race.losses for name, race in races.items()},
+        "settings": {name: getattr(args, name) for name in ("pairs", "steps", "rounds", "mean_s", "seed")},
+        **found,
+        "tokens": runs[OURS][0].result["tokens"] / args.steps,
+        "step_s": step_s,
+        "first_loss": losses,
+        "peak_mib": {way: max(run.peak_mib for run in each) for way, each in runs.items()},
+        "matmul_flops_per_s": rate,
+        "utilisation": {way: found["flops"] / median(times) / rate for way, times in step_s.items()},
     }
 
 
-class _Clock(TrainerCallback):
-    """Measure the time from the start of the first step to the end of the last one."""
+class Clock(TrainerCallback):
+    """Take the time at the end of each step."""
 
-    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
-        self.start = time.perf_counter()
+    def __init__(self) -> None:
+        self._ends: list[float] = []
 
-    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
-        self.seconds = time.perf_counter() - self.start
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        """Add the time, when the device has finished."""
+        racing.wait_for_device()
+        self._ends.append(time.perf_counter())
+
+    def intervals(self, steps: int = 1) -> list[float]:
+        """Return the seconds of each interval of steps but the first one, which warms up."""
+        return [after - before for before, after in pairwise(self._ends[steps - 1 :: steps])]
 
 
-def _run(trainer: RewardTrainer, race: Race) -> None:
-    clock = _Clock()
+def _run(trainer: Any) -> Record:
+    """Train; return the seconds of a step, and what else is known of it."""
+    clock = Clock()
     trainer.add_callback(clock)
     trainer.train()
-    race.seconds.append(clock.seconds)
-    race.losses = [log["loss"] for log in trainer.state.log_history if "loss" in log]
-    race.num_tokens = int(trainer._total_train_tokens)
+    losses = [log["loss"] for log in trainer.state.log_history if "loss" in log]
+    tokens = float(trainer._total_train_tokens)
+    return {"first_loss": losses[0], "tokens": tokens, "step_s": median(clock.intervals())}
 
 
-def _require_agreement(races: Mapping[str, Race]) -> None:
-    """Compare the first losses; after an update Adam amplifies rounding errors with every step."""
-    expected = next(iter(races.values())).losses
-    for name, race in races.items():
-        difference = abs(race.losses[0] - expected[0])
-        if not difference <= _TOLERANCE:
-            raise ValueError(f"{name}: its first loss differs by {difference:.2g}; at most {_TOLERANCE:g} is allowed.")
+def _make_pairs(dialogues: Sequence[Any]) -> datasets.Dataset:
+    def write(turn: Any) -> Any:
+        text, clip = turn["content"]
+        audio = {"bytes": encode_flac(clip["audio"]["array"]), "path": None}
+        return {"role": turn["role"], "text": text["text"], "audio": audio}
+
+    sides = [[write(turn) for turn in dialogue] for dialogue in dialogues]
+    return datasets.Dataset.from_dict({"chosen": sides[::2], "rejected": sides[1::2]})
 
 
-class PlainTrainer(RewardTrainer):
-    """TRL's trainer with the same rows per step as `SDiaRewardTrainer`."""
+def _make_config(args: Arguments, folder: str, device: str) -> RewardConfig:
+    on_gpu = device != "cpu"
+    return RewardConfig(
+        output_dir=folder,
+        max_steps=args.steps,
+        per_device_train_batch_size=args.pairs,
+        center_rewards_coefficient=0.01,
+        gradient_checkpointing=on_gpu and args.mode != "head",
+        bf16=on_gpu,
+        use_cpu=not on_gpu,
+        remove_unused_columns=False,
+        save_strategy="no",
+        logging_steps=1,
+        report_to="none",
+        disable_tqdm=True,
+        seed=args.seed,
+    )
+
+
+def _freeze(model: Any, mode: str) -> Any:
+    """Freeze the weights that the mode does not train."""
+    if mode == "head":
+        model.freeze_backbone()
+    else:
+        model.freeze_audio_tower()
+    return add_adapters(model, r=16, alpha=32) if mode == "lora" else model
+
+
+class _PlainTrainer(RewardTrainer):
+    """TRL's trainer, with rows that only the collator reads."""
 
     def _prepare_dataset(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
         return dataset
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> StepSampler:
-        rows: Any = self.train_dataset
-        return StepSampler(rows["length"], _PAIRS_A_STEP, 1, 1, seed=self.args.seed, drop_last=False)
+
+def _prepare_once(collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    kept: dict[str, Any] = {}
+
+    def repeat(rows: Any) -> Any:
+        kept["batch"] = kept.get("batch") or collate(rows)
+        return copy.copy(kept["batch"])
+
+    return repeat
 
 
-def plain_trainer(
-    processor: Any, rows: Any, folder: Path, num_steps: int, seed: int, *, processor_s: int | None
-) -> PlainTrainer:
-    """Return TRL's trainer with padded batches.
-
-    Args:
-        processor ([`SDiaRewardProcessor`]): Its tokenizer and prompts are used.
-        rows (`datasets.Dataset`): Valid pairs.
-        folder (`Path`): Output folder of the trainer.
-        num_steps (`int`): Optimizer steps.
-        seed (`int`): Of the order of the pairs.
-        processor_s (`int`, *optional*): Seconds that clips are padded to; by default nano's own.
-    """
-    plain = stock_processor(processor, processor_s or processor.feature_extractor.chunk_length)
-
-    def collate(batch: Sequence[Mapping[str, Any]]) -> Any:
-        criteria = [row["criterion"] for row in batch] * 2
-        dialogues = [turns_to_messages(row[side]) for side in SIDES for row in batch]
-        prompted = [processor.with_prompt(*each) for each in zip(dialogues, criteria, strict=True)]
-        return prepare(plain, [_decoded(dialogue, processor.max_turn_s) for dialogue in prompted])
-
-    options = _config(folder, num_steps, seed)
-    return PlainTrainer(
-        _fresh_model(), options, processing_class=processor.tokenizer, train_dataset=rows, data_collator=collate
-    )
+def render(records: list[Record]) -> str:
+    """Return the tables of all records, one per device."""
+    return "\n\n".join(map(render_steps, racing.group_records(records))) + "\n"
 
 
-def our_trainer(processor: Any, rows: Any, folder: Path, num_steps: int, seed: int) -> SDiaRewardTrainer:
-    """Return our trainer; arguments as in `plain_trainer`."""
-    return SDiaRewardTrainer(_fresh_model(), processor, _config(folder, num_steps, seed), train_dataset=rows)
-
-
-def _fresh_model() -> Any:
-    model, _ = load("nano")
-    model.freeze_audio_tower()
-    # A saturated loss would hide differences.
-    torch.nn.init.zeros_(model.score.weight)
-    return model
-
-
-def _config(folder: Path, num_steps: int, seed: int) -> RewardConfig:
-    return training_config(
-        folder,
-        max_steps=num_steps,
-        per_device_train_batch_size=_PAIRS_A_STEP,
-        learning_rate=5e-4,
-        remove_unused_columns=False,
-        logging_steps=1,
-        seed=seed,
-    )
-
-
-def _decoded(dialogue: Sequence[Mapping[str, Any]], max_turn_s: float) -> list[dict[str, Any]]:
-    """Return messages with the samples of their clips, cut to the model's limit."""
-    messages = as_items(dialogue)
-    for message in messages:
-        message["content"] = [
-            {**item, "audio": {"array": read_audio(item["audio"], max_duration_s=max_turn_s)}}
-            if item["type"] == "audio"
-            else item
-            for item in message["content"]
-        ]
-    return messages
+def render_steps(records: Sequence[Record]) -> str:
+    """Return the table of the steps on one device."""
+    rows = []
+    for record in records:
+        steps = dict(record["step_s"])
+        if ENCODED in steps:
+            first_epoch = [seconds + record["encoding_s"] for seconds in steps[ENCODED]]
+            steps[f"{ENCODED}, in the first epoch"] = first_epoch
+        for way, times in steps.items():
+            optional = {
+                "{:.0%}": record["utilisation"].get(way),
+                "{:,} MiB": record["peak_mib"].get(way),
+                "{:.3f}": record["first_loss"].get(way),
+                "{:.1f}": racing.speedup(steps[TRL], times),
+            }
+            speed = (f"{median(times):.2f} s", f"{record['tokens'] / median(times):,.0f}")
+            rows.append((f"{record['model']}, {record['part']}, {way}", *speed, *racing.format_cells(optional)))
+    columns = ("a step", "tokens/s", "of a matrix product", "peak memory", "first loss", f"faster than {TRL} by")
+    return racing.make_table(("training", *columns), rows, records)
 
 
 if __name__ == "__main__":

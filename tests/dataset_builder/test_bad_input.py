@@ -1,18 +1,101 @@
 """Every kind of bad input in one folder: each is a clear row in the report, and nothing else is lost."""
 
-import pytest
+import io
+import json
+import wave
 
-from benchmarks.bad_input import DROPPED, NOTED, build_folder
+import numpy as np
+import pytest
+import soundfile
+import yaml
+
+from sdiareward.audio_sdiareward import read_audio
+from sdiareward.common.package_files import SAMPLE
+from sdiareward.dataset_builder.__main__ import main as run_command
 from sdiareward.pairs.loading import load_pairs
 
 
 pytestmark = pytest.mark.slow
 
 
+def make_line(name, audio, text="Please hold the line."):
+    turns = [{"role": role, "text": text, "audio": audio} for role in ("user", "assistant")]
+    return {"id": name, "language": "en", "license": "CC-BY-SA-3.0", "turns": turns}
+
+
+# What is wrong -> (line of the manifest, kind in the report); "noted" lines are used all the same.
+DROPPED = {
+    "zero": (make_line("zero", "zero.wav"), "empty_audio"),
+    "text": (make_line("text", "text.wav"), "unusable_audio"),
+    "truncated": (make_line("truncated", "truncated.mp3"), "truncated_audio"),
+    "silence": (make_line("silence", "silence.wav"), "silent_audio"),
+    "ten hours": (make_line("ten-hours", "ten_hours.wav"), "unusable_audio"),
+    "no transcript": (make_line("no-transcript", "good.wav", text=""), "missing_text"),
+    "not there": (make_line("not-there", "nowhere.wav"), "missing_audio"),
+    "climbs out": (make_line("climbs-out", "../outside.wav"), "outside_root"),
+    "duplicate": (make_line("good", "good.wav", text="Again."), "duplicate"),
+}
+NOTED = {
+    "eight_bit": make_line("eight-bit", "eight_bit.wav"),
+    "many_channels": make_line("six", "six.wav"),
+    "high_rate": make_line("fast", "fast.wav"),
+    "clipping": make_line("clipped", "clipped.wav"),
+}
+
+
+def write_recordings(root):
+    speech = read_audio(min(SAMPLE.glob("asterisk/*.ogg")))[:38_400]
+    soundfile.write(root / "good.wav", speech, 16_000)
+    (root / "zero.wav").touch()
+    (root / "text.wav").write_text("this is no recording\n" * 50)
+    soundfile.write(root / "eight_bit.wav", speech, 16_000, subtype="PCM_U8")
+    soundfile.write(root / "fast.wav", np.repeat(speech, 6), 96_000)
+    soundfile.write(root / "six.wav", np.stack([speech] * 6, axis=1), 16_000)
+    soundfile.write(root / "silence.wav", np.zeros_like(speech), 16_000)
+    soundfile.write(root / "clipped.wav", np.clip(speech * 60, -1, 1), 16_000)
+    write_hours(root / "ten_hours.wav", 10)
+    mp3 = io.BytesIO()
+    soundfile.write(mp3, np.tile(speech, 4), 16_000, format="MP3")
+    (root / "truncated.mp3").write_bytes(mp3.getvalue()[: len(mp3.getvalue()) // 3])
+    (root.parent / "outside.wav").write_bytes((root / "good.wav").read_bytes())
+
+
+def write_hours(path, hours):
+    """Write a WAV file of silence whose samples take no room on the disk."""
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 2, 16_000, 0, "NONE", "not compressed"))
+        file.writeframes(b"\0\0")
+    num_bytes = int(hours * 3600 * 32_000)
+    with path.open("r+b") as file:
+        file.seek(4)
+        file.write((num_bytes + 36).to_bytes(4, "little"))
+        file.seek(40)
+        file.write(num_bytes.to_bytes(4, "little"))
+        file.truncate(44 + num_bytes)
+
+
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bad")
-    return build_folder(folder) | {"folder": str(folder / "sdiareward")}
+    root = folder / "recordings"
+    root.mkdir()
+    write_recordings(root)
+    rows = [make_line("good", "good.wav"), *(row for row, _ in DROPPED.values()), *NOTED.values()]
+    latin = json.dumps(make_line("latin", "good.wav", text="caf\u00e9"), ensure_ascii=False).encode("latin-1")
+    lines = [*(json.dumps(row).encode() for row in rows), latin, b"{not json", b""]
+    (root / "manifest.jsonl").write_bytes(b"\n".join(lines))
+    settings = {
+        "output_dir": str(folder / "sdiareward"),
+        "sources": [{"name": "folder", "path": str(root)}],
+        "synthesizers": {"modality": {"seen": ["hibari"]}},
+        "test": 0.0,
+        "validation": 0.0,
+        "num_workers": 1,
+    }
+    (folder / "build.yaml").write_text(yaml.safe_dump(settings))
+    status = run_command(["build", "--config", str(folder / "build.yaml"), "--strict"])
+    found = json.loads((folder / "sdiareward" / "report.json").read_text())
+    return found | {"exit_status": status, "folder": str(folder / "sdiareward")}
 
 
 def test_a_strict_build_fails(report):

@@ -1,0 +1,99 @@
+"""The released way to score dialogues, with plain `transformers`: the baseline of every speed measurement.
+
+This is the loop of the library's documentation and of SDiaReward's published code: the processor of Qwen2.5-Omni, the
+thinker, a mean over the tokens, a linear head; dialogue after dialogue, or in batches. Choices in its favour: no
+unused keys and values are kept (`use_cache=False`), gradients are off, SDPA attention is on. It shares the reward
+model's weights; pooling and head run in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+import torch
+from transformers import Qwen2_5OmniProcessor, WhisperFeatureExtractor
+
+from sdiareward.chat_sdiareward import CHAT_TEMPLATE
+from sdiareward.modeling_sdiareward import SDiaRewardModel
+from sdiareward.processing_sdiareward import SDiaRewardProcessor
+
+
+_TOKENS = ("IMAGE", "AUDIO", "VIDEO", "vision_bos", "vision_eos", "audio_bos", "audio_eos")
+
+
+class ReleasedWay:
+    """Score dialogues, whose clips are arrays, with `Qwen2_5OmniProcessor` and `Qwen2_5OmniThinkerModel`.
+
+    Args:
+        model (`SDiaRewardModel`): Its thinker, pooling and head are used.
+        processor (`SDiaRewardProcessor`): Its tokenizer and prompts are used.
+        chunk_length_s (`int`): Seconds that every clip is padded to; 300 in the released preprocessor's settings.
+        batch_size (`int`, *optional*, defaults to 1): Dialogues in one forward pass.
+    """
+
+    def __init__(
+        self, model: SDiaRewardModel, processor: SDiaRewardProcessor, chunk_length_s: int, batch_size: int = 1
+    ):
+        self.model, self.batch_size = model.eval(), batch_size
+        self.processor = make_stock_processor(processor, chunk_length_s)
+        self._with_prompt = processor.with_prompt
+        # Required by Qwen2.5-Omni's code; without images any token works.
+        model.model.config.vision_start_token_id = self.processor.tokenizer.vision_bos_token_id
+
+    def score(self, dialogues: Sequence[Any]) -> list[float]:
+        """Return the reward of each dialogue, in order."""
+        starts = range(0, len(dialogues), self.batch_size)
+        inputs = (self.prepare(dialogues[start : start + self.batch_size]) for start in starts)
+        return [reward for each in inputs for reward in self.forward(each.to(self.model.device))]
+
+    def prepare(self, dialogues: Sequence[Any]) -> Any:
+        """Return the inputs of dialogues in one forward pass."""
+        return prepare(self.processor, [self._with_prompt(dialogue) for dialogue in dialogues])
+
+    @torch.inference_mode()
+    def forward(self, inputs: Mapping[str, torch.Tensor]) -> list[float]:
+        """Return the rewards of prepared inputs."""
+        mask = inputs["attention_mask"]
+        features = inputs["input_features"].to(self.model.dtype)
+        hidden_states = self.model.model(**{**inputs, "input_features": features}, use_cache=False).last_hidden_state
+        pooled = (hidden_states.float() * mask.unsqueeze(-1)).sum(dim=1) / mask.sum(dim=1, keepdim=True)
+        return (self.model.score(pooled).squeeze(-1) * self.model.config.reward_scale).tolist()
+
+
+def prepare(processor: Any, dialogues: Sequence[Any]) -> Any:
+    """Turn dialogues, system prompts included, into the model's inputs with the library's processor."""
+    # The library's chat templates require lists of items.
+    items = [
+        [
+            {**message, "content": [{"type": "text", "text": message["content"]}]}
+            if isinstance(message["content"], str)
+            else message
+            for message in dialogue
+        ]
+        for dialogue in dialogues
+    ]
+    texts = [processor.apply_chat_template(messages, tokenize=False) for messages in items]
+    contents = [item for messages in items for message in messages for item in message["content"]]
+    clips = [item["audio"]["array"] for item in contents if item["type"] == "audio"]
+    return processor(text=texts, audio=clips, padding=True, return_tensors="pt")
+
+
+class _WithoutPictures(Qwen2_5OmniProcessor):
+    """The parts for images and video need Pillow and torchvision; the audio path is unchanged."""
+
+    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
+        return None if argument is None else super().check_argument_for_proper_class(argument_name, argument)
+
+
+def make_stock_processor(processor: SDiaRewardProcessor, chunk_length_s: int) -> Any:
+    """Build the library's own processor on our tokenizer, with clips padded to `chunk_length_s`."""
+    tokenizer = deepcopy(processor.tokenizer)
+    for name in _TOKENS:
+        attribute, token = f"{name.lower()}_token", f"<|{name}|>"
+        setattr(tokenizer, attribute, token)
+        setattr(tokenizer, f"{attribute}_id", tokenizer.convert_tokens_to_ids(token))
+    num_bins = processor.feature_extractor.feature_size
+    extractor = WhisperFeatureExtractor(feature_size=num_bins, chunk_length=chunk_length_s, return_attention_mask=True)
+    return _WithoutPictures(None, None, extractor, tokenizer, tokenizer.chat_template or CHAT_TEMPLATE)
