@@ -111,11 +111,16 @@ def score(pairs: datasets.Dataset, name: str, args: Arguments) -> dict[str, Scor
         folder = args.output_dir / f"{name}_{Path(model).name}"
         baselines = ["--no_baselines"] if found else ["--baseline_data", args.known]
         options = ["--dataset", path, "--output_dir", folder, *baselines]
-        cli.main(list(map(str, ["eval", "--model", model, "--dtype", "fast", *options])))
+        _run("eval", "--model", model, "--dtype", "fast", *options)
         found[Path(model).name] = {record["pair_id"]: record for record in read_evaluation(folder).scores}
         if "--no_baselines" not in baselines:
             kept = {kind: json.loads((folder / f"{kind}.json").read_text(encoding="utf-8")) for kind in KINDS}
     return found | {kind: each["scores"] for kind, each in kept.items()}
+
+
+def _run(*words: Any) -> None:
+    if status := cli.main(list(map(str, words))):
+        raise SystemExit(status)
 
 
 def group(labels: Sequence[Labels]) -> dict[tuple[str, str, str], list[Labels]]:
@@ -158,14 +163,14 @@ def audit(model: str, args: Arguments) -> dict[str, Any]:
     """Audit a model; return what is shown of it."""
     folder = args.output_dir / f"audit_{Path(model).name}"
     options = ["--dataset", args.known, "--num_pairs", args.num_audited, "--output_dir", folder]
-    cli.main(list(map(str, ["audit", "--model", model, "--dtype", "fast", *options])))
+    _run("audit", "--model", model, "--dtype", "fast", *options)
     return select_audit(json.loads((folder / "audit.json").read_text(encoding="utf-8")))
 
 
 def select_audit(found: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is shown of an `audit.json`: counts, verdicts, and how often each attack succeeds."""
     names = ("title", "num_pairs", "paid", "interval")
-    attacks = [{name: row[name] for name in names} for row in found["attacks"]]
+    attacks = [{name: row.get(name) for name in names} for row in found["attacks"]]
     return {**{name: found[name] for name in ("num_pairs", "num_groups", "verdicts")}, "attacks": attacks}
 
 

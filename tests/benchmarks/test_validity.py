@@ -36,8 +36,10 @@ def data(tmp_path, tone_pairs):
             add_labels(tone_pairs, rows).to_parquet(folder / criterion / f"{split}.parquet")
         files = {split: f"{criterion}/{split}.parquet" for split in ("train", "test")}
         configs.append({"config_name": criterion, "data_files": [{"split": s, "path": p} for s, p in files.items()]})
-    both = [{"split": split, "path": [f"{name}/{split}.parquet" for name in CRITERIA]} for split in ("train", "test")]
-    configs.insert(0, {"config_name": "all", "data_files": both, "default": True})
+    # As in a built data set, the baselines learn from all criteria.
+    paths = {"train": [*CRITERIA, JOINT], "test": CRITERIA}
+    every = [{"split": split, "path": [f"{name}/{split}.parquet" for name in names]} for split, names in paths.items()]
+    configs.insert(0, {"config_name": "all", "data_files": every, "default": True})
     (folder / "README.md").write_text(f"---\n{yaml.safe_dump({'configs': configs})}---\n")
     return folder
 
