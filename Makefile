@@ -79,7 +79,7 @@ docs: install
 
 # Licences against [tool.pip-licenses] of pyproject.toml, known vulnerabilities of the pinned set.
 audit: install
-	$(BIN)/pip-licenses --with-system --summary
+	$(BIN)/pip-licenses --with-system
 	$(BIN)/pip-audit --requirement constraints.txt --no-deps --disable-pip --progress-spinner off
 
 # The wheel is built from the sdist, so that both are known to be whole. Nothing is tagged or uploaded here.
