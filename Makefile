@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := runs/demo
 
-.PHONY: audit demo demo-plan docs guides test test-fast lint nano-code install release clean
+.PHONY: audit demo demo-plan docs tables test test-fast lint nano-code install release clean
 
 install: $(VENV)/.installed
 
@@ -28,7 +28,7 @@ demo: demo-plan install $(RUN)/sdiareward/report.json
 demo-plan:
 	@echo "make demo makes a reward model from the bundled recordings, in $(RUN), without a GPU:"
 	@echo "  1 build pairs, 2 train, 3 evaluate. Minutes on two cores, and as many for the first install;"
-	@echo "  docs/expectations.md has measured times."
+	@echo "  docs/expectations.md has the table that it gives."
 
 $(RUN)/sdiareward/report.json: configs/demo_data.yaml sample/manifest.jsonl
 	$(MAKE) install
@@ -69,9 +69,9 @@ lint: install
 nano-code: install
 	$(BIN)/python -m sdiareward.checkpoint_io.remote_code
 
-# Numbers of README, guides and model card from the result files.
-guides: install
-	$(BIN)/python -m benchmarks.guides
+# The tables of README and model card from the result files.
+tables: install
+	$(BIN)/python -m benchmarks.tables
 
 # The guides and the API reference as a site in build/site; fails on a broken link. It needs no network.
 docs: install

@@ -95,7 +95,7 @@ class SDiaRewardConfig(Qwen2_5OmniThinkerConfig):
     Raises:
         ValueError: A field has a value outside its range.
 
-    Example:
+    Examples:
         >>> config = SDiaRewardConfig(pooling_mode="attention")
         >>> config.num_labels, sorted(config.prompts)
         (1, ['colloquialness', 'joint', 'modality'])

@@ -29,7 +29,7 @@ _EXAMPLE = (
 class SDiaRewardPipeline(Pipeline):
     """Score spoken dialogues.
 
-    Example:
+    Examples:
         >>> from transformers import pipeline
         >>> reward = pipeline(
         ...     "audio-classification", model="checkpoints/nano", trust_remote_code=True

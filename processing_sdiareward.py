@@ -97,7 +97,7 @@ class SDiaRewardProcessor(ProcessorMixin):
     Raises:
         ValueError: A prompt, `max_turn_s` or `stack_factor` is invalid, or the tokenizer lacks a special token.
 
-    Example:
+    Examples:
         >>> processor = SDiaRewardProcessor.from_pretrained("checkpoints/nano")  # doctest: +SKIP
         >>> inputs = processor(messages, criterion="joint")  # doctest: +SKIP
     """

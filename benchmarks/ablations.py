@@ -1,364 +1,323 @@
-"""Every ablation of the paper in one command: Table 4, Table 6, and sweeps over lambda, layers and frozen parts.
+"""Tables 4 and 6 of SDiaReward: pooling and centering of a head on a frozen backbone, and training with parts frozen.
 
-    python -m benchmarks.ablations --config configs/nano.yaml       # two backbones, within 15 minutes on 2 cores
-    python -m benchmarks.ablations --config configs/7b.yaml --set per_device_train_batch_size=32
-    python -m benchmarks.ablations --config configs/nano.yaml --only table6,lambda --limit 100    # a quick look
+    python -m benchmarks.ablations --recipe configs/nano.yaml --models nano checkpoints/nano --limit 240
 
-Parts: `table6` trains a head for each pooling (last token, attention, mean), with and without the centering term, for
-each seed; `lambda` heads on mean-pooled vectors with more values of the coefficient; `layers` heads on the mean of
-every text layer (at most nine); `freeze` runs `train.py` on a few pairs with different parts frozen. Every head is
-selected by validation loss and measured on the test split. Each table has the two cheap baselines of
-`evaluation/baselines.py`, fitted on the same training pairs.
-
-Features and one line per finished run are kept in `output_dir`, and the same command resumes after a kill. The result
-is `benchmarks/results/ablations_RECIPE.json`, with the tables (.md) and figures (.png) made of it.
-
-Notable choices:
-
-- For `nano` there are two backbones: a random text model over Whisper's encoder, and that of `checkpoints/nano`, which
-  was trained on the labels of the training split with mean pooling. Its limit, learning rates and epochs are `_NANO`.
-- With several learning rates each feature set takes the one with the lowest validation loss, at the recipe's
-  coefficient and the first seed.
-- A new head is zero, so a seed changes only the order of the pairs.
-- `freeze` uses the recipe, or for `head` and `lora` the files `RECIPE_head.yaml` and `RECIPE_lora.yaml` beside it,
-  with a warm-up for few steps, on the first backbone.
+One pass of each backbone over the dialogues gives the hidden states from which every head is trained. A head is
+trained with the recipe's optimizer, batch and loss, selected by its loss on `validation`, and measured on `test`. Each
+pooling takes the learning rate of the lowest validation loss. What the passes computed is kept in `--output_dir`.
 """
 
 from __future__ import annotations
 
-import os
-import resource
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+import copy
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import torch
+import datasets
 from trl import RewardConfig
 
-from benchmarks.ablation_data import Study, load_study
-from benchmarks.ablation_features import POOLINGS, Backbone, compute_features
-from benchmarks.ablation_figures import draw_figures
-from benchmarks.ablation_recipe import Recipe, read_recipe
-from benchmarks.ablation_runs import FREEZE_MODES, FreezeRun, HeadRun, measure, run_all, spread
-from benchmarks.ablation_summary import choose_learning_rates, drift, summarise
-from benchmarks.guides.rendering import render_blocks
-from benchmarks.racing import describe_cpu, write_result
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.checkpoint_io.nano import build_nano
 from sdiareward.common.arguments import parse_arguments
-from sdiareward.common.files import JsonLines, write_file
+from sdiareward.common.files import write_file
+from sdiareward.common.markdown import render_markdown_table
+from sdiareward.common.provenance import write_provenance
+from sdiareward.common.settings import read_mapping
+from sdiareward.esdr_accuracy.pairwise import COLUMNS, pairwise_accuracy
+from sdiareward.evaluation.columns import TITLES
 from sdiareward.evaluation.pair_scoring import score_with_baselines
+from sdiareward.evaluation.summary import list_groups
+from sdiareward.pairs.dialogues import Dialogues
+from sdiareward.pairs.labels import describe_pairs
+from sdiareward.pairs.loading import load_pairs
+from sdiareward.pairs.sampling import sample_rows
 from sdiareward.pairs.schema import SIDES
+from sdiareward.processing_sdiareward import SDiaRewardProcessor
+from sdiareward.scoring.feature_cache import FeatureCache
+from sdiareward.scoring.scorer import Scorer
+from sdiareward.train import train
 from sdiareward.training.arguments import TrainArguments
+from sdiareward.training.head import FeatureCollator, SDiaRewardHead, cache_pairs
+from sdiareward.training.setup import choose_backbone_dtype, load_model
+from sdiareward.training.trainer import SDiaRewardTrainer
 
 
-ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("table6", "lambda", "layers", "freeze")
+RESULTS = Path(__file__).parent / "results"
+SPLITS = ("train", "validation", "test")
+POOLINGS = ("last_token", "attention", "mean")
 LAMBDAS = (0.0, 0.001, 0.01, 0.1, 1.0)
-_NANO = {
-    "model": ["nano", "checkpoints/nano"],
-    "limit": 240,
-    "learning_rate": [1e-3, 1e-2, 1e-1, 1.0],
-    "epochs": 10.0,
+FROZEN: dict[str, dict[str, Any]] = {
+    "head": {"train": "head"},
+    "lora": {"train": "lora"},
+    "full, audio tower frozen": {"train": "full", "freeze_audio_tower": True},
+    "full, text model frozen": {"train": "full", "freeze_audio_tower": False, "freeze_text_model": True},
+    "full": {"train": "full", "freeze_audio_tower": False},
 }
-Records = list[dict[str, Any]]
-_ROW = ("backbone", "features", "lambda")
-
-
-def render_report(result: Mapping[str, Any]) -> str:
-    """Render all tables of a result as Markdown."""
-    titles = {
-        "pairs": "Pairs",
-        "table4": "Table 4",
-        "table6": "Table 6",
-        "lambda": "Centering coefficient",
-        "layers": "Layers",
-        "freeze": "Frozen parts",
-        "learning_rates": "Learning rates",
-        "cost": "Time",
-    }
-    blocks = render_blocks("results_ablations", {"ablations_nano.json": result})
-    parts = [f"# Ablations of {result['arguments']['recipe']}"]
-    parts += [f"## {title}\n\n{blocks[name]}" for name, title in titles.items()]
-    return "\n\n".join(parts) + "\n"
-
-
-def main(argv: Sequence[str] | None = None) -> Path:
-    """Run the command line and return the path of the result."""
-    args = _parse_arguments(argv)
-    result = Ablation(args, read_recipe(args.config, args.set)).run()
-    path = Path(args.result)
-    write_result(path, **result)
-    report = render_report(result)
-    write_file(path.with_suffix(".md"), report)
-    draw_figures(result, path)
-    print(report)
-    return path
+_SELECTION = {
+    "eval_strategy": "steps",
+    "eval_steps": 0.1,
+    "save_strategy": "steps",
+    "save_steps": 0.1,
+    "save_total_limit": 1,
+    "load_best_model_at_end": True,
+    "metric_for_best_model": "eval_loss",
+    "greater_is_better": False,
+    "logging_strategy": "no",
+    "disable_tqdm": True,
+    "report_to": "none",
+}
+_NUMBERS = ("chosen", "rejected", "margin", "eval_loss")
+Splits = dict[str, datasets.Dataset]
 
 
 @dataclass(kw_only=True)
 class Arguments:
     """The arguments of the command line."""
 
-    config: Path = field(metadata={"help": "recipe of train.py"})
-    set: list[str] = field(
-        default_factory=list, metadata={"metavar": "KEY=VALUE", "help": "values instead of the recipe's"}
+    recipe: Path = field(metadata={"help": "recipe of train.py"})
+    models: list[str] = field(metadata={"help": "backbones or checkpoints; nano is the untrained one"})
+    limit: int = field(default=0, metadata={"help": "pairs of each head, of all splits together; 0 for all"})
+    freeze_limit: int = field(default=20, metadata={"help": "the same for training with parts frozen"})
+    seeds: int = field(default=5, metadata={"help": "number of seeds of a head"})
+    learning_rates: list[float] = field(
+        default_factory=lambda: [1e-3, 1e-2, 1e-1, 1.0], metadata={"help": "learning rates of heads"}
     )
-    model: list[str] | None = field(
-        default=None, metadata={"help": "backbones or checkpoints; by default the recipe's"}
-    )
-    only: str = field(default=",".join(PARTS), metadata={"help": f"some of {', '.join(PARTS)}, with commas"})
-    seeds: int = field(default=5, metadata={"help": "number of seeds"})
-    limit: int | None = field(default=None, metadata={"help": "pairs of all splits together; 0 for all"})
-    learning_rate: list[float] | None = field(
-        default=None, metadata={"help": "learning rates of heads; by default the recipe's"}
-    )
-    epochs: float | None = field(default=None, metadata={"help": "epochs of heads; by default the recipe's"})
-    freeze_seeds: int = field(default=1, metadata={"help": "number of seeds of the runs that freeze parts"})
-    freeze_pairs: int = field(default=40, metadata={"help": "pairs of the runs that freeze parts; as --limit"})
-    workers: int | None = field(
-        default=None, metadata={"help": "processes; 0 for none, the default where there is an accelerator"}
-    )
-    output_dir: Path | None = field(
-        default=None, metadata={"help": "folder to write; by default runs/ablations/RECIPE"}
-    )
-    result: Path | None = field(
-        default=None, metadata={"help": "file of the result; by default benchmarks/results/ablations_RECIPE.json"}
+    epochs: float = field(default=10.0, metadata={"help": "epochs of heads"})
+    output_dir: Path = field(default=Path("runs/ablations"), metadata={"help": "folder of features"})
+    output: Path = field(default=RESULTS / "ablations.json", metadata={"help": "file of the result"})
+
+
+def read_recipe(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the fields of `TrainArguments` and those of `trl.RewardConfig`."""
+    values, own = read_mapping(path), {each.name for each in fields(TrainArguments)}
+    return (
+        {name: value for name, value in values.items() if name in own},
+        {name: value for name, value in values.items() if name not in own | {"output_dir", "seed"}},
     )
 
 
-def _parse_arguments(argv: Sequence[str] | None) -> Arguments:
-    (args,) = parse_arguments((Arguments,), argv, prog="python -m benchmarks.ablations", description=__doc__)
-    args.only = tuple(args.only.split(","))
-    if unknown := sorted(set(args.only) - set(PARTS)):
-        raise SystemExit(f"--only: {', '.join(unknown)} is no part; choose from {', '.join(PARTS)}.")
-    return _complete(args)
+def load_splits(dataset: str, name: str | None, limit: int) -> Splits:
+    """Load the splits, each with its share of `limit` pairs, from as many recordings as possible."""
+    splits = {split: load_pairs(dataset, split, name=name) for split in SPLITS}
+    share = limit / sum(map(len, splits.values())) if limit else 1.0
+    counts = {split: max(1, round(share * len(pairs))) for split, pairs in splits.items()}
+    return {
+        split: pairs.select(sorted(sample_rows(describe_pairs(pairs), counts[split])))
+        for split, pairs in splits.items()
+    }
 
 
-def _complete(args: Arguments) -> Arguments:
-    """Fill in what depends on the recipe and on the machine."""
-    recipe = read_recipe(args.config, args.set)
-    name = recipe.arguments["model_name_or_path"]
-    if name == "nano":
-        for option, value in _NANO.items():
-            if getattr(args, option) is None:
-                setattr(args, option, value)
-    args.model = args.model or [name]
-    args.learning_rate = args.learning_rate or [recipe.training["learning_rate"]]
-    args.epochs = args.epochs or recipe.training.get("num_train_epochs", 3.0)
-    args.output_dir = args.output_dir or Path("runs") / "ablations" / args.config.stem
-    args.result = args.result or ROOT / "benchmarks" / "results" / f"ablations_{args.config.stem}.json"
-    if args.workers is None:
-        has_accelerator = torch.accelerator.is_available() and not recipe.training.get("use_cpu")
-        args.workers = 0 if has_accelerator else os.cpu_count()
-    return args
+def measure(pairs: datasets.Dataset, chosen: Sequence[float], rejected: Sequence[float]) -> dict[str, Any]:
+    """Return the accuracies of Table 6 and the mean rewards."""
+    labels = describe_pairs(pairs)
+    accuracy = pairwise_accuracy(chosen, rejected, [label["subset"] for label in labels], list_groups(labels))
+    means = statistics.fmean(chosen), statistics.fmean(rejected)
+    return {"accuracy": accuracy, "chosen": means[0], "rejected": means[1], "margin": means[0] - means[1]}
+
+
+def measure_baselines(splits: Splits, folder: Path) -> dict[str, Any]:
+    """Measure the acoustic and the text baseline on the same pairs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    labels = {split: describe_pairs(splits[split]) for split in ("train", "test")}
+    found = score_with_baselines(splits["train"], labels["train"], splits["test"], labels["test"], folder)
+    return {
+        kind: measure(splits["test"], *([scores[each["pair_id"]][side] for each in labels["test"]] for side in SIDES))
+        for kind, (scores, _) in found.items()
+    }
 
 
 @dataclass(frozen=True)
-class FeatureJob:
-    """The features of one backbone.
-
-    Args:
-        title (`str`): What to call it.
-        model (`str`): Where it is.
-        recipe ([`Recipe`]): Decides dtype and device.
-        study ([`Study`]): The pairs.
-        folder (`Path`): The command's folder.
-    """
+class Backbone:
+    """A backbone's features of all dialogues: `features` by pooling and key, and rows that name the keys."""
 
     title: str
-    model: str
-    recipe: Recipe
-    study: Study
-    folder: Path
-
-    def perform(self) -> tuple[Backbone, list[dict[str, Any]]]:
-        """Compute the missing features; see `compute_features`."""
-        arguments = TrainArguments(**{**self.recipe.arguments, "model_name_or_path": self.model})
-        training = RewardConfig(**{**self.recipe.training, "output_dir": str(self.folder)})
-        return compute_features(self.title, arguments, training, self.study, self.folder / "backbones")
+    config: Any
+    processor: SDiaRewardProcessor
+    features: dict[str, Any]
+    rows: Splits
+    test: datasets.Dataset
 
 
-@dataclass
-class Ablation:
-    """The state of a running command.
+def compute_features(model: str, training: Mapping[str, Any], splits: Splits, folder: Path) -> Backbone:
+    """Compute what is missing of the hidden states of a backbone, and pool them where no pooling is learnt."""
+    options = RewardConfig(**{**training, "output_dir": str(folder)})
+    dtype = choose_backbone_dtype(options)
+    head, processor = load_model(model, dtype, head_only=True)
+    name = str(dtype).removeprefix("torch.")
+    revision = fingerprint_model(model)
+    cache = FeatureCache(folder, head.config, processor, model_revision=revision, dtype=name, per_token=True)
+    rows, _ = cache_pairs(splits, cache, lambda: Scorer(*load_model(model, dtype), device=options.device))
+    keys = [key for split in rows.values() for side in SIDES for key in split[f"{side}_key"]]
+    features = {
+        "last_token": {key: cache[key][-1:].float() for key in keys},
+        "attention": cache,
+        "mean": {key: cache[key].float().mean(dim=0, keepdim=True) for key in keys},
+    }
+    test = splits["test"].select(rows["test"]["row"])
+    return Backbone(model, head.config, processor, features, rows, test)
 
-    Args:
-        args (`Arguments`): The command line.
-        recipe ([`Recipe`]): What is ablated.
-    """
 
-    args: Arguments
-    recipe: Recipe
+def train_head(
+    backbone: Backbone, pooling: str, coefficient: float, learning_rate: float, seed: int, training: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Train a head that begins at zero, select it by validation loss, and measure it on the test pairs."""
+    config = copy.deepcopy(backbone.config)
+    # A pooled vector is a sequence of one, of which the mean is itself.
+    config.pooling_mode = "attention" if pooling == "attention" else "mean"
+    own = {"center_rewards_coefficient": coefficient or None, "learning_rate": learning_rate, "seed": seed}
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = SDiaRewardTrainer(
+            SDiaRewardHead(config),
+            backbone.processor,
+            RewardConfig(**{**training, **_SELECTION, **own, "gradient_checkpointing": False, "output_dir": folder}),
+            data_collator=FeatureCollator(backbone.features[pooling]),
+            train_dataset=backbone.rows["train"],
+            eval_dataset=backbone.rows["validation"],
+        )
+        trainer.train()
+        rewards = trainer.predict(backbone.rows["test"]).predictions
+    found = measure(backbone.test, rewards[:, 0].tolist(), rewards[:, 1].tolist())
+    return {**found, "eval_loss": trainer.state.best_metric, "learning_rate": learning_rate}
 
-    def run(self) -> dict[str, Any]:
-        """Run what is missing, and return the result."""
-        study = load_study(self.recipe.arguments["dataset"], self.recipe.arguments.get("dataset_config"))
-        whole, study = len(study), study.take(self.args.limit or None)
-        self.args.output_dir.mkdir(parents=True, exist_ok=True)
-        log = JsonLines(self.args.output_dir / "runs.jsonl")
-        result: dict[str, Any] = {
-            "arguments": self._arguments(),
-            "pairs": study.count_pairs(),
-            "num_pairs": len(study),
-        }
-        result |= {"num_pairs_of_data_set": whole, "recipe": self.recipe.training}
-        with self._timed("baselines"):
-            result["baselines"] = self._baselines(study, self.args.output_dir)
-        with self._timed("features"):
-            backbones, result["skipped"] = self._backbones(study)
-        with self._timed("heads"):
-            tried, records = self._heads(backbones, study, log)
-        with self._timed("freeze"):
-            freeze, found = self._freeze(study, log)
-        result |= found | _tables(records, tried, freeze)
-        return result | {"cost": self._cost(), "num_runs": len(log.read()), "cpu": describe_cpu()}
 
-    def _arguments(self) -> dict[str, Any]:
-        places = ("config", "output_dir", "result")
-        return {"recipe": self.args.config.stem} | {
-            name: value for name, value in vars(self.args).items() if name not in places
-        }
+def train_heads(
+    backbone: Backbone, training: Mapping[str, Any], learning_rates: Sequence[float], seeds: int
+) -> list[dict[str, Any]]:
+    """Return a row for each pooling with and without centering, and for each lambda of mean pooling."""
+    own = training.get("center_rewards_coefficient") or 0.0
+    rows = []
+    for pooling in POOLINGS:
+        tried = [train_head(backbone, pooling, own, rate, 0, training) for rate in learning_rates]
+        rate = min(tried, key=lambda found: found["eval_loss"])["learning_rate"]
+        for coefficient in sorted({0.0, own, *(LAMBDAS if pooling == "mean" else ())}):
+            runs = [train_head(backbone, pooling, coefficient, rate, seed, training) for seed in range(seeds)]
+            rows.append({"backbone": backbone.title, "pooling": pooling, "lambda": coefficient, **summarise(runs)})
+    return rows
 
-    @contextmanager
-    def _timed(self, name: str) -> Iterator[None]:
-        """Record the time of a stage, also of an interrupted one; a kill leaves no line."""
-        start, cpu_s = time.perf_counter(), _cpu_s()
-        try:
-            yield
-        finally:
-            seconds = {"wall_s": round(time.perf_counter() - start, 1), "cpu_s": round(_cpu_s() - cpu_s, 1)}
-            self._sessions.append([{"stage": name, **seconds}])
 
-    @property
-    def _sessions(self) -> JsonLines:
-        return JsonLines(self.args.output_dir / "sessions.jsonl")
+def train_frozen(mode: str, recipe: Path, model: str, splits: Splits, folder: Path) -> dict[str, Any]:
+    """Run `train.py` with some parts frozen, by the recipe of that mode beside the given one if there is one."""
+    own = recipe.with_name(f"{recipe.stem}_{FROZEN[mode]['train']}.yaml")
+    arguments, training = read_recipe(own if own.exists() else recipe)
+    for split, pairs in splits.items():
+        pairs.to_parquet(folder / "data" / f"{split}.parquet")
+    changes = {**FROZEN[mode], "model_name_or_path": model, "dataset": str(folder / "data"), "dataset_config": None}
+    # The steps that the recipe warms up may be more than so few pairs give.
+    options = {**training, **_SELECTION, "warmup_steps": 0.15, "output_dir": str(folder / "model"), "seed": 0}
+    checkpoint = train(TrainArguments(**{**arguments, **changes}), RewardConfig(**options))
+    test = splits["test"]
+    criteria = [label["criterion"] for label in describe_pairs(test) for _ in SIDES]
+    rewards = Scorer.from_pretrained(checkpoint).score(Dialogues(test, range(len(test))), criteria)
+    losses = [each["eval_loss"] for each in read_mapping(checkpoint / "run.json")["history"] if "eval_loss" in each]
+    found = {**measure(test, rewards[::2], rewards[1::2]), "eval_loss": min(losses)}
+    return {"trained": mode, **summarise([{**found, "learning_rate": training["learning_rate"]}])}
 
-    def _cost(self) -> dict[str, dict[str, float]]:
-        """Return the total seconds of each stage over all calls of the command."""
-        cost: dict[str, dict[str, float]] = {}
-        for session in self._sessions.read():
-            total = cost.setdefault(session["stage"], {"wall_s": 0.0, "cpu_s": 0.0})
-            for name in total:
-                total[name] = round(total[name] + session[name], 1)
-        return cost
 
-    def _baselines(self, study: Study, folder: Path) -> dict[str, Any]:
-        """Measure the two baselines on the same test pairs."""
-        labels = study.labels["test"]
-        train, tested = ((study.pairs[split], study.labels[split]) for split in ("train", "test"))
-        return {
-            kind: measure(labels, *([scores[label["pair_id"]][side] for label in labels] for side in SIDES))
-            for kind, (scores, _) in score_with_baselines(*train, *tested, folder).items()
-        }
+def mean_interval(values: Sequence[float]) -> dict[str, float | None]:
+    """Return the mean over seeds and the half width of its 95% interval by Student's t, None of a single value."""
+    from scipy.stats import t
 
-    def _backbones(self, study: Study) -> tuple[list[Backbone], dict[str, Any]]:
-        """Compute the features of every backbone; also return the skipped pairs by backbone."""
-        names = self.args.model if set(self.args.only) - {"freeze"} else []
-        jobs = [
-            FeatureJob(title(name), self._locate(name), self.recipe, study, self.args.output_dir) for name in names
+    if len(values) < 2:
+        return {"mean": values[0], "half_width": None}
+    half_width = float(t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / len(values) ** 0.5
+    return {"mean": statistics.fmean(values), "half_width": half_width}
+
+
+def summarise(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the means of runs that differ in their seed; ties are the most of any seed."""
+    accuracies = [run["accuracy"] for run in runs]
+    return {
+        "learning_rate": runs[0]["learning_rate"],
+        "num_seeds": len(runs),
+        "accuracy": {
+            name: None if accuracies[0][name] is None else mean_interval([each[name] for each in accuracies])
+            for name in COLUMNS
+        },
+        "num_pairs": accuracies[0]["num_pairs"],
+        "num_ties": {name: max(each["num_ties"][name] for each in accuracies) for name in COLUMNS},
+        **{name: mean_interval([run[name] for run in runs]) for name in _NUMBERS},
+    }
+
+
+def render(result: Mapping[str, Any]) -> str:
+    """Render a result as Markdown."""
+    heads = [
+        ([row["backbone"], row["pooling"].replace("_", " "), f"{row['lambda']:g}", f"{row['learning_rate']:g}"], row)
+        for row in result["heads"]
+    ]
+    frozen = [([row["trained"], f"{row['learning_rate']:g}"], row) for row in result["frozen"]]
+    counts = [", ".join(f"{counts[split]} {split}" for split in SPLITS) for counts in result["num_pairs"].values()]
+    seeds = result["heads"][0]["num_seeds"]
+    return "\n\n".join(
+        [
+            _render_rows(["backbone", "pooling", "lambda", "learning rate"], heads, result["baselines"]),
+            f"Percent; mean and 95% interval over {seeds} seeds, which differ in the order of the pairs. A tie is "
+            "wrong; the most of any seed is given. Mean rewards are those of the test pairs, the loss is that of the "
+            f"validation pairs, centering included. Pairs: {counts[0]}.",
+            _render_rows(["trained", "learning rate"], frozen, result["frozen_baselines"]),
+            f"One seed on {result['frozen_model']}. Pairs: {counts[1]}: enough to see that each way runs, not to rank "
+            "them.",
         ]
-        done = dict(spread(FeatureJob.perform, jobs, self.args.workers))
-        found = [done[index] for index in range(len(jobs))]
-        return [backbone for backbone, _ in found], {backbone.title: skipped for backbone, skipped in found}
-
-    def _locate(self, name: str) -> str:
-        """Return the path of a backbone; build a random nano one if needed."""
-        if name != "nano":
-            return name
-        folder = self.args.output_dir / "nano"
-        if not folder.exists():
-            build_nano(folder.with_name(".nano.tmp")).rename(folder)
-        return str(folder)
-
-    def _heads(
-        self, backbones: Sequence[Backbone], study: Study, log: JsonLines
-    ) -> tuple[Records, dict[str, Records]]:
-        """Train all heads; return the records of the learning rate search, and those of each part."""
-        training = {**self.recipe.training, "num_train_epochs": self.args.epochs}
-        pairs = study.fingerprints()
-
-        def run(backbone: Backbone, features: str, coefficient: float, learning_rate: float, seed: int) -> HeadRun:
-            return HeadRun(backbone, features, coefficient, learning_rate, seed, training, pairs)
-
-        plans = {part: list(self._plan(part, backbones)) for part in self.args.only if part != "freeze"}
-        places = {(backbone.title, features): backbone for plan in plans.values() for backbone, features, _ in plan}
-        tried = [
-            run(backbone, features, self.recipe.coefficient, learning_rate, 0)
-            for (_, features), backbone in places.items()
-            for learning_rate in self.args.learning_rate
-        ]
-        records = run_all(tried, log, self.args.workers)
-        chosen = choose_learning_rates(records)
-        runs = {
-            part: [
-                run(backbone, features, coefficient, chosen[backbone.title, features], seed)
-                for backbone, features, coefficient in plan
-                for seed in range(self.args.seeds)
-            ]
-            for part, plan in plans.items()
-        }
-        done = iter(run_all([run for part in runs.values() for run in part], log, self.args.workers))
-        return records, {part: [next(done) for _ in members] for part, members in runs.items()}
-
-    def _plan(self, part: str, backbones: Sequence[Backbone]) -> Iterator[tuple[Backbone, str, float]]:
-        """Yield backbone, feature set and lambda of each row of a part's table."""
-        own = self.recipe.coefficient
-        for backbone in backbones:
-            if part == "table6":
-                yield from ((backbone, pooling, value) for pooling in POOLINGS for value in sorted({0.0, own}))
-            elif part == "lambda":
-                yield from ((backbone, "mean", value) for value in sorted({*LAMBDAS, own}))
-            else:
-                names = [name for name in backbone.feature_sets if name not in POOLINGS]
-                yield from ((backbone, name, own) for name in (*names, "mean"))
-
-    def _freeze(self, study: Study, log: JsonLines) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """Train with different parts frozen; return the records, and the pairs and baselines of these runs."""
-        if "freeze" not in self.args.only:
-            return [], {}
-        few = study.take(self.args.freeze_pairs)
-        folder = self.args.output_dir / "freeze"
-        data, path = few.write(folder / "data"), self._locate(self.args.model[0])
-        revision, pairs = fingerprint_model(path), few.fingerprints()
-        runs = []
-        for mode, changes in FREEZE_MODES.items():
-            recipe = self._recipe_of(changes["train"])
-            arguments = {**recipe.arguments, "model_name_or_path": path, "dataset_config": None}
-            what = (mode, title(self.args.model[0]), arguments, recipe.training)
-            runs += [FreezeRun(*what, seed, revision, pairs, data, folder) for seed in range(self.args.freeze_seeds)]
-        found = {"freeze_pairs": few.count_pairs(), "freeze_baselines": self._baselines(few, folder)}
-        return run_all(runs, log, self.args.workers), found
-
-    def _recipe_of(self, mode: str) -> Recipe:
-        """Return the recipe of a training mode: its own file beside the recipe, or the recipe."""
-        own = self.args.config.with_name(f"{self.args.config.stem}_{mode}.yaml")
-        return read_recipe(own, self.args.set) if own.exists() else self.recipe
+    )
 
 
-def _tables(records: Mapping[str, Records], tried: Records, freeze: Records) -> dict[str, Any]:
-    """Return the rows of all tables, and the curves of the figures."""
-    rows = {part: summarise(members, _ROW) for part, members in records.items()}
-    if freeze:
-        rows["freeze"] = summarise(freeze, ("backbone", "mode", "lambda"))
-    if tried:
-        rows["learning_rates"] = summarise(tried, (*_ROW, "learning_rate"))
-    pooled_by_mean = [each for each in records.get("table6", []) if each["settings"]["features"] == "mean"]
-    return {"rows": rows, "drift": drift(pooled_by_mean)}
+def _render_rows(head: list[str], rows: Sequence[Any], baselines: Mapping[str, Any]) -> str:
+    columns = [name for name in COLUMNS if rows[0][1]["accuracy"][name] is not None]
+    titles = [*head, *(TITLES[name] for name in columns), "ties", "n", "chosen", "rejected", "loss"]
+    lines = []
+    for names, row in rows:
+        shares = [_render_share(row["accuracy"][name]) for name in columns]
+        numbers = [f"{row[name]['mean']:.2f}" for name in ("chosen", "rejected", "eval_loss")]
+        lines.append([*names, *shares, row["num_ties"]["overall_micro"], row["num_pairs"]["overall_micro"], *numbers])
+    for kind, found in baselines.items():
+        each = found["accuracy"]
+        shares = [f"{100 * each[name]:.2f}" for name in columns]
+        counts = [each[name]["overall_micro"] for name in ("num_ties", "num_pairs")]
+        lines.append([f"{kind} baseline", *[""] * (len(head) - 1), *shares, *counts, "", "", ""])
+    return "\n".join(render_markdown_table(titles, lines, num_left=len(head)))
 
 
-def _cpu_s() -> float:
-    """Return the processor time of this process and its finished children."""
-    usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+def _render_share(found: Mapping[str, float | None]) -> str:
+    half_width = found["half_width"]
+    return f"{100 * (found['mean'] or 0):.2f}" + ("" if half_width is None else f" ± {100 * half_width:.2f}")
 
 
-def title(name: str) -> str:
-    """Return the name of a backbone in tables."""
-    return "random backbone" if name == "nano" else f"backbone of {name}"
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the benchmark from the command line."""
+    (args,) = parse_arguments((Arguments,), argv, prog="python -m benchmarks.ablations", description=__doc__)
+    arguments, training = read_recipe(args.recipe)
+    folder = args.output_dir
+    data = arguments["dataset"], arguments.get("dataset_config")
+    splits, few = (load_splits(*data, limit) for limit in (args.limit, args.freeze_limit))
+    paths = {name: str(build_nano(folder / "nano")) if name == "nano" else name for name in args.models}
+    of_heads = {**training, "num_train_epochs": args.epochs}
+    heads = []
+    for name, path in paths.items():
+        backbone = compute_features(path, training, splits, folder / "features")
+        heads += train_heads(Backbone(**{**vars(backbone), "title": name}), of_heads, args.learning_rates, args.seeds)
+    frozen = []
+    for number, mode in enumerate(FROZEN):
+        (folder / f"frozen{number}" / "data").mkdir(parents=True, exist_ok=True)
+        frozen.append(train_frozen(mode, args.recipe, paths[args.models[0]], few, folder / f"frozen{number}"))
+    result = {
+        "recipe": args.recipe.name,
+        "num_pairs": {
+            name: {split: len(pairs) for split, pairs in each.items()}
+            for name, each in (("heads", splits), ("frozen", few))
+        },
+        "heads": heads,
+        "baselines": measure_baselines(splits, folder / "baselines"),
+        "frozen": frozen,
+        "frozen_model": args.models[0],
+        "frozen_baselines": measure_baselines(few, folder / "frozen_baselines"),
+    }
+    write_provenance(args.output, **result)
+    write_file(args.output.with_suffix(".md"), render(result) + "\n")
+    print(render(result))
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ def pairwise_accuracy(
             out of range.
         TypeError: A reward is not a real number, or a group is not hashable.
 
-    Example:
+    Examples:
         >>> result = pairwise_accuracy([2.0, 1.0, 0.5], [1.0, 1.0, 0.0], ["wild", "wild", "scripted"])
         >>> result["wild"], result["scripted"], result["modality_macro"], result["num_ties"]["wild"]
         (0.5, 1.0, 0.75, 1)
@@ -295,7 +295,7 @@ def wilson_interval(accuracy: float, num_trials: int, confidence: float = 0.95) 
     Returns:
         `list[float]`: `[low, high]`, inside 0-1.
 
-    Example:
+    Examples:
         >>> [round(bound, 4) for bound in wilson_interval(1.0, 824)]
         [0.9954, 1.0]
     """

@@ -63,7 +63,7 @@ class FeatureCache:
     Raises:
         ValueError: A shard in the folder is incomplete.
 
-    Example:
+    Examples:
         >>> revision = fingerprint_model("checkpoints/nano")  # doctest: +SKIP
         >>> cache = FeatureCache(
         ...     "runs/features", scorer.model.config, scorer.processor, model_revision=revision

@@ -81,7 +81,7 @@ def reward_fn(model_or_scorer: Scorer | SDiaRewardModel | str | Path, **options:
         ValueError: An option has a value outside its range, or the checkpoint lacks the criterion.
         TypeError: An option does not fit `model_or_scorer`, or `speak` is a coroutine function.
 
-    Example:
+    Examples:
         >>> reward = reward_fn("checkpoints/nano", speak=synthesize)  # doctest: +SKIP
         >>> trainer = GRPOTrainer(policy, reward_funcs=reward, train_dataset=dataset)  # doctest: +SKIP
     """

@@ -89,7 +89,7 @@ class Scorer:
     Raises:
         ValueError: Model and processor disagree on a setting that changes rewards, or an option is out of range.
 
-    Example:
+    Examples:
         >>> scorer = Scorer.from_pretrained("checkpoints/nano")  # doctest: +SKIP
         >>> chosen, rejected = scorer.score([chosen_messages, rejected_messages])  # doctest: +SKIP
     """

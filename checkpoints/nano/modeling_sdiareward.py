@@ -49,7 +49,7 @@ _WITHOUT_EFFECT = {"use_cache", "num_items_in_batch"}  # trainers pass them to e
 class SDiaRewardModel(SDiaRewardPreTrainedModel):
     """Score spoken dialogues with a scalar reward.
 
-    Example:
+    Examples:
         >>> model = SDiaRewardModel.from_pretrained("checkpoints/nano")  # doctest: +SKIP
         >>> rewards = model(**processor(dialogues, criterion="joint")).logits  # doctest: +SKIP
     """

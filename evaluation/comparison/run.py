@@ -109,7 +109,7 @@ def compare(
         UserError: There are fewer than two systems, one cannot be read, or they have no dialogue in common.
         ScoringError: The model cannot be loaded, or no dialogue can be scored.
 
-    Example:
+    Examples:
         >>> found = compare("runs/a", "runs/b")  # doctest: +SKIP
         >>> print(found.verdict)  # doctest: +SKIP
     """

@@ -166,8 +166,5 @@ def test_every_guide_is_in_the_index_and_every_link_leads_somewhere():
     assert broken == []
 
 
-def test_the_readme_is_short_and_its_pictures_need_no_other_host():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert readme.count("\n") <= 150
-    pictures = re.findall(r"!\[[^]]*\]\(([^)]*)\)", readme)
-    assert pictures and all((ROOT / picture).is_file() for picture in pictures)
+def test_the_readme_is_short():
+    assert (ROOT / "README.md").read_text(encoding="utf-8").count("\n") <= 150

@@ -48,26 +48,6 @@ def test_the_reference_has_every_public_name():
     assert sorted([*names, "__version__"]) == sorted(sdiareward.__all__)
 
 
-def test_no_guide_has_a_result_that_was_not_measured():
-    pages = [path.name for path in DOCS.glob("*.md") if "Not measured yet" in path.read_text(encoding="utf-8")]
-    assert pages == []
-
-
-def test_types_of_docstrings_lose_their_marks_and_keep_their_shapes():
-    pytest.importorskip("griffe", reason="the extra `docs` is not installed")
-    from benchmarks.guides.docstrings import rewrite_docstring
-
-    text = (
-        "Args:\n    x (`torch.Tensor` of shape `(batch_size, 2)`, *optional*): A `y`.\n"
-        "    n (`int`, *optional*, defaults to 3): A number.\n    z (*optional*): Any.\n\n"
-        "Returns:\n    `list[float]`: Rewards.\n\nExample:\n    >>> 1\n"
-    )
-    assert rewrite_docstring(text) == (
-        "Args:\n    x (torch.Tensor of shape (batch_size, 2)): A `y`.\n    n (int): A number.\n    z: Any.\n\n"
-        "Returns:\n    list[float]: Rewards.\n\nExamples:\n    >>> 1\n"
-    )
-
-
 @pytest.mark.slow
 def test_the_site_builds_strictly_and_requests_nothing_from_other_hosts(tmp_path, monkeypatch):
     pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")
@@ -87,5 +67,6 @@ def test_the_site_builds_strictly_and_requests_nothing_from_other_hosts(tmp_path
     sheets = "".join(path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.css"))
     assert re.findall(r"(?:url\(|@import )[\"']?https?:[^)]*", sheets) == []
     assert len(found.addresses) > 100
-    assert (tmp_path / "repository/benchmarks/results/ablations_nano_drift.png").is_file()
+    models = (tmp_path / "results_models.html").read_text(encoding="utf-8")
+    assert models.count("<table>") > 4 and "--8<--" not in models
     assert "reward_scale" in (tmp_path / "api.html").read_text(encoding="utf-8")
