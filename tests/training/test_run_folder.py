@@ -40,3 +40,8 @@ def test_the_main_process_builds_nano(process_index, tmp_path):
     assert resolve_base_model("nano", training) == str(tmp_path / "init")
     assert (tmp_path / "init" / "model.safetensors").exists() == (process_index == 0)
     assert order == ["waited", "resumed"]
+
+
+def test_small_is_the_checkpoint_of_the_package(tmp_path, monkeypatch):
+    monkeypatch.setattr("sdiareward.training.run_folder.find_checkpoint", {"small": str(tmp_path)}.get)
+    assert resolve_base_model("small", SimpleNamespace()) == str(tmp_path)
