@@ -193,7 +193,7 @@ USES = {
     ),
     "misspelt option of GRPO": ("wavreward grpo --dataset none --num_generation 2", "did you mean --num_generations"),
     "WavReward on missing data": ("wavreward sft --dataset ./none --output_dir {o} --use_cpu --bf16 False", "none"),
-    # serve, demo, push, convert, export
+    # serve, demo, push, convert, export, env
     "serving a missing model": ("serve --model ./none", "none"),
     "serving without a key": ("serve --api_key_file none.txt", "none.txt"),
     "demo of a missing model": ("demo --model ./none", "none"),
@@ -202,6 +202,7 @@ USES = {
     "conversion of a missing checkpoint": ("convert ./none {o}", "no such folder"),
     "export in no layout": ("export tiny {o}", "the following arguments are required: --layout"),
     "export of a missing checkpoint": ("export ./none {o} --layout vllm", "no such folder"),
+    "options of env, which has none": ("env --model tiny", "--model"),
 }
 
 
