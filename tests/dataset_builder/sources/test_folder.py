@@ -113,7 +113,7 @@ def test_options_fill_in_what_a_line_does_not_say(write_folder):
         (dialogue(turn(audio="/etc/passwd"), turn("assistant")), "outside_root", "lies outside"),
         (dialogue(turn(audio="calls/c.wav"), turn("assistant")), "missing_audio", "no such file"),
         (dialogue(turn(audio="x" * 5_000), turn("assistant")), "missing_audio", "too long"),
-        (dialogue(turn(audio="a\0b"), turn("assistant")), "outside_root", "control characters"),
+        (dialogue(turn(audio="a\0b"), turn("assistant")), "outside_root", "null"),
         (dialogue(turn(audio=None), turn("assistant")), "missing_audio", "None"),
         (dialogue(turn(audio="empty.wav"), turn("assistant")), "empty_audio", "0 bytes"),
         ({"id": "../x", "audio": "calls/a.wav"}, "bad_id", "names files"),
