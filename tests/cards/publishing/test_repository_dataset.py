@@ -247,7 +247,8 @@ def write_release(folder, *rows):
     with ShardWriter(folder, release_features()) as writer:
         for row in rows:
             sides = {
-                side: [{**turn, "fingerprints": [FINGERPRINT]} for turn in row[side]] for side in ("chosen", "rejected")
+                side: [{**turn, "fingerprints": [FINGERPRINT]} for turn in row[side]]
+                for side in ("chosen", "rejected")
             }
             for turn in (turn for turns in sides.values() for turn in turns):
                 del turn["audio"]

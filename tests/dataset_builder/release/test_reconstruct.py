@@ -158,7 +158,7 @@ def rebuild(row, tmp_path, roots=None):
         ({"uri": "no reference"}, "invalid_row"),
         ({"uri": None}, "no_reference"),
         ({"start_s": 5000.0, "end_s": 5001.0}, "truncated_audio"),
-        ({"start_s": 0.0, "end_s": 0.5}, "wrong_audio"),
+        ({"start_s": 0.0, "end_s": 2.0}, "wrong_audio"),
     ],
 )
 def test_a_reference_that_leads_nowhere_is_a_line_of_the_report(built, tmp_path, changed, kind):
