@@ -142,10 +142,9 @@ def read_recording(part: Part) -> np.ndarray:
 def _locate(uri: str, root: Path, source: str, path: str, member: str | None) -> Path | bytes:
     try:
         resolve_inside(root.parent if root.is_file() else root, path)
+        return locate(source, root, path, member)
     except ValueError as error:
         raise SkipError("outside_root", f"{uri}: lies outside of the audio root; such a path is not read.") from error
-    try:
-        return locate(source, root, path, member)
     except FileNotFoundError as error:
         raise SkipError("missing_audio", f"{uri}: not found; get the corpus, see the card of {source}.") from error
 
