@@ -141,10 +141,9 @@ def read_recording(part: Part) -> np.ndarray:
 def _locate(uri: str, root: Path, source: str, path: str) -> Path:
     try:
         resolve_inside(root, path)
+        return locate(source, root, path)
     except ValueError as error:
         raise SkipError("outside_root", f"{uri}: lies outside of the audio root; such a path is not read.") from error
-    try:
-        return locate(source, root, path)
     except FileNotFoundError as error:
         raise SkipError("missing_audio", f"{uri}: not found; get the corpus, see the card of {source}.") from error
 
