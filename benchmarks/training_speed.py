@@ -75,7 +75,7 @@ def measure(args: Arguments, device: str = "cpu", dtype: str = "float32", *, enc
     """Train in every way in turn, each from the same weights; with `encode` also on clips encoded before."""
     weights = torch.float32 if args.mode == "full" else getattr(torch, dtype)
     model, processor = workloads.load_model(args.model, args.seed, device, weights)
-    dialogues = list(workloads.SyntheticDialogues(2 * args.pairs, args.seed, args.mean_s))
+    dialogues = list(workloads.SyntheticDialogues(2 * args.pairs, args.seed, args.mean_s, processor.max_turn_s))
     prompted = [processor.with_prompt(dialogue) for dialogue in (*dialogues[::2], *dialogues[1::2])]
     keep = (lambda collate: collate) if device == "cpu" else _prepare_once
 
@@ -101,14 +101,11 @@ def measure(args: Arguments, device: str = "cpu", dtype: str = "float32", *, enc
         rows, _ = precompute_pairs(pairs, processor, Path(folder, "read"), split="train")
         lengths_s = dict.fromkeys((workloads.RELEASED_CHUNK_LENGTH_S, processor.feature_extractor.chunk_length))
         ways = {**{f"TRL, clips of {each} s": train_plain(each) for each in lengths_s}, OURS: train_ours(rows)}
-        found = {
-            **workloads.describe(model, dialogues),
-            "flops": workloads.count_flops(model, processor, dialogues, _TEXT_PASSES[args.mode]),
-        }
+        flops = workloads.count_flops(model, processor, dialogues, _TEXT_PASSES[args.mode])
+        found = {**workloads.describe(model, dialogues), "flops": flops}
         if encode:
-            made = racing.measure(
-                partial(precompute_pairs, pairs, processor, Path(folder, "encoded"), split="train", model=model)
-            )
+            encode_pairs = partial(precompute_pairs, pairs, processor, Path(folder, "encoded"), split="train")
+            made = racing.measure(partial(encode_pairs, model=model))
             found["encoding_s"], (encoded, _) = made.seconds, made.result
             ways[ENCODED] = train_ours(encoded)
         del model
@@ -126,7 +123,7 @@ def measure(args: Arguments, device: str = "cpu", dtype: str = "float32", *, enc
         "first_loss": losses,
         "peak_mib": {way: max(run.peak_mib for run in each) for way, each in runs.items()},
         "matmul_flops_per_s": rate,
-        "utilisation": {way: found["flops"] / median(times) / rate for way, times in step_s.items()},
+        "utilisation": {way: flops / median(times) / rate for way, times in step_s.items()},
     }
 
 
@@ -174,6 +171,7 @@ def _make_config(args: Arguments, folder: str, device: str) -> RewardConfig:
         per_device_train_batch_size=args.pairs,
         center_rewards_coefficient=0.01,
         gradient_checkpointing=on_gpu and args.mode != "head",
+        gradient_checkpointing_kwargs={"use_reentrant": False},
         bf16=on_gpu,
         use_cpu=not on_gpu,
         remove_unused_columns=False,

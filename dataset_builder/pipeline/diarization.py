@@ -32,7 +32,7 @@ _BATCH_SIZE = 64
 _CONTEXT_WINDOWS = 2
 _ROUNDS = 10
 # The fewer windows one voice has, the further apart are two halves of them: at this number, twice as far.
-# Tuned on single speakers of the development half of `benchmarks/speech_world.py`, cut to 5-80 s of speech.
+# Tuned on single speakers of constructed conversations, cut to 5-80 s of speech.
 _FEW_WINDOWS = 24
 # A stretch of speech is embedded in pieces of at most this many windows.
 _PIECE_WINDOWS = 256

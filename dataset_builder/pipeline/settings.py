@@ -145,8 +145,8 @@ class ResemblyzerSettings(StageSettings):
     Args:
         num_speakers (`int`, *optional*): Number of speakers if it is known; estimated by default.
         threshold (`float`): Least cosine distance between the centroids of two speakers, between 0 and 1; larger for
-            few windows. Tuned, as is the next, on recordings of 1.5-2.5 minutes of the development half of
-            `benchmarks/speech_world.py` and on the bundled sample.
+            few windows. Tuned, as is the next, on constructed conversations of 1.5-2.5 minutes and on
+            the bundled sample.
         others_threshold (`float`): The same between any two of three speakers or more.
         min_speakers (`int`): 2 if every recording is known to be a dialogue: voices too close for `threshold` are then
             separated, and a monologue would be split in two. Used if `num_speakers` is not given, as is the next.
