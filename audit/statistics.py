@@ -270,15 +270,7 @@ def measure_attacks(pairs: Pairs, attacks: Mapping[str, Attack]) -> list[dict[st
 
 
 def _describe_attack(pairs: Pairs, name: str, attack: Attack, is_member: Booleans) -> dict[str, Any]:
-    """Describe an attack on some pairs.
-
-    Returns:
-        `dict[str, Any]`: `num_pairs` it was tried on; `paid`, its success rate among the pairs whose attacked side is
-        behind without it, with the `interval` (None if there are none); `paid_before`, the share of all pairs whose
-        side is not behind without it (None for a dialogue that is compared with itself), and `reaches`, the same with
-        it; `gain`, the mean rise of the reward, its `gain_interval`, and `relative_gain` over the natural margin.
-        Without pairs only `num_pairs`.
-    """
+    """Describe an attack on some pairs."""
     attacked, own = pairs.get_rewards(make_attack_key(name), ATTACKED), pairs.natural[attack.baseline]
     is_used = np.isfinite(attacked) & is_member
     if not is_used.any():

@@ -36,11 +36,7 @@ Contestant = Callable[[Sequence[Any]], list[float]]
 
 
 def race(entrants: Mapping[str, Contestant], dialogues: Sequence[Any], rounds: int, dtype: str = "float32") -> Record:
-    """Time contestants on the same dialogues in turn; rewards that differ by more than a dtype explains end it.
-
-    Returns:
-        `dict`: By name the seconds of each round, and the largest difference of a reward from the first contestant's.
-    """
+    """Time contestants on the same dialogues in turn; rewards that differ by more than a dtype explains end it."""
     for score in entrants.values():
         score(dialogues[:_WARM_UP_DIALOGUES])
     runs = time_rounds({name: partial(score, dialogues) for name, score in entrants.items()}, rounds)

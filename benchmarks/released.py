@@ -24,14 +24,7 @@ _TOKENS = ("IMAGE", "AUDIO", "VIDEO", "vision_bos", "vision_eos", "audio_bos", "
 
 
 class ReleasedWay:
-    """Score dialogues, whose clips are arrays, with `Qwen2_5OmniProcessor` and `Qwen2_5OmniThinkerModel`.
-
-    Args:
-        model (`SDiaRewardModel`): Its thinker, pooling and head are used.
-        processor (`SDiaRewardProcessor`): Its tokenizer and prompts are used.
-        chunk_length_s (`int`): Seconds that every clip is padded to; 300 in the released preprocessor's settings.
-        batch_size (`int`, *optional*, defaults to 1): Dialogues in one forward pass.
-    """
+    """Score dialogues, whose clips are arrays, with `Qwen2_5OmniProcessor` and `Qwen2_5OmniThinkerModel`."""
 
     def __init__(
         self, model: SDiaRewardModel, processor: SDiaRewardProcessor, chunk_length_s: int, batch_size: int = 1

@@ -20,11 +20,7 @@ _KINDS = {
 
 
 def render_findings(audit: Mapping[str, Any]) -> str:
-    """Return one line for each kind of check: how many pass, and which fail, the worst first.
-
-    Args:
-        audit (`Mapping`): An `audit.json`.
-    """
+    """Return one line for each kind of check: how many pass, and which fail, the worst first."""
     lines = [f"- **Sample.** {describe_sample(audit)}"]
     totals = [verdict for verdict in audit["verdicts"] if verdict["name"].startswith("nuisances.")]
     if totals:

@@ -32,15 +32,7 @@ _CONTENTS = {
 def render_dataset_repository_card(
     facts: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], repo_id: str
 ) -> str:
-    """Render the card.
-
-    Args:
-        facts (`Mapping`): Counts: `pairs` as a builder's report has them, `config`, `skipped`, `num_pairs`,
-            `languages`, `licences` and `sources` (pairs with and without audio by name), `why_withheld`,
-            `has_metadata`, `num_left_out` (pairs that are not in the metadata release).
-        configs (`Sequence[Mapping]`): `config_name`, `data_files` and `info` (`datasets.DatasetInfo`) of each.
-        repo_id (`str`): Name of the repository in the examples.
-    """
+    """Render the card."""
     publication = Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
         repo_id=repo_id,
         configurations="\n".join(_render_configuration(config, configs) for config in configs),

@@ -16,13 +16,7 @@ from sdiareward.pairs.schema import SIDES
 
 @dataclass(frozen=True)
 class Licence:
-    """A licence under which a cut, resampled and coded recording may be passed on.
-
-    Args:
-        name (`str`): SPDX id, or the name that our sources give it.
-        hub_id (`str`): Its name in the header of a card on the Hub.
-        notice (`str`, *optional*): File of `cards/notices` that has to go with the recordings.
-    """
+    """A licence under which a cut, resampled and coded recording may be passed on."""
 
     name: str
     hub_id: str
@@ -31,12 +25,7 @@ class Licence:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A source of `dataset_builder`.
-
-    Args:
-        allows_audio (`bool`): Whether its recordings may be redistributed.
-        attribution (`str`, *optional*): The attribution that its licence requires.
-    """
+    """A source of `dataset_builder`."""
 
     allows_audio: bool
     attribution: str | None = None
@@ -84,11 +73,7 @@ CORPORA = {
 
 
 def find_licence(name: str | None) -> Licence | None:
-    """Return the licence of that name if it allows redistribution; upper and lower case are equal.
-
-    Args:
-        name (`str`, *optional*): As a row states it.
-    """
+    """Return the licence of that name if it allows redistribution; upper and lower case are equal."""
     return LICENCES.get((name or "").strip().lower())
 
 
@@ -98,15 +83,7 @@ def find_corpus(name: str | None) -> Corpus | None:
 
 
 def find_redistribution_block(row: Mapping[str, Any]) -> str | None:
-    """Return the reason why the audio of a pair must not be published, or None if it may be.
-
-    Args:
-        row (`Mapping`): `license`, `source`, and of each turn of `chosen` and `rejected` the `uri`s of `audio_ref`.
-
-    Example:
-        >>> find_redistribution_block({"license": "CC-BY-4.0", "source": "meld", "chosen": [], "rejected": []})
-        'the source meld is not passed on'
-    """
+    """Return the reason why the audio of a pair must not be published, or None if it may be."""
     # For an unknown source name the licence decides. An unknown source in a reference is an error, for it names the
     # origin of the recording.
     corpus = find_corpus(row.get("source"))

@@ -51,19 +51,7 @@ _TRAINING = ("num_train_epochs", "learning_rate", "center_rewards_coefficient", 
 
 @dataclass(frozen=True)
 class ModelRelease:
-    """The facts that a card is rendered from.
-
-    Args:
-        checkpoint (`Path`): Folder of the checkpoint or of the adapters.
-        kind (`str`): The part that is published: `"model"`, `"lora"` or `"head"`.
-        results (`Mapping`, *optional*): The evaluation's `results.json`.
-        run (`Mapping`, *optional*): The training's `run.json`.
-        name (`str`, *optional*): Name of the repository; None for a card that stays in the folder.
-        revision (`str`, *optional*): Branch or tag in the example.
-        base_model (`str`, *optional*): Its base on the Hub.
-        datasets (`tuple[str, ...]`): Its training data on the Hub.
-        has_figure (`bool`, *optional*, defaults to `False`): Whether the figure of the results is published beside it.
-    """
+    """The facts that a card is rendered from."""
 
     checkpoint: Path
     kind: Literal["model", "lora", "head"] = "model"
@@ -77,14 +65,7 @@ class ModelRelease:
 
 
 def write_model_card(checkpoint: Path) -> None:
-    """Write the card of a trained checkpoint into its folder, from its `run.json` and `about.md`.
-
-    Args:
-        checkpoint (`Path`): Folder of the checkpoint, as `train.py` leaves it.
-
-    Raises:
-        ValueError: As `render_model_repository_card`.
-    """
+    """Write the card of a trained checkpoint into its folder, from its `run.json` and `about.md`."""
     run = read_json(checkpoint / "run.json")
     base_model, dataset = (_name_on_hub(run.get("arguments", {}).get(name)) for name in _ORIGINS)
     datasets = () if dataset is None else (dataset,)
@@ -98,11 +79,7 @@ def _name_on_hub(name: str | None) -> str | None:
 
 
 def render_model_repository_card(release: ModelRelease) -> str:
-    """Render the card.
-
-    Raises:
-        ValueError: `about.md` has an unknown field, or its header is not YAML.
-    """
+    """Render the card."""
     header, about = _read_about(release)
     results = release.results
     is_here = release.has_figure or (release.name is None and (release.checkpoint / FIGURE).is_file())
@@ -129,11 +106,7 @@ def strip_title(results_md: str) -> str:
 
 
 def read_about(checkpoint: Path) -> dict[str, Any]:
-    """Return the header of the `about.md` of a checkpoint, empty without one.
-
-    Raises:
-        ValueError: It is not YAML.
-    """
+    """Return the header of the `about.md` of a checkpoint, empty without one."""
     return _split_about(checkpoint)[0]
 
 

@@ -24,12 +24,7 @@ _DIGITS = 6
 
 
 def make_model_index(results: Mapping[str, Any], dataset_id: str | None = None) -> list[EvalResult]:
-    """Return the accuracies of a model with number of pairs, ties and interval.
-
-    Args:
-        results (`Mapping`): `results.json` of `eval.py`.
-        dataset_id (`str`, *optional*): The data set on the Hub.
-    """
+    """Return the accuracies of a model with number of pairs, ties and interval."""
     from huggingface_hub import EvalResult
 
     return [
@@ -50,12 +45,7 @@ def make_model_index(results: Mapping[str, Any], dataset_id: str | None = None) 
 
 
 def render_eval_results(results: Mapping[str, Any], dataset_id: str) -> str:
-    """Return the content of `.eval_results/esdr_bench.yaml`: one entry for each column that has pairs.
-
-    Args:
-        results (`Mapping`): `results.json` of `eval.py`.
-        dataset_id (`str`): The data set on the Hub.
-    """
+    """Return the content of `.eval_results/esdr_bench.yaml`: one entry for each column that has pairs."""
     import yaml
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 

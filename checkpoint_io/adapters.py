@@ -38,14 +38,7 @@ _FIELDS = {
 
 
 def add_adapters(model: SDiaRewardModel, *, r: int, alpha: int, train_projection: bool = False) -> PeftModel:
-    """Add low-rank adapters to the text model; beside them only score and pooler stay trainable.
-
-    Args:
-        model ([`SDiaRewardModel`]): It is changed.
-        r (`int`): Rank.
-        alpha (`int`): Scale of the adapters, in units of `1 / r`.
-        train_projection (`bool`, *optional*, defaults to `False`): Train the projection of the audio tower, too.
-    """
+    """Add low-rank adapters to the text model; beside them only score and pooler stay trainable."""
     from peft import LoraConfig, get_peft_model
 
     saved = ["score", "pooler"] if model.config.pooling_mode == "attention" else ["score"]
@@ -58,15 +51,7 @@ def add_adapters(model: SDiaRewardModel, *, r: int, alpha: int, train_projection
 
 
 def continue_adapters(model: SDiaRewardModel, name_or_path: str | Path) -> PeftModel:
-    """Add the adapters of an earlier run, and the head and projection that were trained with them, to train further.
-
-    Args:
-        model ([`SDiaRewardModel`]): The model that they were trained on; it is changed.
-        name_or_path (`str` or `Path`): Folder or Hub id of the adapters.
-
-    Raises:
-        FileNotFoundError, ValueError: As `reject_custom_adapters`.
-    """
+    """Add the adapters of an earlier run with the head and projection trained beside them, to train further."""
     from peft import LoraConfig, PeftModel
 
     reject_custom_adapters(name_or_path)
@@ -82,10 +67,6 @@ def keep_input_dtype(model: Any, *, is_autocast: bool) -> AbstractContextManager
 
     PEFT casts every input to the dtype of the adapters, float32, and autocast casts it back: without these copies the
     numbers are the same.
-
-    Args:
-        model ([`SDiaRewardModel`] or `peft.PeftModel`): One without adapters stays as it is.
-        is_autocast (`bool`): Whether it computes under autocast; if not, nothing changes.
     """
     if not is_autocast or not hasattr(model, "get_base_model"):
         return nullcontext()
@@ -96,13 +77,7 @@ def keep_input_dtype(model: Any, *, is_autocast: bool) -> AbstractContextManager
 
 
 def write_adapter_files(model: PeftModel, processor: SDiaRewardProcessor, output_dir: str | Path) -> None:
-    """Write configuration and processor beside the adapters that `save_pretrained` wrote.
-
-    Args:
-        model (`peft.PeftModel`): A model from `add_adapters`.
-        processor ([`SDiaRewardProcessor`]): Its processor.
-        output_dir (`str` or `Path`): Folder of the saved adapters.
-    """
+    """Write configuration and processor beside the adapters that `save_pretrained` wrote."""
     base: Any = model.get_base_model()
     base.config.save_pretrained(output_dir)
     processor.save_pretrained(output_dir)
@@ -121,18 +96,7 @@ def _find_file(name_or_path: str | Path, name: str) -> str | None:
 
 
 def reject_custom_adapters(name_or_path: str | Path) -> str | None:
-    """Check that a folder or repository holds low-rank adapters that run no code.
-
-    Args:
-        name_or_path (`str` or `Path`): Folder or Hub id.
-
-    Returns:
-        `str`, *optional*: Name of the model that they were trained on, if they have it.
-
-    Raises:
-        FileNotFoundError: Their weights are not in safetensors.
-        ValueError: They are of another kind, or set a field that is not allowed.
-    """
+    """Check that a folder or repository holds low-rank adapters that run no code."""
     config, weights = (_find_file(name_or_path, name) for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS))
     if config is None or weights is None:
         raise FileNotFoundError(
@@ -158,22 +122,7 @@ def _find_problem(config: Mapping[str, Any]) -> str | None:
 def load_adapted(
     name_or_path: str | Path, *, base_model: str | Path | None = None, merge: bool = True, **kwargs: Any
 ) -> Any:
-    """Load the model that adapters were trained on, with the adapters and their head in it.
-
-    Args:
-        name_or_path (`str` or `Path`): Folder or Hub id of adapters with the files of `write_adapter_files`.
-        base_model (`str` or `Path`, *optional*): The checkpoint or backbone underneath; by default the one that the
-            adapters name.
-        merge (`bool`, *optional*, defaults to `True`): Add the adapters to the weights; without it a
-            `peft.PeftModel` is returned.
-        kwargs: Fields of [`SDiaRewardConfig`] and arguments of `from_pretrained` (`dtype`, `device_map`, ...).
-
-    Raises:
-        FileNotFoundError, ValueError: As `reject_custom_adapters`; or no base model is named.
-
-    Example:
-        >>> model = load_adapted("runs/3b_lora/adapter")  # doctest: +SKIP
-    """
+    """Load the model that adapters were trained on, with the adapters and their head in it."""
     from peft import PeftModel
 
     from sdiareward.configuration_sdiareward import SDiaRewardConfig

@@ -13,12 +13,6 @@ def find_checkpoint(name: str | Path) -> str:
 
     The small model lies in the package as what was trained of it. It is put on its base once, and kept in the cache
     of the Hub's library.
-
-    Args:
-        name (`str` or `Path`): Folder, Hub id, `"nano"` or `"small"`.
-
-    Raises:
-        UserError: `"small"`, and its base is not installed.
     """
     if str(name) not in ("nano", "small") or Path(name).exists():
         return str(name)

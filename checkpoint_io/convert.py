@@ -44,14 +44,7 @@ _HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja")
 
 @dataclass(frozen=True)
 class Source:
-    """Hold what the small files and the headers of a checkpoint tell.
-
-    Args:
-        name (`str`): Its name in error messages.
-        folder (`Path`): Its folder.
-        config ([`SDiaRewardConfig`]): Its configuration.
-        tensors (`dict[str, StoredTensor]`): The tensors of the model by their native names.
-    """
+    """Hold what the small files and the headers of a checkpoint tell."""
 
     name: str
     folder: Path
@@ -67,26 +60,7 @@ def convert_checkpoint(
     max_shard_size: str = "5GB",
     **fields: Any,
 ) -> Path:
-    """Write a released checkpoint of the authors, or a native one, as a native checkpoint.
-
-    Args:
-        source (`str` or `Path`): Folder or Hub id.
-        output_dir (`str` or `Path`): Folder of the result: new, empty, or of the same conversion, which resumes.
-        dtype (`str`, *optional*): Dtype of the backbone, for instance `"bfloat16"`; by default what is stored. Score
-            head and attention pooler keep their dtype.
-        max_shard_size (`str`, *optional*, defaults to `"5GB"`): Largest size of one file of tensors.
-        fields: Fields of [`SDiaRewardConfig`] that override the checkpoint's: `pooling_mode`, `prompts`,
-            `max_turn_s`, ...
-
-    Returns:
-        `Path`: `output_dir`.
-
-    Raises:
-        FileExistsError: `output_dir` holds something else.
-        FileNotFoundError: There is no such checkpoint, or it holds no safetensors.
-        ValueError: A tensor is missing, unknown or of another shape than the configuration asks for, or a field is
-            out of its range.
-    """
+    """Write a released checkpoint of the authors, or a native one, as a native checkpoint."""
     opened = open_checkpoint(source, **fields)
     tensors = {name: _plan_tensor(name, tensor, dtype) for name, tensor in opened.tensors.items()}
     processor = _load_processor(opened)
@@ -110,21 +84,6 @@ def export_checkpoint(
 
     See `docs/checkpoints.md` for what the result holds and how to use it. The score head is multiplied by
     `reward_scale`.
-
-    Args:
-        source (`str` or `Path`): Folder or Hub id.
-        output_dir (`str` or `Path`): Folder of the result: new, empty, or of the same export, which resumes.
-        layout (`"official"` or `"vllm"`): The authors' layout, or vLLM's.
-        dtype (`str`, *optional*): As in [`convert_checkpoint`].
-        max_shard_size (`str`, *optional*, defaults to `"5GB"`): Largest size of one file of tensors.
-
-    Returns:
-        `Path`: `output_dir`.
-
-    Raises:
-        FileExistsError: `output_dir` holds something else.
-        FileNotFoundError: There is no such checkpoint, or it holds no safetensors.
-        ValueError: The checkpoint is incomplete or stacks vectors, or vLLM lacks its pooling.
     """
     if layout not in EXPORT_FORMATS:
         raise ValueError(f"layout is {layout!r}; choose one of {', '.join(EXPORT_FORMATS)}.")
@@ -144,16 +103,7 @@ def export_checkpoint(
 
 
 def open_checkpoint(source: str | Path, **fields: Any) -> Source:
-    """Read a checkpoint's configuration and headers, and check that it is complete.
-
-    Args:
-        source (`str` or `Path`): Folder or Hub id of a native checkpoint or one of the authors.
-        fields: Fields of [`SDiaRewardConfig`] that override its own.
-
-    Raises:
-        FileNotFoundError: There is no such checkpoint, or it holds no safetensors.
-        ValueError: As in [`convert_checkpoint`].
-    """
+    """Read a checkpoint's configuration and headers, and check that it is complete."""
     folder = _find(source)
     stored = _read_headers(folder)
     config_dict, _ = SDiaRewardConfig.get_config_dict(folder)

@@ -37,11 +37,7 @@ _IMAGE_PROCESSOR = {
 
 
 def require_one_token_a_vector(config: SDiaRewardConfig, where: str) -> None:
-    """Check that the code of others, which knows no stacking, can run a model.
-
-    Raises:
-        ValueError: It stacks the vectors of its audio tower.
-    """
+    """Check that the code of others, which knows no stacking, can run a model."""
     if config.stack_factor != 1:
         raise ValueError(
             f"{where}: joins {config.stack_factor} vectors of the audio tower to one token, which neither the "
@@ -50,11 +46,7 @@ def require_one_token_a_vector(config: SDiaRewardConfig, where: str) -> None:
 
 
 def require_vllm_pooling(config: SDiaRewardConfig, where: str) -> None:
-    """Check that vLLM supports the pooling of a configuration.
-
-    Raises:
-        ValueError: It does not.
-    """
+    """Check that vLLM supports the pooling of a configuration."""
     if config.pooling_mode not in _VLLM_POOLING:
         raise ValueError(
             f"{where}: pools by {config.pooling_mode}, which vLLM cannot; only {' and '.join(_VLLM_POOLING)} pooling "
@@ -71,14 +63,7 @@ RENAMES: dict[str, Callable[[str], str]] = {"official": to_official_key, "vllm":
 
 
 def write_config_files(config: SDiaRewardConfig, processor: SDiaRewardProcessor, layout: str, folder: Path) -> None:
-    """Write every file of an exported checkpoint but the tensors.
-
-    Args:
-        config ([`SDiaRewardConfig`]): Its configuration.
-        processor ([`SDiaRewardProcessor`]): Its processor.
-        layout (`str`): `"official"` or `"vllm"`.
-        folder (`Path`): Where to write.
-    """
+    """Write every file of an exported checkpoint but the tensors."""
     _save_processor(processor, folder)
     if layout == "vllm":
         _write_vllm_pooling(config, folder)

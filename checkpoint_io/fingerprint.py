@@ -23,13 +23,6 @@ def fingerprint_model(model: str) -> str:
     """Return a hash of a checkpoint folder, or the commit that a Hub name stands for.
 
     Cards, results and pictures do not count; of adapters the model underneath does, where it is a folder.
-
-    Args:
-        model (`str`): Folder, or name of a repository on the Hub.
-
-    Raises:
-        ModelNotFoundError: See `fetch_snapshot`.
-        ValueError: The configuration of adapters is malformed.
     """
     folder = Path(model)
     if not folder.is_dir():

@@ -22,15 +22,7 @@ def require_model(model: str) -> None:
 
 
 def fetch_snapshot(model: str, patterns: Sequence[str]) -> Path:
-    """Fetch some files of a repository on the Hub, from the cache where they are in it; return their folder.
-
-    Args:
-        model (`str`): Name of the repository.
-        patterns (`Sequence[str]`): Names or patterns of the files.
-
-    Raises:
-        ModelNotFoundError: There is no such repository, or the Hub cannot be reached and the cache lacks the model.
-    """
+    """Fetch some files of a repository on the Hub, from the cache where they are in it; return their folder."""
     require_model(model)
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
@@ -47,15 +39,7 @@ def fetch_snapshot(model: str, patterns: Sequence[str]) -> Path:
 
 
 def list_checkpoint_tensors(model: str) -> set[str]:
-    """Return the names of the tensors of a checkpoint, as `loading_sdiareward.list_tensors`.
-
-    Args:
-        model (`str`): Folder, or name of a repository on the Hub.
-
-    Raises:
-        ModelNotFoundError: See `fetch_snapshot`.
-        FileNotFoundError, ValueError: See `list_tensors`.
-    """
+    """Return the names of the tensors of a checkpoint, as `loading_sdiareward.list_tensors`."""
     from huggingface_hub import constants
 
     from sdiareward.loading_sdiareward import list_tensors

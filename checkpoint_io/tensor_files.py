@@ -33,14 +33,7 @@ _CONFIG_FOLDER = ".config"
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Locate a tensor in a safetensors file.
-
-    Args:
-        path (`Path`): The file.
-        name (`str`): Its name in the file.
-        dtype (`str`): Its dtype as the file names it, for instance `"BF16"`.
-        shape (`tuple[int, ...]`): Its shape.
-    """
+    """Locate a tensor in a safetensors file."""
 
     path: Path
     name: str
@@ -50,13 +43,7 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class PlannedTensor:
-    """Describe a tensor of the new checkpoint.
-
-    Args:
-        source (`StoredTensor`): Where it is read.
-        dtype (`torch.dtype`): Its new dtype.
-        factor (`float`, *optional*, defaults to 1.0): Its values are multiplied by this.
-    """
+    """Describe a tensor of the new checkpoint."""
 
     source: StoredTensor
     dtype: torch.dtype
@@ -79,14 +66,7 @@ Shard = Mapping[str, PlannedTensor]
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
-    """Return the tensors of a safetensors file by name, from its header alone.
-
-    Args:
-        path (`Path`): The file.
-
-    Raises:
-        ValueError: The file is not in the format, or ends before its last tensor.
-    """
+    """Return the tensors of a safetensors file by name, from its header alone."""
     try:
         with safe_open(path, framework="pt") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
@@ -106,20 +86,7 @@ def write_checkpoint(
     identity: Mapping[str, Any],
     max_shard_size: str = "5GB",
 ) -> None:
-    """Write a checkpoint, or resume one that was interrupted.
-
-    Args:
-        output_dir (`Path`): Its folder: new, empty, or holding the beginning of the same checkpoint.
-        tensors (`Mapping[str, PlannedTensor]`): Its tensors by name.
-        write_config (`Callable`): Writes every other file of the checkpoint into the folder it is given.
-        identity (`Mapping`): What makes this checkpoint the same as one begun before, as JSON.
-        max_shard_size (`str`, *optional*, defaults to `"5GB"`): Largest size of one file of tensors.
-
-    Raises:
-        FileExistsError: The folder holds something else.
-        OSError: The disk has no room for the checkpoint.
-        ValueError: `max_shard_size` is no size.
-    """
+    """Write a checkpoint, or resume one that was interrupted."""
     split = split_torch_state_dict_into_shards(
         {name: tensor.allocate_meta() for name, tensor in tensors.items()},
         filename_pattern="model{suffix}.safetensors",

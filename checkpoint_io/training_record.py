@@ -26,20 +26,7 @@ _ORIGINS = ("synthesizers", "sources", "licenses")
 
 
 def read_stages(name_or_path: str | Path) -> list[dict[str, Any]]:
-    """Return the trainings that a checkpoint comes from, the oldest first.
-
-    Args:
-        name_or_path (`str` or `Path`): Checkpoint or adapters: folder, Hub id, `"nano"` or `"small"`. The record of
-            adapters may lie beside their folder, where a training leaves it.
-
-    Returns:
-        `list[dict]`: `git_revision`, `arguments` and `trained_on` of each, as far as they are known; empty without a
-            record.
-
-    Raises:
-        ModelNotFoundError: See `hub_files.fetch_snapshot`.
-        ValueError: The record holds no JSON object, or stages that are none.
-    """
+    """Return the trainings that a checkpoint comes from, the oldest first."""
     found = find_checkpoint(name_or_path)
     folder = Path(found) if Path(found).is_dir() else fetch_snapshot(found, [RECORD])
     # A training leaves its adapters in a folder of its own.
@@ -57,11 +44,7 @@ def find_record(folder: Path, *, beside: bool) -> Path | None:
 
 
 def list_stages(run: Mapping[str, Any], name: str = RECORD) -> list[Mapping[str, Any]]:
-    """Return the stages of a record, the last of which is the run itself.
-
-    Raises:
-        ValueError: The earlier ones are no objects; the message begins with `name`.
-    """
+    """Return the stages of a record, the last of which is the run itself."""
     earlier = run.get(EARLIER, [])
     if not isinstance(earlier, list) or not all(isinstance(stage, Mapping) for stage in earlier):
         raise ValueError(f"{name}: its {EARLIER} is no list of objects; train again.")
@@ -71,20 +54,7 @@ def list_stages(run: Mapping[str, Any], name: str = RECORD) -> list[Mapping[str,
 def describe_heard(
     pairs: datasets.Dataset, begins_from: Iterable[str | Path | None], *, is_trained: bool = False
 ) -> dict[str, Any]:
-    """Return what the `run.json` of a training holds of the pairs that it and the stages before it heard.
-
-    Args:
-        pairs (`datasets.Dataset`): The training pairs, as `loading.load_pairs` gives them.
-        begins_from (`Iterable[str | Path | None]`): Models and adapters, as in `read_stages`.
-        is_trained (`bool`, *optional*, defaults to `False`): Whether what it begins from gives rewards; without a
-            record of that, a stage without any stands for it.
-
-    Returns:
-        `dict`: `trained_on` from `labels.describe_trained_on`, and `earlier_stages`, each once.
-
-    Raises:
-        ModelNotFoundError, ValueError: See `read_stages`.
-    """
+    """Return what the `run.json` of a training holds of the pairs that it and the stages before it heard."""
     earlier: list[dict[str, Any]] = []
     for name in begins_from:
         earlier += [stage for stage in (read_stages(name) if name else ()) if stage not in earlier]
@@ -94,14 +64,7 @@ def describe_heard(
 
 
 def describe_stages(stages: Sequence[Mapping[str, Any]]) -> dict[str, list[str] | None]:
-    """Return the `synthesizers`, `sources` and `licenses` of the pairs of all stages, in order.
-
-    Args:
-        stages (`Sequence[Mapping]`): From `read_stages`.
-
-    Returns:
-        `dict`: None under a name where there is no stage, or one does not tell.
-    """
+    """Return the `synthesizers`, `sources` and `licenses` of the pairs of all stages, in order."""
     records = [stage.get(TRAINED_ON) for stage in stages]
     found: dict[str, list[str] | None] = {}
     for name in _ORIGINS:

@@ -20,11 +20,7 @@ _CT2_DTYPES = (np.float32, np.int8, np.int16, np.int32, np.float16)
 
 
 def make_tower_config(output_dim: int) -> dict[str, int]:
-    """Return the configuration of an audio tower for the encoder: 30 s are one attention window, as in Whisper.
-
-    Args:
-        output_dim (`int`): Width of the text model.
-    """
+    """Return the configuration of an audio tower for the encoder: 30 s are one attention window, as in Whisper."""
     return {
         "num_mel_bins": 80,
         "d_model": 384,
@@ -37,11 +33,7 @@ def make_tower_config(output_dim: int) -> dict[str, int]:
 
 
 def load_audio_tower(audio_tower: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
-    """Load everything of an audio tower that Whisper has; its projection and its two marker vectors stay random.
-
-    Raises:
-        ValueError: The weights are those of another model.
-    """
+    """Load everything of an audio tower that Whisper has; its projection and its two marker vectors stay random."""
     loaded = audio_tower.load_state_dict(weights, strict=False)
     missing = [key for key in loaded.missing_keys if not key.startswith(("proj.", "audio_bos_eos_token."))]
     if missing or loaded.unexpected_keys:
@@ -51,11 +43,7 @@ def load_audio_tower(audio_tower: torch.nn.Module, weights: dict[str, torch.Tens
 
 
 def load_whisper_encoder_weights(whisper: str | Path | None = None) -> dict[str, torch.Tensor]:
-    """Return Whisper's encoder under the names of Qwen2.5-Omni's audio tower, float32.
-
-    Args:
-        whisper (`str` or `Path`, *optional*): As in [`build_nano`].
-    """
+    """Return Whisper's encoder under the names of Qwen2.5-Omni's audio tower, float32."""
     if whisper is None:
         whisper = _find_installed_whisper() or WHISPER_HUB_ID
     model_bin = Path(whisper) / "model.bin"
@@ -70,17 +58,7 @@ def load_whisper_encoder_weights(whisper: str | Path | None = None) -> dict[str,
 
 
 def read_ctranslate2(path: str | Path) -> dict[str, np.ndarray]:
-    """Read the variables of a CTranslate2 `model.bin` of version 6.
-
-    Args:
-        path (`str` or `Path`): The file.
-
-    Returns:
-        `dict[str, np.ndarray]`: Variables by name, in the dtype stored.
-
-    Raises:
-        ValueError: The file has another version or a dtype that is not known here, or is damaged.
-    """
+    """Read the variables of a CTranslate2 `model.bin` of version 6."""
     data = Path(path).read_bytes()
     try:
         return _read_variables(data)

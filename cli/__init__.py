@@ -91,13 +91,6 @@ A mistake ends with exit status 2 and one line; SDIAREWARD_TRACEBACK=1 shows whe
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Args:
-        argv (`list[str]`, *optional*): Arguments; by default those of the process.
-
-    Returns:
-        `int`: Exit code: that of the command, or 2 for a user error.
-    """
+    """Run the command line."""
     description = "Reward models for spoken dialogue."
     return run_command(COMMANDS, argv, prog="sdiareward", description=description, epilog=_EPILOG)

@@ -36,11 +36,7 @@ class ModelArguments:
     )
 
     def make_spec(self) -> ModelSpec:
-        """Return which model to load with which settings.
-
-        Raises:
-            FileNotFoundError, ValueError: The file of prompts is missing or malformed.
-        """
+        """Return which model to load with which settings."""
         from sdiareward.pairs.prompts import read_prompts
         from sdiareward.scoring.model_spec import ModelSpec
 

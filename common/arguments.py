@@ -39,13 +39,7 @@ _BOOLEANS = dict.fromkeys(("yes", "true", "t", "y", "1"), True) | dict.fromkeys(
 
 
 class Inherited(NamedTuple):
-    """A dataclass of a library whose fields are options of a command, too.
-
-    Args:
-        kind (`str`): `module:class`, imported when its fields are read or `--help_all` lists them.
-        name (`str`): Its name in help texts.
-        shown (`Mapping[str, str]`): Help texts of the most used fields, which `--help` lists.
-    """
+    """A dataclass of a library whose fields are options of a command, too."""
 
     kind: str
     name: str
@@ -66,20 +60,7 @@ def parse_arguments(
     epilog: str | None = None,
     inherited: Inherited | None = None,
 ) -> tuple[Any, ...]:
-    """Return an instance of each dataclass, from flags and the file that `--config` names; flags override the file.
-
-    Args:
-        kinds (`Sequence[type]`): Dataclasses whose fields are flags and keys.
-        argv (`Sequence[str]`, *optional*): Arguments; by default those of the process.
-        prog (`str`): Name of the command.
-        description (`str`, *optional*): What `--help` begins with.
-        epilog (`str`, *optional*): What `--help` ends with.
-        inherited ([`Inherited`], *optional*): One more dataclass, the last of those returned.
-
-    Raises:
-        SystemExit: A flag is unknown or has a wrong value, or a required one is missing. An abbreviation is unknown.
-        UserError: A key of the file is unknown or has a wrong value, or a dataclass refuses its values.
-    """
+    """Return an instance of each dataclass, from flags and the file that `--config` names; flags override the file."""
     parser = OneLineParser(
         prog=prog,
         description=description,
@@ -237,11 +218,7 @@ def _read_choices(choices: Sequence[Any]) -> dict[str, Any]:
 
 
 def parse_bool(text: str) -> bool:
-    """Return what a word such as `yes` or `False` stands for.
-
-    Raises:
-        argparse.ArgumentTypeError: It is no such word.
-    """
+    """Return what a word such as `yes` or `False` stands for."""
     if text.lower() not in _BOOLEANS:
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
     return _BOOLEANS[text.lower()]

@@ -30,17 +30,7 @@ TRACEBACK_VARIABLE = "SDIAREWARD_TRACEBACK"
 
 
 class Command(NamedTuple):
-    """An entry of a table of commands.
-
-    Args:
-        target (`str` or `Mapping`): `module:function` that runs it, whose parameters are dataclasses of arguments and
-            which returns the exit status or None; or a table of commands below this one.
-        summary (`str`): What it does, in one line.
-        epilog (`str`, *optional*): What `--help` ends with.
-        extra (`str`, *optional*): Extra of the package that it needs; by default the one of its name.
-        inherited ([`Inherited`], *optional*): Options that a library defines.
-        default (`str`, *optional*): Command of a table that runs if flags follow, and no name of a command.
-    """
+    """An entry of a table of commands."""
 
     target: str | Mapping[str, Command]
     summary: str
@@ -60,20 +50,7 @@ def run_command(
     extra: str | None = None,
     default: str | None = None,
 ) -> int:
-    """Run the command that the first argument names; import the module of no other.
-
-    Args:
-        commands (`Mapping[str, Command]`): The commands by name.
-        argv (`Sequence[str]`, *optional*): Arguments; by default those of the process.
-        prog (`str`): Name of the program.
-        description (`str`, *optional*): What `--help` begins with.
-        epilog (`str`, *optional*): What `--help` ends with.
-        extra (`str`, *optional*): Extra of the package that the commands need; by default the one of a command's name.
-        default (`str`, *optional*): As in [`Command`].
-
-    Returns:
-        `int`: Exit status: that of the command, 2 for a user error, 130 if it was interrupted.
-    """
+    """Run the command that the first argument names; import the module of no other."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if default is not None and arguments and arguments[0][:1] == "-" and arguments[0] not in ("-h", "--help"):
         return run_single(commands[default], arguments, prog=prog, extra=extra or default)
@@ -109,17 +86,7 @@ def _choose_command(
 
 
 def run_single(command: Command, argv: Sequence[str] | None, *, prog: str, extra: str | None = None) -> int:
-    """Parse the arguments of one command and run it; print a user error in one line.
-
-    Args:
-        command ([`Command`]): Its target is a function.
-        argv (`Sequence[str]`, *optional*): Arguments; by default those of the process.
-        prog (`str`): Name of the program, with which errors begin.
-        extra (`str`, *optional*): Extra of the package that it needs; by default the command's.
-
-    Returns:
-        `int`: Exit status: that of the command, 2 for a user error, 130 if it was interrupted.
-    """
+    """Parse the arguments of one command and run it; print a user error in one line."""
     module, _, function = str(command.target).partition(":")
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A path may have characters that the terminal's encoding lacks; the work is done when it is printed.

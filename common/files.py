@@ -19,16 +19,6 @@ def replace_atomically(path: Path, *, is_shared: bool = False) -> Iterator[Path]
     """Yield a temporary path for a file or a folder to write; it is renamed to `path` when the block ends.
 
     A reader sees the old content or all of the new. After an error nothing temporary remains and `path` is unchanged.
-
-    Args:
-        path (`Path`): The file or folder. A folder may be there already only if it is empty.
-        is_shared (`bool`, *optional*, defaults to `False`): Whether others may write it at the same time; the last
-            one wins, and what a killed process left unfinished stays. Otherwise that is removed first.
-
-    Example:
-        >>> from tempfile import TemporaryDirectory
-        >>> with TemporaryDirectory() as folder, replace_atomically(Path(folder, "a.bin")) as temporary:
-        ...     _ = temporary.write_bytes(b"all of it")
     """
     mark = f".{uuid4().hex}" if is_shared else ""
     temporary = path.with_name(f".{path.name}{mark}.tmp")
@@ -68,11 +58,7 @@ def split_lines(text: str) -> list[str]:
 
 
 class JsonLines:
-    """A file of one JSON object a line that survives being killed in the middle of a line.
-
-    Args:
-        path (`Path`): The file; created by the first `append`.
-    """
+    """A file of one JSON object a line that survives being killed in the middle of a line."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -82,9 +68,6 @@ class JsonLines:
         """Return the complete lines and remove an incomplete last line from the file.
 
         A last line that is complete but for its end, as editors leave it, is a line.
-
-        Raises:
-            ValueError: A line other than a torn last one is no JSON object.
         """
         return list(self)
 
@@ -133,16 +116,7 @@ class JsonLines:
 
 
 def read_text(path: Path, what: str) -> str:
-    """Return the text of a UTF-8 file.
-
-    Args:
-        path (`Path`): The file.
-        what (`str`): What to call it in an error, such as `"prompt file"`.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It is not UTF-8 text.
-    """
+    """Return the text of a UTF-8 file."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such {what}.")
     try:
@@ -152,16 +126,7 @@ def read_text(path: Path, what: str) -> str:
 
 
 def read_json_object(path: Path, remedy: str) -> dict[str, Any]:
-    """Return the object in a JSON file.
-
-    Args:
-        path (`Path`): The file.
-        remedy (`str`): What to do if it is not there.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It holds no JSON object.
-    """
+    """Return the object in a JSON file."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; {remedy}.")
     try:

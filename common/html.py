@@ -11,11 +11,7 @@ if TYPE_CHECKING:
 
 
 def make_html_environment(*folders: Path) -> jinja2.Environment:
-    """Return an environment that reads the templates of some folders.
-
-    Args:
-        *folders (`Path`): Where they lie; of two templates of one name the earlier folder's is taken.
-    """
+    """Return an environment that reads the templates of some folders."""
     import jinja2
 
     return jinja2.Environment(

@@ -16,12 +16,6 @@ def require_local(name: str) -> None:
 
     A path begins with `.`, `~` or `/`, has more than one separator, ends like a file of data, lies in a folder that
     exists, or differs by a letter or two from a path that exists.
-
-    Args:
-        name (`str`): What a user gave as a model or a data set.
-
-    Raises:
-        FileNotFoundError: It is a path, and nothing is there; the message names the nearest path that exists.
     """
     path = Path(name)
     if path.exists() or "://" in name:

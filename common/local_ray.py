@@ -41,14 +41,7 @@ def protect_ray() -> None:
 def open_ray(
     error: type[Exception], other_engine: str, num_cpus: int | None = None, show_progress: bool = False
 ) -> Iterator[None]:
-    """Connect to Ray, or start it on this machine for as long as this lasts.
-
-    Args:
-        error (`type`): What is raised where Ray is not installed.
-        other_engine (`str`): The engine that its message names.
-        num_cpus (`int`, *optional*): CPUs of a Ray that is started here; by default those of the machine.
-        show_progress (`bool`): Whether Ray Data shows its own progress bars.
-    """
+    """Connect to Ray, or start it on this machine for as long as this lasts."""
     if "ray" not in sys.modules:
         protect_ray()
     try:

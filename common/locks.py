@@ -19,12 +19,6 @@ def lock_folder(folder: str | Path) -> Iterator[None]:
 
     The system releases the lock when the process ends, even if it is killed. Of the processes that share one run only
     the main one takes the lock.
-
-    Args:
-        folder (`str` or `Path`): A run's output.
-
-    Raises:
-        UserError: Another process writes to it.
     """
     from filelock import FileLock, Timeout
 

@@ -58,13 +58,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
 
 
 def explain_missing_extra(error: Exception, extra: str | None = None) -> str | None:
-    """Return which module is missing and what to install, or None if the error is of another kind.
-
-    Args:
-        error (`Exception`): The error.
-        extra (`str`, *optional*): Extra of the command or name that was used; named if it brings the module, else the
-            first one that does.
-    """
+    """Return which module is missing and what to install, or None if the error is of another kind."""
     module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     bringing = [name for name, modules in EXTRAS.items() if module in modules]
     if not bringing:
@@ -74,26 +68,12 @@ def explain_missing_extra(error: Exception, extra: str | None = None) -> str | N
 
 
 def check_extra(extra: str) -> None:
-    """Raise before any work if a module of an extra is missing, rather than after it.
-
-    Args:
-        extra (`str`): Extra that the work needs.
-
-    Raises:
-        ModuleNotFoundError: A module of the extra is not installed.
-    """
+    """Raise before any work if a module of an extra is missing, rather than after it."""
     check_modules(EXTRAS[extra])
 
 
 def check_modules(modules: Iterable[str]) -> None:
-    """Raise before any work if a module that the work needs is missing.
-
-    Args:
-        modules (`Iterable[str]`): Their names.
-
-    Raises:
-        ModuleNotFoundError: One is not installed.
-    """
+    """Raise before any work if a module that the work needs is missing."""
     for module in modules:
         if find_spec(module) is None:
             raise ModuleNotFoundError(f"No module named {module!r}", name=module)

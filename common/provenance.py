@@ -30,12 +30,7 @@ def describe_run() -> dict[str, Any]:
 
 
 def write_provenance(path: str | Path, **sections: Any) -> None:
-    """Write `describe_run` and further sections as JSON, whole or not at all.
-
-    Args:
-        path (`str` or `Path`): File to write.
-        sections: Values to record by name; dataclasses and mappings are written field by field.
-    """
+    """Write `describe_run` and further sections as JSON, whole or not at all."""
     record = {**describe_run(), **{name: _convert_value(value) for name, value in sections.items()}}
     write_file(Path(path), json.dumps(record, indent=2, ensure_ascii=False, default=str) + "\n")
 

@@ -11,15 +11,7 @@ from .files import read_json_object, write_file
 
 
 def claim_run_dir(folder: Path, identity: Mapping[str, Any]) -> None:
-    """Create a run's folder, or check that the existing one holds results of the same identity.
-
-    Args:
-        folder (`Path`): Where the run writes.
-        identity (`Mapping`): What the results depend on, JSON values by name; kept in `identity.json`.
-
-    Raises:
-        ValueError: The folder holds results of another identity.
-    """
+    """Create a run's folder, or check that the existing one holds results of the same identity."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "identity.json"
     if not path.exists():

@@ -28,12 +28,7 @@ _KINDS = {
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It is not YAML, or holds something else than a mapping.
-    """
+    """Read a YAML file that holds a mapping."""
     values = read_yaml(path)
     require_mapping(values, str(path))
     return values
@@ -46,14 +41,7 @@ def require_mapping(values: Any, label: str) -> None:
 
 
 def require_known(names: Collection[Any], known: Collection[str], label: str, *, is_listed: bool = True) -> None:
-    """Raise `ValueError` if a key is none of the known ones.
-
-    Args:
-        names (`Collection`): The keys.
-        known (`Collection[str]`): Those that are known.
-        label (`str`): Name of the mapping in the error.
-        is_listed (`bool`, *optional*, defaults to `True`): List the known keys beside the nearest one.
-    """
+    """Raise `ValueError` if a key is none of the known ones."""
     if unknown := sorted(map(str, set(names) - set(known))):
         near = get_close_matches(unknown[0], map(str, known), n=1)
         listed = f"; known are {list(known)}" if is_listed or not near else ""
@@ -70,16 +58,7 @@ def require_minimums(settings: Any, label: str = "") -> None:
 
 
 def make_settings(kind: type[_Settings], values: Any, label: str) -> _Settings:
-    """Make a settings dataclass from a mapping read from YAML; lists become tuples.
-
-    Args:
-        kind (`type`): The dataclass.
-        values (`Mapping`): Its fields by name.
-        label (`str`): Name of the mapping in an error: the file and the key.
-
-    Raises:
-        ValueError: `values` is no mapping, a key is unknown, a required one is missing, or a value is refused.
-    """
+    """Make a settings dataclass from a mapping read from YAML; lists become tuples."""
     require_mapping(values, label)
     known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
     require_known(values, known, label)

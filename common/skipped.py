@@ -8,13 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Skipped:
-    """Something that was skipped, for the report.
-
-    Args:
-        item (`str`): What: a pair, a row, a file, a segment with its times.
-        kind (`str`): Why, as a short `snake_case` word that a summary counts by, such as `"missing_audio"`.
-        reason (`str`): Why, for a reader: what was found and what is needed.
-    """
+    """Something that was skipped, for the report."""
 
     item: str
     kind: str

@@ -53,12 +53,7 @@ class PairsNotFoundError(PairsError, FileNotFoundError):
 
 
 def format_user_error(error: BaseException) -> str | None:
-    """Return in one line what blocks a run and the remedy; None for an error of another kind.
-
-    Args:
-        error (`BaseException`): The error. Its causes are searched too: a library may report in its own words that a
-            file cannot be written.
-    """
+    """Return in one line what blocks a run and the remedy; None for an error of another kind."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, UserError):

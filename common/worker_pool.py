@@ -23,14 +23,6 @@ def open_worker_pool(
 
     They are not forks of this process, which would leave the threads of the synthesizers' runtimes locked. On Linux
     they are forks of a process without threads.
-
-    Args:
-        num_workers (`int`): Number of processes.
-        initializer (`Callable`, *optional*): Called first in each process.
-        initargs (`Sequence`, *optional*): Its arguments.
-
-    Raises:
-        UserError: One of them was killed.
     """
     context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
     pool = ProcessPoolExecutor(num_workers, context, initializer=_start, initargs=(initializer, initargs))

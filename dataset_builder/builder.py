@@ -60,21 +60,7 @@ SKIP_KIND_BY_ERROR: tuple[tuple[type[Exception], str], ...] = (
 
 @dataclass(frozen=True)
 class SourceConfig:
-    """One corpus.
-
-    Args:
-        name (`str`): One of `sources.SOURCES`.
-        path (`str`, *optional*): Its path; some sources have a default.
-        limit (`int`, *optional*): Number of its first episodes to take.
-        options (`Mapping`): Options of the source.
-        enhance (`bool`): Enhance the clips of its dialogues with the pipeline's enhancement, as the paper does for
-            MELD and DailyTalk. Long recordings follow the pipeline's settings without it.
-        native_coding (`Sequence[str]`): Codings (`channel.CODINGS`) that the recordings went through, in place of
-            those that the source names: synthetic speech gets them before channel matching.
-
-    Raises:
-        ValueError: There is no such coding.
-    """
+    """One corpus."""
 
     name: str
     path: str | None = None
@@ -90,27 +76,7 @@ class SourceConfig:
 
 @dataclass(frozen=True)
 class BuildConfig:
-    """Everything that determines the content of a build.
-
-    Args:
-        output_dir (`str`): Folder to write; name it `sdiareward` for `load_dataset("sdiareward")`.
-        sources (`tuple[SourceConfig, ...]`): Corpora to read.
-        synthesizers (`dict[str, SynthesizerSpec]`): Synthesizers by criterion.
-        synthesizer_options (`dict[str, dict]`): Options of synthesizers that take some, such as an endpoint's address,
-            and `script_voices`, a pool of voices for scripts.
-        families (`dict[str, FamilySpec]`, *optional*): Pairs about the conversation (`pairing.families`); none by
-            default, as in the paper. `synthesizers` may have an entry `joint`, which speaks those of scripts.
-        channel (`ChannelSettings`, *optional*): Channel matching; None switches it off, as in the paper. It is on by
-            default, because a model learns the channel of a recording before it learns the speech in it.
-        validation, test (`float`): Shares of each source's episodes.
-        seed (`int`): Seed of the splits and of the choice of synthesizers.
-        pipeline (`Mapping`, *optional*): Settings of the pipeline (section B.1) for sources of long recordings; its
-            enhancement also for the clips of sources with `enhance`.
-        work_dir (`str`, *optional*): Folder of the pipeline's results; `<output_dir>-work` by default.
-        engine (`str`): What runs the pipeline and makes the pairs: `"datasets"` for processes of this machine, or
-            `"ray"`.
-        num_workers (`int`): Processes; at least one for each server of a synthesizer. A cluster has its own number.
-    """
+    """Everything that determines the content of a build."""
 
     output_dir: str
     sources: tuple[SourceConfig, ...]
@@ -136,16 +102,7 @@ class BuildConfig:
 
 
 def build(config: BuildConfig, *, dry_run: bool = False) -> dict[str, Any]:
-    """Build the data set of `config` and return its report, which also lies in the folder as `report.json`.
-
-    Args:
-        config (`BuildConfig`): Sources, synthesizers and splits.
-        dry_run (`bool`): Only read the sources and count the pairs to make; the pipeline does not run.
-
-    Raises:
-        UserError: Another process builds into the folder, or a worker was killed.
-        ValueError: A synthesizer is not installed, or no source has a usable episode.
-    """
+    """Build the data set of `config` and return its report, which also lies in the folder as `report.json`."""
     if dry_run:
         plans, skipped = _plan(config, dry_run)
         return {"pairs": count_pairs((plan.split, plan.label) for plan in plans), **summarise_skipped(skipped)}

@@ -12,16 +12,7 @@ _EPISODE_TEXTS = ("name", "source", "subset", "group", "primary", "secondary", "
 
 @dataclass(frozen=True)
 class Part:
-    """A stretch of a turn that was recorded in one go: its words, and its recording if there is one.
-
-    Args:
-        text (`str`): The words.
-        audio (`bytes` or `str`, *optional*): An encoded recording or its path; None for a script.
-        start_s (`float`, *optional*, defaults to 0.0): Where the part begins in `audio`, in seconds.
-        end_s (`float`, *optional*): Where it ends; None for the end of the recording.
-        ref (`str`, *optional*): Reference to the recording, the same on every machine: `source:path` with the path
-            relative to the corpus' root. A part without one can be built, but not released.
-    """
+    """A stretch of a turn that was recorded in one go: its words, and its recording if there is one."""
 
     text: str
     audio: bytes | str | None = None
@@ -45,16 +36,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Episode:
-    """An even number of alternating turns, as a source gives it.
-
-    Args:
-        name (`str`): Name of the episode, unique within its source and the same on every machine.
-        group (`str`): Name of the recording or dialogue that the episode is cut from; a group is never in two splits.
-        split_group (`str`, *optional*): A coarser unit that is held out whole, such as a domain; defaults to `group`.
-        native_coding (`tuple[str, ...]`): Codings (`channel.CODINGS`) of the recordings; channel matching
-            applies them to synthetic speech.
-        known_group_id (`str`, *optional*): The `group_id` of a released pair; its `group` is not published.
-    """
+    """An even number of alternating turns, as a source gives it."""
 
     name: str
     source: str
@@ -77,15 +59,7 @@ class Episode:
 
 @dataclass(frozen=True)
 class Recording:
-    """A long recording that the pipeline (section B.1) cuts into episodes.
-
-    Args:
-        recording_id (`str`): Unique within its source, the same on every machine; names the files of its stages.
-        path (`str`): The file, in any format that `media` decodes.
-        ref (`str`): Its reference; see `Part.ref`.
-        source, subset, language, license (`str`): As in `Episode`.
-        native_coding (`tuple[str, ...]`): That of its episodes.
-    """
+    """A long recording that the pipeline (section B.1) cuts into episodes."""
 
     recording_id: str
     path: str
@@ -98,12 +72,7 @@ class Recording:
 
 
 class SkipError(Exception):
-    """Raised for an item that cannot be used; the caller, who knows its name, reports it as `Skipped`.
-
-    Args:
-        kind (`str`): The `kind` of `Skipped`.
-        reason (`str`): Its `reason`, and the message of the error.
-    """
+    """Raised for an item that cannot be used; the caller, who knows its name, reports it as `Skipped`."""
 
     def __init__(self, kind: str, reason: str):
         super().__init__(reason)
@@ -128,12 +97,7 @@ def is_recorded(criterion: str, side: str, synthesizer: str) -> bool:
 
 
 def validate_episode(episode: Episode) -> None:
-    """Check an episode that was read from a foreign file.
-
-    Raises:
-        ValueError: The turns do not alternate, their number is odd or above 16, a turn has no words, a label is not a
-            text, a coding is unknown, or a time is invalid.
-    """
+    """Check an episode that was read from a foreign file."""
     from sdiareward.perturbations.channel import CODINGS
 
     label = f"{episode.source} episode {episode.name!s:.80}"

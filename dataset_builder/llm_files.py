@@ -15,16 +15,7 @@ _Scenario = TypeVar("_Scenario")
 
 
 def read_scenario_lines(path: Path, make: Callable[[Any], _Scenario]) -> list[_Scenario]:
-    """Read a JSONL file of scenarios.
-
-    Args:
-        path (`Path`): The file.
-        make (`Callable`): Makes a scenario, with a `scenario_id`, from a JSON value; raises `ValueError`.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: A line is not JSON or is refused by `make`, or two scenarios share an id.
-    """
+    """Read a JSONL file of scenarios."""
     scenarios: list[Any] = []
     for number, line in enumerate(split_lines(path.read_text(encoding="utf-8")), start=1):
         try:
@@ -38,15 +29,7 @@ def read_scenario_lines(path: Path, make: Callable[[Any], _Scenario]) -> list[_S
 
 
 def open_written(path: str | Path, writer: Mapping[str, Any]) -> tuple[JsonLines, list[dict[str, Any]]]:
-    """Open a file to append to; return it and the rows that an earlier run wrote.
-
-    Args:
-        path (`str` or `Path`): The file; its folder is created.
-        writer (`Mapping`): Fields of every row: the model, its prompts, its settings.
-
-    Raises:
-        ValueError: A row has another writer.
-    """
+    """Open a file to append to; return it and the rows that an earlier run wrote."""
     file = JsonLines(Path(path))
     file.path.parent.mkdir(parents=True, exist_ok=True)
     rows = file.read()

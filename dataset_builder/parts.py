@@ -37,12 +37,7 @@ _CPUS_OF_A_WORKER = 0.9
 
 @dataclass(frozen=True)
 class PartFolder:
-    """A folder of finished parts: for each a Parquet file of its rows, and JSON notes if there are any.
-
-    Args:
-        folder (`Path`): The folder; created by the first `write`.
-        columns (`datasets.Features`, *optional*): Columns of a row; `schema.features()` by default.
-    """
+    """A folder of finished parts: for each a Parquet file of its rows, and JSON notes if there are any."""
 
     folder: Path
     columns: datasets.Features | None = None
@@ -65,11 +60,7 @@ class PartFolder:
         write_file(self._make_path(name), content.getvalue().to_pybytes(), is_shared=True)
 
     def drop_changed(self, contents: Mapping[str, str | None]) -> None:
-        """Drop the parts that were made of something else.
-
-        Args:
-            contents (`Mapping[str, str]`): By part, a hash of what it is made of; None keeps the part.
-        """
+        """Drop the parts that were made of something else."""
         kept = self.folder / "contents.json"
         before = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
         for name, content in contents.items():
@@ -117,17 +108,7 @@ _WORKER: dict[str, Callable[[Any], Any]] = {}
 def run_jobs(
     function: Callable[[_Job], _Result], jobs: Sequence[_Job], num_workers: int, description: str
 ) -> Iterator[_Result]:
-    """Yield the result of each job as it is finished, with a progress bar.
-
-    Args:
-        function (`Callable`): Does a job. It is sent once to each worker, where it may keep loaded models.
-        jobs (`Sequence`): What it is called with.
-        num_workers (`int`): Worker processes; with one worker or one job, this process does the work.
-        description (`str`): Label of the progress bar.
-
-    Raises:
-        UserError: A worker was killed.
-    """
+    """Yield the result of each job as it is finished, with a progress bar."""
     from tqdm import tqdm
 
     if num_workers <= 1 or len(jobs) <= 1:
@@ -153,15 +134,6 @@ def run_jobs_on_ray(
     """Yield the result of each job as it is finished, on the cluster that `RAY_ADDRESS` names or a Ray started here.
 
     Ray Data gives the jobs of a node that is lost to others. All machines must see the folders of this one.
-
-    Args:
-        function (`Callable`): Does a job; doing one twice must do no harm.
-        jobs (`Sequence`): What it is called with.
-        num_workers (`int`): Workers of a Ray that is started here; a cluster has as many as CPUs.
-        description (`str`): Label of the progress bar.
-
-    Raises:
-        UserError: Ray is not installed.
     """
     from tqdm import tqdm
 

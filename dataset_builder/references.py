@@ -12,21 +12,12 @@ SYNTHETIC = "synthetic"
 
 
 def make_reference(source: str, path: str | Path) -> str:
-    """Return the reference of a file of `source`.
-
-    Args:
-        source (`str`): Name of the corpus.
-        path (`str` or `Path`): Relative to the corpus' root; written with forward slashes.
-    """
+    """Return the reference of a file of `source`."""
     return f"{source}:{Path(path).as_posix()}"
 
 
 def split_reference(reference: str) -> tuple[str, str]:
-    """Return `(source, path)` of a reference.
-
-    Raises:
-        ValueError: It does not have the form `source:path`.
-    """
+    """Return `(source, path)` of a reference."""
     source, _, path = reference.partition(":")
     if not (source and path):
         raise ValueError(f"reference {reference!r}: must read 'source:path'.")

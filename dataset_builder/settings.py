@@ -15,17 +15,7 @@ from .pairing.pairing import SynthesizerSpec
 
 
 def read_build_config(path: Path, overrides: Mapping[str, Any]) -> BuildConfig:
-    """Read a build's YAML file.
-
-    Args:
-        path (`Path`): The file; its keys are the fields of `BuildConfig`. `pipeline` may be a mapping of settings or
-            the name of a YAML file beside it.
-        overrides (`Mapping`): Values that replace the file's; None is ignored.
-
-    Raises:
-        FileNotFoundError: The file, or the pipeline's, is not there.
-        ValueError: A key is unknown or missing, or a value is out of range.
-    """
+    """Read a build's YAML file."""
     values = read_mapping(path) | {key: value for key, value in overrides.items() if value is not None}
     for key, kind in (("sources", list), ("synthesizers", dict)):
         if not values.get(key):

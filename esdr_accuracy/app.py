@@ -27,11 +27,7 @@ _COLUMNS = (
 
 
 def to_table(result: Mapping[str, Any]) -> list[list[str]]:
-    """Return the rows that the page shows of what the metric computed.
-
-    Args:
-        result (`Mapping`): What `compute` returned.
-    """
+    """Return the rows that the page shows of what the metric computed."""
     rows = []
     for name in _COLUMNS:
         accuracy, bounds = result[name], result["interval"][name]
@@ -48,15 +44,7 @@ def to_table(result: Mapping[str, Any]) -> list[list[str]]:
 
 
 def compute_rows(metric: Any, rows: Sequence[Sequence[Any]]) -> list[list[str]]:
-    """Compute the table of the entered pairs; empty rows are skipped.
-
-    Args:
-        metric (`evaluate.Metric`): The metric.
-        rows (`Sequence[Sequence]`): `chosen`, `rejected` and `subset` of each pair.
-
-    Raises:
-        ValueError: A row is incomplete, a reward is no number, or a subset is unknown.
-    """
+    """Compute the table of the entered pairs; empty rows are skipped."""
     filled = [row for row in rows if any(cell not in ("", None) for cell in row)]
     for number, row in enumerate(filled, start=1):
         if any(cell in ("", None) for cell in row):

@@ -285,20 +285,7 @@ def _compute_intervals(
 
 
 def wilson_interval(accuracy: float, num_trials: int, confidence: float = 0.95) -> list[float]:
-    """Return Wilson's score interval of a proportion.
-
-    Args:
-        accuracy (`float`): Observed proportion, 0-1.
-        num_trials (`int`): Independent trials behind it, at least 1.
-        confidence (`float`, *optional*, defaults to 0.95): Coverage.
-
-    Returns:
-        `list[float]`: `[low, high]`, inside 0-1.
-
-    Examples:
-        >>> [round(bound, 4) for bound in wilson_interval(1.0, 824)]
-        [0.9954, 1.0]
-    """
+    """Return Wilson's score interval of a proportion."""
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     scale = 1 + z * z / num_trials
     centre = (accuracy + z * z / (2 * num_trials)) / scale

@@ -29,11 +29,7 @@ TEST_CASES: list[dict[str, Any]] = [
 
 
 def find_failures(metric: Any) -> list[str]:
-    """Return what comes out differently than the cases say, one line each.
-
-    Args:
-        metric (`evaluate.Metric`): The metric.
-    """
+    """Return what comes out differently than the cases say, one line each."""
     found = []
     for number, case in enumerate(TEST_CASES):
         result = metric.compute(**{name: case[name] for name in ("chosen", "rejected", "subset")})

@@ -29,24 +29,7 @@ def load_baseline_pairs(
     name: str | None = None,
     audio_root: str | None = None,
 ) -> tuple[LabelledPairs | None, str | None]:
-    """Load the pairs to fit the baselines on.
-
-    Args:
-        labels (`Sequence[Mapping]`): Labels of the evaluated pairs; see `labels.describe_pairs`.
-        dataset (`str`): Where these are from.
-        split (`str`): Their split.
-        train_split (`str`, *optional*, defaults to `"train"`): Split to fit on.
-        baseline_data (`str`, *optional*): Data set that holds it, if it is not `dataset`.
-        name (`str`, *optional*): Configuration of `dataset`.
-        audio_root (`str`, *optional*): As `loading.load_pairs` takes it.
-
-    Returns:
-        `tuple`: The pairs with their labels, or None and a sentence with the reason.
-
-    Raises:
-        UserError: There is no split of the name that was asked for.
-        ValueError: They share pairs or recordings with the evaluated pairs.
-    """
+    """Load the pairs to fit the baselines on."""
     if baseline_data is None and Path(dataset).is_file():
         return None, f"without baselines: {dataset} is one split; {_REMEDY}"
     try:

@@ -40,15 +40,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BaselineScores:
-    """Scores of a baseline on the evaluated pairs, and the size of its training data.
-
-    Args:
-        chosen (`np.ndarray` of shape `(num_pairs,)`): Scores of the chosen sides; higher is better.
-        rejected (`np.ndarray` of shape `(num_pairs,)`): Scores of the rejected sides.
-        num_train (`dict[str, int]`): Training pairs by criterion.
-        skipped_train (`list[str]`): The reason for each skipped training pair.
-        unread (`list[str]`): The reason for each evaluated pair that is a tie because its audio cannot be read.
-    """
+    """Scores of a baseline on the evaluated pairs, and the size of its training data."""
 
     chosen: np.ndarray
     rejected: np.ndarray
@@ -67,23 +59,7 @@ def score_baseline(
     num_threads: int = 2,
     progress: bool = False,
 ) -> BaselineScores:
-    """Fit a baseline on the training pairs of each criterion and score the evaluated pairs with it.
-
-    Args:
-        kind (`"acoustic"` or `"text"`): Which baseline.
-        train (`datasets.Dataset`): Pairs to fit on; pairs with unreadable audio are skipped and reported.
-        train_criteria (`Sequence[str]`): Criterion of each training pair.
-        evaluated (`datasets.Dataset`): Pairs to score; one with unreadable audio is a tie, and reported.
-        criteria (`Sequence[str]`): Criterion of each evaluated pair.
-        num_threads (`int`, *optional*, defaults to 2): Threads that read audio.
-        progress (`bool`, *optional*, defaults to `False`): Show a progress bar.
-
-    Returns:
-        `BaselineScores`: One score per side of each evaluated pair.
-
-    Raises:
-        ValueError: A criterion of the evaluated pairs has no training pairs that can be read.
-    """
+    """Fit a baseline on the training pairs of each criterion and score the evaluated pairs with it."""
     _require_criteria(criteria, train_criteria)
     fitted_on = read_features(kind, train, num_threads=num_threads, progress=progress)
     scored = read_features(kind, evaluated, num_threads=num_threads, progress=progress)
@@ -112,18 +88,7 @@ def _require_criteria(criteria: Sequence[str], train_criteria: Sequence[str]) ->
 
 
 def compute_acoustic_features(turns: Iterable[Mapping[str, Any]], name: str | None = None) -> np.ndarray:
-    """Describe the sound of one side by the mean and standard deviation of its log-mel bands over all turns.
-
-    Args:
-        turns (`Iterable[Mapping]`): Turns of our schema or messages.
-        name (`str`, *optional*): What to call the side in an error.
-
-    Returns:
-        `np.ndarray` of shape `(160,)`, float64.
-
-    Raises:
-        AudioError: A turn's audio cannot be read, or no turn has any.
-    """
+    """Describe the sound of one side by the mean and standard deviation of its log-mel bands over all turns."""
     total, squares, num_frames = np.zeros(NUM_MELS), np.zeros(NUM_MELS), 0
     for content in _list_contents(turns, "audio"):
         mel = log_mel(read_audio(content, name=name))
@@ -137,18 +102,7 @@ def compute_acoustic_features(turns: Iterable[Mapping[str, Any]], name: str | No
 
 
 def log_mel(array: np.ndarray) -> np.ndarray:
-    """Compute log-mel energies at the signal's true length.
-
-    Args:
-        array (`np.ndarray` of shape `(num_samples,)`): Mono float32 signal at 16 kHz.
-
-    Returns:
-        `np.ndarray` of shape `(num_frames, 80)`: Natural logarithms, 25 ms windows every 10 ms.
-
-    Example:
-        >>> log_mel(np.zeros(16_000, dtype=np.float32)).shape
-        (98, 80)
-    """
+    """Compute log-mel energies at the signal's true length."""
     from scipy.fft import rfft
 
     window, filters = _make_window_and_filters()
@@ -178,13 +132,7 @@ def _make_window_and_filters() -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class SideFeatures:
-    """Features of some pairs.
-
-    Args:
-        chosen: Features of the chosen sides, one row per pair: an array `(num_pairs, 160)` or a sparse matrix.
-        rejected: Features of the rejected sides.
-        failures (`dict[int, str]`): The error of each row without features.
-    """
+    """Features of some pairs."""
 
     chosen: Any
     rejected: Any
@@ -194,14 +142,7 @@ class SideFeatures:
 def read_features(
     kind: Kind, pairs: datasets.Dataset, *, num_threads: int = 2, progress: bool = False
 ) -> SideFeatures:
-    """Compute the features of pairs; those of a pair with unreadable audio are zeros, and it is among the `failures`.
-
-    Args:
-        kind (`"acoustic"` or `"text"`): Which baseline.
-        pairs (`datasets.Dataset`): The pairs.
-        num_threads (`int`, *optional*, defaults to 2): Threads that read audio.
-        progress (`bool`, *optional*, defaults to `False`): Show a progress bar.
-    """
+    """Compute the features of pairs; a pair with unreadable audio has zeros and is among the `failures`."""
     if kind == "text":
         return _compute_text_features(pairs)
     from tqdm import tqdm
@@ -261,10 +202,6 @@ def fit_score(chosen: Any, rejected: Any) -> Callable[[Any], np.ndarray]:
     """Fit weights by which the chosen sides score above the rejected ones; return what maps features to scores.
 
     Equal features give exactly equal scores: each row is summed by itself and in the same order.
-
-    Args:
-        chosen (`np.ndarray` or sparse matrix of shape `(num_pairs, num_features)`): Features of the chosen sides.
-        rejected (the same): Those of the rejected sides.
     """
     from scipy import sparse
     from sklearn.linear_model import LogisticRegression

@@ -26,22 +26,7 @@ _FEW_PAIRS = 30
 def calibrate_checkpoint(
     checkpoint: str | Path, evaluation: Evaluation, output_dir: str | Path | None = None
 ) -> dict[str, Any]:
-    """Fit a calibration on an evaluation of a checkpoint and save it with the checkpoint.
-
-    Args:
-        checkpoint (`str` or `Path`): Folder of a checkpoint of this package.
-        evaluation ([`Evaluation`]): A finished evaluation of it, of pairs that results are not reported on.
-        output_dir (`str` or `Path`, *optional*): Folder of the result, which appears when it is complete; without it
-            the checkpoint's own `config.json` is replaced.
-
-    Returns:
-        `dict`: The calibration.
-
-    Raises:
-        FileExistsError: `output_dir` is not empty.
-        FileNotFoundError: There is no such checkpoint.
-        ValueError: It is no checkpoint of this package, or the evaluation used other prompts than it has.
-    """
+    """Fit a calibration on an evaluation of a checkpoint and save it with the checkpoint."""
     folder = Path(checkpoint)
     content, config = _read_config(folder)
     _require_same_prompts(evaluation, config, folder)
@@ -62,12 +47,7 @@ def calibrate_checkpoint(
 
 
 def find_calibration_warnings(evaluation: Evaluation, checkpoint: str | Path) -> list[str]:
-    """Return warnings about calibrating a checkpoint on an evaluation, as sentences.
-
-    Args:
-        evaluation ([`Evaluation`]): The evaluation to fit on.
-        checkpoint (`str` or `Path`): Folder of the checkpoint.
-    """
+    """Return warnings about calibrating a checkpoint on an evaluation, as sentences."""
     warnings = []
     if evaluation.run.get("split") == "test":
         warnings.append("this is the test split: calibrate on validation, or report calibrated numbers on other pairs")

@@ -26,11 +26,7 @@ SUBSET_LABELS = (*SUBSETS, NO_SUBSET)
 
 
 def choose_columns(num_pairs: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the columns of a table: those of Table 2, or that of all pairs alone where no pair is in a subset.
-
-    Args:
-        num_pairs (`Mapping`): Number of pairs by column.
-    """
+    """Return the columns of a table: those of Table 2, or that of all pairs alone where no pair is in a subset."""
     return COLUMNS if any(num_pairs[name] for name in SUBSETS) else _ALL_PAIRS
 
 
@@ -40,11 +36,7 @@ def title_columns(columns: Sequence[str]) -> dict[str, str]:
 
 
 def group_by_criterion(subsets: Iterable[str]) -> dict[str, str]:
-    """Return the column that holds all pairs of each criterion; of pairs without a subset, that of all pairs.
-
-    Args:
-        subsets (`Iterable[str]`): The label of each pair.
-    """
+    """Return the column that holds all pairs of each criterion; of pairs without a subset, that of all pairs."""
     others = {NO_SUBSET: "overall_micro"} if NO_SUBSET in set(subsets) else {}
     return {**CRITERION_COLUMNS, **others}
 

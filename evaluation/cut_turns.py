@@ -11,12 +11,7 @@ from sdiareward.pairs.schema import SIDES
 
 
 def count_recordings(pair: Mapping[str, Any], max_turn_s: float) -> dict[str, int]:
-    """Return `num_recordings` of both sides of a pair, and `num_cut`, those longer than `max_turn_s` seconds.
-
-    Args:
-        pair (`Mapping`): A pair that was scored, as `loading.load_pairs` gives it.
-        max_turn_s (`float`): Seconds of each recording that the model hears.
-    """
+    """Return `num_recordings` of both sides of a pair, and `num_cut`, those longer than `max_turn_s` seconds."""
     durations_s = [
         audio_duration_s(item["audio"])
         for side in SIDES
@@ -30,16 +25,7 @@ def count_recordings(pair: Mapping[str, Any], max_turn_s: float) -> dict[str, in
 def sum_cut(
     scores: Iterable[Mapping[str, Any]], sessions: Sequence[Mapping[str, Any]]
 ) -> dict[str, float | int] | None:
-    """Add up the recordings that were cut.
-
-    Args:
-        scores (`Iterable[Mapping]`): The line of each scored pair, with what `count_recordings` gives.
-        sessions (`Sequence[Mapping]`): Lines of `sessions.jsonl`; those of a model hold its `max_turn_s`.
-
-    Returns:
-        `dict`, *optional*: `max_turn_s`, `num_recordings`, `num_cut`, and `num_pairs` with a cut recording; None where
-        it is unknown: of a judge, or if an earlier version scored a pair.
-    """
+    """Add up the recordings that were cut."""
     scores = list(scores)
     limits = {session["max_turn_s"] for session in sessions if "max_turn_s" in session}
     if len(limits) != 1 or not all("num_cut" in score for score in scores):

@@ -51,17 +51,7 @@ class Evaluated(Protocol):
 
 
 class EvaluationRun:
-    """Evaluate a model or a judge on pairs: `score`, `measure` and `report`, in this order.
-
-    Args:
-        args ([`EvalArguments`]): The settings.
-        evaluated ([`Evaluated`]): The model or the judge.
-
-    Raises:
-        PairsError: The pairs cannot be read.
-        UserError: The baselines have no training pairs.
-        ValueError: The folder holds another run, or training and evaluated pairs share recordings.
-    """
+    """Evaluate a model or a judge on pairs: `score`, `measure` and `report`, in this order."""
 
     def __init__(self, args: EvalArguments, evaluated: Evaluated):
         self.args = args
@@ -106,12 +96,7 @@ class EvaluationRun:
             self.train, self.train_labels = found
 
     def score(self) -> None:
-        """Score the pairs that the folder lacks, then score the same pairs with the baselines.
-
-        Raises:
-            ScoringError: The model cannot be loaded.
-            ValueError: No pair could be scored.
-        """
+        """Score the pairs that the folder lacks, then score the same pairs with the baselines."""
         scores, self.skipped = score_pairs(
             lambda: self.evaluated.load(self.folder),
             self.pairs,

@@ -34,19 +34,7 @@ def by_held_out(
     left_out_sources: Collection[str] | None,
     options: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
-    """Compute the accuracy of every scorer by criterion, held-out synthesizer and source.
-
-    Args:
-        labels (`Sequence[Mapping]`): Labels of each scored pair; see `labels.describe_pairs`.
-        by_scorer (`Mapping`): By scorer and `pair_id`: `chosen` and `rejected`.
-        left_out (`Collection[str]`, *optional*): Synthesizers that training held out; None if not known.
-        left_out_sources (`Collection[str]`, *optional*): Sources that it held out; None if not known.
-        options (`Mapping`): Passed on to `pairwise_accuracy`.
-
-    Returns:
-        `list[dict]`: `criterion`, `synthesizer`, `source`, `num_pairs`, and by scorer what `select_column` gives; rows
-        over all held-out synthesizers, and over all held-out sources, have `ALL_LEFT_OUT` in their place.
-    """
+    """Compute the accuracy of every scorer by criterion, held-out synthesizer and source."""
     spoken = [label for label in labels if label["synthesizer"] in (left_out or ()) and label["source"]]
     rows = []
     for criterion, column in group_by_criterion(label["subset"] for label in spoken).items():
@@ -75,11 +63,7 @@ def name_held_out_sources(results: Mapping[str, Any]) -> dict[str, str]:
 
 
 def render_held_out(results: Mapping[str, Any]) -> str:
-    """Render `by_held_out` of a run's results as Markdown; empty without held-out synthesizers.
-
-    Args:
-        results (`Mapping`): What `results.json` holds.
-    """
+    """Render `by_held_out` of a run's results as Markdown; empty without held-out synthesizers."""
     titles = name_held_out_sources(results)
     cells = {(row["criterion"], row["synthesizer"], row["source"]): row for row in results.get("by_held_out", ())}
     table = []

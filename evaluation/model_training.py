@@ -13,12 +13,7 @@ from .summary import ALL_LEFT_OUT, ALL_SEEN
 
 
 def read_heard_synthesizers(model: str | None) -> set[str] | None:
-    """Return the synthesizers that a model heard in any stage of its training; None if its folder does not tell.
-
-    Args:
-        model (`str`, *optional*): Checkpoint. Its `run.json` names them, else the `results.json` of its own evaluation
-            tells the synthesizers that its training heard from those that were held out.
-    """
+    """Return the synthesizers that a model heard in any stage of its training; None if its folder does not tell."""
     if model is None:
         return None
     stages = read_stages(model)
@@ -34,10 +29,6 @@ def read_heard_synthesizers(model: str | None) -> set[str] | None:
 
 
 def read_heard_sources(model: str | None) -> set[str] | None:
-    """Return the sources of the pairs of all stages of a model's training; None if its `run.json` does not tell.
-
-    Args:
-        model (`str`, *optional*): Checkpoint.
-    """
+    """Return the sources of the pairs of all stages of a model's training; None if its `run.json` does not tell."""
     sources = None if model is None else describe_stages(read_stages(model))["sources"]
     return None if sources is None else set(sources)

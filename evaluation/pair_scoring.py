@@ -35,11 +35,7 @@ _NUM_THREADS = 2
 
 
 class ModelPairScorer:
-    """Score pairs with a reward model.
-
-    Args:
-        scorer (`Scorer`): The model.
-    """
+    """Score pairs with a reward model."""
 
     def __init__(self, scorer: Scorer):
         self.scorer = scorer
@@ -85,11 +81,7 @@ def _make_record(chosen: float, rejected: float) -> Record:
 
 @dataclass(frozen=True)
 class ModelToEvaluate:
-    """A reward model as `eval.py` takes what it evaluates; a judge's counterpart is its `JudgeSpec`.
-
-    Args:
-        spec ([`ModelSpec`]): The model.
-    """
+    """A reward model as `eval.py` takes what it evaluates; a judge's counterpart is its `JudgeSpec`."""
 
     spec: ModelSpec
 
@@ -122,14 +114,7 @@ class _BoundPairs:
 
 
 class PairLog:
-    """The scores of pairs in a run's folder: `scores.jsonl`, `skipped.jsonl` and `sessions.jsonl`.
-
-    Args:
-        folder (`Path`): The run's folder; lines of pairs that have changed since are dropped.
-        pairs (`datasets.Dataset`): The pairs.
-        labels (`Sequence[Mapping]`): Labels of each pair, as `labels.describe_pairs` gives them.
-        retry_failed (`bool`): Drop the lines of pairs that have no reward, so that they are scored again.
-    """
+    """The scores of pairs in a run's folder: `scores.jsonl`, `skipped.jsonl` and `sessions.jsonl`."""
 
     def __init__(self, folder: Path, pairs: datasets.Dataset, labels: Labels, retry_failed: bool = False):
         self._folder = folder
@@ -191,17 +176,6 @@ def score_pairs(
     """Score every pair that `scores.jsonl` does not have yet, writing each as soon as both of its sides are done.
 
     A pair whose audio cannot be read is skipped; `skipped.jsonl` has the reason.
-
-    Args:
-        load_scorer (`Callable`): Returns a new scorer; called only if something is left to score.
-        pairs (`datasets.Dataset`): Pairs to score.
-        labels (`Sequence[Mapping]`): Labels of each pair, as `labels.describe_pairs` gives them.
-        folder (`Path`): The run's folder.
-        retry_failed (`bool`, *optional*, defaults to `False`): Score pairs that have no reward once more.
-
-    Returns:
-        `tuple[dict, list]`: The line of each scored pair by `pair_id` (its labels, `chosen`, `rejected`, `margin`),
-        and the labels of each skipped pair with `kind` and `reason`.
     """
     log = PairLog(folder, pairs, labels, retry_failed)
     score_pending(
@@ -217,18 +191,7 @@ def score_with_baselines(
     labels: Labels,
     folder: Path,
 ) -> dict[Kind, tuple[dict[str, dict[str, Any]], dict[str, Any]]]:
-    """Score pairs with each baseline, or read its scores of the same pairs from an earlier run in the folder.
-
-    Args:
-        train (`datasets.Dataset`): Pairs to fit on.
-        train_labels (`Sequence[Mapping]`): Labels of each pair, as `labels.describe_pairs` gives them.
-        pairs (`datasets.Dataset`): Pairs to score.
-        labels (`Sequence[Mapping]`): Labels of each pair, as `labels.describe_pairs` gives them.
-        folder (`Path`): The run's folder.
-
-    Returns:
-        `dict[str, tuple[dict, dict]]`: By baseline, `chosen` and `rejected` by `pair_id`, and what it was fitted on.
-    """
+    """Score pairs with each baseline, or read its scores of the same pairs from an earlier run in the folder."""
     identity = {"train": fingerprint_pairs(train_labels, train), "pairs": fingerprint_pairs(labels, pairs)}
     return {kind: _score_with(kind, train, train_labels, pairs, labels, folder, identity) for kind in KINDS}
 

@@ -14,14 +14,7 @@ from sdiareward.pairs.schema import SIDES
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Hold a finished evaluation.
-
-    Args:
-        folder (`Path`): Its `output_dir`.
-        scores (`list[dict]`): Labels, `chosen`, `rejected` and `margin` of each pair that was scored.
-        run (`dict`): What the scores depend on: `model`, `split`, fingerprint of the `pairs`, ...
-        config (`dict`): The arguments of `eval.py`.
-    """
+    """Hold a finished evaluation."""
 
     folder: Path
     scores: list[dict[str, Any]]
@@ -30,16 +23,7 @@ class Evaluation:
 
 
 def read_evaluation(folder: str | Path, *, finite: bool = True) -> Evaluation:
-    """Read an evaluation that `eval.py` finished.
-
-    Args:
-        folder (`str` or `Path`): Its `output_dir`.
-        finite (`bool`, *optional*, defaults to `True`): Insist on finite rewards.
-
-    Raises:
-        FileNotFoundError: The folder holds no evaluation, or one that is not finished.
-        ValueError: A reward is missing or not finite, or no pair was scored.
-    """
+    """Read an evaluation that `eval.py` finished."""
     folder = Path(folder)
     for name in ("scores.jsonl", "results.json", "identity.json"):
         # Results come last, so a folder that has them is complete.
@@ -71,11 +55,7 @@ def _check_record(record: Mapping[str, Any], folder: Path, finite: bool) -> None
 
 
 def name_scorer(config: Mapping[str, Any]) -> str:
-    """Return what an evaluation scored: the name of its model, or that of its judge with the word before it.
-
-    Args:
-        config (`Mapping`): The arguments of `eval.py`.
-    """
+    """Return what an evaluation scored: the name of its model, or that of its judge with the word before it."""
     return name_model(str(config["model"])) if config.get("judge") is None else f"judge {config['judge']}"
 
 

@@ -25,14 +25,6 @@ def mcnemar_exact(num_only_first: int, num_only_second: int) -> float:
 
     Of the pairs that one scorer has right and the other wrong, each is as likely to be the first's as the second's if
     both are equally good. The test takes pairs as independent; those cut from one recording are not.
-
-    Args:
-        num_only_first (`int`): Pairs that only the first scorer has right.
-        num_only_second (`int`): Pairs that only the second has right.
-
-    Example:
-        >>> mcnemar_exact(1, 5)  # 2 * (1 + 6) / 2**6
-        0.21875
     """
     from scipy.stats import binomtest
 
@@ -53,20 +45,6 @@ def paired_bootstrap(
     """Find the interval of the difference in accuracy by drawing whole groups, both scorers' pairs together.
 
     Draws keep the number of groups of each stratum, as the metric's own intervals do.
-
-    Args:
-        first (`ArrayLike` of shape `(num_pairs,)`): Whether the first scorer has each pair right.
-        second (`ArrayLike` of shape `(num_pairs,)`): Whether the second has.
-        groups (`Sequence[Hashable]`): Recording of each pair.
-        strata (`Sequence[Hashable]`): Subset of each pair; a group's stratum is the set of its pairs' subsets,
-            without that of pairs of none.
-        num_bootstrap (`int`, *optional*, defaults to 1000): Number of draws.
-        seed (`int`, *optional*, defaults to 0): Seed of the draws.
-        confidence (`float`, *optional*, defaults to 0.95): Coverage.
-
-    Returns:
-        `list[float]` or None: Percentiles `[low, high]` of first minus second; None if all draws are equal, which
-        tells nothing about uncertainty.
     """
     difference = np.asarray(first, dtype=np.int64) - np.asarray(second, dtype=np.int64)
     return bootstrap_mean(difference, groups, strata, num_bootstrap=num_bootstrap, seed=seed, confidence=confidence)
@@ -81,19 +59,7 @@ def bootstrap_mean(
     seed: int = 0,
     confidence: float = 0.95,
 ) -> list[float] | None:
-    """Find the interval of a mean by drawing whole groups.
-
-    Args:
-        values (`ArrayLike` of shape `(num_values,)`): The values.
-        groups (`Sequence[Hashable]`): Recording of each value.
-        strata (`Sequence[Hashable]`): Subset of each value, as in `paired_bootstrap`.
-        num_bootstrap (`int`, *optional*, defaults to 1000): Number of draws.
-        seed (`int`, *optional*, defaults to 0): Seed of the draws.
-        confidence (`float`, *optional*, defaults to 0.95): Coverage.
-
-    Returns:
-        `list[float]` or None: Percentiles `[low, high]`; None if all draws are equal.
-    """
+    """Find the interval of a mean by drawing whole groups."""
     times, members = _draw_each_group(groups, strata, num_bootstrap, seed)
     # Sums of whole groups: a matrix of draws by pairs would not fit in memory for large benchmarks.
     sums, sizes = (np.bincount(members, weights, times.shape[1]) for weights in (np.asarray(values), None))
@@ -103,22 +69,7 @@ def bootstrap_mean(
 def draw_groups(
     groups: Sequence[Hashable], strata: Sequence[Hashable], *, num_bootstrap: int = 1000, seed: int = 0
 ) -> Counts:
-    """Draw groups with replacement, as many of each stratum as there are; return how often each value is drawn.
-
-    Args:
-        groups (`Sequence[Hashable]`): Recording of each value, as `summary.list_groups` names it.
-        strata (`Sequence[Hashable]`): Subset of each value; a group's stratum is the set of its values'
-            subsets, without that of values of none.
-        num_bootstrap (`int`, *optional*, defaults to 1000): Number of draws.
-        seed (`int`, *optional*, defaults to 0): Seed of the draws; the order of the values does not matter.
-
-    Returns:
-        `np.ndarray` of shape `(num_bootstrap, num_values)`: How often each value is in each draw.
-
-    Example:
-        >>> draw_groups(["a", "a"], ["wild", "wild"], num_bootstrap=2).tolist()
-        [[1, 1], [1, 1]]
-    """
+    """Draw groups with replacement, as many of each stratum as there are; return how often each value is drawn."""
     times, members = _draw_each_group(groups, strata, num_bootstrap, seed)
     return times[:, members]
 
@@ -145,20 +96,7 @@ def _draw_each_group(
 
 
 def compute_percentiles(draws: ArrayLike, confidence: float = 0.95) -> list[float] | None:
-    """Return the interval between the percentiles of a statistic's draws.
-
-    Args:
-        draws (`ArrayLike` of shape `(num_bootstrap,)`): One value per draw; NaN where there is none, ignored.
-        confidence (`float`, *optional*, defaults to 0.95): Coverage.
-
-    Returns:
-        `list[float]` or None: `[low, high]`; None if all draws are equal or NaN, which tells nothing about
-        uncertainty.
-
-    Example:
-        >>> compute_percentiles([0.0, 1.0, 2.0, 3.0, 4.0], confidence=0.5)
-        [1.0, 3.0]
-    """
+    """Return the interval between the percentiles of a statistic's draws."""
     values: Floats = np.asarray(draws, dtype=np.float64)
     values = values[np.isfinite(values)]
     # Means of equal values differ by rounding.
@@ -174,15 +112,6 @@ def describe_share(
     """Return the share of true values, with the interval of a bootstrap that draws whole groups.
 
     If no two draws differ, the interval is Wilson's, with the number of groups as sample size, as in the metric.
-
-    Args:
-        values (`ArrayLike` of shape `(num_values,)`): The values, true or false.
-        groups (`Sequence[Hashable]`): Recording of each.
-        strata (`Sequence[Hashable]`): Subset of each.
-        **options: Of `paired_bootstrap`.
-
-    Returns:
-        `dict[str, Any]`: `num_values`, `share` (0-1) and its `interval`; both None where there are no values.
     """
     array = np.asarray(values, dtype=np.bool_)
     if not len(array):
@@ -197,19 +126,7 @@ def describe_share(
 def compare(
     first: ArrayLike, second: ArrayLike, groups: Sequence[Hashable], strata: Sequence[Hashable], **options: Any
 ) -> dict[str, Any]:
-    """Compare two scorers pair by pair.
-
-    Args:
-        first (`ArrayLike` of shape `(num_pairs,)`): Whether the first scorer has each pair right.
-        second (`ArrayLike` of shape `(num_pairs,)`): Whether the second has.
-        groups (`Sequence[Hashable]`): Recording of each pair.
-        strata (`Sequence[Hashable]`): Subset of each pair.
-        **options: Of `paired_bootstrap`.
-
-    Returns:
-        `dict[str, Any]`: `num_pairs`, `num_both`, `num_only_first`, `num_only_second`, `num_neither` (pairs that are
-        right), `difference` of the accuracies (first minus second, -1 to 1), its `interval` and McNemar's `p_value`.
-    """
+    """Compare two scorers pair by pair."""
     one, other = np.asarray(first, dtype=np.bool_), np.asarray(second, dtype=np.bool_)
     only_first, only_second = int((one & ~other).sum()), int((other & ~one).sum())
     return {

@@ -39,19 +39,7 @@ def summarise(
     skipped: Labels,
     **options: Any,
 ) -> dict[str, Any]:
-    """Compute the accuracies of every scorer on the same pairs, overall and by synthesizer.
-
-    Args:
-        labels (`Sequence[Mapping]`): Labels of each scored pair; see `labels.describe_pairs`.
-        by_scorer (`Mapping`): By scorer (`"model"`, `"acoustic"`, ...) and `pair_id`: `chosen` and `rejected`.
-        heard (`Collection[str]`, *optional*): Synthesizers that training heard; None if not known.
-        skipped (`Sequence[Mapping]`): Labels, `kind` and `reason` of the skipped pairs.
-        **options: Passed on to `pairwise_accuracy`.
-
-    Returns:
-        `dict[str, Any]`: `accuracies` by scorer as `pairwise_accuracy` gives them, `by_synthesizer`,
-        `left_out_synthesizers` (None if not known), `num_skipped` by column, and `skipped`.
-    """
+    """Compute the accuracies of every scorer on the same pairs, overall and by synthesizer."""
     accuracies = {name: compute_accuracy(labels, scores, options) for name, scores in by_scorer.items()}
     left_out = None if heard is None else find_left_out(name_synthesizers(labels), heard)
     return {
@@ -84,17 +72,7 @@ def find_left_out(names: Collection[str], heard: Collection[str]) -> set[str]:
 def by_synthesizer(
     labels: Labels, by_scorer: Mapping[str, Scores], left_out: set[str] | None, options: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Compute the accuracy of every scorer by criterion and synthesizer, then over those seen and those held out.
-
-    Args:
-        labels (`Sequence[Mapping]`): Labels of each scored pair; see `labels.describe_pairs`.
-        by_scorer (`Mapping`): By scorer and `pair_id`: `chosen` and `rejected`.
-        left_out (`set[str]`, *optional*): Synthesizers that training held out; None if not known.
-        options (`Mapping`): Passed on to `pairwise_accuracy`.
-
-    Returns:
-        `list[dict]`: `criterion`, `synthesizer`, `num_pairs`, and by scorer what `select_column` gives.
-    """
+    """Compute the accuracy of every scorer by criterion and synthesizer, then over those seen and those held out."""
     rows = []
     for criterion, column in group_by_criterion(label["subset"] for label in labels).items():
         of_criterion = [label for label in labels if is_of_criterion(label["subset"], criterion)]
@@ -126,13 +104,7 @@ def list_groups(labels: Labels) -> list[str]:
 
 
 def describe_accuracy(labels: Labels, scores: Scores, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `num_pairs`, `accuracy` and its `interval` of some pairs; None where there are none.
-
-    Args:
-        labels (`Sequence[Mapping]`): The pairs.
-        scores (`Mapping`): `chosen` and `rejected` by `pair_id`.
-        options (`Mapping`): Passed on to `pairwise_accuracy`.
-    """
+    """Return `num_pairs`, `accuracy` and its `interval` of some pairs; None where there are none."""
     if not labels:
         return {"num_pairs": 0, "accuracy": None, "interval": None}
     column = select_column(compute_accuracy(labels, scores, options), "overall_micro")
@@ -150,28 +122,13 @@ def _num_by_column(labels: Labels) -> dict[str, int]:
 
 
 def sum_timing(sessions: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
-    """Add up the sessions that scored a run's pairs; sessions that were killed are not among them.
-
-    Args:
-        sessions (`Sequence[Mapping]`): `num_pairs`, `audio_s` and `scoring_s` of each.
-
-    Returns:
-        `dict`: The sums, and `real_time_factor`, seconds of computing for a second of audio (lower is better).
-    """
+    """Add up the sessions that scored a run's pairs; sessions that were killed are not among them."""
     sums = {name: sum(session[name] for session in sessions) for name in ("num_pairs", "audio_s", "scoring_s")}
     return {**sums, "real_time_factor": sums["scoring_s"] / sums["audio_s"] if sums["audio_s"] else None}
 
 
 def render_report(results: Mapping[str, Any]) -> str:
-    """Render a run's results as Markdown: Table 2's columns, how a judge decided, accuracy by synthesizer, and so on.
-
-    Args:
-        results (`Mapping`): What `summarise` returns, with `timing` and `config`; of a judge with `judge`, of a run
-            that was compared with others with `disagreements`.
-
-    Returns:
-        `str`: Markdown that also reads well in a terminal.
-    """
+    """Render a run's results as Markdown: Table 2's columns, a judge's decisions, accuracy by synthesizer."""
     config = results["config"]
     model, dataset, split = map(escape_markdown, (name_scorer(config), config["dataset"], config["split"]))
     parts = [
@@ -212,11 +169,7 @@ def _count_others(counts: Mapping[str, int]) -> int:
 
 
 def list_notes(results: Mapping[str, Any]) -> list[str]:
-    """Return the notes of the table: missing subsets, ties, rewards that are not finite, skipped pairs, cut turns.
-
-    Args:
-        results (`Mapping`): What `summarise` returns.
-    """
+    """Return the notes of the table: missing subsets, ties, rewards that are not finite, skipped pairs, cut turns."""
     found = []
     missing = results["accuracies"]["model"]["missing_subsets"]
     # With one subset alone the averages are its accuracy.
@@ -284,11 +237,7 @@ def _render_synthesizers(results: Mapping[str, Any]) -> str:
 
 
 def render_judge(judge: Mapping[str, Any]) -> str:
-    """Render how a judge came to its decisions as Markdown.
-
-    Args:
-        judge (`Mapping`): The result of `judges.zero_shot.summary`.
-    """
+    """Render how a judge came to its decisions as Markdown."""
     groups = judge["groups"]
     rows = [["pairs", *(group["num_pairs"] for group in groups)]]
     for rule in groups[0]["decided_by"]:
@@ -317,11 +266,7 @@ def _format_bias(found: Mapping[str, Any]) -> str:
 
 
 def render_disagreements(found: Mapping[str, Any]) -> str:
-    """Render where an evaluation and another one disagree as Markdown.
-
-    Args:
-        found (`Mapping`): What `report.disagreements.find_disagreements` returns for it.
-    """
+    """Render where an evaluation and another one disagree as Markdown."""
     title = f"## Disagreements with {escape_markdown(found['title'])} ({escape_markdown(found['folder'])})"
     if not found["num_pairs"]:
         return f"{title}\n\nNone: of every pair, both are right or both are wrong."

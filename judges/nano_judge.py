@@ -34,19 +34,7 @@ _NO_VISION = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads
 
 
 def build_nano_judge(output_dir: str | Path, *, whisper: str | Path | None = None, seed: int = 0) -> Path:
-    """Write the untrained nano judge and its processor.
-
-    Args:
-        output_dir (`str` or `Path`): Folder of the checkpoint.
-        whisper (`str` or `Path`, *optional*): Folder or Hub id of Whisper tiny.en, as in [`nano.build_nano`].
-        seed (`int`, *optional*, defaults to 0): Seed of the random tensors.
-
-    Returns:
-        `Path`: `output_dir`.
-
-    Raises:
-        FileNotFoundError: `whisper` or the package's dialogue scripts are missing.
-    """
+    """Write the untrained nano judge and its processor."""
     tokenizer = train_tokenizer(read_training_texts())
     torch.manual_seed(seed)
     model = Qwen2_5OmniThinkerForConditionalGeneration(make_thinker_config(make_nano_config(tokenizer), tokenizer))

@@ -37,11 +37,7 @@ def encode_each_clip_once(audio_tower: Any) -> None:
 
 
 def find_repeats(clips: Sequence[torch.Tensor]) -> tuple[list[int], list[int]]:
-    """Return the index of the first of each distinct clip, and for each clip its position in that list.
-
-    Args:
-        clips (`Sequence[torch.Tensor]` of shape `(num_mel_bins, num_frames)` each): Features.
-    """
+    """Return the index of the first of each distinct clip, and for each clip its position in that list."""
     firsts: list[int] = []
     sources: list[int] = []
     by_length: dict[int, list[int]] = {}

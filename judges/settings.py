@@ -21,15 +21,7 @@ AT_LEAST_ONE = {"minimum": 1}
 
 @dataclass(frozen=True)
 class EndpointSettings(ChatSettings):
-    """A judge behind an OpenAI-compatible endpoint whose model takes `input_audio`.
-
-    Args:
-        attempts (`int`, *optional*, defaults to 3): The largest number of requests until an answer is valid.
-        max_turn_s (`float`, *optional*, defaults to 30.0): Seconds heard of each turn.
-        cache_dir (`str`, *optional*): Folder of valid answers; by default `cache` in the run's folder. Runs may share
-            one.
-        prompt_file (`str`, *optional*): YAML of prompts that replace shipped ones; see `pairs.prompts`.
-    """
+    """A judge behind an OpenAI-compatible endpoint whose model takes `input_audio`."""
 
     backend: ClassVar[str] = "endpoint"
     attempts: int = field(default=3, metadata=AT_LEAST_ONE)
@@ -51,21 +43,7 @@ def check_turn_length(max_turn_s: float) -> None:
 def read_judge(
     name: str, judges_file: str | Path | None = None, overrides: Sequence[str] = ()
 ) -> tuple[dict[str, Any], str]:
-    """Read the settings of a judge from a file of judges.
-
-    Args:
-        name (`str`): A key of the file.
-        judges_file (`str` or `Path`, *optional*): YAML, settings by name of judge, each with a `backend`; by default
-            `configs/judges.yaml` of the package.
-        overrides (`Sequence[str]`, *optional*): `KEY=VALUE` each, the value in YAML; they override the file.
-
-    Returns:
-        `tuple[dict, str]`: The settings, and their label in errors.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: The file has no such judge, or an override is not of that form.
-    """
+    """Read the settings of a judge from a file of judges."""
     path = Path(judges_file or JUDGES_FILE)
     entries = read_mapping(path)
     if name not in entries:
@@ -89,12 +67,7 @@ def _read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
 def choose_endpoint(
     name: str, judges_file: str | Path | None = None, overrides: Sequence[str] = ()
 ) -> EndpointSettings:
-    """Read the settings of an endpoint; see `read_judge`.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: The file has no such judge, a setting is invalid, or the judge is no endpoint.
-    """
+    """Read the settings of an endpoint; see `read_judge`."""
     values, label = read_judge(name, judges_file, overrides)
     backend = values.pop("backend", None)
     if backend != EndpointSettings.backend:

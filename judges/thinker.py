@@ -36,13 +36,7 @@ _CONTROL_TOKENS = ("<|AUDIO|>", "<|IMAGE|>", "<|VIDEO|>")
 
 @dataclass(frozen=True)
 class Generation:
-    """One answer.
-
-    Args:
-        text (`str`): The answer without control tokens.
-        num_tokens (`int`): Length, including the end token.
-        seconds (`float`): Time of the batch, divided by its number of answers.
-    """
+    """One answer."""
 
     text: str
     num_tokens: int
@@ -83,14 +77,6 @@ class ThinkerProcessor(SDiaRewardProcessor):
 
         The template is ChatML, Qwen2.5-Omni's. `add_generation_prompt` begins the assistant's answer; `padding` pads
         on the left and returns tensors instead of lists. The other arguments must keep their defaults.
-
-        Returns:
-            [`BatchFeature`] with `input_ids` and `attention_mask`, and, if there is audio, `input_features` and
-            `feature_attention_mask` of all recordings in order.
-
-        Raises:
-            ValueError: An argument is not supported, or a conversation is empty.
-            AudioError: A recording cannot be used.
         """
         if chat_template is not None or tools or not (tokenize and return_dict):
             raise ValueError("conversations are rendered as ChatML to token ids, without tools; omit the rest.")
@@ -126,13 +112,7 @@ def _list_unpadded(rows: Sequence[np.ndarray]) -> dict[str, list[list[int]]]:
 
 
 class Thinker:
-    """Answer conversations with audio.
-
-    Args:
-        model (`Qwen2_5OmniThinkerForConditionalGeneration`): The model.
-        processor (`ThinkerProcessor`): Processor that belongs to it.
-        batch_size (`int`, *optional*, defaults to 8): Answers in a batch.
-    """
+    """Answer conversations with audio."""
 
     def __init__(
         self, model: Qwen2_5OmniThinkerForConditionalGeneration, processor: ThinkerProcessor, batch_size: int = 8
@@ -145,14 +125,7 @@ class Thinker:
     def from_pretrained(
         cls, path: str | Path, *, dtype: str | None = None, device: str | None = None, batch_size: int = 8
     ) -> Thinker:
-        """Load a thinker from a folder or a Hub id such as `Qwen/Qwen2.5-Omni-7B`; only its thinker is read.
-
-        Args:
-            path (`str` or `Path`): Folder or Hub id; a folder of adapters also loads their base model.
-            dtype (`str`, *optional*): Such as `"bfloat16"`; by default the checkpoint's.
-            device (`str`, *optional*): Such as `"cuda:0"`; by default an accelerator, if any.
-            batch_size (`int`, *optional*, defaults to 8): Answers in a batch.
-        """
+        """Load a thinker from a folder or a Hub id such as `Qwen/Qwen2.5-Omni-7B`; only its thinker is read."""
         model = load_thinker_model(path, dtype=dtype)
         if device is None:
             device = str(torch.accelerator.current_accelerator()) if torch.accelerator.is_available() else "cpu"
@@ -169,24 +142,7 @@ class Thinker:
         seed: int = 0,
         min_new_tokens: int | None = None,
     ) -> list[list[Generation]]:
-        """Answer each conversation, once or several times.
-
-        Args:
-            conversations (`list[list[dict]]`): Messages, the last one the user's.
-            max_new_tokens (`int`, *optional*, defaults to 512): Longest answer.
-            temperature (`float`, *optional*, defaults to 0.0): 0 is greedy decoding.
-            num_return_sequences (`int`, *optional*, defaults to 1): Answers to each conversation; several need a
-                temperature.
-            seed (`int`, *optional*, defaults to 0): Seed of sampling; the caller's generator keeps its state.
-            min_new_tokens (`int`, *optional*): Shortest answer, to measure speed at a fixed length.
-
-        Returns:
-            `list[list[Generation]]`: The answers to each conversation, in order.
-
-        Raises:
-            ValueError: Several answers are requested without a temperature, or a number is out of its range.
-            AudioError: A recording cannot be used.
-        """
+        """Answer each conversation, once or several times."""
         options = self._make_options(max_new_tokens, temperature, num_return_sequences, min_new_tokens)
         lengths = [self.processor.num_tokens(conversation) for conversation in conversations]
         order = sorted(range(len(conversations)), key=lambda index: -lengths[index])
@@ -245,19 +201,7 @@ class Thinker:
     def compute_next_token_probabilities(
         self, conversations: Sequence[Conversation], answers: Sequence[str], tokens: Sequence[str]
     ) -> torch.Tensor:
-        """Return the probabilities of the next token, normalized over the given tokens.
-
-        Args:
-            conversations (`list[list[dict]]`): Messages, the last one the user's.
-            answers (`list[str]`): Beginning of the answer in each conversation.
-            tokens (`list[str]`): Texts of one token each.
-
-        Returns:
-            `torch.Tensor` of shape `(num_conversations, num_tokens)`, float32, on the CPU; each row sums to 1.
-
-        Raises:
-            ValueError: A text is not one token.
-        """
+        """Return the probabilities of the next token, normalized over the given tokens."""
         encoded = [self.processor.encode_text(token) for token in tokens]
         for token, ids in zip(tokens, encoded, strict=True):
             if len(ids) != 1:
@@ -274,16 +218,7 @@ class Thinker:
 def load_thinker_model(
     path: str | Path, *, dtype: str | torch.dtype | None = None
 ) -> Qwen2_5OmniThinkerForConditionalGeneration:
-    """Load the thinker of a folder or Hub id, by default in its dtype; adapters are merged into their base model.
-
-    Args:
-        path (`str` or `Path`): Thinker, complete Qwen2.5-Omni, or adapters. It is the `name_or_path` of the model, so
-            that adapters trained on merged ones name these as their base.
-        dtype (`str` or `torch.dtype`, *optional*): Such as `"bfloat16"`.
-
-    Raises:
-        ValueError: Adapters name no base model, or themselves.
-    """
+    """Load the thinker of a folder or Hub id, by default in its dtype; adapters are merged into their base model."""
     base, *adapters = _find_base(path)
     # Checkpoints of other formats could run code.
     model = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(

@@ -28,16 +28,7 @@ Stamp = tuple[str, int, int, int]
 
 
 def hash_audio(audio: Any, sampling_rate: int = SAMPLING_RATE) -> str:
-    """Hash a recording in the form given: encoded bytes, or samples with their rate and shape.
-
-    Args:
-        audio: Anything `audio_sdiareward.read_audio` takes.
-        sampling_rate (`int`, *optional*, defaults to 16000): Rate of an array that comes without one, in Hz.
-
-    Raises:
-        FileNotFoundError: The path does not exist.
-        TypeError: It is given in a form that cannot be read.
-    """
+    """Hash a recording in the form given: encoded bytes, or samples with their rate and shape."""
     handle, _, array, rate = open_source(audio, sampling_rate)
     if array is not None:
         samples = array.astype("float32").tobytes()
@@ -57,12 +48,7 @@ def hash_items(message: Mapping[str, Any], sampling_rate: int = SAMPLING_RATE) -
 
 
 def digest_dialogue(turns: Any, criterion: str | None) -> str | None:
-    """Return a digest of all that a reward depends on but the model; None if it cannot be read, and so has no reward.
-
-    Args:
-        turns: One side of a pair, or messages; relative paths begin in the working directory.
-        criterion (`str`, *optional*): Under which it is scored.
-    """
+    """Return a digest of all that a reward depends on but the model; None if the row cannot be read."""
     messages = turns_to_messages(turns)
     try:
         validate_form(messages)
@@ -74,13 +60,7 @@ def digest_dialogue(turns: Any, criterion: str | None) -> str | None:
 
 
 def fingerprint_pairs(labels: Sequence[Mapping[str, Any]], rows: datasets.Dataset | None = None) -> str:
-    """Return a hash of the labels of pairs and, if the pairs are given, of all that they hold.
-
-    Args:
-        labels (`Sequence[Mapping]`): As `labels.describe_pairs` gives them.
-        rows (`datasets.Dataset`, *optional*): Pairs as `loading.load_pairs` gives them, or rows with columns of
-            recordings; every recording is read.
-    """
+    """Return a hash of the labels of pairs and, if the pairs are given, of all that they hold."""
     content = [] if rows is None else [_hash_row(row) for row in rows]
     return hash_json([list(labels), *content])
 
@@ -106,12 +86,7 @@ def digest_pair(pair: Mapping[str, Any], criterion: str | None) -> list[str | No
 
 
 def has_changed(before: Sequence[str | None] | None, now: Sequence[str | None]) -> bool:
-    """Tell whether a dialogue differs from what it was; one that cannot be read now keeps the reward that it has.
-
-    Args:
-        before (`Sequence[str]`, *optional*): Digests that were kept; None if none were.
-        now (`Sequence[str]`): Digests of the same dialogues.
-    """
+    """Tell whether a dialogue differs from what it was; one that cannot be read now keeps the reward that it has."""
     return before is None or any(new not in (None, old) for old, new in zip(before, now, strict=True))
 
 

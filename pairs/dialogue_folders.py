@@ -48,12 +48,7 @@ class _Recording(NamedTuple):
 
 @dataclass
 class DialogueFolder:
-    """The dialogues of a folder.
-
-    Args:
-        dialogues (`dict[str, list[dict]]`): Messages by the dialogue's name; audio as absolute paths.
-        skipped (`dict[str, str]`): Why a dialogue or a file could not be used, by its name.
-    """
+    """The dialogues of a folder."""
 
     dialogues: dict[str, Messages] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
@@ -76,23 +71,7 @@ def holds_dialogues(path: str | Path) -> bool:
 def read_dialogue_folder(
     folder: str | Path, pattern: str | None = None, user_turns: str | Path | None = None
 ) -> DialogueFolder:
-    """Read the dialogues of a folder.
-
-    Args:
-        folder (`str` or `Path`): Holds a folder of recordings or a JSON file for each dialogue, or recordings that are
-            named after their turns.
-        pattern (`str`, *optional*): How recordings are named, such as `"{dialogue}_{turn}_{role}.wav"`; with slashes
-            it is matched against paths below the folder. A pattern without `{role}` means turns in order, user first.
-        user_turns (`str` or `Path`, *optional*): Folder of the user's turns, by the dialogue's name: a recording, or
-            a folder with the context up to the user's last turn. The folder to read then holds the assistant's turns.
-
-    Returns:
-        [`DialogueFolder`]: Its dialogues, in the natural order of their names.
-
-    Raises:
-        FileNotFoundError: There is no such folder.
-        ValueError: It holds no dialogue, or the pattern is malformed.
-    """
+    """Read the dialogues of a folder."""
     folder = _require_folder(folder)
     if pattern is None and user_turns is None and _holds_json_dialogues(folder):
         return _read_files(folder, None)
@@ -189,11 +168,7 @@ def _list_recordings(messages: Messages) -> Iterator[Path]:
 
 
 def read_messages(path: Path) -> Messages:
-    """Read the messages of one dialogue, audio as absolute paths.
-
-    Raises:
-        DialogueError: It is malformed.
-    """
+    """Read the messages of one dialogue, audio as absolute paths."""
     turns, base = read_turns(path)
     messages = turns_to_messages(turns)
     validate_form(messages, name=str(path))
@@ -237,18 +212,7 @@ def _group_by_folder(folder: Path) -> dict[str, list[_Recording]]:
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """Return the regular expression of a pattern of names.
-
-    Args:
-        pattern (`str`): With the fields `{dialogue}`, and optionally `{turn}` and `{role}`.
-
-    Raises:
-        ValueError: A field is unknown, comes twice or is missing.
-
-    Example:
-        >>> compile_pattern("{dialogue}_{turn}.wav").fullmatch("call_12_0.wav")["dialogue"]
-        'call_12'
-    """
+    """Return the regular expression of a pattern of names."""
     expression, seen = "", set()
     try:
         pieces = list(Formatter().parse(pattern))

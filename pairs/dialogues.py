@@ -18,15 +18,7 @@ from .schema import SIDES
 
 
 class HeardAudio:
-    """Find the recordings of a dialogue, and measure how much of them a model hears.
-
-    Args:
-        max_turn_s (`float`): Seconds of each recording that the model hears.
-        audio_root (`str` or `Path`, *optional*): Where relative paths begin that are not found beside the rows; by
-            default `SDIAREWARD_AUDIO_ROOT`, else the working directory.
-        dataset (`str` or `Path`, *optional*): Where the rows are from. No recording outside of it and of the root is
-            read.
-    """
+    """Find the recordings of a dialogue, and measure how much of them a model hears."""
 
     def __init__(self, max_turn_s: float, audio_root: str | Path | None = None, dataset: str | Path | None = None):
         self._max_turn_s = max_turn_s
@@ -40,11 +32,7 @@ class HeardAudio:
         return [os.path.abspath(root) for root in name_roots(self._dataset, self._audio_root)]
 
     def measure(self, messages: Sequence[Mapping[str, Any]]) -> tuple[float, int]:
-        """Find the recordings; return the seconds heard and the number of recordings that are cut.
-
-        Raises:
-            DialogueError: A recording lies outside of the root, or its header cannot be read.
-        """
+        """Find the recordings; return the seconds heard and the number of recordings that are cut."""
         durations_s = [
             self._locate(item, number)
             for number, turn in enumerate(messages, start=1)
@@ -70,19 +58,7 @@ class HeardAudio:
 
 
 class Dialogues(Sequence[Any]):
-    """The dialogues of some rows, read on access; number `i` is side `i % num_sides` of row `i // num_sides`.
-
-    Args:
-        rows: Gives a row by its number, turns or messages by side: pairs as `loading.load_pairs` gives them, or a
-            `rows.Block`.
-        numbers (`Sequence[int]`): Which of the rows.
-        sides (`Sequence[str]`, *optional*): Columns that hold dialogues; both sides of a pair by default.
-        heard ([`HeardAudio`], *optional*): Finds and measures the recordings; by default they stay as they are.
-
-    Attributes:
-        audio_s (`np.ndarray` of shape `(num_dialogues,)`): Seconds heard of each dialogue that was measured, else NaN.
-        num_cut (`np.ndarray` of shape `(num_dialogues,)`): Number of its recordings that are longer than that.
-    """
+    """The dialogues of some rows, read on access; number `i` is side `i % num_sides` of row `i // num_sides`."""
 
     def __init__(
         self, rows: Any, numbers: Sequence[int], sides: Sequence[str] = SIDES, heard: HeardAudio | None = None
@@ -98,11 +74,7 @@ class Dialogues(Sequence[Any]):
         return len(self._sides) * len(self._numbers)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return the messages of a dialogue.
-
-        Raises:
-            DialogueError: It is malformed, or see `HeardAudio.measure`.
-        """
+        """Return the messages of a dialogue."""
         if not 0 <= index < len(self):
             raise IndexError(f"dialogue {index} of {len(self)}")
         position, side = divmod(index, len(self._sides))
@@ -114,11 +86,7 @@ class Dialogues(Sequence[Any]):
 
 
 class WholeDialogues(Sequence[Any]):
-    """Dialogues that are checked on access: a model can score any beginning of one, but is asked for whole ones.
-
-    Args:
-        dialogues (`Sequence`): Messages of each, or its turns as rows of a data set have them.
-    """
+    """Dialogues that are checked on access: a model can score any beginning of one, but is asked for whole ones."""
 
     def __init__(self, dialogues: Sequence[Any]):
         self._dialogues = dialogues
@@ -127,11 +95,7 @@ class WholeDialogues(Sequence[Any]):
         return len(self._dialogues)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return the messages of a dialogue.
-
-        Raises:
-            DialogueError: It is malformed, or breaks a rule of `validate_messages`.
-        """
+        """Return the messages of a dialogue."""
         messages = turns_to_messages(self._dialogues[index])
         validate_messages(messages)
         return messages

@@ -37,15 +37,6 @@ def describe_pairs(pairs: datasets.Dataset) -> list[dict[str, Any]]:
     No label is required. Without `pair_id` or `id` the id is a hash of the sides as the table has them; without
     `criterion` the criterion is `"joint"`; without `subset` the subset is that of `category` or `source`, as in the
     released SDiaReward form, else `"all"`.
-
-    Args:
-        pairs (`datasets.Dataset`): Pairs as `loading.load_pairs` gives them.
-
-    Returns:
-        `list[dict]`: `pair_id`, `criterion`, `subset`, `source`, `synthesizer` and `group_id` of each pair.
-
-    Raises:
-        ValueError: A pair's subset is none of the paper's, or two pairs have the same id.
     """
     columns = [name for name in (*_LABELS, "id", "category") if name in pairs.column_names]
     # Where each row has an id, its sides are not read.
@@ -71,12 +62,7 @@ def hash_sides(row: Mapping[str, Any]) -> str:
 
 
 def describe_origins(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what `sampling.sample_rows` draws by: `subset`, `group_id` and `synthesizer` of each row.
-
-    Args:
-        rows (`Iterable[Mapping]`): Those of `ORIGIN_COLUMNS` that the data have; a `subset` that is none of the
-            paper's is `"all"`.
-    """
+    """Return what `sampling.sample_rows` draws by: `subset`, `group_id` and `synthesizer` of each row."""
     return [
         {"subset": _find_subset(row), **{name: _as_text(row.get(name)) for name in ("group_id", "synthesizer")}}
         for row in rows
@@ -116,27 +102,12 @@ def _describe(row: Mapping[str, Any], index: int) -> dict[str, Any]:
 
 
 def split_synthesizers(synthesizer: str | None) -> set[str]:
-    """Return the synthesizers that a pair names: those of both sides where `hibari+flite` spoke them.
-
-    Args:
-        synthesizer (`str`, *optional*): The label of the pair.
-
-    Example:
-        >>> sorted(split_synthesizers("hibari+flite"))
-        ['flite', 'hibari']
-    """
+    """Return the synthesizers that a pair names: those of both sides where `hibari+flite` spoke them."""
     return set(synthesizer.split("+")) if synthesizer else set()
 
 
 def describe_trained_on(pairs: datasets.Dataset) -> dict[str, Any]:
-    """Return what the `run.json` of a model holds of the pairs that it is trained on.
-
-    Args:
-        pairs (`datasets.Dataset`): As `loading.load_pairs` gives them.
-
-    Returns:
-        `dict`: `num_pairs`, and `synthesizers`, `sources` and `licenses` in order, None where the data have none.
-    """
+    """Return what the `run.json` of a model holds of the pairs that it is trained on."""
     names = {name: sorted(set(pairs[name]) - {None, ""}) for name in _ORIGINS if name in pairs.column_names}
     return {"num_pairs": len(pairs), **{f"{name}s": names.get(name) for name in _ORIGINS}}
 
@@ -144,17 +115,7 @@ def describe_trained_on(pairs: datasets.Dataset) -> dict[str, Any]:
 def require_other_recordings(
     labels: Sequence[Mapping[str, Any]], train_labels: Sequence[Mapping[str, Any]], split: str, train_split: str
 ) -> None:
-    """Raise if the pairs to fit on share a pair or a recording with the pairs to measure on.
-
-    Args:
-        labels (`Sequence[Mapping]`): Labels of the pairs to measure on.
-        train_labels (`Sequence[Mapping]`): Labels of the pairs to fit on.
-        split (`str`): Name of the former in the error.
-        train_split (`str`): Name of the latter.
-
-    Raises:
-        ValueError: They share a pair or a recording.
-    """
+    """Raise if the pairs to fit on share a pair or a recording with the pairs to measure on."""
     for name in ("pair_id", "group_id"):
         shared = ({label[name] for label in labels} & {label[name] for label in train_labels}) - {None}
         if shared:

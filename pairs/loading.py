@@ -25,24 +25,7 @@ if TYPE_CHECKING:
 def load_pairs(
     path: str | Path, split: str, *, name: str | None = None, audio_root: str | Path | None = None
 ) -> datasets.Dataset:
-    """Load one split of preference pairs with its audio left encoded (`datasets.Audio(decode=False)`).
-
-    Args:
-        path (`str` or `Path`): A folder or Hub repository of Parquet as `dataset_builder` writes it, or a `.json`,
-            `.jsonl` or `.parquet` file, with a side in any form that `own_forms` knows.
-        split (`str`): `"train"`, `"validation"` or `"test"`; a single file is one split whatever its name.
-        name (`str`, *optional*): Configuration of the data set, for instance `"modality"`.
-        audio_root (`str` or `Path`, *optional*): Where relative paths begin that are not found beside the table; by
-            default `SDIAREWARD_AUDIO_ROOT`, else the working directory.
-
-    Returns:
-        `datasets.Dataset`: One pair a row, paths absolute. No torchcodec is needed to read it.
-
-    Raises:
-        PairsNotFoundError: There is no such file, folder or repository.
-        PairsError: The data lack the split or the configuration, have no `chosen` and `rejected` columns, or name a
-            recording outside of their root; see `path_sandbox`.
-    """
+    """Load one split of preference pairs with its audio left encoded (`datasets.Audio(decode=False)`)."""
     try:
         return _load_pairs(path, find_tables(path, split, name), audio_root)
     except (FileNotFoundError, ValueError) as error:

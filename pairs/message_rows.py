@@ -27,12 +27,7 @@ _logger = logging.getLogger(__name__)
 
 
 class MessageRows:
-    """Dialogues by number as `rows.Rows`, with the columns `id` and `messages`.
-
-    Args:
-        ids (`Sequence[str]`): Id of each dialogue.
-        read (`Callable[[int], list[dict]]`): Returns the messages of a dialogue by its number.
-    """
+    """Dialogues by number as `rows.Rows`, with the columns `id` and `messages`."""
 
     block_rows = 512
 
@@ -69,11 +64,7 @@ def make_message_feature() -> datasets.List:
 
 
 def make_message_row(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message with content as items and audio as bytes and path.
-
-    Raises:
-        DialogueError: Its audio is neither.
-    """
+    """Return a message with content as items and audio as bytes and path."""
     return {"role": message["role"], "content": [_as_item(item) for item in list_items(message)]}
 
 

@@ -42,17 +42,7 @@ _MAX_DECODED_VALUES = 60 * 2 * 192_000
 
 
 def read_dialogue(path: str | Path) -> list[dict[str, Any]]:
-    """Read a dialogue as messages whose audio is decoded.
-
-    Args:
-        path (`str` or `Path`): JSON file or folder of audio files.
-
-    Returns:
-        `list[dict]`: Messages for `SDiaRewardProcessor`; audio as `{"array", "sampling_rate", "path"}`.
-
-    Raises:
-        DialogueError: The file is missing or malformed, the turns do not alternate, or a recording cannot be used.
-    """
+    """Read a dialogue as messages whose audio is decoded."""
     path = Path(path)
     turns, base = read_turns(path)
     messages = turns_to_messages(turns)
@@ -67,17 +57,7 @@ def read_dialogue(path: str | Path) -> list[dict[str, Any]]:
 
 
 def read_turns(path: Path) -> tuple[list[Any], Path]:
-    """Read the turns of a dialogue without opening its recordings.
-
-    Args:
-        path (`Path`): As for `read_dialogue`.
-
-    Returns:
-        `tuple`: The turns as they are written, and the folder that their relative paths begin at.
-
-    Raises:
-        DialogueError: The file is missing or malformed, or the folder holds no audio files.
-    """
+    """Read the turns of a dialogue without opening its recordings."""
     if _is_dir(path):
         return _list_turns_of_folder(path), path
     if not path.is_file():
@@ -147,11 +127,7 @@ def order_turns(files: Sequence[Path], folder: Path) -> list[tuple[str, Path]]:
 
 
 def read_transcript(audio_file: Path) -> str | None:
-    """Return the text of the `.txt` file beside a recording; None without one.
-
-    Raises:
-        DialogueError: It is not UTF-8 text.
-    """
+    """Return the text of the `.txt` file beside a recording; None without one."""
     file = audio_file.with_suffix(".txt")
     try:
         return file.read_text(encoding="utf-8-sig").strip() if file.is_file() else None
@@ -193,16 +169,7 @@ def _load_recording(file: Path) -> dict[str, Any]:
 
 
 def check_recording(source: Any, max_turn_s: float = MAX_TURN_S) -> float:
-    """Return how long a recording is, in seconds, if it is short and, decoded, small enough; only its header is read.
-
-    Args:
-        source (`str`, `Path`, `bytes` or mapping): An encoded recording, as `audio_sdiareward.read_audio` takes it.
-        max_turn_s (`float`, *optional*, defaults to 60.0): The longest that is accepted, in seconds.
-
-    Raises:
-        FileNotFoundError: The path does not exist.
-        AudioError: The header cannot be read, or the recording is too long or too large.
-    """
+    """Return the duration of a recording in seconds, if it is short enough; only its header is read."""
     duration_s = audio_duration_s(source)
     handle, name, _, _ = open_source(source)
     if duration_s > max_turn_s:
@@ -216,36 +183,13 @@ def check_recording(source: Any, max_turn_s: float = MAX_TURN_S) -> float:
 
 
 def read_recording(source: Any, name: str | None = None) -> np.ndarray:
-    """Read the recording of a turn, once `check_recording` has accepted its header.
-
-    Args:
-        source (`str`, `Path`, `bytes` or mapping): As in `check_recording`.
-        name (`str`, *optional*): What to call the recording in an error.
-
-    Returns:
-        `np.ndarray` of shape `(num_samples,)`: Mono, 16 kHz, float32.
-
-    Raises:
-        FileNotFoundError: The path does not exist.
-        AudioError: The recording is not accepted or cannot be decoded.
-    """
+    """Read the recording of a turn, once `check_recording` has accepted its header."""
     check_recording(source)
     return read_audio(source, name=name)
 
 
 def join_turns(clips: Sequence[np.ndarray], gap_s: float = GAP_S) -> np.ndarray:
-    """Join clips with silence between them, as ChatReward joins question and answer (WavReward, section 3.2.3).
-
-    Args:
-        clips (`Sequence[np.ndarray]` of shape `(num_samples,)` each): Mono, 16 kHz.
-        gap_s (`float`, *optional*, defaults to 1.0): Silence between two clips, in seconds.
-
-    Returns:
-        `np.ndarray` of shape `(num_samples,)`, float32.
-
-    Raises:
-        ValueError: There are no clips, or the gap is negative.
-    """
+    """Join clips with silence between them, as ChatReward joins question and answer (WavReward, section 3.2.3)."""
     if not clips or gap_s < 0:
         raise ValueError(f"got {len(clips)} clips and a gap of {gap_s} s; give at least one clip and no negative gap.")
     silence = np.zeros(round(gap_s * SAMPLING_RATE), dtype=np.float32)
@@ -254,16 +198,7 @@ def join_turns(clips: Sequence[np.ndarray], gap_s: float = GAP_S) -> np.ndarray:
 
 
 def make_audio_content(source: Any, *, name: str | None = None) -> dict[str, Any]:
-    """Return a recording as part of a message: mono WAV, 16 kHz, 16 bit, in base64.
-
-    Args:
-        source: Anything `audio_sdiareward.read_audio` takes, such as a row's `{"bytes", "path"}`.
-        name (`str`, *optional*): What to call the recording in an error.
-
-    Raises:
-        AudioError: The recording cannot be used.
-        FileNotFoundError: The path does not exist.
-    """
+    """Return a recording as part of a message: mono WAV, 16 kHz, 16 bit, in base64."""
     import soundfile
 
     # Decoding divides by 32768, so 16-bit audio is unchanged.

@@ -30,16 +30,7 @@ _logger = logging.getLogger(__name__)
 
 
 def join_turns(side: Any, prompt: Any = None) -> Any:
-    """Return the turns of a side after those of its prompt; what is malformed stays as it is.
-
-    Args:
-        side: Turns or messages, or the recording of the answer: its path, or a mapping with `bytes` or `path`.
-        prompt (*optional*): The same of what comes before; one recording is the user's.
-
-    Example:
-        >>> join_turns("a.wav", prompt="q.wav")
-        [{'role': 'user', 'audio': 'q.wav'}, {'role': 'assistant', 'audio': 'a.wav'}]
-    """
+    """Return the turns of a side after those of its prompt; what is malformed stays as it is."""
     turns, before = _as_turns(side, ASSISTANT), _as_turns(prompt, USER)
     return [*before, *turns] if isinstance(before, list) and isinstance(turns, list) else turns
 
@@ -49,16 +40,7 @@ def _as_turns(value: Any, role: str) -> Any:
 
 
 def find_recording(path: str, dataset: str | Path | None, audio_root: str | Path | None = None) -> str:
-    """Return the path of a recording: beside the table that names it, else below the audio root.
-
-    Args:
-        path (`str`): As a row gives it.
-        dataset (`str` or `Path`, *optional*): The table's file or folder, or a Hub id.
-        audio_root (`str` or `Path`, *optional*): As `path_sandbox.list_audio_roots` takes it.
-
-    Returns:
-        `str`: Absolute; that beside the table if there is no such file anywhere.
-    """
+    """Return the path of a recording: beside the table that names it, else below the audio root."""
     places = [Path(root).expanduser().absolute() / path for root in name_roots(dataset, audio_root)]
     return str(next(filter(_is_file, places), places[0]))
 
@@ -77,14 +59,6 @@ def unify_sides(
     """Return pairs whose sides are lists of turns with absolute paths; sides that are so already are not copied.
 
     Others get the column `labels.WRITTEN_ID`, so that their ids stay when the table moves with its recordings.
-
-    Args:
-        pairs (`datasets.Dataset`): Rows with `chosen` and `rejected`, audio left encoded.
-        dataset (`str` or `Path`): Where they are from.
-        audio_root (`str` or `Path`, *optional*): See [`find_recording`].
-
-    Raises:
-        ValueError: A side holds numbers.
     """
     import datasets
 

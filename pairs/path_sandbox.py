@@ -22,16 +22,7 @@ ROOTS_VARIABLE = "SDIAREWARD_AUDIO_ROOT"
 
 
 def list_audio_roots(dataset: str | Path | None, audio_root: str | Path | None = None) -> tuple[Path, ...]:
-    """Return the folders below which the recordings of a data set may lie.
-
-    Args:
-        dataset (`str` or `Path`, *optional*): File, folder or Hub id; the folder of a local one is among them.
-        audio_root (`str` or `Path`, *optional*): The root that was asked for; by default what the environment
-            variable `SDIAREWARD_AUDIO_ROOT` says, else the working directory.
-
-    Returns:
-        `tuple[Path, ...]`: With links followed; the folders in which libraries keep what they fetched are among them.
-    """
+    """Return the folders below which the recordings of a data set may lie."""
     import datasets
     from huggingface_hub import constants
 
@@ -40,12 +31,7 @@ def list_audio_roots(dataset: str | Path | None, audio_root: str | Path | None =
 
 
 def name_roots(dataset: str | Path | None, audio_root: str | Path | None = None) -> list[Path]:
-    """Return the folders that relative paths may begin at, in the order in which they are tried.
-
-    Args:
-        dataset (`str` or `Path`, *optional*): File, folder or Hub id; the folder of a local one comes first.
-        audio_root (`str` or `Path`, *optional*): See [`list_audio_roots`].
-    """
+    """Return the folders that relative paths may begin at, in the order in which they are tried."""
     given = [str(audio_root)] if audio_root else os.environ.get(ROOTS_VARIABLE, "").split(os.pathsep)
     roots = [Path(root) for root in given if root] or [Path.cwd()]
     if dataset is not None and (tables := Path(dataset)).exists():
@@ -54,15 +40,7 @@ def name_roots(dataset: str | Path | None, audio_root: str | Path | None = None)
 
 
 def require_inside(path: str | Path, roots: Sequence[Path]) -> None:
-    """Raise unless a path, links followed, lies below one of some folders.
-
-    Args:
-        path (`str` or `Path`): As a data set gives it, relative to the working directory if it is relative.
-        roots (`Sequence[Path]`): What `list_audio_roots` gave.
-
-    Raises:
-        ValueError: It lies outside.
-    """
+    """Raise unless a path, links followed, lies below one of some folders."""
     resolved = Path(path).resolve()
     if not any(resolved.is_relative_to(root) for root in roots):
         raise ValueError(
@@ -75,26 +53,13 @@ def require_audio_inside(pairs: datasets.Dataset, columns: Iterable[str], roots:
     """Raise unless every recording that a data set gives as a path lies below one of some folders.
 
     Audio is not read, and paths that come with their bytes do not count: nothing is looked up for them.
-
-    Args:
-        pairs (`datasets.Dataset`): The data set.
-        columns (`Iterable[str]`): Those that hold dialogues.
-        roots (`Sequence[Path]`): What `list_audio_roots` gave.
-
-    Raises:
-        ValueError: Names the first that lies outside.
     """
     for path in iter_paths(pairs, columns):
         require_inside(path, roots)
 
 
 def iter_paths(pairs: datasets.Dataset, columns: Iterable[str]) -> Iterator[str]:
-    """Yield the paths of recordings that come without their bytes.
-
-    Args:
-        pairs (`datasets.Dataset`): The data set.
-        columns (`Iterable[str]`): Those that hold dialogues.
-    """
+    """Yield the paths of recordings that come without their bytes."""
     for column in columns:
         for chunk in pairs.data.column(column).chunks:
             yield from sorted(set(_iter_column_paths(chunk, column)))

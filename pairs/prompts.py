@@ -41,11 +41,7 @@ _OF_REWARD_MODEL = "reward_"
 
 @dataclass(frozen=True)
 class PromptSet:
-    """The shipped prompts, some of them replaced.
-
-    Args:
-        given (`Mapping[str, str]`): The replaced ones, by name; validated by `read_prompt_file`.
-    """
+    """The shipped prompts, some of them replaced."""
 
     given: Mapping[str, str] = field(default_factory=dict)
 
@@ -68,12 +64,7 @@ def _read_shipped() -> dict[str, str]:
 
 
 def read_prompt_file(path: str | Path | None) -> PromptSet:
-    """Read a YAML file of prompts by name, in the form of `configs/prompts.yaml`; None stands for the shipped ones.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: A name is unknown, a text is empty, or a placeholder is unknown or missing.
-    """
+    """Read a YAML file of prompts by name, in the form of `configs/prompts.yaml`; None stands for the shipped ones."""
     if path is None:
         return PromptSet()
     given, shipped = read_mapping(Path(path)), _read_shipped()
@@ -98,20 +89,7 @@ def _check_prompt(name: str, text: Any, label: str) -> None:
 
 
 def read_prompts(path: str | Path) -> dict[str, str]:
-    """Read the reward model's system prompt of each criterion.
-
-    Args:
-        path (`str` or `Path`): A `.yaml` file of prompts, see `read_prompt_file`, of which `reward_CRITERION` are
-            taken; a `.json` file with an object from criterion to prompt; or any other text file, whose whole content
-            is then the prompt of every criterion. UTF-8.
-
-    Returns:
-        `dict[str, str]`: Prompt by criterion, for [`SDiaRewardConfig`] and [`SDiaRewardProcessor`].
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: The file is no text, no JSON object of texts, or holds an empty prompt or none of a reward model.
-    """
+    """Read the reward model's system prompt of each criterion."""
     from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS, validate_prompts
 
     path = Path(path)

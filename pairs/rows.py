@@ -40,14 +40,7 @@ _REMEDY = "get the file again, or build it anew."
 
 
 class Rows(Protocol):
-    """A data set as scoring reads it.
-
-    Args:
-        num_rows (`int`): Number of rows.
-        features (`datasets.Features`): Of the columns, audio left encoded.
-        tables (`list[Stamp]`): Stamp of each file that the rows are in; if all are the same, the rows are.
-        block_rows (`int`): Number of rows to read at a time.
-    """
+    """A data set as scoring reads it."""
 
     num_rows: int
     features: datasets.Features
@@ -60,19 +53,7 @@ class Rows(Protocol):
 
 
 def open_rows(path: str | Path, split: str | None = None, name: str | None = None) -> Rows:
-    """Open one split of a data set without reading its rows.
-
-    Args:
-        path (`str` or `Path`): A `.parquet`, `.json` or `.jsonl` file, a folder that `datasets.load_dataset` or
-            `load_from_disk` reads, a folder of dialogues (see `dialogue_folders`), or the name of a repository on the
-            Hub.
-        split (`str`, *optional*): Which split; may be omitted if there is only one. A file is one split.
-        name (`str`, *optional*): Configuration of the data set.
-
-    Raises:
-        FileNotFoundError: There is no such data set.
-        ValueError: It has no such split, or its files have different columns.
-    """
+    """Open one split of a data set without reading its rows."""
     if holds_dialogues(path):
         return open_folder(path)
     found = find_tables(path, split, name)
@@ -174,11 +155,7 @@ def leave_audio_encoded(features: Any) -> Any:
 
 
 class ArrowRows:
-    """Rows of a data set that `datasets` has loaded, which maps its file into memory.
-
-    Args:
-        dataset (`datasets.Dataset`): The rows.
-    """
+    """Rows of a data set that `datasets` has loaded, which maps its file into memory."""
 
     block_rows = _MAX_BLOCK_ROWS
 
@@ -195,12 +172,7 @@ class ArrowRows:
 
 
 class _Cursor:
-    """A row group that is read forwards, a batch at a time.
-
-    Args:
-        place (`tuple[int, tuple[str, ...]]`): Number of the row group, and the columns.
-        batches (`Iterator`): Its batches, each with the number of its first row.
-    """
+    """A row group that is read forwards, a batch at a time."""
 
     def __init__(self, place: tuple[int, tuple[str, ...]], batches: Iterator[tuple[int, pa.RecordBatch]]):
         self.place = place
@@ -221,12 +193,6 @@ class ParquetRows:
     """Rows of Parquet files, one after the other. Reading in ascending order reads every row once.
 
     So does reading a few such sequences by turns, as the dialogues of systems that follow each other in a table.
-
-    Args:
-        files (`list[str]`): The files.
-
-    Raises:
-        ValueError: The files have different columns, or one cannot be read.
     """
 
     def __init__(self, files: Sequence[str]):
@@ -318,15 +284,7 @@ def _describe(file: str) -> tuple[datasets.Features, list[tuple[int, int]]]:
 
 
 def find_dialogue_columns(columns: Iterable[str], name: str) -> tuple[str, ...]:
-    """Return which columns hold dialogues: both sides of a pair, or one.
-
-    Args:
-        columns (`Iterable[str]`): Those of the data set.
-        name (`str`): Its name in an error.
-
-    Raises:
-        ValueError: There are none.
-    """
+    """Return which columns hold dialogues: both sides of a pair, or one."""
     if set(SIDES) <= set(columns):
         return SIDES
     found = next((column for column in DIALOGUE_COLUMNS if column in columns), None)
@@ -338,13 +296,7 @@ def find_dialogue_columns(columns: Iterable[str], name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Block:
-    """Some rows of a data set.
-
-    Args:
-        numbers (`np.ndarray` of shape `(num_rows,)`): Their numbers in the data set, ascending.
-        table (`pyarrow.Table`): The columns that hold dialogues, and `criterion` if the data set has it.
-        features (`datasets.Features`): Of the columns that hold dialogues, and of the beginning that pairs share.
-    """
+    """Some rows of a data set."""
 
     numbers: np.ndarray
     table: pa.Table
@@ -370,13 +322,7 @@ class Block:
 
 
 def read_block(rows: Rows, numbers: np.ndarray, sides: Sequence[str]) -> Block:
-    """Read the columns that are needed to score some rows.
-
-    Args:
-        rows (`Rows`): The data set.
-        numbers (`np.ndarray` of shape `(num_rows,)`): Numbers of the rows, ascending.
-        sides (`tuple[str, ...]`): Its columns that hold dialogues, from `find_dialogue_columns`.
-    """
+    """Read the columns that are needed to score some rows."""
     import datasets
 
     shared = {PROMPT} & set(rows.features) if tuple(sides) == SIDES else set()

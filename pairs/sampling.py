@@ -17,21 +17,6 @@ def sample_rows(labels: Sequence[Mapping[str, Any]], num_pairs: int, seed: int =
     """Draw pairs: from the subsets in turn, within a subset from the recordings, then from the synthesizers in turn.
 
     A larger sample of the same seed contains the smaller one, whose scores are reused.
-
-    Args:
-        labels (`Sequence[Mapping]`): `subset`, `group_id` and `synthesizer` of each pair or dialogue; see
-            `labels.describe_pairs` and `labels.describe_origins`.
-        num_pairs (`int`): The largest number of pairs; 0 for all.
-        seed (`int`, *optional*, defaults to 0): Seed of the draw.
-
-    Returns:
-        `list[int]`: Rows in the order in which they were drawn.
-
-    Example:
-        >>> groups = ["a", "a", "a", "b"]
-        >>> labels = [{"subset": "wild", "group_id": group, "synthesizer": "flite"} for group in groups]
-        >>> sorted(labels[row]["group_id"] for row in sample_rows(labels, 2))
-        ['a', 'b']
     """
     import pandas as pd
 

@@ -99,9 +99,6 @@ def make_arrow_schema(columns: datasets.Features) -> pa.Schema:
     """Return the schema of Parquet files with these columns, whose description every `datasets` from 2 on can read.
 
     `datasets` 4 named the type of lists `List`, which older versions do not know; all read a list of one type.
-
-    Args:
-        columns (`datasets.Features`): The columns.
     """
     schema = columns.arrow_schema
     described = json.loads(schema.metadata[b"huggingface"])
@@ -130,12 +127,7 @@ def is_text(value: Any) -> bool:
 
 
 def validate_row(row: Mapping[str, Any]) -> None:
-    """Check one pair against the data contract.
-
-    Raises:
-        ValueError: A column is missing or has a value outside its vocabulary, a side breaks the rules of an episode,
-            or a turn lasts no time or more than 60 s. The message names the pair.
-    """
+    """Check one pair against the data contract."""
     if not isinstance(row, Mapping):
         raise ValueError(f"the row is a {type(row).__name__}; a pair has columns by name.")
     label = f"pair {row.get('pair_id')!r:.80}"

@@ -30,17 +30,7 @@ _TABLES = (".json", ".jsonl", ".parquet")
 
 @dataclass
 class System:
-    """The dialogues of one system.
-
-    Args:
-        name (`str`): What it is called.
-        path (`str`): Where they are from, absolute.
-        names (`list[str]`): Those of its dialogues, in their order.
-        groups (`dict[str, str]`): The group of each dialogue that has one, by its name.
-        skipped (`dict[str, str]`): Why a dialogue or a file could not be used, by its name.
-        read (`Callable[[str], list[dict]]`): Returns the messages of a dialogue, paths of recordings absolute; raises
-            [`DialogueError`] if they are malformed or lead out of the folders that the system may name.
-    """
+    """The dialogues of one system."""
 
     name: str
     path: str
@@ -57,20 +47,7 @@ def read_systems(
     user_turns: str | Path | None = None,
     audio_root: str | Path | None = None,
 ) -> list[System]:
-    """Find the dialogues of all systems.
-
-    Args:
-        paths (`Sequence[str]`): Folder or table of each system, as `NAME=PATH` to name it; or one table with a column
-            `system`.
-        pattern (`str`, *optional*): How recordings in folders are named; see `dialogue_folders.read_dialogue_folder`.
-        user_turns (`str` or `Path`, *optional*): Folder of the user's turns that all folders share; see there.
-        audio_root (`str` or `Path`, *optional*): Where relative paths in tables begin that are not found beside the
-            table, and what recordings may not lead out of; by default `SDIAREWARD_AUDIO_ROOT`, else the working
-            directory.
-
-    Raises:
-        UserError: There are fewer than two systems, or one cannot be read.
-    """
+    """Find the dialogues of all systems."""
     if not paths:
         raise UserError("there is no system; give two or more folders or tables of dialogues.")
     named = name_systems(list(map(str, paths)))
@@ -92,12 +69,7 @@ def read_systems(
 
 
 def name_systems(paths: Sequence[str]) -> dict[str, str]:
-    """Return the paths by the systems' names: as given by `NAME=PATH`, else the end of the path that tells them apart.
-
-    Example:
-        >>> name_systems(["runs/1/wav", "runs/2/wav", "best=c"])
-        {'1/wav': 'runs/1/wav', '2/wav': 'runs/2/wav', 'best': 'c'}
-    """
+    """Return the paths by the systems' names: as given by `NAME=PATH`, else the distinguishing end of the path."""
     given = [path.partition("=") if "=" in path and not Path(path).exists() else ("", "", path) for path in paths]
     parts = [Path(path).absolute().parts for _, _, path in given]
     if not any(name for name, _, _ in given) and (twice := Counter(parts).most_common(1)[0])[1] > 1:

@@ -22,25 +22,13 @@ _FLOOR_SHARE = 0.1
 
 @dataclass(frozen=True)
 class AddNoiseFloor(Transform):
-    """Add noise with the spectrum and the level of a noise floor.
-
-    Args:
-        power (`tuple[float, ...]` of length 257): Mean power of each bin of a windowed frame of 512 samples, at the
-            sampling rate of the signal; see `estimate`.
-    """
+    """Add noise with the spectrum and the level of a noise floor."""
 
     power: tuple[float, ...]
 
     @classmethod
     def estimate(cls, arrays: Sequence[np.ndarray]) -> AddNoiseFloor | None:
-        """Return the noise floor of some recordings, from their quietest frames.
-
-        Args:
-            arrays (`list[np.ndarray]`): Mono, at one sampling rate.
-
-        Returns:
-            `AddNoiseFloor`, or None if the quietest frames are digital silence or there are none.
-        """
+        """Return the noise floor of some recordings, from their quietest frames."""
         frames = np.concatenate(
             [array[: len(array) // _FRAME_SAMPLES * _FRAME_SAMPLES].reshape(-1, _FRAME_SAMPLES) for array in arrays]
         )
@@ -62,13 +50,7 @@ class AddNoiseFloor(Transform):
 
 @dataclass(frozen=True)
 class AddClicks(Transform):
-    """Add clicks at random places, as loud as the peak of the signal.
-
-    Args:
-        num_clicks (`int`): Number of clicks.
-        heard_s (`float`, *optional*): Place them within the first `heard_s` seconds.
-        sounds_dir (`str`, *optional*): Folder of recorded clicks; see `attack_sounds.load_sound`.
-    """
+    """Add clicks at random places, as loud as the peak of the signal."""
 
     num_clicks: int
     heard_s: float = math.inf
@@ -88,14 +70,7 @@ class AddClicks(Transform):
 
 @dataclass(frozen=True)
 class InsertSound(Transform):
-    """Insert a sound at the quietest moment of the signal.
-
-    Args:
-        sound (`str`): Name of the sound; see `attack_sounds.load_sound`.
-        gain_db (`float`, *optional*, defaults to 0): Level of the sound above that of the signal, in dB.
-        heard_s (`float`, *optional*): Insert it so that it ends within the first `heard_s` seconds.
-        sounds_dir (`str`, *optional*): Folder of recorded sounds.
-    """
+    """Insert a sound at the quietest moment of the signal."""
 
     sound: str
     gain_db: float = 0.0

@@ -32,22 +32,7 @@ _FORMANTS_HZ, _FORMANT_WIDTHS_HZ = (750.0, 1250.0, 2600.0), (90.0, 110.0, 170.0)
 def load_sound(
     name: str, rng: Generator, sounds_dir: str | Path | None = None, speak: Speak | None = None
 ) -> np.ndarray:
-    """Return a click, a breath, a laugh, a spoken filler or the spoken `INJECTION`.
-
-    Args:
-        name (`str`): `"click"`, `"breath"`, `"laughter"`, `"filler"` or `"demand"`; `can_load_sound` tells whether
-            the last two are available.
-        rng (`np.random.Generator`): Draws the details of the sound, or the clip.
-        sounds_dir (`str` or `Path`, *optional*): Folder with one folder of recordings per name; a recording comes
-            before a synthesised sound.
-        speak (`Callable`, *optional*): Speaks the words.
-
-    Returns:
-        `np.ndarray` of shape `(num_samples,)`: Mono, 16 kHz, float32, peak 1.
-
-    Raises:
-        AudioError: A recording cannot be read.
-    """
+    """Return a click, a breath, a laugh, a spoken filler or the spoken `INJECTION`."""
     clip = draw_clip(name, sounds_dir, rng)
     if clip is not None:
         sound = clip
@@ -65,14 +50,7 @@ def can_load_sound(name: str, sounds_dir: str | Path | None = None, speak: Speak
 
 
 def fingerprint_sounds(sounds_dir: str | Path) -> str:
-    """Return a hash of the recordings that replace synthesised sounds.
-
-    Args:
-        sounds_dir (`str` or `Path`): As for `load_sound`.
-
-    Raises:
-        ValueError: The folder has no recordings.
-    """
+    """Return a hash of the recordings that replace synthesised sounds."""
     clips = {name: find_clips(name, sounds_dir) for name in (*_MAKERS, *_SPOKEN)}
     if not any(clips.values()):
         raise ValueError(f"{sounds_dir}: no recordings; put some into one of its folders {', '.join(clips)}.")

@@ -44,18 +44,7 @@ _PAUSE_SAMPLES = SAMPLING_RATE // 5
 
 @dataclass(frozen=True)
 class AttackContext:
-    """What an attack may use beside the pair.
-
-    Args:
-        rng (`np.random.Generator`): Source of randomness.
-        others (`Sequence[AuditPair]`): Pairs to take turns and words from; the attacked one may be among them.
-        heard_s (`float`, *optional*): Seconds of each turn that the model hears: a sound is placed within them.
-        sounds_dir (`str` or `Path`, *optional*): Recordings that replace synthesised sounds; see
-            `attack_sounds.load_sound`.
-        outlines (`Sequence[AuditPair]`, *optional*): The same pairs without recordings, to choose from where reading
-            the others takes long; by default the others.
-        speak (`Callable`, *optional*): Speaks the words that some attacks insert.
-    """
+    """What an attack may use beside the pair."""
 
     rng: np.random.Generator
     others: Sequence[AuditPair] = ()
@@ -72,19 +61,7 @@ class AttackContext:
 
 @dataclass(frozen=True)
 class Attack:
-    """One attack.
-
-    Args:
-        title (`str`): What it does.
-        baseline (`str`): The side that is attacked, `"chosen"` or `"rejected"`.
-        against (`str`): What the attacked version is compared with: `"chosen"`, the chosen side; `"self"`, the
-            attacked side before the attack.
-        needs (`str`): Requirements on the pair and the machine; empty for an attack that always applies.
-        build (`Callable`): From a pair and a context to the attacked dialogue; None if a requirement is not met.
-            The pair is not changed in place.
-        is_possible (`Callable`): From the folder of recordings and what speaks, each possibly None, to whether this
-            machine meets the requirements, for any pair.
-    """
+    """One attack."""
 
     title: str
     baseline: str

@@ -34,16 +34,7 @@ def encode(
     compression_level: float | None,
     bitrate_mode: str | None = None,
 ) -> bytes:
-    """Encode a mono array as an audio file in memory with libsndfile.
-
-    Args:
-        array (`np.ndarray` of shape `(num_samples,)`): Signal; clipped to [-1, 1].
-        sampling_rate (`int`): Its rate, in Hz.
-        format (`str`): Name of a container that `soundfile` knows, for instance `"OGG"`.
-        subtype (`str`): Name of its coding, for instance `"OPUS"`.
-        compression_level (`float`, *optional*): 0 (largest) to 1 (smallest); None for a lossless format.
-        bitrate_mode (`str`, *optional*): Of MP3: `"CONSTANT"`, `"AVERAGE"` or `"VARIABLE"`, the default.
-    """
+    """Encode a mono array as an audio file in memory with libsndfile."""
     import soundfile
 
     buffer = io.BytesIO()
@@ -60,12 +51,7 @@ def encode_flac(array: np.ndarray) -> bytes:
 
 @dataclass(frozen=True)
 class MuLaw(Transform):
-    """Code as a telephone does: at 8 kHz by mu-law (G.711).
-
-    Args:
-        num_bits (`float`): Bits per sample, rounded; G.711 has eight.
-        clips_input (`bool`): Clip the signal to full scale at 16 kHz first, as a file would.
-    """
+    """Code as a telephone does: at 8 kHz by mu-law (G.711)."""
 
     num_bits: float = 8
     clips_input: bool = False
@@ -84,12 +70,7 @@ class MuLaw(Transform):
 
 @dataclass(frozen=True)
 class FileCodec(Transform):
-    """Write a file with libsndfile and read it again; the length may change by a few samples.
-
-    Args:
-        format, subtype, compression_level, bitrate_mode: As for `encode`.
-        rate_hz (`int`): Sampling rate of the file, in Hz.
-    """
+    """Write a file with libsndfile and read it again; the length may change by a few samples."""
 
     format: str
     subtype: str
@@ -111,10 +92,6 @@ class EightBits(Transform):
     """Round samples to eight bits at another rate, after bringing the loudest one to a level; the level is restored.
 
     Speech that is recorded for eight bits fills them. Without the level, rounding would drown a quieter voice.
-
-    Args:
-        rate_hz (`int`): Sampling rate of the samples, in Hz.
-        peak (`float`): The loudest sample when they are rounded, of full scale.
     """
 
     rate_hz: int
@@ -179,19 +156,7 @@ CODINGS: dict[str, Transform] = {
 
 @dataclass(frozen=True)
 class ChannelSettings(Transform):
-    """The channel that both sides of a pair are given: bandwidth, level, noise, coding. Recorded in every row.
-
-    Args:
-        trim_db (`float`): Cut leading and trailing frames more than this far below the loudest frame, in dB. The
-            builder does it (`levels.trim_silence`) for each part of a turn, before the channel.
-        bandwidth_hz (`float`): Keep frequencies below this, in Hz.
-        level_dbfs (`float`): Level of the active speech, in dB relative to full scale.
-        snr_db (`float`): Level of the speech above the white noise that is added, in dB.
-        coding (`str`): Name in `CODINGS` of the coding that both sides go through last, or `"none"`.
-
-    Raises:
-        ValueError: The coding is unknown or the bandwidth is out of range.
-    """
+    """The channel that both sides of a pair are given: bandwidth, level, noise, coding. Recorded in every row."""
 
     trim_db: float = 35.0
     bandwidth_hz: float = 4000.0

@@ -24,14 +24,7 @@ RewardFunction = Callable[[Sequence[Messages], Sequence[str]], list[float]]
 
 @dataclass(frozen=True, eq=False)
 class Turn:
-    """One speaker's contribution.
-
-    Args:
-        role (`str`): `"user"` or `"assistant"`.
-        text (`str`): Transcript; empty if there is none.
-        array (`np.ndarray` of shape `(num_samples,)`): Recording, mono float32 at `SAMPLING_RATE`. Other turns may
-            share it: it is never changed in place.
-    """
+    """One speaker's contribution."""
 
     role: str
     text: str
@@ -40,19 +33,7 @@ class Turn:
 
 @dataclass(frozen=True, eq=False)
 class AuditPair:
-    """A preference pair in memory.
-
-    Args:
-        pair_id (`str`): Its id.
-        criterion (`str`): Name of the prompt that the model gets.
-        subset (`str`): Column of Table 2 that it counts in.
-        source (`str`): Corpus.
-        synthesizer (`str`, *optional*): Synthesizer of the synthetic side or sides.
-        group_id (`str`, *optional*): Recording or dialogue that it comes from.
-        license (`str`, *optional*): Of its recordings.
-        chosen (`list[Turn]`): The preferred dialogue.
-        rejected (`list[Turn]`): The other one.
-    """
+    """A preference pair in memory."""
 
     pair_id: str
     criterion: str
@@ -66,18 +47,7 @@ class AuditPair:
 
 
 def to_messages(turns: Iterable[Turn], audio: bool = True, text: bool = True) -> Messages:
-    """Return a dialogue as the processor takes it, text before audio in each turn.
-
-    Args:
-        turns (`Iterable[Turn]`): The dialogue.
-        audio (`bool`, *optional*, defaults to `True`): Include the recordings.
-        text (`bool`, *optional*, defaults to `True`): Include the transcripts; an empty one is always
-            omitted.
-
-    Example:
-        >>> to_messages([Turn("user", "hm", np.zeros(400, dtype=np.float32))], audio=False)
-        [{'role': 'user', 'content': [{'type': 'text', 'text': 'hm'}]}]
-    """
+    """Return a dialogue as the processor takes it, text before audio in each turn."""
     return turns_to_messages(
         [
             {
@@ -91,22 +61,7 @@ def to_messages(turns: Iterable[Turn], audio: bool = True, text: bool = True) ->
 
 
 def decode_pairs(pairs: datasets.Dataset, rows: Iterable[int], audio: bool = True) -> list[AuditPair]:
-    """Decode rows of a data set of pairs.
-
-    Args:
-        pairs (`datasets.Dataset`): Pairs from `loading.load_pairs`, in our form or the released one.
-        rows (`Iterable[int]`): Their numbers.
-        audio (`bool`, *optional*, defaults to `True`): Decode the recordings, which takes nearly all of the time;
-            else every turn has an empty one.
-
-    Returns:
-        `list[AuditPair]`: In the order of `rows`.
-
-    Raises:
-        AudioError: A recording cannot be read, or a turn has none or several; the message names pair, side and turn.
-        FileNotFoundError: A recording does not exist.
-        ValueError: A pair has no valid labels; see `labels.describe_pairs`.
-    """
+    """Decode rows of a data set of pairs."""
     subset = pairs.select(list(rows))
     labels = describe_pairs(subset)
     return [_read_pair(row, label, audio) for row, label in zip(subset, labels, strict=True)]

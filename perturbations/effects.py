@@ -36,11 +36,7 @@ _PEAK = 0.99
 
 @dataclass(frozen=True)
 class Gain(Transform):
-    """Scale the signal; nothing is clipped.
-
-    Args:
-        gain_db (`float`): In dB.
-    """
+    """Scale the signal; nothing is clipped."""
 
     gain_db: float
 
@@ -50,11 +46,7 @@ class Gain(Transform):
 
 @dataclass(frozen=True)
 class SetLevel(Transform):
-    """Scale the signal to a level, or to a lower one where its peak would clip.
-
-    Args:
-        level_dbfs (`float`): Root mean square, in dB of full scale.
-    """
+    """Scale the signal to a level, or to a lower one where its peak would clip."""
 
     level_dbfs: float
 
@@ -66,12 +58,7 @@ class SetLevel(Transform):
 
 @dataclass(frozen=True)
 class AddSilence(Transform):
-    """Put zeros before or after the signal.
-
-    Args:
-        duration_s (`float`): In seconds.
-        place (`str`): `"before"` or `"after"`.
-    """
+    """Put zeros before or after the signal."""
 
     duration_s: float
     place: Literal["before", "after"]
@@ -83,12 +70,7 @@ class AddSilence(Transform):
 
 @dataclass(frozen=True)
 class AddNoise(Transform):
-    """Add white or pink noise below the level of the speech between its first and last loud frame.
-
-    Args:
-        snr_db (`float`): Level of the speech above the noise, in dB.
-        color (`str`): `"white"`, or `"pink"` for the same power in each octave.
-    """
+    """Add white or pink noise below the level of the speech between its first and last loud frame."""
 
     snr_db: float
     color: Literal["white", "pink"] = "white"
@@ -112,9 +94,6 @@ class Reverberate(Transform):
 
     The impulse response is the direct sound, then noise under an exponential decay, as strong against it as in a
     diffuse field (Hopkins and Stryker's formula). The tail after the end of the signal is cut off.
-
-    Args:
-        rt60_s (`float`): Time in which the sound decays by 60 dB, in seconds.
     """
 
     rt60_s: float
@@ -133,11 +112,7 @@ class Reverberate(Transform):
 
 @dataclass(frozen=True)
 class Tilt(Transform):
-    """Make the sound brighter or duller; the level stays.
-
-    Args:
-        db_per_octave (`float`): Slope of the equaliser, in dB per octave.
-    """
+    """Make the sound brighter or duller; the level stays."""
 
     db_per_octave: float
 
@@ -151,11 +126,7 @@ class Tilt(Transform):
 
 @dataclass(frozen=True)
 class TelephoneBand(Transform):
-    """Keep the band from 300 Hz to an upper edge.
-
-    Args:
-        high_hz (`float`): Upper edge, in Hz.
-    """
+    """Keep the band from 300 Hz to an upper edge."""
 
     high_hz: float
 
@@ -190,11 +161,7 @@ class InvertPolarity(Transform):
 
 @dataclass(frozen=True)
 class AddOffset(Transform):
-    """Add a constant to every sample.
-
-    Args:
-        offset (`float`): As a share of full scale.
-    """
+    """Add a constant to every sample."""
 
     offset: float
 
@@ -204,11 +171,7 @@ class AddOffset(Transform):
 
 @dataclass(frozen=True)
 class Clip(Transform):
-    """Clip the loudest samples.
-
-    Args:
-        percent (`float`): Share of the samples that are clipped, in percent.
-    """
+    """Clip the loudest samples."""
 
     percent: float
 
@@ -219,11 +182,7 @@ class Clip(Transform):
 
 @dataclass(frozen=True)
 class Resample(Transform):
-    """Resample to another rate and back.
-
-    Args:
-        rate_hz (`float`): The other rate, in Hz.
-    """
+    """Resample to another rate and back."""
 
     rate_hz: float
 
@@ -234,11 +193,7 @@ class Resample(Transform):
 
 @dataclass(frozen=True)
 class ChangeSpeed(Transform):
-    """Play faster or slower; the pitch moves with the speed, as on a tape.
-
-    Args:
-        percent (`float`): Change of the speed, in percent; below 0 slower.
-    """
+    """Play faster or slower; the pitch moves with the speed, as on a tape."""
 
     percent: float
 
@@ -248,11 +203,7 @@ class ChangeSpeed(Transform):
 
 @dataclass(frozen=True)
 class ChangeTempo(Transform):
-    """Make speech faster or slower at the same pitch, with FFmpeg's `atempo`.
-
-    Args:
-        tempo (`float`): Factor of the speaking rate, 0.5 to 100; above 1 faster.
-    """
+    """Make speech faster or slower at the same pitch, with FFmpeg's `atempo`."""
 
     tempo: float
 

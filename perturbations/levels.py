@@ -31,15 +31,7 @@ def is_silent(array: np.ndarray) -> bool:
 
 
 def trim_silence(array: np.ndarray, trim_db: float) -> np.ndarray:
-    """Cut the quiet frames before and after the speech and keep a margin of 50 ms.
-
-    Args:
-        array (`np.ndarray` of shape `(num_samples,)`): 16 kHz speech.
-        trim_db (`float`): Frames of 10 ms more than this far below the loudest one count as quiet, in dB.
-
-    Returns:
-        `np.ndarray`: A slice of `array`; all of it when it is silent or shorter than a frame.
-    """
+    """Cut the quiet frames before and after the speech and keep a margin of 50 ms."""
     num_frames = len(array) // _FRAME_SAMPLES
     if num_frames == 0:
         return array

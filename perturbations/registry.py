@@ -23,20 +23,7 @@ from .transform import Transform
 
 @dataclass(frozen=True)
 class Perturbation:
-    """An effect, its usual severities and its limits.
-
-    Args:
-        title (`str`): What it does, with `{}` in the place of the severity.
-        unit (`str`): Unit of the severity; empty for an effect that has none.
-        severities (`tuple[float, ...]`): Usual severities from weak to strong, of both signs where both make sense;
-            empty for an effect that has none.
-        default (`float`): Default severity.
-        limits (`tuple[float, float]`): Lowest and highest severity that it accepts.
-        make_effect (`Callable`): From a severity to the effect; without argument for an effect that has none.
-        keeps_length (`bool`): Whether the number of samples stays the same.
-        is_held_out (`bool`): Whether the presets of training omit it, so that the audit applies a channel that no
-            copy of a training pair went through; training can still be given it by name.
-    """
+    """An effect, its usual severities and its limits."""
 
     title: str
     unit: str
@@ -59,28 +46,7 @@ class Perturbation:
 def apply(
     name: str, array: np.ndarray, sampling_rate: int, severity: float | None = None, *, seed: int = 0
 ) -> np.ndarray:
-    """Apply a perturbation to a recording.
-
-    Args:
-        name (`str`): Key of `PERTURBATIONS`.
-        array (`np.ndarray` of shape `(num_samples,)`): Mono signal.
-        sampling_rate (`int`): Its rate, in Hz.
-        severity (`float`, *optional*): In the unit of the perturbation; by default its `default`.
-        seed (`int`, *optional*, defaults to 0): Seed of random effects; the same seed gives the same samples.
-
-    Returns:
-        `np.ndarray` of shape `(num_samples,)`, longer where silence is added, shorter or longer where the speed
-        changes; float32. The input is not changed.
-
-    Raises:
-        ValueError: The name is unknown, the signal is not mono or empty, or the severity is out of range.
-
-    Example:
-        >>> apply("gain", np.array([1.0, -0.5]), 16_000, -20).tolist() == [np.float32(0.1), np.float32(-0.05)]
-        True
-        >>> len(apply("leading_silence", np.zeros(100), 16_000, 0.5))
-        8100
-    """
+    """Apply a perturbation to a recording."""
     (perturbation,) = require_known([name])
     if array.ndim != 1 or not array.size:
         raise ValueError(f"the signal has shape {array.shape}; a mono one with samples is needed, (num_samples,).")
@@ -98,11 +64,7 @@ def apply(
 
 
 def require_known(names: Iterable[str]) -> list[Perturbation]:
-    """Return the perturbations with these names.
-
-    Raises:
-        ValueError: A name is unknown.
-    """
+    """Return the perturbations with these names."""
     unknown = [name for name in names if name not in PERTURBATIONS]
     if unknown:
         raise ValueError(f"the perturbation is {unknown[0]!r}; it must be one of {', '.join(sorted(PERTURBATIONS))}.")
@@ -110,13 +72,7 @@ def require_known(names: Iterable[str]) -> list[Perturbation]:
 
 
 def draw_chain(names: Sequence[str], rng: np.random.Generator, max_changes: int = 3) -> list[tuple[str, float]]:
-    """Draw one to `max_changes` different perturbations with severities, in the order of `PERTURBATIONS`.
-
-    Args:
-        names (`Sequence[str]`): Names to draw from.
-        rng (`np.random.Generator`): Source of randomness.
-        max_changes (`int`, *optional*, defaults to 3): Highest number of perturbations.
-    """
+    """Draw one to `max_changes` different perturbations with severities, in the order of `PERTURBATIONS`."""
     count = rng.integers(1, min(max_changes, len(names)) + 1)
     drawn = set(rng.choice(np.array(names), count, replace=False).tolist())
     return [(name, each.draw_severity(rng)) for name, each in PERTURBATIONS.items() if name in drawn]
@@ -132,15 +88,7 @@ def apply_chain(array: np.ndarray, sampling_rate: int, chain: Iterable[tuple[str
 def change_recordings(
     messages: Sequence[Mapping[str, Any]], change: Callable[[int, np.ndarray], np.ndarray]
 ) -> list[dict[str, Any]]:
-    """Return a dialogue with every recording changed.
-
-    Args:
-        messages (`list[dict]`): Messages as the processor takes them; they are not changed.
-        change (`Callable`): From the number of the message and its samples, 16 kHz mono, to other samples.
-
-    Raises:
-        AudioError, FileNotFoundError, TypeError: A recording cannot be read; see `audio_sdiareward.read_audio`.
-    """
+    """Return a dialogue with every recording changed."""
 
     def change_item(item: Mapping[str, Any], number: int) -> dict[str, Any]:
         if item.get("audio") is None:

@@ -17,10 +17,6 @@ def find_clips(category: str, folder: str | Path | None) -> list[Path]:
 
 
 def draw_clip(category: str, folder: str | Path | None, rng: np.random.Generator) -> np.ndarray | None:
-    """Read a random clip of a category; return None if there is none.
-
-    Raises:
-        AudioError: The clip cannot be read.
-    """
+    """Read a random clip of a category; return None if there is none."""
     clips = find_clips(category, folder)
     return read_audio(clips[rng.integers(len(clips))]) if clips else None

@@ -19,28 +19,14 @@ TRANSFORMS: dict[str, type[Transform]] = {}
 
 @dataclass(frozen=True)
 class Transform(ABC):
-    """One change of a recording; the fields are its parameters.
-
-    Example:
-        >>> from sdiareward.perturbations.effects import AddOffset, Gain
-        >>> AddOffset(0.25)(np.array([0.5, -0.5]), 16_000).tolist()
-        [0.75, -0.25]
-        >>> Transform.from_dict(Gain(-20.0).to_dict())
-        Gain(gain_db=-20.0)
-    """
+    """One change of a recording; the fields are its parameters."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         TRANSFORMS[cls.__name__] = cls
 
     def __call__(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator | None = None) -> np.ndarray:
-        """Return the changed recording, float32; the input is not changed in place.
-
-        Args:
-            samples (`np.ndarray` of shape `(num_samples,)`): Mono signal.
-            sampling_rate (`int`): Its rate, in Hz.
-            rng (`np.random.Generator`, *optional*): Source of randomness for random effects; by default a new one.
-        """
+        """Return the changed recording, float32; the input is not changed in place."""
         changed = self._change(np.asarray(samples, dtype=np.float32), sampling_rate, np.random.default_rng(rng))
         return np.asarray(changed, dtype=np.float32)
 
@@ -54,11 +40,7 @@ class Transform(ABC):
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Transform:
-        """Return the effect that `to_dict` described.
-
-        Raises:
-            ValueError: No effect has this name.
-        """
+        """Return the effect that `to_dict` described."""
         parameters = dict(values)
         name = parameters.pop("name", None)
         if name not in TRANSFORMS:

@@ -30,25 +30,7 @@ _TILT_PIVOT_HZ = 500.0
 
 @dataclass(frozen=True)
 class VoiceShape(Transform):
-    """Change a voice, trim the silence around the speech and set its level; the defaults leave the voice unchanged.
-
-    Args:
-        pitch (`float`): Factor of the fundamental frequency.
-        pitch_range (`float`): Factor of the deviations from the mean log pitch: below 1 flatter, above 1 livelier.
-        formants (`float`): Factor of the frequencies of the spectral envelope; a shorter vocal tract has more than 1.
-        rise (`float`): Factor that the pitch has reached at the end, from 1 within the last 0.4 s.
-        tremor (`float`): Depth of a shake of the pitch, as a share of it.
-        tremor_hz (`float`): Rate of the shake, in Hz.
-        breath (`float`): Share of the voice that is turned into noise at high frequencies, 0 to 1.
-        tilt_db (`float`): Change of the spectrum for each octave above 500 Hz, in dB: brighter or duller.
-        tempo (`float`): Factor of the speaking rate.
-        gain_db (`float`): Level against `NORMAL_LEVEL_DBFS`, in dB.
-        is_vocoded (`bool`): Send the voice through WORLD, which all parameters but the last two need. Either all
-            categories of an attribute are vocoded or none, so that the sound of the vocoder identifies none of them.
-
-    Raises:
-        ValueError: A factor is not positive, or `breath` is not a share.
-    """
+    """Change a voice, trim the silence around the speech and set its level; the defaults leave the voice unchanged."""
 
     pitch: float = 1.0
     pitch_range: float = 1.0
@@ -79,11 +61,7 @@ class VoiceShape(Transform):
         return resample(speech, SAMPLING_RATE, sampling_rate)
 
     def change_pitch(self, pitch: np.ndarray) -> np.ndarray:
-        """Change a pitch contour; unvoiced frames stay at 0.
-
-        Args:
-            pitch (`np.ndarray` of shape `(num_frames,)`): In Hz, one value per 5 ms, 0 in unvoiced frames.
-        """
+        """Change a pitch contour; unvoiced frames stay at 0."""
         contour = flatten_pitch(pitch, self.pitch_range) * self.pitch
         voiced = np.flatnonzero(pitch)
         if self.rise != 1 and voiced.size:

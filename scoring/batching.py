@@ -41,12 +41,7 @@ def choose_batch_tokens(device_type: str) -> int:
 
 @dataclass(frozen=True)
 class Message:
-    """Hold one message of a dialogue as it enters the model.
-
-    Args:
-        input_ids (`np.ndarray` of shape `(num_tokens,)`): int64, audio placeholders included.
-        clips (`tuple[bytes, ...]`): Digest of each of its clips.
-    """
+    """Hold one message of a dialogue as it enters the model."""
 
     input_ids: np.ndarray
     clips: tuple[bytes, ...] = ()
@@ -59,12 +54,7 @@ class Message:
 
 @dataclass
 class Segment:
-    """Hold consecutive messages that some dialogues of a batch share.
-
-    Args:
-        parent (`int`, *optional*): Index of the preceding segment; None at the beginning of a dialogue.
-        messages (`list[Message]`): Its messages; never empty.
-    """
+    """Hold consecutive messages that some dialogues of a batch share."""
 
     parent: int | None
     messages: list[Message] = field(default_factory=list)
@@ -76,25 +66,14 @@ class Segment:
 
 
 def digest_clip(clip: np.ndarray) -> bytes:
-    """Return a hash of a clip's samples; equal clips are encoded once.
-
-    Args:
-        clip (`np.ndarray` of shape `(num_samples,)`): float32 samples at the model's rate.
-    """
+    """Return a hash of a clip's samples; equal clips are encoded once."""
     return hashlib.blake2b(clip.tobytes(), digest_size=16).digest()
 
 
 def split_messages(
     input_ids: np.ndarray, clips: Sequence[bytes], start_token_id: int, audio_start_token_id: int
 ) -> list[Message]:
-    """Split a dialogue's tokens into its messages, each with the digests of its clips.
-
-    Args:
-        input_ids (`np.ndarray` of shape `(num_tokens,)`): The whole dialogue.
-        clips (`list[bytes]`): Digest of each clip, in order.
-        start_token_id (`int`): First token of a message; text cannot contain it.
-        audio_start_token_id (`int`): Token before the placeholders of a clip.
-    """
+    """Split a dialogue's tokens into its messages, each with the digests of its clips."""
     starts = [*np.flatnonzero(input_ids == start_token_id).tolist(), len(input_ids)]
     begins_clip = input_ids == audio_start_token_id
     messages, num_before = [], 0
@@ -108,16 +87,7 @@ def split_messages(
 def build_prefix_tree(
     dialogues: Sequence[Sequence[Message]], share_prefixes: bool = True
 ) -> tuple[list[Segment], list[int]]:
-    """Arrange dialogues as a forest of segments, one tree for each first message.
-
-    Args:
-        dialogues (`list[list[Message]]`): Messages of each dialogue.
-        share_prefixes (`bool`, *optional*, defaults to `True`): Without it each dialogue is one segment.
-
-    Returns:
-        `tuple[list[Segment], list[int]]`: The segments, each after its parent, and for each dialogue the index of its
-        last segment.
-    """
+    """Arrange dialogues as a forest of segments, one tree for each first message."""
     if not share_prefixes:
         segments = [Segment(None, list(messages)) for messages in dialogues]
         return segments, list(range(len(dialogues)))
@@ -157,11 +127,7 @@ def _find_common_depth(dialogues: Sequence[Sequence[Message]], group: list[int],
 
 
 def list_members(groups: Sequence[Hashable] | None, num_dialogues: int) -> list[list[int]]:
-    """Return the indices of each group in reverse order, so that the first group is popped first.
-
-    Raises:
-        ValueError: The number of groups differs from that of dialogues.
-    """
+    """Return the indices of each group in reverse order, so that the first group is popped first."""
     if groups is None:
         return [[index] for index in reversed(range(num_dialogues))]
     if len(groups) != num_dialogues:
@@ -178,15 +144,7 @@ def plan_batches(
     batch_tokens: int,
     padded: bool = False,
 ) -> Iterator[list[int]]:
-    """Yield the dialogues of each batch, longest first.
-
-    Args:
-        lengths_tokens (`dict[int, int]` or `list[int]`): Length of each dialogue.
-        groups (`list[list[int]]`): Dialogues that must be in one batch.
-        batch_tokens (`int`): Tokens in a batch, padding included; a longer group is a batch by itself.
-        padded (`bool`, *optional*, defaults to `False`): Shorter dialogues are padded to the longest of their batch.
-            A batch then also ends where padding would exceed five percent of it.
-    """
+    """Yield the dialogues of each batch, longest first."""
     order = sorted(groups, key=lambda group: -max(lengths_tokens[index] for index in group))
     batch: list[int] = []
     for group in order:
@@ -204,16 +162,7 @@ def plan_batches(
 
 @dataclass
 class PreparedBatch:
-    """Hold some dialogues ready for the model.
-
-    Args:
-        indices (`list[int]`): Their indices; those that failed are missing.
-        dialogues (`list[list[Message]]`): Their messages.
-        clips (`dict[bytes, np.ndarray]`): Samples of each distinct clip, by its digest.
-        mels (`dict[bytes, torch.Tensor]`): Log-mel features of clips, shape `(num_mel_bins, num_frames)`.
-        failures (`dict[int, Exception]`): The error of each missing dialogue.
-        num_samples (`int`): Samples of all their clips, repeated clips included.
-    """
+    """Hold some dialogues ready for the model."""
 
     indices: list[int] = field(default_factory=list)
     dialogues: list[list[Message]] = field(default_factory=list)
@@ -224,13 +173,7 @@ class PreparedBatch:
 
 
 class DialoguePreparer:
-    """Prepare batches of dialogues.
-
-    Args:
-        processor ([`SDiaRewardProcessor`]): Turns each dialogue into tokens and clips.
-        encoded (`Container[bytes]`): Digests of clips that need no mel features.
-        with_mels (`bool`, *optional*, defaults to `True`): Compute mel features.
-    """
+    """Prepare batches of dialogues."""
 
     def __init__(self, processor: SDiaRewardProcessor, encoded: Container[bytes] = (), *, with_mels: bool = True):
         self.processor = processor
@@ -280,13 +223,7 @@ def format_reason(error: Exception) -> str:
 
 
 def prefetch(task: Callable[[Any], Any], items: Iterable[Any], num_workers: int) -> Iterator[Any]:
-    """Yield `task(item)` for each item in order, while threads work on the next items.
-
-    Args:
-        task (`Callable`): Applied to each item.
-        items (`Iterable`): Read as needed, a few in advance.
-        num_workers (`int`): Threads; 0 works in the caller's thread.
-    """
+    """Yield `task(item)` for each item in order, while threads work on the next items."""
     if not num_workers:
         yield from map(task, items)
         return
@@ -304,11 +241,7 @@ def prefetch(task: Callable[[Any], Any], items: Iterable[Any], num_workers: int)
 
 
 def check_agreement(model: SDiaRewardModel, processor: SDiaRewardProcessor) -> None:
-    """Check that the configuration and the processor would compute the same rewards.
-
-    Raises:
-        ValueError: A setting of one is not that of the other.
-    """
+    """Check that the configuration and the processor would compute the same rewards."""
     for name in ("prompts", "prompt_version", "max_turn_s", "sampling_rate", "stack_factor"):
         of_model, of_processor = getattr(model.config, name), getattr(processor, name)
         if of_model != of_processor:

@@ -43,22 +43,7 @@ def fit(
     prompt_version: str = "",
     data: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Fit both calibrations on pairs.
-
-    Args:
-        rewards (`ArrayLike` of shape `(num_pairs, 2)`): Rewards of the chosen and the rejected side of each pair.
-        subsets (`Sequence[str]`): Subset of each pair.
-        criteria (`Sequence[str]`, *optional*): Criterion under which each pair was scored; without it there is only
-            the table of all pairs.
-        prompt_version (`str`, *optional*): Of the prompts the pairs were scored with; others give other rewards.
-        data (`Mapping`, *optional*): Which pairs these are, as JSON values; kept as it is.
-
-    Returns:
-        `dict`: Value of the configuration's field `calibration`; see `validate_calibration`.
-
-    Raises:
-        ValueError: There are no pairs, not as many labels as pairs, or a reward is not finite.
-    """
+    """Fit both calibrations on pairs."""
     array = np.asarray(rewards, dtype=np.float64)
     if array.ndim != 2 or array.shape[1] != 2 or not len(array):
         raise ValueError(f"rewards have shape {array.shape}; give at least one pair, shape (num_pairs, 2).")
@@ -101,13 +86,6 @@ def fit_offset_and_temperature(chosen: ArrayLike, rejected: ArrayLike) -> tuple[
     In units of the rewards' standard deviation, counted from their mean, offset and logarithm of the temperature get a
     standard normal prior each. Beside more than a few pairs it weighs little; it keeps the temperature away from zero
     where rewards separate the sides perfectly, and finite where they say nothing, or the opposite.
-
-    Args:
-        chosen (`ArrayLike` of shape `(num_pairs,)`): Rewards of the preferred sides.
-        rejected (`ArrayLike` of shape `(num_pairs,)`): Rewards of the other sides.
-
-    Returns:
-        `tuple[float, float]`: Offset and temperature, in units of the reward.
     """
     from scipy.optimize import minimize
 
@@ -156,21 +134,7 @@ def _round_values(values: Floats) -> list[float]:
 
 
 class Calibration:
-    """Apply a calibration that was fitted before.
-
-    Args:
-        parameters (`Mapping`): What `fit` returned.
-
-    Raises:
-        ValueError: They are not complete.
-
-    Example:
-        >>> calibration = Calibration(fit([[3.0, 1.0], [4.0, 2.0]], ["wild", "wild"]))
-        >>> calibration.by_subset([2.5], ["wild"]).round(6).tolist()
-        [0.0]
-        >>> calibration.by_quantile([0.0, 2.5, 9.0], ["joint"] * 3).round(6).tolist()
-        [0.0, 0.5, 1.0]
-    """
+    """Apply a calibration that was fitted before."""
 
     def __init__(self, parameters: Mapping[str, Any]):
         validate_calibration(parameters)
@@ -178,14 +142,7 @@ class Calibration:
 
     @classmethod
     def of(cls, config: SDiaRewardConfig) -> Calibration:
-        """Return a model's calibration.
-
-        Args:
-            config ([`SDiaRewardConfig`]): The model's configuration.
-
-        Raises:
-            ValueError: The model has none, or it was fitted under other prompts than the model has now.
-        """
+        """Return a model's calibration."""
         if config.calibration is None:
             raise ValueError(
                 "the model has no calibration; fit one with sdiareward calibrate CHECKPOINT EVAL_DIR and load what it "
@@ -200,18 +157,7 @@ class Calibration:
         return cls(config.calibration)
 
     def by_subset(self, rewards: ArrayLike, subsets: Sequence[str]) -> Floats:
-        """Return `(reward - offset) / temperature` with the parameters of each reward's subset.
-
-        Args:
-            rewards (`ArrayLike` of shape `(num_rewards,)`): Rewards of the model.
-            subsets (`Sequence[str]`): Subset of each.
-
-        Returns:
-            `np.ndarray` of shape `(num_rewards,)`: Log-odds; 0 is as likely the better as the worse side of a pair.
-
-        Raises:
-            ValueError: A subset is not among those fitted.
-        """
+        """Return `(reward - offset) / temperature` with the parameters of each reward's subset."""
         fitted = self.parameters["subsets"]
         self._require_subsets(subsets)
         offsets = np.array([fitted[name]["offset"] for name in subsets])
@@ -219,28 +165,12 @@ class Calibration:
         return (np.asarray(rewards, dtype=np.float64) - offsets) / temperatures
 
     def compute_probability(self, margin: float, subset: str) -> float:
-        """Return how probably the side of a pair that is ahead by `margin` is the better one.
-
-        Args:
-            margin (`float`): Its reward less the other's; the offset of the subset falls out.
-            subset (`str`): Subset of the pair.
-
-        Raises:
-            ValueError: The subset is not among those fitted.
-        """
+        """Return how probably the side of a pair that is ahead by `margin` is the better one."""
         self._require_subsets([subset])
         return sigmoid(margin / self.parameters["subsets"][subset]["temperature"])
 
     def by_quantile(self, rewards: ArrayLike, criteria: Sequence[str]) -> Floats:
-        """Return the share of the reference rewards below each reward.
-
-        Args:
-            rewards (`ArrayLike` of shape `(num_rewards,)`): Rewards of the model.
-            criteria (`Sequence[str]`): Criterion of each; one that has no table of its own uses that of all pairs.
-
-        Returns:
-            `np.ndarray` of shape `(num_rewards,)`: Values in [0, 1], flat beyond the reference's ends.
-        """
+        """Return the share of the reference rewards below each reward."""
         array, names = np.asarray(rewards, dtype=np.float64), np.asarray(list(criteria), dtype=np.str_)
         tables, values = self.parameters["quantiles_by_criterion"], np.empty(len(array))
         for name in np.unique(names):
@@ -249,15 +179,7 @@ class Calibration:
         return values
 
     def for_each(self, criteria: Sequence[str], subsets: str | Sequence[str] | None) -> Callable[[int, float], float]:
-        """Return a function from a dialogue's index and reward to its calibrated value.
-
-        Args:
-            criteria (`Sequence[str]`): Criterion of each dialogue.
-            subsets (`str` or `Sequence[str]`, *optional*): Subset of all dialogues or of each; None for quantiles.
-
-        Raises:
-            ValueError: There are not as many subsets as dialogues, or one was not fitted.
-        """
+        """Return a function from a dialogue's index and reward to its calibrated value."""
         if subsets is None:
             return lambda index, reward: float(self.by_quantile([reward], [criteria[index]])[0])
         names = [subsets] * len(criteria) if isinstance(subsets, str) else list(subsets)

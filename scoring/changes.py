@@ -25,13 +25,7 @@ from .results import iter_records, list_logs
 
 
 def describe_content(dialogues: Sequence[Any], indices: Sequence[int], criterion: str | None) -> dict[str, Any]:
-    """Return the `content` of some dialogues and the stamps of the `files` that they name.
-
-    Args:
-        dialogues (`Sequence`): Messages by index, paths absolute or from the working directory on.
-        indices (`Sequence[int]`): Those of a row.
-        criterion (`str`, *optional*): That of the row.
-    """
+    """Return the `content` of some dialogues and the stamps of the `files` that they name."""
     messages = [dialogues[index] for index in indices]
     content = [digest_dialogue(dialogue, criterion) for dialogue in messages]
     audio = [item.get("audio") for dialogue in messages for turn in dialogue for item in list_items(turn)]
@@ -40,18 +34,7 @@ def describe_content(dialogues: Sequence[Any], indices: Sequence[int], criterion
 
 
 def drop_changed(folder: Path, rows: Rows, sides: Sequence[str], criterion: str | None, heard: HeardAudio) -> int:
-    """Drop the records of rows that have changed; return their number.
-
-    Args:
-        folder (`Path`): The run's folder.
-        rows (`Rows`): The data set as it is now.
-        sides (`Sequence[str]`): Its columns that hold dialogues.
-        criterion (`str`, *optional*): Of all rows; by default that of the column `criterion`.
-        heard ([`HeardAudio`]): Finds the recordings.
-
-    Raises:
-        ValueError: A record is malformed, or a row cannot be read.
-    """
+    """Drop the records of rows that have changed; return their number."""
     stamps = folder / "tables.json"
     now = {"tables": [list(stamp) for stamp in rows.tables], "roots": heard.roots}
     before = json.loads(stamps.read_text(encoding="utf-8")) if stamps.is_file() else {}
@@ -75,15 +58,7 @@ def drop_changed(folder: Path, rows: Rows, sides: Sequence[str], criterion: str 
 
 
 def _find_doubtful(folder: Path, num_rows: int, num_sides: int, is_same: bool, is_same_place: bool) -> dict[int, Any]:
-    """Return the `content` of the rows that have to be read again.
-
-    Args:
-        folder (`Path`): The run's folder.
-        num_rows (`int`): Rows of the data set.
-        num_sides (`int`): Its dialogues a row.
-        is_same (`bool`): Whether no table has changed.
-        is_same_place (`bool`): Whether files are looked for where they were.
-    """
+    """Return the `content` of the rows that have to be read again."""
     is_known = np.zeros(num_rows, dtype=np.bool_)
     doubtful = {}
     for record in (record for path in list_logs(folder) for record in iter_records(path, num_sides)):

@@ -39,17 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScoringJob:
-    """What to score with what; pickles.
-
-    Args:
-        model ([`ModelSpec`]): What scores.
-        dataset (`str`): As `rows.open_rows` takes it.
-        split, name (`str`, *optional*): Of the data set.
-        limit (`int`, *optional*): Number of rows to score, drawn by `sampling.sample_rows`; all by default.
-        seed (`int`, *optional*, defaults to 0): Seed of that draw.
-        criterion (`str`, *optional*): Of all rows; by default that of the column `criterion`, else `"joint"`.
-        audio_root (`str`, *optional*): Where relative paths of recordings begin; by default the working directory.
-    """
+    """What to score with what; pickles."""
 
     model: ModelSpec
     dataset: str
@@ -83,14 +73,7 @@ class ScoringJob:
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among those that score one data set.
-
-    Args:
-        rank (`int`): Its number; 0 is the main one.
-        count (`int`): How many there are.
-        device (`str`, *optional*): Where it computes.
-        wait (`Callable`): Returns when all have called it.
-    """
+    """This process among those that score one data set."""
 
     rank: int = 0
     count: int = 1
@@ -100,14 +83,7 @@ class Processes:
 
 @contextmanager
 def joined_processes(device: str | None = None) -> Iterator[Processes]:
-    """Join the processes that `accelerate launch` or `torchrun` started, if one did.
-
-    Args:
-        device (`str`, *optional*): Where every process computes; by default each on an accelerator of its own.
-
-    Raises:
-        ScoringError: There are several processes, but `accelerate` is not installed.
-    """
+    """Join the processes that `accelerate launch` or `torchrun` started, if one did."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or "LOCAL_RANK" not in os.environ:
         yield Processes()
         return
@@ -129,16 +105,7 @@ def joined_processes(device: str | None = None) -> Iterator[Processes]:
 
 
 def open_results(job: ScoringJob, folder: Path, *, is_main: bool = True) -> tuple[Rows, Results]:
-    """Open the data set and the run's folder, with what earlier runs left there of rows that are the same.
-
-    Args:
-        job ([`ScoringJob`]): What to score.
-        folder (`Path`): Where results go.
-        is_main (`bool`, *optional*, defaults to `True`): Whether this process looks for rows that have changed.
-
-    Raises:
-        ScoringError: The data set cannot be opened or has nothing to score, or the folder is another run's.
-    """
+    """Open the data set and the run's folder, with what earlier runs left there of rows that are the same."""
     try:
         rows = job.open_rows()
         sides = find_dialogue_columns(rows.features, job.dataset)
@@ -163,20 +130,7 @@ def _draw_rows(job: ScoringJob, rows: Rows) -> list[int] | None:
 
 
 def score_dataset(job: ScoringJob, folder: Path) -> Summary | None:
-    """Score a data set in this process, or together with the processes that `accelerate launch` started beside it.
-
-    Args:
-        job ([`ScoringJob`]): What to score.
-        folder (`Path`): Where results go; what is there is kept.
-
-    Returns:
-        [`Summary`]: What became of the rows; the seconds are those after the model is loaded. None for all processes
-        but the main one.
-
-    Raises:
-        UserError: Another run writes to the folder.
-        ScoringError: See `open_results` and `ModelSpec.load`.
-    """
+    """Score a data set in this process, or together with the processes that `accelerate launch` started beside it."""
     with joined_processes(job.model.device) as processes, nullcontext() if processes.rank else lock_folder(folder):
         if processes.rank:
             # The main one fills the cache of `datasets`, makes the folder, and cuts off what a kill left unfinished.
@@ -202,14 +156,7 @@ def score_dataset(job: ScoringJob, folder: Path) -> Summary | None:
 
 
 class RowScorer:
-    """Score rows of a data set with a reward model; the next block of rows is read meanwhile.
-
-    Args:
-        scorer ([`Scorer`]): The model.
-        job ([`ScoringJob`]): The criterion, and where recordings are.
-        rows (`Rows`): The data set.
-        sides (`Sequence[str]`): Its columns that hold dialogues.
-    """
+    """Score rows of a data set with a reward model; the next block of rows is read meanwhile."""
 
     def __init__(self, scorer: Scorer, job: ScoringJob, rows: Rows, sides: Sequence[str]):
         self._scorer = scorer
@@ -232,11 +179,7 @@ class RowScorer:
             yield from self.score_block(block)
 
     def read(self, numbers: np.ndarray) -> Block:
-        """Read a block.
-
-        Raises:
-            ScoringError: The file is damaged there; what was scored before is kept.
-        """
+        """Read a block."""
         try:
             return read_block(self._rows, numbers, self._sides)
         except ValueError as error:
@@ -262,17 +205,7 @@ class RowScorer:
 
 
 def finish(job: ScoringJob, rows: Rows, before: Results, seconds: float) -> Summary:
-    """Make one table of the records of all processes, and write `summary.json` with what it depends on.
-
-    Args:
-        job ([`ScoringJob`]): What was scored.
-        rows (`Rows`): Its data set.
-        before ([`Results`]): What was known when the run began.
-        seconds (`float`): How long it scored.
-
-    Raises:
-        ScoringError: A row has no record, or none could be scored.
-    """
+    """Make one table of the records of all processes, and write `summary.json` with what it depends on."""
     folder = before.folder
     try:
         after = Results(folder, rows.num_rows, before.sides, before.drawn)

@@ -28,14 +28,7 @@ UNREADABLE, NOT_FINITE = "unreadable", "not_finite"
 
 @dataclass
 class Session:
-    """What one session of a run did.
-
-    Args:
-        num_scored (`int`): Items that were scored.
-        audio_s (`float`): Seconds of audio that the scorer heard.
-        seconds (`float`): How long it scored, without loading it.
-        usage (`dict`): What else the scorer reports of the session, such as the tokens of an endpoint.
-    """
+    """What one session of a run did."""
 
     num_scored: int = 0
     audio_s: float = 0.0
@@ -67,13 +60,7 @@ class PairScorer(Protocol):
     def score_rows(
         self, pairs: datasets.Dataset, labels: Labels, rows: Sequence[int]
     ) -> Iterator[tuple[int, Outcome]]:
-        """Yield each row as it is done, with `chosen`, `rejected`, `margin` and whatever else its line is to hold.
-
-        Args:
-            pairs (`datasets.Dataset`): Pairs as `loading.load_pairs` gives them.
-            labels (`Sequence[Mapping]`): Labels of each pair, as `labels.describe_pairs` gives them.
-            rows (`Sequence[int]`): Which of the pairs to score.
-        """
+        """Yield each row as it is done, with `chosen`, `rejected`, `margin` and whatever else its line is to hold."""
         ...
 
     def usage(self) -> dict[str, Any]:
@@ -96,18 +83,7 @@ class RunLog(Protocol):
 def score_pending(
     pending: Sequence[Hashable], load_scorer: Callable[[], ItemScorer], log: RunLog, *, label: str, unit: str
 ) -> Session:
-    """Score items and keep each outcome as soon as it is known.
-
-    Args:
-        pending (`Sequence`): Items without a result; if there are none, no scorer is loaded.
-        load_scorer (`Callable`): Returns the scorer.
-        log ([`RunLog`]): Keeps the outcomes and the session.
-        label (`str`): Title of the progress bar.
-        unit (`str`): What an item is called there.
-
-    Returns:
-        [`Session`]: What was done.
-    """
+    """Score items and keep each outcome as soon as it is known."""
     from tqdm.auto import tqdm
 
     session = Session()
@@ -132,15 +108,7 @@ def score_pending(
 def complete_items(
     results: Iterable[tuple[int, float]], failures: Mapping[int, str], names: Sequence[str], items: Sequence[Any]
 ) -> Iterator[tuple[int, list[float] | Skipped]]:
-    """Collect the rewards of an item's dialogues; yield its position when all of them are known.
-
-    Args:
-        results (`Iterable[tuple[int, float]]`): What `Scorer.iter_scores` yields; dialogue `i` is number
-            `i % len(names)` of item `i // len(names)`.
-        failures (`Mapping[int, str]`): What `Scorer.iter_scores` puts into `skipped`.
-        names (`Sequence[str]`): What to call the dialogues of an item, such as `("chosen", "rejected")`.
-        items (`Sequence`): The id of each item, for what is skipped.
-    """
+    """Collect the rewards of an item's dialogues; yield its position when all of them are known."""
     yield from complete_groups(results, len(names))
     reasons: dict[int, list[str]] = {}
     for index, reason in sorted(failures.items()):
@@ -159,12 +127,7 @@ def check_finite(item: Any, rewards: Sequence[float]) -> Skipped | None:
 
 
 def complete_groups(results: Iterable[tuple[int, float]], size: int) -> Iterator[tuple[int, list[float]]]:
-    """Collect results of single dialogues into groups, such as the two sides of a pair; yield complete groups.
-
-    Args:
-        results (`Iterable[tuple[int, float]]`): Index and value; index `i` is number `i % size` of group `i // size`.
-        size (`int`): Members of a group. An incomplete group is not yielded.
-    """
+    """Collect results of single dialogues into groups, such as the two sides of a pair; yield complete groups."""
     waiting: dict[int, dict[int, float]] = {}
     for index, value in results:
         group, member = divmod(index, size)

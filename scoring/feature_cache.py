@@ -107,15 +107,7 @@ class FeatureCache:
         return key in self._shards
 
     def __getitem__(self, key: str) -> torch.Tensor:
-        """Return the feature of a dialogue in its stored dtype, mapped from its file; read-only.
-
-        Returns:
-            `torch.Tensor` of shape `(1, hidden_size)` for a pooled vector, or `(num_tokens, hidden_size)`.
-
-        Raises:
-            KeyError: There is none; the message lists what the folder holds instead.
-            ValueError: The shard that holds it is damaged.
-        """
+        """Return the feature of a dialogue in its stored dtype, mapped from its file; read-only."""
         if key not in self._shards:
             raise KeyError(
                 f"{self.folder} lacks feature {key}; compute it with fill(). It holds {self.list_contents()}."

@@ -43,16 +43,7 @@ class _Place(NamedTuple):
 
 
 class FeatureShards:
-    """Read and write a folder of features by key.
-
-    Args:
-        folder (`Path`): Created by the first write.
-        identity (`Mapping`): JSON values that all its features have in common, by name; stored in `identity.json`.
-        dtype (`torch.dtype`): Stored dtype.
-
-    Raises:
-        ValueError: A file in the folder is not a complete shard.
-    """
+    """Read and write a folder of features by key."""
 
     def __init__(self, folder: Path, identity: Mapping[str, Any], dtype: torch.dtype):
         self.folder = folder
@@ -70,12 +61,7 @@ class FeatureShards:
         return key in self._places
 
     def __getitem__(self, key: str) -> torch.Tensor:
-        """Return the rows of a feature, shape `(num_rows, width)`, mapped from its file; read-only.
-
-        Raises:
-            KeyError: There is none.
-            ValueError: The shard that holds it is damaged.
-        """
+        """Return the rows of a feature, shape `(num_rows, width)`, mapped from its file; read-only."""
         place = self._places[key]
         return self._load_matrix(place.shard)[place.start : place.stop]
 
@@ -96,14 +82,7 @@ class FeatureShards:
                 self._known.add(path.name)
 
     def write(self, features: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Write features as they are computed, shard by shard; an error or an interrupt keeps the earlier ones.
-
-        Args:
-            features (`Iterable`): Key and rows of shape `(num_rows, width)`.
-
-        Raises:
-            ValueError: A feature is not finite in its stored dtype.
-        """
+        """Write features as they are computed, shard by shard; an error or an interrupt keeps the earlier ones."""
         claim_run_dir(self.folder, self.identity)
         self._remove_abandoned()
         waiting: dict[str, torch.Tensor] = {}

@@ -30,16 +30,7 @@ class ScoringError(ValueError):
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Name a model and the settings to load it with; pickles, so that any process can load it.
-
-    Args:
-        name (`str`): Folder or Hub id of a checkpoint, or `"nano"`.
-        prompts (`dict[str, str]`, *optional*): System prompts by criterion in place of the checkpoint's; see
-            `pairs.prompts.read_prompts`.
-        dtype (`str`, *optional*): Dtype of the backbone, such as `"bfloat16"`, or `"fast"`.
-        device (`str`, *optional*): Where to compute, such as `"cuda:0"`; by default an accelerator if there is one.
-        batch_tokens (`int`, *optional*): Tokens in one forward pass.
-    """
+    """Name a model and the settings to load it with; pickles, so that any process can load it."""
 
     name: str
     prompts: Mapping[str, str] | None = None
@@ -59,15 +50,7 @@ class ModelSpec:
         return identity if self.prompts is None else {**identity, "prompts": dict(self.prompts)}
 
     def load(self, criterion: str | None = None, device: str | None = None) -> Scorer:
-        """Load the model.
-
-        Args:
-            criterion (`str`, *optional*): A criterion that the model must know.
-            device (`str`, *optional*): Where to compute if the spec does not name a device.
-
-        Raises:
-            ScoringError: The model cannot be loaded or does not know the criterion.
-        """
+        """Load the model."""
         from transformers.utils.logging import disable_progress_bar
 
         from .scorer import Scorer
@@ -84,11 +67,7 @@ class ModelSpec:
         return scorer
 
     def load_processor(self) -> SDiaRewardProcessor:
-        """Load the processor alone, which is quick and knows how much of a turn the model hears.
-
-        Raises:
-            ScoringError: It cannot be loaded.
-        """
+        """Load the processor alone, which is quick and knows how much of a turn the model hears."""
         from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
         with self._explain_errors():

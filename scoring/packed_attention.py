@@ -32,12 +32,7 @@ _FLOAT32_TOKENS = 200
 
 
 class PackedLayout:
-    """Describe where each segment of a batch lies and which segments precede it.
-
-    Args:
-        lengths_tokens (`Sequence[int]`): Length of each segment.
-        parents (`Sequence[int | None]`): Segment that precedes each; always an earlier one, or None.
-    """
+    """Describe where each segment of a batch lies and which segments precede it."""
 
     def __init__(self, lengths_tokens: Sequence[int], parents: Sequence[int | None]):
         self.lengths = list(lengths_tokens)
@@ -99,11 +94,7 @@ class PackedLayout:
 
 
 class Windows:
-    """Describe which positions of the audio tower attend to each other.
-
-    Args:
-        lengths (`Sequence[int]`): Length of each window; the windows lie end to end.
-    """
+    """Describe which positions of the audio tower attend to each other."""
 
     def __init__(self, lengths: Sequence[int]):
         self.lengths = list(lengths)
@@ -130,12 +121,7 @@ def _make_bounds(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
 
 @contextmanager
 def use_attention(module: Any, name: str) -> Iterator[None]:
-    """Let a tower compute attention with a registered function.
-
-    Args:
-        module (`PreTrainedModel`): The text model or the audio tower.
-        name (`str`): `TEXT_ATTENTION` or `AUDIO_ATTENTION`.
-    """
+    """Let a tower compute attention with a registered function."""
     before = module.config._attn_implementation
     module.config._attn_implementation = name
     try:

@@ -29,15 +29,7 @@ from .packed_attention import AUDIO_ATTENTION, TEXT_ATTENTION, PackedLayout, Win
 
 @dataclass(frozen=True)
 class PackedOutput:
-    """Hold what the model computed of a batch of dialogues.
-
-    Args:
-        rewards (`torch.Tensor` of shape `(num_dialogues, 1)`): Rewards, float32; NaN for another layer than the last.
-        pooled (`torch.Tensor` of shape `(num_dialogues, hidden_size)`): Pooled hidden states, float32.
-        hidden_states (`torch.Tensor` of shape `(num_tokens, hidden_size)`): Of every segment, end to end.
-        layout ([`PackedLayout`]): Where each segment lies.
-        last (`list[int]`): Last segment of each dialogue.
-    """
+    """Hold what the model computed of a batch of dialogues."""
 
     rewards: torch.Tensor
     pooled: torch.Tensor
@@ -54,17 +46,7 @@ def run_packed_batch(
     layer: int = -1,
     share_prefixes: bool = True,
 ) -> PackedOutput:
-    """Score dialogues in one forward pass without padding.
-
-    Args:
-        model ([`SDiaRewardModel`]): The model.
-        dialogues (`list[list[Message]]`): Messages of each dialogue.
-        encode (`Callable`): Takes the digests of the clips in the order of the pass, and returns the audio tower's
-            vectors of each clip; see `encode_clips`.
-        layer (`int`, *optional*, defaults to -1): As in `run_packed`. Only the last hidden states have a reward.
-        share_prefixes (`bool`, *optional*, defaults to `True`): Compute the messages that several dialogues begin with
-            once.
-    """
+    """Score dialogues in one forward pass without padding."""
     segments, last = build_prefix_tree(dialogues, share_prefixes)
     vectors = encode([digest for segment in segments for message in segment.messages for digest in message.clips])
     hidden, layout = run_packed(model, segments, vectors, layer)
@@ -79,16 +61,7 @@ def run_packed_batch(
 
 
 def encode_clips(model: SDiaRewardModel, mels: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Run the audio tower, up to its projection, over clips of any length.
-
-    Args:
-        model ([`SDiaRewardModel`]): The model.
-        mels (`list[torch.Tensor]`): Log-mel features of each clip, shape `(num_mel_bins, num_frames)`.
-
-    Returns:
-        `list[torch.Tensor]`: Vectors of each clip, shape `(num_audio_tokens, stack_factor * d_model)`, as `forward`
-        takes them in `audio_features`.
-    """
+    """Run the audio tower, up to its projection, over clips of any length."""
     num_frames = [mel.shape[1] for mel in mels]
     features = torch.nn.utils.rnn.pad_sequence([mel.T for mel in mels], batch_first=True).transpose(1, 2)
     mask = torch.arange(features.shape[2]) < torch.tensor(num_frames)[:, None]
@@ -102,12 +75,7 @@ def encode_clips(model: SDiaRewardModel, mels: Sequence[torch.Tensor]) -> list[t
 
 
 def compute_window_lengths(num_frames: Sequence[int], n_window: int) -> list[int]:
-    """Return the length of every attention window behind the tower's convolutions, which halve the frames.
-
-    Args:
-        num_frames (`Sequence[int]`): Mel frames of each clip.
-        n_window (`int`): Positions of a full window: half of its frames.
-    """
+    """Return the length of every attention window behind the tower's convolutions, which halve the frames."""
     lengths = []
     for frames in num_frames:
         full, rest = divmod(frames, 2 * n_window)
@@ -121,19 +89,7 @@ def run_packed(
     clips: Sequence[torch.Tensor],
     layer: int = -1,
 ) -> tuple[torch.Tensor, PackedLayout]:
-    """Run the text model over segments laid end to end.
-
-    Args:
-        model ([`SDiaRewardModel`]): The model.
-        segments (`list[Segment]`): From `batching.build_prefix_tree`.
-        clips (`list[torch.Tensor]`): From `encode_clips`, one for each of their clips, in order.
-        layer (`int`, *optional*, defaults to -1): -1 for the last hidden states, after the final norm; `k >= 0` for
-            the output of text layer `k`, 0 being the embeddings.
-
-    Returns:
-        `tuple[torch.Tensor, PackedLayout]`: Hidden states of shape `(num_tokens, hidden_size)`, and where each segment
-        lies.
-    """
+    """Run the text model over segments laid end to end."""
     layout = PackedLayout([segment.num_tokens for segment in segments], [segment.parent for segment in segments])
     messages = [message for segment in segments for message in segment.messages]
     ids = torch.cat([torch.from_numpy(message.input_ids) for message in messages])[None].to(model.device)
@@ -156,17 +112,7 @@ def run_packed(
 def pool_packed(
     model: SDiaRewardModel, hidden: torch.Tensor, layout: PackedLayout, last: Sequence[int]
 ) -> torch.Tensor:
-    """Pool the hidden states of each dialogue in float32.
-
-    Args:
-        model ([`SDiaRewardModel`]): Its pooler is used.
-        hidden (`torch.Tensor` of shape `(num_tokens, hidden_size)`): From `run_packed`.
-        layout ([`PackedLayout`]): Where each segment lies.
-        last (`Sequence[int]`): Last segment of each dialogue.
-
-    Returns:
-        `torch.Tensor` of shape `(num_dialogues, hidden_size)`, float32.
-    """
+    """Pool the hidden states of each dialogue in float32."""
     if model.config.pooling_mode == "mean":
         sums = torch.stack([part.float().sum(dim=0) for part in hidden.split(layout.lengths)])
         ends = [before + length for before, length in zip(layout.num_before, layout.lengths, strict=True)]

@@ -22,11 +22,7 @@ def has_bfloat16(device_type: str) -> bool:
 
 
 def halve_products(model: Any) -> None:
-    """Hold the weights of the backbone's products and convolutions in bfloat16, as they are read under autocast.
-
-    Args:
-        model (`SDiaRewardModel`): It is changed; to be run under `torch.autocast` in bfloat16.
-    """
+    """Hold the weights of the backbone's products and convolutions in bfloat16, as they are read under autocast."""
     for module in model.model.modules():
         if isinstance(module, (torch.nn.Linear, torch.nn.Conv1d)):
             module.to(torch.bfloat16)

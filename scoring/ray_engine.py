@@ -40,14 +40,7 @@ _BLOCKS_AN_ACTOR = 4
 
 
 class BlockScorer:
-    """Ray Data's actor: holds the model and the open data set.
-
-    Args:
-        job ([`ScoringJob`]): What to score.
-        device (`str`, *optional*): Where to compute if the job does not name a device.
-        num_threads (`int`, *optional*): Threads of PyTorch on a CPU.
-        audio_roots (`str`, *optional*): What `SDIAREWARD_AUDIO_ROOT` says on the driver, as absolute paths.
-    """
+    """Ray Data's actor: holds the model and the open data set."""
 
     def __init__(self, job: ScoringJob, device: str | None, num_threads: int | None, audio_roots: str | None = None):
         if audio_roots is not None:
@@ -71,21 +64,7 @@ class BlockScorer:
 def score_on_ray(
     job: ScoringJob, folder: Path, *, num_actors: int | None = None, gpus_per_actor: float | None = None
 ) -> Summary:
-    """Score a data set on the Ray cluster that `RAY_ADDRESS` names, or on one that is started on this machine.
-
-    Args:
-        job ([`ScoringJob`]): What to score.
-        folder (`Path`): Where results go; what is there is kept.
-        num_actors (`int`, *optional*): Copies of the model; by default as many as the GPUs allow, one without any.
-        gpus_per_actor (`float`, *optional*): GPUs of each copy; by default 1 where the cluster has some.
-
-    Returns:
-        [`Summary`]: What became of the rows; the seconds include the start of the actors.
-
-    Raises:
-        UserError: Another run writes to the folder.
-        ScoringError: See `open_results` and `ModelSpec.load`; or Ray is missing, or has less than what is asked for.
-    """
+    """Score a data set on the Ray cluster that `RAY_ADDRESS` names, or on one that is started on this machine."""
     with lock_folder(folder):
         return _score_alone(job, folder, num_actors, gpus_per_actor)
 
@@ -133,12 +112,7 @@ def _divide(num_actors: int | None, gpus_per_actor: float | None) -> _Resources:
 
 
 def compute_largest_share(cpus: Sequence[float], num_actors: int) -> float:
-    """Return the most CPUs that each of some actors can have; an actor is on one node.
-
-    Args:
-        cpus (`Sequence[float]`): CPUs of each node.
-        num_actors (`int`): How many actors there are.
-    """
+    """Return the most CPUs that each of some actors can have; an actor is on one node."""
     shares = {num_cpus / count for num_cpus in set(cpus) for count in range(1, num_actors + 1)}
     # A quotient may be off by a rounding.
     fitting = (share for share in shares if sum(int(each / share + 1e-9) for each in cpus) >= num_actors)
@@ -146,13 +120,7 @@ def compute_largest_share(cpus: Sequence[float], num_actors: int) -> float:
 
 
 class RayScorer:
-    """Score rows of a data set with the actors of a cluster.
-
-    Args:
-        job ([`ScoringJob`]): What to score.
-        block_rows (`int`): Largest block of rows that an actor gets.
-        resources: What the actors get.
-    """
+    """Score rows of a data set with the actors of a cluster."""
 
     def __init__(self, job: ScoringJob, block_rows: int, resources: _Resources):
         self._job = job

@@ -25,15 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Request:
-    """Hold dialogues that wait to be scored.
-
-    Args:
-        scorer ([`Scorer`]): Scores them.
-        criterion (`str`): The criterion of all.
-        dialogues (`list[list[dict]]`): Messages of each.
-        groups (`Sequence[Hashable]`): Group of each; dialogues of one group are computed together.
-        result (`Future[list[float | str]]`): Receives the reward of each dialogue, or the reason why it has none.
-    """
+    """Hold dialogues that wait to be scored."""
 
     scorer: Scorer
     criterion: str
@@ -113,14 +105,7 @@ def get_queue(model: SDiaRewardModel) -> ScoringQueue:
 
 
 def score_together(requests: Sequence[Request]) -> list[list[float | str]]:
-    """Score requests for one scorer in one call.
-
-    Args:
-        requests (`list[Request]`): Not empty; their `result` is not set.
-
-    Returns:
-        `list[list[float | str]]`: For each request the reward of each dialogue, or the reason why it has none.
-    """
+    """Score requests for one scorer in one call."""
     dialogues = [dialogue for request in requests for dialogue in request.dialogues]
     if not dialogues:
         return [[] for _ in requests]

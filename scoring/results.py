@@ -32,19 +32,7 @@ _ROWS_WRITTEN_AT_ONCE = 65_536
 
 @dataclass
 class Summary:
-    """What became of the rows, by all runs in a folder, and by the last one.
-
-    Args:
-        num_rows, num_scored, num_skipped (`int`): Rows that were to be scored, that were, and that could not be.
-        num_cut (`int`): Turns of which the model heard the beginning only.
-        audio_s (`float`): Seconds that the model heard.
-        num_new (`int`): Rows that the last run scored.
-        new_audio_s, seconds (`float`): Seconds that the model heard in the last run, and how long that took.
-        rewards (`dict[str, dict[str, float]]`): By column of the table, `mean` and the `QUANTILES`.
-        num_right, num_ties (`int`, *optional*): Pairs whose chosen side has the higher reward, and those of equal
-            rewards; None of rows that are single dialogues.
-        reasons (`dict[int, str]`): Why rows were skipped, for the first few by their number.
-    """
+    """What became of the rows, by all runs in a folder, and by the last one."""
 
     num_rows: int
     num_scored: int
@@ -66,18 +54,7 @@ class Summary:
 
 
 class Results:
-    """What is known of each row: a few numbers, and the reason where it was skipped.
-
-    Args:
-        folder (`Path`): The run's folder; its records are read.
-        num_rows (`int`): Rows of the data set.
-        sides (`tuple[str, ...]`): The columns that hold dialogues.
-        drawn (`Sequence[int]`, *optional*): Numbers of the rows to score; all by default. Records of others are kept
-            in the folder and ignored.
-
-    Raises:
-        ValueError: A record is malformed.
-    """
+    """What is known of each row: a few numbers, and the reason where it was skipped."""
 
     def __init__(self, folder: Path, num_rows: int, sides: tuple[str, ...], drawn: Sequence[int] | None = None):
         self.folder = folder
@@ -134,15 +111,7 @@ def list_logs(folder: Path) -> list[Path]:
 
 
 def iter_records(path: Path, num_sides: int) -> Iterator[Record]:
-    """Yield the records of a process, one in memory at a time.
-
-    Args:
-        path (`Path`): Its file.
-        num_sides (`int`): Rewards of a row.
-
-    Raises:
-        ValueError: A record is malformed.
-    """
+    """Yield the records of a process, one in memory at a time."""
     for number, record in enumerate(JsonLines(path), start=1):
         if not _is_record(record, num_sides):
             raise ValueError(f"{path}, line {number}: is no record of a row with {num_sides} rewards; remove it.")
@@ -160,11 +129,7 @@ def _is_record(record: Record, num_sides: int) -> bool:
 
 
 class PartialLog:
-    """The records of one process.
-
-    Args:
-        path (`Path`): Its file, in `partial/`.
-    """
+    """The records of one process."""
 
     def __init__(self, path: Path):
         self._lines = JsonLines(path)
@@ -180,15 +145,7 @@ class PartialLog:
 
 
 def write_results(results: Results, rows: Rows) -> None:
-    """Write `scores.parquet` and `skipped.jsonl`, each row in one of them, in the order of the rows.
-
-    Args:
-        results ([`Results`]): Of every row.
-        rows (`Rows`): The data set, for the ids of its rows.
-
-    Raises:
-        ValueError: A row is neither scored nor skipped.
-    """
+    """Write `scores.parquet` and `skipped.jsonl`, each row in one of them, in the order of the rows."""
     numbers = np.flatnonzero(results.is_scored)
     num_missing = results.num_rows - numbers.size - len(results.reasons)
     if num_missing:
@@ -205,13 +162,7 @@ def write_results(results: Results, rows: Rows) -> None:
 
 
 def summarise(before: Results, after: Results, seconds: float) -> Summary:
-    """Say what became of the rows.
-
-    Args:
-        before ([`Results`]): What was known before the run.
-        after ([`Results`]): What is known now.
-        seconds (`float`): How long it scored.
-    """
+    """Say what became of the rows."""
     num_scored, audio_s = int(after.is_scored.sum()), float(after.audio_s.sum())
     num_new, new_audio_s = num_scored - int(before.is_scored.sum()), audio_s - float(before.audio_s.sum())
     counts = (after.num_rows, num_scored, len(after.reasons), int(after.num_cut.sum()))
@@ -236,12 +187,7 @@ def _describe_values(values: np.ndarray) -> dict[str, float]:
 
 
 def name_rewards(results: Results, numbers: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the rewards of some rows by column: `chosen`, `rejected` and `margin` of pairs, else `reward`.
-
-    Args:
-        results ([`Results`]): Of every row.
-        numbers (`np.ndarray` of shape `(num_rows,)`): Numbers of the rows.
-    """
+    """Return the rewards of some rows by column: `chosen`, `rejected` and `margin` of pairs, else `reward`."""
     rewards = results.rewards[numbers]
     if results.sides != SIDES:
         return {"reward": rewards[:, 0]}

@@ -255,17 +255,7 @@ class RewardFunction(_Rewarder):
         super().__init__(scorer, options)
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
-        """Return the reward of each completion; higher is better.
-
-        Args:
-            prompts (`list`): One for each completion: messages, or a string.
-            completions (`list`): Lists of one assistant message, or strings.
-            columns: What TRL passes beside them: columns of the data set, `log_metric` and more.
-
-        Raises:
-            ValueError: The function is configured wrongly: a column is missing, `speak` returned another number of
-                recordings, text has no source of audio. With `on_error="raise"`, also: a completion cannot be scored.
-        """
+        """Return the reward of each completion; higher is better."""
         rollouts, silent = self._read(prompts, completions, columns)
         if silent and self.options.speak:
             voice_completions(silent, self.options.speak)

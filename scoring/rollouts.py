@@ -26,13 +26,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Rollout:
-    """Hold one completion on its way to a reward.
-
-    Args:
-        messages (`list[dict]`): The dialogue as the processor takes it, the completion last; empty after an error.
-        error (`str`, *optional*): Why it cannot be scored.
-        reward (`float`, *optional*): Its reward, once it is computed.
-    """
+    """Hold one completion on its way to a reward."""
 
     messages: list[dict[str, Any]] = field(default_factory=list)
     error: str | None = None
@@ -55,12 +49,7 @@ class Rollout:
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def require_sound(self, load_clip: Callable[[Any], np.ndarray]) -> None:
-        """Note an error if nothing is heard of the completion.
-
-        Args:
-            load_clip (`Callable`): Reads a recording as the model hears it. One that it cannot read is left to the
-                scorer, which says why.
-        """
+        """Note an error if nothing is heard of the completion."""
         try:
             clips = [
                 load_clip(item["audio"]) for item in self.messages[-1]["content"] if item.get("audio") is not None
@@ -77,15 +66,7 @@ class Rollout:
 
 @dataclass(frozen=True)
 class RolloutReader:
-    """Turn the arguments of a reward function into dialogues.
-
-    Args:
-        audio_column (`str`, *optional*): Column with the audio of the prompts: one recording, of the last turn, or a
-            list with one for each turn, None for a turn without audio; system turns are not counted.
-        completion_audio_column (`str`, *optional*): Column with the audio of the completions.
-        keep_system (`bool`, *optional*, defaults to `False`): Replace the reward model's instruction by the prompt's
-            system turn.
-    """
+    """Turn the arguments of a reward function into dialogues."""
 
     audio_column: str | None = None
     completion_audio_column: str | None = None
@@ -94,16 +75,7 @@ class RolloutReader:
     def read(
         self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Sequence[Any]]
     ) -> list[Rollout]:
-        """Return one rollout for each completion, with its error if it has one.
-
-        Args:
-            prompts (`list`): As the trainer gives them, one for each completion.
-            completions (`list`): As the trainer gives them.
-            columns (`dict[str, list]`): The other columns of the data set, one value for each completion.
-
-        Raises:
-            ValueError: A column named in the constructor is missing, or the lengths differ.
-        """
+        """Return one rollout for each completion, with its error if it has one."""
         if len(prompts) != len(completions):
             raise ValueError(
                 f"got {len(prompts)} prompts and {len(completions)} completions; give one prompt for each completion."
@@ -203,13 +175,6 @@ def voice_completions(rollouts: Sequence[Rollout], speak: Callable[[list[str]], 
 
     If the synthesizer fails on all of them at once, they are tried one at a time, so that a text that cannot be spoken
     does not affect the others.
-
-    Args:
-        rollouts (`list[Rollout]`): Completions with text and without audio.
-        speak (`Callable`): Takes a list of texts; returns as many recordings, None for a text that it cannot speak.
-
-    Raises:
-        ValueError: `speak` returned another number of recordings.
     """
     for rollout, recording in zip(rollouts, _speak([rollout.text for rollout in rollouts], speak), strict=True):
         if isinstance(recording, Exception):

@@ -50,13 +50,7 @@ _CLIP_CACHE_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class Features:
-    """Hold the features of a dialogue.
-
-    Args:
-        pooled (`np.ndarray` of shape `(hidden_size,)`): Pooled hidden states, float32.
-        reward (`float`): The reward; NaN for another layer than the last.
-        hidden_states (`np.ndarray` of shape `(num_tokens, hidden_size)`, *optional*): Of each token, float32.
-    """
+    """Hold the features of a dialogue."""
 
     pooled: np.ndarray
     reward: float

@@ -18,10 +18,5 @@ SAVED_FLOAT32 = 1e-6
 
 
 def scale_tolerance(tolerance: float, rewards: Iterable[float]) -> float:
-    """Scale a tolerance for rewards of at most 1 to larger rewards, which have larger steps.
-
-    Args:
-        tolerance (`float`): One of this module's.
-        rewards (`Iterable[float]`): The rewards that are compared.
-    """
+    """Scale a tolerance for rewards of at most 1 to larger rewards, which have larger steps."""
     return tolerance * max([1.0, *map(abs, rewards)])

@@ -46,11 +46,7 @@ class Body:
     files: dict[str, bytes] = field(default_factory=dict)
 
     def parse(self, form: type[AnyRequest]) -> AnyRequest:
-        """Return the JSON as a form.
-
-        Raises:
-            BadRequestError: The text is not JSON of this form.
-        """
+        """Return the JSON as a form."""
         try:
             return form.model_validate_json(self.text)
         except ValidationError as error:
@@ -70,13 +66,7 @@ class Body:
 
 
 async def read_body(request: Request, limits: Limits) -> Body:
-    """Read the body of a request.
-
-    Raises:
-        HTTPException: 400 malformed multipart, 408 too slow, 413 too large, 415 another type, charset or encoding.
-        BadRequestError: A multipart body has no JSON, or two parts of one name.
-        UnavailableError: A recording that is too large for memory cannot be written to the disk.
-    """
+    """Read the body of a request."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in (JSON, MULTIPART):
         raise HTTPException(415, f"content type is {kind[:80] or 'missing'!r}; send {JSON} or {MULTIPART}.")

@@ -36,11 +36,7 @@ class ServiceError(RuntimeError):
 
 
 class RefusedError(ValueError):
-    """Raised when the server refuses the request.
-
-    Args:
-        problems (`list[dict]`): Each with `msg`, and with `dialogue` and `turn` (from 1) where it is about one.
-    """
+    """Raised when the server refuses the request."""
 
     def __init__(self, problems: Sequence[Mapping[str, Any]]):
         super().__init__("; ".join(_as_line(problem) for problem in problems))
@@ -74,13 +70,7 @@ def _as_line(problem: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The rewards of two dialogues and their margin.
-
-    Args:
-        rewards (`tuple[float, float]`): Of the first and the second.
-        margin (`float`): Reward of the first minus that of the second.
-        probability (`float`): Probability that the first is better.
-    """
+    """The rewards of two dialogues and their margin."""
 
     rewards: tuple[float, float]
     margin: float
@@ -92,19 +82,6 @@ class RewardClient:
 
     A request without an answer, or refused with 503, is sent again after growing pauses. A reward depends on the
     dialogue alone, so a retry is safe.
-
-    Args:
-        url (`str`): Address of the server, such as `http://127.0.0.1:8000`.
-        api_key (`str`, *optional*): By default the environment variable `SDIAREWARD_API_KEY`, if it is set.
-        max_retries (`int`, *optional*, defaults to 8): Retries of a request.
-        timeout_s (`float`, *optional*, defaults to 150.0): Longest wait for one answer.
-        dialogues_per_request (`int`, *optional*, defaults to 8): The largest number of dialogues in a request; a
-            request that would be larger than the server accepts has fewer.
-        concurrency (`int`, *optional*, defaults to 4): Requests in flight at once.
-
-    Example:
-        >>> client = RewardClient("http://127.0.0.1:8000")  # doctest: +SKIP
-        >>> chosen, rejected = client.score([chosen_messages, rejected_messages], "modality")  # doctest: +SKIP
     """
 
     def __init__(
@@ -136,21 +113,7 @@ class RewardClient:
         subset: str | None = None,
         require_audio: bool = True,
     ) -> list[float]:
-        """Return the reward of each dialogue, in the order given; higher is better.
-
-        Args:
-            dialogues (`list[list[dict]]`): Messages, as `Scorer.score` takes them, or turns with `role`, `text` and
-                `audio`. Recordings are read here and sent; the server reads no files.
-            criterion (`str`, *optional*, defaults to `"joint"`): One of the criteria of the model.
-            calibrated (`bool`, *optional*, defaults to `False`): Return calibrated values instead of rewards.
-            subset (`str`, *optional*): With `calibrated`, return log-odds by this subset.
-            require_audio (`bool`, *optional*, defaults to `True`): Refuse a turn without a recording.
-
-        Raises:
-            RefusedError: A dialogue cannot be scored, or an option does not fit the model.
-            ServiceError: The server does not answer.
-            OSError: A recording cannot be read.
-        """
+        """Return the reward of each dialogue, in the order given; higher is better."""
         options = {"criterion": criterion, "calibrated": calibrated, "subset": subset, "require_audio": require_audio}
         results = list(self._iter_results(dialogues, options))
         return [result["calibrated" if calibrated else "reward"] for result in results]
@@ -158,17 +121,7 @@ class RewardClient:
     def score_or_reason(
         self, dialogues: Sequence[Any], criterion: str = "joint", *, require_audio: bool = True
     ) -> list[float | str]:
-        """Return the reward of each dialogue, or the reason why it was skipped.
-
-        Args:
-            dialogues (`list[list[dict]]`): As in `score`.
-            criterion (`str`, *optional*, defaults to `"joint"`): As in `score`.
-            require_audio (`bool`, *optional*, defaults to `True`): As in `score`.
-
-        Raises:
-            RefusedError: The model does not know the criterion.
-            ServiceError: The server does not answer.
-        """
+        """Return the reward of each dialogue, or the reason why it was skipped."""
         options = {"criterion": criterion, "require_audio": require_audio, "skip_bad": True}
         results = self._iter_results(dialogues, options)
         return [result["error"]["msg"] if result["error"] else result["reward"] for result in results]
@@ -183,29 +136,13 @@ class RewardClient:
         subset: str | None = None,
         require_audio: bool = True,
     ) -> Comparison:
-        """Compare two versions of a dialogue.
-
-        Args:
-            a (`list[dict]`): Messages or turns, as in `score`.
-            b (`list[dict]`): The other version.
-            criterion (`str`, *optional*, defaults to `"joint"`): As in `score`.
-            require_audio (`bool`, *optional*, defaults to `True`): As in `score`.
-            calibrated (`bool`, *optional*, defaults to `False`): Required with a subset.
-            subset (`str`, *optional*): Compute the probability with the temperature of this subset.
-
-        Raises:
-            RefusedError, ServiceError, OSError: As `score`.
-        """
+        """Compare two versions of a dialogue."""
         options = {"criterion": criterion, "calibrated": calibrated, "subset": subset, "require_audio": require_audio}
         found = self._post("/compare", {**options, "a": encode_dialogue(a), "b": encode_dialogue(b)})
         return Comparison((found["a"]["reward"], found["b"]["reward"]), found["margin"], found["probability"])
 
     def health(self) -> dict[str, Any]:
-        """Return the state of the server: its model, criteria and limits.
-
-        Raises:
-            ServiceError: It does not answer.
-        """
+        """Return the state of the server: its model, criteria and limits."""
         return self._send("GET", "/health")
 
     def _iter_results(self, dialogues: Sequence[Any], options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -58,12 +58,7 @@ class ModelCluster:
         self.facts: ModelFacts = handle.read_facts.remote().result(timeout_s=settings.limits.request_timeout_s)
 
     async def score(self, job: ScoreJob, metrics: Metrics) -> ScoreResult:
-        """Score a request.
-
-        Raises:
-            UnavailableError: Too many requests wait, no replica can answer, or it took too long.
-            ScoringFailedError: The model failed on it.
-        """
+        """Score a request."""
         from ray.exceptions import RayActorError
         from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
@@ -103,12 +98,7 @@ class ModelCluster:
 
 @contextmanager
 def model_cluster(settings: ServiceSettings) -> Iterator[ModelCluster]:
-    """Run the replicas of the model within the context.
-
-    Raises:
-        ScoringError: Ray does not start, the model cannot be loaded, or the cluster is too small.
-        UserError: The cluster cannot be joined.
-    """
+    """Run the replicas of the model within the context."""
     for name, value in _RAY_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     import ray

@@ -21,17 +21,7 @@ _FULL_SCALE = 2**23
 
 
 def encode_dialogue(dialogue: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a dialogue in the form of a request, with its recordings encoded.
-
-    Args:
-        dialogue (`list[dict]`): Messages or turns; audio is anything `read_audio` takes.
-
-    Raises:
-        FileNotFoundError: A recording does not exist.
-        TypeError: A recording is given in a form that cannot be read.
-        DialogueError: A turn is none, or has what no request can hold: another role, a recording of the system, or
-            half of a character.
-    """
+    """Return a dialogue in the form of a request, with its recordings encoded."""
     messages = turns_to_messages(dialogue)
     validate_form(messages)
     has_system = bool(messages) and messages[0]["role"] == "system"

@@ -30,17 +30,7 @@ _MAX_ITEMS = 64
 def read_dialogue_form(
     dialogue: Dialogue, files: Mapping[str, bytes], limits: Limits, *, require_audio: bool = True
 ) -> Messages:
-    """Return the messages of one dialogue, its audio encoded as `{"bytes", "path"}`.
-
-    Args:
-        dialogue ([`Dialogue`]): Part of the request.
-        files (`Mapping[str, bytes]`): Files of a multipart request by the name of their part.
-        limits ([`Limits`]): The longest dialogue and turn.
-        require_audio (`bool`, *optional*, defaults to `True`): Refuse a turn without audio.
-
-    Raises:
-        DialogueError: It cannot be scored.
-    """
+    """Return the messages of one dialogue, its audio encoded as `{"bytes", "path"}`."""
     has_system = bool(dialogue.turns) and dialogue.turns[0].role == "system"
     longest = min(limits.max_turns or MAX_TURNS, MAX_TURNS)
     # Before any recording is decoded.

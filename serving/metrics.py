@@ -10,18 +10,7 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class Metrics:
-    """Metrics of one server; clients cannot add values of labels.
-
-    Attributes:
-        requests (`Counter`): Answers by path and status.
-        seconds (`Histogram`): From the headers of a request to its answer, by path.
-        in_flight (`Gauge`): Requests in flight.
-        dialogues (`Counter`): Dialogues by outcome, `scored` or `refused`.
-        audio_seconds (`Counter`): Seconds of audio scored, as much of each turn as the model hears.
-        batch_requests (`Histogram`): Requests scored together, observed once for each of them.
-        retries (`Counter`): Requests sent to another replica because theirs died.
-        replicas (`Gauge`): Replicas of the model that can answer.
-    """
+    """Metrics of one server; clients cannot add values of labels."""
 
     def __init__(self) -> None:
         registry = CollectorRegistry()

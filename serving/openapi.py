@@ -105,12 +105,7 @@ def with_example(description: str, example: Any) -> dict[str, Any]:
 
 
 def describe_body(form: type, example: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a body for the OpenAPI page; FastAPI does not parse bodies, which are JSON or multipart.
-
-    Args:
-        form (`type`): The pydantic model of the JSON.
-        example (`dict`): A body that the server accepts.
-    """
+    """Return the schema of a body for the OpenAPI page; FastAPI does not parse bodies, which are JSON or multipart."""
     schema = {"$ref": f"#/components/schemas/{form.__name__}"}
     file = {"type": "string", "format": "binary"}
     parts = {"type": "object", "properties": {REQUEST_PART: schema}, "additionalProperties": file}

@@ -10,12 +10,7 @@ from sdiareward.common.own_names import is_own_host, is_own_origin, list_own_nam
 
 
 class OwnNames:
-    """Middleware of a server without a key: the `Host` is one of its names, the `Origin` none but itself.
-
-    Args:
-        app (`ASGIApp`): What answers.
-        host (`str`): The address that the server listens at.
-    """
+    """Middleware of a server without a key: the `Host` is one of its names, the `Origin` none but itself."""
 
     def __init__(self, app: ASGIApp, host: str):
         self._app = app

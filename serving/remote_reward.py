@@ -13,22 +13,7 @@ from .client import RewardClient
 
 
 def remote_reward_fn(url: str | RewardClient, api_key: str | None = None, **options: Any) -> RewardFunction:
-    """Build a reward function for `GRPOTrainer(reward_funcs=...)` whose rewards come from a server.
-
-    Args:
-        url (`str` or [`RewardClient`]): Address of the server, or a client.
-        api_key (`str`, *optional*): As in [`RewardClient`].
-        options: Options of `reward_fn` for reading completions (`criterion`, `speak`, `audio_column`,
-            `completion_audio_column`, `require_audio`, `keep_system`, `on_error`, `floor`, `name`).
-
-    Returns:
-        [`RewardFunction`]: As `reward_fn` returns it. `on_error` decides the reward of a completion that cannot be
-        scored. If the server does not answer after all retries, the run ends with a `ServiceError`.
-
-    Raises:
-        ValueError: The server's model does not know the criterion, or an option is out of range.
-        ServiceError: The server does not answer.
-    """
+    """Build a reward function for `GRPOTrainer(reward_funcs=...)` whose rewards come from a server."""
     client = url if isinstance(url, RewardClient) else RewardClient(url, api_key)
     own = RewardOptions(**options)
     known = client.health()["criteria"]

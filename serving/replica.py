@@ -27,14 +27,7 @@ Outcome = float | str
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Facts about the model, for the server process, which does not load it.
-
-    Args:
-        criteria (`tuple[str, ...]`): The criteria of its prompts.
-        max_turn_s (`float`): Seconds of a turn that the model hears.
-        calibration (`dict`, *optional*): Its calibration, if it has one that fits its prompts.
-        no_calibration (`str`): Why there is none.
-    """
+    """Facts about the model, for the server process, which does not load it."""
 
     criteria: tuple[str, ...]
     max_turn_s: float
@@ -52,13 +45,7 @@ class ScoreJob:
 
 @dataclass(frozen=True)
 class ScoreResult:
-    """The result of a request.
-
-    Args:
-        outcomes (`list[float | str]`): Of each dialogue.
-        num_requests (`int`): The number of requests that were scored together.
-        audio_s (`float`): Seconds of audio of the requests that were scored together, divided by their number.
-    """
+    """The result of a request."""
 
     outcomes: list[Outcome]
     num_requests: int
@@ -70,13 +57,7 @@ class ScoringFailedError(RuntimeError):
 
 
 class Replica:
-    """Hold a model and score requests.
-
-    Args:
-        spec ([`ModelSpec`]): The model.
-        device (`str`, *optional*): Device if the spec names none.
-        num_threads (`int`, *optional*): Threads of PyTorch on a CPU.
-    """
+    """Hold a model and score requests."""
 
     def __init__(self, spec: ModelSpec, device: str | None = None, num_threads: int | None = None):
         import torch
@@ -116,11 +97,7 @@ class Replica:
         return ModelFacts(tuple(sorted(processor.prompts)), processor.max_turn_s, calibration, reason)
 
     async def score(self, job: ScoreJob) -> ScoreResult:
-        """Score one request, together with others that wait when the model becomes free.
-
-        Raises:
-            ScoringFailedError: The model failed.
-        """
+        """Score one request, together with others that wait when the model becomes free."""
         # `serve.batch` closes a batch after its time even if the model is busy, and would queue batches of one.
         # Requests that arrive while the model computes wait here instead, and form one batch.
         await self._is_free.wait()

@@ -35,11 +35,7 @@ class RequestScorer:
         self._calibration = Calibration(parameters) if parameters else None
 
     async def score(self, form: ScoreRequest, files: Mapping[str, bytes]) -> ScoreResponse:
-        """Score dialogues.
-
-        Raises:
-            BadRequestError: A dialogue cannot be scored and `skip_bad` is false, or an option does not fit the model.
-        """
+        """Score dialogues."""
         if len(form.dialogues) > self._limits.max_dialogues:
             reason = f"has {len(form.dialogues)} dialogues; send at most {self._limits.max_dialogues} at once."
             raise BadRequestError([Problem(loc=["body", "dialogues"], msg=reason, type="too_many")])
@@ -50,11 +46,7 @@ class RequestScorer:
         return ScoreResponse(criterion=form.criterion, results=results)
 
     async def compare(self, form: CompareRequest, files: Mapping[str, bytes]) -> CompareResponse:
-        """Compare two dialogues.
-
-        Raises:
-            BadRequestError: A dialogue cannot be scored, or an option does not fit the model.
-        """
+        """Compare two dialogues."""
         a, b = await self._score_dialogues(form, [form.a, form.b], [("a",), ("b",)], files)
         _require_rewards([a, b])
         assert a.reward is not None and b.reward is not None

@@ -21,15 +21,7 @@ _KEEP_ALIVE_S = 75
 
 
 def serve_model(settings: ServiceSettings, on_ready: Callable[[str], None] = lambda url: None) -> None:
-    """Serve a model until SIGTERM or SIGINT; return when every accepted request is answered.
-
-    Args:
-        settings ([`ServiceSettings`]): The model, the address, replicas and limits.
-        on_ready (`Callable`, *optional*): Called with the server's address just before it accepts requests.
-
-    Raises:
-        ScoringError: The address is taken, the model cannot be loaded, or an option is wrong.
-    """
+    """Serve a model until SIGTERM or SIGINT; return when every accepted request is answered."""
     import uvicorn
 
     from .app import create_app

@@ -20,23 +20,7 @@ _LAST_PORT = 65535
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The limits of the server.
-
-    Args:
-        max_body_bytes (`int`, *optional*, defaults to 32 MiB): Largest body of a request.
-        max_dialogues (`int`, *optional*, defaults to 64): Dialogues in a request.
-        max_turns (`int`, *optional*): Turns of a dialogue, if fewer than the 16 of any dialogue.
-        max_turn_s (`float`, *optional*): Seconds of a turn, if fewer than the 60 of any turn.
-        max_in_flight (`int`, *optional*, defaults to 128): Requests in flight, from the first byte to the last of
-            the answer. Times `max_body_bytes`, this bounds the memory of bodies.
-        max_queued (`int`, *optional*, defaults to 64): Requests that may wait for a replica.
-        body_timeout_s (`float`, *optional*, defaults to 30.0): Longest time for a body to arrive.
-        request_timeout_s (`float`, *optional*, defaults to 120.0): Longest time for the model, waiting included.
-        retry_after_s (`int`, *optional*, defaults to 1): The `Retry-After` of a refused request.
-
-    Raises:
-        ValueError: A limit is not positive, or not finite.
-    """
+    """The limits of the server."""
 
     max_body_bytes: int = 32 * 2**20
     max_dialogues: int = 64
@@ -56,21 +40,7 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Replicas:
-    """The number of replicas of the model and the resources of each.
-
-    Args:
-        minimum (`int`, *optional*, defaults to 1): Replicas.
-        maximum (`int`, *optional*): Replicas under load; by default none are added.
-        num_cpus (`float`, *optional*, defaults to 1.0): Cores that Ray reserves for each.
-        num_gpus (`float`, *optional*): GPUs of each; by default 1 if the cluster has any.
-        num_threads (`int`, *optional*): Threads of PyTorch in each on a CPU; by default an equal part of the cores.
-        max_batch_size (`int`, *optional*, defaults to 8): Requests that are scored together.
-        batch_wait_s (`float`, *optional*, defaults to 0.005): How long a free replica waits for more requests.
-        object_store_bytes (`int`, *optional*, defaults to 256 MiB): Shared memory through which requests travel.
-
-    Raises:
-        ValueError: A number is out of range.
-    """
+    """The number of replicas of the model and the resources of each."""
 
     minimum: int = 1
     maximum: int | None = None
@@ -96,20 +66,7 @@ class Replicas:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceSettings:
-    """Settings of the server.
-
-    Args:
-        model ([`ModelSpec`]): The model.
-        host (`str`, *optional*, defaults to `"127.0.0.1"`): Address to listen on.
-        port (`int`, *optional*, defaults to 8000): Port to listen on; 0 takes a free one.
-        limits ([`Limits`], *optional*): Limits of requests.
-        replicas ([`Replicas`], *optional*): Replicas of the model.
-        api_key (`ApiKey`, *optional*): The key that clients must send; without it everyone is served.
-        drain_timeout_s (`float`, *optional*, defaults to 60.0): Longest time to finish requests at the end.
-
-    Raises:
-        ValueError: The port is out of range, or a time is negative or infinite.
-    """
+    """Settings of the server."""
 
     model: ModelSpec
     host: str = "127.0.0.1"
@@ -127,14 +84,7 @@ class ServiceSettings:
 
 
 class ApiKey:
-    """A key that can be compared, but is neither printed nor logged.
-
-    Args:
-        key (`str`): The key.
-
-    Raises:
-        ValueError: The key is too short, or cannot be sent in a header.
-    """
+    """A key that can be compared, but is neither printed nor logged."""
 
     def __init__(self, key: str):
         if len(key) < _SHORTEST_KEY or not key.isascii() or not key.isprintable() or " " in key:
@@ -153,18 +103,7 @@ class ApiKey:
 
 
 def read_api_key(path: str | Path | None = None) -> ApiKey | None:
-    """Read the key from a file or, without one, from the environment variable `SDIAREWARD_API_KEY`.
-
-    Args:
-        path (`str` or `Path`, *optional*): File that holds only the key.
-
-    Returns:
-        [`ApiKey`]: None if neither is set.
-
-    Raises:
-        OSError: The file cannot be read.
-        ValueError: The key is empty or too short.
-    """
+    """Read the key from a file or, without one, from the environment variable `SDIAREWARD_API_KEY`."""
     if path is not None:
         return ApiKey(Path(path).read_text(encoding="utf-8").strip())
     return ApiKey(os.environ[API_KEY_ENV].strip()) if API_KEY_ENV in os.environ else None

@@ -108,19 +108,7 @@ class _Variant(NamedTuple):
 
 
 class AugmentedPairs(Sequence[Any]):
-    """The pairs of a training split and the pairs that `settings` add, read like the data set itself.
-
-    Args:
-        pairs (`datasets.Dataset`): Pairs from `loading.load_pairs`.
-        settings ([`AugmentationSettings`]): What is added.
-        max_turn_s (`float`, *optional*, defaults to 60.0): Seconds of each turn that the model hears: copies are cut
-            a little later, and the sounds of attacks are placed within them.
-
-    Example:
-        >>> rows = AugmentedPairs(pairs, AugmentationSettings(["channel"], augmented_copies=2))  # doctest: +SKIP
-        >>> len(rows) == 3 * len(pairs)  # doctest: +SKIP
-        True
-    """
+    """The pairs of a training split and the pairs that `settings` add, read like the data set itself."""
 
     def __init__(self, pairs: datasets.Dataset, settings: AugmentationSettings, max_turn_s: float = MAX_TURN_S):
         self.pairs = pairs

@@ -30,18 +30,7 @@ PREPARED = ("pair_id", "length", "row")
 
 @dataclass(frozen=True)
 class PairBatch:
-    """Hold some pairs, read and ready for the model.
-
-    Args:
-        pair_ids (`list[str]`): Name of each pair.
-        lengths_tokens (`list[int]`): Tokens of both sides of each pair together.
-        is_real (`list[bool]`): False for a pair that repeats another one, so that each process has as many.
-        chosen (`list[list[Message]]`): Chosen side of each pair.
-        rejected (`list[list[Message]]`): Rejected side of each pair.
-        clips (`dict[bytes, torch.Tensor]`, *optional*): The clips of all sides by digest, in the form `clips_as`.
-        clips_as (`str`, *optional*, defaults to `"mels"`): `"mels"` for mel features, or `"vectors"` for the audio
-            tower's vectors, computed before training.
-    """
+    """Hold some pairs, read and ready for the model."""
 
     pair_ids: list[str]
     lengths_tokens: list[int]
@@ -77,15 +66,7 @@ def compute_packed_rewards(
     vectors: Mapping[bytes, torch.Tensor] | None = None,
     **kwargs: Any,
 ) -> SDiaRewardOutput:
-    """Compute the rewards of dialogues in one packed forward pass.
-
-    Args:
-        model ([`SDiaRewardModel`]): The model.
-        dialogues (`list[list[Message]]`): Messages of each dialogue.
-        mels (`dict[bytes, torch.Tensor]`, *optional*): Mel features of each clip by digest.
-        vectors (`dict[bytes, torch.Tensor]`, *optional*): The audio tower's vectors of each clip, instead of `mels`.
-        kwargs: Ignored; TRL passes arguments meant for a language model.
-    """
+    """Compute the rewards of dialogues in one packed forward pass."""
 
     def encode(digests: list[bytes]) -> list[torch.Tensor]:
         if vectors is not None:
@@ -103,23 +84,14 @@ def compute_packed_rewards(
 
 
 class PairCollator:
-    """Make a [`PairBatch`] of rows that `precompute.precompute_pairs` returned.
-
-    Args:
-        processor ([`SDiaRewardProcessor`]): Turns dialogues into model inputs.
-        pairs (`Sequence[dict]`, *optional*): Where the turns of rows without turns are read, by the number in `row`.
-    """
+    """Make a [`PairBatch`] of rows that `precompute.precompute_pairs` returned."""
 
     def __init__(self, processor: SDiaRewardProcessor, pairs: Sequence[Mapping[str, Any]] | None = None):
         self._prepare = DialoguePreparer(processor)
         self._pairs = pairs
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, PairBatch]:
-        """Read the recordings of the rows, or what was computed of them before training.
-
-        Raises:
-            ValueError, OSError: A recording cannot be read any more.
-        """
+        """Read the recordings of the rows, or what was computed of them before training."""
         is_encoded = "clip_vectors" in rows[0]
         if not is_encoded and self._pairs is not None:
             rows = [row if SIDES[0] in row else {**self._pairs[row["row"]], **row} for row in rows]
@@ -149,12 +121,7 @@ class PairCollator:
 
 
 def list_labels(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return `pair_ids`, `lengths_tokens` and `is_real` of a [`PairBatch`].
-
-    Args:
-        rows (`list[dict]`): `pair_id`, `length`, and `row`, the number of the pair in its data set. A number that
-            repeats an earlier one is not real.
-    """
+    """Return `pair_ids`, `lengths_tokens` and `is_real` of a [`PairBatch`]."""
     numbers = [row["row"] for row in rows]
     return {
         "pair_ids": [row["pair_id"] for row in rows],
@@ -197,16 +164,7 @@ class StepSampler(BatchRebalanceSampler):
 
 
 def split_by_tokens(lengths_tokens: Sequence[int], batch_tokens: int, num_single: int) -> list[tuple[int, int]]:
-    """Split a step into micro-batches that each hold at most `batch_tokens`, or one pair.
-
-    Args:
-        lengths_tokens (`list[int]`): Of each pair, in order.
-        batch_tokens (`int`): Budget of a micro-batch.
-        num_single (`int`): This many pairs at the end are micro-batches of one pair.
-
-    Returns:
-        `list[tuple[int, int]]`: For each micro-batch its first pair, and the pair after its last one.
-    """
+    """Split a step into micro-batches that each hold at most `batch_tokens`, or one pair."""
     bounds, first, filled = [], 0, 0
     for index, length in enumerate(lengths_tokens):
         if index > first and (filled + length > batch_tokens or index >= len(lengths_tokens) - num_single):

@@ -44,11 +44,7 @@ if TYPE_CHECKING:
 
 
 class SDiaRewardHead(PreTrainedModel):
-    """The pooler and the score head of `SDiaRewardModel`, under the same names.
-
-    Args:
-        config ([`SDiaRewardConfig`]): Of the whole model.
-    """
+    """The pooler and the score head of `SDiaRewardModel`, under the same names."""
 
     config: SDiaRewardConfig
     config_class = SDiaRewardConfig
@@ -72,11 +68,7 @@ class SDiaRewardHead(PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load the head of a checkpoint that `SDiaRewardModel.from_pretrained` takes, and nothing else of it.
-
-        Raises:
-            ValueError: The checkpoint lacks a tensor of the head.
-        """
+        """Load the head of a checkpoint that `SDiaRewardModel.from_pretrained` takes, and nothing else of it."""
         kwargs = SDiaRewardModel.with_foreign_config(pretrained_model_name_or_path, kwargs)
         loaded: Any = super().from_pretrained(
             pretrained_model_name_or_path,
@@ -98,24 +90,12 @@ class SDiaRewardHead(PreTrainedModel):
 
     @classmethod
     def from_backbone(cls, pretrained_model_name_or_path: Any, *, pooling_mode: str = "mean") -> SDiaRewardHead:
-        """Make the head, at zero, that `SDiaRewardModel.from_backbone` puts on a pretrained thinker.
-
-        Args:
-            pretrained_model_name_or_path (`str` or `Path`): Hub id or folder of a Qwen2.5-Omni checkpoint.
-            pooling_mode (`str`, *optional*, defaults to `"mean"`): As in [`SDiaRewardConfig`].
-        """
+        """Make the head, at zero, that `SDiaRewardModel.from_backbone` puts on a pretrained thinker."""
         thinker = read_thinker_config(pretrained_model_name_or_path)
         return cls(SDiaRewardConfig.from_thinker(thinker, pooling_mode=pooling_mode))
 
     def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor, **kwargs: Any) -> SDiaRewardOutput:
-        """Compute rewards from features as `SDiaRewardModel` does from its hidden states.
-
-        Args:
-            hidden_states (`torch.Tensor` of shape `(batch_size, sequence_length, hidden_size)`): Features; a pooled
-                vector is a sequence of one, which mean and last-token pooling leave as it is.
-            attention_mask (`torch.Tensor` of shape `(batch_size, sequence_length)`): 1 on features, 0 on padding.
-            kwargs: Ignored; TRL passes arguments meant for a backbone.
-        """
+        """Compute rewards from features as `SDiaRewardModel` does from its hidden states."""
         with torch.autocast(hidden_states.device.type, enabled=False):
             pooled = self.pooler(hidden_states, attention_mask)
         return SDiaRewardOutput(logits=compute_reward(self.score, pooled, self.config.reward_scale), pooled=pooled)
@@ -140,11 +120,7 @@ class FeatureBatch(PairBatch):
 
 
 class FeatureCollator:
-    """Make a [`FeatureBatch`] of rows that `cache_pairs` returned.
-
-    Args:
-        cache ([`FeatureCache`]): Where the features are.
-    """
+    """Make a [`FeatureBatch`] of rows that `cache_pairs` returned."""
 
     def __init__(self, cache: FeatureCache):
         self.cache = cache
@@ -161,18 +137,6 @@ def cache_pairs(
     """Compute the features of pairs that the cache lacks, and return the rows that `FeatureCollator` takes.
 
     Under `accelerate launch` each process computes its share.
-
-    Args:
-        splits (`dict[str, datasets.Dataset]`): Pairs from `loading.load_pairs`, by the name of the split.
-        cache ([`FeatureCache`]): Where features are stored.
-        load_scorer (`Callable`): Returns the scorer; called only if features are missing. It is released at the end.
-
-    Returns:
-        `tuple[dict, list]`: For each split rows of `row`, `pair_id`, `chosen_key`, `rejected_key` and `length` (rows
-        of both features); and the skipped pairs.
-
-    Raises:
-        ValueError: No pair of a split can be used.
     """
     state = PartialState()
     scorer: Scorer | None = None

@@ -46,19 +46,7 @@ def fit_head(
     validation: Rows,
     options: Mapping[str, Any],
 ) -> BestHead:
-    """Train a head and leave the weights with the lowest validation loss of ten evaluations in it.
-
-    Args:
-        head ([`SDiaRewardHead`]): The initial head; a new one is at zero.
-        processor ([`SDiaRewardProcessor`]): Of its model.
-        collator ([`FeatureCollator`]): Looks up the features.
-        train (`Sequence[Mapping]`): Rows from `head.cache_pairs`.
-        validation (`Sequence[Mapping]`): Rows that select the head.
-        options (`Mapping`): Fields of `trl.RewardConfig`, except those of evaluating, saving and logging.
-
-    Returns:
-        [`BestHead`]: The loss and the step of the selected head.
-    """
+    """Train a head and leave the weights with the lowest validation loss of ten evaluations in it."""
     best = BestHead(collator, validation)
     own = {"per_device_eval_batch_size": _VECTORS_PAIRS} if _are_vectors(validation) else {}
     with tempfile.TemporaryDirectory() as folder:
@@ -78,18 +66,7 @@ def fit_head(
 
 
 class BestHead(TrainerCallback):
-    """Keep the head with the lowest validation loss, and the history of the validation rewards.
-
-    Args:
-        collator ([`FeatureCollator`]): Looks up the features.
-        rows (`Sequence[Mapping]`): The validation pairs.
-
-    Attributes:
-        loss (`float`): The lowest validation loss.
-        step (`int`): Step at which it was measured.
-        state (`dict[str, torch.Tensor]`): The head's weights at that step.
-        history (`list[dict]`): `step`, mean `chosen` and mean `rejected` reward at the beginning and each evaluation.
-    """
+    """Keep the head with the lowest validation loss, and the history of the validation rewards."""
 
     def __init__(self, collator: FeatureCollator, rows: Rows):
         self.collator = collator
@@ -118,13 +95,7 @@ class BestHead(TrainerCallback):
 
 @torch.inference_mode()
 def compute_rewards(head: torch.nn.Module, collator: FeatureCollator, rows: Rows) -> tuple[list[float], list[float]]:
-    """Compute the rewards of the chosen and of the rejected sides of pairs.
-
-    Args:
-        head ([`SDiaRewardHead`]): The head.
-        collator ([`FeatureCollator`]): Looks up the features.
-        rows (`Sequence[Mapping]`): Rows of the pairs.
-    """
+    """Compute the rewards of the chosen and of the rejected sides of pairs."""
     device = next(head.parameters()).device
     batch_size = _VECTORS_PAIRS if _are_vectors(rows) else _TOKENS_PAIRS
     sides: tuple[list[float], list[float]] = ([], [])

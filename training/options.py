@@ -49,11 +49,7 @@ class OptionError(UserError, ValueError):
 
 @dataclass
 class RewardTrainingConfig(RewardConfig):
-    """`trl.RewardConfig` whose precision fits the machine: without a GPU for bfloat16, training is in float32.
-
-    Raises:
-        OptionError: bf16 is asked for, and the machine has no GPU for it.
-    """
+    """`trl.RewardConfig` whose precision fits the machine: without a GPU for bfloat16, training is in float32."""
 
     def __post_init__(self) -> None:
         if self.activation_checkpointing is None:
@@ -83,11 +79,7 @@ def describe_choices(args: RewardConfig) -> list[str]:
 
 
 def require_supported(args: RewardConfig) -> None:
-    """Check the options before a model or data are loaded.
-
-    Raises:
-        OptionError: An option has no effect in this package, or contradicts another one.
-    """
+    """Check the options before a model or data are loaded."""
     for name, (allowed, reason) in _UNUSED.items():
         if (value := getattr(args, name)) not in allowed:
             raise OptionError(f"{name} is {value!r}, and training here does not use it: {reason}; omit it.")
@@ -115,11 +107,7 @@ def require_supported(args: RewardConfig) -> None:
 
 
 def prepare_early_stopping(args: RewardConfig, patience: int | None) -> None:
-    """Let early stopping follow the validation loss where no other metric is named.
-
-    Raises:
-        OptionError: Nothing is evaluated during training.
-    """
+    """Let early stopping follow the validation loss where no other metric is named."""
     if patience is None:
         return
     if args.eval_strategy == "no":
@@ -129,11 +117,7 @@ def prepare_early_stopping(args: RewardConfig, patience: int | None) -> None:
 
 
 def require_libraries(args: RewardConfig) -> None:
-    """Check that the libraries of the optimizer and the trackers are installed; the trainer does it again, late.
-
-    Raises:
-        OptionError: One is not, or a tracker is unknown.
-    """
+    """Check that the libraries of the optimizer and the trackers are installed; the trainer does it again, late."""
     try:
         for tracker in get_reporting_integration_callbacks(args.report_to):
             tracker()
@@ -152,9 +136,6 @@ def merge_accumulation(args: RewardConfig) -> RewardConfig:
     """Return arguments whose steps hold the pairs of all accumulated batches: the same pairs, loss and gradient.
 
     The trainer splits a step into micro-batches by tokens, so a larger batch takes no more memory.
-
-    Args:
-        args (`trl.RewardConfig`): With any `gradient_accumulation_steps`; left unchanged.
     """
     if args.gradient_accumulation_steps == 1:
         return args

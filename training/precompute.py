@@ -62,24 +62,7 @@ def precompute_pairs(
     model_revision: str = "",
     num_workers: int = 0,
 ) -> tuple[datasets.Dataset, list[SkippedPair]]:
-    """Read all pairs of a split, and encode their clips where a model is given.
-
-    Args:
-        pairs (`datasets.Dataset` or [`AugmentedPairs`]): Pairs from `loading.load_pairs`.
-        processor ([`SDiaRewardProcessor`]): Turns dialogues into model inputs.
-        folder (`Path`): Where the result is stored.
-        split (`str`): Name of the split.
-        model ([`SDiaRewardModel`], *optional*): A model whose audio tower stays frozen up to its projection. The
-            tower's output is stored in float16. Without it the collator reads the recordings again.
-        model_revision (`str`, *optional*): Hash of the model's weights.
-        num_workers (`int`, *optional*, defaults to 0): Processes that read; with 0 this one does.
-
-    Returns:
-        `tuple[datasets.Dataset, list[SkippedPair]]`: Rows that `PairCollator` takes, and the skipped pairs.
-
-    Raises:
-        ValueError: No pair can be used.
-    """
+    """Read all pairs of a split, and encode their clips where a model is given."""
     state = PartialState()
     kind = "described" if model is None else f"encoded_{str(model.dtype).removeprefix('torch.')}_{model_revision[:16]}"
     content = _fingerprint(pairs, processor)[:16]
@@ -145,13 +128,7 @@ def _read_batches(rows: Sequence[int], read: _Reader, num_workers: int) -> Itera
 
 @dataclass(frozen=True)
 class _Batch:
-    """Hold what was read of some pairs.
-
-    Args:
-        columns (`dict[str, list]`): What is known without a model: those of `_DESCRIPTION`.
-        sides (`list[list[list[Message]]]`): Chosen and rejected side of each pair; none of a pair that is unusable.
-        mels (`dict[bytes, torch.Tensor]`): Mel features of the clips by digest, where a model is to encode them.
-    """
+    """Hold what was read of some pairs."""
 
     columns: dict[str, list[Any]]
     sides: list[list[list[Message]]]

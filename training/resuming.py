@@ -34,16 +34,7 @@ class EndsAtLastStep:
 
 
 def choose_checkpoint(training: TrainingArguments, *, resume: bool, has_adapters: bool) -> Path | None:
-    """Return the checkpoint to resume from: a named one, the newest of the run, or None to begin.
-
-    Args:
-        training (`transformers.TrainingArguments`): Its `resume_from_checkpoint` names one; true stands for `resume`.
-        resume (`bool`): Resume from the newest one, if there is one.
-        has_adapters (`bool`): Whether the run trains adapters.
-
-    Raises:
-        OptionError: Both are given, the folder holds no complete checkpoint, or it is of another kind of training.
-    """
+    """Return the checkpoint to resume from: a named one, the newest of the run, or None to begin."""
     named = str(training.resume_from_checkpoint or "")
     if named.lower() in _NO:
         return find_newest_checkpoint(str(training.output_dir)) if resume else None
@@ -84,9 +75,6 @@ def find_newest_checkpoint(output_dir: str | Path) -> Path | None:
 
     The state of the trainer is written last. A checkpoint whose writing was interrupted, by a kill or a full disk,
     lacks it and is skipped.
-
-    Args:
-        output_dir (`str` or `Path`): The run's folder.
     """
     steps = {folder: _read_step(folder) for folder in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*")}
     complete = {step: folder for folder, step in steps.items() if step is not None}

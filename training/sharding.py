@@ -27,11 +27,7 @@ def loads_whole_weights() -> Iterator[None]:
 
 
 def keep_rewards_in_float32(accelerator: Any) -> None:
-    """Have FSDP2 return a model's outputs as they are; with bf16 accelerate has it round them to bfloat16.
-
-    Args:
-        accelerator (`accelerate.Accelerator`): Has not prepared the model yet.
-    """
+    """Have FSDP2 return a model's outputs as they are; with bf16 accelerate has it round them to bfloat16."""
     plugin = getattr(accelerator.state, "fsdp_plugin", None)
     if plugin is not None and getattr(plugin.mixed_precision_policy, "output_dtype", None) is not None:
         plugin.mixed_precision_policy = replace(plugin.mixed_precision_policy, output_dtype=None)

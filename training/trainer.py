@@ -94,11 +94,7 @@ class SDiaRewardTrainer(EndsAtLastStep, RewardTrainer):
             self.add_callback(RewardProgressCallback)
 
     def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, dataset_name: str) -> Any:
-        """Return rows for the collator: prepared rows unchanged, pairs after each was read once.
-
-        Raises:
-            ValueError: The data set is streamed, or holds neither.
-        """
+        """Return rows for the collator: prepared rows unchanged, pairs after each was read once."""
         if isinstance(dataset, datasets.IterableDataset):
             raise ValueError(
                 f"the data set {dataset_name!r} is streamed (IterableDataset), and the length of every pair is needed "

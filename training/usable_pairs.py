@@ -17,12 +17,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SkippedPair(Skipped):
-    """A pair that a training run cannot use; `item` is its `pair_id`.
-
-    Args:
-        split (`str`): Name of its split.
-        row (`int`): Its row in the split.
-    """
+    """A pair that a training run cannot use; `item` is its `pair_id`."""
 
     split: str
     row: int
@@ -40,19 +35,7 @@ def explain_side(side: int, reason: str) -> str:
 def select_usable(
     split: str, pair_ids: Sequence[str], reasons: Mapping[int, str]
 ) -> tuple[list[int], list[SkippedPair]]:
-    """Return the rows of a split that can be used, and what is reported of the others.
-
-    Args:
-        split (`str`): Name of the split.
-        pair_ids (`list[str]`): Name of each pair.
-        reasons (`dict[int, str]`): Why a pair cannot be used, by its row.
-
-    Returns:
-        `tuple[list[int], list[SkippedPair]]`: The rows, and the other pairs.
-
-    Raises:
-        ValueError: No pair can be used.
-    """
+    """Return the rows of a split that can be used, and what is reported of the others."""
     usable = [row for row in range(len(pair_ids)) if row not in reasons]
     if not usable:
         raise ValueError(

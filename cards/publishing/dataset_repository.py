@@ -28,13 +28,7 @@ _EXAMPLE_REPOSITORY = "ORG/sdiareward"
 
 @dataclass(frozen=True)
 class Table:
-    """Shards of one set of columns.
-
-    Args:
-        folder (`str`): Their folder in the repository.
-        shards (`list[Shard]`): The shards.
-        columns (`datasets.Features`): Their columns.
-    """
+    """Shards of one set of columns."""
 
     folder: str
     shards: list[Shard]
@@ -53,18 +47,6 @@ def plan_dataset(
 
     It holds a row only if its licence and the corpora that it refers to allow it (`cards/licences.py`), and the
     metadata release, if one is given, for all rows. Only the shards of the folder are read.
-
-    Args:
-        folder (`Path`): Data set folder of the builder.
-        metadata (`Path`, *optional*): Its metadata release, from `dataset_builder.release`.
-        repo_id (`str`, *optional*): Name of the repository, for the examples of its card.
-        work_dir (`Path`, *optional*): Folder for rewritten shards; by default `<folder>-publish` beside the folder,
-            which a note names.
-
-    Raises:
-        FileNotFoundError: A folder holds no shards.
-        ValueError: A shard is not one of the builder, or the release holds audio or pairs that the folder does not
-            have.
     """
     source = folder.resolve()
     work = work_dir or source.with_name(f"{source.name}-publish")

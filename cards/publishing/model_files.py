@@ -47,12 +47,7 @@ def is_adapter_folder(checkpoint: Path) -> bool:
 
 
 def list_model_files(checkpoint: Path) -> list[PlannedFile]:
-    """Return configuration and weights of a complete model, processor and code.
-
-    Raises:
-        FileNotFoundError: A file is missing.
-        ValueError: It is no checkpoint of this package, or it names other code than the package's.
-    """
+    """Return configuration and weights of a complete model, processor and code."""
     _require_own(checkpoint, (CONFIG, "AutoConfig"), (CONFIG, "AutoModel"), (PROCESSOR, "AutoProcessor"))
     shards = list_weight_files(checkpoint)
     names = [CONFIG, *shards] if shards == [WEIGHTS] else [CONFIG, WEIGHTS_INDEX, *shards]
@@ -60,16 +55,7 @@ def list_model_files(checkpoint: Path) -> list[PlannedFile]:
 
 
 def list_adapter_files(checkpoint: Path, base_model: str) -> list[PlannedFile]:
-    """Return adapters with the head that was trained beside them, processor and code.
-
-    Args:
-        checkpoint (`Path`): The folder `adapter/` that `train.py` writes.
-        base_model (`str`): Their base on the Hub.
-
-    Raises:
-        FileNotFoundError: A file is missing.
-        ValueError: The adapters come without a head.
-    """
+    """Return adapters with the head that was trained beside them, processor and code."""
     _require_own(checkpoint, (CONFIG, "AutoConfig"), (PROCESSOR, "AutoProcessor"))
     names = _read_tensor_names(checkpoint / ADAPTER_WEIGHTS)
     if not any(".score." in name for name in names):
@@ -80,16 +66,7 @@ def list_adapter_files(checkpoint: Path, base_model: str) -> list[PlannedFile]:
 
 
 def make_head_files(checkpoint: Path, base_model: str) -> list[PlannedFile]:
-    """Return the head of a complete model in the form of adapters, without its frozen backbone.
-
-    Args:
-        checkpoint (`Path`): A complete model.
-        base_model (`str`): The backbone it is on, unchanged.
-
-    Raises:
-        FileNotFoundError: A file is missing.
-        ValueError: The head is not in float32.
-    """
+    """Return the head of a complete model in the form of adapters, without its frozen backbone."""
     from safetensors.numpy import save
 
     _require_own(checkpoint, (CONFIG, "AutoConfig"), (PROCESSOR, "AutoProcessor"))

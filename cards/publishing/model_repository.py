@@ -35,24 +35,7 @@ def plan_model(
     datasets: Sequence[str] = (),
     head_only: bool = False,
 ) -> RepositoryPlan:
-    """Plan the repository of a model; a folder with an `adapter_config.json` holds adapters.
-
-    Args:
-        checkpoint (`Path`): Folder of a checkpoint, or of adapters as `train.py` leaves them in `adapter/`.
-        results (`Path`, *optional*): `results.json` of its evaluation, or the folder that holds it; by default the one
-            beside the checkpoint.
-        repo_id (`str`, *optional*): Name of the repository, for the examples of its card.
-        revision (`str`, *optional*): Branch or tag that the examples load.
-        base_model (`str`, *optional*): Its base on the Hub; by default that of `about.md`.
-        datasets (`Sequence[str]`): Data sets on the Hub that it was trained on, the one of the results first; by
-            default what `about.md` names.
-        head_only (`bool`, *optional*, defaults to `False`): Publish the head of a whole checkpoint alone; its backbone
-            has to be `base_model`, unchanged.
-
-    Raises:
-        FileNotFoundError: A file is missing.
-        ValueError: The folder holds no checkpoint of this package, or its base has no name on the Hub.
-    """
+    """Plan the repository of a model; a folder with an `adapter_config.json` holds adapters."""
     require_hub_ids([*datasets, *([base_model] if base_model else [])])
     is_adapter = model_files.is_adapter_folder(checkpoint)
     kind: Any = "lora" if is_adapter else "head" if head_only else "model"

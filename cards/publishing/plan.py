@@ -22,36 +22,20 @@ _PICTURES = (".gif", ".jpg", ".png", ".svg")
 
 @dataclass(frozen=True)
 class PlannedFile:
-    """One file of a repository.
-
-    Args:
-        path_in_repo (`str`): Its path in the repository, with `/` between folders.
-        source (`Path` or `bytes`): A local file, which is read when it is sent, or the content itself.
-    """
+    """One file of a repository."""
 
     path_in_repo: str
     source: Path | bytes
 
     @property
     def size_bytes(self) -> int:
-        """Return the size of the content.
-
-        Raises:
-            OSError: The local file is gone.
-        """
+        """Return the size of the content."""
         return len(self.source) if isinstance(self.source, bytes) else self.source.stat().st_size
 
 
 @dataclass(frozen=True)
 class RepositoryPlan:
-    """The files of a push; nothing else is uploaded.
-
-    Args:
-        repo_type (`str`): `"dataset"`, `"model"` or `"space"`.
-        files (`list[PlannedFile]`): The files.
-        space_sdk (`str`, *optional*): The SDK of a Space, for instance `"gradio"`.
-        notes (`list[str]`): Sentences to read before publishing, for instance on withheld audio.
-    """
+    """The files of a push; nothing else is uploaded."""
 
     repo_type: RepoType
     files: list[PlannedFile]
@@ -65,11 +49,7 @@ class RepositoryPlan:
 
 
 def write_preview(plan: RepositoryPlan, listing: str, folder: Path) -> Path:
-    """Write card, pictures and `listing` of a plan into a new or empty folder; return the card.
-
-    Raises:
-        UserError: The folder holds files, or is a file.
-    """
+    """Write card, pictures and `listing` of a plan into a new or empty folder; return the card."""
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise UserError(f"{folder}: is not an empty folder; give a new one for the preview.")
     for file in plan.files:

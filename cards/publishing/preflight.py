@@ -30,16 +30,7 @@ _ROWS = 100
 
 
 def check_plan(plan: RepositoryPlan, secrets: Sequence[str] = ()) -> None:
-    """Raise unless all files of a plan may be published.
-
-    Args:
-        plan (`RepositoryPlan`): What would be published.
-        secrets (`Sequence[str]`): Texts that must not be in any file, for instance the token in use.
-
-    Raises:
-        ValueError: The plan is empty, a file is a pickle, or a file seems to hold a token or a private key.
-        FileNotFoundError: A file of the plan is gone.
-    """
+    """Raise unless all files of a plan may be published."""
     from tqdm import tqdm
 
     if not plan.files:
@@ -98,12 +89,7 @@ def _read_texts(file: PlannedFile) -> Iterator[bytes]:
 
 
 def find_secret(content: bytes, known: Sequence[bytes] = ()) -> str | None:
-    """Return the kind of secret in a content, or None.
-
-    Args:
-        content (`bytes`): Anything that would be published.
-        known (`Sequence[bytes]`): Secrets, for instance the token in use.
-    """
+    """Return the kind of secret in a content, or None."""
     if any(secret in content for secret in known):
         return "the token in use"
     for name, beginning, pattern in _SECRETS:

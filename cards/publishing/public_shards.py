@@ -29,14 +29,7 @@ _TURN_FIELDS = ("audio_ref", "duration_s")
 
 @dataclass(frozen=True)
 class Shard:
-    """A Parquet file of a data set.
-
-    Args:
-        path (`Path`): The file.
-        criterion, split (`str`): Those of its rows.
-        num_rows (`int`): Number of rows.
-        num_bytes (`int`): Size of its columns before they are compressed.
-    """
+    """A Parquet file of a data set."""
 
     path: Path
     criterion: str
@@ -51,12 +44,7 @@ class Shard:
 
 
 def list_shards(folder: Path) -> list[Shard]:
-    """Return the shards of a data set folder, in order.
-
-    Raises:
-        FileNotFoundError: The folder holds no shards.
-        ValueError: A file is not named like a shard, or is not Parquet.
-    """
+    """Return the shards of a data set folder, in order."""
     return [_read_shard(path) for path in list_paths(folder)]
 
 
@@ -73,11 +61,7 @@ def _read_shard(path: Path) -> Shard:
 
 
 def open_shard(path: Path) -> pq.ParquetFile:
-    """Open a Parquet file.
-
-    Raises:
-        ValueError: It is not one.
-    """
+    """Open a Parquet file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -88,12 +72,7 @@ def open_shard(path: Path) -> pq.ParquetFile:
 
 
 def read_labels(shard: Shard) -> list[dict[str, Any]]:
-    """Return the labels of each row, without reading its audio.
-
-    Returns:
-        `list[dict]`: `criterion`, `split`, `subset`, `source`, `synthesizer`, `language`, `license`, `pair_id`,
-        hours of either side, and `why_withheld` (None if the audio may be published).
-    """
+    """Return the labels of each row, without reading its audio."""
     rows = read_columns(shard.path, lambda path: path in _LABELS or _is_of_turn(path, _TURN_FIELDS))
     return [_label(row, shard.split) for row in rows]
 
@@ -112,13 +91,7 @@ def _label(row: Mapping[str, Any], split: str) -> dict[str, Any]:
 
 
 def read_columns(path: Path, wanted: Callable[[str], bool]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a shard with the wanted leaves of its columns; other leaves are not read.
-
-    Args:
-        path (`Path`): The shard.
-        wanted (`Callable[[str], bool]`): Whether to read a leaf, by its path such as
-            `chosen.list.element.audio.bytes`.
-    """
+    """Yield the rows of a shard with the wanted leaves of its columns; other leaves are not read."""
     with open_shard(path) as file:
         leaves = [file.schema.column(index).path for index in range(len(file.schema))]
         for batch in file.iter_batches(batch_size=_ROWS_PER_GROUP, columns=[leaf for leaf in leaves if wanted(leaf)]):
@@ -126,16 +99,7 @@ def read_columns(path: Path, wanted: Callable[[str], bool]) -> Iterator[dict[str
 
 
 def publish_shard(shard: Shard, labels: list[dict[str, Any]], output: Path) -> Shard | None:
-    """Return a shard with the rows that may be published, or None without such rows.
-
-    Args:
-        shard (`Shard`): The shard of the builder.
-        labels (`list[dict]`): `read_labels` of it.
-        output (`Path`): Folder for rewritten shards.
-
-    Raises:
-        ValueError: A column has another type than in the contract.
-    """
+    """Return a shard with the rows that may be published, or None without such rows."""
     is_public = [label["why_withheld"] is None for label in labels]
     if not any(is_public):
         return None

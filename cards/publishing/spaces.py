@@ -23,16 +23,7 @@ _METRIC_FILES = ("app.py", f"{_METRIC}.py", "pairwise.py", "requirements.txt", "
 
 
 def plan_space(model: str | None = None, *, hardware: str = "cpu-basic") -> RepositoryPlan:
-    """Plan the Space of the demo.
-
-    Args:
-        model (`str`, *optional*): Model on the Hub that it loads unless its variable `SDIAREWARD_MODEL` names another;
-            by default nano.
-        hardware (`str`, *optional*, defaults to `"cpu-basic"`): Hardware that the Hub suggests for a duplicate.
-
-    Raises:
-        ValueError: The model has no name on the Hub.
-    """
+    """Plan the Space of the demo."""
     require_hub_ids([model] if model else [])
     files = [
         PlannedFile("README.md", _render_card(model, hardware).encode()),
@@ -79,14 +70,7 @@ def _render_card(model: str | None, hardware: str) -> str:
 
 
 def plan_metric(repo_id: str | None = None) -> RepositoryPlan:
-    """Plan the Space of the metric.
-
-    Args:
-        repo_id (`str`, *optional*): Name of the Space, for the example of its card.
-
-    Raises:
-        ValueError: The Space has another name than the metric: `evaluate` looks for a file of the Space's name.
-    """
+    """Plan the Space of the metric."""
     if repo_id is not None and repo_id.rpartition("/")[2] != _METRIC:
         raise ValueError(f"{repo_id}: evaluate.load finds the metric only in a Space named {_METRIC}; name it so.")
     card = (METRIC / "README.md").read_text(encoding="utf-8")

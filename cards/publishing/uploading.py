@@ -34,17 +34,7 @@ class PublishError(RuntimeError):
 
 @dataclass(frozen=True)
 class PushOptions:
-    """How a plan is published.
-
-    Args:
-        private (`bool`): Make the repository private, also an existing public one.
-        gated (`str`, *optional*): Require readers to ask for access, which is granted `"auto"` or `"manual"`.
-        revision (`str`): Branch to commit to; created from `main` if missing.
-        create_pr (`bool`): Propose the commit as a pull request.
-        message (`str`): First line of the commit.
-        tag (`str`, *optional*): Tag of the commit.
-        prune (`bool`): Delete, in the same commit, files of the repository that are not in the plan.
-    """
+    """How a plan is published."""
 
     private: bool = False
     gated: Literal["auto", "manual"] | None = None
@@ -65,15 +55,7 @@ class PushOptions:
 
 @dataclass(frozen=True)
 class Pushed:
-    """The result of a push.
-
-    Args:
-        url (`str`): Page of the repository.
-        commit (`str`): Hash of the commit that holds the plan.
-        is_changed (`bool`): Whether the commit is new.
-        pull_request_url (`str`, *optional*): Page of the pull request.
-        notices (`list[str]`): Files that stay though not planned.
-    """
+    """The result of a push."""
 
     url: str
     commit: str
@@ -86,16 +68,6 @@ def publish(plan: RepositoryPlan, repo_id: str, options: PushOptions | None = No
     """Publish a plan at the endpoint of `huggingface_hub`, with its token.
 
     The same call resumes an interrupted push: no file that arrived is sent again.
-
-    Args:
-        plan (`RepositoryPlan`): The files of the repository.
-        repo_id (`str`): `ORG/name`, or a name in the account of the token.
-        options (`PushOptions`, *optional*): Options of the push.
-
-    Raises:
-        ValueError: The plan must not be published (`preflight.check_plan`).
-        FileNotFoundError: A file of the plan is gone.
-        PublishError: The Hub rejects the push or cannot be reached.
     """
     from huggingface_hub import HfApi, get_token
     from huggingface_hub.errors import HTTPError

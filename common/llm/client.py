@@ -57,14 +57,7 @@ _COUNTS = (
 
 @dataclass(frozen=True)
 class CachedAnswer(Generic[Value]):
-    """An answer that passed its check.
-
-    Args:
-        value: The result of the check.
-        text (`str`): The reply of the model; of a cached answer the JSON only.
-        spent ([`TokenUsage`]): Of this reply and the unusable ones before it, whichever run paid. A cached answer does
-            not keep the number of replies; it is 1 there.
-    """
+    """An answer that passed its check."""
 
     value: Value
     text: str
@@ -79,13 +72,7 @@ class _Reply:
 
 
 class ChatClient:
-    """Ask one endpoint for JSON, through a cache of checked answers. Threads may share a client.
-
-    Args:
-        settings (`ChatSettings`): The endpoint and the parameters of requests.
-        cache_dir (`str` or `Path`): Folder of the answers; several processes and endpoints may share it. The address
-            of the endpoint is not part of the key of an answer, so a model that moved keeps its answers.
-    """
+    """Ask one endpoint for JSON, through a cache of checked answers. Threads may share a client."""
 
     def __init__(self, settings: ChatSettings, cache_dir: str | Path):
         self.settings = settings
@@ -98,15 +85,7 @@ class ChatClient:
 
     @property
     def usage(self) -> dict[str, Any]:
-        """The requests and tokens of this client so far.
-
-        Returns:
-            `dict`: `calls` (requests that were answered or failed finally), `cached` (questions answered from disk),
-            `retries` (requests sent again by the `openai` package), `reasks` (questions asked again because the answer
-            was unusable), `refusals`, `failures` (questions without an answer), `calls_without_usage` (answers without
-            token counts), `prompt_tokens` and `completion_tokens`, the same of answers reused from
-            disk (`reused_...`, spent by an earlier run), and `usd`, None without prices.
-        """
+        """The requests and tokens of this client so far."""
         with self._lock:
             counts = {name: self._counts[name] for name in _COUNTS}
         return {**counts, "usd": self.settings.compute_price_usd(counts["prompt_tokens"], counts["completion_tokens"])}
@@ -120,18 +99,7 @@ class ChatClient:
     def ask(
         self, messages: Sequence[Mapping[str, Any]], validate: Callable[[Any], Value], *, attempts: int = 3
     ) -> CachedAnswer[Value]:
-        """Return the answer to `messages` with the value that `validate` reads from it.
-
-        Args:
-            messages (`Sequence[Mapping]`): The conversation, in the form of the endpoint.
-            validate (`Callable`): Takes the parsed JSON and returns a value, or raises
-                `ValueError` (`TypeError` and `KeyError` count as such) with a message for the model.
-            attempts (`int`, *optional*, defaults to 3): The largest number of requests.
-
-        Raises:
-            ChatError: There is no usable answer after all attempts, a refusal, or a rejected request.
-            EndpointError: The endpoint cannot be used.
-        """
+        """Return the answer to `messages` with the value that `validate` reads from it."""
         content = json.dumps(self.settings.request(messages), sort_keys=True)
         key = hashlib.sha256(content.encode()).hexdigest()
         path = self.cache_dir / key[:2] / f"{key}.json"
@@ -162,14 +130,6 @@ class ChatClient:
 
         Items are read as needed, never all at once. When the caller stops or is interrupted, no new request is sent;
         requests in flight are awaited, because they are paid for, and their answers are cached.
-
-        Args:
-            ask (`Callable`): Called in threads; asks through this client.
-            items (`Iterable`): The arguments of `ask`.
-            failures (`tuple[type[Exception], ...]`): Errors that are yielded in place of a result; others end the
-                loop. `ChatError` by default.
-            description (`str`): Title of the progress bar.
-            total (`int`, *optional*): Number of items, if `items` has no length.
         """
         from tqdm import tqdm
 
@@ -349,13 +309,7 @@ def _read_usage(usage: Any) -> TokenUsage:
 
 
 def ask_again(messages: Sequence[Mapping[str, Any]], reply: str, problem: str) -> list[Mapping[str, Any]]:
-    """Return the conversation that asks again for a usable answer.
-
-    Args:
-        messages (`Sequence[Mapping]`): The question.
-        reply (`str`): The reply of the model.
-        problem (`str`): Why the reply is unusable.
-    """
+    """Return the conversation that asks again for a usable answer."""
     remark = f"Your answer cannot be used: {problem} Answer again, with the complete JSON and nothing else."
     # An endpoint may refuse an empty message.
     answer = [{"role": "assistant", "content": reply}] if reply.strip() else []

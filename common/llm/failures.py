@@ -17,16 +17,7 @@ _FEWEST_ASKED = 20
 
 @dataclass
 class FailureLimit:
-    """Counts the questions of a run and how many of them failed.
-
-    Args:
-        max_failed (`float`): Largest share that may fail, from 0 to 1.
-        asked (`str`): Who failed at what, for the message: `"the judge failed on {} pairs"`.
-        setting (`str`): Name of the setting that holds `max_failed`.
-
-    Raises:
-        ValueError: `max_failed` is no share.
-    """
+    """Counts the questions of a run and how many of them failed."""
 
     max_failed: float
     asked: str
@@ -38,22 +29,14 @@ class FailureLimit:
         require_share(self.max_failed)
 
     def count(self, failure: str | None) -> None:
-        """Count a question and, if it failed, why.
-
-        Raises:
-            EndpointError: Of at least 20 questions, more than the share failed.
-        """
+        """Count a question and, if it failed, why."""
         self.num_asked += 1
         self.reasons += [] if failure is None else [failure]
         if self.num_asked >= _FEWEST_ASKED:
             self.require_few()
 
     def require_few(self) -> None:
-        """Check all questions of a run that has ended, however few.
-
-        Raises:
-            EndpointError: More than the share failed.
-        """
+        """Check all questions of a run that has ended, however few."""
         if len(self.reasons) > self.max_failed * self.num_asked:
             count = f"{len(self.reasons)} of {self.num_asked}"
             raise EndpointError(
@@ -64,10 +47,6 @@ class FailureLimit:
 
 
 def require_share(max_failed: float) -> None:
-    """Check a share that may fail.
-
-    Raises:
-        ValueError: It is not from 0 to 1.
-    """
+    """Check a share that may fail."""
     if not 0 <= max_failed <= 1:
         raise ValueError(f"max_failed is {max_failed!r}; give a share from 0 to 1.")

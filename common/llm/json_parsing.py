@@ -25,16 +25,7 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def parse_json(text: str, *, is_cut: bool = False) -> Any:
-    """Return the JSON object or array in a reply; prose or a code fence around it is ignored.
-
-    Args:
-        text (`str`): The answer.
-        is_cut (`bool`, *optional*, defaults to `False`): Whether the answer ended at the token limit. It is then
-            accepted only if all of it is JSON, because JSON inside a cut answer may be a part.
-
-    Raises:
-        ValueError: There is no JSON object or array, more than one, or an incomplete one, or the answer is too long.
-    """
+    """Return the JSON object or array in a reply; prose or a code fence around it is ignored."""
     if len(text) > _MAX_CHARACTERS:
         raise ValueError(f"the answer has {len(text)} characters; it must have at most {_MAX_CHARACTERS}.")
     stripped = text.strip()

@@ -15,12 +15,7 @@ from sdiareward.common.user_errors import UserError
 
 @dataclass(frozen=True)
 class TokenUsage:
-    """The cost of an answer.
-
-    Args:
-        num_replies (`int`, *optional*, defaults to 0): Replies until one was usable.
-        prompt_tokens, completion_tokens (`int`, *optional*, defaults to 0): Tokens of all replies together.
-    """
+    """The cost of an answer."""
 
     num_replies: int = 0
     prompt_tokens: int = 0
@@ -38,14 +33,7 @@ class TokenUsage:
 
 
 class ChatError(RuntimeError):
-    """Raised when one question gets no usable answer.
-
-    Args:
-        message (`str`): Why.
-        answer (`str`, *optional*): The last reply of the model; None if there is none.
-        is_refusal (`bool`, *optional*, defaults to `False`): Whether the model, or a filter before it, declined.
-        spent ([`TokenUsage`], *optional*): Tokens of the unusable replies.
-    """
+    """Raised when one question gets no usable answer."""
 
     def __init__(
         self, message: str, *, answer: str | None = None, is_refusal: bool = False, spent: TokenUsage | None = None
@@ -62,27 +50,7 @@ class EndpointError(UserError):
 
 @dataclass(frozen=True)
 class ChatSettings:
-    """An endpoint, a model, and the parameters of requests.
-
-    Args:
-        model (`str`): Name of the model, as the endpoint knows it.
-        base_url (`str`, *optional*): Address up to and including `/v1`; None for the default of the `openai` package.
-        api_key_env (`str`, *optional*, defaults to `"OPENAI_API_KEY"`): Environment variable that holds the key, which
-            is never written or logged; None for an endpoint without keys.
-        temperature (`float`, *optional*, defaults to 0.0): None uses the default of the endpoint, here
-            and in the next two.
-        max_tokens (`int`, *optional*, defaults to 2048): Longest answer.
-        seed (`int`, *optional*, defaults to 0): Seed of sampling, for endpoints that support it.
-        max_retries (`int`, *optional*, defaults to 6): Retries after a rate limit, a server error or a timeout, with
-            growing pauses or the pause that the endpoint requests.
-        timeout_s (`float`, *optional*, defaults to 120.0): Longest wait for one answer, in seconds.
-        concurrency (`int`, *optional*, defaults to 4): Requests in flight in `ChatClient.map`.
-        usd_per_million_input_tokens, usd_per_million_output_tokens (`float`, *optional*): Prices, in US dollars.
-        extra_body (`Mapping`): Further fields of the request, such as `{"response_format": {"type": "json_object"}}`.
-
-    Raises:
-        ValueError: A number is out of its range, or only one of the two prices is given.
-    """
+    """An endpoint, a model, and the parameters of requests."""
 
     model: str
     base_url: str | None = None

@@ -73,14 +73,7 @@ class Plan:
 
 
 def build(config: ChatRewardConfig) -> dict[str, Any]:
-    """Build the data set of `config` and return its report, which also lies in the folder as `report.json`.
-
-    Raises:
-        FileNotFoundError: There is no such file of scenarios.
-        ValueError: A scenario breaks a rule, an engine is not installed, or no sample is left.
-        ComponentError: The recogniser cannot be loaded.
-        UserError: Another process builds into the folder, or a worker was killed.
-    """
+    """Build the data set of `config` and return its report, which also lies in the folder as `report.json`."""
     with lock_folder(config.output_dir):
         return _build(config)
 

@@ -35,16 +35,7 @@ Ratings = Mapping[str, Mapping[str, int]]
 
 
 def read_ratings(path: Path, known: set[str]) -> tuple[dict[str, dict[str, int]], list[Skipped]]:
-    """Return the ratings of a CSV by sample and rater, and a `Skipped` for each row that cannot be used.
-
-    Args:
-        path (`Path`): The file, UTF-8.
-        known (`set[str]`): The `sample_id`s of the data set.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: The header lacks a column.
-    """
+    """Return the ratings of a CSV by sample and rater, and a `Skipped` for each row that cannot be used."""
     ratings: dict[str, dict[str, int]] = defaultdict(dict)
     skipped = []
     with path.open(encoding="utf-8-sig", newline="") as file:
@@ -76,12 +67,7 @@ def _find_problem(row: Mapping[str, str | None], known: set[str], ratings: Ratin
 
 
 def compute_gold_score(scores: Sequence[int]) -> int:
-    """Return the median of expert scores as a whole number; a half is rounded up.
-
-    Example:
-        >>> compute_gold_score([5, 4, 4]), compute_gold_score([3, 4])
-        (4, 4)
-    """
+    """Return the median of expert scores as a whole number; a half is rounded up."""
     return math.floor(median(scores) + 0.5)
 
 
@@ -95,18 +81,7 @@ def merge_ratings(row: Mapping[str, Any], ratings: Ratings) -> dict[str, Any]:
 
 
 def measure_agreement(design: Mapping[str, int], ratings: Ratings) -> dict[str, Any]:
-    """Measure how far raters agree, with each other and with the designed scores.
-
-    Args:
-        design (`Mapping[str, int]`): Designed score by `sample_id`.
-        ratings (`Mapping`): From `read_ratings`.
-
-    Returns:
-        `dict`: `rated` samples, `ratings`, `raters`; `changed` (samples whose gold score differs from the design) and
-        `changes` (how often, by `"5 -> 4"`); `mean_range` (highest minus lowest score of a sample with several
-        raters, None without one), `wide` (their number with a range of 2 or more) and `disagreements`, the
-        `sample_id`s of these.
-    """
+    """Measure how far raters agree, with each other and with the designed scores."""
     golds = {sample: compute_gold_score(list(given.values())) for sample, given in ratings.items()}
     changes = Counter(f"{design[sample]} -> {gold}" for sample, gold in golds.items() if gold != design[sample])
     ranges = {sample: max(given.values()) - min(given.values()) for sample, given in ratings.items() if len(given) > 1}
@@ -124,16 +99,7 @@ def measure_agreement(design: Mapping[str, int], ratings: Ratings) -> dict[str, 
 
 
 def merge_experts(folder: Path, ratings_path: Path, output: Path) -> dict[str, Any]:
-    """Copy a data set and merge the expert scores of a CSV; memory holds a few rows at a time.
-
-    Returns:
-        `dict[str, Any]`: The report of `output`; `experts` holds what `measure_agreement` returns, `bad_rows` the
-        rows of the CSV that were skipped.
-
-    Raises:
-        FileNotFoundError: `folder` holds no data set, or there is no such CSV.
-        ValueError: `output` is `folder`, or the CSV lacks a column or has no usable row.
-    """
+    """Copy a data set and merge the expert scores of a CSV; memory holds a few rows at a time."""
     require_other_folder(folder, output)
     design = {row["sample_id"]: row["design_score"] for _, row in read_rows(folder, ("sample_id", "design_score"))}
     ratings, bad_rows = read_ratings(ratings_path, set(design))

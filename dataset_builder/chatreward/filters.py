@@ -39,11 +39,7 @@ class WordErrors:
         return FasterWhisperTranscriber(self._settings)
 
     def rate(self, text: str, array: np.ndarray, language: str) -> float | None:
-        """Return the word error rate of 16 kHz mono speech; None if the recogniser does not know the language.
-
-        Raises:
-            ComponentError: The recogniser cannot be loaded.
-        """
+        """Return the word error rate of 16 kHz mono speech; None if the recogniser does not know the language."""
         try:
             heard = self._transcriber.transcribe(array, language)
         except SkipError:
@@ -55,14 +51,6 @@ def word_error_rate(reference: str, hypothesis: str, language: str = "en") -> fl
     """Return the share of words that are wrong, missing or too many; of characters in a language without spaces.
 
     English is brought to one spelling of numbers and contractions first, as Whisper's own evaluation does.
-
-    Args:
-        reference (`str`): The spoken words.
-        hypothesis (`str`): The recognised words.
-        language (`str`, *optional*, defaults to `"en"`): BCP-47 tag.
-
-    Raises:
-        ValueError: The reference holds no word.
     """
     import jiwer
     from transformers.models.whisper.english_normalizer import BasicTextNormalizer, EnglishTextNormalizer
@@ -79,21 +67,7 @@ def word_error_rate(reference: str, hypothesis: str, language: str = "en") -> fl
 
 @dataclass(frozen=True)
 class EmotionSettings:
-    """A classifier of emotions.
-
-    Args:
-        model (`str`): Folder or Hub name, for the pipeline `audio-classification` of `transformers` or for FunASR.
-        backend (`str`, *optional*, defaults to `"transformers"`): `"funasr"` for Emotion2Vec.
-        hub (`str`, *optional*, defaults to `"hf"`): With `funasr`, `"hf"` for the Hugging Face Hub, `"ms"` for
-            ModelScope.
-        labels (`Mapping[str, str]`): Emotion of Table 4 by label of the model; other labels do not count. Of
-            Emotion2Vec's labels, such as `生气/angry`, the part after the stroke counts.
-        threshold (`float`, *optional*, defaults to 0.5): Least score of the emotion that a voice should have.
-        device (`str`, *optional*, defaults to `"cpu"`): Where it runs.
-
-    Raises:
-        ValueError: A label stands for no emotion, the threshold is no share, or there is no such back end or hub.
-    """
+    """A classifier of emotions."""
 
     model: str
     labels: Mapping[str, str] = field(default_factory=lambda: {name: name for name in CATEGORIES["emotion"]})
@@ -116,21 +90,12 @@ class EmotionClassifier(Protocol):
     """Scores the emotions of speech."""
 
     def score_emotions(self, array: np.ndarray) -> dict[str, float]:
-        """Return a score from 0 to 1 by emotion of Table 4; an emotion without a label is absent.
-
-        Args:
-            array (`np.ndarray` of shape `(num_samples,)`): Mono, 16 kHz.
-        """
+        """Return a score from 0 to 1 by emotion of Table 4; an emotion without a label is absent."""
         ...
 
 
 class TransformersClassifier:
-    """An audio classifier of `transformers`, such as a fine-tuned wav2vec 2.0.
-
-    Raises:
-        ValueError: The model has none of the labels.
-        OSError: There is no such model.
-    """
+    """An audio classifier of `transformers`, such as a fine-tuned wav2vec 2.0."""
 
     def __init__(self, settings: EmotionSettings):
         from transformers import pipeline
@@ -148,12 +113,7 @@ class TransformersClassifier:
 
 
 class FunasrClassifier:
-    """Emotion2Vec (Ma et al. 2023) in FunASR, such as `iic/emotion2vec_plus_large`: the paper's classifier.
-
-    Raises:
-        ComponentError: FunASR is not installed.
-        ValueError: The model has none of the labels; a checkpoint without a head has none at all.
-    """
+    """Emotion2Vec (Ma et al. 2023) in FunASR, such as `iic/emotion2vec_plus_large`: the paper's classifier."""
 
     def __init__(self, settings: EmotionSettings):
         try:

@@ -13,24 +13,7 @@ if TYPE_CHECKING:
 
 
 def load_samples(path: str | Path, split: str) -> datasets.Dataset:
-    """Load one split of a folder that `sdiareward build chatreward` wrote.
-
-    Args:
-        path (`str` or `Path`): The folder, or a repository of the Hub with the same files.
-        split (`str`): `"train"` or `"test"`.
-
-    Returns:
-        `datasets.Dataset`: The columns of `schema.features`; `audio` is left encoded, as `{"bytes", "path"}`, which
-        `audio_sdiareward.read_audio` takes.
-
-    Raises:
-        FileNotFoundError: A local folder holds no such split.
-        ValueError: There is no split of that name, or the columns are others.
-
-    Example:
-        >>> samples = load_samples("runs/chatreward", "train")  # doctest: +SKIP
-        >>> samples[0]["score"], samples[0]["question"]  # doctest: +SKIP
-    """
+    """Load one split of a folder that `sdiareward build chatreward` wrote."""
     import datasets
 
     if split not in SPLITS:

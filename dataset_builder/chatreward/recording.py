@@ -41,14 +41,7 @@ _GENDERS = ("female", "male")
 
 @dataclass(frozen=True)
 class Take:
-    """A line, spoken by one cast.
-
-    Args:
-        array (`np.ndarray` of shape `(num_samples,)`): Mono, 16 kHz.
-        synthesizer (`str`): Name of the engine.
-        wer (`float`, *optional*): Its word error rate; None if it was not checked.
-        language (`str`): BCP-47 tag.
-    """
+    """A line, spoken by one cast."""
 
     array: np.ndarray
     synthesizer: str
@@ -63,13 +56,7 @@ class Take:
 
 @dataclass
 class Recorded:
-    """The samples of a scenario, and what was skipped.
-
-    Args:
-        rows (`list[dict]`): Its samples, columns of `schema.features`.
-        skipped (`list[Skipped]`): The skipped samples.
-        rejected (`list[Skipped]`): Every line that failed, of all casts.
-    """
+    """The samples of a scenario, and what was skipped."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
@@ -92,15 +79,7 @@ class Recorder:
         return load_classifier(self._config.emotion) if self._config.emotion else None
 
     def record(self, scenario: Scenario, split: str) -> Recorded:
-        """Return the samples of a scenario.
-
-        Args:
-            scenario (`Scenario`): The lines.
-            split (`str`): In `"train"`, held-out engines are not used.
-
-        Raises:
-            ComponentError: The recogniser cannot be loaded.
-        """
+        """Return the samples of a scenario."""
         recorded = Recorded()
         asking, answering = self._choose_speakers(scenario, split)
         question = self._record_question(scenario, asking, recorded.rejected)
@@ -231,12 +210,7 @@ class Recorder:
 
 
 def load_event(category: str, seed: int, events: EventSettings) -> np.ndarray:
-    """Return a clip of a category, which `seed` draws: mono, 16 kHz.
-
-    Raises:
-        SkipError: There is no clip.
-        AudioError: The clip cannot be read.
-    """
+    """Return a clip of a category, which `seed` draws: mono, 16 kHz."""
     names = events.classes.get(category, (category,))
     clips = [path for name in names for path in find_clips(name, events.folder)]
     if not clips:

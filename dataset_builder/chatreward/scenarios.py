@@ -38,13 +38,7 @@ _UNSPOKEN = ("emotion", "speed", "volume")
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a dialogue.
-
-    Args:
-        text (`str`): The words.
-        category (`str`, *optional*): Category of the voice; None where nothing is asked of it. With the attribute
-            `audio`: the sound that is mixed in (question) or spoken of (answer).
-    """
+    """A line of a dialogue."""
 
     text: str
     category: str | None = None
@@ -52,21 +46,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Scenario:
-    """One question and its answers.
-
-    Args:
-        scenario_id (`str`): Unique; samples of a scenario are never in two splits.
-        part (`str`): One of `PARTS`.
-        attribute (`str`, *optional*): One of `CATEGORIES`; None for the part content.
-        category (`str`, *optional*): What is heard or asked for; None for the part content.
-        topic (`str`): One of `TOPICS`.
-        question (`Line`): The user's line.
-        answers (`dict[int, Line]`): By score, 5, 3 and 1.
-        license (`str`): SPDX identifier or name.
-
-    Raises:
-        ValueError: A rule of the part is broken; the message names the scenario and the rule.
-    """
+    """One question and its answers."""
 
     scenario_id: str
     part: str
@@ -98,14 +78,7 @@ class Scenario:
 
 
 def make_scenario(row: Mapping[str, Any]) -> Scenario:
-    """Make a scenario of a JSON object.
-
-    Args:
-        row (`Mapping`): Fields of `Scenario`, `answers` by score as text; fields that it does not know are ignored.
-
-    Raises:
-        ValueError: A field is missing or of another kind, or a rule is broken.
-    """
+    """Make a scenario of a JSON object."""
     try:
         answers = {int(score): Line(**line) for score, line in row["answers"].items()}
         plain = {name: row[name] for name in ("scenario_id", "part", "attribute", "category", "topic")}
@@ -119,12 +92,7 @@ def make_scenario(row: Mapping[str, Any]) -> Scenario:
 
 
 def read_scenarios(path: str | Path | None = None) -> list[Scenario]:
-    """Read a JSONL file of scenarios; by default the project's own 140.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: A line is not JSON or breaks a rule, or two scenarios share an id.
-    """
+    """Read a JSONL file of scenarios; by default the project's own 140."""
     return read_scenario_lines(Path(path or DEFAULT_SCENARIOS), make_scenario)
 
 
@@ -133,9 +101,6 @@ def assign_splits(scenarios: Sequence[Scenario], *, test: float, seed: int) -> d
 
     The scenarios are sorted by attribute, part and a hash, and test takes them at equal distances. Its share of every
     attribute and part is `test`, give or take one scenario.
-
-    Returns:
-        `dict[str, str]`: `"train"` or `"test"` by `scenario_id`.
     """
     ordered = sorted(
         scenarios, key=lambda item: (item.attribute or "", item.part, make_stable_id(seed, item.scenario_id))

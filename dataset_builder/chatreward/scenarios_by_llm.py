@@ -40,15 +40,7 @@ PROMPTS = (
 
 @dataclass(frozen=True)
 class ScenarioSettings:
-    """How scenarios are written.
-
-    Args:
-        count (`int`): Scenarios in all.
-        seed (`int`): See `plan_slots`.
-        license (`str`): What they are marked with; the terms of the model's provider decide what holds.
-        max_failed (`float`): Largest share of the scenarios that the model may fail to write, once 20 were asked for;
-            beyond it the run stops.
-    """
+    """How scenarios are written."""
 
     count: int
     seed: int = 0
@@ -58,15 +50,7 @@ class ScenarioSettings:
 
 @dataclass(frozen=True)
 class Slot:
-    """The subject of one scenario.
-
-    Args:
-        number (`int`): Position in the plan, from 1.
-        part (`str`): One of `PARTS`.
-        attribute (`str`, *optional*): One of `CATEGORIES`; None for the part content.
-        category (`str`, *optional*): What is heard or asked for.
-        topic (`str`): One of `TOPICS`.
-    """
+    """The subject of one scenario."""
 
     number: int
     part: str
@@ -84,13 +68,6 @@ def plan_slots(count: int, *, seed: int = 0) -> list[Slot]:
     """Plan `count` scenarios: shares of section 3.2.2, attributes and categories in turn, topics by a hash.
 
     A longer plan begins with the shorter one, so that a file can grow.
-
-    Args:
-        count (`int`): How many.
-        seed (`int`, *optional*, defaults to 0): Another seed pairs labels with other topics.
-
-    Raises:
-        ValueError: `count` is less than 1.
     """
     if count < 1:
         raise ValueError(f"count is {count}; it must be at least 1.")
@@ -123,22 +100,7 @@ def _list_labels(part: str) -> list[tuple[str | None, str | None]]:
 def write_scenarios(
     path: str | Path, client: ChatClient, settings: ScenarioSettings, prompts: PromptSet | None = None
 ) -> list[Skipped]:
-    """Write scenarios to a JSONL file that `scenarios.read_scenarios` reads; resume an earlier run.
-
-    Args:
-        path (`str` or `Path`): The file; a line is added as soon as it is complete.
-        client (`ChatClient`): Asks the model.
-        settings ([`ScenarioSettings`]): How many, and how.
-        prompts (`PromptSet`, *optional*): Prompts of the writer; the shipped ones by default.
-
-    Returns:
-        `list[Skipped]`: What could not be written; the next run asks for it again.
-
-    Raises:
-        EndpointError: The model cannot be reached at all, or fails on more than `max_failed` of the scenarios; what is
-            written stays.
-        ValueError: The file was written by another model or other prompts.
-    """
+    """Write scenarios to a JSONL file that `scenarios.read_scenarios` reads; resume an earlier run."""
     prompts = prompts or PromptSet()
     writer = {"writer": client.settings.model, "prompt_version": prompts.compute_version(*PROMPTS)}
     file, written = open_written(path, writer)

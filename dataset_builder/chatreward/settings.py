@@ -32,15 +32,7 @@ _PLACES = ("output_dir", "num_workers")
 
 @dataclass(frozen=True)
 class EventSettings:
-    """How sounds are put under questions.
-
-    Args:
-        folder (`str`): Clips, `FOLDER/CATEGORY/*.wav`.
-        classes (`Mapping[str, tuple[str, ...]]`): Names of the folders of a category where they differ from it, such
-            as the classes of AudioSet, by category of Table 4.
-        snr_db (`float`): Level of the speech above that of the sound, in dB.
-        lead_s (`float`): How long the sound is heard before the speech, in seconds.
-    """
+    """How sounds are put under questions."""
 
     folder: str = ""
     classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -63,12 +55,7 @@ class EventSettings:
 
 @dataclass(frozen=True)
 class EndpointSettings:
-    """A speech endpoint with voices that follow instructions.
-
-    Args:
-        options (`Mapping`): Options of the synthesizer `openai-speech`; `voices` alternate: female, male, female, ...
-        attributes (`tuple[str, ...]`): Attributes that it follows by instruction.
-    """
+    """A speech endpoint with voices that follow instructions."""
 
     options: Mapping[str, Any]
     attributes: tuple[str, ...] = tuple(sorted(INSTRUCTIONS))
@@ -76,12 +63,7 @@ class EndpointSettings:
 
 @dataclass(frozen=True)
 class CloningSettings:
-    """A server that clones reference speakers.
-
-    Args:
-        options (`Mapping`): Options of the synthesizer `voice-cloning`: `base_url`, `api`, `speakers`.
-        attributes (`tuple[str, ...]`): Attributes for whose categories there are reference speakers.
-    """
+    """A server that clones reference speakers."""
 
     options: Mapping[str, Any]
     attributes: tuple[str, ...] = ("age",)
@@ -89,32 +71,7 @@ class CloningSettings:
 
 @dataclass(frozen=True)
 class ChatRewardConfig:
-    """Everything that determines the content of a build.
-
-    Args:
-        output_dir (`str`): Folder to write.
-        scenarios (`str`, *optional*): JSONL file of scenarios; the project's own by default.
-        limit (`int`, *optional*): Take only this many scenarios, evenly spaced over the file.
-        casts (`tuple[str, ...]`): Casts of voices: names in `voices.CASTS`, `openai-speech` for the endpoint, and
-            `voice-cloning` for the reference speakers.
-        casts_by_attribute (`Mapping[str, tuple[str, ...]]`): Those of the casts that speak an attribute; all of them
-            speak an attribute that is not named.
-        left_out (`tuple[str, ...]`): Engines that speak in the test split only.
-        endpoint (`EndpointSettings`, *optional*): The cast `openai-speech`.
-        cloning (`CloningSettings`, *optional*): The cast `voice-cloning`.
-        events (`EventSettings`): The sounds; their folder is required.
-        gap_s (`float`): Silence between question and answer, in seconds.
-        max_wer (`float`, *optional*): Largest word error rate of a line that is kept; None for no recogniser.
-        asr (`FasterWhisperSettings`): The recogniser; the paper's large-v3 by default, without a prompt.
-        emotion (`EmotionSettings`, *optional*): Classifier of emotions; None for none.
-        min_s, max_s (`float`): Shortest and longest dialogue that is kept, in seconds (section 3.2.2: 5 to 35).
-        test (`float`): Share of the scenarios in the test split.
-        seed (`int`): Seed of splits, casts and sounds.
-        num_workers (`int`): Processes.
-
-    Raises:
-        ValueError: A value is out of range or names something that does not exist.
-    """
+    """Everything that determines the content of a build."""
 
     output_dir: str
     scenarios: str | None = None
@@ -156,11 +113,7 @@ class ChatRewardConfig:
                 )
 
     def read_casts(self) -> list[Cast]:
-        """Return the casts.
-
-        Raises:
-            ValueError: An engine of one is not installed, or `left_out` names none of theirs or all.
-        """
+        """Return the casts."""
         casts = [self._cast(name) for name in self.casts]
         missing = sorted({engine for cast in casts for engine in find_missing_engines(cast)})
         if missing:
@@ -187,16 +140,7 @@ class ChatRewardConfig:
 
 
 def read_config(path: Path, overrides: Mapping[str, Any] | None = None) -> ChatRewardConfig:
-    """Read a build's YAML file; its keys are the fields of `ChatRewardConfig`.
-
-    Args:
-        path (`Path`): The file.
-        overrides (`Mapping`, *optional*): Values that replace the file's; None is ignored.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: A key is unknown or missing, or a value is out of range.
-    """
+    """Read a build's YAML file; its keys are the fields of `ChatRewardConfig`."""
     values = read_mapping(path) | {key: value for key, value in (overrides or {}).items() if value is not None}
     sections: dict[str, type] = {
         "endpoint": EndpointSettings,

@@ -70,14 +70,7 @@ INSTRUCTIONS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Voice:
-    """One voice of an engine.
-
-    Args:
-        engine (`str`): One of `synthesis.SYNTHESIZERS`, or `MANDARIN`.
-        number (`int`): What `Synthesizer.speak` takes as `voice`.
-        options (`Mapping`): Options of the engine, such as an endpoint's address and instructions.
-        choices (`tuple[int, ...]`): Numbers of the voices among which each scenario draws one; without, `number`.
-    """
+    """One voice of an engine."""
 
     engine: str
     number: int = 0
@@ -96,14 +89,7 @@ class Voice:
 
 @dataclass(frozen=True)
 class Cast:
-    """A few voices that speak scenarios together.
-
-    Args:
-        name (`str`): Its name in a config.
-        voices (`Mapping[str, Voice]`): By role: `female` and `male`, and categories of gender, accent and language.
-        instructed (`tuple[str, ...]`): Attributes that its engine follows by instruction instead of by rule.
-        by_voice (`tuple[str, ...]`): Attributes whose categories are voices of their own.
-    """
+    """A few voices that speak scenarios together."""
 
     name: str
     voices: Mapping[str, Voice]
@@ -124,13 +110,7 @@ class Cast:
         return replace(self, voices={r: v for r, v in self.voices.items() if v.engine_name not in engines})
 
     def find_voice(self, attribute: str, category: str | None, gender: str) -> Voice | None:
-        """Return the voice for a category, or None if the cast has none.
-
-        Args:
-            attribute (`str`): Attribute of the category.
-            category (`str`, *optional*): None if the line has no category.
-            gender (`str`): `"female"` or `"male"`, for a category that does not determine it.
-        """
+        """Return the voice for a category, or None if the cast has none."""
         if category is None:
             return self.voices.get(gender)
         if attribute in self.instructed:
@@ -178,16 +158,7 @@ CASTS: dict[str, Cast] = {
 
 
 def make_endpoint_cast(options: Mapping[str, Any], attributes: Sequence[str]) -> Cast:
-    """Return the cast of a speech endpoint with voices that follow instructions.
-
-    Args:
-        options (`Mapping`): Options of the engine `openai-speech`; its `voices` alternate: female, male, female, ...
-            Each scenario draws one of its gender.
-        attributes (`Sequence[str]`): Attributes that it follows by instruction, keys of `INSTRUCTIONS`.
-
-    Raises:
-        ValueError: There is no instruction for an attribute, or the number of voices is not even.
-    """
+    """Return the cast of a speech endpoint with voices that follow instructions."""
     if unknown := sorted(set(attributes) - set(INSTRUCTIONS)):
         raise ValueError(f"endpoint: attributes {unknown} are not instructed; choose from {sorted(INSTRUCTIONS)}.")
     count = len(options.get("voices", ()))
@@ -201,17 +172,7 @@ def make_endpoint_cast(options: Mapping[str, Any], attributes: Sequence[str]) ->
 
 
 def make_cloning_cast(options: Mapping[str, Any], attributes: Sequence[str]) -> Cast:
-    """Return the cast of the reference speakers of a file, whose voices are cloned.
-
-    Args:
-        options (`Mapping`): Options of the engine `voice-cloning`; each line of `speakers` has `gender` and the
-            attributes.
-        attributes (`Sequence[str]`): Attributes for whose categories there are speakers, such as `age`.
-
-    Raises:
-        FileNotFoundError: There is no such file of speakers.
-        ValueError: There are no speakers of a gender, or of any category of an attribute.
-    """
+    """Return the cast of the reference speakers of a file, whose voices are cloned."""
     voices: dict[str, Voice] = {}
     for attribute in ("gender", *attributes):
         found = {}
@@ -246,14 +207,7 @@ def order_casts(casts: Sequence[Cast], seed: int, key: str) -> list[Cast]:
 
 
 def speak_line(text: str, voice: Voice, attribute: str, category: str | None, *, is_shaped: bool) -> np.ndarray:
-    """Speak a line in a voice and, if `is_shaped`, apply the rule of its category.
-
-    Returns:
-        `np.ndarray` of shape `(num_samples,)`: Mono, 16 kHz, float32, without silence at its ends.
-
-    Raises:
-        SynthesisError: The engine is not installed or returns no speech.
-    """
+    """Speak a line in a voice and, if `is_shaped`, apply the rule of its category."""
     speech = _load(voice).speak(text, voice=voice.number)
     by_rule = is_shaped and attribute in SHAPES
     shape = SHAPES[attribute][category] if by_rule and category else VoiceShape()

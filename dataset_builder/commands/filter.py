@@ -61,12 +61,7 @@ def run(args: FilterArguments) -> int:
 
 
 def filter_folder(args: FilterArguments, rules: FilterSettings, client: ChatClient | None) -> dict[str, Any]:
-    """Write the pairs of `args.folder` that are kept to `args.output_dir`; return the report.
-
-    Raises:
-        EndpointError: The judge cannot be reached; its earlier answers are kept.
-        FileNotFoundError: `args.folder` is no data set folder.
-    """
+    """Write the pairs of `args.folder` that are kept to `args.output_dir`; return the report."""
     skipped: list[Skipped] = []
     output = Path(args.output_dir)
     before = read_report(Path(args.folder))

@@ -26,11 +26,7 @@ _TABLE = "_PACKAGED_DATASETS_MODULES"
 
 
 def register() -> None:
-    """Enter the builder in the table of `datasets` that names builders such as `"json"` and `"parquet"`.
-
-    Raises:
-        RuntimeError: This version of `datasets` has no such table; it is not a public interface.
-    """
+    """Enter the builder in the table of `datasets` that names builders such as `"json"` and `"parquet"`."""
     known = getattr(datasets.packaged_modules, _TABLE, None)
     if not isinstance(known, dict):
         raise RuntimeError(

@@ -52,12 +52,7 @@ _DEFAULT_FOLDER = "sdiareward"
 
 @dataclass
 class SDiaRewardConfig(datasets.BuilderConfig):
-    """What to load.
-
-    Args:
-        decode (`bool`, *optional*, defaults to `False`): Give audio decoded; needs torchcodec, or librosa under
-            `datasets` 3.
-    """
+    """What to load."""
 
     decode: bool = False
 
@@ -77,17 +72,6 @@ class SDiaReward(datasets.ArrowBasedBuilder):
 
     Configurations: `default` (every pair; in its test split the paper's alone), `modality`, `colloquialness`, `joint`,
     and `esdr_bench` (the test split alone).
-
-    Raises:
-        FileNotFoundError: `data_dir` is no folder or holds no pairs of the configuration.
-        ValueError: The folder has both layouts, a table cannot be read, or a path leaves the folder.
-
-    Example:
-    ```python
-    builder = SDiaReward(config_name="modality", data_dir="audio_root")
-    builder.download_and_prepare()
-    pairs = builder.as_dataset(split="train")
-    ```
     """
 
     VERSION = datasets.Version("1.0.0")
@@ -141,11 +125,7 @@ def _name_table(path: str) -> Iterator[None]:
 
 
 def make_features(decode: bool = False) -> datasets.Features:
-    """Return the columns of a pair in the forms that `datasets` 3 and 5 both know.
-
-    Args:
-        decode (`bool`, *optional*, defaults to `False`): Whether audio is decoded when a row is read.
-    """
+    """Return the columns of a pair in the forms that `datasets` 3 and 5 both know."""
     text, real = datasets.Value("string"), datasets.Value("float32")
     seconds = datasets.Value("float64")
     turn = {
@@ -173,16 +153,7 @@ def make_features(decode: bool = False) -> datasets.Features:
 
 
 def find_tables(folder: str, config_name: str) -> dict[str, list[str]]:
-    """Return the files of each split that a configuration reads.
-
-    Args:
-        folder (`str`): In one of the two layouts.
-        config_name (`str`): Name of a configuration.
-
-    Raises:
-        FileNotFoundError: The folder does not exist or holds no pairs of the configuration.
-        ValueError: It holds both layouts.
-    """
+    """Return the files of each split that a configuration reads."""
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"{folder}: no such folder; pass data_dir=, the folder of your pairs.")
     is_one = config_name in _CRITERIA

@@ -28,11 +28,7 @@ COUNTED = ("criterion", "split", "subset", "source", "synthesizer")
 
 
 def list_paths(folder: Path) -> list[Path]:
-    """Return the shards of a data set folder, in order.
-
-    Raises:
-        FileNotFoundError: The folder holds no shards.
-    """
+    """Return the shards of a data set folder, in order."""
     paths = sorted((folder / "data").rglob("*-of-*.parquet"))
     if not paths:
         raise FileNotFoundError(f"{folder}: holds no data/<criterion>/<split>-*.parquet; build the data set first.")
@@ -40,15 +36,7 @@ def list_paths(folder: Path) -> list[Path]:
 
 
 def read_rows(folder: Path, columns: Sequence[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield `(split, row)` of every pair of a data set folder, audio as `{"bytes", "path"}`.
-
-    Args:
-        folder (`Path`): As `build` writes it.
-        columns (`Sequence[str]`, *optional*): Read only these; naming no turn column skips the audio.
-
-    Raises:
-        FileNotFoundError: The folder holds no shards.
-    """
+    """Yield `(split, row)` of every pair of a data set folder, audio as `{"bytes", "path"}`."""
     import pyarrow.parquet as pq
 
     for path in list_paths(folder):
@@ -90,14 +78,6 @@ class ShardWriter:
     """Write rows into the shards of a folder; use it as a context manager.
 
     Leaving the context without an error replaces the folder's shards; leaving it with one keeps what was there.
-
-    Args:
-        folder (`Path`): Data set folder; its `data/` is replaced.
-        columns (`datasets.Features`, *optional*): Columns of a row; `schema.features()` by default.
-
-    Attributes:
-        counts (`list[dict]`): After leaving: pairs and hours of either side by criterion, split, subset, source and
-            synthesizer; empty for rows without sides.
     """
 
     def __init__(self, folder: Path, columns: datasets.Features | None = None):

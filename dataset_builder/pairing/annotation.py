@@ -43,16 +43,7 @@ Turns = Sequence[Mapping[str, Any]]
 def label_dialogue(
     source: str, turns: Turns, client: ChatClient, name: str, prompts: PromptSet | None = None
 ) -> dict[str, str]:
-    """Return the labels that the annotating judge gives a dialogue, asked with the shipped prompts or others.
-
-    Returns:
-        `dict`: `primary` and `secondary`, as Table 5 spells them.
-
-    Raises:
-        AudioError: A turn cannot be decoded.
-        ChatError: The judge gave no usable answer.
-        EndpointError: The judge cannot be reached at all.
-    """
+    """Return the labels that the annotating judge gives a dialogue, asked with the shipped prompts or others."""
     prompts = prompts or PromptSet()
     words = dict(zip(_LABELS, _DIMENSIONS[source], strict=True))
     allowed = {f"{name}_labels": ", ".join(sorted(TAXONOMY[source][i])) for i, name in enumerate(_LABELS)}
@@ -71,15 +62,6 @@ def annotate_rows(
 
     A pair of a source outside `TAXONOMY`, or with labels that Table 5 allows, passes as it is. The chosen side is
     heard: that is the recording.
-
-    Args:
-        rows (`Iterable[dict]`): Pairs with their audio encoded.
-        client (`ChatClient`): Asks the judge.
-        prompts (`PromptSet`, *optional*): Prompts of the judge; the shipped ones by default.
-        max_failed (`float`, *optional*, defaults to 0.1): Largest share of the pairs without labels that may fail.
-
-    Raises:
-        EndpointError: The judge cannot be reached at all, or fails on more than `max_failed` of the pairs.
     """
     annotate = partial(_annotate_row, client=client, prompts=prompts or PromptSet())
     limit = FailureLimit(max_failed, "the judge failed to label {} pairs", "filter.max_failed")

@@ -67,15 +67,7 @@ Change = Callable[[Episode, Pool, np.random.Generator], Episode | None]
 
 @dataclass(frozen=True)
 class FamilySpec:
-    """Which pairs of a family are made.
-
-    Args:
-        kinds (`tuple[str, ...]`, *optional*): Kinds of [`KINDS`]; by default all of the family.
-        per_dialogue (`int`, *optional*, defaults to 1): Pairs of each dialogue, each of another kind.
-
-    Raises:
-        ValueError: `per_dialogue` is below 1.
-    """
+    """Which pairs of a family are made."""
 
     kinds: tuple[str, ...] = ()
     per_dialogue: int = 1
@@ -103,20 +95,7 @@ def plan_family_pairs(
     seed: int,
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Iterator[PairPlan]:
-    """Yield the pairs of the families; a kind that a dialogue cannot give is omitted.
-
-    Args:
-        items (`Iterable`): Recorded episodes and pairs of scripts, of which the spoken side is used.
-        assignment (`Mapping`): Split by unit, from `assign_splits`.
-        families (`Mapping[str, FamilySpec]`): Families to make.
-        synthesizers ([`SynthesizerSpec`], *optional*): What speaks scripts; None makes pairs of recordings alone.
-        channel (`ChannelSettings`, *optional*): As in `plan_pairs`.
-        seed (`int`): Chooses kinds, synthesizers and what replaces a turn.
-        options (`Mapping[str, Mapping]`, *optional*): Options of synthesizers by name.
-
-    Raises:
-        ValueError: A family or a kind does not exist.
-    """
+    """Yield the pairs of the families; a kind that a dialogue cannot give is omitted."""
     validate_families(families)
     episodes = _list_episodes(items)
     pools: dict[tuple[str, str], Pool] = {}

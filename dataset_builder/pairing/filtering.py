@@ -50,15 +50,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Quality:
-    """A judge's answer on a pair.
-
-    Args:
-        chosen, rejected (`Scores`): Of each side's final turn.
-        preference (`str`): `"chosen"` or `"rejected"`.
-        reason (`str`): The judge's reason; the prompt asks for at most 80 words, which is not enforced.
-        judge (`str`): Name of the model.
-        prompt_version (`str`): Version of its prompts.
-    """
+    """A judge's answer on a pair."""
 
     chosen: Scores
     rejected: Scores
@@ -75,22 +67,7 @@ class Quality:
 
 @dataclass(frozen=True)
 class FilterSettings:
-    """Settings of phase 2.
-
-    Args:
-        min_score (`int`, *optional*, defaults to 3): Least score, itself kept.
-        dimensions (`tuple[str, ...]`): Dimensions that must reach it, of `DIMENSIONS`; the paper's by default.
-        sides (`tuple[str, ...]`): Sides that must reach it; both by default.
-        criteria (`tuple[str, ...]`): Pairs that are judged; the paper judges those of modality.
-        keep_unjudged (`bool`, *optional*, defaults to `False`): Keep a pair that the judge failed on, without
-            `quality`, instead of dropping it as `judge_failed`.
-        max_failed (`float`, *optional*, defaults to 0.1): Largest share of the judged pairs, and of the pairs whose
-            labels it is asked for, that the judge may fail on. Beyond it the filter stops: an endpoint that refuses a
-            parameter fails on every pair.
-
-    Raises:
-        ValueError: A value is outside its vocabulary or range.
-    """
+    """Settings of phase 2."""
 
     min_score: int = 3
     dimensions: tuple[str, ...] = ("content", "coherence")
@@ -122,13 +99,7 @@ def check_rules(row: Mapping[str, Any]) -> Skipped | None:
 
 
 def judge_pair(row: Mapping[str, Any], client: ChatClient, prompts: PromptSet | None = None) -> Quality:
-    """Have the judge compare both sides of a pair, with the shipped prompts or others.
-
-    Raises:
-        AudioError: A turn cannot be decoded.
-        ChatError: The judge gave no usable answer.
-        EndpointError: The judge cannot be reached at all.
-    """
+    """Have the judge compare both sides of a pair, with the shipped prompts or others."""
     prompts = prompts or PromptSet()
     system, request = map(prompts.fill, PROMPTS)
     content: list[dict[str, Any]] = []
@@ -165,15 +136,6 @@ def filter_rows(
 
     Memory holds a few rows at a time. The judge's answers are kept on disk (`ChatClient`): a run that is interrupted,
     or repeated with other settings, asks no question twice.
-
-    Args:
-        rows (`Iterable[dict]`): Pairs with their audio encoded.
-        client (`ChatClient`, *optional*): Asks the judge; None for phase 1 alone.
-        settings (`FilterSettings`, *optional*): What phase 2 keeps; the paper's by default.
-        prompts (`PromptSet`, *optional*): Prompts of the judge; the shipped ones by default.
-
-    Raises:
-        EndpointError: The judge cannot be reached at all, or fails on more than `max_failed` of the pairs.
     """
     if client is None:
         yield from (check_rules(row) or row for row in rows)

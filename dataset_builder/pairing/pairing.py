@@ -51,21 +51,7 @@ _FILE_OPTIONS = {"model_path", "voices_path", "audio"}
 
 @dataclass(frozen=True)
 class PairPlan:
-    """Everything that a pair is made from.
-
-    Args:
-        criterion (`str`): `"modality"` or `"colloquialness"`, or `"joint"` for a family.
-        chosen, rejected (`Episode`): The same episode twice for a modality pair.
-        synthesizer (`str`): Speaks the synthetic side or sides, or [`RECORDING`].
-        split (`str`): Split of the pair.
-        channel (`ChannelSettings`, *optional*): The channel of both sides.
-        options (`Mapping`): Options of the synthesizer.
-        known_pair_id (`str`, *optional*): The id of a released pair; its words may have been scrubbed since.
-        script_voices (`tuple[ScriptVoice, ...]`): Pool of the voices to clone for scripts.
-        rejected_synthesizer (`str`, *optional*): Speaks the rejected side, where it is another one.
-        rejected_options (`Mapping`, *optional*): Options for the rejected side, where they are others.
-        family (`str`, *optional*): Family of `families.KINDS`; empty for the paper's pairs.
-    """
+    """Everything that a pair is made from."""
 
     criterion: str
     chosen: Episode
@@ -142,15 +128,7 @@ def list_audible(options: Any) -> Any:
 
 @dataclass(frozen=True)
 class SynthesizerSpec:
-    """Which synthesizers speak the pairs of one criterion.
-
-    Args:
-        seen (`tuple[str, ...]`): Used in every split.
-        left_out (`tuple[str, ...]`): Used in the test split only.
-        per_dialogue (`int`, *optional*): How many of `seen` each dialogue outside the test split gets; None for all.
-        across (`int`, *optional*, defaults to 0): How many more pairs of each script have a synthesizer of its own on
-            either side, so that the voice does not tell the sides apart.
-    """
+    """Which synthesizers speak the pairs of one criterion."""
 
     seen: tuple[str, ...]
     left_out: tuple[str, ...] = ()
@@ -182,22 +160,7 @@ def plan_pairs(
     seed: int,
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Iterator[PairPlan]:
-    """Yield the pairs that the episodes and scripts give.
-
-    Args:
-        items (`Iterable`): Recorded episodes and pairs of scripts.
-        assignment (`Mapping`): Split by unit, from `assign_splits`.
-        choices (`Mapping[str, SynthesizerSpec]`): By criterion.
-        channel (`ChannelSettings`, *optional*): The channel both sides are given; None leaves the difference between a
-            recording and a synthesizer as it is.
-        seed (`int`): Chooses synthesizers where a dialogue does not get all.
-        options (`Mapping[str, Mapping]`, *optional*): Options of the synthesizers that take some, by name, among them
-            `script_voices` (see `script_voices.read_script_voices`).
-
-    Raises:
-        FileNotFoundError: There is no such folder of `script_voices`.
-        ValueError: The items give pairs of a criterion that `choices` does not name, or `script_voices` is invalid.
-    """
+    """Yield the pairs that the episodes and scripts give."""
     for item in items:
         is_script = isinstance(item, ScriptPair)
         criterion = "colloquialness" if is_script else "modality"
@@ -225,13 +188,7 @@ def plan_pairs(
 
 
 def make_row(plan: PairPlan) -> dict[str, Any]:
-    """Speak, match and encode both sides of a pair.
-
-    Raises:
-        AudioError: A recording is unusable, or a turn lasts more than 60 s.
-        NoReference: The synthesizer clones voices, and a role has no usable reference clip (B.1 prunes these).
-        SynthesisError: The synthesizer is missing or gives nothing for a text.
-    """
+    """Speak, match and encode both sides of a pair."""
     chosen = plan.chosen
     return {
         "pair_id": plan.pair_id,
@@ -336,12 +293,7 @@ def _choose_reference_clips(plan: PairPlan, label: str) -> dict[str, ReferenceCl
 
 
 def read_part(part: Part, label: str) -> np.ndarray:
-    """Return the recording of a part as mono 16 kHz float32.
-
-    Raises:
-        AudioError: There is none, or it cannot be decoded.
-        FileNotFoundError: Its file is not there.
-    """
+    """Return the recording of a part as mono 16 kHz float32."""
     if part.audio is None:
         raise AudioError(f"{label}: there is no recording of {part.text!r}.")
     if isinstance(part.audio, str) and part.audio.endswith(".wav") and part.end_s is not None:

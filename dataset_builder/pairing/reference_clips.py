@@ -30,13 +30,7 @@ class NoReference(ValueError):  # noqa: N818 - it names what is missing
 
 @dataclass(frozen=True)
 class Clip:
-    """A turn as the heuristic sees it.
-
-    Args:
-        role (`str`): Who speaks.
-        text (`str`): The words, separated by white space.
-        duration_s (`float`): How long the recording lasts, in seconds.
-    """
+    """A turn as the heuristic sees it."""
 
     role: str
     text: str
@@ -49,23 +43,7 @@ class Clip:
 
 
 def choose_references(turns: Sequence[Clip]) -> dict[str, tuple[int, ...]]:
-    """Choose the reference of each role of a dialogue; see the module for the rules.
-
-    Args:
-        turns (`Sequence[Clip]`): The turns of the dialogue, in order.
-
-    Returns:
-        `dict[str, tuple[int, ...]]`: By role, in the order in which they first speak: the positions of the turns
-        that are joined to its reference.
-
-    Raises:
-        NoReference: A role has none; the message gives the durations and words of its turns.
-
-    Example:
-        >>> turns = [Clip("user", "so, um, hello", 6.0), Clip("assistant", "hi", 3.0), Clip("assistant", "yes", 2.5)]
-        >>> choose_references(turns)
-        {'user': (0,), 'assistant': (1, 2)}
-    """
+    """Choose the reference of each role of a dialogue; see the module for the rules."""
     chosen = {}
     for role in dict.fromkeys(turn.role for turn in turns):
         own = [position for position, turn in enumerate(turns) if turn.role == role]

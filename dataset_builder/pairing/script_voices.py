@@ -38,11 +38,7 @@ class ScriptVoice:
 
 
 def split_options(options: Mapping[str, Any], criterion: str) -> tuple[dict[str, Any], tuple[ScriptVoice, ...]]:
-    """Return the options of the engine itself, and the pool of voices for a pair of a criterion.
-
-    Raises:
-        FileNotFoundError, ValueError: As `read_script_voices`.
-    """
+    """Return the options of the engine itself, and the pool of voices for a pair of a criterion."""
     own = {name: value for name, value in options.items() if name != OPTION}
     if criterion == "modality" or OPTION not in options:
         return own, ()
@@ -51,16 +47,7 @@ def split_options(options: Mapping[str, Any], criterion: str) -> tuple[dict[str,
 
 
 def read_script_voices(value: str | Sequence[Any]) -> tuple[ScriptVoice, ...]:
-    """Read a pool of voices.
-
-    Args:
-        value (`str` or `Sequence`): A folder of recordings, each beside a `.txt` file of the same name with its words,
-            or a list of `{"audio": path, "text": words}`.
-
-    Raises:
-        FileNotFoundError: There is no such folder, or a recording has no transcript.
-        ValueError: There are fewer than two voices, two have the same name, or an entry lacks a field.
-    """
+    """Read a pool of voices."""
     if isinstance(value, str):
         voices = tuple(_read_clip(path) for path in _list_clips(Path(value)))
     else:
@@ -109,10 +96,6 @@ def draw_voices(pool: Sequence[ScriptVoice], pair_id: str) -> dict[str, ScriptVo
 
 
 def load_voices(pool: Sequence[ScriptVoice], pair_id: str) -> dict[str, ReferenceClip]:
-    """Return the clips to clone for a pair, by role; none without a pool: the engine's options then name its voices.
-
-    Raises:
-        AudioError, FileNotFoundError: As `read_audio`.
-    """
+    """Return the clips to clone for a pair, by role; none without a pool: then the engine's options name its voices."""
     drawn = draw_voices(pool, pair_id)
     return {role: ReferenceClip(read_audio(voice.audio), voice.text) for role, voice in drawn.items()}

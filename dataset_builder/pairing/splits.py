@@ -19,12 +19,6 @@ def assign_splits(
     Within each source the units are shuffled by a hash of the seed and filled in order into test, validation and train
     until each holds its share of the source's episodes. Which split a unit gets does not depend on the order in which
     the episodes come.
-
-    Returns:
-        `dict`: Split by unit; see `split_unit`.
-
-    Raises:
-        ValueError: The shares leave no episode for training, and are not all for test.
     """
     if test != 1 and not (0 <= validation < 1 and 0 <= test < 1 and validation + test < 1):
         raise ValueError(

@@ -117,9 +117,6 @@ def sample_bench(labels: Iterable[Mapping[str, Any]], settings: BenchSettings) -
 
     Every bucket gives its cap, or all it has. The choice depends on the seed and the ids alone, not on the order of
     the labels.
-
-    Raises:
-        ValueError: A pair comes twice.
     """
     buckets: dict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
     seen: set[str] = set()
@@ -178,12 +175,7 @@ def _take_turns(members: Iterable[tuple[str, str]], seed: int) -> list[str]:
 
 
 def draw_bench(folder: Path, settings: BenchSettings) -> tuple[list[dict[str, Any]], dict[str, str], list[Skipped]]:
-    """Return the labels of all pairs of a data set folder, the split of every pair that stays, and what is skipped.
-
-    Raises:
-        FileNotFoundError: The folder holds no shards.
-        ValueError: A pair comes twice, or a group is in two splits.
-    """
+    """Return the labels of all pairs of a data set folder, the split of every pair that stays, and what is skipped."""
     labels = list(read_labels(folder))
     bench = sample_bench(labels, settings)
     return labels, *isolate(labels, bench, settings.rest, find_shared(folder, bench))
@@ -224,9 +216,6 @@ def isolate(
     The benchmark becomes the test split. All other pairs of its groups are skipped, and those that are `shared`, from
     [`find_shared`]. Pairs of train and validation stay; those of the test split go to training, unless their
     synthesizer is held out or `rest` is `"skip"`.
-
-    Raises:
-        ValueError: A group is in two splits nevertheless.
     """
     bench_groups = {label["group_id"] for label in labels if label["pair_id"] in bench}
     taught: dict[str, set[str]] = defaultdict(set)
@@ -276,13 +265,6 @@ def make_bench(folder: Path, output: Path, settings: BenchSettings) -> dict[str,
     """Write a data set folder whose test split is ESDR-Bench, with `bench.json`, `bench.md` and `bench.png`.
 
     Rows are copied one after another: memory does not grow with the audio. An existing result is kept.
-
-    Returns:
-        `dict[str, Any]`: The report of `output`; its `bench` is what `bench.json` holds.
-
-    Raises:
-        FileNotFoundError: `folder` holds no shards.
-        ValueError: `output` is `folder`, or a group is in two splits.
     """
     require_other_folder(folder, output)
     plan_id = make_stable_id(make_content_id(folder), json.dumps(asdict(settings)))

@@ -60,15 +60,7 @@ COUNTS: dict[str, Callable[[Sequence[str]], float]] = {
 
 
 def measure_shares(pairs: Iterable[tuple[Turns, Turns]]) -> dict[str, float]:
-    """Return by count the share of pairs that it alone puts in order, between 0.5 and 1.
-
-    Args:
-        pairs (`Iterable[tuple[Turns, Turns]]`): Chosen and rejected side of each pair, as lists of turns with
-            `content`.
-
-    Raises:
-        ValueError: There are no pairs.
-    """
+    """Return by count the share of pairs that it alone puts in order, between 0.5 and 1."""
     sides = [tuple([turn["content"] for turn in side] for side in pair) for pair in pairs]
     if not sides:
         raise ValueError("there are no pairs to count in; give at least one.")
@@ -81,11 +73,7 @@ def measure_shares(pairs: Iterable[tuple[Turns, Turns]]) -> dict[str, float]:
 
 
 def require_balance(pairs: Iterable[tuple[Turns, Turns]], max_share: float = MAX_SHARE) -> dict[str, float]:
-    """Return `measure_shares` of a set in which no count alone orders more than `max_share` of the pairs.
-
-    Raises:
-        ValueError: A count does; the message holds the table of all counts.
-    """
+    """Return `measure_shares` of a set in which no count alone orders more than `max_share` of the pairs."""
     shares = measure_shares(pairs)
     if over := [name for name, share in shares.items() if share > max_share]:
         raise ValueError(

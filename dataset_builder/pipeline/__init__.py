@@ -41,14 +41,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class PipelineResult:
-    """The episodes of the recordings, and what was skipped.
-
-    Args:
-        episodes (`list[Episode]`): Sorted by recording and time; `primary` and `secondary` are not annotated yet.
-        skipped (`list[Skipped]`): Recordings, segments and turns that were skipped.
-        stats (`dict`): By stage `recordings`, `audio_s`, `wall_s` and `speed` (seconds of audio per second), from the
-            artifacts, whenever they were made.
-    """
+    """The episodes of the recordings, and what was skipped."""
 
     episodes: list[Episode]
     skipped: list[Skipped]
@@ -67,18 +60,6 @@ def run_pipeline(
 
     A recording that cannot be used is skipped and does not stop the others. With the engine `datasets` and more than
     one worker, or with `ray`, call it under `if __name__ == "__main__":`.
-
-    Args:
-        recordings (`Iterable[Recording]`): What to process.
-        settings (`PipelineSettings`): From `read_settings` or `make_settings`.
-        work_dir (`str` or `Path`): Where results are kept; an interrupted run resumes from there. The episodes refer
-            to audio in it.
-        engine (`str`, *optional*, defaults to `"datasets"`): `"datasets"` or `"ray"`; the output is the same.
-        num_workers (`int`, *optional*, defaults to 2): Processes of `datasets`, or CPUs of a Ray started here.
-
-    Raises:
-        ComponentError: A package or model of the settings is missing.
-        ValueError: The engine is unknown or there is no worker.
     """
     require_engine(engine, num_workers)
     require_packages(settings)

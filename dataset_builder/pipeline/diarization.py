@@ -39,11 +39,7 @@ _PIECE_WINDOWS = 256
 
 
 class PyannoteDiarizer:
-    """Runs a pipeline of pyannote.audio 4; it reads a whole recording, 0.7 GB for three hours.
-
-    Raises:
-        ComponentError: The pipeline cannot be loaded: no access to the gated model, or no network.
-    """
+    """Runs a pipeline of pyannote.audio 4; it reads a whole recording, 0.7 GB for three hours."""
 
     def __init__(self, settings: PyannoteSettings):
         import torch
@@ -59,12 +55,7 @@ class PyannoteDiarizer:
         self._pipeline: Any = pipeline.to(torch.device(settings.device))
 
     def find_speakers(self, wav: Path, speech: Sequence[tuple[float, float]]) -> list[Segment]:
-        """Return who speaks when, overlaps included; `speech` is not used.
-
-        Args:
-            wav (`Path`): A 16 kHz mono WAV.
-            speech (`Sequence[tuple[float, float]]`): Start and end of each span of speech, in seconds.
-        """
+        """Return who speaks when, overlaps included; `speech` is not used."""
         import soundfile
         import torch
 
@@ -185,14 +176,6 @@ def cluster(embeddings: np.ndarray, settings: ResemblyzerSettings) -> np.ndarray
     Ward's linkage starts from compact clusters, so that windows in which two people speak at once do not make a bridge
     between them; k-means then lets every window change its cluster. Each number of speakers gives centroids; of those
     that are far enough apart, the ones with the best silhouette are taken, or `min_speakers` if there are none.
-
-    Args:
-        embeddings (`np.ndarray` of shape `(num_windows, size)`): Of length 1. An even sample of at most
-            `max_clustered` is clustered.
-        settings (`ResemblyzerSettings`): The number of speakers, or the limits to estimate it.
-
-    Returns:
-        `np.ndarray` of shape `(num_speakers, size)`: Of length 1, the speaker with the most windows first.
     """
     from scipy.cluster.hierarchy import linkage
     from sklearn.metrics import silhouette_score
@@ -242,15 +225,7 @@ def _are_speakers(centroids: np.ndarray, labels: np.ndarray, settings: Resemblyz
 
 
 def smooth(similarity: np.ndarray, switch_penalty: float) -> np.ndarray:
-    """Return the sequence of labels with the highest total similarity, less a penalty for each change.
-
-    Args:
-        similarity (`np.ndarray` of shape `(num_windows, num_speakers)`): Of each window to each centroid.
-        switch_penalty (`float`): What a change costs.
-
-    Returns:
-        `np.ndarray` of shape `(num_windows,)`: Labels. With a penalty of 0, the nearest centroid of each window.
-    """
+    """Return the sequence of labels with the highest total similarity, less a penalty for each change."""
     # Viterbi's algorithm; `librosa.sequence.viterbi` gives the same path, but librosa is not a dependency.
     num_windows, num_speakers = similarity.shape
     total = similarity[0].astype(np.float64)

@@ -36,18 +36,7 @@ def run_stages(
     num_workers: int,
     stages: Sequence[type[Stage]] = STAGES,
 ) -> list[Job]:
-    """Take every job through every stage; return the jobs in the same order.
-
-    Args:
-        jobs (`Sequence[Job]`): One per recording.
-        settings (`PipelineSettings`): `num_gpus` and `concurrency` count with `"ray"` only.
-        engine (`str`): `"datasets"` or `"ray"`.
-        num_workers (`int`): Processes of `datasets`; CPUs of a Ray that is started here.
-        stages (`Sequence[type[Stage]]`, *optional*): All stages of the pipeline by default.
-
-    Raises:
-        ComponentError: The engine is not installed, or a component cannot be loaded.
-    """
+    """Take every job through every stage; return the jobs in the same order."""
     if not jobs:
         return []
     rows = [job.to_row() for job in jobs]

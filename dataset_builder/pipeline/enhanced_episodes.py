@@ -22,23 +22,7 @@ from .stages import DecodeStage, EnhancementStage
 def enhance_episodes(
     episodes: Sequence[Episode], settings: PipelineSettings, work_dir: Path, engine: Engine, num_workers: int
 ) -> tuple[list[Episode], list[Skipped]]:
-    """Replace the recordings of episodes by enhanced copies; resume an earlier run.
-
-    Args:
-        episodes (`Sequence[Episode]`): Their recordings are files.
-        settings (`PipelineSettings`): Its `enhancement` counts.
-        work_dir (`Path`): Where the copies are kept.
-        engine (`str`): `"datasets"` or `"ray"`.
-        num_workers (`int`): As in `run_pipeline`.
-
-    Returns:
-        `tuple`: The episodes of which every recording was enhanced, each with the ends of its parts as before and
-        marked references; why the others were skipped.
-
-    Raises:
-        ComponentError: The package or model of the enhancement is missing.
-        ValueError: No enhancement is chosen, or a recording is not a file.
-    """
+    """Replace the recordings of episodes by enhanced copies; resume an earlier run."""
     if settings.enhancement.name == "none":
         raise ValueError("a source has `enhance`, but the pipeline's enhancement is 'none'; choose one or remove it.")
     require_packages(settings, ["enhancement"])

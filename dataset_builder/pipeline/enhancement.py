@@ -29,11 +29,7 @@ _STEM = "Vocals"
 
 
 class AudioSeparatorEnhancer:
-    """Separates the vocals of a recording chunk by chunk, so that memory does not grow with its length.
-
-    Raises:
-        ComponentError: The model cannot be loaded or downloaded.
-    """
+    """Separates the vocals of a recording chunk by chunk, so that memory does not grow with its length."""
 
     def __init__(self, settings: AudioSeparatorSettings):
         from audio_separator.separator import Separator
@@ -63,17 +59,7 @@ class AudioSeparatorEnhancer:
             ) from error
 
     def enhance(self, recording: Path, target_wav: Path, num_samples: int) -> None:
-        """Write the vocals of a recording as a 16 kHz mono 16-bit WAV, which appears when it is complete.
-
-        Args:
-            recording (`Path`): The original file, in any format that `media` decodes.
-            target_wav (`Path`): The file to write.
-            num_samples (`int`): Its length, that of the recording at 16 kHz.
-
-        Raises:
-            AudioError: The recording cannot be decoded.
-            ComponentError: The model finds no vocals in any recording.
-        """
+        """Write the vocals of a recording as a 16 kHz mono 16-bit WAV, which appears when it is complete."""
         import soundfile
 
         with (
@@ -139,16 +125,7 @@ def _restore_state(model: Any) -> Iterator[None]:
 
 
 def cut_windows(blocks: Iterable[np.ndarray], chunk: int, margin: int) -> Iterator[tuple[np.ndarray, int, int]]:
-    """Cut a stream into chunks with context on both sides.
-
-    Args:
-        blocks (`Iterable[np.ndarray]`): Of shape `(num_frames, num_channels)`, of any length.
-        chunk (`int`): Frames of a chunk.
-        margin (`int`): Frames of the context before and after it.
-
-    Yields:
-        `tuple`: A chunk with its context, and where the chunk begins and ends in it. The chunks follow on each other.
-    """
+    """Cut a stream into chunks with context on both sides."""
     held: list[np.ndarray] = []
     size = start = 0
     for block in blocks:

@@ -27,15 +27,7 @@ class SilentAudioError(AudioError):
 
 
 def require_sound(array: np.ndarray, label: str) -> np.ndarray:
-    """Return `array` unless it is silent.
-
-    Args:
-        array (`np.ndarray` of shape `(num_samples,)`): A recording, full scale 1.
-        label (`str`): What to call it.
-
-    Raises:
-        SilentAudioError: No sample reaches -70 dB of full scale.
-    """
+    """Return `array` unless it is silent."""
     if is_silent(array):
         peak = float(np.abs(array).max(initial=0.0))
         raise SilentAudioError(

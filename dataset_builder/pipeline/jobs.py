@@ -21,16 +21,7 @@ COMPONENT_FAILURE = "component"
 
 @dataclass
 class Job:
-    """One recording on its way through the stages.
-
-    Args:
-        recording (`Recording`): What is processed.
-        folder (`str`): Where its artifacts lie.
-        key (`str`): Hash of its content and of the stages so far.
-        artifacts (`dict[str, str]`): File name of the artifact of each stage so far.
-        failure (`dict`, *optional*): `kind` and `reason` where a stage failed without a lasting result.
-        is_finished (`bool`): No further stage is to run.
-    """
+    """One recording on its way through the stages."""
 
     recording: Recording
     folder: str

@@ -55,36 +55,14 @@ class _Track:
 
 
 def read_media(source: str | Path | bytes, *, name: str | None = None, max_s: float | None = None) -> np.ndarray:
-    """Read a short clip of any format as a mono array at 16 kHz; equal to `read_audio` where that can decode it.
-
-    Args:
-        source (`str`, `Path` or `bytes`): A file, or an encoded file in memory.
-        name (`str`, *optional*): Name of the clip in an error, for instance `"meld dia3_utt2"`.
-        max_s (`float`, *optional*): Refuse a longer clip before it is decoded.
-
-    Returns:
-        `np.ndarray` of shape `(num_samples,)`, float32, finite, at least `MIN_SAMPLES` long.
-
-    Raises:
-        FileNotFoundError: The file does not exist.
-        AudioError: The clip is empty, undecodable, cut off, too short, too long, or holds NaN or infinity.
-    """
+    """Read a short clip of any format as a mono array at 16 kHz; equal to `read_audio` where that can decode it."""
     label = name or _label(source)
     blocks = list(_decode_blocks(source, label, max_s))
     return read_audio(np.concatenate(blocks) if blocks else np.zeros(0, np.float32), name=label)
 
 
 def decode_recording(path: str | Path, target_wav: str | Path) -> float:
-    """Decode a recording of any length to a mono 16 kHz 16-bit WAV file, in constant memory.
-
-    Returns:
-        `float`: Duration in seconds.
-
-    Raises:
-        FileNotFoundError: The recording does not exist.
-        AudioError: It is empty, not audio, cut off or damaged in the middle (the message says how many seconds could
-            be decoded), or longer than the 37 hours that a WAV file holds.
-    """
+    """Decode a recording of any length to a mono 16 kHz 16-bit WAV file, in constant memory."""
     import soundfile
 
     label = str(path)
@@ -104,24 +82,12 @@ def decode_stereo(path: str | Path, rate: int) -> Iterator[np.ndarray]:
 
     One channel is copied to both sides, and so is the average of more than two. The blocks last as long as what
     `decode_recording` writes, up to the rounding of the resampler.
-
-    Raises:
-        FileNotFoundError: The recording does not exist.
-        AudioError: As `decode_recording`.
     """
     return _decode_blocks(path, str(path), max_s=_MAX_WAV_S, rate=rate, is_stereo=True)
 
 
 def read_span(path: str | Path, start_s: float, end_s: float | None = None) -> np.ndarray:
-    """Read a span of a recording: only its samples from a 16 kHz mono WAV or FLAC, else by decoding the whole file.
-
-    Returns:
-        `np.ndarray` of shape `(round(end_s * 16000) - round(start_s * 16000),)`, float32.
-
-    Raises:
-        FileNotFoundError: The file does not exist.
-        AudioError: The file cannot be decoded, or the span is empty, longer than an hour or ends after the recording.
-    """
+    """Read a span of a recording: only its samples from a 16 kHz mono WAV or FLAC, else by decoding the whole file."""
     import soundfile
 
     label = _label(path)
@@ -142,17 +108,7 @@ def read_span(path: str | Path, start_s: float, end_s: float | None = None) -> n
 
 
 def locate_span(start_s: float, end_s: float | None, num_samples: int, label: str) -> tuple[int, int]:
-    """Return the first sample of a span, and the one after its last.
-
-    Args:
-        start_s (`float`): Where the span begins, in seconds.
-        end_s (`float`, *optional*): Where it ends; by default with the recording.
-        num_samples (`int`): Samples of the recording, at 16 kHz.
-        label (`str`): The recording, for messages.
-
-    Raises:
-        TruncatedAudioError: The span is empty, or ends after the recording.
-    """
+    """Return the first sample of a span, and the one after its last."""
     start = round(start_s * SAMPLING_RATE)
     end = num_samples if end_s is None else round(end_s * SAMPLING_RATE)
     if not 0 <= start < end or end > num_samples + _END_TOLERANCE_S * SAMPLING_RATE or start >= num_samples:

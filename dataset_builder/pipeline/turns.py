@@ -45,12 +45,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class SpokenTurn(Segment):
-    """Consecutive segments of one speaker.
-
-    Args:
-        is_after_break (`bool`): Speech was dropped between the previous turn and this one, so the two are not in one
-            episode.
-    """
+    """Consecutive segments of one speaker."""
 
     is_after_break: bool = False
 
@@ -70,10 +65,6 @@ def intersect(segments: Iterable[Segment], speech: Sequence[tuple[float, float]]
 
     The paper lists diarization before the fine-grained voice activity detection; the intersection does not depend on
     which of the two ran first.
-
-    Args:
-        segments (`Iterable[Segment]`): Who speaks when; may overlap.
-        speech (`Sequence[tuple[float, float]]`): Start and end of the stretches of speech, disjoint, sorted.
     """
     parts = []
     first = 0
@@ -88,11 +79,7 @@ def intersect(segments: Iterable[Segment], speech: Sequence[tuple[float, float]]
 
 
 def find_two_speakers(segments: Sequence[Segment]) -> tuple[str, str]:
-    """Return the two speakers with the most speech, the one with more first.
-
-    Raises:
-        SkipError: There are fewer than two.
-    """
+    """Return the two speakers with the most speech, the one with more first."""
     speech_s: dict[str, float] = {}
     for segment in segments:
         speech_s[segment.speaker] = speech_s.get(segment.speaker, 0.0) + segment.duration_s
@@ -131,14 +118,7 @@ def merge_turns(
 def drop_crowded_turns(
     turns: Iterable[SpokenTurn], segments: Iterable[Segment], speakers: tuple[str, str], settings: TurnSettings
 ) -> tuple[list[SpokenTurn], list[SkippedSpan]]:
-    """Drop the turns under which other speakers speak too long; return the turns that stay, and what was dropped.
-
-    Args:
-        turns (`Iterable[SpokenTurn]`): From `merge_turns`.
-        segments (`Iterable[Segment]`): Who speaks when.
-        speakers (`tuple[str, str]`): The two whose turns they are.
-        settings (`TurnSettings`): `max_others_in_turn` is the largest share of a turn's duration.
-    """
+    """Drop the turns under which other speakers speak too long; return the turns that stay, and what was dropped."""
     kept: list[SpokenTurn] = []
     skipped = []
     is_after_break = False
@@ -253,11 +233,7 @@ def _is_full(current: list[SpokenTurn], turn: SpokenTurn, settings: TurnSettings
 def split_at_silent_turns(
     turns: Sequence[SpokenTurn], texts: Sequence[str]
 ) -> tuple[list[tuple[tuple[SpokenTurn, str], ...]], list[SkippedSpan]]:
-    """Split an episode at the turns in which no words were found; return the pieces, and what was dropped.
-
-    Returns:
-        `tuple`: Episodes of an even number of `(turn, text)`, and the turns dropped.
-    """
+    """Split an episode at the turns in which no words were found; return the pieces, and what was dropped."""
     pieces: list[list[tuple[SpokenTurn, str]]] = [[]]
     skipped = []
     for turn, text in zip(turns, texts, strict=True):

@@ -60,17 +60,6 @@ def read_official(
     """Yield `(split, row)` of every pair of a data set in the released form, `Skipped` for each that is unusable.
 
     Audio that is not 16 kHz mono WAV, FLAC or OGG is converted to 16 kHz mono FLAC.
-
-    Args:
-        path (`Path`): Folder that `datasets.load_from_disk` reads.
-        audio_root (`Path`): Where the audio lies; paths that leave it are refused.
-        path_prefix (`str`, *optional*): Prefix to remove from every path, such as the authors' folder.
-        splits (`Mapping[str, str]`, *optional*): Our split by theirs; by default `validation` is `test` where they
-            have no `test`.
-
-    Raises:
-        FileNotFoundError: There is no such data set.
-        ValueError: It has no `chosen` and `rejected`, or a split that is not known.
     """
     seen: set[str] = set()
     loaded = _load(path, splits)
@@ -240,24 +229,7 @@ def _hash_content(turns: Sequence[Mapping[str, Any]]) -> str:
 def write_official(
     folder: Path, output: Path, *, path_prefix: str = "", splits: Mapping[str, str] | None = None
 ) -> dict[str, int]:
-    """Write a data set folder in the released form: audio as files, the table for `datasets.load_from_disk`.
-
-    Args:
-        folder (`Path`): As `build` writes it.
-        output (`Path`): Folder to write; holds no data set yet.
-        path_prefix (`str`, *optional*): Put before every path, which is relative to `output` otherwise; the authors'
-            scripts need paths that hold from where they run.
-        splits (`Mapping[str, str]`, *optional*): Their split by ours; ours keep their names by default. Splits that
-            are not named are omitted: `{"train": "train", "test": "validation"}` is what the authors' evaluation
-            expects.
-
-    Returns:
-        `dict[str, int]`: Number of pairs by split.
-
-    Raises:
-        FileExistsError: `output` already holds a data set.
-        FileNotFoundError: `folder` holds no pairs.
-    """
+    """Write a data set folder in the released form: audio as files, the table for `datasets.load_from_disk`."""
     import datasets
     import pyarrow as pa
     from tqdm import tqdm

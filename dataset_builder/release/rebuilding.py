@@ -33,14 +33,7 @@ _KINDS: tuple[tuple[type[Exception], str], ...] = (
 
 @dataclass(frozen=True)
 class RebuildSettings:
-    """How pairs are rebuilt.
-
-    Args:
-        roots (`AudioRoots`): The user's copies of the corpora.
-        cache_dir (`Path`): Folder of decoded long recordings.
-        allow_reencoded (`bool`): Take recordings that went through another codec or have another level.
-        synthesizer_options (`Mapping[str, Mapping]`): Options of the synthesizers that take some, by name.
-    """
+    """How pairs are rebuilt."""
 
     roots: AudioRoots
     cache_dir: Path
@@ -50,13 +43,7 @@ class RebuildSettings:
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """A pair that was rebuilt.
-
-    Args:
-        row (`dict`): As `build` makes it.
-        turns (`Counter[str]`): How many synthetic turns are the `"same"` as the released ones or `"different"`, how
-            many were `"scrubbed"`, and how many recorded parts were `"reencoded"`.
-    """
+    """A pair that was rebuilt."""
 
     row: dict[str, Any]
     turns: Counter[str]

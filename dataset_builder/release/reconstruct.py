@@ -62,23 +62,6 @@ def reconstruct(
 
     Decoded recordings and finished pairs are kept in `<output>-work`: an interrupted run resumes, and a run after more
     audio was obtained rebuilds only the missing pairs. The folder may be deleted after a complete run.
-
-    Args:
-        release_folder (`Path`): As `release` writes it.
-        audio_roots (`AudioRoots`): Where the user's copies of the corpora lie.
-        output (`Path`): Folder to write; name it `sdiareward` for `load_dataset("sdiareward")`.
-        allow_reencoded (`bool`): Take recordings that went through another codec or have another level.
-        synthesizer_options (`Mapping[str, Mapping]`, *optional*): Options of the synthesizers that take some, by name.
-        num_workers (`int`): Processes.
-        dry_run (`bool`): Only read the release and count the pairs to rebuild.
-
-    Returns:
-        `dict`: Beside what a build reports: `released` (pairs in the release) and `turns` (see `Rebuilt`).
-
-    Raises:
-        FileNotFoundError: The folder holds no release.
-        UserError: Another process rebuilds into the folder, or a worker was killed.
-        ValueError: `output` is `release_folder`.
     """
     require_other_folder(release_folder, output)
     options = dict(synthesizer_options or {})

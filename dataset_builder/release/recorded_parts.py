@@ -36,23 +36,14 @@ _ENHANCEMENT = "?enhancement="
 
 @dataclass(frozen=True)
 class AudioRoots:
-    """The user's copies of the corpora.
-
-    Args:
-        base (`Path`, *optional*): Folder with a folder for each source.
-        by_source (`Mapping[str, Path]`): Paths of single sources, as `build` takes them; they override `base`.
-    """
+    """The user's copies of the corpora."""
 
     base: Path | None = None
     by_source: Mapping[str, Path] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, values: Sequence[str]) -> AudioRoots:
-        """Read the values of `--audio-root`: `DIR`, at most once, and `SOURCE=DIR`, any number of times.
-
-        Raises:
-            ValueError: Two base folders, or a source that does not exist.
-        """
+        """Read the values of `--audio-root`: `DIR`, at most once, and `SOURCE=DIR`, any number of times."""
         named = dict(value.split("=", 1) for value in values if value.partition("=")[0] in SOURCES)
         bases = [value for value in values if value.partition("=")[0] not in SOURCES]
         if len(bases) > 1:
@@ -62,12 +53,7 @@ class AudioRoots:
         return cls(Path(bases[0]) if bases else None, {source: Path(path) for source, path in named.items()})
 
     def find_root(self, source: str) -> Path:
-        """Return the path of a source: its own, its folder in `base`, or its default.
-
-        Raises:
-            ValueError: There is no such source.
-            SkipError: No path is known.
-        """
+        """Return the path of a source: its own, its folder in `base`, or its default."""
         if source not in SOURCES:
             raise ValueError(f"there is no source {source!r}; one of {list(SOURCES)} is needed.")
         if source in self.by_source:
@@ -81,21 +67,7 @@ class AudioRoots:
 
 
 def find_part(reference: Mapping[str, Any], roots: AudioRoots, cache_dir: Path) -> Part:
-    """Find the recording of one entry of `audio_ref`.
-
-    Args:
-        reference (`Mapping`): `uri`, `start_s`, `end_s` and `text`.
-        roots (`AudioRoots`): The copies of the corpora.
-        cache_dir (`Path`): Folder of decoded long recordings.
-
-    Returns:
-        `Part`: Its `audio` is what `pairing.read_part` reads.
-
-    Raises:
-        ValueError: The reference has another form, or there is no such source.
-        SkipError: Of kind `no_reference`, `outside_root`, `missing_audio`, `truncated_audio`, `undecodable_audio` or
-            `missing_enhancement`. The reason names the reference and no local path.
-    """
+    """Find the recording of one entry of `audio_ref`."""
     uri, start_s, end_s = reference["uri"], reference["start_s"], reference["end_s"]
     if not uri:
         raise SkipError("no_reference", "a part has no reference to its recording; its source does not name one.")
@@ -115,14 +87,7 @@ def needs_copy(reference: Mapping[str, Any]) -> bool:
 
 
 def read_recording(part: Part) -> np.ndarray:
-    """Read the part that `find_part` found, as far as its recording reaches.
-
-    Returns:
-        `np.ndarray` of shape `(num_samples,)`: 16 kHz mono float32, before any channel matching.
-
-    Raises:
-        SkipError: Of kind `missing_audio`, `truncated_audio` or `undecodable_audio`.
-    """
+    """Read the part that `find_part` found, as far as its recording reaches."""
     label, path = str(part.ref), str(part.audio)
     try:
         if path.endswith(".wav") and part.end_s is not None:

@@ -74,17 +74,6 @@ def release(
 
     A pair is skipped, with the reason, if its recordings are gone or cannot be released. Fingerprints are kept in
     `<output>-work`, so that an interrupted release resumes.
-
-    Args:
-        folder (`Path`): Data set folder, as `build` writes it.
-        output (`Path`): Folder to write.
-        audio_roots (`AudioRoots`, *optional*): Where the recordings lie; by default the paths of their packages.
-        names (`Sequence[str]`): Names to remove, of uploaders for instance. They are not written anywhere.
-        regions (`Sequence[str]`): See `scrubbing.scrub`.
-
-    Raises:
-        FileNotFoundError: `folder` holds no data set.
-        ValueError: `output` is `folder`.
     """
     require_other_folder(folder, output)
     from tqdm import tqdm

@@ -63,19 +63,6 @@ def scrub(text: str, names: Sequence[str] = (), regions: Sequence[str] = DEFAULT
     """Replace personal identifiers in a transcript by placeholders.
 
     Scrubbing a second time changes nothing.
-
-    Args:
-        text (`str`): A transcript.
-        names (`Sequence[str]`): Names to remove, of uploaders for instance.
-        regions (`Sequence[str]`): ISO 3166 codes of countries; their phone numbers may be written without `+`.
-
-    Returns:
-        `tuple[str, Counter[str]]`: The scrubbed text, and how many of each kind (`"email"`, `"phone"`, `"address"`,
-        `"url"`, `"handle"`, `"name"`) were replaced.
-
-    Example:
-        >>> scrub("Write to ann@example.org, or call 650-253-0000.")
-        ('Write to [EMAIL], or call [PHONE].', Counter({'email': 1, 'phone': 1}))
     """
     counts: Counter[str] = Counter()
     while True:

@@ -135,14 +135,7 @@ def _describe_first(skip: Mapping[str, Any] | None) -> str:
 
 
 def render_card(report: Mapping[str, Any], *, header: str | None = None, publication: str = "") -> str:
-    """Render the data-set card of a folder from its report.
-
-    Args:
-        report (`Mapping`): `build_id`, `config`, `languages`, `pairs` and `skipped`, as `write_report` writes them;
-            `sources`, where they are more than those of `pairs`.
-        header (`str`, *optional*): The YAML between the card's dashes; by default that of a local folder.
-        publication (`str`, *optional*): Sections on what is published and how to get it.
-    """
+    """Render the data-set card of a folder from its report."""
     rows = report["pairs"]
     skipped = len(report["skipped"])
     return Template(CARD_TEMPLATE.read_text(encoding="utf-8")).substitute(
@@ -185,13 +178,6 @@ def list_configs(rows: Sequence[Mapping[str, Any]], folder: str = "data") -> lis
 
     Pairs of families (`joint`) are trained on with all others, and measured apart: the test splits of everything and
     of the benchmark are the paper's pairs alone.
-
-    Args:
-        rows (`Sequence[Mapping]`): `criterion` and `split` of what is there, as a report counts it.
-        folder (`str`, *optional*, defaults to `"data"`): Where the shards lie.
-
-    Returns:
-        `list[dict]`: `config_name` and `data_files`, as the header of a card has them.
     """
     criteria = {"default": "*", **{name: name for name in sorted({row["criterion"] for row in rows})}}
     configs = []

@@ -37,22 +37,7 @@ _CATEGORIES_SHOWN = 30
 
 
 def compute_statistics(folder: Path, *, split: str | None = None) -> dict[str, Any]:
-    """Return the statistics of a data set folder.
-
-    Args:
-        folder (`Path`): As `build` writes it.
-        split (`str`, *optional*): Count only this split, for instance `"test"` for ESDR-Bench.
-
-    Returns:
-        `dict[str, Any]`: `pairs`, `groups`, `turns`; `real_h` and `synthetic_h`, by pair; `distinct_real_h`, in which
-        a dialogue that stands in several pairs counts once; `table1`, pairs by subset and split; `by`, pairs and hours
-        by split, subset, source, synthesizer, language and licence; `categories`, pairs by source, primary and
-        secondary dimension; `distributions` of `dialogue_s`, `turns`, `turn_s` and `words_per_turn` for the real and
-        the synthetic side; `histograms` of the first two.
-
-    Raises:
-        FileNotFoundError: The folder holds no shards.
-    """
+    """Return the statistics of a data set folder."""
     pairs: list[dict[str, Any]] = []
     recordings: dict[str, float] = {}
     series: dict[str, dict[str, list[float]]] = {kind: {name: [] for name in _MEASURES} for kind in _KINDS}

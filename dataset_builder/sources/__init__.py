@@ -28,17 +28,7 @@ Item = Episode | ScriptPair | Recording | Skipped
 
 
 def read_source(name: str, path: str | Path | None = None, options: Mapping[str, Any] | None = None) -> Iterator[Item]:
-    """Yield what source `name` holds, in the same order on every machine.
-
-    Args:
-        name (`str`): One of `SOURCES`.
-        path (`str` or `Path`, *optional*): Path of the corpus; the card of each source has its tree and default.
-        options (`Mapping`, *optional*): Further arguments of the source, such as `language` of `folder`.
-
-    Raises:
-        ValueError: There is no source or option of that name, or the corpus is malformed.
-        FileNotFoundError: The corpus is missing; the message tells how to get it.
-    """
+    """Yield what source `name` holds, in the same order on every machine."""
     module = _load(name)
     read: Callable[..., Iterator[Item]]
     read = next(getattr(module, reader) for reader in _READERS if hasattr(module, reader))
@@ -49,17 +39,7 @@ def read_source(name: str, path: str | Path | None = None, options: Mapping[str,
 
 
 def locate(source: str, root: str | Path, path: str) -> Path:
-    """Find the recording of a reference in the user's own copy of the corpus.
-
-    Args:
-        source (`str`): One of `SOURCES`, the first part of the reference.
-        root (`str` or `Path`): What `read_source` takes as `path`.
-        path (`str`): The second part; see `references.split_reference`.
-
-    Raises:
-        FileNotFoundError: The copy has no such file.
-        ValueError: There is no such source, or the path leaves `root`.
-    """
+    """Find the recording of a reference in the user's own copy of the corpus."""
     module = _load(source)
     try:
         find: Callable[[Path, str], Path] = getattr(module, "locate", require_file)

@@ -40,12 +40,7 @@ class Stretch(NamedTuple):
 
 
 def cut_dialogue(utterances: Sequence[Utterance], item: str) -> Iterator[Stretch | Skipped]:
-    """Yield the episodes of a dialogue, and a `Skipped` for every turn that belongs to none.
-
-    Args:
-        utterances (`Sequence[Utterance]`): Sorted by `number`; a jump in it marks an utterance that is missing.
-        item (`str`): Name of the dialogue in the report.
-    """
+    """Yield the episodes of a dialogue, and a `Skipped` for every turn that belongs to none."""
     for run in _split_unbroken(utterances):
         turns = [list(members) for _, members in groupby(run, key=lambda utterance: utterance.speaker)]
         start = 0

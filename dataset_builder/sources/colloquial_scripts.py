@@ -32,21 +32,7 @@ from .reading import read_json_lines
 
 
 def read_pairs(path: Path | None = None, *, balanced: bool = False) -> Iterator[ScriptPair | Skipped]:
-    """Yield the written and the spoken script of each scenario.
-
-    Args:
-        path (`Path`, *optional*): A JSONL file with `scenario_id`, `domain`, and `written` and `spoken` as lists of
-            `{"role", "content"}`, optionally `level` (by default `easy`), `caricature`, a third side that loses
-            against the spoken one, `group` (what several variations share) and `license`; the project's own by
-            default.
-        balanced (`bool`, *optional*, defaults to `False`): Skip pairs that counting tells apart, and refuse a file
-            that it solves.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: With `balanced`, a count alone orders more than 65% of the pairs of spoken against written style;
-            the message has the table of all counts.
-    """
+    """Yield the written and the spoken script of each scenario."""
     source = "balanced_scripts" if balanced else "colloquial_scripts"
     found = list(_read_pairs(path or SCRIPTS / f"{source}.jsonl", source, balanced))
     if balanced:

@@ -35,15 +35,7 @@ _ACTS, _EMOTIONS = TAXONOMY["dailytalk"]
 
 
 def read_episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
-    """Yield the dialogues, cut after 16 turns.
-
-    Args:
-        path (`Path`): The folder `dailytalk` that holds `metadata.json`.
-
-    Raises:
-        FileNotFoundError: There is no `metadata.json`.
-        ValueError: It is not a JSON object.
-    """
+    """Yield the dialogues, cut after 16 turns."""
     if path is None or not (path / "metadata.json").is_file():
         raise FileNotFoundError(
             f"{path}: metadata.json of DailyTalk not found; download and unpack it, and give its folder."

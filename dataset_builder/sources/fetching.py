@@ -56,13 +56,7 @@ _CHANNEL_PAGE = re.compile(r"https?://(?:www\.)?youtube\.com/(?:@[^/]+|(?:channe
 
 @dataclass(frozen=True)
 class Channel:
-    """A channel, playlist or podcast feed; recordings with matching titles are fetched.
-
-    Args:
-        url (`str`): Address of anything that yt-dlp lists.
-        title_keywords (`tuple[str, ...]`): A title must have one of them, in any case; empty takes all.
-        limit (`int`, *optional*): Number of its newest recordings to look at; None for all.
-    """
+    """A channel, playlist or podcast feed; recordings with matching titles are fetched."""
 
     url: str
     title_keywords: tuple[str, ...] = ("podcast", "interview")
@@ -79,28 +73,7 @@ class Channel:
 
 @dataclass(frozen=True)
 class FetchSettings:
-    """What to fetch, and how gently.
-
-    Args:
-        output_dir (`str`): Folder for the files and their manifest.
-        channels (`tuple`): `Channel`s, or mappings with their fields.
-        videos (`tuple[str, ...]`): Video ids of YouTube, or addresses of single recordings.
-        searches (`tuple[str, ...]`): Words to search YouTube for.
-        results_per_search (`int`): How many results of each search to take.
-        format (`str`): Format selector of yt-dlp.
-        rate_limit_bytes_per_s (`int`, *optional*): Download rate; None for no limit.
-        sleep_s (`float`): Pause before each download, in seconds.
-        retries (`int`): How often a download is tried again.
-        language (`str`): BCP-47 tag of the recordings; sites do not state it reliably.
-        license (`str`): Licence of recordings without a licence on their site.
-        allow_file_urls (`bool`): Whether `file://` addresses may be read. Only for your own lists.
-        yt_dlp (`Mapping[str, Any]`): Further options of `yt_dlp.YoutubeDL` by its names, such as `cookiefile`,
-            `proxy`, `max_sleep_interval`, `sleep_interval_requests`, `throttledratelimit`, `extractor_args`. Those
-            that the fields above or this module set are refused.
-
-    Raises:
-        ValueError: A value is out of range, or a name in `yt_dlp` is unknown or refused.
-    """
+    """What to fetch, and how gently."""
 
     output_dir: str
     channels: tuple[Channel, ...] = ()
@@ -157,14 +130,7 @@ def _require_options(options: Mapping[str, Any]) -> None:
 
 @dataclass
 class FetchReport:
-    """The result of a fetch.
-
-    Args:
-        fetched (`list[str]`): Names of the files that are new.
-        num_present (`int`): Recordings that had been fetched before.
-        num_other_titles (`int`): Recordings of channels without a keyword in their title.
-        skipped (`list[Skipped]`): Recordings and lists that failed, with the reason.
-    """
+    """The result of a fetch."""
 
     fetched: list[str] = field(default_factory=list)
     num_present: int = 0
@@ -180,14 +146,7 @@ class _Candidate(NamedTuple):
 
 
 def fetch(settings: FetchSettings) -> FetchReport:
-    """Fetch what the settings name into their folder; run it again to resume, or to fetch new recordings.
-
-    Returns:
-        `FetchReport`: What is new, what was there, and what failed. A failure does not stop the others.
-
-    Raises:
-        ImportError: `yt-dlp` is not installed.
-    """
+    """Fetch what the settings name into their folder; run it again to resume, or to fetch new recordings."""
     from tqdm import tqdm
     from yt_dlp import YoutubeDL
 

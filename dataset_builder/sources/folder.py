@@ -59,19 +59,7 @@ def read_items(
     subset: str = "wild",
     native_coding: Sequence[str] = (),
 ) -> Iterator[Episode | Recording | Skipped]:
-    """Yield the dialogues and long recordings of a folder, in the manifest's order or that of the file names.
-
-    Args:
-        path (`Path`): The folder.
-        language (`str`, *optional*): BCP-47 tag of items without their own.
-        license (`str`, *optional*): SPDX id or name of the licence, likewise.
-        subset (`str`, *optional*, defaults to `"wild"`): `wild`, `semi_wild` or `scripted`, likewise.
-        native_coding (`Sequence[str]`, *optional*): Codings of the recordings of dialogues, likewise.
-
-    Raises:
-        FileNotFoundError: There is no such folder, or neither manifest nor recording in it.
-        ValueError: `subset` is unknown, or there is no manifest and language or licence are not given.
-    """
+    """Yield the dialogues and long recordings of a folder, in the manifest's order or that of the file names."""
     if path is None or not path.is_dir():
         raise FileNotFoundError(f"{path}: no such folder; give the folder of your recordings.")
     if subset not in MODALITY_SUBSETS:

@@ -49,15 +49,7 @@ _CORRECTED_PREFIX = "final_videos_test"
 
 
 def read_episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
-    """Yield stretches of two speakers in turn, by split and dialogue.
-
-    Args:
-        path (`Path`): The unpacked folder `MELD.Raw`.
-
-    Raises:
-        FileNotFoundError: None of the three tables is there.
-        ValueError: A table lacks a column.
-    """
+    """Yield stretches of two speakers in turn, by split and dialogue."""
     tables = {split: _find_table(path, split) for split in _SPLITS} if path else {}
     if path is None or not any(tables.values()):
         raise FileNotFoundError(f"{path}: MELD not found; download MELD.Raw.tar.gz, unpack it, and give its folder.")
@@ -103,14 +95,7 @@ def _read_split(root: Path, split: str, table: Path) -> Iterator[Episode | Skipp
 
 
 def read_table(path: Path) -> Iterator[tuple[str, dict[str, str] | Skipped]]:
-    """Yield `(item, row)` for each line of a MELD table; a `Skipped` for a malformed line.
-
-    Args:
-        path (`Path`): One of the three CSV files. Each line is parsed by itself: a stray quote costs one row.
-
-    Raises:
-        ValueError: The first line lacks a column that is needed.
-    """
+    """Yield `(item, row)` for each line of a MELD table; a `Skipped` for a malformed line."""
     lines = [decode_table_line(line) for line in path.read_bytes().splitlines()]
     try:
         header = next(csv.reader(lines[:1]), [])

@@ -19,16 +19,7 @@ _WINDOWS_CHARACTERS = {
 
 
 def find_clip(root: Path, relative: str, item: str) -> Path | Skipped:
-    """Return the file `root / relative`, or why it is skipped.
-
-    Args:
-        root (`Path`): Folder of the corpus.
-        relative (`str`): Path as a table or manifest gives it.
-        item (`str`): Its name in the report.
-
-    Returns:
-        `Path` or `Skipped`: Of kind `outside_root`, `missing_audio` or `empty_audio`.
-    """
+    """Return the file `root / relative`, or why it is skipped."""
     try:
         path = resolve_inside(root, relative)
         size = path.stat().st_size if path.is_file() else None
@@ -45,12 +36,7 @@ def find_clip(root: Path, relative: str, item: str) -> Path | Skipped:
 
 
 def require_file(root: Path, relative: str) -> Path:
-    """Return `root / relative`.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: The path leaves `root`.
-    """
+    """Return `root / relative`."""
     path = resolve_inside(root, relative)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: not found; get the corpus as the card of its source describes.")
@@ -58,12 +44,7 @@ def require_file(root: Path, relative: str) -> Path:
 
 
 def read_json_lines(path: Path, label: str) -> Iterator[tuple[str, dict[str, Any] | Skipped]]:
-    """Yield `(item, object)` for each line of a JSONL file; a `Skipped` for a line that is not an object.
-
-    Args:
-        path (`Path`): The file.
-        label (`str`): Its name; an item is `label`, file name and line number.
-    """
+    """Yield `(item, object)` for each line of a JSONL file; a `Skipped` for a line that is not an object."""
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():

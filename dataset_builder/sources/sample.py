@@ -26,14 +26,7 @@ _COLUMNS = ("name", "source", "subset", "group", "primary", "secondary", "langua
 
 
 def read_episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
-    """Yield the episodes of a sample folder.
-
-    Args:
-        path (`Path`, *optional*): The folder; `sample/` of the repository by default.
-
-    Raises:
-        FileNotFoundError: The folder has no manifest; the sample is in the repository, not in the wheel.
-    """
+    """Yield the episodes of a sample folder."""
     root = path or DEFAULT_PATH
     manifest = root / "manifest.jsonl"
     if not manifest.is_file():

@@ -54,22 +54,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class ScriptSettings:
-    """Numbers and limits of the scripts that a model writes.
-
-    Args:
-        variations (`int`, *optional*, defaults to 10): Dialogues of each scenario.
-        min_rounds, max_rounds (`int`, *optional*, defaults to 4 and 8): Rounds of a dialogue, two turns each.
-        max_words (`int`, *optional*, defaults to 110): Words of a turn; spoken slowly, 2 words a second, 55 s.
-        balanced (`bool`, *optional*, defaults to `False`): Ask again for a spoken side that counting tells from the
-            written one (`surface_counts.find_imbalance`). Read such a file with the option `balanced`, which also
-            looks at the whole set.
-        license (`str`): What the pairs are marked with; the terms of the model's provider decide what holds.
-        max_failed (`float`, *optional*, defaults to 0.5): Largest share of the dialogues that the model may fail to
-            write or to turn into speech, once 20 were asked for; beyond it the run stops.
-
-    Raises:
-        ValueError: A number is out of its range.
-    """
+    """Numbers and limits of the scripts that a model writes."""
 
     variations: int = 10
     min_rounds: int = 4
@@ -91,12 +76,7 @@ class ScriptSettings:
 
 
 def read_scenarios(path: str | Path | None = None) -> list[Scenario]:
-    """Return the scenarios of a JSONL file with `scenario_id`, `domain` and `topic`; by default the project's own 250.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: A line lacks a field, or two have the same id.
-    """
+    """Return the scenarios of a JSONL file with `scenario_id`, `domain` and `topic`; by default the bundled 250."""
     return read_scenario_lines(Path(path or DEFAULT_SCENARIOS), _make_scenario)
 
 
@@ -124,14 +104,6 @@ def write_scripts(
     """Write scripts to a JSONL file that the source `colloquial_scripts` reads; resume an earlier run.
 
     A line is written as soon as it is complete. `prompts` replace the shipped ones.
-
-    Returns:
-        `list[Skipped]`: What could not be written; the next run asks for it again.
-
-    Raises:
-        EndpointError: The model cannot be reached at all, or fails on more than `max_failed` of the dialogues; what is
-            written stays.
-        ValueError: The file holds scripts of another model, prompt or settings.
     """
     settings = settings or ScriptSettings()
     writer = Writer(client, settings, prompts or PromptSet())

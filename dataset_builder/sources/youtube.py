@@ -38,16 +38,7 @@ _OTHER_SUFFIXES = {".part", ".ytdl", ".temp", ".json", ".jsonl", ".txt", ".vtt"}
 def read_recordings(
     path: Path | None = None, *, language: str | None = None, license: str | None = None
 ) -> Iterator[Recording | Skipped]:
-    """Yield the fetched recordings, in the order of the manifest.
-
-    Args:
-        path (`Path`): The folder that `fetching.fetch` wrote.
-        language (`str`, *optional*): BCP-47 tag that replaces the manifest's.
-        license (`str`, *optional*): SPDX id or name of a licence that replaces the manifest's.
-
-    Raises:
-        FileNotFoundError: The folder has no manifest.
-    """
+    """Yield the fetched recordings, in the order of the manifest."""
     if path is None or not (path / MANIFEST).is_file():
         raise FileNotFoundError(f"{path}: {MANIFEST} not found; fetch recordings first, or give the folder of some.")
     replaced = {key: value for key, value in (("language", language), ("license", license)) if value}

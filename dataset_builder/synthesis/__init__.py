@@ -24,12 +24,7 @@ class SynthesisError(RuntimeError):
 
 @dataclass(frozen=True)
 class ReferenceClip:
-    """A recording to clone a voice from.
-
-    Args:
-        array (`np.ndarray` of shape `(num_samples,)`): Mono, 16 kHz, float32.
-        text (`str`): Its transcript.
-    """
+    """A recording to clone a voice from."""
 
     array: np.ndarray
     text: str
@@ -37,42 +32,20 @@ class ReferenceClip:
 
 @runtime_checkable
 class Synthesizer(Protocol):
-    """Speaks a text, or resynthesises a recorded turn.
-
-    Attributes:
-        uses_reference (`bool`): Whether `speak` needs the recording: copy-synthesis, which inherits its channel.
-        is_deterministic (`bool`): Whether the same call gives the same samples in any process of the same machine,
-            after any other calls.
-        version (`str`): Name and version of the engine, for the record.
-    """
+    """Speaks a text, or resynthesises a recorded turn."""
 
     uses_reference: bool
     is_deterministic: bool
     version: str
 
     def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
-        """Return `text` as mono 16 kHz float32 speech.
-
-        Args:
-            text (`str`): The words.
-            voice (`int`): Number of a voice or speaking rate of the engine, modulo their count; the same number
-                always sounds the same.
-            reference (`np.ndarray` of shape `(num_samples,)`, *optional*): The recorded turn, 16 kHz.
-
-        Raises:
-            SynthesisError: The engine returns no speech for this text.
-        """
+        """Return `text` as mono 16 kHz float32 speech."""
         ...
 
 
 @runtime_checkable
 class DialogueSynthesizer(Protocol):
-    """Speaks all turns of a dialogue in cloned voices.
-
-    Attributes:
-        is_deterministic (`bool`): As in `Synthesizer`.
-        version (`str`): Name and version of the engine, for the record.
-    """
+    """Speaks all turns of a dialogue in cloned voices."""
 
     is_deterministic: bool
     version: str
@@ -80,31 +53,13 @@ class DialogueSynthesizer(Protocol):
     def speak_dialogue(
         self, lines: Sequence[tuple[str, str]], references: Mapping[str, ReferenceClip]
     ) -> list[np.ndarray]:
-        """Return one mono 16 kHz float32 array per line.
-
-        Args:
-            lines (`Sequence[tuple[str, str]]`): `(role, text)` of each turn, in order. Line breaks become spaces;
-                paralinguistic tags are passed to the engine unchanged.
-            references (`Mapping[str, ReferenceClip]`): By role, the clip to clone.
-
-        Raises:
-            SynthesisError: A role has no reference, or the engine returns no speech for a line.
-        """
+        """Return one mono 16 kHz float32 array per line."""
         ...
 
 
 @dataclass(frozen=True)
 class _Engine:
-    """How to find an engine.
-
-    Args:
-        module: Module of this package; its `build(**options)` returns the engine.
-        needs: Modules or commands that it requires.
-        remedy: How to install it.
-        has_options: Whether it requires options.
-        is_custom: Whether it is loaded to tell whether it is available, with the options that it needs.
-        takes_options: Whether it takes options without requiring them.
-    """
+    """How to find an engine."""
 
     module: str
     needs: tuple[str, ...]
@@ -140,11 +95,7 @@ _OFFLINE = ("espeak-ng", "flite", "hibari", "piper")
 
 
 def is_available(name: str, options: Mapping[str, Any] | None = None) -> bool:
-    """Tell whether a synthesizer can be loaded; one that requires options is not available without them.
-
-    Raises:
-        ValueError: The name or an option is unknown; a custom synthesizer cannot be loaded, with the reason.
-    """
+    """Tell whether a synthesizer can be loaded; one that requires options is not available without them."""
     engine = _find_engine(name, options)
     if engine.is_custom and options:
         try:
@@ -155,18 +106,7 @@ def is_available(name: str, options: Mapping[str, Any] | None = None) -> bool:
 
 
 def load_synthesizer(name: str, options: Mapping[str, Any] | None = None) -> Synthesizer | DialogueSynthesizer:
-    """Load a synthesizer, once per process and set of options.
-
-    Args:
-        name (`str`): One of `SYNTHESIZERS`, or any name if the options have an `engine`.
-        options (`Mapping`, *optional*): Arguments of the engine's `build`, as in the YAML, and the `engine`, one of
-            `SYNTHESIZERS`, where the name is not its own. An API key is never one of them: `api_key_env` names the
-            environment variable that holds it.
-
-    Raises:
-        ValueError: The name or an option is unknown.
-        SynthesisError: The synthesizer is not installed; the message names the remedy.
-    """
+    """Load a synthesizer, once per process and set of options."""
     return _load(name, json.dumps(dict(options or {}), sort_keys=True))
 
 

@@ -39,20 +39,7 @@ class CommandSynthesizer:
         is_deterministic: bool = False,
         timeout_s: float = 120.0,
     ) -> None:
-        """Find the command.
-
-        Args:
-            command (`Sequence[str]`): The program and its arguments.
-            voices (`Sequence[str]`, *optional*): What `{voice}` stands for; `speak` uses number `voice % len(voices)`.
-            version (`str`, *optional*): Name and version for the record; the program's name by default.
-            is_deterministic (`bool`, *optional*, defaults to `False`): Whether the same text always gives the same
-                samples.
-            timeout_s (`float`, *optional*, defaults to 120.0): Longest wait for one text, in seconds.
-
-        Raises:
-            ValueError: The command is no list of texts, or has `{voice}` without `voices`.
-            SynthesisError: There is no such program.
-        """
+        """Find the command."""
         is_list = isinstance(command, (list, tuple)) and all(isinstance(part, str) for part in command)
         if not is_list or not command:
             raise ValueError(

@@ -18,16 +18,7 @@ _MEMBERS = "speak (or speak_dialogue), uses_reference, is_deterministic and vers
 
 
 def build(*, entry: str, options: dict[str, Any] | None = None) -> Synthesizer | DialogueSynthesizer:
-    """Return the synthesizer that an entry point names.
-
-    Args:
-        entry (`str`): `package.module:Class`, importable where the build runs.
-        options (`dict`, *optional*): Arguments of the class.
-
-    Raises:
-        ValueError: The entry is malformed, or its object is no synthesizer.
-        SynthesisError: The module cannot be imported, or has no such class.
-    """
+    """Return the synthesizer that an entry point names."""
     module, _, name = entry.partition(":") if isinstance(entry, str) else ("", "", "")
     if not (module and name):
         raise ValueError(f"entry is {entry!r}; give package.module:Class.")

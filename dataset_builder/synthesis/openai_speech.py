@@ -41,21 +41,7 @@ class OpenAISpeech:
         max_retries: int = 5,
         extra_body: Mapping[str, Any] | None = None,
     ) -> None:
-        """Connect to an endpoint.
-
-        Args:
-            base_url (`str`): Its address, including `/v1`.
-            model (`str`): Name of the model.
-            voices (`Sequence[str]`): Names of its voices; `speak` uses number `voice % len(voices)`.
-            api_key_env (`str`, *optional*): Environment variable that holds the API key.
-            timeout_s (`float`, *optional*, defaults to 120.0): Longest wait for one text, in seconds.
-            max_retries (`int`, *optional*, defaults to 5): Number of retries per text.
-            extra_body (`Mapping`, *optional*): More fields of the request, such as `speed` or `instructions`.
-
-        Raises:
-            ValueError: `voices` is empty or not a list.
-            SynthesisError: The environment variable is not set.
-        """
+        """Connect to an endpoint."""
         import openai
 
         if isinstance(voices, str) or not voices:

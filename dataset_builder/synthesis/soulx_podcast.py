@@ -39,17 +39,7 @@ class Sampling:
 
 
 class SoulXPodcast:
-    """The model behind one server or several.
-
-    Args:
-        model_path (`str`): Folder of the model; its name counts, which the servers must run.
-        addresses (`Sequence[str]`): Of the servers, such as `http://127.0.0.1:8100`; dialogues go to each in turn.
-        voices (`Mapping`, *optional*): By role, `{"audio": path, "text": words}`: the voice of the role in scripts.
-        llm_engine (`str`, *optional*, defaults to `"hf"`): `"hf"` or `"vllm"`, as the servers must run.
-        fp16_flow (`bool`, *optional*, defaults to `False`): Half precision in the flow model, as the servers must run.
-        timeout_s (`float`, *optional*, defaults to 1800.0): Longest time for a dialogue and those that wait before it.
-        **sampling: Fields of `Sampling`.
-    """
+    """The model behind one server or several."""
 
     # Seeded, but a GPU may sum in another order.
     is_deterministic = False
@@ -87,11 +77,7 @@ class SoulXPodcast:
     def speak_dialogue(
         self, lines: Sequence[tuple[str, str]], references: Mapping[str, ReferenceClip]
     ) -> list[np.ndarray]:
-        """Speak a dialogue in one request; see `DialogueSynthesizer.speak_dialogue`.
-
-        Raises:
-            UserError: A server cannot be reached, was lost, or does not run what the options name.
-        """
+        """Speak a dialogue in one request; see `DialogueSynthesizer.speak_dialogue`."""
         answer = self._post({**make_script(lines, {**self._voices, **references}), "sampling": self._sampling})
         waves = [np.frombuffer(base64.b64decode(wave), "<f4") for wave in answer["waves"]]
         turns = [resample(wave, answer["sampling_rate"]) for wave in waves]

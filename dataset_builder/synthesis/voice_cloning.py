@@ -38,13 +38,7 @@ _MAX_QUOTED_CHARS = 300
 
 @dataclass(frozen=True)
 class Speaker:
-    """A reference speaker.
-
-    Args:
-        audio (`Path`): A recording of the speaker.
-        text (`str`): Its words.
-        labels (`Mapping[str, str]`): What is known of the speaker, such as `age` and `gender`.
-    """
+    """A reference speaker."""
 
     audio: Path
     text: str
@@ -53,12 +47,7 @@ class Speaker:
 
 @cache
 def read_speakers(path: str) -> tuple[Speaker, ...]:
-    """Read a JSONL file of reference speakers.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It is empty, or a line has no recording inside the file's folder or no words.
-    """
+    """Read a JSONL file of reference speakers."""
     file = Path(path)
     if not file.is_file():
         raise FileNotFoundError(
@@ -92,21 +81,7 @@ def select_speakers(path: str, where: Mapping[str, str]) -> list[Speaker]:
 
 
 class VoiceCloning:
-    """The reference speakers of a file, cloned by a server.
-
-    Args:
-        base_url (`str`): Address of the server.
-        speakers (`str`): JSONL file; see `read_speakers`.
-        api (`str`, *optional*, defaults to `"cosyvoice"`): One of `APIS`.
-        where (`Mapping[str, str]`, *optional*): Only the speakers with these labels.
-        sampling_rate (`int`, *optional*, defaults to 24000): Of the raw samples that `cosyvoice` answers, in Hz.
-        timeout_s (`float`, *optional*, defaults to 300.0): Longest wait for one text, in seconds.
-        max_retries (`int`, *optional*, defaults to 5): Number of retries after 429, 5xx or a lost connection.
-
-    Raises:
-        ValueError: There is no such API, or no speaker with these labels.
-        FileNotFoundError: There is no such file of speakers.
-    """
+    """The reference speakers of a file, cloned by a server."""
 
     uses_reference = False
     # A served model draws its own noise.

@@ -21,16 +21,7 @@ _FRAME_PERIOD_MS = 10.0
 
 
 class WorldSynthesizer:
-    """The recorded speaker with flattened pitch, or with another contour.
-
-    Args:
-        contour (`str`, *optional*): `"kept"` changes nothing but what the vocoder does, `"flat"` removes most of the
-            intonation, `"uneven"` varies the tempo at random. By default the number of the voice decides how much
-            intonation is kept.
-
-    Raises:
-        ValueError: There is no such contour.
-    """
+    """The recorded speaker with flattened pitch, or with another contour."""
 
     uses_reference = True
     is_deterministic = True
@@ -57,12 +48,7 @@ class WorldSynthesizer:
 
 
 def draw_uneven_frames(num_frames: int, rng: np.random.Generator) -> np.ndarray:
-    """Return indices of frames that run through speech at a rate that changes every quarter of a second.
-
-    Args:
-        num_frames (`int`): Length of the speech.
-        rng (`np.random.Generator`): Draws the rates, 0.5 to 2 times the natural one; the length stays.
-    """
+    """Return indices of frames that run through speech at a rate that changes every quarter of a second."""
     num_stretches = max(2, round(num_frames * _FRAME_PERIOD_MS / 250))
     rates = np.exp2(rng.uniform(-1, 1, num_stretches))
     ends = np.concatenate([[0], np.cumsum(rates)])

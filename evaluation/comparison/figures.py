@@ -17,13 +17,7 @@ MAX_CURVES = 6
 
 
 def draw_figures(report: Mapping[str, Any], scored: ScoredDialogues, folder: Path) -> dict[str, dict[str, str]]:
-    """Draw the figures as PNG files; return `caption` and `alt` of each by its name.
-
-    Args:
-        report (`Mapping`): Content of `compare.json`.
-        scored (`ScoredDialogues`): The rewards and measures.
-        folder (`Path`): Where the files go.
-    """
+    """Draw the figures as PNG files; return `caption` and `alt` of each by its name."""
     described: dict[str, dict[str, str]] = {}
     for criterion in report["criteria"]:
         pairs = [pair for pair in report["pairs"] if pair["criterion"] == criterion]

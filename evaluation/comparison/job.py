@@ -23,13 +23,7 @@ from sdiareward.scoring.scorer import Scorer
 
 @dataclass(frozen=True, kw_only=True)
 class SystemsJob(ScoringJob):
-    """Score the same dialogues of several systems.
-
-    Args:
-        systems (`Sequence[System]`): The systems.
-        names (`Sequence[str]`): The dialogues that all of them have.
-        loaded (`list`): Keeps the model for the jobs of further criteria.
-    """
+    """Score the same dialogues of several systems."""
 
     # Each system has checked its own paths when it was read; all are absolute.
     audio_root: str | None = os.sep
@@ -60,15 +54,7 @@ class SystemsJob(ScoringJob):
 
 
 def score_systems(job: SystemsJob, folder: Path) -> tuple[Summary, NDArray[np.float64], dict[int, str]] | None:
-    """Score all dialogues into a folder.
-
-    Returns:
-        `tuple`: The summary; rewards of shape `(num_dialogues, num_systems)`, NaN where there is none; and the reason
-        for each of these, by its row. None for all processes but the main one.
-
-    Raises:
-        UserError, ScoringError: See `scoring.dataset.score_dataset`.
-    """
+    """Score all dialogues into a folder."""
     summary = score_dataset(job, folder)
     if summary is None:
         return None

@@ -27,14 +27,7 @@ _QUANTITIES = {"length_s": "heard length", "level_db": "level"}
 
 
 def list_limits(model: str, scored: ScoredDialogues, pairs: Sequence[PairOfSystems], max_turn_s: float) -> list[str]:
-    """Return what has to be known before a verdict is believed, a sentence or two each.
-
-    Args:
-        model (`str`): Checkpoint that scored.
-        scored (`ScoredDialogues`): What was compared.
-        pairs (`Sequence[PairOfSystems]`): What was found.
-        max_turn_s (`float`): Seconds of each turn that the model hears.
-    """
+    """Return what has to be known before a verdict is believed, a sentence or two each."""
     found = [_NANO] if Path(model).resolve() == NANO.resolve() else []
     found += _describe_sample(scored, pairs)
     found += _describe_cuts(scored, max_turn_s)
@@ -143,12 +136,7 @@ def _describe_correlations(pairs: Sequence[PairOfSystems]) -> list[str]:
 
 
 def describe_accuracy(model: str, criteria: Sequence[str]) -> list[str]:
-    """Say how often the model is right on pairs whose answer is known.
-
-    Args:
-        model (`str`): Checkpoint; a folder may hold the `results.json` of its evaluation.
-        criteria (`Sequence[str]`): Under which it scored.
-    """
+    """Say how often the model is right on pairs whose answer is known."""
     path = Path(model) / "results.json"
     if not path.is_file():
         return ["No evaluation lies beside this checkpoint: how often it is right is not known here."]

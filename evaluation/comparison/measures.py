@@ -26,17 +26,7 @@ _MIN_DIALOGUES = 5
 
 @dataclass(frozen=True)
 class DialogueMeasures:
-    """What was measured of a dialogue of one system.
-
-    Args:
-        num_turns, num_cut (`int`): Its recordings, and those of which the model hears the beginning only.
-        num_silent (`int`): Recordings of the assistant in which the model hears nothing.
-        audio_s, cut_s (`float`): Seconds of all recordings, and those that the model does not hear.
-        answer_s (`float`): Seconds of the assistant's turns, whole.
-        heard_answer_s (`float`): Seconds of the assistant's turns that the model hears.
-        level_dbfs (`float`): Root mean square of what the model hears of the assistant's turns, in dB of full scale.
-        user_hash (`str`): Of the user's turns; equal for equal words and files.
-    """
+    """What was measured of a dialogue of one system."""
 
     num_turns: int
     num_cut: int
@@ -50,15 +40,7 @@ class DialogueMeasures:
 
 
 def measure_dialogue(messages: Sequence[dict[str, Any]], max_turn_s: float) -> DialogueMeasures:
-    """Measure a dialogue; the assistant's recordings are decoded.
-
-    Args:
-        messages (`list[dict]`): Its messages, audio as bytes or paths.
-        max_turn_s (`float`): Seconds of each recording that the model hears.
-
-    Raises:
-        DialogueError: A recording cannot be read.
-    """
+    """Measure a dialogue; the assistant's recordings are decoded."""
     durations_s: list[float] = []
     answers, answer_s, user = [], 0.0, []
     for number, message in enumerate(messages, start=1):
@@ -95,17 +77,7 @@ def _list_sounds(content: Sequence[dict[str, Any]]) -> list[Any]:
 
 
 def correlate(margins: ArrayLike, differences: ArrayLike) -> dict[str, Any]:
-    """Measure whether margins follow a difference between two systems.
-
-    Args:
-        margins (`ArrayLike` of shape `(num_dialogues,)`): First reward minus second.
-        differences (`ArrayLike` of shape `(num_dialogues,)`): The same of a quantity that should not matter.
-
-    Returns:
-        `dict[str, Any]`: `mean_difference`, Spearman's `correlation` and its `p_value` (both None for fewer than five
-        dialogues or constant values), and `is_suspect`: a correlation of at least 0.3 in size with a p value below
-        0.05.
-    """
+    """Measure whether margins follow a difference between two systems."""
     from scipy.stats import spearmanr
 
     one, other = np.asarray(margins, dtype=np.float64), np.asarray(differences, dtype=np.float64)

@@ -42,18 +42,7 @@ def write_page(
     systems: Sequence[System],
     embed_audio: EmbedAudio = "all",
 ) -> Path:
-    """Write `index.html` and its figures; the same comparison gives the same bytes.
-
-    Args:
-        folder (`Path`): Where they go.
-        report (`Mapping`): Content of `compare.json`.
-        scored (`ScoredDialogues`): The dialogues that were compared.
-        systems (`Sequence[System]`): Give words and sound of the examples.
-        embed_audio (`str`, *optional*, defaults to `"all"`): Whether the page plays recordings.
-
-    Returns:
-        `Path`: The page.
-    """
+    """Write `index.html` and its figures; the same comparison gives the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     described = draw_figures(report, scored, folder)
     for stale in {path.stem for path in folder.glob("*.png")} - set(described):
@@ -72,16 +61,7 @@ def write_page(
 
 
 def choose_examples(rewards: NDArray[np.float64], num_examples: int = NUM_EXAMPLES) -> tuple[list[int], list[int]]:
-    """Return the dialogues in which systems differ most, and those in which they differ least; none is in both.
-
-    Args:
-        rewards (`np.ndarray` of shape `(num_dialogues, num_systems)`): Difference is the highest less the lowest.
-        num_examples (`int`, *optional*, defaults to 10): Dialogues of each kind, or fewer.
-
-    Example:
-        >>> choose_examples(np.array([[0.0, 1.0], [0.0, 3.0], [0.0, -2.0], [0.0, 0.5]]), 2)
-        ([1, 2], [3, 0])
-    """
+    """Return the dialogues in which systems differ most, and those in which they differ least; none is in both."""
     order = np.argsort(-np.ptp(rewards, axis=1), kind="stable").tolist()
     num_clearest = min(num_examples, (len(order) + 1) // 2)
     num_closest = min(num_examples, len(order) - num_clearest)
@@ -110,14 +90,7 @@ def render_page(
     examples: Mapping[str, Sequence[Mapping[str, Any]]],
     clips: Mapping[str, str],
 ) -> str:
-    """Render the page as HTML that requests nothing and escapes all data.
-
-    Args:
-        report (`Mapping`): Content of `compare.json`.
-        figures (`Mapping`): `uri`, `width`, `height`, `caption` and `alt` of each figure.
-        examples (`Mapping`): `clearest` and `closest` dialogues.
-        clips (`Mapping[str, str]`): Data URIs of their recordings.
-    """
+    """Render the page as HTML that requests nothing and escapes all data."""
     from markupsafe import Markup
 
     environment = make_html_environment(COMPARISON_PAGE, EVALUATION_PAGE)

@@ -20,19 +20,7 @@ _MAX_ITERATIONS = 10_000
 def rank_systems(
     rewards: NDArray[np.float64], groups: Sequence[Hashable], *, num_bootstrap: int = 1000, seed: int = 0
 ) -> list[dict[str, Any]]:
-    """Rank systems, the strongest first.
-
-    Args:
-        rewards (`np.ndarray` of shape `(num_dialogues, num_systems)`): Reward of each system in each dialogue.
-        groups (`Sequence[Hashable]`): Group of each dialogue; the bootstrap draws whole groups.
-        num_bootstrap (`int`, *optional*, defaults to 1000): Number of draws.
-        seed (`int`, *optional*, defaults to 0): Seed of the draws.
-
-    Returns:
-        `list[dict]`: `system` (column of the rewards), `strength` (log-odds of a win against a system of mean
-        strength; the mean over systems is 0), its `interval` (None if no two draws differ), and `win_rate`, the share
-        of comparisons with the others that it wins, ties as half.
-    """
+    """Rank systems, the strongest first."""
     members = {group: index for index, group in enumerate(sorted(set(groups), key=str))}
     num_systems = rewards.shape[1]
     wins = np.zeros((len(members), num_systems, num_systems))
@@ -62,19 +50,7 @@ def _compute_win_matrices(rewards: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def fit_strengths(wins: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the strengths that make the counted wins and `PRIOR_WINS` most likely.
-
-    Args:
-        wins (`np.ndarray` of shape `(num_systems, num_systems)`): How often system `i` beat system `j`.
-
-    Returns:
-        `np.ndarray` of shape `(num_systems,)`: Log-odds, mean 0.
-
-    Example:
-        >>> strengths = fit_strengths(np.array([[0.0, 29.5], [9.5, 0.0]]))  # with the prior, 30 wins to 10
-        >>> round(float(np.exp(strengths[0] - strengths[1])), 6)
-        3.0
-    """
+    """Return the strengths that make the counted wins and `PRIOR_WINS` most likely."""
     import choix
 
     prior = PRIOR_WINS * (1 - np.eye(len(wins)))

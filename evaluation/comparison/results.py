@@ -16,21 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PairOfSystems:
-    """Two systems under one criterion; counts and margins are the first's against the second.
-
-    Args:
-        criterion, first, second (`str`): What is compared.
-        verdict (`str`): The result in a sentence.
-        is_clear (`bool`): Whether the difference is clear; see `wins.RULE`.
-        num_dialogues, num_groups (`int`): Dialogues that both have, and groups of them.
-        num_first, num_second, num_ties (`int`): Dialogues in which each has the higher reward, and equal ones.
-        win_rate (`float`): Of the first, 0-1; a tie is half a win.
-        interval (`list[float]`): 95% interval of the win rate.
-        p_value (`float`): Of the sign test.
-        mean_margin (`float`), mean_margin_interval (`list[float]`): First reward minus second; None if no two
-            bootstrap draws differ.
-        follows (`dict`): What `measures.correlate` gives of `length_s` (seconds heard) and `level_db`.
-    """
+    """Two systems under one criterion; counts and margins are the first's against the second."""
 
     criterion: str
     first: str
@@ -63,23 +49,7 @@ class RankedSystem:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The comparison of two or more systems.
-
-    Args:
-        verdict (`str`): The result in a sentence or, of several pairs of systems, in several.
-        systems (`dict[str, str]`): Where each system's dialogues are from, by its name.
-        model (`str`): What scored.
-        criteria (`list[str]`): Under which criteria.
-        pairs (`list[PairOfSystems]`): By criterion, every pair of systems.
-        ranking (`list[RankedSystem]`): By criterion, the strongest first; empty for two systems.
-        limits (`list[str]`): What qualifies the verdict.
-        dialogues (`list[dict]`): A row for each dialogue, system and criterion: `dialogue`, `group_id`, `system`,
-            `criterion`, `reward`, and what `measures.DialogueMeasures` has.
-        unmatched (`list[dict]`): `dialogue`, and `missing_in`, the systems that lack it.
-        skipped (`list[dict]`): `system`, `dialogue` and `reason` of what could not be used.
-        output_dir (`str`, *optional*): Where the files are.
-        page (`str`, *optional*): The page in it.
-    """
+    """The comparison of two or more systems."""
 
     verdict: str
     systems: dict[str, str]
@@ -107,14 +77,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class ScoredDialogues:
-    """The dialogues that all systems have, with their rewards.
-
-    Args:
-        systems (`list[str]`): Names of the systems.
-        names, groups (`list[str]`): Name and group of each dialogue.
-        rewards (`dict[str, np.ndarray]` of shape `(num_dialogues, num_systems)`): By criterion.
-        measures (`list[list[DialogueMeasures]]`): By dialogue and system.
-    """
+    """The dialogues that all systems have, with their rewards."""
 
     systems: list[str]
     names: list[str]

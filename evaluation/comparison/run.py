@@ -83,36 +83,7 @@ def compare(
     seed: int = 0,
     embed_audio: EmbedAudio = "all",
 ) -> Comparison:
-    """Tell which of several systems gets the higher rewards for the same dialogues, and whether that is sure.
-
-    Args:
-        *systems (`str` or `Path`): Two or more folders or tables of dialogues, as `NAME=PATH` to name them, or one
-            table with a column `system`; see `docs/compare.md`.
-        model (`str` or `Path`, *optional*, defaults to `"nano"`): Checkpoint folder or Hub id.
-        criterion (`str`, *optional*, defaults to `"joint"`): `"modality"`, `"colloquialness"`, `"joint"`, another one
-            of the model, or `"all"` for these three.
-        output_dir (`str` or `Path`, *optional*): Folder for `compare.json`, `compare.parquet` and the page; the same
-            call resumes a run there. By default nothing is kept.
-        pattern (`str`, *optional*): How recordings are named, such as `"{dialogue}_{turn}_{role}.wav"`.
-        user_turns (`str` or `Path`, *optional*): Folder of the user's turns, which all systems share.
-        audio_root (`str` or `Path`, *optional*): Where relative paths in tables begin; see
-            `pairs.systems.read_systems`.
-        prompts (`dict[str, str]`, *optional*): System prompts by criterion in place of the checkpoint's.
-        dtype (`str`, *optional*): Dtype of the backbone.
-        device (`str`, *optional*): Where to compute; by default an accelerator if there is one.
-        batch_tokens (`int`, *optional*): Tokens in one forward pass.
-        num_bootstrap (`int`, *optional*, defaults to 1000): Bootstrap draws of the intervals.
-        seed (`int`, *optional*, defaults to 0): Seed of the draws.
-        embed_audio (`"all"` or `"none"`, *optional*, defaults to `"all"`): Recordings that the page plays.
-
-    Raises:
-        UserError: There are fewer than two systems, one cannot be read, or they have no dialogue in common.
-        ScoringError: The model cannot be loaded, or no dialogue can be scored.
-
-    Examples:
-        >>> found = compare("runs/a", "runs/b")  # doctest: +SKIP
-        >>> print(found.verdict)  # doctest: +SKIP
-    """
+    """Tell which of several systems gets the higher rewards for the same dialogues, and whether that is sure."""
     spec = ModelSpec(find_checkpoint(str(model)), prompts, dtype, device, batch_tokens=batch_tokens)
     with TemporaryDirectory() if output_dir is None else nullcontext(output_dir) as folder:
         settings = Settings(
@@ -140,14 +111,7 @@ def name_output_dir(systems: Sequence[str]) -> Path:
 
 
 def run(settings: Settings) -> Comparison | None:
-    """Compare systems and write what was found; the same call resumes a run that was killed.
-
-    Returns:
-        [`Comparison`]: What was found; None for all processes but the main one.
-
-    Raises:
-        UserError, ScoringError: See `compare`.
-    """
+    """Compare systems and write what was found; the same call resumes a run that was killed."""
     check_modules(_NEEDED)
     if len(settings.criteria) > 1 and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError(
@@ -194,11 +158,7 @@ def _check_model(settings: Settings) -> float:
 
 
 def match_dialogues(systems: Sequence[System]) -> tuple[list[str], list[dict[str, Any]]]:
-    """Return the dialogues that all systems have, in the order of the first, and the others with who lacks them.
-
-    Raises:
-        UserError: They have none in common.
-    """
+    """Return the dialogues that all systems have, in the order of the first, and the others with who lacks them."""
     known = {system.name: set(system.names) for system in systems}
     everything = dict.fromkeys(name for system in systems for name in system.names)
     missing = {name: [owner for owner, names in known.items() if name not in names] for name in everything}
@@ -220,15 +180,7 @@ def _list_some(names: Sequence[str]) -> str:
 def measure_systems(
     systems: Sequence[System], names: Sequence[str], max_turn_s: float
 ) -> tuple[dict[str, list[DialogueMeasures]], list[dict[str, Any]]]:
-    """Measure every dialogue of every system.
-
-    Returns:
-        `tuple`: By the dialogue's name, what was measured of each system; and `system`, `dialogue` and `reason` of
-        what cannot be used.
-
-    Raises:
-        UserError: No dialogue can be used.
-    """
+    """Measure every dialogue of every system."""
     from tqdm.auto import tqdm
 
     skipped = [

@@ -32,20 +32,7 @@ def describe_criterion(criterion: str) -> str:
 
 
 def phrase_verdict(first: str, second: str, criterion: str, found: Mapping[str, Any]) -> str:
-    """Return the result of two systems in a sentence.
-
-    Args:
-        first (`str`): Name of the first system.
-        second (`str`): Name of the second system.
-        criterion (`str`): Under which they were compared.
-        found (`Mapping`): What `wins.count_wins` gives.
-
-    Example:
-        >>> found = {"num_first": 3, "num_second": 37, "num_ties": 0, "num_dialogues": 40, "win_rate": 0.075}
-        >>> found |= {"interval": [0.0, 0.175], "p_value": 1e-8, "is_clear": True}
-        >>> phrase_verdict("A", "B", "modality", found)
-        'B sounds more natural than A in 37 of 40 dialogues (92.5%, 95% interval 82.5-100.0%, sign test p < 0.001).'
-    """
+    """Return the result of two systems in a sentence."""
     if found["num_ties"] == found["num_dialogues"]:
         return (
             f"No difference can be told between {first} and {second}: their rewards are equal in all "

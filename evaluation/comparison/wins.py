@@ -27,26 +27,7 @@ RULE = (
 def count_wins(
     first: ArrayLike, second: ArrayLike, groups: Sequence[Hashable], *, num_bootstrap: int = 1000, seed: int = 0
 ) -> dict[str, Any]:
-    """Compare the rewards of two systems dialogue by dialogue.
-
-    Args:
-        first (`ArrayLike` of shape `(num_dialogues,)`): Rewards of the first system.
-        second (`ArrayLike` of shape `(num_dialogues,)`): Rewards of the second system.
-        groups (`Sequence[Hashable]`): Group of each dialogue; the bootstrap draws whole groups.
-        num_bootstrap (`int`, *optional*, defaults to 1000): Number of draws.
-        seed (`int`, *optional*, defaults to 0): Seed of the draws.
-
-    Returns:
-        `dict[str, Any]`: `num_dialogues`, `num_groups`, `num_first`, `num_second` (wins of each), `num_ties`,
-        `win_rate` of the first (0-1) and its `interval`, `p_value` of the two-sided sign test, which omits ties and
-        takes dialogues as independent, `mean_margin` (first minus second) and `mean_margin_interval`, and `is_clear`
-        by `RULE`. If no two draws differ, the interval is Wilson's with the number of groups as sample size.
-
-    Example:
-        >>> found = count_wins([1.0, 2.0, 0.0], [0.0, 1.0, 0.0], ["a", "b", "c"])
-        >>> found["num_first"], found["num_ties"], round(found["win_rate"], 4), found["p_value"]
-        (2, 1, 0.8333, 0.5)
-    """
+    """Compare the rewards of two systems dialogue by dialogue."""
     margins = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
     draws: dict[str, Any] = {"num_bootstrap": num_bootstrap, "seed": seed}
     strata = [""] * len(margins)

@@ -67,11 +67,7 @@ def compute_agreement(choice: str, chosen_is: str) -> float:
 
 
 def read_answers(folder: Path, items: Sequence[str]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the last answer to each of a study's items, by rater and item.
-
-    Raises:
-        ValueError: A file is not JSON lines, or holds an answer of another study.
-    """
+    """Return the last answer to each of a study's items, by rater and item."""
     answers = {}
     known = set(items)
     for path in sorted((folder / ANSWERS_FOLDER).glob("*.jsonl")):
@@ -102,19 +98,7 @@ def score_study(folder: str | Path, key_file: str | Path | None = None) -> dict[
 def read_rated_study(
     folder: str | Path, key_file: str | Path | None = None
 ) -> tuple[dict[str, Any], dict[str, dict[str, dict[str, Any]]]]:
-    """Read the key and the answers of a study.
-
-    Args:
-        folder (`str` or `Path`): The study's folder.
-        key_file (`str` or `Path`, *optional*): Its `key.json`, if it is in another folder.
-
-    Returns:
-        `tuple[dict, dict]`: The content of `key.json`, and the result of `read_answers`.
-
-    Raises:
-        FileNotFoundError: There is no study, no key, or no answer.
-        ValueError: The key or an answer is of another study.
-    """
+    """Read the key and the answers of a study."""
     folder = Path(folder)
     study, key = read_study(folder), read_key(folder, key_file)
     if study["study"] != key["study"]:
@@ -139,12 +123,7 @@ def write_results(folder: Path, results: Mapping[str, Any], report: str) -> None
 
 
 def summarise_study(key: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
-    """Summarise the answers to a study, from `read_rated_study`.
-
-    Returns:
-        `dict`: `strata`, `overall` and `subsets` (from `summarise_items`), fields of the key, and the result of
-        `describe_raters`.
-    """
+    """Summarise the answers to a study, from `read_rated_study`."""
     by_item = _group_by_item({rater: _collect_choices(given) for rater, given in answers.items()})
     rated = [RatedItem(truth, by_item[item]) for item, truth in key["items"].items() if item in by_item]
     strata = {name: [each for each in rated if each.truth["stratum"] == name] for name in SIZES}
@@ -176,12 +155,7 @@ def _group_by_item(choices: Mapping[str, Mapping[str, str]]) -> dict[str, list[s
 
 
 def summarise_items(strata: Sequence[Sequence[RatedItem]]) -> dict[str, Any]:
-    """Return a row of Table 3 over the items of one or several strata.
-
-    Returns:
-        `dict`: `num_items`, `num_answers`, `num_cannot_tell`, `average_margin`, `agreement` (higher is better), `se`
-        and `se_binomial`; the last four are None without items.
-    """
+    """Return a row of Table 3 over the items of one or several strata."""
     items = [item for stratum in strata for item in stratum]
     counts = {
         "num_items": len(items),
@@ -205,15 +179,7 @@ def summarise_items(strata: Sequence[Sequence[RatedItem]]) -> dict[str, Any]:
 
 
 def clustered_se(deviations: Sequence[float], clusters: Sequence[Hashable]) -> float | None:
-    """Return the standard error of a mean over clusters of items: `sqrt(G / (G - 1) sum_g (sum_i d_i)^2) / n`.
-
-    Args:
-        deviations (`Sequence[float]`): Difference of each item from the mean.
-        clusters (`Sequence`): Cluster of each item; if all differ, this is the usual standard error.
-
-    Returns:
-        `float`, *optional*: None for a single cluster.
-    """
+    """Return the standard error of a mean over clusters of items: `sqrt(G / (G - 1) sum_g (sum_i d_i)^2) / n`."""
     sums: dict[Hashable, float] = defaultdict(float)
     for deviation, cluster in zip(deviations, clusters, strict=True):
         sums[cluster] += deviation
@@ -223,12 +189,7 @@ def clustered_se(deviations: Sequence[float], clusters: Sequence[Hashable]) -> f
 
 
 def describe_raters(key: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
-    """Return the progress of each rater, and the agreement of raters with each other.
-
-    Returns:
-        `dict`: `raters` (by name: `num_answered`, `num_missing`, `num_cannot_tell`, `num_not_heard`, answers given
-        before all was played, and `agreement`) and `inter_rater`, the result of `measure_raters`.
-    """
+    """Return the progress of each rater, and the agreement of raters with each other."""
     num_parts = 1 if key.get("form") == SCORES_FORM else 2
     return {
         "raters": {name: _describe_rater(given, key["items"], num_parts) for name, given in answers.items()},
@@ -250,12 +211,7 @@ def _describe_rater(
 
 
 def measure_raters(choices: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """Measure the agreement of raters with each other, from their choices by rater and item.
-
-    Returns:
-        `dict`: `krippendorff_alpha` (1 is full agreement, 0 chance), `undefined` (why it is None),
-        `percent_agreement` over all pairs of answers to one item, and `pairs` of raters with their own.
-    """
+    """Measure the agreement of raters with each other, from their choices by rater and item."""
     pairs: list[dict[str, Any]] = []
     for one, other in combinations(choices, 2):
         shared = choices[one].keys() & choices[other].keys()
@@ -326,13 +282,7 @@ def _format_percent(value: float | None) -> str:
 
 
 def render_raters(results: Mapping[str, Any], unheard: str, agreement: str) -> str:
-    """Render the result of `describe_raters`.
-
-    Args:
-        results (`Mapping`): Results with `raters` and `inter_rater`.
-        unheard (`str`): Head of the column of answers given before everything was played.
-        agreement (`str`): Head of the column of each rater's agreement.
-    """
+    """Render the result of `describe_raters`."""
     among = results["inter_rater"]
     lines = ["## Raters", ""]
     if among["krippendorff_alpha"] is None:

@@ -17,12 +17,7 @@ _PARTS = ("context", "a", "b")
 
 
 def read_study(folder: Path) -> dict[str, Any]:
-    """Return the content of `study.json`, which raters may see.
-
-    Raises:
-        FileNotFoundError: The folder holds no study.
-        ValueError: The file was not written by `human.study`, or names a recording outside of the study.
-    """
+    """Return the content of `study.json`, which raters may see."""
     path, remedy = folder / STUDY_FILE, "draw a study with sdiareward human sample"
     study = read_json_object(path, remedy)
     items = study.get("items")
@@ -47,12 +42,7 @@ def _is_turn(turn: Any) -> bool:
 
 
 def read_key(folder: Path, key_file: str | Path | None = None) -> dict[str, Any]:
-    """Return the content of `key.json`, by default in the study's folder.
-
-    Raises:
-        FileNotFoundError: There is no key.
-        ValueError: The file was not written by `human.study`.
-    """
+    """Return the content of `key.json`, by default in the study's folder."""
     path, remedy = Path(key_file or folder / KEY_FILE), "name it with --key if it is in another folder"
     key = read_json_object(path, remedy)
     is_pairs = key.get("form") != SCORES_FORM

@@ -61,17 +61,7 @@ def draw_strata(
     sizes: Mapping[str, int] | None = None,
     words_of: Callable[[str], Hashable] | None = None,
 ) -> dict[str, list[Record]]:
-    """Draw disjoint strata of pairs.
-
-    Args:
-        scores (`Sequence[dict]`): `pair_id`, `subset` and `margin` of each pair.
-        seed (`int`): The same seed draws the same pairs, in any order of `scores`.
-        sizes (`Mapping[str, int]`, *optional*): Pairs of each stratum; by default those of the paper.
-        words_of (`Callable`, *optional*): Returns the words of a pair by its id; by default all pairs differ.
-
-    Returns:
-        `dict[str, list[dict]]`: Pairs of each stratum, fewer than requested if there are not enough.
-    """
+    """Draw disjoint strata of pairs."""
     sizes = SIZES if sizes is None else sizes
     words_of = words_of or (lambda pair_id: pair_id)
     rng = random.Random(seed)
@@ -108,15 +98,7 @@ def draw_evenly(
     heard: set[Hashable],
     words_of: Callable[[str], Hashable],
 ) -> list[Record]:
-    """Draw from the subsets in turn, from each the first pair with new words, or else the first.
-
-    Args:
-        pool (`Sequence[dict]`): `pair_id` and `subset` of each pair, in the order of drawing.
-        size (`int`): The largest number of pairs.
-        rng (`random.Random`): Shuffles the subsets.
-        heard (`set`): Words that were drawn before; the words of drawn pairs are added.
-        words_of (`Callable`): Returns the words of a pair by its id.
-    """
+    """Draw from the subsets in turn, from each the first pair with new words, or else the first."""
     subsets = sorted({record["subset"] for record in pool})
     rng.shuffle(subsets)
     queues = {name: [record for record in pool if record["subset"] == name] for name in subsets}
@@ -141,25 +123,7 @@ def sample_study(
     allow_tie: bool = True,
     texts: StudyTexts | None = None,
 ) -> dict[str, Any]:
-    """Draw a study from an evaluation and write its folder atomically.
-
-    Args:
-        evaluation ([`Evaluation`]): A finished evaluation.
-        pairs (`datasets.Dataset`): The pairs it scored, as `loading.load_pairs` returns them.
-        output_dir (`str` or `Path`): The folder of the study; new or empty.
-        seed (`int`): Seed of the draw, the order and the names; the same seed writes the same bytes.
-        sizes (`Mapping[str, int]`, *optional*): Pairs of each stratum; by default those of the paper.
-        allow_tie (`bool`, *optional*, defaults to `True`): Whether raters may answer "cannot tell".
-        texts ([`StudyTexts`], *optional*): Instructions and consent; by default those of the package.
-
-    Returns:
-        `dict`: The content of `key.json`.
-
-    Raises:
-        FileExistsError: The folder is not empty.
-        ValueError: A pair of the evaluation is not in the data, or no pair is drawn.
-        AudioError, FileNotFoundError: A recording cannot be read.
-    """
+    """Draw a study from an evaluation and write its folder atomically."""
     target = require_new_folder(output_dir)
     row_of = _find_rows(evaluation, pairs)
 
@@ -194,17 +158,7 @@ def write_study(
     write_item: Callable[[str, Mapping[str, Any], Path], Mapping[str, Any]],
     **fields: Any,
 ) -> None:
-    """Write all files of a study into its folder atomically.
-
-    Args:
-        target (`Path`): The folder.
-        key (`Mapping`): The content of `key.json`: `study` (its name), `seed`, `items` (the truth of each by name),
-            and more.
-        write_item (`Callable`): Takes the name of an item, its truth and a folder; writes its recordings there and
-            returns what raters may see: `item`, `question`, and the turns of `context`, `a` and `b`.
-        **fields: Further fields of `study.json`: `allow_tie`, `texts`, and `form` (`SCORES_FORM`) if raters do not
-            compare two dialogues.
-    """
+    """Write all files of a study into its folder atomically."""
     from tqdm import tqdm
 
     names = sorted(key["items"])

@@ -34,12 +34,7 @@ yours deleted."""
 
 @dataclass(frozen=True)
 class StudyTexts:
-    """What raters read before they begin; an empty line begins a new paragraph.
-
-    Args:
-        instructions (`str`): What to do.
-        consent (`str`): What they agree to.
-    """
+    """What raters read before they begin; an empty line begins a new paragraph."""
 
     instructions: str = INSTRUCTIONS
     consent: str = CONSENT
@@ -55,16 +50,7 @@ class StudyTexts:
 
 
 def read_texts(path: Path | None, *, of_scores: bool = False) -> StudyTexts:
-    """Read the texts of a study.
-
-    Args:
-        path (`Path`, *optional*): YAML with any of `instructions` and `consent`; by default those of the package.
-        of_scores (`bool`, *optional*, defaults to `False`): Raters compare scores, not dialogues.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It has an unknown field, or a text that is empty or too long.
-    """
+    """Read the texts of a study."""
     defaults = {"instructions": INSTRUCTIONS_OF_SCORES if of_scores else INSTRUCTIONS, "consent": CONSENT}
     given: Mapping[str, Any] = {} if path is None else read_mapping(path)
     return make_settings(StudyTexts, {**defaults, **given}, str(path or "texts"))

@@ -31,15 +31,6 @@ def describe_calibration(records: Records, scores: Scores, options: Mapping[str,
 
     Each pair's margin is divided by a temperature fitted on the pairs of other recordings (five folds of whole
     `group_id`s), so what is measured after scaling has not been fitted.
-
-    Args:
-        records (`Sequence[Mapping]`): Pairs whose rewards are finite, at least one.
-        scores (`Mapping`): `chosen` and `rejected` by `pair_id`.
-        options (`Mapping`): Passed on to `pairwise_accuracy`.
-
-    Returns:
-        `dict[str, Any]`: `num_pairs`, `num_wrong`, `temperature` (fitted on all pairs: the one to use) and
-        `fold_temperatures` (None if they cannot be fitted), `before` and `after` scaling (`after` None likewise).
     """
     pairs = [scores[record["pair_id"]] for record in records]
     margins = np.array([pair["chosen"] - pair["rejected"] for pair in pairs], dtype=np.float64)

@@ -11,11 +11,7 @@ from ..summary import format_percent
 
 
 def describe_figures(report: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Return `caption` and `alt` of every figure by its name; the alternatives carry the message and its numbers.
-
-    Args:
-        report (`Mapping`): What `content.build_report` returns.
-    """
+    """Return `caption` and `alt` of every figure by its name; the alternatives carry the message and its numbers."""
     captions = {
         "accuracy": "Accuracy by column of the table; a marker a scorer, bars are 95% intervals.",
         "densities": "Density of the rewards, chosen on the left, rejected on the right of each axis.",

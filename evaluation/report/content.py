@@ -52,21 +52,7 @@ def build_report(
     examples: Records = (),
     disagreements: Records = (),
 ) -> dict[str, Any]:
-    """Compute the numbers of the page.
-
-    Args:
-        results (`Mapping`): What `eval.py` writes as `results.json`.
-        records (`Sequence[Mapping]`): Labels of each scored pair with `primary` and `secondary`.
-        by_scorer (`Mapping`): By scorer (`"model"`, `"acoustic"`, `"text"`) and `pair_id`: `chosen` and `rejected`.
-        others (`Sequence[ComparedEvaluation]`): Evaluations to compare with, which have all of these pairs.
-        training (`Sequence[TrainingRun]`): Training runs to show.
-        examples (`Sequence[Mapping]`): What `examples.describe_lowest` says of single pairs.
-        disagreements (`Sequence[Mapping]`): What `disagreements.find_disagreements` says of each of `others`, its rows
-            with words and sound.
-
-    Returns:
-        `dict[str, Any]`: JSON values without NaN or infinity, those are None.
-    """
+    """Compute the numbers of the page."""
     options = {name: results["config"][name] for name in ("nan", "num_bootstrap", "seed")}
     title = name_scorer(results["config"])
     scorers, scores = _list_scorers(title, by_scorer, others)
@@ -109,11 +95,7 @@ def build_report(
 
 
 def list_columns(result: Mapping[str, Any]) -> list[str]:
-    """Return the columns of Table 2 that have pairs and do not repeat another.
-
-    Args:
-        result (`Mapping`): What `pairwise_accuracy` gives.
-    """
+    """Return the columns of Table 2 that have pairs and do not repeat another."""
     present = [name for name in SUBSETS if result["num_pairs"][name]]
     if not present or result["num_pairs"][present[0]] == result["num_pairs"]["overall_micro"]:
         return present[:1] or ["overall_micro"]
@@ -193,17 +175,7 @@ def _list_notes(
 
 
 def by_taxonomy(records: Records, by_scorer: Mapping[str, Scores], options: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Compute the accuracy of every scorer by source, primary and secondary category (Table 5).
-
-    Args:
-        records (`Sequence[Mapping]`): Pairs with `source`, `primary` and `secondary`, each of which may be None.
-        by_scorer (`Mapping`): By scorer and `pair_id`: `chosen` and `rejected`.
-        options (`Mapping`): Passed on to `pairwise_accuracy`.
-
-    Returns:
-        `list[dict]`: The three, `subset`, `num_pairs`, `num_groups`, `is_small` (fewer than 10 pairs or 5 recordings:
-        read nothing into it), and by scorer what `summary.select_column` gives.
-    """
+    """Compute the accuracy of every scorer by source, primary and secondary category (Table 5)."""
     cells: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for record in records:
         cell = (record["subset"], *(record.get(name) or "" for name in TAXONOMY))
@@ -223,15 +195,7 @@ def by_taxonomy(records: Records, by_scorer: Mapping[str, Scores], options: Mapp
 
 
 def describe_rewards(records: Records, scores: Scores) -> list[dict[str, Any]]:
-    """Describe the rewards of both sides by subset: what Figure 4c and d draw.
-
-    Args:
-        records (`Sequence[Mapping]`): Pairs whose rewards are finite.
-        scores (`Mapping`): `chosen` and `rejected` by `pair_id`.
-
-    Returns:
-        `list[dict]`: `subset`, `side`, `num_pairs`, `mean`, `sd` and the quantiles in `QUANTILES`.
-    """
+    """Describe the rewards of both sides by subset: what Figure 4c and d draw."""
     rows = []
     for subset in SUBSET_LABELS:
         members = [scores[record["pair_id"]] for record in records if record["subset"] == subset]
@@ -244,17 +208,7 @@ def describe_rewards(records: Records, scores: Scores) -> list[dict[str, Any]]:
 
 
 def describe_margins(records: Records, scores: Scores, options: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Describe accuracy against margin: equal-mass bins of `|margin|`, and the strata of Table 3.
-
-    Args:
-        records (`Sequence[Mapping]`): Pairs whose rewards are finite.
-        scores (`Mapping`): `chosen` and `rejected` by `pair_id`.
-        options (`Mapping`): Passed on to `pairwise_accuracy`.
-
-    Returns:
-        `dict`: `bins` and `strata`, each with `num_pairs`, `accuracy`, `interval`, `mean_margin`, `low` and `high`
-        (the smallest and largest `|margin|`); strata also have `name`, `rule` and the number of pairs `by_subset`.
-    """
+    """Describe accuracy against margin: equal-mass bins of `|margin|`, and the strata of Table 3."""
     pairs = [scores[record["pair_id"]] for record in records]
     margins = np.array([pair["chosen"] - pair["rejected"] for pair in pairs], dtype=np.float64)
 
@@ -283,12 +237,7 @@ def describe_margins(records: Records, scores: Scores, options: Mapping[str, Any
 def describe_comparisons(
     records: Records, by_scorer: Mapping[str, Scores], options: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Compare the evaluated model with every other scorer, on all pairs and by criterion.
-
-    Returns:
-        `list[dict]`: `scorer`, `column` (`overall_micro`, `modality_micro` or `colloquialness`) and what
-        `statistics.compare` gives, the evaluated model being first.
-    """
+    """Compare the evaluated model with every other scorer, on all pairs and by criterion."""
     right = {
         name: np.array([is_right(scores[record["pair_id"]]) for record in records])
         for name, scores in by_scorer.items()

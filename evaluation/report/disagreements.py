@@ -28,21 +28,6 @@ def find_disagreements(
 
     Margins of a reward model and of a judge have no scale in common. So a scorer's confidence in a pair is the share
     of the pairs on which its |margin| is smaller, and a disagreement is as confident as the two are on average.
-
-    Args:
-        labels (`Sequence[Mapping]`): Labels of each pair; see `labels.describe_pairs`.
-        scores (`Mapping`): `chosen` and `rejected` of this evaluation by `pair_id`.
-        others (`Sequence[ComparedEvaluation]`): Evaluations of the same pairs.
-        nan (`"error"` or `"wrong"`): What a reward that is not finite is.
-        count (`int`, *optional*, defaults to 20): How many pairs to list of each other evaluation.
-
-    Returns:
-        `list[dict]`: Of each other evaluation its `title`, `num_pairs` that exactly one of the two has right, and
-        `rows`, the most confident ones first: the labels, `is_right` (whether this evaluation has the pair right),
-        `margin` and `other_margin` (None where there is no reward), and `confidence` (0-1).
-
-    Raises:
-        ValueError: Another evaluation lacks pairs, or a reward is not finite while `nan` is `"error"`.
     """
     ids = [label["pair_id"] for label in labels]
     found = []

@@ -43,18 +43,7 @@ def describe_lowest(
     scores: Mapping[str, Mapping[str, Any]],
     collector: Collector,
 ) -> list[dict[str, Any]]:
-    """Collect words and sound of the pairs with the lowest margins, wrong ones first.
-
-    Args:
-        pairs (`datasets.Dataset`): The scored pairs as `loading.load_pairs` gives them.
-        records (`Sequence[Mapping]`): Labels of each, in the same order.
-        scores (`Mapping`): `chosen` and `rejected` by `pair_id`; a pair without a margin is skipped.
-        collector (`Collector`): Takes the recordings.
-
-    Returns:
-        `list[dict]`: Labels, `margin`, `chosen_reward` and `rejected_reward` of each, and what `Collector.describe`
-        gives.
-    """
+    """Collect words and sound of the pairs with the lowest margins, wrong ones first."""
     margins = [compute_margin(scores[record["pair_id"]]) for record in records]
     positions = find_lowest([np.nan if margin is None else margin for margin in margins], NUM_EXAMPLES).tolist()
     found = []
@@ -71,14 +60,7 @@ def describe_disagreements(
     disagreements: Sequence[Mapping[str, Any]],
     collector: Collector,
 ) -> list[dict[str, Any]]:
-    """Add words and sound to what `disagreements.find_disagreements` found.
-
-    Args:
-        pairs (`datasets.Dataset`): The scored pairs as `loading.load_pairs` gives them.
-        records (`Sequence[Mapping]`): Labels of each, in the same order.
-        disagreements (`Sequence[Mapping]`): Of each other evaluation.
-        collector (`Collector`): Takes the recordings.
-    """
+    """Add words and sound to what `disagreements.find_disagreements` found."""
     positions = {record["pair_id"]: position for position, record in enumerate(records)}
     return [
         {
@@ -104,18 +86,7 @@ def is_redistributable(license: str | None) -> bool:
 
 
 class Collector:
-    """Collect recordings for a page up to a size, with a reason for each one that is not embedded.
-
-    Args:
-        embed_audio (`str`, *optional*, defaults to `"all"`): Which recordings to take: all, `"open"` (those of
-            licences that let anyone pass them on) or `"none"`.
-        max_audio_characters (`int`, *optional*): What all data URIs of the page may come to.
-
-    Attributes:
-        clips (`dict[str, str]`): What was taken: MP3 as data URIs by a hash of the samples.
-        private_licenses (`set[str]`): Licences of recordings that were taken and are not known to let anyone pass
-            them on. A page with such recordings must not be published.
-    """
+    """Collect recordings for a page up to a size, with a reason for each one that is not embedded."""
 
     def __init__(self, embed_audio: EmbedAudio = "all", max_audio_characters: int = MAX_AUDIO_CHARACTERS):
         self.embed_audio = embed_audio
@@ -124,16 +95,7 @@ class Collector:
         self.private_licenses: set[str] = set()
 
     def describe(self, pair: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a pair for `report.json`.
-
-        Args:
-            pair (`Mapping`): Its row, with both sides.
-            record (`Mapping`): Its labels.
-
-        Returns:
-            `dict[str, Any]`: Labels, and by side the turns with `role`, `text` and `clips`: `duration_s`, and `clip`
-            (a key of `self.clips`) or `no_audio` (why there is none).
-        """
+        """Return a pair for `report.json`."""
         return {
             "pair_id": record["pair_id"],
             **{name: record.get(name) for name in _LABELS},
@@ -180,11 +142,7 @@ class Collector:
 
 
 def encode_clip(array: np.ndarray) -> bytes:
-    """Encode speech as MP3 at about 48 kbit/s: what any browser plays, and the same samples give the same bytes.
-
-    Args:
-        array (`np.ndarray` of shape `(num_samples,)`): 16 kHz mono.
-    """
+    """Encode speech as MP3 at about 48 kbit/s: what any browser plays, and the same samples give the same bytes."""
     from sdiareward.perturbations.channel import encode
 
     return encode(array, SAMPLING_RATE, "MP3", "MPEG_LAYER_III", _COMPRESSION_LEVEL)

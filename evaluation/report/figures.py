@@ -49,16 +49,7 @@ _MAX_TITLE_CHARACTERS = 34
 
 
 def draw_figures(report: Mapping[str, Any], records: Records, folder: Path) -> list[str]:
-    """Draw every figure the report has numbers for, as PNG files named after it.
-
-    Args:
-        report (`Mapping`): What `content.build_report` returns.
-        records (`Sequence[Mapping]`): `subset`, `chosen` and `rejected` of each pair as the model scored it.
-        folder (`Path`): Where the files go; each appears when it is complete.
-
-    Returns:
-        `list[str]`: Names of the figures drawn, without suffix.
-    """
+    """Draw every figure the report has numbers for, as PNG files named after it."""
     drawings: dict[str, Callable[[Any], None]] = {"accuracy": lambda axes: draw_accuracy(axes, report)}
     if report["rewards"]:
         drawings["densities"] = lambda axes: draw_densities(axes, records)
@@ -80,12 +71,7 @@ def draw_figures(report: Mapping[str, Any], records: Records, folder: Path) -> l
 
 @contextmanager
 def figure_file(path: Path, size_inches: tuple[float, float] = PANEL_INCHES) -> Iterator[Any]:
-    """Give a figure to draw on, in the style of all pages, and save it whole.
-
-    Args:
-        path (`Path`): The PNG to write; it appears when it is complete, and the same drawing gives the same bytes.
-        size_inches (`tuple[float, float]`, *optional*): Width and height.
-    """
+    """Give a figure to draw on, in the style of all pages, and save it whole."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -99,12 +85,7 @@ def figure_file(path: Path, size_inches: tuple[float, float] = PANEL_INCHES) -> 
 
 
 def plot_rewards(records: Records, path: Path) -> None:
-    """Draw the rewards of both sides by subset, as densities and as boxes (Figure 4c and d of the paper).
-
-    Args:
-        records (`Sequence[Mapping]`): `subset`, `chosen` and `rejected` of each pair.
-        path (`Path`): The PNG to write; it appears when it is complete.
-    """
+    """Draw the rewards of both sides by subset, as densities and as boxes (Figure 4c and d of the paper)."""
     with figure_file(path, (2 * PANEL_INCHES[0], PANEL_INCHES[1])) as figure:
         densities, boxes = figure.subplots(1, 2, sharey=True)
         draw_densities(densities, records)

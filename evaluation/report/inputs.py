@@ -21,14 +21,7 @@ Point = dict[str, float]
 
 @dataclass(frozen=True)
 class ComparedEvaluation:
-    """A finished evaluation.
-
-    Args:
-        folder (`str`): Its output_dir.
-        model (`str`): What it evaluated, a model or a judge.
-        scores (`dict`): `chosen` and `rejected` by `pair_id`.
-        reasons (`dict[str, str]`): Why pairs were skipped, by `pair_id`.
-    """
+    """A finished evaluation."""
 
     folder: str
     model: str
@@ -38,16 +31,7 @@ class ComparedEvaluation:
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """What a training run logged about its rewards, for Figures 4 and 8, a and b.
-
-    Args:
-        path (`str`): Its `run.json`.
-        title (`str`): With or without centering; see `title_runs`.
-        center_rewards_coefficient (`float`): Lambda of the centering loss, 0 if there is none.
-        train (`list[dict]`): `step`, `chosen`, `rejected` (mean rewards) and `margin` of the training batches since
-            the entry before.
-        validation (`list[dict]`): The same on the validation split.
-    """
+    """What a training run logged about its rewards, for Figures 4 and 8, a and b."""
 
     path: str
     title: str
@@ -57,12 +41,7 @@ class TrainingRun:
 
 
 def read_evaluation(folder: str | Path) -> ComparedEvaluation:
-    """Read the output_dir of a finished evaluation.
-
-    Raises:
-        FileNotFoundError: The evaluation is not there or not finished.
-        ValueError: It holds no pair.
-    """
+    """Read the output_dir of a finished evaluation."""
     found = results_files.read_evaluation(folder, finite=False)
     scores = {record["pair_id"]: record for record in found.scores}
     skipped = JsonLines(found.folder / "skipped.jsonl").read()
@@ -71,16 +50,7 @@ def read_evaluation(folder: str | Path) -> ComparedEvaluation:
 
 
 def check_same_pairs(evaluation: ComparedEvaluation, pair_ids: Sequence[str], nan: str) -> None:
-    """Raise unless an evaluation has a reward for both sides of every one of these pairs.
-
-    Args:
-        evaluation (`ComparedEvaluation`): The other evaluation.
-        pair_ids (`Sequence[str]`): The pairs to compare on.
-        nan (`"error"` or `"wrong"`): What a reward that is not finite is.
-
-    Raises:
-        ValueError: Pairs are missing, or a reward is not finite while `nan` is `"error"`.
-    """
+    """Raise unless an evaluation has a reward for both sides of every one of these pairs."""
     missing = [pair_id for pair_id in pair_ids if pair_id not in evaluation.scores]
     if missing:
         first = missing[0]
@@ -114,12 +84,7 @@ def title_scorers(title: str, others: Sequence[ComparedEvaluation]) -> list[str]
 
 
 def read_training_runs(paths: Sequence[str | Path]) -> list[TrainingRun]:
-    """Read what `train.py` logged, one `run.json` a run.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It is not the log of a training run, or the run logged no rewards.
-    """
+    """Read what `train.py` logged, one `run.json` a run."""
     runs = [_read_history(Path(path)) for path in paths]
     titles = title_runs([str(path) for path in paths], [coefficient for coefficient, _ in runs])
     read = []
@@ -157,12 +122,7 @@ def _make_points(history: Sequence[Mapping[str, Any]], prefix: str) -> list[Poin
 
 
 def title_runs(paths: Sequence[str], coefficients: Sequence[float]) -> list[str]:
-    """Name runs by their centering; where several have the same, their paths are added.
-
-    Args:
-        paths (`Sequence[str]`): The `run.json` of each.
-        coefficients (`Sequence[float]`): Lambda of the centering loss of each.
-    """
+    """Name runs by their centering; where several have the same, their paths are added."""
     titles = [f"with centering, λ = {value:g}" if value else "without centering" for value in coefficients]
     return [
         f"{title} ({path})" if titles.count(title) > 1 else title for title, path in zip(titles, paths, strict=True)

@@ -20,15 +20,7 @@ Positions = NDArray[np.intp]
 
 
 def find_strata(margins: ArrayLike) -> dict[str, Positions]:
-    """Find the strata of Table 3: top and bottom quarter by `|margin|`, all pairs, and those ordered wrongly.
-
-    Args:
-        margins (`ArrayLike` of shape `(num_pairs,)`): Chosen minus rejected reward, finite.
-
-    Returns:
-        `dict[str, np.ndarray]`: Positions in `margins` by the names of `STRATA`, in its order. A quarter is rounded
-        up; of equal margins the earlier pair counts as the larger.
-    """
+    """Find the strata of Table 3: top and bottom quarter by `|margin|`, all pairs, and those ordered wrongly."""
     array = np.asarray(margins, dtype=np.float64)
     order, quarter = np.argsort(-np.abs(array), kind="stable"), math.ceil(len(array) / 4)
     found = (order[:quarter], order[len(array) - quarter :], np.arange(len(array)), np.flatnonzero(array <= 0))
@@ -36,12 +28,7 @@ def find_strata(margins: ArrayLike) -> dict[str, Positions]:
 
 
 def find_lowest(margins: ArrayLike, count: int) -> Positions:
-    """Return the positions of the `count` lowest margins, lowest first; NaN is omitted.
-
-    Args:
-        margins (`ArrayLike` of shape `(num_pairs,)`): Chosen minus rejected reward.
-        count (`int`): How many at most.
-    """
+    """Return the positions of the `count` lowest margins, lowest first; NaN is omitted."""
     array = np.asarray(margins, dtype=np.float64)
     order = np.argsort(array, kind="stable")
     return order[np.isfinite(array[order])][:count]

@@ -71,26 +71,7 @@ def write_page(
     training: Sequence[TrainingRun] = (),
     embed_audio: EmbedAudio = "all",
 ) -> Path:
-    """Write `report/index.html`, `report/report.json` and `report/*.png`; the same results give the same bytes.
-
-    Args:
-        folder (`str` or `Path`): The evaluation's output_dir.
-        results (`Mapping`): What `eval.py` writes as `results.json`.
-        pairs (`datasets.Dataset`): The scored pairs as `loading.load_pairs` gives them.
-        labels (`Sequence[Mapping]`): Labels of each; see `labels.describe_pairs`.
-        by_scorer (`Mapping`): By scorer (`"model"`, `"acoustic"`, `"text"`) and `pair_id`: `chosen` and `rejected`.
-        others (`Sequence[ComparedEvaluation]`): Other evaluations of the same pairs to compare with.
-        training (`Sequence[TrainingRun]`): Training runs to show.
-        embed_audio (`"open"`, `"all"` or `"none"`, *optional*, defaults to `"all"`): Which recordings the page plays:
-            those under licences that let anyone pass them on, all, or none. A page with others is not for
-            publication, and says so.
-
-    Returns:
-        `Path`: The page.
-
-    Raises:
-        ValueError: Another evaluation lacks pairs of this one.
-    """
+    """Write `report/index.html`, `report/report.json` and `report/*.png`; the same results give the same bytes."""
     records = _add_columns(pairs, labels)
     found = find_disagreements(records, by_scorer["model"], others, results["config"]["nan"])
     collector = Collector(embed_audio)
@@ -119,16 +100,7 @@ def _add_columns(pairs: datasets.Dataset, labels: Sequence[Mapping[str, Any]]) -
 
 
 def render_page(report: Mapping[str, Any], figures: Mapping[str, bytes], clips: Mapping[str, str]) -> str:
-    """Render the page from its numbers.
-
-    Args:
-        report (`Mapping`): What `content.build_report` returns.
-        figures (`Mapping[str, bytes]`): PNG files by the name of the figure.
-        clips (`Mapping[str, str]`): Data URIs of the examples' recordings.
-
-    Returns:
-        `str`: HTML that requests nothing; whatever comes from data is escaped.
-    """
+    """Render the page from its numbers."""
     from markupsafe import Markup
 
     environment = make_html_environment(EVALUATION_PAGE)

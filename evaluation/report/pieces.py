@@ -22,11 +22,7 @@ _ABSENT = "n/a"
 
 
 def make_picture(data: bytes) -> dict[str, Any]:
-    """Return a PNG's data URI, width and height, which stand in its header.
-
-    Args:
-        data (`bytes`): The file.
-    """
+    """Return a PNG's data URI, width and height, which stand in its header."""
     width, height = struct.unpack(">II", data[16:24])
     return {"uri": f"data:image/png;base64,{base64.b64encode(data).decode()}", "width": width, "height": height}
 

@@ -26,24 +26,13 @@ def num_bins(num_pairs: int) -> int:
 
 
 def make_equal_mass_bins(values: ArrayLike) -> list[NDArray[np.intp]]:
-    """Sort values into `num_bins` bins that hold the same number of them, to within one.
-
-    Args:
-        values (`ArrayLike` of shape `(num_pairs,)`): What to sort by; equal values stay in the order given.
-
-    Returns:
-        `list[np.ndarray]`: Positions in `values` of each bin, smallest values first; none is empty unless all are.
-    """
+    """Sort values into `num_bins` bins that hold the same number of them, to within one."""
     array = np.asarray(values, dtype=np.float64)
     return np.array_split(np.argsort(array, kind="stable"), num_bins(len(array)))
 
 
 def fold(margins: ArrayLike) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return each pair's confidence, 0.5-1, and whether the model orders it rightly; a tie is wrong.
-
-    Args:
-        margins (`ArrayLike` of shape `(num_pairs,)`): Chosen minus rejected reward.
-    """
+    """Return each pair's confidence, 0.5-1, and whether the model orders it rightly; a tie is wrong."""
     from scipy.special import expit
 
     array = np.asarray(margins, dtype=np.float64)
@@ -51,19 +40,7 @@ def fold(margins: ArrayLike) -> tuple[Floats, NDArray[np.bool_]]:
 
 
 def expected_calibration_error(margins: ArrayLike, bins: Sequence[NDArray[np.intp]] | None = None) -> float:
-    """Compute the expected calibration error: the mean over pairs of `|accuracy - confidence|` of their bin.
-
-    Args:
-        margins (`ArrayLike` of shape `(num_pairs,)`): Chosen minus rejected reward, finite, at least one.
-        bins (`list[np.ndarray]`, *optional*): Positions of each bin; equal-mass bins of confidence by default.
-
-    Returns:
-        `float`: 0-1; lower is better. Few pairs make it larger than it is: a bin's accuracy has an error of its own.
-
-    Example:
-        >>> round(expected_calibration_error([2.0, 2.0, 2.0, -2.0]), 4)  # 0.8808 said, 0.75 right
-        0.1308
-    """
+    """Compute the expected calibration error: the mean over pairs of `|accuracy - confidence|` of their bin."""
     confidence, is_right = fold(margins)
     if len(confidence) == 0:
         raise ValueError("there are no margins; a calibration error needs at least one pair.")
@@ -82,17 +59,6 @@ def fit_temperature(margins: ArrayLike) -> float | None:
 
     With pairs that are all right the likelihood has no maximum. So, as Platt does, the labels are not 1 but
     `(n + 1) / (n + 2)`: together the n pairs also count as a little more than one pair the other way round.
-
-    Args:
-        margins (`ArrayLike` of shape `(num_pairs,)`): Chosen minus rejected reward, finite.
-
-    Returns:
-        `float` or None: T > 0; above 1 the model is too sure of itself, below 1 not sure enough. None if the margins
-        are not positive on average, for then no temperature helps.
-
-    Example:
-        >>> round(fit_temperature([1.0, 1.0]), 4)  # labels of 3/4: 1 / log 3
-        0.9102
     """
     from scipy.optimize import brentq
     from scipy.special import expit
@@ -113,16 +79,7 @@ def fit_temperature(margins: ArrayLike) -> float | None:
 
 
 def deal_folds(groups: Sequence[Hashable], strata: Sequence[str], num_folds: int = NUM_FOLDS) -> NDArray[np.int64]:
-    """Deal whole groups into folds, those of each stratum evenly, in an order that depends on their names alone.
-
-    Args:
-        groups (`Sequence[Hashable]`): Recording of each pair.
-        strata (`Sequence[str]`): Stratum of each pair; a group counts in that of its first pair.
-        num_folds (`int`, *optional*, defaults to 5): Number of folds; some stay empty if there are fewer groups.
-
-    Returns:
-        `np.ndarray` of shape `(num_pairs,)`: The fold of each pair.
-    """
+    """Deal whole groups into folds, those of each stratum evenly, in an order that depends on their names alone."""
     stratum: dict[Hashable, str] = {}
     for group, name in zip(groups, strata, strict=True):
         stratum.setdefault(group, name)
@@ -132,16 +89,7 @@ def deal_folds(groups: Sequence[Hashable], strata: Sequence[str], num_folds: int
 
 
 def cross_fit_temperatures(margins: ArrayLike, folds: ArrayLike) -> Floats | None:
-    """Fit a temperature for each fold on the pairs of all other folds.
-
-    Args:
-        margins (`ArrayLike` of shape `(num_pairs,)`): Chosen minus rejected reward, finite.
-        folds (`ArrayLike` of shape `(num_pairs,)`): The fold of each pair, as `deal_folds` gives it.
-
-    Returns:
-        `np.ndarray` of shape `(num_pairs,)` or None: The temperature to divide each margin by, which has not seen the
-        pair's recording; None if there is one fold only or a temperature cannot be fitted.
-    """
+    """Fit a temperature for each fold on the pairs of all other folds."""
     array, fold_of = np.asarray(margins, dtype=np.float64), np.asarray(folds)
     temperatures = np.empty_like(array)
     for number in np.unique(fold_of):

@@ -51,20 +51,7 @@ Record = dict[str, Any]
 def pair_scores(
     first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]], *, include_equal: bool = False
 ) -> tuple[list[Record], dict[str, int]]:
-    """Pair the scores of two judges by sample.
-
-    Args:
-        first (`Sequence[Mapping]`): Predictions of the first judge, whose wins are counted.
-        second (`Sequence[Mapping]`): Predictions of the second judge.
-        include_equal (`bool`, *optional*, defaults to `False`): Also return samples with two equal scores.
-
-    Returns:
-        `tuple[list, dict]`: For each sample its labels, `first` and `second`; and the counts `num_shared` (scored by
-        both), `num_equal` and `num_without_score` (skipped for that reason).
-
-    Raises:
-        ValueError: No sample was judged by both.
-    """
+    """Pair the scores of two judges by sample."""
     others = {record["sample_id"]: record for record in second}
     shared = [(record, others[record["sample_id"]]) for record in first if record["sample_id"] in others]
     if not shared:
@@ -104,27 +91,7 @@ def sample_ab_study(
     texts: StudyTexts | None = None,
     **facts: Any,
 ) -> dict[str, Any]:
-    """Draw a study of two judges and write its folder atomically.
-
-    Args:
-        pairs (`list[dict]`): From `pair_scores`.
-        samples ([`Samples`]): The scored samples.
-        output_dir (`str` or `Path`): The study's folder; new or empty.
-        seed (`int`): Seed of the draw, the order and the names; the same seed writes the same bytes.
-        size (`int`): The largest number of samples.
-        judges (`Sequence[str]`): Names of the two judges, for the key.
-        allow_tie (`bool`, *optional*, defaults to `True`): Whether raters may choose neither.
-        texts ([`StudyTexts`], *optional*): Instructions and consent; by default those of the package.
-        **facts: Further fields of `key.json`.
-
-    Returns:
-        `dict`: Content of `key.json`.
-
-    Raises:
-        FileExistsError: The folder is not empty.
-        ValueError: A sample of the evaluations is not in the data, or no sample can be drawn.
-        AudioError, FileNotFoundError: A recording cannot be read.
-    """
+    """Draw a study of two judges and write its folder atomically."""
     target = require_new_folder(output_dir)
     rows = samples.find_rows([pair["sample_id"] for pair in pairs])
     drawn = _draw(pairs, size, seed)
@@ -179,13 +146,7 @@ def score_ab_study(folder: str | Path, key_file: str | Path | None = None) -> di
 def summarise_ab_study(
     key: Mapping[str, Any], answers: Mapping[str, Mapping[str, Mapping[str, Any]]]
 ) -> dict[str, Any]:
-    """Count how often raters preferred the first judge's score.
-
-    Returns:
-        `dict`: `overall` and, by column of Table 1, `columns` (from `count_outcomes`), `by_majority` (items whose
-        raters mostly prefer the first score, the second, or neither), `raters`, `inter_rater`, and the fields of the
-        key.
-    """
+    """Count how often raters preferred the first judge's score."""
     given = [(item, answer["choice"]) for by_item in answers.values() for item, answer in by_item.items()]
     truths = [key["items"][item] for item, _ in given]
     outcomes = [_find_outcome(choice, truth["chosen_is"]) for (_, choice), truth in zip(given, truths, strict=True)]
@@ -213,16 +174,7 @@ def _find_outcome(choice: str, first_is: str) -> str:
 
 
 def count_outcomes(outcomes: Sequence[str], truths: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the shares of wins, losses and ties among at least one answer.
-
-    Args:
-        outcomes (`Sequence[str]`): `"win"`, `"lose"` or `"tie"` of each answer.
-        truths (`Sequence[Mapping]`): Labels of the sample of each answer.
-
-    Returns:
-        `dict`: `num_answers`; by outcome `num_answers`, `num`, `share` and `interval`; and `decided`, the same for
-        wins among the answers that are no ties (None if all are).
-    """
+    """Return the shares of wins, losses and ties among at least one answer."""
     found: dict[str, Any] = {"num_answers": len(outcomes)}
     for name in OUTCOMES:
         found[name] = _share([outcome == name for outcome in outcomes], truths)

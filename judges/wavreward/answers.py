@@ -31,15 +31,6 @@ def parse_score(text: str) -> int | None:
 
     Numbers within closed thoughts do not count. A number other than 1, 2, 3, 4 or 5 is no score, because a judge that
     answers 7 has not understood the scale.
-
-    Args:
-        text (`str`): The judge's answer.
-
-    Example:
-        >>> parse_score("<think>It fits.</think><score>5</score>")
-        5
-        >>> parse_score("Score: 4/5")
-        4
     """
     verdict = _SCALE.sub(" ", text.rpartition("</think>")[2])
     for form in _SCORE_FORMS:
@@ -50,12 +41,7 @@ def parse_score(text: str) -> int | None:
 
 
 def follows_format(text: str, reasoning: bool = True) -> bool:
-    """Tell whether an answer has exactly the requested form, with thoughts that are not empty.
-
-    Args:
-        text (`str`): The judge's answer.
-        reasoning (`bool`, *optional*, defaults to `True`): Whether thoughts were requested.
-    """
+    """Tell whether an answer has exactly the requested form, with thoughts that are not empty."""
     match = _FORMATS[reasoning].fullmatch(text)
     if match is None:
         return False

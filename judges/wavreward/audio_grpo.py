@@ -31,9 +31,6 @@ class AudioGRPOTrainer(GRPOTrainer):
         load_reference (`Callable`, *optional*): Loads the reference model of the KL term from the path that the policy
             was loaded from, with `dtype`; by default `from_pretrained` of the policy's class. Not called if `beta` is
             0, nor with adapters, whose reference is the policy without them.
-
-    Raises:
-        ValueError: vLLM or continuous batching is requested, which take no recordings.
     """
 
     def __init__(

@@ -36,12 +36,6 @@ class EndpointJudge:
 
     No question is repeated because of the form of its answer: as with a local model, an answer without a score, a
     refusal or a missing reply counts as no score.
-
-    Args:
-        settings (`ChatSettings`): The endpoint; its `max_tokens` is the longest answer.
-        cache_dir (`str` or `Path`): Folder of cached answers.
-        reasoning (`bool`, *optional*, defaults to `True`): Ask for thoughts before the score.
-        prompt ([`JudgingPrompt`], *optional*): The prompt; by default the package's.
     """
 
     def __init__(
@@ -70,10 +64,6 @@ class EndpointJudge:
         """Score recordings; arguments as of [`WavRewardJudge.judge`].
 
         The settings replace `max_new_tokens` and a temperature of 0; `expected` is not supported.
-
-        Raises:
-            ValueError: The expected score is requested, or several answers without a seed.
-            EndpointError: The endpoint cannot be used at all.
         """
         if expected:
             raise ValueError("an endpoint returns no distribution over scores; omit expected.")

@@ -109,19 +109,7 @@ def run(args: EvaluateArguments) -> int:
 
 
 def evaluate(args: EvaluateArguments) -> dict[str, Any]:
-    """Score, measure and report.
-
-    Args:
-        args ([`EvaluateArguments`]): The arguments.
-
-    Returns:
-        `dict`: Content of `results.json`: `scorers` (results of `summarise_scores` by name), `skipped`, `num_train`,
-        `run`, `config` and provenance.
-
-    Raises:
-        ValueError: The folder holds answers of another run, or no sample could be scored.
-        EndpointError: The judge cannot be reached; finished answers are kept.
-    """
+    """Score, measure and report."""
     from sdiareward.common.files import write_file
     from sdiareward.common.provenance import describe_run
     from sdiareward.common.run_identity import claim_run_dir

@@ -20,19 +20,7 @@ _SCORE_TAG = "<score>"
 
 @dataclass(frozen=True)
 class Judgement:
-    """A judge's score of one recording.
-
-    Args:
-        score (`int`, *optional*): 1-5, higher is better: the most frequent score of all answers, the lowest of equally
-            frequent ones. `None` if no answer has one.
-        expected_score (`float`, *optional*): Mean of the scores 1-5 under the model's distribution at the position of
-            the score, over all answers; `None` unless requested.
-        scores (`tuple[int | None, ...]`): Score of each answer.
-        texts (`tuple[str, ...]`): The answers.
-        follows_format (`bool`): Whether every answer has exactly the requested form.
-        num_tokens (`int`): Tokens of all answers together.
-        seconds (`float`): Time of all answers, their share of the batch.
-    """
+    """A judge's score of one recording."""
 
     score: int | None
     expected_score: float | None
@@ -59,17 +47,7 @@ class Judgement:
 
 
 class WavRewardJudge:
-    """Score spoken answers with a thinker, trained as WavReward or not.
-
-    Args:
-        thinker (`Thinker`): The model.
-        reasoning (`bool`, *optional*, defaults to `True`): Ask for thoughts before the score.
-        prompt ([`JudgingPrompt`], *optional*): The prompt; by default the package's.
-
-    Example:
-        >>> judge = WavRewardJudge.from_pretrained("runs/wavreward")  # doctest: +SKIP
-        >>> judge.judge(["question_and_answer.wav"])[0].score  # doctest: +SKIP
-    """
+    """Score spoken answers with a thinker, trained as WavReward or not."""
 
     def __init__(self, thinker: Thinker, *, reasoning: bool = True, prompt: JudgingPrompt | None = None):
         self.thinker = thinker
@@ -104,21 +82,7 @@ class WavRewardJudge:
         expected: bool = False,
         **sampling: Any,
     ) -> list[Judgement]:
-        """Score recordings.
-
-        Args:
-            recordings (`list`): Question, silence and answer each; anything `audio_sdiareward.read_audio` takes. The
-                first 60 s are heard.
-            num_samples (`int`, *optional*, defaults to 1): Answers to each recording; the majority of their scores
-                counts (self-consistency).
-            expected (`bool`, *optional*, defaults to `False`): Also compute the expected score by one more forward
-                pass.
-            **sampling: `max_new_tokens`, `temperature`, `seed` and `min_new_tokens` of [`Thinker.generate`].
-
-        Raises:
-            ValueError: Several answers are requested without a temperature.
-            AudioError: A recording cannot be used.
-        """
+        """Score recordings."""
         conversations = [
             self.prompt.make_conversation(recording, reasoning=self.reasoning) for recording in recordings
         ]
@@ -150,12 +114,7 @@ class WavRewardJudge:
 
 
 def vote(scores: Sequence[int | None]) -> int | None:
-    """Return the most frequent score, the lowest of equally frequent ones; `None` if there is none.
-
-    Example:
-        >>> vote([5, 3, None, 3])
-        3
-    """
+    """Return the most frequent score, the lowest of equally frequent ones; `None` if there is none."""
     counts = Counter(score for score in scores if score is not None)
     return min(counts, key=lambda score: (-counts[score], score)) if counts else None
 

@@ -30,18 +30,7 @@ _CHUNK_SAMPLES = 32
 
 @dataclass(frozen=True)
 class Asking:
-    """How a judge is asked.
-
-    Args:
-        num_samples (`int`, *optional*, defaults to 1): Answers to each recording, whose scores vote.
-        temperature (`float`, *optional*, defaults to 0.0): 0 takes the likeliest token each time.
-        expected (`bool`, *optional*, defaults to `False`): Also compute the expected score.
-        max_new_tokens (`int`, *optional*, defaults to 512): Longest answer.
-        seed (`int`, *optional*, defaults to 0): Of the sampling.
-
-    Raises:
-        ValueError: A number is out of its range, or several answers are asked for without a temperature.
-    """
+    """How a judge is asked."""
 
     num_samples: int = 1
     temperature: float = 0.0
@@ -79,20 +68,7 @@ class ScoreJudge(Protocol):
 def predict(
     load_judge: Callable[[], ScoreJudge], samples: Samples, path: Path, asking: Asking, *, batch_size: int = 8
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Score every sample that is missing in the file.
-
-    Args:
-        load_judge (`Callable`): Returns the judge; called only if a sample is missing.
-        samples ([`Samples`]): The samples.
-        path (`Path`): File of predictions. Samples without a readable recording go to `skipped_` and its name.
-        asking ([`Asking`]): How to ask.
-        batch_size (`int`, *optional*, defaults to 8): Recordings in a batch of the judge.
-
-    Returns:
-        `tuple[list, list]`: In the order of the samples, the prediction of each (its labels, `predicted`,
-        `expected_score`, `scores`, `text`, `follows_format`, `num_tokens`, `seconds`), and the labels of each
-        skipped sample with `kind` and `reason`.
-    """
+    """Score every sample that is missing in the file."""
     from tqdm.auto import tqdm
 
     log = JsonLines(path)
@@ -154,15 +130,7 @@ def make_prediction(label: Mapping[str, Any], judgement: Judgement) -> dict[str,
 
 
 def read_predictions(folder: str | Path, name: str = PREDICTIONS_FILE) -> list[dict[str, Any]]:
-    """Read the predictions of a finished evaluation.
-
-    Args:
-        folder (`str` or `Path`): Its `output_dir`.
-        name (`str`, *optional*): `"predictions.jsonl"` or `"out_of_domain.jsonl"`.
-
-    Raises:
-        FileNotFoundError: The folder holds no finished evaluation.
-    """
+    """Read the predictions of a finished evaluation."""
     folder = Path(folder)
     for file in (name, "results.json"):
         # Results are written last, so a folder with results is complete.

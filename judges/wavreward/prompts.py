@@ -25,15 +25,7 @@ def _make_field(name: str) -> Any:
 
 @dataclass(frozen=True)
 class JudgingPrompt:
-    """A judge's prompt; it is saved with a trained judge and loaded with it.
-
-    Args:
-        system (`str`): System prompt; an empty one is omitted.
-        task (`str`): The task and the meaning of the scores 1 to 5; it follows the recording.
-        with_reasoning (`str`): Follows the task and requests thoughts, then the score, in the form that `answers.py`
-            parses.
-        without_reasoning (`str`): Follows the task if only the score is requested.
-    """
+    """A judge's prompt; it is saved with a trained judge and loaded with it."""
 
     system: str = _make_field("system")
     task: str = _make_field("task")
@@ -51,12 +43,7 @@ class JudgingPrompt:
         return "1" if self == JudgingPrompt() else make_stable_id(*asdict(self).values())
 
     def make_conversation(self, recording: Any, *, reasoning: bool = True) -> list[dict[str, Any]]:
-        """Build the messages that ask for the score of one recording.
-
-        Args:
-            recording: Question, silence and answer; anything `audio_sdiareward.read_audio` takes.
-            reasoning (`bool`, *optional*, defaults to `True`): Ask for thoughts before the score.
-        """
+        """Build the messages that ask for the score of one recording."""
         text = self.task + (self.with_reasoning if reasoning else self.without_reasoning)
         user = {"role": "user", "content": [{"type": "audio", "audio": recording}, {"type": "text", "text": text}]}
         system = {"role": "system", "content": [{"type": "text", "text": self.system}]}
@@ -68,16 +55,7 @@ class JudgingPrompt:
 
 
 def read_judging_prompt(path: str | Path) -> JudgingPrompt:
-    """Read a prompt; missing texts are those of the package's prompt.
-
-    Args:
-        path (`str` or `Path`): A `.yaml` file of prompts, see `pairs.prompts.read_prompt_file`, of which `wavreward_*`
-            are taken, or the JSON object that is saved with a judge.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It holds no prompt of WavReward, or an invalid text.
-    """
+    """Read a prompt; missing texts are those of the package's prompt."""
     if Path(path).suffix in (".yaml", ".yml"):
         return _read_yaml(path)
     found = read_json_object(Path(path), "give the JSON of a judging prompt")
@@ -93,11 +71,7 @@ def _read_yaml(path: str | Path) -> JudgingPrompt:
 
 
 def load_prompt_of_judge(name: str | Path) -> JudgingPrompt:
-    """Return the prompt that a judge was trained with; by default the package's.
-
-    Args:
-        name (`str` or `Path`): Folder or Hub id of the judge.
-    """
+    """Return the prompt that a judge was trained with; by default the package's."""
     from transformers.utils import cached_file
 
     path = cached_file(str(name), PROMPT_FILE, _raise_exceptions_for_missing_entries=False)

@@ -91,16 +91,6 @@ def examine(
     """Rate the thoughts of every prediction of some samples; the client asks a model that takes audio.
 
     `prompts` replace the shipped ones.
-
-    Returns:
-        `dict[str, Any]`: `share_good` (0-1, higher is better) with its 95% `interval` over scenarios, `num_good`,
-        `num_examined`, `num_without_thoughts`; `shares` of yes to each of `QUESTIONS`; `verdicts` by sample,
-        `failures` (reasons by sample), `judge`, `prompt_version` and `usage`.
-
-    Raises:
-        ValueError: There are no predictions, or a sample is not in the data.
-        EndpointError: The judge cannot be reached at all; finished answers are kept.
-        ChatError: It gave no usable answer on any sample.
     """
     from sdiareward.common.llm.client import ChatError
 

@@ -21,13 +21,7 @@ RewardFunction = Callable[..., list[float]]
 
 
 def accuracy_reward(predicted: int | None, gold: float, sigma: float = DEFAULT_SIGMA) -> float:
-    """Return `R_a` of one score (equation 3): `10 exp(-(p - g)^2 / (2 sigma^2))`, 0 beyond a difference of 4.
-
-    Args:
-        predicted (`int`, *optional*): The judge's score; `None` earns 0.
-        gold (`float`): The gold score.
-        sigma (`float`, *optional*, defaults to 1.0): Width of the reward; larger is more tolerant.
-    """
+    """Return `R_a` of one score (equation 3): `10 exp(-(p - g)^2 / (2 sigma^2))`, 0 beyond a difference of 4."""
     if predicted is None or abs(predicted - gold) > MAX_DIFFERENCE:
         return 0.0
     return ACCURACY_REWARD * math.exp(-((predicted - gold) ** 2) / (2 * sigma**2))
@@ -41,17 +35,7 @@ def exact_reward(predicted: int | None, gold: float) -> float:
 def make_reward_functions(
     *, reasoning: bool = True, accuracy: str = "nonlinear", sigma: float = DEFAULT_SIGMA
 ) -> list[RewardFunction]:
-    """Make the reward functions of a run for `GRPOTrainer`, which adds them up.
-
-    Args:
-        reasoning (`bool`, *optional*, defaults to `True`): Also reward the form, `R_f`: 5 for thoughts and a score in
-            their tags, else 0. Without reasoning there is no such reward (section 4.4, `w/o cot think`).
-        accuracy (`"nonlinear"` or `"exact"`, *optional*): Equation 3, or right and wrong.
-        sigma (`float`, *optional*, defaults to 1.0): Of equation 3.
-
-    Raises:
-        ValueError: `accuracy` or `sigma` is invalid.
-    """
+    """Make the reward functions of a run for `GRPOTrainer`, which adds them up."""
     if accuracy not in ("nonlinear", "exact"):
         raise ValueError(f"accuracy is {accuracy!r}; it must be 'nonlinear' or 'exact'.")
     if not sigma > 0:

@@ -22,17 +22,6 @@ class ScenarioSampler(Sampler[int]):
     A generation batch holds whole scenarios: all their answers, each repeated for its group. Without `multi_sample`
     (section 4.4, `w/o multi samples`) each epoch takes one answer of each scenario at random. The order depends on the
     seed and the epoch alone, so a resumed run sees the same rows.
-
-    Args:
-        scenarios (`list[list[int]]`): Rows of each scenario.
-        num_generations (`int`): Completions per prompt.
-        prompts_per_batch (`int`): Prompts of a generation batch; an incomplete last batch is dropped.
-        repeat_count (`int`): How often each batch is repeated: once for each step that uses it.
-        multi_sample (`bool`, *optional*, defaults to `True`): All answers of a scenario together.
-        seed (`int`, *optional*, defaults to 0): Of the order.
-
-    Raises:
-        ValueError: Scenarios differ in size, do not fit into a batch, or there are too few for one.
     """
 
     def __init__(

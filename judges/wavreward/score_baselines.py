@@ -38,20 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 def predict_scores(kind: Kind, train: Samples, evaluated: Samples) -> list[int | None]:
-    """Fit a baseline on the training samples and predict the score of others.
-
-    Args:
-        kind (`"most_frequent"`, `"text"` or `"acoustic"`): Name of the baseline.
-        train ([`Samples`]): Samples of ChatReward; those without a readable recording are skipped.
-        evaluated ([`Samples`]): Samples to predict; `"text"` and `"acoustic"` need texts and durations of question
-            and answer.
-
-    Returns:
-        `list[int | None]`: 1-5 for each sample; None without a readable recording.
-
-    Raises:
-        ValueError: The training split is empty or has only one score.
-    """
+    """Fit a baseline on the training samples and predict the score of others."""
     scores = [label["score"] for label in train.labels]
     if len(set(scores)) < 2:
         raise ValueError(f"the training split has {len(scores)} samples of score {set(scores)}; baselines need two.")

@@ -38,11 +38,7 @@ Records = Sequence[Record]
 
 
 def find_column(record: Record) -> str:
-    """Return the column of Table 1 that a sample of ChatReward counts in.
-
-    Raises:
-        ValueError: An explicit instruction has no attribute of Table 1.
-    """
+    """Return the column of Table 1 that a sample of ChatReward counts in."""
     part, attribute = record["part"], record["attribute"]
     if part in ("content", "implicit"):
         return str(part)
@@ -62,25 +58,7 @@ def find_scenario(record: Record) -> Hashable:
 def summarise_scores(
     predictions: Records, out_of_domain: Records = (), *, num_bootstrap: int = 1000, seed: int = 0
 ) -> dict[str, Any]:
-    """Compute all metrics of one scorer.
-
-    Args:
-        predictions (`Sequence[Mapping]`): Of each sample of the benchmark its labels (`sample_id`, `scenario_id`,
-            `part`, `attribute`, `score`) and `predicted`, 1-5 or None. A judge's answers also have `expected_score`,
-            `follows_format`, `num_tokens`, `seconds` and `duration_s`.
-        out_of_domain (`Sequence[Mapping]`, *optional*): The same of samples from elsewhere.
-        num_bootstrap (`int`, *optional*, defaults to 1000): Draws behind the intervals.
-        seed (`int`, *optional*, defaults to 0): Seed of those draws.
-
-    Returns:
-        `dict[str, Any]`: `columns` (results of `measure_accuracy` by name, None for an absent column),
-        `overall_micro` (all samples of the benchmark), `overall_macro` (plain mean of its columns),
-        `all_columns_macro` (with `out_of_domain`, the average of the paper's abstract; None without it), and
-        `in_domain` and `out_of_domain` (results of `measure_answers`).
-
-    Raises:
-        ValueError: There are no predictions, or a sample has no column.
-    """
+    """Compute all metrics of one scorer."""
     if not predictions:
         raise ValueError("there are no predictions; at least one sample is needed.")
     options = {"num_bootstrap": num_bootstrap, "seed": seed}
@@ -102,12 +80,7 @@ def summarise_scores(
 
 
 def measure_accuracy(records: Records, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Count the scores of at least one prediction that are exactly right.
-
-    Returns:
-        `dict[str, Any]`: `num_samples`, `num_scenarios`, `num_correct`, `num_invalid`, `accuracy` (0-1, higher is
-        better) and its 95% `interval`.
-    """
+    """Count the scores of at least one prediction that are exactly right."""
     is_correct = [record["predicted"] == record["score"] for record in records]
     found = measure_share(is_correct, records, options)
     return {
@@ -132,18 +105,7 @@ def _list_clusters(records: Records) -> tuple[list[Hashable], list[str]]:
 
 
 def average_columns(columns: Sequence[Record]) -> dict[str, Any]:
-    """Return the plain mean of the accuracies of independent columns, with its interval.
-
-    Args:
-        columns (`Sequence[Mapping]`): `accuracy` and `interval` of each, at least one.
-
-    Returns:
-        `dict[str, Any]`: `num_columns`, `accuracy` and `interval`.
-
-    Example:
-        >>> average_columns([{"accuracy": 0.5, "interval": [0.2, 0.8]}, {"accuracy": 1.0, "interval": [0.6, 1.0]}])
-        {'num_columns': 2, 'accuracy': 0.75, 'interval': [0.5, 0.9]}
-    """
+    """Return the plain mean of the accuracies of independent columns, with its interval."""
     accuracy = mean(column["accuracy"] for column in columns)
     below, above = (
         math.hypot(*(column["accuracy"] - column["interval"][bound] for column in columns)) / len(columns)
@@ -154,12 +116,7 @@ def average_columns(columns: Sequence[Record]) -> dict[str, Any]:
 
 
 def measure_answers(records: Records, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Measure the distance from the gold scores, the order within scenarios, and the form of at least one answer.
-
-    Returns:
-        `dict[str, Any]`: `confusion`, `mean_absolute_error`, `order`, `expected_order` (by `expected_score`, None
-        without one) and `form` (None for a scorer that writes no text).
-    """
+    """Measure the distance from the gold scores, the order within scenarios, and the form of at least one answer."""
     has_expected = any(record.get("expected_score") is not None for record in records)
     return {
         "confusion": confusion_matrix(records),
@@ -171,12 +128,7 @@ def measure_answers(records: Records, options: Mapping[str, Any]) -> dict[str, A
 
 
 def confusion_matrix(records: Records) -> dict[str, dict[str, int]]:
-    """Count predictions: by gold score, then by predicted score or `"invalid"`.
-
-    Example:
-        >>> confusion_matrix([{"score": 5, "predicted": 3}, {"score": 5, "predicted": None}])["5"]
-        {'1': 0, '2': 0, '3': 1, '4': 0, '5': 0, 'invalid': 1}
-    """
+    """Count predictions: by gold score, then by predicted score or `"invalid"`."""
     answers = [*map(str, SCORES), INVALID]
     counts = {str(gold): dict.fromkeys(answers, 0) for gold in SCORES}
     for record in records:
@@ -186,11 +138,7 @@ def confusion_matrix(records: Records) -> dict[str, dict[str, int]]:
 
 
 def mean_absolute_error(records: Records, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean distance from the gold score over the answers that have a score; lower is better.
-
-    Returns:
-        `dict[str, Any]`: `num_samples`, `error` and `interval`; the last two are None if no answer has a score.
-    """
+    """Return the mean distance from the gold score over the answers that have a score; lower is better."""
     valid = [record for record in records if record["predicted"] is not None]
     if not valid:
         return {"num_samples": 0, "error": None, "interval": None}
@@ -200,18 +148,7 @@ def mean_absolute_error(records: Records, options: Mapping[str, Any]) -> dict[st
 
 
 def measure_order(records: Records, options: Mapping[str, Any], field: str = "predicted") -> dict[str, Any]:
-    """Count the triples of one scenario, one sample of each of three gold scores, that are scored in their order.
-
-    Args:
-        records (`Sequence[Mapping]`): Predictions.
-        options (`Mapping`): `num_bootstrap` and `seed`.
-        field (`str`, *optional*, defaults to `"predicted"`): Name of the score to use.
-
-    Returns:
-        `dict[str, Any]`: `num_triples`, of these `num_ordered` (strictly), `num_tied` (two or three are equal, none
-        is inverted), `num_inverted` and `num_invalid` (one has no score), `share_ordered` with its `interval` (None
-        without triples), and `num_left_out`, the number of skipped scenarios without three gold scores.
-    """
+    """Count the triples of one scenario, one sample of each of three gold scores, that are scored in their order."""
     by_scenario: dict[Hashable, list[Record]] = defaultdict(list)
     for record in records:
         by_scenario[find_scenario(record)].append(record)
@@ -240,12 +177,7 @@ def _order(low: float | None, middle: float | None, high: float | None) -> str:
 
 
 def measure_form(records: Records) -> dict[str, Any]:
-    """Measure the form and the cost of at least one answer of a judge.
-
-    Returns:
-        `dict[str, Any]`: `share_follows_format` and `share_valid` (0-1), `mean_tokens` of an answer, `seconds`,
-        `audio_s` and `real_time_factor`, seconds of scoring per second of audio (Table 5, lower is better).
-    """
+    """Measure the form and the cost of at least one answer of a judge."""
     seconds, audio_s = (sum(record[name] for record in records) for name in ("seconds", "duration_s"))
     return {
         "share_follows_format": mean(bool(record["follows_format"]) for record in records),

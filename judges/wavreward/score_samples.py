@@ -35,14 +35,7 @@ Labels = list[dict[str, Any]]
 
 
 class Samples(Sequence[Any]):
-    """Samples with their labels in memory and their recordings read on access.
-
-    Args:
-        rows (`datasets.Dataset`): Rows of ChatReward, or of a custom folder, which lack the texts.
-
-    Attributes:
-        labels (`list[dict]`): `LABELS` of each row.
-    """
+    """Samples with their labels in memory and their recordings read on access."""
 
     def __init__(self, rows: datasets.Dataset):
         self.rows = rows
@@ -64,11 +57,7 @@ class Samples(Sequence[Any]):
         return self if limit is None else Samples(self.rows.take(min(limit, len(self))))
 
     def find_rows(self, sample_ids: Sequence[str]) -> dict[str, int]:
-        """Return the positions of the samples by `sample_id`.
-
-        Raises:
-            ValueError: A sample is not in the data.
-        """
+        """Return the positions of the samples by `sample_id`."""
         rows = {label["sample_id"]: row for row, label in enumerate(self.labels)}
         if missing := [sample_id for sample_id in sample_ids if sample_id not in rows]:
             raise ValueError(
@@ -79,15 +68,7 @@ class Samples(Sequence[Any]):
 
 
 def read_samples(path: str | Path, split: str) -> Samples:
-    """Read one split of ChatReward.
-
-    Args:
-        path (`str` or `Path`): Its folder.
-        split (`str`): `"train"` or `"test"`.
-
-    Raises:
-        ValueError: A score is no whole number from 1 to 5, a sample has no column, or two have the same id.
-    """
+    """Read one split of ChatReward."""
     from sdiareward.dataset_builder.chatreward.loading import load_samples
 
     samples = Samples(load_samples(path, split))
@@ -99,16 +80,7 @@ def read_samples(path: str | Path, split: str) -> Samples:
 
 
 def read_out_of_domain(path: str | Path, split: str) -> Samples:
-    """Read out-of-domain samples: recordings with a list of scores, or another data set in the form of ChatReward.
-
-    Args:
-        path (`str` or `Path`): The folder. Its `.csv` or `.jsonl` file, if any, is the list.
-        split (`str`): Split of a data set; a list has none.
-
-    Raises:
-        FileNotFoundError: There is no such folder, or a recording of the list is missing.
-        ValueError: There are several lists, or an entry of the list is invalid.
-    """
+    """Read out-of-domain samples: recordings with a list of scores, or another data set in the form of ChatReward."""
     import datasets
 
     folder = Path(path)

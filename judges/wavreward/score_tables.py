@@ -54,12 +54,7 @@ def find_shown_columns(summaries: Any) -> list[str]:
 
 
 def render_table_one(scorers: Mapping[str, Summary], names: Sequence[str]) -> list[str]:
-    """Return the lines of Table 1: counts, then the accuracies and intervals of each scorer.
-
-    Args:
-        scorers (`Mapping`): Results of `summarise_scores` by title, all on the same samples.
-        names (`Sequence[str]`): Columns to show, from `find_shown_columns`.
-    """
+    """Return the lines of Table 1: counts, then the accuracies and intervals of each scorer."""
     rows = []
     first = next(iter(scorers.values()))
     for field, title in (("num_samples", "samples"), ("num_scenarios", "scenarios")):

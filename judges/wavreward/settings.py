@@ -165,14 +165,7 @@ class ThinkerCheckpoints:
 
 
 def run_training(trainer: Any, processor: ThinkerProcessor, args: JudgeArguments, training: Any) -> Path:
-    """Train, from a checkpoint if `args` or `training` ask for that, and save a judge.
-
-    Returns:
-        `Path`: `output_dir`, with the model or its adapters, the processor, the prompt and `run.json`.
-
-    Raises:
-        UserError: Another run writes to the folder.
-    """
+    """Train, from a checkpoint if `args` or `training` ask for that, and save a judge."""
     with nullcontext() if training.process_index else lock_folder(str(training.output_dir)):
         return _train(trainer, processor, args, training)
 

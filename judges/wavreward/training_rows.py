@@ -23,11 +23,7 @@ Ask = Callable[[Any], list[dict[str, Any]]]
 
 
 def keep_complete_scenarios(samples: datasets.Dataset) -> datasets.Dataset:
-    """Remove incomplete scenarios, because all answers of a scenario are compared in one batch.
-
-    Raises:
-        ValueError: There are no samples.
-    """
+    """Remove incomplete scenarios, because all answers of a scenario are compared in one batch."""
     if not len(samples):
         raise ValueError("there are no samples to train on; build the data set, or name another split.")
     groups = group_by_scenario(samples["scenario_id"])
@@ -39,12 +35,7 @@ def keep_complete_scenarios(samples: datasets.Dataset) -> datasets.Dataset:
 
 
 def make_prompt_rows(samples: datasets.Dataset, ask: Ask) -> datasets.Dataset:
-    """Make rows of `prompt`, `score`, `sample_id` and `scenario_id` for `GRPOTrainer`.
-
-    Args:
-        samples (`datasets.Dataset`): Samples with encoded `audio`.
-        ask (`Callable`): Builds the messages for a recording, such as `JudgingPrompt.make_conversation`.
-    """
+    """Make rows of `prompt`, `score`, `sample_id` and `scenario_id` for `GRPOTrainer`."""
     return samples.with_transform(partial(_to_prompts, ask=ask))
 
 
@@ -58,14 +49,6 @@ def make_target_rows(samples: datasets.Dataset, ask: Ask, *, reasoning: bool) ->
 
     The target is the column `target`, or else the score in its tags. Reasoning needs the column, because no thoughts
     can be made from a score.
-
-    Args:
-        samples (`datasets.Dataset`): Samples with encoded `audio`.
-        ask (`Callable`): As in `make_prompt_rows`.
-        reasoning (`bool`): Whether `ask` requests thoughts before the score.
-
-    Raises:
-        ValueError: Reasoning is requested and there is no `target`.
     """
     if reasoning and "target" not in samples.column_names:
         raise ValueError(

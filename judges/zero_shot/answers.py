@@ -32,14 +32,7 @@ _REFUSAL = re.compile(
 
 @dataclass(frozen=True)
 class Verdict:
-    """A judge's verdict on two versions.
-
-    Args:
-        preference (`str`): `"A"` or `"B"`.
-        scores (`Mapping[str, tuple[int, int]]`): Of A and of B in each dimension, 1-5; higher is better.
-        reason (`str`): The judge's words.
-        repairs (`tuple[str, ...]`): Errors of form that were repaired.
-    """
+    """A judge's verdict on two versions."""
 
     preference: str
     scores: Mapping[str, tuple[int, int]]
@@ -58,25 +51,12 @@ class Verdict:
 
 
 def read_text(text: str, criterion: str, *, is_cut: bool = False) -> Verdict:
-    """Parse the text of an answer; `is_cut` tells whether it ended at the token limit.
-
-    Raises:
-        ValueError: It holds no verdict; the message tells the judge what to correct.
-    """
+    """Parse the text of an answer; `is_cut` tells whether it ended at the token limit."""
     return read_verdict(parse_json(text, is_cut=is_cut), criterion, text=text)
 
 
 def read_verdict(answer: Any, criterion: str, *, text: str = "") -> Verdict:
-    """Check a judge's JSON.
-
-    Args:
-        answer: The parsed JSON.
-        criterion (`str`): `"modality"` or `"colloquialness"`.
-        text (`str`, *optional*): The answer as written, to detect text around the JSON.
-
-    Raises:
-        ValueError: It holds no verdict; the message tells the judge what to correct.
-    """
+    """Check a judge's JSON."""
     if not isinstance(answer, dict) or not isinstance(answer.get("scores"), dict):
         raise ValueError("the answer must be a JSON object with 'scores', 'overall_preference' and 'reason'.")
     _check_keys(answer, _KEYS, "the answer", optional=("reason",))
@@ -95,12 +75,7 @@ def read_verdict(answer: Any, criterion: str, *, text: str = "") -> Verdict:
 
 
 def is_refusal(text: str) -> bool:
-    """Return whether an answer without a verdict begins like a refusal.
-
-    Example:
-        >>> is_refusal("I'm sorry, but I can't listen to audio."), is_refusal("Version A sounds better.")
-        (True, False)
-    """
+    """Return whether an answer without a verdict begins like a refusal."""
     return bool(_REFUSAL.match(text.strip()))
 
 

@@ -64,13 +64,7 @@ class EndpointBackend(Backend):
 
 
 class ThinkerBackend(Backend):
-    """Ask a thinker in this process; it hears the same samples that an endpoint receives.
-
-    Args:
-        thinker (`Thinker`): The model.
-        attempts (`int`): The largest number of answers to a question until one is valid.
-        sampling (`Mapping`): `max_new_tokens`, `temperature` and `seed` of `Thinker.generate`.
-    """
+    """Ask a thinker in this process; it hears the same samples that an endpoint receives."""
 
     def __init__(self, thinker: Thinker, attempts: int, sampling: Mapping[str, Any]):
         self.thinker = thinker
@@ -156,17 +150,7 @@ def _as_item(part: dict[str, Any]) -> dict[str, Any]:
 
 
 class ReplayBackend(Backend):
-    """Replay the answers of an earlier run or of an external judge.
-
-    Args:
-        path (`str` or `Path`): JSON lines with `pair_id`, `order` (`chosen_first` or `rejected_first`) and `answer`,
-            the judge's words, such as the `answers.jsonl` of any judge that compares. The last line of a question
-            counts.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: A line is not JSON, lacks a key, or names another order.
-    """
+    """Replay the answers of an earlier run or of an external judge."""
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
@@ -177,11 +161,7 @@ class ReplayBackend(Backend):
         self._records = {(record["pair_id"], record["order"]): record for record in records}
 
     def answer(self, questions: Sequence[Question]) -> Iterator[Answer]:
-        """Yield the recorded answers in order; usable ones are parsed again.
-
-        Raises:
-            ValueError: The file has no answer to one of the questions.
-        """
+        """Yield the recorded answers in order; usable ones are parsed again."""
         missing = [each for each in questions if (each.pair_id, each.order) not in self._records]
         if missing:
             raise ValueError(

@@ -51,11 +51,7 @@ class PairwiseJudge:
         self.audio_s = 0.0
 
     def score_rows(self, pairs: datasets.Dataset, labels: Labels, rows: Sequence[int]) -> Scored:
-        """Yield each decided row; a pair whose audio cannot be read is skipped.
-
-        Raises:
-            EndpointError: The endpoint cannot be used at all; finished answers are kept.
-        """
+        """Yield each decided row; a pair whose audio cannot be read is skipped."""
         questions = [self._make_question(pairs, labels[row], row, order) for row in rows for order in ORDERS]
         # Removes an incomplete last line of a killed run.
         self.record.read()
@@ -85,13 +81,6 @@ class PointwiseJudge:
 
     A side is one recording: its turns, joined with silence. If that is longer than the judge hears, turns are omitted
     from the beginning, because the last answer is what the judge scores.
-
-    Args:
-        judge ([`WavRewardJudge`]): The judge.
-        folder (`Path`): The run's folder, in which the answers are recorded.
-        options (`Mapping`): Arguments of `WavRewardJudge.judge`. With `expected` a side's reward is the expected
-            score, which hardly ever ties; otherwise it is the score.
-        max_turn_s (`float`, *optional*, defaults to 30.0): Seconds heard of each turn.
     """
 
     def __init__(

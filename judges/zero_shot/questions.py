@@ -28,9 +28,6 @@ def find_criterion(label: Mapping[str, Any]) -> str:
 
     Pairs of the released form have the criterion `joint`, for which the paper has no judge's prompt. Their subset
     decides between the two others.
-
-    Args:
-        label (`Mapping`): Labels of the pair, from `labels.describe_pairs`.
     """
     if label["criterion"] in PROMPTS:
         return str(label["criterion"])
@@ -38,12 +35,7 @@ def find_criterion(label: Mapping[str, Any]) -> str:
 
 
 def read_turns(turns: Sequence[Mapping[str, Any]], name: str, max_turn_s: float = MAX_TURN_S) -> list[dict[str, Any]]:
-    """Return `role` and `audio`, a mono array at 16 kHz, of each turn of one side; `name` names it in an error.
-
-    Raises:
-        AudioError: A recording cannot be used, or a turn has none or several.
-        FileNotFoundError: A path does not exist.
-    """
+    """Return `role` and `audio`, a mono array at 16 kHz, of each turn of one side; `name` names it in an error."""
     heard = []
     for position, message in enumerate(turns_to_messages(turns)):
         if message["role"] == "system":
@@ -62,16 +54,7 @@ def read_turns(turns: Sequence[Mapping[str, Any]], name: str, max_turn_s: float 
 
 @dataclass(frozen=True)
 class Question:
-    """One pair in one order.
-
-    Args:
-        pair_id (`str`): The pair.
-        order (`str`): `"chosen_first"` or `"rejected_first"`; hidden from the judge.
-        criterion (`str`): `"modality"` or `"colloquialness"`.
-        read_pair (`Callable`): Returns the pair's row.
-        max_turn_s (`float`, *optional*, defaults to 30.0): Seconds heard of each turn.
-        prompts (`PromptSet`, *optional*): The prompts; by default the shipped ones.
-    """
+    """One pair in one order."""
 
     pair_id: str
     order: str
@@ -81,11 +64,7 @@ class Question:
     prompts: PromptSet = field(default_factory=PromptSet)
 
     def build_messages(self) -> tuple[list[dict[str, Any]], float]:
-        """Return the messages to the judge, in the form of an endpoint, and the seconds of audio in them.
-
-        Raises:
-            AudioError, FileNotFoundError: As `read_turns`.
-        """
+        """Return the messages to the judge, in the form of an endpoint, and the seconds of audio in them."""
         row = self.read_pair()
         system, request = map(self.prompts.fill, PROMPTS[self.criterion])
         content: list[dict[str, Any]] = []
@@ -105,17 +84,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a question.
-
-    Args:
-        verdict (`Verdict`, *optional*): The judge's verdict; None if the answer is not usable.
-        text (`str`): The judge's text.
-        status (`str`): `"usable"`; `"refused"`; `"unusable"`: no valid verdict after all attempts; `"unanswered"`: no
-            reply; `"unheard"`: the pair's audio cannot be read, so the question was not sent.
-        problem (`str`, *optional*): Why it is not usable.
-        spent (`TokenUsage`): Replies and tokens.
-        audio_s (`float`): Seconds of audio in the question.
-    """
+    """The answer to a question."""
 
     verdict: Verdict | None
     text: str = ""
@@ -153,11 +122,7 @@ class Backend(Protocol):
     """Answers a judge's questions."""
 
     def answer(self, questions: Sequence[Question]) -> Iterator[Answer]:
-        """Yield the answer to each question, in order; an error in one question affects no other.
-
-        Raises:
-            EndpointError: The endpoint cannot be used at all.
-        """
+        """Yield the answer to each question, in order; an error in one question affects no other."""
         ...
 
     def usage(self) -> dict[str, Any]:

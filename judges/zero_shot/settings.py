@@ -43,17 +43,7 @@ class PairwiseEndpoint(EndpointSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class LocalSettings:
-    """A checkpoint that runs in this process.
-
-    Args:
-        path (`str`): Folder or Hub id.
-        dtype, device (`str`, *optional*): Such as `"bfloat16"` and `"cuda:0"`.
-        batch_size (`int`, *optional*, defaults to 8): Answers in a batch.
-        max_new_tokens (`int`, *optional*, defaults to 512): Longest answer.
-        temperature (`float`, *optional*, defaults to 0.0): 0 is greedy decoding.
-        seed (`int`, *optional*, defaults to 0): Seed of sampling.
-        max_turn_s (`float`, *optional*, defaults to 30.0): Seconds heard of each turn.
-    """
+    """A checkpoint that runs in this process."""
 
     path: str
     dtype: str | None = None
@@ -113,11 +103,7 @@ class ThinkerSettings(LocalSettings):
 
 @dataclass(frozen=True)
 class ReplaySettings:
-    """The recorded answers of a judge.
-
-    Args:
-        path (`str`): JSON lines, such as the `answers.jsonl` of a run; see `backends.ReplayBackend`.
-    """
+    """The recorded answers of a judge."""
 
     backend: ClassVar[str] = "replay"
     path: str
@@ -215,12 +201,7 @@ class JudgeSpec:
 
 
 def choose_judge(name: str, judges_file: str | Path | None = None, overrides: Sequence[str] = ()) -> JudgeSpec:
-    """Read the settings of a judge; see `read_judge`.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: The file has no such judge, or a setting is unknown, missing or out of range.
-    """
+    """Read the settings of a judge; see `read_judge`."""
     values, label = read_judge(name, judges_file, overrides)
     backend = values.pop("backend", None)
     if not isinstance(backend, str) or backend not in BACKENDS:

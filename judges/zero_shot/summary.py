@@ -28,24 +28,7 @@ _SESSION_COUNTS = ("calls", "cached", "retries", "reasks", "calls_without_usage"
 
 
 def summarise_pairwise(labels: Labels, scores: Scores, folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Summarise a run that compared both sides of each pair.
-
-    Args:
-        labels (`Sequence[Mapping]`): Labels of each scored pair, from `labels.describe_pairs`.
-        scores (`Mapping`): Lines of `scores.jsonl` by `pair_id`.
-        folder (`Path`): The run's folder.
-        options (`Mapping`): `num_bootstrap` and `seed` of the intervals.
-
-    Returns:
-        `dict[str, Any]`: The result of `summarise_usage`;
-        `answers`: counts of `usable`, `refused`, `unusable` and `unanswered` answers, and of `repaired` and
-        `contradictory` (the version with the lower scores was preferred) usable ones;
-        `problems`: the first 20 unusable answers with their problems;
-        `groups`: for all pairs and each criterion `num_pairs`, `decided_by` (counts by rule) and four shares, each
-        with an interval: `position_bias` (answers that prefer the first version, minus one half), `order_agreement`
-        (of pairs with two usable answers), `ties` (of all pairs), and `one_order` (accuracy of the verdicts in one
-        order).
-    """
+    """Summarise a run that compared both sides of each pair."""
     answers = _read_answers(labels, folder)
     flat = [answer for both in answers.values() for answer in both.values()]
     counts = Counter(answer.status for answer in flat)
@@ -68,12 +51,7 @@ def summarise_pairwise(labels: Labels, scores: Scores, folder: Path, options: Ma
 
 
 def summarise_pointwise(labels: Labels, scores: Scores, folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Summarise a run that scored each side by itself; arguments as of `summarise_pairwise`.
-
-    Returns:
-        `dict[str, Any]`: The result of `summarise_usage`; `answers`, the counts `follow_format` and `without_score`;
-        and `groups` with `num_pairs`, `decided_by` and `ties`.
-    """
+    """Summarise a run that scored each side by itself; arguments as of `summarise_pairwise`."""
     wanted = {label["pair_id"] for label in labels}
     lines = JsonLines(folder / ANSWERS_FILE).read()
     records = {(line["pair_id"], line["side"]): line for line in lines if line["pair_id"] in wanted}.values()

@@ -74,30 +74,12 @@ class _Panel:
 
 
 def load_scorer(model: str | None = None, **options: Any) -> Scorer:
-    """Load the model of the page.
-
-    Args:
-        model (`str`, *optional*): Checkpoint folder or Hub id; by default the environment variable
-            `SDIAREWARD_MODEL`, or the nano checkpoint of the package.
-        options: Other fields of `model_spec.ModelSpec`.
-
-    Raises:
-        ScoringError: The model cannot be loaded.
-    """
+    """Load the model of the page."""
     return ModelSpec(model or os.environ.get(MODEL_VARIABLE) or str(NANO), **options).load()
 
 
 def build(scorer: Scorer | None = None, others: Sequence[Scorer] = (), **options: Any) -> gradio.Blocks:
-    """Build the page; `launch` serves it.
-
-    Args:
-        scorer ([`Scorer`], *optional*): The model; by default loaded with `load_scorer`.
-        others (`list[Scorer]`, *optional*): Further models that can be chosen on the page, with the same criteria.
-        options: Arguments of `load_scorer`.
-
-    Raises:
-        ScoringError: The model cannot be loaded, or the models have no criterion in common.
-    """
+    """Build the page; `launch` serves it."""
     import gradio as gr
 
     scorers = [scorer or load_scorer(**options), *others]
@@ -145,19 +127,7 @@ def build(scorer: Scorer | None = None, others: Sequence[Scorer] = (), **options
 
 
 def launch(page: gradio.Blocks, **options: Any) -> Any:
-    """Serve the page, without analytics or fonts from elsewhere, and without a share link unless it is asked for.
-
-    Args:
-        page (`gradio.Blocks`): The page from `build`.
-        options: Other arguments of `gradio.Blocks.launch`, for instance `server_port`, or `share=True` for an address
-            that everyone who knows it can open, through a server of Gradio.
-
-    Returns:
-        The return value of `gradio.Blocks.launch`.
-
-    Raises:
-        OSError: The port is taken.
-    """
+    """Serve the page, without analytics or fonts from elsewhere, and without a share link unless it is asked for."""
     import gradio as gr
 
     theme = gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
@@ -178,11 +148,7 @@ def launch(page: gradio.Blocks, **options: Any) -> Any:
 
 
 def write_introduction(model: str) -> str:
-    """Return the head of the page as Markdown: the question, what to do, the model, papers and guides.
-
-    Args:
-        model (`str`): Name of the model, as Markdown.
-    """
+    """Return the head of the page as Markdown: the question, what to do, the model, papers and guides."""
     papers = ((SDIAREWARD_ARXIV, "SDiaReward"), (WAVREWARD_ARXIV, "WavReward"))
     links = [f"[{title}, arXiv:{number}](https://arxiv.org/abs/{number})" for number, title in papers]
     links += [f"[{escape_markdown(label)}]({url})" for label, url in _read_project_links()]

@@ -24,19 +24,7 @@ _SILENCE = "leading_silence"
 
 @dataclass(frozen=True)
 class Result:
-    """The results of one dialogue or two.
-
-    Args:
-        criterion (`str`): Name of the prompt.
-        rewards (`list[float]`): Reward of each dialogue; higher is better.
-        growth (`list[list[float]]`): Reward after each turn, per dialogue; the last is its reward.
-        checks (`list[Check]`): The shortcut checks; empty if they were not run.
-        probabilities (`dict[str, float]`): By subset, the calibrated probability that the first dialogue is the better
-            one; empty for one dialogue and without a calibration.
-        num_fitted (`dict[str, int]`): By subset, the number of pairs that the calibration was fitted on.
-        uncalibrated (`str`): Why there is no calibration; empty if there is one.
-        notes (`list[str]`): Sentences about what the model does not hear.
-    """
+    """The results of one dialogue or two."""
 
     criterion: str
     rewards: list[float]
@@ -56,17 +44,7 @@ class Result:
 def compute_result(
     scorer: Scorer, dialogues: Sequence[Sequence[Mapping[str, Any]]], criterion: str, with_checks: bool = True
 ) -> Result:
-    """Score one dialogue or two.
-
-    Args:
-        scorer ([`Scorer`]): The model.
-        dialogues (`list[list[dict]]`): Messages of each, without a system turn.
-        criterion (`str`): Name of the prompt.
-        with_checks (`bool`, *optional*, defaults to `True`): Run the shortcut checks.
-
-    Raises:
-        ValueError: A dialogue cannot be scored, or the model has no prompt for the criterion.
-    """
+    """Score one dialogue or two."""
     names = CHECKS if with_checks else ()
     changed = [change_dialogue(dialogue, name) for name in names for dialogue in dialogues]
     rewards = iter(scorer.score([*dialogues, *changed], criterion))

@@ -22,15 +22,7 @@ BOTH, FIRST, SECOND = "both", "A alone", "B alone"
 
 @dataclass(frozen=True)
 class Check:
-    """One perturbation and its effect on the rewards.
-
-    Args:
-        title (`str`): The perturbation.
-        shifts (`tuple[float, ...]`): Change of the reward, per dialogue.
-        margins (`dict[str, float]`): Margin with both dialogues, the first or the second one perturbed; empty for one
-            dialogue.
-        flips (`tuple[str, ...]`): Keys of `margins` where the order of the two is lost.
-    """
+    """One perturbation and its effect on the rewards."""
 
     title: str
     shifts: tuple[float, ...]

@@ -25,12 +25,7 @@ _MAX_NAME_CHARACTERS = 60
 
 @dataclass(frozen=True)
 class RecordedTurn:
-    """A recording of one turn, as the model gets it.
-
-    Args:
-        flac (`bytes`): FLAC file: mono, 16 kHz, 16 bits.
-        duration_s (`float`): Its length, in seconds.
-    """
+    """A recording of one turn, as the model gets it."""
 
     flac: bytes
     duration_s: float
@@ -42,11 +37,7 @@ def find_role(index: int) -> str:
 
 
 def read_turn(content: bytes, name: str) -> RecordedTurn:
-    """Decode an uploaded or recorded file; `name` names it in an error.
-
-    Raises:
-        DialogueError: The file is too large, encoded or decoded, the turn is too long, or it cannot be scored.
-    """
+    """Decode an uploaded or recorded file; `name` names it in an error."""
     label = name if len(name) <= _MAX_NAME_CHARACTERS else f"{name[: _MAX_NAME_CHARACTERS - 1]}…"
     if len(content) > MAX_FILE_BYTES:
         raise DialogueError(
@@ -65,11 +56,7 @@ def _make_turn(array: np.ndarray) -> RecordedTurn:
 
 
 def add_turns(turns: Sequence[RecordedTurn], new: Sequence[RecordedTurn]) -> tuple[RecordedTurn, ...]:
-    """Return a dialogue with more turns.
-
-    Raises:
-        DialogueError: It would have too many turns or last too long.
-    """
+    """Return a dialogue with more turns."""
     both = (*turns, *new)
     if len(both) > MAX_TURNS:
         raise DialogueError(f"that would be {len(both)} turns; a dialogue has at most {MAX_TURNS}. Nothing was added.")
@@ -82,11 +69,7 @@ def add_turns(turns: Sequence[RecordedTurn], new: Sequence[RecordedTurn]) -> tup
 
 
 def read_files(paths: Sequence[Path]) -> list[RecordedTurn]:
-    """Read uploaded files in the natural order of their names.
-
-    Raises:
-        DialogueError: A file cannot be scored.
-    """
+    """Read uploaded files in the natural order of their names."""
     return [read_turn(_read(path), path.name) for path in sorted(paths, key=sort_naturally)]
 
 
@@ -102,11 +85,7 @@ def _read(path: Path) -> bytes:
 
 
 def read_example(path: Path) -> tuple[tuple[RecordedTurn, ...], str]:
-    """Return the turns of a dialogue's JSON file and their words, one line per turn.
-
-    Raises:
-        DialogueError: See `messages.read_dialogue`.
-    """
+    """Return the turns of a dialogue's JSON file and their words, one line per turn."""
     turns, words = [], []
     for message in read_dialogue(path):
         items = {item["type"]: item for item in message["content"]}
@@ -117,11 +96,7 @@ def read_example(path: Path) -> tuple[tuple[RecordedTurn, ...], str]:
 
 
 def split_words(words: str, num_turns: int, name: str) -> list[str]:
-    """Return the words of each turn from a text of one line per turn; the last lines may be missing.
-
-    Raises:
-        DialogueError: The text is too long, or there are more lines than turns.
-    """
+    """Return the words of each turn from a text of one line per turn; the last lines may be missing."""
     if len(words) > MAX_WORDS_CHARACTERS:
         raise DialogueError(
             f"{name}: its words have {len(words)} characters; at most {MAX_WORDS_CHARACTERS} are accepted."
@@ -136,11 +111,7 @@ def split_words(words: str, num_turns: int, name: str) -> list[str]:
 
 
 def make_messages(turns: Sequence[RecordedTurn], words: str, name: str) -> list[dict[str, Any]]:
-    """Return the messages of a dialogue, from its turns and their words; `name` names it in an error.
-
-    Raises:
-        DialogueError: The words do not fit, or there is an odd number of turns.
-    """
+    """Return the messages of a dialogue, from its turns and their words; `name` names it in an error."""
     texts = split_words(words, len(turns), name)
     rows = [
         {"role": find_role(index), "text": text, "audio": {"bytes": turn.flac, "path": None}}

@@ -51,24 +51,7 @@ _KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class RatingServer(ThreadingHTTPServer):
-    """Serve a study; stop it with `shutdown`.
-
-    Args:
-        raters ([`Raters`] or [`RatingSession`]): The study and its raters, or its only rater.
-        port (`int`, *optional*, defaults to 0): Port; 0 takes a free one.
-        host (`str`, *optional*): Address to listen at; another one than this machine's needs a key.
-        key (`str`, *optional*): What raters show, at least 16 letters, digits, `-` and `_`. Without it only this
-            machine is answered.
-        public_url (`str`, *optional*): Address by which raters reach the page, such as that of a proxy with TLS.
-
-    Attributes:
-        page (`str`): Address of the page.
-        url (`str`): The same with the key, for raters.
-
-    Raises:
-        OSError: The port is taken.
-        ValueError: The key is missing, too short, or has other characters.
-    """
+    """Serve a study; stop it with `shutdown`."""
 
     daemon_threads = True
     # Several raters, and players that ask for several recordings at once.

@@ -37,17 +37,7 @@ def find_audio(folder: Path, study: Mapping[str, Any]) -> dict[str, Path]:
 
 
 class RatingSession:
-    """A study as one rater sees it, with the answers so far.
-
-    Args:
-        folder (`str` or `Path`): The folder of the study; `key.json` is not read and may be missing.
-        rater (`str`): Name of the rater: letters, digits, `-` and `_`.
-
-    Raises:
-        FileNotFoundError: The folder holds no study.
-        ValueError: The name cannot be a file name, an earlier answer cannot be read, or the study, which may be
-            foreign, names a recording outside of its folder.
-    """
+    """A study as one rater sees it, with the answers so far."""
 
     def __init__(self, folder: str | Path, rater: str):
         if not _RATER.fullmatch(rater):
@@ -90,18 +80,7 @@ class RatingSession:
             write_file(self._consent_path, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
     def answer(self, given: Any) -> int:
-        """Save an answer to the disk.
-
-        Args:
-            given (`dict`): `item`, `choice`, and `heard`: which of `"a"` and `"b"` the rater played, or
-                `"context"` where scores of one dialogue are compared.
-
-        Returns:
-            `int`: The number of answered items.
-
-        Raises:
-            ValueError: It is no answer to this study.
-        """
+        """Save an answer to the disk."""
         if not isinstance(given, Mapping) or str(given.get("item")) not in self.items:
             raise ValueError("the answer names no item of this study; reload the page.")
         if given.get("choice") not in self.choices:
@@ -131,15 +110,7 @@ class RatingSession:
 
 
 class Raters:
-    """The raters of a study, told apart by name.
-
-    Args:
-        folder (`str` or `Path`): The folder of the study.
-        only (`str`, *optional*): The one rater; by default everyone who gives a name.
-
-    Raises:
-        FileNotFoundError, ValueError: See [`RatingSession`].
-    """
+    """The raters of a study, told apart by name."""
 
     def __init__(self, folder: str | Path, only: str | None = None):
         self.folder, self.only = Path(folder), only
@@ -152,11 +123,7 @@ class Raters:
             self.find(only)
 
     def find(self, rater: Any) -> RatingSession:
-        """Return the session of a rater; where there is only one, it is that one's whatever the name.
-
-        Raises:
-            ValueError: The name cannot be one, or there are too many raters.
-        """
+        """Return the session of a rater; where there is only one, it is that one's whatever the name."""
         name = self.only if self.only is not None else rater
         if not isinstance(name, str):
             raise ValueError("give a name to rate under.")
