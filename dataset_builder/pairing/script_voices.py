@@ -96,6 +96,6 @@ def draw_voices(pool: Sequence[ScriptVoice], pair_id: str) -> dict[str, ScriptVo
 
 
 def load_voices(pool: Sequence[ScriptVoice], pair_id: str) -> dict[str, ReferenceClip]:
-    """Return the clips to clone for a pair, by role; none without a pool: then the engine's options name its voices."""
+    """Return the clips to clone for a pair, by role; none without a pool: the engine's options name its voices."""
     drawn = draw_voices(pool, pair_id)
     return {role: ReferenceClip(read_audio(voice.audio), voice.text) for role, voice in drawn.items()}
