@@ -22,7 +22,7 @@ demo: demo-plan install $(RUN)/sdiareward/report.json
 	@echo "make demo, 2 of 3: train a model on the pairs -> $(RUN)/model"
 	$(BIN)/sdiareward train --config configs/demo.yaml
 	@echo "make demo, 3 of 3: evaluate it on the test pairs -> $(RUN)/results"
-	$(BIN)/sdiareward eval --config configs/demo_eval.yaml --report
+	$(BIN)/sdiareward eval --model $(RUN)/model --dataset $(RUN)/sdiareward --output_dir $(RUN)/results --report
 	@echo "make demo is done. Look at $(RUN)/results/report/index.html (page) and $(RUN)/results/results.md (table)."
 
 demo-plan:

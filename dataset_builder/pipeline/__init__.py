@@ -5,7 +5,7 @@ names diarization before voice activity detection; the turns are formed from the
 depend on the order, and this one skips silence before the diarizer. `turns` documents how the rules of the paper are
 read, `stages` what lies in the work directory.
 
-    settings = read_settings("configs/pipeline_offline.yaml")
+    settings = read_settings("configs/pipeline.yaml")
     result = run_pipeline(recordings, settings, Path("work"))
 """
 

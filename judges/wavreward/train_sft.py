@@ -1,6 +1,6 @@
 """Fine-tune a judge on scores as a supervised baseline (Table 1, II).
 
-    sdiareward wavreward sft --config configs/wavreward-nano-sft.yaml --train lora
+    sdiareward wavreward sft --config configs/wavreward-7b-sft.yaml --train lora
 
 Each flag is also a key of the YAML; flags override it, unknown keys fail. Only the answer counts in the loss.
 """

@@ -466,10 +466,7 @@ def read_recipe(name):
     ("name", "kinds"),
     [
         ("wavreward-7b", (GRPOArguments, GRPOConfig)),
-        ("wavreward-nano", (GRPOArguments, GRPOConfig)),
-        ("wavreward-toy", (GRPOArguments, GRPOConfig)),
         ("wavreward-7b-sft", (JudgeArguments, SFTConfig)),
-        ("wavreward-nano-sft", (JudgeArguments, SFTConfig)),
     ],
 )
 def test_every_key_of_a_recipe_is_an_argument_of_the_command(name, kinds):
@@ -497,14 +494,13 @@ def test_the_recipe_of_7b_is_appendix_f_and_its_batches_hold_whole_scenarios():
 
 @pytest.mark.slow
 def test_both_commands_run_from_their_recipes(tmp_path, tiny_judge, dataset_folder, capsys):
-    configs = ROOT / "configs"
     common = ["--dataset", str(dataset_folder), "--max_steps", "1", "--save_strategy", "no"]
-    sft = ["--config", str(configs / "wavreward-nano-sft.yaml"), "--model_name_or_path", str(tiny_judge)]
+    sft = ["--config", str(FIXTURES / "wavreward-nano-sft.yaml"), "--model_name_or_path", str(tiny_judge)]
     own = JudgingPrompt(system="", task="How loud? ")
     own.save(tmp_path)
     prompt = ["--prompt_file", str(tmp_path / PROMPT_FILE)]
     assert not train_sft.main([*sft, *common, *prompt, "--output_dir", str(tmp_path / "sft")])
-    grpo = ["--config", str(configs / "wavreward-nano.yaml"), "--model_name_or_path", str(tmp_path / "sft")]
+    grpo = ["--config", str(FIXTURES / "wavreward-nano.yaml"), "--model_name_or_path", str(tmp_path / "sft")]
     sizes = ["--per_device_train_batch_size", "6", "--num_generations", "2", "--multi_sample", "false"]
     assert not train_grpo.main(
         [*grpo, *common, *sizes, "--accuracy_reward", "exact", "--output_dir", str(tmp_path / "grpo")]

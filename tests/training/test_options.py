@@ -145,7 +145,7 @@ def test_an_option_of_another_kind_of_training_is_refused(options, message):
         TrainArguments("model", "data", **options)
 
 
-@pytest.mark.parametrize("name", ["3b", "7b", "demo", "nano", "nano_head", "nano_lora", "nano_robust"])
+@pytest.mark.parametrize("name", ["3b", "7b", "demo", "nano", "nano_robust", "small"])
 def test_the_options_of_every_recipe_have_an_effect(name, tmp_path):
     from trl import RewardConfig
 

@@ -228,7 +228,7 @@ def test_expert_scores_are_merged_into_a_new_folder(built, tmp_path, capsys):
     assert main(["chatreward", "rate", str(folder), "--ratings", str(ratings), "--output_dir", str(folder)]) == 2
 
 
-@pytest.mark.parametrize("name", ["chatreward", "chatreward_tiny", "chatreward_paper"])
+@pytest.mark.parametrize("name", ["chatreward", "chatreward_paper"])
 def test_every_configuration_is_understood(name, monkeypatch, tmp_path):
     (tmp_path / "runs/audio/events").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)

