@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
+from sdiareward.chat_sdiareward import ROLES
 from sdiareward.dataset_builder.episodes import Part, Turn
-from sdiareward.messages_sdiareward import ROLES
 from sdiareward.pairs.schema import make_stable_id
 
 from .folders import Dialogue, run
