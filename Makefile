@@ -28,7 +28,7 @@ demo: demo-plan install $(RUN)/sdiareward/report.json
 demo-plan:
 	@echo "make demo makes a reward model from the bundled recordings, in $(RUN), without a GPU:"
 	@echo "  1 build pairs, 2 train, 3 evaluate. Minutes on two cores, and as many for the first install;"
-	@echo "  docs/expectations.md has the table that it gives."
+	@echo "  docs/quickstart.md lists what each command prints and writes."
 
 $(RUN)/sdiareward/report.json: configs/demo_data.yaml sample/manifest.jsonl
 	$(MAKE) install

@@ -22,5 +22,5 @@ MANIFEST_ROW = (
 )
 MANIFEST_HELP = (
     f"A line of the manifest.jsonl of own recordings (source: folder):\n  {MANIFEST_ROW}\n"
-    "docs/own_recordings.md has every key."
+    "docs/data.md has every key."
 )

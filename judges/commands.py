@@ -38,7 +38,7 @@ WAVREWARD = {
         f"{_MODULE}.wavreward.evaluate:run",
         "evaluate WavReward or another model on ChatReward: Table 1 with intervals and baselines",
         "Predictions are written after each chunk, and the same command resumes after a kill.\n"
-        "docs/wavreward_evaluation.md is the guide.",
+        "docs/wavreward.md is the guide.",
         extra="eval",
     ),
     "reasoning": Command(

@@ -60,7 +60,7 @@ class SoulXPodcast:
         if isinstance(addresses, str) or not addresses:
             raise ValueError(f"soulx-podcast: addresses is {addresses!r}; give a list with each server's address.")
         if unknown := sorted(set(sampling) - set(Sampling.__dataclass_fields__)):
-            raise ValueError(f"soulx-podcast: there are no options {unknown}; see docs/soulx_podcast.md.")
+            raise ValueError(f"soulx-podcast: there are no options {unknown}; see docs/data.md.")
         self._session = requests.Session()
         # The servers are machines of the user: no proxy of the environment lies between.
         self._session.trust_env = False

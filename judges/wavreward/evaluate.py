@@ -8,7 +8,7 @@
     ... --out_of_domain recordings/                 # a folder with a list of file,score, or another data set
 
 Each flag is also a key of the YAML that `--config` names; flags override it, unknown keys fail. Predictions are
-written after each chunk, and the same command resumes after a kill. `docs/wavreward_evaluation.md` is the guide.
+written after each chunk, and the same command resumes after a kill. `docs/wavreward.md` is the guide.
 """
 
 from __future__ import annotations
