@@ -33,17 +33,6 @@ def test_a_valid_answer_is_parsed_without_repairs():
     assert (found.reason, found.repairs, found.is_contradictory) == ("It is how it sounds.", (), False)
 
 
-def test_the_order_of_the_keys_does_not_matter():
-    answer = verdict("A")
-    turned = {
-        "reason": "r",
-        "overall_preference": "A",
-        "scores": {name: {"B": both["B"], "A": both["A"]} for name, both in reversed(answer["scores"].items())},
-    }
-    assert read_verdict(turned, "modality").scores == read_verdict(answer, "modality").scores
-    assert read_verdict(turned, "modality").repairs == ()
-
-
 def by_version(answer):
     scores = {version: {name: both[version] for name, both in answer["scores"].items()} for version in "AB"}
     return {**answer, "scores": scores}
