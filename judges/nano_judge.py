@@ -6,8 +6,6 @@ vision tower is as small as the class allows.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,10 +19,8 @@ from transformers import (
 
 from sdiareward.checkpoint_io.nano import make_nano_config, read_training_texts, train_tokenizer
 from sdiareward.checkpoint_io.whisper import load_audio_tower, load_whisper_encoder_weights
-from sdiareward.common.commands import run_single
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 
-from .commands import JUDGE
 from .thinker import MAX_RECORDING_S, ThinkerProcessor
 
 
@@ -60,11 +56,3 @@ def make_thinker_config(reward: SDiaRewardConfig, tokenizer: Any) -> Qwen2_5Omni
         # Not a field of the class, but read when positions are computed.
         **{"vision_start_token_id": tokenizer.convert_tokens_to_ids("<|vision_bos|>")},
     )
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    return run_single(JUDGE["nano"], argv, prog="python -m sdiareward.judges.nano_judge")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

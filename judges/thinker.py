@@ -131,11 +131,9 @@ class Thinker:
         temperature: float = 0.0,
         num_return_sequences: int = 1,
         seed: int = 0,
-        # To measure speed at a fixed length.
-        min_new_tokens: int | None = None,
     ) -> list[list[Generation]]:
         """Answer each conversation once or several times; the caller's random generator keeps its state."""
-        options = self._make_options(max_new_tokens, temperature, num_return_sequences, min_new_tokens)
+        options = self._make_options(max_new_tokens, temperature, num_return_sequences)
         lengths = [self.processor.num_tokens(conversation) for conversation in conversations]
         order = sorted(range(len(conversations)), key=lambda index: -lengths[index])
         rows = [index for index in order for _ in range(num_return_sequences)]
@@ -149,9 +147,7 @@ class Thinker:
                     answers[index].append(answer)
         return answers
 
-    def _make_options(
-        self, max_new_tokens: int, temperature: float, num_return_sequences: int, min_new_tokens: int | None
-    ) -> dict[str, Any]:
+    def _make_options(self, max_new_tokens: int, temperature: float, num_return_sequences: int) -> dict[str, Any]:
         if num_return_sequences > 1 and temperature == 0:
             raise ValueError(
                 f"{num_return_sequences} answers at temperature 0 would be the same; give a temperature, such as 1."
@@ -165,7 +161,6 @@ class Thinker:
             "eos_token_id": tokenizer.convert_tokens_to_ids("<|im_end|>"),
             "pad_token_id": tokenizer.pad_token_id,
             "suppress_tokens": self.processor.list_control_token_ids(),
-            **({} if min_new_tokens is None else {"min_new_tokens": min_new_tokens}),
             **(sampling if temperature else {"do_sample": False}),
         }
 
