@@ -33,15 +33,11 @@ def measure_checks(audit: Audit) -> dict[str, Measured]:
 
 
 def check_names() -> list[str]:
-    """Return the names of all checks."""
     return list(measure_checks(dict.fromkeys(("nuisances", "attacks", "hearing"))))
 
 
 def read_trained_with(model: str) -> dict[str, list[str]] | None:
-    """Return the perturbations and attacks of all stages of a training, None without its record (`run.json`).
-
-    Robustness to these is weaker evidence.
-    """
+    """Return the perturbations and attacks of a model's training, if known; robustness to these is weaker evidence."""
     try:
         stages = [_read_changes(stage["arguments"]) for stage in read_stages(model)]
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -93,7 +89,7 @@ def _compute_held_out_flip_rate(audit: Audit) -> Measured:
 
 
 def describe_worst(worst: Mapping[str, Any]) -> str:
-    """Describe the change under which most pairs flip, `worst` of `statistics.sum_up`; empty if none does."""
+    """Describe the change under which most pairs flip, from `statistics.sum_up`; empty if none does."""
     if not worst["flip_rate"]:
         return ""
     sides = "both sides" if worst["place"] == "both" else f"the {worst['place']} side"
@@ -184,5 +180,4 @@ def _find_row(rows: Iterable[Mapping[str, Any]], column: str) -> Mapping[str, An
 
 
 def num_by_status(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Return the number of verdicts by status."""
     return dict(Counter(verdict["status"] for verdict in verdicts))

@@ -74,7 +74,6 @@ class PairSample(Sequence[Any]):
         return self._decode(self._rows[index])
 
     def select_encoded(self) -> datasets.Dataset:
-        """Return the pairs of the sample with encoded audio."""
         return self._pairs.select(self._rows)
 
     def keep(self, pair_ids: Iterable[str]) -> PairSample:
@@ -97,7 +96,6 @@ class Condition:
 
 
 def make_perturbation_key(name: str, severity: float) -> str:
-    """Return the key of a perturbation's condition."""
     return f"nuisance/{name}/{severity:g}"
 
 
@@ -111,7 +109,6 @@ def list_severities(names: Iterable[str]) -> list[tuple[str, float]]:
 
 
 def make_perturbation_conditions(settings: Iterable[tuple[str, float]], seed: int = 0) -> list[Condition]:
-    """Return a condition for each perturbation with a severity; see `list_severities`."""
     return [_make_perturbation_condition(name, severity, seed) for name, severity in settings]
 
 
@@ -129,7 +126,6 @@ def _make_perturbation_condition(name: str, severity: float, seed: int) -> Condi
 
 
 def make_attack_key(name: str) -> str:
-    """Return the key of an attack's condition."""
     return f"attack/{name}"
 
 
@@ -167,11 +163,7 @@ def derive_seed(*parts: Any) -> int:
 def collect_rewards(
     load_scorer: Callable[[], Scorer], sample: PairSample, conditions: Sequence[Condition], folder: Path
 ) -> Rewards:
-    """Score the pairs under each condition and without any; the folder's lines are not scored again.
-
-    A pair that cannot be read or scored unchanged is not tried under any other condition. The next run retries pairs
-    with an error.
-    """
+    """Score the pairs unchanged and under each condition; lines of the folder are kept, errors are retried."""
     log = RewardLog(folder)
     natural = Condition(NATURAL, lambda pair: {side: to_messages(getattr(pair, side)) for side in SIDES})
     plan = [natural, *(condition for condition in conditions if not condition.unavailable_reason)]
@@ -210,7 +202,6 @@ class RewardLog:
         self.found.setdefault(record["condition"], {})[record["pair_id"]] = record
 
     def add(self, item: Item, outcome: Outcome) -> None:
-        """Write the line of a pair under a condition."""
         condition, pair_id = item
         line = {ERROR: outcome.reason} if isinstance(outcome, Skipped) else outcome
         record = {"pair_id": pair_id, "condition": condition, **line}
@@ -218,7 +209,6 @@ class RewardLog:
         self._keep(record)
 
     def end(self, session: Session) -> None:
-        """Write the duration of the session, if it scored anything."""
         usage = session.usage or {}
         if usage.get("num_dialogues"):
             self._sessions.append([{**usage, "seconds": session.seconds, "audio_s": session.audio_s}])
@@ -235,15 +225,13 @@ class ConditionScorer:
 
     @property
     def audio_s(self) -> float:
-        """Seconds of audio scored so far."""
         return self._scorer.audio_s
 
     def usage(self) -> dict[str, Any]:
-        """Return how many dialogues were scored."""
         return {"num_dialogues": self._num_dialogues}
 
     def score(self, items: Sequence[Item]) -> Iterator[tuple[Item, Outcome]]:
-        """Yield each pair under each condition; a few pairs are decoded at a time."""
+        """Yield each pair under each condition; one that fails unchanged is not tried under any other."""
         wanted = set(items)
         pair_ids = {pair_id for _, pair_id in items}
         for start in range(0, len(self._sample), _CHUNK_PAIRS):

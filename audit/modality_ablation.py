@@ -1,11 +1,9 @@
 """Measure which modality a model uses: the same pairs with the sound alone, with the words alone, and with both.
 
-Messages without words lack the transcripts, messages without sound the recordings. A turn with neither is an empty
-message. The model was trained on both together, so a low accuracy with one of them may only show that such input is
-unfamiliar. A high accuracy is evidence: a model that is as good without the sound does not need it, and one that is as
-good without the words does not use them.
-
-Two sides with the same words have equal rewards without sound, so all such pairs tie.
+The model was trained on both together, so a low accuracy with one of them may only show that such input is unfamiliar.
+A high accuracy is evidence: a model that is as good without the sound does not need it, and one that is as good
+without the words does not use them. Sides with the same words tie without sound. A turn with neither words nor sound
+is an empty message.
 """
 
 from __future__ import annotations
@@ -47,11 +45,7 @@ def describe_conditions(
     num_bootstrap: int = 1000,
     seed: int = 0,
 ) -> list[dict[str, Any]]:
-    """Compare conditions (`"both"` among them) with each other and with the baselines, by column of Table 2.
-
-    `margin_kept` is the sum of the margins as a share of the sum with both: negative if the order is reversed, None if
-    the sum with both is 0.
-    """
+    """Compare conditions (`"both"` among them) with each other and with the baselines, by column of Table 2."""
     options = {"num_bootstrap": num_bootstrap, "seed": seed}
     accuracies = {name: compute_accuracy(labels, found, options) for name, found in scores.items()}
     beside = {name: compute_accuracy(labels, found, options) for name, found in (baselines or {}).items()}
@@ -76,7 +70,7 @@ def describe_conditions(
 
 
 def _compute_kept(margins: np.ndarray, whole: np.ndarray, draws: Counts) -> dict[str, Any]:
-    """Return the mean margin and the share of the whole margin."""
+    """Return the mean margin and its share of the whole, negative if the order is reversed, None if the whole is 0."""
     total = whole.sum()
     with np.errstate(invalid="ignore", divide="ignore"):
         ratios = (draws @ margins) / (draws @ whole)

@@ -77,7 +77,7 @@ def render_page(audit: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]] |
 
 
 def group_verdicts(verdicts: Sequence[Mapping[str, Any]], status: str) -> list[dict[str, Any]]:
-    """Return the checks with a status in the groups of `GROUPS`, each with a `short` name and `what` it measures."""
+    """Return the checks with a status by group of `GROUPS`, each with a `short` name and `what` it measures."""
     found = []
     for group, (title, rule) in GROUPS.items():
         rows = [
@@ -101,7 +101,6 @@ def _describe_check(verdict: Mapping[str, Any]) -> str:
 
 
 def _list_settings(audit: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the settings and versions of the audit as rows of a table."""
     found = {name: audit["config"].get(name) for name in _ABOUT} | {"model": audit["run"]["model"]}
     found |= {"dtype": audit["run"]["dtype"], "python": audit["python"], "git": audit["git_revision"]}
     found |= {name: version for name, version in audit["versions"].items() if version}

@@ -104,7 +104,6 @@ class Auditor:
 
     @cached_property
     def scorer(self) -> Scorer:
-        """The model, loaded."""
         from sdiareward.scoring.model_spec import ScoringError
 
         scorer = self.job.model.load()
@@ -125,7 +124,6 @@ class Auditor:
         return found
 
     def make_conditions(self) -> list[Condition]:
-        """Return every condition of the job's parts."""
         job = self.job
         found: list[Condition] = []
         if "nuisances" in job.parts:
@@ -186,7 +184,6 @@ class Auditor:
         }
 
     def _score_baselines(self, usable: PairSample) -> tuple[dict[str, Any], dict[str, Any] | None]:
-        """Return the scores of the baselines on the same pairs, and the counts of their training pairs."""
         if self.training_pairs is None:
             return {}, None
         train, labels = self.training_pairs

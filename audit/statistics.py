@@ -96,7 +96,6 @@ def is_in_column(subset: str, column: str) -> bool:
 
 
 def compute_margins(labels: Labels, scores: Scores) -> Floats:
-    """Return the margin of each pair, shape `(num_pairs,)`."""
     sides = [[scores[label["pair_id"]][side] for label in labels] for side in SIDES]
     return np.subtract(*np.asarray(sides, dtype=np.float64))
 
@@ -134,11 +133,7 @@ def measure_changes(pairs: Pairs, condition: str) -> dict[str, Change]:
 
 
 def describe_change(pairs: Pairs, change: Change, is_member: Booleans | None = None) -> dict[str, Any]:
-    """Describe a change over the pairs of a mask, by default over all; without pairs only `num_pairs`.
-
-    `num_lost` counts pairs no longer right, `relative_shift` is the absolute shift over the natural margin, None where
-    that is 0.
-    """
+    """Describe a change over a mask of pairs; `num_lost` counts pairs that are no longer right."""
     is_used = np.isfinite(change.margins) if is_member is None else np.isfinite(change.margins) & is_member
     if not is_used.any():
         return {"num_pairs": 0}
@@ -250,12 +245,7 @@ def _flip_interval(pairs: Pairs, flips: Sequence[tuple[str, Floats]]) -> list[fl
 
 
 def measure_attacks(pairs: Pairs, attacks: Mapping[str, Attack]) -> list[dict[str, Any]]:
-    """Measure how often each attack succeeds, over all pairs and by column.
-
-    An attack on the rejected side succeeds if its reward reaches that of the chosen side. An attack that breaks a
-    dialogue succeeds if the broken dialogue is not rewarded less than the intact one. `not_applicable` counts the
-    pairs that it could not be tried on by reason.
-    """
+    """Measure how often each attack succeeds, overall and by column; `not_applicable` counts pairs by reason."""
     rows = []
     for name, attack in attacks.items():
         about = {"attack": name, "title": attack.title, "baseline": attack.baseline, "against": attack.against}
@@ -270,7 +260,7 @@ def measure_attacks(pairs: Pairs, attacks: Mapping[str, Attack]) -> list[dict[st
 
 
 def _describe_attack(pairs: Pairs, name: str, attack: Attack, is_member: Booleans) -> dict[str, Any]:
-    """Describe an attack on some pairs."""
+    """Describe an attack on some pairs: `paid` is its success rate among pairs whose side is behind without it."""
     attacked, own = pairs.get_rewards(make_attack_key(name), ATTACKED), pairs.natural[attack.baseline]
     is_used = np.isfinite(attacked) & is_member
     if not is_used.any():
@@ -278,12 +268,14 @@ def _describe_attack(pairs: Pairs, name: str, attack: Attack, is_member: Boolean
     with_itself = attack.against == "self" or attack.against == attack.baseline
     rival = own if with_itself else pairs.natural[attack.against]
     reached = np.zeros_like(is_used) if with_itself else own >= rival
+    # Success: the rejected side reaches the chosen one, or a broken dialogue is not rewarded less than the intact one.
     paid, gain = pairs.share(attacked >= rival, is_used & ~reached), pairs.average(attacked - own, is_used)
     scale = compute_natural_margin(pairs.margins[is_used])
     return {
         "num_pairs": int(is_used.sum()),
         "paid": paid["share"],
         "interval": paid["interval"],
+        # Shares of all pairs whose side is not behind, without the attack and with it.
         "paid_before": None if with_itself else float(reached[is_used].mean()),
         "reaches": float((attacked >= rival)[is_used].mean()),
         "gain": gain["mean"],

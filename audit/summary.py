@@ -37,7 +37,6 @@ def render_audit(audit: Audit, earlier: Sequence[Mapping[str, Any]] | None = Non
 
 
 def describe_sample(audit: Audit) -> str:
-    """Describe the sample of an audit and its result."""
     counts = num_by_status(audit["verdicts"])
     verdicts = ", ".join(f"{counts[status]} {_MARKS[status].lower()}" for status in _MARKS if status in counts)
     natural = audit["natural"]["all"]
@@ -54,7 +53,6 @@ def describe_sample(audit: Audit) -> str:
 
 
 def render_verdicts(verdicts: Sequence[Mapping[str, Any]], earlier: Sequence[Mapping[str, Any]] | None = None) -> str:
-    """Render a table with one row per check, optionally with the values of an earlier audit."""
     before = None if earlier is None else {verdict["name"]: verdict for verdict in earlier}
     head = ["check", "what", *([] if before is None else ["before"]), "value", "limit", "verdict", "note"]
     rows = []

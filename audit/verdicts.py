@@ -43,7 +43,6 @@ class Limit:
             raise ValueError("give at_most or at_least, one of the two.")
 
     def is_kept(self, value: float) -> bool:
-        """Return whether a value is within the limit."""
         if self.at_most is not None:
             return value - self.at_most <= _ROUNDING
         return float(self.at_least or 0.0) - value <= _ROUNDING
@@ -70,7 +69,6 @@ def read_limits(path: Path = LIMITS) -> tuple[Limit, ...]:
 
 
 def find_limit(name: str, limits: Sequence[Limit]) -> Limit:
-    """Return the limit of a check; raise `KeyError` if it has none."""
     for limit in limits:
         if fnmatchcase(name, limit.pattern):
             return limit
@@ -78,7 +76,6 @@ def find_limit(name: str, limits: Sequence[Limit]) -> Limit:
 
 
 def name_check(check: str) -> str:
-    """Return what the page calls a check."""
     return find_limit(check, read_limits()).name.format(check.rpartition(".")[2].replace("_", " "))
 
 
@@ -96,10 +93,7 @@ def _judge(name: str, found: Measured, limit: Limit) -> dict[str, Any]:
 
 
 def select(verdicts: Sequence[Mapping[str, Any]], patterns: Iterable[str]) -> list[Mapping[str, Any]]:
-    """Return the verdicts that make a run fail.
-
-    A check that a pattern names must have been measured; `any` selects all measured checks, and fails without any.
-    """
+    """Return the verdicts that fail a run; a check that a pattern names, and `any` check at all, must be measured."""
     patterns = list(patterns)
     named = [pattern for pattern in patterns if pattern != ANY]
     if ANY in patterns and all(verdict["status"] == NOT_MEASURED for verdict in verdicts):
@@ -113,13 +107,11 @@ def select(verdicts: Sequence[Mapping[str, Any]], patterns: Iterable[str]) -> li
 
 
 def find_unknown_patterns(patterns: Iterable[str], names: Iterable[str]) -> list[str]:
-    """Return the patterns that match no name of a check."""
     names = list(names)
     return [pattern for pattern in patterns if pattern != ANY and not filter_names(names, pattern)]
 
 
 def read_audit(path: Path) -> dict[str, Any]:
-    """Read the `audit.json` of an earlier audit."""
     remedy = "give the audit.json of an earlier audit"
     try:
         found = read_json_object(path, remedy)
@@ -147,10 +139,7 @@ def require_same_pairs(earlier: Mapping[str, Any], run: Mapping[str, Any], num_p
 def find_regressions(
     verdicts: Sequence[Mapping[str, Any]], earlier: Sequence[Mapping[str, Any]]
 ) -> list[Mapping[str, Any]]:
-    """Return the verdicts of checks that passed in an earlier audit and do not pass now.
-
-    A check that is missing, or that was not measured again, counts as a regression.
-    """
+    """Return the checks that passed in an earlier audit and do not pass now, are missing or were not measured."""
     now = {verdict["name"]: verdict for verdict in verdicts}
     passed = [verdict for verdict in earlier if verdict["status"] == PASS]
     gone = {"status": NOT_MEASURED, "value": None}
@@ -167,7 +156,6 @@ def show_value(value: float | None, unit: str) -> str:
 
 
 def show_limit(verdict: Mapping[str, Any]) -> str:
-    """Format the limit of a verdict."""
     is_upper = verdict["at_most"] is not None
     limit = show_value(verdict["at_most"] if is_upper else verdict["at_least"], verdict["unit"])
     return f"{'at most' if is_upper else 'at least'} {limit}"

@@ -1,4 +1,4 @@
-"""Choose the pairs that the baselines are fitted on, or tell why there are none."""
+"""Choose the pairs that the baselines are fitted on, or report why there are none."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def load_baseline_pairs(
     name: str | None = None,
     audio_root: str | None = None,
 ) -> tuple[LabelledPairs | None, str | None]:
-    """Load the pairs to fit the baselines on."""
+    """Load the training pairs, or None with the reason; raise if they share recordings with the evaluated ones."""
     if baseline_data is None and Path(dataset).is_file():
         return None, f"without baselines: {dataset} is one split; {_REMEDY}"
     try:

@@ -46,6 +46,7 @@ class BaselineScores:
     rejected: np.ndarray
     num_train: dict[str, int]
     skipped_train: list[str] = field(default_factory=list)
+    # Why evaluated pairs tie: their audio cannot be read.
     unread: list[str] = field(default_factory=list)
 
 
@@ -59,7 +60,7 @@ def score_baseline(
     num_threads: int = 2,
     progress: bool = False,
 ) -> BaselineScores:
-    """Fit a baseline on the training pairs of each criterion and score the evaluated pairs with it."""
+    """Fit a baseline by criterion and score the evaluated pairs; one with unreadable audio is a tie, and reported."""
     _require_criteria(criteria, train_criteria)
     fitted_on = read_features(kind, train, num_threads=num_threads, progress=progress)
     scored = read_features(kind, evaluated, num_threads=num_threads, progress=progress)
@@ -88,7 +89,7 @@ def _require_criteria(criteria: Sequence[str], train_criteria: Sequence[str]) ->
 
 
 def compute_acoustic_features(turns: Iterable[Mapping[str, Any]], name: str | None = None) -> np.ndarray:
-    """Describe the sound of one side by the mean and standard deviation of its log-mel bands over all turns."""
+    """Return mean and standard deviation over time of a side's log-mel bands, shape `(160,)`."""
     total, squares, num_frames = np.zeros(NUM_MELS), np.zeros(NUM_MELS), 0
     for content in _list_contents(turns, "audio"):
         mel = log_mel(read_audio(content, name=name))
@@ -102,7 +103,7 @@ def compute_acoustic_features(turns: Iterable[Mapping[str, Any]], name: str | No
 
 
 def log_mel(array: np.ndarray) -> np.ndarray:
-    """Compute log-mel energies at the signal's true length."""
+    """Return log-mel energies `(num_frames, 80)` of 16 kHz mono at its true length: 25 ms windows every 10 ms."""
     from scipy.fft import rfft
 
     window, filters = _make_window_and_filters()
@@ -132,7 +133,7 @@ def _make_window_and_filters() -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class SideFeatures:
-    """Features of some pairs."""
+    """Features of pairs, one row each: arrays `(num_pairs, 160)` or sparse matrices; `failures` has errors by row."""
 
     chosen: Any
     rejected: Any
@@ -189,7 +190,6 @@ def _compute_text_features(pairs: datasets.Dataset) -> SideFeatures:
 
 
 def _list_contents(turns: Iterable[Mapping[str, Any]], kind: str) -> list[Any]:
-    """Return all texts or all audio of a side."""
     messages = turns_to_messages(list(turns))
     return [item[kind] for message in messages for item in list_items(message) if item["type"] == kind]
 
@@ -199,10 +199,7 @@ def _find_indices(values: Sequence[str], wanted: str) -> list[int]:
 
 
 def fit_score(chosen: Any, rejected: Any) -> Callable[[Any], np.ndarray]:
-    """Fit weights by which the chosen sides score above the rejected ones; return what maps features to scores.
-
-    Equal features give exactly equal scores: each row is summed by itself and in the same order.
-    """
+    """Fit weights by which the chosen sides score above the rejected ones; return what maps features to scores."""
     from scipy import sparse
     from sklearn.linear_model import LogisticRegression
 
@@ -216,6 +213,7 @@ def fit_score(chosen: Any, rejected: Any) -> Callable[[Any], np.ndarray]:
     model = LogisticRegression(fit_intercept=False, max_iter=2000).fit(stack([difference, -difference]), labels)
     weights = model.coef_[0] if scale is None else model.coef_[0] / scale
 
+    # Each row is summed by itself and in the same order, so equal features have exactly equal scores.
     def weigh(features: Any) -> np.ndarray:
         return features @ weights if scale is None else (features * weights).sum(axis=1)
 

@@ -26,7 +26,7 @@ _FEW_PAIRS = 30
 def calibrate_checkpoint(
     checkpoint: str | Path, evaluation: Evaluation, output_dir: str | Path | None = None
 ) -> dict[str, Any]:
-    """Fit a calibration on an evaluation of a checkpoint and save it with the checkpoint."""
+    """Fit a calibration on pairs that no results are reported on; save it in the checkpoint, or in a copy."""
     folder = Path(checkpoint)
     content, config = _read_config(folder)
     _require_same_prompts(evaluation, config, folder)
@@ -47,7 +47,6 @@ def calibrate_checkpoint(
 
 
 def find_calibration_warnings(evaluation: Evaluation, checkpoint: str | Path) -> list[str]:
-    """Return warnings about calibrating a checkpoint on an evaluation, as sentences."""
     warnings = []
     if evaluation.run.get("split") == "test":
         warnings.append("this is the test split: calibrate on validation, or report calibrated numbers on other pairs")

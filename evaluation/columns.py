@@ -26,23 +26,23 @@ SUBSET_LABELS = (*SUBSETS, NO_SUBSET)
 
 
 def choose_columns(num_pairs: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the columns of a table: those of Table 2, or that of all pairs alone where no pair is in a subset."""
+    """Return the columns of Table 2, or that of all pairs alone if no pair is in a subset."""
     return COLUMNS if any(num_pairs[name] for name in SUBSETS) else _ALL_PAIRS
 
 
 def title_columns(columns: Sequence[str]) -> dict[str, str]:
-    """Return the titles of the columns of a table; the column of all pairs is called so if it stands alone."""
+    """Return the titles of columns; the column of all pairs has that title if it stands alone."""
     return {**TITLES, "overall_micro": TITLES[NO_SUBSET]} if tuple(columns) == _ALL_PAIRS else TITLES
 
 
 def group_by_criterion(subsets: Iterable[str]) -> dict[str, str]:
-    """Return the column that holds all pairs of each criterion; of pairs without a subset, that of all pairs."""
+    """Return the column of all pairs of each criterion; without subsets, the column of all pairs."""
     others = {NO_SUBSET: "overall_micro"} if NO_SUBSET in set(subsets) else {}
     return {**CRITERION_COLUMNS, **others}
 
 
 def is_of_criterion(subset: str, criterion: str) -> bool:
-    """Tell whether pairs with this label are those of a key of `group_by_criterion`."""
+    """Return whether pairs with this label belong to a key of `group_by_criterion`."""
     if NO_SUBSET in (subset, criterion):
         return subset == criterion
     return (subset == "colloquialness") == (criterion == "colloquialness")

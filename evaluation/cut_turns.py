@@ -25,7 +25,7 @@ def count_recordings(pair: Mapping[str, Any], max_turn_s: float) -> dict[str, in
 def sum_cut(
     scores: Iterable[Mapping[str, Any]], sessions: Sequence[Mapping[str, Any]]
 ) -> dict[str, float | int] | None:
-    """Add up the recordings that were cut."""
+    """Add up the recordings that were cut; None if unknown: of a judge, or if an earlier version scored a pair."""
     scores = list(scores)
     limits = {session["max_turn_s"] for session in sessions if "max_turn_s" in session}
     if len(limits) != 1 or not all("num_cut" in score for score in scores):
@@ -35,7 +35,7 @@ def sum_cut(
 
 
 def describe_cut(cut: Mapping[str, Any] | None) -> str:
-    """Describe what `sum_cut` found; empty if nothing was cut, or if that is unknown."""
+    """Describe the result of `sum_cut`; empty if nothing was cut, or if the number is unknown."""
     if not cut or not cut["num_cut"]:
         return ""
     return (

@@ -46,7 +46,7 @@ class Evaluated(Protocol):
     def describe(
         self, labels: Any, scores: Mapping[str, Mapping[str, Any]], folder: Path, **options: Any
     ) -> dict[str, Any]:
-        """Return what else the results hold of it."""
+        """Return further results about it."""
         ...
 
 
@@ -145,7 +145,7 @@ class EvaluationRun:
         }
 
     def _find_heard(self) -> tuple[set[str] | None, str | None]:
-        """Return the synthesizers that training heard, and whether the model tells them or the training split."""
+        """Return the synthesizers heard in training, and whether the model or the training split names them."""
         heard = read_heard_synthesizers(self.args.model)
         if heard is not None or self.train_labels is None:
             return heard, None if heard is None else "model"
@@ -158,7 +158,7 @@ class EvaluationRun:
         return read_heard_sources(self.args.model)
 
     def report(self, results: Mapping[str, Any]) -> str:
-        """Write results, report and, if asked for, the page; return what a terminal shows."""
+        """Write results, report and, if requested, the page; return the text for the terminal."""
         scores = self.by_scorer["model"]
         text = "\n".join(filter(None, [render_report(results), render_held_out(results)]))
         write_file(self.folder / "results.json", json.dumps(results, indent=2) + "\n")

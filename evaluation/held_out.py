@@ -23,7 +23,7 @@ from .summary import (
 
 
 def find_left_out_sources(labels: Labels, heard: Collection[str] | None) -> list[str] | None:
-    """Return the sources of pairs that training did not have, in order; None if its sources are not known."""
+    """Return the sources of pairs that training did not have, in order; None if its sources are unknown."""
     return None if heard is None else sorted({label["source"] for label in labels if label["source"]} - set(heard))
 
 
@@ -34,7 +34,7 @@ def by_held_out(
     left_out_sources: Collection[str] | None,
     options: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
-    """Compute the accuracy of every scorer by criterion, held-out synthesizer and source."""
+    """Return the accuracies by criterion, held-out synthesizer and source; `ALL_LEFT_OUT` stands for all of them."""
     spoken = [label for label in labels if label["synthesizer"] in (left_out or ()) and label["source"]]
     rows = []
     for criterion, column in group_by_criterion(label["subset"] for label in spoken).items():

@@ -13,7 +13,7 @@ from .summary import ALL_LEFT_OUT, ALL_SEEN
 
 
 def read_heard_synthesizers(model: str | None) -> set[str] | None:
-    """Return the synthesizers that a model heard in any stage of its training; None if its folder does not tell."""
+    """Return the synthesizers of all training stages, from `run.json` or else the model's `results.json`, if known."""
     if model is None:
         return None
     stages = read_stages(model)
@@ -29,6 +29,6 @@ def read_heard_synthesizers(model: str | None) -> set[str] | None:
 
 
 def read_heard_sources(model: str | None) -> set[str] | None:
-    """Return the sources of the pairs of all stages of a model's training; None if its `run.json` does not tell."""
+    """Return the sources of the pairs of all training stages; None if `run.json` does not record them."""
     sources = None if model is None else describe_stages(read_stages(model))["sources"]
     return None if sources is None else set(sources)

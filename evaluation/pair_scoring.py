@@ -1,7 +1,6 @@
 """Score both sides of every pair, with a model, a judge or a baseline, and keep the scores in a run's folder.
 
-What a run's folder has is not computed again: scores of a model or a judge are kept line by line, those of a baseline
-as a whole.
+Scores of a model or a judge are kept line by line, those of a baseline as a whole; a rerun computes only the others.
 """
 
 from __future__ import annotations
@@ -35,20 +34,17 @@ _NUM_THREADS = 2
 
 
 class ModelPairScorer:
-    """Score pairs with a reward model."""
-
     def __init__(self, scorer: Scorer):
         self.scorer = scorer
 
     @property
     def audio_s(self) -> float:
-        """Seconds of audio scored so far."""
         return self.scorer.audio_s
 
     def score_rows(
         self, pairs: datasets.Dataset, labels: Labels, rows: Sequence[int]
     ) -> Iterator[tuple[int, Outcome]]:
-        """Yield each row that is done with `chosen`, `rejected`, `margin` and its recordings; see [`PairScorer`]."""
+        """Yield each finished row with `chosen`, `rejected`, `margin` and its recordings; see [`PairScorer`]."""
         criteria = [labels[row]["criterion"] for row in rows for _ in SIDES]
         # Both sides of a pair in one batch: they often share clips, and a pair is done as soon as its batch is.
         groups = [row for row in rows for _ in SIDES]
@@ -81,16 +77,14 @@ def _make_record(chosen: float, rejected: float) -> Record:
 
 @dataclass(frozen=True)
 class ModelToEvaluate:
-    """A reward model as `eval.py` takes what it evaluates; a judge's counterpart is its `JudgeSpec`."""
+    """A reward model to evaluate; the counterpart of a judge's `JudgeSpec`."""
 
     spec: ModelSpec
 
     def identity(self) -> dict[str, Any]:
-        """Return what the scores depend on, except the pairs."""
         return self.spec.identity()
 
     def load(self, folder: Path) -> PairScorer:
-        """Return the model as a scorer of pairs; it writes nothing to the run's `folder`."""
         return ModelPairScorer(self.spec.load())
 
     def describe(self, *_: Any, **__: Any) -> dict[str, Any]:
@@ -99,8 +93,6 @@ class ModelToEvaluate:
 
 
 class _BoundPairs:
-    """A scorer of pairs, and the pairs it scores."""
-
     def __init__(self, scorer: PairScorer, pairs: datasets.Dataset, labels: Labels):
         self._scorer, self._pairs, self._labels = scorer, pairs, labels
         self.usage = scorer.usage
@@ -114,7 +106,7 @@ class _BoundPairs:
 
 
 class PairLog:
-    """The scores of pairs in a run's folder: `scores.jsonl`, `skipped.jsonl` and `sessions.jsonl`."""
+    """The lines of a run: scores, skipped pairs and sessions; those of pairs that have changed since are dropped."""
 
     def __init__(self, folder: Path, pairs: datasets.Dataset, labels: Labels, retry_failed: bool = False):
         self._folder = folder
@@ -137,11 +129,9 @@ class PairLog:
         return digest_pair(self._pairs[row], self._labels[row]["criterion"])
 
     def find_pending(self) -> list[int]:
-        """Return the rows that have no line yet."""
         return [row for row, label in enumerate(self._labels) if label["pair_id"] not in self.scores]
 
     def add(self, item: int, outcome: Outcome) -> None:
-        """Write the line of a pair; remember why one was skipped."""
         if isinstance(outcome, Skipped):
             self.skipped[item] = outcome
             return
@@ -150,7 +140,6 @@ class PairLog:
         self.scores[record["pair_id"]] = record
 
     def end(self, session: Session) -> None:
-        """Write how long the session took."""
         timing = {"num_pairs": session.num_scored, "audio_s": session.audio_s, "scoring_s": session.seconds}
         JsonLines(self._folder / "sessions.jsonl").append([{**timing, **(session.usage or {})}])
 
@@ -173,10 +162,7 @@ def score_pairs(
     *,
     retry_failed: bool = False,
 ) -> tuple[Scores, list[dict[str, Any]]]:
-    """Score every pair that `scores.jsonl` does not have yet, writing each as soon as both of its sides are done.
-
-    A pair whose audio cannot be read is skipped; `skipped.jsonl` has the reason.
-    """
+    """Score every pair that `scores.jsonl` lacks, written once both sides are done; unreadable audio is skipped."""
     log = PairLog(folder, pairs, labels, retry_failed)
     score_pending(
         log.find_pending(), lambda: _BoundPairs(load_scorer(), pairs, labels), log, label="scoring", unit="pair"
@@ -191,7 +177,7 @@ def score_with_baselines(
     labels: Labels,
     folder: Path,
 ) -> dict[Kind, tuple[dict[str, dict[str, Any]], dict[str, Any]]]:
-    """Score pairs with each baseline, or read its scores of the same pairs from an earlier run in the folder."""
+    """Score pairs with each baseline, or read its scores of the same pairs; also return its training counts."""
     identity = {"train": fingerprint_pairs(train_labels, train), "pairs": fingerprint_pairs(labels, pairs)}
     return {kind: _score_with(kind, train, train_labels, pairs, labels, folder, identity) for kind in KINDS}
 

@@ -1,4 +1,4 @@
-"""Read what a finished evaluation left in its folder, for what is made from its scores afterwards."""
+"""Read the files of a finished evaluation, for what is made from its scores afterwards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sdiareward.pairs.schema import SIDES
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Hold a finished evaluation."""
+    """A finished evaluation; `run` holds what the scores depend on, `config` the arguments of `eval.py`."""
 
     folder: Path
     scores: list[dict[str, Any]]
@@ -23,7 +23,7 @@ class Evaluation:
 
 
 def read_evaluation(folder: str | Path, *, finite: bool = True) -> Evaluation:
-    """Read an evaluation that `eval.py` finished."""
+    """Read an evaluation that `eval.py` finished; `finite` requires finite rewards."""
     folder = Path(folder)
     for name in ("scores.jsonl", "results.json", "identity.json"):
         # Results come last, so a folder that has them is complete.
@@ -55,10 +55,10 @@ def _check_record(record: Mapping[str, Any], folder: Path, finite: bool) -> None
 
 
 def name_scorer(config: Mapping[str, Any]) -> str:
-    """Return what an evaluation scored: the name of its model, or that of its judge with the word before it."""
+    """Return the name of the evaluated model, or `judge` and the name of the judge."""
     return name_model(str(config["model"])) if config.get("judge") is None else f"judge {config['judge']}"
 
 
 def name_model(model: str) -> str:
-    """Return what pages call a checkpoint: that of the package by its name, which has another path on each machine."""
+    """Return a checkpoint's name on pages; the package's own has another path on each machine."""
     return NANO.name if Path(model) == NANO else model

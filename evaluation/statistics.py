@@ -21,11 +21,7 @@ Floats = NDArray[np.float64]
 
 
 def mcnemar_exact(num_only_first: int, num_only_second: int) -> float:
-    """Return the p value of McNemar's test in its exact, two-sided form.
-
-    Of the pairs that one scorer has right and the other wrong, each is as likely to be the first's as the second's if
-    both are equally good. The test takes pairs as independent; those cut from one recording are not.
-    """
+    """Return the exact two-sided p value of McNemar's test, as if pairs of one recording were independent."""
     from scipy.stats import binomtest
 
     discordant = num_only_first + num_only_second
@@ -42,10 +38,7 @@ def paired_bootstrap(
     seed: int = 0,
     confidence: float = 0.95,
 ) -> list[float] | None:
-    """Find the interval of the difference in accuracy by drawing whole groups, both scorers' pairs together.
-
-    Draws keep the number of groups of each stratum, as the metric's own intervals do.
-    """
+    """Return the interval of the difference in accuracy; draws keep the groups per stratum, as in the metric."""
     difference = np.asarray(first, dtype=np.int64) - np.asarray(second, dtype=np.int64)
     return bootstrap_mean(difference, groups, strata, num_bootstrap=num_bootstrap, seed=seed, confidence=confidence)
 
@@ -59,7 +52,7 @@ def bootstrap_mean(
     seed: int = 0,
     confidence: float = 0.95,
 ) -> list[float] | None:
-    """Find the interval of a mean by drawing whole groups."""
+    """Return the interval of a mean from draws of whole groups; None if all draws are equal."""
     times, members = _draw_each_group(groups, strata, num_bootstrap, seed)
     # Sums of whole groups: a matrix of draws by pairs would not fit in memory for large benchmarks.
     sums, sizes = (np.bincount(members, weights, times.shape[1]) for weights in (np.asarray(values), None))
@@ -69,7 +62,7 @@ def bootstrap_mean(
 def draw_groups(
     groups: Sequence[Hashable], strata: Sequence[Hashable], *, num_bootstrap: int = 1000, seed: int = 0
 ) -> Counts:
-    """Draw groups with replacement, as many of each stratum as there are; return how often each value is drawn."""
+    """Draw groups with replacement within strata; return the count of each value, `(num_bootstrap, num_values)`."""
     times, members = _draw_each_group(groups, strata, num_bootstrap, seed)
     return times[:, members]
 
@@ -81,6 +74,7 @@ def _draw_each_group(
     names: dict[Hashable, set[str]] = {}
     for group, stratum in zip(groups, strata, strict=True):
         names.setdefault(group, set()).add(str(stratum))
+    # A group's stratum is the set of its values' subsets.
     by_stratum: dict[tuple[str, ...], list[Hashable]] = {}
     for group in sorted(names, key=str):
         by_stratum.setdefault(tuple(sorted(names[group] - {NO_SUBSET})), []).append(group)
@@ -96,7 +90,7 @@ def _draw_each_group(
 
 
 def compute_percentiles(draws: ArrayLike, confidence: float = 0.95) -> list[float] | None:
-    """Return the interval between the percentiles of a statistic's draws."""
+    """Return a percentile interval, NaN ignored; None if all draws are equal, which shows no uncertainty."""
     values: Floats = np.asarray(draws, dtype=np.float64)
     values = values[np.isfinite(values)]
     # Means of equal values differ by rounding.
@@ -109,10 +103,7 @@ def compute_percentiles(draws: ArrayLike, confidence: float = 0.95) -> list[floa
 def describe_share(
     values: ArrayLike, groups: Sequence[Hashable], strata: Sequence[Hashable], **options: Any
 ) -> dict[str, Any]:
-    """Return the share of true values, with the interval of a bootstrap that draws whole groups.
-
-    If no two draws differ, the interval is Wilson's, with the number of groups as sample size, as in the metric.
-    """
+    """Return a share with its bootstrap interval; if no two draws differ, Wilson's over groups, as in the metric."""
     array = np.asarray(values, dtype=np.bool_)
     if not len(array):
         return {"num_values": 0, "share": None, "interval": None}
@@ -126,7 +117,7 @@ def describe_share(
 def compare(
     first: ArrayLike, second: ArrayLike, groups: Sequence[Hashable], strata: Sequence[Hashable], **options: Any
 ) -> dict[str, Any]:
-    """Compare two scorers pair by pair."""
+    """Compare two scorers pair by pair; the `difference` is first minus second."""
     one, other = np.asarray(first, dtype=np.bool_), np.asarray(second, dtype=np.bool_)
     only_first, only_second = int((one & ~other).sum()), int((other & ~one).sum())
     return {

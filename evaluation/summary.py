@@ -52,19 +52,17 @@ def summarise(
 
 
 def compute_accuracy(labels: Labels, scores: Scores, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute `pairwise_accuracy` of the pairs that `labels` describes; `options` are passed on to it."""
     chosen, rejected = ([scores[label["pair_id"]][side] for label in labels] for side in SIDES)
     subsets = [label["subset"] for label in labels]
     return pairwise_accuracy(chosen, rejected, subsets, list_groups(labels), **options)
 
 
 def name_synthesizers(labels: Labels) -> set[str]:
-    """Return the synthesizers of pairs."""
     return {label["synthesizer"] for label in labels if label["synthesizer"]}
 
 
 def find_left_out(names: Collection[str], heard: Collection[str]) -> set[str]:
-    """Return the names of which training did not hear every synthesizer, in whatever combination."""
+    """Return the names with a synthesizer that training did not hear, in any combination."""
     known = {part for name in heard for part in split_synthesizers(name)}
     return {name for name in names if not split_synthesizers(name) <= known}
 
@@ -72,7 +70,7 @@ def find_left_out(names: Collection[str], heard: Collection[str]) -> set[str]:
 def by_synthesizer(
     labels: Labels, by_scorer: Mapping[str, Scores], left_out: set[str] | None, options: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Compute the accuracy of every scorer by criterion and synthesizer, then over those seen and those held out."""
+    """Return the accuracies by criterion and synthesizer, then over those heard and those held out."""
     rows = []
     for criterion, column in group_by_criterion(label["subset"] for label in labels).items():
         of_criterion = [label for label in labels if is_of_criterion(label["subset"], criterion)]
@@ -91,7 +89,6 @@ def by_synthesizer(
 
 
 def select_column(result: Mapping[str, Any], column: str) -> dict[str, Any]:
-    """Return accuracy, ties, invalid pairs, groups and interval of one column of `pairwise_accuracy`."""
     return {
         "accuracy": result[column],
         **{key: result[key][column] for key in ("num_ties", "num_invalid", "num_groups", "interval")},
@@ -99,12 +96,11 @@ def select_column(result: Mapping[str, Any], column: str) -> dict[str, Any]:
 
 
 def list_groups(labels: Labels) -> list[str]:
-    """Return the recording of each pair; a pair without one stands for itself."""
+    """Return the recording of each pair; a pair without one is its own group."""
     return [label["group_id"] or f"pair {label['pair_id']}" for label in labels]
 
 
 def describe_accuracy(labels: Labels, scores: Scores, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `num_pairs`, `accuracy` and its `interval` of some pairs; None where there are none."""
     if not labels:
         return {"num_pairs": 0, "accuracy": None, "interval": None}
     column = select_column(compute_accuracy(labels, scores, options), "overall_micro")
@@ -122,13 +118,13 @@ def _num_by_column(labels: Labels) -> dict[str, int]:
 
 
 def sum_timing(sessions: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
-    """Add up the sessions that scored a run's pairs; sessions that were killed are not among them."""
+    """Add up the sessions that were not killed; `real_time_factor` is seconds per second of audio, lower is better."""
     sums = {name: sum(session[name] for session in sessions) for name in ("num_pairs", "audio_s", "scoring_s")}
     return {**sums, "real_time_factor": sums["scoring_s"] / sums["audio_s"] if sums["audio_s"] else None}
 
 
 def render_report(results: Mapping[str, Any]) -> str:
-    """Render a run's results as Markdown: Table 2's columns, a judge's decisions, accuracy by synthesizer."""
+    """Render a run's results as Markdown that also reads well in a terminal."""
     config = results["config"]
     model, dataset, split = map(escape_markdown, (name_scorer(config), config["dataset"], config["split"]))
     parts = [
@@ -159,7 +155,7 @@ def _main_table(results: Mapping[str, Any]) -> str:
 
 
 def title_scorer(scorer: str, results: Mapping[str, Any]) -> str:
-    """Return the name of a scorer in tables; results keep the scores of a judge as those of `model`."""
+    """Return the name of a scorer in tables; results hold the scores of a judge under `model`."""
     return "judge" if scorer == "model" and results.get("judge") else scorer
 
 
@@ -169,7 +165,6 @@ def _count_others(counts: Mapping[str, int]) -> int:
 
 
 def list_notes(results: Mapping[str, Any]) -> list[str]:
-    """Return the notes of the table: missing subsets, ties, rewards that are not finite, skipped pairs, cut turns."""
     found = []
     missing = results["accuracies"]["model"]["missing_subsets"]
     # With one subset alone the averages are its accuracy.
@@ -206,7 +201,7 @@ def list_notes(results: Mapping[str, Any]) -> list[str]:
 
 
 def describe_training(results: Mapping[str, Any]) -> str:
-    """Return the pairs that tell which synthesizers were held out."""
+    """Return where the held-out synthesizers are known from."""
     if results.get("heard_from") == "split":
         return f"the split {results['config']['train_split']}, as the model's training is not known"
     return "the model's training"
@@ -237,7 +232,6 @@ def _render_synthesizers(results: Mapping[str, Any]) -> str:
 
 
 def render_judge(judge: Mapping[str, Any]) -> str:
-    """Render how a judge came to its decisions as Markdown."""
     groups = judge["groups"]
     rows = [["pairs", *(group["num_pairs"] for group in groups)]]
     for rule in groups[0]["decided_by"]:
@@ -266,7 +260,6 @@ def _format_bias(found: Mapping[str, Any]) -> str:
 
 
 def render_disagreements(found: Mapping[str, Any]) -> str:
-    """Render where an evaluation and another one disagree as Markdown."""
     title = f"## Disagreements with {escape_markdown(found['title'])} ({escape_markdown(found['folder'])})"
     if not found["num_pairs"]:
         return f"{title}\n\nNone: of every pair, both are right or both are wrong."
@@ -293,15 +286,12 @@ def _describe_timing(timing: Mapping[str, Any]) -> str:
 
 
 def format_percent(value: float | None) -> str:
-    """Format a share of 0-1 in percent, two decimals."""
     return _ABSENT if value is None else f"{100 * value:.2f}"
 
 
 def format_interval(bounds: Sequence[float] | None) -> str:
-    """Format the two bounds of a share in percent, one decimal."""
     return _ABSENT if bounds is None else f"{100 * bounds[0]:.1f}-{100 * bounds[1]:.1f}"
 
 
 def _render_table(head: Sequence[str], rows: Sequence[Sequence[Any]], num_left: int = 1) -> str:
-    """Render a table that also reads well in a terminal."""
     return "\n".join(render_table(head, rows, num_left, pad=True))

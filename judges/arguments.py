@@ -9,15 +9,12 @@ from pathlib import Path
 
 @dataclass(kw_only=True)
 class NanoJudgeArguments:
-    """What to build where."""
-
     output_dir: Path = field(metadata={"positional": True, "help": "folder of the checkpoint"})
     whisper: str | None = field(default=None, metadata={"help": "folder or Hub id of Whisper tiny.en"})
     seed: int = field(default=0, metadata={"help": "seed of the random tensors"})
 
 
 def build_nano(args: NanoJudgeArguments) -> None:
-    """Write the untrained nano judge."""
     from .nano_judge import build_nano_judge
 
     sys.stdout.write(f"{build_nano_judge(args.output_dir, whisper=args.whisper, seed=args.seed)}\n")

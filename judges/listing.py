@@ -9,15 +9,12 @@ from pathlib import Path
 
 @dataclass(kw_only=True)
 class ListArguments:
-    """Which file to list."""
-
     judges_file: Path | None = field(
         default=None, metadata={"help": "YAML of judges (default: configs/judges.yaml of the package)"}
     )
 
 
 def run(args: ListArguments) -> None:
-    """Print name, backend and model of each judge."""
     from sdiareward.common.settings import read_mapping, require_mapping
 
     from .settings import JUDGES_FILE

@@ -1,15 +1,11 @@
 """Build the untrained nano judge: the thinker of `transformers` at the size of the nano model.
 
-Run as `python -m sdiareward.judges.nano_judge OUTPUT_DIR`.
-
 The audio tower is Whisper tiny.en's encoder; the text model is random and writes gibberish before training. The unused
 vision tower is as small as the class allows.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,10 +19,8 @@ from transformers import (
 
 from sdiareward.checkpoint_io.nano import make_nano_config, read_training_texts, train_tokenizer
 from sdiareward.checkpoint_io.whisper import load_audio_tower, load_whisper_encoder_weights
-from sdiareward.common.commands import run_single
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 
-from .commands import JUDGE
 from .thinker import MAX_RECORDING_S, ThinkerProcessor
 
 
@@ -59,15 +53,6 @@ def make_thinker_config(reward: SDiaRewardConfig, tokenizer: Any) -> Qwen2_5Omni
         text_config=text.to_dict(),
         user_token_id=reward.user_token_id,
         **{name: getattr(reward, name) for name in names},
-        # No field of the class, but read when positions are computed.
+        # Not a field of the class, but read when positions are computed.
         **{"vision_start_token_id": tokenizer.convert_tokens_to_ids("<|vision_bos|>")},
     )
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Build the nano judge from the command line."""
-    return run_single(JUDGE["nano"], argv, prog="python -m sdiareward.judges.nano_judge")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -14,7 +14,7 @@ from sdiareward.common.yaml_files import parse_yaml
 
 
 JUDGES_FILE = CONFIGS / "judges.yaml"
-# As much of each turn as the reward model hears.
+# Seconds heard of each turn, as the reward model hears.
 MAX_TURN_S = 30.0
 AT_LEAST_ONE = {"minimum": 1}
 
@@ -24,9 +24,12 @@ class EndpointSettings(ChatSettings):
     """A judge behind an OpenAI-compatible endpoint whose model takes `input_audio`."""
 
     backend: ClassVar[str] = "endpoint"
+    # The largest number of requests until an answer is valid.
     attempts: int = field(default=3, metadata=AT_LEAST_ONE)
     max_turn_s: float = MAX_TURN_S
+    # Folder of valid answers, which runs may share; by default `cache` in the run's folder.
     cache_dir: str | None = None
+    # YAML of prompts that replace shipped ones.
     prompt_file: str | None = None
 
     def __post_init__(self) -> None:
@@ -35,7 +38,6 @@ class EndpointSettings(ChatSettings):
 
 
 def check_turn_length(max_turn_s: float) -> None:
-    """Raise `ValueError` unless a judge hears something of each turn."""
     if max_turn_s <= 0:
         raise ValueError(f"max_turn_s is {max_turn_s}; it must be more than 0.")
 
@@ -43,7 +45,7 @@ def check_turn_length(max_turn_s: float) -> None:
 def read_judge(
     name: str, judges_file: str | Path | None = None, overrides: Sequence[str] = ()
 ) -> tuple[dict[str, Any], str]:
-    """Read the settings of a judge from a file of judges."""
+    """Return the settings of a judge and their label in errors; `overrides` are `KEY=VALUE`, the value in YAML."""
     path = Path(judges_file or JUDGES_FILE)
     entries = read_mapping(path)
     if name not in entries:
@@ -67,7 +69,7 @@ def _read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
 def choose_endpoint(
     name: str, judges_file: str | Path | None = None, overrides: Sequence[str] = ()
 ) -> EndpointSettings:
-    """Read the settings of an endpoint; see `read_judge`."""
+    """Read the settings of a judge, which must be an endpoint."""
     values, label = read_judge(name, judges_file, overrides)
     backend = values.pop("backend", None)
     if backend != EndpointSettings.backend:

@@ -36,7 +36,7 @@ _CONTROL_TOKENS = ("<|AUDIO|>", "<|IMAGE|>", "<|VIDEO|>")
 
 @dataclass(frozen=True)
 class Generation:
-    """One answer."""
+    """An answer without control tokens; `num_tokens` includes the end token, `seconds` is its share of the batch."""
 
     text: str
     num_tokens: int
@@ -44,10 +44,7 @@ class Generation:
 
 
 class ThinkerProcessor(SDiaRewardProcessor):
-    """Turn conversations that end with the user into token ids and mel features.
-
-    Args: As [`SDiaRewardProcessor`]; `max_turn_s` is 60 by default.
-    """
+    """Turn conversations that end with the user into token ids and mel features; `max_turn_s` is 60 by default."""
 
     # This class is not part of the remote code of a reward model.
     _auto_class = None
@@ -73,11 +70,7 @@ class ThinkerProcessor(SDiaRewardProcessor):
         tokenize: bool = True,
         return_dict: bool = True,
     ) -> BatchFeature:
-        """Prepare conversations with the interface that trainers expect of a multimodal processor.
-
-        The template is ChatML, Qwen2.5-Omni's. `add_generation_prompt` begins the assistant's answer; `padding` pads
-        on the left and returns tensors instead of lists. The other arguments must keep their defaults.
-        """
+        """Prepare ChatML as trainers expect; `padding` pads on the left and returns tensors instead of lists."""
         if chat_template is not None or tools or not (tokenize and return_dict):
             raise ValueError("conversations are rendered as ChatML to token ids, without tools; omit the rest.")
         conversations: Any = [conversation] if isinstance(conversation[0], Mapping) else conversation
@@ -112,8 +105,6 @@ def _list_unpadded(rows: Sequence[np.ndarray]) -> dict[str, list[list[int]]]:
 
 
 class Thinker:
-    """Answer conversations with audio."""
-
     def __init__(
         self, model: Qwen2_5OmniThinkerForConditionalGeneration, processor: ThinkerProcessor, batch_size: int = 8
     ):
@@ -140,10 +131,9 @@ class Thinker:
         temperature: float = 0.0,
         num_return_sequences: int = 1,
         seed: int = 0,
-        min_new_tokens: int | None = None,
     ) -> list[list[Generation]]:
-        """Answer each conversation, once or several times."""
-        options = self._make_options(max_new_tokens, temperature, num_return_sequences, min_new_tokens)
+        """Answer each conversation once or several times; the caller's random generator keeps its state."""
+        options = self._make_options(max_new_tokens, temperature, num_return_sequences)
         lengths = [self.processor.num_tokens(conversation) for conversation in conversations]
         order = sorted(range(len(conversations)), key=lambda index: -lengths[index])
         rows = [index for index in order for _ in range(num_return_sequences)]
@@ -157,9 +147,7 @@ class Thinker:
                     answers[index].append(answer)
         return answers
 
-    def _make_options(
-        self, max_new_tokens: int, temperature: float, num_return_sequences: int, min_new_tokens: int | None
-    ) -> dict[str, Any]:
+    def _make_options(self, max_new_tokens: int, temperature: float, num_return_sequences: int) -> dict[str, Any]:
         if num_return_sequences > 1 and temperature == 0:
             raise ValueError(
                 f"{num_return_sequences} answers at temperature 0 would be the same; give a temperature, such as 1."
@@ -173,7 +161,6 @@ class Thinker:
             "eos_token_id": tokenizer.convert_tokens_to_ids("<|im_end|>"),
             "pad_token_id": tokenizer.pad_token_id,
             "suppress_tokens": self.processor.list_control_token_ids(),
-            **({} if min_new_tokens is None else {"min_new_tokens": min_new_tokens}),
             **(sampling if temperature else {"do_sample": False}),
         }
 
@@ -201,7 +188,7 @@ class Thinker:
     def compute_next_token_probabilities(
         self, conversations: Sequence[Conversation], answers: Sequence[str], tokens: Sequence[str]
     ) -> torch.Tensor:
-        """Return the probabilities of the next token, normalized over the given tokens."""
+        """Return the probabilities of the next token, `(num_conversations, num_tokens)`; each row sums to 1."""
         encoded = [self.processor.encode_text(token) for token in tokens]
         for token, ids in zip(tokens, encoded, strict=True):
             if len(ids) != 1:
@@ -229,6 +216,7 @@ def load_thinker_model(
 
         # Merging leaves the weights frozen.
         model = PeftModel.from_pretrained(model, folder).merge_and_unload().requires_grad_(True)
+        # Adapters trained on merged ones name these as their base.
         model.name_or_path = model.config.name_or_path = folder
     encode_each_clip_once(model.model.audio_tower)
     return model

@@ -102,7 +102,6 @@ def _describe_follows(pair: Mapping[str, Any]) -> str:
 
 
 def draw_ranking(axes: Any, ranked: Sequence[Mapping[str, Any]]) -> None:
-    """Draw the strength of each system with its interval, the strongest at the top."""
     for position, entry in enumerate(ranked):
         low, high = entry["interval"] or (entry["strength"], entry["strength"])
         errors = [[max(0.0, entry["strength"] - low)], [max(0.0, high - entry["strength"])]]

@@ -1,4 +1,4 @@
-"""Score the dialogues of all systems with the engine that scores data sets: what it has is not scored again."""
+"""Score the dialogues of all systems with the engine that scores data sets, which skips those already scored."""
 
 from __future__ import annotations
 
@@ -23,38 +23,35 @@ from sdiareward.scoring.scorer import Scorer
 
 @dataclass(frozen=True, kw_only=True)
 class SystemsJob(ScoringJob):
-    """Score the same dialogues of several systems."""
-
     # Each system has checked its own paths when it was read; all are absolute.
     audio_root: str | None = os.sep
     systems: Sequence[System]
     names: Sequence[str]
+    # Keeps the model for the jobs of further criteria.
     loaded: list[Scorer] = field(default_factory=list, compare=False)
 
     def open_rows(self) -> Rows:
-        """Return the dialogues: those of a name one after the other, because they share turns."""
+        """Return the dialogues, all systems' versions of one after the other, because they share turns."""
         owners = [(system, name) for name in self.names for system in self.systems]
         ids = [f"{system.name}/{name}" for system, name in owners]
         return MessageRows(ids, lambda number: owners[number][0].read(owners[number][1]))
 
     def identity(self) -> dict[str, Any]:
-        """Return what the rewards depend on; what is in the dialogues, `scoring.changes` looks after."""
+        """Return what the rewards depend on; `scoring.changes` compares the dialogues themselves."""
         paths = {system.name: system.path for system in self.systems}
         return {**self.model.identity(), "criterion": self.criterion, "systems": paths}
 
     def describe_settings(self) -> dict[str, Any]:
-        """Return what the record beside the results is to hold."""
         return self.identity()
 
     def load_scorer(self, device: str | None = None) -> Scorer:
-        """Load the model, or take the one that another criterion's job has loaded."""
         if not self.loaded:
             self.loaded.append(self.model.load(self.criterion, device))
         return self.loaded[0]
 
 
 def score_systems(job: SystemsJob, folder: Path) -> tuple[Summary, NDArray[np.float64], dict[int, str]] | None:
-    """Score all dialogues into a folder."""
+    """Return the summary, rewards `(num_dialogues, num_systems)`, and the reason by row of each NaN among them."""
     summary = score_dataset(job, folder)
     if summary is None:
         return None

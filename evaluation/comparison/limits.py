@@ -1,4 +1,4 @@
-"""Say what qualifies a verdict: what the model did not hear, what rewards may follow, how often the model is right."""
+"""List what qualifies a verdict: what the model did not hear, what rewards may follow, how often it is right."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _QUANTITIES = {"length_s": "heard length", "level_db": "level"}
 
 
 def list_limits(model: str, scored: ScoredDialogues, pairs: Sequence[PairOfSystems], max_turn_s: float) -> list[str]:
-    """Return what has to be known before a verdict is believed, a sentence or two each."""
+    """Return what a reader must consider before believing a verdict, in a sentence or two each."""
     found = [_NANO] if Path(model).resolve() == NANO.resolve() else []
     found += _describe_sample(scored, pairs)
     found += _describe_cuts(scored, max_turn_s)
@@ -110,7 +110,7 @@ def _describe_differences(scored: ScoredDialogues, pair: PairOfSystems) -> Itera
 
 
 def _describe_correlations(pairs: Sequence[PairOfSystems]) -> list[str]:
-    """Return a sentence for each margin that follows a difference; those of many others are told in one."""
+    """Return a sentence per margin that follows a difference; many of them are merged into one."""
     has_criteria = len({pair.criterion for pair in pairs}) > 1
     suspect, others, sizes = [], [], []
     for pair in pairs:
@@ -136,7 +136,7 @@ def _describe_correlations(pairs: Sequence[PairOfSystems]) -> list[str]:
 
 
 def describe_accuracy(model: str, criteria: Sequence[str]) -> list[str]:
-    """Say how often the model is right on pairs whose answer is known."""
+    """Report how often the model is right on pairs with a known answer, from the `results.json` in its folder."""
     path = Path(model) / "results.json"
     if not path.is_file():
         return ["No evaluation lies beside this checkpoint: how often it is right is not known here."]

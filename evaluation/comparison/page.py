@@ -71,7 +71,7 @@ def choose_examples(rewards: NDArray[np.float64], num_examples: int = NUM_EXAMPL
 def _describe(
     scored: ScoredDialogues, systems: Sequence[System], row: int, criterion: str, collector: Collector
 ) -> dict[str, Any]:
-    """Return a dialogue with words and sound of every system, the best first."""
+    """Return a dialogue with words and recordings of every system, the best first."""
     name, rewards = scored.names[row], scored.rewards[criterion][row]
     sides = [
         {
@@ -123,7 +123,6 @@ def render_page(
 
 
 def _list_settings(report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what the comparison depends on as rows of a table."""
     found = {f"system {name}": path for name, path in report["systems"].items()}
     found |= {name: report["identity"][name] for name in ("model", "dtype")}
     found |= {name: report[name] for name in ("num_bootstrap", "seed", "python")} | {"git": report["git_revision"]}

@@ -20,7 +20,7 @@ _MAX_ITERATIONS = 10_000
 def rank_systems(
     rewards: NDArray[np.float64], groups: Sequence[Hashable], *, num_bootstrap: int = 1000, seed: int = 0
 ) -> list[dict[str, Any]]:
-    """Rank systems, the strongest first."""
+    """Rank systems, the strongest first; `strength` is the log-odds of a win against a system of mean strength."""
     members = {group: index for index, group in enumerate(sorted(set(groups), key=str))}
     num_systems = rewards.shape[1]
     wins = np.zeros((len(members), num_systems, num_systems))
@@ -50,7 +50,7 @@ def _compute_win_matrices(rewards: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def fit_strengths(wins: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the strengths that make the counted wins and `PRIOR_WINS` most likely."""
+    """Return the log-odds, mean 0, under which the wins of row over column plus `PRIOR_WINS` are most likely."""
     import choix
 
     prior = PRIOR_WINS * (1 - np.eye(len(wins)))

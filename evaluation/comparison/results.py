@@ -1,4 +1,4 @@
-"""What a comparison found: `compare.json`, and the same as dataclasses."""
+"""The findings of a comparison: `compare.json`, and the same as dataclasses."""
 
 from __future__ import annotations
 
@@ -30,9 +30,12 @@ class PairOfSystems:
     num_ties: int
     win_rate: float
     interval: list[float]
+    # Of the sign test.
     p_value: float
     mean_margin: float
+    # None if no two bootstrap draws differ.
     mean_margin_interval: list[float] | None
+    # Of `length_s` (seconds heard) and `level_db`, the result of `measures.correlate`.
     follows: dict[str, dict[str, Any]]
 
 
@@ -58,7 +61,9 @@ class Comparison:
     pairs: list[PairOfSystems]
     ranking: list[RankedSystem]
     limits: list[str]
+    # One row per dialogue, system and criterion: labels, `reward` and the fields of `DialogueMeasures`.
     dialogues: list[dict[str, Any]] = field(repr=False)
+    # `dialogue`, and `missing_in`: the systems that lack it.
     unmatched: list[dict[str, Any]] = field(repr=False)
     skipped: list[dict[str, Any]] = field(repr=False)
     output_dir: str | None = None
@@ -69,7 +74,6 @@ class Comparison:
         return self.to_arrow().to_pandas()
 
     def to_arrow(self) -> pa.Table:
-        """Return `dialogues` as an Arrow table."""
         import pyarrow as pa
 
         return pa.Table.from_pylist(self.dialogues)
@@ -82,7 +86,9 @@ class ScoredDialogues:
     systems: list[str]
     names: list[str]
     groups: list[str]
+    # By criterion, shape `(num_dialogues, num_systems)`.
     rewards: dict[str, NDArray[np.float64]]
+    # By dialogue and system.
     measures: list[list[Any]]
 
     def get_values(self, name: str) -> NDArray[np.float64]:

@@ -58,12 +58,10 @@ class Settings:
 
     @property
     def criteria(self) -> list[str]:
-        """The criteria by name."""
         return list(CRITERIA) if self.criterion == ALL else [self.criterion]
 
     @property
     def draws(self) -> dict[str, int]:
-        """The bootstrap's options."""
         return {"num_bootstrap": self.num_bootstrap, "seed": self.seed}
 
 
@@ -83,7 +81,40 @@ def compare(
     seed: int = 0,
     embed_audio: EmbedAudio = "all",
 ) -> Comparison:
-    """Tell which of several systems gets the higher rewards for the same dialogues, and whether that is sure."""
+    """Find out which of several systems gets the higher rewards for the same dialogues, and whether that is clear.
+
+    Args:
+        *systems (`str` or `Path`): Two or more folders or tables of dialogues, as `NAME=PATH` to name them, or one
+            table with a column `system`; see `docs/compare.md`.
+        model (`str` or `Path`, *optional*, defaults to `"nano"`): Checkpoint folder or Hub id.
+        criterion (`str`, *optional*, defaults to `"joint"`): `"modality"`, `"colloquialness"`, `"joint"`, another one
+            of the model, or `"all"` for these three.
+        output_dir (`str` or `Path`, *optional*): Folder for `compare.json`, `compare.parquet` and the page; the same
+            call resumes a run there. By default nothing is kept.
+        pattern (`str`, *optional*): Names of recordings, such as `"{dialogue}_{turn}_{role}.wav"`.
+        user_turns (`str` or `Path`, *optional*): Folder of the user's turns, which all systems share.
+        audio_root (`str` or `Path`, *optional*): Folder at which relative paths in tables begin; see
+            `pairs.systems.read_systems`.
+        prompts (`dict[str, str]`, *optional*): System prompts by criterion in place of the checkpoint's.
+        dtype (`str`, *optional*): Dtype of the backbone.
+        device (`str`, *optional*): Where to compute; by default an accelerator if there is one.
+        batch_tokens (`int`, *optional*): Tokens in one forward pass.
+        num_bootstrap (`int`, *optional*, defaults to 1000): Bootstrap draws of the intervals.
+        seed (`int`, *optional*, defaults to 0): Seed of the draws.
+        embed_audio (`"all"` or `"none"`, *optional*, defaults to `"all"`): Recordings that the page plays.
+
+    Returns:
+        [`Comparison`]: `verdict` (a sentence), `pairs` (win rate, interval and test of every two systems), `ranking`,
+        `limits` (what qualifies the verdict) and `dialogues` (every reward, higher is better).
+
+    Raises:
+        UserError: There are fewer than two systems, one cannot be read, or they have no dialogue in common.
+        ScoringError: The model cannot be loaded, or no dialogue can be scored.
+
+    Examples:
+        >>> found = compare("runs/a", "runs/b")  # doctest: +SKIP
+        >>> print(found.verdict)  # doctest: +SKIP
+    """
     spec = ModelSpec(find_checkpoint(str(model)), prompts, dtype, device, batch_tokens=batch_tokens)
     with TemporaryDirectory() if output_dir is None else nullcontext(output_dir) as folder:
         settings = Settings(
@@ -111,7 +142,7 @@ def name_output_dir(systems: Sequence[str]) -> Path:
 
 
 def run(settings: Settings) -> Comparison | None:
-    """Compare systems and write what was found; the same call resumes a run that was killed."""
+    """Compare systems and write the result; the same call resumes a run. Return None in all but the main process."""
     check_modules(_NEEDED)
     if len(settings.criteria) > 1 and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError(
@@ -149,7 +180,7 @@ def run(settings: Settings) -> Comparison | None:
 
 
 def _check_model(settings: Settings) -> float:
-    """Raise unless the model knows the criteria; return how many seconds of a turn it hears."""
+    """Raise unless the model has the criteria; return the number of seconds of a turn that it hears."""
     processor = settings.model.load_processor()
     known = {**processor.prompts, **(settings.model.prompts or {})}
     if unknown := [name for name in settings.criteria if name not in known]:
@@ -158,7 +189,7 @@ def _check_model(settings: Settings) -> float:
 
 
 def match_dialogues(systems: Sequence[System]) -> tuple[list[str], list[dict[str, Any]]]:
-    """Return the dialogues that all systems have, in the order of the first, and the others with who lacks them."""
+    """Return the dialogues of all systems, in the first one's order, and the others with the systems without them."""
     known = {system.name: set(system.names) for system in systems}
     everything = dict.fromkeys(name for system in systems for name in system.names)
     missing = {name: [owner for owner, names in known.items() if name not in names] for name in everything}
@@ -180,7 +211,7 @@ def _list_some(names: Sequence[str]) -> str:
 def measure_systems(
     systems: Sequence[System], names: Sequence[str], max_turn_s: float
 ) -> tuple[dict[str, list[DialogueMeasures]], list[dict[str, Any]]]:
-    """Measure every dialogue of every system."""
+    """Return the measures of every dialogue by name and system, and the dialogues that cannot be used."""
     from tqdm.auto import tqdm
 
     skipped = [

@@ -1,4 +1,4 @@
-"""Say in sentences what was found."""
+"""Put the results of a comparison into sentences."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ _OTHER = {"claim": "has the higher reward", "use": "a criterion of this model or
 
 
 def describe_criterion(criterion: str) -> str:
-    """Return what a criterion measures and when to use it."""
     return CRITERIA.get(criterion, _OTHER)["use"]
 
 
 def phrase_verdict(first: str, second: str, criterion: str, found: Mapping[str, Any]) -> str:
-    """Return the result of two systems in a sentence."""
+    """Return the result of `wins.count_wins` as a sentence."""
     if found["num_ties"] == found["num_dialogues"]:
         return (
             f"No difference can be told between {first} and {second}: their rewards are equal in all "
@@ -57,7 +56,6 @@ def phrase_verdict(first: str, second: str, criterion: str, found: Mapping[str, 
 
 
 def phrase_p(value: float) -> str:
-    """Return a p value in words."""
     return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
 
 

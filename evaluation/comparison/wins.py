@@ -1,7 +1,6 @@
 """Count in how many dialogues one system beats another, with an interval and a test.
 
-A win is a strictly higher reward, as in the metric. A tie is no win for either system: it is counted, and is half a
-win of each in the win rate, so that equal systems have a win rate of 50%.
+A win is a strictly higher reward, as in the metric. A tie counts half for each system, so equal systems have 50%.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ RULE = (
 def count_wins(
     first: ArrayLike, second: ArrayLike, groups: Sequence[Hashable], *, num_bootstrap: int = 1000, seed: int = 0
 ) -> dict[str, Any]:
-    """Compare the rewards of two systems dialogue by dialogue."""
+    """Compare the rewards of two systems; if no two draws differ, the interval is Wilson's over groups."""
     margins = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
     draws: dict[str, Any] = {"num_bootstrap": num_bootstrap, "seed": seed}
     strata = [""] * len(margins)
-    # Of "the first is higher" and "the second is higher": McNemar's test of these is the sign test.
+    # McNemar's test of "the first is higher" and "the second is higher" is the sign test, which omits ties.
     found = compare(margins > 0, margins < 0, groups, strata, **draws)
     win_rate = (1 + found["difference"]) / 2
     if found["interval"] is None:

@@ -1,15 +1,10 @@
 """Measure the agreement of raters with the labels of the data and with each other (Table 3 of the paper).
 
-Notable choices:
-
-- An answer counts 1 for the chosen side, 0 for the other, 0.5 if the rater could not tell. The agreement of an item is
-  the mean over its raters, of a stratum the mean over its items, and overall the mean over all items: the strata
-  weighted by their counts, as in the paper.
-- Two standard errors. `se` is over items, clustered by `group_id`, because items cut from one recording are not
-  independent, and within strata for the overall row, because the study fixes their sizes. `se_binomial` is
-  `sqrt(p (1 - p) / n)` over items, which reproduces every value of the paper.
-- Krippendorff's alpha is nominal and computed from the answers (A, B, cannot tell), not from right and wrong: if most
-  answers are right, agreement would look like chance.
+An answer counts 1 for the chosen side, 0 for the other, 0.5 for "cannot tell". Agreement is averaged over an item's
+raters, then over items, so that strata count by their sizes, as in the paper. `se` is clustered by `group_id`, because
+items of one recording are not independent, and is within strata overall, because the study fixes their sizes.
+`se_binomial`, `sqrt(p (1 - p) / n)` over items, reproduces every value of the paper. Krippendorff's alpha is nominal
+and over the answers (A, B, cannot tell): over right and wrong, mostly right answers would look like chance.
 """
 
 from __future__ import annotations
@@ -52,7 +47,6 @@ class RatedItem:
 
     @property
     def agreement(self) -> float:
-        """Share of the raters who chose the chosen side; "cannot tell" counts half."""
         return mean(compute_agreement(choice, self.truth["chosen_is"]) for choice in self.choices)
 
     @property
@@ -89,7 +83,7 @@ def _is_answer(record: Mapping[str, Any], known: set[str]) -> bool:
 
 
 def score_study(folder: str | Path, key_file: str | Path | None = None) -> dict[str, Any]:
-    """Score the answers and write `results.json` and `results.md`; arguments and errors as `read_rated_study`."""
+    """Score the answers and write `results.json` and `results.md`."""
     results = summarise_study(*read_rated_study(folder, key_file))
     write_results(Path(folder), results, render_study(results))
     return results
@@ -98,7 +92,6 @@ def score_study(folder: str | Path, key_file: str | Path | None = None) -> dict[
 def read_rated_study(
     folder: str | Path, key_file: str | Path | None = None
 ) -> tuple[dict[str, Any], dict[str, dict[str, dict[str, Any]]]]:
-    """Read the key and the answers of a study."""
     folder = Path(folder)
     study, key = read_study(folder), read_key(folder, key_file)
     if study["study"] != key["study"]:
@@ -117,13 +110,11 @@ def is_score_study(folder: str | Path) -> bool:
 
 
 def write_results(folder: Path, results: Mapping[str, Any], report: str) -> None:
-    """Write `results.json` and `results.md` into the folder of a study."""
     write_file(folder / "results.json", json.dumps(results, indent=2) + "\n")
     write_file(folder / "results.md", report)
 
 
 def summarise_study(key: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
-    """Summarise the answers to a study, from `read_rated_study`."""
     by_item = _group_by_item({rater: _collect_choices(given) for rater, given in answers.items()})
     rated = [RatedItem(truth, by_item[item]) for item, truth in key["items"].items() if item in by_item]
     strata = {name: [each for each in rated if each.truth["stratum"] == name] for name in SIZES}
@@ -155,7 +146,7 @@ def _group_by_item(choices: Mapping[str, Mapping[str, str]]) -> dict[str, list[s
 
 
 def summarise_items(strata: Sequence[Sequence[RatedItem]]) -> dict[str, Any]:
-    """Return a row of Table 3 over the items of one or several strata."""
+    """Return a row of Table 3 over the items of one or several strata; agreement is higher-is-better."""
     items = [item for stratum in strata for item in stratum]
     counts = {
         "num_items": len(items),
@@ -179,7 +170,7 @@ def summarise_items(strata: Sequence[Sequence[RatedItem]]) -> dict[str, Any]:
 
 
 def clustered_se(deviations: Sequence[float], clusters: Sequence[Hashable]) -> float | None:
-    """Return the standard error of a mean over clusters of items: `sqrt(G / (G - 1) sum_g (sum_i d_i)^2) / n`."""
+    """Return `sqrt(G / (G - 1) sum_g (sum_i d_i)^2) / n`, the standard error over clusters; None for a single one."""
     sums: dict[Hashable, float] = defaultdict(float)
     for deviation, cluster in zip(deviations, clusters, strict=True):
         sums[cluster] += deviation
@@ -189,7 +180,7 @@ def clustered_se(deviations: Sequence[float], clusters: Sequence[Hashable]) -> f
 
 
 def describe_raters(key: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
-    """Return the progress of each rater, and the agreement of raters with each other."""
+    """Return the progress of each rater (`num_not_heard`: answers before all was played) and their agreement."""
     num_parts = 1 if key.get("form") == SCORES_FORM else 2
     return {
         "raters": {name: _describe_rater(given, key["items"], num_parts) for name, given in answers.items()},
@@ -211,7 +202,7 @@ def _describe_rater(
 
 
 def measure_raters(choices: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """Measure the agreement of raters with each other, from their choices by rater and item."""
+    """Return Krippendorff's alpha (1 is full agreement, 0 chance) and percent agreement, also by pair of raters."""
     pairs: list[dict[str, Any]] = []
     for one, other in combinations(choices, 2):
         shared = choices[one].keys() & choices[other].keys()
@@ -245,7 +236,6 @@ def _compute_alpha(choices: Mapping[str, Mapping[str, str]]) -> float:
 
 
 def render_study(results: Mapping[str, Any]) -> str:
-    """Render the result of `summarise_study` as Markdown: Table 3, by subset, the raters."""
     rows = [(_TITLES[name], row) for name, row in results["strata"].items()]
     rows.append(("**Overall (weighted)**", results["overall"]))
     parts = [
@@ -263,7 +253,6 @@ def render_study(results: Mapping[str, Any]) -> str:
 
 
 def _render_rows(title: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """Render rows of Table 3."""
     head = [title, "items", "answers", "cannot tell", "avg. margin", "human agree.", "SE"]
     cells = []
     for name, row in rows:
@@ -282,7 +271,7 @@ def _format_percent(value: float | None) -> str:
 
 
 def render_raters(results: Mapping[str, Any], unheard: str, agreement: str) -> str:
-    """Render the result of `describe_raters`."""
+    """Render the result of `describe_raters`; `unheard` and `agreement` are heads of its columns."""
     among = results["inter_rater"]
     lines = ["## Raters", ""]
     if among["krippendorff_alpha"] is None:

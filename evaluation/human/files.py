@@ -42,7 +42,6 @@ def _is_turn(turn: Any) -> bool:
 
 
 def read_key(folder: Path, key_file: str | Path | None = None) -> dict[str, Any]:
-    """Return the content of `key.json`, by default in the study's folder."""
     path, remedy = Path(key_file or folder / KEY_FILE), "name it with --key if it is in another folder"
     key = read_json_object(path, remedy)
     is_pairs = key.get("form") != SCORES_FORM

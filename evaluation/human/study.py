@@ -1,19 +1,12 @@
 """Draw a blind study: which side of a pair do raters prefer (section 5.2 and Table 3 of the paper).
 
-The folder of a study:
-
-| file | content | who may see it |
-|---|---|---|
-| `study.json` | items in shuffled order: question, shared context, turns of A and B | raters |
-| `audio/*.wav` | every turn, mono, 16 kHz, under a neutral name | raters |
-| `answers/RATER.jsonl`, `answers/RATER.consent.json` | the answers of each rater, and what they agreed to | |
-| `key.json` | pair, stratum, margin and which of A and B is the chosen side | the person who scores |
+Raters may see `study.json` (shuffled items: question, shared context, turns of A and B) and `audio/*.wav` with neutral
+names. `key.json` (pair, stratum, margin, chosen side) is for the person who scores.
 
 Strata, drawn in this order and disjoint: `wrong` (mis-ordered pairs, ties included), `high` (at random from the
-quarter of the correctly ordered pairs with the largest margins), `low` (the smallest margins among the correctly
-ordered, from the lowest quarter), `random` (from all other pairs). Each is spread over the subsets as evenly as
-possible. The same words are not drawn twice while a stratum has others, because a rater would recognize a recording
-that is compared with several synthesizers.
+quarter of the correctly ordered pairs with the largest margins), `low` (the smallest of the lowest quarter), `random`
+(all others). Each is spread over the subsets as evenly as possible. Words repeat only if a stratum has no others,
+because a rater would recognize the recording.
 """
 
 from __future__ import annotations
@@ -61,7 +54,7 @@ def draw_strata(
     sizes: Mapping[str, int] | None = None,
     words_of: Callable[[str], Hashable] | None = None,
 ) -> dict[str, list[Record]]:
-    """Draw disjoint strata of pairs."""
+    """Draw disjoint strata of pairs; a seed draws the same ones in any order of `scores`."""
     sizes = SIZES if sizes is None else sizes
     words_of = words_of or (lambda pair_id: pair_id)
     rng = random.Random(seed)
@@ -123,7 +116,7 @@ def sample_study(
     allow_tie: bool = True,
     texts: StudyTexts | None = None,
 ) -> dict[str, Any]:
-    """Draw a study from an evaluation and write its folder atomically."""
+    """Draw a study from an evaluation and write its folder atomically; the same seed writes the same bytes."""
     target = require_new_folder(output_dir)
     row_of = _find_rows(evaluation, pairs)
 
@@ -145,7 +138,6 @@ def sample_study(
 
 
 def require_new_folder(path: str | Path) -> Path:
-    """Return the path of a folder to write; raise `FileExistsError` if it is not empty."""
     target = Path(path)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"{target}: exists; a study is not overwritten, name another folder.")
@@ -158,7 +150,7 @@ def write_study(
     write_item: Callable[[str, Mapping[str, Any], Path], Mapping[str, Any]],
     **fields: Any,
 ) -> None:
-    """Write all files of a study into its folder atomically."""
+    """Write a study atomically; `write_item` writes the recordings of an item and returns what raters may see."""
     from tqdm import tqdm
 
     names = sorted(key["items"])
@@ -196,7 +188,6 @@ def _read_words(pair: Mapping[str, Any]) -> Hashable:
 def _make_key(
     strata: Mapping[str, Sequence[Record]], evaluation: Evaluation, seed: int, sizes: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Return the truth of a study: of each item, under a neutral name, its pair, stratum and chosen side."""
     study, items = name_items([{"stratum": name, **record} for name in strata for record in strata[name]], seed)
     return {
         "study": study,
@@ -209,10 +200,7 @@ def _make_key(
 
 
 def name_items(records: Sequence[Record], seed: int) -> tuple[str, dict[str, Record]]:
-    """Return the name of a study, and the truth of its items by neutral name.
-
-    `chosen_is` is the letter of the chosen side: of two neighbours, one is A and one is B.
-    """
+    """Return a study's name and its items by neutral name; of two neighbours, one chosen side is A and one is B."""
     study = _make_neutral_name(seed, *(record["pair_id"] for record in records))
     rng = random.Random(f"{seed}/sides")
     letters = [letter for _ in range(0, len(records), 2) for letter in rng.sample("ab", 2)]
@@ -243,7 +231,6 @@ def _write_item(
 
 
 def _write_turns(turns: Sequence[Mapping[str, Any]], item: str, seed: int, folder: Path) -> list[dict[str, Any]]:
-    """Write the recordings of one side of an item; return its turns."""
     import numpy as np
 
     from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
@@ -264,14 +251,12 @@ def _write_turns(turns: Sequence[Mapping[str, Any]], item: str, seed: int, folde
 
 
 def write_clip(array: np.ndarray, item: str, seed: int, folder: Path) -> str:
-    """Write a recording, mono at 16 kHz, and return its file name, a hash of its content, the item and the seed.
-
-    The format is WAV, because Chromium cannot play FLAC of a fraction of a second, and a turn may be one word.
-    """
+    """Write a recording, mono at 16 kHz, named by a hash of its content, the item and the seed."""
     import soundfile
 
     from sdiareward.audio_sdiareward import SAMPLING_RATE
 
+    # WAV, because Chromium cannot play FLAC of a fraction of a second, and a turn may be one word.
     name = f"{_make_neutral_name(seed, item, hashlib.sha256(array.tobytes()).hexdigest())}.wav"
     path = folder / AUDIO_FOLDER / name
     if not path.exists():

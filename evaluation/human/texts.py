@@ -45,12 +45,11 @@ class StudyTexts:
                 raise ValueError(f"{name} must be a text of 1 to {MAX_CHARACTERS} characters.")
 
     def as_fields(self) -> dict[str, str]:
-        """Return the texts as fields of `study.json`."""
         return asdict(self)
 
 
 def read_texts(path: Path | None, *, of_scores: bool = False) -> StudyTexts:
-    """Read the texts of a study."""
+    """Read the texts of a study; with `of_scores` raters compare scores, not dialogues."""
     defaults = {"instructions": INSTRUCTIONS_OF_SCORES if of_scores else INSTRUCTIONS, "consent": CONSENT}
     given: Mapping[str, Any] = {} if path is None else read_mapping(path)
     return make_settings(StudyTexts, {**defaults, **given}, str(path or "texts"))

@@ -27,11 +27,7 @@ Scores = Mapping[str, Mapping[str, Any]]
 
 
 def describe_calibration(records: Records, scores: Scores, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe the calibration of one model.
-
-    Each pair's margin is divided by a temperature fitted on the pairs of other recordings (five folds of whole
-    `group_id`s), so what is measured after scaling has not been fitted.
-    """
+    """Describe the calibration of one model before and after temperatures from folds of other recordings."""
     pairs = [scores[record["pair_id"]] for record in records]
     margins = np.array([pair["chosen"] - pair["rejected"] for pair in pairs], dtype=np.float64)
     folds = deal_folds(summary.list_groups(records), [record["subset"] for record in records])
@@ -48,7 +44,6 @@ def describe_calibration(records: Records, scores: Scores, options: Mapping[str,
 
 
 def _describe(margins: Floats, records: Records, scores: Scores, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return mean `confidence`, `error`, `negative_log_likelihood`, `bins`, and the errors `by_subset`."""
     confidence, _ = fold(margins)
     bins = []
     for rows in make_equal_mass_bins(confidence):

@@ -1,4 +1,4 @@
-"""Say in words what each figure shows: captions for everyone, alternatives for who does not see it."""
+"""Describe each figure in words: captions for everyone, alternatives for readers who do not see it."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _AS_THEY_ARE = (
     *("left_out_synthesizers", "skipped", "num_skipped", "baselines", "timing", "run", "config"),
     *("versions", "python", "machine", "git_revision"),
 )
-# What a baseline above chance means, and the column it says it of.
+# What a baseline above chance means, and the column that shows it.
 _BASELINE_MEANINGS = {
     "acoustic": ("modality_micro", "It hears no words: that much can be told from channel and voice alone."),
     "text": ("colloquialness", "It hears nothing: that much can be told from the words alone."),
@@ -52,7 +52,7 @@ def build_report(
     examples: Records = (),
     disagreements: Records = (),
 ) -> dict[str, Any]:
-    """Compute the numbers of the page."""
+    """Return the numbers of the page as JSON values; NaN and infinity are None."""
     options = {name: results["config"][name] for name in ("nan", "num_bootstrap", "seed")}
     title = name_scorer(results["config"])
     scorers, scores = _list_scorers(title, by_scorer, others)
@@ -106,7 +106,7 @@ def list_columns(result: Mapping[str, Any]) -> list[str]:
 
 
 def _select_finite(records: Records, scores: Mapping[str, Scores]) -> dict[str, Records]:
-    """Return the pairs to which a scorer gave finite rewards, by scorer; baselines always do."""
+    """Return the pairs with finite rewards by scorer; baselines always have them."""
     return {
         name: [record for record in records if is_finite(found[record["pair_id"]])]
         for name, found in scores.items()
@@ -162,7 +162,6 @@ def _list_scorers(
 def _list_notes(
     results: Mapping[str, Any], accuracies: Mapping[str, Any], scorers: Sequence[Mapping[str, str]]
 ) -> list[str]:
-    """Return what has to be known before the table is read."""
     titles = {row["name"]: row["title"] for row in scorers if row["kind"] != "model"}
     named = {titles.get(name, name): result for name, result in accuracies.items()}
     found = summary.list_notes({**results, "accuracies": named})
@@ -175,7 +174,7 @@ def _list_notes(
 
 
 def by_taxonomy(records: Records, by_scorer: Mapping[str, Scores], options: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Compute the accuracy of every scorer by source, primary and secondary category (Table 5)."""
+    """Return the accuracies by source and category (Table 5); under 10 pairs or 5 recordings a row `is_small`."""
     cells: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for record in records:
         cell = (record["subset"], *(record.get(name) or "" for name in TAXONOMY))

@@ -1,4 +1,4 @@
-"""Find the pairs that one scorer has right and another wrong, those first on which both are most sure."""
+"""Find the pairs that one scorer has right and another wrong, first those on which both are most confident."""
 
 from __future__ import annotations
 
@@ -24,11 +24,7 @@ def find_disagreements(
     nan: str,
     count: int = MAX_SHOWN,
 ) -> list[dict[str, Any]]:
-    """Find where an evaluation and others disagree.
-
-    Margins of a reward model and of a judge have no scale in common. So a scorer's confidence in a pair is the share
-    of the pairs on which its |margin| is smaller, and a disagreement is as confident as the two are on average.
-    """
+    """Find where an evaluation and others disagree; `confidence` is the mean of both scorers' ranks of |margin|."""
     ids = [label["pair_id"] for label in labels]
     found = []
     for other in others:
@@ -56,6 +52,6 @@ def _describe(label: Mapping[str, Any], own: Scores, other: Scores, confidence: 
 
 
 def _rank_margins(margins: Sequence[float | None]) -> NDArray[np.float64]:
-    """Return the share of pairs with a smaller |margin|; a pair without a margin is the least sure."""
+    """Return the share of pairs with a smaller |margin|: models and judges share no scale; no margin is last."""
     sizes = np.array([-1.0 if margin is None else abs(margin) for margin in margins])
     return np.searchsorted(np.sort(sizes), sizes, side="left") / len(sizes)

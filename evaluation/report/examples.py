@@ -60,7 +60,7 @@ def describe_disagreements(
     disagreements: Sequence[Mapping[str, Any]],
     collector: Collector,
 ) -> list[dict[str, Any]]:
-    """Add words and sound to what `disagreements.find_disagreements` found."""
+    """Add words and recordings to the result of `disagreements.find_disagreements`."""
     positions = {record["pair_id"]: position for position, record in enumerate(records)}
     return [
         {
@@ -92,10 +92,10 @@ class Collector:
         self.embed_audio = embed_audio
         self.left_characters = max_audio_characters
         self.clips: dict[str, str] = {}
+        # A page with recordings under these licences must not be published.
         self.private_licenses: set[str] = set()
 
     def describe(self, pair: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a pair for `report.json`."""
         return {
             "pair_id": record["pair_id"],
             **{name: record.get(name) for name in _LABELS},
@@ -103,7 +103,6 @@ class Collector:
         }
 
     def describe_side(self, turns: Sequence[Mapping[str, Any]], license: str | None) -> list[dict[str, Any]]:
-        """Return one side of a pair turn by turn."""
         described = []
         for message in turns_to_messages(turns):
             items = list_items(message)

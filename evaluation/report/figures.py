@@ -23,7 +23,7 @@ Records = Sequence[Mapping[str, Any]]
 # Large enough to be read where a phone shows the figure 360 pixels wide.
 PANEL_INCHES = (5.4, 4.0)
 _DPI = 150
-# Any: matplotlib's stubs know the settings of one version.
+# Any: matplotlib's stubs have the settings of one version.
 _STYLE: dict[Any, Any] = {
     "font.size": 11,
     "axes.titlesize": 12,
@@ -34,7 +34,7 @@ _STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "hatch.linewidth": 0.7,
     "legend.framealpha": 0.9,
-    # A name with dollar signs is no formula.
+    # A name with dollar signs is not a formula.
     "text.parse_math": False,
 }
 _SIDE_STYLES: dict[str, dict[str, Any]] = {
@@ -71,7 +71,7 @@ def draw_figures(report: Mapping[str, Any], records: Records, folder: Path) -> l
 
 @contextmanager
 def figure_file(path: Path, size_inches: tuple[float, float] = PANEL_INCHES) -> Iterator[Any]:
-    """Give a figure to draw on, in the style of all pages, and save it whole."""
+    """Yield a figure in the style of all pages, and save it atomically."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -94,7 +94,6 @@ def plot_rewards(records: Records, path: Path) -> None:
 
 
 def draw_densities(axes: Any, records: Records) -> None:
-    """Draw split violins of the rewards by subset, chosen on the left."""
     present, values = _group_rewards(records)
     for side, half in zip(SIDES, ("low", "high"), strict=True):
         # A density needs two different values.
@@ -126,7 +125,6 @@ def draw_boxes(axes: Any, records: Records) -> None:
 
 
 def _group_rewards(records: Records) -> tuple[list[str], dict[str, list[np.ndarray]]]:
-    """Return the subsets present and, by side, the finite rewards of each."""
     present = [name for name in SUBSET_LABELS if any(record["subset"] == name for record in records)]
     values = {
         side: [_select_finite(record[side] for record in records if record["subset"] == name) for name in present]
@@ -155,7 +153,7 @@ def _label_subsets(axes: Any, present: Sequence[str], title: str) -> None:
 
 
 def draw_accuracy(axes: Any, report: Mapping[str, Any]) -> None:
-    """Draw Table 2: a row a column of it, a marker a scorer, bars for the intervals."""
+    """Draw Table 2: one row per column, one marker per scorer, bars for the intervals."""
     columns = report["columns"]
     scorers = report["scorers"]
     for number, scorer in enumerate(scorers):
@@ -178,7 +176,6 @@ def draw_accuracy(axes: Any, report: Mapping[str, Any]) -> None:
 
 
 def draw_comparisons(axes: Any, report: Mapping[str, Any]) -> None:
-    """Draw the difference in accuracy to every other scorer, with its interval."""
     titles = {scorer["name"]: shorten(scorer["title"]) for scorer in report["scorers"]}
     columns = list(dict.fromkeys(row["column"] for row in report["comparisons"]))
     names = list(dict.fromkeys(row["scorer"] for row in report["comparisons"]))
@@ -227,7 +224,6 @@ def _draw_intervals(
 
 
 def draw_reliability(axes: Any, calibration: Mapping[str, Any]) -> None:
-    """Draw accuracy against confidence in equal-mass bins, before and after the temperature."""
     axes.plot([0.5, 1], [0.5, 1], color="black", linestyle=":", label="perfect")
     for number, (name, when) in enumerate((("before", "as it is"), ("after", "with temperature"))):
         if calibration[name] is None:
@@ -242,7 +238,6 @@ def draw_reliability(axes: Any, calibration: Mapping[str, Any]) -> None:
 
 
 def draw_accuracy_by_margin(axes: Any, bins: Records) -> None:
-    """Draw accuracy against the mean absolute margin of equal-mass bins."""
     x, y, errors = _make_points([{**row, "middle": (row["low"] + row["high"]) / 2} for row in bins], "middle")
     axes.errorbar(x, y, yerr=errors, linestyle="", capsize=3, **choose_marker_style(0), label="bin, 95% interval")
     axes.axhline(0.5, color="black", linestyle=":", linewidth=1, label="chance")
@@ -282,7 +277,7 @@ def draw_training(axes: Any, runs: Records, value: str) -> None:
 
 
 def choose_marker_style(number: int) -> dict[str, Any]:
-    """Return how the marks of a series look, by its number: marks differ by form as well as by colour."""
+    """Return the marker style of a series, by its number: series differ by form as well as by colour."""
     return {"color": COLORS[number % len(COLORS)], "marker": MARKERS[number % len(MARKERS)], "markersize": 5.5}
 
 
@@ -291,5 +286,5 @@ def _add_legend(axes: Any) -> None:
 
 
 def shorten(title: str) -> str:
-    """Return a title that fits in a legend: of a long one its end, where folders differ."""
+    """Return a title that fits in a legend: the end of a long one, where folders differ."""
     return title if len(title) <= _MAX_TITLE_CHARACTERS else f"...{title[3 - _MAX_TITLE_CHARACTERS :]}"

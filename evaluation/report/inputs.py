@@ -21,11 +21,10 @@ Point = dict[str, float]
 
 @dataclass(frozen=True)
 class ComparedEvaluation:
-    """A finished evaluation."""
-
     folder: str
     model: str
     scores: Mapping[str, Mapping[str, Any]]
+    # Why pairs were skipped, by `pair_id`.
     reasons: Mapping[str, str]
 
 
@@ -36,12 +35,12 @@ class TrainingRun:
     path: str
     title: str
     center_rewards_coefficient: float
+    # Mean rewards of both sides and their margin, by step.
     train: list[Point]
     validation: list[Point]
 
 
 def read_evaluation(folder: str | Path) -> ComparedEvaluation:
-    """Read the output_dir of a finished evaluation."""
     found = results_files.read_evaluation(folder, finite=False)
     scores = {record["pair_id"]: record for record in found.scores}
     skipped = JsonLines(found.folder / "skipped.jsonl").read()
@@ -78,13 +77,12 @@ def is_right(score: Mapping[str, Any]) -> bool:
 
 
 def title_scorers(title: str, others: Sequence[ComparedEvaluation]) -> list[str]:
-    """Return what to call other evaluations beside one called `title`; of equal names the folders are added."""
+    """Name other evaluations beside one called `title`; equal names get their folders."""
     names = [title, *(other.model for other in others)]
     return [other.model if names.count(other.model) == 1 else f"{other.model} ({other.folder})" for other in others]
 
 
 def read_training_runs(paths: Sequence[str | Path]) -> list[TrainingRun]:
-    """Read what `train.py` logged, one `run.json` a run."""
     runs = [_read_history(Path(path)) for path in paths]
     titles = title_runs([str(path) for path in paths], [coefficient for coefficient, _ in runs])
     read = []
@@ -122,7 +120,7 @@ def _make_points(history: Sequence[Mapping[str, Any]], prefix: str) -> list[Poin
 
 
 def title_runs(paths: Sequence[str], coefficients: Sequence[float]) -> list[str]:
-    """Name runs by their centering; where several have the same, their paths are added."""
+    """Name runs by their centering; equal names get their paths."""
     titles = [f"with centering, λ = {value:g}" if value else "without centering" for value in coefficients]
     return [
         f"{title} ({path})" if titles.count(title) > 1 else title for title, path in zip(titles, paths, strict=True)

@@ -22,6 +22,7 @@ Positions = NDArray[np.intp]
 def find_strata(margins: ArrayLike) -> dict[str, Positions]:
     """Find the strata of Table 3: top and bottom quarter by `|margin|`, all pairs, and those ordered wrongly."""
     array = np.asarray(margins, dtype=np.float64)
+    # A quarter is rounded up; of equal margins the earlier pair counts as the larger.
     order, quarter = np.argsort(-np.abs(array), kind="stable"), math.ceil(len(array) / 4)
     found = (order[:quarter], order[len(array) - quarter :], np.arange(len(array)), np.flatnonzero(array <= 0))
     return dict(zip(STRATA, found, strict=True))

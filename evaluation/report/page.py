@@ -100,7 +100,7 @@ def _add_columns(pairs: datasets.Dataset, labels: Sequence[Mapping[str, Any]]) -
 
 
 def render_page(report: Mapping[str, Any], figures: Mapping[str, bytes], clips: Mapping[str, str]) -> str:
-    """Render the page from its numbers."""
+    """Render the page as HTML that requests nothing and escapes all data."""
     from markupsafe import Markup
 
     environment = make_html_environment(EVALUATION_PAGE)
@@ -137,7 +137,7 @@ def render_page(report: Mapping[str, Any], figures: Mapping[str, bytes], clips: 
 
 
 def _has_content(section: str, report: Mapping[str, Any]) -> bool:
-    """Return whether a section would say anything that the others do not."""
+    """Return whether a section adds anything to the others."""
     if section == "categories":
         # One cell repeats the table of subsets.
         return len(report["by_taxonomy"]) > 1
@@ -149,7 +149,6 @@ def _has_content(section: str, report: Mapping[str, Any]) -> bool:
 
 
 def _list_settings(report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what the run depended on as rows of a table."""
     depends_on = {**report["config"], **report["run"]}
     versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items() if version)
     machine = ", ".join(f"{name} {value}" for name, value in report["machine"].items())

@@ -1,4 +1,4 @@
-"""Pieces of pages that stand for themselves: pictures inside, numbers in words, and what the page may run.
+"""Pieces of pages: embedded pictures, numbers in words, and what a page may run.
 
 `parts.html` has the templates' side of it, `page.css` the look.
 """
@@ -22,13 +22,13 @@ _ABSENT = "n/a"
 
 
 def make_picture(data: bytes) -> dict[str, Any]:
-    """Return a PNG's data URI, width and height, which stand in its header."""
+    """Return a PNG's data URI, and the width and height in its header."""
     width, height = struct.unpack(">II", data[16:24])
     return {"uri": f"data:image/png;base64,{base64.b64encode(data).decode()}", "width": width, "height": height}
 
 
 def hash_content(text: str) -> str:
-    """Return what a content security policy lets a style or script run by."""
+    """Return the hash by which a content security policy allows a style or a script."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 

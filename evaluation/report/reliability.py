@@ -26,13 +26,13 @@ def num_bins(num_pairs: int) -> int:
 
 
 def make_equal_mass_bins(values: ArrayLike) -> list[NDArray[np.intp]]:
-    """Sort values into `num_bins` bins that hold the same number of them, to within one."""
+    """Sort values into `num_bins` bins of equal size, to within one, smallest values first."""
     array = np.asarray(values, dtype=np.float64)
     return np.array_split(np.argsort(array, kind="stable"), num_bins(len(array)))
 
 
 def fold(margins: ArrayLike) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return each pair's confidence, 0.5-1, and whether the model orders it rightly; a tie is wrong."""
+    """Return each pair's confidence, 0.5-1, and whether the model orders it correctly; a tie is wrong."""
     from scipy.special import expit
 
     array = np.asarray(margins, dtype=np.float64)
@@ -40,7 +40,7 @@ def fold(margins: ArrayLike) -> tuple[Floats, NDArray[np.bool_]]:
 
 
 def expected_calibration_error(margins: ArrayLike, bins: Sequence[NDArray[np.intp]] | None = None) -> float:
-    """Compute the expected calibration error: the mean over pairs of `|accuracy - confidence|` of their bin."""
+    """Return the mean over pairs of `|accuracy - confidence|` of their bin; lower is better, few pairs inflate it."""
     confidence, is_right = fold(margins)
     if len(confidence) == 0:
         raise ValueError("there are no margins; a calibration error needs at least one pair.")
@@ -55,15 +55,12 @@ def negative_log_likelihood(margins: ArrayLike) -> float:
 
 
 def fit_temperature(margins: ArrayLike) -> float | None:
-    """Find the temperature T that makes `sigmoid(margin / T)` most likely.
-
-    With pairs that are all right the likelihood has no maximum. So, as Platt does, the labels are not 1 but
-    `(n + 1) / (n + 2)`: together the n pairs also count as a little more than one pair the other way round.
-    """
+    """Return the likeliest T of `sigmoid(margin / T)`; above 1 the model is overconfident. None if no T helps."""
     from scipy.optimize import brentq
     from scipy.special import expit
 
     array = np.asarray(margins, dtype=np.float64)
+    # Pairs that are all right have no maximum of the likelihood. So, as in Platt scaling, the labels are not 1.
     target = (len(array) + 1) / (len(array) + 2)
 
     def slope(inverse: float) -> float:
@@ -89,7 +86,7 @@ def deal_folds(groups: Sequence[Hashable], strata: Sequence[str], num_folds: int
 
 
 def cross_fit_temperatures(margins: ArrayLike, folds: ArrayLike) -> Floats | None:
-    """Fit a temperature for each fold on the pairs of all other folds."""
+    """Return each pair's temperature, fitted on the other folds; None with a single fold or if a fit fails."""
     array, fold_of = np.asarray(margins, dtype=np.float64), np.asarray(folds)
     temperatures = np.empty_like(array)
     for number in np.unique(fold_of):

@@ -1,15 +1,10 @@
 """A blind study in which people compare the scores of two judges (section 4.3 and Table 2 of WavReward).
 
-The study is a folder of `human.study` and is rated on the same page. A rater hears one recording, sees two scores as A
-and B, and chooses the more reasonable one. Each item draws which judge is A; the gold score is hidden.
-
-Notable choices:
-
-- By default only samples with two different scores are drawn.
-- Samples without a score of one judge are skipped and counted.
-- Samples are spread over the columns of Table 1. A scenario repeats only when all others have been drawn.
-- `win`, `lose` and `tie` are shares of all answers. `decided` is the number of Table 2: the share of wins among the
-  answers that are no ties. Intervals draw whole scenarios.
+A rater hears one recording, sees two scores as A and B, and chooses the more reasonable one, on the page of
+`evaluation.human`. Each item draws which judge is A; the gold score is hidden. By default only samples with two
+different scores are drawn. They are spread over the columns of Table 1, and a scenario repeats only when all others
+have been drawn. `decided` is the number of Table 2: the share of wins among the answers that are not ties. Intervals
+draw whole scenarios.
 """
 
 from __future__ import annotations
@@ -51,7 +46,7 @@ Record = dict[str, Any]
 def pair_scores(
     first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]], *, include_equal: bool = False
 ) -> tuple[list[Record], dict[str, int]]:
-    """Pair the scores of two judges by sample."""
+    """Pair the scores of two judges by sample; the counts include samples without a score of one judge."""
     others = {record["sample_id"]: record for record in second}
     shared = [(record, others[record["sample_id"]]) for record in first if record["sample_id"] in others]
     if not shared:
@@ -91,7 +86,7 @@ def sample_ab_study(
     texts: StudyTexts | None = None,
     **facts: Any,
 ) -> dict[str, Any]:
-    """Draw a study of two judges and write its folder atomically."""
+    """Draw a study of two judges and write its folder atomically; the same seed writes the same bytes."""
     target = require_new_folder(output_dir)
     rows = samples.find_rows([pair["sample_id"] for pair in pairs])
     drawn = _draw(pairs, size, seed)
@@ -137,7 +132,7 @@ def _write_item(
 
 
 def score_ab_study(folder: str | Path, key_file: str | Path | None = None) -> dict[str, Any]:
-    """Score the answers and write `results.json` and `results.md`; arguments and errors as `read_rated_study`."""
+    """Score the answers and write `results.json` and `results.md`."""
     results = summarise_ab_study(*read_rated_study(folder, key_file))
     write_results(Path(folder), results, render_ab_study(results))
     return results
@@ -174,7 +169,7 @@ def _find_outcome(choice: str, first_is: str) -> str:
 
 
 def count_outcomes(outcomes: Sequence[str], truths: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the shares of wins, losses and ties among at least one answer."""
+    """Return the shares of wins, losses and ties among at least one answer; `decided` omits ties."""
     found: dict[str, Any] = {"num_answers": len(outcomes)}
     for name in OUTCOMES:
         found[name] = _share([outcome == name for outcome in outcomes], truths)
@@ -197,7 +192,6 @@ def _count_majorities(given: Sequence[tuple[str, str]], outcomes: Sequence[str])
 
 
 def render_ab_study(results: Mapping[str, Any]) -> str:
-    """Render the results of `summarise_ab_study` as Markdown: Table 2, the columns, the raters."""
     from sdiareward.common.markdown import render_table
 
     first, second = results["judges"]

@@ -12,7 +12,7 @@ _FORMATS = {
 }
 # Possessive: the time to search an answer of blanks or digits stays linear.
 _NUMBER = r"(?<!\d)(?P<score>\d++(?:\.\d++)?)"
-# The scale that an answer repeats is no score.
+# The scale that an answer repeats is not a score.
 _SCALE = re.compile(r"(?:\bfrom\s++)?\(?(?<!\d)1\s*+(?:-|–|to|and)\s*+5(?!\d)\)?", re.IGNORECASE)
 # From the requested form to common deviations; the last match of the first form that matches counts.
 _SCORE_FORMS = tuple(
@@ -27,21 +27,18 @@ _SCORE_FORMS = tuple(
 
 
 def parse_score(text: str) -> int | None:
-    """Return the score of an answer, or `None`.
-
-    Numbers within closed thoughts do not count. A number other than 1, 2, 3, 4 or 5 is no score, because a judge that
-    answers 7 has not understood the scale.
-    """
+    """Return the score of an answer, if any; numbers within closed thoughts do not count."""
     verdict = _SCALE.sub(" ", text.rpartition("</think>")[2])
     for form in _SCORE_FORMS:
         if found := list(form.finditer(verdict)):
+            # A judge that answers 7 has not understood the scale.
             number = float(found[-1]["score"])
             return int(number) if number in SCORES else None
     return None
 
 
 def follows_format(text: str, reasoning: bool = True) -> bool:
-    """Tell whether an answer has exactly the requested form, with thoughts that are not empty."""
+    """Return whether an answer has exactly the requested form, with thoughts that are not empty."""
     match = _FORMATS[reasoning].fullmatch(text)
     if match is None:
         return False

@@ -4,9 +4,8 @@ TRL passes images through a GRPO step, but not audio. This trainer adds four thi
 tokens get the recordings; recordings stay with their rows when a generated batch is shuffled and split into steps; a
 prompt that is repeated for its group is read once; the reference model is of the policy's class.
 
-A prompt is a list of messages whose content is a list of `{"type": "text", "text"}` and `{"type": "audio", "audio"}`
-items. The processor's `apply_chat_template` turns the recordings into `input_features` and `feature_attention_mask`,
-one row per recording.
+A prompt is a list of messages of text and audio items. The processor's `apply_chat_template` turns the recordings into
+`input_features` and `feature_attention_mask`, one row per recording.
 """
 
 from __future__ import annotations
@@ -24,14 +23,7 @@ _FIELDS = ("input_features", "feature_attention_mask")
 
 
 class AudioGRPOTrainer(GRPOTrainer):
-    """Train an audio language model with group-relative policy optimization.
-
-    Args: As `trl.GRPOTrainer`. `processing_class` is required; its `list_control_token_ids`, if any, are never
-        sampled. And:
-        load_reference (`Callable`, *optional*): Loads the reference model of the KL term from the path that the policy
-            was loaded from, with `dtype`; by default `from_pretrained` of the policy's class. Not called if `beta` is
-            0, nor with adapters, whose reference is the policy without them.
-    """
+    """Train as `trl.GRPOTrainer`; the processor's `list_control_token_ids`, if any, are never sampled."""
 
     def __init__(
         self,
@@ -40,6 +32,8 @@ class AudioGRPOTrainer(GRPOTrainer):
         args: GRPOConfig,
         *,
         processing_class: Any,
+        # The reference model of the KL term. Not called if `beta` is 0, nor with adapters, whose reference is the
+        # policy without them.
         load_reference: Callable[..., Any] | None = None,
         **kwargs: Any,
     ):
@@ -58,12 +52,10 @@ class AudioGRPOTrainer(GRPOTrainer):
         args.model_init_kwargs = options
 
     def create_accelerator_and_postprocess(self) -> None:
-        """Create the accelerator, and have TRL load the reference model by `load_reference`.
-
-        TRL takes no reference model. It builds one of the class that the checkpoint's configuration names, and Qwen's
-        Qwen2.5-Omni names a class that does not exist. After the accelerator, TRL reads `model_init_kwargs` for the
-        reference model alone. Can go once `GRPOTrainer` takes a reference model.
-        """
+        """Create the accelerator, and have TRL load the reference model by `load_reference`."""
+        # TRL takes no reference model. It builds one of the class that the checkpoint names, and Qwen2.5-Omni names a
+        # class that does not exist. After this call TRL reads `model_init_kwargs` for the reference alone. Can go once
+        # `GRPOTrainer` takes a reference model.
         super().create_accelerator_and_postprocess()
         args: Any = self.args
         given = args.model_init_kwargs or {}

@@ -32,11 +32,7 @@ class TextClient(ChatClient):
 
 
 class EndpointJudge:
-    """Score spoken answers with any model that takes `input_audio`.
-
-    No question is repeated because of the form of its answer: as with a local model, an answer without a score, a
-    refusal or a missing reply counts as no score.
-    """
+    """Score with any model that takes `input_audio`; as with a local model, a bad answer is not requested again."""
 
     def __init__(
         self,
@@ -61,10 +57,7 @@ class EndpointJudge:
         max_new_tokens: int | None = None,
         seed: int = 0,
     ) -> list[Judgement]:
-        """Score recordings; arguments as of [`WavRewardJudge.judge`].
-
-        The settings replace `max_new_tokens` and a temperature of 0; `expected` is not supported.
-        """
+        """Score as [`WavRewardJudge.judge`]; the settings replace `max_new_tokens` and a temperature of 0."""
         if expected:
             raise ValueError("an endpoint returns no distribution over scores; omit expected.")
         if num_samples > 1 and self.settings.seed is None:
@@ -103,6 +96,5 @@ def _ask(job: tuple[Any, TextClient], *, ask: Callable[[Any], Messages]) -> tupl
 
 
 def _for_endpoint(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the recordings of a message to the form of endpoints."""
     parts = [make_audio_content(part["audio"]) if part["type"] == "audio" else part for part in message["content"]]
     return {**message, "content": parts}

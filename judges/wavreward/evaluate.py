@@ -1,14 +1,8 @@
 """Evaluate WavReward or any other model on ChatReward: Table 1 with intervals, baselines, order and form.
 
     sdiareward wavreward eval --model runs/wavreward --dataset runs/chatreward --output_dir runs/w
-    ... --judge gpt-4o-audio                        # in place of --model: an endpoint of configs/judges.yaml
-    ... --no-reasoning                              # request the score alone
-    ... --num_samples 8 --temperature 1.0           # eight answers vote
-    ... --expected                                  # also the mean of the distribution at the score's position
-    ... --out_of_domain recordings/                 # a folder with a list of file,score, or another data set
 
-Each flag is also a key of the YAML that `--config` names; flags override it, unknown keys fail. Predictions are
-written after each chunk, and the same command resumes after a kill. `docs/wavreward.md` is the guide.
+Predictions are written after each chunk, and the same command resumes after a kill. `docs/wavreward.md` is the guide.
 """
 
 from __future__ import annotations
@@ -38,8 +32,6 @@ Records = list[dict[str, Any]]
 
 @dataclass
 class EvaluateArguments:
-    """What to evaluate, and on which data."""
-
     dataset: str = field(metadata={"help": "Folder of ChatReward."})
     output_dir: str = field(
         metadata={"help": "Folder for answers and results; the same command resumes a killed run."}
@@ -88,14 +80,12 @@ class EvaluateArguments:
 
     @property
     def asking(self) -> Asking:
-        """How the judge is asked."""
         from .predictions import Asking
 
         return Asking(self.num_samples, self.temperature, self.expected, self.max_new_tokens, self.seed)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status."""
     return run_single(WAVREWARD["eval"], argv, prog="python -m sdiareward.judges.wavreward.evaluate")
 
 
@@ -109,7 +99,6 @@ def run(args: EvaluateArguments) -> int:
 
 
 def evaluate(args: EvaluateArguments) -> dict[str, Any]:
-    """Score, measure and report."""
     from sdiareward.common.files import write_file
     from sdiareward.common.provenance import describe_run
     from sdiareward.common.run_identity import claim_run_dir
@@ -151,7 +140,6 @@ def _read_sets(args: EvaluateArguments) -> dict[str, Samples]:
 
 
 def _identity(args: EvaluateArguments, sets: Mapping[str, Samples]) -> dict[str, Any]:
-    """Return the settings that the answers depend on."""
     from sdiareward.checkpoint_io.fingerprint import fingerprint_model
     from sdiareward.pairs.content import fingerprint_pairs
 
@@ -217,7 +205,6 @@ def _read_training_samples(args: EvaluateArguments, sets: Mapping[str, Samples])
 def _measure_baselines(
     train: Samples, sets: Mapping[str, Samples], judged: Mapping[str, Records], args: EvaluateArguments
 ) -> dict[str, Any]:
-    """Summarise every baseline on the samples that were scored."""
     from .score_baselines import KINDS, predict_scores
     from .score_metrics import summarise_scores
 
@@ -232,7 +219,6 @@ def _measure_baselines(
 
 
 def _label(scores: Sequence[int | None], samples: Samples, judged: Records) -> Records:
-    """Return predictions with their labels for the samples that were scored."""
     heard = {record["sample_id"] for record in judged}
     pairs = zip(samples.labels, scores, strict=True)
     return [{**label, "predicted": score} for label, score in pairs if label["sample_id"] in heard]

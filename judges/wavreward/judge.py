@@ -20,12 +20,14 @@ _SCORE_TAG = "<score>"
 
 @dataclass(frozen=True)
 class Judgement:
-    """A judge's score of one recording."""
+    """A judge's score of one recording; `expected_score` is None unless requested."""
 
+    # 1-5, higher is better: the vote of all answers.
     score: int | None
     expected_score: float | None
     scores: tuple[int | None, ...]
     texts: tuple[str, ...]
+    # Whether every answer does.
     follows_format: bool
     num_tokens: int
     seconds: float
@@ -40,7 +42,7 @@ class Judgement:
         seconds: float,
         expected_score: float | None = None,
     ) -> Judgement:
-        """Make a judgement from at least one answer; `reasoning` tells whether thoughts were requested."""
+        """Make a judgement from at least one answer; with `reasoning` thoughts were requested."""
         scores = tuple(map(parse_score, texts))
         is_in_format = all(follows_format(text, reasoning) for text in texts)
         return cls(vote(scores), expected_score, scores, tuple(texts), is_in_format, num_tokens, seconds)
@@ -65,10 +67,7 @@ class WavRewardJudge:
         batch_size: int = 8,
         prompt_file: str | Path | None = None,
     ) -> WavRewardJudge:
-        """Load a judge with the prompt that it was trained with, or that of a file.
-
-        Other arguments are those of [`Thinker.from_pretrained`].
-        """
+        """Load a judge with the prompt that it was trained with, or that of a file."""
         from ..thinker import Thinker
 
         thinker = Thinker.from_pretrained(path, dtype=dtype, device=device, batch_size=batch_size)
@@ -82,7 +81,7 @@ class WavRewardJudge:
         expected: bool = False,
         **sampling: Any,
     ) -> list[Judgement]:
-        """Score recordings."""
+        """Score recordings of question, silence and answer, the first 60 s of each; `num_samples` answers vote."""
         conversations = [
             self.prompt.make_conversation(recording, reasoning=self.reasoning) for recording in recordings
         ]
@@ -102,7 +101,7 @@ class WavRewardJudge:
     def _compute_expected_scores(
         self, conversations: Sequence[Any], answers: Sequence[Sequence[Generation]]
     ) -> list[float | None]:
-        """Return the mean score under the distribution after each answer's thoughts, averaged over its answers."""
+        """Return the mean of 1-5 under the distribution after each answer's thoughts, averaged over its answers."""
         rows = [(index, _cut_at_score(answer.text)) for index, found in enumerate(answers) for answer in found]
         probabilities = self.thinker.compute_next_token_probabilities(
             [conversations[index] for index, _ in rows], [text for _, text in rows], [str(score) for score in SCORES]

@@ -68,7 +68,7 @@ class ScoreJudge(Protocol):
 def predict(
     load_judge: Callable[[], ScoreJudge], samples: Samples, path: Path, asking: Asking, *, batch_size: int = 8
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Score every sample that is missing in the file."""
+    """Score the samples that the file lacks; return all predictions in order, and the skipped samples with reasons."""
     from tqdm.auto import tqdm
 
     log = JsonLines(path)
@@ -130,7 +130,6 @@ def make_prediction(label: Mapping[str, Any], judgement: Judgement) -> dict[str,
 
 
 def read_predictions(folder: str | Path, name: str = PREDICTIONS_FILE) -> list[dict[str, Any]]:
-    """Read the predictions of a finished evaluation."""
     folder = Path(folder)
     for file in (name, "results.json"):
         # Results are written last, so a folder with results is complete.

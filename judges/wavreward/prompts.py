@@ -29,6 +29,7 @@ class JudgingPrompt:
 
     system: str = _make_field("system")
     task: str = _make_field("task")
+    # Both follow the task; this one requests thoughts, then the score, in the form that `answers.py` parses.
     with_reasoning: str = _make_field("with_reasoning")
     without_reasoning: str = _make_field("without_reasoning")
 
@@ -43,19 +44,17 @@ class JudgingPrompt:
         return "1" if self == JudgingPrompt() else make_stable_id(*asdict(self).values())
 
     def make_conversation(self, recording: Any, *, reasoning: bool = True) -> list[dict[str, Any]]:
-        """Build the messages that ask for the score of one recording."""
         text = self.task + (self.with_reasoning if reasoning else self.without_reasoning)
         user = {"role": "user", "content": [{"type": "audio", "audio": recording}, {"type": "text", "text": text}]}
         system = {"role": "system", "content": [{"type": "text", "text": self.system}]}
         return [system, user] if self.system else [user]
 
     def save(self, folder: Path) -> None:
-        """Write the prompt into the folder of a judge."""
         write_file(folder / PROMPT_FILE, json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
 
 
 def read_judging_prompt(path: str | Path) -> JudgingPrompt:
-    """Read a prompt; missing texts are those of the package's prompt."""
+    """Read `wavreward_*` of a YAML of prompts, or the JSON of a judge; missing texts are those of the package."""
     if Path(path).suffix in (".yaml", ".yml"):
         return _read_yaml(path)
     found = read_json_object(Path(path), "give the JSON of a judging prompt")

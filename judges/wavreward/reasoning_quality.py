@@ -1,17 +1,10 @@
-r"""Have another judge rate WavReward's thoughts as Good or Poor (appendix I).
+"""Have another judge rate WavReward's thoughts as Good or Poor (appendix I).
 
-    sdiareward wavreward reasoning \
-        --predictions runs/wavreward-eval --dataset runs/chatreward --judge gemini-2.5-pro
+    sdiareward wavreward reasoning --predictions runs/w --dataset runs/chatreward --judge gemini-2.5-pro
 
-The judge is an endpoint of `configs/judges.yaml`, or of `--judges_file`. It hears the recording, reads thoughts and
-score, and answers the four questions of the paper's prompt; thoughts are Good if all four answers are yes. Answers are
-cached in `cache_dir`: the same command resumes after a kill.
-
-Notable choices:
-
-- The judge does not see the gold score, because it rates the thoughts and not the score.
-- An answer without thoughts is Poor without asking the judge.
-- Samples without a usable answer of the judge are skipped and reported.
+The judge hears the recording and answers the four questions of the paper's prompt; thoughts are Good if all four
+answers are yes. It does not see the gold score, because it rates the thoughts. An answer without thoughts is Poor
+without asking the judge. Samples without a usable answer of the judge are skipped and reported.
 """
 
 from __future__ import annotations
@@ -44,8 +37,6 @@ _RESULTS = {PREDICTIONS_FILE: "reasoning_quality", OUT_OF_DOMAIN_FILE: "reasonin
 
 @dataclass(kw_only=True)
 class ReasoningArguments:
-    """The predictions to examine, and the judge to examine them with."""
-
     predictions: Path = field(metadata={"help": "output_dir of a finished evaluation"})
     dataset: str = field(metadata={"help": "folder of the data that was evaluated"})
     split: str = field(default="test", metadata={"help": "split of the data set"})
@@ -62,7 +53,6 @@ class ReasoningArguments:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status."""
     return run_single(WAVREWARD["reasoning"], argv, prog="python -m sdiareward.judges.wavreward.reasoning_quality")
 
 
@@ -88,10 +78,7 @@ def run(args: ReasoningArguments) -> int:
 def examine(
     predictions: Sequence[Mapping[str, Any]], samples: Samples, client: ChatClient, prompts: PromptSet | None = None
 ) -> dict[str, Any]:
-    """Rate the thoughts of every prediction of some samples; the client asks a model that takes audio.
-
-    `prompts` replace the shipped ones.
-    """
+    """Rate the thoughts of every prediction; `share_good` is 0-1, higher is better. `prompts` replace shipped ones."""
     from sdiareward.common.llm.client import ChatError
 
     if not predictions:
@@ -176,7 +163,6 @@ def write_results(results: Mapping[str, Any], path: Path) -> str:
 
 
 def render_results(results: Mapping[str, Any]) -> str:
-    """Render the results of `examine` as Markdown."""
     from sdiareward.common.markdown import render_table
     from sdiareward.evaluation.summary import format_interval, format_percent
 

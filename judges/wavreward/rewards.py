@@ -21,7 +21,7 @@ RewardFunction = Callable[..., list[float]]
 
 
 def accuracy_reward(predicted: int | None, gold: float, sigma: float = DEFAULT_SIGMA) -> float:
-    """Return `R_a` of one score (equation 3): `10 exp(-(p - g)^2 / (2 sigma^2))`, 0 beyond a difference of 4."""
+    """Return `R_a` (equation 3): `10 exp(-(p - g)^2 / (2 sigma^2))`, 0 without a score or beyond a difference of 4."""
     if predicted is None or abs(predicted - gold) > MAX_DIFFERENCE:
         return 0.0
     return ACCURACY_REWARD * math.exp(-((predicted - gold) ** 2) / (2 * sigma**2))
@@ -35,7 +35,7 @@ def exact_reward(predicted: int | None, gold: float) -> float:
 def make_reward_functions(
     *, reasoning: bool = True, accuracy: str = "nonlinear", sigma: float = DEFAULT_SIGMA
 ) -> list[RewardFunction]:
-    """Make the reward functions of a run for `GRPOTrainer`, which adds them up."""
+    """Make the functions that `GRPOTrainer` adds up; `R_f`, for the form, only with `reasoning` (section 4.4)."""
     if accuracy not in ("nonlinear", "exact"):
         raise ValueError(f"accuracy is {accuracy!r}; it must be 'nonlinear' or 'exact'.")
     if not sigma > 0:

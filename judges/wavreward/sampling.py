@@ -17,12 +17,7 @@ def group_by_scenario(scenario_ids: Sequence[str]) -> list[list[int]]:
 
 
 class ScenarioSampler(Sampler[int]):
-    """Yield rows for `GRPOTrainer`, one scenario at a time.
-
-    A generation batch holds whole scenarios: all their answers, each repeated for its group. Without `multi_sample`
-    (section 4.4, `w/o multi samples`) each epoch takes one answer of each scenario at random. The order depends on the
-    seed and the epoch alone, so a resumed run sees the same rows.
-    """
+    """Yield rows for `GRPOTrainer`: whole scenarios, each answer repeated for its group."""
 
     def __init__(
         self,
@@ -30,8 +25,11 @@ class ScenarioSampler(Sampler[int]):
         *,
         num_generations: int,
         prompts_per_batch: int,
+        # Steps that use each batch.
         repeat_count: int,
+        # Without it, each epoch takes one answer of each scenario at random (section 4.4, `w/o multi samples`).
         multi_sample: bool = True,
+        # Seed and epoch alone determine the order, so that a resumed run sees the same rows.
         seed: int = 0,
     ):
         sizes = {len(rows) for rows in scenarios} if multi_sample else {1}
@@ -60,11 +58,9 @@ class ScenarioSampler(Sampler[int]):
         self._prompts_per_batch = prompts_per_batch
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of an epoch."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
-        """Yield the rows of the epoch, repeated for their groups and steps."""
         generator = np.random.default_rng([self.seed, self.epoch])
         order = generator.permutation(len(self.scenarios))
         answers = [rows if self.multi_sample else [generator.choice(rows)] for rows in self.scenarios]

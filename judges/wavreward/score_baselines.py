@@ -1,11 +1,10 @@
 """Three simple baselines that a judge must beat before its accuracy means anything.
 
 - `most_frequent`: always the most frequent score of the training split.
-- `text`: words and word pairs of question and answer, and the overlap of their words. It uses no audio: if it
-  separates 5 from 3, the words reveal the style of speech.
-- `acoustic`: mean and standard deviation over time of the log-mel bands of question and answer. It uses no words: if
-  it predicts score 1, wrong answers sound different.
-
+- `text`: words and word pairs of question and answer, and the overlap of their words. If it separates 5 from 3 without
+  audio, the words reveal the style of speech.
+- `acoustic`: mean and standard deviation over time of the log-mel bands of question and answer. If it predicts score 1
+  without words, wrong answers sound different.
 The last two are multinomial logistic regressions on the training split, and need neither torch nor a GPU.
 """
 
@@ -38,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 def predict_scores(kind: Kind, train: Samples, evaluated: Samples) -> list[int | None]:
-    """Fit a baseline on the training samples and predict the score of others."""
+    """Fit a baseline and return scores 1-5; None without a readable recording. Such training samples are skipped."""
     scores = [label["score"] for label in train.labels]
     if len(set(scores)) < 2:
         raise ValueError(f"the training split has {len(scores)} samples of score {set(scores)}; baselines need two.")

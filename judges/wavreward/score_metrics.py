@@ -1,13 +1,10 @@
 """Metrics of scores: exact accuracy by column of Table 1, errors, order within a scenario, form of the answers.
 
-Notable choices:
-
-- A sample counts in one column: `content`, `implicit`, or, if the instruction is explicit, its attribute. Samples from
-  other data sets count in `out_of_domain`, whatever their attribute.
-- An answer without a score is wrong. Skipping it would favour a judge that often gives none.
-- Intervals draw whole scenarios within their columns, because the answers to one question are not independent.
-- The interval of a macro average combines those of its columns by MOVER (Zou and Donner, 2008): the distance to a
-  bound is the root of the summed squared distances. No scenario is in two columns, so columns are independent.
+A sample counts in one column: `content`, `implicit`, the attribute of an explicit instruction, or `out_of_domain` for
+other data sets. An answer without a score is wrong: skipping it would favour a judge that often gives none. Intervals
+draw whole scenarios within their columns, because the answers to one question are not independent. The interval of a
+macro average combines those of its independent columns by MOVER (Zou and Donner, 2008): the distance to a bound is the
+root of the summed squared distances.
 """
 
 from __future__ import annotations
@@ -73,6 +70,7 @@ def summarise_scores(
         "columns": columns,
         "overall_micro": measure_accuracy(predictions, options),
         "overall_macro": average_columns(inside),
+        # The average of the paper's abstract.
         "all_columns_macro": average_columns([*inside, outside]) if outside else None,
         "in_domain": measure_answers(predictions, options),
         "out_of_domain": measure_answers(out_of_domain, options) if out_of_domain else None,
@@ -80,7 +78,7 @@ def summarise_scores(
 
 
 def measure_accuracy(records: Records, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Count the scores of at least one prediction that are exactly right."""
+    """Count the scores that are exactly right, of at least one prediction; an answer without a score is wrong."""
     is_correct = [record["predicted"] == record["score"] for record in records]
     found = measure_share(is_correct, records, options)
     return {
@@ -99,7 +97,6 @@ def measure_share(values: Sequence[bool], records: Records, options: Mapping[str
 
 
 def _list_clusters(records: Records) -> tuple[list[Hashable], list[str]]:
-    """Return the scenario and the column of each record."""
     columns = [find_column(record) if record["part"] else OUT_OF_DOMAIN for record in records]
     return [find_scenario(record) for record in records], columns
 
@@ -148,7 +145,7 @@ def mean_absolute_error(records: Records, options: Mapping[str, Any]) -> dict[st
 
 
 def measure_order(records: Records, options: Mapping[str, Any], field: str = "predicted") -> dict[str, Any]:
-    """Count the triples of one scenario, one sample of each of three gold scores, that are scored in their order."""
+    """Count how the three gold scores of a scenario are ordered: strictly, tied (none inverted) or inverted."""
     by_scenario: dict[Hashable, list[Record]] = defaultdict(list)
     for record in records:
         by_scenario[find_scenario(record)].append(record)
@@ -177,7 +174,7 @@ def _order(low: float | None, middle: float | None, high: float | None) -> str:
 
 
 def measure_form(records: Records) -> dict[str, Any]:
-    """Measure the form and the cost of at least one answer of a judge."""
+    """Measure form and cost; `real_time_factor` is seconds per second of audio (Table 5), lower is better."""
     seconds, audio_s = (sum(record[name] for record in records) for name in ("seconds", "duration_s"))
     return {
         "share_follows_format": mean(bool(record["follows_format"]) for record in records),

@@ -1,12 +1,8 @@
 """Read samples to evaluate a judge on: ChatReward, or a custom folder of recordings with a list of scores.
 
-RealDialogue, the out-of-domain set of the paper, is not published. A custom folder replaces it:
-
-    recordings/
-        scores.csv          file,score and, if known, scenario_id
-        0001.wav ...
-
-The list may also be JSON lines (`scores.jsonl`). A recording holds question, silence and answer, as ChatReward's do.
+RealDialogue, the out-of-domain set of the paper, is not published. A custom folder replaces it: recordings of
+question, silence and answer, as in ChatReward, and `scores.csv` or `scores.jsonl` with `file`, `score` and, if known,
+`scenario_id`.
 """
 
 from __future__ import annotations
@@ -53,11 +49,9 @@ class Samples(Sequence[Any]):
         return {"question", "response"} <= set(self.rows.column_names)
 
     def take_first(self, limit: int | None) -> Samples:
-        """Return the first `limit` samples; all of them for `None`."""
         return self if limit is None else Samples(self.rows.take(min(limit, len(self))))
 
     def find_rows(self, sample_ids: Sequence[str]) -> dict[str, int]:
-        """Return the positions of the samples by `sample_id`."""
         rows = {label["sample_id"]: row for row, label in enumerate(self.labels)}
         if missing := [sample_id for sample_id in sample_ids if sample_id not in rows]:
             raise ValueError(
@@ -68,7 +62,6 @@ class Samples(Sequence[Any]):
 
 
 def read_samples(path: str | Path, split: str) -> Samples:
-    """Read one split of ChatReward."""
     from sdiareward.dataset_builder.chatreward.loading import load_samples
 
     samples = Samples(load_samples(path, split))

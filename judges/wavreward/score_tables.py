@@ -54,7 +54,6 @@ def find_shown_columns(summaries: Any) -> list[str]:
 
 
 def render_table_one(scorers: Mapping[str, Summary], names: Sequence[str]) -> list[str]:
-    """Return the lines of Table 1: counts, then the accuracies and intervals of each scorer."""
     rows = []
     first = next(iter(scorers.values()))
     for field, title in (("num_samples", "samples"), ("num_scenarios", "scenarios")):
@@ -74,7 +73,6 @@ def _find_cell(summary: Summary, name: str) -> Mapping[str, Any] | None:
 
 
 def _list_notes(results: Mapping[str, Any]) -> list[str]:
-    """Return notes on the table: absent columns, answers without a score, skipped samples."""
     judge = results["scorers"][JUDGE]
     found = ["`macro` is the plain mean of the benchmark's columns."]
     if absent := [TITLES[name] for name in COLUMNS if not judge["columns"][name]]:
@@ -116,7 +114,6 @@ def _order_cells(order: Mapping[str, Any]) -> list[str]:
 
 
 def _render_details(place: str, answers: Mapping[str, Any]) -> str:
-    """Return the confusion matrix of the judge and the form of its answers."""
     answered = [*map(str, SCORES), INVALID]
     rows = [
         [gold, *(str(counts[name]) for name in answered)]
@@ -128,7 +125,6 @@ def _render_details(place: str, answers: Mapping[str, Any]) -> str:
 
 
 def render_cost(form: Mapping[str, Any]) -> str:
-    """Render the form and the cost of a judge's answers, from `measure_form`, as one line."""
     factor = form["real_time_factor"]
     cost = "" if factor is None else f", real-time factor {factor:.4f}"
     return (

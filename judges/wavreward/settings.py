@@ -80,7 +80,6 @@ class GRPOArguments(JudgeArguments):
 
 
 def choose_prompt(args: JudgeArguments) -> JudgingPrompt:
-    """Return the prompt to train with; raise the errors of `read_judging_prompt`."""
     from . import prompts
 
     name = args.model_name_or_path
@@ -102,10 +101,7 @@ def load_samples_to_train_on(args: JudgeArguments) -> datasets.Dataset:
 
 
 def load_judge_to_train(args: JudgeArguments, training: Any) -> tuple[Any, ThinkerProcessor, Any]:
-    """Return the model, the processor and the adapter configuration (or None) that a run starts from.
-
-    A new nano judge is written to the `output_dir` of `training`, a `trl.GRPOConfig` or `trl.SFTConfig`.
-    """
+    """Return model, processor and adapter configuration (or None); a new nano judge is written to `output_dir`."""
     from ..thinker import ThinkerProcessor, load_thinker_model
 
     name = args.model_name_or_path
@@ -123,11 +119,8 @@ def load_judge_to_train(args: JudgeArguments, training: Any) -> tuple[Any, Think
 
 
 def _choose_dtype(args: JudgeArguments, training: Any) -> str:
-    """Return the dtype of the weights.
-
-    Trained weights are float32, because at a learning rate of 1e-6 bfloat16 weights would not change; autocast still
-    computes in bfloat16. Two cases allow bfloat16: LoRA freezes the weights, and DeepSpeed keeps float32 copies.
-    """
+    # Trained weights are float32, because at a learning rate of 1e-6 bfloat16 weights would not change; autocast still
+    # computes in bfloat16. Two cases allow bfloat16: LoRA freezes the weights, and DeepSpeed keeps float32 copies.
     has_float32_copies = training.deepspeed_plugin is not None
     return "bfloat16" if training.bf16 and (args.train == "lora" or has_float32_copies) else "float32"
 
@@ -146,12 +139,10 @@ def configure_adapters(args: JudgeArguments) -> Any:
 
 
 class ThinkerCheckpoints:
-    """Mixin of a trainer that resumes from a thinker's checkpoint; list it before the trainer's class.
+    """Mixin of a trainer that resumes from a thinker's checkpoint; list it before the trainer's class."""
 
-    A thinker's tensors have other names on disk than in memory. `transformers.Trainer` loads by the names in memory,
-    finds hardly any, and would resume from the initial weights.
-    """
-
+    # `transformers.Trainer` loads by the names in memory. A thinker's tensors have other names on disk, hardly any is
+    # found, and the run would resume from the initial weights.
     def _load_from_checkpoint(self: Any, resume_from_checkpoint: str, model: Any = None) -> None:
         from peft import PeftModel
 
@@ -165,7 +156,7 @@ class ThinkerCheckpoints:
 
 
 def run_training(trainer: Any, processor: ThinkerProcessor, args: JudgeArguments, training: Any) -> Path:
-    """Train, from a checkpoint if `args` or `training` ask for that, and save a judge."""
+    """Train, from a checkpoint if `args` or `training` ask for it, and save a judge with its prompt and `run.json`."""
     with nullcontext() if training.process_index else lock_folder(str(training.output_dir)):
         return _train(trainer, processor, args, training)
 

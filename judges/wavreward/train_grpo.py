@@ -2,13 +2,9 @@
 
     sdiareward wavreward grpo --config configs/wavreward-7b.yaml
 
-Each flag is also a key of the YAML; flags override it, unknown keys fail.
-
-Notable choices:
-
-- Advantages are TRL's: equation 4 with the sample standard deviation (`N - 1` in place of `N` under the root) plus
-  1e-4. For a group of `N` they are those of the paper times `sqrt((N - 1) / N)`.
-- The rewards of form and accuracy are added before normalisation, so that both are part of `r_i`.
+Advantages are TRL's: equation 4 with the sample standard deviation (`N - 1` in place of `N` under the root) plus 1e-4.
+For a group of `N` they are those of the paper times `sqrt((N - 1) / N)`. The rewards of form and accuracy are added
+before normalisation, so that both are part of `r_i`.
 """
 
 from __future__ import annotations
@@ -55,12 +51,10 @@ def train(args: GRPOArguments, training: GRPOConfig, callbacks: Any = None) -> P
 
 
 def run(args: GRPOArguments, training: GRPOConfig) -> None:
-    """Train and print the folder of the judge."""
     print(train(args, training))
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line and return its exit status."""
     return run_single(WAVREWARD["grpo"], argv, prog="python -m sdiareward.judges.wavreward.train_grpo")
 
 

@@ -1,8 +1,8 @@
-"""Fine-tune a judge on scores as a supervised baseline (Table 1, II).
+"""Fine-tune a judge on scores as a supervised baseline (Table 1, II); only the answer counts in the loss.
 
     sdiareward wavreward sft --config configs/wavreward-7b-sft.yaml --train lora
 
-Each flag is also a key of the YAML; flags override it, unknown keys fail. Only the answer counts in the loss.
+Each flag is also a key of the YAML; flags override it, unknown keys fail.
 """
 
 from __future__ import annotations
@@ -40,10 +40,7 @@ def train(args: JudgeArguments, training: SFTConfig) -> Path:
 def make_trainer(
     model: Any, processor: ThinkerProcessor, rows: datasets.Dataset, training: SFTConfig, adapters: Any = None
 ) -> SFTTrainer:
-    """Make TRL's trainer for rows of `training_rows.make_target_rows`, whose recordings the collator reads.
-
-    `training` is changed in place for rows that are not tokenized yet; `adapters` are trained instead of the weights.
-    """
+    """Make TRL's trainer for rows that are not tokenized, for which `training` is changed in place."""
     from trl import SFTTrainer
 
     from sdiareward.training.resuming import EndsAtLastStep
@@ -65,12 +62,10 @@ def make_trainer(
 
 
 def run(args: JudgeArguments, training: SFTConfig) -> None:
-    """Train and print the folder of the judge."""
     print(train(args, training))
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line and return its exit status."""
     return run_single(WAVREWARD["sft"], argv, prog="python -m sdiareward.judges.wavreward.train_sft")
 
 

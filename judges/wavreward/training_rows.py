@@ -45,11 +45,8 @@ def _to_prompts(batch: dict[str, list[Any]], *, ask: Ask) -> dict[str, list[Any]
 
 
 def make_target_rows(samples: datasets.Dataset, ask: Ask, *, reasoning: bool) -> datasets.Dataset:
-    """Make rows of `prompt` and `target`, the answer to imitate, for `SFTTrainer`.
-
-    The target is the column `target`, or else the score in its tags. Reasoning needs the column, because no thoughts
-    can be made from a score.
-    """
+    """Make rows of `prompt` and `target`, the column `target` or else the score in its tags, for `SFTTrainer`."""
+    # No thoughts can be made from a score.
     if reasoning and "target" not in samples.column_names:
         raise ValueError(
             "the samples have no column 'target' with thoughts to imitate; set reasoning to false, or add the column."

@@ -17,12 +17,7 @@ from .settings import ThinkerCheckpoints
 
 
 class WavRewardTrainer(EndsAtLastStep, ThinkerCheckpoints, AudioGRPOTrainer):
-    """Train a judge with all answers of a scenario in one batch.
-
-    Args: As [`AudioGRPOTrainer`], and:
-        scenario_ids (`list[str]`): Scenario of each row of `train_dataset`.
-        multi_sample (`bool`, *optional*, defaults to `True`): All answers of a scenario in a batch, or one at random.
-    """
+    """Train a judge with all answers of a scenario in one batch, or with `multi_sample` off, one at random."""
 
     def __init__(
         self,
@@ -30,6 +25,7 @@ class WavRewardTrainer(EndsAtLastStep, ThinkerCheckpoints, AudioGRPOTrainer):
         reward_funcs: Any,
         args: GRPOConfig,
         *,
+        # Scenario of each row of `train_dataset`.
         scenario_ids: Sequence[str],
         multi_sample: bool = True,
         **kwargs: Any,

@@ -21,7 +21,7 @@ from .prompts import DIMENSIONS
 VERSIONS = ("A", "B")
 _KEYS = ("scores", "overall_preference", "reason")
 _PREFERENCE = re.compile(r"(?:version\s+)?[\"']?([AB])[\"']?\.?", re.IGNORECASE)
-# How models begin a refusal. The same words inside a longer answer are no refusal.
+# How models begin a refusal. The same words inside a longer answer are not a refusal.
 _REFUSAL = re.compile(
     r"(?:i['’]?m |i am )?(?:really |very |so )?(?:sorry|afraid)\b|"
     r"(?:unfortunately,? )?(?:i (?:can['’]?t|cannot|won['’]?t|will not|do not have)|i['’]?m (?:unable|not able)|"
@@ -35,12 +35,12 @@ class Verdict:
     """A judge's verdict on two versions."""
 
     preference: str
+    # Of A and of B in each dimension, 1-5; higher is better.
     scores: Mapping[str, tuple[int, int]]
     reason: str = ""
     repairs: tuple[str, ...] = ()
 
     def sum_scores(self, version: str) -> int:
-        """Return the sum of a version's scores."""
         return sum(both[VERSIONS.index(version)] for both in self.scores.values())
 
     @property
@@ -51,12 +51,12 @@ class Verdict:
 
 
 def read_text(text: str, criterion: str, *, is_cut: bool = False) -> Verdict:
-    """Parse the text of an answer; `is_cut` tells whether it ended at the token limit."""
+    """Parse the text of an answer; `is_cut` if it ended at the token limit."""
     return read_verdict(parse_json(text, is_cut=is_cut), criterion, text=text)
 
 
 def read_verdict(answer: Any, criterion: str, *, text: str = "") -> Verdict:
-    """Check a judge's JSON."""
+    """Check a judge's JSON; the judge is sent the text of the `ValueError` to correct its answer."""
     if not isinstance(answer, dict) or not isinstance(answer.get("scores"), dict):
         raise ValueError("the answer must be a JSON object with 'scores', 'overall_preference' and 'reason'.")
     _check_keys(answer, _KEYS, "the answer", optional=("reason",))
@@ -89,7 +89,6 @@ def _check_keys(
 
 
 def _group_by_dimension(by_version: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return scores by dimension from scores by version."""
     if not all(isinstance(of_version, dict) for of_version in by_version.values()):
         raise ValueError("'scores' must hold the dimensions, each with a score of A and one of B.")
     names = dict.fromkeys(name for version in VERSIONS for name in by_version[version])

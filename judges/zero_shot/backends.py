@@ -59,7 +59,6 @@ class EndpointBackend(Backend):
         return Answer(read_text(found.text, question.criterion), found.text, spent=found.spent, audio_s=audio_s)
 
     def usage(self) -> dict[str, Any]:
-        """Return `ChatClient.usage`: calls, retries, cached answers, tokens, dollars."""
         return self.client.usage
 
 
@@ -72,7 +71,6 @@ class ThinkerBackend(Backend):
         self.sampling = sampling
 
     def answer(self, questions: Sequence[Question]) -> Iterator[Answer]:
-        """Yield the answers in order, batch by batch."""
         from tqdm import tqdm
 
         # Both orders of a pair in one batch: a killed run loses no half of a pair.
@@ -150,7 +148,7 @@ def _as_item(part: dict[str, Any]) -> dict[str, Any]:
 
 
 class ReplayBackend(Backend):
-    """Replay the answers of an earlier run or of an external judge."""
+    """Replay recorded answers: JSON lines with `pair_id`, `order` and `answer`, the last one of a question counts."""
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
@@ -161,7 +159,6 @@ class ReplayBackend(Backend):
         self._records = {(record["pair_id"], record["order"]): record for record in records}
 
     def answer(self, questions: Sequence[Question]) -> Iterator[Answer]:
-        """Yield the recorded answers in order; usable ones are parsed again."""
         missing = [each for each in questions if (each.pair_id, each.order) not in self._records]
         if missing:
             raise ValueError(

@@ -37,7 +37,6 @@ class Decision:
     decided_by: str
 
     def as_record(self) -> dict[str, Any]:
-        """Return the fields of a line of `scores.jsonl`."""
         margin = None if self.chosen is None or self.rejected is None else self.chosen - self.rejected
         return {"chosen": self.chosen, "rejected": self.rejected, "margin": margin, "decided_by": self.decided_by}
 
@@ -61,7 +60,6 @@ def decide(answers: dict[str, Answer]) -> Decision:
 
 
 def _average_scores(answers: dict[str, Answer], side: str) -> float:
-    """Return a side's mean score over all dimensions and both answers."""
     totals = [answer.sum_scores(order, side) for order, answer in answers.items()]
     num_scores = sum(len(answer.verdict.scores) for answer in answers.values() if answer.verdict)
     return sum(totals) / num_scores

@@ -72,16 +72,11 @@ class PairwiseJudge:
         return Question(label["pair_id"], order, criterion, lambda: pairs[row], self.max_turn_s, self.prompts)
 
     def usage(self) -> dict[str, Any]:
-        """Return the usage of the back end in this session."""
         return self.backend.usage()
 
 
 class PointwiseJudge:
-    """Score each side of a pair by itself with WavReward; the side with the higher score wins.
-
-    A side is one recording: its turns, joined with silence. If that is longer than the judge hears, turns are omitted
-    from the beginning, because the last answer is what the judge scores.
-    """
+    """Score each side by itself with WavReward, its turns joined with silence; the side with the higher score wins."""
 
     def __init__(
         self, judge: WavRewardJudge, folder: Path, options: Mapping[str, Any], max_turn_s: float = MAX_TURN_S
@@ -93,7 +88,6 @@ class PointwiseJudge:
         self.audio_s = 0.0
 
     def score_rows(self, pairs: datasets.Dataset, labels: Labels, rows: Sequence[int]) -> Scored:
-        """Yield each scored row; a pair whose audio cannot be read is skipped."""
         self.record.read()
         size = max(1, self.judge.thinker.batch_size // len(SIDES))
         for start in range(0, len(rows), size):
@@ -120,7 +114,7 @@ class PointwiseJudge:
             yield row, {side: next(judgements) for side in SIDES}
 
     def _join(self, turns: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
-        """Return one side as a recording, no longer than the judge hears."""
+        """Return one side as a recording; too long, it loses its first turns, because the last answer is scored."""
         limit = round(self.judge.thinker.processor.max_turn_s * SAMPLING_RATE)
         clips = [turn["audio"] for turn in read_turns(turns, name, self.max_turn_s)]
         gap = round(GAP_S * SAMPLING_RATE)
@@ -145,7 +139,6 @@ def _choose_reward(judgement: Judgement) -> float | None:
 
 
 def _record(label: Mapping[str, Any], side: str, judgement: Judgement) -> dict[str, Any]:
-    """Return a judgement of one side as a line of `answers.jsonl`."""
     return {
         "pair_id": label["pair_id"],
         "side": side,

@@ -20,15 +20,12 @@ from .prompts import PROMPTS
 
 # Which side is version A.
 ORDERS = {"chosen_first": SIDES, "rejected_first": SIDES[::-1]}
+# Unusable: no valid verdict after all attempts; unanswered: no reply; unheard: unreadable audio, not sent.
 Status = Literal["usable", "refused", "unusable", "unanswered", "unheard"]
 
 
 def find_criterion(label: Mapping[str, Any]) -> str:
-    """Return the criterion whose prompt a pair is judged by.
-
-    Pairs of the released form have the criterion `joint`, for which the paper has no judge's prompt. Their subset
-    decides between the two others.
-    """
+    """Return the criterion to judge by; the paper has no judge's prompt for `joint`, so there the subset decides."""
     if label["criterion"] in PROMPTS:
         return str(label["criterion"])
     return "colloquialness" if label["subset"] == "colloquialness" else "modality"
@@ -54,7 +51,7 @@ def read_turns(turns: Sequence[Mapping[str, Any]], name: str, max_turn_s: float 
 
 @dataclass(frozen=True)
 class Question:
-    """One pair in one order."""
+    """One pair in one order, which is hidden from the judge."""
 
     pair_id: str
     order: str
@@ -98,7 +95,6 @@ class Answer:
         return None if self.verdict is None else ORDERS[order][VERSIONS.index(self.verdict.preference)]
 
     def sum_scores(self, order: str, side: str) -> int:
-        """Return the sum of a side's scores; the answer must be usable."""
         assert self.verdict is not None
         return self.verdict.sum_scores(VERSIONS[ORDERS[order].index(side)])
 

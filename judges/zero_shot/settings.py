@@ -30,7 +30,6 @@ class PairwiseEndpoint(EndpointSettings):
         return {**request, "attempts": self.attempts, **_make_pairwise_identity(self)}
 
     def load(self, folder: Path) -> PairScorer:
-        """Return the judge of a run."""
         from sdiareward.common.llm.client import ChatClient
 
         from .backends import EndpointBackend
@@ -50,6 +49,7 @@ class LocalSettings:
     device: str | None = None
     batch_size: int = field(default=8, metadata=AT_LEAST_ONE)
     max_new_tokens: int = field(default=512, metadata=AT_LEAST_ONE)
+    # 0 is greedy decoding.
     temperature: float = field(default=0.0, metadata={"minimum": 0})
     seed: int = 0
     max_turn_s: float = MAX_TURN_S
@@ -63,7 +63,6 @@ class LocalSettings:
         return {"max_new_tokens": self.max_new_tokens, "temperature": self.temperature, "seed": self.seed}
 
     def identity(self) -> dict[str, Any]:
-        """Return what the scores of every local judge depend on."""
         model = f"{self.path} ({fingerprint_model(self.path)})"
         return {"model": model, "dtype": self.dtype, **self.sampling, "max_turn_s": self.max_turn_s}
 
@@ -75,23 +74,17 @@ class LocalSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ThinkerSettings(LocalSettings):
-    """A thinker of a Qwen2.5-Omni checkpoint that compares the two sides of a pair.
-
-    Args: As [`LocalSettings`], and:
-        attempts (`int`, *optional*, defaults to 2): The largest number of answers until one is valid.
-        prompt_file (`str`, *optional*): YAML of prompts that replace shipped ones; see `read_prompt_file`.
-    """
+    """A thinker of a Qwen2.5-Omni checkpoint that compares the two sides of a pair."""
 
     backend: ClassVar[str] = "thinker"
+    # The largest number of answers until one is valid.
     attempts: int = field(default=2, metadata=AT_LEAST_ONE)
     prompt_file: str | None = None
 
     def identity(self) -> dict[str, Any]:
-        """Return what the scores depend on."""
         return {**super().identity(), "attempts": self.attempts, **_make_pairwise_identity(self)}
 
     def load(self, folder: Path) -> PairScorer:
-        """Return the judge of a run."""
         from ..thinker import Thinker
         from .backends import ThinkerBackend
         from .judging import PairwiseJudge
@@ -109,13 +102,11 @@ class ReplaySettings:
     path: str
 
     def identity(self) -> dict[str, Any]:
-        """Return what the scores depend on."""
         if not Path(self.path).is_file():
             raise FileNotFoundError(f"{self.path}: no such file of answers; give the answers.jsonl of a run as path.")
         return {"answers": hashlib.sha256(Path(self.path).read_bytes()).hexdigest()}
 
     def load(self, folder: Path) -> PairScorer:
-        """Return the judge of a run."""
         from .backends import ReplayBackend
         from .judging import PairwiseJudge
 
@@ -124,18 +115,13 @@ class ReplaySettings:
 
 @dataclass(frozen=True, kw_only=True)
 class WavRewardSettings(LocalSettings):
-    """WavReward, or another checkpoint with its prompt, which scores each side by itself.
-
-    Args: As [`LocalSettings`], and:
-        reasoning (`bool`, *optional*, defaults to `True`): Ask for thoughts before the score.
-        expected (`bool`, *optional*, defaults to `True`): The reward is the expected score instead of the score.
-        num_samples (`int`, *optional*, defaults to 1): Answers per side; the majority of their scores counts.
-        prompt_file (`str`, *optional*): YAML of prompts, or JSON of a `JudgingPrompt`, instead of the checkpoint's.
-    """
+    """WavReward, or another checkpoint with its prompt, which scores each side by itself."""
 
     backend: ClassVar[str] = "wavreward"
     reasoning: bool = True
+    # The reward is the expected score, which hardly ever ties, instead of the score.
     expected: bool = True
+    # Answers per side; the majority of their scores counts.
     num_samples: int = field(default=1, metadata=AT_LEAST_ONE)
     prompt_file: str | None = None
 
@@ -145,14 +131,12 @@ class WavRewardSettings(LocalSettings):
         return {"expected": self.expected, "num_samples": self.num_samples, **self.sampling}
 
     def identity(self) -> dict[str, Any]:
-        """Return what the scores depend on."""
         from ..wavreward.prompts import choose_prompt
 
         prompt_version = choose_prompt(self.path, self.prompt_file).version
         return {**super().identity(), "reasoning": self.reasoning, **self.options, "prompt_version": prompt_version}
 
     def load(self, folder: Path) -> PairScorer:
-        """Return the judge of a run."""
         from ..wavreward.judge import WavRewardJudge
         from .judging import PointwiseJudge
 
@@ -175,11 +159,9 @@ class JudgeSpec:
     settings: JudgeSettings
 
     def identity(self) -> dict[str, Any]:
-        """Return what the judge's scores depend on, for `identity.json`."""
         return {"judge": self.name, "backend": self.settings.backend, "judge_settings": self.settings.identity()}
 
     def load(self, folder: Path) -> PairScorer:
-        """Return the judge of a run; it writes its answers to the run's folder."""
         return self.settings.load(folder)
 
     def describe(
@@ -201,7 +183,6 @@ class JudgeSpec:
 
 
 def choose_judge(name: str, judges_file: str | Path | None = None, overrides: Sequence[str] = ()) -> JudgeSpec:
-    """Read the settings of a judge; see `read_judge`."""
     values, label = read_judge(name, judges_file, overrides)
     backend = values.pop("backend", None)
     if not isinstance(backend, str) or backend not in BACKENDS:
@@ -210,7 +191,6 @@ def choose_judge(name: str, judges_file: str | Path | None = None, overrides: Se
 
 
 def _make_pairwise_identity(settings: PairwiseEndpoint | ThinkerSettings) -> dict[str, Any]:
-    """Return what the scores of every pairwise judge depend on."""
     prompts = read_prompt_file(settings.prompt_file)
     versions = {criterion: prompts.compute_version(*names) for criterion, names in PROMPTS.items()}
     return {"max_turn_s": settings.max_turn_s, "orders": "both", "prompt_versions": versions}

@@ -51,7 +51,7 @@ def summarise_pairwise(labels: Labels, scores: Scores, folder: Path, options: Ma
 
 
 def summarise_pointwise(labels: Labels, scores: Scores, folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Summarise a run that scored each side by itself; arguments as of `summarise_pairwise`."""
+    """Summarise a run that scored each side by itself."""
     wanted = {label["pair_id"] for label in labels}
     lines = JsonLines(folder / ANSWERS_FILE).read()
     records = {(line["pair_id"], line["side"]): line for line in lines if line["pair_id"] in wanted}.values()
@@ -84,13 +84,13 @@ def summarise_usage(spent: Sequence[TokenUsage], folder: Path) -> dict[str, Any]
 
 
 def _list_spent(labels: Labels, folder: Path) -> list[TokenUsage]:
-    """Return what each recorded answer took, those that were asked again too; one that was reused counts once."""
+    """Return the usage of each recorded answer, failed attempts included; an answer that was reused counts once."""
     wanted = {label["pair_id"] for label in labels}
     spent: dict[Any, TokenUsage] = {}
     for number, line in enumerate(JsonLines(folder / ANSWERS_FILE)):
         if line["pair_id"] in wanted:
             counts = [int(line.get(name) or 0) for name in ("num_replies", "prompt_tokens", "completion_tokens")]
-            # Usable answers alone are cached.
+            # Only usable answers are cached.
             is_usable = line.get("status", "usable") == "usable"
             key = (line["pair_id"], line.get("order", line.get("side")), line["answer"]) if is_usable else number
             spent[key] = TokenUsage(counts[0] or 1, *counts[1:])

@@ -1,4 +1,3 @@
-import doctest
 import io
 import subprocess
 import sys
@@ -9,7 +8,6 @@ import soundfile
 from datasets import Dataset
 
 from sdiareward.audio_sdiareward import AudioError
-from sdiareward.evaluation import baselines
 from sdiareward.evaluation.baselines import compute_acoustic_features, log_mel, score_baseline
 
 
@@ -102,9 +100,11 @@ def test_the_acoustic_baseline_hears_a_noise_floor(noisy_rejected):
     assert result.num_train == {"modality": 8}
 
 
-def test_the_text_baseline_ties_exactly_where_both_sides_say_the_same(noisy_rejected):
+@pytest.mark.parametrize("kind", ["acoustic", "text"])
+def test_equal_sides_tie_exactly(noisy_rejected, kind):
     train, evaluated = noisy_rejected
-    result = score_baseline("text", train, ["modality"] * 8, evaluated, ["modality"] * 4)
+    same = evaluated.map(lambda row: {"rejected": row["chosen"]}) if kind == "acoustic" else evaluated
+    result = score_baseline(kind, train, ["modality"] * 8, same, ["modality"] * 4)
     assert (result.chosen == result.rejected).all()
 
 
@@ -114,13 +114,6 @@ def test_equal_transcripts_tie_exactly_even_when_words_carry_weight():
     result = score_baseline("text", train, ["colloquialness"] * 6, evaluated, ["colloquialness"] * 2)
     assert result.chosen[0] > result.rejected[0]
     assert result.chosen[1] == result.rejected[1] != 0
-
-
-def test_equal_audio_ties_exactly(noisy_rejected):
-    train, evaluated = noisy_rejected
-    same = evaluated.map(lambda row: {"rejected": row["chosen"]})
-    result = score_baseline("acoustic", train, ["modality"] * 8, same, ["modality"] * 4)
-    assert (result.chosen == result.rejected).all()
 
 
 def test_empty_transcripts_tie_instead_of_failing():
@@ -197,7 +190,3 @@ def test_the_baselines_do_not_import_torch():
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_the_docstring_examples_hold():
-    assert doctest.testmod(baselines).failed == 0

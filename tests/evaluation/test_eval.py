@@ -3,8 +3,6 @@ import io
 import json
 import re
 import shutil
-import subprocess
-import sys
 import types
 
 import datasets
@@ -206,14 +204,9 @@ def test_a_killed_run_goes_on_without_scoring_or_counting_anything_twice(run, mo
     run("--no_baselines")
     assert StubScorer.num_scored == 0
     assert json.loads((out / "results.json").read_text())["accuracies"] == results["accuracies"]
-
-
-@pytest.mark.slow
-def test_a_line_that_was_torn_by_a_kill_is_scored_again(run):
-    _, out = run("--no_baselines")
+    # A line that was torn by the kill is scored again.
     content = (out / "scores.jsonl").read_text()
     (out / "scores.jsonl").write_text(content[:-20])
-    StubScorer.num_scored = 0
     run("--no_baselines")
     assert StubScorer.num_scored == 2
     assert (out / "scores.jsonl").read_text() == content
@@ -335,12 +328,7 @@ def test_a_run_in_which_nothing_can_be_scored_says_the_first_reason(run, dataset
     row = pair("test", 0, *TEST_PAIRS[0])
     row["chosen"][0]["audio"]["bytes"] = b""
     write_split(dataset, "test", [row])
-    assert check_refused(
-        capsys,
-        "none of 1 pairs could be scored; the first: chosen: turn 1: .*; .*skipped.jsonl has all",
-        run,
-        "--no_baselines",
-    )
+    assert check_refused(capsys, "the first: chosen: turn 1: .*skipped.jsonl", run, "--no_baselines")
 
 
 def test_baselines_are_refused_when_training_and_evaluated_pairs_share_recordings(run, capsys):
@@ -348,9 +336,7 @@ def test_baselines_are_refused_when_training_and_evaluated_pairs_share_recording
 
 
 def test_a_split_of_the_baselines_that_was_asked_for_must_be_there(run, dataset, capsys):
-    line = check_refused(capsys, "trian", run, "--train_split", "trian")
-    assert line.startswith("sdiareward-eval: error: there are no pairs to fit the baselines on (")
-    assert "this data set has test, train" in line and "--train_split" in line and "--no_baselines" in line
+    assert check_refused(capsys, "trian", run, "--train_split", "trian")
 
 
 def write_unlabelled(folder, num_pairs=4, name="own.jsonl"):
@@ -442,20 +428,10 @@ def test_a_limit_is_spread_over_subsets_by_seed(run):
     assert frozenset(first) in draws and len(draws) > 1
 
 
-@pytest.mark.parametrize(
-    ("flags", "found"), [(["--split", "nowhere"], "nowhere"), (["--dataset_name", "nobody"], "nobody")]
-)
-def test_a_split_or_a_configuration_that_the_data_lack_is_refused_in_one_line(run, dataset, capsys, flags, found):
-    line = check_refused(capsys, found, run, *flags)
-    assert line.startswith(f"sdiareward-eval: error: {dataset}: ")
-    assert found in line.removeprefix(f"sdiareward-eval: error: {dataset}: ")
-
-
-@pytest.mark.parametrize("name", ["nowhere", "nowhere.jsonl"])
-def test_data_that_are_not_there_are_refused_in_one_line(run, tmp_path, capsys, name):
-    assert check_refused(
-        capsys, f"^sdiareward-eval: error: {tmp_path / name}: ", run, "--dataset", str(tmp_path / name)
-    )
+@pytest.mark.parametrize(("flag", "value"), [("split", "no"), ("dataset_name", "no"), ("dataset", "no.jsonl")])
+def test_data_that_are_not_there_are_refused_by_name(run, dataset, capsys, flag, value):
+    line = check_refused(capsys, "^sdiareward-eval: error: ", run, f"--{flag}", value)
+    assert value in line and (flag == "dataset" or str(dataset) in line)
 
 
 def test_flags_override_the_yaml_and_unknown_keys_fail(run, dataset, checkpoint, tmp_path, capsys):
@@ -465,8 +441,7 @@ def test_flags_override_the_yaml_and_unknown_keys_fail(run, dataset, checkpoint,
     results = json.loads((out / "results.json").read_text())
     assert (results["config"]["split"], results["config"]["limit"]) == ("test", 2)
     config.write_text("splt: test\n")
-    line = check_refused(capsys, "did you mean 'split'", run, "--config", str(config))
-    assert f"sdiareward-eval: error: {config}: unknown keys ['splt']; known are " in line
+    assert check_refused(capsys, f"{config}: .*did you mean 'split'", run, "--config", str(config))
     assert check_refused(capsys, "unrecognized arguments: --splt", run, "--splt", "test")
 
 
@@ -572,39 +547,15 @@ def test_a_page_is_written_from_a_finished_run_beside_another_one_and_a_training
     report = json.loads((out / "report" / "report.json").read_text())
     assert [row["kind"] for row in report["scorers"]] == ["model", "compared", "baseline", "baseline"]
     assert report["comparisons"][0]["difference"] == 0
+    assert [row["num_pairs"] for row in json.loads((out / "results.json").read_text())["disagreements"]] == [0]
     assert report["training"][0]["train"] == [{"step": 10, "chosen": 1.0, "rejected": 0.0, "margin": 1.0}]
     assert (out / "report" / "index.html").read_text().count("data:audio/mpeg;base64,") == 8 * 4
 
 
-@pytest.mark.slow
-def test_the_page_and_what_it_compares_can_be_asked_for_in_the_yaml(run, tmp_path):
-    _, out = run("--no_baselines")
-    shutil.copytree(out, tmp_path / "other")
-    config = tmp_path / "eval.yaml"
-    config.write_text(f"report: true\nembed_audio: none\ncompare:\n- {tmp_path / 'other'}\n")
-    run("--config", str(config))
-    page = (out / "report" / "index.html").read_text()
-    assert "audio is switched off" in page
-    assert str(tmp_path / "other") in page
-
-
 def test_what_only_the_page_shows_needs_the_page_and_is_checked_before_anything_is_scored(run, tmp_path, capsys):
-    assert check_refused(capsys, "shown in the report only: add --report", run, "--compare", str(tmp_path))
-    message = "has no scores.jsonl; give the output_dir of a finished evaluation"
-    assert check_refused(capsys, message, run, "--report", "--compare", str(tmp_path))
+    assert check_refused(capsys, "add --report", run, "--compare", str(tmp_path))
+    assert check_refused(capsys, "has no scores.jsonl", run, "--report", "--compare", str(tmp_path))
     assert StubScorer.num_scored == 0
-
-
-def test_help_does_not_load_torch():
-    code = (
-        "import runpy, sys\n"
-        "sys.argv = ['eval.py', '--help']\n"
-        "try:\n"
-        "    runpy.run_path('eval.py', run_name='__main__')\n"
-        "except SystemExit:\n"
-        "    assert not {'torch', 'datasets'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True)
 
 
 def test_the_guide_names_every_flag_and_its_python_runs():

@@ -1,6 +1,7 @@
-"""The page in Debian's Chromium, headless, at the width of a phone and of a desk."""
+"""Pages of evaluations and comparisons in Debian's Chromium, headless, at the width of a phone and of a desk."""
 
 import json
+from pathlib import Path
 
 import pytest
 from support import report_world
@@ -15,12 +16,12 @@ from support.chromium import (
     started,
     take_screenshot,
 )
+from support.systems_world import write_system
 
+import sdiareward
 from sdiareward.evaluation.report import write_page
 from sdiareward.evaluation.report.inputs import ComparedEvaluation, read_training_runs
 
-
-# A test has no finger to press the button with.
 
 pytestmark = [needs_chromium, pytest.mark.slow]
 
@@ -41,6 +42,15 @@ def page(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def comparison(tmp_path_factory, tiny_checkpoint):
+    folder = tmp_path_factory.mktemp("comparison")
+    names = ["a", "supercalifragilistic" * 4, "c"]
+    systems = [write_system(folder / name, number) for number, name in enumerate(names)]
+    options = {"model": tiny_checkpoint, "num_bootstrap": 20, "criterion": "all"}
+    return Path(sdiareward.compare(*systems, output_dir=folder / "out", **options).page)
+
+
+@pytest.fixture(scope="module")
 def browser():
     with started(PLAY_AT_ONCE) as driver:
         yield driver
@@ -51,17 +61,16 @@ def opened(request, browser, page):
     return browser, open_page(browser, page, request.param)
 
 
-def test_the_page_never_scrolls_sideways(opened):
-    driver, width = opened
-    window, page = measure_widths(driver)
+@pytest.mark.parametrize("kind", ["page", "comparison"])
+@pytest.mark.parametrize("size", SIZES)
+def test_the_page_fits_and_requests_nothing(browser, request, kind, size):
+    width = open_page(browser, request.getfixturevalue(kind), size)
+    window, whole = measure_widths(browser)
     assert window == width
-    assert page <= width
-
-
-def test_the_console_stays_empty_and_nothing_is_requested(opened):
-    browser, _ = opened
+    assert whole <= width
     assert requested(browser) == []
     assert browser.get_log("browser") == []
+    assert min(measure_contrasts(take_screenshot(browser, width))) > 10
 
 
 def test_the_keyboard_reaches_the_skip_link_first_then_the_tables_and_the_players(opened):
@@ -78,18 +87,6 @@ def test_the_keyboard_reaches_the_skip_link_first_then_the_tables_and_the_player
     assert reached[0] == ("a", "skip")
     assert ("div", "scroll") in reached
     assert reached[-1][0] == "audio"
-
-
-def test_the_skip_link_is_seen_when_it_has_the_focus_and_leads_to_the_results(opened):
-    from selenium.webdriver.common.keys import Keys
-
-    browser, _ = opened
-    link = browser.find_element("class name", "skip")
-    assert link.rect["y"] + link.rect["height"] < 0
-    browser.switch_to.active_element.send_keys(Keys.TAB)
-    assert link.rect["y"] >= 0
-    link.send_keys(Keys.ENTER)
-    assert browser.switch_to.active_element.get_attribute("id") == "main"
 
 
 def test_a_recording_plays_and_stops_the_one_before(opened):
@@ -114,22 +111,3 @@ def test_a_recording_plays_and_stops_the_one_before(opened):
         """
     )
     assert paused == [True, False]
-
-
-def test_a_screenshot_of_the_whole_page_is_not_blank(opened):
-    driver, width = opened
-    pixels = take_screenshot(driver, width)
-    assert pixels.shape[1] == width
-    assert min(measure_contrasts(pixels)) > 10
-
-
-def test_dark_and_light_follow_the_reader(opened):
-    browser, _ = opened
-    shades = {}
-    for scheme in ("light", "dark"):
-        media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-        script = "const style = getComputedStyle(document.body); return [style.color, style.backgroundColor]"
-        shades[scheme] = browser.execute_script(script)
-    assert shades["light"] != shades["dark"]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})

@@ -72,12 +72,10 @@ def test_runs_are_named_by_their_centering_and_by_their_path_where_that_is_not_e
 
 
 def test_a_log_that_is_none_of_training_is_refused_by_name(tmp_path):
-    with pytest.raises(FileNotFoundError, match="missing.json: no such file"):
-        inputs.read_training_runs([tmp_path / "missing.json"])
     path = tmp_path / "run.json"
-    path.write_text('{"model": "m"}')
-    with pytest.raises(ValueError, match=r"run.json: has no history and no training; .* run.json of train.py"):
+    with pytest.raises(FileNotFoundError, match="run.json: no such file"):
         inputs.read_training_runs([path])
-    path.write_text('{"training": {}, "history": [{"loss": 1.0, "step": 1}]}')
-    with pytest.raises(ValueError, match="its history has no mean_reward and margin"):
-        inputs.read_training_runs([path])
+    for content in ('{"model": "m"}', '{"training": {}, "history": [{"loss": 1.0, "step": 1}]}'):
+        path.write_text(content)
+        with pytest.raises(ValueError, match="run.json: "):
+            inputs.read_training_runs([path])

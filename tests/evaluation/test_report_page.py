@@ -5,12 +5,11 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from matplotlib.figure import Figure
 from support import report_world
 
 from sdiareward.evaluation.report import write_page
 from sdiareward.evaluation.report.content import build_report
-from sdiareward.evaluation.report.figures import draw_accuracy, draw_accuracy_by_margin, draw_figures
+from sdiareward.evaluation.report.figures import draw_figures
 from sdiareward.evaluation.report.inputs import ComparedEvaluation, read_training_runs
 
 
@@ -211,28 +210,6 @@ def test_the_page_begins_with_the_result_and_the_baselines_in_one_sentence(compl
         f"the acoustic baseline: {percents[2]}, the text baseline: {percents[3]} "
         "(48 ties, counted as wrong); chance: 50%."
     )
-
-
-def test_no_figure_explains_its_marks_in_its_title(complete):
-    path, _ = complete
-    report = json.loads((path.parent / "report.json").read_text())
-    axes = Figure().subplots()
-    draw_accuracy(axes, report)
-    assert axes.get_title() == "Accuracy with 95% intervals"
-    assert "chance" in axes.get_legend_handles_labels()[1]
-    axes = Figure().subplots()
-    draw_accuracy_by_margin(axes, report["margins"]["bins"])
-    assert (axes.get_title(), axes.get_legend_handles_labels()[1]) == (
-        "Accuracy by margin",
-        ["chance", "bin, 95% interval"],
-    )
-
-
-def test_figures_and_tables_of_a_paper_are_named_with_it(complete):
-    _, page = complete
-    text = " ".join(page.words)
-    assert text.count("SDiaReward paper") == len(re.findall(r"(?:Table|Figures) \d", text)) == 5
-    assert "arXiv:2603.14889" in text
 
 
 def test_a_model_without_one_finite_reward_gets_its_page_too(tmp_path):

@@ -1,15 +1,8 @@
-import doctest
-
 import numpy as np
 import pytest
 
 from sdiareward.evaluation import statistics
 from sdiareward.evaluation.report import margins, reliability
-
-
-def test_the_examples_in_the_docstrings_hold():
-    for module in (statistics, margins, reliability):
-        assert doctest.testmod(module).failed == 0
 
 
 def test_the_calibration_error_of_one_bin_is_the_gap_between_accuracy_and_confidence():

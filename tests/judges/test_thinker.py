@@ -32,13 +32,6 @@ def test_turns_are_joined_with_silence():
     assert join_turns([np.ones(5), np.ones(5)]).size == 16_010
 
 
-def test_joining_no_turns_is_refused():
-    with pytest.raises(ValueError, match="got 0 clips and a gap of 1.0 s"):
-        join_turns([])
-    with pytest.raises(ValueError, match="gap of -1 s"):
-        join_turns([np.ones(1)], gap_s=-1)
-
-
 def test_an_answer_is_the_same_alone_and_in_a_batch(thinker, conversations):
     together = texts(thinker.generate(conversations, max_new_tokens=8))
     alone = [texts(thinker.generate([conversation], max_new_tokens=8))[0] for conversation in conversations]
@@ -79,20 +72,17 @@ def test_the_probabilities_are_those_of_a_forward_pass(thinker, conversations):
     assert torch.allclose(probabilities.sum(dim=-1), torch.ones(4))
 
 
-def test_a_text_of_several_tokens_has_no_probability(thinker, conversations):
-    with pytest.raises(ValueError, match="'score' is . tokens of this tokenizer; it must be one"):
+def test_what_a_thinker_cannot_do_is_refused(thinker, conversations):
+    with pytest.raises(ValueError, match="'score' is . tokens"):
         thinker.compute_next_token_probabilities(conversations[:1], [""], ["score"])
-
-
-def test_impossible_sampling_is_refused(thinker, conversations):
     with pytest.raises(ValueError, match="2 answers at temperature 0 would be the same"):
         thinker.generate(conversations, num_return_sequences=2)
-    with pytest.raises(ValueError, match="must be at least"):
-        thinker.generate(conversations, max_new_tokens=0)
+    with pytest.raises(ValueError, match="ChatML"):
+        thinker.processor.apply_chat_template([{"role": "user", "content": "a"}], tokenize=False)
 
 
 def test_the_length_of_an_answer_includes_its_end_token(thinker, conversations):
-    (answer,) = thinker.generate(conversations[:1], max_new_tokens=5, min_new_tokens=5)[0]
+    (answer,) = thinker.generate(conversations[:1], max_new_tokens=5)[0]
     assert answer.num_tokens == 5
     assert answer.seconds > 0
 
@@ -111,13 +101,6 @@ def test_a_saved_processor_begins_the_answer_as_before(tmp_path, tiny_judge, fix
     )
     assert again.tokenizer.decode(with_prompt[len(without) :]) == "<|im_start|>assistant\n"
     assert with_prompt[: len(without)] == without
-
-
-def test_unsupported_arguments_of_the_template_are_refused(thinker):
-    with pytest.raises(ValueError, match="rendered as ChatML to token ids, without tools"):
-        thinker.processor.apply_chat_template([{"role": "user", "content": "a"}], tokenize=False)
-    with pytest.raises(ValueError, match="has no messages"):
-        thinker.processor.with_prompt([])
 
 
 def test_scores_and_expected_scores_are_the_same_alone_and_in_a_batch(tiny_judge, make_tone):

@@ -6,11 +6,9 @@ from support.chat_server import ChatServer, Reply
 from support.refusals import check_refused
 
 from sdiareward.common.llm.client import ChatSettings
-from sdiareward.common.locks import lock_folder
-from sdiareward.common.user_errors import UserError
 from sdiareward.judges.settings import choose_endpoint
 from sdiareward.judges.wavreward.endpoint_judge import EndpointJudge
-from sdiareward.judges.wavreward.evaluate import EvaluateArguments, main, run
+from sdiareward.judges.wavreward.evaluate import EvaluateArguments, main
 from sdiareward.judges.wavreward.prompts import JudgingPrompt
 
 
@@ -106,8 +104,3 @@ def test_the_command_evaluates_an_endpoint_and_caches_its_answers(tmp_path, caps
 def test_the_command_needs_either_a_model_or_a_judge(more):
     with pytest.raises(ValueError, match="name one|one of the two"):
         EvaluateArguments("data", "output", **more)
-
-
-def test_a_folder_that_another_evaluation_writes_to_is_refused(tmp_path):
-    with lock_folder(tmp_path), pytest.raises(UserError, match="another process is writing to this folder"):
-        run(EvaluateArguments("data", str(tmp_path), model="judge"))

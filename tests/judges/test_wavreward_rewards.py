@@ -7,58 +7,32 @@ from sdiareward.judges.wavreward.judge import vote
 from sdiareward.judges.wavreward.rewards import accuracy_reward, exact_reward, make_reward_functions, read_text
 
 
-@pytest.mark.parametrize(
-    ("text", "score"),
-    [
-        ("<think>It fits.</think><score>5</score>", 5),
-        ("<think>I would say <score>1</score>, no.</think>\n<score> 3 </score>\n", 3),
-        ("<score>4</score>", 4),
-        ("<score>2", 2),
-        ("<score>4/5</score>", 4),
-        ("<score>3.0</score>", 3),
-        ("The score is 3.", 3),
-        ("**Score:** 4/5", 4),
-        ('{"score": 2}', 2),
-        ("Rating: 5", 5),
-        ("4/5", 4),
-        (" 3 ", 3),
-        ("<score>1</score> no, <score>5</score>", 5),
-        ("<score>7</score>", None),
-        ("<score>0</score>", None),
-        ("<score>3.5</score>", None),
-        ("score 10", None),
-        ("It was said in 1999 by 5 people.", None),
-        ("<think>score: 5</think>", None),
-        ("Score from 1 to 5: 4", 4),
-        ("Score (1-5): 3", 3),
-        ("On a scale of 1 to 5, a rating of 2", 2),
-        ("Score: 1 to 5", None),
-        ("", None),
-    ],
-)
-def test_scores_are_parsed_from_common_forms_of_answers(text, score):
-    assert parse_score(text) == score
+THOUGHTS_WITH_A_SCORE = "<think>I would say <score>1</score>, no.</think>\n<score> 3 </score>\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "with_thoughts", "without"),
+    ("score", "texts"),
     [
-        ("<think>It fits.</think><score>5</score>", True, False),
-        (" <think>Two\nlines.</think>\n<score> 3 </score>\n", True, False),
-        ("<score>4</score>", False, True),
-        ("<think></think><score>4</score>", False, False),
-        ("<think> </think><score>4</score>", False, False),
-        ("<think>a</think><score>6</score>", False, False),
-        ("<think>a</think><score>5</score>.", False, False),
-        ("So: <think>a</think><score>5</score>", False, False),
-        ("<think>a<think>b</think><score>5</score>", False, False),
-        ("<think>a</think>", False, False),
-        ("<think>a</think> b </think><score>5</score>", False, False),
+        (5, ["<think>It fits.</think><score>5</score>", "Rating: 5", "<score>1</score> no, <score>5</score>"]),
+        (4, ["<score>4</score>", "<score>4/5</score>", "**Score:** 4/5", "4/5", "Score from 1 to 5: 4"]),
+        (3, [THOUGHTS_WITH_A_SCORE, "<score>3.0</score>", "The score is 3.", " 3 ", "Score (1-5): 3"]),
+        (2, ["<score>2", '{"score": 2}', "On a scale of 1 to 5, a rating of 2"]),
+        (None, ["<score>7</score>", "<score>0</score>", "<score>3.5</score>", "score 10", "Score: 1 to 5", ""]),
+        (None, ["It was said in 1999 by 5 people.", "<think>score: 5</think>"]),
     ],
 )
-def test_only_the_exact_form_follows_the_format(text, with_thoughts, without):
-    assert follows_format(text) is with_thoughts
-    assert follows_format(text, reasoning=False) is without
+def test_scores_are_parsed_from_common_forms_of_answers(score, texts):
+    assert [parse_score(text) for text in texts] == [score] * len(texts)
+
+
+def test_only_the_exact_form_follows_the_format():
+    thoughts = ["<think>It fits.</think><score>5</score>", " <think>Two\nlines.</think>\n<score> 3 </score>\n"]
+    empty = ["<think></think><score>4</score>", "<think> </think><score>4</score>", "<think>a</think>"]
+    more = ["<think>a</think><score>5</score>.", "So: <think>a</think><score>5</score>"]
+    nested = ["<think>a<think>b</think><score>5</score>", "<think>a</think> b </think><score>5</score>"]
+    texts = [*thoughts, "<score>4</score>", *empty, *more, *nested, "<think>a</think><score>6</score>"]
+    assert [text for text in texts if follows_format(text)] == thoughts
+    assert [text for text in texts if follows_format(text, reasoning=False)] == ["<score>4</score>"]
 
 
 def test_thoughts_are_the_text_in_their_tags_or_before_the_score():

@@ -33,17 +33,6 @@ def test_a_valid_answer_is_parsed_without_repairs():
     assert (found.reason, found.repairs, found.is_contradictory) == ("It is how it sounds.", (), False)
 
 
-def test_the_order_of_the_keys_does_not_matter():
-    answer = verdict("A")
-    turned = {
-        "reason": "r",
-        "overall_preference": "A",
-        "scores": {name: {"B": both["B"], "A": both["A"]} for name, both in reversed(answer["scores"].items())},
-    }
-    assert read_verdict(turned, "modality").scores == read_verdict(answer, "modality").scores
-    assert read_verdict(turned, "modality").repairs == ()
-
-
 def by_version(answer):
     scores = {version: {name: both[version] for name, both in answer["scores"].items()} for version in "AB"}
     return {**answer, "scores": scores}
@@ -109,24 +98,12 @@ def test_an_answer_that_was_cut_off_is_refused():
         read_text(f"Sure: {whole} and", "modality", is_cut=True)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "I'm sorry, but I can't listen to audio.",
-        "I’m sorry, but I can’t help with that.",
-        "Sorry, I cannot judge this.",
-        "Unfortunately, I am unable to process recordings.",
-        "As an AI language model, I have no ears.",
-        "I can't compare these.",
-    ],
-)
-def test_a_refusal_is_recognised_by_its_beginning(text):
-    assert is_refusal(text)
-
-
-@pytest.mark.parametrize("text", ["Version A is better; sorry, B.", "", "I prefer A.", "A sounds like an AI."])
-def test_other_answers_are_not_refusals(text):
-    assert not is_refusal(text)
+def test_a_refusal_is_recognised_by_its_beginning():
+    refusals = ["I'm sorry, but I can't listen to audio.", "I’m sorry, but I can’t help with that."]
+    refusals += ["Sorry, I cannot judge this.", "Unfortunately, I am unable to process recordings."]
+    refusals += ["As an AI language model, I have no ears.", "I can't compare these."]
+    others = ["Version A is better; sorry, B.", "", "I prefer A.", "A sounds like an AI."]
+    assert [text for text in (*refusals, *others) if is_refusal(text)] == refusals
 
 
 def test_a_preference_that_contradicts_the_scores_is_kept_and_noted():

@@ -124,11 +124,8 @@ def test_a_correct_judge_has_no_position_bias(judge_with):
     ("bad", "remark"),
     [
         (Reply('{"scores": {"final_turn_content": {"A": 4,', finish_reason="length"), "cut off at the token limit"),
-        (Reply('{"scores": {"final_turn_content": {"A": 4,'), "not complete"),
         ("Version A sounds like a person, and B like a machine.", "no valid JSON"),
         (verdict("A", first=7), "'final_turn_content' of version A is 7"),
-        (verdict("A", "colloquialness"), "'scores' lacks"),
-        ({**verdict("A"), "winner": "A"}, "the answer has ['winner']"),
     ],
 )
 def test_an_unusable_answer_is_requested_again_with_its_problem(judge_with, bad, remark):
@@ -154,13 +151,6 @@ def test_swapped_keys_and_prose_are_repaired_without_asking_again(judge_with):
     assert len(server.requests) == 2
     assert scores["pair-0"]["margin"] == 2.0
     assert found["answers"]["repaired"] == 2
-
-
-def test_rate_limits_and_server_errors_are_retried_and_counted(judge_with):
-    with first_then(Reply(status=429, headers=SOON), Reply(status=500, headers=SOON)) as server:
-        scores, found = judge_with(server, 1, concurrency=1)
-    assert scores["pair-0"]["margin"] == 2.0
-    assert found["sessions"]["retries"] == 2
 
 
 @pytest.mark.slow
@@ -312,27 +302,19 @@ def test_a_replay_needs_only_pair_order_and_answer(tmp_path, pairs):
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{", "line 1: not JSON"),
-        ("[1]", r"line 1: must be an object with \['pair_id', 'order', 'answer'\]"),
-        ('{"pair_id": "a", "order": "AB", "answer": ""}', "order is 'AB'; it must be one of"),
-    ],
+    "line", ["{", "[1]", '{"pair_id": "a", "order": "AB", "answer": ""}'], ids=["no JSON", "no object", "order"]
 )
-def test_an_invalid_file_of_answers_is_named_with_the_line(tmp_path, line, message):
+def test_an_invalid_file_of_answers_is_named_with_the_line(tmp_path, line):
     path = tmp_path / "answers.jsonl"
     path.write_text(line)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=r"answers\.jsonl.*line 1"):
         ReplayBackend(path)
 
 
 def test_a_replay_without_an_answer_names_the_pair(run, tmp_path, capsys):
     record = {"pair_id": "pair-0", "order": "chosen_first", "answer": "x"}
     (tmp_path / "answers.jsonl").write_text(json.dumps(record) + "\n")
-    for name, message in (
-        ("answers.jsonl", "lacks 11 of 12 answers, the first is of pair 'pair-0', rejected_first"),
-        ("nowhere.jsonl", "no such file of answers"),
-    ):
+    for name, message in (("answers.jsonl", "of pair 'pair-0', rejected_first"), ("no.jsonl", "no such file")):
         replay = partial(run, options=[f"path={tmp_path / name}"])
         assert check_refused(capsys, message, replay, "--judge", "replay")
 
@@ -348,12 +330,6 @@ def test_a_folder_refuses_another_judge_or_other_settings(run, capsys):
         # How, and where, it is asked changes nothing.
         run("--judge", "own-endpoint", options=[*at(server), "concurrency=1", "timeout_s=9"])
     assert len(server.requests) == 12
-
-
-def test_an_unusable_endpoint_ends_with_one_error_line(run, capsys):
-    with ChatServer(Reply(status=401)) as server:
-        asked = partial(run, options=at(server))
-        assert check_refused(capsys, "does not accept the key", asked, "--judge", "own-endpoint")
 
 
 @pytest.mark.slow
@@ -379,8 +355,6 @@ def test_an_unreadable_turn_skips_its_pair_without_a_request(run, data_folder, p
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--judge", "own-endpoint", "--model", "m"], "give either a model or a judge"),
-        (["--judge", "nobody"], "has no judge 'nobody'; it has .*'gpt-4o-audio'"),
         (["--judge", "own-endpoint", "--judge_options", "modle=x"], "own-endpoint: unknown keys .'modle'."),
         (["--judge", "own-endpoint", "--judge_options", "model"], "give KEY=VALUE"),
         (["--judge", "own-endpoint", "--judge_options", "attempts=0"], "attempts is 0; it must be at least 1"),
@@ -439,21 +413,3 @@ def test_pairs_of_the_released_form_are_judged_by_their_subset(tmp_path):
     asked = ["COLLOQUIAL" in request["messages"][0]["content"] for request in server.requests]
     assert asked == [False, False, True, True]
     assert "Be kind." not in json.dumps(server.requests)
-
-
-@pytest.mark.slow
-def test_two_evaluations_of_the_same_pairs_are_compared_with_their_disagreements(run):
-    with ChatServer(deaf) as server:
-        _, other = run("--judge", "own-endpoint", out="other", options=at(server))
-    with ChatServer(listening) as server:
-        _, out = run("--judge", "own-endpoint", "--report", "--compare", other, options=at(server))
-    (found,) = read(out)["disagreements"]
-    assert (found["title"], found["folder"], found["num_pairs"]) == ("judge own-endpoint", str(other), 6)
-    assert {(row["margin"], row["other_margin"], row["is_right"]) for row in found["rows"]} == {(2.0, 0.0, True)}
-    assert f"## Disagreements with judge own-endpoint ({other})" in (out / "results.md").read_text()
-    report = read(out, "report/report.json")
-    assert report["comparisons"][0]["num_only_first"] == 6
-    assert len(report["disagreements"][0]["rows"]) == 6
-    page = (out / "report" / "index.html").read_text()
-    # Six pairs of four turns, as lowest margins and as disagreements.
-    assert page.count("data:audio/mpeg;base64,") == 2 * 6 * 4

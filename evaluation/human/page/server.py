@@ -1,14 +1,9 @@
 """Serve a study to raters, and save every answer at once.
 
-The server has the page (three files of this package), `/api/welcome` (instructions and consent), `POST /api/consent`,
-`/api/study` (the content of `study.json` in the order of this rater, with the answers so far), `/audio/NAME`
-(recordings that `study.json` names) and `POST /api/answers`. No path of a request is looked up on the disk, so neither
-the study's key nor the answers of other raters can be reached.
-
-Without an access key the page is for this machine only. With one it may listen at other addresses; the key is part of
-the address that raters get, and a cookie after that.
-
-`http.server` is enough for raters, who need no extra of the package; it lacks ranges, which browsers need.
+No path of a request is looked up on the disk, so neither the study's key nor the answers of other raters can be
+reached. Without an access key the page is for this machine only. With one it may listen at other addresses; the key is
+part of the address that raters get, and a cookie after that. `http.server` is enough for raters, who need no extra of
+the package; it lacks ranges, which browsers need.
 """
 
 from __future__ import annotations
@@ -51,7 +46,7 @@ _KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class RatingServer(ThreadingHTTPServer):
-    """Serve a study; stop it with `shutdown`."""
+    """Serve a study until `shutdown`; `page` is its address, or that of the proxy `public_url`; `url` adds the key."""
 
     daemon_threads = True
     # Several raters, and players that ask for several recordings at once.
@@ -81,21 +76,21 @@ class RatingServer(ThreadingHTTPServer):
         shown = socket.gethostname() if host == "0.0.0.0" else host  # noqa: S104
         self.page = (public_url or f"http://{shown}:{self.server_port}").rstrip("/") + "/"
         self.url = self.page if key is None else f"{self.page}?key={key}"
-        # Cookies do not tell ports apart.
+        # Cookies are shared by all ports of a host.
         self.cookie = f"sdiareward-{self.server_port}"
 
     def is_local(self, host: str, origin: str | None) -> bool:
-        """Return whether a request without a key is of this machine, and of no page of another site."""
+        """Return whether a request without a key is from this machine, and not from another site's page."""
         own = {f"{name}:{self.server_port}" for name in (HOST, "localhost")}
         return host in own and (origin is None or origin.removeprefix("http://") in own)
 
     def is_key(self, sent: str | None) -> bool:
-        """Tell whether this is the key, in constant time."""
+        """Compare a key in constant time."""
         return self.key is not None and hmac.compare_digest((sent or "").encode(), self.key.encode())
 
 
 class _OneRater(Raters):
-    """A session that exists."""
+    """The only session, which exists already."""
 
     def __init__(self, session: RatingSession):
         self._session = session
@@ -107,8 +102,6 @@ class _OneRater(Raters):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answer one request."""
-
     server: RatingServer
     protocol_version = "HTTP/1.1"
     # A silent connection must not hold its thread forever.
@@ -139,7 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:  # noqa: N802 (the name that http.server requires)
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal() or len(length) > 9 or int(length) > _MAX_BODY_BYTES:
-            # The unread body cannot be told from the next request.
+            # The unread body would be read as the next request.
             self.close_connection = True
             self._fail(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"an answer has 1 to {_MAX_BODY_BYTES} bytes.")
             return
@@ -174,7 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
         return session
 
     def _answer(self, work: Callable[[], dict[str, Any]]) -> None:
-        """Send what some work returns as JSON, or why it failed."""
+        """Send the result of `work` as JSON, or the error."""
         try:
             found = work()
         except PermissionError as error:
@@ -187,14 +180,14 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_json(HTTPStatus.OK, found)
 
     def _is_own(self) -> bool:
-        """Tell whether the host of the request is the server's, and its origin no other site."""
+        """Return whether the host of the request is the server's, and its origin no other site."""
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         if self.server.key is None:
             return self.server.is_local(host, origin)
         return is_own_host(host, self.server.names) and is_own_origin(origin, host)
 
     def _has_key(self) -> bool:
-        """Tell whether the request shows the key, or none is needed."""
+        """Return whether the request has the key, or none is needed."""
         if self.server.key is None:
             return True
         try:
@@ -204,7 +197,7 @@ class _Handler(BaseHTTPRequestHandler):
         return kept is not None and self.server.is_key(kept.value)
 
     def _let_in(self, key: str) -> None:
-        """Keep the key in a cookie, and lead to an address without it, which may be seen and kept."""
+        """Keep the key in a cookie, and redirect to an address without it, which may be seen and kept."""
         if not self.server.is_key(key):
             self._fail(HTTPStatus.UNAUTHORIZED, "the key is wrong; open the address that you were given.")
             return

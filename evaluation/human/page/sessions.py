@@ -1,4 +1,4 @@
-"""The sessions of raters: a study as each of them sees it, consent and answers on the disk at once."""
+"""The sessions of raters: a study in each rater's order; consent and answers are written to the disk at once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def find_audio(folder: Path, study: Mapping[str, Any]) -> dict[str, Path]:
 
 
 class RatingSession:
-    """A study as one rater sees it, with the answers so far."""
+    """A study in the order of one rater, with the answers so far; `key.json` is not read and may be missing."""
 
     def __init__(self, folder: str | Path, rater: str):
         if not _RATER.fullmatch(rater):
@@ -80,7 +80,7 @@ class RatingSession:
             write_file(self._consent_path, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
     def answer(self, given: Any) -> int:
-        """Save an answer to the disk."""
+        """Save an answer, return the number of answered items; `heard` lists the parts that were played."""
         if not isinstance(given, Mapping) or str(given.get("item")) not in self.items:
             raise ValueError("the answer names no item of this study; reload the page.")
         if given.get("choice") not in self.choices:
@@ -110,7 +110,7 @@ class RatingSession:
 
 
 class Raters:
-    """The raters of a study, told apart by name."""
+    """The raters of a study by name; `only` is the one rater."""
 
     def __init__(self, folder: str | Path, only: str | None = None):
         self.folder, self.only = Path(folder), only
@@ -123,7 +123,7 @@ class Raters:
             self.find(only)
 
     def find(self, rater: Any) -> RatingSession:
-        """Return the session of a rater; where there is only one, it is that one's whatever the name."""
+        """Return the session of a rater; with `only`, the session of that rater whatever the name."""
         name = self.only if self.only is not None else rater
         if not isinstance(name, str):
             raise ValueError("give a name to rate under.")

@@ -70,11 +70,8 @@ def test_strata_hold_what_their_names_say(scores):
     # The lowest quarter has ten pairs of each subset; the five smallest of each are the 20 smallest.
     assert sorted(record["margin"] for record in strata["low"]) == list(range(1, 21))
     assert all(record["margin"] <= 0 for record in strata["wrong"])
-
-
-def test_a_tie_is_wrong(scores):
-    strata = draw_strata(scores, seed=0, sizes={"wrong": 40})
-    assert 0.0 in {record["margin"] for record in strata["wrong"]}
+    # A tie is wrong.
+    assert 0.0 in {record["margin"] for record in draw_strata(scores, seed=0, sizes={"wrong": 40})["wrong"]}
 
 
 def test_subsets_are_as_even_as_they_can_be(scores):
@@ -161,8 +158,11 @@ def test_recordings_are_those_of_the_side_that_the_key_names(study):
         assert item["a"][0]["duration_s"] == 0.2
 
 
-def test_what_both_sides_begin_with_is_context(study):
+def test_what_both_sides_begin_with_is_context_and_the_question_is_that_of_the_criterion(study):
+    truth = read(study, "key.json")["items"]
     for item in read(study, "study.json")["items"]:
+        asks_for_speech = "spontaneous, everyday speech" in item["question"]
+        assert asks_for_speech == (truth[item["item"]]["criterion"] == "colloquialness")
         assert [turn["text"] for turn in item["context"]] == ["well, hello"]
         assert [len(item["a"]), len(item["b"])] == [1, 1]
 
@@ -174,13 +174,6 @@ def test_the_chosen_side_is_a_as_often_as_b(study):
     for stratum in SMALL:
         letters = [item["chosen_is"] for item in items if item["stratum"] == stratum]
         assert abs(letters.count("a") - letters.count("b")) <= 2
-
-
-def test_the_question_is_that_of_the_criterion(study):
-    truth = read(study, "key.json")["items"]
-    for item in read(study, "study.json")["items"]:
-        asks_for_speech = "spontaneous, everyday speech" in item["question"]
-        assert asks_for_speech == (truth[item["item"]]["criterion"] == "colloquialness")
 
 
 def test_the_command_says_what_was_drawn_and_what_there_is_less_of(world, tmp_path, capsys):
@@ -197,29 +190,22 @@ def test_the_command_says_what_was_drawn_and_what_there_is_less_of(world, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    ("flags", "message"),
     [
-        (lambda folder, arguments: (folder / "study").mkdir() or (folder / "study" / "x").touch(), "not overwritten"),
-        (lambda folder, arguments: arguments.extend(["--dataset", str(folder / "none.parquet")]), "no such file"),
-        (
-            lambda folder, arguments: arguments.extend(
-                ["--dataset", str(write_pairs(folder / "other.parquet", [make_score(999, 1.0)]))]
-            ),
-            "16 of 16 pairs of",
-        ),
-        (
-            lambda folder, arguments: arguments.extend(["--high=0", "--low=0", "--random=0", "--wrong=0"]),
-            "no pair is drawn",
-        ),
+        (["--output", "taken"], "not overwritten"),
+        (["--dataset", "none.parquet"], "no such file"),
+        (["--dataset", "other.parquet"], "16 of 16 pairs of"),
+        (["--high=0", "--low=0", "--random=0", "--wrong=0"], "no pair is drawn"),
     ],
-    ids=["output exists", "no data", "other data", "nothing asked for"],
 )
-def test_what_cannot_be_drawn_is_refused(world, tmp_path, capsys, spoil, message):
-    arguments = ["human", "sample", str(world), "--output", str(tmp_path / "study")]
-    spoil(tmp_path, arguments)
-    assert main(arguments) == 2
+def test_what_cannot_be_drawn_is_refused(world, tmp_path, capsys, monkeypatch, flags, message):
+    monkeypatch.chdir(tmp_path)
+    write_pairs(tmp_path / "other.parquet", [make_score(999, 1.0)])
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "x").touch()
+    assert main(["human", "sample", str(world), "--output", "study", *flags]) == 2
     assert message in capsys.readouterr().err
-    assert not (tmp_path / "study" / "study.json").exists()
+    assert not list(tmp_path.rglob("study.json"))
 
 
 def test_recordings_are_looked_for_where_the_evaluation_found_them(world, tmp_path, monkeypatch):
