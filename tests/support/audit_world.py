@@ -79,7 +79,7 @@ class FunctionScorer:
 
 
 def make_dataset(make_tone, num_pairs, *, first=0):
-    """Return pairs whose chosen side is a low tone and whose rejected side is a high one, in our form."""
+    """Return pairs of a low chosen and a high rejected tone."""
     rows = []
     for row in range(first, first + num_pairs):
         subset = SUBSETS[row % len(SUBSETS)]
@@ -111,7 +111,6 @@ def _side(make_tone, row, frequency_hz, text):
 
 
 def write_data(make_tone, folder):
-    """Write a data set with a training and a test split."""
     folder.mkdir(parents=True)
     for split, count, first in (("train", 6, 100), ("test", 6, 0)):
         make_dataset(make_tone, count, first=first).to_parquet(folder / f"{split}.parquet")

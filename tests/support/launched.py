@@ -32,7 +32,6 @@ def read_environment(config, num_processes=None):
 
 
 def write_variant(config, folder, **changes):
-    """Write a launch configuration with other values; return its path."""
     import yaml
 
     path = Path(folder) / Path(config).name
@@ -41,10 +40,7 @@ def write_variant(config, folder, **changes):
 
 
 def be_a_rank_on_a_cpu(config):
-    """Set up this process, one of `forked.start_ranks`, as `accelerate launch` would, but on a CPU with gloo.
-
-    accelerate itself looks for gloo only where `use_cpu` is set, and then neither shards nor uses DeepSpeed.
-    """
+    """Set up this process, one of `forked.start_ranks`, as `accelerate launch` would, but on a CPU with gloo."""
     os.environ.update(
         {"DS_ACCELERATOR": "cpu", "ACCELERATE_TORCH_DEVICE": "cpu", "LOCAL_WORLD_SIZE": os.environ["WORLD_SIZE"]}
     )

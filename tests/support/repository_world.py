@@ -59,7 +59,7 @@ def rows_of(plan, folder):
 
 
 def says(plan, secret):
-    """Tell whether any file of a plan holds `secret`, in its bytes or in its rows."""
+    """Return whether any file of a plan holds `secret`, in its bytes or in its rows."""
     rows = [rows_of(plan, folder) for folder in ("data", "metadata")]
     return any(secret in content_of(file) for file in plan.files) or holds(rows, secret)
 
@@ -75,7 +75,6 @@ def header_of(plan):
 
 
 def write_data(folder, *rows):
-    """Write `(split, row)` as a data set folder and return it."""
     with ShardWriter(folder) as writer:
         for split, row in rows:
             writer.write(split, row)
@@ -86,7 +85,6 @@ FINGERPRINT = {"duration_s": 1.0, "level_dbfs": -20.0, "digest": "f", "energies"
 
 
 def write_release(folder, *rows):
-    """Write `(split, row)` as a metadata release and return it."""
     with ShardWriter(folder, release_features()) as writer:
         for split, row in rows:
             sides = {s: [{**turn, "fingerprints": [FINGERPRINT]} for turn in row[s]] for s in ("chosen", "rejected")}

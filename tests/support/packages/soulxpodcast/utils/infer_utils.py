@@ -1,8 +1,7 @@
-"""Of the repository: `initiate_model` and `process_single_input`; the model gives tones and keeps notes.
+"""`initiate_model` and `process_single_input` of the repository; the model gives tones and keeps notes.
 
-Turn N of a dialogue lasts N tenths of a second, so that a turn spoken by itself is told from one in a dialogue. A text
-with `<out of memory>` or `<CUDA>` fails as torch does. `FAKE_SOULX_NOTES` names a file for a line of JSON for each
-dialogue.
+Turn N of a dialogue lasts N tenths of a second. `<out of memory>` or `<CUDA>` in a text fails as torch does.
+`FAKE_SOULX_NOTES` names a file for one line of JSON per dialogue.
 """
 
 import json
@@ -19,8 +18,6 @@ from . import commons
 
 @dataclass
 class SamplingParams:
-    """As in `soulxpodcast.config`."""
-
     temperature: float = 0.6
     repetition_penalty: float = 1.25
     top_k: int = 100
@@ -35,38 +32,28 @@ class SamplingParams:
 
 @dataclass
 class Config:
-    """Of `soulxpodcast.config.Config`, what the server reads."""
-
     model: str
     llm_engine: str = "hf"
 
 
 class Tensor:
-    """Of `torch.Tensor`, what the server calls."""
-
     def __init__(self, array):
         self.array = array
 
     def detach(self):
-        """Return it."""
         return self
 
     def cpu(self):
-        """Return it."""
         return self
 
     def float(self):
-        """Return it."""
         return self
 
     def numpy(self):
-        """Return the array."""
         return self.array
 
 
 class SoulXPodcast:
-    """Of `soulxpodcast.models.soulxpodcast.SoulXPodcast`, what the server calls."""
-
     def __init__(self, config=None):
         self.config = config
 
@@ -119,7 +106,6 @@ class PodcastInferHandler:
         self.datas = []
 
     def update_datasource(self, data_list):
-        """Replace the data."""
         self.datas = data_list
 
     def __getitem__(self, idx):
