@@ -152,9 +152,8 @@ def count_flops(
     num_before = processor.num_tokens([{"role": "system", "content": processor.prompts["joint"]}])
     tokens = [processor.num_tokens(dialogue) - num_before for dialogue in dialogues]
     frames = [-(-clip.size // processor.feature_extractor.hop_length) for clip in list_clips(dialogues)]
-    return sum(text_flops(text, each, num_before) for each in tokens) + sum(
-        audio_flops(audio, each) for each in frames
-    )
+    text_total = sum(text_flops(text, each, num_before) for each in tokens)
+    return text_passes * text_total + sum(audio_flops(audio, each) for each in frames)
 
 
 def text_flops(config: Any, num_tokens: int, num_before: int = 0) -> int:
