@@ -93,9 +93,7 @@ def make_dataset(make_tone, num_pairs, *, first=0):
                 "group_id": f"g{row}",
                 "license": "CC0-1.0",
                 "chosen": _side(make_tone, row, 200.0, "so, um"),
-                "rejected": _side(
-                    make_tone, row, 900.0, "so, um, that is" if subset == "colloquialness" else "so, um"
-                ),
+                "rejected": _side(make_tone, row, 900.0, "so, um" + ", that is" * (subset == "colloquialness")),
             }
         )
     return datasets.Dataset.from_list(rows)

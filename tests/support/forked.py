@@ -3,7 +3,6 @@
 What a command reads at import (`HF_HOME`, `PYTHONPATH`) must hold for the tests' process; others take `subprocess`.
 """
 
-import gc
 import multiprocessing
 import os
 import runpy
@@ -69,9 +68,6 @@ class Popen:
     def kill(self):
         self._process.kill()
 
-    def terminate(self):
-        self._process.terminate()
-
 
 def start_ranks(command, number, **options):
     """Start processes that join each other as those of `torchrun` do."""
@@ -109,8 +105,6 @@ def _open_stream(target):
 
 
 def _run_command(arguments, cwd, env, out, err, start_new_session):
-    # No collection of garbage looks through the libraries, whose memory is shared until it is written to.
-    gc.freeze()
     # As in a process of its own.
     multiprocessing.set_start_method(None, force=True)
     # Background processes of a shell ignore interrupts, and so would their forks.

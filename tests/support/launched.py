@@ -7,17 +7,13 @@ from pathlib import Path
 def read_environment(config, num_processes=None):
     """Return the environment that `accelerate launch --config_file` gives to its processes."""
     from accelerate.commands import launch
-    from accelerate.utils.launch import (
-        prepare_deepspeed_cmd_env,
-        prepare_multi_gpu_env,
-        prepare_simple_launcher_cmd_env,
-    )
+    from accelerate.utils import launch as environments
 
     found = {}
     launchers = {
-        "deepspeed_launcher": lambda args: found.update(prepare_deepspeed_cmd_env(args)[1]),
-        "multi_gpu_launcher": lambda args: found.update(prepare_multi_gpu_env(args)),
-        "simple_launcher": lambda args: found.update(prepare_simple_launcher_cmd_env(args)[1]),
+        "deepspeed_launcher": lambda args: found.update(environments.prepare_deepspeed_cmd_env(args)[1]),
+        "multi_gpu_launcher": lambda args: found.update(environments.prepare_multi_gpu_env(args)),
+        "simple_launcher": lambda args: found.update(environments.prepare_simple_launcher_cmd_env(args)[1]),
     }
     before = {name: getattr(launch, name) for name in launchers}
     number = [] if num_processes is None else ["--num_processes", str(num_processes)]

@@ -22,9 +22,7 @@ def make_row(pair_id="free", audio=FREE, criterion="modality", **changes):
                 "text": f"{pair_id} {side} {role}",
                 "audio": {"bytes": audio + f"{pair_id}{side}{role}".encode(), "path": f"{pair_id}-{side}.flac"},
                 "duration_s": 1.5,
-                "audio_ref": [
-                    {"uri": uri, "start_s": 0.0, "end_s": 1.5, "text": f"{pair_id} {side} {role}"},
-                ],
+                "audio_ref": [{"uri": uri, "start_s": 0.0, "end_s": 1.5, "text": f"{pair_id} {side} {role}"}],
             }
             for role in ("user", "assistant")
         ]
@@ -36,13 +34,8 @@ def make_row(pair_id="free", audio=FREE, criterion="modality", **changes):
         "criterion": criterion,
         "subset": "wild" if criterion == "modality" else "colloquialness",
         "source": "folder",
-        "primary": "Unknown",
-        "secondary": "Unknown",
-        "synthesizer": "piper",
-        "group_id": "0123456789abcdef",
-        "native_coding": [],
-        "language": "en",
-        "license": "CC-BY-4.0",
+        **{"primary": "Unknown", "secondary": "Unknown", "synthesizer": "piper", "group_id": "0123456789abcdef"},
+        **{"native_coding": [], "language": "en", "license": "CC-BY-4.0"},
         **turns,
         **changes,
     }

@@ -9,78 +9,33 @@ import os
 import re
 import sys
 import wave
-from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import numpy as np
 
 from . import commons
 
 
-@dataclass
-class SamplingParams:
-    temperature: float = 0.6
-    repetition_penalty: float = 1.25
-    top_k: int = 100
-    top_p: float = 0.9
-    min_tokens: int = 8
-    max_tokens: int = 3000
-    stop_token_ids: list[int] = field(default_factory=lambda: [151675])
-    use_ras: bool = True
-    win_size: int = 25
-    tau_r: float = 0.2
-
-
-@dataclass
-class Config:
-    model: str
-    llm_engine: str = "hf"
-
-
 class Tensor:
     def __init__(self, array):
-        self.array = array
+        self.numpy = lambda: array
 
-    def detach(self):
-        return self
-
-    def cpu(self):
-        return self
-
-    def float(self):
-        return self
-
-    def numpy(self):
-        return self.array
+    detach = cpu = float = lambda self: self
 
 
 class SoulXPodcast:
-    def __init__(self, config=None):
-        self.config = config
+    config = SimpleNamespace(llm_engine="hf")
 
-    def forward_longform(
-        self,
-        prompt_mels_for_llm,
-        prompt_mels_lens_for_llm,
-        prompt_text_tokens_for_llm,
-        text_tokens_for_llm,
-        prompt_mels_for_flow_ori,
-        spk_emb_for_flow,
-        sampling_params,
-        spk_ids,
-        use_dialect_prompt=False,
-        dialect_prompt_text_tokens_for_llm=None,
-        dialect_prefix=None,
-        **kwargs,
-    ):
+    def forward_longform(self, text_tokens_for_llm, spk_ids, sampling_params, infos, **data):
         """Return a tone for each turn, higher for each further speaker."""
         _note(
             texts=text_tokens_for_llm,
             spk_ids=spk_ids,
-            prompt_texts=prompt_text_tokens_for_llm,
-            prompts=prompt_mels_lens_for_llm,
+            prompt_texts=data["prompt_text_tokens_for_llm"],
+            prompts=data["prompt_mels_lens_for_llm"],
             sampling=vars(sampling_params),
             seed=commons.SEEDS[-1],
-            infos=kwargs["infos"],
+            infos=infos,
         )
         said = " ".join(text_tokens_for_llm)
         if "<out of memory>" in said:
@@ -124,7 +79,7 @@ class PodcastInferHandler:
 def initiate_model(seed, model_path, llm_engine, fp16_flow):
     """Return the model and the data; without vLLM the engine is "hf"."""
     commons.set_all_random_seed(seed)
-    return SoulXPodcast(Config(model_path, "hf")), PodcastInferHandler()
+    return SoulXPodcast(), PodcastInferHandler()
 
 
 def process_single_input(
@@ -142,14 +97,12 @@ def process_single_input(
     dataset.update_datasource([item])
     data = dataset[0]
     return {
-        "prompt_mels_for_llm": data["prompt_wav"],
         "prompt_mels_lens_for_llm": data["lengths"],
         "prompt_text_tokens_for_llm": data["prompt_text"],
         "text_tokens_for_llm": data["text"],
-        "prompt_mels_for_flow_ori": None,
-        "prompt_mels_lens_for_flow": None,
-        "spk_emb_for_flow": None,
-        "sampling_params": SamplingParams(use_ras=True, win_size=25, tau_r=0.2),
+        "sampling_params": SimpleNamespace(
+            temperature=0.6, repetition_penalty=1.25, top_k=100, top_p=0.9, use_ras=True
+        ),
         "spk_ids": data["spk"],
         "infos": [{"cwd": os.getcwd()}],
         "use_dialect_prompt": use_dialect_prompt,
