@@ -76,8 +76,6 @@ Splits = dict[str, datasets.Dataset]
 
 @dataclass(kw_only=True)
 class Arguments:
-    """The arguments of the command line."""
-
     recipe: Path = field(metadata={"help": "recipe of train.py"})
     models: list[str] = field(metadata={"help": "backbones or checkpoints; nano is the untrained one"})
     limit: int = field(default=0, metadata={"help": "pairs of each head, of all splits together; 0 for all"})
@@ -112,7 +110,6 @@ def load_splits(dataset: str, name: str | None, limit: int) -> Splits:
 
 
 def measure(pairs: datasets.Dataset, chosen: Sequence[float], rejected: Sequence[float]) -> dict[str, Any]:
-    """Return the accuracies of Table 6 and the mean rewards."""
     labels = describe_pairs(pairs)
     accuracy = pairwise_accuracy(chosen, rejected, [label["subset"] for label in labels], list_groups(labels))
     means = statistics.fmean(chosen), statistics.fmean(rejected)
@@ -120,7 +117,6 @@ def measure(pairs: datasets.Dataset, chosen: Sequence[float], rejected: Sequence
 
 
 def measure_baselines(splits: Splits, folder: Path) -> dict[str, Any]:
-    """Measure the acoustic and the text baseline on the same pairs."""
     folder.mkdir(parents=True, exist_ok=True)
     labels = {split: describe_pairs(splits[split]) for split in ("train", "test")}
     found = score_with_baselines(splits["train"], labels["train"], splits["test"], labels["test"], folder)
@@ -206,7 +202,7 @@ def train_frozen(mode: str, recipe: Path, model: str, splits: Splits, folder: Pa
     for split, pairs in splits.items():
         pairs.to_parquet(folder / "data" / f"{split}.parquet")
     changes = {**FROZEN[mode], "model_name_or_path": model, "dataset": str(folder / "data"), "dataset_config": None}
-    # The steps that the recipe warms up may be more than so few pairs give.
+    # The recipe may warm up for more steps than a few pairs give.
     options = {**training, **_SELECTION, "warmup_steps": 0.15, "output_dir": str(folder / "model"), "seed": 0}
     checkpoint = train(TrainArguments(**{**arguments, **changes}), RewardConfig(**options))
     test = splits["test"]
@@ -218,7 +214,7 @@ def train_frozen(mode: str, recipe: Path, model: str, splits: Splits, folder: Pa
 
 
 def mean_interval(values: Sequence[float]) -> dict[str, float | None]:
-    """Return the mean over seeds and the half width of its 95% interval by Student's t, None of a single value."""
+    """Return the mean over seeds and the half width of its 95% interval by Student's t; None for one value."""
     from scipy.stats import t
 
     if len(values) < 2:
@@ -244,7 +240,6 @@ def summarise(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """Render a result as Markdown."""
     heads = [
         ([row["backbone"], row["pooling"].replace("_", " "), f"{row['lambda']:g}", f"{row['learning_rate']:g}"], row)
         for row in result["heads"]
@@ -287,7 +282,6 @@ def _render_share(found: Mapping[str, float | None]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the benchmark from the command line."""
     (args,) = parse_arguments((Arguments,), argv, prog="python -m benchmarks.ablations", description=__doc__)
     arguments, training = read_recipe(args.recipe)
     folder = args.output_dir

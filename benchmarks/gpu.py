@@ -58,8 +58,6 @@ _STEPS_A_CYCLE, _RECORDINGS = 3, 3
 
 @dataclass(kw_only=True)
 class Arguments:
-    """The arguments of the command line."""
-
     sizes: list[str] = field(default_factory=lambda: ["7b", "3b"])
     parts: list[str] = field(
         default_factory=lambda: ["scoring", "options", "profile", "released", "parity", *MODES, "grpo"]
@@ -67,7 +65,7 @@ class Arguments:
     device: str = "cuda"
     dtype: str = "bfloat16"
     dialogues: int = 256
-    # Dialogues that are scored with other options, and in the ways that take long.
+    # Dialogues for other options, and for slow ways.
     few: int = 64
     fewer: int = 4
     pairs: int = 8
@@ -81,7 +79,6 @@ class Arguments:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the benchmark from the command line."""
     (args,) = parse_arguments((Arguments,), argv, prog="python -m benchmarks.gpu", description=__doc__)
     for size in args.sizes:
         for part in args.parts:
@@ -90,7 +87,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def measure(part: str, size: str, args: Arguments) -> Record:
-    """Measure a part at one size."""
     if part == "grpo":
         return measure_grpo(size, args)
     if part in MODES:
@@ -107,7 +103,7 @@ def measure(part: str, size: str, args: Arguments) -> Record:
 
 
 def check_parity(model: Any, processor: Any, dialogues: Sequence[Any]) -> Record:
-    """Compare the ways to a reward with the plain one in float32: the largest difference, and the smallest cosine."""
+    """Compare the ways to a reward with the plain one in float32: the largest difference, the smallest cosine."""
     exact = copy.deepcopy(model).float()
 
     @torch.inference_mode()
@@ -136,7 +132,7 @@ def check_parity(model: Any, processor: Any, dialogues: Sequence[Any]) -> Record
 
 
 def find_gradients(model: Any, processor: Any, dialogues: Sequence[Any]) -> torch.Tensor:
-    """Return the gradients of the first layer's attention, through all others, of the sum of two packed rewards."""
+    """Return the gradients of the first layer's attention of the sum of two packed rewards."""
     # Those of a pair's difference nearly cancel in a random model.
     batch = DialoguePreparer(processor)(range(2), dialogues[:2], ["joint"] * 2)
     attention = list(model.model.language_model.layers[0].self_attn.parameters())
@@ -216,7 +212,6 @@ def make_config(folder: str, args: Arguments) -> GRPOConfig:
 
 
 def make_samples(scenarios: Sequence[str], args: Arguments) -> datasets.Dataset:
-    """Return recordings of noise with scores, three to a scenario."""
     rng = np.random.default_rng(args.seed)
     clips = 0.05 * rng.standard_normal((len(scenarios), round(args.mean_s * 16_000)), dtype=np.float32)
     rows = {
@@ -229,7 +224,6 @@ def make_samples(scenarios: Sequence[str], args: Arguments) -> datasets.Dataset:
 
 
 def render(records: list[Record]) -> str:
-    """Return the tables of all records."""
     others = [render_parity(found) for found in racing.group_records(records, "parity")]
     others += [training_speed.render_steps(found) for found in racing.group_records(records, *MODES)]
     others += [render_grpo(found) for found in racing.group_records(records, "grpo")]
@@ -237,7 +231,6 @@ def render(records: list[Record]) -> str:
 
 
 def render_parity(records: Sequence[Record]) -> str:
-    """Return the table of what differs from float32."""
     rows = []
     for record in records:
         for name, difference in record["reward_differs_by"].items():
@@ -249,7 +242,6 @@ def render_parity(records: Sequence[Record]) -> str:
 
 
 def render_grpo(records: Sequence[Record]) -> str:
-    """Return the table of the cycles."""
     rows = []
     for record in records:
         cycle_s, generation_s = median(record["cycles_s"]), median(record["generation_s"])

@@ -1,7 +1,7 @@
-"""What benchmarks share: times in paired rounds, rewards that must agree, memory, and result files with their tables.
+"""Time benchmarks in paired rounds and compare their rewards.
 
-A benchmark keeps its measurements in `results/NAME.json`, a list of records: one per part, model and device, each with
-the versions and the revision it was made with. `results/NAME.md` has the tables of all of them.
+`results/NAME.json` is a list of records, one per part, model and device, each with its versions and revision;
+`results/NAME.md` has the tables.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Contestant = Callable[[Sequence[Any]], list[float]]
 
 
 def race(entrants: Mapping[str, Contestant], dialogues: Sequence[Any], rounds: int, dtype: str = "float32") -> Record:
-    """Time contestants on the same dialogues in turn; rewards that differ by more than a dtype explains end it."""
+    """Time contestants in turn and return the seconds per round; rewards must agree within the dtype."""
     for score in entrants.values():
         score(dialogues[:_WARM_UP_DIALOGUES])
     runs = time_rounds({name: partial(score, dialogues) for name, score in entrants.items()}, rounds)
@@ -56,7 +56,7 @@ def race(entrants: Mapping[str, Contestant], dialogues: Sequence[Any], rounds: i
 
 
 class Run(NamedTuple):
-    """One run of a task: seconds, peak memory of the process, or of tensors on a GPU, and result."""
+    """Seconds, peak memory of the process, or of tensors on a GPU, and result."""
 
     seconds: float
     peak_mib: int
@@ -73,13 +73,12 @@ def time_rounds(tasks: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str
 
 
 def measure(task: Callable[[], Any]) -> Run:
-    """Run a task until the device has finished."""
     gc.collect()
     if is_cuda := torch.cuda.is_initialized():
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     else:
-        # Memory that was freed returns to the system, and its peak is forgotten.
+        # Return freed memory to the system and reset the peak.
         ctypes.CDLL("libc.so.6").malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
     wait_for_device()
@@ -93,7 +92,6 @@ def measure(task: Callable[[], Any]) -> Run:
 
 
 def wait_for_device() -> None:
-    """Return when the GPU has finished, if one is used."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
@@ -104,7 +102,6 @@ def speedup(slow_s: Sequence[float], fast_s: Sequence[float]) -> float:
 
 
 def describe_device(device: str) -> dict[str, Any]:
-    """Return the name of a device, and what else its speed depends on."""
     if device.startswith("cuda"):
         found = torch.cuda.get_device_properties(device)
         return {"name": found.name, "memory_gib": round(found.total_memory / 2**30, 1), "cuda": torch.version.cuda}
@@ -117,7 +114,7 @@ def describe_device(device: str) -> dict[str, Any]:
 def save_record(
     path: Path, render: Callable[[list[Record]], str], part: str, model: str, *, device: str = "cpu", **found: Any
 ) -> None:
-    """Write a record in place of an earlier one of the same part, model and device, and the tables of all records."""
+    """Replace the record of the same part, model and device, and render the tables of all records."""
     new = {"part": part, "model": model, **describe_run(), "device": describe_device(device), **found}
     old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     by_key = {(record["part"], record["model"], record["device"]["name"]): record for record in [*old, new]}
@@ -127,14 +124,14 @@ def save_record(
 
 
 def group_records(records: Iterable[Record], *parts: str) -> list[list[Record]]:
-    """Return the records of some parts, or of all, those of a device together."""
+    """Return the records of some parts, or of all, grouped by device."""
     chosen = [each for each in records if not parts or each["part"] in parts]
     chosen.sort(key=lambda each: each["device"]["name"])
     return [list(found) for _, found in groupby(chosen, key=lambda each: each["device"]["name"])]
 
 
 def make_table(columns: Sequence[str], rows: Iterable[Sequence[str]], records: Sequence[Record]) -> str:
-    """Return a Markdown table, its first column on the left, with the device and the settings of the records."""
+    """Return a Markdown table with the device and the settings of the records."""
     captions: dict[str, list[str]] = {}
     for record in records:
         captions.setdefault(_describe_record(record), []).append(record["model"])
@@ -143,7 +140,6 @@ def make_table(columns: Sequence[str], rows: Iterable[Sequence[str]], records: S
 
 
 def format_cells(values: Mapping[str, Any]) -> list[str]:
-    """Return the text of each value by its format; nothing for one that was not measured."""
     return ["" if value is None else text.format(value) for text, value in values.items()]
 
 

@@ -1,9 +1,7 @@
 """The released way to score dialogues, with plain `transformers`: the baseline of every speed measurement.
 
-This is the loop of the library's documentation and of SDiaReward's published code: the processor of Qwen2.5-Omni, the
-thinker, a mean over the tokens, a linear head; dialogue after dialogue, or in batches. Choices in its favour: no
-unused keys and values are kept (`use_cache=False`), gradients are off, SDPA attention is on. It shares the reward
-model's weights; pooling and head run in float32.
+The loop of SDiaReward's published code: Qwen2.5-Omni's processor and thinker, a mean over the tokens, a linear head in
+float32. Choices in its favour: `use_cache=False`, gradients off, SDPA attention on.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ _TOKENS = ("IMAGE", "AUDIO", "VIDEO", "vision_bos", "vision_eos", "audio_bos", "
 
 
 class ReleasedWay:
-    """Score dialogues, whose clips are arrays, with `Qwen2_5OmniProcessor` and `Qwen2_5OmniThinkerModel`."""
+    """Score dialogues, whose clips are arrays padded to `chunk_length_s`, with the thinker of `model`."""
 
     def __init__(
         self, model: SDiaRewardModel, processor: SDiaRewardProcessor, chunk_length_s: int, batch_size: int = 1
@@ -36,18 +34,15 @@ class ReleasedWay:
         model.model.config.vision_start_token_id = self.processor.tokenizer.vision_bos_token_id
 
     def score(self, dialogues: Sequence[Any]) -> list[float]:
-        """Return the reward of each dialogue, in order."""
         starts = range(0, len(dialogues), self.batch_size)
         inputs = (self.prepare(dialogues[start : start + self.batch_size]) for start in starts)
         return [reward for each in inputs for reward in self.forward(each.to(self.model.device))]
 
     def prepare(self, dialogues: Sequence[Any]) -> Any:
-        """Return the inputs of dialogues in one forward pass."""
         return prepare(self.processor, [self._with_prompt(dialogue) for dialogue in dialogues])
 
     @torch.inference_mode()
     def forward(self, inputs: Mapping[str, torch.Tensor]) -> list[float]:
-        """Return the rewards of prepared inputs."""
         mask = inputs["attention_mask"]
         features = inputs["input_features"].to(self.model.dtype)
         hidden_states = self.model.model(**{**inputs, "input_features": features}, use_cache=False).last_hidden_state
@@ -56,7 +51,6 @@ class ReleasedWay:
 
 
 def prepare(processor: Any, dialogues: Sequence[Any]) -> Any:
-    """Turn dialogues, system prompts included, into the model's inputs with the library's processor."""
     # The library's chat templates require lists of items.
     items = [
         [
@@ -81,7 +75,6 @@ class _WithoutPictures(Qwen2_5OmniProcessor):
 
 
 def make_stock_processor(processor: SDiaRewardProcessor, chunk_length_s: int) -> Any:
-    """Build the library's own processor on our tokenizer, with clips padded to `chunk_length_s`."""
     tokenizer = deepcopy(processor.tokenizer)
     for name in _TOKENS:
         attribute, token = f"{name.lower()}_token", f"<|{name}|>"

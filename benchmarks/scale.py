@@ -3,10 +3,9 @@
     python -m benchmarks.scale
     python -m benchmarks.scale --num_rows 20000          # a quick look, with nobody killed
 
-The cluster is simulated on this machine (`ray.cluster_utils`). A reward is a function of the words alone. One node is
-killed and another joins in its place; then the driver is killed, and a second one resumes. Memory of driver and
-workers is read every half second; its slope is that of a line through the readings after the first tenth of a driver's
-rows. Every row must have one reward, the right one.
+One node is killed and another joins; then the driver is killed, and a second one resumes. Every row must have exactly
+one reward, the right one. Memory is read every half second; its slope is a line through the readings after the first
+tenth of a driver's rows.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _READ_EVERY_S, _WARM_SHARE = 0.5, 0.1
 
 @dataclass(kw_only=True)
 class Arguments:
-    """The arguments of the command line; `drive` is for the drivers that the benchmark starts."""
+    """`drive` is for the drivers that the benchmark starts."""
 
     num_rows: int = 1_000_000
     output: Path = racing.RESULTS / "scale.json"
@@ -57,10 +56,7 @@ class Arguments:
 
 @dataclass(frozen=True)
 class FreeJob(ScoringJob):
-    """A job whose scorer hears nothing."""
-
     def load_scorer(self, device: str | None = None) -> Any:
-        """Return the scorer, whose reward is a checksum of the words."""
 
         def iter_scores(dialogues: Sequence[Any], criteria: Any, **_: Any) -> Iterator[tuple[int, float]]:
             return ((index, compute_reward(dialogues[index])) for index in range(len(dialogues)))
@@ -69,7 +65,7 @@ class FreeJob(ScoringJob):
 
 
 def compute_reward(dialogue: Any) -> float:
-    """Return the checksum of the words, from 0 to 1."""
+    """Return a checksum of the words, from 0 to 1."""
     return zlib.crc32(" ".join(turn["content"] for turn in dialogue).encode()) / 2**32
 
 
@@ -80,7 +76,6 @@ def make_dialogue(number: int) -> list[dict[str, str]]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the benchmark from the command line."""
     (args,) = parse_arguments((Arguments,), argv, prog="python -m benchmarks.scale", description=__doc__)
     if args.drive:
         from sdiareward.scoring.ray_engine import score_on_ray
@@ -120,7 +115,7 @@ def measure(num_rows: int, folder: Path) -> Record:
 
 
 def check_rows(output: Path) -> Record:
-    """Return how many rows there are, have two rewards or records, or another reward than that of their dialogue."""
+    """Count the rows, duplicates and wrong rewards."""
     table = pq.read_table(output / "scores.parquet")
     rows = table["row"].to_pylist()
     expected = np.array([compute_reward(make_dialogue(row)) for row in rows])
@@ -136,7 +131,6 @@ def check_rows(output: Path) -> Record:
 
 @contextmanager
 def open_cluster() -> Iterator[Any]:
-    """Start a cluster of nodes with one CPU each on this machine."""
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
@@ -150,7 +144,7 @@ def open_cluster() -> Iterator[Any]:
 
 
 class Driver:
-    """A driver in a process of its own, and the readings of its memory and of that of the workers."""
+    """A driver process, with readings of the memory of driver and workers."""
 
     def __init__(self, data: Path, output: Path, address: str):
         command = [sys.executable, "-m", "benchmarks.scale", "--drive", str(data), str(output)]
@@ -163,7 +157,7 @@ class Driver:
         self._readings: list[tuple[float, ...]] = []
 
     def wait_for(self, num_records: int | None) -> int:
-        """Take readings until there are so many records, or until the driver is done; return the number."""
+        """Take readings until that many records exist or the driver has ended; return the number."""
         while True:
             status, found = self.process.poll(), self._count_records()
             workers = (_read_mib(each, "MapWorker") for each in psutil.Process().children(recursive=True))
@@ -179,7 +173,7 @@ class Driver:
         return sum(path.read_bytes().count(b"\n") for path in self._records.glob("*.jsonl"))
 
     def describe(self) -> Record:
-        """Return time, peaks in MiB, and slopes in MiB for 100,000 rows; no slope of fewer than ten readings."""
+        """Return time, peaks in MiB, and slopes in MiB per 100,000 rows; at least ten readings give a slope."""
         seconds, rows, driver, worker = np.array(self._readings).T
         first_s = seconds[np.argmax(rows > 0)]
         found = {
@@ -197,7 +191,7 @@ class Driver:
 
 
 def _read_mib(process: psutil.Process, name: str = "") -> float:
-    """Return the memory of a process; 0 for one that has ended, or has not the name in its command line."""
+    """Return the memory of a process; 0 if it has ended or `name` is not in its command line."""
     try:
         return float(process.memory_info().rss / 2**20) if name in " ".join(process.cmdline()) else 0.0
     except psutil.Error:
@@ -205,7 +199,6 @@ def _read_mib(process: psutil.Process, name: str = "") -> float:
 
 
 def render(records: list[Record]) -> str:
-    """Return the table of all drivers, and what became of the rows."""
     texts = []
     for (record,) in racing.group_records(records):
         rows = []

@@ -40,7 +40,7 @@ from sdiareward.scoring.scorer import Scorer
 
 
 OURS, RELEASED, ALONE = "`Scorer`", "released", "each by itself"
-# The way that the others of a part are compared with.
+# The baseline of each part.
 REFERENCES = {"scoring": OURS, "released": RELEASED, "options": OURS, "dtypes": RELEASED, "best of 8": ALONE}
 _OPTIONS = (
     *(("pack", False), ("share_prefixes", False), ("share_clips", False)),
@@ -66,8 +66,6 @@ _PREPARATION, _OTHERS = "preparation", "norms and activations"
 
 @dataclass(kw_only=True)
 class Arguments:
-    """The arguments of the command line."""
-
     models: list[str] = field(default_factory=lambda: ["nano", "small", "middle"])
     parts: list[str] = field(default_factory=lambda: [*REFERENCES, "profile"])
     dialogues: int = 64
@@ -78,7 +76,6 @@ class Arguments:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the benchmark from the command line."""
     (args,) = parse_arguments((Arguments,), argv, prog="python -m benchmarks.scoring_speed", description=__doc__)
     for name in args.models:
         for part in args.parts:
@@ -93,7 +90,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def make_work(part: str, dialogues: Sequence[Any]) -> dict[str, Sequence[Any]]:
-    """Return the dialogues of a part by what they are; for `best of 8` candidates in groups, one after another."""
     if part != "best of 8":
         return {"": dialogues}
     last = [dialogue[-1:] for dialogue in dialogues[:_CANDIDATES]]
@@ -102,7 +98,6 @@ def make_work(part: str, dialogues: Sequence[Any]) -> dict[str, Sequence[Any]]:
 
 
 def measure(part: str, model: Any, processor: Any, dialogues: Sequence[Any], rounds: int) -> Record:
-    """Measure a part on one model: a race of its ways, or a profile."""
     own = str(model.dtype).removeprefix("torch.")
     is_half = own == "bfloat16"
     if part == "profile":
@@ -124,10 +119,10 @@ def measure(part: str, model: Any, processor: Any, dialogues: Sequence[Any], rou
 
 
 def make_ways(part: str, model: Any, processor: Any, dialogues: Sequence[Any]) -> dict[str, Contestant]:
-    """Return the contestants of a part by name, the one whose rewards are expected first."""
+    """Return the contestants of a part by name, the one with the expected rewards first."""
 
     def ours(model: Any, **options: Any) -> Contestant:
-        # A new scorer in each round, so that nothing is cached.
+        # A new scorer per round: nothing is cached.
         return lambda dialogues: Scorer(model, processor, **options).score(dialogues)
 
     def grouped(dialogues: Sequence[Any]) -> list[float]:
@@ -166,14 +161,14 @@ def make_ways(part: str, model: Any, processor: Any, dialogues: Sequence[Any]) -
 
 
 def measure_matmul(dtype: str, device: Any) -> float:
-    """Return the operations a second of a large matrix product, the best of several."""
+    """Return the operations per second of a large matrix product, the best of several."""
     size = _MATMUL_SIZE[torch.device(device).type]
     left, right = (torch.randn(size, size, device=device, dtype=getattr(torch, dtype)) for _ in range(2))
     return 2 * size**3 / min(racing.measure(lambda: torch.mm(left, right)).seconds for _ in range(10))
 
 
 def profile_scoring(scorer: Scorer, dialogues: Sequence[Any]) -> dict[str, float]:
-    """Return the share of the time by kind of operation; on a GPU, of its time, the rest of which it waits."""
+    """Return the share of the time by kind of operation; on a GPU of its time, with the rest as waiting."""
     is_cuda = scorer.model.device.type == "cuda"
     prepares = {name: _name_calls(getattr(DialoguePreparer, name)) for name in ("__call__", "compute_mels")}
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]
@@ -196,7 +191,6 @@ def _name_calls(prepare: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _name_kind(event: Any) -> str:
-    """Return the kind of an operation; whatever preparation calls is preparation."""
     callers = event
     while callers is not None:
         if callers.name == _PREPARATION:
@@ -206,7 +200,6 @@ def _name_kind(event: Any) -> str:
 
 
 def render(records: list[Record]) -> str:
-    """Return the tables of all records."""
     tables = [
         render_race(part, found, reference)
         for part, reference in REFERENCES.items()
@@ -216,7 +209,6 @@ def render(records: list[Record]) -> str:
 
 
 def render_race(title: str, records: Sequence[Record], reference: str) -> str:
-    """Return the table of a race; `reference` is the way that the others are compared with."""
     columns = ("time", "dialogues/s", "real-time factor", "peak memory", "of a matrix product", "reward differs by")
     rows = []
     for record in records:
@@ -235,7 +227,6 @@ def render_race(title: str, records: Sequence[Record], reference: str) -> str:
 
 
 def render_profiles(records: Sequence[Record]) -> str:
-    """Return the table of where the time goes."""
     shares = {f"{each['model']}, {name}": found for each in records for name, found in each["shares"].items()}
     kinds = list(next(iter(shares.values())))
     rows = [(name, *(f"{found[kind]:.1%}" for kind in kinds)) for name, found in shares.items()]

@@ -33,12 +33,10 @@ _SHOWN = {
 
 
 def read_result(path: Path) -> Any:
-    """Return the content of a result file."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 def render_nano(results: Mapping[str, Any], validity: Mapping[str, Any]) -> str:
-    """Render the table of nano: held-out and seen synthesizers beside both baselines."""
     kinds = {
         ("modality", ALL_LEFT_OUT): f"`modality`, held out of training: {', '.join(results['left_out_synthesizers'])}",
         ("modality", ALL_SEEN): "`modality`, synthesizers seen in training",
@@ -52,7 +50,6 @@ def render_nano(results: Mapping[str, Any], validity: Mapping[str, Any]) -> str:
 
 
 def render_small(validity: Mapping[str, Any]) -> str:
-    """Render the table of small: what it follows, beside nano and both baselines."""
     shown = []
     for title, (part, *key) in _SHOWN.items():
         rows = {(row["criterion"], row["kind"], row["voices"]): row for row in validity[part]}
@@ -86,7 +83,6 @@ def _describe_audit(model: str, validity: Mapping[str, Any]) -> str:
 
 
 def render_readme(text: str) -> str:
-    """Return the README with its tables."""
     validity = read_result(RESULTS / "validity.json")
     tables = {"nano": render_nano(read_result(NANO / "results.json"), validity), "small": render_small(validity)}
     for name, table in tables.items():
@@ -97,13 +93,11 @@ def render_readme(text: str) -> str:
 
 
 def render_nano_card() -> str:
-    """Render the card of `checkpoints/nano` from the results and the record of its run beside it."""
     results, run = (read_result(NANO / name) for name in ("results.json", "run.json"))
     return render_model_repository_card(ModelRelease(NANO, results=results, run=run))
 
 
 def main() -> None:
-    """Write README and card."""
     readme = PACKAGE / "README.md"
     write_file(readme, render_readme(readme.read_text(encoding="utf-8")))
     write_file(NANO / "README.md", render_nano_card())

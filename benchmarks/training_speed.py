@@ -46,17 +46,15 @@ TRL, OURS = "TRL, clips of 300 s", "ours"
 ENCODED = "ours, audio encoded before"
 # Passes over the text model that a mode requires, in forward passes.
 _TEXT_PASSES = {"head": 1, "lora": 2, "full": 3}
-# Of the first losses; vectors that were computed before are stored in float16.
+# Of the first losses; precomputed vectors are in float16.
 _TOLERANCE = {"float32": 1e-2, "bfloat16": 0.1}
 
 
 @dataclass(kw_only=True)
 class Arguments:
-    """The arguments of the command line, and of `measure`."""
-
     model: str = "nano"
     mode: str = "full"
-    # Of a step; every step takes the same ones. The first step of each round warms up.
+    # Per step, the same in every step; the first step of each round warms up.
     pairs: int = 4
     steps: int = 8
     rounds: int = 3
@@ -66,7 +64,6 @@ class Arguments:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the benchmark from the command line."""
     (args,) = parse_arguments((Arguments,), argv, prog="python -m benchmarks.training_speed", description=__doc__)
     racing.save_record(args.output, render, args.mode, args.model, **measure(args, encode=True))
 
@@ -128,23 +125,19 @@ def measure(args: Arguments, device: str = "cpu", dtype: str = "float32", *, enc
 
 
 class Clock(TrainerCallback):
-    """Take the time at the end of each step."""
-
     def __init__(self) -> None:
         self._ends: list[float] = []
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-        """Add the time, when the device has finished."""
         racing.wait_for_device()
         self._ends.append(time.perf_counter())
 
     def intervals(self, steps: int = 1) -> list[float]:
-        """Return the seconds of each interval of steps but the first one, which warms up."""
+        """Return the seconds of each interval of steps without the first, which warms up."""
         return [after - before for before, after in pairwise(self._ends[steps - 1 :: steps])]
 
 
 def _run(trainer: Any) -> Record:
-    """Train; return the seconds of a step, and what else is known of it."""
     clock = Clock()
     trainer.add_callback(clock)
     trainer.train()
@@ -184,7 +177,6 @@ def _make_config(args: Arguments, folder: str, device: str) -> RewardConfig:
 
 
 def _freeze(model: Any, mode: str) -> Any:
-    """Freeze the weights that the mode does not train."""
     if mode == "head":
         model.freeze_backbone()
     else:
@@ -210,12 +202,10 @@ def _prepare_once(collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def render(records: list[Record]) -> str:
-    """Return the tables of all records, one per device."""
     return "\n\n".join(map(render_steps, racing.group_records(records))) + "\n"
 
 
 def render_steps(records: Sequence[Record]) -> str:
-    """Return the table of the steps on one device."""
     rows = []
     for record in records:
         steps = dict(record["step_s"])

@@ -36,7 +36,7 @@ RESULTS = Path(__file__).parent / "results"
 _LABELS = ("pair_id", "criterion", "subset", "source", "primary", "secondary", "synthesizer", "group_id")
 _WHOLE = ((JOINT, "recording"), (JOINT, "world"), ("modality", "hibari"))
 _NOT_GIVEN = (None, "", "Unknown", "Inform")
-# Percent that `small` was to reach, set before it was trained.
+# Percent that `small` had to reach, set before training.
 GOALS = {
     (JOINT, "context: last_answer", "recorded"): 90,
     (JOINT, "context: near_answer", "recorded"): 85,
@@ -57,8 +57,6 @@ Scores = Mapping[str, Mapping[str, Any]]
 
 @dataclass(kw_only=True)
 class Arguments:
-    """The arguments of the command line."""
-
     known: str = field(metadata={"help": "folder of pairs whose sources small was trained on"})
     unseen: str = field(metadata={"help": "folder of pairs of a source that no training heard"})
     models: list[str] = field(default_factory=lambda: ["small", "nano"], metadata={"help": "names or folders"})
@@ -69,7 +67,7 @@ class Arguments:
 
 
 def name_voices(label: Labels) -> str:
-    """Return how both sides of a pair were spoken; of a pair with one recorded side, the synthesizer of the other."""
+    """Return the voices of both sides; of a pair with one recorded side, the synthesizer of the other."""
     synthesizer = str(label["synthesizer"])
     if label["criterion"] == "modality" or synthesizer == "world":
         return synthesizer
@@ -85,8 +83,8 @@ def name_kind(label: Labels) -> str:
 
 
 def draw_pairs(dataset: str, criteria: Sequence[str], num_pairs: int | None) -> datasets.Dataset:
-    """Return the pairs that are few, and at most `num_pairs` of each other criterion, kind and voice."""
-    # The default configuration has the criteria of the paper alone in its test split.
+    """Return all pairs of a small group, and at most `num_pairs` of each other criterion, kind and voice."""
+    # The default configuration has only the criteria of the paper in its test split.
     pairs = datasets.concatenate_datasets([load_pairs(dataset, "test", name=name) for name in criteria])
     labels = pairs.select_columns(list(_LABELS)).to_list()
     counts: Counter[tuple[str, str, str]] = Counter()
@@ -102,7 +100,6 @@ def draw_pairs(dataset: str, criteria: Sequence[str], num_pairs: int | None) -> 
 
 
 def score(pairs: datasets.Dataset, name: str, args: Arguments) -> dict[str, Scores]:
-    """Return the rewards of every model and baseline by its name and `pair_id`."""
     path = args.output_dir / f"{name}.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     pairs.to_parquet(path)
@@ -160,7 +157,6 @@ def measure(pairs: datasets.Dataset, scores: Mapping[str, Scores]) -> list[dict[
 
 
 def audit(model: str, args: Arguments) -> dict[str, Any]:
-    """Audit a model; return what is shown of it."""
     folder = args.output_dir / f"audit_{Path(model).name}"
     options = ["--dataset", args.known, "--num_pairs", args.num_audited, "--output_dir", folder]
     _run("audit", "--model", model, "--dtype", "fast", *options)
@@ -168,20 +164,17 @@ def audit(model: str, args: Arguments) -> dict[str, Any]:
 
 
 def select_audit(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is shown of an `audit.json`: counts, verdicts, and how often each attack succeeds."""
     names = ("title", "num_pairs", "paid", "interval")
     attacks = [{name: row.get(name) for name in names} for row in found["attacks"]]
     return {**{name: found[name] for name in ("num_pairs", "num_groups", "verdicts")}, "attacks": attacks}
 
 
 def format_share(found: Mapping[str, Any]) -> str:
-    """Return an accuracy with its interval, and its ties if there are any."""
     ties = f", {found['num_ties']} tied" if found.get("num_ties") else ""
     return f"{format_percent(found['accuracy'])} ({format_interval(found['interval'])}){ties}"
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """Render a result as Markdown."""
     models = list(result["audits"])
     attacks = [{row["title"]: row for row in result["audits"][model]["attacks"]} for model in models]
     rows = [[title, *(cell for found in attacks for cell in _format_attack(found[title]))] for title in attacks[0]]
@@ -252,7 +245,6 @@ def _format_attack(row: Mapping[str, Any]) -> list[Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the benchmark from the command line."""
     (args,) = parse_arguments((Arguments,), argv, prog="python -m benchmarks.validity", description=__doc__)
     known = draw_pairs(args.known, [*CRITERIA, JOINT], args.num_pairs)
     unseen = draw_pairs(args.unseen, ["modality", JOINT], None)

@@ -1,6 +1,6 @@
-"""What the benchmarks of speed score: dialogues of noise, models of the real sizes, and their operations.
+"""Work for the speed benchmarks: dialogues of noise, models of the real sizes, and their operations.
 
-The weights of the sizes are random: the time of a matrix product does not depend on its values.
+Weights are random: the time of a matrix product does not depend on its values.
 """
 
 from __future__ import annotations
@@ -55,14 +55,11 @@ _NOISE_S = 120
 
 
 class SyntheticDialogues(Sequence[Any]):
-    """Pairs of dialogues of noise, with the same random words, about as long as those of ESDR-Bench; made on access.
-
-    The number of turns is even, 2 to 10; durations of turns are log-normal with a mean that gives `mean_s` a dialogue.
-    """
+    """Pairs of dialogues of noise about as long as those of ESDR-Bench, made on access."""
 
     def __init__(self, num_dialogues: int, seed: int = 0, mean_s: float = MEAN_DIALOGUE_S, max_turn_s: float = 30.0):
         self._num_dialogues, self._seed, self._limits_s = num_dialogues, seed, (_SHORTEST_TURN_S, max_turn_s)
-        # The mean of a log-normal is exp(mu + sigma ** 2 / 2).
+        # Log-normal durations: the mean is exp(mu + sigma ** 2 / 2).
         self._log_turn_s = math.log(mean_s / np.mean(_TURN_COUNTS)) - _SPREAD**2 / 2
         self._words = " ".join(DEFAULT_PROMPTS.values()).split()
         noise = np.random.default_rng(seed).standard_normal(_NOISE_S * SAMPLING_RATE, dtype=np.float32)
@@ -91,7 +88,6 @@ class SyntheticDialogues(Sequence[Any]):
 
 
 def list_clips(dialogues: Sequence[Any]) -> list[np.ndarray]:
-    """Return the samples of all turns."""
     return [turn["content"][1]["audio"]["array"] for dialogue in dialogues for turn in dialogue]
 
 
@@ -121,7 +117,6 @@ def make_processor() -> SDiaRewardProcessor:
 
 
 def make_config(size: str, tokenizer: Any) -> SDiaRewardConfig:
-    """Return the configuration of a size for a tokenizer with the special tokens of Qwen2.5-Omni."""
     text, audio = (
         dict(zip(names, sizes, strict=True)) for names, sizes in zip((_TEXT, _AUDIO), SIZES[size], strict=True)
     )
@@ -138,7 +133,7 @@ def make_config(size: str, tokenizer: Any) -> SDiaRewardConfig:
 
 @contextmanager
 def drawn_on(device: str, dtype: torch.dtype, seed: int) -> Iterator[None]:
-    """Let modules that are made inside have random weights on the device and in the dtype at once."""
+    """Let modules made inside have random weights on the device and in the dtype at once."""
     torch.manual_seed(seed)
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
@@ -152,21 +147,17 @@ def drawn_on(device: str, dtype: torch.dtype, seed: int) -> Iterator[None]:
 def count_flops(
     model: SDiaRewardModel, processor: SDiaRewardProcessor, dialogues: Sequence[Any], text_passes: int = 1
 ) -> int:
-    """Count the operations of both towers, a lower bound; the system prompt is computed once for many dialogues.
-
-    A matrix product of shapes `(m, k)` and `(k, n)` counts `2 * m * k * n`; norms, activations and softmax do not.
-    """
+    """Count `2 * m * k * n` per matrix product of both towers, and nothing else; a shared prompt counts once."""
     text, audio = model.config.text_config, model.config.audio_config
     num_before = processor.num_tokens([{"role": "system", "content": processor.prompts["joint"]}])
     tokens = [processor.num_tokens(dialogue) - num_before for dialogue in dialogues]
     frames = [-(-clip.size // processor.feature_extractor.hop_length) for clip in list_clips(dialogues)]
-    return sum(text_flops(text, each, num_before) for each in tokens) + sum(
-        audio_flops(audio, each) for each in frames
-    )
+    text_total = sum(text_flops(text, each, num_before) for each in tokens)
+    return text_passes * text_total + sum(audio_flops(audio, each) for each in frames)
 
 
 def text_flops(config: Any, num_tokens: int, num_before: int = 0) -> int:
-    """Count those of the text tower for tokens that attend causally to themselves and all earlier ones."""
+    """Count the operations of the text tower, causal, after `num_before` earlier tokens."""
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     attended, kept = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim
     weights = config.hidden_size * (2 * attended + 2 * kept + 3 * config.intermediate_size)
@@ -175,7 +166,7 @@ def text_flops(config: Any, num_tokens: int, num_before: int = 0) -> int:
 
 
 def audio_flops(config: Any, num_frames: int) -> int:
-    """Count those of the audio tower for one clip of mel frames, 100 a second, and of its projection."""
+    """Count the operations of the audio tower and its projection for one clip of mel frames, 100 a second."""
     width, kernel = config.d_model, 3
     windows = compute_window_lengths([num_frames], config.n_window)
     positions = sum(windows)
@@ -186,7 +177,6 @@ def audio_flops(config: Any, num_frames: int) -> int:
 
 
 def describe(model: SDiaRewardModel, dialogues: Sequence[Any]) -> dict[str, float]:
-    """Return the size of the model and the length of the dialogues."""
     num_weights = sum(weights.numel() for weights in model.parameters())
     audio_s = sum(clip.size for clip in list_clips(dialogues)) / SAMPLING_RATE
     return {"million_parameters": round(num_weights / 1e6, 1), "audio_s": round(audio_s, 1)}

@@ -50,6 +50,5 @@ def _render_verdict(verdict: Mapping[str, Any]) -> str:
 
 
 def _compute_distance(verdict: Mapping[str, Any]) -> float:
-    """Return how far a value is from its limit."""
     limit = verdict["at_least"] if verdict["at_most"] is None else verdict["at_most"]
     return abs(float(verdict["value"]) - float(limit))

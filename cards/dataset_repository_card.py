@@ -32,7 +32,7 @@ _CONTENTS = {
 def render_dataset_repository_card(
     facts: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], repo_id: str
 ) -> str:
-    """Render the card."""
+    """Render the card; `facts` is what `dataset_repository` counts, `configs` hold a `datasets.DatasetInfo` each."""
     publication = Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
         repo_id=repo_id,
         configurations="\n".join(_render_configuration(config, configs) for config in configs),
@@ -66,7 +66,6 @@ def _render_header(facts: Mapping[str, Any], configs: Sequence[Mapping[str, Any]
 
 
 def _list_licences(counts: Mapping[str, tuple[int, int]]) -> str | list[str]:
-    """Return the licences of the published audio by their names on the Hub."""
     found = [find_licence(name) for name, (public, _) in counts.items() if public]
     names = sorted({licence.hub_id for licence in found if licence}) or ["other"]
     return names[0] if len(names) == 1 else names
@@ -105,7 +104,6 @@ def _describe_withheld(facts: Mapping[str, Any]) -> str:
 
 
 def _render_rebuild(facts: Mapping[str, Any], repo_id: str) -> str:
-    """Render how pairs are rebuilt from the metadata release; nothing without one."""
     if not facts["has_metadata"]:
         return ""
     omitted = f" but {facts['num_left_out']}, which its release omits," if facts["num_left_out"] else ""

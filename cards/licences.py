@@ -19,16 +19,16 @@ class Licence:
     """A licence under which a cut, resampled and coded recording may be passed on."""
 
     name: str
-    hub_id: str
-    notice: str | None = None
+    hub_id: str  # In the header of a card.
+    notice: str | None = None  # File of `cards/notices` that must accompany the recordings.
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """A source of `dataset_builder`."""
+    """A source of `dataset_builder`, and whether its recordings may be redistributed."""
 
     allows_audio: bool
-    attribution: str | None = None
+    attribution: str | None = None  # Required by its licence.
 
 
 # Without the licences that forbid modified versions (ND): both sides of a pair are modified.
@@ -73,12 +73,11 @@ CORPORA = {
 
 
 def find_licence(name: str | None) -> Licence | None:
-    """Return the licence of that name if it allows redistribution; upper and lower case are equal."""
+    """Return the licence of that name, in any case, if it allows redistribution."""
     return LICENCES.get((name or "").strip().lower())
 
 
 def find_corpus(name: str | None) -> Corpus | None:
-    """Return the corpus of that name, or None; upper and lower case are equal."""
     return CORPORA.get((name or "").strip().lower())
 
 

@@ -51,13 +51,13 @@ _TRAINING = ("num_train_epochs", "learning_rate", "center_rewards_coefficient", 
 
 @dataclass(frozen=True)
 class ModelRelease:
-    """The facts that a card is rendered from."""
+    """The facts that a card is rendered from; base and data sets by their names on the Hub."""
 
     checkpoint: Path
     kind: Literal["model", "lora", "head"] = "model"
-    results: Mapping[str, Any] | None = None
-    run: Mapping[str, Any] | None = None
-    name: str | None = None
+    results: Mapping[str, Any] | None = None  # `results.json` of the evaluation.
+    run: Mapping[str, Any] | None = None  # `run.json` of the training.
+    name: str | None = None  # None for a card that stays in the folder.
     revision: str | None = None
     base_model: str | None = None
     datasets: tuple[str, ...] = ()
@@ -79,7 +79,6 @@ def _name_on_hub(name: str | None) -> str | None:
 
 
 def render_model_repository_card(release: ModelRelease) -> str:
-    """Render the card."""
     header, about = _read_about(release)
     results = release.results
     is_here = release.has_figure or (release.name is None and (release.checkpoint / FIGURE).is_file())
@@ -95,7 +94,6 @@ def render_model_repository_card(release: ModelRelease) -> str:
 
 
 def _audit(checkpoint: Path) -> str:
-    """Return the findings of the audit beside the checkpoint, or nothing where there is none."""
     path = checkpoint / AUDIT
     return f"\n## Audit\n\n{render_findings(read_audit(path))}\n" if path.is_file() else ""
 
@@ -111,7 +109,7 @@ def read_about(checkpoint: Path) -> dict[str, Any]:
 
 
 def _split_about(checkpoint: Path) -> tuple[dict[str, Any], str]:
-    """Return header and prose of the `about.md` beside a checkpoint, or of the one of all models."""
+    """Return header and prose of the `about.md` beside a checkpoint, or of the default."""
     path = checkpoint / ABOUT
     if not path.is_file():
         path = CARDS / "model_about.md"
@@ -245,7 +243,7 @@ def _render_training(run: Mapping[str, Any] | None) -> str:
 
 
 def _describe_heard(last: Mapping[str, Any], whole: Mapping[str, Any], *, is_first: bool) -> dict[str, Any]:
-    """Return what all stages heard; what the last one did, where the others do not tell."""
+    """Return what all stages heard, or the last one where the others have no record."""
     found = {name: _join_words(value) for name, value in {**last, **whole}.items()}
     for name, value in whole.items():
         if value is None and not is_first and (words := _join_words(last.get(name))):

@@ -91,6 +91,5 @@ A mistake ends with exit status 2 and one line; SDIAREWARD_TRACEBACK=1 shows whe
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line."""
     description = "Reward models for spoken dialogue."
     return run_command(COMMANDS, argv, prog="sdiareward", description=description, epilog=_EPILOG)

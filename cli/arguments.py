@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class ModelArguments:
-    """Which model runs, and how."""
-
     model: str = field(
         default=str(NANO),
         metadata={"help": "checkpoint folder or Hub id (default: the nano checkpoint of the package)"},
@@ -36,7 +34,6 @@ class ModelArguments:
     )
 
     def make_spec(self) -> ModelSpec:
-        """Return which model to load with which settings."""
         from sdiareward.pairs.prompts import read_prompts
         from sdiareward.scoring.model_spec import ModelSpec
 
@@ -46,8 +43,6 @@ class ModelArguments:
 
 @dataclass(kw_only=True)
 class TensorArguments:
-    """How a checkpoint is written."""
-
     dtype: str | None = field(
         default=None, metadata={"help": "dtype of the backbone, such as bfloat16 (default: the stored one)"}
     )

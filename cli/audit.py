@@ -25,8 +25,6 @@ _AS_THEY_ARE = ("split", "train_split", "num_pairs", "sounds_dir", "seed", "audi
 
 @dataclass(kw_only=True)
 class AuditArguments(ModelArguments):
-    """What to audit on what, how much of it, and what decides the exit status."""
-
     data: str | None = field(
         default=None,
         metadata={
@@ -109,7 +107,6 @@ def run(args: AuditArguments) -> int:
 
 
 def _render(path: Path, args: AuditArguments) -> int:
-    """Write the page of a finished audit; return the exit status."""
     from sdiareward.audit.page import write_page
     from sdiareward.audit.verdicts import read_audit, require_same_pairs
 
@@ -147,7 +144,6 @@ def _audit(args: AuditArguments, data: str, output_dir: Path) -> int:
 
 
 def _make_job(args: AuditArguments, data: str, output_dir: Path) -> AuditJob:
-    """Return the job, or raise if a name in it is unknown."""
     from sdiareward.audit.run import PARTS, AuditJob
     from sdiareward.perturbations.attacks import ATTACKS
     from sdiareward.perturbations.registry import PERTURBATIONS
@@ -173,7 +169,6 @@ def _require_checks(patterns: Sequence[str]) -> None:
 
 
 def _choose_names(flag: str, names: Sequence[str], known: Mapping[str, Any] | Sequence[str]) -> tuple[str, ...]:
-    """Return the names that a flag gives, in the order of the package; raise if one is unknown."""
     unknown = [name for name in names if name not in (*known, _ALL, _NONE)]
     if unknown:
         raise UserError(f"{flag}: {unknown[0]!r} is none of {', '.join(known)}, {_ALL}, {_NONE}.")
@@ -181,7 +176,6 @@ def _choose_names(flag: str, names: Sequence[str], known: Mapping[str, Any] | Se
 
 
 def _write(auditor: Auditor, audit: dict[str, Any], earlier: Sequence[Mapping[str, Any]] | None) -> None:
-    """Write the results as JSON, Markdown and a page, and print the Markdown."""
     from sdiareward.audit.page import write_page
     from sdiareward.audit.run import split_details
     from sdiareward.audit.summary import render_audit

@@ -11,8 +11,6 @@ from sdiareward.common.user_errors import UserError
 
 @dataclass
 class BuildModelArguments:
-    """Which model, and from what."""
-
     name: Literal["nano", "small"] = field(metadata={"positional": True, "help": "nano or small"})
     output_dir: Path = field(metadata={"positional": True, "help": "folder to write"})
     untrained: bool = field(
@@ -38,7 +36,6 @@ class BuildModelArguments:
 
 
 def run(args: BuildModelArguments) -> None:
-    """Build the model and print its folder."""
     import shutil
 
     from transformers.utils.logging import disable_progress_bar

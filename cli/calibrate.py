@@ -10,8 +10,6 @@ from typing import Any
 
 @dataclass(kw_only=True)
 class CalibrateArguments:
-    """What to calibrate on which evaluation, and where to save it."""
-
     checkpoint: Path = field(metadata={"positional": True, "help": "folder of a checkpoint"})
     eval_dir: Path = field(
         metadata={"positional": True, "help": "output_dir of a finished evaluation of it, by `sdiareward eval`"}
@@ -28,7 +26,6 @@ class CalibrateArguments:
 
 
 def run(args: CalibrateArguments) -> None:
-    """Calibrate a checkpoint."""
     from sdiareward.evaluation.calibrate import calibrate_checkpoint, find_calibration_warnings
     from sdiareward.evaluation.results_files import read_evaluation
 

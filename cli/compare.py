@@ -18,8 +18,6 @@ _MAX_LISTED = 5
 
 @dataclass(kw_only=True)
 class CompareArguments(ModelArguments):
-    """Which systems to compare."""
-
     systems: list[str] = field(
         metadata={
             "positional": True,
@@ -67,7 +65,6 @@ class CompareArguments(ModelArguments):
 
 
 def run(args: CompareArguments) -> int:
-    """Compare the systems, print the verdict, what limits it, and where the files are."""
     from sdiareward.evaluation.comparison.run import Settings, name_output_dir
     from sdiareward.evaluation.comparison.run import run as run_comparison
 

@@ -11,8 +11,6 @@ from .arguments import TensorArguments
 
 @dataclass(kw_only=True)
 class ConvertArguments(TensorArguments):
-    """What to convert."""
-
     source: str = field(
         metadata={"positional": True, "help": "folder or Hub id of a checkpoint of the authors, or of this package"}
     )
@@ -35,7 +33,6 @@ class ConvertArguments(TensorArguments):
 
 
 def run(args: ConvertArguments) -> None:
-    """Convert a checkpoint."""
     from transformers.utils.logging import disable_progress_bar
 
     from sdiareward.checkpoint_io.convert import convert_checkpoint

@@ -8,8 +8,6 @@ from typing import Any
 
 @dataclass(kw_only=True)
 class DemoArguments:
-    """Which model the page loads, and where it is served."""
-
     model: str | None = field(
         default=None,
         metadata={"help": "checkpoint folder or Hub id (default: SDIAREWARD_MODEL, or the package's nano checkpoint)"},
@@ -33,7 +31,6 @@ class DemoArguments:
 
 
 def run(args: DemoArguments) -> None:
-    """Serve the page until it is interrupted."""
     from sdiareward.serving.demo.app import build, launch, load_scorer
 
     options: dict[str, Any] = {"dtype": args.dtype, "device": args.device}

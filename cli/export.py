@@ -11,8 +11,6 @@ from .arguments import TensorArguments
 
 @dataclass(kw_only=True)
 class ExportArguments(TensorArguments):
-    """What to export in which layout."""
-
     source: str = field(metadata={"positional": True, "help": "folder or Hub id of a checkpoint"})
     output_dir: Path = field(
         metadata={"positional": True, "help": "folder of the result; the same command resumes an export in it"}
@@ -21,7 +19,6 @@ class ExportArguments(TensorArguments):
 
 
 def run(args: ExportArguments) -> None:
-    """Export a checkpoint."""
     from sdiareward.checkpoint_io.convert import export_checkpoint
 
     options: dict[str, Any] = {"dtype": args.dtype, "max_shard_size": args.max_shard_size}

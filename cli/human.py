@@ -30,8 +30,6 @@ _TEXTS = {
 
 @dataclass(kw_only=True)
 class SampleArguments:
-    """What to draw a study from, and how many pairs of each kind."""
-
     eval_dir: Path = field(
         metadata={"positional": True, "help": "output_dir of a finished evaluation, by `sdiareward eval`"}
     )
@@ -62,7 +60,6 @@ class SampleArguments:
 
 
 def sample(args: SampleArguments) -> None:
-    """Draw a study from a finished evaluation."""
     from sdiareward.evaluation.human.study import sample_study
     from sdiareward.evaluation.human.texts import read_texts
     from sdiareward.evaluation.results_files import read_evaluation
@@ -87,8 +84,6 @@ def sample(args: SampleArguments) -> None:
 
 @dataclass(kw_only=True)
 class CompareArguments:
-    """Which two judges to compare, and how many of their scores."""
-
     first_dir: Path = field(metadata={"positional": True, "help": "evaluation of the judge whose wins are counted"})
     second_dir: Path = field(
         metadata={"positional": True, "help": "evaluation of the other judge, on the same samples"}
@@ -109,7 +104,6 @@ class CompareArguments:
 
 
 def compare(args: CompareArguments) -> None:
-    """Draw a study of the scores of two judges."""
     from sdiareward.evaluation.human.texts import read_texts
     from sdiareward.judges.wavreward.ab_study import pair_scores, sample_ab_study
     from sdiareward.judges.wavreward.predictions import OUT_OF_DOMAIN_FILE, PREDICTIONS_FILE, read_predictions
@@ -143,8 +137,6 @@ def _render_stratum(name: str, drawn: list[dict[str, Any]], asked: int) -> str:
 
 @dataclass(kw_only=True)
 class RateArguments:
-    """Which study to open for whom, and where."""
-
     study_dir: Path = field(metadata={"positional": True, "help": "folder of the study; key.json need not be in it"})
     rater: str | None = field(
         default=None,
@@ -165,7 +157,6 @@ class RateArguments:
 
 
 def rate(args: RateArguments) -> None:
-    """Open a study for raters."""
     from sdiareward.evaluation.human.page.server import HOST, RatingServer
     from sdiareward.evaluation.human.page.sessions import Raters
 
@@ -188,7 +179,6 @@ def rate(args: RateArguments) -> None:
 
 
 def _choose_key(path: Path | None) -> str:
-    """Return the key in a file, or a new one."""
     if path is None:
         return secrets.token_urlsafe(24)
     if not path.is_file():
@@ -205,8 +195,6 @@ def _render_progress(raters: Raters) -> str:
 
 @dataclass(kw_only=True)
 class AgreementArguments:
-    """Which study to compute agreement or wins of."""
-
     study_dir: Path = field(
         metadata={"positional": True, "help": "folder of the study, with the raters' files in answers/"}
     )
@@ -214,7 +202,6 @@ class AgreementArguments:
 
 
 def score(args: AgreementArguments) -> None:
-    """Compute agreement, or the wins of two judges, from the answers."""
     from sdiareward.evaluation.human.agreement import is_score_study, render_study, score_study
 
     if is_score_study(args.study_dir):

@@ -43,8 +43,6 @@ class PushArguments:
 
 @dataclass(kw_only=True)
 class GatedArguments(PushArguments):
-    """What a repository has whose access can be restricted."""
-
     source: Path = field(metadata={"positional": True, "help": "folder to publish"})
     repo: str = field(metadata=_REPO)
     gated: Literal["auto", "manual"] | None = field(
@@ -85,15 +83,11 @@ class ModelArguments(GatedArguments):
 
 @dataclass(kw_only=True)
 class MetricArguments(PushArguments):
-    """Where to publish the metric."""
-
     repo: str = field(metadata=_REPO)
 
 
 @dataclass(kw_only=True)
 class SpaceArguments(PushArguments):
-    """What the Space of the demo loads, and on what hardware."""
-
     repo: str = field(metadata=_REPO)
     model: str | None = field(
         default=None, metadata={"help": "model on the Hub that it loads (default: the package's)"}
@@ -102,7 +96,6 @@ class SpaceArguments(PushArguments):
 
 
 def push_dataset(args: DatasetArguments) -> None:
-    """Print or publish the plan of a data set."""
     from sdiareward.cards.publishing.dataset_repository import plan_dataset
 
     # A missing folder is an error of the plan.
@@ -112,7 +105,6 @@ def push_dataset(args: DatasetArguments) -> None:
 
 
 def push_model(args: ModelArguments) -> None:
-    """Print or publish the plan of a model."""
     from sdiareward.cards.publishing.model_repository import plan_model
 
     chosen = {name: getattr(args, name) for name in ("results", "base_model", "head_only")}
@@ -123,14 +115,12 @@ def push_model(args: ModelArguments) -> None:
 
 
 def push_metric(args: MetricArguments) -> None:
-    """Print or publish the plan of the metric."""
     from sdiareward.cards.publishing.spaces import plan_metric
 
     _push(args, args.repo, lambda: plan_metric(args.repo))
 
 
 def push_space(args: SpaceArguments) -> None:
-    """Print or publish the plan of the demo."""
     from sdiareward.cards.publishing.spaces import plan_space
 
     _push(args, args.repo, lambda: plan_space(args.model, hardware=args.hardware))
@@ -153,7 +143,6 @@ def _open_work_folder(args: DatasetArguments) -> Iterator[Path]:
 
 
 def _push(args: PushArguments, repo: str, make_plan: Callable[[], RepositoryPlan]) -> None:
-    """Print or publish a plan."""
     from sdiareward.cards.publishing.plan import write_preview
     from sdiareward.cards.publishing.preflight import check_plan
     from sdiareward.cards.publishing.uploading import PublishError, PushOptions, publish
@@ -181,7 +170,6 @@ def _push(args: PushArguments, repo: str, make_plan: Callable[[], RepositoryPlan
 
 
 def _render_plan(plan: RepositoryPlan, repo: str) -> str:
-    """Return the list of files with their sizes, and notes for the reader."""
     from tqdm import tqdm
 
     rows = sorted((file.path_in_repo, tqdm.format_sizeof(file.size_bytes, "B")) for file in plan.files)

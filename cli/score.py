@@ -24,8 +24,6 @@ _NAMES = {"output": "output_dir", "name": "dataset_config"}
 
 @dataclass(kw_only=True)
 class ScoreArguments(ModelArguments):
-    """What to score: one or two files of dialogues, or a data set."""
-
     dialogue: Path | None = field(
         default=None,
         metadata={
@@ -137,12 +135,10 @@ class ScoreArguments(ModelArguments):
 
 
 def run(args: ScoreArguments) -> int:
-    """Score the dialogues or the data set; return the exit status."""
     return _score_files(args) if args.dialogue is not None else _score_dataset(args)
 
 
 def _score_files(args: ScoreArguments) -> int:
-    """Score one dialogue, or two and the margin between them."""
     from sdiareward.pairs.labels import name_criterion
     from sdiareward.pairs.messages import read_dialogue
 
@@ -195,7 +191,6 @@ def _as_lines(report: dict[str, Any]) -> str:
 
 
 def _score_dataset(args: ScoreArguments) -> int:
-    """Score a data set and print a summary."""
     from sdiareward.scoring.dataset import ScoringJob, score_dataset
 
     names = ("dataset", "split", "name", "limit", "seed", "criterion", "audio_root")
@@ -216,7 +211,6 @@ def _score_dataset(args: ScoreArguments) -> int:
 
 
 def _describe_scores(summary: Summary, hears_s: float | None, output: Path) -> str:
-    """Return what a terminal shows of a scored data set."""
     speed = f", real-time factor {summary.real_time_factor:.4f}" if summary.real_time_factor else ""
     lines = [
         f"{summary.num_scored} of {summary.num_rows} rows, {summary.audio_s / 3600:.2f} h of audio; "
@@ -238,7 +232,6 @@ def _describe_scores(summary: Summary, hears_s: float | None, output: Path) -> s
 
 
 def _as_table(rewards: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Return mean and quantiles of each column as the lines of a table."""
     heads = [
         name.replace("q0", "q").replace("q", "") + "%" * name.startswith("q") for name in next(iter(rewards.values()))
     ]

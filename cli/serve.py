@@ -31,8 +31,6 @@ _LIMITS = (
 
 @dataclass(kw_only=True)
 class ServeArguments(ModelArguments):
-    """Which model to serve where, in how many copies, and what to refuse."""
-
     host: str = field(default="127.0.0.1", metadata={"help": "address to listen at"})
     port: int = field(default=8000, metadata={"help": "port to listen at; 0 takes a free one"})
     api_key_file: Path | None = field(
@@ -87,7 +85,6 @@ class ServeArguments(ModelArguments):
 
 
 def run(args: ServeArguments) -> None:
-    """Serve until SIGTERM or an interruption."""
     from sdiareward.common.local_ray import protect_ray
 
     protect_ray()
@@ -96,7 +93,7 @@ def run(args: ServeArguments) -> None:
     except UserError:
         raise
     except (ValueError, OSError) as error:
-        # A file that was never there cannot be put back: the message of the error is better than that remedy.
+        # The general remedy for a missing file is to restore it, which is wrong here.
         raise UserError(str(error)) from None
     from sdiareward.serving.service import serve_model
 

@@ -1,16 +1,10 @@
 """Parse flags and YAML into dataclasses, the same way for every command.
 
-A field of the dataclass is a flag, with underscores or dashes, and a key of the YAML file that `--config` names. Its
-`metadata` are keyword arguments of `argparse.ArgumentParser.add_argument`, above all `help`, as for
-`transformers.HfArgumentParser`. Ours are `minimum` (see `settings`), `positional`, `group` (its title in the help),
-`flag` (another name than the field's, which then is an alias) and `aliases`. Help lists no aliases.
-
-Notable choices:
-
-- Custom code, because the libraries need more of it: jsonargparse 4.53 refuses `--max-turn-s`, `--strict`,
-  `--no_baselines` and `--names a b`; HfArgumentParser imports `transformers`, which the dataset builder does without.
-- The fields of TRL's configurations are read as `trl.TrlParser` reads them, which a test compares flag by flag.
-- A dataclass with a field `config` reads that file itself.
+A field is a flag and a key of the YAML file of `--config`. Its `metadata` are arguments of `argparse`, as for
+`transformers.HfArgumentParser`; ours are `minimum` (see `settings`), `positional`, `group` (a title in the help),
+`flag` (replaces the field's name, which becomes an alias) and `aliases`. A dataclass with a field `config` reads it.
+Custom, because jsonargparse 4.53 refuses `--max-turn-s`, `--strict`, `--no_baselines` and `--names a b`, and
+HfArgumentParser imports `transformers`. TRL's fields are read as `trl.TrlParser` does; a test compares each flag.
 """
 
 from __future__ import annotations
@@ -41,12 +35,11 @@ _BOOLEANS = dict.fromkeys(("yes", "true", "t", "y", "1"), True) | dict.fromkeys(
 class Inherited(NamedTuple):
     """A dataclass of a library whose fields are options of a command, too."""
 
-    kind: str
+    kind: str  # `module:class`, imported when its fields are read or `--help_all` lists them.
     name: str
-    shown: Mapping[str, str]
+    shown: Mapping[str, str]  # Help of the most used fields, which `--help` lists.
 
     def load(self) -> type:
-        """Import the dataclass."""
         module, _, name = self.kind.partition(":")
         return getattr(import_module(module), name)
 
@@ -60,7 +53,7 @@ def parse_arguments(
     epilog: str | None = None,
     inherited: Inherited | None = None,
 ) -> tuple[Any, ...]:
-    """Return an instance of each dataclass, from flags and the file that `--config` names; flags override the file."""
+    """Return an instance of each dataclass, the inherited one last; flags override the file that `--config` names."""
     parser = OneLineParser(
         prog=prog,
         description=description,
@@ -99,7 +92,7 @@ def parse_arguments(
 
 
 def _add_inherited(parser: argparse.ArgumentParser, inherited: Inherited, is_short: bool) -> dict[str, Any]:
-    """Add the fields of a library's dataclass; for a short help the most used ones, without their values."""
+    """Add the fields of a library's dataclass; a short help has the most used ones, without their values."""
     texts = ("--help_all", "--help-all")
     parser.add_argument(*texts, action="help", help=f"also list every option of {inherited.name}, then exit")
     if not is_short:
@@ -109,7 +102,7 @@ def _add_inherited(parser: argparse.ArgumentParser, inherited: Inherited, is_sho
 
 
 def _describe_usage(flags: Mapping[str, argparse.Action], required: Sequence[Field[Any]]) -> str:
-    """Return the usage: what is required, and no list of a hundred flags."""
+    """Return the usage with what is required; a list of a hundred flags would hide it."""
     shown = ["%(prog)s"]
     for item in required:
         if not item.metadata.get("positional"):
@@ -125,7 +118,6 @@ class OneLineParser(argparse.ArgumentParser):
     """Report an error in one line: the usage of a hundred flags would hide it."""
 
     def error(self, message: str) -> NoReturn:
-        """End the process with status 2."""
         # argparse names every form of a flag.
         line = re.sub(r"^argument (--\w+)/\S*:", r"argument \1:", " ".join(message.split()))
         self.exit(2, f"{self.prog}: error: {escape_terminal(line)}\n")
@@ -154,7 +146,6 @@ def _parse_known(parser: argparse.ArgumentParser, argv: Sequence[str] | None) ->
 
 
 def make_arguments(kind: type, values: Mapping[str, Any]) -> Any:
-    """Make a dataclass from those values that are its fields."""
     made = kind(**{item.name: values[item.name] for item in fields(kind) if item.name in values})
     require_minimums(made, "--")
     return made
@@ -218,14 +209,13 @@ def _read_choices(choices: Sequence[Any]) -> dict[str, Any]:
 
 
 def parse_bool(text: str) -> bool:
-    """Return what a word such as `yes` or `False` stands for."""
     if text.lower() not in _BOOLEANS:
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
     return _BOOLEANS[text.lower()]
 
 
 def _pop_names(item: Field[Any], options: dict[str, Any]) -> list[str]:
-    """Take out of the options what argparse does not know; return the names of the flag."""
+    """Remove from the options what argparse does not have; return the names of the flag."""
     options.pop("minimum", None)
     options.pop("help", None)
     aliases = options.pop("aliases", ())
@@ -245,7 +235,6 @@ def _pop_names(item: Field[Any], options: dict[str, Any]) -> list[str]:
 
 
 def _describe(item: Field[Any]) -> str:
-    """Return the help of a field, with its default if there is one."""
     text, default = item.metadata.get("help", ""), _find_default(item)
     is_empty = default is None or default is False or default is MISSING or (not default and default != 0)
     if is_empty or text == argparse.SUPPRESS or "(default" in text:
@@ -279,7 +268,7 @@ def _read_file(path: Path, flags: Mapping[str, argparse.Action]) -> dict[str, An
 
 
 def _convert(value: Any, flag: argparse.Action, path: Path) -> Any:
-    """Return what a flag would make of a value of the file; of one where several may stand, a list."""
+    """Return what a flag would make of a value of the file; a list if the flag takes several."""
     takes_several = flag.nargs == "+" or isinstance(flag, argparse._AppendAction)
     if takes_several and value is not None:
         items = value if isinstance(value, (list, tuple)) else [value]

@@ -30,9 +30,7 @@ TRACEBACK_VARIABLE = "SDIAREWARD_TRACEBACK"
 
 
 class Command(NamedTuple):
-    """An entry of a table of commands."""
-
-    target: str | Mapping[str, Command]
+    target: str | Mapping[str, Command]  # `module:function`, called with dataclasses; or commands below this one.
     summary: str
     epilog: str | None = None
     extra: str | None = None
@@ -50,7 +48,7 @@ def run_command(
     extra: str | None = None,
     default: str | None = None,
 ) -> int:
-    """Run the command that the first argument names; import the module of no other."""
+    """Run the command that the first argument names; return its status, 2 for a user error, 130 if interrupted."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if default is not None and arguments and arguments[0][:1] == "-" and arguments[0] not in ("-h", "--help"):
         return run_single(commands[default], arguments, prog=prog, extra=extra or default)
@@ -86,7 +84,7 @@ def _choose_command(
 
 
 def run_single(command: Command, argv: Sequence[str] | None, *, prog: str, extra: str | None = None) -> int:
-    """Parse the arguments of one command and run it; print a user error in one line."""
+    """Run one command; return as `run_command`."""
     module, _, function = str(command.target).partition(":")
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A path may have characters that the terminal's encoding lacks; the work is done when it is printed.
@@ -128,6 +126,6 @@ def _print_traceback() -> None:
 
 
 def name_program(*names: str) -> str:
-    """Return the name that a program was called by, if it is one of those given, else the first of them."""
+    """Return the name that a program was called by if it is one of these, else the first of them."""
     called = Path(sys.argv[0]).name if sys.argv else ""
     return called if called in names else names[0]

@@ -1,4 +1,4 @@
-"""Put words that others wrote where characters mean something: Markdown and an error line of a command."""
+"""Escape text from data or users: for Markdown, and for the error line of a command."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _MARKUP = re.compile(r"([\\`\[\]<|])")
 
 
 def escape_markdown(value: Any) -> str:
-    """Return a value as text of one line in Markdown, also within a table: no link, image, code, HTML or new cell."""
+    """Return a value as one line of plain text in Markdown, also within a table."""
     return _MARKUP.sub(r"\\\1", _join_lines(value))
 
 
 def escape_code(value: Any) -> str:
-    """Return a value between backticks of Markdown, also within a table; its own backticks become apostrophes."""
+    """Return a value between backticks of Markdown; its own backticks become apostrophes."""
     text = _join_lines(value).replace("`", "'").replace("|", "\\|")
     return f"`{text}`"
 
@@ -27,7 +27,7 @@ def _join_lines(value: Any) -> str:
 
 
 def escape_terminal(text: str) -> str:
-    """Return a text with control characters and halves of characters, which cannot be printed, as escapes."""
+    """Return a text with control characters and lone surrogates, which cannot be printed, as escapes."""
     return "".join(
         letter.encode("unicode_escape").decode() if unicodedata.category(letter) in ("Cc", "Cs") else letter
         for letter in text

@@ -16,10 +16,8 @@ from uuid import uuid4
 
 @contextmanager
 def replace_atomically(path: Path, *, is_shared: bool = False) -> Iterator[Path]:
-    """Yield a temporary path for a file or a folder to write; it is renamed to `path` when the block ends.
-
-    A reader sees the old content or all of the new. After an error nothing temporary remains and `path` is unchanged.
-    """
+    """Yield a temporary path, renamed to `path` when the block ends; after an error `path` is unchanged."""
+    # Of several writers the last one wins.
     mark = f".{uuid4().hex}" if is_shared else ""
     temporary = path.with_name(f".{path.name}{mark}.tmp")
     _remove(temporary)
@@ -41,38 +39,33 @@ def _remove(path: Path) -> None:
 
 
 def write_file(path: Path, content: str | bytes, *, is_shared: bool = False) -> None:
-    """Write a file, text as UTF-8, so that a reader sees all of it or none; `is_shared` as in `replace_atomically`."""
+    """Write a file, text as UTF-8, so that a reader sees all of it or none."""
     with replace_atomically(path, is_shared=is_shared) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def require_other_folder(folder: str | Path, output: str | Path) -> None:
-    """Raise `ValueError` if what is read from a folder would be written into it."""
     if Path(folder).resolve() == Path(output).resolve():
         raise ValueError(f"{output}: is the data set itself; write to another folder.")
 
 
 def split_lines(text: str) -> list[str]:
-    """Return the lines of a file of JSON lines; `str.splitlines` would cut at the line separators within texts too."""
+    """Return the lines of a JSON Lines file; `str.splitlines` would cut at line separators within texts too."""
     return text.removesuffix("\n").split("\n") if text else []
 
 
 class JsonLines:
-    """A file of one JSON object a line that survives being killed in the middle of a line."""
+    """A file of one JSON object per line that survives being killed in the middle of a line."""
 
     def __init__(self, path: Path):
         self.path = path
         self._is_whole = False
 
     def read(self) -> list[dict[str, Any]]:
-        """Return the complete lines and remove an incomplete last line from the file.
-
-        A last line that is complete but for its end, as editors leave it, is a line.
-        """
+        """Return the complete lines and remove a torn last line; one that lacks only its line end stays."""
         return list(self)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield the complete lines, one in memory at a time, as `read` returns them."""
         if not self.path.exists() or not self.path.stat().st_size:
             return
         self._cut_torn_line()
@@ -107,7 +100,7 @@ class JsonLines:
         return record
 
     def append(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Write the records and hand them to the operating system before returning; a torn last line is removed."""
+        """Write the records and hand them to the operating system before returning."""
         if not self._is_whole and self.path.exists() and self.path.stat().st_size:
             self._cut_torn_line()
         self._is_whole = True
@@ -116,7 +109,6 @@ class JsonLines:
 
 
 def read_text(path: Path, what: str) -> str:
-    """Return the text of a UTF-8 file."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such {what}.")
     try:
@@ -126,7 +118,6 @@ def read_text(path: Path, what: str) -> str:
 
 
 def read_json_object(path: Path, remedy: str) -> dict[str, Any]:
-    """Return the object in a JSON file."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; {remedy}.")
     try:
@@ -139,11 +130,11 @@ def read_json_object(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def is_number(value: Any) -> bool:
-    """Tell whether a JSON value is a finite number in the range of a float."""
+    """Return whether a JSON value is a finite number in the range of a float."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def hash_json(value: Any) -> str:
-    """Return the SHA-256 of a JSON value, in hexadecimal; bytes within count by their own hash."""
+    """Return the SHA-256 of a JSON value, in hexadecimal; bytes within it count by their own hash."""
     text = json.dumps(value, sort_keys=True, default=lambda data: hashlib.sha256(data).hexdigest())
     return hashlib.sha256(text.encode()).hexdigest()

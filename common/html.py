@@ -1,4 +1,4 @@
-"""HTML from templates: whatever comes from data is escaped, and what a template lacks is an error."""
+"""Make HTML from templates: data are escaped, and an undefined name is an error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def make_html_environment(*folders: Path) -> jinja2.Environment:
-    """Return an environment that reads the templates of some folders."""
+    """Return an environment of templates; of two with one name the earlier folder's is taken."""
     import jinja2
 
     return jinja2.Environment(

@@ -1,4 +1,4 @@
-"""Tell paths from names of repositories on the Hub, which is not asked about a misspelt path."""
+"""Distinguish paths from names of repositories on the Hub, which must not be asked about a misspelt path."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ from pathlib import Path
 
 
 _SUFFIXES = (".csv", ".flac", ".json", ".jsonl", ".mp3", ".npz", ".ogg", ".parquet", ".safetensors", ".wav", ".yaml")
-# As `ORG/NAME`, a name on the Hub has one separator.
+# A name on the Hub, `ORG/NAME`, has one separator.
 _MAX_SEPARATORS = 1
 
 
 def require_local(name: str) -> None:
-    """Raise if a name that is no file or folder here looks like a path; others may be repositories on the Hub.
-
-    A path begins with `.`, `~` or `/`, has more than one separator, ends like a file of data, lies in a folder that
-    exists, or differs by a letter or two from a path that exists.
-    """
+    """Raise `FileNotFoundError` if a name that is not a file or folder here looks like a path, not like `ORG/NAME`."""
     path = Path(name)
     if path.exists() or "://" in name:
         return
@@ -28,7 +24,7 @@ def require_local(name: str) -> None:
 
 
 def _find_near(path: Path) -> str | None:
-    """Return the path that exists in whose parts the names are the nearest; None if a part has no near one."""
+    """Return an existing path with similar names; None if a part has no similar one."""
     found = Path(path.anchor)
     for part in path.parts[len(found.parts) :]:
         try:

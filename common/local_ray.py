@@ -1,6 +1,6 @@
-"""Start Ray on this machine so that nobody else can use it, or join the cluster that `RAY_ADDRESS` names.
+"""Start Ray on this machine for this user only, or join the cluster that `RAY_ADDRESS` names.
 
-Ray's processes listen at a dozen ports, by default at all addresses of the machine, and who joins them can run code.
+Ray listens at a dozen ports, by default at all addresses of the machine, and who joins can run code.
 """
 
 from __future__ import annotations
@@ -14,21 +14,18 @@ from contextlib import contextmanager
 from typing import Any
 
 
-# Ray reads it when it is imported. Without it a node has the address 127.0.0.1, where its processes listen alone.
-# Ray means it for macOS and Windows; it does the same on Linux.
+# Ray reads it at import. At "0" a node has the address 127.0.0.1 and listens there only.
+# It is meant for macOS and Windows, and works on Linux.
 _REACHABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 def joins_cluster() -> bool:
-    """Return whether `RAY_ADDRESS` names a cluster that runs already; such a cluster has its own rules."""
+    """Return whether `RAY_ADDRESS` names a running cluster, which has its own rules."""
     return os.environ.get("RAY_ADDRESS", "") not in ("", "local")
 
 
 def protect_ray() -> None:
-    """Let a Ray that this process starts listen at 127.0.0.1, and answer only those who know a token.
-
-    Call it before Ray is imported, which reads the environment. The token is drawn anew unless the user gives one.
-    """
+    """Let a local Ray listen at 127.0.0.1 and require a token; call it before Ray is imported."""
     if joins_cluster():
         return
     os.environ.setdefault(_REACHABLE, "0")

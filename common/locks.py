@@ -15,11 +15,7 @@ LOCK_FILE = ".lock"
 
 @contextmanager
 def lock_folder(folder: str | Path) -> Iterator[None]:
-    """Make a folder and hold its lock, so that one process at a time writes to it.
-
-    The system releases the lock when the process ends, even if it is killed. Of the processes that share one run only
-    the main one takes the lock.
-    """
+    """Hold a folder's lock until the process ends, even if killed; of a run's processes only the main one does."""
     from filelock import FileLock, Timeout
 
     path = Path(folder) / LOCK_FILE

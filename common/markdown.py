@@ -28,9 +28,6 @@ def _pad(column: Sequence[str], is_left: bool) -> list[str]:
 def render_table(
     head: Sequence[str], rows: Iterable[Sequence[Any]], num_left: int = 1, *, pad: bool = False
 ) -> list[str]:
-    """Render the lines of a Markdown table whose first `num_left` columns are text and whose others are numbers.
-
-    Cells are escaped, because names come from data. With `pad` the columns are aligned in a terminal too.
-    """
+    """Render a Markdown table, `num_left` text columns before numbers; cells, which come from data, are escaped."""
     escaped_head, *escaped_rows = ([escape_markdown(cell) for cell in row] for row in (head, *rows))
     return render_markdown_table(escaped_head, escaped_rows, num_left, pad=pad)

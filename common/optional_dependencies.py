@@ -1,8 +1,4 @@
-"""Report which extra of the package brings a module that cannot be imported.
-
-The core (`pip install sdiareward`) loads and scores. Everything else is imported where it is used; if it is missing,
-one line tells what to install.
-"""
+"""Report which extra of the package brings a module that cannot be imported."""
 
 from __future__ import annotations
 
@@ -58,7 +54,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
 
 
 def explain_missing_extra(error: Exception, extra: str | None = None) -> str | None:
-    """Return which module is missing and what to install, or None if the error is of another kind."""
+    """Return which module is missing and what to install; None for another error."""
     module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     bringing = [name for name, modules in EXTRAS.items() if module in modules]
     if not bringing:
@@ -68,12 +64,11 @@ def explain_missing_extra(error: Exception, extra: str | None = None) -> str | N
 
 
 def check_extra(extra: str) -> None:
-    """Raise before any work if a module of an extra is missing, rather than after it."""
+    """Raise before any work, rather than after it, if a module of an extra is missing."""
     check_modules(EXTRAS[extra])
 
 
 def check_modules(modules: Iterable[str]) -> None:
-    """Raise before any work if a module that the work needs is missing."""
     for module in modules:
         if find_spec(module) is None:
             raise ModuleNotFoundError(f"No module named {module!r}", name=module)

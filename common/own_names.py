@@ -1,7 +1,6 @@
-"""Tell the names of a server from names that lead to it from elsewhere.
+"""Distinguish the names of a server from names that lead to it from elsewhere.
 
-Every page that is open in a browser can send requests to an address of the machine; by rebinding its own name to that
-address it can also read the answers.
+Any open page can send requests to an address of the machine; by rebinding its own name to it, it also reads answers.
 """
 
 from __future__ import annotations
@@ -13,18 +12,17 @@ from urllib.parse import urlsplit
 
 
 def list_own_names(host: str, more: Iterable[str] = ()) -> frozenset[str]:
-    """Return the names of a server: of the address that it listens at, of this machine, and `more`."""
+    """Return the names of a server: its address, this machine, and `more`."""
     names = (host, "localhost", socket.gethostname(), socket.getfqdn(), *more)
     return frozenset(name.lower() for name in names)
 
 
 def is_own_host(host: str, names: Iterable[str]) -> bool:
-    """Return whether the header `Host` is one of the server's names, or an address in numbers."""
     return _is_own(_name_of(f"//{host}"), names)
 
 
 def is_own_origin(origin: str | None, host: str) -> bool:
-    """Return whether the header `Origin`, which is None if there is none, names the host of the request."""
+    """Return whether the header `Origin`, or None without one, names the host of the request."""
     return origin is None or origin.partition("://")[2].lower() == host.lower()
 
 

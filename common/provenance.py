@@ -1,4 +1,4 @@
-"""Record how a result was made: arguments, versions, machine, git revision; written beside every result."""
+"""Record arguments, versions, machine and git revision beside a result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ _DISTRIBUTIONS = ("sdiareward", "torch", "transformers", "trl", "datasets", "num
 
 
 def describe_run() -> dict[str, Any]:
-    """Return the versions of the packages, the machine, and the git revision of the code if it has one."""
     return {
         "versions": {name: _find_version(name) for name in _DISTRIBUTIONS},
         "python": platform.python_version(),
@@ -30,7 +29,7 @@ def describe_run() -> dict[str, Any]:
 
 
 def write_provenance(path: str | Path, **sections: Any) -> None:
-    """Write `describe_run` and further sections as JSON, whole or not at all."""
+    """Write `describe_run` and further sections as JSON, atomically; dataclasses field by field."""
     record = {**describe_run(), **{name: _convert_value(value) for name, value in sections.items()}}
     write_file(Path(path), json.dumps(record, indent=2, ensure_ascii=False, default=str) + "\n")
 
@@ -49,7 +48,7 @@ def _find_version(distribution: str) -> str | None:
 
 
 def _read_git_revision() -> str | None:
-    """Return the revision of the checkout this file lies in; None for an installed package, also in a repository."""
+    """Return the revision of this checkout; None for an installed package, also one inside a repository."""
     command = ["git", "-C", str(PACKAGE), "rev-parse", "--show-toplevel", "HEAD"]
     try:
         found = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()

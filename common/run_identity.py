@@ -1,4 +1,4 @@
-"""Claim a folder for one run: results of another model or of other pairs are never mixed into it."""
+"""Claim a folder for one run, so that results of another model or other pairs are never mixed into it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from .files import read_json_object, write_file
 
 
 def claim_run_dir(folder: Path, identity: Mapping[str, Any]) -> None:
-    """Create a run's folder, or check that the existing one holds results of the same identity."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "identity.json"
     if not path.exists():

@@ -1,7 +1,4 @@
-"""Make a dataclass of settings from a mapping, such as the one of a YAML file.
-
-A field's `metadata` may have a `minimum`, the least value that it takes.
-"""
+"""Make a dataclass of settings from a mapping; a field's `metadata` may have a `minimum`."""
 
 from __future__ import annotations
 
@@ -28,20 +25,18 @@ _KINDS = {
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping."""
     values = read_yaml(path)
     require_mapping(values, str(path))
     return values
 
 
 def require_mapping(values: Any, label: str) -> None:
-    """Raise `ValueError` unless the value is a mapping; `label` names it in the error."""
     if not isinstance(values, Mapping):
         raise ValueError(f"{label}: holds {type(values).__name__}; a mapping of settings is needed.")
 
 
 def require_known(names: Collection[Any], known: Collection[str], label: str, *, is_listed: bool = True) -> None:
-    """Raise `ValueError` if a key is none of the known ones."""
+    """Raise `ValueError` with the nearest known key if a key is unknown; `label` names the mapping."""
     if unknown := sorted(map(str, set(names) - set(known))):
         near = get_close_matches(unknown[0], map(str, known), n=1)
         listed = f"; known are {list(known)}" if is_listed or not near else ""
@@ -50,7 +45,6 @@ def require_known(names: Collection[Any], known: Collection[str], label: str, *,
 
 
 def require_minimums(settings: Any, label: str = "") -> None:
-    """Raise `ValueError` if a field of a dataclass is below its `minimum`; `label` comes before the field's name."""
     for item in fields(settings):
         value, least = getattr(settings, item.name), item.metadata.get("minimum")
         if least is not None and value is not None and not value >= least:
@@ -76,7 +70,7 @@ def make_settings(kind: type[_Settings], values: Any, label: str) -> _Settings:
 
 
 def _require_types(kind: type, values: Mapping[str, Any], label: str) -> None:
-    """Raise `ValueError` for a value of another type than a field's, as far as YAML has that type."""
+    """Raise `ValueError` for a value of another type than its field's, if YAML has that type."""
     hints = get_type_hints(kind)
     for name, value in values.items():
         if not _fits(value, hints[name]):
@@ -85,7 +79,7 @@ def _require_types(kind: type, values: Mapping[str, Any], label: str) -> None:
 
 
 def _list_kinds(hint: Any) -> list[Any]:
-    """Return the keys of `_KINDS` that a type stands for; none for a type of Python's alone, which takes anything."""
+    """Return the keys of `_KINDS` that a type stands for; none for one without a YAML form, which takes anything."""
     origin = get_origin(hint) or hint
     if origin in (Union, UnionType):
         kinds = [_list_kinds(each) for each in get_args(hint)]

@@ -8,16 +8,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Skipped:
-    """Something that was skipped, for the report."""
-
-    item: str
-    kind: str
+    item: str  # A pair, a row, a file, a segment with its times.
+    kind: str  # A `snake_case` word that a summary counts by, such as "missing_audio".
     reason: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
         return asdict(self)
 
     def explain(self) -> dict[str, str]:
-        """Return the `kind` and the `reason`, for a record that identifies the item by other fields."""
+        """Return `kind` and `reason`, for a record that identifies the item by other fields."""
         return {"kind": self.kind, "reason": self.reason}

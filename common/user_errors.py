@@ -1,7 +1,6 @@
-"""Errors that a user can put right: a full disk, a folder in use, a lost connection, no data.
+"""Errors that a user can correct: a full disk, a folder in use, a lost connection, no data.
 
-Each ends the command with one line that gives the remedy. Finished work stays on disk, so the same command resumes the
-run; `tests/faults` tests it.
+Each ends the command with one line that has the remedy. Finished work stays on disk, so the same command resumes.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import sys
 
 AGAIN = "run the same command again: what is finished is kept"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# Of an input or of an output: the system does not say which.
+# Of an input or an output; the system does not report which.
 _NOT_ALLOWED = (errno.EACCES, errno.EPERM)
 _REMEDIES = {
     **dict.fromkeys(_NO_ROOM, "make room on its disk"),
@@ -41,7 +40,7 @@ _NOT_IN_CACHE = ("huggingface_hub.errors", "LocalEntryNotFoundError")
 
 
 class UserError(RuntimeError):
-    """Raised for what a user can put right, with a message in one line: what was found, required, and to do."""
+    """Raised for what a user can correct; the message is one line: found, required, remedy."""
 
 
 class PairsError(UserError, ValueError):
@@ -53,7 +52,7 @@ class PairsNotFoundError(PairsError, FileNotFoundError):
 
 
 def format_user_error(error: BaseException) -> str | None:
-    """Return in one line what blocks a run and the remedy; None for an error of another kind."""
+    """Return what blocks a run and the remedy, also of a wrapped cause, in one line; None for another error."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, UserError):
@@ -67,9 +66,8 @@ def format_user_error(error: BaseException) -> str | None:
 
 
 def _explain_recording(error: BaseException) -> str | None:
-    """Return that a recording cannot be read, where the pair cannot be skipped."""
     if _is_of(error, "sdiareward.chat_sdiareward", "DialogueError"):
-        # It names the dialogue and the turn, which its cause does not.
+        # It names dialogue and turn; its cause does not.
         return str(error)
     if not _is_of(error, "sdiareward.audio_sdiareward", "AudioError"):
         return None
@@ -77,12 +75,11 @@ def _explain_recording(error: BaseException) -> str | None:
 
 
 def _is_of(error: BaseException, module: str, kind: str) -> bool:
-    """Return whether an error is of a kind, without importing what defines it."""
+    """Return whether an error is of a class, without importing its module."""
     return isinstance(error, getattr(sys.modules.get(module), kind, ()))
 
 
 def _explain_disk(error: BaseException) -> str | None:
-    """Return what the disk refused, if the error reports that."""
     text = " ".join(str(error).split())
     if found := _TORCH_WRITER.search(text):
         return f"a file cannot be written ({found[0]}); {_REMEDIES[errno.ENOSPC]}, then {AGAIN}."
@@ -97,7 +94,7 @@ def _explain_disk(error: BaseException) -> str | None:
 
 
 def _explain_network(error: BaseException) -> str | None:
-    """Return that the connection failed, if the error reports that; only imported libraries are checked."""
+    """Return that the connection failed, if it did; only libraries that are imported are checked."""
     if _is_of(error, *_NOT_IN_CACHE):
         reason = " ".join(str(error).split())
         found = f"the Hub cannot be reached, and a file that is needed is not in the cache ({reason})"

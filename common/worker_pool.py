@@ -19,11 +19,8 @@ from .user_errors import UserError
 def open_worker_pool(
     num_workers: int, initializer: Callable[..., None] | None = None, initargs: Sequence[Any] = ()
 ) -> Iterator[ProcessPoolExecutor]:
-    """Start processes to submit work to; on leaving, running jobs finish and queued jobs are cancelled.
-
-    They are not forks of this process, which would leave the threads of the synthesizers' runtimes locked. On Linux
-    they are forks of a process without threads.
-    """
+    """Start processes to submit work to; on leaving, running jobs finish and queued jobs are cancelled."""
+    # A fork of this process would leave the threads of the synthesizers' runtimes locked.
     context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
     pool = ProcessPoolExecutor(num_workers, context, initializer=_start, initargs=(initializer, initargs))
     try:
@@ -44,7 +41,7 @@ def _start(initializer: Callable[..., None] | None, initargs: Sequence[Any]) -> 
 
 
 def _end_with_parent() -> None:
-    """End this worker as soon as its parent is gone: it holds both ends of the queue, and would wait without end."""
+    """End this worker with its parent: it holds both ends of the queue, and would wait forever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

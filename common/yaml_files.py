@@ -9,13 +9,12 @@ from .files import read_text
 
 
 def parse_yaml(text: str, label: str) -> Any:
-    """Return what a YAML text says; raise `ValueError` with the label if it is not YAML or has a key twice."""
+    """Return the value of a YAML text; a key that appears twice raises `ValueError`, because PyYAML keeps the last."""
     import yaml
 
     class Loader(yaml.SafeLoader):
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
             keys = [(key.tag, key.value) for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-            # PyYAML would keep the last.
             if repeated := [name for index, (tag, name) in enumerate(keys) if (tag, name) in keys[:index]]:
                 raise yaml.constructor.ConstructorError(None, None, f"has {repeated[0]!r} twice", node.start_mark)
             return super().construct_mapping(node, deep=deep)
@@ -27,5 +26,4 @@ def parse_yaml(text: str, label: str) -> Any:
 
 
 def read_yaml(path: Path) -> Any:
-    """Return what a YAML file says; see `parse_yaml`."""
     return parse_yaml(read_text(path, "file of settings"), str(path))

@@ -46,7 +46,6 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
 
 
 def create_app(cluster: ModelCluster, settings: ServiceSettings) -> ASGIApp:
-    """Build the application."""
     metrics = Metrics()
     app = FastAPIOffline(
         title="sdiareward",
@@ -78,7 +77,7 @@ def _authorize(settings: ServiceSettings) -> Any:
 
 
 def _with_answer(described: dict[str, Any], example: dict[str, Any]) -> dict[str, Any]:
-    """Return the description of an operation with all its responses, that of success with an example."""
+    """Return the description of an operation with all responses; success has an example."""
     good = openapi.with_example(described["response_description"], example)
     return {**described, "responses": {200: good, **_ANSWERS}}
 
@@ -176,7 +175,6 @@ def _make_unavailable_response(reason: str, limits: Limits) -> JSONResponse:
 
 
 def _add_body_schemas(app: FastAPI) -> None:
-    """Add the schemas of the bodies to the OpenAPI page."""
     make = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -201,7 +199,6 @@ class Gate:
         self._num_in_flight = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

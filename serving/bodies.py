@@ -1,7 +1,4 @@
-"""Read the body of a request, JSON or multipart, within a time limit; FastAPI limits its size.
-
-FastAPI cannot declare a body that is either.
-"""
+"""Read the body of a request within a time limit; it is JSON or multipart, which FastAPI cannot declare together."""
 
 from __future__ import annotations
 
@@ -46,11 +43,10 @@ class Body:
     files: dict[str, bytes] = field(default_factory=dict)
 
     def parse(self, form: type[AnyRequest]) -> AnyRequest:
-        """Return the JSON as a form."""
         try:
             return form.model_validate_json(self.text)
         except ValidationError as error:
-            # Without the input, which may be megabytes, and without links.
+            # The input may be megabytes.
             found = error.errors(include_url=False, include_context=False, include_input=False)
             problems = explain_form_errors(found[:_MAX_PROBLEMS], self._read_json())
             if len(found) > _MAX_PROBLEMS:
@@ -66,7 +62,7 @@ class Body:
 
 
 async def read_body(request: Request, limits: Limits) -> Body:
-    """Read the body of a request."""
+    """Read a body; HTTP errors: 400 multipart, 408 too slow, 413 too large, 415 type, charset or encoding."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in (JSON, MULTIPART):
         raise HTTPException(415, f"content type is {kind[:80] or 'missing'!r}; send {JSON} or {MULTIPART}.")

@@ -21,7 +21,7 @@ from .encoding import encode_dialogue
 from .settings import API_KEY_ENV
 
 
-# The index of a dialogue, and its form in a request.
+# A dialogue's index and its form in a request.
 Numbered = tuple[int, dict[str, Any]]
 
 _RETRIED = (502, 503, 504)
@@ -36,7 +36,7 @@ class ServiceError(RuntimeError):
 
 
 class RefusedError(ValueError):
-    """Raised when the server refuses the request."""
+    """Raised when the server refuses the request; `problems` name dialogue and turn from 1."""
 
     def __init__(self, problems: Sequence[Mapping[str, Any]]):
         super().__init__("; ".join(_as_line(problem) for problem in problems))
@@ -52,13 +52,9 @@ class _FailedError(ServiceError):
 
 
 class ExponentialRetry(Retry):
-    """Pause longer before each retry, at least `Retry-After`; `urllib3` alone would pause exactly that long.
-
-    Pauses are randomized, so that clients that were refused together do not return together.
-    """
+    """Pause longer before each retry, at least `Retry-After`; at random, so that refused clients spread out."""
 
     def sleep(self, response: Any = None) -> None:
-        """Wait before the next retry."""
         requested_s = self.get_retry_after(response) if response is not None else None
         time.sleep(max(requested_s or 0.0, self.get_backoff_time()) * random.uniform(1.0, 1.5))
 
@@ -70,19 +66,13 @@ def _as_line(problem: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The rewards of two dialogues and their margin."""
-
     rewards: tuple[float, float]
-    margin: float
-    probability: float
+    margin: float  # Reward of the first minus that of the second.
+    probability: float  # That the first is better.
 
 
 class RewardClient:
-    """Score dialogues on a server. Threads may share a client.
-
-    A request without an answer, or refused with 503, is sent again after growing pauses. A reward depends on the
-    dialogue alone, so a retry is safe.
-    """
+    """Score dialogues on a server, which gets the recordings and reads no files; threads may share a client."""
 
     def __init__(
         self,
@@ -99,6 +89,7 @@ class RewardClient:
         self.dialogues_per_request = dialogues_per_request
         self.concurrency = concurrency
         self._api_key = api_key if api_key is not None else os.environ.get(API_KEY_ENV)
+        # A reward depends on the dialogue alone, so a retry is safe.
         self._session = self._open_session(max_retries)
 
     def __repr__(self) -> str:
@@ -113,7 +104,7 @@ class RewardClient:
         subset: str | None = None,
         require_audio: bool = True,
     ) -> list[float]:
-        """Return the reward of each dialogue, in the order given; higher is better."""
+        """Return the rewards, higher is better, or calibrated values: with `subset` the log-odds in it."""
         options = {"criterion": criterion, "calibrated": calibrated, "subset": subset, "require_audio": require_audio}
         results = list(self._iter_results(dialogues, options))
         return [result["calibrated" if calibrated else "reward"] for result in results]
@@ -136,7 +127,6 @@ class RewardClient:
         subset: str | None = None,
         require_audio: bool = True,
     ) -> Comparison:
-        """Compare two versions of a dialogue."""
         options = {"criterion": criterion, "calibrated": calibrated, "subset": subset, "require_audio": require_audio}
         found = self._post("/compare", {**options, "a": encode_dialogue(a), "b": encode_dialogue(b)})
         return Comparison((found["a"]["reward"], found["b"]["reward"]), found["margin"], found["probability"])
@@ -146,7 +136,6 @@ class RewardClient:
         return self._send("GET", "/health")
 
     def _iter_results(self, dialogues: Sequence[Any], options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield the result of each dialogue."""
         size = min(self.dialogues_per_request, int(self._limits["max_dialogues"])) if len(dialogues) > 1 else 1
         parts = [range(first, min(first + size, len(dialogues))) for first in range(0, len(dialogues), size)]
         if len(parts) == 1:
@@ -168,12 +157,11 @@ class RewardClient:
 
     @cached_property
     def _limits(self) -> dict[str, Any]:
-        """What the server accepts in one request."""
         given = self.health().get("limits", {})
         return {"max_dialogues": self.dialogues_per_request, "max_body_bytes": float("inf"), **given}
 
     def _split_by_size(self, encoded: Sequence[Numbered]) -> Iterator[list[Numbered]]:
-        """Yield groups of dialogues that fit into one request; a dialogue that is too large is a group of its own."""
+        """Yield groups of dialogues that fit into one request, or a single one that is too large."""
         group: list[Numbered] = []
         size = 0
         for index, each in encoded:
@@ -218,7 +206,6 @@ class RewardClient:
         return self._send("POST", path, {name: value for name, value in request.items() if value is not None})
 
     def _send(self, method: str, path: str, content: Any = None) -> dict[str, Any]:
-        """Return the answer of the server, after retries."""
         headers = {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
         address = f"{self.url}{path}"
         try:

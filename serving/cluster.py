@@ -1,8 +1,7 @@
 """Start the replicas of the model on Ray Serve and send requests to them.
 
-`RAY_ADDRESS` names a running Ray cluster; without it, Ray is started on this machine and ends with the server. Ray's
-HTTP proxy is not used: the process of the server holds the handle of Ray Serve. So the size of a body is limited
-before it is copied, a request whose replica died is sent to another one, and draining waits for every answer.
+The process of the server holds the handle of Ray Serve, without Ray's HTTP proxy: so a body is limited before it is
+copied, a request whose replica died is sent to another one, and draining waits for every answer.
 """
 
 from __future__ import annotations
@@ -44,12 +43,10 @@ _QUIET = {"log_level": "WARNING", "enable_access_log": False}
 
 
 class UnavailableError(RuntimeError):
-    """Raised when a request cannot be scored now, but can be later; its message is for the client."""
+    """Raised when a request cannot be scored now but can be later; its message is for the client."""
 
 
 class ModelCluster:
-    """The running replicas of the model: a `DeploymentHandle` of Ray Serve and the name of its application."""
-
     def __init__(self, handle: Any, name: str, settings: ServiceSettings):
         self._handle = handle
         self._name = name
@@ -58,7 +55,6 @@ class ModelCluster:
         self.facts: ModelFacts = handle.read_facts.remote().result(timeout_s=settings.limits.request_timeout_s)
 
     async def score(self, job: ScoreJob, metrics: Metrics) -> ScoreResult:
-        """Score a request."""
         from ray.exceptions import RayActorError
         from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
@@ -98,7 +94,6 @@ class ModelCluster:
 
 @contextmanager
 def model_cluster(settings: ServiceSettings) -> Iterator[ModelCluster]:
-    """Run the replicas of the model within the context."""
     for name, value in _RAY_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     import ray
@@ -164,7 +159,7 @@ def _deploy(settings: ServiceSettings, name: str) -> Any:
         "health_check_period_s": _HEALTH_CHECK_PERIOD_S,
         "graceful_shutdown_timeout_s": 2.0,
         "graceful_shutdown_wait_loop_s": 0.1,
-        # A checkpoint that cannot be loaded once cannot be loaded the second time.
+        # A second attempt to load a checkpoint fails too.
         "max_constructor_retry_count": 1,
     }
     if replicas.maximum is None:
@@ -199,7 +194,7 @@ def _count_gpus_per_replica(settings: ServiceSettings) -> float:
 
 
 def _require_room(replicas: Replicas, num_gpus: float) -> None:
-    """Raise if Ray is too small for the replicas, because it would wait for more nodes forever without a message."""
+    """Raise if Ray is too small for the replicas, because it would wait for more nodes forever, silently."""
     import ray
 
     total, free = ray.cluster_resources(), ray.available_resources()
@@ -233,7 +228,6 @@ def _with_absolute_path(settings: ServiceSettings) -> Any:
 
 
 def _find_reason(name: str, message: str) -> str:
-    """Return the error of loading the model, if there was one, or that of Ray."""
     from ray import serve
 
     application = serve.status().applications.get(name)

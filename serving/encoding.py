@@ -21,7 +21,6 @@ _FULL_SCALE = 2**23
 
 
 def encode_dialogue(dialogue: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a dialogue in the form of a request, with its recordings encoded."""
     messages = turns_to_messages(dialogue)
     validate_form(messages)
     has_system = bool(messages) and messages[0]["role"] == "system"
@@ -35,7 +34,6 @@ def encode_dialogue(dialogue: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _find_problem(role: str, items: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return what the form of a request refuses in a turn."""
     if role not in (*ROLES, "system"):
         return f"its role is {role!r}; use 'user' or 'assistant'."
     if role == "system" and any(item["type"] == "audio" for item in items):
@@ -53,7 +51,7 @@ def _encode_item(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_bytes(audio: Any) -> bytes:
-    """Return the bytes of a file, or samples as a file of 24 bits, the precision of float32."""
+    """Return the bytes of a file; samples become a file of 24 bits, the precision of float32."""
     import soundfile
 
     handle, _, array, sampling_rate = open_source(audio)

@@ -1,7 +1,7 @@
 """Convert the dialogues of a request to messages for the processor, with errors that name the turn.
 
-Before any recording is decoded, the order and number of turns are checked, and the header, length and decoded size of
-each recording: a few kilobytes of FLAC can hold hours of silence.
+Order, number of turns and the headers of recordings are checked before decoding: a few kilobytes of FLAC can hold
+hours of silence.
 """
 
 from __future__ import annotations
@@ -23,17 +23,15 @@ from .settings import Limits
 
 Messages = list[dict[str, Any]]
 
-# Of a turn; thousands of short recordings would be decoded one by one.
+# Per turn; thousands of short recordings would be decoded one by one.
 _MAX_ITEMS = 64
 
 
 def read_dialogue_form(
     dialogue: Dialogue, files: Mapping[str, bytes], limits: Limits, *, require_audio: bool = True
 ) -> Messages:
-    """Return the messages of one dialogue, its audio encoded as `{"bytes", "path"}`."""
     has_system = bool(dialogue.turns) and dialogue.turns[0].role == "system"
     longest = min(limits.max_turns or MAX_TURNS, MAX_TURNS)
-    # Before any recording is decoded.
     if (num_turns := len(dialogue.turns) - has_system) > longest:
         raise DialogueError(f"has {num_turns} turns; this server scores at most {longest}, keep the last {longest}.")
     messages = []
@@ -71,7 +69,6 @@ def _read_turn(turn: Turn, files: Mapping[str, bytes], limits: Limits, require_a
 
 
 def _read_recording(audio: Audio, files: Mapping[str, bytes]) -> bytes:
-    """Return the encoded file that a turn holds, or names in the request."""
     if audio.base64 is not None:
         try:
             return base64.b64decode(audio.base64, validate=True)
@@ -90,12 +87,12 @@ def find_turn(reason: str) -> int | None:
 
 
 def make_problem(reason: str, turn: int | None, place: Sequence[str | int], number: int) -> Problem:
-    """Describe why a dialogue cannot be scored; turn and dialogue are counted from 1."""
+    """Return why a dialogue cannot be scored; turn and dialogue are counted from 1."""
     return Problem(loc=["body", *place], msg=reason, type="dialogue", dialogue=number, turn=turn)
 
 
 def explain_form_errors(errors: Sequence[Mapping[str, Any]], body: Any) -> list[Problem]:
-    """Describe the errors of `pydantic` in a body by turn, without the values, which can be megabytes of audio."""
+    """Describe the errors of `pydantic` by turn, without the values, which can be megabytes of audio."""
     problems = []
     for error in errors:
         loc = [part for part in error["loc"] if part != "body"]
@@ -112,7 +109,6 @@ def explain_form_errors(errors: Sequence[Mapping[str, Any]], body: Any) -> list[
 
 
 def _count_system_turns(body: Any, loc: Sequence[Any]) -> int:
-    """Return 1 if the dialogue that a location lies in begins with a system turn."""
     value = body
     try:
         for part in loc:

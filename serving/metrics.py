@@ -29,5 +29,4 @@ class Metrics:
         self.replicas = Gauge("sdiareward_replicas", "Replicas that can answer.", registry=registry)
 
     def render(self) -> bytes:
-        """Return all values in the text format of Prometheus."""
         return generate_latest(self._registry)

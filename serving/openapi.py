@@ -1,4 +1,4 @@
-"""What the OpenAPI page says of each operation: groups, summaries, and examples that can be sent as they are."""
+"""Describe each operation on the OpenAPI page, with examples that can be sent as they are."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _A, _B = 0.75, -0.5
 
 @cache
 def _make_recording() -> str:
-    """Return a recording that is short enough to read past: a WAV of 0.05 s of silence, in base64."""
+    """Return a WAV of 0.05 s of silence in base64, short enough for the page."""
     buffer = io.BytesIO()
     with wave.open(buffer, "wb") as file:
         file.setnchannels(1)
@@ -55,18 +55,16 @@ def _make_dialogue(answer: str, **audio: str) -> dict[str, Any]:
 
 
 def score_request(**audio: str) -> dict[str, Any]:
-    """Return a request to `/score`; `audio` names the part of a multipart body by role."""
+    """Return a request; `audio` names the part of a multipart body by role."""
     return {"criterion": "modality", "dialogues": [_make_dialogue("Please enter your password.", **audio)]}
 
 
 def compare_request() -> dict[str, Any]:
-    """Return a request to `/compare`."""
     answers = {"a": "Sure, um, which one?", "b": "Please specify the extension."}
     return {"criterion": "joint", **{name: _make_dialogue(answer) for name, answer in answers.items()}}
 
 
 def describe_score() -> dict[str, Any]:
-    """Return what FastAPI takes of the operation `/score`, without its body."""
     return {
         "tags": [REWARDS],
         "summary": "Score dialogues",
@@ -75,7 +73,6 @@ def describe_score() -> dict[str, Any]:
 
 
 def describe_compare() -> dict[str, Any]:
-    """Return what FastAPI takes of the operation `/compare`, without its body."""
     return {
         "tags": [REWARDS],
         "summary": "Compare two versions of a dialogue",
@@ -88,24 +85,21 @@ def _make_result(reward: float) -> dict[str, Any]:
 
 
 def score_answer() -> dict[str, Any]:
-    """Return an answer of `/score`; its reward is made up."""
     return {"criterion": "modality", "results": [_make_result(_A)]}
 
 
 def compare_answer() -> dict[str, Any]:
-    """Return an answer of `/compare`; its rewards are made up."""
     margin = _A - _B
     results = {"a": _make_result(_A), "b": _make_result(_B)}
     return {"criterion": "joint", **results, "margin": margin, "probability": sigmoid(margin)}
 
 
 def with_example(description: str, example: Any) -> dict[str, Any]:
-    """Return a response for FastAPI's `responses`."""
     return {"description": description, "content": {JSON: {"example": example}}}
 
 
 def describe_body(form: type, example: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a body for the OpenAPI page; FastAPI does not parse bodies, which are JSON or multipart."""
+    """Return the schema of a body; FastAPI does not parse bodies, which are JSON or multipart."""
     schema = {"$ref": f"#/components/schemas/{form.__name__}"}
     file = {"type": "string", "format": "binary"}
     parts = {"type": "object", "properties": {REQUEST_PART: schema}, "additionalProperties": file}

@@ -10,14 +10,13 @@ from sdiareward.common.own_names import is_own_host, is_own_origin, list_own_nam
 
 
 class OwnNames:
-    """Middleware of a server without a key: the `Host` is one of its names, the `Origin` none but itself."""
+    """Middleware of a server without a key: `Host` is one of its names, `Origin` is absent or the host itself."""
 
     def __init__(self, app: ASGIApp, host: str):
         self._app = app
         self._names = list_own_names(host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or refuse it with 403."""
         problem = self._find_problem(Headers(scope=scope)) if scope["type"] == "http" else None
         answer = self._app if problem is None else JSONResponse({"detail": problem}, 403)
         await answer(scope, receive, send)

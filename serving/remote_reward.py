@@ -1,4 +1,4 @@
-"""Build a reward function for TRL's `GRPOTrainer`, as `reward_fn` does, whose rewards come from a server."""
+"""Build a reward function for TRL's `GRPOTrainer` whose rewards come from a server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .client import RewardClient
 
 
 def remote_reward_fn(url: str | RewardClient, api_key: str | None = None, **options: Any) -> RewardFunction:
-    """Build a reward function for `GRPOTrainer(reward_funcs=...)` whose rewards come from a server."""
+    """Build a reward function with the options of `reward_fn`; a server that does not answer ends the run."""
     client = url if isinstance(url, RewardClient) else RewardClient(url, api_key)
     own = RewardOptions(**options)
     known = client.health()["criteria"]
@@ -34,13 +34,10 @@ class RemoteScorer:
         dialogues: Sequence[Any],
         criterion: Sequence[str],
         *,
-        groups: Sequence[Hashable] | None = None,
+        groups: Sequence[Hashable] | None = None,  # Not sent: the server finds shared prefixes.
         skipped: MutableMapping[int, str],
     ) -> Iterator[tuple[int, float]]:
-        """Yield `(index, reward)`; write the reason for each skipped dialogue to `skipped`.
-
-        All dialogues have one criterion. `groups` are not sent, because the server finds shared prefixes itself.
-        """
+        """Yield `(index, reward)`; write the reason for each skipped dialogue to `skipped`. All have one criterion."""
         # The `require_audio` of the reward function has been applied before.
         results = self.client.score_or_reason(dialogues, criterion[0], require_audio=False) if dialogues else []
         for index, result in enumerate(results):

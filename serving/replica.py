@@ -1,8 +1,4 @@
-"""A replica of the model in a process of Ray Serve: requests that wait together are scored together.
-
-Ray Serve forms the batches (`serve.batch`), chooses the replica, counts the waiting requests and replaces a replica
-that died. A reward does not depend on its batch, so a request can be sent to another replica again at any time.
-"""
+"""A replica of the model under Ray Serve, which forms batches (`serve.batch`) and replaces dead replicas."""
 
 from __future__ import annotations
 
@@ -27,29 +23,25 @@ Outcome = float | str
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Facts about the model, for the server process, which does not load it."""
+    """Facts for the server process, which does not load the model."""
 
     criteria: tuple[str, ...]
-    max_turn_s: float
-    calibration: dict[str, Any] | None
+    max_turn_s: float  # What the model hears of a turn.
+    calibration: dict[str, Any] | None  # If one fits the prompts; else `no_calibration` is the reason.
     no_calibration: str
 
 
 @dataclass(frozen=True)
 class ScoreJob:
-    """The dialogues of one request, and the criterion to score them by."""
-
     dialogues: list[Any]
     criterion: str
 
 
 @dataclass(frozen=True)
 class ScoreResult:
-    """The result of a request."""
-
     outcomes: list[Outcome]
-    num_requests: int
-    audio_s: float
+    num_requests: int  # That were scored together.
+    audio_s: float  # Of all requests that were scored together, divided by their number.
 
 
 class ScoringFailedError(RuntimeError):
@@ -57,8 +49,6 @@ class ScoringFailedError(RuntimeError):
 
 
 class Replica:
-    """Hold a model and score requests."""
-
     def __init__(self, spec: ModelSpec, device: str | None = None, num_threads: int | None = None):
         import torch
 
@@ -85,7 +75,6 @@ class Replica:
             torch.cuda.synchronize(device)
 
     def read_facts(self) -> ModelFacts:
-        """Return the facts about the model."""
         from sdiareward.scoring.calibration import Calibration
 
         config, processor = self._scorer.model.config, self._scorer.processor
@@ -126,7 +115,6 @@ class Replica:
         return [ScoreResult(each, len(jobs), audio_s / len(jobs)) for each in outcomes]
 
     def _score_together(self, jobs: Sequence[ScoreJob]) -> list[list[Outcome]]:
-        """Return the outcome of each dialogue of each request."""
         from sdiareward.scoring.request_queue import Request, score_together
         from sdiareward.scoring.rollouts import Rollout
 

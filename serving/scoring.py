@@ -1,4 +1,4 @@
-"""Answer a request: read its dialogues, score the valid ones, and report the problems of the others."""
+"""Answer a request: score its valid dialogues, and report the problems of the others."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ Place = Sequence[str | int]
 
 
 class RequestScorer:
-    """Answer requests with the replicas of the model."""
-
     def __init__(self, cluster: ModelCluster, settings: ServiceSettings, metrics: Metrics):
         self._cluster = cluster
         self._limits = settings.limits
@@ -35,7 +33,6 @@ class RequestScorer:
         self._calibration = Calibration(parameters) if parameters else None
 
     async def score(self, form: ScoreRequest, files: Mapping[str, bytes]) -> ScoreResponse:
-        """Score dialogues."""
         if len(form.dialogues) > self._limits.max_dialogues:
             reason = f"has {len(form.dialogues)} dialogues; send at most {self._limits.max_dialogues} at once."
             raise BadRequestError([Problem(loc=["body", "dialogues"], msg=reason, type="too_many")])
@@ -46,7 +43,6 @@ class RequestScorer:
         return ScoreResponse(criterion=form.criterion, results=results)
 
     async def compare(self, form: CompareRequest, files: Mapping[str, bytes]) -> CompareResponse:
-        """Compare two dialogues."""
         a, b = await self._score_dialogues(form, [form.a, form.b], [("a",), ("b",)], files)
         _require_rewards([a, b])
         assert a.reward is not None and b.reward is not None
@@ -60,7 +56,6 @@ class RequestScorer:
     async def _score_dialogues(
         self, options: Options, dialogues: Sequence[Dialogue], places: Sequence[Place], files: Mapping[str, bytes]
     ) -> list[Result]:
-        """Return the result of each dialogue."""
         self._check_options(options)
         read = await asyncio.to_thread(self._read_dialogues, dialogues, files, options.require_audio)
         valid = [each for each in read if not isinstance(each, DialogueError)]
@@ -106,7 +101,6 @@ class RequestScorer:
         return Result(reward=outcome, calibrated=value_of(0, outcome))
 
     def _check_options(self, options: Options) -> None:
-        """Raise unless the model has the requested criterion and calibration."""
         facts = self._cluster.facts
         if options.criterion not in facts.criteria:
             known = ", ".join(facts.criteria)
@@ -133,7 +127,6 @@ def _require_rewards(results: Sequence[Result]) -> None:
 
 
 def list_limits(settings: ServiceSettings) -> dict[str, Any]:
-    """Return the limits that a client can observe."""
     names = ("max_body_bytes", "max_dialogues", "max_turns", "max_turn_s")
     values = {name: getattr(settings.limits, name) for name in names}
     return {name: value for name, value in values.items() if value is not None}

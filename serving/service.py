@@ -45,7 +45,7 @@ def serve_model(settings: ServiceSettings, on_ready: Callable[[str], None] = lam
             )
             server = uvicorn.Server(config)
             _stop_on_signals(server)
-            # Clients can connect now; they are answered as soon as the server runs.
+            # Clients can connect; they are answered when the server runs.
             listener.listen(config.backlog)
             host = f"[{settings.host}]" if ":" in settings.host else settings.host
             on_ready(f"http://{host}:{port}")
@@ -53,7 +53,7 @@ def serve_model(settings: ServiceSettings, on_ready: Callable[[str], None] = lam
 
 
 def _bind(settings: ServiceSettings) -> socket.socket:
-    """Bind the address before the model is loaded, which may take minutes; requests are accepted only afterwards."""
+    """Bind the address before the model is loaded, which may take minutes; requests are accepted afterwards."""
     listener = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -65,7 +65,7 @@ def _bind(settings: ServiceSettings) -> socket.socket:
 
 
 def _stop_on_signals(server: uvicorn.Server) -> None:
-    """Stop by returning: before uvicorn handles signals itself, and after, when it raises them again."""
+    """Stop by returning, also before and after uvicorn handles signals itself."""
 
     def end(*_: object) -> None:
         server.should_exit = True

@@ -20,16 +20,14 @@ _LAST_PORT = 65535
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The limits of the server."""
-
     max_body_bytes: int = 32 * 2**20
     max_dialogues: int = 64
-    max_turns: int | None = None
-    max_turn_s: float | None = None
-    max_in_flight: int = 128
+    max_turns: int | None = None  # If fewer than the 16 of any dialogue.
+    max_turn_s: float | None = None  # If less than the 60 s of any turn.
+    max_in_flight: int = 128  # Times `max_body_bytes`, it bounds the memory of bodies.
     max_queued: int = 64
-    body_timeout_s: float = 30.0
-    request_timeout_s: float = 120.0
+    body_timeout_s: float = 30.0  # For a body to arrive.
+    request_timeout_s: float = 120.0  # For the model, waiting included.
     retry_after_s: int = 1
 
     def __post_init__(self) -> None:
@@ -40,16 +38,14 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Replicas:
-    """The number of replicas of the model and the resources of each."""
-
     minimum: int = 1
     maximum: int | None = None
     num_cpus: float = 1.0
     num_gpus: float | None = None
-    num_threads: int | None = None
+    num_threads: int | None = None  # Of PyTorch on a CPU; by default an equal part of the cores.
     max_batch_size: int = 8
     batch_wait_s: float = 0.005
-    object_store_bytes: int = 256 * 2**20
+    object_store_bytes: int = 256 * 2**20  # Shared memory through which requests travel.
 
     def __post_init__(self) -> None:
         for name in ("minimum", "num_threads", "max_batch_size", "object_store_bytes"):
@@ -66,8 +62,6 @@ class Replicas:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceSettings:
-    """Settings of the server."""
-
     model: ModelSpec
     host: str = "127.0.0.1"
     port: int = 8000
@@ -98,7 +92,7 @@ class ApiKey:
         return "ApiKey(...)"
 
     def matches(self, sent: str) -> bool:
-        """Tell whether this is the key, in constant time."""
+        """Compare in constant time."""
         return hmac.compare_digest(self._key, sent.encode("utf-8", "surrogateescape"))
 
 

@@ -9,7 +9,6 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # Ray's workers would yield to the other process of the tests.
 os.environ.update(RAY_worker_niceness="0")
 
-import gc
 import pickle
 import signal
 import weakref
@@ -36,11 +35,6 @@ def pytest_collection_modifyitems(items):
     """Run the files with the most slow tests first, so that no process waits for another one's last file."""
     num_slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -num_slow[item.path])
-
-
-def pytest_collection_finish():
-    """Let no collection of garbage look through the libraries, which all stay."""
-    gc.freeze()
 
 
 @pytest.fixture(scope="session")

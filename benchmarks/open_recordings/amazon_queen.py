@@ -80,7 +80,6 @@ def _split_clips(string: str, prefix: str) -> list[tuple[str, str]]:
 
 
 def main() -> None:
-    """Write the folder that the command line names."""
     run(
         "amazon_queen",
         read_dialogues,

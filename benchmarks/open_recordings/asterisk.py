@@ -52,7 +52,6 @@ def _read_prompts(root: Path) -> Iterator[tuple[str, Part]]:
 
 
 def main() -> None:
-    """Write the folder that the command line names."""
     run("asterisk", read_dialogues, language="en-US", license="CC-BY-SA-3.0", subset="scripted", primary="Inform")
 
 

@@ -36,7 +36,7 @@ from .folders import Dialogue, run
 
 
 _RATE_HZ = 11_025
-# What the engine leaves out at both ends of a clip.
+# The engine skips them at both ends of a clip.
 _EDGE_BYTES = 32
 _PLAYER = ""
 # The characters of the tables of lines, in their order, by the beginning of the names of their clips.
@@ -117,7 +117,7 @@ def _read_options(path: Path) -> list[tuple[int, int]]:
 def _cut(
     root: Path, words: dict[str, list[str]], name: str, chapter: int, lines: Sequence[Line]
 ) -> Iterator[Dialogue]:
-    """Yield the stretches of two speakers in turn; a line without words or recording ends one."""
+    """Yield stretches of two alternating speakers; a line without words or recording ends one."""
     partner = next((speaker for speaker, _ in lines if speaker != _PLAYER), _PLAYER)
     utterances = []
     for place, (speaker, number) in enumerate(lines):
@@ -137,7 +137,6 @@ def capitalise_sentences(words: str) -> str:
 
 
 def _wrap(clip: bytes) -> bytes:
-    """Return a clip as a WAV file."""
     buffer = io.BytesIO()
     with wave.open(buffer, "wb") as file:
         file.setnchannels(1)
@@ -148,7 +147,6 @@ def _wrap(clip: bytes) -> bytes:
 
 
 def main() -> None:
-    """Write the folder that the command line names."""
     run(
         "drascula",
         read_dialogues,

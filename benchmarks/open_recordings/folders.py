@@ -1,4 +1,4 @@
-"""What the scripts of open recordings share: their command line, and the folder that the source `folder` reads."""
+"""The command line of the scripts of open recordings, and the folder that the source `folder` reads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Dialogue(NamedTuple):
 
 
 def run(corpus: str, read_dialogues: Callable[[Path], Iterable[Dialogue]], **labels: Any) -> None:
-    """Write the dialogues of the archive that the command line names; `labels` stand in each line of the manifest."""
+    """Write the dialogues of the archive that the command line names; `labels` are in each line of the manifest."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.open_recordings.{corpus}")
     parser.add_argument("archive", type=Path, help="what the package installs; the docstring of the script names it")
     parser.add_argument("out", type=Path, help="folder to write: manifest.jsonl and a recording per turn")

@@ -28,26 +28,19 @@ _EXAMPLE_REPOSITORY = "ORG/sdiareward"
 
 @dataclass(frozen=True)
 class Table:
-    """Shards of one set of columns."""
-
     folder: str
     shards: list[Shard]
     columns: datasets.Features
 
     @property
     def files(self) -> list[PlannedFile]:
-        """Return the shards as files of the repository."""
         return [PlannedFile(f"{self.folder}/{shard.place}", shard.path) for shard in self.shards]
 
 
 def plan_dataset(
     folder: Path, *, metadata: Path | None = None, repo_id: str | None = None, work_dir: Path | None = None
 ) -> RepositoryPlan:
-    """Plan the repository of a data set.
-
-    It holds a row only if its licence and the corpora that it refers to allow it (`cards/licences.py`), and the
-    metadata release, if one is given, for all rows. Only the shards of the folder are read.
-    """
+    """Plan the repository: the rows whose audio `cards/licences.py` allows, and all rows of `metadata`."""
     source = folder.resolve()
     work = work_dir or source.with_name(f"{source.name}-publish")
     labels, public = _publish_shards(list_shards(folder), work / "data")
@@ -68,7 +61,6 @@ def plan_dataset(
 
 
 def _publish_shards(shards: Sequence[Shard], output: Path) -> tuple[list[dict[str, Any]], list[Shard]]:
-    """Return the labels of all rows, and the shards that may be published."""
     from tqdm import tqdm
 
     labels: list[dict[str, Any]] = []
@@ -82,7 +74,7 @@ def _publish_shards(shards: Sequence[Shard], output: Path) -> tuple[list[dict[st
 
 
 def _read_release(folder: Path, pair_ids: Collection[str]) -> list[Shard]:
-    """Return the shards of a metadata release; raise unless they have its columns, so no audio, and its pairs."""
+    """Return the shards of a metadata release, which must have its columns (no audio) and pairs of the data set."""
     shards = list_shards(folder)
     released = set()
     for shard in shards:
@@ -129,7 +121,6 @@ def _count(labels: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _count_by(labels: Sequence[Mapping[str, Any]], column: str) -> dict[str, tuple[int, int]]:
-    """Return the number of pairs with and without audio by the values of a column."""
     counts: dict[str, list[int]] = {}
     for label in labels:
         counts.setdefault(_format_cell(label[column]), [0, 0])[label["why_withheld"] is not None] += 1
@@ -180,7 +171,6 @@ def _make_info(config: Mapping[str, Any], table: Table) -> datasets.DatasetInfo:
 
 
 def _plan_notices(labels: Sequence[Mapping[str, Any]]) -> list[PlannedFile]:
-    """Return the notices that must accompany the recordings."""
     licences = [find_licence(label["license"]) for label in labels if label["why_withheld"] is None]
     names = sorted({licence.notice for licence in licences if licence and licence.notice})
     return [PlannedFile(f"notices/{name}", (NOTICES / name).read_bytes()) for name in names]

@@ -42,12 +42,10 @@ _NO_PROJECTIONS = "dummy-target-modules"
 
 
 def is_adapter_folder(checkpoint: Path) -> bool:
-    """Return whether a folder holds adapters and not a whole model."""
     return (checkpoint / ADAPTER_CONFIG).is_file()
 
 
 def list_model_files(checkpoint: Path) -> list[PlannedFile]:
-    """Return configuration and weights of a complete model, processor and code."""
     _require_own(checkpoint, (CONFIG, "AutoConfig"), (CONFIG, "AutoModel"), (PROCESSOR, "AutoProcessor"))
     shards = list_weight_files(checkpoint)
     names = [CONFIG, *shards] if shards == [WEIGHTS] else [CONFIG, WEIGHTS_INDEX, *shards]
@@ -101,7 +99,6 @@ def _read_head_tensors(checkpoint: Path) -> dict[str, Any]:
 
 
 def _list_code() -> list[PlannedFile]:
-    """Return the files of this package that travel with a checkpoint."""
     return [PlannedFile(name, PACKAGE / name) for name in REMOTE_CODE]
 
 
@@ -110,7 +107,6 @@ def _plan_processor(checkpoint: Path) -> list[PlannedFile]:
 
 
 def _plan_required(checkpoint: Path, names: list[str]) -> list[PlannedFile]:
-    """Return required files of the folder."""
     for name in names:
         if Path(name).name != name:
             raise ValueError(f"{checkpoint}: its index names {name!r}, which is not a file of this folder.")

@@ -32,7 +32,7 @@ def plan_model(
     repo_id: str | None = None,
     revision: str | None = None,
     base_model: str | None = None,
-    datasets: Sequence[str] = (),
+    datasets: Sequence[str] = (),  # The one that `results` were measured on comes first.
     head_only: bool = False,
 ) -> RepositoryPlan:
     """Plan the repository of a model; a folder with an `adapter_config.json` holds adapters."""
@@ -87,7 +87,7 @@ def _read_run(checkpoint: Path) -> dict[str, Any] | None:
     """Return the record of the training; that of adapters is in the parent folder."""
     path = find_record(checkpoint, beside=True)
     found = {} if path is None else read_json(path)
-    # An evaluation wrote a file of that name too.
+    # An evaluation writes a file of that name too.
     return found if "arguments" in found else None
 
 

@@ -22,14 +22,11 @@ _PICTURES = (".gif", ".jpg", ".png", ".svg")
 
 @dataclass(frozen=True)
 class PlannedFile:
-    """One file of a repository."""
-
     path_in_repo: str
-    source: Path | bytes
+    source: Path | bytes  # A local file, which is read when it is sent, or the content.
 
     @property
     def size_bytes(self) -> int:
-        """Return the size of the content."""
         return len(self.source) if isinstance(self.source, bytes) else self.source.stat().st_size
 
 
@@ -40,11 +37,10 @@ class RepositoryPlan:
     repo_type: RepoType
     files: list[PlannedFile]
     space_sdk: str | None = None
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # To read before publishing.
 
     @property
     def total_bytes(self) -> int:
-        """Return the size of all files together."""
         return sum(file.size_bytes for file in self.files)
 
 
@@ -62,12 +58,10 @@ def write_preview(plan: RepositoryPlan, listing: str, folder: Path) -> Path:
 
 
 def is_hub_id(name: Any) -> bool:
-    """Return whether a name has the form `ORG/NAME` and is not an existing folder."""
     return isinstance(name, str) and _HUB_ID.fullmatch(name) is not None and not Path(name).exists()
 
 
 def require_hub_ids(names: Iterable[str]) -> None:
-    """Raise `ValueError` unless all names can be names on the Hub."""
     for name in names:
         if not is_hub_id(name):
             raise ValueError(f"{name!r}: seems to be a folder, not a name on the Hub; give ORG/NAME.")

@@ -30,7 +30,6 @@ _ROWS = 100
 
 
 def check_plan(plan: RepositoryPlan, secrets: Sequence[str] = ()) -> None:
-    """Raise unless all files of a plan may be published."""
     from tqdm import tqdm
 
     if not plan.files:
@@ -89,7 +88,6 @@ def _read_texts(file: PlannedFile) -> Iterator[bytes]:
 
 
 def find_secret(content: bytes, known: Sequence[bytes] = ()) -> str | None:
-    """Return the kind of secret in a content, or None."""
     if any(secret in content for secret in known):
         return "the token in use"
     for name, beginning, pattern in _SECRETS:

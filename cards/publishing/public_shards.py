@@ -29,13 +29,11 @@ _TURN_FIELDS = ("audio_ref", "duration_s")
 
 @dataclass(frozen=True)
 class Shard:
-    """A Parquet file of a data set."""
-
     path: Path
     criterion: str
     split: str
     num_rows: int
-    num_bytes: int
+    num_bytes: int  # Before compression.
 
     @property
     def place(self) -> str:
@@ -44,7 +42,6 @@ class Shard:
 
 
 def list_shards(folder: Path) -> list[Shard]:
-    """Return the shards of a data set folder, in order."""
     return [_read_shard(path) for path in list_paths(folder)]
 
 
@@ -61,7 +58,6 @@ def _read_shard(path: Path) -> Shard:
 
 
 def open_shard(path: Path) -> pq.ParquetFile:
-    """Open a Parquet file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -72,7 +68,7 @@ def open_shard(path: Path) -> pq.ParquetFile:
 
 
 def read_labels(shard: Shard) -> list[dict[str, Any]]:
-    """Return the labels of each row, without reading its audio."""
+    """Return the labels of each row and the hours of both sides; `why_withheld` is None if its audio may be sent."""
     rows = read_columns(shard.path, lambda path: path in _LABELS or _is_of_turn(path, _TURN_FIELDS))
     return [_label(row, shard.split) for row in rows]
 

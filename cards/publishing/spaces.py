@@ -23,7 +23,6 @@ _METRIC_FILES = ("app.py", f"{_METRIC}.py", "pairwise.py", "requirements.txt", "
 
 
 def plan_space(model: str | None = None, *, hardware: str = "cpu-basic") -> RepositoryPlan:
-    """Plan the Space of the demo."""
     require_hub_ids([model] if model else [])
     files = [
         PlannedFile("README.md", _render_card(model, hardware).encode()),
@@ -70,7 +69,6 @@ def _render_card(model: str | None, hardware: str) -> str:
 
 
 def plan_metric(repo_id: str | None = None) -> RepositoryPlan:
-    """Plan the Space of the metric."""
     if repo_id is not None and repo_id.rpartition("/")[2] != _METRIC:
         raise ValueError(f"{repo_id}: evaluate.load finds the metric only in a Space named {_METRIC}; name it so.")
     card = (METRIC / "README.md").read_text(encoding="utf-8")

@@ -29,20 +29,18 @@ _REMEDIES = {
 
 
 class PublishError(RuntimeError):
-    """Raised when the Hub refuses or cannot be reached, with a message for the user in one line."""
+    """Raised when the Hub refuses or cannot be reached."""
 
 
 @dataclass(frozen=True)
 class PushOptions:
-    """How a plan is published."""
-
-    private: bool = False
+    private: bool = False  # Also makes an existing public repository private.
     gated: Literal["auto", "manual"] | None = None
     revision: str = "main"
     create_pr: bool = False
     message: str = "Publish with sdiareward"
     tag: str | None = None
-    prune: bool = False
+    prune: bool = False  # Delete, in the same commit, files that are not in the plan.
 
     def __post_init__(self) -> None:
         if self.create_pr and (self.private or self.gated or self.tag):
@@ -55,20 +53,15 @@ class PushOptions:
 
 @dataclass(frozen=True)
 class Pushed:
-    """The result of a push."""
-
     url: str
-    commit: str
+    commit: str  # Holds the plan; an earlier one unless `is_changed`.
     is_changed: bool
     pull_request_url: str | None = None
     notices: list[str] = field(default_factory=list)
 
 
 def publish(plan: RepositoryPlan, repo_id: str, options: PushOptions | None = None) -> Pushed:
-    """Publish a plan at the endpoint of `huggingface_hub`, with its token.
-
-    The same call resumes an interrupted push: no file that arrived is sent again.
-    """
+    """Publish a plan; the same call resumes an interrupted push and sends no file again that has arrived."""
     from huggingface_hub import HfApi, get_token
     from huggingface_hub.errors import HTTPError
 

@@ -1,8 +1,7 @@
 """Ask any OpenAI-compatible chat endpoint for answers in JSON, each question once.
 
-The filter, the annotator and the script writer of the data set all use this client. An answer is cached on disk under
-a hash of everything it depends on as soon as it has passed its check, so a killed run pays for nothing twice and a
-second run sends nothing. An unusable answer is asked for again with the reason; its tokens count too.
+An answer is cached on disk under a hash of everything it depends on as soon as it has passed its check, so a killed
+run pays for nothing twice. An unusable answer is asked for again with the reason; its tokens count too.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class CachedAnswer(Generic[Value]):
     """An answer that passed its check."""
 
     value: Value
-    text: str
+    text: str  # The reply; of a cached answer the JSON only.
     spent: TokenUsage
 
 
@@ -72,7 +71,7 @@ class _Reply:
 
 
 class ChatClient:
-    """Ask one endpoint for JSON, through a cache of checked answers. Threads may share a client."""
+    """Ask one endpoint through a cache of answers; threads may share a client, and processes and endpoints a cache."""
 
     def __init__(self, settings: ChatSettings, cache_dir: str | Path):
         self.settings = settings
@@ -85,7 +84,7 @@ class ChatClient:
 
     @property
     def usage(self) -> dict[str, Any]:
-        """The requests and tokens of this client so far."""
+        """The counts so far; `reused_...` were spent by an earlier run, `usd` is None without prices."""
         with self._lock:
             counts = {name: self._counts[name] for name in _COUNTS}
         return {**counts, "usd": self.settings.compute_price_usd(counts["prompt_tokens"], counts["completion_tokens"])}
@@ -93,14 +92,14 @@ class ChatClient:
     def ask_json(
         self, messages: Sequence[Mapping[str, Any]], validate: Callable[[Any], Value], *, attempts: int = 3
     ) -> Value:
-        """Return the value that `validate` reads from the answer to `messages`; see `ask`."""
         return self.ask(messages, validate, attempts=attempts).value
 
     def ask(
         self, messages: Sequence[Mapping[str, Any]], validate: Callable[[Any], Value], *, attempts: int = 3
     ) -> CachedAnswer[Value]:
-        """Return the answer to `messages` with the value that `validate` reads from it."""
+        """Return the checked answer; `validate` raises `ValueError` with a message for the model if it is wrong."""
         content = json.dumps(self.settings.request(messages), sort_keys=True)
+        # Without the address of the endpoint: a model that moved keeps its answers.
         key = hashlib.sha256(content.encode()).hexdigest()
         path = self.cache_dir / key[:2] / f"{key}.json"
         with self._lock:
@@ -126,11 +125,7 @@ class ChatClient:
         description: str = "questions",
         total: int | None = None,
     ) -> Iterator[Value | Exception]:
-        """Yield `ask(item)` for each item in order, `concurrency` at a time, with a progress bar.
-
-        Items are read as needed, never all at once. When the caller stops or is interrupted, no new request is sent;
-        requests in flight are awaited, because they are paid for, and their answers are cached.
-        """
+        """Yield `ask(item)`, or one of `failures`, in order; items are read as needed."""
         from tqdm import tqdm
 
         source = iter(items)
@@ -152,6 +147,7 @@ class ChatClient:
                     progress.update()
                     yield result
         finally:
+            # Requests in flight are paid for: they are awaited, and their answers cached.
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _count(self, **counts: int) -> None:
@@ -273,7 +269,7 @@ class ChatClient:
         return text.replace(key, "[key]") if key and self.settings.api_key_env else text
 
     def _convert_error(self, error: Any) -> ChatError | EndpointError:
-        """Return a `ChatError` or `EndpointError` for an error of the `openai` package; count its retries."""
+        """Return our error for one of the `openai` package, and count its retries."""
         import openai
 
         sent = error.request.headers.get("x-stainless-retry-count", 0)
@@ -292,7 +288,7 @@ class ChatClient:
 
 
 def _join_parts(content: Any) -> str:
-    """Return the text of an answer, which some endpoints give in parts; raise `TypeError` if there is none."""
+    """Return the text of an answer, which some endpoints give in parts."""
     if isinstance(content, list):
         content = "".join(part["text"] for part in content if part.get("type", "text") == "text")
     if not isinstance(content, str | None):
@@ -301,7 +297,7 @@ def _join_parts(content: Any) -> str:
 
 
 def _read_usage(usage: Any) -> TokenUsage:
-    """Return what an endpoint says that an answer took; nothing where it says none, or no numbers."""
+    """Return the reported tokens of an answer; 0 where the endpoint reports none."""
     try:
         return TokenUsage(1, int(usage.prompt_tokens or 0), int(usage.completion_tokens or 0))
     except (AttributeError, TypeError, ValueError):
@@ -309,7 +305,6 @@ def _read_usage(usage: Any) -> TokenUsage:
 
 
 def ask_again(messages: Sequence[Mapping[str, Any]], reply: str, problem: str) -> list[Mapping[str, Any]]:
-    """Return the conversation that asks again for a usable answer."""
     remark = f"Your answer cannot be used: {problem} Answer again, with the complete JSON and nothing else."
     # An endpoint may refuse an empty message.
     answer = [{"role": "assistant", "content": reply}] if reply.strip() else []

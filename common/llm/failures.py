@@ -1,7 +1,7 @@
 """Stop a run whose model fails on more than a share of the questions.
 
-A `ChatError` is about one question. An endpoint that refuses a parameter of the request, or a prompt that no answer
-fits, fails on all of them: every pair would be lost, and the command would end well.
+An endpoint that refuses a parameter, or a prompt that no answer fits, fails on every question: all pairs would be
+lost, and the command would succeed.
 """
 
 from __future__ import annotations
@@ -11,17 +11,15 @@ from dataclasses import dataclass, field
 from .settings import EndpointError
 
 
-# Of fewer questions a share says nothing before the end.
+# Before this number a share has no meaning.
 _FEWEST_ASKED = 20
 
 
 @dataclass
 class FailureLimit:
-    """Counts the questions of a run and how many of them failed."""
-
     max_failed: float
-    asked: str
-    setting: str
+    asked: str  # Who failed at what, for the message: "the judge failed on {} pairs".
+    setting: str  # Name of the setting of `max_failed`.
     num_asked: int = field(default=0, init=False)
     reasons: list[str] = field(default_factory=list, init=False)
 
@@ -29,7 +27,7 @@ class FailureLimit:
         require_share(self.max_failed)
 
     def count(self, failure: str | None) -> None:
-        """Count a question and, if it failed, why."""
+        """Count a question and the reason if it failed; raise `EndpointError` above the limit."""
         self.num_asked += 1
         self.reasons += [] if failure is None else [failure]
         if self.num_asked >= _FEWEST_ASKED:
@@ -47,6 +45,5 @@ class FailureLimit:
 
 
 def require_share(max_failed: float) -> None:
-    """Check a share that may fail."""
     if not 0 <= max_failed <= 1:
         raise ValueError(f"max_failed is {max_failed!r}; give a share from 0 to 1.")

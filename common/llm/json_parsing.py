@@ -25,7 +25,7 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def parse_json(text: str, *, is_cut: bool = False) -> Any:
-    """Return the JSON object or array in a reply; prose or a code fence around it is ignored."""
+    """Return the only JSON object or array in a reply; prose or a code fence around it is ignored."""
     if len(text) > _MAX_CHARACTERS:
         raise ValueError(f"the answer has {len(text)} characters; it must have at most {_MAX_CHARACTERS}.")
     stripped = text.strip()
@@ -37,7 +37,7 @@ def parse_json(text: str, *, is_cut: bool = False) -> Any:
     except RecursionError:
         raise ValueError("the JSON is nested too deeply.") from None
     except ValueError as error:
-        if is_cut:
+        if is_cut:  # JSON inside a cut answer may be a part of it.
             raise ValueError("the answer was cut off at the token limit; be shorter.") from None
         problem = str(error)
     found = _find_json(stripped)

@@ -1,8 +1,4 @@
-"""Settings of the chat client, the cost of an answer, and the two errors.
-
-`ChatError` is about one question; others can still be answered. `EndpointError` is about the endpoint (no key, unknown
-model, no connection, quota used up), where every further question would fail.
-"""
+"""Settings of the chat client, the cost of an answer, and the two errors."""
 
 from __future__ import annotations
 
@@ -15,15 +11,12 @@ from sdiareward.common.user_errors import UserError
 
 @dataclass(frozen=True)
 class TokenUsage:
-    """The cost of an answer."""
-
     num_replies: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
     @classmethod
     def total(cls, parts: Iterable[TokenUsage]) -> TokenUsage:
-        """Return the sum of several."""
         parts = list(parts)
         return cls(
             sum(part.num_replies for part in parts),
@@ -45,7 +38,7 @@ class ChatError(RuntimeError):
 
 
 class EndpointError(UserError):
-    """Raised when the endpoint, as configured, answers no question at all."""
+    """Raised when every question would fail: no key, unknown model, no connection, quota used up."""
 
 
 @dataclass(frozen=True)
@@ -53,17 +46,17 @@ class ChatSettings:
     """An endpoint, a model, and the parameters of requests."""
 
     model: str
-    base_url: str | None = None
-    api_key_env: str | None = "OPENAI_API_KEY"
-    temperature: float | None = 0.0
+    base_url: str | None = None  # Up to and including `/v1`; by default that of the `openai` package.
+    api_key_env: str | None = "OPENAI_API_KEY"  # Variable with the key; None for an endpoint without keys.
+    temperature: float | None = 0.0  # None, here and in the next two: the default of the endpoint.
     max_tokens: int | None = 2048
     seed: int | None = 0
-    max_retries: int = 6
+    max_retries: int = 6  # After a rate limit, a server error or a timeout.
     timeout_s: float = 120.0
-    concurrency: int = 4
+    concurrency: int = 4  # Requests in flight in `ChatClient.map`.
     usd_per_million_input_tokens: float | None = None
     usd_per_million_output_tokens: float | None = None
-    extra_body: Mapping[str, Any] = field(default_factory=dict)
+    extra_body: Mapping[str, Any] = field(default_factory=dict)  # Further fields of the request.
 
     def __post_init__(self) -> None:
         for name, least in (("max_retries", 0), ("concurrency", 1)):
@@ -75,7 +68,6 @@ class ChatSettings:
             raise ValueError("one price is missing; give usd_per_million_input_tokens and _output_tokens, or neither.")
 
     def compute_price_usd(self, prompt_tokens: int, completion_tokens: int) -> float | None:
-        """Return the price of tokens in US dollars; None without prices."""
         if self.usd_per_million_input_tokens is None or self.usd_per_million_output_tokens is None:
             return None
         return (

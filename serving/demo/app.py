@@ -1,7 +1,7 @@
-"""The page: two dialogues turn by turn, a criterion, a reward; with Gradio, on this machine or as a Space.
+"""The page: two dialogues turn by turn, a criterion, a reward; on this machine or as a Space.
 
-The turns of each visitor are kept in memory for an hour after the last change; files that Gradio writes to disk are
-deleted after reading. Nothing is sent elsewhere, and fonts come from the reader's system.
+The turns of a visitor are in memory for an hour after the last change; files that Gradio writes are deleted after
+reading. Nothing is sent elsewhere, and fonts come from the reader's system.
 """
 
 from __future__ import annotations
@@ -50,14 +50,13 @@ _QUESTIONS = {
     "colloquialness": "colloquialness: are these words of speech rather than of writing?",
     "joint": "joint: both in one",
 }
-# Recordings of `examples/`: the page begins with them.
 _EXAMPLE_PAIR = ("human", "synthetic")
 _SMALL: dict[str, Any] = {"size": "sm", "variant": "secondary", "min_width": 90}
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
-# Turns of a visitor are deleted after this time, even if the tab is open.
+# Even if the tab is open.
 _KEPT_S = 3600
 _SWEEP_EVERY_S = 600
-# Each session may hold two dialogues; the oldest session is dropped when there are more.
+# Of two dialogues each; beyond it the oldest session is dropped.
 _MAX_SESSIONS = 100
 _MAX_WAITING = 32
 _MAX_READING = 4
@@ -65,8 +64,6 @@ _MAX_READING = 4
 
 @dataclass(frozen=True)
 class _Panel:
-    """The components of one dialogue that callbacks read or write."""
-
     name: str
     turns: gradio.State
     words: gradio.Textbox
@@ -74,12 +71,12 @@ class _Panel:
 
 
 def load_scorer(model: str | None = None, **options: Any) -> Scorer:
-    """Load the model of the page."""
+    """Load a checkpoint, the one that `SDIAREWARD_MODEL` names or nano; `options` are fields of `ModelSpec`."""
     return ModelSpec(model or os.environ.get(MODEL_VARIABLE) or str(NANO), **options).load()
 
 
 def build(scorer: Scorer | None = None, others: Sequence[Scorer] = (), **options: Any) -> gradio.Blocks:
-    """Build the page; `launch` serves it."""
+    """Build the page; `others` are models that can be chosen too, with a criterion in common."""
     import gradio as gr
 
     scorers = [scorer or load_scorer(**options), *others]
@@ -102,7 +99,7 @@ def build(scorer: Scorer | None = None, others: Sequence[Scorer] = (), **options
         with gr.Row():
             button = gr.Button("Score", variant="primary", scale=2, min_width=90)
             reset = gr.Button("Load example pair", variant="secondary", scale=2, min_width=90)
-        # Above the dialogues, so that it is on the first screen.
+        # Above the dialogues: on the first screen.
         verdict = gr.HTML(js_on_load=None)
         with gr.Row():
             panels = [_add_panel(name, *example) for name, example in zip(NAMES, examples, strict=True)]
@@ -127,7 +124,7 @@ def build(scorer: Scorer | None = None, others: Sequence[Scorer] = (), **options
 
 
 def launch(page: gradio.Blocks, **options: Any) -> Any:
-    """Serve the page, without analytics or fonts from elsewhere, and without a share link unless it is asked for."""
+    """Serve the page without analytics and foreign fonts; `share=True` makes it public through Gradio's server."""
     import gradio as gr
 
     theme = gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
@@ -148,7 +145,6 @@ def launch(page: gradio.Blocks, **options: Any) -> Any:
 
 
 def write_introduction(model: str) -> str:
-    """Return the head of the page as Markdown: the question, what to do, the model, papers and guides."""
     papers = ((SDIAREWARD_ARXIV, "SDiaReward"), (WAVREWARD_ARXIV, "WavReward"))
     links = [f"[{title}, arXiv:{number}](https://arxiv.org/abs/{number})" for number, title in papers]
     links += [f"[{escape_markdown(label)}]({url})" for label, url in _read_project_links()]
@@ -161,7 +157,7 @@ def write_introduction(model: str) -> str:
 
 
 def _name_model(scorer: Scorer) -> str:
-    """Return the name of the model as Markdown: a link to the Hub, or the last part of a folder's name."""
+    """Return a link to the model on the Hub, or the last part of a folder's name."""
     name = str(scorer.model.config.name_or_path)
     if is_hub_name(name):
         return f"[{escape_markdown(name)}](https://huggingface.co/{name})"
@@ -169,12 +165,10 @@ def _name_model(scorer: Scorer) -> str:
 
 
 def is_hub_name(name: str) -> bool:
-    """Return whether a model was loaded by a name on the Hub, and not from a folder."""
     return _HUB_NAME.fullmatch(name) is not None and not Path(name).exists()
 
 
 def _read_project_links() -> list[tuple[str, str]]:
-    """Return titles and addresses of the project's pages, as the installed package names them."""
     try:
         entries = metadata.metadata("sdiareward").get_all("Project-URL") or []
     except metadata.PackageNotFoundError:
@@ -207,7 +201,6 @@ def _find_criteria(scorers: Sequence[Scorer]) -> list[str]:
 
 
 def _add_panel(name: str, example: Sequence[RecordedTurn], example_words: str) -> _Panel:
-    """Add the components of one dialogue, which begins as an example, and their callbacks."""
     import gradio as gr
 
     with gr.Column(min_width=320):
@@ -239,12 +232,11 @@ def _add_panel(name: str, example: Sequence[RecordedTurn], example_words: str) -
 
 
 def _list_paths(uploaded: Any) -> list[str]:
-    """Return the paths of the uploads; Gradio has checked that they name nothing else."""
+    """Return the paths of the uploads, which Gradio has checked."""
     return [file.path for file in uploaded or ()]
 
 
 def _take_files(name: str, turns: Sequence[RecordedTurn], files: list[str] | None) -> tuple[Any, str, None]:
-    """Add uploaded files to a dialogue, all or none, and delete them."""
     paths = [Path(file) for file in files or []]
     try:
         turns, message = _add_files(turns, paths)
@@ -254,7 +246,6 @@ def _take_files(name: str, turns: Sequence[RecordedTurn], files: list[str] | Non
 
 
 def _take_clip(turns: Sequence[RecordedTurn], clip: str | None) -> tuple[Any, str | None, str, None]:
-    """Add a recorded clip to a dialogue; it stays on disk for `_delete_clip`."""
     turns, message = _add_files(turns, [Path(clip)] if clip else [])
     return turns, clip, message, None
 
@@ -265,7 +256,7 @@ def _delete_clip(name: str, turns: Sequence[RecordedTurn], clip: str | None, mes
 
 
 def _add_files(turns: Sequence[RecordedTurn], paths: Sequence[Path]) -> tuple[Sequence[RecordedTurn], str]:
-    """Return the turns with those of files, and what is wrong with these; then none is added."""
+    """Return the turns with those of files; if one is wrong, none is added and the message says why."""
     try:
         return add_turns(turns, read_files(paths)), ""
     except DialogueError as error:
@@ -273,7 +264,6 @@ def _add_files(turns: Sequence[RecordedTurn], paths: Sequence[Path]) -> tuple[Se
 
 
 def _delete(paths: Sequence[Path]) -> None:
-    """Delete what Gradio has written, so that only memory holds it."""
     for path in paths:
         path.unlink(missing_ok=True)
     for folder in {path.parent for path in paths}:
@@ -283,7 +273,6 @@ def _delete(paths: Sequence[Path]) -> None:
 
 
 def _take_examples(examples: Sequence[tuple[Sequence[RecordedTurn], str]]) -> list[Any]:
-    """Return turns, words and view of both panels, and nothing in place of results."""
     shown = [[turns, words, render_panel(name, turns)] for name, (turns, words) in zip(NAMES, examples, strict=True)]
     return [*shown[0], *shown[1], "", ""]
 
@@ -303,7 +292,7 @@ def _score(
     with_checks: bool,
     model: int = 0,
 ) -> tuple[str, str]:
-    """Score the dialogues of the panels; return the verdict, or the error, and the details as HTML."""
+    """Return the verdict, or the error, and the details as HTML."""
     try:
         if not first:
             raise DialogueError("dialogue A has no turns; upload or record some there, or load the example pair.")

@@ -1,4 +1,4 @@
-"""Render the turns and the results as HTML, with the figure; the templates escape all input."""
+"""Render turns and results as HTML; the templates escape all input."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ _STYLE: dict[Any, Any] = {
     # The same numbers give the same file.
     "svg.hashsalt": "growth",
 }
-# Subsets of a calibration in words.
 _KINDS = {
     "wild": "recorded outside of a studio (wild)",
     "semi_wild": "acted or half spontaneous (semi-wild)",
@@ -49,7 +48,6 @@ _LINES: tuple[dict[str, Any], ...] = (
 
 
 def render_panel(name: str, turns: Sequence[RecordedTurn], message: str = "") -> str:
-    """Return the turns of a dialogue, each with a player; `message` is the error of the last upload or recording."""
     shown = [
         {
             "role": find_role(index),
@@ -62,14 +60,12 @@ def render_panel(name: str, turns: Sequence[RecordedTurn], message: str = "") ->
 
 
 def render_verdict(found: Result) -> str:
-    """Return what is read first: which dialogue is scored higher, the rewards, the probability."""
     chances = [_format_percent(share) for share in sorted(found.probabilities.values())]
     ends = list(dict.fromkeys([chances[0], chances[-1]])) if chances else []
     return _render("verdict.html", message="", found=found, names=NAMES, chances=ends)
 
 
 def render_details(found: Result) -> str:
-    """Return what lies behind the verdict, as tables and a figure."""
     return _render(
         "details.html",
         found=found,
@@ -85,16 +81,11 @@ def render_details(found: Result) -> str:
 
 
 def render_error(message: str) -> str:
-    """Return the reason why nothing was scored."""
     return _render("verdict.html", message=message)
 
 
 def draw_growth(growth: Sequence[Sequence[float]]) -> str:
-    """Draw the reward after each turn, one line per dialogue, and return an SVG as a data URI.
-
-    Marks are filled after a turn of the assistant and hollow after a turn of the user, since the model was trained on
-    dialogues that end with an answer.
-    """
+    """Draw the reward after each turn, one line per dialogue, and return an SVG as a data URI."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -116,6 +107,7 @@ def draw_growth(growth: Sequence[Sequence[float]]) -> str:
 def _draw_line(axes: Any, name: str, rewards: Sequence[float], style: dict[str, Any]) -> None:
     numbers = range(1, len(rewards) + 1)
     axes.plot(numbers, rewards, label=f"Dialogue {name}", linewidth=2, markersize=8, **style)
+    # Hollow after a turn of the user: the model was trained on dialogues that end with an answer.
     hollow = {**style, "linestyle": "none", "markerfacecolor": "white"}
     axes.plot(numbers[::2], rewards[::2], markersize=8, markeredgewidth=2, **hollow)
     offset = {"textcoords": "offset points", "xytext": (10, -4)}

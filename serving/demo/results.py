@@ -24,27 +24,23 @@ _SILENCE = "leading_silence"
 
 @dataclass(frozen=True)
 class Result:
-    """The results of one dialogue or two."""
-
     criterion: str
     rewards: list[float]
-    growth: list[list[float]]
+    growth: list[list[float]]  # Reward after each turn, per dialogue; the last is its reward.
     checks: list[Check] = field(default_factory=list)
-    probabilities: dict[str, float] = field(default_factory=dict)
-    num_fitted: dict[str, int] = field(default_factory=dict)
-    uncalibrated: str = ""
-    notes: list[str] = field(default_factory=list)
+    probabilities: dict[str, float] = field(default_factory=dict)  # By subset, that the first is better.
+    num_fitted: dict[str, int] = field(default_factory=dict)  # By subset, the pairs behind the calibration.
+    uncalibrated: str = ""  # Why there is no calibration.
+    notes: list[str] = field(default_factory=list)  # What the model does not hear.
 
     @property
     def margin(self) -> float | None:
-        """Reward of the first dialogue minus that of the second, or None if there is only one."""
         return self.rewards[0] - self.rewards[1] if len(self.rewards) == 2 else None
 
 
 def compute_result(
     scorer: Scorer, dialogues: Sequence[Sequence[Mapping[str, Any]]], criterion: str, with_checks: bool = True
 ) -> Result:
-    """Score one dialogue or two."""
     names = CHECKS if with_checks else ()
     changed = [change_dialogue(dialogue, name) for name in names for dialogue in dialogues]
     rewards = iter(scorer.score([*dialogues, *changed], criterion))
@@ -65,7 +61,7 @@ def compute_result(
 
 
 def _calibrate(config: Any, rewards: Sequence[float], criterion: str) -> dict[str, Any]:
-    """Return the fields of a result from the calibration, or the reason why there is none."""
+    """Return the fields of a result from the calibration, or why there is none."""
     try:
         calibration = Calibration.of(config)
     except ValueError as error:
@@ -85,12 +81,11 @@ def _calibrate(config: Any, rewards: Sequence[float], criterion: str) -> dict[st
 
 
 def _has_criterion(subset: str, criterion: str) -> bool:
-    """Return whether pairs of the subset have the criterion; a custom criterion applies to all subsets."""
+    """Return whether the subset has the criterion; a custom criterion applies to all subsets."""
     return criterion not in CRITERIA or (subset in MODALITY_SUBSETS) == (criterion == "modality")
 
 
 def _list_notes(dialogues: Sequence[Sequence[Mapping[str, Any]]], max_turn_s: float, with_checks: bool) -> list[str]:
-    """Describe the parts of the dialogues that the model does not hear."""
     notes = []
     silence_s = PERTURBATIONS[_SILENCE].default
     for name, dialogue in zip(NAMES, dialogues, strict=False):

@@ -1,4 +1,4 @@
-"""Shortcut checks: measure the change of a reward under a few perturbations, with a verdict.
+"""Measure the change of a reward under a few perturbations.
 
 A few recordings show whether a perturbation can change the order, not how often: that needs an audit of a data set.
 """
@@ -16,27 +16,23 @@ from sdiareward.perturbations.registry import PERTURBATIONS, apply, change_recor
 
 
 CHECKS = ("gain", "leading_silence", "noise", "telephone_band", "polarity")
-# Dialogues that a perturbation is applied to.
 BOTH, FIRST, SECOND = "both", "A alone", "B alone"
 
 
 @dataclass(frozen=True)
 class Check:
-    """One perturbation and its effect on the rewards."""
-
     title: str
-    shifts: tuple[float, ...]
-    margins: dict[str, float]
-    flips: tuple[str, ...]
+    shifts: tuple[float, ...]  # Change of the reward, per dialogue.
+    margins: dict[str, float]  # With both, the first or the second dialogue perturbed; empty for one.
+    flips: tuple[str, ...]  # Keys of `margins` where the order is lost.
 
 
 def change_dialogue(messages: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Any]]:
-    """Return a copy of a dialogue with a perturbation of default severity, with a seed for each recording."""
+    """Return a perturbed copy of a dialogue, of default severity, with a seed per recording."""
     return change_recordings(messages, lambda number, array: apply(name, array, SAMPLING_RATE, seed=number))
 
 
 def compare(rewards: Sequence[float], changed: Mapping[str, Sequence[float]]) -> list[Check]:
-    """Compare the rewards of one dialogue or two with those after each perturbation."""
     return [_compare(PERTURBATIONS[name].format_title(), rewards, new) for name, new in changed.items()]
 
 
@@ -46,13 +42,12 @@ def _compare(title: str, rewards: Sequence[float], changed: Sequence[float]) -> 
         return Check(title, shifts, {}, ())
     (first, second), (new_first, new_second) = rewards, changed
     margins = {BOTH: new_first - new_second, FIRST: new_first - second, SECOND: first - new_second}
-    # Two dialogues with the same reward have no order to lose.
+    # Equal rewards have no order to lose.
     sign = np.sign(first - second)
     return Check(title, shifts, margins, tuple(place for place in margins if sign and np.sign(margins[place]) != sign))
 
 
 def write_verdict(rewards: Sequence[float], checks: Sequence[Check]) -> str:
-    """Summarise the checks in one or two sentences."""
     if len(rewards) == 1:
         worst = max(checks, key=lambda check: abs(check.shifts[0]))
         return (

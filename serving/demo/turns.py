@@ -19,25 +19,20 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES = 20 * 2**20
 MAX_DIALOGUE_S = 300.0
 MAX_WORDS_CHARACTERS = 8000
-# File names are shown; long ones are cut.
 _MAX_NAME_CHARACTERS = 60
 
 
 @dataclass(frozen=True)
 class RecordedTurn:
-    """A recording of one turn, as the model gets it."""
-
-    flac: bytes
+    flac: bytes  # Mono, 16 kHz, 16 bits.
     duration_s: float
 
 
 def find_role(index: int) -> str:
-    """Return the role of turn `index`, counted from 0: the user begins."""
     return ROLES[index % 2]
 
 
 def read_turn(content: bytes, name: str) -> RecordedTurn:
-    """Decode an uploaded or recorded file; `name` names it in an error."""
     label = name if len(name) <= _MAX_NAME_CHARACTERS else f"{name[: _MAX_NAME_CHARACTERS - 1]}…"
     if len(content) > MAX_FILE_BYTES:
         raise DialogueError(
@@ -56,7 +51,6 @@ def _make_turn(array: np.ndarray) -> RecordedTurn:
 
 
 def add_turns(turns: Sequence[RecordedTurn], new: Sequence[RecordedTurn]) -> tuple[RecordedTurn, ...]:
-    """Return a dialogue with more turns."""
     both = (*turns, *new)
     if len(both) > MAX_TURNS:
         raise DialogueError(f"that would be {len(both)} turns; a dialogue has at most {MAX_TURNS}. Nothing was added.")
@@ -77,7 +71,7 @@ def _read(path: Path) -> bytes:
     if path.suffix.lower() not in AUDIO_SUFFIXES:
         raise DialogueError(f"{path.name}: is not a {', '.join(AUDIO_SUFFIXES)} file; upload a recording.")
     try:
-        # One byte more than the limit shows that the file is too large.
+        # One byte more than the limit: the file is too large.
         with path.open("rb") as file:
             return file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
@@ -96,7 +90,7 @@ def read_example(path: Path) -> tuple[tuple[RecordedTurn, ...], str]:
 
 
 def split_words(words: str, num_turns: int, name: str) -> list[str]:
-    """Return the words of each turn from a text of one line per turn; the last lines may be missing."""
+    """Return the words of each turn, one line per turn; the last lines may be missing."""
     if len(words) > MAX_WORDS_CHARACTERS:
         raise DialogueError(
             f"{name}: its words have {len(words)} characters; at most {MAX_WORDS_CHARACTERS} are accepted."
@@ -111,7 +105,6 @@ def split_words(words: str, num_turns: int, name: str) -> list[str]:
 
 
 def make_messages(turns: Sequence[RecordedTurn], words: str, name: str) -> list[dict[str, Any]]:
-    """Return the messages of a dialogue, from its turns and their words; `name` names it in an error."""
     texts = split_words(words, len(turns), name)
     rows = [
         {"role": find_role(index), "text": text, "audio": {"bytes": turn.flac, "path": None}}

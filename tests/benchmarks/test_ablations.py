@@ -12,14 +12,8 @@ from sdiareward.perturbations.channel import encode
 
 pytestmark = pytest.mark.slow
 TRAINING = {
-    "num_train_epochs": 2,
-    "learning_rate": 1e-2,
-    "center_rewards_coefficient": 0.01,
-    "per_device_train_batch_size": 4,
-    "use_cpu": True,
-    "bf16": False,
-    "gradient_checkpointing": False,
-    "report_to": "none",
+    **{"use_cpu": True, "bf16": False, "gradient_checkpointing": False, "report_to": "none", "num_train_epochs": 2},
+    **{"learning_rate": 1e-2, "center_rewards_coefficient": 0.01, "per_device_train_batch_size": 4},
 }
 
 

@@ -43,11 +43,3 @@ def test_a_name_of_the_package_stands_for_its_folder(tmp_path, monkeypatch):
     # A folder of that name counts first.
     (tmp_path / "nano").mkdir()
     assert builtin.find_checkpoint("nano") == "nano"
-
-
-@pytest.mark.parametrize("name", ["tiny", "large"])
-def test_another_name_is_refused(name, tmp_path, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["build-model", name, str(tmp_path / "m")])
-    assert ended.value.code == 2
-    assert "nano" in capsys.readouterr().err

@@ -14,7 +14,7 @@ from sdiareward.training.arguments import TrainArguments
 
 
 NEEDED = {
-    score.ScoreArguments: ["--dataset", "d"],
+    score.ScoreArguments: ["--dataset", "d", "--output_dir", "o"],
     audit.AuditArguments: ["--output_dir", "o"],
     calibrate.CalibrateArguments: ["c", "e"],
     human.SampleArguments: ["e"],
@@ -25,6 +25,7 @@ NEEDED = {
 }
 NAMES = [
     (score.ScoreArguments, "output", ["--output_dir", "--output-dir", "--output"]),
+    (score.ScoreArguments, "name", ["--dataset_config", "--dataset_name", "--name"]),
     (audit.AuditArguments, "data", ["--dataset", "--data"]),
     (calibrate.CalibrateArguments, "output", ["--output_dir", "--output"]),
     (human.SampleArguments, "output", ["--output_dir", "--output"]),
@@ -40,13 +41,6 @@ NAMES = [
 def test_a_name_and_its_aliases_are_the_same_flag(kind, name, flag):
     (found,) = parse_arguments([kind], [*NEEDED[kind], flag, "x"], prog="p", description=None)
     assert getattr(found, name) in ("x", Path("x"))
-
-
-def test_the_score_of_a_data_set_takes_its_configuration_under_every_name():
-    needed = ["--dataset", "d", "--output_dir", "o"]
-    for flag in ("--dataset_config", "--dataset_name", "--name"):
-        (found,) = parse_arguments([score.ScoreArguments], [*needed, flag, "x"], prog="p", description=None)
-        assert found.name == "x"
 
 
 def test_nano_is_the_default_model():

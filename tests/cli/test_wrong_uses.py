@@ -71,7 +71,16 @@ USES = {
     "missing settings": ("score --config none.yaml", "none.yaml"),
     "unknown setting": ("score --config wrong.yaml", "unknown keys .'datset'..*did you mean 'dataset'"),
     "settings that are no YAML": ("score --config broken.yaml", "broken.yaml"),
+    "file and data set": ("score a.json --dataset b", "give either a dialogue's file or --dataset"),
+    "JSON of a data set": ("score --dataset b --output c --json", "--json is for files of dialogues"),
+    "limit of a file": ("score a.json --limit 3 --strict", "--limit, --strict needs --dataset"),
+    "actors without Ray": ("score --dataset b --output c --num-actors 2", "--num_actors needs --engine ray"),
+    "folder of a dialogue": ("score wavs --output {o}", "wavs: is one dialogue, or holds none; --output_dir takes"),
+    "split of a file": ("score --dataset flat.jsonl --output {o} --split test", "is one file, which has no splits"),
+    "no prompts": ("score --dataset b --output c --prompt-file none.txt", "none.txt: no such prompt file"),
+    "name that is too long": (f"score {'n' * 300}", "File name too long"),
     # compare
+    "nothing to compare": ("compare", "the following arguments are required: SYSTEM"),
     "one system": ("compare none", "none"),
     "missing system": ("compare none/none nowhere/none", "none/none"),
     # build

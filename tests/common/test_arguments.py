@@ -7,7 +7,6 @@ from typing import Literal
 
 import pytest
 
-from sdiareward.cli import COMMANDS
 from sdiareward.common import arguments, commands
 from sdiareward.common.arguments import parse_arguments
 from sdiareward.common.commands import Command, run_command
@@ -39,23 +38,23 @@ def parse(*argv, kind=Arguments):
     return parse_arguments((kind,), [str(word) for word in argv], prog="x", description=None)[0]
 
 
-def test_underscores_and_dashes_name_the_same_flag():
-    assert parse("--dataset", "d", "--max_turn_s", "2") == parse("--dataset", "d", "--max-turn-s", "2")
-    assert parse("--dataset", "d", "--max-turn-s", "2").max_turn_s == 2.0
-
-
-def test_booleans_are_switched_on_and_off_by_flags_or_words():
-    assert parse("--dataset", "d", "--strict").strict
-    assert not parse("--dataset", "d", "--no_baselines").baselines
-    assert not parse("--dataset", "d", "--no-baselines").baselines
-    assert not parse("--dataset", "d", "--baselines", "False").baselines
-
-
-def test_lists_take_several_words_and_repeated_flags_add_up():
-    assert parse("--dataset", "d", "--names", "a", "b").names == ["a", "b"]
-    assert parse("--dataset", "d", "--roots", "a", "--roots", "b").roots == ["a", "b"]
-    assert parse("--dataset", "d", "--options", '{"a": 1}').options == {"a": 1}
-    assert parse("--dataset", "none", "--max_turn_s", "None") == Arguments(dataset="none")
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--max_turn_s 2", {"max_turn_s": 2.0}),
+        ("--max-turn-s 2", {"max_turn_s": 2.0}),
+        ("--max_turn_s None", {}),
+        ("--strict", {"strict": True}),
+        ("--no_baselines", {"baselines": False}),
+        ("--no-baselines", {"baselines": False}),
+        ("--baselines False", {"baselines": False}),
+        ("--names a b", {"names": ["a", "b"]}),
+        ("--roots a --roots b", {"roots": ["a", "b"]}),
+        ('--options {"a":1}', {"options": {"a": 1}}),
+    ],
+)
+def test_a_flag_gives_its_field_a_value_of_its_type(words, expected):
+    assert parse("--dataset", "none", *words.split()) == Arguments(dataset="none", **expected)
 
 
 def test_a_boolean_does_not_take_the_positional_argument_that_follows_it():
@@ -63,44 +62,32 @@ def test_a_boolean_does_not_take_the_positional_argument_that_follows_it():
     assert (found.file, found.other, found.json, found.tie) == (Path("a.json"), None, True, False)
 
 
-def test_flags_override_the_file_and_text_in_it_is_converted(tmp_path):
+def test_flags_override_the_file_and_values_in_it_are_converted(tmp_path):
     path = tmp_path / "x.yaml"
-    path.write_text("dataset: d\nmax_turn_s: 1e-5\nnum_pairs: 3\nnames: [a]\nstrict: true\n")
+    path.write_text("dataset: 2024\nmax_turn_s: 1e-5\nnum_pairs: 3\nnames: abc\nroots: [def]\nstrict: true\n")
     found = parse("--config", path, "--num_pairs", 7)
-    assert found == Arguments(dataset="d", max_turn_s=1e-5, num_pairs=7, names=["a"], strict=True)
-
-
-def test_a_whole_number_is_a_name_where_a_name_is_asked_for(tmp_path):
-    (tmp_path / "x.yaml").write_text("dataset: 2024\n")
-    assert parse("--config", tmp_path / "x.yaml").dataset == "2024"
-
-
-def test_one_value_in_the_file_stands_for_a_list_of_one(tmp_path):
-    path = tmp_path / "x.yaml"
-    path.write_text("dataset: d\nnames: abc\nroots: def\n")
-    found = parse("--config", path)
-    assert (found.names, found.roots) == (["abc"], ["def"])
+    assert found == Arguments(dataset="2024", max_turn_s=1e-5, num_pairs=7, names=["abc"], roots=["def"], strict=True)
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "named"),
     [
-        ("dataset: d\nstrikt: true\n", r"unknown keys \['strikt'\]; known are \['dataset', 'max_turn_s'"),
-        ("dataset: d\nengine: fax\n", r"engine is 'fax'; it must be one of \['local', 'ray'\]"),
-        ("dataset: d\nengine: 3\n", r"engine is 3; it must be one of \['local', 'ray'\]"),
+        ("dataset: d\nstrikt: true\n", r"\['strikt'\]"),
+        ("dataset: d\nengine: fax\n", "engine is 'fax'"),
+        ("dataset: d\nengine: 3\n", "engine is 3"),
         ("dataset: d\nmax_turn_s: long\n", "max_turn_s is 'long'"),
-        ("dataset: d\nnum_pairs: 1.5\n", "num_pairs is 1.5; it must be such as --num_pairs takes"),
+        ("dataset: d\nnum_pairs: 1.5\n", "num_pairs is 1.5"),
         ("dataset: d\nnum_pairs: true\n", "num_pairs is True"),
         ("dataset: d\nstrict: 2\n", "strict is 2"),
-        ("dataset: 1.10\n", "dataset is read as 1.1, not as a text; put it in quotes"),
-        ("dataset: 2026-01-02\n", r"dataset is read as datetime.date\(2026, 1, 2\), not as a text"),
-        ("dataset: d\nnum_pairs: 0\n", "--num_pairs is 0; it must be at least 1"),
-        ("- d\n", "holds list; a mapping of settings is needed"),
+        ("dataset: 1.10\n", "dataset is read as 1.1"),
+        ("dataset: 2026-01-02\n", "dataset is read as datetime.date"),
+        ("dataset: d\nnum_pairs: 0\n", "--num_pairs is 0"),
+        ("- d\n", "holds list"),
     ],
 )
-def test_a_wrong_file_is_a_user_error(text, message, tmp_path):
+def test_a_wrong_file_is_a_user_error(text, named, tmp_path):
     (tmp_path / "x.yaml").write_text(text)
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=named):
         parse("--config", tmp_path / "x.yaml")
 
 
@@ -196,12 +183,3 @@ def test_a_bug_keeps_its_traceback(monkeypatch):
     monkeypatch.setattr(commands, "import_module", lambda name: argparse.Namespace(say=say))
     with pytest.raises(ZeroDivisionError):
         run_command(TABLE, ["say", "--word", "bug"], prog="x", description=None)
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help_on_every_flag(name, capsys):
-    target = COMMANDS[name].target
-    for words in [[name]] if isinstance(target, str) else [[name, step] for step in target]:
-        with pytest.raises(SystemExit, match="0"):
-            run_command(COMMANDS, [*words, "--help"], prog="sdiareward", description=None)
-        assert "--help" in capsys.readouterr().out

@@ -52,7 +52,6 @@ def test_words_in_markdown_are_words_of_one_line_and_of_one_cell(text):
 def test_ordinary_words_stay_as_they_are():
     for text in ("semi_wild", "espeak-ng 1.52", "Größe: 3 s", "**model**", "CC-BY-4.0", "0.5"):
         assert escape_markdown(text) == text
-    assert escape_code("a_b") == "`a_b`"
 
 
 def test_the_cells_of_a_padded_table_stand_below_each_other():

@@ -22,21 +22,15 @@ def test_several_may_write_one_file_at_once(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_a_kill_has_torn_is_removed_before_a_line_is_added(tmp_path):
+@pytest.mark.parametrize(("text", "kept"), [('{"a": 1}\n{"a": ', [1]), ('{"a": 1}\n{"a": 2}', [1, 2]), (None, [])])
+def test_what_a_kill_has_torn_is_removed_before_a_line_is_added_and_a_complete_last_line_kept(text, kept, tmp_path):
     path = tmp_path / "a.jsonl"
-    path.write_text('{"a": 1}\n{"a": ')
-    JsonLines(path).append([{"a": 2}])
-    assert JsonLines(path).read() == [{"a": 1}, {"a": 2}]
-    JsonLines(tmp_path / "b.jsonl").append([{"b": 1}])
-    assert JsonLines(tmp_path / "b.jsonl").read() == [{"b": 1}]
-
-
-def test_a_last_line_without_its_end_as_editors_leave_it_is_kept(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"a": 1}\n{"a": 2}')
-    assert JsonLines(path).read() == [{"a": 1}, {"a": 2}]
+    if text is not None:
+        path.write_text(text)
+        assert JsonLines(path).read() == [{"a": number} for number in kept]
+        path.write_text(text)
     JsonLines(path).append([{"a": 3}])
-    assert path.read_text() == '{"a": 1}\n{"a": 2}\n{"a": 3}\n'
+    assert path.read_text() == "".join(f'{{"a": {number}}}\n' for number in [*kept, 3])
 
 
 def test_a_folder_is_not_written_into_what_is_read(tmp_path, monkeypatch):

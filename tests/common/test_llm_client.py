@@ -73,7 +73,7 @@ def test_whatever_the_answer_depends_on_makes_another_question(ask, changes):
     assert len(server.requests) == 3
 
 
-def test_an_answer_on_disk_that_fails_a_new_check_is_asked_for_again(ask):
+def test_an_answer_on_disk_that_is_damaged_or_fails_a_new_check_is_asked_for_again_and_replaced(ask, tmp_path):
     def negative(answer):
         if number(answer) > 0:
             raise ValueError("'number' must be negative.")
@@ -83,16 +83,10 @@ def test_an_answer_on_disk_that_fails_a_new_check_is_asked_for_again(ask):
         client = ask(server)
         assert client.ask_json(QUESTION, number) == 42
         assert client.ask_json(QUESTION, negative) == -42
-
-
-def test_a_damaged_file_of_an_answer_is_asked_for_again_and_replaced(ask, tmp_path):
-    with ChatServer({"number": 42}) as server:
-        ask(server).ask_json(QUESTION, number)
         (path,) = (tmp_path / "answers").rglob("*.json")
         path.write_text(path.read_text()[:-10])
-        assert ask(server).ask_json(QUESTION, number) == 42
-        assert ask(server).ask_json(QUESTION, number) == 42
-    assert len(server.requests) == 2
+        assert [ask(server).ask_json(QUESTION, number) for _ in range(2)] == [-42] * 2
+    assert len(server.requests) == 3
 
 
 def test_an_unusable_answer_is_asked_for_again_with_the_reason(ask, tmp_path):
@@ -152,18 +146,17 @@ def test_rate_limits_and_server_errors_are_waited_out_and_counted(ask):
     assert (client.usage["calls"], client.usage["retries"]) == (1, 2)
 
 
-def test_a_server_that_keeps_failing_costs_one_question(ask):
-    with ChatServer(Reply(status=500, headers={"Retry-After": "0.01"})) as server:
-        client = ask(server, max_retries=2)
-        with pytest.raises(ChatError, match="no answer after 3 tries"):
+@pytest.mark.parametrize(
+    ("reply", "max_retries"),
+    [(Reply(status=500, headers={"Retry-After": "0.01"}), 2), (Reply('{"number": 42}', delay_s=1.0), 0)],
+    ids=["errors", "too slow"],
+)
+def test_a_server_that_keeps_failing_costs_one_question(ask, reply, max_retries):
+    with ChatServer(reply) as server:
+        client = ask(server, max_retries=max_retries, timeout_s=0.5)
+        with pytest.raises(ChatError, match=f"no answer after {max_retries + 1} tries"):
             client.ask_json(QUESTION, number)
-    assert (client.usage["retries"], client.usage["failures"]) == (2, 1)
-
-
-def test_an_answer_that_takes_too_long_costs_one_question(ask):
-    slow = ChatServer(Reply('{"number": 42}', delay_s=1.0))
-    with slow as server, pytest.raises(ChatError, match="no answer after 1 tries.*Timeout"):
-        ask(server, timeout_s=0.1, max_retries=0).ask_json(QUESTION, number)
+    assert (client.usage["retries"], client.usage["failures"]) == (max_retries, 1)
 
 
 @pytest.mark.parametrize(
@@ -174,9 +167,13 @@ def test_an_answer_that_takes_too_long_costs_one_question(ask):
         (Reply(status=429, headers={"Retry-After": "0.01"}), "limit is used up after 2 tries"),
     ],
 )
-def test_an_endpoint_that_answers_nothing_is_an_error_of_its_own(ask, reply, message):
-    with ChatServer(reply) as server, pytest.raises(EndpointError, match=message):
-        ask(server, max_retries=1).ask_json(QUESTION, number)
+def test_an_endpoint_that_answers_nothing_is_an_error_of_its_own_that_ends_a_loop(ask, reply, message):
+    with ChatServer(reply) as server:
+        client = ask(server, max_retries=1, concurrency=1)
+        results = client.map(lambda messages: client.ask_json(messages, number), numbered(50))
+        with pytest.raises(EndpointError, match=message):
+            next(results)
+        assert len(server.requests) < 10
 
 
 def test_nobody_listening_and_a_missing_key_say_what_to_do(ask, monkeypatch):
@@ -202,13 +199,8 @@ def completion(message, usage="null"):
 @pytest.mark.parametrize(
     "body",
     [
-        "<html>busy</html>",
-        '{"choices": []}',
-        '{"error": "quota"}',
-        "[1]",
-        completion("null"),
-        completion('{"content": 7}'),
-        completion('{"content": [{"type": "text"}]}'),
+        *("<html>busy</html>", '{"choices": []}', '{"error": "quota"}', "[1]"),
+        *map(completion, ("null", '{"content": 7}', '{"content": [{"type": "text"}]}')),
     ],
 )
 def test_something_else_than_a_completion_costs_one_question(ask, body):
@@ -237,18 +229,11 @@ def test_an_answer_in_parts_is_joined(ask):
         assert ask(server).ask_json(QUESTION, number) == 42
 
 
-@pytest.mark.parametrize("usage", ['"many"', "[]", '{"prompt_tokens": "x", "completion_tokens": 1}'])
-def test_tokens_that_are_no_numbers_cost_no_answer(ask, usage):
+@pytest.mark.parametrize("usage", ["null", '"many"', "[]", '{"prompt_tokens": "x", "completion_tokens": 1}'])
+def test_tokens_that_are_no_numbers_cost_no_answer_and_are_counted(ask, usage):
     with ChatServer(Reply(body=completion('{"content": "{\\"number\\": 42}"}', usage))) as server:
         client = ask(server)
         assert client.ask_json(QUESTION, number) == 42
-    assert (client.usage["calls_without_usage"], client.usage["prompt_tokens"]) == (1, 0)
-
-
-def test_answers_whose_tokens_nobody_told_are_counted(ask):
-    with ChatServer(Reply('{"number": 42}', usage=None)) as server:
-        client = ask(server)
-        client.ask_json(QUESTION, number)
     assert (client.usage["calls_without_usage"], client.usage["prompt_tokens"]) == (1, 0)
 
 
@@ -316,16 +301,6 @@ def test_a_caller_that_stops_begins_nothing_new_and_keeps_what_was_under_way(ask
     assert len(list((tmp_path / "answers").rglob("*.json"))) == sent
 
 
-def test_an_unusable_endpoint_ends_the_loop(ask):
-    with ChatServer({"number": 1}, Reply(status=401)) as server:
-        client = ask(server, concurrency=1)
-        results = client.map(lambda messages: client.ask_json(messages, number), numbered(50))
-        assert next(results) == 1
-        with pytest.raises(EndpointError):
-            next(results)
-        assert len(server.requests) < 5
-
-
 ASKING = """
 import sys
 from sdiareward.common.llm.client import ChatClient, ChatSettings
@@ -368,22 +343,14 @@ def test_json_is_found_among_prose_and_fences(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        ("", "no valid JSON"),
-        ("Yes.", "no valid JSON"),
-        ('{"a": 1} or {"a": 2}', "2 pieces"),
-        ('{"a": {"b": 1}', "not complete"),
-        ('[{"a": 1}, {"a": 2', "not complete"),
-        ('Well: [{"a": 1}, {"a": 2', "not complete"),
-        ("42", "no valid JSON.*bare value"),
-        ("{'a': 1}", "no valid JSON"),
-        ('{"a": NaN}', "no valid JSON.*NaN is not JSON"),
-        ("[" * 100_000, "too deeply|not complete"),
+        *("", "Yes.", "42", "{'a': 1}", '{"a": NaN}', "[" * 100_000, '{"a": 1} or {"a": 2}', '{"a": {"b": 1}'),
+        *('[{"a": 1}, {"a": 2', 'Well: [{"a": 1}, {"a": 2'),
     ],
 )
-def test_json_that_is_missing_ambiguous_or_broken_is_refused(text, message):
-    with pytest.raises(ValueError, match=message):
+def test_json_that_is_missing_ambiguous_or_broken_is_refused(text):
+    with pytest.raises(ValueError, match="JSON"):
         parse_json(text)
 
 

@@ -25,20 +25,9 @@ pytestmark = pytest.mark.slow
 # Results that depend on the time or on what is scored together.
 _CHANGING = {"timing", "versions", "python", "machine", "git_revision", "num_new", "seconds"}
 _TRAINING = {
-    "use_cpu": True,
-    "bf16": False,
-    "gradient_checkpointing": False,
-    "report_to": "none",
-    "num_train_epochs": 2,
-    "per_device_train_batch_size": 4,
-    "per_device_eval_batch_size": 4,
-    "learning_rate": 1e-2,
-    "eval_strategy": "steps",
-    "eval_steps": 2,
-    "save_steps": 1,
-    "logging_steps": 1,
-    "disable_tqdm": True,
-    "resume": True,
+    **{"use_cpu": True, "bf16": False, "gradient_checkpointing": False, "report_to": "none", "disable_tqdm": True},
+    **{"num_train_epochs": 2, "learning_rate": 1e-2, "eval_strategy": "steps", "eval_steps": 2, "save_steps": 1},
+    **{"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4, "logging_steps": 1, "resume": True},
 }
 
 

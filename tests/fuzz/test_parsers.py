@@ -232,20 +232,14 @@ def make_evaluations():
 
 def read_request(folder, text):
     body, limits = Body(text.encode("utf-8", "surrogatepass"), {"a": WAV}), Limits()
-    for dialogue in body.parse(ScoreRequest, limits).dialogues:
+    for dialogue in body.parse(ScoreRequest).dialogues:
         validate_messages(read_dialogue_form(dialogue, body.files, limits))
 
 
 REQUEST = {"dialogues": [{"turns": make_turns(audio={"file": "a"})}], "criterion": "modality", "require_audio": True}
 LINES = {**ROW, **{side: make_turns(duration_s=0.25, audio="modality/a.wav") for side in SIDES}}
 MANIFEST = {"id": "call-17", "language": "en", "license": "CC0-1.0", "turns": make_turns(audio="a.wav")}
-ANSWERS = (
-    "<think>It fits.</think><score>5</score>",
-    "Score: 4/5",
-    '{"score": "2"}',
-    "a rating of **3**.",
-    "3.5/5 4 / 5",
-)
+ANSWERS = ("<think>a</think><score>5</score>", "Score: 4/5", '{"score": "2"}', "a rating of **3**.", "3.5/5 4 / 5")
 
 
 def join_lines(line):
@@ -308,11 +302,7 @@ def test_an_input_is_read_or_refused_with_a_typed_error(name, tmp_path):
     assert tally.accepted
 
 
-@pytest.mark.parametrize(
-    ("rate", "promised"),
-    [(1, 2_000), (2**31 - 1, 2_000), (16_000, 2**32 - 10)],
-    ids=["1 Hz", "2 GHz", "4 GB of samples"],
-)
+@pytest.mark.parametrize(("rate", "promised"), [(1, 2_000), (2**31 - 1, 2_000), (16_000, 2**32 - 10)])
 def test_a_header_that_lies_does_not_exhaust_the_memory(rate, promised):
     data = bytearray(WAV[:2_044])
     data[24:28], data[40:44] = rate.to_bytes(4, "little"), promised.to_bytes(4, "little")

@@ -8,21 +8,8 @@ from hypothesis import strategies as st
 
 # Texts with a meaning to some layer below: paths, markup, numbers that cannot be converted, half a character.
 TEXTS = (
-    *(
-        "",
-        " ",
-        "\0",
-        "\ud800",
-        "\ufeff",
-        "a\nb",
-        "\u2028",
-        "𝔘",
-        "²",
-        "..",
-        "../../etc/passwd",
-        "/etc/passwd",
-        "http://[::1",
-    ),
+    *("", " ", "\0", "\ud800", "\ufeff", "a\nb", "\u2028", "𝔘", "²", "..", "../../etc/passwd", "/etc/passwd"),
+    "http://[::1",
     *("x" * 300, "x" * 5000, "9" * 5000, "-1", "1e400", "NaN", "null", "{}", "[", "%s", "<|AUDIO|>", "<|im_end|>"),
     *("<think>", "</score>", "user", "assistant", "system", "chosen", "modality", "wild", "audio", "text"),
 )

@@ -58,9 +58,6 @@ def turn(make_tone):
     return read_turn(wav(make_tone(0.5)), "a.wav")
 
 
-# Turns
-
-
 def test_models_without_a_common_criterion_are_refused(nano):
     other = SimpleNamespace(processor=SimpleNamespace(prompts={"warmth": "Judge it."}))
     with pytest.raises(ScoringError, match=r"no criterion in common, but \[.*'joint'.*\] and \['warmth'\]"):
@@ -82,24 +79,22 @@ def test_files_are_read_in_the_order_of_their_names(tmp_path, make_tone):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("name", "content"),
     [
-        (
-            "note.wav",
-            b"not audio at all",
-            r"^note.wav: cannot be decoded as audio \(.*\); use WAV, FLAC",
-        ),
-        ("note.txt", b"words", "note.txt: is not a .wav, .flac, .mp3, .ogg, .oga, .opus file"),
-        ("short.wav", wav(np.zeros(300, dtype=np.float32)), "short.wav: lasts 18.8 ms"),
-        ("long.wav", wav(np.zeros(61 * 8000, dtype=np.float32), 8000), "lasts 61.0 s; a turn lasts at most 60 s"),
-        ("nan.wav", wav(np.full(8000, np.nan, dtype=np.float32)), "nan.wav: holds NaN"),
-        ("big.wav", b"x" * (MAX_FILE_BYTES + 1), "big.wav: has 20.0 MB; at most 20 MB"),
+        ("gone.wav", None),
+        ("note.wav", b"not audio at all"),
+        ("note.txt", b"words"),
+        ("short.wav", wav(np.zeros(300, dtype=np.float32))),
+        ("long.wav", wav(np.zeros(61 * 8000, dtype=np.float32), 8000)),
+        ("nan.wav", wav(np.full(8000, np.nan, dtype=np.float32))),
+        ("big.wav", b"x" * (MAX_FILE_BYTES + 1)),
     ],
 )
-def test_a_wrong_file_is_refused_in_one_line(tmp_path, name, content, message):
+def test_a_wrong_file_is_refused_in_one_line(tmp_path, name, content):
     path = tmp_path / name
-    path.write_bytes(content)
-    with pytest.raises(DialogueError, match=message) as raised:
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DialogueError, match=f"^{name}: ") as raised:
         read_files([path])
     assert "\n" not in str(raised.value)
     assert str(tmp_path) not in str(raised.value)
@@ -119,15 +114,8 @@ def test_a_small_file_that_would_fill_the_memory_is_refused_before_it_is_decoded
     soundfile.write(buffer, np.zeros((4_000_000, 8), dtype=np.int16), 655_350, format="FLAC")
     assert buffer.tell() < 100_000
     monkeypatch.setattr("sdiareward.pairs.messages.read_audio", lambda *_, **__: pytest.fail("it was decoded"))
-    with pytest.raises(
-        DialogueError, match="^bomb.flac: has 8 channels at 655350 Hz; give one or two at 192 kHz or less"
-    ):
+    with pytest.raises(DialogueError, match="^bomb.flac: has 8 channels at 655350 Hz"):
         read_turn(buffer.getvalue(), "bomb.flac")
-
-
-def test_a_file_that_is_gone_is_named(tmp_path):
-    with pytest.raises(DialogueError, match=r"^a.wav: was lost during the upload; upload it again.$"):
-        read_files([tmp_path / "a.wav"])
 
 
 def test_a_dialogue_has_no_more_than_16_turns_and_300_seconds(turn):
@@ -146,25 +134,16 @@ def test_words_belong_to_turns_line_by_line(turn):
 
 
 @pytest.mark.parametrize(
-    ("num_turns", "words", "message"),
-    [
-        (2, "a\nb\nc", "dialogue A: has words of 3 turns and recordings of 2"),
-        (3, "", "dialogue A: has 3 turns and ends with the user; end it with the assistant's reply"),
-        (0, "", "dialogue A: has no turns"),
-        (2, "a" * (MAX_WORDS_CHARACTERS + 1), "8001 characters; at most 8000"),
-    ],
+    ("num_turns", "words"), [(2, "a\nb\nc"), (3, ""), (0, ""), (2, "a" * (MAX_WORDS_CHARACTERS + 1))]
 )
-def test_words_and_turns_that_make_no_dialogue_are_refused(turn, num_turns, words, message):
-    with pytest.raises(DialogueError, match=message):
+def test_words_and_turns_that_make_no_dialogue_are_refused(turn, num_turns, words):
+    with pytest.raises(DialogueError, match="^(the words of )?dialogue A"):
         make_messages((turn,) * num_turns, words, "dialogue A")
 
 
 def test_an_example_on_the_page_has_the_reward_of_its_files(nano, examples):
     from_files = nano.score([read_dialogue(EXAMPLES / "human.json")], "modality")
     assert nano.score([examples[0]], "modality") == pytest.approx(from_files, abs=1e-5)
-
-
-# Results
 
 
 @pytest.fixture(scope="module")
@@ -239,11 +218,24 @@ def test_probabilities_cover_the_subsets_of_the_criterion(make_tiny_model):
         "colloquialness": ["colloquialness"],
         "joint": ["colloquialness", "wild"],
     }
-    wild_alone = fit([(2.0, 0.0), (1.0, 1.5)], ["wild"] * 2, prompt_version="1")
-    config = make_tiny_model(prompt_version="1", calibration=wild_alone).config
-    fields = results._calibrate(config, [1.0, 0.0], "colloquialness")
-    assert fields["uncalibrated"] == "it was fitted on no pairs of the criterion 'colloquialness'"
-    assert "probabilities" not in fields
+
+
+@pytest.mark.parametrize(
+    ("version", "criterion", "reason"),
+    [
+        (None, "modality", "the checkpoint has no calibration"),
+        ("7", "modality", "fitted on rewards under the prompts '7'"),
+        ("1", "colloquialness", "it was fitted on no pairs of the criterion 'colloquialness'"),
+    ],
+)
+def test_a_calibration_that_does_not_fit_is_not_used_and_the_reason_shown(version, criterion, reason, make_tiny_model):
+    fitted = {"calibration": fit([(2.0, 0.0), (1.0, 1.5)], ["wild"] * 2, prompt_version=version)} if version else {}
+    config = make_tiny_model(prompt_version="1", **fitted).config
+    fields = results._calibrate(config, [1.0, 0.0], criterion)
+    assert list(fields) == ["uncalibrated"] and reason in fields["uncalibrated"]
+    page = render_result(Result(criterion, [1.0, 0.0], [[1.0], [0.0]], **fields))
+    assert "No calibrated probability can be given: " in page
+    assert "73% for A, which was not checked on data" in page
 
 
 def test_the_nano_checkpoint_is_calibrated_and_the_number_of_pairs_is_shown(nano, found):
@@ -260,31 +252,6 @@ def test_the_nano_checkpoint_is_calibrated_and_the_number_of_pairs_is_shown(nano
     assert f"Probability that A is better</dt><dd>{low} to {high}</dd>" in render_verdict(found)
 
 
-def test_the_verdict_has_one_kind_of_share_and_no_name_of_a_subset(found):
-    """A share of reference rewards beside a probability of the same dialogue was read as a contradiction."""
-    verdict = render_verdict(found)
-    assert "reference" not in render_result(found)
-    assert not any(subset in verdict for subset in found.probabilities)
-    assert verdict.index("A is scored higher than B") < verdict.index("Dialogue A")
-
-
-def test_the_head_of_the_page_names_project_model_and_papers():
-    head = app.write_introduction("**nano**")
-    assert "**sdiareward**" in head
-    assert "Model: **nano**." in head
-    assert "[SDiaReward, arXiv:2603.14889](https://arxiv.org/abs/2603.14889)" in head
-    assert "[WavReward, arXiv:2505.09558](https://arxiv.org/abs/2505.09558)" in head
-    assert head.count("2603.14889](") == 1 and head.count("/abs/2603.14889)") == 1
-
-
-def test_the_head_links_the_pages_that_the_package_names(monkeypatch):
-    named = ["Documentation, https://docs.example/sdiareward", "Odd, javascript:alert(1)"]
-    monkeypatch.setattr(app.metadata, "metadata", lambda _: SimpleNamespace(get_all=lambda _: named))
-    head = app.write_introduction("**nano**")
-    assert "[Documentation](https://docs.example/sdiareward)" in head
-    assert "javascript" not in head
-
-
 def test_a_model_of_the_hub_is_linked_and_a_folder_is_named_without_its_path(tmp_path, monkeypatch):
     def name(path):
         return app._name_model(SimpleNamespace(model=SimpleNamespace(config=SimpleNamespace(name_or_path=path))))
@@ -295,21 +262,11 @@ def test_a_model_of_the_hub_is_linked_and_a_folder_is_named_without_its_path(tmp
     (tmp_path / "runs" / "model").mkdir(parents=True)
     assert name("runs/model") == "**model**"
     assert name("a/b](javascript:alert(1))") == r"**b\](javascript:alert(1))**"
-
-
-def test_a_checkpoint_without_calibration_is_reported(make_tiny_model):
-    fields = results._calibrate(make_tiny_model().config, [1.0, 0.0], "modality")
-    assert fields == {"uncalibrated": "the checkpoint has no calibration"}
-    page = render_result(Result("modality", [1.0, 0.0], [[1.0], [0.0]], **fields))
-    assert "No calibrated probability can be given: the checkpoint has no calibration." in page
-    assert "73% for A, which was not checked on data" in page
-
-
-def test_a_calibration_under_other_prompts_is_not_used(make_tiny_model):
-    calibration = fit([(2.0, 0.0)], ["wild"], prompt_version="7")
-    fields = results._calibrate(make_tiny_model(calibration=calibration).config, [1.0, 0.0], "modality")
-    assert "fitted on rewards under the prompts '7'" in fields["uncalibrated"]
-    assert "probabilities" not in fields
+    pages = ["Documentation, https://docs.example/sdiareward", "Odd, javascript:alert(1)"]
+    monkeypatch.setattr(app.metadata, "metadata", lambda _: SimpleNamespace(get_all=lambda _: pages))
+    head = app.write_introduction("**nano**")
+    assert "[Documentation](https://docs.example/sdiareward)" in head and "**nano**" in head
+    assert "javascript" not in head
 
 
 def test_what_the_model_does_not_hear_is_said(make_tone):
@@ -321,48 +278,47 @@ def test_what_the_model_does_not_hear_is_said(make_tone):
     assert results._list_notes([messages], 60.0, with_checks=True) == []
 
 
-# Checks and their words
+@pytest.mark.parametrize(
+    ("rewards", "changed", "flips"),
+    [
+        ([1.0, 0.5], [0.25, 0.75], ("both", "A alone")),
+        # A tie after a change is an order lost; two of the same reward have none to lose.
+        ([1.0, 0.5], [0.5, 0.5], ("both", "A alone")),
+        ([1.0, 1.0], [0.5, 1.0], ()),
+    ],
+)
+def test_margins_and_flips_are_those_of_a_hand(rewards, changed, flips):
+    (check,) = compare(rewards, {"gain": changed})
+    assert check.shifts == (changed[0] - rewards[0], changed[1] - rewards[1])
+    assert check.margins == {
+        "both": changed[0] - changed[1],
+        "A alone": changed[0] - rewards[1],
+        "B alone": rewards[0] - changed[1],
+    }
+    assert check.flips == flips
 
 
-def test_margins_and_flips_are_those_of_a_hand():
-    (check,) = compare([1.0, 0.5], {"gain": [0.25, 0.75]})
-    assert check.shifts == (-0.75, 0.25)
-    assert check.margins == {"both": -0.5, "A alone": -0.25, "B alone": 0.25}
-    assert check.flips == ("both", "A alone")
-
-
-def test_a_tie_after_a_change_is_an_order_lost():
-    (check,) = compare([1.0, 0.5], {"gain": [0.5, 0.5]})
-    assert check.flips == ("both", "A alone")
-
-
-def test_two_of_the_same_reward_have_no_order_to_lose():
-    checks = compare([1.0, 1.0], {"gain": [0.5, 1.0]})
-    assert checks[0].flips == ()
-    assert write_verdict([1.0, 1.0], checks).startswith("The two have the same reward, so there is no order to lose.")
-
-
-def test_a_verdict_names_what_breaks_the_order_and_the_largest_move():
-    checks = compare([1.0, 0.5], {"gain": [1.0, 0.5], "noise": [0.25, 0.5]})
-    assert write_verdict([1.0, 0.5], checks) == (
-        "The order does not hold: it is lost under 'noise 30 dB below the speech' (both, A alone). The margin of "
-        "+0.50 moves most, by 0.75, under 'noise 30 dB below the speech' on both."
-    )
-
-
-def test_the_verdict_reports_that_the_order_holds():
-    checks = compare([1.0, 0.5], {"gain": [1.0, 0.5], "noise": [0.75, 0.5]})
-    assert write_verdict([1.0, 0.5], checks).startswith("The order holds under all 2 changes")
-
-
-def test_a_verdict_on_one_dialogue_names_the_largest_move():
-    checks = compare([1.0], {"gain": [1.25], "polarity": [0.5]})
-    assert write_verdict([1.0], checks).startswith(
-        "The reward of +1.00 moves most under 'polarity inverted': by -0.50."
-    )
-
-
-# What is shown
+@pytest.mark.parametrize(
+    ("rewards", "changed", "verdict"),
+    [
+        (
+            [1.0, 0.5],
+            {"gain": [1.0, 0.5], "noise": [0.25, 0.5]},
+            "The order does not hold: it is lost under 'noise 30 dB below the speech' (both, A alone). The margin of "
+            "+0.50 moves most, by 0.75, under 'noise 30 dB below the speech' on both.",
+        ),
+        ([1.0, 0.5], {"gain": [1.0, 0.5], "noise": [0.75, 0.5]}, "The order holds under all 2 changes"),
+        ([1.0, 1.0], {"gain": [0.5, 1.0]}, "The two have the same reward, so there is no order to lose."),
+        (
+            [1.0],
+            {"gain": [1.25], "polarity": [0.5]},
+            "The reward of +1.00 moves most under 'polarity",
+        ),
+    ],
+    ids=["lost", "holds", "equal", "alone"],
+)
+def test_a_verdict_names_what_breaks_the_order_and_the_largest_move(rewards, changed, verdict):
+    assert write_verdict(rewards, compare(rewards, changed)).startswith(verdict)
 
 
 def test_nothing_from_outside_becomes_markup(found):
@@ -400,20 +356,19 @@ def test_the_same_growth_gives_the_same_figure_that_asks_for_nothing():
     assert figure.startswith("data:image/svg+xml;base64,")
 
 
+def parts_of(page):
+    return page.get_config_file()["components"]
+
+
 def test_another_model_can_be_chosen_on_the_page(nano, examples, make_tiny_model, tiny_processor):
     pytest.importorskip("gradio", reason="gradio is not installed: pip install sdiareward[demo]")
     tiny = Scorer(make_tiny_model(), tiny_processor, device="cpu")
     page = app.build(nano, [tiny])
-    parts = page.get_config_file()["components"]
-    (radio,) = [part["props"] for part in parts if part["props"].get("label") == "Model"]
+    (radio,) = [part["props"] for part in parts_of(page) if part["props"].get("label") == "Model"]
     assert radio["visible"] and [choice[1] for choice in radio["choices"]] == [0, 1]
     (score,) = [block.fn for block in page.fns.values() if getattr(block.fn, "func", None) is app._score]
     given = read_example(EXAMPLES / "human.json")
     verdicts = [score(*given, (), "", "modality", False, number)[0] for number in (0, 1)]
     assert all("Dialogue A" in verdict for verdict in verdicts) and verdicts[0] != verdicts[1]
-    (alone,) = [
-        part["props"]
-        for part in app.build(nano).get_config_file()["components"]
-        if part["props"].get("label") == "Model"
-    ]
+    (alone,) = [part["props"] for part in parts_of(app.build(nano)) if part["props"].get("label") == "Model"]
     assert not alone["visible"]

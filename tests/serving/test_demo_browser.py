@@ -1,7 +1,6 @@
 """The demo's page in Debian's Chromium: two dialogues compared, by keyboard, with a wrong file, on a phone."""
 
 import io
-import os
 import re
 import shutil
 import time
@@ -54,12 +53,9 @@ def scorer():
 def uploads(tmp_path_factory):
     """Where Gradio writes what is uploaded."""
     folder = tmp_path_factory.mktemp("uploads")
-    before = os.environ.get("GRADIO_TEMP_DIR")
-    os.environ["GRADIO_TEMP_DIR"] = str(folder)
-    yield folder
-    os.environ.pop("GRADIO_TEMP_DIR")
-    if before is not None:
-        os.environ["GRADIO_TEMP_DIR"] = before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRADIO_TEMP_DIR", str(folder))
+        yield folder
 
 
 @pytest.fixture(scope="module")
@@ -116,10 +112,10 @@ READ_COLOURS = """button => {
 
 
 def luminance(colour):
-    linear = [
-        share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in np.array(colour) / 255
-    ]
-    return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+    share = np.array(colour) / 255
+    return np.dot(
+        np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4), (0.2126, 0.7152, 0.0722)
+    )
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -309,13 +305,17 @@ def test_errors_are_shown_and_turns_can_be_removed(visit):
     assert turns_of(page, "A").count() == 0
 
 
+def record(page, duration_s):
+    page.get_by_role("button", name="Record the next turn of A").click()
+    page.get_by_role("button", name="Record", exact=True).click()
+    time.sleep(duration_s)
+    page.get_by_role("button", name="Stop", exact=True).click()
+
+
 def test_a_turn_is_recorded_with_the_microphone(visit, uploads):
     page = visit(permissions=["microphone"])
     clear(page, "A", "B")
-    page.get_by_role("button", name="Record the next turn of A").click()
-    page.get_by_role("button", name="Record", exact=True).click()
-    time.sleep(1.5)
-    page.get_by_role("button", name="Stop", exact=True).click()
+    record(page, 1.5)
     wait_for_turns(page, "A", 1)
     assert "user" in turns_of(page, "A").first.inner_text()
     content = page.evaluate(
@@ -335,10 +335,7 @@ def test_a_recorded_clip_stays_while_the_page_asks_for_it(visit, uploads, monkey
     clear(page, "A", "B")
     late = []
     page.route(re.compile("file="), lambda route: late.append(route))
-    page.get_by_role("button", name="Record the next turn of A").click()
-    page.get_by_role("button", name="Record", exact=True).click()
-    time.sleep(0.5)
-    page.get_by_role("button", name="Stop", exact=True).click()
+    record(page, 0.5)
     page.wait_for_timeout(1500)
     assert late
     for route in late:

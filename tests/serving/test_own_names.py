@@ -22,13 +22,8 @@ def ask(headers, host="127.0.0.1"):
 @pytest.mark.parametrize(
     "host",
     [
-        "127.0.0.1:8000",
-        "localhost:8000",
-        "LOCALHOST",
-        "[::1]:8000",
-        "192.168.0.7:80",
+        *["127.0.0.1:8000", "localhost:8000", "LOCALHOST", "[::1]:8000", "10.0.0.7:80", "own.name"],
         socket.gethostname(),
-        "own.name",
     ],
 )
 def test_a_server_answers_to_its_addresses_and_names(host):
@@ -42,12 +37,8 @@ def test_a_server_answers_to_its_addresses_and_names(host):
 )
 def test_a_name_that_may_have_been_rebound_is_refused(host):
     status, body = ask({"host": host})
-    assert status == 403
+    assert status == ask({})[0] == 403
     assert "use an address of the server, or start it with an API key" in body
-
-
-def test_a_request_without_a_host_is_refused():
-    assert ask({})[0] == 403
 
 
 @pytest.mark.parametrize(

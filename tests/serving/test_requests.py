@@ -59,16 +59,12 @@ def two_turns(recording, **changes):
     return [{"role": "user", "audio": recording}, assistant]
 
 
-def test_a_dialogue_becomes_messages_with_the_words_before_the_recording(audio):
+def test_a_dialogue_becomes_messages_with_the_words_first_or_in_the_order_of_its_content(audio):
     messages = read(dialogue_of(*two_turns(audio)))
     assert [message["role"] for message in messages] == ["user", "assistant"]
     assert [item["type"] for item in messages[1]["content"]] == ["text", "audio"]
     assert messages[1]["content"][1]["audio"]["bytes"] == base64.b64decode(audio["base64"])
-
-
-def test_content_keeps_its_own_order(audio):
-    items = [{"type": "audio", "audio": audio}, {"type": "text", "text": "hi"}]
-    turn = {"role": "assistant", "content": items}
+    turn = {"role": "assistant", "content": [sound(audio), {"type": "text", "text": "hi"}]}
     messages = read(dialogue_of({"role": "user", "audio": audio}, turn))
     assert [item["type"] for item in messages[1]["content"]] == ["audio", "text"]
 
@@ -87,15 +83,11 @@ BAD_DIALOGUES = {
     "empty": (lambda a, _: two_turns(a, audio=None, text=None), {}, 2),
     "two users": (lambda a, _: two_turns(a, role="user"), {}, 2),
     "ends with the user": (lambda a, _: two_turns(a)[:1], {}, None),
-    "after an instruction": (
-        lambda a, _: [{"role": "system", "text": "judge"}, *two_turns(a, audio=None)],
-        {},
-        2,
-    ),
+    "instructed": (lambda a, _: [{"role": "system", "text": "judge"}, *two_turns(a, audio=None)], {}, 2),
     "long turn": (lambda _, long: two_turns(long), {"max_turn_s": 1.5}, 1),
     "long together": (lambda _, long: [{"role": role, "content": [sound(long)] * 31} for role in ROLES], {}, 1),
     "many items": (
-        lambda a, _: [{"role": "user", "content": [{"type": "text", "text": "a"}] * 65}, *two_turns(a)[1:]],
+        lambda *_: [{"role": role, "content": [{"type": "text", "text": "a"}] * 65} for role in ROLES],
         {},
         1,
     ),
@@ -126,8 +118,11 @@ def problems_of(text):
     return caught.value.problems
 
 
+def with_turns(*dialogues):
+    return {"dialogues": [{"turns": turns} for turns in dialogues]}
+
+
 SECRET = "A" * 1000
-URLS = ("http://169.254.169.254/", "file:///etc/passwd")
 # Requests, and the type, dialogue and turn of the problem that is named.
 BAD_REQUESTS = {
     "no json": ("not json", ("json_invalid", None, None)),
@@ -136,21 +131,14 @@ BAD_REQUESTS = {
     "no dialogues": ({"dialogues": []}, ("too_short", None, None)),
     "misspelt": ({"dialogues": [{"turns": []}], "criteria": "joint"}, ("extra_forbidden", None, None)),
     "subset": ({"dialogues": [{"turns": []}], "subset": "wild"}, ("value_error", None, None)),
-    "role": (
-        {"dialogues": [{"turns": []}, {"turns": [{"role": "user"}, {"role": SECRET}]}]},
-        ("literal_error", 2, 2),
-    ),
-    "after an instruction": (
-        {"dialogues": [{"turns": [{"role": "system", "text": "Judge."}, {"role": "user", "audio": {}}]}]},
+    "role": (with_turns([], [{"role": "user"}, {"role": SECRET}]), ("literal_error", 2, 2)),
+    "instructed": (
+        with_turns([{"role": "system", "text": "a"}, {"role": "user", "audio": {}}]),
         ("value_error", 1, 1),
     ),
-    "two ways": (
-        {"dialogues": [{"turns": [{"role": "user", "audio": {"base64": "AA", "file": "a"}}]}]},
-        ("value_error", 1, 1),
-    ),
-} | {
-    url: ({"dialogues": [{"turns": [{"role": "user", "audio": {"url": url}}]}]}, ("extra_forbidden", 1, 1))
-    for url in URLS
+    "two ways": (with_turns([{"role": "user", "audio": {"base64": "AA", "file": "a"}}]), ("value_error", 1, 1)),
+    "web": (with_turns([{"role": "user", "audio": {"url": "http://169.254.169.254/"}}]), ("extra_forbidden", 1, 1)),
+    "disk": (with_turns([{"role": "user", "audio": {"url": "file:///etc/passwd"}}]), ("extra_forbidden", 1, 1)),
 }
 
 
@@ -183,14 +171,7 @@ def read_parts(*names, options="", content="{}", coding=None):
     return asyncio.run(read_body(Request(scope, receive), Limits()))
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        {"coding": "gzip"},
-        {"coding": "deflate, br"},
-        {"options": "; charset=punycode"},
-    ],
-)
+@pytest.mark.parametrize("sent", [{"coding": "gzip"}, {"coding": "deflate, br"}, {"options": "; charset=punycode"}])
 def test_a_body_in_a_coding_or_another_charset_than_utf8_is_refused_unread(sent):
     assert read_parts("request", "user", options="; charset=UTF-8", coding="identity").files == {"user": b"{}"}
     with pytest.raises(HTTPException, match="415"):
@@ -228,23 +209,23 @@ def test_the_key_comes_from_a_file_or_the_environment(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "reason"),
+    ("options", "named"),
     [
-        (["--port", "99999"], "port is 99999; give one up to 65535"),
-        (["--drain-timeout-s", "inf"], "drain_timeout_s is inf; give a number of seconds"),
-        (["--max-in-flight", "0"], "max_in_flight is 0; give a positive, finite number."),
-        (["--max-body-mib", "inf"], "--max-body-mib is inf; give a positive, finite number."),
-        (["--request-timeout-s", "inf"], "request_timeout_s is inf; give a positive, finite number."),
-        (["--num-replicas", "2", "--max-replicas", "1"], "at most 1 replicas but at least 2 are asked for"),
-        (["--api-key-file", "/nowhere/at/all"], "No such file or directory: '/nowhere/at/all'"),
-        (["--max-batch-size", "0"], "max_batch_size is 0"),
-        (["--host", "192.0.2.1"], "cannot listen at 192.0.2.1, port 8000"),
+        ("--port 99999", "port is 99999"),
+        ("--drain-timeout-s inf", "drain_timeout_s is inf"),
+        ("--max-in-flight 0", "max_in_flight is 0"),
+        ("--max-body-mib inf", "--max-body-mib is inf"),
+        ("--request-timeout-s inf", "request_timeout_s is inf"),
+        ("--num-replicas 2 --max-replicas 1", "at most 1 replicas"),
+        ("--api-key-file /nowhere/at/all", "'/nowhere/at/all'"),
+        ("--max-batch-size 0", "max_batch_size is 0"),
+        ("--host 192.0.2.1", "192.0.2.1, port 8000"),
     ],
 )
-def test_a_command_that_cannot_serve_ends_before_anything_is_started(options, reason, capsys):
-    assert main(["serve", "--model", "checkpoints/nano", *options]) == 2
+def test_a_command_that_cannot_serve_ends_before_anything_is_started(options, named, capsys):
+    assert main(["serve", "--model", "checkpoints/nano", *options.split()]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("sdiareward serve: error: ") and reason in said
+    assert said.startswith("sdiareward serve: error: ") and named in said
     assert said.count("\n") == 1
 
 

@@ -79,7 +79,7 @@ class FunctionScorer:
 
 
 def make_dataset(make_tone, num_pairs, *, first=0):
-    """Return pairs whose chosen side is a low tone and whose rejected side is a high one, in our form."""
+    """Return pairs of a low chosen and a high rejected tone."""
     rows = []
     for row in range(first, first + num_pairs):
         subset = SUBSETS[row % len(SUBSETS)]
@@ -93,9 +93,7 @@ def make_dataset(make_tone, num_pairs, *, first=0):
                 "group_id": f"g{row}",
                 "license": "CC0-1.0",
                 "chosen": _side(make_tone, row, 200.0, "so, um"),
-                "rejected": _side(
-                    make_tone, row, 900.0, "so, um, that is" if subset == "colloquialness" else "so, um"
-                ),
+                "rejected": _side(make_tone, row, 900.0, "so, um" + ", that is" * (subset == "colloquialness")),
             }
         )
     return datasets.Dataset.from_list(rows)
@@ -111,7 +109,6 @@ def _side(make_tone, row, frequency_hz, text):
 
 
 def write_data(make_tone, folder):
-    """Write a data set with a training and a test split."""
     folder.mkdir(parents=True)
     for split, count, first in (("train", 6, 100), ("test", 6, 0)):
         make_dataset(make_tone, count, first=first).to_parquet(folder / f"{split}.parquet")

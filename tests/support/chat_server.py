@@ -80,11 +80,6 @@ def _completion(body, reply):
         usage = dict(zip(("prompt_tokens", "completion_tokens"), reply.usage, strict=True))
         usage["total_tokens"] = sum(reply.usage)
     message = {"role": "assistant", "content": reply.content, "refusal": reply.refusal}
-    return {
-        "id": "completion-0",
-        "object": "chat.completion",
-        "created": 0,
-        "model": body["model"],
-        "choices": [{"index": 0, "message": message, "finish_reason": reply.finish_reason}],
-        "usage": usage,
-    }
+    choices = [{"index": 0, "message": message, "finish_reason": reply.finish_reason}]
+    shared = {"id": "completion-0", "object": "chat.completion", "created": 0, "model": body["model"]}
+    return {**shared, "choices": choices, "usage": usage}

@@ -19,7 +19,6 @@ needs_chromium = pytest.mark.skipif(
 
 @contextmanager
 def started(*flags):
-    """Give a driver of the browser, started with further flags."""
     webdriver = pytest.importorskip("selenium.webdriver", reason="no selenium: pip install selenium")
     options = webdriver.ChromeOptions()
     options.binary_location = BROWSER
@@ -43,7 +42,6 @@ def open_page(driver, page, size):
 
 
 def requested(driver):
-    """Return the addresses of everything that the page asked for."""
     return driver.execute_script(
         "return performance.getEntriesByType('resource').map(({name}) => name).filter((n) => !n.startsWith('data:'))"
     )

@@ -1,7 +1,7 @@
-"""Find the code blocks of the guides, and the commands in those of a shell.
+"""Find the code blocks of the guides, and the commands in shell blocks.
 
-A note in the line before a block says what it takes for granted, `<!-- given: dialogues, runs/calibrated -->`, or why
-it does not run here, `<!-- not run: reason -->`.
+The line before a block may say what it requires, `<!-- given: dialogues, runs/calibrated -->`, or why it does not run
+here, `<!-- not run: reason -->`.
 """
 
 import re
@@ -14,7 +14,7 @@ from support.paths import ROOT
 GUIDES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _NOTE = re.compile(r"<!-- (not run|given): *(.*?) *-->\n\Z")
-# Programs that are not ours: what follows them is not looked at.
+# Their arguments are not checked.
 FOREIGN = {"cd", "curl", "docker", "export", "git", "hf", "kill", "pip-licenses", "vllm"}
 _SCRIPTS = {
     "sdiareward": "sdiareward.cli",
@@ -35,7 +35,6 @@ class Block(NamedTuple):
 
 
 def find_blocks(text, name):
-    """Return the blocks of a guide."""
     blocks = []
     for fence in _FENCE.finditer(text):
         place = f"{name}:{text.count(chr(10), 0, fence.start()) + 1}"
@@ -47,13 +46,12 @@ def find_blocks(text, name):
 
 
 def all_blocks(*languages):
-    """Return the blocks of all guides that are in one of the languages."""
     blocks = [block for path in GUIDES for block in find_blocks(path.read_text(encoding="utf-8"), path.name)]
     return [block for block in blocks if block.language in languages]
 
 
 def split_commands(code):
-    """Return the words of each command of a shell block, without comments, settings of variables and line breaks."""
+    """Return the words of each command, without comments, variables and line breaks."""
     commands, pending = [], ""
     for line in code.replace("\\\n", " ").splitlines():
         pending += line + "\n"
@@ -72,11 +70,7 @@ def split_commands(code):
 
 
 def module_of(words):
-    """Return the module that a command runs and its arguments; None if it runs nothing of ours.
-
-    Raises:
-        ValueError: The program is neither ours nor known.
-    """
+    """Return the module of ours that a command runs and its arguments, or None; raise for an unknown program."""
     program, arguments = words[0], words[1:]
     if program in _SCRIPTS:
         return _SCRIPTS[program], arguments

@@ -1,10 +1,8 @@
-"""Python commands in forks of a process that has already imported the libraries: `run` and `Popen` as in `subprocess`.
+"""Python commands in forks of a process that has imported the libraries, which saves seconds: `run` and `Popen`.
 
-A fork saves each command the seconds of its imports. What a command reads at import (`HF_HOME`, `PYTHONPATH`,
-`PYTHONWARNINGS`) must hold for the tests' process too; commands with their own take `subprocess`.
+What a command reads at import (`HF_HOME`, `PYTHONPATH`) must hold for the tests' process; others take `subprocess`.
 """
 
-import gc
 import multiprocessing
 import os
 import runpy
@@ -35,12 +33,7 @@ _context.set_forkserver_preload(list(PRELOADED))
 
 
 class Popen:
-    """A running command.
-
-    Args:
-        command: `sys.executable` and `"-m", module, ...`, `"-c", code` or `file, ...`.
-        stdout, stderr: An open file, `subprocess.PIPE`, `subprocess.DEVNULL`, or None for the tests' own.
-    """
+    """A running command: `sys.executable` and `"-m", module, ...`, `"-c", code` or `file, ...`."""
 
     def __init__(self, command, *, cwd=None, env=None, stdout=None, stderr=None, start_new_session=False):
         self.args = command
@@ -75,12 +68,9 @@ class Popen:
     def kill(self):
         self._process.kill()
 
-    def terminate(self):
-        self._process.terminate()
-
 
 def start_ranks(command, number, **options):
-    """Start a command in processes that join each other as those of `torchrun` do; return them."""
+    """Start processes that join each other as those of `torchrun` do."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
@@ -89,7 +79,6 @@ def start_ranks(command, number, **options):
 
 
 def run(command, *, cwd=None, env=None, timeout=None, check=False):
-    """Run a command to its end; return a `CompletedProcess` with its output as text."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = Popen(command, cwd=cwd, env=env, stdout=out, stderr=err)
         try:
@@ -106,7 +95,6 @@ def run(command, *, cwd=None, env=None, timeout=None, check=False):
 
 
 def _open_stream(target):
-    """Return the tests' end of a pipe, if one is asked for, and what the fork writes to."""
     if target is None:
         return None, None
     if target == subprocess.PIPE:
@@ -117,12 +105,9 @@ def _open_stream(target):
 
 
 def _run_command(arguments, cwd, env, out, err, start_new_session):
-    """Become the command: its folder, environment, streams and `sys.argv`."""
-    # No collection of garbage looks through the libraries, whose memory is shared until it is written to.
-    gc.freeze()
-    # The pools of the command start as they do in a process of its own.
+    # As in a process of its own.
     multiprocessing.set_start_method(None, force=True)
-    # Tests in the background of a shell ignore interrupts, and so would their forks.
+    # Background processes of a shell ignore interrupts, and so would their forks.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if start_new_session:
         os.setsid()

@@ -28,7 +28,6 @@ def make_score(number, margin, subset="semi_wild", group=None, criterion=None, c
 
 
 def write_evaluation(folder, scores, run=None, dataset=None):
-    """Write what eval.py leaves of a finished run."""
     folder.mkdir(parents=True)
     (folder / "scores.jsonl").write_text("".join(json.dumps(score) + "\n" for score in scores))
     identity = {"model": "some/model (0123)", "dtype": None, "split": "test", "pairs": "abcd", **(run or {})}

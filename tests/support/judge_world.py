@@ -13,20 +13,15 @@ SUBSETS = ("wild", "semi_wild", "scripted", "wild", "colloquialness", "colloquia
 DIMENSIONS = {
     "modality": ("final_turn_content", "final_turn_naturalness_prosody", "dialog_context_coherence"),
     "colloquialness": (
-        "lexical_informality",
-        "syntactic_simplicity",
-        "disfluencies",
-        "pragmatic_naturalness",
-        "prosody",
+        *("lexical_informality", "syntactic_simplicity", "disfluencies", "pragmatic_naturalness", "prosody"),
     ),
 }
 
 
 def recording(frequency_hz, seed, duration_s=0.1):
     time_s = np.arange(round(duration_s * 16_000)) / 16_000
-    tone = 0.3 * np.sin(2 * np.pi * frequency_hz * time_s) + 0.001 * np.random.default_rng(seed).normal(
-        size=time_s.size
-    )
+    noise = 0.001 * np.random.default_rng(seed).normal(size=time_s.size)
+    tone = 0.3 * np.sin(2 * np.pi * frequency_hz * time_s) + noise
     buffer = io.BytesIO()
     soundfile.write(buffer, tone, 16_000, format="FLAC")
     return {"bytes": buffer.getvalue(), "path": None}

@@ -26,10 +26,7 @@ _FOR_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 def run_command(arguments, folder, kill_before, counted):
-    """Run `sdiareward` with `arguments`; kill this process before its change number `kill_before` below `folder`.
-
-    `counted` is shared memory: the number of changes so far, and 1 once the command has ended without an error.
-    """
+    """Run `sdiareward`; kill this process before its change `kill_before` of a file; `counted` is changes, success."""
     os.setsid()
     for stream in (1, 2):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)

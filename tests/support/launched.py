@@ -7,17 +7,13 @@ from pathlib import Path
 def read_environment(config, num_processes=None):
     """Return the environment that `accelerate launch --config_file` gives to its processes."""
     from accelerate.commands import launch
-    from accelerate.utils.launch import (
-        prepare_deepspeed_cmd_env,
-        prepare_multi_gpu_env,
-        prepare_simple_launcher_cmd_env,
-    )
+    from accelerate.utils import launch as environments
 
     found = {}
     launchers = {
-        "deepspeed_launcher": lambda args: found.update(prepare_deepspeed_cmd_env(args)[1]),
-        "multi_gpu_launcher": lambda args: found.update(prepare_multi_gpu_env(args)),
-        "simple_launcher": lambda args: found.update(prepare_simple_launcher_cmd_env(args)[1]),
+        "deepspeed_launcher": lambda args: found.update(environments.prepare_deepspeed_cmd_env(args)[1]),
+        "multi_gpu_launcher": lambda args: found.update(environments.prepare_multi_gpu_env(args)),
+        "simple_launcher": lambda args: found.update(environments.prepare_simple_launcher_cmd_env(args)[1]),
     }
     before = {name: getattr(launch, name) for name in launchers}
     number = [] if num_processes is None else ["--num_processes", str(num_processes)]
@@ -32,7 +28,6 @@ def read_environment(config, num_processes=None):
 
 
 def write_variant(config, folder, **changes):
-    """Write a launch configuration with other values; return its path."""
     import yaml
 
     path = Path(folder) / Path(config).name
@@ -41,10 +36,7 @@ def write_variant(config, folder, **changes):
 
 
 def be_a_rank_on_a_cpu(config):
-    """Set up this process, one of `forked.start_ranks`, as `accelerate launch` would, but on a CPU with gloo.
-
-    accelerate itself looks for gloo only where `use_cpu` is set, and then neither shards nor uses DeepSpeed.
-    """
+    """Set up this process, one of `forked.start_ranks`, as `accelerate launch` would, but on a CPU with gloo."""
     os.environ.update(
         {"DS_ACCELERATOR": "cpu", "ACCELERATE_TORCH_DEVICE": "cpu", "LOCAL_WORLD_SIZE": os.environ["WORLD_SIZE"]}
     )

@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 from support.paths import FIXTURES
 
 
-# Bands without sound lie 80 dB below a tone's: there the rounding of a processor's own Fourier transform shows.
+# In bands without sound, 80 dB below a tone, the rounding of the Fourier transform is visible.
 MEL_ROUNDING = 1e-4
 PROCESSOR_FILES = ("tokenizer.json", "tokenizer_config.json", "preprocessor_config.json")
 

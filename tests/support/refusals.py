@@ -4,14 +4,7 @@ import re
 
 
 def check_refused(capsys, message, main, *arguments):
-    """Check that a command ends with status 2 and an error that matches `message` in its last line; return the line.
-
-    Args:
-        capsys: Of pytest.
-        message (`str`): Pattern.
-        main: Runs the command; returns its status, alone or first.
-        arguments: Of `main`.
-    """
+    """Check that a command ends with status 2 and a matching error in its last line; return the line."""
     try:
         status = main(*arguments)
     except SystemExit as ended:

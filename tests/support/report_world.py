@@ -84,7 +84,6 @@ def make_results(labels, by_scorer, skipped=(), **config):
 
 
 def make_evaluation(**pair_options):
-    """Return pairs, their labels and the scores of a model and two baselines."""
     pairs = make_pairs(**pair_options)
     labels = make_labels(pairs)
     by_scorer = {name: make_scores(labels, seed, 1.5 - seed / 2) for seed, name in enumerate(("model", "acoustic"))}
@@ -93,7 +92,6 @@ def make_evaluation(**pair_options):
 
 
 def make_judge():
-    """Return what is said of a judge that compared 48 pairs."""
     share = {"num_values": 48, "share": 0.25, "interval": [0.1, 0.4]}
     group = {
         "criterion": "all pairs",
@@ -122,7 +120,6 @@ def make_judge():
 
 
 def make_training(coefficient, drift):
-    """Return what `train.py` writes of a run of 100 steps."""
     history = [
         {"step": step, "mean_reward": drift * step / 100, "margin": step / 50, "loss": 0.5}
         for step in range(10, 101, 10)

@@ -22,9 +22,7 @@ def make_row(pair_id="free", audio=FREE, criterion="modality", **changes):
                 "text": f"{pair_id} {side} {role}",
                 "audio": {"bytes": audio + f"{pair_id}{side}{role}".encode(), "path": f"{pair_id}-{side}.flac"},
                 "duration_s": 1.5,
-                "audio_ref": [
-                    {"uri": uri, "start_s": 0.0, "end_s": 1.5, "text": f"{pair_id} {side} {role}"},
-                ],
+                "audio_ref": [{"uri": uri, "start_s": 0.0, "end_s": 1.5, "text": f"{pair_id} {side} {role}"}],
             }
             for role in ("user", "assistant")
         ]
@@ -36,13 +34,8 @@ def make_row(pair_id="free", audio=FREE, criterion="modality", **changes):
         "criterion": criterion,
         "subset": "wild" if criterion == "modality" else "colloquialness",
         "source": "folder",
-        "primary": "Unknown",
-        "secondary": "Unknown",
-        "synthesizer": "piper",
-        "group_id": "0123456789abcdef",
-        "native_coding": [],
-        "language": "en",
-        "license": "CC-BY-4.0",
+        **{"primary": "Unknown", "secondary": "Unknown", "synthesizer": "piper", "group_id": "0123456789abcdef"},
+        **{"native_coding": [], "language": "en", "license": "CC-BY-4.0"},
         **turns,
         **changes,
     }
@@ -59,7 +52,7 @@ def rows_of(plan, folder):
 
 
 def says(plan, secret):
-    """Tell whether any file of a plan holds `secret`, in its bytes or in its rows."""
+    """Return whether any file of a plan holds `secret`, in its bytes or in its rows."""
     rows = [rows_of(plan, folder) for folder in ("data", "metadata")]
     return any(secret in content_of(file) for file in plan.files) or holds(rows, secret)
 
@@ -75,7 +68,6 @@ def header_of(plan):
 
 
 def write_data(folder, *rows):
-    """Write `(split, row)` as a data set folder and return it."""
     with ShardWriter(folder) as writer:
         for split, row in rows:
             writer.write(split, row)
@@ -86,7 +78,6 @@ FINGERPRINT = {"duration_s": 1.0, "level_dbfs": -20.0, "digest": "f", "energies"
 
 
 def write_release(folder, *rows):
-    """Write `(split, row)` as a metadata release and return it."""
     with ShardWriter(folder, release_features()) as writer:
         for split, row in rows:
             sides = {s: [{**turn, "fingerprints": [FINGERPRINT]} for turn in row[s]] for s in ("chosen", "rejected")}

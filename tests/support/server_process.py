@@ -29,8 +29,6 @@ def _is_open(connection):
 
 
 class Server:
-    """The process, its address and its log."""
-
     def __init__(self, folder, checkpoint, *options, address=""):
         self.log = folder / "log.txt"
         command = [sys.executable, "-m", "sdiareward.cli", "serve", "--model", str(checkpoint), "--port", "0"]

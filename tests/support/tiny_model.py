@@ -7,7 +7,6 @@ BASE = FIXTURES / "base_tiny"
 
 
 def make_config(**fields):
-    """Return its configuration."""
     from sdiareward.configuration_sdiareward import SDiaRewardConfig
 
     return SDiaRewardConfig(
@@ -40,7 +39,7 @@ def make_config(**fields):
 
 
 def make_model(pooling_mode="mean", **fields):
-    """Return a seeded model in evaluation mode, whose head is not at zero."""
+    """Return a seeded model in evaluation mode with a random head."""
     import torch
 
     from sdiareward.modeling_sdiareward import SDiaRewardModel
@@ -54,14 +53,12 @@ def make_model(pooling_mode="mean", **fields):
 
 
 def make_processor(**fields):
-    """Return its processor."""
     from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
     return SDiaRewardProcessor.from_backbone(BASE, **fields)
 
 
 def save_checkpoint(folder):
-    """Save a model and its processor; return the folder."""
     make_model().save_pretrained(folder)
     make_processor().save_pretrained(folder)
     return folder

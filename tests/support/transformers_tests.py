@@ -1,9 +1,7 @@
-"""The tests that `transformers` runs on each of its models and processors, from its source distribution.
+"""The tests that `transformers` runs on its models, from its source distribution, because the wheel lacks them.
 
-The wheel lacks them. `make` unpacks the source distribution into `build/transformers-tests`, and
-`SDIAREWARD_TRANSFORMERS_TESTS` names another folder of it. It in turn lacks three modules that the tests import: the
-mixins of exporting and of generation, which are empty here (`tests/model/test_exporting.py` is ours), and the table of
-files on the Hub, for which the recordings of our fixtures stand in.
+`make` unpacks it into `build/transformers-tests`; `SDIAREWARD_TRANSFORMERS_TESTS` names another folder. Three modules
+that it lacks too are replaced: the mixins of exporting and generation are empty, and our recordings serve as files.
 """
 
 import importlib

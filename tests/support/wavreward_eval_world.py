@@ -71,7 +71,6 @@ def write_chatreward(folder, num_train=3, num_test=1):
 
 
 def prediction(scenario, score, predicted, part="content", attribute=None, **more):
-    """A line of predictions.jsonl, of a sample that nobody has to hear."""
     return {
         "sample_id": f"{part}-{attribute}-{scenario}-{score}",
         "scenario_id": None if scenario is None else f"{part}-{attribute}-{scenario}",

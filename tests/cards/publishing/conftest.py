@@ -8,7 +8,7 @@ from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 
 
 class FakeHub:
-    """Stands in for the methods of `HfApi` that a push calls; `calls` has their names and arguments in order."""
+    """The methods of `HfApi` that a push calls; `calls` has their names and arguments in order."""
 
     def __init__(self):
         self.calls, self.branches, self.tags = [], {}, {}
@@ -76,7 +76,7 @@ class FakeHub:
 
 @pytest.fixture
 def hub(monkeypatch):
-    """Return a Hub without repositories, which answers `HfApi` and checks the names of its arguments."""
+    """Return a Hub without repositories that checks the names of its arguments."""
     hub = FakeHub()
     names = [name for name in vars(FakeHub) if name[0] != "_" and hasattr(HfApi, name)]
     for name in names:

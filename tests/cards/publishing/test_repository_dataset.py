@@ -7,19 +7,13 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from support.paths import ROOT
-from support.repository_world import FORBIDDEN, FREE, content_of, make_row, rows_of, says, write_data, write_release
+from support.repository_world import FORBIDDEN, FREE, content_of, make_row, rows_of, says, write_release
 
 from sdiareward.cards.licences import CORPORA, LICENCES, find_licence, find_redistribution_block
 from sdiareward.cards.publishing.dataset_repository import plan_dataset
 from sdiareward.cli import main
 from sdiareward.dataset_builder.sources import SOURCES
 from sdiareward.pairs.schema import features
-
-
-@pytest.fixture
-def make_data(tmp_path):
-    """Return a function writing `(split, row)` as a data set folder."""
-    return lambda *rows, name="sdiareward": write_data(tmp_path / name, *rows)
 
 
 def test_shards_whose_rows_may_all_be_published_are_sent_as_they_were_built(make_data):
@@ -106,7 +100,7 @@ def write_shard(folder, rows, schema, name="modality/train-00000-of-00001.parque
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
 
 
-def test_columns_and_fields_that_a_pair_does_not_have_are_not_sent(make_data):
+def test_columns_fields_and_metadata_that_a_pair_does_not_have_are_not_sent(make_data):
     folder = make_data(("train", make_row()))
     table = pq.read_table(folder / "data/modality/train-00000-of-00001.parquet")
     [row] = table.append_column("raw_audio", pa.array([FORBIDDEN])).to_pylist()
@@ -116,10 +110,6 @@ def test_columns_and_fields_that_a_pair_does_not_have_are_not_sent(make_data):
     plan = plan_dataset(folder)
     assert not says(plan, FORBIDDEN)
     assert rows_of(plan, "data") == {"free": make_row()}
-
-
-def test_what_is_written_about_a_file_is_not_sent(make_data):
-    folder = make_data(("train", make_row()))
     schema = features().arrow_schema
     write_shard(folder, [make_row()], schema.with_metadata({**schema.metadata, b"note": FORBIDDEN}))
     assert not says(plan_dataset(folder), FORBIDDEN)
@@ -130,10 +120,7 @@ def test_files_that_happen_to_lie_in_the_folder_are_not_sent(make_data):
     for name in ("call.flac", "report.json", "data/raw.parquet", "data/modality/more.parquet", "data/modality/.x.tmp"):
         (folder / name).write_bytes(b"{}" if name.endswith("json") else FORBIDDEN)
     plan = plan_dataset(folder)
-    assert [file.path_in_repo for file in plan.files] == [
-        "README.md",
-        "data/modality/train-00000-of-00001.parquet",
-    ]
+    assert [file.path_in_repo for file in plan.files] == ["README.md", "data/modality/train-00000-of-00001.parquet"]
     assert not says(plan, FORBIDDEN)
 
 
@@ -152,13 +139,9 @@ def test_nothing_tells_where_the_data_set_was_built(make_data, tmp_path):
     row = make_row()
     row["chosen"][0]["audio"]["path"] = "/home/ann/secret/call.flac"
     folder = make_data(("train", row))
-    settings = {
-        "seed": 3,
-        "channel": None,
-        "output_dir": "/home/ann/secret",
-        "sources": [{"path": "/home/ann/secret"}],
-    }
-    report = {"config": settings, "skipped": [{"item": "a", "reason": "/home/ann/secret"}]}
+    secret = "/home/ann/secret"
+    settings = {"seed": 3, "channel": None, "output_dir": secret, "sources": [{"path": secret}]}
+    report = {"config": settings, "skipped": [{"item": "a", "reason": secret}]}
     (folder / "report.json").write_text(json.dumps(report))
     plan = plan_dataset(folder)
     assert not says(plan, b"/home/ann") and not says(plan, str(tmp_path).encode())
@@ -224,18 +207,14 @@ def test_a_dry_run_leaves_nothing_behind(make_data, tmp_path, monkeypatch, capsy
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_what_is_written_anew_lies_beside_the_folder_and_is_named(make_data, tmp_path, monkeypatch):
+def test_what_is_written_anew_lies_beside_the_folder_is_named_and_the_same_each_time(make_data, tmp_path, monkeypatch):
     monkeypatch.chdir(make_data(("train", make_row()), ("train", make_row("forbidden", FORBIDDEN, license=None))))
     plan = plan_dataset(Path("."))
+    first = {file.path_in_repo: content_of(file) for file in plan.files}
     work = tmp_path / "sdiareward-publish"
     assert (work / "data").is_dir()
     assert f"rewritten shards are in {work}, which may be deleted after the push." in plan.notes
-
-
-def test_planning_twice_gives_the_same_files(make_data):
-    folder = make_data(("train", make_row()), ("train", make_row("forbidden", FORBIDDEN, license=None)))
-    first = {file.path_in_repo: content_of(file) for file in plan_dataset(folder).files}
-    assert {file.path_in_repo: content_of(file) for file in plan_dataset(folder).files} == first
+    assert {file.path_in_repo: content_of(file) for file in plan_dataset(Path(".")).files} == first
 
 
 def test_every_source_of_the_builder_is_known_by_what_it_allows():

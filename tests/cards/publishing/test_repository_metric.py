@@ -24,14 +24,8 @@ def space(tmp_path):
 
 
 def test_the_space_holds_the_metric_its_page_and_its_cases(space):
-    assert {path.name for path in space.iterdir()} == {
-        "README.md",
-        "app.py",
-        "esdr_accuracy.py",
-        "pairwise.py",
-        "requirements.txt",
-        "tests.py",
-    }
+    names = {"README.md", "app.py", "esdr_accuracy.py", "pairwise.py", "requirements.txt", "tests.py"}
+    assert {path.name for path in space.iterdir()} == names
     header = yaml.safe_load((space / "README.md").read_text().split("---")[1])
     assert (header["sdk"], header["app_file"]) == ("gradio", "app.py")
     assert {"evaluate", "metric"} <= set(header["tags"])
@@ -80,11 +74,7 @@ class PlainMetric:
 
 @pytest.mark.parametrize(
     ("row", "message"),
-    [
-        ([1.0, "", "wild"], "pair 1: has an empty cell"),
-        ([1.0, "much", "wild"], "rejected is 'much'; a reward is a number"),
-        ([1.0, 0.0, "wilde"], "wilde"),
-    ],
+    [([1.0, "", "wild"], "pair 1"), ([1.0, "much", "wild"], "'much'"), ([1.0, 0.0, "wilde"], "wilde")],
 )
 def test_a_row_that_is_none_is_refused_with_the_reason(row, message):
     with pytest.raises(ValueError, match=message):

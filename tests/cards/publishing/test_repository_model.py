@@ -15,21 +15,9 @@ from sdiareward.common.package_files import NANO
 
 RESULTS = json.loads((NANO / "results.json").read_text(encoding="utf-8"))
 WHOLE = {
-    "README.md",
-    "config.json",
-    "model.safetensors",
-    "processor_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    "audio_sdiareward.py",
-    "chat_sdiareward.py",
-    "configuration_sdiareward.py",
-    "loading_sdiareward.py",
-    "modeling_sdiareward.py",
-    "pipeline_sdiareward.py",
-    "pooling_sdiareward.py",
-    "processing_sdiareward.py",
+    *("README.md", "config.json", "model.safetensors", "chat_template.jinja"),
+    *("processor_config.json", "tokenizer.json", "tokenizer_config.json"),
+    *REMOTE_CODE,
 }
 
 
@@ -102,36 +90,22 @@ def test_the_code_is_the_packages_whatever_lies_in_the_folder(checkpoint):
     assert any(note.startswith("modeling_sdiareward.py in the folder differ") for note in plan.notes)
 
 
+OTHER = "other/repo--modeling_sdiareward.A"
+
+
 @pytest.mark.parametrize(
-    ("name", "values", "message"),
+    ("name", "key", "value", "message"),
     [
-        ("config.json", {"model_type": "qwen2_5_omni"}, "model_type is 'qwen2_5_omni'; make a checkpoint"),
-        ("config.json", {"auto_map": {}}, "auto_map has no AutoConfig"),
-        ("processor_config.json", {"auto_map": None}, "auto_map has no AutoProcessor"),
-        (
-            "config.json",
-            {
-                "auto_map": {
-                    "AutoConfig": "configuration_sdiareward.A",
-                    "AutoModel": "other/repo--modeling_sdiareward.A",
-                }
-            },
-            "which is not code of this package",
-        ),
-        (
-            "config.json",
-            {"custom_pipelines": {"audio-classification": {"impl": "other/repo--pipeline_sdiareward.A", "pt": []}}},
-            "'other/repo--pipeline_sdiareward.A', which is not code of this package",
-        ),
-        (
-            "processor_config.json",
-            {"auto_map": {"AutoProcessor": "evil.Processor"}},
-            "'evil.Processor', which is not code of this package",
-        ),
+        ("config.json", "model_type", "qwen2_5_omni", "model_type is 'qwen2_5_omni'"),
+        ("config.json", "auto_map", {}, "auto_map has no AutoConfig"),
+        ("processor_config.json", "auto_map", None, "auto_map has no AutoProcessor"),
+        ("config.json", "auto_map", {"AutoConfig": "configuration_sdiareward.A", "AutoModel": OTHER}, OTHER),
+        ("config.json", "custom_pipelines", {"audio-classification": {"impl": OTHER, "pt": []}}, OTHER),
+        ("processor_config.json", "auto_map", {"AutoProcessor": "evil.Processor"}, "evil.Processor"),
     ],
 )
-def test_a_checkpoint_that_would_run_other_code_is_refused(checkpoint, change_json, name, values, message):
-    change_json(checkpoint / name, **values)
+def test_a_checkpoint_that_would_run_other_code_is_refused(checkpoint, change_json, name, key, value, message):
+    change_json(checkpoint / name, **{key: value})
     with pytest.raises(ValueError, match=message):
         plan_model(checkpoint)
 
@@ -193,11 +167,8 @@ def test_the_card_holds_the_numbers_of_the_results_and_of_nothing_else():
         "num_ties": 0,
         "interval": accuracies["interval"]["scripted"],
     }
-    assert (scripted.dataset_type, scripted.dataset_config, scripted.dataset_split) == (
-        "me/pairs",
-        "esdr_bench",
-        "test",
-    )
+    found = (scripted.dataset_type, scripted.dataset_config, scripted.dataset_split)
+    assert found == ("me/pairs", "esdr_bench", "test")
     text = card_of(plan).text
     for words in ("**acoustic**", "**text**", "hibari (held out)", "| ties ", "| 95% "):
         assert words in text

@@ -1,5 +1,4 @@
 import os
-import re
 from types import SimpleNamespace
 
 import pytest
@@ -52,11 +51,10 @@ def test_the_card_of_the_space_promises_what_the_page_says_of_recordings():
 
 
 def test_the_card_of_the_space_says_how_it_runs_and_what_it_shows():
-    [card] = [file.source.decode() for file in plan_space("me/nano", hardware="zero-a10g").files[:1]]
+    card = plan_space("me/nano", hardware="zero-a10g").files[0].source.decode()
     header = yaml.safe_load(card.split("\n---\n")[0].removeprefix("---\n"))
     assert (header["sdk"], header["app_file"], header["license"]) == ("gradio", "app.py", "apache-2.0")
     assert (header["models"], header["suggested_hardware"]) == (["me/nano"], "zero-a10g")
-    assert re.fullmatch(r"3\.\d+", header["python_version"])
     assert len(header["short_description"]) <= 60
     assert "`me/nano`" in card and "$" not in card
     assert "models" not in yaml.safe_load(plan_space().files[0].source.decode().split("\n---\n")[0][4:])

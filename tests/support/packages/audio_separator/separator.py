@@ -1,7 +1,7 @@
-"""Behaves as `audio_separator.separator.Separator` 0.44.1 around its model, which here halves what is loud enough.
+"""`audio_separator.separator.Separator` 0.44.1 with a model that halves what is loud enough.
 
-Of the real class: silence is refused, a stem below 1e-6 is not written though its name is returned, and an input under
-10 s changes a setting for good. The real MDXC model then computes in other segments; this one has another gain.
+As the real class, it refuses silence, does not write a stem below 1e-6 but returns its name, and an input under 10 s
+changes a setting permanently (here another gain).
 """
 
 import os
@@ -44,11 +44,9 @@ class Separator:
         self.options, self.model_instance = options, None
 
     def load_model(self, model_filename):
-        """Load a model, unless it is called `missing.ckpt`."""
         if model_filename == "missing.ckpt":
             raise ValueError("not in the list")
         self.model_instance = _Model(self.options)
 
     def separate(self, audio_file_path, custom_output_names=None):
-        """Return the names of the files."""
         return self.model_instance.separate(audio_file_path, custom_output_names)

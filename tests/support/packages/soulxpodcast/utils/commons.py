@@ -4,5 +4,4 @@ SEEDS = []
 
 
 def set_all_random_seed(seed):
-    """Note the seed."""
     SEEDS.append(seed)

@@ -1,8 +1,7 @@
-"""Of the repository: `initiate_model` and `process_single_input`; the model gives tones and keeps notes.
+"""`initiate_model` and `process_single_input` of the repository; the model gives tones and keeps notes.
 
-Turn N of a dialogue lasts N tenths of a second, so that a turn spoken by itself is told from one in a dialogue. A text
-with `<out of memory>` or `<CUDA>` fails as torch does. `FAKE_SOULX_NOTES` names a file for a line of JSON for each
-dialogue.
+Turn N of a dialogue lasts N tenths of a second. `<out of memory>` or `<CUDA>` in a text fails as torch does.
+`FAKE_SOULX_NOTES` names a file for one line of JSON per dialogue.
 """
 
 import json
@@ -10,90 +9,33 @@ import os
 import re
 import sys
 import wave
-from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import numpy as np
 
 from . import commons
 
 
-@dataclass
-class SamplingParams:
-    """As in `soulxpodcast.config`."""
-
-    temperature: float = 0.6
-    repetition_penalty: float = 1.25
-    top_k: int = 100
-    top_p: float = 0.9
-    min_tokens: int = 8
-    max_tokens: int = 3000
-    stop_token_ids: list[int] = field(default_factory=lambda: [151675])
-    use_ras: bool = True
-    win_size: int = 25
-    tau_r: float = 0.2
-
-
-@dataclass
-class Config:
-    """Of `soulxpodcast.config.Config`, what the server reads."""
-
-    model: str
-    llm_engine: str = "hf"
-
-
 class Tensor:
-    """Of `torch.Tensor`, what the server calls."""
-
     def __init__(self, array):
-        self.array = array
+        self.numpy = lambda: array
 
-    def detach(self):
-        """Return it."""
-        return self
-
-    def cpu(self):
-        """Return it."""
-        return self
-
-    def float(self):
-        """Return it."""
-        return self
-
-    def numpy(self):
-        """Return the array."""
-        return self.array
+    detach = cpu = float = lambda self: self
 
 
 class SoulXPodcast:
-    """Of `soulxpodcast.models.soulxpodcast.SoulXPodcast`, what the server calls."""
+    config = SimpleNamespace(llm_engine="hf")
 
-    def __init__(self, config=None):
-        self.config = config
-
-    def forward_longform(
-        self,
-        prompt_mels_for_llm,
-        prompt_mels_lens_for_llm,
-        prompt_text_tokens_for_llm,
-        text_tokens_for_llm,
-        prompt_mels_for_flow_ori,
-        spk_emb_for_flow,
-        sampling_params,
-        spk_ids,
-        use_dialect_prompt=False,
-        dialect_prompt_text_tokens_for_llm=None,
-        dialect_prefix=None,
-        **kwargs,
-    ):
+    def forward_longform(self, text_tokens_for_llm, spk_ids, sampling_params, infos, **data):
         """Return a tone for each turn, higher for each further speaker."""
         _note(
             texts=text_tokens_for_llm,
             spk_ids=spk_ids,
-            prompt_texts=prompt_text_tokens_for_llm,
-            prompts=prompt_mels_lens_for_llm,
+            prompt_texts=data["prompt_text_tokens_for_llm"],
+            prompts=data["prompt_mels_lens_for_llm"],
             sampling=vars(sampling_params),
             seed=commons.SEEDS[-1],
-            infos=kwargs["infos"],
+            infos=infos,
         )
         said = " ".join(text_tokens_for_llm)
         if "<out of memory>" in said:
@@ -119,7 +61,6 @@ class PodcastInferHandler:
         self.datas = []
 
     def update_datasource(self, data_list):
-        """Replace the data."""
         self.datas = data_list
 
     def __getitem__(self, idx):
@@ -138,7 +79,7 @@ class PodcastInferHandler:
 def initiate_model(seed, model_path, llm_engine, fp16_flow):
     """Return the model and the data; without vLLM the engine is "hf"."""
     commons.set_all_random_seed(seed)
-    return SoulXPodcast(Config(model_path, "hf")), PodcastInferHandler()
+    return SoulXPodcast(), PodcastInferHandler()
 
 
 def process_single_input(
@@ -156,14 +97,12 @@ def process_single_input(
     dataset.update_datasource([item])
     data = dataset[0]
     return {
-        "prompt_mels_for_llm": data["prompt_wav"],
         "prompt_mels_lens_for_llm": data["lengths"],
         "prompt_text_tokens_for_llm": data["prompt_text"],
         "text_tokens_for_llm": data["text"],
-        "prompt_mels_for_flow_ori": None,
-        "prompt_mels_lens_for_flow": None,
-        "spk_emb_for_flow": None,
-        "sampling_params": SamplingParams(use_ras=True, win_size=25, tau_r=0.2),
+        "sampling_params": SimpleNamespace(
+            temperature=0.6, repetition_penalty=1.25, top_k=100, top_p=0.9, use_ras=True
+        ),
         "spk_ids": data["spk"],
         "infos": [{"cwd": os.getcwd()}],
         "use_dialect_prompt": use_dialect_prompt,

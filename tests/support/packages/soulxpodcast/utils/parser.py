@@ -2,7 +2,6 @@
 
 
 def podcast_format_parser(data, output_dir="outputs"):
-    """Flatten a script as the repository does."""
     speakers = data.get("speakers", {})
     return {
         "key": "20251211-000000",
