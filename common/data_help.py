@@ -21,6 +21,5 @@ MANIFEST_ROW = (
     '    {"role": "assistant", "audio": "call7/1.wav", "text": "Hi there."}]}'
 )
 MANIFEST_HELP = (
-    f"A line of the manifest.jsonl of own recordings (source: folder):\n  {MANIFEST_ROW}\n"
-    "docs/data.md has every key."
+    f"A line of the manifest.jsonl of own recordings (source: folder):\n  {MANIFEST_ROW}\ndocs/data.md has every key."
 )

@@ -71,7 +71,7 @@ def publish(plan: RepositoryPlan, repo_id: str, options: PushOptions | None = No
     # The library raises RuntimeError for failures of its threads, ValueError for wrong names.
     except (HTTPError, OSError, RuntimeError, ValueError) as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
-        remedy = _REMEDIES.get(status, "correct that and run the same command again, which resumes")
+        remedy = _REMEDIES.get(status or 0, "correct that and run the same command again, which resumes")
         message = " ".join(str(error).split()).rstrip(".")
         raise PublishError(f"{plan.repo_type} {repo_id}: {message}; {remedy}.") from error
 
