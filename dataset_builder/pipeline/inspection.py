@@ -1,4 +1,4 @@
-"""Inspect recordings as they are: what makes one unusable, and what is usable but noted in the report."""
+"""Find what makes a recording unusable, and what is usable but noted in the report."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SilentAudioError(AudioError):
 
 
 def require_sound(array: np.ndarray, label: str) -> np.ndarray:
-    """Return `array` unless it is silent."""
+    """Return `array` unless no sample reaches -70 dB of full scale."""
     if is_silent(array):
         peak = float(np.abs(array).max(initial=0.0))
         raise SilentAudioError(
@@ -37,7 +37,7 @@ def require_sound(array: np.ndarray, label: str) -> np.ndarray:
 
 
 def measure_clipped_share(array: np.ndarray) -> float:
-    """Return the share of the samples that lie in a run of four or more at full scale."""
+    """Return the share of the samples in runs of four or more at full scale."""
     full = np.abs(array) >= _CLIPPING_LEVEL
     edges = np.flatnonzero(np.diff(np.concatenate(([False], full, [False])).astype(np.int8)))
     lengths = edges[1::2] - edges[::2]
@@ -45,10 +45,7 @@ def measure_clipped_share(array: np.ndarray) -> float:
 
 
 def inspect_episode(episode: Episode) -> Iterator[Skipped]:
-    """Yield a note on each recording of an episode that is unusual but was used.
-
-    Kinds: `eight_bit`, `many_channels` (averaged), `high_rate` (resampled), `clipping`.
-    """
+    """Yield a note on each recording that was used although it is unusual, such as one with clipping."""
     seen: set[str | int] = set()
     for position, turn in enumerate(episode.turns):
         for part in turn.parts:
