@@ -261,13 +261,13 @@ def _describe(episode: Episode) -> str:
     return json.dumps([spans, episode.group, labels, episode.native_coding])
 
 
-def _list_audio(plan: PairPlan) -> list[bytes | str]:
+def _list_audio(plan: PairPlan) -> list[str]:
     sides = (plan.chosen, plan.rejected)
     recorded = [part.audio for side in sides for turn in side.turns for part in turn.parts if part.audio is not None]
     return recorded + [voice.audio for voice in draw_voices(plan.script_voices, plan.pair_id).values()]
 
 
-def _hash_recording(audio: bytes | str) -> str | None:
+def _hash_recording(audio: str) -> str | None:
     try:
         return hash_audio(audio)
     except FileNotFoundError:

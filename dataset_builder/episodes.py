@@ -15,7 +15,7 @@ class Part:
     """A stretch of a turn that was recorded in one go: its words, and its recording if there is one."""
 
     text: str
-    audio: bytes | str | None = None
+    audio: str | None = None
     start_s: float = 0.0  # In `audio`.
     end_s: float | None = None  # None for the end of the recording.
     ref: str | None = None  # `source:path`, relative to the corpus; needed for a release.

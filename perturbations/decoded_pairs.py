@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     import datasets
 
 Messages = list[dict[str, Any]]
-# From dialogues and the criterion of each to their rewards; few large calls are faster than many small ones.
-RewardFunction = Callable[[Sequence[Messages], Sequence[str]], list[float]]
 
 
 @dataclass(frozen=True, eq=False)

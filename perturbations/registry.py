@@ -66,9 +66,9 @@ def require_known(names: Iterable[str]) -> list[Perturbation]:
     return [PERTURBATIONS[name] for name in names]
 
 
-def draw_chain(names: Sequence[str], rng: np.random.Generator, max_changes: int = 3) -> list[tuple[str, float]]:
-    """Draw one to `max_changes` different perturbations with severities, in the order of `PERTURBATIONS`."""
-    count = rng.integers(1, min(max_changes, len(names)) + 1)
+def draw_chain(names: Sequence[str], rng: np.random.Generator) -> list[tuple[str, float]]:
+    """Draw one to three different perturbations with severities, in the order of `PERTURBATIONS`."""
+    count = rng.integers(1, min(3, len(names)) + 1)
     drawn = set(rng.choice(np.array(names), count, replace=False).tolist())
     return [(name, each.draw_severity(rng)) for name, each in PERTURBATIONS.items() if name in drawn]
 

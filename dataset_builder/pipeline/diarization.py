@@ -104,8 +104,8 @@ class ResemblyzerDiarizer:
         embeddings = []
         batch: list[np.ndarray] = []
         with soundfile.SoundFile(wav) as file, torch.no_grad():
-            for (start_s, end_s), starts in zip(speech, starts_s, strict=True):
-                for mel in _compute_window_mels(file, start_s, end_s, starts):
+            for (_, end_s), starts in zip(speech, starts_s, strict=True):
+                for mel in _compute_window_mels(file, end_s, starts):
                     batch.append(mel)
                     if len(batch) == _BATCH_SIZE:
                         embeddings.append(self._encode(batch))
@@ -129,9 +129,7 @@ def plan_window_starts(start_s: float, end_s: float, hop_s: float) -> np.ndarray
     return np.append(starts, last_s)
 
 
-def _compute_window_mels(
-    file: soundfile.SoundFile, start_s: float, end_s: float, starts_s: np.ndarray
-) -> Iterator[np.ndarray]:
+def _compute_window_mels(file: soundfile.SoundFile, end_s: float, starts_s: np.ndarray) -> Iterator[np.ndarray]:
     """Yield the mel spectrogram `(160, 40)` of each window, at the level that the encoder was trained on."""
     from resemblyzer import wav_to_mel_spectrogram
 

@@ -45,7 +45,7 @@ def _list_clips(episodes: Sequence[Episode]) -> list[Recording]:
     clips: dict[str, Recording] = {}
     for episode in episodes:
         for part in (part for turn in episode.turns for part in turn.parts):
-            if not isinstance(part.audio, str):
+            if part.audio is None:
                 raise ValueError(f"{episode.source} {episode.name}: only recordings in files can be enhanced.")
             name = (part.ref or part.audio).removeprefix(f"{episode.source}:")
             common = (episode.source, episode.subset, episode.language, episode.license)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -46,13 +44,12 @@ def measure_clipped_share(array: np.ndarray) -> float:
 
 def inspect_episode(episode: Episode) -> Iterator[Skipped]:
     """Yield a note on each recording that was used although it is unusual, such as one with clipping."""
-    seen: set[str | int] = set()
+    seen: set[str] = set()
     for position, turn in enumerate(episode.turns):
         for part in turn.parts:
-            key = part.audio if isinstance(part.audio, str) else id(part.audio)
-            if part.audio is None or key in seen:
+            if part.audio is None or part.audio in seen:
                 continue
-            seen.add(key)
+            seen.add(part.audio)
             label = f"{episode.source} {episode.name}, turn {position}"
             yield from (Skipped(label, kind, f"{label}: {reason}") for kind, reason in _find_unusual(part))
 
@@ -60,9 +57,8 @@ def inspect_episode(episode: Episode) -> Iterator[Skipped]:
 def _find_unusual(part: Part) -> Iterator[tuple[str, str]]:
     import soundfile
 
-    source: Any = io.BytesIO(part.audio) if isinstance(part.audio, bytes) else part.audio
     try:
-        with soundfile.SoundFile(source) as file:
+        with soundfile.SoundFile(part.audio) as file:
             rate, channels, subtype = file.samplerate, file.channels, file.subtype
             # The longest turn: of a recording of hours only the beginning is inspected.
             array = file.read(60 * rate, dtype="float32", always_2d=True)
