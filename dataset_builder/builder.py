@@ -102,7 +102,7 @@ class BuildConfig:
 
 
 def build(config: BuildConfig, *, dry_run: bool = False) -> dict[str, Any]:
-    """Build the data set of `config` and return its report, which also lies in the folder as `report.json`."""
+    """Build the data set of `config`; return its report, which is also written to `report.json`."""
     if dry_run:
         plans, skipped = _plan(config, dry_run)
         return {"pairs": count_pairs((plan.split, plan.label) for plan in plans), **summarise_skipped(skipped)}

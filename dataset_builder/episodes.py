@@ -69,7 +69,7 @@ class Recording:
 
 
 class SkipError(Exception):
-    """Raised for an item that cannot be used; the caller, who knows its name, reports it as `Skipped`."""
+    """Raised for an item that cannot be used; the caller, which has its name, reports it as `Skipped`."""
 
     def __init__(self, kind: str, reason: str):
         super().__init__(reason)

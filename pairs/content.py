@@ -22,7 +22,7 @@ from .schema import SIDES
 if TYPE_CHECKING:
     import datasets
 
-# Of a dialogue; a billion of them collide with a probability of 1e-21.
+# A billion dialogues collide with a probability of 1e-21.
 _DIGEST_CHARACTERS = 32
 Stamp = tuple[str, int, int, int]
 
@@ -53,7 +53,7 @@ def digest_dialogue(turns: Any, criterion: str | None) -> str | None:
     try:
         validate_form(messages)
         parts = [[message["role"], hash_items(message)] for message in messages]
-    # Malformed messages, samples that are none, and files that are away.
+    # Malformed messages, invalid samples, and missing files.
     except (ValueError, TypeError, OSError):
         return None
     return hash_json([name_criterion(criterion), parts])[:_DIGEST_CHARACTERS]

@@ -34,7 +34,7 @@ def describe_pairs(pairs: datasets.Dataset) -> list[dict[str, Any]]:
     """Return the labels of each pair, without reading its audio.
 
     No label is required. The id is `pair_id`, `id` or a hash of the sides; the criterion is `"joint"` by default; the
-    subset is that of `subset`, `category` or `source`, as in the released SDiaReward form, else `"all"`.
+    subset comes from `subset`, `category` or `source`, as in the released SDiaReward form, else `"all"`.
     """
     columns = [name for name in (*_LABELS, "id", "category") if name in pairs.column_names]
     # Where each row has an id, its sides are not read.
@@ -100,7 +100,7 @@ def _describe(row: Mapping[str, Any], index: int) -> dict[str, Any]:
 
 
 def split_synthesizers(synthesizer: str | None) -> set[str]:
-    """Return the synthesizers of a pair: `hibari+flite` names those of both sides."""
+    """Return the synthesizers of a pair: `hibari+flite` names one for each side."""
     return set(synthesizer.split("+")) if synthesizer else set()
 
 

@@ -1,6 +1,6 @@
 """Read the rows of a data set of pairs or of dialogues, a block at a time, with their audio left encoded.
 
-Parquet is read where it lies, by row groups, so that memory does not grow with the number of rows and nothing is
+Parquet is read in place, by row groups, so that memory does not grow with the number of rows and nothing is
 copied to a cache; everything else goes through `datasets`.
 """
 
@@ -116,7 +116,7 @@ def load_tables(found: list[str] | datasets.Dataset) -> datasets.Dataset:
 
     if not isinstance(found, list):
         return found
-    # `datasets` tells files apart by path and time: one that was unpacked in place of another may have its time.
+    # `datasets` identifies files by path and time: a file unpacked in place of another may have its time.
     state = hash_json([stamp_file(file) for file in found])[:16]
     cache_dir = f"{datasets.config.HF_DATASETS_CACHE}/pairs-{state}"
     try:

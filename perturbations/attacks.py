@@ -32,7 +32,7 @@ _MAX_SAMPLES = round(MAX_TURN_S * SAMPLING_RATE)
 # Share of the words that get a filler.
 _FILLER_SHARE = 0.25
 _CLICKS_PER_TURN, _SPOKEN_FILLERS_PER_TURN = 4, 2
-# Level of a breath below that of the turn, in dB.
+# Level of a breath relative to the turn, in dB.
 _BREATH_DB = -10.0
 # Share of the deviation from the mean log pitch that the vocoder keeps, and the distance of its frames.
 _KEPT_VARIATION, _FRAME_PERIOD_MS = 0.5, 10.0

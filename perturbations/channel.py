@@ -145,7 +145,7 @@ CODINGS: dict[str, Transform] = {
     "opus": FileCodec("OGG", "OPUS", SAMPLING_RATE, 0.93),
     # The sampling rate of Asterisk's prompts.
     "pcm_8k": Resample(8000),
-    # Raw samples of old games; the loudest sample is that of the median clip of one, Drascula.
+    # Raw samples of old games, with the loudest sample of the median clip of Drascula.
     "pcm_u8_11k": EightBits(11_025, 0.7),
     "vorbis_22k": FileCodec("OGG", "VORBIS", 22_050, 0.3),
 }

@@ -11,7 +11,7 @@ from sdiareward.audio_sdiareward import SAMPLING_RATE
 
 _FRAME_SAMPLES = SAMPLING_RATE // 100
 _TRIM_MARGIN_FRAMES = 5
-# Digital silence and the dither of a 16-bit file lie below this.
+# Digital silence and the dither of a 16-bit file are below this.
 _SILENCE_PEAK = 10 ** (-70 / 20)
 
 

@@ -68,7 +68,7 @@ class SDiaRewardConfig(datasets.BuilderConfig):
 class SDiaReward(datasets.ArrowBasedBuilder):
     """Preference pairs of spoken dialogue, one per row (section 3 of the paper).
 
-    Configurations: `default` (every pair; in its test split only those of the paper), `modality`, `colloquialness`,
+    Configurations: `default` (every pair; in its test split only the paper's), `modality`, `colloquialness`,
     `joint`, and `esdr_bench` (only the test split).
     """
 
@@ -192,7 +192,7 @@ def _hash_state(folder: str) -> str:
 def _read_shard(path: str) -> Iterator[pa.Table]:
     with open(path, "rb") as handle:
         for batch in pq.ParquetFile(handle).iter_batches(batch_size=_ROWS_PER_TABLE):
-            # The column types come from the builder: an older `datasets` does not know those of a newer one.
+            # The column types come from the builder: an older `datasets` cannot read the types of a newer one.
             yield pa.Table.from_batches([batch]).replace_schema_metadata(None)
 
 

@@ -1,7 +1,7 @@
 """Enhance the clips of dialogues that have their own metadata (section B.1: "consistent speech enhancement").
 
 The clips go through the pipeline's first two stages and are cached like long recordings; diarization and recognition
-are skipped, and the words stay those of the source.
+are skipped, and the source's words are kept.
 """
 
 from __future__ import annotations

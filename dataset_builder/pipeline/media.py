@@ -217,7 +217,7 @@ def _find_missing_end(source: str | Path | bytes) -> str | None:
         size = file.seek(0, os.SEEK_END)
         if head[:4] in (b"RIFF", b"FORM"):
             promised = int.from_bytes(head[4:8], "little" if head[:4] == b"RIFF" else "big")
-            # 0 and the largest number stand for "not known" in files that were written to a pipe.
+            # 0 and the largest number mean "unknown" in files that were written to a pipe.
             if promised not in (0, 2**32 - 1) and size + 64 < promised + 8:
                 return f"its header promises {promised + 8} bytes and it has {size}"
         if head[:4] == b"OggS":

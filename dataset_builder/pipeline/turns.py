@@ -2,7 +2,7 @@
 
 How section B.1 is read. "We strictly retain only the two dominant speakers, discarding segments where secondary
 speakers exceed 10% of the duration": the two speakers of a recording with the most speech are kept, the segments of
-all others are dropped. No episode runs across a segment of the others that lies, in part at least, where the two are
+all others are dropped. No episode runs across a segment of the others that is, at least in part, where the two are
 silent. Where others speak under a turn of the two, the turn is kept if they speak for at most 10% of its duration;
 else it is dropped and the next turn starts a new episode. The rest of the recording stays.
 
@@ -12,7 +12,7 @@ shorter turn starts a new episode, a smaller one is kept as natural speech, and 
 episode lasts at most 90 s. Phase 1 of the filter is applied here too, before any turn is transcribed: an even number
 of turns, at most 16, each at most 60 s; the roles alternate, the first speaker of an episode is the user.
 
-The paper leaves two cases open. A segment that lies wholly inside a turn of the other speaker overlaps by a ratio of 1
+The paper leaves two cases open. A segment wholly inside a turn of the other speaker overlaps by a ratio of 1
 and can neither precede nor follow that turn: it is dropped, and the next turn starts a new episode. If an episode ends
 because the next turn would break a cap, its odd last turn begins the next episode.
 """

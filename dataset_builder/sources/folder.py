@@ -1,6 +1,6 @@
 """Your own recordings: dialogues that are cut and transcribed already, or long recordings for the pipeline.
 
-Origin, size, language and licence: yours; every item names its language and licence. Expected tree; audio may lie
+Origin, size, language and licence: yours; every item names its language and licence. Expected tree; audio may be
 anywhere below the folder, in any format that the package decodes:
 
     manifest.jsonl      one object per line, see below

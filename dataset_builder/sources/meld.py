@@ -5,7 +5,7 @@ Origin: Poria et al., 2019, from the series Friends. Size: 1,433 dialogues of 13
 owners of the series, using them for research is the user's own responsibility.
 
 How to obtain: download `MELD.Raw.tar.gz` from https://affective-meld.github.io, unpack it and the three archives
-in it. Expected tree, as they unpack; a table and its folder may also lie together in `train/`, `dev/`, `test/`:
+in it. Expected tree, as they unpack; a table and its folder may also be together in `train/`, `dev/`, `test/`:
 
     train_sent_emo.csv    train_splits/dia<D>_utt<U>.mp4
     dev_sent_emo.csv      dev_splits_complete/dia<D>_utt<U>.mp4
