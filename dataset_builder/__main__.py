@@ -54,7 +54,6 @@ BUILD = Command(
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line and return its exit status."""
     log_warnings()
     return run_command(
         _COMMANDS, argv, prog="python -m sdiareward.dataset_builder", description=__doc__, extra="build"
@@ -62,7 +61,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def log_warnings() -> None:
-    """Print warnings without their level."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
 
 

@@ -1,8 +1,8 @@
 """Build a data set of preference pairs: sources -> splits -> pairs -> Parquet with a card and a report.
 
-Finished pairs stay in part files named by their ids until the last shard is written. A killed build resumes; a build
-with another configuration makes only the pairs that differ. A finished build is not repeated. The same configuration
-gives the same report, byte for byte, and the same shards if the synthesizers are deterministic.
+Finished pairs stay in part files until the last shard is written: a killed build resumes, and another configuration
+makes only the pairs that differ. The same configuration gives the same report, byte for byte, and the same shards if
+the synthesizers are deterministic.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ SKIP_KIND_BY_ERROR: tuple[tuple[type[Exception], str], ...] = (
 
 @dataclass(frozen=True)
 class SourceConfig:
-    """One corpus."""
-
     name: str
     path: str | None = None
-    limit: int | None = None
+    limit: int | None = None  # Number of its first episodes.
     options: Mapping[str, Any] = field(default_factory=dict)
+    # Enhance its clips with the pipeline's enhancement, as the paper does for MELD and DailyTalk.
     enhance: bool = False
+    # Replaces the source's codings, which synthetic speech gets before channel matching.
     native_coding: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -76,21 +76,21 @@ class SourceConfig:
 
 @dataclass(frozen=True)
 class BuildConfig:
-    """Everything that determines the content of a build."""
-
-    output_dir: str
+    output_dir: str  # Name the folder `sdiareward` for `load_dataset("sdiareward")`.
     sources: tuple[SourceConfig, ...]
-    synthesizers: dict[str, SynthesizerSpec]
+    synthesizers: dict[str, SynthesizerSpec]  # By criterion; the entry `joint` speaks scripts of `families`.
+    # Also `script_voices`, a pool of voices for scripts.
     synthesizer_options: dict[str, dict[str, Any]] = field(default_factory=dict)
-    families: dict[str, FamilySpec] = field(default_factory=dict)
+    families: dict[str, FamilySpec] = field(default_factory=dict)  # Pairs about the conversation; the paper has none.
+    # None as in the paper; on by default, because a model learns a recording's channel before its speech.
     channel: ChannelSettings | None = field(default_factory=ChannelSettings)
-    validation: float = 0.1
+    validation: float = 0.1  # Share of each source's episodes, as `test`.
     test: float = 0.2
     seed: int = 0
     pipeline: Mapping[str, Any] | None = None
-    work_dir: str | None = None
+    work_dir: str | None = None  # Of the pipeline; `<output_dir>-work` by default.
     engine: Engine = "datasets"
-    num_workers: int = 2
+    num_workers: int = 2  # At least one per server of a synthesizer; ignored on a Ray cluster.
 
     def __post_init__(self) -> None:
         require_engine(self.engine, self.num_workers)
@@ -102,7 +102,7 @@ class BuildConfig:
 
 
 def build(config: BuildConfig, *, dry_run: bool = False) -> dict[str, Any]:
-    """Build the data set of `config` and return its report, which also lies in the folder as `report.json`."""
+    """Build the data set of `config`; return its report, which is also written to `report.json`."""
     if dry_run:
         plans, skipped = _plan(config, dry_run)
         return {"pairs": count_pairs((plan.split, plan.label) for plan in plans), **summarise_skipped(skipped)}
@@ -166,7 +166,7 @@ def _plan(config: BuildConfig, dry_run: bool) -> tuple[list[PairPlan], list[Skip
 
 
 def _read_items(config: BuildConfig, skipped: list[Skipped], dry_run: bool) -> Iterator[Episode | ScriptPair]:
-    """Yield the valid episodes and scripts; append everything else to `skipped`."""
+    """Yield the valid episodes and scripts; append the others to `skipped`."""
     seen: set[tuple[str, str]] = set()
     for item in _read_sources(config, skipped, dry_run):
         sides = (item.written, item.spoken) if isinstance(item, ScriptPair) else (item,)
@@ -241,15 +241,12 @@ def _choose_work_dir(config: BuildConfig) -> Path:
 
 
 def _hash_recordings(plans: Sequence[PairPlan], with_codings: bool) -> dict[str, str | None]:
-    """Return a hash of the recordings of each pair, whose names stay when they are mended; None if one is missing.
-
-    What the id of a pair does not depend on is part of the hash too: codings that the configuration names, and what a
-    manifest says beside names and words.
-    """
+    """Return a hash of the recordings of each pair, which keep their names when edited; None if one is missing."""
     hash_once = cache(_hash_recording)
     hashes = {
         plan.pair_id: [
             *map(hash_once, _list_audio(plan)),
+            # The id of a pair depends neither on these codings nor on the times and labels of a manifest.
             *(plan.chosen.native_coding if with_codings else ()),
             *(_describe(side) for side in (plan.chosen, plan.rejected) if side.source == _OF_MANIFEST),
         ]
@@ -264,13 +261,13 @@ def _describe(episode: Episode) -> str:
     return json.dumps([spans, episode.group, labels, episode.native_coding])
 
 
-def _list_audio(plan: PairPlan) -> list[bytes | str]:
+def _list_audio(plan: PairPlan) -> list[str]:
     sides = (plan.chosen, plan.rejected)
     recorded = [part.audio for side in sides for turn in side.turns for part in turn.parts if part.audio is not None]
     return recorded + [voice.audio for voice in draw_voices(plan.script_voices, plan.pair_id).values()]
 
 
-def _hash_recording(audio: bytes | str) -> str | None:
+def _hash_recording(audio: str) -> str | None:
     try:
         return hash_audio(audio)
     except FileNotFoundError:
@@ -287,7 +284,6 @@ def _require_synthesizers(plans: Iterable[PairPlan]) -> None:
 
 
 def _make_pairs(plans: Sequence[PairPlan], parts: PartFolder, engine: Engine, num_workers: int) -> list[Skipped]:
-    """Make the pairs that are not made yet; return what was skipped."""
     todo = [plan for plan in plans if not parts.has(plan.pair_id)]
     run = run_jobs_on_ray if engine == "ray" else run_jobs
     results = run(partial(make_pair, parts=parts), todo, num_workers, "pairs")
@@ -295,7 +291,7 @@ def _make_pairs(plans: Sequence[PairPlan], parts: PartFolder, engine: Engine, nu
 
 
 def make_pair(plan: PairPlan, parts: PartFolder) -> Skipped | None:
-    """Make one pair and write it to `parts`; return the reason if it is skipped."""
+    """Write one pair to `parts`; return the reason if it is skipped."""
     try:
         row = make_row(plan)
         validate_row(row)

@@ -15,22 +15,19 @@ class Part:
     """A stretch of a turn that was recorded in one go: its words, and its recording if there is one."""
 
     text: str
-    audio: bytes | str | None = None
-    start_s: float = 0.0
-    end_s: float | None = None
-    ref: str | None = None
+    audio: str | None = None
+    start_s: float = 0.0  # In `audio`.
+    end_s: float | None = None  # None for the end of the recording.
+    ref: str | None = None  # `source:path`, relative to the corpus; needed for a release.
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One speaker's contribution to a dialogue."""
-
     role: str
     parts: tuple[Part, ...]
 
     @property
     def text(self) -> str:
-        """The words of all parts."""
         return " ".join(part.text for part in self.parts if part.text)
 
 
@@ -38,22 +35,22 @@ class Turn:
 class Episode:
     """An even number of alternating turns, as a source gives it."""
 
-    name: str
+    name: str  # Unique within its source and the same on every machine.
     source: str
     subset: str
-    group: str
+    group: str  # The recording or dialogue that it is cut from; never in two splits.
     turns: tuple[Turn, ...]
     primary: str
     secondary: str
     language: str
     license: str
-    split_group: str | None = None
-    native_coding: tuple[str, ...] = ()
-    known_group_id: str | None = None
+    split_group: str | None = None  # A coarser unit that is held out whole, such as a domain.
+    native_coding: tuple[str, ...] = ()  # Channel matching applies these `channel.CODINGS` to synthetic speech.
+    known_group_id: str | None = None  # Of a released pair, whose `group` is not published.
 
     @property
     def group_id(self) -> str:
-        """Hash of the recording or dialogue, the unit of splits and of the bootstrap."""
+        """The unit of splits and of the bootstrap."""
         return self.known_group_id or make_stable_id(self.source, self.group)
 
 
@@ -61,7 +58,7 @@ class Episode:
 class Recording:
     """A long recording that the pipeline (section B.1) cuts into episodes."""
 
-    recording_id: str
+    recording_id: str  # Unique within its source; names the files of the stages.
     path: str
     ref: str
     source: str
@@ -72,7 +69,7 @@ class Recording:
 
 
 class SkipError(Exception):
-    """Raised for an item that cannot be used; the caller, who knows its name, reports it as `Skipped`."""
+    """Raised for an item that cannot be used; the caller, which has its name, reports it as `Skipped`."""
 
     def __init__(self, kind: str, reason: str):
         super().__init__(reason)
@@ -92,12 +89,11 @@ class ScriptPair:
 
 
 def is_recorded(criterion: str, side: str, synthesizer: str) -> bool:
-    """Tell whether a side of a pair is a recording; the others are synthetic."""
+    """Return whether a side of a pair is a recording, not synthetic."""
     return synthesizer == RECORDING or (criterion == "modality" and side == "chosen")
 
 
 def validate_episode(episode: Episode) -> None:
-    """Check an episode that was read from a foreign file."""
     from sdiareward.perturbations.channel import CODINGS
 
     label = f"{episode.source} episode {episode.name!s:.80}"

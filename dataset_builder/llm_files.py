@@ -15,7 +15,6 @@ _Scenario = TypeVar("_Scenario")
 
 
 def read_scenario_lines(path: Path, make: Callable[[Any], _Scenario]) -> list[_Scenario]:
-    """Read a JSONL file of scenarios."""
     scenarios: list[Any] = []
     for number, line in enumerate(split_lines(path.read_text(encoding="utf-8")), start=1):
         try:
@@ -29,7 +28,7 @@ def read_scenario_lines(path: Path, make: Callable[[Any], _Scenario]) -> list[_S
 
 
 def open_written(path: str | Path, writer: Mapping[str, Any]) -> tuple[JsonLines, list[dict[str, Any]]]:
-    """Open a file to append to; return it and the rows that an earlier run wrote."""
+    """Open a file to append to; return it and the rows of an earlier run, which must have the same `writer`."""
     file = JsonLines(Path(path))
     file.path.parent.mkdir(parents=True, exist_ok=True)
     rows = file.read()

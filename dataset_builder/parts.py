@@ -43,7 +43,6 @@ class PartFolder:
     columns: datasets.Features | None = None
 
     def has(self, name: str) -> bool:
-        """Tell whether a part is finished."""
         return self._make_path(name).is_file()
 
     def write(self, name: str, rows: Sequence[dict[str, Any]], notes: Any = None) -> None:
@@ -60,7 +59,7 @@ class PartFolder:
         write_file(self._make_path(name), content.getvalue().to_pybytes(), is_shared=True)
 
     def drop_changed(self, contents: Mapping[str, str | None]) -> None:
-        """Drop the parts that were made of something else."""
+        """Remove the parts that were made from something else; a hash of None keeps the part."""
         kept = self.folder / "contents.json"
         before = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
         for name, content in contents.items():
@@ -71,7 +70,6 @@ class PartFolder:
         write_file(kept, json.dumps({**before, **known}) + "\n")
 
     def read_rows(self, name: str) -> list[dict[str, Any]]:
-        """Return the rows of a part; none if it is not finished."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -82,12 +80,11 @@ class PartFolder:
         return rows
 
     def read_notes(self, name: str) -> Any:
-        """Return the notes of a part; None if it has none or is not finished."""
         path = self._make_path(name).with_suffix(".json")
         return json.loads(path.read_text(encoding="utf-8")) if self.has(name) and path.is_file() else None
 
     def write_shards(self, output: Path, splits: Mapping[str, str]) -> list[dict[str, Any]]:
-        """Write the rows of finished parts, by name with their split, to shards; return `ShardWriter.counts`."""
+        """Write the rows of finished parts to shards; return `ShardWriter.counts`."""
         with ShardWriter(output, self.columns) as writer:
             for name, split in splits.items():
                 for row in self.read_rows(name):
@@ -108,7 +105,7 @@ _WORKER: dict[str, Callable[[Any], Any]] = {}
 def run_jobs(
     function: Callable[[_Job], _Result], jobs: Sequence[_Job], num_workers: int, description: str
 ) -> Iterator[_Result]:
-    """Yield the result of each job as it is finished, with a progress bar."""
+    """Yield the result of each job when it is finished; one worker or one job runs in this process."""
     from tqdm import tqdm
 
     if num_workers <= 1 or len(jobs) <= 1:
@@ -131,10 +128,7 @@ def _run_in_worker(job: Any) -> Any:
 def run_jobs_on_ray(
     function: Callable[[_Job], _Result], jobs: Sequence[_Job], num_workers: int, description: str
 ) -> Iterator[_Result]:
-    """Yield the result of each job as it is finished, on the cluster that `RAY_ADDRESS` names or a Ray started here.
-
-    Ray Data gives the jobs of a node that is lost to others. All machines must see the folders of this one.
-    """
+    """Yield the result of each job when it is finished, on the cluster of `RAY_ADDRESS` or a Ray started here."""
     from tqdm import tqdm
 
     if not jobs:
@@ -161,25 +155,24 @@ def run_jobs_on_ray(
 
 
 def choose_block_size(num_jobs: int, num_workers: int) -> int:
-    """Return how many jobs a worker of Ray is given at a time."""
+    """Return the number of jobs that a Ray worker gets at a time."""
     size = max(_JOBS_IN_A_BLOCK, -(-num_jobs // _MAX_BLOCKS))
     return min(size, -(-num_jobs // (_BLOCKS_A_WORKER * num_workers)))
 
 
 @dataclass(frozen=True)
 class _Block:
-    """Jobs, or their results, in one: of a list Ray Data would make an array."""
+    """Several jobs or results in one object: Ray Data would convert a list to an array."""
 
     items: Sequence[Any]
 
 
 class _RayWorker:
-    """An actor that does blocks of jobs in the working directory of the process that asked for them."""
+    """An actor that runs blocks of jobs in the working directory of the process that started it."""
 
     def __init__(self, function: Callable[[Any], Any], folder: str):
         os.chdir(folder)
         self._function = function
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Do the jobs of a block."""
         return {"block": _Block([self._function(job) for job in row["block"].items])}

@@ -15,7 +15,7 @@ from .pairing.pairing import SynthesizerSpec
 
 
 def read_build_config(path: Path, overrides: Mapping[str, Any]) -> BuildConfig:
-    """Read a build's YAML file."""
+    """Read a build's YAML file; `pipeline` may name a file beside it, and an override of None is ignored."""
     values = read_mapping(path) | {key: value for key, value in overrides.items() if value is not None}
     for key, kind in (("sources", list), ("synthesizers", dict)):
         if not values.get(key):

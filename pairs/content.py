@@ -1,6 +1,6 @@
-"""Hash what a dialogue is made of, so that a run that resumes scores again what has changed since, and only that.
+"""Hash the content of dialogues, so that a resumed run scores only what has changed.
 
-Ids, paths and labels tell nothing of this: recordings are mended under the same names.
+Ids, paths and labels do not show a change: recordings are replaced under the same names.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from .schema import SIDES
 if TYPE_CHECKING:
     import datasets
 
-# Of a dialogue; a billion of them collide with a probability of 1e-21.
+# A billion dialogues collide with a probability of 1e-21.
 _DIGEST_CHARACTERS = 32
 Stamp = tuple[str, int, int, int]
 
 
 def hash_audio(audio: Any, sampling_rate: int = SAMPLING_RATE) -> str:
-    """Hash a recording in the form given: encoded bytes, or samples with their rate and shape."""
+    """Hash encoded bytes as they are, or samples with their rate in Hz and shape."""
     handle, _, array, rate = open_source(audio, sampling_rate)
     if array is not None:
         samples = array.astype("float32").tobytes()
@@ -40,7 +40,7 @@ def hash_audio(audio: Any, sampling_rate: int = SAMPLING_RATE) -> str:
 
 
 def hash_items(message: Mapping[str, Any], sampling_rate: int = SAMPLING_RATE) -> list[list[str]]:
-    """Return the content of a message with each recording replaced by its hash; errors are those of `hash_audio`."""
+    """Return the content of a message with each recording replaced by its hash."""
     return [
         ["text", item["text"]] if item["type"] == "text" else ["audio", hash_audio(item["audio"], sampling_rate)]
         for item in list_items(message)
@@ -48,19 +48,19 @@ def hash_items(message: Mapping[str, Any], sampling_rate: int = SAMPLING_RATE) -
 
 
 def digest_dialogue(turns: Any, criterion: str | None) -> str | None:
-    """Return a digest of all that a reward depends on but the model; None if the row cannot be read."""
+    """Return a digest of all that a reward depends on except the model; None if the row cannot be read."""
     messages = turns_to_messages(turns)
     try:
         validate_form(messages)
         parts = [[message["role"], hash_items(message)] for message in messages]
-    # Malformed messages, samples that are none, and files that are away.
+    # Malformed messages, invalid samples, and missing files.
     except (ValueError, TypeError, OSError):
         return None
     return hash_json([name_criterion(criterion), parts])[:_DIGEST_CHARACTERS]
 
 
 def fingerprint_pairs(labels: Sequence[Mapping[str, Any]], rows: datasets.Dataset | None = None) -> str:
-    """Return a hash of the labels of pairs and, if the pairs are given, of all that they hold."""
+    """Return a hash of the labels of pairs and, with `rows`, of their content, recordings included."""
     content = [] if rows is None else [_hash_row(row) for row in rows]
     return hash_json([list(labels), *content])
 
@@ -81,23 +81,21 @@ def _hash_value(value: Any) -> Any:
 
 
 def digest_pair(pair: Mapping[str, Any], criterion: str | None) -> list[str | None]:
-    """Return the digests of both sides of a pair."""
     return [digest_dialogue(pair[side], criterion) for side in SIDES]
 
 
 def has_changed(before: Sequence[str | None] | None, now: Sequence[str | None]) -> bool:
-    """Tell whether a dialogue differs from what it was; one that cannot be read now keeps the reward that it has."""
+    """Return whether a dialogue changed; one that cannot be read now keeps its reward."""
     return before is None or any(new not in (None, old) for old, new in zip(before, now, strict=True))
 
 
 def stamp_file(path: str | Path) -> Stamp:
-    """Return what tells without reading that a file is the same: path, size, time of change in ns, inode."""
+    """Return what identifies a file without reading it: path, size, time of change in ns, inode."""
     found = os.stat(path)
     return str(path), found.st_size, found.st_mtime_ns, found.st_ino
 
 
 def is_unchanged(stamp: Sequence[Any]) -> bool:
-    """Tell whether a file still has its stamp."""
     try:
         return list(stamp_file(stamp[0])) == list(stamp)
     except OSError:

@@ -39,7 +39,7 @@ _TABLES = (".parquet", ".arrow", ".jsonl", ".csv", ".tsv")
 
 
 class _Recording(NamedTuple):
-    """A recording and what its name tells; `turn` and `role` are None where it does not."""
+    """A recording; `turn` and `role` are None where its name does not have them."""
 
     file: Path
     turn: int | None
@@ -48,14 +48,12 @@ class _Recording(NamedTuple):
 
 @dataclass
 class DialogueFolder:
-    """The dialogues of a folder."""
-
-    dialogues: dict[str, Messages] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
+    dialogues: dict[str, Messages] = field(default_factory=dict)  # By name; audio as absolute paths.
+    skipped: dict[str, str] = field(default_factory=dict)  # Reason by name of the dialogue or file.
 
 
 def holds_dialogues(path: str | Path) -> bool:
-    """Tell whether a path is a folder of dialogues, not one dialogue and not a data set of tables."""
+    """Return whether a path is a folder of dialogues: neither one dialogue nor a data set of tables."""
     folder = Path(path)
     if not folder.is_dir() or any(file.suffix in _TABLES for file in _list(folder)):
         return False
@@ -71,7 +69,12 @@ def holds_dialogues(path: str | Path) -> bool:
 def read_dialogue_folder(
     folder: str | Path, pattern: str | None = None, user_turns: str | Path | None = None
 ) -> DialogueFolder:
-    """Read the dialogues of a folder."""
+    """Read the dialogues of a folder, in the natural order of their names.
+
+    A `pattern` with slashes is matched against paths below the folder; one without `{role}` means turns in order, the
+    user first. With `user_turns` (per dialogue a recording, or a folder with the context up to the user's last turn)
+    the folder holds only the assistant's turns.
+    """
     folder = _require_folder(folder)
     if pattern is None and user_turns is None and _holds_json_dialogues(folder):
         return _read_files(folder, None)
@@ -180,7 +183,7 @@ def read_messages(path: Path) -> Messages:
 
 
 def _read_path(audio: Any, turn: int, name: str) -> str:
-    """Return the path that a JSON file gives for a recording, alone or as `datasets` writes it."""
+    """Return the path of a recording in JSON, which is a text or in the form of `datasets`."""
     found = audio.get("path") if isinstance(audio, Mapping) else audio
     if not isinstance(found, str):
         raise DialogueError(f"its audio is a {type(audio).__name__}; give the path of a recording.", turn, name)
@@ -188,7 +191,7 @@ def _read_path(audio: Any, turn: int, name: str) -> str:
 
 
 def _group_recordings(folder: Path, pattern: str | None) -> tuple[dict[str, list[_Recording]], dict[str, str]]:
-    """Return the recordings of each dialogue by their names, and the files whose names tell nothing."""
+    """Return the recordings of each dialogue by their names, and the files whose names do not match."""
     expression = _DEFAULT_NAME if pattern is None else compile_pattern(pattern)
     is_deep = pattern is not None and "/" in pattern
     files: Iterable[Path] = folder.rglob("*") if is_deep else _list(folder)
@@ -212,7 +215,7 @@ def _group_by_folder(folder: Path) -> dict[str, list[_Recording]]:
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """Return the regular expression of a pattern of names."""
+    """Return the regular expression of a pattern with `{dialogue}`, and optionally `{turn}` and `{role}`."""
     expression, seen = "", set()
     try:
         pieces = list(Formatter().parse(pattern))
@@ -249,7 +252,7 @@ def _read_name(stem: str, expression: re.Pattern[str]) -> _Recording:
 
 
 def _require_user_turns(folder: Path, found: Mapping[str, Sequence[_Recording]], pattern: str | None) -> None:
-    """Raise if no dialogue has a turn of the user, and neither turns in order."""
+    """Raise if no dialogue has a turn of the user, and no pattern gives turns in order."""
     if pattern is not None and any(len(recordings) > 1 for recordings in found.values()):
         return
     if found and not any(recording.role == USER for recordings in found.values() for recording in recordings):
@@ -261,7 +264,7 @@ def _require_user_turns(folder: Path, found: Mapping[str, Sequence[_Recording]],
 
 
 def _read_contexts(folder: Path) -> dict[str, list[tuple[str, Path]] | DialogueError]:
-    """Return what was said before the assistant's turns, by dialogue: role and recording of each turn, or an error."""
+    """Return role and recording of each turn before the assistant's by dialogue, or its error."""
     found, _ = _group_recordings(folder, None)
     contexts: dict[str, list[tuple[str, Path]] | DialogueError] = {
         name: [(recording.role or USER, recording.file) for recording in _sort(recordings, USER)]
@@ -279,7 +282,7 @@ def _read_contexts(folder: Path) -> dict[str, list[tuple[str, Path]] | DialogueE
 
 
 def _sort(recordings: Iterable[_Recording], default_role: str) -> list[_Recording]:
-    """Sort by turn, in which the user speaks first."""
+    """Sort by turn; within a turn the user speaks first."""
     return sorted(recordings, key=lambda each: (each.turn or 0, ROLES.index(each.role or default_role)))
 
 

@@ -18,7 +18,7 @@ from .schema import SIDES
 
 
 class HeardAudio:
-    """Find the recordings of a dialogue, and measure how much of them a model hears."""
+    """Find the recordings of a dialogue, and measure the seconds that the model hears: `max_turn_s` of each."""
 
     def __init__(self, max_turn_s: float, audio_root: str | Path | None = None, dataset: str | Path | None = None):
         self._max_turn_s = max_turn_s
@@ -28,7 +28,7 @@ class HeardAudio:
 
     @property
     def roots(self) -> list[str]:
-        """Where relative paths begin, in the order in which they are tried."""
+        """Folders at which relative paths begin, in the order in which they are tried."""
         return [os.path.abspath(root) for root in name_roots(self._dataset, self._audio_root)]
 
     def measure(self, messages: Sequence[Mapping[str, Any]]) -> tuple[float, int]:
@@ -43,7 +43,6 @@ class HeardAudio:
         return sum(min(duration, self._max_turn_s) for duration in durations_s), num_cut
 
     def _locate(self, item: dict[str, Any], turn: int) -> float:
-        """Resolve the path of a recording; return its duration in seconds."""
         audio = item["audio"]
         if isinstance(audio, Mapping) and audio.get("bytes") is None:
             audio = audio.get("path", audio)
@@ -67,6 +66,7 @@ class Dialogues(Sequence[Any]):
         self._numbers = numbers
         self._sides = sides
         self._heard = heard
+        # NaN until a dialogue is measured.
         self.audio_s = np.full(len(self), np.nan)
         self.num_cut = np.zeros(len(self), dtype=np.int64)
 
@@ -74,7 +74,6 @@ class Dialogues(Sequence[Any]):
         return len(self._sides) * len(self._numbers)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return the messages of a dialogue."""
         if not 0 <= index < len(self):
             raise IndexError(f"dialogue {index} of {len(self)}")
         position, side = divmod(index, len(self._sides))
@@ -86,7 +85,7 @@ class Dialogues(Sequence[Any]):
 
 
 class WholeDialogues(Sequence[Any]):
-    """Dialogues that are checked on access: a model can score any beginning of one, but is asked for whole ones."""
+    """Dialogues that are checked to be whole on access: a model would also score the beginning of one."""
 
     def __init__(self, dialogues: Sequence[Any]):
         self._dialogues = dialogues
@@ -95,7 +94,6 @@ class WholeDialogues(Sequence[Any]):
         return len(self._dialogues)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return the messages of a dialogue."""
         messages = turns_to_messages(self._dialogues[index])
         validate_messages(messages)
         return messages

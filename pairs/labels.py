@@ -27,16 +27,14 @@ SUBSET_OF_SOURCE = {"youtube": "wild", "meld": "semi_wild", "dailytalk": "script
 
 
 def name_criterion(criterion: str | None) -> str:
-    """Return the criterion of a pair or dialogue; `"joint"` where the data have none."""
     return criterion or "joint"
 
 
 def describe_pairs(pairs: datasets.Dataset) -> list[dict[str, Any]]:
     """Return the labels of each pair, without reading its audio.
 
-    No label is required. Without `pair_id` or `id` the id is a hash of the sides as the table has them; without
-    `criterion` the criterion is `"joint"`; without `subset` the subset is that of `category` or `source`, as in the
-    released SDiaReward form, else `"all"`.
+    No label is required. The id is `pair_id`, `id` or a hash of the sides; the criterion is `"joint"` by default; the
+    subset comes from `subset`, `category` or `source`, as in the released SDiaReward form, else `"all"`.
     """
     columns = [name for name in (*_LABELS, "id", "category") if name in pairs.column_names]
     # Where each row has an id, its sides are not read.
@@ -52,17 +50,17 @@ def describe_pairs(pairs: datasets.Dataset) -> list[dict[str, Any]]:
 
 
 def find_id(row: Mapping[str, Any]) -> str | None:
-    """Return the id of a pair, as a text whatever it is in the data; None if it has none."""
+    """Return the id of a pair as text; None if it has none."""
     return next((text for name in (*ID_COLUMNS, WRITTEN_ID) if (text := _as_text(row.get(name)))), None)
 
 
 def hash_sides(row: Mapping[str, Any]) -> str:
-    """Return the id of a pair that has none: a hash of its sides as they are given, paths included."""
+    """Return the id of a pair without one: a hash of its sides as given, paths included."""
     return hash_json({side: row[side] for side in SIDES})[:16]
 
 
 def describe_origins(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what `sampling.sample_rows` draws by: `subset`, `group_id` and `synthesizer` of each row."""
+    """Return what `sampling.sample_rows` draws by."""
     return [
         {"subset": _find_subset(row), **{name: _as_text(row.get(name)) for name in ("group_id", "synthesizer")}}
         for row in rows
@@ -74,7 +72,7 @@ def _as_text(value: Any) -> str | None:
 
 
 def _find_subset(row: Mapping[str, Any]) -> str:
-    """Return the subset that a row names or that its category or source is of; `NO_SUBSET` if none."""
+    """Return the subset that a row or its category or source names, else `NO_SUBSET`."""
     candidates = [_normalise(row.get(name)) for name in _SUBSET_COLUMNS]
     # Pairs about the conversation name it, whatever their source.
     if candidates[0] == NO_SUBSET:
@@ -102,12 +100,12 @@ def _describe(row: Mapping[str, Any], index: int) -> dict[str, Any]:
 
 
 def split_synthesizers(synthesizer: str | None) -> set[str]:
-    """Return the synthesizers that a pair names: those of both sides where `hibari+flite` spoke them."""
+    """Return the synthesizers of a pair: `hibari+flite` names one for each side."""
     return set(synthesizer.split("+")) if synthesizer else set()
 
 
 def describe_trained_on(pairs: datasets.Dataset) -> dict[str, Any]:
-    """Return what the `run.json` of a model holds of the pairs that it is trained on."""
+    """Return what the `run.json` of a model records about its training pairs."""
     names = {name: sorted(set(pairs[name]) - {None, ""}) for name in _ORIGINS if name in pairs.column_names}
     return {"num_pairs": len(pairs), **{f"{name}s": names.get(name) for name in _ORIGINS}}
 
@@ -115,7 +113,7 @@ def describe_trained_on(pairs: datasets.Dataset) -> dict[str, Any]:
 def require_other_recordings(
     labels: Sequence[Mapping[str, Any]], train_labels: Sequence[Mapping[str, Any]], split: str, train_split: str
 ) -> None:
-    """Raise if the pairs to fit on share a pair or a recording with the pairs to measure on."""
+    """Raise if the training pairs share a pair or a recording with the pairs to measure on."""
     for name in ("pair_id", "group_id"):
         shared = ({label[name] for label in labels} & {label[name] for label in train_labels}) - {None}
         if shared:

@@ -1,6 +1,6 @@
-"""Read preference pairs, from our own Parquet, in the released SDiaReward form or of own files, without decoding.
+"""Read preference pairs without decoding: our own Parquet, the released SDiaReward form, or custom files.
 
-`messages.turns_to_messages` makes of both forms what `SDiaRewardProcessor` takes.
+`messages.turns_to_messages` converts all of them to the messages of `SDiaRewardProcessor`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def load_pairs(
     path: str | Path, split: str, *, name: str | None = None, audio_root: str | Path | None = None
 ) -> datasets.Dataset:
-    """Load one split of preference pairs with its audio left encoded (`datasets.Audio(decode=False)`)."""
+    """Load one split of preference pairs, paths absolute, with audio left encoded: torchcodec is not needed."""
     try:
         return _load_pairs(path, find_tables(path, split, name), audio_root)
     except (FileNotFoundError, ValueError) as error:
@@ -47,12 +47,12 @@ def _load_pairs(path: str | Path, found: Any, audio_root: str | Path | None) -> 
 
 
 def name_pairs(pairs: datasets.Dataset) -> list[str]:
-    """Return the name of each pair: its `pair_id` or `id`, or its row if it has none."""
+    """Return the `pair_id` or `id` of each pair, or its row number without either."""
     return [name or f"row {row}" for row, name in enumerate(list_ids(pairs, ID_COLUMNS))]
 
 
 def list_ids(pairs: datasets.Dataset, names: Sequence[str] = (*ID_COLUMNS, WRITTEN_ID)) -> list[str | None]:
-    """Return the id of each pair, as `labels.find_id` finds it in these columns."""
+    """Return the id of each pair as `labels.find_id` does, from these columns."""
     columns = [name for name in names if name in pairs.column_names]
     rows = zip(*(pairs[name] for name in columns), strict=True)
     return [find_id(dict(zip(columns, row, strict=True))) for row in rows] if columns else [None] * len(pairs)

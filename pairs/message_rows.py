@@ -1,6 +1,6 @@
-"""Rows made of messages that are read one by one: a folder of dialogues, or several sources, as one data set.
+"""Rows of messages that are read one by one: a folder of dialogues, or several sources, as one data set.
 
-They are in no table, so every recording is read again to find what has changed since it was scored.
+They are in no table, so a resumed run reads every recording again to find changes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ class MessageRows:
         self.features = datasets.Features({"id": datasets.Value("string"), COLUMN: make_message_feature()})
 
     def read(self, numbers: Sequence[int] | np.ndarray, columns: Sequence[str]) -> pa.Table:
-        """Return some columns of the rows with these numbers."""
         import datasets
         import pyarrow as pa
 
@@ -54,7 +53,6 @@ class MessageRows:
 
 
 def make_message_feature() -> datasets.List:
-    """Return the type of a column of messages."""
     import datasets
 
     text = datasets.Value("string")
@@ -82,10 +80,7 @@ def _as_item(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def open_folder(folder: str | Path) -> MessageRows:
-    """Open a folder of dialogues as rows; what is malformed is logged, and is a dialogue without turns.
-
-    Args and errors are those of `dialogue_folders.read_dialogue_folder`.
-    """
+    """Open a folder of dialogues as rows; a malformed dialogue is logged, and has no turns."""
     found = read_dialogue_folder(folder)
     for name, reason in found.skipped.items():
         _logger.warning("%s: %s: %s", folder, name, reason)

@@ -42,7 +42,7 @@ _MAX_DECODED_VALUES = 60 * 2 * 192_000
 
 
 def read_dialogue(path: str | Path) -> list[dict[str, Any]]:
-    """Read a dialogue as messages whose audio is decoded."""
+    """Read a JSON file or a folder of recordings as messages with decoded audio."""
     path = Path(path)
     turns, base = read_turns(path)
     messages = turns_to_messages(turns)
@@ -57,7 +57,7 @@ def read_dialogue(path: str | Path) -> list[dict[str, Any]]:
 
 
 def read_turns(path: Path) -> tuple[list[Any], Path]:
-    """Read the turns of a dialogue without opening its recordings."""
+    """Return the turns of a dialogue as written, and the folder of their relative paths."""
     if _is_dir(path):
         return _list_turns_of_folder(path), path
     if not path.is_file():
@@ -108,7 +108,7 @@ def require_readable(file: Path) -> None:
 
 
 def order_turns(files: Sequence[Path], folder: Path) -> list[tuple[str, Path]]:
-    """Return role and file of each turn: as the names say, else in the order of the names, the user first."""
+    """Return role and file of each turn: by name, else in natural order, the user first."""
     told = {file: match[1].lower() for file in files if (match := _ROLE.search(file.stem))}
     if len(told) == len(files):
         # The user's `1_user` comes before `1_assistant`.
@@ -127,7 +127,6 @@ def order_turns(files: Sequence[Path], folder: Path) -> list[tuple[str, Path]]:
 
 
 def read_transcript(audio_file: Path) -> str | None:
-    """Return the text of the `.txt` file beside a recording; None without one."""
     file = audio_file.with_suffix(".txt")
     try:
         return file.read_text(encoding="utf-8-sig").strip() if file.is_file() else None
@@ -148,7 +147,6 @@ def _read_turns_of_json(path: Path) -> list[Any]:
 
 
 def _load_content(content: str | list[dict[str, Any]], base: Path) -> list[dict[str, Any]]:
-    """Return the items of a turn with their audio decoded."""
     items = [] if isinstance(content, str) else content
     recordings = [item for item in items if item.get("audio")]
     if not recordings:
@@ -169,7 +167,7 @@ def _load_recording(file: Path) -> dict[str, Any]:
 
 
 def check_recording(source: Any, max_turn_s: float = MAX_TURN_S) -> float:
-    """Return the duration of a recording in seconds, if it is short enough; only its header is read."""
+    """Return the seconds of a recording that is short enough; only its header is read."""
     duration_s = audio_duration_s(source)
     handle, name, _, _ = open_source(source)
     if duration_s > max_turn_s:
@@ -183,7 +181,7 @@ def check_recording(source: Any, max_turn_s: float = MAX_TURN_S) -> float:
 
 
 def read_recording(source: Any, name: str | None = None) -> np.ndarray:
-    """Read the recording of a turn, once `check_recording` has accepted its header."""
+    """Read a recording, mono at 16 kHz, once `check_recording` has accepted its header."""
     check_recording(source)
     return read_audio(source, name=name)
 

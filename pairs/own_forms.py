@@ -1,8 +1,7 @@
-"""Bring a side of a pair to turns, whatever form its row has, and find the recordings that rows name.
+"""Convert a side of a pair to turns, whatever form its row has, and find the recordings that rows name.
 
-A side is a list of turns or messages, or one recording: a path, or encoded bytes. A column `prompt`, as TRL has
-it, holds the beginning that both sides share: the user's recording, or turns. A relative path begins at the table that
-names it, else at the audio root.
+A side is a list of turns or messages, or one recording: a path, or encoded bytes. The column `prompt`, as in TRL,
+holds the beginning that both sides share. A relative path begins at its table, else at the audio root.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _logger = logging.getLogger(__name__)
 
 
 def join_turns(side: Any, prompt: Any = None) -> Any:
-    """Return the turns of a side after those of its prompt; what is malformed stays as it is."""
+    """Return the turns of a side after its prompt; a single recording is the answer, or in a prompt the question."""
     turns, before = _as_turns(side, ASSISTANT), _as_turns(prompt, USER)
     return [*before, *turns] if isinstance(before, list) and isinstance(turns, list) else turns
 
@@ -40,7 +39,7 @@ def _as_turns(value: Any, role: str) -> Any:
 
 
 def find_recording(path: str, dataset: str | Path | None, audio_root: str | Path | None = None) -> str:
-    """Return the path of a recording: beside the table that names it, else below the audio root."""
+    """Return the absolute path of a recording: beside its table, or below the audio root if it exists only there."""
     places = [Path(root).expanduser().absolute() / path for root in name_roots(dataset, audio_root)]
     return str(next(filter(_is_file, places), places[0]))
 
@@ -56,7 +55,7 @@ def _is_file(path: Path) -> bool:
 def unify_sides(
     pairs: datasets.Dataset, dataset: str | Path, audio_root: str | Path | None = None
 ) -> datasets.Dataset:
-    """Return pairs whose sides are lists of turns with absolute paths; sides that are so already are not copied.
+    """Return pairs whose sides are lists of turns with absolute paths; sides in this form are not copied.
 
     Others get the column `labels.WRITTEN_ID`, so that their ids stay when the table moves with its recordings.
     """
@@ -88,7 +87,7 @@ def unify_sides(
 
 
 def _as_row(turns: Any) -> list[dict[str, Any]]:
-    """Return turns as a row of messages holds them; of what is malformed none, which is refused where it is used."""
+    """Return turns as a row of messages; malformed ones become an empty list, which is refused on use."""
     messages = turns_to_messages(turns)
     try:
         validate_form(messages)
@@ -99,7 +98,7 @@ def _as_row(turns: Any) -> list[dict[str, Any]]:
 
 
 def _list_holders(turns: Any) -> list[dict[str, Any]]:
-    """Return every mapping of a side that holds a recording under `audio`."""
+    """Return every mapping of a side that has a recording in `audio`."""
     found = [turn for turn in turns or () if isinstance(turn, dict)]
     items = [item for turn in found if isinstance(turn.get("content"), list) for item in turn["content"]]
     return [holder for holder in (*found, *items) if isinstance(holder, dict) and holder.get("audio")]

@@ -1,7 +1,7 @@
-"""Restrict the files that a data set may name: those below its root, and what `datasets` fetched itself.
+"""Restrict the files that a data set may name to those below its root, and those that `datasets` fetched.
 
-A table of pairs may come from anyone. If it holds paths in place of audio, a path out of the root would copy a private
-recording of the reader into scores, pages and studies that are shared.
+A table of pairs may come from anyone. A path that leaves the root would copy a private recording of the reader into
+scores, pages and studies that are shared.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROOTS_VARIABLE = "SDIAREWARD_AUDIO_ROOT"
 
 
 def list_audio_roots(dataset: str | Path | None, audio_root: str | Path | None = None) -> tuple[Path, ...]:
-    """Return the folders below which the recordings of a data set may lie."""
+    """Return the folders that may hold the recordings of a data set, links followed, caches of libraries included."""
     import datasets
     from huggingface_hub import constants
 
@@ -31,7 +31,7 @@ def list_audio_roots(dataset: str | Path | None, audio_root: str | Path | None =
 
 
 def name_roots(dataset: str | Path | None, audio_root: str | Path | None = None) -> list[Path]:
-    """Return the folders that relative paths may begin at, in the order in which they are tried."""
+    """Return the folders at which relative paths may begin, in the order in which they are tried."""
     given = [str(audio_root)] if audio_root else os.environ.get(ROOTS_VARIABLE, "").split(os.pathsep)
     roots = [Path(root) for root in given if root] or [Path.cwd()]
     if dataset is not None and (tables := Path(dataset)).exists():
@@ -40,7 +40,7 @@ def name_roots(dataset: str | Path | None, audio_root: str | Path | None = None)
 
 
 def require_inside(path: str | Path, roots: Sequence[Path]) -> None:
-    """Raise unless a path, links followed, lies below one of some folders."""
+    """Raise `ValueError` unless a path, links followed, is below one of the folders."""
     resolved = Path(path).resolve()
     if not any(resolved.is_relative_to(root) for root in roots):
         raise ValueError(
@@ -50,16 +50,13 @@ def require_inside(path: str | Path, roots: Sequence[Path]) -> None:
 
 
 def require_audio_inside(pairs: datasets.Dataset, columns: Iterable[str], roots: Sequence[Path]) -> None:
-    """Raise unless every recording that a data set gives as a path lies below one of some folders.
-
-    Audio is not read, and paths that come with their bytes do not count: nothing is looked up for them.
-    """
+    """Raise `ValueError` for a recording outside of the folders; paths with bytes are not looked up."""
     for path in iter_paths(pairs, columns):
         require_inside(path, roots)
 
 
 def iter_paths(pairs: datasets.Dataset, columns: Iterable[str]) -> Iterator[str]:
-    """Yield the paths of recordings that come without their bytes."""
+    """Yield the paths of recordings without bytes."""
     for column in columns:
         for chunk in pairs.data.column(column).chunks:
             yield from sorted(set(_iter_column_paths(chunk, column)))

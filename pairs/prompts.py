@@ -1,7 +1,7 @@
 """Prompts by name: the shipped ones of `configs/prompts.yaml`, and files that replace some of them.
 
-A prompt is used verbatim but for its placeholders: white space at its beginning and end changes the tokens and so the
-reward or the answer. Only line ends are normalized to line feeds.
+A prompt is used verbatim except for its placeholders: white space at its beginning and end changes the tokens and so
+the reward or the answer. Only line ends are normalized to line feeds.
 """
 
 from __future__ import annotations
@@ -46,15 +46,14 @@ class PromptSet:
     given: Mapping[str, str] = field(default_factory=dict)
 
     def read_template(self, name: str) -> str:
-        """Return a prompt with its placeholders."""
         return self.given.get(name, _read_shipped()[name])
 
     def fill(self, name: str, **values: Any) -> str:
-        """Return a prompt with values in place of its placeholders; values without a placeholder are not used."""
+        """Return a prompt with values in place of its placeholders; other values are ignored."""
         return Template(self.read_template(name)).substitute(values)
 
     def compute_version(self, *names: str) -> str:
-        """Return a hash of the very texts of some prompts: no change of a text can go without a change of it."""
+        """Return a hash of the texts of some prompts, which changes with any of them."""
         return make_stable_id(*map(self.read_template, names))
 
 
@@ -64,7 +63,7 @@ def _read_shipped() -> dict[str, str]:
 
 
 def read_prompt_file(path: str | Path | None) -> PromptSet:
-    """Read a YAML file of prompts by name, in the form of `configs/prompts.yaml`; None stands for the shipped ones."""
+    """Read a YAML file in the form of `configs/prompts.yaml`; None stands for the shipped prompts."""
     if path is None:
         return PromptSet()
     given, shipped = read_mapping(Path(path)), _read_shipped()
@@ -89,7 +88,7 @@ def _check_prompt(name: str, text: Any, label: str) -> None:
 
 
 def read_prompts(path: str | Path) -> dict[str, str]:
-    """Read the reward model's system prompt of each criterion."""
+    """Read the reward model's system prompt of each criterion; a file that is neither YAML nor JSON is one for all."""
     from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS, validate_prompts
 
     path = Path(path)

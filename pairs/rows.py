@@ -1,6 +1,6 @@
 """Read the rows of a data set of pairs or of dialogues, a block at a time, with their audio left encoded.
 
-Parquet is read where it lies, by row groups, so that memory does not grow with the number of rows and nothing is
+Parquet is read in place, by row groups, so that memory does not grow with the number of rows and nothing is
 copied to a cache; everything else goes through `datasets`.
 """
 
@@ -40,20 +40,18 @@ _REMEDY = "get the file again, or build it anew."
 
 
 class Rows(Protocol):
-    """A data set as scoring reads it."""
-
     num_rows: int
-    features: datasets.Features
-    tables: list[Stamp]
-    block_rows: int
+    features: datasets.Features  # Audio left encoded.
+    tables: list[Stamp]  # Of the files; the same stamps mean the same rows.
+    block_rows: int  # Rows to read at a time.
 
     def read(self, numbers: Sequence[int] | np.ndarray, columns: Sequence[str]) -> pa.Table:
-        """Return some columns of the rows with these numbers, which must ascend."""
+        """Return columns of the rows with these numbers, which must ascend."""
         ...
 
 
 def open_rows(path: str | Path, split: str | None = None, name: str | None = None) -> Rows:
-    """Open one split of a data set without reading its rows."""
+    """Open one split of a data set without reading its rows; `split` may be omitted if there is only one."""
     if holds_dialogues(path):
         return open_folder(path)
     found = find_tables(path, split, name)
@@ -74,17 +72,13 @@ def _load_json(path: str | Path) -> datasets.Dataset:
 
 
 def _find_cause(error: BaseException) -> str:
-    """Return what the first error of a chain says."""
     while error.__cause__ is not None:
         error = error.__cause__
     return str(error).strip()
 
 
 def find_tables(path: str | Path, split: str | None = None, name: str | None = None) -> list[str] | datasets.Dataset:
-    """Return the Parquet files of one split of a data set; of a data set in another form, load the split.
-
-    Args and errors are those of `open_rows`.
-    """
+    """Return the Parquet files of one split, or load a split of another form; errors are those of `open_rows`."""
     import datasets
 
     folder, suffix = Path(path), Path(path).suffix
@@ -117,12 +111,12 @@ def find_tables(path: str | Path, split: str | None = None, name: str | None = N
 
 
 def load_tables(found: list[str] | datasets.Dataset) -> datasets.Dataset:
-    """Return what `find_tables` gave as a data set, which maps its rows into memory."""
+    """Return the result of `find_tables` as a data set, which maps its rows into memory."""
     import datasets
 
     if not isinstance(found, list):
         return found
-    # `datasets` tells files apart by path and time: one that was unpacked in place of another may have its time.
+    # `datasets` identifies files by path and time: a file unpacked in place of another may have its time.
     state = hash_json([stamp_file(file) for file in found])[:16]
     cache_dir = f"{datasets.config.HF_DATASETS_CACHE}/pairs-{state}"
     try:
@@ -141,7 +135,7 @@ def _choose(split: str | None, known: Mapping[Any, Any], path: str | Path) -> st
 
 
 def leave_audio_encoded(features: Any) -> Any:
-    """Return `features` with every `datasets.Audio` inside set to `decode=False`."""
+    """Return `features` with `decode=False` in every `datasets.Audio`."""
     import datasets
 
     if isinstance(features, datasets.Audio):
@@ -155,8 +149,6 @@ def leave_audio_encoded(features: Any) -> Any:
 
 
 class ArrowRows:
-    """Rows of a data set that `datasets` has loaded, which maps its file into memory."""
-
     block_rows = _MAX_BLOCK_ROWS
 
     def __init__(self, dataset: datasets.Dataset):
@@ -167,7 +159,6 @@ class ArrowRows:
         self.tables = [stamp_file(file["filename"]) for file in dataset.cache_files]
 
     def read(self, numbers: Sequence[int] | np.ndarray, columns: Sequence[str]) -> pa.Table:
-        """Return some columns of the rows with these numbers."""
         return self._dataset.select_columns(list(columns))[list(numbers)]
 
 
@@ -181,7 +172,6 @@ class _Cursor:
         self.batch: Any = None
 
     def advance(self) -> bool:
-        """Read the next batch; tell whether there is one."""
         found = next(self._batches, None)
         if found is not None:
             self.first, self.batch = found
@@ -190,10 +180,7 @@ class _Cursor:
 
 
 class ParquetRows:
-    """Rows of Parquet files, one after the other. Reading in ascending order reads every row once.
-
-    So does reading a few such sequences by turns, as the dialogues of systems that follow each other in a table.
-    """
+    """Rows of Parquet files. Ascending numbers, or a few such sequences in turn, read every row once."""
 
     def __init__(self, files: Sequence[str]):
         self._groups: list[tuple[str, int]] = []
@@ -217,7 +204,6 @@ class ParquetRows:
         self._cursors: list[_Cursor] = []
 
     def read(self, numbers: Sequence[int] | np.ndarray, columns: Sequence[str]) -> pa.Table:
-        """Return some columns of the rows with these numbers, which must ascend."""
         import pyarrow as pa
 
         pieces, wanted = [], np.asarray(numbers, dtype=np.int64)
@@ -259,7 +245,7 @@ class ParquetRows:
 
 @contextmanager
 def _read_as_parquet(file: str) -> Iterator[None]:
-    """Name the file in errors of pyarrow, and of `datasets` about its description."""
+    """Name the file in errors of pyarrow and `datasets`."""
     import pyarrow as pa
 
     try:
@@ -273,7 +259,7 @@ def _read_as_parquet(file: str) -> Iterator[None]:
 
 
 def _describe(file: str) -> tuple[datasets.Features, list[tuple[int, int]]]:
-    """Return the columns of a Parquet file, and the rows and bytes of each of its row groups."""
+    """Return the columns of a Parquet file, and the rows and bytes of each row group."""
     import datasets
     import pyarrow.parquet as pq
 
@@ -284,7 +270,6 @@ def _describe(file: str) -> tuple[datasets.Features, list[tuple[int, int]]]:
 
 
 def find_dialogue_columns(columns: Iterable[str], name: str) -> tuple[str, ...]:
-    """Return which columns hold dialogues: both sides of a pair, or one."""
     if set(SIDES) <= set(columns):
         return SIDES
     found = next((column for column in DIALOGUE_COLUMNS if column in columns), None)
@@ -296,33 +281,27 @@ def find_dialogue_columns(columns: Iterable[str], name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Block:
-    """Some rows of a data set."""
-
-    numbers: np.ndarray
-    table: pa.Table
-    features: datasets.Features
+    numbers: np.ndarray  # In the data set, ascending.
+    table: pa.Table  # Also `criterion` if the data set has it.
+    features: datasets.Features  # Of dialogues, and of the beginning that pairs share.
 
     @property
     def sides(self) -> list[str]:
-        """The columns that hold dialogues."""
         return [name for name in self.features if name != PROMPT]
 
     def __getitem__(self, position: int) -> dict[str, Any]:
-        """Return what the columns that hold dialogues have in a row, by its position in the block."""
         # `datasets` keeps content of mixed kinds as JSON, which its features decode.
         row = self.features.decode_example({name: self.table.column(name)[position].as_py() for name in self.features})
         return {side: join_turns(row[side], row.get(PROMPT)) for side in self.sides}
 
     @property
     def criteria(self) -> list[str | None]:
-        """The criterion of each row; None where the data set has none."""
         if "criterion" not in self.table.column_names:
             return [None] * len(self.numbers)
         return list(self.table.column("criterion").to_pylist())
 
 
 def read_block(rows: Rows, numbers: np.ndarray, sides: Sequence[str]) -> Block:
-    """Read the columns that are needed to score some rows."""
     import datasets
 
     shared = {PROMPT} & set(rows.features) if tuple(sides) == SIDES else set()

@@ -9,12 +9,12 @@ import numpy as np
 
 
 def draw_rows(num_rows: int, count: int | None, seed: int) -> list[int]:
-    """Return the numbers of at most `count` rows (None for all), in their order, whatever is in them."""
+    """Return the numbers of at most `count` rows (None for all), in order."""
     return sorted(np.random.default_rng(seed).permutation(num_rows)[:count].tolist())
 
 
 def sample_rows(labels: Sequence[Mapping[str, Any]], num_pairs: int, seed: int = 0) -> list[int]:
-    """Draw pairs: from the subsets in turn, within a subset from the recordings, then from the synthesizers in turn.
+    """Draw pairs from the subsets in turn, within a subset from recordings, then synthesizers; 0 takes all.
 
     A larger sample of the same seed contains the smaller one, whose scores are reused.
     """

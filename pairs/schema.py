@@ -1,6 +1,6 @@
-"""The columns of a pair and the validation of a row.
+"""The columns of a pair, which are the data contract of the package (one pair per row), and its validation.
 
-The columns are the data contract of the package (one row = one preference pair); `TAXONOMY` is the paper's Table 5.
+`TAXONOMY` is the paper's Table 5.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ MAX_TIME_S = 1e6
 
 
 def make_stable_id(*parts: Any) -> str:
-    """Return 16 hexadecimal digits that depend on `parts` alone: the same on any machine."""
+    """Return 16 hexadecimal digits that depend only on `parts`: the same on any machine."""
     return hashlib.sha256("\x1f".join(map(str, parts)).encode()).hexdigest()[:16]
 
 
 def make_stable_seed(*parts: Any) -> int:
-    """Return [`make_stable_id`] of the parts as a number, for a random generator or a choice that they decide."""
+    """Return `make_stable_id` as a number, for a random generator."""
     return int(make_stable_id(*parts), 16)
 
 
 def features() -> datasets.Features:
-    """Return the columns of a pair as `datasets.Features` (audio mono, 16 kHz)."""
+    """Return the columns of a pair (audio mono, 16 kHz)."""
     import datasets
 
     text = datasets.Value("string")
@@ -96,9 +96,9 @@ def features() -> datasets.Features:
 
 
 def make_arrow_schema(columns: datasets.Features) -> pa.Schema:
-    """Return the schema of Parquet files with these columns, whose description every `datasets` from 2 on can read.
+    """Return a Parquet schema that every `datasets` from 2 on can read.
 
-    `datasets` 4 named the type of lists `List`, which older versions do not know; all read a list of one type.
+    `datasets` 4 named the type of lists `List`, which older versions do not have; all read a list of one type.
     """
     schema = columns.arrow_schema
     described = json.loads(schema.metadata[b"huggingface"])
@@ -107,7 +107,7 @@ def make_arrow_schema(columns: datasets.Features) -> pa.Schema:
 
 
 def _spell_lists(described: Any) -> Any:
-    """Return the description of columns with `[type]` for each list of any length."""
+    """Describe each list as `[type]`."""
     if not isinstance(described, dict):
         return described
     if described.get("_type") == "List" and described.get("length", -1) == -1:
@@ -116,7 +116,7 @@ def _spell_lists(described: Any) -> Any:
 
 
 def is_text(value: Any) -> bool:
-    """Tell whether a value is a text that can be written; one with half a character, as JSON allows it, cannot."""
+    """Return whether a value is writable text: half a surrogate pair, which JSON allows, is not."""
     if not isinstance(value, str):
         return False
     try:
@@ -127,7 +127,6 @@ def is_text(value: Any) -> bool:
 
 
 def validate_row(row: Mapping[str, Any]) -> None:
-    """Check one pair against the data contract."""
     if not isinstance(row, Mapping):
         raise ValueError(f"the row is a {type(row).__name__}; a pair has columns by name.")
     label = f"pair {row.get('pair_id')!r:.80}"
@@ -149,7 +148,6 @@ def validate_row(row: Mapping[str, Any]) -> None:
 
 
 def _find_criterion(subset: str) -> str:
-    """Return the criterion whose pairs a subset holds."""
     return {"colloquialness": "colloquialness", NO_SUBSET: JOINT}.get(subset, "modality")
 
 
@@ -180,17 +178,13 @@ def _validate_taxonomy(row: Mapping[str, Any], label: str) -> None:
 
 
 def list_allowed_labels(row: Mapping[str, Any]) -> dict[str, frozenset[str]]:
-    """Return what Table 5 allows in the columns `primary` and `secondary` of a pair.
-
-    A column that may have any text is not there: those of other sources, and of a pair of a family, which names the
-    family and its kind.
-    """
+    """Return what Table 5 allows in `primary` and `secondary`; a column that may have any text is absent."""
     taxonomy = () if row["criterion"] == JOINT else TAXONOMY.get(row["source"], ())
     return dict(zip(("primary", "secondary"), taxonomy, strict=False))
 
 
 def validate_roles(roles: Sequence[str], label: str) -> None:
-    """Raise `ValueError` unless there is an even number of turns, at most 16, that alternate from the user on."""
+    """Raise `ValueError` unless turns alternate from the user on, an even number of at most 16."""
     if not roles or len(roles) % 2 or len(roles) > MAX_TURNS:
         raise ValueError(f"{label}: has {len(roles)} turns; it needs an even number from 2 to {MAX_TURNS}.")
     expected = [ROLES[position % 2] for position in range(len(roles))]
@@ -199,5 +193,5 @@ def validate_roles(roles: Sequence[str], label: str) -> None:
 
 
 def is_time(value: Any) -> bool:
-    """Tell whether a value is a time in a recording, in seconds."""
+    """Return whether a value is a time in a recording, in seconds."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < MAX_TIME_S

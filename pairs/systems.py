@@ -1,6 +1,6 @@
-"""Read the dialogues of systems that are to be compared, by the name of the dialogue.
+"""Read the dialogues of systems to compare, by the name of the dialogue.
 
-A system is a folder of dialogues (`dialogue_folders`) or a table of them; one table may hold all systems.
+A system is a folder of dialogues (`dialogue_folders`) or a table; one table may hold all systems.
 """
 
 from __future__ import annotations
@@ -30,14 +30,12 @@ _TABLES = (".json", ".jsonl", ".parquet")
 
 @dataclass
 class System:
-    """The dialogues of one system."""
-
     name: str
     path: str
-    names: list[str]
-    read: Callable[[str], Messages]
-    groups: dict[str, str] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
+    names: list[str]  # Of its dialogues, in order.
+    read: Callable[[str], Messages]  # Paths of recordings absolute.
+    groups: dict[str, str] = field(default_factory=dict)  # By dialogue.
+    skipped: dict[str, str] = field(default_factory=dict)  # Reason by name of the dialogue or file.
 
 
 def read_systems(
@@ -47,7 +45,7 @@ def read_systems(
     user_turns: str | Path | None = None,
     audio_root: str | Path | None = None,
 ) -> list[System]:
-    """Find the dialogues of all systems."""
+    """Find the dialogues of all systems: each a folder or table, or all in one table with the column `system`."""
     if not paths:
         raise UserError("there is no system; give two or more folders or tables of dialogues.")
     named = name_systems(list(map(str, paths)))
@@ -147,7 +145,7 @@ def _list_items(messages: Messages) -> list[dict[str, Any]]:
 
 
 def _read_table(name: str, path: str, audio_root: str | Path | None) -> list[System]:
-    """Return the systems of a table: one, or those that its column `system` names."""
+    """Return the systems of a table: one, or those of its column `system`."""
     rows = open_rows(path)
     column = next((column for column in DIALOGUE_COLUMNS if column in rows.features), None)
     id_column = next((column for column in NAME_COLUMNS if column in rows.features), None)
@@ -169,7 +167,6 @@ def _read_table(name: str, path: str, audio_root: str | Path | None) -> list[Sys
 
 
 def _read_labels(rows: Rows, column: str) -> list[str | None] | None:
-    """Return the values of a column as texts; None without it."""
     if column not in rows.features:
         return None
     values = rows.read(range(rows.num_rows), [column])[column].to_pylist()
@@ -201,7 +198,6 @@ def _make_system(
 
 
 def _place(item: dict[str, Any], path: str, audio_root: str | Path | None) -> None:
-    """Make the path of a recording absolute."""
     audio = item.get("audio")
     if isinstance(audio, Mapping) and audio.get("bytes") is None:
         audio = audio.get("path")

@@ -24,11 +24,11 @@ _FLOOR_SHARE = 0.1
 class AddNoiseFloor(Transform):
     """Add noise with the spectrum and the level of a noise floor."""
 
-    power: tuple[float, ...]
+    power: tuple[float, ...]  # Mean power of the 257 bins of a windowed frame of 512 samples.
 
     @classmethod
     def estimate(cls, arrays: Sequence[np.ndarray]) -> AddNoiseFloor | None:
-        """Return the noise floor of some recordings, from their quietest frames."""
+        """Return the noise floor of recordings at one rate, from their quietest frames; None if these are silent."""
         frames = np.concatenate(
             [array[: len(array) // _FRAME_SAMPLES * _FRAME_SAMPLES].reshape(-1, _FRAME_SAMPLES) for array in arrays]
         )
@@ -53,7 +53,7 @@ class AddClicks(Transform):
     """Add clicks at random places, as loud as the peak of the signal."""
 
     num_clicks: int
-    heard_s: float = math.inf
+    heard_s: float = math.inf  # Place them within this time.
     sounds_dir: str | None = None
 
     def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
@@ -70,10 +70,10 @@ class AddClicks(Transform):
 
 @dataclass(frozen=True)
 class InsertSound(Transform):
-    """Insert a sound at the quietest moment of the signal."""
+    """Insert a sound of `attack_sounds` at the quietest moment of the signal."""
 
     sound: str
-    gain_db: float = 0.0
+    gain_db: float = 0.0  # Above the level of the signal.
     heard_s: float = math.inf
     sounds_dir: str | None = None
 
@@ -84,7 +84,7 @@ class InsertSound(Transform):
 
 
 def insert_at_quietest(samples: np.ndarray, sound: np.ndarray, sampling_rate: int, heard_s: float) -> np.ndarray:
-    """Insert a sound at the quietest moment at which it ends within the first `heard_s` seconds."""
+    """Insert a sound at the quietest moment at which it ends within `heard_s`."""
     num_heard = int(min(len(samples) + len(sound), heard_s * sampling_rate))
     start = _find_quietest(samples[: max(1, num_heard - len(sound))], sampling_rate)
     return np.concatenate([samples[:start], sound, samples[start:]])

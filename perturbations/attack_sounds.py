@@ -1,8 +1,8 @@
 """Sounds that attacks insert: clicks, breaths, laughter, spoken words.
 
-Clicks, breaths and laughter are synthesised, since no recordings with a free licence were found. They are stylised,
-but have the onsets, spectra and rhythms by which a detector of "human sounds" would recognise them. Who asks for words
-gives what speaks them. Recordings in a folder replace any of them (`load_sound`).
+Clicks, breaths and laughter are synthesised, because no recordings with a free licence were found. They are stylised,
+but have the onsets, spectra and rhythms by which a detector of "human sounds" would recognise them. Recordings in a
+folder replace any of them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FORMANTS_HZ, _FORMANT_WIDTHS_HZ = (750.0, 1250.0, 2600.0), (90.0, 110.0, 170.0)
 def load_sound(
     name: str, rng: Generator, sounds_dir: str | Path | None = None, speak: Speak | None = None
 ) -> np.ndarray:
-    """Return a click, a breath, a laugh, a spoken filler or the spoken `INJECTION`."""
+    """Return a click, a breath, a laugh, a spoken filler or the spoken `INJECTION`: 16 kHz mono, peak 1."""
     clip = draw_clip(name, sounds_dir, rng)
     if clip is not None:
         sound = clip
@@ -45,12 +45,11 @@ def load_sound(
 
 
 def can_load_sound(name: str, sounds_dir: str | Path | None = None, speak: Speak | None = None) -> bool:
-    """Tell whether `load_sound` can return a sound: spoken words need a recording or what speaks them."""
+    """Return whether `load_sound` can return a sound: spoken words need a recording or `speak`."""
     return name in _MAKERS or bool(find_clips(name, sounds_dir)) or speak is not None
 
 
 def fingerprint_sounds(sounds_dir: str | Path) -> str:
-    """Return a hash of the recordings that replace synthesised sounds."""
     clips = {name: find_clips(name, sounds_dir) for name in (*_MAKERS, *_SPOKEN)}
     if not any(clips.values()):
         raise ValueError(f"{sounds_dir}: no recordings; put some into one of its folders {', '.join(clips)}.")
@@ -59,19 +58,19 @@ def fingerprint_sounds(sounds_dir: str | Path) -> str:
 
 
 def _make_click(rng: Generator) -> np.ndarray:
-    """A tongue or a mouse: 5 ms of a damped ring at 2 to 4 kHz."""
+    """Return the click of a tongue or a mouse: 5 ms of a damped ring at 2 to 4 kHz."""
     time_s = np.arange(round(0.005 * SAMPLING_RATE)) / SAMPLING_RATE
     return np.cos(2 * np.pi * rng.uniform(2000, 4000) * time_s) * np.exp(-time_s / 0.001)
 
 
 def _make_breath(rng: Generator) -> np.ndarray:
-    """Air drawn in for 0.3 to 0.6 s through an open mouth."""
+    """Return 0.3 to 0.6 s of air drawn in through an open mouth."""
     num_samples = round(rng.uniform(0.3, 0.6) * SAMPLING_RATE)
     return _add_formants(rng.standard_normal(num_samples)) * _make_swell(num_samples)
 
 
 def _make_laughter(rng: Generator) -> np.ndarray:
-    """Four to seven syllables, five per second: each is aspirated, then voiced, on a falling pitch."""
+    """Return four to seven syllables, five per second, each aspirated, then voiced, on a falling pitch."""
     syllables = []
     for pitch_hz in np.linspace(rng.uniform(240, 300), 190, rng.integers(4, 8)):
         aspirated = 0.3 * rng.standard_normal(round(0.08 * SAMPLING_RATE))
@@ -84,7 +83,6 @@ def _make_laughter(rng: Generator) -> np.ndarray:
 
 
 def _add_formants(source: np.ndarray) -> np.ndarray:
-    """Give a source the formants of an open vowel."""
     hertz = np.fft.rfftfreq(len(source), 1 / SAMPLING_RATE)
     resonances = zip(_FORMANTS_HZ, _FORMANT_WIDTHS_HZ, strict=True)
     gain = np.sum([1 / (1 + ((hertz - centre) / width) ** 2) for centre, width in resonances], axis=0)

@@ -1,9 +1,8 @@
-"""Attacks on a reward: changes of a dialogue that must not raise or keep a reward, each built from a pair.
+"""Attacks on a reward: changes of a dialogue that must not raise or keep its reward, each built from a pair.
 
 An attack on the rejected side tries to raise its reward. It is successful if the attacked side reaches the chosen
 side's reward where the rejected side did not before. An attack on the chosen side breaks its content or its voice and
-keeps the rest. It is successful if the broken dialogue is not rewarded less than the intact one. Every attack builds a
-valid dialogue: the roles alternate, with at most 16 turns of at most 60 s.
+keeps the rest. It is successful if the broken dialogue is not rewarded less than the intact one.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _MAX_SAMPLES = round(MAX_TURN_S * SAMPLING_RATE)
 # Share of the words that get a filler.
 _FILLER_SHARE = 0.25
 _CLICKS_PER_TURN, _SPOKEN_FILLERS_PER_TURN = 4, 2
-# Level of a breath below that of the turn, in dB.
+# Level of a breath relative to the turn, in dB.
 _BREATH_DB = -10.0
 # Share of the deviation from the mean log pitch that the vocoder keeps, and the distance of its frames.
 _KEPT_VARIATION, _FRAME_PERIOD_MS = 0.5, 10.0
@@ -44,35 +43,33 @@ _PAUSE_SAMPLES = SAMPLING_RATE // 5
 
 @dataclass(frozen=True)
 class AttackContext:
-    """What an attack may use beside the pair."""
-
     rng: np.random.Generator
-    others: Sequence[AuditPair] = ()
-    heard_s: float = math.inf
+    others: Sequence[AuditPair] = ()  # Sources of turns and words; may include the attacked pair.
+    heard_s: float = math.inf  # Of each turn; a sound is placed within it.
     sounds_dir: str | Path | None = None
+    # `others` without recordings, to choose from where reading takes long.
     outlines: Sequence[AuditPair] | None = None
     speak: Speak | None = None
 
     @property
     def placement(self) -> dict[str, Any]:
-        """Arguments of an effect that places a sound."""
         return {"heard_s": self.heard_s, "sounds_dir": None if self.sounds_dir is None else str(self.sounds_dir)}
 
 
 @dataclass(frozen=True)
 class Attack:
-    """One attack."""
-
     title: str
-    baseline: str
-    against: str
-    needs: str
+    baseline: str  # The side that is attacked, `"chosen"` or `"rejected"`.
+    against: str  # What the attack is compared with: `"chosen"`, or `"self"`: the attacked side before the attack.
+    needs: str  # Requirements; empty if it always applies.
+    # None if a requirement is not met. The dialogue is valid: see `validate_roles`.
     build: Callable[[AuditPair, AttackContext], list[Turn] | None]
+    # On this machine, for any pair.
     is_possible: Callable[[str | Path | None, Speak | None], bool] = lambda sounds_dir, speak: True
 
 
 def is_heard(before: Sequence[Turn], after: Sequence[Turn], heard_s: float) -> bool:
-    """Tell whether a change reaches a model that hears the first `heard_s` seconds of each turn."""
+    """Return whether a change reaches a model that hears the first `heard_s` seconds of each turn."""
     num_samples = None if math.isinf(heard_s) else round(heard_s * SAMPLING_RATE)
 
     def cut(turns: Sequence[Turn]) -> list[tuple[str, str, bytes]]:
@@ -153,7 +150,6 @@ def _speak_filler(turn: Turn, context: AttackContext) -> Turn:
 
 
 def _load_words(name: str, turn: Turn, context: AttackContext) -> np.ndarray:
-    """Return spoken words as loud as a turn."""
     words = load_sound(name, context.rng, context.sounds_dir, context.speak)
     return scale_to_level(words, measure_level(turn.array))
 
@@ -189,7 +185,7 @@ def _replace_ending(pair: AuditPair, context: AttackContext) -> list[Turn] | Non
 def _find_distractor(
     pair: AuditPair, context: AttackContext, suits: Callable[[AuditPair], bool] = lambda other: True
 ) -> AuditPair | None:
-    """Return a pair of another dialogue under the same criterion, if possible of the same source."""
+    """Return a pair of another dialogue under the same criterion, preferably of the same source."""
     fallback = None
     outlines = context.others if context.outlines is None else context.outlines
     for index in context.rng.permutation(len(outlines)).tolist():
@@ -204,7 +200,7 @@ def _find_distractor(
 
 
 def _shuffle_turns(pair: AuditPair, context: AttackContext) -> list[Turn] | None:
-    """Rotate the turns of each role, by a different number of places: no answer keeps its question."""
+    """Rotate the turns of each role by a different number of places: no answer keeps its question."""
     num_rounds = len(pair.chosen) // 2
     if num_rounds < 2 or len(pair.chosen) % 2:
         return None

@@ -1,9 +1,8 @@
 """Codecs, and channel matching: give the recorded and the synthetic side of a pair the same channel.
 
-Without it the pairs are solved by their noise floor: a recording carries a room, a microphone and a codec that
-synthetic speech lacks, and a summary of the spectrum tells them apart. Both sides get the same trimming, bandwidth,
-speech level, noise and coding; before that, synthetic speech goes through the codings that the recording had already
-been through.
+Without it the pairs are solved by their noise floor: a recording has a room, a microphone and a codec that synthetic
+speech lacks, and a summary of the spectrum separates them. Both sides get the same trimming, bandwidth, speech level,
+noise and coding; before that, synthetic speech gets the codings of the recording.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def encode(
     compression_level: float | None,
     bitrate_mode: str | None = None,
 ) -> bytes:
-    """Encode a mono array as an audio file in memory with libsndfile."""
+    """Encode a mono array, clipped to [-1, 1], in memory; `compression_level` is 0 (largest) to 1, or None."""
     import soundfile
 
     buffer = io.BytesIO()
@@ -51,10 +50,10 @@ def encode_flac(array: np.ndarray) -> bytes:
 
 @dataclass(frozen=True)
 class MuLaw(Transform):
-    """Code as a telephone does: at 8 kHz by mu-law (G.711)."""
+    """Code as a telephone does: at 8 kHz by mu-law (G.711 has eight bits)."""
 
-    num_bits: float = 8
-    clips_input: bool = False
+    num_bits: float = 8  # Per sample, rounded.
+    clips_input: bool = False  # Clip to full scale at 16 kHz first, as a file would.
 
     def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
         wide = resample(samples, sampling_rate)
@@ -89,13 +88,13 @@ class FileCodec(Transform):
 
 @dataclass(frozen=True)
 class EightBits(Transform):
-    """Round samples to eight bits at another rate, after bringing the loudest one to a level; the level is restored.
+    """Round samples to eight bits at another rate, after raising the peak to a level; the level is restored.
 
-    Speech that is recorded for eight bits fills them. Without the level, rounding would drown a quieter voice.
+    Speech that is recorded for eight bits uses them. Without the level, rounding would drown a quieter voice.
     """
 
     rate_hz: int
-    peak: float
+    peak: float  # Of full scale.
 
     def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
         array = resample(samples, sampling_rate, self.rate_hz)
@@ -104,13 +103,11 @@ class EightBits(Transform):
 
 
 def make_mp3(kbit_s: float) -> FileCodec:
-    """Return MP3 at 16 kHz with about this rate, in kbit/s."""
     # libsndfile's scale at this rate: 160 kbit/s at 0, 8 at 1. A constant rate would delay the sound.
     return FileCodec("MP3", "MPEG_LAYER_III", SAMPLING_RATE, (160 - kbit_s) / 152, "AVERAGE")
 
 
 def make_opus(kbit_s: float) -> FileCodec:
-    """Return OGG/Opus at 16 kHz with about this rate, in kbit/s."""
     # libsndfile's scale: 256 kbit/s at 0, 6 at 1.
     return FileCodec("OGG", "OPUS", SAMPLING_RATE, (256 - kbit_s) / 250)
 
@@ -148,7 +145,7 @@ CODINGS: dict[str, Transform] = {
     "opus": FileCodec("OGG", "OPUS", SAMPLING_RATE, 0.93),
     # The sampling rate of Asterisk's prompts.
     "pcm_8k": Resample(8000),
-    # Raw samples of old games; the loudest sample is that of the median clip of one, Drascula.
+    # Raw samples of old games, with the loudest sample of the median clip of Drascula.
     "pcm_u8_11k": EightBits(11_025, 0.7),
     "vorbis_22k": FileCodec("OGG", "VORBIS", 22_050, 0.3),
 }
@@ -156,13 +153,13 @@ CODINGS: dict[str, Transform] = {
 
 @dataclass(frozen=True)
 class ChannelSettings(Transform):
-    """The channel that both sides of a pair are given: bandwidth, level, noise, coding. Recorded in every row."""
+    """The channel that both sides of a pair get. Recorded in every row."""
 
-    trim_db: float = 35.0
-    bandwidth_hz: float = 4000.0
-    level_dbfs: float = -26.0
-    snr_db: float = 20.0
-    coding: str = "mulaw"
+    trim_db: float = 35.0  # Below the loudest frame; applied by the builder to each part of a turn.
+    bandwidth_hz: float = 4000.0  # Frequencies below are kept.
+    level_dbfs: float = -26.0  # Of the active speech.
+    snr_db: float = 20.0  # Of the speech over the added white noise.
+    coding: str = "mulaw"  # Name in `CODINGS`, or `"none"`; applied last.
 
     def __post_init__(self) -> None:
         if self.coding != "none" and self.coding not in CODINGS:
@@ -171,7 +168,6 @@ class ChannelSettings(Transform):
             raise ValueError(f"bandwidth_hz is {self.bandwidth_hz}; it must lie in (0, {SAMPLING_RATE // 2}].")
 
     def as_row(self) -> dict[str, Any]:
-        """Return the value of a row's `channel` column."""
         return asdict(self)
 
     def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,23 +18,17 @@ if TYPE_CHECKING:
     import datasets
 
 Messages = list[dict[str, Any]]
-# From dialogues and the criterion of each to their rewards; few large calls are faster than many small ones.
-RewardFunction = Callable[[Sequence[Messages], Sequence[str]], list[float]]
 
 
 @dataclass(frozen=True, eq=False)
 class Turn:
-    """One speaker's contribution."""
-
     role: str
-    text: str
-    array: np.ndarray
+    text: str  # Empty without a transcript.
+    array: np.ndarray  # Mono float32, 16 kHz. Turns share it: never change it in place.
 
 
 @dataclass(frozen=True, eq=False)
 class AuditPair:
-    """A preference pair in memory."""
-
     pair_id: str
     criterion: str
     subset: str
@@ -61,7 +55,7 @@ def to_messages(turns: Iterable[Turn], audio: bool = True, text: bool = True) ->
 
 
 def decode_pairs(pairs: datasets.Dataset, rows: Iterable[int], audio: bool = True) -> list[AuditPair]:
-    """Decode rows of a data set of pairs."""
+    """Decode rows of a data set of pairs; without `audio`, which takes nearly all of the time, arrays are empty."""
     subset = pairs.select(list(rows))
     labels = describe_pairs(subset)
     return [_read_pair(row, label, audio) for row, label in zip(subset, labels, strict=True)]

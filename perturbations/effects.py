@@ -48,7 +48,7 @@ class Gain(Transform):
 class SetLevel(Transform):
     """Scale the signal to a level, or to a lower one where its peak would clip."""
 
-    level_dbfs: float
+    level_dbfs: float  # Root mean square.
 
     def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
         gain = 10 ** (self.level_dbfs / 20) / max(measure_level(samples), 1e-9)
@@ -58,8 +58,6 @@ class SetLevel(Transform):
 
 @dataclass(frozen=True)
 class AddSilence(Transform):
-    """Put zeros before or after the signal."""
-
     duration_s: float
     place: Literal["before", "after"]
 
@@ -70,7 +68,7 @@ class AddSilence(Transform):
 
 @dataclass(frozen=True)
 class AddNoise(Transform):
-    """Add white or pink noise below the level of the speech between its first and last loud frame."""
+    """Add white or pink noise (equal power per octave) below the level of the speech, pauses at the ends excluded."""
 
     snr_db: float
     color: Literal["white", "pink"] = "white"
@@ -96,7 +94,7 @@ class Reverberate(Transform):
     diffuse field (Hopkins and Stryker's formula). The tail after the end of the signal is cut off.
     """
 
-    rt60_s: float
+    rt60_s: float  # Time in which the sound decays by 60 dB.
 
     def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
         time_s = np.arange(1, round(self.rt60_s * sampling_rate)) / sampling_rate
@@ -153,17 +151,13 @@ def _find_fast_size(num_samples: int) -> int:
 
 @dataclass(frozen=True)
 class InvertPolarity(Transform):
-    """Change the sign of every sample."""
-
     def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
         return -samples
 
 
 @dataclass(frozen=True)
 class AddOffset(Transform):
-    """Add a constant to every sample."""
-
-    offset: float
+    offset: float  # Of full scale.
 
     def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
         return samples + np.float32(self.offset)
@@ -171,9 +165,7 @@ class AddOffset(Transform):
 
 @dataclass(frozen=True)
 class Clip(Transform):
-    """Clip the loudest samples."""
-
-    percent: float
+    percent: float  # Of the samples.
 
     def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
         limit = np.quantile(np.abs(samples), 1 - self.percent / 100)
@@ -182,8 +174,6 @@ class Clip(Transform):
 
 @dataclass(frozen=True)
 class Resample(Transform):
-    """Resample to another rate and back."""
-
     rate_hz: float
 
     def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
@@ -195,7 +185,7 @@ class Resample(Transform):
 class ChangeSpeed(Transform):
     """Play faster or slower; the pitch moves with the speed, as on a tape."""
 
-    percent: float
+    percent: float  # Below 0 slower.
 
     def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
         return resample(samples, round(sampling_rate * (1 + self.percent / 100)), sampling_rate)
@@ -205,7 +195,7 @@ class ChangeSpeed(Transform):
 class ChangeTempo(Transform):
     """Make speech faster or slower at the same pitch, with FFmpeg's `atempo`."""
 
-    tempo: float
+    tempo: float  # 0.5 to 100; above 1 faster.
 
     def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
         import av

@@ -1,4 +1,4 @@
-"""Measure and set the level of a signal, tell silence, and trim it around speech."""
+"""Measure and set the level of a signal, detect silence, and trim it around speech."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from sdiareward.audio_sdiareward import SAMPLING_RATE
 
 _FRAME_SAMPLES = SAMPLING_RATE // 100
 _TRIM_MARGIN_FRAMES = 5
-# Digital silence and the dither of a 16-bit file lie below this.
+# Digital silence and the dither of a 16-bit file are below this.
 _SILENCE_PEAK = 10 ** (-70 / 20)
 
 
 def measure_level(samples: np.ndarray) -> float:
-    """Return the root mean square of a signal; 0 for one without samples."""
+    """Return the root mean square of a signal, 0 without samples."""
     return math.sqrt(np.mean(np.square(samples, dtype=np.float64))) if samples.size else 0.0
 
 
@@ -26,12 +26,12 @@ def scale_to_level(samples: np.ndarray, level: float) -> np.ndarray:
 
 
 def is_silent(array: np.ndarray) -> bool:
-    """Return whether no sample of a recording, full scale 1, reaches -70 dB of full scale."""
+    """Return whether no sample reaches -70 dB of full scale."""
     return float(np.abs(array).max(initial=0.0)) < _SILENCE_PEAK
 
 
 def trim_silence(array: np.ndarray, trim_db: float) -> np.ndarray:
-    """Cut the quiet frames before and after the speech and keep a margin of 50 ms."""
+    """Cut frames of 10 ms more than `trim_db` below the loudest before and after the speech; keep 50 ms of margin."""
     num_frames = len(array) // _FRAME_SAMPLES
     if num_frames == 0:
         return array

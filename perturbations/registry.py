@@ -1,8 +1,8 @@
 """Perturbations: changes of a recording that must not change the judgement of the conversation.
 
-A model whose reward moves with one of these listens to the recording instead of the people. A new perturbation is an
-effect (`effects`, `channel`) and an entry of `PERTURBATIONS`, with severities from weak to strong. The entries follow
-the order of the way from the mouth to the file; `apply_chain` applies several of them in this order.
+A model whose reward changes with one of these scores the recording instead of the conversation. A new perturbation is
+an effect (`effects`, `channel`) and an entry of `PERTURBATIONS`. The entries are in the order from the mouth to the
+file, in which `apply_chain` applies them.
 """
 
 from __future__ import annotations
@@ -23,30 +23,26 @@ from .transform import Transform
 
 @dataclass(frozen=True)
 class Perturbation:
-    """An effect, its usual severities and its limits."""
-
-    title: str
-    unit: str
-    severities: tuple[float, ...]
+    title: str  # With `{}` in place of the severity.
+    unit: str  # Empty for an effect without a severity.
+    severities: tuple[float, ...]  # From weak to strong, of both signs where both make sense.
     default: float
     limits: tuple[float, float]
     make_effect: Callable[..., Transform]
     keeps_length: bool = True
-    is_held_out: bool = False
+    is_held_out: bool = False  # The presets of training omit it, so that the audit applies an unseen channel.
 
     def format_title(self, severity: float | None = None) -> str:
-        """Return the title with a severity, by default the usual one."""
         return self.title.format(f"{self.default if severity is None else severity:g}")
 
     def draw_severity(self, rng: np.random.Generator) -> float:
-        """Draw a severity between the lowest and the highest usual one."""
         return float(rng.uniform(min(self.severities), max(self.severities))) if self.severities else self.default
 
 
 def apply(
     name: str, array: np.ndarray, sampling_rate: int, severity: float | None = None, *, seed: int = 0
 ) -> np.ndarray:
-    """Apply a perturbation to a recording."""
+    """Apply a perturbation to a mono recording, which is not changed in place; return float32."""
     (perturbation,) = require_known([name])
     if array.ndim != 1 or not array.size:
         raise ValueError(f"the signal has shape {array.shape}; a mono one with samples is needed, (num_samples,).")
@@ -64,22 +60,20 @@ def apply(
 
 
 def require_known(names: Iterable[str]) -> list[Perturbation]:
-    """Return the perturbations with these names."""
     unknown = [name for name in names if name not in PERTURBATIONS]
     if unknown:
         raise ValueError(f"the perturbation is {unknown[0]!r}; it must be one of {', '.join(sorted(PERTURBATIONS))}.")
     return [PERTURBATIONS[name] for name in names]
 
 
-def draw_chain(names: Sequence[str], rng: np.random.Generator, max_changes: int = 3) -> list[tuple[str, float]]:
-    """Draw one to `max_changes` different perturbations with severities, in the order of `PERTURBATIONS`."""
-    count = rng.integers(1, min(max_changes, len(names)) + 1)
+def draw_chain(names: Sequence[str], rng: np.random.Generator) -> list[tuple[str, float]]:
+    """Draw one to three different perturbations with severities, in the order of `PERTURBATIONS`."""
+    count = rng.integers(1, min(3, len(names)) + 1)
     drawn = set(rng.choice(np.array(names), count, replace=False).tolist())
     return [(name, each.draw_severity(rng)) for name, each in PERTURBATIONS.items() if name in drawn]
 
 
 def apply_chain(array: np.ndarray, sampling_rate: int, chain: Iterable[tuple[str, float]], *, seed: int) -> np.ndarray:
-    """Apply the perturbations that `draw_chain` returned, one after another; see `apply`."""
     for name, severity in chain:
         array = apply(name, array, sampling_rate, severity, seed=seed)
     return array
@@ -88,7 +82,7 @@ def apply_chain(array: np.ndarray, sampling_rate: int, chain: Iterable[tuple[str
 def change_recordings(
     messages: Sequence[Mapping[str, Any]], change: Callable[[int, np.ndarray], np.ndarray]
 ) -> list[dict[str, Any]]:
-    """Return a dialogue with every recording changed."""
+    """Return a dialogue with every recording changed: `change` gets the message number and the 16 kHz samples."""
 
     def change_item(item: Mapping[str, Any], number: int) -> dict[str, Any]:
         if item.get("audio") is None:

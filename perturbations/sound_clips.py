@@ -10,13 +10,11 @@ from sdiareward.audio_sdiareward import read_audio
 
 
 def find_clips(category: str, folder: str | Path | None) -> list[Path]:
-    """Return the clips of a category in the order of their names."""
     if folder is None:
         return []
     return sorted(path for path in Path(folder, category).glob("*") if path.is_file() and path.name[0] != ".")
 
 
 def draw_clip(category: str, folder: str | Path | None, rng: np.random.Generator) -> np.ndarray | None:
-    """Read a random clip of a category; return None if there is none."""
     clips = find_clips(category, folder)
     return read_audio(clips[rng.integers(len(clips))]) if clips else None

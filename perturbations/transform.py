@@ -1,4 +1,4 @@
-"""The interface that every change of a recording shares; lhotse's `AudioTransform` is the model for it.
+"""The interface of every change of a recording, modelled on lhotse's `AudioTransform`.
 
 A new effect is a frozen dataclass that derives from `Transform` and defines `_change`. Its class name registers it.
 """
@@ -35,12 +35,10 @@ class Transform(ABC):
         """Change a float32 signal, not in place."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the name of the effect and its parameters."""
         return {"name": type(self).__name__, **asdict(self)}
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Transform:
-        """Return the effect that `to_dict` described."""
         parameters = dict(values)
         name = parameters.pop("name", None)
         if name not in TRANSFORMS:

@@ -12,7 +12,7 @@ from sdiareward.audio_sdiareward import SAMPLING_RATE
 
 
 def can_vocode() -> bool:
-    """Tell whether `pyworld` is installed, and what it imports."""
+    """Return whether `pyworld` and its imports are installed."""
     return all(find_spec(name) is not None for name in ("pyworld", "pkg_resources"))
 
 
@@ -38,13 +38,13 @@ def analyze_speech(array: np.ndarray, frame_period_ms: float) -> tuple[np.ndarra
 def synthesize_speech(
     pitch: np.ndarray, envelope: np.ndarray, aperiodicity: np.ndarray, frame_period_ms: float
 ) -> np.ndarray:
-    """Return 16 kHz float32 speech of what `analyze_speech` returns."""
+    """Return 16 kHz float32 speech from the results of `analyze_speech`."""
     frames = map(np.ascontiguousarray, (pitch, envelope, aperiodicity))
     return load_world().synthesize(*frames, SAMPLING_RATE, frame_period_ms).astype(np.float32)
 
 
 def flatten_pitch(pitch: np.ndarray, kept: float) -> np.ndarray:
-    """Draw voiced frames towards their mean log pitch; keep the share `kept` of their deviation."""
+    """Move voiced frames towards their mean log pitch; keep the share `kept` of their deviation."""
     voiced = pitch > 0
     if not voiced.any():
         return pitch

@@ -1,7 +1,6 @@
 """Change a recorded or synthetic voice by rule: pitch, formants, tempo, level, breath, tremor.
 
-Pitch, range, formants, breath and tremor go through the WORLD vocoder (`pyworld`). These are rules: they make a voice
-higher, shakier or duller, but they do not act.
+Rules make a voice higher, shakier or duller, but they do not act.
 """
 
 from __future__ import annotations
@@ -33,15 +32,17 @@ class VoiceShape(Transform):
     """Change a voice, trim the silence around the speech and set its level; the defaults leave the voice unchanged."""
 
     pitch: float = 1.0
-    pitch_range: float = 1.0
-    formants: float = 1.0
-    rise: float = 1.0
-    tremor: float = 0.0
+    pitch_range: float = 1.0  # Factor of the deviations from the mean log pitch: below 1 flatter.
+    formants: float = 1.0  # A shorter vocal tract has more than 1.
+    rise: float = 1.0  # Factor of the pitch at the end, reached within the last 0.4 s.
+    tremor: float = 0.0  # Depth of a shake of the pitch, as a share of it.
     tremor_hz: float = 6.0
-    breath: float = 0.0
-    tilt_db: float = 0.0
+    breath: float = 0.0  # Share of the voice that becomes noise at high frequencies.
+    tilt_db: float = 0.0  # Per octave above 500 Hz.
     tempo: float = 1.0
-    gain_db: float = 0.0
+    gain_db: float = 0.0  # Relative to `NORMAL_LEVEL_DBFS`.
+    # Use WORLD, which all but tempo and gain need. Set it for all categories of an attribute or none, so that
+    # the sound of the vocoder identifies none of them.
     is_vocoded: bool = False
 
     def __post_init__(self) -> None:
@@ -61,7 +62,7 @@ class VoiceShape(Transform):
         return resample(speech, SAMPLING_RATE, sampling_rate)
 
     def change_pitch(self, pitch: np.ndarray) -> np.ndarray:
-        """Change a pitch contour; unvoiced frames stay at 0."""
+        """Change a pitch contour in Hz, one value per 5 ms; unvoiced frames stay at 0."""
         contour = flatten_pitch(pitch, self.pitch_range) * self.pitch
         voiced = np.flatnonzero(pitch)
         if self.rise != 1 and voiced.size:
@@ -70,7 +71,6 @@ class VoiceShape(Transform):
         return contour * (1 + self.tremor * np.sin(2 * np.pi * self.tremor_hz * seconds))
 
     def _vocode(self, array: np.ndarray) -> np.ndarray:
-        """Analyse with WORLD, change pitch, envelope and aperiodicity, and synthesise again."""
         pitch, envelope, aperiodicity = analyze_speech(array, _FRAME_PERIOD_MS)
         hertz = np.linspace(0, SAMPLING_RATE / 2, envelope.shape[1])
         if self.formants != 1:

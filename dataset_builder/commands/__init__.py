@@ -18,14 +18,11 @@ AUDIO_ROOT = {
 
 @dataclass(kw_only=True)
 class BuilderArguments:
-    """Arguments that the commands share."""
-
     strict: bool = field(default=False, metadata={"help": "exit with 1 if anything was skipped"})
     dry_run: bool = field(default=False, metadata={"help": "only print the plan"})
 
 
 def finish(folder: str | Path, report: Mapping[str, Any], strict: bool) -> int:
-    """Print the summary of a report and return the exit status."""
     from ..reports.data_card import summarise
 
     sys.stdout.write(f"{folder}: {summarise(report)}\n")

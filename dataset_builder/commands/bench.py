@@ -13,14 +13,11 @@ from . import BuilderArguments, finish
 
 @dataclass(kw_only=True)
 class BenchArguments(BuilderArguments):
-    """What to draw the benchmark from, and where to write it."""
-
     folder: Path = field(metadata={"positional": True, "help": "data set folder, as build or filter writes it"})
     output_dir: Path = field(metadata={"help": "folder to write"})
 
 
 def run(args: BenchArguments, settings: BenchSettings) -> int:
-    """Draw the benchmark."""
     if not args.dry_run:
         return finish(args.output_dir, make_bench(args.folder, args.output_dir, settings), args.strict)
     labels, assignment, skipped = draw_bench(args.folder, settings)

@@ -11,8 +11,6 @@ from . import BuilderArguments, finish
 
 @dataclass(kw_only=True)
 class BuildArguments(BuilderArguments):
-    """Which data set to build where."""
-
     config: Path = field(metadata={"help": "YAML file: the fields of BuildConfig"})
     output_dir: str | None = field(default=None, metadata={"help": "folder to write instead of the config's"})
     num_workers: int | None = field(default=None, metadata={"help": "processes"})
@@ -22,7 +20,6 @@ class BuildArguments(BuilderArguments):
 
 
 def run(args: BuildArguments) -> int:
-    """Build the data set of the config."""
     from ..builder import build
     from ..settings import read_build_config
 

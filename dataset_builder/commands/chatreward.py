@@ -10,8 +10,6 @@ from typing import Any
 
 @dataclass(kw_only=True)
 class BuildArguments:
-    """Which data set to build where."""
-
     config: Path = field(metadata={"help": "YAML file: the fields of ChatRewardConfig"})
     output_dir: str | None = field(default=None, metadata={"help": "folder to write instead of the config's"})
     num_workers: int | None = field(default=None, metadata={"help": "processes"})
@@ -19,7 +17,6 @@ class BuildArguments:
 
 
 def build(args: BuildArguments) -> int:
-    """Build the data set of the config."""
     from ..chatreward import builder
     from ..chatreward.settings import read_config
 
@@ -30,7 +27,7 @@ def build(args: BuildArguments) -> int:
 
 
 def summarise(report: dict[str, Any]) -> str:
-    """Return the final summary of a build: samples by split, rejected lines, and what is missing by reason."""
+    """Return the summary of a build: samples by split, rejected lines, and missing samples by reason."""
     rejected = ", ".join(f"{kind} {count}" for kind, count in report["rejected_lines"].items())
     samples, hours = (sum(row[name] for row in report["samples"]) for name in ("samples", "hours"))
     lines = [
@@ -43,15 +40,12 @@ def summarise(report: dict[str, Any]) -> str:
 
 @dataclass(kw_only=True)
 class RateArguments:
-    """Which data set gets which scores of experts."""
-
     folder: Path = field(metadata={"positional": True, "help": "data set folder"})
     ratings: Path = field(metadata={"help": "CSV: sample_id, rater, score"})
     output_dir: Path = field(metadata={"help": "folder to write"})
 
 
 def rate(args: RateArguments) -> None:
-    """Write the data set again with the scores of experts."""
     from ..chatreward.experts import merge_experts
 
     report = merge_experts(args.folder, args.ratings, args.output_dir)

@@ -48,7 +48,6 @@ class FetchArguments(BuilderArguments):
 
 
 def run(args: FetchArguments) -> int:
-    """Fetch what the config names."""
     if args.youtube is not None:
         skipped = _fetch_recordings(args.youtube, "youtube", args.dry_run)
     elif args.scripts is not None:

@@ -23,8 +23,6 @@ from . import BuilderArguments, finish
 
 @dataclass(kw_only=True)
 class FilterArguments(BuilderArguments):
-    """What `filter` reads, asks and writes."""
-
     folder: str = field(metadata={"help": "data set folder, as `build` writes it"})
     output_dir: str = field(metadata={"help": "folder to write"})
     judge: dict[str, Any] | None = field(
@@ -48,7 +46,6 @@ class FilterArguments(BuilderArguments):
 
 
 def run(args: FilterArguments) -> int:
-    """Filter a data set folder into another."""
     client = None
     if args.judge is not None and not args.dry_run:
         settings = make_settings(ChatSettings, args.judge, "judge")

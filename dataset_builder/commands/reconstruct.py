@@ -12,8 +12,6 @@ from . import AUDIO_ROOT, BuilderArguments, finish
 
 @dataclass(kw_only=True)
 class ReconstructArguments(BuilderArguments):
-    """Which release to rebuild from which audio."""
-
     folder: Path = field(metadata={"positional": True, "help": "folder of the metadata release"})
     output_dir: Path = field(metadata={"help": "data set folder to write"})
     audio_root: list[str] = field(default_factory=list, metadata=AUDIO_ROOT)
@@ -27,7 +25,6 @@ class ReconstructArguments(BuilderArguments):
 
 
 def run(args: ReconstructArguments) -> int:
-    """Rebuild the release."""
     from ..release.reconstruct import reconstruct
     from ..release.recorded_parts import AudioRoots
 

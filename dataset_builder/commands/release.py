@@ -14,8 +14,6 @@ _COLUMNS = ("criterion", "subset", "source", "synthesizer")
 
 @dataclass(kw_only=True)
 class ReleaseArguments(BuilderArguments):
-    """What to release where, and what to remove from the transcripts."""
-
     folder: Path = field(metadata={"positional": True, "help": "data set folder, as build writes it"})
     output_dir: Path = field(metadata={"help": "folder to write"})
     audio_root: list[str] = field(default_factory=list, metadata=AUDIO_ROOT)
@@ -32,7 +30,6 @@ class ReleaseArguments(BuilderArguments):
 
 
 def run(args: ReleaseArguments) -> int:
-    """Write the release."""
     from ..formats.shards import count_pairs, read_rows
     from ..release.recorded_parts import AudioRoots
     from ..release.release import release

@@ -10,8 +10,6 @@ from typing import Literal
 
 @dataclass(kw_only=True)
 class StatsArguments:
-    """Which data set to describe."""
-
     folder: Path = field(metadata={"positional": True, "help": "data set folder"})
     output_dir: Path | None = field(
         default=None, metadata={"help": "folder for the tables and figures (default: the tables are printed)"}
@@ -22,7 +20,6 @@ class StatsArguments:
 
 
 def run(args: StatsArguments) -> None:
-    """Describe the data set."""
     from ..reports.statistics_report import compute_statistics, render_statistics, write_statistics
 
     if args.output_dir is None:

@@ -1,1 +1,1 @@
-"""The forms in which a data set lies on disk: Parquet shards, files, the released form, `load_dataset`."""
+"""The forms of a data set on disk: Parquet shards, files, the released form, `load_dataset`."""

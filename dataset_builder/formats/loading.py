@@ -1,13 +1,8 @@
-"""Make `load_dataset("sdiareward", "modality", data_dir=...)` work: import this module, and the builder is known.
+"""Make `load_dataset("sdiareward", "modality", data_dir=...)` work: importing this module registers the builder.
 
-    import sdiareward.dataset_builder.formats.loading
-    from datasets import load_dataset
-
-    pairs = load_dataset("sdiareward", "modality", data_dir="audio_root")
-
-From then on the bare name `"sdiareward"` means the builder, in this process. Without `data_dir` the builder reads the
-folder `sdiareward` of the working directory, which is what the bare name meant before: the same rows, with their audio
-left encoded. Any other form (`"./sdiareward"`, an absolute path, `"owner/sdiareward"` on the Hub) is not affected.
+From then on the bare name `"sdiareward"` means the builder, in this process. Without `data_dir` it reads the folder
+`sdiareward` of the working directory, as the bare name did before: the same rows, with their audio left encoded. Other
+forms (`"./sdiareward"`, an absolute path, `"owner/sdiareward"` on the Hub) are not affected.
 """
 
 from __future__ import annotations
@@ -26,7 +21,7 @@ _TABLE = "_PACKAGED_DATASETS_MODULES"
 
 
 def register() -> None:
-    """Enter the builder in the table of `datasets` that names builders such as `"json"` and `"parquet"`."""
+    """Enter the builder in the table of `datasets`, which is not a public interface."""
     known = getattr(datasets.packaged_modules, _TABLE, None)
     if not isinstance(known, dict):
         raise RuntimeError(

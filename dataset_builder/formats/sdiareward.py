@@ -52,26 +52,24 @@ _DEFAULT_FOLDER = "sdiareward"
 
 @dataclass
 class SDiaRewardConfig(datasets.BuilderConfig):
-    """What to load."""
-
-    decode: bool = False
+    decode: bool = False  # True needs torchcodec, or librosa under `datasets` 3.
 
     @property
     def folder(self) -> str:
-        """`data_dir`; without one the folder `sdiareward` of the working directory, as `load_dataset` finds it."""
+        """`data_dir`, or the folder `sdiareward` of the working directory, as `load_dataset` finds it."""
         return os.path.abspath(os.path.expanduser(self.data_dir or _DEFAULT_FOLDER))
 
     def create_config_id(self, config_kwargs: dict[str, Any], custom_features: Any = None) -> str:
-        """Name the cache after the state of the folder, so that a folder that changed is read again."""
+        """Name the cache after the state of the folder, so that a changed folder is read again."""
         kwargs = {key: value for key, value in config_kwargs.items() if key not in ("data_dir", "data_files")}
         return super().create_config_id({**kwargs, "state": _hash_state(self.folder)}, custom_features)
 
 
 class SDiaReward(datasets.ArrowBasedBuilder):
-    """Preference pairs of spoken dialogue, one pair a row (section 3 of the paper).
+    """Preference pairs of spoken dialogue, one per row (section 3 of the paper).
 
-    Configurations: `default` (every pair; in its test split the paper's alone), `modality`, `colloquialness`, `joint`,
-    and `esdr_bench` (the test split alone).
+    Configurations: `default` (every pair; in its test split only the paper's), `modality`, `colloquialness`,
+    `joint`, and `esdr_bench` (only the test split).
     """
 
     VERSION = datasets.Version("1.0.0")
@@ -113,7 +111,6 @@ class SDiaReward(datasets.ArrowBasedBuilder):
 
 @contextmanager
 def _name_table(path: str) -> Iterator[None]:
-    """Name the table in the errors that Arrow raises."""
     try:
         yield
     # Arrow raises the third for numbers that are too large, the last for a value of another kind than its column.
@@ -153,7 +150,6 @@ def make_features(decode: bool = False) -> datasets.Features:
 
 
 def find_tables(folder: str, config_name: str) -> dict[str, list[str]]:
-    """Return the files of each split that a configuration reads."""
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"{folder}: no such folder; pass data_dir=, the folder of your pairs.")
     is_one = config_name in _CRITERIA
@@ -196,7 +192,7 @@ def _hash_state(folder: str) -> str:
 def _read_shard(path: str) -> Iterator[pa.Table]:
     with open(path, "rb") as handle:
         for batch in pq.ParquetFile(handle).iter_batches(batch_size=_ROWS_PER_TABLE):
-            # The column types come from the builder: an older `datasets` does not know those of a newer one.
+            # The column types come from the builder: an older `datasets` cannot read the types of a newer one.
             yield pa.Table.from_batches([batch]).replace_schema_metadata(None)
 
 
@@ -236,7 +232,7 @@ def _read_apart(path: str, root: str, schema: pa.Schema) -> Iterator[pa.Table]:
 
 
 def _read_rows(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each row of a table with its place in it."""
+    """Yield each row of a table with its position."""
     with open(path, "rb") as handle:
         if path.endswith(".parquet"):
             batches = pq.ParquetFile(handle).iter_batches(batch_size=_ROWS_PER_TABLE)
@@ -252,7 +248,6 @@ def _read_rows(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _read_pair_id(row: Any, criterion: str, label: str) -> str:
-    """Return the id of a row that has what a pair needs."""
     missing = [name for name in ("pair_id", *_SIDES) if not isinstance(row, dict) or not row.get(name)]
     if missing:
         raise ValueError(f"{label}: has no {missing}; a pair needs an id and two sides.")
@@ -266,7 +261,7 @@ def _read_pair_id(row: Any, criterion: str, label: str) -> str:
 
 
 def _embed(turn: dict[str, Any], root: str, label: str) -> dict[str, Any]:
-    """Return a turn with the bytes of its audio file, which must be what the columns say: 16 kHz mono."""
+    """Return a turn with the bytes of its audio file, which must be 16 kHz mono."""
     relative = turn.get("audio")
     if not isinstance(relative, str) or not relative:
         raise ValueError(f"{label}: a turn's audio is {relative!r}; it must be a path relative to {root}.")

@@ -28,7 +28,6 @@ COUNTED = ("criterion", "split", "subset", "source", "synthesizer")
 
 
 def list_paths(folder: Path) -> list[Path]:
-    """Return the shards of a data set folder, in order."""
     paths = sorted((folder / "data").rglob("*-of-*.parquet"))
     if not paths:
         raise FileNotFoundError(f"{folder}: holds no data/<criterion>/<split>-*.parquet; build the data set first.")
@@ -36,7 +35,7 @@ def list_paths(folder: Path) -> list[Path]:
 
 
 def read_rows(folder: Path, columns: Sequence[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield `(split, row)` of every pair of a data set folder, audio as `{"bytes", "path"}`."""
+    """Yield `(split, row)` of every pair; without turn columns in `columns` no audio is read."""
     import pyarrow.parquet as pq
 
     for path in list_paths(folder):
@@ -47,13 +46,12 @@ def read_rows(folder: Path, columns: Sequence[str] | None = None) -> Iterator[tu
 
 
 class PairTally:
-    """Pairs, and hours of either side, by criterion, split, subset, source and synthesizer."""
+    """Pairs, and hours of each side, by criterion, split, subset, source and synthesizer."""
 
     def __init__(self) -> None:
         self._tally: dict[tuple[str, ...], dict[str, float]] = {}
 
     def add(self, row: Mapping[str, Any], hours: Mapping[str, float]) -> None:
-        """Count a pair."""
         found = self._tally.setdefault(tuple(str(row[name]) for name in COUNTED), {"pairs": 0})
         found["pairs"] += 1
         for side in SIDES:
@@ -61,7 +59,6 @@ class PairTally:
 
     @property
     def counts(self) -> list[dict[str, Any]]:
-        """Return the rows of a report's table."""
         return [
             dict(zip(COUNTED, key, strict=True)) | {name: round(value, 4) for name, value in found.items()}
             for key, found in sorted(self._tally.items())
@@ -69,16 +66,13 @@ class PairTally:
 
 
 def count_pairs(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """Count pairs by criterion, split, subset, source and synthesizer, the columns of every report."""
+    """Count pairs by the columns of every report: criterion, split, subset, source and synthesizer."""
     keys = Counter(tuple(str({**row, "split": split}.get(name)) for name in COUNTED) for split, row in rows)
     return [dict(zip(COUNTED, key, strict=True)) | {"pairs": count} for key, count in sorted(keys.items())]
 
 
 class ShardWriter:
-    """Write rows into the shards of a folder; use it as a context manager.
-
-    Leaving the context without an error replaces the folder's shards; leaving it with one keeps what was there.
-    """
+    """Write rows into the shards of a folder; leaving the context without an error replaces the folder's shards."""
 
     def __init__(self, folder: Path, columns: datasets.Features | None = None):
         self.folder = folder
@@ -110,7 +104,6 @@ class ShardWriter:
         self._replacement.__exit__(kind, error, trace)
 
     def write(self, split: str, row: Mapping[str, Any]) -> None:
-        """Add one row to `split`; its `criterion`, if it has one, names the folder of its shard."""
         key = (row.get("criterion", ""), split)
         if all(side in row for side in SIDES):
             hours = {side: sum(turn["duration_s"] for turn in row[side]) / 3600 for side in SIDES}

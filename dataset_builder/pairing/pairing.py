@@ -296,17 +296,15 @@ def read_part(part: Part, label: str) -> np.ndarray:
     """Return the recording of a part as mono 16 kHz float32."""
     if part.audio is None:
         raise AudioError(f"{label}: there is no recording of {part.text!r}.")
-    if isinstance(part.audio, str) and part.audio.endswith(".wav") and part.end_s is not None:
+    if part.audio.endswith(".wav") and part.end_s is not None:
         return require_sound(read_span(part.audio, part.start_s, part.end_s), label)
-    array = read_whole(part.audio, label)
+    array = read_whole(part.audio)
     start, end = locate_span(part.start_s, part.end_s, array.size, label)
     return require_sound(array[start:end], label)
 
 
-def read_whole(audio: str | bytes, label: str) -> np.ndarray:
+def read_whole(audio: str) -> np.ndarray:
     """Return the recording that a part is cut from; a file is read once for consecutive parts."""
-    if isinstance(audio, bytes):
-        return read_media(audio, name=label, max_s=_MAX_FILE_S)
     return _read_file(*(read_file_version(audio) if os.path.isfile(audio) else (audio, 0, 0)))
 
 

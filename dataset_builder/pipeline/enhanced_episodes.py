@@ -1,7 +1,7 @@
-"""Enhance the clips of dialogues that come with their own metadata (section B.1: "consistent speech enhancement").
+"""Enhance the clips of dialogues that have their own metadata (section B.1: "consistent speech enhancement").
 
-The clips go through the pipeline's first two stages, so that settings, artifacts and resuming are those of long
-recordings; diarization and recognition are bypassed, and the words stay those of the source.
+The clips go through the pipeline's first two stages and are cached like long recordings; diarization and recognition
+are skipped, and the source's words are kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .stages import DecodeStage, EnhancementStage
 def enhance_episodes(
     episodes: Sequence[Episode], settings: PipelineSettings, work_dir: Path, engine: Engine, num_workers: int
 ) -> tuple[list[Episode], list[Skipped]]:
-    """Replace the recordings of episodes by enhanced copies; resume an earlier run."""
+    """Replace the recordings of episodes with enhanced copies, and mark their references; resume an earlier run."""
     if settings.enhancement.name == "none":
         raise ValueError("a source has `enhance`, but the pipeline's enhancement is 'none'; choose one or remove it.")
     require_packages(settings, ["enhancement"])
@@ -42,11 +42,10 @@ _STAGES = (DecodeStage, EnhancementStage)
 
 
 def _list_clips(episodes: Sequence[Episode]) -> list[Recording]:
-    """Return each file of the episodes once."""
     clips: dict[str, Recording] = {}
     for episode in episodes:
         for part in (part for turn in episode.turns for part in turn.parts):
-            if not isinstance(part.audio, str):
+            if part.audio is None:
                 raise ValueError(f"{episode.source} {episode.name}: only recordings in files can be enhanced.")
             name = (part.ref or part.audio).removeprefix(f"{episode.source}:")
             common = (episode.source, episode.subset, episode.language, episode.license)
@@ -55,7 +54,6 @@ def _list_clips(episodes: Sequence[Episode]) -> list[Recording]:
 
 
 def _find_reason(job: Job) -> dict[str, str] | None:
-    """Return `kind` and `reason` if the recording could not be enhanced."""
     drops = [job.read_artifact(stage)["recording_drop"] for stage in job.artifacts]
     return job.failure or next(filter(None, drops), None)
 
@@ -70,5 +68,4 @@ def _with_copies(episode: Episode, by_path: Mapping[str, Job], enhancement: str)
 
 
 def mark_enhanced(ref: str, enhancement: str) -> str:
-    """Return the reference of a recording, marked with its enhancement."""
     return f"{ref}?enhancement={enhancement}"

@@ -59,7 +59,7 @@ class AudioSeparatorEnhancer:
             ) from error
 
     def enhance(self, recording: Path, target_wav: Path, num_samples: int) -> None:
-        """Write the vocals of a recording as a 16 kHz mono 16-bit WAV, which appears when it is complete."""
+        """Write the vocals as a 16 kHz mono 16-bit WAV of `num_samples`, which appears when it is complete."""
         import soundfile
 
         with (
@@ -89,7 +89,6 @@ class AudioSeparatorEnhancer:
             yield self._separate(window)[start:end]
 
     def _separate(self, window: np.ndarray) -> np.ndarray:
-        """Return the vocals of a window, of the same shape."""
         import soundfile
 
         # The package refuses digital silence.
@@ -125,7 +124,7 @@ def _restore_state(model: Any) -> Iterator[None]:
 
 
 def cut_windows(blocks: Iterable[np.ndarray], chunk: int, margin: int) -> Iterator[tuple[np.ndarray, int, int]]:
-    """Cut a stream into chunks with context on both sides."""
+    """Cut blocks `(num_frames, num_channels)` into chunks; yield each with its context and its bounds there."""
     held: list[np.ndarray] = []
     size = start = 0
     for block in blocks:

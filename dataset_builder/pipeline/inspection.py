@@ -1,10 +1,8 @@
-"""Inspect recordings as they are: what makes one unusable, and what is usable but noted in the report."""
+"""Find what makes a recording unusable, and what is usable but noted in the report."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -27,7 +25,7 @@ class SilentAudioError(AudioError):
 
 
 def require_sound(array: np.ndarray, label: str) -> np.ndarray:
-    """Return `array` unless it is silent."""
+    """Return `array` unless no sample reaches -70 dB of full scale."""
     if is_silent(array):
         peak = float(np.abs(array).max(initial=0.0))
         raise SilentAudioError(
@@ -37,7 +35,7 @@ def require_sound(array: np.ndarray, label: str) -> np.ndarray:
 
 
 def measure_clipped_share(array: np.ndarray) -> float:
-    """Return the share of the samples that lie in a run of four or more at full scale."""
+    """Return the share of the samples in runs of four or more at full scale."""
     full = np.abs(array) >= _CLIPPING_LEVEL
     edges = np.flatnonzero(np.diff(np.concatenate(([False], full, [False])).astype(np.int8)))
     lengths = edges[1::2] - edges[::2]
@@ -45,17 +43,13 @@ def measure_clipped_share(array: np.ndarray) -> float:
 
 
 def inspect_episode(episode: Episode) -> Iterator[Skipped]:
-    """Yield a note on each recording of an episode that is unusual but was used.
-
-    Kinds: `eight_bit`, `many_channels` (averaged), `high_rate` (resampled), `clipping`.
-    """
-    seen: set[str | int] = set()
+    """Yield a note on each recording that was used although it is unusual, such as one with clipping."""
+    seen: set[str] = set()
     for position, turn in enumerate(episode.turns):
         for part in turn.parts:
-            key = part.audio if isinstance(part.audio, str) else id(part.audio)
-            if part.audio is None or key in seen:
+            if part.audio is None or part.audio in seen:
                 continue
-            seen.add(key)
+            seen.add(part.audio)
             label = f"{episode.source} {episode.name}, turn {position}"
             yield from (Skipped(label, kind, f"{label}: {reason}") for kind, reason in _find_unusual(part))
 
@@ -63,9 +57,8 @@ def inspect_episode(episode: Episode) -> Iterator[Skipped]:
 def _find_unusual(part: Part) -> Iterator[tuple[str, str]]:
     import soundfile
 
-    source: Any = io.BytesIO(part.audio) if isinstance(part.audio, bytes) else part.audio
     try:
-        with soundfile.SoundFile(source) as file:
+        with soundfile.SoundFile(part.audio) as file:
             rate, channels, subtype = file.samplerate, file.channels, file.subtype
             # The longest turn: of a recording of hours only the beginning is inspected.
             array = file.read(60 * rate, dtype="float32", always_2d=True)

@@ -1,4 +1,4 @@
-"""A recording on its way through the stages, and the row in which an engine carries it."""
+"""A recording between the stages, and the row in which an engine carries it."""
 
 from __future__ import annotations
 
@@ -21,18 +21,15 @@ COMPONENT_FAILURE = "component"
 
 @dataclass
 class Job:
-    """One recording on its way through the stages."""
-
     recording: Recording
-    folder: str
-    key: str
-    artifacts: dict[str, str] = field(default_factory=dict)
-    failure: dict[str, str] | None = None
-    is_finished: bool = False
+    folder: str  # Of its artifacts.
+    key: str  # Hash of its content and of the stages so far.
+    artifacts: dict[str, str] = field(default_factory=dict)  # File names by stage.
+    failure: dict[str, str] | None = None  # `kind` and `reason` of a stage that failed without a lasting result.
+    is_finished: bool = False  # No further stage runs.
 
     @classmethod
     def start(cls, recording: Recording, work_dir: Path) -> Job:
-        """Return the job of a recording that no stage has seen."""
         safe = re.sub(r"[^A-Za-z0-9_-]+", "_", recording.recording_id)[:80]
         folder = work_dir / f"{safe}-{make_stable_id(recording.source, recording.recording_id)[:8]}"
         job = cls(recording, str(folder), "")
@@ -44,37 +41,33 @@ class Job:
 
     @classmethod
     def from_row(cls, row: dict[str, str]) -> Job:
-        """Return the job that a row holds."""
         values = json.loads(row["job"])
         return cls(**values | {"recording": Recording(**values["recording"])})
 
     def to_row(self) -> dict[str, str]:
-        """Return the job as a row for an engine."""
         return {"job": json.dumps(asdict(self))}
 
     def fail(self, kind: str, reason: str) -> None:
-        """End the job without a lasting result: the next run tries again."""
+        """End the job without a lasting result, so that the next run tries again."""
         self.failure = {"kind": kind, "reason": reason}
         self.is_finished = True
 
     def read_artifact(self, stage: str) -> dict[str, Any]:
-        """Return the artifact of a stage that has run."""
         return json.loads((Path(self.folder) / self.artifacts[stage]).read_text(encoding="utf-8"))
 
     def read_result(self, stage: str) -> Any:
-        """Return the result in a stage's artifact."""
         return self.read_artifact(stage)["result"]
 
     @property
     def wav(self) -> Path:
-        """The recording as later stages hear it: enhanced, or as decoded."""
+        """The recording as later stages read it: enhanced, or as decoded."""
         return (
             Path(self.folder) / self.read_result("enhancement" if "enhancement" in self.artifacts else "decode")["wav"]
         )
 
 
 def _hash_source(path: Path, notes: Path) -> str:
-    """Return a hash of a file, which is not read again while it has the stamp that is kept in `notes`."""
+    """Return the hash of a file, read again only if its stamp in `notes` has changed."""
     stamp = list(stamp_file(path))
     kept = json.loads(notes.read_text(encoding="utf-8")) if notes.is_file() else {}
     if kept.get("stamp") != stamp:
@@ -86,6 +79,5 @@ def _hash_source(path: Path, notes: Path) -> str:
 
 
 def format_job(recording: Recording, start_s: float | None = None, end_s: float | None = None) -> str:
-    """Return how a drop names a recording or a stretch of it."""
     stretch = "" if start_s is None else f" {start_s:.2f}-{end_s:.2f} s"
     return f"{recording.source} {recording.recording_id}{stretch}"

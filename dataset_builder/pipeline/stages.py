@@ -1,20 +1,17 @@
-"""The stages of the pipeline: each turns one recording's row into the next, and keeps its result on disk.
+"""The stages of the pipeline: each takes one recording's row to the next stage, and keeps its result on disk.
 
-A row is small and holds text only, so that any engine can carry it; results lie in the recording's folder under the
-work directory. A stage writes `STAGE-KEY.json` there, and audio beside it. KEY is a hash of the recording's content
-and of the settings of this stage and all stages before it: a finished stage is not run again, and a changed option
-runs its stage and all later ones again. A file gets its name when it is complete.
+A row holds only text, so that any engine can carry it. A stage writes `STAGE-KEY.json`, and audio beside it, into the
+recording's folder under the work directory. KEY is a hash of the recording's content and of the settings of this stage
+and all earlier ones: a finished stage is not run again, and a changed option runs its stage and all later ones again.
 
-An artifact is one JSON object:
+An artifact is one JSON object; its times are seconds from the beginning of the recording:
 
     stage, component, settings   what ran
     source, recording_id         on what
-    audio_s, wall_s              seconds of audio it processed and seconds it took, models' loading not counted
+    audio_s, wall_s              seconds of audio it processed and seconds it took without loading models
     result                       see each stage
     drops                        skipped items: [{"item", "kind", "reason"}]
     recording_drop               {"kind", "reason"} if the whole recording is skipped here, else null
-
-Times in results are seconds from the beginning of the recording.
 """
 
 from __future__ import annotations
@@ -95,12 +92,12 @@ class Stage(ABC):
         return None
 
     def identify(self, job: Job) -> dict[str, Any]:
-        """Return what the result depends on besides that of the stage before."""
+        """Return what the result depends on besides the previous stage's."""
         return self.options.identity()
 
     @property
     def has_model(self) -> bool:
-        """Whether the stage loads a model, which it keeps from one recording to the next."""
+        """Whether the stage loads a model, which it keeps between recordings."""
         return type(self).load is not Stage.load
 
     @property
@@ -117,7 +114,6 @@ class Stage(ABC):
         return self._component
 
     def make_path(self, job: Job, extension: str) -> Path:
-        """Return the path of a file of this stage."""
         return Path(job.folder) / f"{self.name}-{job.key}.{extension}"
 
     def _advance(self, job: Job) -> None:
@@ -176,7 +172,6 @@ class Stage(ABC):
 
 
 def _is_whole(path: Path) -> bool:
-    """Return whether an artifact is there, with the recording that it names."""
     if not path.is_file():
         return False
     result = json.loads(path.read_text(encoding="utf-8"))["result"]
@@ -189,7 +184,6 @@ class DecodeStage(Stage):
     name = "decode"
 
     def run(self, job: Job) -> Outcome:
-        """Write the WAV."""
         wav = self.make_path(job, "wav")
         duration_s = decode_recording(job.recording.path, wav)
         return Outcome({"wav": wav.name, "duration_s": duration_s}, duration_s)
@@ -202,11 +196,9 @@ class EnhancementStage(Stage):
 
     @property
     def has_model(self) -> bool:
-        """Whether a separator is chosen."""
         return isinstance(self.settings.enhancement, AudioSeparatorSettings)
 
     def load(self) -> Any:
-        """Load the separator, if one is chosen."""
         if not isinstance(self.settings.enhancement, AudioSeparatorSettings):
             return None
         from .enhancement import AudioSeparatorEnhancer
@@ -214,7 +206,6 @@ class EnhancementStage(Stage):
         return AudioSeparatorEnhancer(self.settings.enhancement)
 
     def run(self, job: Job) -> Outcome:
-        """Write the enhanced WAV, or name the decoded one."""
         decoded = job.read_result("decode")
         if not self.has_model:
             return Outcome({"wav": decoded["wav"]}, decoded["duration_s"])
@@ -229,13 +220,11 @@ class VadStage(Stage):
     name = "vad"
 
     def load(self) -> Any:
-        """Load silero-vad."""
         from .vad import SileroVad
 
         return SileroVad(self.settings.vad)
 
     def run(self, job: Job) -> Outcome:
-        """Find speech in the whole recording."""
         speech, skipped = self.component.find_speech(job.wav)
         duration_s = job.read_result("decode")["duration_s"]
         outcome = Outcome({"speech": speech}, duration_s, skipped=skipped)
@@ -246,12 +235,11 @@ class VadStage(Stage):
 
 
 class DiarizationStage(Stage):
-    """Tell speakers apart; `result` is `{"segments": [[start_s, end_s, speaker], ...]}`, not yet cut to the speech."""
+    """Find speakers; `result` is `{"segments": [[start_s, end_s, speaker], ...]}`, not yet cut to the speech."""
 
     name = "diarization"
 
     def load(self) -> Any:
-        """Load the diarizer that is chosen."""
         from .diarization import PyannoteDiarizer, ResemblyzerDiarizer
 
         if isinstance(self.settings.diarization, ResemblyzerSettings):
@@ -259,7 +247,6 @@ class DiarizationStage(Stage):
         return PyannoteDiarizer(self.settings.diarization)
 
     def run(self, job: Job) -> Outcome:
-        """Find the speakers of the recording."""
         speech = [(start_s, end_s) for start_s, end_s in job.read_result("vad")["speech"]]
         segments = self.component.find_speakers(job.wav, speech)
         return Outcome(
@@ -273,7 +260,6 @@ class TurnStage(Stage):
     name = "turns"
 
     def run(self, job: Job) -> Outcome:
-        """Apply the rules of section B.1 to the diarized speech."""
         rules = self.settings.turns
         segments = [Segment(*segment) for segment in job.read_result("diarization")["segments"]]
         spoken = intersect(segments, job.read_result("vad")["speech"])
@@ -290,24 +276,21 @@ class TurnStage(Stage):
 class AsrStage(Stage):
     """Transcribe the turns of the episodes; `result` is `{"episodes": [[{"start_s", "end_s", "speaker", "text"}]]}`.
 
-    The words of each turn are kept in `asr-KEY.jsonl` (`start_s`, `end_s`, `text`, `wall_s`), so that a
-    run that was killed resumes with the next turn. `audio_s` and `wall_s` count the turns that were transcribed.
+    The words of each turn are kept in `asr-KEY.jsonl`, so that a killed run resumes with the next turn. `audio_s` and
+    `wall_s` count only transcribed turns.
     """
 
     name = "asr"
 
     def load(self) -> Any:
-        """Load faster-whisper."""
         from .asr import FasterWhisperTranscriber
 
         return FasterWhisperTranscriber(self.settings.asr)
 
     def identify(self, job: Job) -> dict[str, Any]:
-        """Return the options, and the language that is asked for."""
         return {**super().identify(job), "language": job.recording.language}
 
     def run(self, job: Job) -> Outcome:
-        """Transcribe all turns that are not transcribed yet."""
         found = job.read_result("turns")["episodes"]
         episodes = [[SpokenTurn(*turn) for turn in episode] for episode in found]
         lines = JsonLines(self.make_path(job, "jsonl"))

@@ -2,7 +2,7 @@
 
 How section B.1 is read. "We strictly retain only the two dominant speakers, discarding segments where secondary
 speakers exceed 10% of the duration": the two speakers of a recording with the most speech are kept, the segments of
-all others are dropped. No episode runs across a segment of the others that lies, in part at least, where the two are
+all others are dropped. No episode runs across a segment of the others that is, at least in part, where the two are
 silent. Where others speak under a turn of the two, the turn is kept if they speak for at most 10% of its duration;
 else it is dropped and the next turn starts a new episode. The rest of the recording stays.
 
@@ -12,7 +12,7 @@ shorter turn starts a new episode, a smaller one is kept as natural speech, and 
 episode lasts at most 90 s. Phase 1 of the filter is applied here too, before any turn is transcribed: an even number
 of turns, at most 16, each at most 60 s; the roles alternate, the first speaker of an episode is the user.
 
-The paper leaves two cases open. A segment that lies wholly inside a turn of the other speaker overlaps by a ratio of 1
+The paper leaves two cases open. A segment wholly inside a turn of the other speaker overlaps by a ratio of 1
 and can neither precede nor follow that turn: it is dropped, and the next turn starts a new episode. If an episode ends
 because the next turn would break a cap, its odd last turn begins the next episode.
 """
@@ -39,21 +39,16 @@ class Segment:
 
     @property
     def duration_s(self) -> float:
-        """Seconds from start to end."""
         return self.end_s - self.start_s
 
 
 @dataclass(frozen=True)
 class SpokenTurn(Segment):
-    """Consecutive segments of one speaker."""
-
-    is_after_break: bool = False
+    is_after_break: bool = False  # Speech was dropped before this turn, so it begins an episode.
 
 
 @dataclass(frozen=True)
 class SkippedSpan:
-    """A span that was skipped, with the `kind` and `reason` of its `Skipped`; times in seconds."""
-
     start_s: float
     end_s: float
     kind: str
@@ -61,11 +56,7 @@ class SkippedSpan:
 
 
 def intersect(segments: Iterable[Segment], speech: Sequence[tuple[float, float]]) -> list[Segment]:
-    """Return the parts of diarized segments that lie in speech, sorted by time.
-
-    The paper lists diarization before the fine-grained voice activity detection; the intersection does not depend on
-    which of the two ran first.
-    """
+    """Return the parts of diarized segments that are in speech, sorted by time."""
     parts = []
     first = 0
     for segment in sorted(segments, key=_by_time):
@@ -79,7 +70,7 @@ def intersect(segments: Iterable[Segment], speech: Sequence[tuple[float, float]]
 
 
 def find_two_speakers(segments: Sequence[Segment]) -> tuple[str, str]:
-    """Return the two speakers with the most speech, the one with more first."""
+    """Return the two speakers with the most speech, the first with the most."""
     speech_s: dict[str, float] = {}
     for segment in segments:
         speech_s[segment.speaker] = speech_s.get(segment.speaker, 0.0) + segment.duration_s
@@ -92,7 +83,7 @@ def find_two_speakers(segments: Sequence[Segment]) -> tuple[str, str]:
 def merge_turns(
     segments: Sequence[Segment], speakers: tuple[str, str], settings: TurnSettings
 ) -> tuple[list[SpokenTurn], list[SkippedSpan]]:
-    """Merge consecutive segments of one speaker into turns; return the turns, and what was dropped."""
+    """Merge consecutive segments of one speaker into turns; return the turns and the skipped spans."""
     turns: list[SpokenTurn] = []
     skipped = []
     is_after_break = False
@@ -118,7 +109,7 @@ def merge_turns(
 def drop_crowded_turns(
     turns: Iterable[SpokenTurn], segments: Iterable[Segment], speakers: tuple[str, str], settings: TurnSettings
 ) -> tuple[list[SpokenTurn], list[SkippedSpan]]:
-    """Drop the turns under which other speakers speak too long; return the turns that stay, and what was dropped."""
+    """Drop the turns under which other speakers speak too long; return the kept turns and the skipped spans."""
     kept: list[SpokenTurn] = []
     skipped = []
     is_after_break = False
@@ -140,7 +131,7 @@ def drop_crowded_turns(
 
 
 def _unite(segments: Iterable[Segment]) -> list[tuple[float, float]]:
-    """Return the time that segments cover, as disjoint spans in order."""
+    """Return the time that segments cover, as disjoint, sorted spans."""
     union: list[tuple[float, float]] = []
     for segment in sorted(segments, key=_by_time):
         if union and segment.start_s <= union[-1][1]:
@@ -151,7 +142,7 @@ def _unite(segments: Iterable[Segment]) -> list[tuple[float, float]]:
 
 
 def _measure_shared(segment: Segment, spans: Sequence[tuple[float, float]]) -> float:
-    """Return the seconds of a segment that lie in disjoint, sorted spans."""
+    """Return the seconds that a segment shares with disjoint, sorted spans."""
     shared_s = 0.0
     for start_s, end_s in spans[max(bisect(spans, (segment.start_s, inf)) - 1, 0) :]:
         if start_s >= segment.end_s:
@@ -179,7 +170,7 @@ def _is_long_pause(last: Segment, segment: Segment, settings: TurnSettings) -> b
 def group_episodes(
     turns: Iterable[SpokenTurn], settings: TurnSettings
 ) -> tuple[list[tuple[SpokenTurn, ...]], list[SkippedSpan]]:
-    """Group turns into episodes by the rules above; return the episodes, each with its turns, and what was dropped."""
+    """Group turns into episodes by the rules above; return the episodes and the skipped spans."""
     episodes: list[tuple[SpokenTurn, ...]] = []
     skipped: list[SkippedSpan] = []
     current: list[SpokenTurn] = []
@@ -233,7 +224,7 @@ def _is_full(current: list[SpokenTurn], turn: SpokenTurn, settings: TurnSettings
 def split_at_silent_turns(
     turns: Sequence[SpokenTurn], texts: Sequence[str]
 ) -> tuple[list[tuple[tuple[SpokenTurn, str], ...]], list[SkippedSpan]]:
-    """Split an episode at the turns in which no words were found; return the pieces, and what was dropped."""
+    """Split an episode at the turns without words; return the pieces and the skipped spans."""
     pieces: list[list[tuple[SpokenTurn, str]]] = [[]]
     skipped = []
     for turn, text in zip(turns, texts, strict=True):

@@ -36,7 +36,7 @@ class SileroVad:
         )
 
     def find_speech(self, wav: Path) -> tuple[list[tuple[float, float]], list[SkippedSpan]]:
-        """Return the spans of speech in a 16 kHz mono WAV, and the spans that are too short."""
+        """Return the spans of speech in a 16 kHz mono WAV, disjoint and sorted, and the spans that are too short."""
         speech, skipped = [], []
         for start, end in _merge(self._find_stretches(wav)):
             start_s, end_s = start / SAMPLING_RATE, end / SAMPLING_RATE

@@ -92,7 +92,7 @@ def read_recording(part: Part) -> np.ndarray:
     try:
         if path.endswith(".wav") and part.end_s is not None:
             return read_part(part, label)
-        whole = require_sound(read_whole(path, label), path)
+        whole = require_sound(read_whole(path), path)
     except (FileNotFoundError, AudioError) as error:
         raise _skip_error(label, error, path) from error
     end = None if part.end_s is None else round(part.end_s * SAMPLING_RATE)

@@ -28,7 +28,7 @@ Item = Episode | ScriptPair | Recording | Skipped
 
 
 def read_source(name: str, path: str | Path | None = None, options: Mapping[str, Any] | None = None) -> Iterator[Item]:
-    """Yield what source `name` holds, in the same order on every machine."""
+    """Yield the items of a source, in the same order on every machine."""
     module = _load(name)
     read: Callable[..., Iterator[Item]]
     read = next(getattr(module, reader) for reader in _READERS if hasattr(module, reader))

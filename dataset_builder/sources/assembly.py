@@ -18,7 +18,7 @@ from sdiareward.pairs.schema import UNKNOWN
 
 
 class Utterance(NamedTuple):
-    """A line of a dialogue: its number, speaker, recording, and two labels (Table 5)."""
+    """A line of a dialogue; a jump in `number` marks a missing utterance."""
 
     number: int
     speaker: str
@@ -40,7 +40,7 @@ class Stretch(NamedTuple):
 
 
 def cut_dialogue(utterances: Sequence[Utterance], item: str) -> Iterator[Stretch | Skipped]:
-    """Yield the episodes of a dialogue, and a `Skipped` for every turn that belongs to none."""
+    """Yield the episodes of a dialogue, and a `Skipped` for every turn without an episode."""
     for run in _split_unbroken(utterances):
         turns = [list(members) for _, members in groupby(run, key=lambda utterance: utterance.speaker)]
         start = 0

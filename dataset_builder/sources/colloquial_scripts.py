@@ -1,16 +1,16 @@
 """Colloquial scripts: dialogues in written style, each rewritten in spoken style (section 3.1, text only).
 
 Origin: written for this project, about everyday life (the paper has 250 scenarios in ten domains). Language: en.
-Licence: Apache-2.0. How to obtain: two files lie beside this package.
+Licence: Apache-2.0. How to obtain: two files are beside this package.
 
-- `colloquial_scripts.jsonl`, level easy: 210 pairs of 4 to 8 turns in ten domains. A count of commas tells the sides
-  of every pair apart.
+- `colloquial_scripts.jsonl`, level easy: 210 pairs of 4 to 8 turns in ten domains. A count of commas separates the
+  sides of every pair.
 - `balanced_scripts.jsonl`, with the option `balanced`: 300 pairs of 4 or 6 turns in fifteen domains, of which 100 have
   a third side, a caricature of speech, that loses against the spoken one. The difference lies in how a sentence is
   built: planned and packed on the written side; one thought after the other, with repairs and reactions, on the spoken
   side. Both sides have as many turns, nearly as many words, and in each turn nearly as many punctuation marks
   (`surface_counts.find_imbalance`). Of the spoken sides against the written ones, no count alone orders more than 65%
-  (`surface_counts.require_balance`). Counts such as fillers and word length do tell a caricature. Rows of these pairs
+  (`surface_counts.require_balance`). Fillers and word length do identify a caricature. Rows of these pairs
   name the source `balanced_scripts`.
 
 A domain is held out whole, so that no topic is met in training and in test.

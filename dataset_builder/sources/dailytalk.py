@@ -35,7 +35,6 @@ _ACTS, _EMOTIONS = TAXONOMY["dailytalk"]
 
 
 def read_episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
-    """Yield the dialogues, cut after 16 turns."""
     if path is None or not (path / "metadata.json").is_file():
         raise FileNotFoundError(
             f"{path}: metadata.json of DailyTalk not found; download and unpack it, and give its folder."
@@ -66,7 +65,7 @@ def _read_metadata(path: Path) -> dict[str, Any]:
 
 
 def _by_number(entries: dict[str, Any], label: str) -> Iterator[tuple[int, dict[str, Any] | Skipped]]:
-    """Yield the entries in the order of their numbers, first a `Skipped` for each that has none or is no object."""
+    """Yield the entries in the order of their numbers, after a `Skipped` for each invalid one."""
     for key, entry in entries.items():
         if not (_is_number(key) and isinstance(entry, dict)):
             yield -1, Skipped(f"{label} {key}", "bad_entry", "a number as key and an object as value are needed.")

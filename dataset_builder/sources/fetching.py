@@ -56,11 +56,11 @@ _CHANNEL_PAGE = re.compile(r"https?://(?:www\.)?youtube\.com/(?:@[^/]+|(?:channe
 
 @dataclass(frozen=True)
 class Channel:
-    """A channel, playlist or podcast feed; recordings with matching titles are fetched."""
+    """A channel, playlist or podcast feed of anything that yt-dlp lists."""
 
     url: str
-    title_keywords: tuple[str, ...] = ("podcast", "interview")
-    limit: int | None = field(default=None, metadata={"minimum": 1})
+    title_keywords: tuple[str, ...] = ("podcast", "interview")  # Empty takes all; in any case.
+    limit: int | None = field(default=None, metadata={"minimum": 1})  # Number of its newest recordings to look at.
 
     def __post_init__(self) -> None:
         if "://" not in self.url:
@@ -73,20 +73,19 @@ class Channel:
 
 @dataclass(frozen=True)
 class FetchSettings:
-    """What to fetch, and how gently."""
-
     output_dir: str
     channels: tuple[Channel, ...] = ()
-    videos: tuple[str, ...] = ()
+    videos: tuple[str, ...] = ()  # YouTube ids, or addresses of single recordings.
     searches: tuple[str, ...] = ()
     results_per_search: int = field(default=20, metadata={"minimum": 1})
     format: str = "bestaudio/best"
     rate_limit_bytes_per_s: int | None = field(default=4_000_000, metadata={"minimum": 1})
     sleep_s: float = field(default=5.0, metadata={"minimum": 0})
     retries: int = field(default=5, metadata={"minimum": 0})
-    language: str = "en"
-    license: str = DEFAULT_LICENSE
-    allow_file_urls: bool = False
+    language: str = "en"  # BCP-47; sites do not state it reliably.
+    license: str = DEFAULT_LICENSE  # Of recordings without a licence on their site.
+    allow_file_urls: bool = False  # Only for your own lists.
+    # Further options of `yt_dlp.YoutubeDL`, such as `cookiefile`.
     yt_dlp: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -107,7 +106,7 @@ class FetchSettings:
         _require_options(self.yt_dlp)
 
     def may_read(self, address: str) -> bool:
-        """Tell whether an address that a page listed is of a scheme that is read, or the id of a video."""
+        """Return whether an address is of an allowed scheme, or the id of a video."""
         scheme = _SCHEME.match(address)
         if scheme is None:
             return _VIDEO_ID.fullmatch(address) is not None
@@ -115,7 +114,7 @@ class FetchSettings:
 
 
 def _require_options(options: Mapping[str, Any]) -> None:
-    """Raise `ValueError` for options of yt-dlp that it does not know or that this module sets."""
+    """Raise `ValueError` for options that yt-dlp does not have or that this module sets."""
     require_mapping(options, "yt_dlp")
     if ours := {name: _SET_HERE[name] for name in options if name in _SET_HERE}:
         found = ", ".join(f"{name!r} ({instead})" for name, instead in ours.items())
@@ -130,23 +129,19 @@ def _require_options(options: Mapping[str, Any]) -> None:
 
 @dataclass
 class FetchReport:
-    """The result of a fetch."""
-
-    fetched: list[str] = field(default_factory=list)
-    num_present: int = 0
-    num_other_titles: int = 0
+    fetched: list[str] = field(default_factory=list)  # Names of the new files.
+    num_present: int = 0  # Fetched before.
+    num_other_titles: int = 0  # Without a keyword in their title.
     skipped: list[Skipped] = field(default_factory=list)
 
 
 class _Candidate(NamedTuple):
-    """A recording to fetch: its address, and what to call it in the report."""
-
     url: str
     item: str
 
 
 def fetch(settings: FetchSettings) -> FetchReport:
-    """Fetch what the settings name into their folder; run it again to resume, or to fetch new recordings."""
+    """Fetch recordings; a failure does not stop the others. Run it again to resume, or to fetch new recordings."""
     from tqdm import tqdm
     from yt_dlp import YoutubeDL
 
@@ -169,7 +164,7 @@ def fetch(settings: FetchSettings) -> FetchReport:
 
 
 def _read_manifest(output: Path) -> tuple[JsonLines, dict[str, str]]:
-    """Return the manifest, rid of lines without a file, and the address of each recording by yt-dlp's name."""
+    """Return the manifest without lines whose file is missing, and each recording's address by yt-dlp's name."""
     from yt_dlp.utils import make_archive_id
 
     manifest = JsonLines(output / MANIFEST)
@@ -207,7 +202,7 @@ def _make_options(settings: FetchSettings) -> dict[str, Any]:
 
 
 def _convert_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of yt-dlp with the texts of YAML as the objects that it takes."""
+    """Convert the texts of YAML to the objects that yt-dlp takes."""
     from yt_dlp.networking.impersonate import ImpersonateTarget
 
     kinds = {"impersonate": ImpersonateTarget.from_str, "cookiesfrombrowser": lambda browser: (browser,)}
@@ -221,7 +216,7 @@ def _list_single_candidates(settings: FetchSettings) -> Iterator[_Candidate]:
 
 
 def _find_listed_candidates(settings: FetchSettings, report: FetchReport) -> Iterator[_Candidate]:
-    """Yield the results of the searches, and the recordings of the channels that have a keyword in their title."""
+    """Yield the results of the searches, and the recordings of channels with a keyword in their title."""
     from yt_dlp.utils import unsmuggle_url
 
     searches = [(f"ytsearch{settings.results_per_search}:{words}", (), None) for words in settings.searches]
@@ -242,7 +237,7 @@ def _find_listed_candidates(settings: FetchSettings, report: FetchReport) -> Ite
 
 
 def _list_entries(settings: FetchSettings, url: str, limit: int | None, report: FetchReport) -> list[dict[str, Any]]:
-    """List a channel or search without opening its recordings; a failure is put on the report."""
+    """List a channel or search without opening its recordings; a failure goes into the report."""
     from yt_dlp import YoutubeDL
     from yt_dlp.utils import YoutubeDLError
 

@@ -1,6 +1,6 @@
 """Your own recordings: dialogues that are cut and transcribed already, or long recordings for the pipeline.
 
-Origin, size, language and licence: yours; every item names its language and licence. Expected tree; audio may lie
+Origin, size, language and licence: yours; every item names its language and licence. Expected tree; audio may be
 anywhere below the folder, in any format that the package decodes:
 
     manifest.jsonl      one object per line, see below
@@ -59,7 +59,7 @@ def read_items(
     subset: str = "wild",
     native_coding: Sequence[str] = (),
 ) -> Iterator[Episode | Recording | Skipped]:
-    """Yield the dialogues and long recordings of a folder, in the manifest's order or that of the file names."""
+    """Yield the dialogues and long recordings, in the order of the manifest or of the file names."""
     if path is None or not path.is_dir():
         raise FileNotFoundError(f"{path}: no such folder; give the folder of your recordings.")
     if subset not in MODALITY_SUBSETS:
@@ -157,7 +157,7 @@ def _read_episode(root: Path, row: Mapping[str, Any], item: str) -> Episode | Sk
 
 
 def _read_messages(messages: Any) -> Any:
-    """Return messages as turns: the text and the recording of each; what is malformed stays as it is."""
+    """Return messages as turns with text and recording; malformed ones stay as they are."""
     return [_read_message(message) for message in messages] if isinstance(messages, list) else messages
 
 
@@ -181,7 +181,7 @@ def _find_recording(entry: dict[str, Any]) -> Any:
 
 
 def _read_side(root: Path, name: str) -> list[Any]:
-    """Return the turns of a folder or a JSON dialogue below the root; their recordings are named from the root on."""
+    """Return the turns of a folder or a JSON dialogue, recordings relative to the root."""
     path = root / name
     require_inside(path, [Path(os.path.abspath(root)), root.resolve()])
     given, folder = read_turns(path)

@@ -5,7 +5,7 @@ Origin: Poria et al., 2019, from the series Friends. Size: 1,433 dialogues of 13
 owners of the series, using them for research is the user's own responsibility.
 
 How to obtain: download `MELD.Raw.tar.gz` from https://affective-meld.github.io, unpack it and the three archives
-in it. Expected tree, as they unpack; a table and its folder may also lie together in `train/`, `dev/`, `test/`:
+in it. Expected tree, as they unpack; a table and its folder may also be together in `train/`, `dev/`, `test/`:
 
     train_sent_emo.csv    train_splits/dia<D>_utt<U>.mp4
     dev_sent_emo.csv      dev_splits_complete/dia<D>_utt<U>.mp4
@@ -49,7 +49,7 @@ _CORRECTED_PREFIX = "final_videos_test"
 
 
 def read_episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
-    """Yield stretches of two speakers in turn, by split and dialogue."""
+    """Yield stretches of two alternating speakers, by split and dialogue."""
     tables = {split: _find_table(path, split) for split in _SPLITS} if path else {}
     if path is None or not any(tables.values()):
         raise FileNotFoundError(f"{path}: MELD not found; download MELD.Raw.tar.gz, unpack it, and give its folder.")
@@ -62,7 +62,7 @@ def read_episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
 
 
 def locate(root: Path, path: str) -> Path:
-    """Return a clip, whichever way the archives were unpacked; see `sources.locate`."""
+    """Return a clip, whichever way the archives were unpacked."""
     split = next((split for split, (_, folder) in _SPLITS.items() if path.startswith(f"{folder}/")), "")
     nested = root / split
     return require_file(nested if (nested / path).is_file() else root, path)
@@ -95,7 +95,7 @@ def _read_split(root: Path, split: str, table: Path) -> Iterator[Episode | Skipp
 
 
 def read_table(path: Path) -> Iterator[tuple[str, dict[str, str] | Skipped]]:
-    """Yield `(item, row)` for each line of a MELD table; a `Skipped` for a malformed line."""
+    """Yield `(item, row)` for each line; lines are parsed one by one, so that a stray quote costs one row."""
     lines = [decode_table_line(line) for line in path.read_bytes().splitlines()]
     try:
         header = next(csv.reader(lines[:1]), [])
@@ -139,7 +139,7 @@ def _read_utterance(root: Path, split: str, row: Mapping[str, str], item: str) -
 
 
 def _find_clip(root: Path, split: str, name: str, item: str) -> Path | Skipped:
-    """Look for the corrected clip first, in both places where the archive of the split may have been unpacked."""
+    """Look for the corrected clip first, in both places where the split's archive may have been unpacked."""
     folder = _SPLITS[split][1]
     folder = folder if (root / folder).is_dir() else f"{split}/{folder}"
     corrected = f"{folder}/{_CORRECTED_PREFIX}{name}"

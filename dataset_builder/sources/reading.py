@@ -36,7 +36,6 @@ def find_clip(root: Path, relative: str, item: str) -> Path | Skipped:
 
 
 def require_file(root: Path, relative: str) -> Path:
-    """Return `root / relative`."""
     path = resolve_inside(root, relative)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: not found; get the corpus as the card of its source describes.")

@@ -26,7 +26,6 @@ _COLUMNS = ("name", "source", "subset", "group", "primary", "secondary", "langua
 
 
 def read_episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
-    """Yield the episodes of a sample folder."""
     root = path or DEFAULT_PATH
     manifest = root / "manifest.jsonl"
     if not manifest.is_file():

@@ -45,8 +45,6 @@ Script = list[dict[str, str]]
 
 @dataclass(frozen=True)
 class Scenario:
-    """A situation that dialogues are written about."""
-
     scenario_id: str
     domain: str
     topic: str
@@ -54,15 +52,13 @@ class Scenario:
 
 @dataclass(frozen=True)
 class ScriptSettings:
-    """Numbers and limits of the scripts that a model writes."""
-
-    variations: int = 10
-    min_rounds: int = 4
+    variations: int = 10  # Dialogues per scenario.
+    min_rounds: int = 4  # A round is two turns.
     max_rounds: int = 8
-    max_words: int = 110
-    balanced: bool = False
-    license: str = "LicenseRef-model-output"
-    max_failed: float = 0.5
+    max_words: int = 110  # Per turn: 55 s at two words a second.
+    balanced: bool = False  # Ask again for a spoken side that counting separates from the written one.
+    license: str = "LicenseRef-model-output"  # Marks the pairs; the terms of the provider decide.
+    max_failed: float = 0.5  # Larger share of failed dialogues stops the run, once 20 were asked for.
 
     def __post_init__(self) -> None:
         require_share(self.max_failed)
@@ -76,7 +72,7 @@ class ScriptSettings:
 
 
 def read_scenarios(path: str | Path | None = None) -> list[Scenario]:
-    """Return the scenarios of a JSONL file with `scenario_id`, `domain` and `topic`; by default the bundled 250."""
+    """Read scenarios from JSONL with `scenario_id`, `domain` and `topic`; by default the bundled 250."""
     return read_scenario_lines(Path(path or DEFAULT_SCENARIOS), _make_scenario)
 
 
@@ -90,7 +86,6 @@ def _make_scenario(row: Any) -> Scenario:
 
 
 def plan_scripts(scenarios: Iterable[Scenario], variations: int) -> list[tuple[Scenario, int]]:
-    """Return every scenario with each number of its variations, counted from 1."""
     return [(scenario, number) for scenario in scenarios for number in range(1, variations + 1)]
 
 
@@ -101,10 +96,7 @@ def write_scripts(
     settings: ScriptSettings | None = None,
     prompts: PromptSet | None = None,
 ) -> list[Skipped]:
-    """Write scripts to a JSONL file that the source `colloquial_scripts` reads; resume an earlier run.
-
-    A line is written as soon as it is complete. `prompts` replace the shipped ones.
-    """
+    """Write scripts line by line to a JSONL file; resume an earlier run."""
     settings = settings or ScriptSettings()
     writer = Writer(client, settings, prompts or PromptSet())
     file, written = open_written(path, writer.describe())
@@ -131,14 +123,12 @@ def write_scripts(
 
 @dataclass(frozen=True)
 class Writer:
-    """What writes scripts: a model, its limits and its prompts."""
-
     client: ChatClient
     settings: ScriptSettings
     prompts: PromptSet
 
     def describe(self) -> dict[str, Any]:
-        """Return the fields of every script that tell what wrote it."""
+        """Return the fields that identify what wrote a script."""
         limits = (
             f"{self.settings.variations} x {self.settings.min_rounds}-{self.settings.max_rounds} rounds, "
             f"{self.settings.max_words} words{', balanced' if self.settings.balanced else ''}"
@@ -221,7 +211,7 @@ def _read_spoken(answer: Any, *, given: Mapping[str, Any], settings: ScriptSetti
 
 
 def _read_script(answer: Any, settings: ScriptSettings) -> Script:
-    """Check what both styles have in common and return the turns with spaces around the words taken off."""
+    """Check what both styles have in common; return the turns without surrounding spaces."""
     if not isinstance(answer, list) or not all(isinstance(turn, dict) for turn in answer):
         raise ValueError("the dialogue must be a JSON array of objects with 'role' and 'content'.")
     roles = [turn.get("role") for turn in answer]

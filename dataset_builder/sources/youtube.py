@@ -38,7 +38,6 @@ _OTHER_SUFFIXES = {".part", ".ytdl", ".temp", ".json", ".jsonl", ".txt", ".vtt"}
 def read_recordings(
     path: Path | None = None, *, language: str | None = None, license: str | None = None
 ) -> Iterator[Recording | Skipped]:
-    """Yield the fetched recordings, in the order of the manifest."""
     if path is None or not (path / MANIFEST).is_file():
         raise FileNotFoundError(f"{path}: {MANIFEST} not found; fetch recordings first, or give the folder of some.")
     replaced = {key: value for key, value in (("language", language), ("license", license)) if value}
@@ -54,7 +53,7 @@ def read_recordings(
 
 
 def locate(root: Path, path: str) -> Path:
-    """Return the file of a video, whatever its format; see `sources.locate`."""
+    """Return the file of a video in any format."""
     stem = resolve_inside(root, path)
     if stem.parent != root:
         raise ValueError(f"reference youtube:{path}: must read 'youtube:VIDEO_ID'.")

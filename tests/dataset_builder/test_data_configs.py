@@ -83,55 +83,41 @@ def test_festival_speaks_the_same_each_time_and_at_three_rates():
     assert plain.tobytes() == again.tobytes() and len(fast) < len(plain) < len(slow)
 
 
-def test_the_papers_config_takes_the_papers_components():
-    settings = make_pipeline_settings(read_build_config(CONFIGS / "data_paper.yaml", {}).pipeline)
+def test_the_papers_configs_build_the_papers_data():
+    config = read_build_config(CONFIGS / "data_paper.yaml", {})
+    settings = make_pipeline_settings(config.pipeline)
     names = [settings.get_stage(stage).name for stage in ("enhancement", "diarization", "vad", "asr")]
     assert names == ["audio-separator", "pyannote", "silero", "faster-whisper"]
     assert settings.get_stage("asr").model == "large-v3"
-    sources = read_mapping(CONFIGS / "data_paper.yaml")["sources"]
-    enhanced = [source["name"] for source in sources if source.get("enhance")]
-    assert enhanced == ["meld", "dailytalk"]
-
-
-def test_the_papers_config_builds_the_papers_data():
-    config = read_build_config(CONFIGS / "data_paper.yaml", {})
-    assert config.channel is None
-    assert config.test == 0
+    assert [source.name for source in config.sources if source.enhance] == ["meld", "dailytalk"]
+    assert (config.channel, config.test) == (None, 0)
     options = config.synthesizer_options["soulx-podcast"]
     assert "voices" not in options and options["script_voices"]
-    # Everywhere else both sides go through one channel, and the file says so.
+    # Everywhere else both sides go through one channel.
     assert all(read_build_config(path, {}).channel for path in BUILDS)
-    assert "shortcuts" in (CONFIGS / "data_paper.yaml").read_text(encoding="utf-8")
-
-
-def test_the_papers_benchmark_is_drawn_from_all_pairs_and_loses_none():
+    # The benchmark is drawn from all pairs and loses none.
     values = read_mapping(CONFIGS / "bench_paper.yaml")
     values.pop("output_dir")
-    settings = make_settings(BenchSettings, values, "bench_paper")
-    assert (settings.candidates, settings.draw, settings.rest) == ("all", "whole_groups", "train")
+    bench = make_settings(BenchSettings, values, "bench_paper")
+    assert (bench.candidates, bench.draw, bench.rest) == ("all", "whole_groups", "train")
 
 
-def test_the_fetch_configs_are_read():
-    youtube = make_settings(FetchArguments, read_mapping(CONFIGS / "fetch_youtube.yaml"), "youtube")
-    assert make_settings(FetchSettings, youtube.youtube, "youtube").format == "bestaudio/best"
-    scripts = make_settings(FetchArguments, read_mapping(CONFIGS / "fetch_scripts.yaml"), "scripts")
-    make_settings(ChatSettings, scripts.scripts["endpoint"], "endpoint")
-
-
-def test_the_filter_config_is_read():
-    config = make_settings(FilterArguments, read_mapping(CONFIGS / "filter.yaml"), "filter")
-    assert make_settings(FilterSettings, config.filter, "filter") == FilterSettings()
-    make_settings(ChatSettings, config.judge, "judge")
+@pytest.mark.parametrize("name", ["filter", "fetch_youtube", "fetch_scripts"])
+def test_the_filter_and_fetch_configs_are_read(name):
+    arguments = FilterArguments if "filter" in name else FetchArguments
+    config = vars(make_settings(arguments, read_mapping(CONFIGS / f"{name}.yaml"), name))
+    assert make_settings(FilterSettings, config.get("filter", {}), name) == FilterSettings()
+    if config.get("youtube"):
+        assert make_settings(FetchSettings, config["youtube"], name).format == "bestaudio/best"
+    if endpoint := config.get("judge") or (config.get("scripts") or {}).get("endpoint"):
+        make_settings(ChatSettings, endpoint, name)
 
 
 def test_recipes_send_the_same_parameters_to_the_same_model():
     judges = read_mapping(CONFIGS / "judges.yaml").values()
-    used = [
-        read_mapping(CONFIGS / "filter.yaml")["judge"],
-        *(each for each in judges if each["backend"] == "endpoint"),
-    ]
+    endpoints = [each for each in judges if each["backend"] == "endpoint"]
     sent = {}
-    for settings in used:
+    for settings in (read_mapping(CONFIGS / "filter.yaml")["judge"], *endpoints):
         parameters = {name: settings.get(name, "default") for name in ("seed", "max_tokens", "base_url")}
         sent.setdefault(settings["model"], []).append(parameters)
     assert len(sent["gemini-2.5-pro"]) == 2

@@ -15,22 +15,14 @@ def parts(tmp_path):
     return PartFolder(tmp_path / "parts", datasets.Features({"id": datasets.Value("string")}))
 
 
-def test_a_part_keeps_its_rows_and_notes(parts):
+def test_a_part_keeps_its_rows_and_notes_and_is_finished_by_its_rows(parts, tmp_path):
     parts.write("a", [{"id": "1"}, {"id": "2"}], {"seen": 2})
-    assert parts.has("a")
-    assert parts.read_rows("a") == [{"id": "1"}, {"id": "2"}]
-    assert parts.read_notes("a") == {"seen": 2}
-
-
-def test_a_part_may_have_no_rows_and_no_notes(parts):
-    parts.write("a", [])
-    assert parts.has("a") and parts.read_rows("a") == [] and parts.read_notes("a") is None
-
-
-def test_notes_alone_do_not_make_a_part(parts, tmp_path):
-    parts.write("a", [{"id": "1"}], ["noted"])
+    parts.write("b", [])
+    assert parts.has("a") and parts.has("b")
+    assert (parts.read_rows("a"), parts.read_notes("a")) == ([{"id": "1"}, {"id": "2"}], {"seen": 2})
     (tmp_path / "parts" / "a.parquet").unlink()
-    assert not parts.has("a") and parts.read_rows("a") == [] and parts.read_notes("a") is None
+    assert not parts.has("a")
+    assert [(parts.read_rows(name), parts.read_notes(name)) for name in "ab"] == [([], None)] * 2
 
 
 def test_one_worker_is_this_process():

@@ -70,24 +70,15 @@ def read_paths(turns):
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
-@pytest.mark.parametrize("row", TWO_TURNS.values(), ids=TWO_TURNS)
+@pytest.mark.parametrize("row", [*TWO_TURNS.values(), ANSWERS], ids=[*TWO_TURNS, "answers alone"])
 def test_every_form_of_a_pair_is_the_same_pair_wherever_the_table_lies(row, suffix, folder):
     path = write_rows(folder / f"pairs{suffix}", [row])
-    expected = {
-        side: [("user", str(folder / "q.wav")), ("assistant", str(folder / name))] for side, name in ANSWERS.items()
-    }
+    question = [] if row is ANSWERS else [("user", str(folder / "q.wav"))]
+    expected = {side: [*question, ("assistant", str(folder / name))] for side, name in ANSWERS.items()}
     loaded = load_pairs(path, "train")[0]
     assert {side: read_paths(loaded[side]) for side in SIDES} == expected
     scored = Dialogues(read_block(open_rows(path), [0], SIDES), [0], SIDES, HeardAudio(30.0, dataset=path))
     assert {side: read_paths(scored[number]) for number, side in enumerate(SIDES)} == expected
-
-
-def test_a_path_alone_is_the_answer_without_the_user(folder):
-    path = write_rows(folder / "pairs.jsonl", [ANSWERS])
-    (loaded,) = load_pairs(path, "train")
-    assert read_paths(loaded["rejected"]) == [("assistant", str(folder / "b.wav"))]
-    dialogues = Dialogues(read_block(open_rows(path), [0], SIDES), [0], SIDES, HeardAudio(30.0, dataset=path))
-    assert read_paths(dialogues[0]) == [("assistant", str(folder / "a.wav"))]
 
 
 def test_recordings_in_a_table_stay_in_it(folder):

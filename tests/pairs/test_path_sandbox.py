@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sdiareward.chat_sdiareward import ROLES
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.dataset_builder.formats import sdiareward as builder
@@ -15,8 +16,11 @@ from sdiareward.dataset_builder.references import resolve_inside
 from sdiareward.dataset_builder.release.official_form import read_official
 from sdiareward.dataset_builder.release.recorded_parts import AudioRoots, find_part
 from sdiareward.dataset_builder.sources.reading import find_clip
+from sdiareward.pairs.dialogues import Dialogues, HeardAudio
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.path_sandbox import ROOTS_VARIABLE, list_audio_roots, require_inside
+from sdiareward.pairs.rows import open_rows, read_block
+from sdiareward.pairs.schema import SIDES
 
 
 OUTSIDE = ["/etc/passwd", "../secret.wav", "a/../../secret.wav", "link/secret.wav", "link.wav"]
@@ -86,11 +90,10 @@ def row_of(path, as_bytes=False):
 def test_pairs_that_name_a_recording_outside_of_their_root_are_not_loaded(form, root, tmp_path, monkeypatch):
     row = row_of(tmp_path / "secret.wav")
     if form != "turns":
-        text = {"type": "text", "text": "hi"} if form == "mixed" else {"type": "text", "text": "hi", "audio": None}
-        sound = {"type": "audio", "audio": "../secret.wav"} | ({} if form == "mixed" else {"text": None})
-        content = [text, sound]
-        messages = [{"role": role, "content": content} for role in ("user", "assistant")]
-        row = {"chosen": messages, "rejected": messages}
+        # Items of one kind have all keys; `datasets` keeps mixed ones as JSON.
+        fill = {} if form == "mixed" else {"audio": None, "text": None}
+        content = [fill | {"type": "text", "text": "hi"}, fill | {"type": "audio", "audio": "../secret.wav"}]
+        row = {side: [{"role": role, "content": content} for role in ROLES] for side in ("chosen", "rejected")}
     table = root / "pairs.jsonl"
     table.write_text(json.dumps(row) + "\n")
     monkeypatch.chdir(root)
@@ -103,27 +106,18 @@ def test_pairs_that_name_a_recording_outside_of_their_root_are_not_loaded(form, 
 def test_a_parquet_file_cannot_name_one_either_and_a_path_beside_its_bytes_is_only_a_name(root, monkeypatch):
     monkeypatch.chdir(root)
     for as_bytes in (False, True):
-        table = root / f"pairs-{as_bytes}.parquet"
-        pq.write_table(pa.Table.from_pylist([row_of("/etc/passwd", as_bytes)]), table)
-        if as_bytes:
-            assert len(load_pairs(table, "train")) == 1
-        else:
-            with pytest.raises(ValueError, match="audio '/etc/passwd' lies outside"):
-                load_pairs(table, "train")
+        pq.write_table(pa.Table.from_pylist([row_of("/etc/passwd", as_bytes)]), root / f"{as_bytes}.parquet")
+    assert len(load_pairs(root / "True.parquet", "train")) == 1
+    with pytest.raises(ValueError, match="audio '/etc/passwd' lies outside"):
+        load_pairs(root / "False.parquet", "train")
 
 
 def test_a_row_that_is_scored_cannot_name_one(root, monkeypatch):
-    from sdiareward.pairs.dialogues import Dialogues, HeardAudio
-    from sdiareward.pairs.rows import find_dialogue_columns, open_rows, read_block
-
     monkeypatch.chdir(root)
     table = root / "pairs.jsonl"
     rows = [row_of("a.wav"), row_of("../secret.wav"), row_of(root.parent / "secret.wav"), row_of("link.wav")]
     table.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    opened = open_rows(table)
-    import numpy as np
-
-    block = read_block(opened, np.arange(4), find_dialogue_columns(opened.features, "pairs"))
+    block = read_block(open_rows(table), range(4), SIDES)
     dialogues = Dialogues(block, range(4), heard=HeardAudio(30.0, None, table))
     assert len(dialogues[0]) == 2
     for index in (2, 4, 6):

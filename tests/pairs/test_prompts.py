@@ -6,38 +6,32 @@ from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS, SDiaRewardConfi
 from sdiareward.pairs.prompts import REQUIRED, SHIPPED, PromptSet, read_prompt_file, read_prompts
 
 
-def test_a_json_file_gives_the_prompt_of_each_criterion(tmp_path):
+def test_a_json_file_gives_the_prompt_of_each_criterion_and_a_text_file_that_of_all_to_the_letter(tmp_path):
     (tmp_path / "prompts.json").write_text(json.dumps({"joint": "Judge.", "mine": "谢谢"}))
     prompts = read_prompts(tmp_path / "prompts.json")
-    assert prompts == {"joint": "Judge.", "mine": "谢谢"}
-    assert SDiaRewardConfig(prompts=prompts).prompts == prompts
-
-
-def test_a_text_file_is_the_prompt_of_every_criterion_to_the_letter(tmp_path):
+    assert prompts == SDiaRewardConfig(prompts=prompts).prompts == {"joint": "Judge.", "mine": "谢谢"}
     (tmp_path / "prompt.txt").write_text("\nYou judge.\n\n")
     assert read_prompts(str(tmp_path / "prompt.txt")) == dict.fromkeys(DEFAULT_PROMPTS, "\nYou judge.\n\n")
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("name", "content", "place"),
     [
-        ("a.json", b"{", "a.json: not JSON"),
-        ("a.json", b'["joint"]', "holds a list, not an object; give an object"),
+        ("a.json", b"{", "a.json"),
+        ("a.json", b'["joint"]', "a.json"),
         ("a.json", b"{}", "at least one entry"),
         ("a.json", b'{"joint": 1}', r"prompts\['joint'\] is 1"),
         ("a.txt", b" \n", "must be non-empty"),
-        ("a.txt", b"\xff\xfe", "a.txt: is not UTF-8 text"),
+        ("a.txt", b"\xff\xfe", "a.txt"),
+        ("a.yaml", b"filter: Listen.", "a.yaml"),
+        ("absent.txt", None, "absent.txt"),
     ],
 )
-def test_a_file_that_holds_no_prompts_is_refused_by_name(name, content, message, tmp_path):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError, match=message):
+def test_a_file_without_prompts_is_refused(name, content, place, tmp_path):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(FileNotFoundError if content is None else ValueError, match=place):
         read_prompts(tmp_path / name)
-
-
-def test_a_missing_file_is_refused_by_name(tmp_path):
-    with pytest.raises(FileNotFoundError, match="absent.txt: no such prompt file"):
-        read_prompts(tmp_path / "absent.txt")
 
 
 def test_the_shipped_prompts_are_a_file_of_prompts_to_begin_with():
@@ -71,30 +65,21 @@ def test_placeholders_are_filled_and_optional_ones_may_be_left_out(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "name"),
     [
-        ("judge: Listen.", r"there are no prompts \['judge'\]; prompts.yaml has \['reward_modality'"),
-        ("script_writing_request: About $topic.", r"script_writing_request lacks the placeholders \['number'\]"),
-        (
-            "script_writing_request: No. $number, {topic}.",
-            r"lacks the placeholders \['topic'\]; write them as \$topic",
-        ),
-        ("filter: Hear $topic.", r"filter has the placeholders \['topic'\]; it takes \[\]. Write \$\$"),
-        ("script_speaking: At most $words.", r"the placeholders \['words'\]; it takes \['max_words'\]"),
-        ("filter: It costs $5.", r"filter has a dollar sign that begins no placeholder; write \$\$"),
-        ("filter: ' '", "filter is ' '; give a text"),
-        ("filter: [Listen]", "filter is .'Listen'.; give a text"),
-        ("- filter", "holds list; a mapping"),
+        ("judge: Listen.", "judge"),
+        ("script_writing_request: About $topic.", "number"),
+        ("script_writing_request: No. $number, {topic}.", "topic"),
+        ("filter: Hear $topic.", "topic"),
+        ("script_speaking: At most $words.", "words"),
+        ("filter: It costs $5.", "filter"),
+        ("filter: ' '", "filter"),
+        ("filter: [Listen]", "filter"),
+        ("- filter", "mapping"),
     ],
 )
-def test_a_prompt_that_cannot_be_asked_is_refused_by_name(content, message, tmp_path):
+def test_a_prompt_that_cannot_be_asked_is_refused_by_name(content, name, tmp_path):
     path = tmp_path / "own.yaml"
     path.write_text(content)
-    with pytest.raises(ValueError, match=f"own.yaml: .*{message}|own.yaml: {message}"):
+    with pytest.raises(ValueError, match=f"own.yaml: .*{name}"):
         read_prompt_file(path)
-
-
-def test_a_yaml_file_without_a_prompt_of_the_reward_model_is_refused(tmp_path):
-    (tmp_path / "own.yaml").write_text("filter: Listen.")
-    with pytest.raises(ValueError, match=r"own.yaml: has no prompt of a reward model; give some of \['reward_mod"):
-        read_prompts(tmp_path / "own.yaml")

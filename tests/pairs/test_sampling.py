@@ -1,13 +1,6 @@
-import doctest
-
 from support.audit_world import make_label
 
-from sdiareward.pairs import sampling
 from sdiareward.pairs.sampling import sample_rows
-
-
-def test_the_examples_in_the_docstrings_hold():
-    assert doctest.testmod(sampling).failed == 0
 
 
 def many(num_pairs=60):

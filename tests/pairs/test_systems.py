@@ -25,15 +25,12 @@ def own_cache(monkeypatch, tmp_path):
         (["x/wav", "y/wav"], ["x/wav", "y/wav"]),
         (["x/out/wav", "y/out/wav", "z"], ["x/out/wav", "y/out/wav", "z"]),
         (["best=x/wav", "y/wav"], ["best", "wav"]),
+        (["lr=1", "b"], ["lr=1", "b"]),
     ],
 )
-def test_a_system_is_called_after_the_end_of_its_path_or_as_it_is_said(paths, names):
-    assert list(name_systems(paths)) == names
-
-
-def test_a_file_with_an_equals_sign_is_not_a_name(tmp_path):
+def test_a_system_is_called_after_the_end_of_its_path_or_as_it_is_said(paths, names, tmp_path):
     (tmp_path / "lr=1").mkdir()
-    assert list(name_systems(["lr=1", "b"])) == ["lr=1", "b"]
+    assert list(name_systems(paths)) == names
 
 
 def make_rows(tmp_path, systems=("a", "b"), num=2):
@@ -106,20 +103,15 @@ def test_a_json_dialogue_or_a_link_in_a_folder_cannot_name_a_recording_outside_o
     assert first.read("d01")
 
 
-def bad_tables(tmp_path):
-    rows = make_rows(tmp_path)
-    return {
-        "is the second 'd0'": [*rows, rows[0]],
-        "names no id or system": [*rows, {**rows[0], "id": None}],
-        "is a single system": make_rows(tmp_path, ["a"]),
-        "needs one of messages": [{"system": "a", "id": "x", "path": "x.wav"}],
-    }
-
-
 @pytest.mark.parametrize(
-    "problem", ["is the second 'd0'", "names no id or system", "is a single system", "needs one of messages"]
+    ("change", "problem"),
+    [
+        (lambda rows: [*rows, rows[0]], "is the second 'd0'"),
+        (lambda rows: [*rows, {**rows[0], "id": None}], "names no id or system"),
+        (lambda rows: rows[:2], "is a single system"),
+        (lambda rows: [{"system": "a", "id": "x", "path": "x.wav"}], "needs one of messages"),
+    ],
 )
-def test_a_table_that_does_not_tell_its_dialogues_apart_is_refused(tmp_path, problem):
-    path = write_table(tmp_path / "all.jsonl", bad_tables(tmp_path)[problem])
+def test_a_table_that_does_not_name_its_dialogues_is_refused(tmp_path, change, problem):
     with pytest.raises(UserError, match=problem):
-        read_systems([path])
+        read_systems([write_table(tmp_path / "all.jsonl", change(make_rows(tmp_path)))])

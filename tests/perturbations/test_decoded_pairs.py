@@ -27,15 +27,10 @@ def test_a_pair_can_be_read_without_its_recordings(pairs):
     assert [len(turn.array) for turn in [*outline.chosen, *outline.rejected]] == [0] * 8
 
 
-def test_a_system_turn_is_told_as_one(pairs):
-    rows = pairs.select([0]).to_list()
-    rows[0]["chosen"] = [{**rows[0]["chosen"][0], "role": "system", "audio": None}, *rows[0]["chosen"]]
-    with pytest.raises(AudioError, match="pair p0, chosen: begins with a system turn; give the spoken turns alone"):
-        decode_pairs(pairs.from_list(rows), [0])
-
-
-def test_a_turn_without_a_recording_is_named(pairs):
-    rows = pairs.select([0]).to_list()
-    rows[0]["rejected"][1]["audio"] = None
-    with pytest.raises(AudioError, match="pair p0, rejected turn 1: has 0 recordings"):
-        decode_pairs(pairs.from_list(rows), [0])
+def test_a_system_turn_and_a_turn_without_a_recording_are_named(pairs):
+    first, second = pairs.select([0, 0]).to_list()
+    first["chosen"] = [{**first["chosen"][0], "role": "system", "audio": None}, *first["chosen"]]
+    second["rejected"][1]["audio"] = None
+    for row, place in ((first, "pair p0, chosen: .*system turn"), (second, "pair p0, rejected turn 1: has 0")):
+        with pytest.raises(AudioError, match=place):
+            decode_pairs(pairs.from_list([row]), [0])

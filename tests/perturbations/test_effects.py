@@ -33,26 +33,20 @@ def amplitude(array, frequency_hz):
     return 2 * abs(np.mean(middle * np.exp(-1j * phase)))
 
 
-def test_a_gain_of_minus_20_db_divides_by_ten():
-    assert apply("gain", np.array([1.0, -0.5]), RATE, -20) == pytest.approx([0.1, -0.05])
-
-
-def test_a_gain_of_plus_6_db_is_not_clipped():
-    assert apply("gain", np.array([1.0, -0.5]), RATE, 6) == pytest.approx([1.99526, -0.99763], abs=1e-5)
-
-
-def test_silence_is_added_before_or_after_the_recording():
-    array = np.array([0.5, 0.25])
-    assert apply("leading_silence", array, 8000, 0.001).tolist() == [0.0] * 8 + [0.5, 0.25]
-    assert apply("trailing_silence", array, 8000, 0.001).tolist() == [0.5, 0.25] + [0.0] * 8
-
-
-def test_polarity_changes_the_sign_of_every_sample():
-    assert apply("polarity", np.array([0.5, -0.25]), RATE).tolist() == [-0.5, 0.25]
-
-
-def test_an_offset_is_added_to_every_sample():
-    assert apply("dc_offset", np.array([0.5, -0.25]), RATE, 0.125).tolist() == [0.625, -0.125]
+@pytest.mark.parametrize(
+    ("name", "severity", "expected"),
+    [
+        ("gain", -20, [0.1, -0.05]),
+        # Nothing is clipped.
+        ("gain", 6, [1.99526, -0.99763]),
+        ("polarity", None, [-1.0, 0.5]),
+        ("dc_offset", 0.125, [1.125, -0.375]),
+        ("leading_silence", 0.001, [0.0] * 16 + [1.0, -0.5]),
+        ("trailing_silence", 0.001, [1.0, -0.5] + [0.0] * 16),
+    ],
+)
+def test_an_effect_on_two_samples_is_exact(name, severity, expected):
+    assert apply(name, np.array([1.0, -0.5]), RATE, severity) == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("name", ["noise", "pink_noise"])

@@ -14,7 +14,6 @@ from support.paths import ROOT
 
 import sdiareward.dataset_builder.formats.loading  # noqa: F401 -- enters the builder
 from sdiareward.dataset_builder.formats import sdiareward as script
-from sdiareward.dataset_builder.formats.loading import register
 from sdiareward.dataset_builder.formats.sdiareward import SDiaReward, make_features
 from sdiareward.dataset_builder.formats.shards import ShardWriter, read_rows
 from sdiareward.pairs import schema
@@ -113,15 +112,10 @@ def test_the_self_contained_file_has_the_columns_of_the_schema():
 
 
 @pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("layout", ["folder", "audio_root"])
 @pytest.mark.parametrize("name", IDS)
-def test_each_configuration_gives_its_pairs_from_shards(name, streaming, folder):
-    assert ids_of(load(name, folder, streaming=streaming)) == IDS[name]
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize("name", IDS)
-def test_each_configuration_gives_its_pairs_from_files_apart(name, streaming, audio_root):
-    assert ids_of(load(name, audio_root, streaming=streaming)) == IDS[name]
+def test_each_configuration_gives_its_pairs_from_shards_and_from_files_apart(name, layout, streaming, request):
+    assert ids_of(load(name, request.getfixturevalue(layout), streaming=streaming)) == IDS[name]
 
 
 def test_both_layouts_give_the_same_rows_with_their_bytes(folder, audio_root):
@@ -209,61 +203,42 @@ def test_a_path_that_climbs_out_of_the_root_is_refused(path, audio_root, tmp_pat
         list(load("modality", audio_root, split="test", streaming=True))
 
 
-def test_a_table_may_be_parquet(audio_root):
-    table = audio_root / "modality" / "train.jsonl"
-    pairs = datasets.Dataset.from_list([json.loads(line) for line in table.read_text().splitlines()])
-    pairs.to_parquet(table.with_suffix(".parquet"))
-    table.unlink()
-    assert sorted(load("modality", audio_root, split="train")["pair_id"]) == ["p0", "p1"]
-
-
-def test_a_table_needs_only_ids_and_turns(audio_root):
+def test_a_table_needs_only_ids_and_turns_and_may_be_parquet(audio_root):
     table = audio_root / "colloquialness" / "test.jsonl"
     row = json.loads(table.read_text())
-    bare = {"pair_id": "mine"} | {
-        side: [{key: turn[key] for key in ("role", "text", "audio")} for turn in row[side]]
-        for side in ("chosen", "rejected")
+    sides = {
+        side: [{key: turn[key] for key in ("role", "text", "audio")} for turn in row[side]] for side in schema.SIDES
     }
-    table.write_text(json.dumps(bare) + "\n")
+    datasets.Dataset.from_list([{"pair_id": "mine", **sides}]).to_parquet(table.with_suffix(".parquet"))
+    table.unlink()
     pair = load("colloquialness", audio_root, split="test")[0]
-    assert (pair["criterion"], pair["synthesizer"]) == ("colloquialness", None)
+    assert (pair["pair_id"], pair["criterion"], pair["synthesizer"]) == ("mine", "colloquialness", None)
     assert pair["chosen"][0]["duration_s"] == pytest.approx(0.1)
 
 
-BROKEN = {
-    "no JSON": ("{", "train.jsonl, line 1: not JSON"),
-    "no id": ('{"chosen": [1], "rejected": [1]}', r"line 1: has no \['pair_id'\]"),
-    "another criterion": (
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        '{"chosen": [1], "rejected": [1]}',
         '{"pair_id": "x", "chosen": [1], "rejected": [1], "criterion": "colloquialness"}',
-        "criterion is 'colloquialness', the folder 'modality'",
-    ),
-}
-
-
-@pytest.mark.parametrize("problem", BROKEN)
-def test_a_broken_table_is_an_error_that_names_the_line(problem, audio_root):
-    line, message = BROKEN[problem]
+    ],
+)
+def test_a_broken_table_is_an_error_that_names_the_line(line, audio_root):
     (audio_root / "modality" / "train.jsonl").write_text(line + "\n")
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="train.jsonl, line 1"):
         list(load("modality", audio_root, split="train", streaming=True))
 
 
-def test_a_folder_without_the_configuration_is_an_error(folder, tmp_path):
+def test_a_folder_without_the_configuration_or_with_both_layouts_is_an_error(folder, tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match="holds no pairs for configuration 'modality'"):
-        SDiaReward(config_name="modality", data_dir=str(tmp_path / "empty")).download_and_prepare()
-    with pytest.raises(FileNotFoundError, match="no such folder"):
-        SDiaReward(config_name="modality", data_dir=str(tmp_path / "absent")).download_and_prepare()
-    write_apart(folder, folder.parent / "both")
-    (folder.parent / "both" / "data").symlink_to(folder / "data")
+    for name in ("empty", "absent"):
+        with pytest.raises(FileNotFoundError, match=name):
+            SDiaReward(config_name="modality", data_dir=str(tmp_path / name)).download_and_prepare()
+    write_apart(folder, tmp_path / "both")
+    (tmp_path / "both" / "data").symlink_to(folder / "data")
     with pytest.raises(ValueError, match="holds both"):
-        script.find_tables(str(folder.parent / "both"), "default")
-
-
-def test_a_missing_table_of_builders_is_explained(monkeypatch):
-    monkeypatch.delattr(datasets.packaged_modules, "_PACKAGED_DATASETS_MODULES")
-    with pytest.raises(RuntimeError, match=r"has no table datasets.packaged_modules._PACKAGED_DATASETS_MODULES"):
-        register()
+        script.find_tables(str(tmp_path / "both"), "default")
 
 
 @pytest.mark.slow

@@ -65,20 +65,19 @@ def test_shards_are_numbered_and_none_holds_more_than_two_hundred_rows(tmp_path)
     assert [row["pair_id"] for _, row in read_rows(tmp_path, ["pair_id"])] == [f"p{n:04d}" for n in range(401)]
 
 
-def test_counts_are_pairs_and_hours_of_either_side(tmp_path):
+def test_counts_are_pairs_and_hours_of_either_side_and_the_summary_has_them(tmp_path):
+    labels = {"subset": "semi_wild", "source": "amazon_queen", "synthesizer": "piper"}
     # Six turns of 1.5 s a side are a four hundredth of an hour.
-    assert write(tmp_path, 3) == [
-        {
-            "criterion": "modality",
-            "split": "train",
-            "subset": "semi_wild",
-            "source": "amazon_queen",
-            "synthesizer": "piper",
-            "pairs": 3,
-            "chosen_h": 0.0025,
-            "rejected_h": 0.0025,
-        }
-    ]
+    hours = {"chosen_h": 0.0025, "rejected_h": 0.0025}
+    counts = write(tmp_path, 3)
+    assert counts == [{"criterion": "modality", "split": "train", **labels, "pairs": 3, **hours}]
+    skipped = [Skipped(*each) for each in (("a", "gone", "1"), ("b", "gone", "2"), ("c", "no_text", "3"))]
+    lines = summarise({"pairs": counts, **summarise_skipped(skipped)}).splitlines()
+    assert lines[0] == "3 pairs, 0.00 h chosen, 0.00 h rejected"
+    assert "  by synthesizer: piper 3" in lines
+    assert lines[-3:] == ["3 skipped", "  gone: 2; the first: a: 1", "  no_text: 1; the first: c: 3"]
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        next(read_rows(tmp_path / "nowhere"))
 
 
 def test_an_error_while_writing_keeps_the_shards_that_were_there(tmp_path):
@@ -96,24 +95,3 @@ def test_the_content_id_depends_on_the_rows_and_not_on_the_folder(tmp_path):
     write(tmp_path / "b", 2)
     write(tmp_path / "c", 3)
     assert make_content_id(tmp_path / "a") == make_content_id(tmp_path / "b") != make_content_id(tmp_path / "c")
-
-
-def test_a_folder_without_shards_is_refused_with_what_to_do(tmp_path):
-    with pytest.raises(FileNotFoundError, match="build the data set first"):
-        next(read_rows(tmp_path))
-
-
-def test_the_summary_counts_pairs_hours_and_drops_by_reason(tmp_path):
-    skipped = [
-        Skipped("a", "missing_audio", "gone"),
-        Skipped("b", "missing_audio", "gone"),
-        Skipped("c", "no_text", "empty"),
-    ]
-    text = summarise({"pairs": write(tmp_path, 4), **summarise_skipped(skipped)})
-    assert text.splitlines()[0] == "4 pairs, 0.00 h chosen, 0.00 h rejected"
-    assert "  by synthesizer: piper 4" in text
-    assert text.splitlines()[-3:] == [
-        "3 skipped",
-        "  missing_audio: 2; the first: a: gone",
-        "  no_text: 1; the first: c: empty",
-    ]

@@ -10,12 +10,13 @@ from sdiareward.dataset_builder.pairing import pairing
 from sdiareward.dataset_builder.pairing.pairing import PairPlan, SynthesizerSpec, make_row, plan_pairs, read_part
 from sdiareward.dataset_builder.pipeline.media import TruncatedAudioError
 from sdiareward.pairs.schema import validate_row
-from sdiareward.perturbations.channel import ChannelSettings, encode
+from sdiareward.perturbations.channel import ChannelSettings
 
 
 @pytest.fixture
-def recorded(make_tone):
-    wav = encode(make_tone(1.0), 16_000, "WAV", "PCM_16", None)
+def recorded(make_tone, tmp_path):
+    wav = str(tmp_path / "recorded.wav")
+    soundfile.write(wav, make_tone(1.0), 16_000)
     turns = (
         Turn("user", (Part("Hello there.", wav), Part("Who is it?", wav, 0.25, 0.75))),
         Turn("assistant", (Part("Nobody.", wav),)),
@@ -123,8 +124,9 @@ def test_a_span_after_the_end_of_its_recording_is_refused_in_any_format(name, tm
         read_part(dataclasses.replace(part, end_s=4.0), "turn")
 
 
-def test_a_turn_of_more_than_a_minute_is_refused_by_name(recorded, make_tone):
-    long = Part("Hm.", encode(make_tone(61.0), 16_000, "WAV", "PCM_16", None))
+def test_a_turn_of_more_than_a_minute_is_refused_by_name(recorded, make_tone, tmp_path):
+    soundfile.write(tmp_path / "long.wav", make_tone(61.0), 16_000)
+    long = Part("Hm.", str(tmp_path / "long.wav"))
     episode = dataclasses.replace(recorded, turns=(Turn("user", (long,)), recorded.turns[1]))
     with pytest.raises(AudioError, match=r"asterisk e1, turn 0: lasts 61.00 s"):
         make_row(make_plan(episode))

@@ -82,27 +82,21 @@ def test_a_decoded_recording_is_the_clip_to_half_a_step(tone, tmp_path):
     array = read_audio(data)
     assert duration_s == array.size / RATE == 3.0
     assert np.abs(read_audio(tmp_path / "b.wav") - array).max() <= 0.5 / 32768
-
-
-def test_a_loud_recording_is_clipped_and_does_not_wrap_around(tmp_path):
+    # What is too loud is clipped and does not wrap around.
     soundfile.write(tmp_path / "a.wav", np.full(RATE, 1.5, np.float32), RATE, subtype="FLOAT")
     decode_recording(tmp_path / "a.wav", tmp_path / "b.wav")
     assert read_audio(tmp_path / "b.wav").min() == 32767 / 32768
 
 
-def test_a_span_is_the_same_samples_as_the_cut_of_the_whole(tmp_path):
+def test_a_span_is_the_same_samples_as_the_cut_of_the_whole(tone, tmp_path):
     samples = np.random.default_rng(0).integers(-9000, 9000, 2 * RATE).astype(np.int16)
     soundfile.write(tmp_path / "a.wav", samples, RATE)
     whole = read_audio(tmp_path / "a.wav")
     np.testing.assert_array_equal(read_span(tmp_path / "a.wav", 0.25, 1.00003), whole[4000:16_000])
     np.testing.assert_array_equal(read_span(tmp_path / "a.wav", 1.5), whole[24_000:])
-
-
-def test_a_span_of_another_format_is_cut_from_the_decoded_clip(tone, tmp_path):
-    soundfile.write(tmp_path / "a.wav", tone, 44_100)
-    np.testing.assert_array_equal(
-        read_span(tmp_path / "a.wav", 1.0, 2.0), read_audio(tmp_path / "a.wav")[16_000:32_000]
-    )
+    # Of another format or rate the whole clip is decoded.
+    soundfile.write(tmp_path / "b.wav", tone, 44_100)
+    np.testing.assert_array_equal(read_span(tmp_path / "b.wav", 1, 2), read_audio(tmp_path / "b.wav")[16_000:32_000])
 
 
 @pytest.mark.parametrize("span", [(0.5, 0.5), (-1.0, 0.5), (0.5, 1.2), (1.0, None)])
@@ -135,6 +129,16 @@ def test_a_video_container_cut_in_the_middle_is_refused(tone, tmp_path, containe
         decode_recording(tmp_path / "cut", tmp_path / "c.wav")
 
 
+def make_video_without_sound():
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format="mp4") as output:
+        stream = output.add_stream("mpeg4", rate=5)
+        stream.width = stream.height = 32
+        output.mux(stream.encode(av.VideoFrame.from_ndarray(np.zeros((32, 32, 3), np.uint8), format="rgb24")))
+        output.mux(stream.encode(None))
+    return buffer.getvalue()
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -143,8 +147,9 @@ def test_a_video_container_cut_in_the_middle_is_refused(tone, tmp_path, containe
         (b"#EXTM3U\n#EXTINF:1,\n/etc/hostname\n", "is not audio"),
         (encoded(np.zeros(0, np.float32), RATE, "WAV"), "holds no samples"),
         (encoded(np.full(RATE, np.nan, np.float32), RATE, "WAV", "FLOAT"), "NaN"),
+        (make_video_without_sound(), "no audio track"),
     ],
-    ids=["zero bytes", "text", "playlist", "no samples", "nan"],
+    ids=["zero bytes", "text", "playlist", "no samples", "nan", "video"],
 )
 def test_what_is_no_recording_is_refused_by_name_and_leaves_no_file(tmp_path, content, message):
     (tmp_path / "a.wav").write_bytes(content)
@@ -152,23 +157,9 @@ def test_what_is_no_recording_is_refused_by_name_and_leaves_no_file(tmp_path, co
         decode_recording(tmp_path / "a.wav", tmp_path / "b.wav")
     with pytest.raises(AudioError, match=rf"turn 3: .*{message}"):
         read_media(content, name="turn 3")
+    with pytest.raises(FileNotFoundError, match=r"gone\.wav"):
+        read_span(tmp_path / "gone.wav", 0, 1)
     assert [path.name for path in tmp_path.iterdir()] == ["a.wav"]
-
-
-def test_a_video_without_sound_is_refused(tmp_path):
-    with av.open(str(tmp_path / "a.mp4"), "w") as output:
-        stream = output.add_stream("mpeg4", rate=5)
-        stream.width = stream.height = 32
-        output.mux(stream.encode(av.VideoFrame.from_ndarray(np.zeros((32, 32, 3), np.uint8), format="rgb24")))
-        output.mux(stream.encode(None))
-    with pytest.raises(AudioError, match="no audio track"):
-        read_media(tmp_path / "a.mp4")
-
-
-def test_a_missing_file_is_told_apart_from_a_bad_one(tmp_path):
-    for read in (read_media, lambda path: read_span(path, 0, 1), lambda path: decode_recording(path, tmp_path / "b")):
-        with pytest.raises(FileNotFoundError, match=r"gone\.wav"):
-            read(tmp_path / "gone.wav")
 
 
 def test_a_recording_longer_than_a_wav_file_is_refused_before_it_is_decoded(tmp_path):

@@ -42,15 +42,16 @@ def alternating(count, duration_s, pause_s=0.0, start_s=0.0):
 def test_segments_are_cut_to_the_speech_and_keep_their_overlaps():
     found = intersect(segments((0, 5, "a"), (4, 9, "b"), (9.5, 9.9, "a")), [(1, 2), (3, 4.5), (8, 9.2)])
     assert spans(found) == [(1, 2, "a"), (3, 4.5, "a"), (4, 4.5, "b"), (8, 9, "b")]
-
-
-def test_intersection_finds_the_speech_of_a_short_segment_after_a_long_one():
+    # A short segment after a long one.
     found = intersect(segments((0, 100, "a"), (1, 2, "b"), (50, 51, "b")), [(0, 10), (40, 60)])
     assert spans(found) == [(0, 10, "a"), (1, 2, "b"), (40, 60, "a"), (50, 51, "b")]
 
 
 def test_the_two_speakers_with_the_most_speech_are_kept():
     assert find_two_speakers(segments((0, 4, "x"), (4, 14, "y"), (14, 15, "z"), (15, 22, "x"))) == ("x", "y")
+    with pytest.raises(SkipError, match="1 speaker") as dropped:
+        find_two_speakers(segments((0, 5, "a"), (6, 9, "a")))
+    assert dropped.value.kind == "one_speaker"
 
 
 def kept_of(*items):
@@ -71,9 +72,7 @@ def test_others_may_speak_in_a_tenth_of_a_turn_and_more_drops_that_turn_alone():
     # The answer to the turn that is gone begins an episode: it is not joined to the one before.
     assert [spans(episode) for episode in episodes] == [talk[:2], talk[3:5]]
     assert kinds(odd) == [(50, 60, "odd_turn")]
-
-
-def test_others_who_speak_at_the_same_time_count_once():
+    # Others who speak at the same time count once.
     turns, cuts = kept_of((0, 10, "a"), (2, 3, "c"), (2, 3, "d"))
     assert spans(turns) == [(0, 10, "a")] and not cuts
 
@@ -96,46 +95,30 @@ def test_a_word_of_a_third_speaker_under_a_turn_does_not_part_it_and_one_in_a_pa
     assert [turn.is_after_break for turn in turns] == [False, True]
 
 
-def test_a_monologue_is_no_dialogue():
-    with pytest.raises(SkipError, match="1 speaker; a dialogue needs two") as dropped:
-        find_two_speakers(segments((0, 5, "a"), (6, 9, "a")))
-    assert dropped.value.kind == "one_speaker"
+def show(spans):
+    return " ".join(f"{span.speaker}{span.start_s:g}-{span.end_s:g}" for span in spans)
 
 
-def test_consecutive_segments_of_one_speaker_are_one_turn():
-    turns, cuts = turns_of((0, 1, "a"), (1.5, 3, "a"), (3.2, 4, "b"), (4.1, 4.2, "b"), (4.3, 5, "a"))
-    assert spans(turns) == [(0, 3, "a"), (3.2, 4, "b"), (4.3, 5, "a")]
-    assert kinds(cuts) == [(4.1, 4.2, "short_segment")]
-
-
-def test_a_sliver_of_the_other_speaker_does_not_split_a_turn():
-    turns, cuts = turns_of((0, 1, "a"), (1, 1.1, "b"), (1.1, 3, "a"))
-    assert spans(turns) == [(0, 3, "a")]
-    assert kinds(cuts) == [(1, 1.1, "short_segment")]
-
-
-def test_no_turn_and_no_episode_runs_across_a_third_speaker():
-    turns, cuts = turns_of((0, 1, "a"), (1, 2, "b"), (2, 3, "c"), (3, 4, "b"), (4, 5, "a"))
-    assert spans(turns) == [(0, 1, "a"), (1, 2, "b"), (3, 4, "b"), (4, 5, "a")]
-    assert kinds(cuts) == [(2, 3, "other_speaker")]
-    episodes, cuts = group_episodes(turns, RULES)
-    assert [spans(episode) for episode in episodes] == [[(0, 1, "a"), (1, 2, "b")], [(3, 4, "b"), (4, 5, "a")]]
-    assert not cuts
-
-
-def test_a_third_speaker_splits_also_where_the_speakers_would_alternate():
-    turns, _ = turns_of((0, 1, "a"), (1, 2, "c"), (2, 3, "b"))
-    episodes, cuts = group_episodes(turns, RULES)
-    assert episodes == []
-    assert kinds(cuts) == [(0, 1, "odd_turn"), (2, 3, "odd_turn")]
-
-
-def test_a_segment_inside_a_turn_of_the_other_is_dropped_and_splits():
-    turns, cuts = turns_of((0, 8, "a"), (5, 6, "b"), (8.2, 10, "a"), (10, 12, "b"))
-    assert kinds(cuts) == [(5, 6, "overlap")]
-    episodes, cuts = group_episodes(turns, RULES)
-    assert [spans(episode) for episode in episodes] == [[(8.2, 10, "a"), (10, 12, "b")]]
-    assert kinds(cuts) == [(0, 8, "odd_turn")]
+@pytest.mark.parametrize(
+    ("items", "turns", "dropped", "episodes", "odd"),
+    [
+        # Consecutive segments of one speaker are a turn, also around a sliver of the other.
+        ("a0-1 a1.5-3 b3.2-4 b4.1-4.2 a4.3-5", "a0-3 b3.2-4 a4.3-5", ["short_segment"], ["a0-3 b3.2-4"], [4.3]),
+        ("a0-1 b1-1.1 a1.1-3", "a0-3", ["short_segment"], [], [0]),
+        # A third speaker ends an episode, also where the speakers would alternate.
+        ("a0-1 b1-2 c2-3 b3-4 a4-5", "a0-1 b1-2 b3-4 a4-5", ["other_speaker"], ["a0-1 b1-2", "b3-4 a4-5"], []),
+        ("a0-1 c1-2 b2-3", "a0-1 b2-3", ["other_speaker"], [], [0, 2]),
+        # A segment inside a turn of the other is dropped and ends an episode.
+        ("a0-8 b5-6 a8.2-10 b10-12", "a0-8 a8.2-10 b10-12", ["overlap"], ["a8.2-10 b10-12"], [0]),
+    ],
+)
+def test_segments_become_turns_and_episodes(items, turns, dropped, episodes, odd):
+    found, cuts = turns_of(*((*map(float, item[1:].split("-")), item[0]) for item in items.split()))
+    assert show(found) == turns
+    assert [cut.kind for cut in cuts] == dropped
+    grouped, cuts = group_episodes(found, RULES)
+    assert list(map(show, grouped)) == episodes
+    assert [(cut.kind, cut.start_s) for cut in cuts] == [("odd_turn", start_s) for start_s in odd]
 
 
 @pytest.mark.parametrize(("start_s", "is_split"), [(4.75, False), (4.5, True), (5.0, False), (7.0, False)])
@@ -156,24 +139,22 @@ def test_an_episode_lasts_at_most_90_seconds_from_first_start_to_last_end():
     assert not cuts
 
 
-def test_a_turn_that_a_cap_makes_odd_begins_the_next_episode():
-    turns = alternating(8, 30.0)
+@pytest.mark.parametrize(
+    ("num_turns", "duration_s", "sizes", "odd"),
+    [
+        (19, 1.0, [16, 2], [18]),
+        # An odd turn at a cap begins the next episode.
+        (8, 30.0, [2, 2, 2, 2], []),
+        # Two turns are longer than an episode.
+        (3, 46.0, [], [0, 46, 92]),
+    ],
+)
+def test_an_episode_has_at_most_16_turns_and_an_odd_last_one_is_dropped(num_turns, duration_s, sizes, odd):
+    turns = alternating(num_turns, duration_s)
     episodes, cuts = group_episodes(turns, RULES)
-    assert episodes == [tuple(turns[index : index + 2]) for index in (0, 2, 4, 6)]
-    assert not cuts
-
-
-def test_two_turns_longer_together_than_an_episode_give_none():
-    episodes, cuts = group_episodes(alternating(3, 46.0), RULES)
-    assert episodes == []
-    assert kinds(cuts) == [(0, 46, "odd_turn"), (46, 92, "odd_turn"), (92, 138, "odd_turn")]
-
-
-def test_an_episode_has_at_most_16_turns_and_an_odd_last_one_is_dropped():
-    turns = alternating(19, 1.0)
-    episodes, cuts = group_episodes(turns, RULES)
-    assert [len(episode) for episode in episodes] == [16, 2]
-    assert kinds(cuts) == [(18, 19, "odd_turn")]
+    assert [turn for episode in episodes for turn in episode] == [turn for turn in turns if turn.start_s not in odd]
+    assert [len(episode) for episode in episodes] == sizes
+    assert kinds(cuts) == [(start_s, start_s + duration_s, "odd_turn") for start_s in odd]
 
 
 def test_a_turn_of_more_than_60_seconds_is_dropped_and_splits():

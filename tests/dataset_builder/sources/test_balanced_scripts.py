@@ -20,24 +20,14 @@ def pairs():
     return found
 
 
-def test_the_set_has_300_pairs_of_15_domains_and_a_third_level(pairs):
+def test_the_set_has_300_pairs_of_15_domains_and_a_third_level_and_no_count_solves_it(pairs):
     written = [pair for pair in pairs if pair.written.secondary == "balanced"]
     caricatures = [pair for pair in pairs if pair.written.secondary == "caricature"]
-    assert len(written) == 300
+    assert (len(written), len(caricatures), len({pair.spoken.name for pair in pairs})) == (300, 100, 400)
     assert len({pair.spoken.split_group for pair in written}) == 15
-    assert len(caricatures) == 100
-    assert len({pair.spoken.name for pair in pairs}) == 400
     assert {side.source for pair in pairs for side in (pair.written, pair.spoken)} == {"balanced_scripts"}
-
-
-def test_a_caricature_is_of_the_group_of_its_scenario(pairs):
-    groups = {pair.spoken.group for pair in pairs if pair.written.secondary == "balanced"}
-    assert {pair.spoken.group for pair in pairs if pair.written.secondary == "caricature"} <= groups
-
-
-def test_no_count_orders_more_of_it_than_it_may(pairs):
-    shares = measure_shares(sides(pair for pair in pairs if pair.written.secondary == "balanced"))
-    assert max(shares.values()) <= MAX_SHARE
+    assert {pair.spoken.group for pair in caricatures} <= {pair.spoken.group for pair in written}
+    assert max(measure_shares(sides(written)).values()) <= MAX_SHARE
 
 
 def test_the_easy_set_is_solved_by_counting_commas():
@@ -46,44 +36,22 @@ def test_the_easy_set_is_solved_by_counting_commas():
     assert measure_shares(sides(easy))["commas"] == 1
 
 
-def test_a_file_that_counting_solves_is_refused(tmp_path):
-    rows = [
-        {
-            "scenario_id": f"s{number}",
-            "domain": "d",
-            "written": [{"role": "user", "content": "yes yes"}, {"role": "assistant", "content": "no"}],
-            "spoken": [{"role": "user", "content": "yes, yes"}, {"role": "assistant", "content": "no"}],
-        }
-        for number in range(3)
-    ]
-    path = tmp_path / "scripts.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+def write_scripts(path, scripts):
+    """Write pairs of a written and a spoken user turn, each answered with "no"."""
+    with path.open("w") as file:
+        for name, *texts in scripts:
+            turns = [[{"role": "user", "content": text}, {"role": "assistant", "content": "no"}] for text in texts]
+            row = {"scenario_id": name, "domain": "d", **dict(zip(("written", "spoken"), turns, strict=True))}
+            file.write(json.dumps(row) + "\n")
+    return path
+
+
+def test_a_file_that_counting_solves_is_refused_and_an_unbalanced_pair_is_skipped(tmp_path):
+    path = write_scripts(tmp_path / "solved.jsonl", [(f"s{number}", "yes yes", "yes, yes") for number in range(3)])
     with pytest.raises(ValueError, match="commas, punctuation marks alone order"):
         list(colloquial_scripts.read_pairs(path, balanced=True))
     assert len(list(colloquial_scripts.read_pairs(path))) == 3
-
-
-def test_an_unbalanced_pair_is_skipped_with_its_reason(tmp_path):
-    balanced = {
-        "written": [("user", "yes no"), ("assistant", "no")],
-        "spoken": [("user", "no yes"), ("assistant", "no")],
-    }
-    longer = {
-        "written": [("user", "yes"), ("assistant", "no")],
-        "spoken": [("user", "oh yes it is"), ("assistant", "no")],
-    }
-    path = tmp_path / "scripts.jsonl"
-    rows = [
-        {
-            "scenario_id": name,
-            "domain": "d",
-            **{style: [{"role": role, "content": text} for role, text in turns] for style, turns in row.items()},
-        }
-        for name, row in (("good", balanced), ("long", longer))
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    found = list(colloquial_scripts.read_pairs(path, balanced=True))
-    skipped = [item for item in found if isinstance(item, Skipped)]
-    assert [item.kind for item in skipped] == ["unbalanced"]
-    assert "long/written: the sides have 5 and 2 words" in skipped[0].reason
-    assert len(found) == 2
+    path = write_scripts(tmp_path / "long.jsonl", [("good", "yes no", "no yes"), ("long", "yes", "oh yes it is")])
+    _, skipped = sorted(colloquial_scripts.read_pairs(path, balanced=True), key=lambda item: isinstance(item, Skipped))
+    assert skipped.kind == "unbalanced"
+    assert "long/written: the sides have 5 and 2 words" in skipped.reason

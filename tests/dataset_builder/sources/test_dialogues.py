@@ -132,16 +132,11 @@ def test_the_clips_of_meld_are_mp4_and_read_as_the_recordings_they_were_written_
     assert abs(likeness.argmax() - (len(original) - 1)) in (0, 1024)
 
 
-def test_the_corrected_clip_of_the_test_split_is_taken(meld_tree):
-    episode = episodes_of(meld.read_episodes(meld_tree))[-1]
-    assert [part.ref for turn in episode.turns for part in turn.parts] == [
-        "meld:output_repeated_splits_test/dia1_utt0.mp4",
-        "meld:output_repeated_splits_test/final_videos_testdia1_utt1.mp4",
-    ]
-
-
 def test_meld_unpacked_into_folders_by_split_has_the_same_references(meld_tree):
     flat = [part.ref for e in episodes_of(meld.read_episodes(meld_tree)) for turn in e.turns for part in turn.parts]
+    # Of the test split the corrected clip is taken.
+    names = ["dia1_utt0.mp4", "final_videos_testdia1_utt1.mp4"]
+    assert flat[-2:] == [f"meld:output_repeated_splits_test/{name}" for name in names]
     (meld_tree / "train").mkdir()
     for name in ("train_sent_emo.csv", "train_splits"):
         (meld_tree / name).rename(meld_tree / "train" / name)
@@ -152,58 +147,41 @@ def test_meld_unpacked_into_folders_by_split_has_the_same_references(meld_tree):
         assert locate(source, meld_tree, path) == Path(part.audio)
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "cp1252"])
-def test_meld_quotes_are_read_from_utf_8_and_windows_1252(meld_tree, encoding):
-    write_table(
-        meld_tree / "train_sent_emo.csv", [row(0, 0, "A", "my company’s “café”"), row(0, 1, "B", "Well…")], encoding
-    )
-    assert texts_of(episodes_of(meld.read_episodes(meld_tree))[0]) == [["my company’s “café”"], ["Well…"]]
-
-
-def test_meld_quotes_that_were_saved_as_control_characters_are_restored(meld_tree):
-    write_table(meld_tree / "train_sent_emo.csv", [row(0, 0, "A", "company\x92s"), row(0, 1, "B")])
-    assert texts_of(episodes_of(meld.read_episodes(meld_tree))[0])[0] == ["company’s"]
+@pytest.mark.parametrize(
+    ("written", "encoding"),
+    [("company’s “café”", "utf-8"), ("company’s “café”", "cp1252"), ("company\x92s “café”", "utf-8")],
+)
+def test_meld_quotes_are_read_from_utf_8_windows_1252_and_control_characters(meld_tree, written, encoding):
+    write_table(meld_tree / "train_sent_emo.csv", [row(0, 0, "A", written), row(0, 1, "B", "Well…")], encoding)
+    assert texts_of(episodes_of(meld.read_episodes(meld_tree))[0]) == [["company’s “café”"], ["Well…"]]
 
 
 def test_each_bad_row_of_meld_is_dropped_and_nothing_else_is_lost(meld_tree):
-    rows = [
-        row(0, 0, "A"),
-        row(0, 1, "B"),
-        row(0, 1, "B", "again"),
-        row(0, 2, "A", emotion="boredom"),
-        row(0, 3, "B", "  "),
-        row("x", 4, "A"),
-        row(0, 4, "A") + ",more",
-        '9,"an open quote,A,neutral,neutral,0,5,8,21,0,0',
-        row(0, 7, "A"),
-        row(0, 8, "B"),
-    ]
-    write_table(meld_tree / "train_sent_emo.csv", rows)
+    bad = {
+        row(0, 1, "B", "again"): "duplicate",
+        row(0, 2, "A", emotion="boredom"): "unknown_label",
+        row(0, 3, "B", "  "): "missing_text",
+        row("x", 4, "A"): "bad_row",
+        row(0, 4, "A") + ",more": "bad_row",
+        '9,"an open quote,A,neutral,neutral,0,5,8,21,0,0': "bad_row",
+        row(0, 7, "A"): "missing_audio",
+        row(0, 8, "B"): "empty_audio",
+    }
+    write_table(meld_tree / "train_sent_emo.csv", [row(0, 0, "A"), row(0, 1, "B"), *bad])
     (meld_tree / "train_splits/dia0_utt8.mp4").touch()
     items = list(meld.read_episodes(meld_tree))
-    assert [(item.removeprefix("meld train_sent_emo.csv line "), kind) for item, kind in drops_of(items)][:8] == [
-        ("4", "duplicate"),
-        ("5", "unknown_label"),
-        ("6", "missing_text"),
-        ("7", "bad_row"),
-        ("8", "bad_row"),
-        ("9", "bad_row"),
-        ("10", "missing_audio"),
-        ("11", "empty_audio"),
-    ]
+    expected = [(f"meld train_sent_emo.csv line {line}", kind) for line, kind in enumerate(bad.values(), start=4)]
+    assert drops_of(items)[:8] == expected
     assert episodes_of(items)[0].name == "train/dia0/0"
 
 
-def test_a_split_of_meld_that_is_missing_is_reported_and_the_others_are_read(meld_tree):
+def test_a_split_of_meld_that_is_missing_is_reported_and_another_table_is_refused(meld_tree):
     (meld_tree / "dev_sent_emo.csv").unlink()
     items = list(meld.read_episodes(meld_tree))
     assert drops_of(items) == [("meld dev", "missing_table")]
     assert len(episodes_of(items)) == 2
-
-
-def test_a_table_of_another_kind_is_refused(meld_tree):
     (meld_tree / "train_sent_emo.csv").write_text("text,label\nhello,joy\n")
-    with pytest.raises(ValueError, match="lacks .*'Utterance', 'Speaker'"):
+    with pytest.raises(ValueError, match="'Utterance', 'Speaker'"):
         list(meld.read_episodes(meld_tree))
 
 
@@ -253,21 +231,14 @@ def test_dailytalk_dialogues_become_episodes_with_the_names_of_table_5(write_dai
     assert len(read_audio(part.audio)) == 4_000
 
 
-def test_a_long_dialogue_is_cut_after_sixteen_turns_within_its_group(write_dailytalk):
-    items = list(dailytalk.read_episodes(write_dailytalk({"0": [0, 1] * 9 + [0]})))
-    assert [(e.name, len(e.turns), e.group) for e in episodes_of(items)] == [("0/0", 16, "0"), ("0/16", 2, "0")]
-    assert drops_of(items) == [("dailytalk dialogue 0 utterance 18", "no_answer")]
-
-
-def test_a_missing_clip_cuts_the_dialogue_where_it_was(write_dailytalk):
-    root = write_dailytalk({"0": [0, 1, 0, 1, 0, 1]})
-    (root / "data/0/2_0_d0.wav").unlink()
+def test_a_dialogue_is_cut_after_sixteen_turns_within_its_group_and_at_a_missing_clip(write_dailytalk):
+    root = write_dailytalk({"0": [0, 1] * 9 + [0], "1": [0, 1] * 3})
+    (root / "data/1/2_0_d1.wav").unlink()
     items = list(dailytalk.read_episodes(root))
-    assert [(e.name, len(e.turns)) for e in episodes_of(items)] == [("0/0", 2), ("0/3", 2)]
-    assert drops_of(items) == [
-        ("dailytalk dialogue 0 utterance 2", "missing_audio"),
-        ("dailytalk dialogue 0 utterance 5", "no_answer"),
-    ]
+    found = [(e.name, len(e.turns), e.group) for e in episodes_of(items)]
+    assert found == [("0/0", 16, "0"), ("0/16", 2, "0"), ("1/0", 2, "1"), ("1/3", 2, "1")]
+    drops = {"0 utterance 18": "no_answer", "1 utterance 2": "missing_audio", "1 utterance 5": "no_answer"}
+    assert drops_of(items) == [(f"dailytalk dialogue {place}", kind) for place, kind in drops.items()]
 
 
 def test_bad_entries_of_dailytalk_are_dropped_and_a_missing_act_is_unknown(write_dailytalk):
@@ -284,14 +255,8 @@ def test_bad_entries_of_dailytalk_are_dropped_and_a_missing_act_is_unknown(write
     edit(root, spoil)
     items = list(dailytalk.read_episodes(root))
     assert [(e.name, e.primary) for e in episodes_of(items)] == [("0/0", "Question"), ("2/0", "Unknown")]
-    assert [kind for _, kind in drops_of(items)] == [
-        "bad_entry",
-        "bad_entry",
-        "unknown_label",
-        "missing_text",
-        "missing_audio",
-        "no_answer",
-    ]
+    kinds = ["bad_entry", "bad_entry", "unknown_label", "missing_text", "missing_audio", "no_answer"]
+    assert [kind for _, kind in drops_of(items)] == kinds
 
 
 @pytest.mark.parametrize("content", ["[1, 2]", "{", "[" * 100_000])

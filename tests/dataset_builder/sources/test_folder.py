@@ -5,7 +5,7 @@ import pytest
 import soundfile
 
 from sdiareward.common.skipped import Skipped
-from sdiareward.dataset_builder.episodes import Episode, Recording, validate_episode
+from sdiareward.dataset_builder.episodes import Recording, validate_episode
 from sdiareward.dataset_builder.references import split_reference
 from sdiareward.dataset_builder.sources import locate, read_source
 
@@ -42,43 +42,28 @@ def dialogue(*turns, **fields):
 
 
 def test_a_line_with_turns_is_an_episode(write_folder):
-    root = write_folder(
-        dialogue(
-            turn(start_s=0.05, end_s=0.2),
-            turn("assistant", audio="calls/b.flac"),
-            id="call-17",
-            language="de-AT",
-            license="CC-BY-4.0",
-            subset="scripted",
-            group="monday",
-            primary="Joy",
-        )
-    )
+    labels = {"language": "de-AT", "license": "CC-BY-4.0", "subset": "scripted", "group": "monday", "primary": "Joy"}
+    turns = turn(start_s=0.05, end_s=0.2), turn("assistant", audio="calls/b.flac")
+    root = write_folder(dialogue(*turns, id="call-17", **labels))
     (episode,) = read_source("folder", root)
     validate_episode(episode)
-    assert (episode.name, episode.group, episode.language, episode.subset) == (
-        "call-17",
-        "monday",
-        "de-AT",
-        "scripted",
-    )
-    assert (episode.primary, episode.secondary, episode.license) == ("Joy", "Unknown", "CC-BY-4.0")
+    assert {name: getattr(episode, name) for name in labels} == labels
+    assert (episode.name, episode.secondary) == ("call-17", "Unknown")
     first, second = (turn.parts[0] for turn in episode.turns)
     assert (first.start_s, first.end_s, first.ref) == (0.05, 0.2, "folder:calls/a.wav")
     assert (second.start_s, second.end_s, second.audio) == (0.0, None, str(root / "calls/b.flac"))
 
 
-def test_a_line_with_audio_is_a_recording_for_the_pipeline(write_folder):
-    root = write_folder({"id": "talk", "audio": "long talk.ogg", "language": "cs"}, dialogue())
-    recording, episode = read_source("folder", root, OPTIONS)
+def test_a_line_with_audio_is_a_recording_and_options_fill_in_what_a_line_does_not_say(write_folder):
+    talk = {"id": "talk", "audio": "long talk.ogg", "language": "cs"}
+    root = write_folder(talk, dialogue(), dialogue(id="own", native_coding=["opus"]))
+    options = {**OPTIONS, "subset": "semi_wild", "native_coding": ["mulaw"]}
+    recording, episode, own = read_source("folder", root, options)
     path = str(root / "long talk.ogg")
-    assert recording == Recording("talk", path, "folder:long talk.ogg", "folder", "wild", "cs", "CC0-1.0")
-    assert isinstance(episode, Episode)
-
-
-def test_options_fill_in_what_a_line_does_not_say(write_folder):
-    (episode,) = read_source("folder", write_folder(dialogue()), {**OPTIONS, "subset": "semi_wild"})
+    # The coding of the options is for dialogues.
+    assert recording == Recording("talk", path, "folder:long talk.ogg", "folder", "semi_wild", "cs", "CC0-1.0")
     assert (episode.language, episode.license, episode.subset) == ("en", "CC0-1.0", "semi_wild")
+    assert (episode.native_coding, own.native_coding) == (("mulaw",), ("opus",))
 
 
 @pytest.mark.parametrize(
@@ -134,53 +119,31 @@ def test_a_folder_without_a_manifest_is_long_recordings(write_folder):
     root = write_folder()
     (root / ".hidden.wav").write_bytes(b"x")
     (root / "notes.txt").write_text("no recording")
+    (root / "link.wav").symlink_to(root.parent / "secret.wav")
+    (root / "calls/a.wav").rename(root / "calls/take #2.wav")
     items = list(read_source("folder", root, OPTIONS))
-    assert [item.ref for item in items if isinstance(item, Recording)] == [
-        "folder:calls/a.wav",
-        "folder:calls/b.flac",
-        "folder:long talk.ogg",
+    recordings = [item for item in items if isinstance(item, Recording)]
+    assert [item.ref for item in recordings] == [
+        f"folder:{name}" for name in ("calls/b.flac", "calls/take #2.wav", "long talk.ogg")
     ]
-    assert [(item.item, item.kind) for item in items if isinstance(item, Skipped)] == [
-        ("folder empty.wav", "empty_audio")
-    ]
-    ids = [item.recording_id for item in items if isinstance(item, Recording)]
+    skipped = [(item.item, item.kind) for item in items if isinstance(item, Skipped)]
+    assert skipped == [("folder empty.wav", "empty_audio"), ("folder link.wav", "outside_root")]
+    ids = [item.recording_id for item in recordings]
     assert len(set(ids)) == 3
     assert not any("/" in name or " " in name for name in ids)
-    for item in items:
-        if isinstance(item, Recording):
-            assert locate("folder", root, split_reference(item.ref)[1]) == Path(item.path)
+    for item in recordings:
+        assert locate("folder", root, split_reference(item.ref)[1]) == Path(item.path)
 
 
-def test_a_number_sign_in_a_file_name_survives_its_reference(write_folder):
+def test_a_folder_without_what_is_needed_is_refused(write_folder, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for name in ("empty", "nowhere"):
+        with pytest.raises(FileNotFoundError, match=name):
+            list(read_source("folder", tmp_path / name, OPTIONS))
     root = write_folder()
-    (root / "calls/a.wav").rename(root / "take #2.wav")
-    items = [item for item in read_source("folder", root, OPTIONS) if isinstance(item, Recording)]
-    assert [locate(source, root, path) for source, path in (split_reference(i.ref) for i in items)] == [
-        Path(item.path) for item in items
-    ]
-    assert "folder:take #2.wav" in [item.ref for item in items]
-
-
-def test_a_link_that_leads_out_of_the_folder_is_dropped(write_folder):
-    root = write_folder()
-    (root / "link.wav").symlink_to(root.parent / "secret.wav")
-    skipped = [item for item in read_source("folder", root, OPTIONS) if isinstance(item, Skipped)]
-    assert ("folder link.wav", "outside_root") in [(skip.item, skip.kind) for skip in skipped]
-
-
-@pytest.mark.parametrize("options", [{}, {"language": "en"}, {"license": "CC0-1.0"}])
-def test_recordings_without_a_manifest_need_language_and_license(write_folder, options):
-    with pytest.raises(ValueError, match="give language and license"):
-        list(read_source("folder", write_folder(), options))
-
-
-def test_an_empty_folder_and_an_unknown_subset_are_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="neither manifest.jsonl nor recordings"):
-        list(read_source("folder", tmp_path, OPTIONS))
-    with pytest.raises(FileNotFoundError, match="no such folder"):
-        list(read_source("folder", tmp_path / "nowhere", OPTIONS))
-    with pytest.raises(ValueError, match="subset is 'tame'"):
-        list(read_source("folder", tmp_path, {**OPTIONS, "subset": "tame"}))
+    for options in ({}, {"language": "en"}, {"license": "CC0-1.0"}, {**OPTIONS, "subset": "tame"}):
+        with pytest.raises(ValueError, match="give language and license|subset is 'tame'"):
+            list(read_source("folder", root, options))
 
 
 def test_a_line_can_have_messages_or_a_folder_or_file_of_turns(write_folder, make_tone):
@@ -207,10 +170,7 @@ def test_a_line_can_have_messages_or_a_folder_or_file_of_turns(write_folder, mak
         ["folder:talk/1.wav", "folder:talk/2.wav"],
     ]
     assert {episode.native_coding for episode in episodes} == {("mulaw",)}
-    assert (odd.kind, odd.reason) == (
-        "bad_turns",
-        "folder episode odd: has 1 turns; it needs an even number from 2 to 16.",
-    )
+    assert odd.kind == "bad_turns" and "odd: has 1 turns" in odd.reason
 
 
 def test_a_message_has_all_its_words_and_one_recording(write_folder):
@@ -227,10 +187,3 @@ def test_a_message_has_all_its_words_and_one_recording(write_folder):
     assert episode.turns[0].text == "well then"
     assert skipped.kind == "missing_audio"
     assert "audio is ['calls/a.wav', 'calls/b.flac']; one path below the folder is needed" in skipped.reason
-
-
-def test_a_line_names_its_own_coding_and_recordings_for_the_pipeline_have_none(write_folder):
-    root = write_folder(dialogue(native_coding=["opus"]), {"id": "talk", "audio": "long talk.ogg"})
-    episode, recording = read_source("folder", root, {**OPTIONS, "native_coding": ["mulaw"]})
-    assert episode.native_coding == ("opus",)
-    assert isinstance(recording, Recording)

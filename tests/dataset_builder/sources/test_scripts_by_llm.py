@@ -6,7 +6,6 @@ from support.chat_server import ChatServer, Reply
 
 from sdiareward.common.llm.client import ChatClient, EndpointError
 from sdiareward.common.package_files import SCRIPTS
-from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import ScriptPair, validate_episode
 from sdiareward.dataset_builder.sources import read_source
 from sdiareward.dataset_builder.sources.scripts_by_llm import (
@@ -60,7 +59,7 @@ def make_pairs(tmp_path):
     return make
 
 
-def test_250_scenarios_in_ten_domains_make_a_plan_of_2500_scripts():
+def test_250_scenarios_in_the_ten_domains_of_the_bundled_scripts_make_a_plan_of_2500_scripts():
     scenarios = read_scenarios()
     assert Counter(Counter(scenario.domain for scenario in scenarios).values()) == {25: 10}
     assert len({scenario.topic.casefold() for scenario in scenarios}) == 250
@@ -68,20 +67,16 @@ def test_250_scenarios_in_ten_domains_make_a_plan_of_2500_scripts():
     plan = plan_scripts(scenarios, ScriptSettings().variations)
     assert len(plan) == len(set(plan)) == 2500
     assert {number for _, number in plan} == set(range(1, 11))
-
-
-def test_the_scenarios_are_in_the_domains_of_the_bundled_scripts_and_repeat_none():
     lines = (SCRIPTS / "colloquial_scripts.jsonl").read_text(encoding="utf-8").splitlines()
     bundled = [json.loads(line) for line in lines]
     for key in ("scenario_id", "topic"):
-        assert not {getattr(scenario, key) for scenario in read_scenarios()} & {row[key] for row in bundled}
-    assert {scenario.domain for scenario in read_scenarios()} == {row["domain"] for row in bundled}
+        assert not {getattr(scenario, key) for scenario in scenarios} & {row[key] for row in bundled}
+    assert {scenario.domain for scenario in scenarios} == {row["domain"] for row in bundled}
 
 
 def test_a_scenario_is_written_and_then_spoken_with_the_same_labels(ask, make_pairs):
     with ChatServer(WRITTEN, spoken_answer()) as server:
         (pair,) = make_pairs(ask(server))
-    assert isinstance(pair, ScriptPair)
     assert [turn.text for turn in pair.written.turns] == [turn["content"] for turn in WRITTEN]
     assert [turn.text for turn in pair.spoken.turns] == [turn["content"] for turn in SPOKEN]
     assert pair.written.name == "travel-s01-v01/written"
@@ -148,19 +143,16 @@ def test_balanced_scripts_are_asked_for_again_where_counting_tells_the_sides_apa
     assert "of the spoken and the written dialogue, the sides have 15 and 12 words" in request
 
 
-def test_punctuation_and_numbers_are_no_emoticons(ask, make_pairs):
-    harmless = dialogue('See item 8) and "x:y"; the ratio was 3:0.', "It costs 5 EUR (net): do you agree?")
-    with ChatServer(harmless, spoken_answer()) as server:
-        (pair,) = make_pairs(ask(server))
-    assert isinstance(pair, ScriptPair)
-
-
 @pytest.mark.parametrize(("answers", "kind"), [(("no",), "writing_failed"), ((WRITTEN, "no"), "speaking_failed")])
-def test_a_script_that_never_comes_is_a_drop_with_its_reason(ask, make_pairs, answers, kind):
-    with ChatServer(*answers) as server:
-        (skip,) = make_pairs(ask(server))
-    assert isinstance(skip, Skipped) and skip.kind == kind
-    assert skip.item == "colloquial_scripts travel-s01-v01"
+def test_a_script_that_never_comes_is_skipped_and_asked_for_again_by_the_next_run(ask, make_pairs, answers, kind):
+    # Its punctuation and numbers are not emoticons.
+    harmless = dialogue('See item 8) and "x:y"; the ratio was 3:0.', "It costs 5 EUR (net): do you agree?")
+    with ChatServer(*answers[:-1], *["no"] * 3, harmless, spoken_answer()) as server:
+        client = ask(server, concurrency=1)
+        (skip,) = make_pairs(client)
+        assert (skip.kind, skip.item) == (kind, "colloquial_scripts travel-s01-v01")
+        (pair,) = make_pairs(client)
+    assert isinstance(pair, ScriptPair)
 
 
 def test_the_second_of_two_equal_dialogues_is_dropped_also_by_a_later_run(ask, make_pairs, tmp_path):
@@ -212,25 +204,6 @@ def test_a_run_that_was_stopped_in_the_middle_ends_with_the_same_file_and_asks_f
     assert torn.read_bytes() == whole.read_bytes()
 
 
-def test_what_could_not_be_written_is_asked_for_again_by_the_next_run(ask, tmp_path):
-    path = tmp_path / "scripts.jsonl"
-    with ChatServer("no", "no", "no", writer) as server:
-        client = ask(server, concurrency=1)
-        (skip,) = write_scripts(path, client, SCENARIOS, SETTINGS)
-        assert (skip.kind, skip.item) == ("writing_failed", "colloquial_scripts travel-s01-v01")
-        assert len(path.read_text().splitlines()) == 5
-        assert write_scripts(path, client, SCENARIOS, SETTINGS) == []
-    assert len(path.read_text().splitlines()) == 6
-
-
-def test_a_file_of_another_model_is_not_gone_on_with(ask, tmp_path):
-    path = tmp_path / "scripts.jsonl"
-    with ChatServer(writer) as server:
-        write_scripts(path, ask(server), SCENARIOS, SETTINGS)
-        with pytest.raises(ValueError, match="line 1: was written with {'writer': 'writer'}, not {'writer': 'other'}"):
-            write_scripts(path, ask(server, model="other"), SCENARIOS, SETTINGS)
-
-
 def test_an_unusable_endpoint_ends_the_run_and_keeps_what_is_written(ask, tmp_path):
     path = tmp_path / "scripts.jsonl"
     with ChatServer(writer, writer, Reply(status=401)) as server, pytest.raises(EndpointError):
@@ -247,21 +220,20 @@ def test_settings_beyond_the_data_contract_are_refused(changes):
 
 
 @pytest.mark.parametrize(
-    ("lines", "message"),
+    ("text", "place"),
     [
-        (['{"scenario_id": "a", "domain": "b"}'], "line 1: needs .*KeyError: 'topic'"),
-        (["{"], "line 1: Expecting property name"),
-        (['{"scenario_id": "a", "domain": "b", "topic": "c"}'] * 2, r"scenario_id \['a'\] comes more than once"),
+        ('{"scenario_id": "a", "domain": "b"}', "line 1: .*topic"),
+        ("{", "line 1: "),
+        ('{"scenario_id": "a", "domain": "b", "topic": "c"}\n' * 2, r"scenario_id \['a'\]"),
     ],
 )
-def test_a_faulty_file_of_scenarios_is_refused_with_its_line(tmp_path, lines, message):
-    path = tmp_path / "scenarios.jsonl"
-    path.write_text("\n".join(lines))
-    with pytest.raises(ValueError, match=message):
-        read_scenarios(path)
+def test_a_faulty_file_of_scenarios_is_refused_with_its_line(tmp_path, text, place):
+    (tmp_path / "scenarios.jsonl").write_text(text)
+    with pytest.raises(ValueError, match=place):
+        read_scenarios(tmp_path / "scenarios.jsonl")
 
 
-def test_own_prompts_write_the_scripts_and_do_not_resume_a_file_of_others(ask, tmp_path):
+def test_own_prompts_write_the_scripts_and_a_file_of_other_prompts_or_another_model_is_not_resumed(ask, tmp_path):
     own = PromptSet(
         {
             "script_writing": "You are a data generator.",
@@ -280,8 +252,9 @@ def test_own_prompts_write_the_scripts_and_do_not_resume_a_file_of_others(ask, t
         ]
         assert second[0]["content"] == "You are a converter of styles."
         assert write_scripts(path, ask(server), [SCENARIO], SHORT, own) == []
-        with pytest.raises(ValueError, match="line 1: was written with .'prompt_version'"):
-            write_scripts(path, ask(server), [SCENARIO], SHORT)
+        for changes, prompts in (({}, None), ({"model": "other"}, own)):
+            with pytest.raises(ValueError, match="line 1: was written with"):
+                write_scripts(path, ask(server, **changes), [SCENARIO], SHORT, prompts)
 
 
 def test_a_model_that_fails_on_more_than_a_stated_share_stops_the_run(ask, tmp_path):

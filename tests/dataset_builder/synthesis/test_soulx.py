@@ -27,7 +27,6 @@ from sdiareward.dataset_builder.synthesis import (
     soulx_server,
 )
 from sdiareward.dataset_builder.synthesis.soulx_podcast import build
-from sdiareward.perturbations.channel import encode
 
 
 pytestmark = pytest.mark.slow
@@ -178,7 +177,8 @@ def test_a_pair_clones_the_longest_fitting_turn_of_each_speaker_and_is_pruned_wi
     def plan(seconds, **changes):
         turns = []
         for position, duration_s in enumerate(seconds):
-            wav = encode(make_tone(duration_s, 200.0 + 50 * position), RATE, "WAV", "PCM_16", None)
+            wav = str(tmp_path / f"{position}-{duration_s}.wav")
+            soundfile.write(wav, make_tone(duration_s, 200.0 + 50 * position), RATE)
             turns.append(Turn(("user", "assistant")[position % 2], (Part(f"Line {position}.", wav),)))
         episode = Episode("e1", "asterisk", "scripted", "g1", tuple(turns), "Inform", "Unknown", "en", "CC0-1.0")
         return PairPlan("modality", episode, episode, "soulx-podcast", "train", None, {**options, **changes})
