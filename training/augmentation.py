@@ -110,26 +110,39 @@ class _Variant(NamedTuple):
 class AugmentedPairs(Sequence[Any]):
     """The pairs of a training split and the pairs that `settings` add, read like the data set itself."""
 
-    def __init__(self, pairs: datasets.Dataset, settings: AugmentationSettings, max_turn_s: float = MAX_TURN_S):
+    def __init__(
+        self,
+        pairs: datasets.Dataset,
+        settings: AugmentationSettings,
+        max_turn_s: float = MAX_TURN_S,
+        rows: Sequence[int] | None = None,
+    ):
         self.pairs = pairs
         self.settings = settings
         self.max_turn_s = max_turn_s
         self.column_names = list(dict.fromkeys([*pairs.column_names, "pair_id"]))
         self._perturbations, self._attacks = settings.list_perturbations(), settings.find_attacks()
         self._variants = [variant for row, name in enumerate(name_pairs(pairs)) for variant in self._plan(row, name)]
+        # Numbers of the rows that `select` kept.
+        self._rows = range(len(self._variants)) if rows is None else rows
+        self._variants = [self._variants[row] for row in self._rows]
         self._read = lru_cache(_CACHED_ROWS)(self._read_variant)
         self._decoded = _DecodedPairs(pairs, _CACHED_PAIRS)
         self._outlines = _DecodedPairs(pairs, None, audio=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Let each process of a data loader build its own."""
-        return AugmentedPairs, (self.pairs, self.settings, self.max_turn_s)
+        return AugmentedPairs, (self.pairs, self.settings, self.max_turn_s, self._rows)
+
+    def select(self, rows: Sequence[int]) -> AugmentedPairs:
+        """Return the rows with the given numbers, as `datasets.Dataset.select` does."""
+        return AugmentedPairs(self.pairs, self.settings, self.max_turn_s, [self._rows[row] for row in rows])
 
     def fingerprint(self) -> str:
         """Return a hash of the pairs and the settings, the key of the precomputed rows; every recording is read."""
         # The names that a preset stands for, since these may change.
         settings = sorted({**asdict(self.settings), "augmentations": list(self._perturbations)}.items())
-        return make_stable_id(_FORMAT, fingerprint_pairs([], self.pairs), self.max_turn_s, settings)
+        return make_stable_id(_FORMAT, fingerprint_pairs([], self.pairs), self.max_turn_s, settings, list(self._rows))
 
     def __len__(self) -> int:
         return len(self._variants)

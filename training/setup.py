@@ -6,6 +6,7 @@ features.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.checkpoint_io.hub_files import list_checkpoint_tensors
 from sdiareward.loading_sdiareward import HEAD, to_native_key
 from sdiareward.modeling_sdiareward import SDiaRewardModel
+from sdiareward.pairs.sampling import draw_rows
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.feature_cache import FeatureCache
 from sdiareward.scoring.scorer import Scorer
@@ -37,6 +39,8 @@ from .usable_pairs import SkippedPair
 
 # Cached features, below the run's folder.
 FEATURES = "features"
+# Pairs drawn for each that the steps need: some cannot be used.
+_SPARE = 1.05
 
 
 @dataclass
@@ -64,6 +68,7 @@ def _set_up_model(
     model, processor = load_model(base_model, _choose_weights_dtype(args, training), **options)
     model.to(training.device)
     splits = _augment_training(splits, args, training, processor)
+    splits = {**splits, "train": draw_needed(splits["train"], training)}
     folder = Path(str(training.output_dir)) / READ_AHEAD
     rows, skipped = {}, []
     for split, pairs in splits.items():
@@ -111,6 +116,15 @@ def _augment_training(
     """Add to the training pairs, and to no others."""
     augmentation = args.make_augmentation(training.seed)
     return {**splits, "train": augment(splits["train"], augmentation, processor.max_turn_s)}
+
+
+def draw_needed(pairs: Any, training: RewardConfig) -> Any:
+    """Draw as many pairs as `max_steps` need, by the seed; all pairs if these are no more than needed."""
+    pairs_per_step = training.per_device_train_batch_size * training.gradient_accumulation_steps * training.world_size
+    num_needed = math.ceil(_SPARE * training.max_steps * pairs_per_step)
+    if training.max_steps <= 0 or num_needed >= len(pairs):
+        return pairs
+    return pairs.select(draw_rows(len(pairs), num_needed, training.seed))
 
 
 @loads_whole_weights()
