@@ -1,8 +1,8 @@
 """Find the rows of a data set that have changed since they were scored; their records are dropped.
 
 The record of a scored row has the `content` of its dialogues, a digest for each, and the stamps of the `files` that
-they name. A row is read again only if the stamp of one of these or of a table differs, or if it names files and these
-are looked for elsewhere than before.
+they name. A row is read again only if the stamp of one of these or of a table differs, or if it names files and the
+folder of the recordings is another one than before.
 """
 
 from __future__ import annotations
