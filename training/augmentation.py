@@ -1,9 +1,7 @@
 """Add training pairs made from the existing ones: copies through other channels, and pairs against their own attacks.
 
-`augmentations` adds copies of each pair, each through a random chain of perturbations (`registry.PERTURBATIONS`): a
-model that sees every pair through several channels learns that the channel carries nothing. `hard_negatives` adds
-pairs whose rejected side is an attack on the chosen side (`attacks.ATTACKS`): where both sides have the same voices,
-one intact and one broken, the model learns to listen to the conversation.
+A model that sees every pair through several channels learns that the channel carries nothing. A model that sees an
+intact and a broken dialogue in the same voices learns to listen to the conversation.
 
 Nothing is stored: a row is changed when it is read. The change depends on its pair and the seed alone, so a resumed
 run reads the same rows. Only the training split is augmented.
@@ -56,7 +54,7 @@ _MARGIN = 1.1
 
 @dataclass(frozen=True)
 class AugmentationSettings:
-    """What is added to the training pairs; the fields are those of `TrainArguments`."""
+    """The augmentation options of `TrainArguments`."""
 
     augmentations: Sequence[str] = field(default_factory=list)
     augmented_copies: int = 1
@@ -85,7 +83,6 @@ class AugmentationSettings:
         return tuple(dict.fromkeys(names))
 
     def find_attacks(self) -> dict[str, Attack]:
-        """Return the attacks by name."""
         unknown = [name for name in self.hard_negatives if name not in ATTACKS]
         if unknown:
             raise ValueError(f"the hard negative is {unknown[0]!r}; it must be one of {', '.join(sorted(ATTACKS))}.")
@@ -99,11 +96,9 @@ def augment(pairs: Any, settings: AugmentationSettings, max_turn_s: float) -> An
 
 
 class _Variant(NamedTuple):
-    """How a pair is read: as it is, as a copy with a number from 1 on, or against an attack."""
-
     row: int
     pair_id: str
-    copy: int = 0
+    copy: int = 0  # From 1 on; 0 is the pair as it is.
     attack: str | None = None
 
 

@@ -113,7 +113,6 @@ def _set_up_head(
 def _augment_training(
     splits: Mapping[str, Any], args: TrainArguments, training: RewardConfig, processor: SDiaRewardProcessor
 ) -> Mapping[str, Any]:
-    """Add to the training pairs, and to no others."""
     augmentation = args.make_augmentation(training.seed)
     return {**splits, "train": augment(splits["train"], augmentation, processor.max_turn_s)}
 
@@ -165,7 +164,6 @@ def _load_processor(base_model: str, config: Any) -> SDiaRewardProcessor:
 
 
 def prepare_for_training(model: SDiaRewardModel, args: TrainArguments) -> Any:
-    """Freeze what `args.train` does not train, and add adapters where it asks for them."""
     if args.train == "head":
         model.freeze_backbone()
         return model
@@ -200,15 +198,13 @@ def assemble_full_model(
 
 
 def _choose_weights_dtype(args: TrainArguments, training: RewardConfig) -> torch.dtype:
-    """Return the dtype of the weights.
+    """Return float32 for weights that are trained: most updates are less than half a step of bfloat16.
 
-    Those that are trained are float32, for most updates are less than half a step of bfloat16; autocast computes in
-    bfloat16 all the same. DeepSpeed keeps float32 copies by itself.
+    Autocast computes in bfloat16 nevertheless. DeepSpeed keeps float32 copies by itself.
     """
     has_float32_copies = training.deepspeed_plugin is not None
     return torch.float32 if args.train == "full" and not has_float32_copies else choose_backbone_dtype(training)
 
 
 def choose_backbone_dtype(training: RewardConfig) -> torch.dtype:
-    """Return the dtype in which the backbone computes."""
     return torch.bfloat16 if training.bf16 else torch.float32
