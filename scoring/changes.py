@@ -38,8 +38,6 @@ def drop_changed(folder: Path, rows: Rows, sides: Sequence[str], criterion: str 
     stamps = folder / "tables.json"
     now = {"tables": [list(stamp) for stamp in rows.tables], "roots": heard.roots}
     before = json.loads(stamps.read_text(encoding="utf-8")) if stamps.is_file() else {}
-    if isinstance(before, list):  # Of an earlier version.
-        before = {"tables": before}
     # Rows that are in no file have no stamp.
     is_same = bool(rows.tables) and before.get("tables") == now["tables"]
     is_same_place = before.get("roots") == now["roots"]
