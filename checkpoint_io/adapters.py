@@ -112,10 +112,8 @@ def _find_problem(config: Mapping[str, Any]) -> str | None:
     return None
 
 
-def load_adapted(
-    name_or_path: str | Path, *, base_model: str | Path | None = None, merge: bool = True, **kwargs: Any
-) -> Any:
-    """Load a model with its adapters and head; `kwargs` are fields of its configuration or of `from_pretrained`."""
+def load_adapted(name_or_path: str | Path, *, base_model: str | Path | None = None, **kwargs: Any) -> Any:
+    """Load a model with its adapters merged, and their head; `kwargs` go to its configuration or `from_pretrained`."""
     from peft import PeftModel
 
     from sdiareward.configuration_sdiareward import SDiaRewardConfig
@@ -137,5 +135,4 @@ def load_adapted(
     else:
         model = SDiaRewardModel.from_backbone(base, pooling_mode=config.pooling_mode, **kwargs)
         model.config = config
-    adapted = PeftModel.from_pretrained(model, str(name_or_path))
-    return adapted.merge_and_unload() if merge else adapted
+    return PeftModel.from_pretrained(model, str(name_or_path)).merge_and_unload()
