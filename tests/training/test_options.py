@@ -146,16 +146,7 @@ def test_the_options_of_every_recipe_have_an_effect(name, tmp_path):
     assert args.train in ("head", "lora", "full")
 
 
-NOWHERE = [
-    "--model_name_or_path",
-    "nowhere/model",
-    "--dataset",
-    "nowhere/data",
-    "--use_cpu",
-    "True",
-    "--bf16",
-    "False",
-]
+NOWHERE = ["--model_name_or_path", "nowhere/model", "--dataset", "nowhere/data", "--use_cpu", "--bf16", "False"]
 
 
 @pytest.mark.parametrize(

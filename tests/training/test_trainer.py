@@ -292,26 +292,9 @@ def test_the_metrics_have_the_names_of_trl_and_the_progress_bar_shows_them(make_
 
 
 @pytest.fixture
-def run_script(tmp_path, tiny_checkpoint, data_folder):
+def run_script(tmp_path, make_flags):
     def run(*flags):
-        options = {
-            "model_name_or_path": tiny_checkpoint,
-            "dataset": data_folder,
-            "output_dir": tmp_path / "run",
-            "use_cpu": True,
-            "bf16": False,
-            "gradient_checkpointing": False,
-            "report_to": "none",
-            "per_device_train_batch_size": 2,
-            "learning_rate": 1e-2,
-            "eval_strategy": "steps",
-            "eval_steps": 2,
-            "save_steps": 2,
-            "logging_steps": 1,
-            "disable_tqdm": True,
-        }
-        command = [text for key, value in options.items() for text in (f"--{key}", str(value))]
-        assert main([*command, *flags]) == 0
+        assert main(make_flags(tmp_path / "run", *flags, eval_strategy="steps", eval_steps=2, save_steps=2)) == 0
         return tmp_path / "run"
 
     return run

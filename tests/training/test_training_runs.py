@@ -16,32 +16,13 @@ from sdiareward.training.resuming import find_newest_checkpoint
 pytestmark = pytest.mark.slow
 
 
-OPTIONS = {
-    "use_cpu": True,
-    "bf16": False,
-    "gradient_checkpointing": False,
-    "report_to": "none",
-    "num_train_epochs": 3,
-    "per_device_train_batch_size": 2,
-    "per_device_eval_batch_size": 2,
-    "batch_tokens": 1200,
-    "learning_rate": 1e-2,
-    "lr_scheduler_type": "cosine",
-    "eval_strategy": "steps",
-    "eval_steps": 2,
-    "save_steps": 1,
-    "logging_steps": 1,
-    "disable_tqdm": True,
-}
-
-
 @pytest.fixture
-def command(tiny_checkpoint, data_folder):
+def command(make_flags):
+    run = {"num_train_epochs": 3, "per_device_eval_batch_size": 2, "batch_tokens": 1200, "save_steps": 1}
+    run |= {"lr_scheduler_type": "cosine", "eval_strategy": "steps", "eval_steps": 2}
+
     def make(output_dir, *flags, **changes):
-        options = {"model_name_or_path": tiny_checkpoint, "dataset": data_folder, "output_dir": output_dir}
-        options |= {**OPTIONS, **changes}
-        given = [text for key, value in options.items() for text in (f"--{key}", str(value))]
-        return [sys.executable, "-m", "sdiareward.train", *given, *flags]
+        return [sys.executable, "-m", "sdiareward.train", *make_flags(output_dir, *flags, **{**run, **changes})]
 
     return make
 
