@@ -38,7 +38,7 @@ _FIELDS = {
 
 
 def add_adapters(model: SDiaRewardModel, *, r: int, alpha: int, train_projection: bool = False) -> PeftModel:
-    """Add low-rank adapters to the text model; beside them only score and pooler stay trainable."""
+    """Add low-rank adapters to the text model, scaled by `alpha / r`; score and pooler stay trainable."""
     from peft import LoraConfig, get_peft_model
 
     saved = ["score", "pooler"] if model.config.pooling_mode == "attention" else ["score"]
@@ -63,11 +63,7 @@ def continue_adapters(model: SDiaRewardModel, name_or_path: str | Path) -> PeftM
 
 
 def keep_input_dtype(model: Any, *, is_autocast: bool) -> AbstractContextManager[None]:
-    """Let adapters that compute under autocast take inputs in the dtype they come in.
-
-    PEFT casts every input to the dtype of the adapters, float32, and autocast casts it back: without these copies the
-    numbers are the same.
-    """
+    """Save two casts of every input: PEFT casts to the adapters' float32, and autocast casts it back."""
     if not is_autocast or not hasattr(model, "get_base_model"):
         return nullcontext()
     from peft.helpers import disable_input_dtype_casting
@@ -77,14 +73,12 @@ def keep_input_dtype(model: Any, *, is_autocast: bool) -> AbstractContextManager
 
 
 def write_adapter_files(model: PeftModel, processor: SDiaRewardProcessor, output_dir: str | Path) -> None:
-    """Write configuration and processor beside the adapters that `save_pretrained` wrote."""
     base: Any = model.get_base_model()
     base.config.save_pretrained(output_dir)
     processor.save_pretrained(output_dir)
 
 
 def is_adapter(name_or_path: str | Path) -> bool:
-    """Return whether a folder, or a repository on the Hub, holds adapters."""
     return _find_file(name_or_path, ADAPTER_CONFIG) is not None
 
 
@@ -111,7 +105,6 @@ def reject_custom_adapters(name_or_path: str | Path) -> str | None:
 
 
 def _find_problem(config: Mapping[str, Any]) -> str | None:
-    """Return why a configuration of adapters cannot be used, or None."""
     if config.get("peft_type") != "LORA" or not isinstance(config.get("base_model_name_or_path"), (str, type(None))):
         return "is not of low-rank adapters (peft_type LORA) on a model with a name"
     if unused := sorted(name for name, value in config.items() if value and name not in _FIELDS):
@@ -119,10 +112,8 @@ def _find_problem(config: Mapping[str, Any]) -> str | None:
     return None
 
 
-def load_adapted(
-    name_or_path: str | Path, *, base_model: str | Path | None = None, merge: bool = True, **kwargs: Any
-) -> Any:
-    """Load the model that adapters were trained on, with the adapters and their head in it."""
+def load_adapted(name_or_path: str | Path, *, base_model: str | Path | None = None, **kwargs: Any) -> Any:
+    """Load a model with its adapters merged, and their head; `kwargs` go to its configuration or `from_pretrained`."""
     from peft import PeftModel
 
     from sdiareward.configuration_sdiareward import SDiaRewardConfig
@@ -144,5 +135,4 @@ def load_adapted(
     else:
         model = SDiaRewardModel.from_backbone(base, pooling_mode=config.pooling_mode, **kwargs)
         model.config = config
-    adapted = PeftModel.from_pretrained(model, str(name_or_path))
-    return adapted.merge_and_unload() if merge else adapted
+    return PeftModel.from_pretrained(model, str(name_or_path)).merge_and_unload()

@@ -9,10 +9,10 @@ from sdiareward.common.package_files import NANO, SMALL
 
 
 def find_checkpoint(name: str | Path) -> str:
-    """Return the folder of the package's checkpoint for `"nano"` or `"small"`; any other name, and any path, as it is.
+    """Return the folder of `"nano"` or `"small"`; any other name, and any path, as it is.
 
-    The small model lies in the package as what was trained of it. It is put on its base once, and kept in the cache
-    of the Hub's library.
+    The package has only the trained tensors of the small model. They are put on its base once, and the result is kept
+    in the cache of the Hub's library.
     """
     if str(name) not in ("nano", "small") or Path(name).exists():
         return str(name)

@@ -44,8 +44,6 @@ _HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja")
 
 @dataclass(frozen=True)
 class Source:
-    """Hold what the small files and the headers of a checkpoint tell."""
-
     name: str
     folder: Path
     config: SDiaRewardConfig
@@ -60,7 +58,7 @@ def convert_checkpoint(
     max_shard_size: str = "5GB",
     **fields: Any,
 ) -> Path:
-    """Write a released checkpoint of the authors, or a native one, as a native checkpoint."""
+    """Write a released checkpoint of the authors, or a native one, as a native checkpoint; a stopped run resumes."""
     opened = open_checkpoint(source, **fields)
     tensors = {name: _plan_tensor(name, tensor, dtype) for name, tensor in opened.tensors.items()}
     processor = _load_processor(opened)
@@ -80,11 +78,7 @@ def export_checkpoint(
     dtype: str | None = None,
     max_shard_size: str = "5GB",
 ) -> Path:
-    """Write a checkpoint in the layout of the authors' code, or in the one that vLLM serves as a classifier.
-
-    See `docs/checkpoints.md` for what the result holds and how to use it. The score head is multiplied by
-    `reward_scale`.
-    """
+    """Write a checkpoint for the authors' code or as vLLM's classifier; `reward_scale` is put into the score head."""
     if layout not in EXPORT_FORMATS:
         raise ValueError(f"layout is {layout!r}; choose one of {', '.join(EXPORT_FORMATS)}.")
     opened = open_checkpoint(source)
@@ -134,7 +128,6 @@ def _drop_stale_calibration(config: SDiaRewardConfig, before: SDiaRewardConfig, 
 
 
 def _find(source: str | Path) -> Path:
-    """Return the folder of a checkpoint; one of the Hub is downloaded."""
     folder = Path(find_checkpoint(source))
     if folder.is_dir():
         return folder
@@ -144,7 +137,6 @@ def _find(source: str | Path) -> Path:
 
 
 def _read_headers(folder: Path) -> dict[str, StoredTensor]:
-    """Return every tensor of a folder by its name there."""
     names = list_tensors(folder)
     files = [SINGLE_FILE]
     if (folder / INDEX_FILE).exists():
@@ -169,7 +161,6 @@ def _find_expected_shapes(config: SDiaRewardConfig) -> dict[str, tuple[int, ...]
 
 
 def _plan_tensor(name: str, tensor: StoredTensor, dtype: str | None, reward_scale: float = 1.0) -> PlannedTensor:
-    """Plan the new form of the tensor of the model with this native name."""
     if dtype is not None and dtype not in _DTYPES_BY_NAME:
         raise ValueError(f"dtype is {dtype!r}; choose one of {', '.join(_DTYPES_BY_NAME)}.")
     is_backbone = name.startswith("model.")
@@ -211,7 +202,6 @@ def _set_dtype(source: Source, dtype: str | None) -> None:
 
 
 def _write_native_config(config: SDiaRewardConfig, processor: SDiaRewardProcessor, folder: Path) -> None:
-    """Write all files of a native checkpoint but the tensors."""
     with torch.device("meta"):
         model = SDiaRewardModel(config)
     model.to(getattr(torch, str(config.dtype).removeprefix("torch.")))

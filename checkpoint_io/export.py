@@ -37,7 +37,7 @@ _IMAGE_PROCESSOR = {
 
 
 def require_one_token_a_vector(config: SDiaRewardConfig, where: str) -> None:
-    """Check that the code of others, which knows no stacking, can run a model."""
+    """Check that a model does not stack audio vectors, which foreign code does not support."""
     if config.stack_factor != 1:
         raise ValueError(
             f"{where}: joins {config.stack_factor} vectors of the audio tower to one token, which neither the "
@@ -46,7 +46,6 @@ def require_one_token_a_vector(config: SDiaRewardConfig, where: str) -> None:
 
 
 def require_vllm_pooling(config: SDiaRewardConfig, where: str) -> None:
-    """Check that vLLM supports the pooling of a configuration."""
     if config.pooling_mode not in _VLLM_POOLING:
         raise ValueError(
             f"{where}: pools by {config.pooling_mode}, which vLLM cannot; only {' and '.join(_VLLM_POOLING)} pooling "
@@ -63,7 +62,6 @@ RENAMES: dict[str, Callable[[str], str]] = {"official": to_official_key, "vllm":
 
 
 def write_config_files(config: SDiaRewardConfig, processor: SDiaRewardProcessor, layout: str, folder: Path) -> None:
-    """Write every file of an exported checkpoint but the tensors."""
     _save_processor(processor, folder)
     if layout == "vllm":
         _write_vllm_pooling(config, folder)
@@ -72,7 +70,6 @@ def write_config_files(config: SDiaRewardConfig, processor: SDiaRewardProcessor,
 
 
 def make_official_config(config: SDiaRewardConfig, processor: SDiaRewardProcessor) -> dict[str, Any]:
-    """Return the configuration as the authors' code saves and reads it."""
     return {
         "architectures": [OFFICIAL_ARCHITECTURE],
         **_make_thinker_config(config, processor),
@@ -81,10 +78,7 @@ def make_official_config(config: SDiaRewardConfig, processor: SDiaRewardProcesso
 
 
 def make_vllm_config(config: SDiaRewardConfig, processor: SDiaRewardProcessor) -> dict[str, Any]:
-    """Return the configuration of a full Qwen2.5-Omni with one label and no activation after the head.
-
-    vLLM makes a classifier of the text model inside the thinker, so the label is set there as well as at the top.
-    """
+    """Return a full Qwen2.5-Omni's configuration with one label, also in the thinker, which vLLM classifies with."""
     thinker = _make_thinker_config(config, processor)
     label = {"id2label": {"0": "reward"}, "label2id": {"reward": 0}, "problem_type": "regression"}
     thinker["text_config"] = {**thinker["text_config"], **label}

@@ -24,7 +24,6 @@ WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file of a checkpoint; see `files.read_json_object`."""
     return read_json_object(path, "give the folder of a checkpoint of this package, saved whole")
 
 

@@ -12,7 +12,7 @@ from .files import ADAPTER_CONFIG, read_json
 from .hub_files import fetch_snapshot
 
 
-# What tells about a checkpoint may change, or be written beside it later.
+# Cards, results and pictures do not count: they may change, or be written later.
 _DESCRIPTIONS = {"audit.json", "results.json", "run.json"}
 _DESCRIBING_SUFFIXES = {".html", ".jsonl", ".log", ".md", ".png", ".svg"}
 # Larger files count by size and time of change, so that a checkpoint of many gigabytes is not read twice.
@@ -20,10 +20,7 @@ _MAX_HASHED_BYTES = 64 * 2**20
 
 
 def fingerprint_model(model: str) -> str:
-    """Return a hash of a checkpoint folder, or the commit that a Hub name stands for.
-
-    Cards, results and pictures do not count; of adapters the model underneath does, where it is a folder.
-    """
+    """Return a hash of a checkpoint folder and the base of its adapters, or the commit of a Hub name."""
     folder = Path(model)
     if not folder.is_dir():
         return fetch_snapshot(model, ["config.json"]).name

@@ -1,4 +1,4 @@
-"""Get the files of a checkpoint that is named by its repository on the Hub, or report why they cannot be had."""
+"""Get the files of a checkpoint that is named by its repository on the Hub."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from sdiareward.common.user_errors import UserError
 
 
 class ModelNotFoundError(UserError, FileNotFoundError):
-    """Raised for a model that is neither in a folder nor in the cache, and that the Hub does not give."""
+    """A model is neither in a folder nor in the cache, and the Hub does not have it."""
 
 
 def require_model(model: str) -> None:
-    """Raise `ModelNotFoundError` for a path to no folder; what can be the name of a repository passes."""
+    """Raise `ModelNotFoundError` for a path that is not a folder; a possible repository name passes."""
     try:
         require_local(model)
     except FileNotFoundError as error:
@@ -39,7 +39,6 @@ def fetch_snapshot(model: str, patterns: Sequence[str]) -> Path:
 
 
 def list_checkpoint_tensors(model: str) -> set[str]:
-    """Return the names of the tensors of a checkpoint, as `loading_sdiareward.list_tensors`."""
     from huggingface_hub import constants
 
     from sdiareward.loading_sdiareward import list_tensors

@@ -56,7 +56,7 @@ _SCRIPTS = SCRIPTS / "colloquial_scripts.jsonl"
 
 
 def build_nano(output_dir: str | Path, *, whisper: str | Path | None = None, seed: int = 0) -> Path:
-    """Write the untrained nano model and its processor."""
+    """Write the untrained nano model and its processor; `whisper` is a CTranslate2 folder, or a folder or Hub id."""
     tokenizer = train_tokenizer(read_training_texts())
     torch.manual_seed(seed)
     model = SDiaRewardModel(make_nano_config(tokenizer))
@@ -69,7 +69,6 @@ def build_nano(output_dir: str | Path, *, whisper: str | Path | None = None, see
 
 
 def make_nano_config(tokenizer: Any) -> SDiaRewardConfig:
-    """Return the configuration of the nano model (12.7 million parameters) for a tokenizer."""
     token_id = dict(zip(SPECIAL_TOKENS, tokenizer.convert_tokens_to_ids(list(SPECIAL_TOKENS)), strict=True))
     return SDiaRewardConfig(
         audio_config=make_tower_config(256),
@@ -96,7 +95,7 @@ def make_nano_config(tokenizer: Any) -> SDiaRewardConfig:
 
 
 def train_tokenizer(texts: Iterator[str]) -> Qwen2Tokenizer:
-    """Train a byte-level BPE tokenizer with Qwen2.5-Omni's splitting rule, special tokens and ChatML template."""
+    """Train a byte-level BPE with Qwen2.5-Omni's splitting rule, special tokens and ChatML template; deterministic."""
     bpe = Tokenizer(models.BPE())
     bpe.normalizer = normalizers.NFC()
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
@@ -124,7 +123,6 @@ def train_tokenizer(texts: Iterator[str]) -> Qwen2Tokenizer:
 
 
 def read_training_texts() -> Iterator[str]:
-    """Yield what the nano tokenizer is trained on: the package's prompts and dialogue scripts."""
     yield from DEFAULT_PROMPTS.values()
     with _SCRIPTS.open(encoding="utf-8") as lines:
         for line in lines:

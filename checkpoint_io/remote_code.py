@@ -14,7 +14,6 @@ from .files import REMOTE_CODE
 
 
 def write_remote_code(folder: Path) -> None:
-    """Copy the remote code into the folder of a checkpoint."""
     for name in REMOTE_CODE:
         target = folder / name
         # A symbolic link would be written through.

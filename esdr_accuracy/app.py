@@ -27,7 +27,6 @@ _COLUMNS = (
 
 
 def to_table(result: Mapping[str, Any]) -> list[list[str]]:
-    """Return the rows that the page shows of what the metric computed."""
     rows = []
     for name in _COLUMNS:
         accuracy, bounds = result[name], result["interval"][name]
@@ -64,7 +63,6 @@ def _parse_number(value: Any, name: str) -> float:
 
 
 def build() -> Any:
-    """Return the page, a `gradio.Blocks`."""
     import evaluate
     import gradio as gr
 

@@ -1,7 +1,7 @@
 """The `evaluate` module: `evaluate.load("esdr_accuracy")`.
 
-A shell around `pairwise.pairwise_accuracy`, which is the one to import where `evaluate` is not installed. `evaluate`
-copies this file and the relative imports it can see, so each import stands on its own line.
+A shell around `pairwise.pairwise_accuracy`. `evaluate` copies this file and the relative imports it can see, so each
+import is on its own line.
 """
 
 from typing import Any
@@ -49,8 +49,6 @@ _CITATION = """
 
 
 class EsdrAccuracy(evaluate.Metric):
-    """Pairwise accuracy per subset of ESDR-Bench, with counts, ties and intervals."""
-
     def _info(self) -> evaluate.MetricInfo:
         reward = datasets.Value("float64")
         return evaluate.MetricInfo(

@@ -151,7 +151,6 @@ def _read_reward(value: Any, place: str) -> float:
 
 
 def _group_ids(values: Sequence[Hashable]) -> list[Hashable]:
-    """Return the group of each pair as plain values, of which equal ones are one group."""
     groups = list(values.tolist() if hasattr(values, "tolist") else values)
     for index, group in enumerate(groups):
         # NaN and NaT differ from themselves.
@@ -263,7 +262,7 @@ def _replace_nan(value: Any) -> float | None:
 def _compute_intervals(
     result: dict[str, Any], draws: dict[str, Floats], confidence: float
 ) -> tuple[dict[str, list[float] | None], dict[str, str | None]]:
-    """Return the interval of each column and how it was found."""
+    """Return the interval of each column and its method."""
     tail = (1 - confidence) / 2
     intervals: dict[str, list[float] | None] = {}
     methods: dict[str, str | None] = {}
@@ -285,7 +284,7 @@ def _compute_intervals(
 
 
 def wilson_interval(accuracy: float, num_trials: int, confidence: float = 0.95) -> list[float]:
-    """Return Wilson's score interval of a proportion."""
+    """Return Wilson's score interval, in 0-1, of a proportion."""
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     scale = 1 + z * z / num_trials
     centre = (accuracy + z * z / (2 * num_trials)) / scale

@@ -29,7 +29,6 @@ TEST_CASES: list[dict[str, Any]] = [
 
 
 def find_failures(metric: Any) -> list[str]:
-    """Return what comes out differently than the cases say, one line each."""
     found = []
     for number, case in enumerate(TEST_CASES):
         result = metric.compute(**{name: case[name] for name in ("chosen", "rejected", "subset")})
@@ -41,7 +40,6 @@ def find_failures(metric: Any) -> list[str]:
 
 
 def main() -> None:
-    """Run the cases against the module beside this file."""
     from pathlib import Path
 
     import evaluate

@@ -3,10 +3,9 @@
     python examples/grpo_speech.py --policy Qwen/Qwen2.5-0.5B-Instruct --reward_model small
 
 Questions are recorded turns of the bundled sample; a synthesizer speaks the policy's answers. Before training and
-after it, the mean reward is printed of the policy's answers, of the answers in the recordings' script, and of the
-words of these in random order; `rewards.json` in the folder of the run keeps them. Without `--policy` a tiny random
-one is built: it learns nothing worth hearing, but shows on a CPU how everything fits together. Needs the extras
-`train` and `build`, and `small` for that reward model.
+after it, the script prints the mean reward of the policy's answers, of the recorded answers, and of the recorded words
+in random order; `rewards.json` in the run's folder keeps them. Without `--policy` a tiny random policy shows on a CPU
+how everything fits together. Needs the extras `train` and `build`, and `small` for that reward model.
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ def read_questions(num_questions: int) -> datasets.Dataset:
 
 
 def make_speak(name: str) -> Callable[[list[str]], list[Any]]:
-    """Return a function that speaks texts with one of the package's synthesizers."""
     synthesizer: Any = load_synthesizer(name)
 
     def say(text: str) -> dict[str, Any] | None:
@@ -65,7 +63,6 @@ def make_speak(name: str) -> Callable[[list[str]], list[Any]]:
 
 
 def make_tiny_policy(tokenizer: Any) -> Qwen2ForCausalLM:
-    """Return a random policy of a few hundred thousand parameters."""
     torch.manual_seed(0)
     config = Qwen2Config(
         vocab_size=len(tokenizer),
@@ -79,7 +76,7 @@ def make_tiny_policy(tokenizer: Any) -> Qwen2ForCausalLM:
 
 
 def shuffle_words(text: str) -> str:
-    """Return the words of a text in an order that is random, and the same for the same text."""
+    """Shuffle the words of a text, always in the same way."""
     words = text.split()
     return " ".join(words[index] for index in np.random.default_rng(len(text)).permutation(len(words)))
 
@@ -87,7 +84,6 @@ def shuffle_words(text: str) -> str:
 def compare_answers(
     reward: Callable[..., Any], questions: datasets.Dataset, answers: dict[str, list[str]]
 ) -> dict[str, dict[str, Any]]:
-    """Print and return the mean reward of each kind of answer to the questions."""
     found = {}
     for kind, texts in answers.items():
         completions = [[{"role": "assistant", "content": text}] for text in texts]
@@ -117,8 +113,6 @@ def answer(policy: Any, tokenizer: Any, questions: datasets.Dataset) -> list[str
 
 @dataclass(kw_only=True)
 class Arguments:
-    """What to train, and with which reward."""
-
     policy: str | None = field(default=None, metadata={"help": "a chat model (default: a tiny random one)"})
     reward_model: str = field(default="small", metadata={"help": "nano, small, or a folder or Hub id"})
     criterion: str = field(default="joint", metadata={"help": "prompt to score under"})
@@ -129,7 +123,6 @@ class Arguments:
 
 
 def main(argv: list[str] | None = None) -> GRPOTrainer:
-    """Train."""
     (args,) = parse_arguments((Arguments,), argv, prog="grpo_speech.py", description=__doc__)
     training = GRPOConfig(
         output_dir=args.output_dir,

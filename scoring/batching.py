@@ -2,8 +2,8 @@
 
 Dialogues are split into batches by a budget of tokens, longest first. Within a batch, dialogues that begin with the
 same messages (the system prompt; the context of a best-of-N or an RL group) form a tree: each shared prefix is one
-segment, computed once. Decoding, tokens, hashes and mel features of the next batches are made in threads: libsndfile,
-soxr, the tokenizer and the mel transform release Python's lock.
+segment, computed once. Threads prepare the next batches: libsndfile, soxr, the tokenizer and the mel transform
+release Python's lock.
 """
 
 from __future__ import annotations
@@ -35,38 +35,32 @@ _BATCH_TOKENS_ACCELERATOR = 16_384
 
 
 def choose_batch_tokens(device_type: str) -> int:
-    """Return the number of tokens in one forward pass on a kind of device, such as `"cpu"` or `"cuda"`."""
     return _BATCH_TOKENS.get(device_type, _BATCH_TOKENS_ACCELERATOR)
 
 
 @dataclass(frozen=True)
 class Message:
-    """Hold one message of a dialogue as it enters the model."""
-
-    input_ids: np.ndarray
-    clips: tuple[bytes, ...] = ()
+    input_ids: np.ndarray  # Audio placeholders included.
+    clips: tuple[bytes, ...] = ()  # Digest of each clip.
 
     @property
     def key(self) -> Hashable:
-        """Equal for messages that are computed alike."""
         return self.input_ids.tobytes(), self.clips
 
 
 @dataclass
 class Segment:
-    """Hold consecutive messages that some dialogues of a batch share."""
+    """Consecutive messages that some dialogues of a batch share; `parent` is the index of the preceding segment."""
 
     parent: int | None
     messages: list[Message] = field(default_factory=list)
 
     @property
     def num_tokens(self) -> int:
-        """Length in tokens."""
         return sum(len(message.input_ids) for message in self.messages)
 
 
 def digest_clip(clip: np.ndarray) -> bytes:
-    """Return a hash of a clip's samples; equal clips are encoded once."""
     return hashlib.blake2b(clip.tobytes(), digest_size=16).digest()
 
 
@@ -87,7 +81,7 @@ def split_messages(
 def build_prefix_tree(
     dialogues: Sequence[Sequence[Message]], share_prefixes: bool = True
 ) -> tuple[list[Segment], list[int]]:
-    """Arrange dialogues as a forest of segments, one tree for each first message."""
+    """Return segments, each after its parent, and for each dialogue the index of its last segment."""
     if not share_prefixes:
         segments = [Segment(None, list(messages)) for messages in dialogues]
         return segments, list(range(len(dialogues)))
@@ -108,7 +102,6 @@ def build_prefix_tree(
 
 
 def _group_by_message(dialogues: Sequence[Sequence[Message]], members: list[int], depth: int) -> list[list[int]]:
-    """Return the members by their message at `depth`."""
     groups: dict[Hashable, list[int]] = {}
     for member in members:
         groups.setdefault(dialogues[member][depth].key, []).append(member)
@@ -144,7 +137,7 @@ def plan_batches(
     batch_tokens: int,
     padded: bool = False,
 ) -> Iterator[list[int]]:
-    """Yield the dialogues of each batch, longest first."""
+    """Yield the dialogues of each batch, longest first; a group that exceeds `batch_tokens` is a batch by itself."""
     order = sorted(groups, key=lambda group: -max(lengths_tokens[index] for index in group))
     batch: list[int] = []
     for group in order:
@@ -162,18 +155,16 @@ def plan_batches(
 
 @dataclass
 class PreparedBatch:
-    """Hold some dialogues ready for the model."""
-
     indices: list[int] = field(default_factory=list)
     dialogues: list[list[Message]] = field(default_factory=list)
     clips: dict[bytes, np.ndarray] = field(default_factory=dict)
-    mels: dict[bytes, torch.Tensor] = field(default_factory=dict)
+    mels: dict[bytes, torch.Tensor] = field(default_factory=dict)  # Shape `(num_mel_bins, num_frames)`.
     failures: dict[int, Exception] = field(default_factory=dict)
-    num_samples: int = 0
+    num_samples: int = 0  # Repeated clips included.
 
 
 class DialoguePreparer:
-    """Prepare batches of dialogues."""
+    """Prepare batches of dialogues; clips with a digest in `encoded` get no mel features."""
 
     def __init__(self, processor: SDiaRewardProcessor, encoded: Container[bytes] = (), *, with_mels: bool = True):
         self.processor = processor
@@ -202,7 +193,6 @@ class DialoguePreparer:
         return batch
 
     def split_messages(self, input_ids: np.ndarray, digests: Sequence[bytes]) -> list[Message]:
-        """Split the tokens of a dialogue into its messages; `digests` are those of its clips, in order."""
         return split_messages(input_ids, digests, self._start_id, self._audio_start_id)
 
     def compute_mels(self, clips: dict[bytes, np.ndarray]) -> dict[bytes, torch.Tensor]:
@@ -218,7 +208,6 @@ class DialoguePreparer:
 
 
 def format_reason(error: Exception) -> str:
-    """Return why a dialogue cannot be used, in one line."""
     return " ".join(str(error).split()) or type(error).__name__
 
 

@@ -6,12 +6,11 @@ domain fails on another. Two calibrations are fitted on preference pairs:
 
 - By subset, `(reward - offset) / temperature`: the log-odds that a dialogue is the preferred side of a pair of its
   subset. It needs the domain of each dialogue.
-- By quantile, the share of a reference set's rewards that lie below: a value in [0, 1], without knowing a domain.
-  The reference holds both sides of every pair, each subset with the same weight. There is a table for all pairs and
-  one for each criterion, because the criterion of a dialogue is known; a criterion without a table uses the first.
+- By quantile, the share of a reference set's rewards that are lower, without a domain. The reference holds both sides
+  of every pair, each subset with the same weight. A criterion without a table of its own uses the table of all pairs.
 
-Both are monotone, so neither changes the order of dialogues within a subset, or under a criterion. It follows that one
-table of quantiles cannot change how a threshold transfers; it gives rewards a scale with a meaning.
+Both are monotone: neither changes the order of dialogues within a subset, or under a criterion. One table of quantiles
+therefore cannot change how a threshold transfers; it gives rewards a scale with a meaning.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def fit(
     prompt_version: str = "",
     data: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Fit both calibrations on pairs."""
+    """Fit both calibrations on pairs; the result is the value of the configuration's field `calibration`."""
     array = np.asarray(rewards, dtype=np.float64)
     if array.ndim != 2 or array.shape[1] != 2 or not len(array):
         raise ValueError(f"rewards have shape {array.shape}; give at least one pair, shape (num_pairs, 2).")
@@ -83,9 +82,9 @@ def _fit_subset(rewards: Floats) -> dict[str, Any]:
 def fit_offset_and_temperature(chosen: ArrayLike, rejected: ArrayLike) -> tuple[float, float]:
     """Fit `P(chosen side | reward) = sigmoid((reward - offset) / temperature)` by penalised maximum likelihood.
 
-    In units of the rewards' standard deviation, counted from their mean, offset and logarithm of the temperature get a
-    standard normal prior each. Beside more than a few pairs it weighs little; it keeps the temperature away from zero
-    where rewards separate the sides perfectly, and finite where they say nothing, or the opposite.
+    In units of the rewards' standard deviation, counted from their mean, offset and log temperature get a standard
+    normal prior each. It weighs little beside more than a few pairs. It keeps the temperature away from zero where
+    rewards separate the sides perfectly, and finite where they do not separate them.
     """
     from scipy.optimize import minimize
 
@@ -134,15 +133,12 @@ def _round_values(values: Floats) -> list[float]:
 
 
 class Calibration:
-    """Apply a calibration that was fitted before."""
-
     def __init__(self, parameters: Mapping[str, Any]):
         validate_calibration(parameters)
         self.parameters = parameters
 
     @classmethod
     def of(cls, config: SDiaRewardConfig) -> Calibration:
-        """Return a model's calibration."""
         if config.calibration is None:
             raise ValueError(
                 "the model has no calibration; fit one with sdiareward calibrate CHECKPOINT EVAL_DIR and load what it "
@@ -157,7 +153,7 @@ class Calibration:
         return cls(config.calibration)
 
     def by_subset(self, rewards: ArrayLike, subsets: Sequence[str]) -> Floats:
-        """Return `(reward - offset) / temperature` with the parameters of each reward's subset."""
+        """Return log-odds: 0 is as likely the better as the worse side of a pair of its subset."""
         fitted = self.parameters["subsets"]
         self._require_subsets(subsets)
         offsets = np.array([fitted[name]["offset"] for name in subsets])
@@ -170,7 +166,7 @@ class Calibration:
         return sigmoid(margin / self.parameters["subsets"][subset]["temperature"])
 
     def by_quantile(self, rewards: ArrayLike, criteria: Sequence[str]) -> Floats:
-        """Return the share of the reference rewards below each reward."""
+        """Return the share, in 0-1, of the reference rewards below each reward."""
         array, names = np.asarray(rewards, dtype=np.float64), np.asarray(list(criteria), dtype=np.str_)
         tables, values = self.parameters["quantiles_by_criterion"], np.empty(len(array))
         for name in np.unique(names):
@@ -201,7 +197,7 @@ class Calibration:
 
 
 def sigmoid(value: float) -> float:
-    """Return `1 / (1 + exp(-value))`, of any finite value: of a margin, the probability that the loss assumes."""
+    """Return `1 / (1 + exp(-value))` without overflow."""
     return float(1 + np.tanh(value / 2)) / 2
 
 

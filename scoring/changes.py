@@ -1,8 +1,8 @@
 """Find the rows of a data set that have changed since they were scored; their records are dropped.
 
 The record of a scored row has the `content` of its dialogues, a digest for each, and the stamps of the `files` that
-they name. A row is read again only if the stamp of one of these or of a table differs, or if it names files and these
-are looked for elsewhere than before.
+they name. A row is read again only if the stamp of one of these or of a table differs, or if it names files and the
+folder of the recordings is another one than before.
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ def drop_changed(folder: Path, rows: Rows, sides: Sequence[str], criterion: str 
     stamps = folder / "tables.json"
     now = {"tables": [list(stamp) for stamp in rows.tables], "roots": heard.roots}
     before = json.loads(stamps.read_text(encoding="utf-8")) if stamps.is_file() else {}
-    if isinstance(before, list):  # Of an earlier version.
-        before = {"tables": before}
     # Rows that are in no file have no stamp.
     is_same = bool(rows.tables) and before.get("tables") == now["tables"]
     is_same_place = before.get("roots") == now["roots"]

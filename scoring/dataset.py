@@ -1,7 +1,7 @@
 """Score a data set of pairs or dialogues into a folder: in one process, in several, or on Ray (`ray_engine`).
 
-Every process scores blocks of rows with a `RowScorer` and keeps each record in the folder's `partial/` (`results`).
-Rows with a record are not scored again, whatever the engine or the number of processes; skipped rows are tried again.
+Every process scores blocks of rows and keeps each record in the folder's `partial/` (`results`). Rows with a record
+are not scored again, whatever the engine or the number of processes; skipped rows are tried again.
 """
 
 from __future__ import annotations
@@ -39,42 +39,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScoringJob:
-    """What to score with what; pickles."""
+    """What to score with which model; pickles."""
 
     model: ModelSpec
     dataset: str
     split: str | None = None
     name: str | None = None
-    limit: int | None = None
+    limit: int | None = None  # Rows to score, drawn by `sampling.sample_rows`.
     seed: int = 0
-    criterion: str | None = None
-    audio_root: str | None = None
+    criterion: str | None = None  # By default from the column `criterion`, else `"joint"`.
+    audio_root: str | None = None  # Where relative paths of recordings begin.
 
     def open_rows(self) -> Rows:
-        """Open the data set; raises what `rows.open_rows` raises."""
         return open_rows(self.dataset, self.split, self.name)
 
     def load_scorer(self, device: str | None = None) -> Scorer:
-        """Load the model; see `ModelSpec.load`."""
         return self.model.load(self.criterion, device)
 
     def identity(self) -> dict[str, Any]:
-        """Return what the rewards depend on: not which rows are drawn, nor where they are computed.
-
-        What is in a row, `changes` looks after.
-        """
+        """Return what the rewards depend on besides the content of the rows, which `changes` compares."""
         data = {name: getattr(self, name) for name in ("dataset", "split", "name", "criterion")}
         return {**self.model.identity(), **data}
 
     def describe_settings(self) -> dict[str, Any]:
-        """Return the fields for the record beside the results."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among those that score one data set."""
-
     rank: int = 0
     count: int = 1
     device: str | None = None
@@ -121,7 +113,6 @@ def open_results(job: ScoringJob, folder: Path, *, is_main: bool = True) -> tupl
 
 
 def _draw_rows(job: ScoringJob, rows: Rows) -> list[int] | None:
-    """Return the numbers of the rows to score; None for all."""
     if job.limit is None or job.limit >= rows.num_rows:
         return None
     columns = [name for name in ORIGIN_COLUMNS if name in rows.features]
@@ -130,7 +121,7 @@ def _draw_rows(job: ScoringJob, rows: Rows) -> list[int] | None:
 
 
 def score_dataset(job: ScoringJob, folder: Path) -> Summary | None:
-    """Score a data set in this process, or together with the processes that `accelerate launch` started beside it."""
+    """Score a data set in this process, or together with others of `accelerate launch`; None beside the main one."""
     with joined_processes(job.model.device) as processes, nullcontext() if processes.rank else lock_folder(folder):
         if processes.rank:
             # The main one fills the cache of `datasets`, makes the folder, and cuts off what a kill left unfinished.
@@ -166,11 +157,9 @@ class RowScorer:
 
     @property
     def audio_s(self) -> float:
-        """Seconds of audio scored so far."""
         return self._scorer.audio_s
 
     def score(self, items: Sequence[int]) -> Iterator[tuple[int, Outcome]]:
-        """Yield each row as it is done, with its `rewards`, `audio_s` and `num_cut`."""
         from .batching import prefetch
 
         size = self._rows.block_rows
@@ -179,14 +168,13 @@ class RowScorer:
             yield from self.score_block(block)
 
     def read(self, numbers: np.ndarray) -> Block:
-        """Read a block."""
         try:
             return read_block(self._rows, numbers, self._sides)
         except ValueError as error:
             raise ScoringError(str(error)) from error
 
     def score_block(self, block: Block) -> Iterator[tuple[int, Outcome]]:
-        """Yield each row of a block as it is done."""
+        """Yield each row as it is done, with its `rewards`, `audio_s` and `num_cut`."""
         rows, num_sides = block.numbers.tolist(), len(block.sides)
         heard = HeardAudio(self._scorer.processor.max_turn_s, self._job.audio_root, self._job.dataset)
         dialogues = Dialogues(block, range(len(rows)), block.sides, heard)

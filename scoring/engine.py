@@ -1,9 +1,7 @@
 """Score the items of a run that have no result yet, and keep each outcome as soon as it is known.
 
-One engine for every command that scores: `sdiareward score --dataset`, `eval.py` and `sdiareward audit`. A command
-brings a scorer, which yields outcomes of items, and a log, which keeps them; the engine loads the scorer only if an
-item is pending, reports progress, and records how long the session took. A run that was killed resumes, because the
-log knows what it has.
+`score --dataset`, `eval` and `audit` bring a scorer, which yields outcomes of items, and a log, which keeps them. The
+engine loads the scorer only if an item is pending. A killed run resumes, because the log has its outcomes.
 """
 
 from __future__ import annotations
@@ -28,12 +26,10 @@ UNREADABLE, NOT_FINITE = "unreadable", "not_finite"
 
 @dataclass
 class Session:
-    """What one session of a run did."""
-
     num_scored: int = 0
-    audio_s: float = 0.0
+    audio_s: float = 0.0  # As the scorer heard it: turns are cut.
     seconds: float = 0.0
-    usage: Mapping[str, Any] | None = None
+    usage: Mapping[str, Any] | None = None  # Such as the tokens of an endpoint.
 
 
 class ItemScorer(Protocol):
@@ -83,7 +79,6 @@ class RunLog(Protocol):
 def score_pending(
     pending: Sequence[Hashable], load_scorer: Callable[[], ItemScorer], log: RunLog, *, label: str, unit: str
 ) -> Session:
-    """Score items and keep each outcome as soon as it is known."""
     from tqdm.auto import tqdm
 
     session = Session()
@@ -108,7 +103,7 @@ def score_pending(
 def complete_items(
     results: Iterable[tuple[int, float]], failures: Mapping[int, str], names: Sequence[str], items: Sequence[Any]
 ) -> Iterator[tuple[int, list[float] | Skipped]]:
-    """Collect the rewards of an item's dialogues; yield its position when all of them are known."""
+    """Yield the position of an item when all its dialogues have rewards; `names` are those of the dialogues."""
     yield from complete_groups(results, len(names))
     reasons: dict[int, list[str]] = {}
     for index, reason in sorted(failures.items()):
@@ -127,7 +122,7 @@ def check_finite(item: Any, rewards: Sequence[float]) -> Skipped | None:
 
 
 def complete_groups(results: Iterable[tuple[int, float]], size: int) -> Iterator[tuple[int, list[float]]]:
-    """Collect results of single dialogues into groups, such as the two sides of a pair; yield complete groups."""
+    """Yield complete groups of results; index `i` is number `i % size` of group `i // size`."""
     waiting: dict[int, dict[int, float]] = {}
     for index, value in results:
         group, member = divmod(index, size)

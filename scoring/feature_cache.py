@@ -1,16 +1,11 @@
 """Cache the features that a frozen backbone computes of dialogues, so that heads are trained without the backbone.
 
-A feature is the pooled vector of a dialogue, or its hidden states token by token, for a head that learns its pooling.
-Its key is a hash of everything that it depends on: the dialogue's audio, text and roles, the system prompt, and the
-model and settings that computed it.
-
 Notable choices:
 
 - The key holds the encoded bytes of audio with sampling rate and maximum duration, not the decoded samples: a lookup
   decodes nothing. The same sound in another file format is computed again; no two recordings are confused.
 - A pooled vector is float32. Hidden states are stored in bfloat16 where the backbone computes in it, which loses
   nothing, otherwise in float16: after the final norm its range suffices, and it has three more bits than bfloat16.
-- `feature_shards` has the form of features on disk.
 """
 
 from __future__ import annotations
@@ -45,8 +40,10 @@ _NUM_THREADS = 2
 class FeatureCache:
     """Look up and compute features of dialogues for one model and its settings.
 
-    A folder may hold the features of several models and settings, each in a separate subfolder with an `identity.json`
-    that describes it.
+    A feature is the pooled vector of a dialogue, or its hidden states token by token, for a head that learns its
+    pooling. Its key is a hash of everything that it depends on: the dialogue's audio, text and roles, the system
+    prompt, and the model and settings that computed it. A folder may hold the features of several models and settings,
+    each in a subfolder with an `identity.json` that describes it.
 
     Args:
         folder (`str` or `Path`): Where features are stored.
@@ -107,7 +104,15 @@ class FeatureCache:
         return key in self._shards
 
     def __getitem__(self, key: str) -> torch.Tensor:
-        """Return the feature of a dialogue in its stored dtype, mapped from its file; read-only."""
+        """Return the feature of a dialogue in its stored dtype, mapped from its file; read-only.
+
+        Returns:
+            `torch.Tensor` of shape `(1, hidden_size)` for a pooled vector, or `(num_tokens, hidden_size)`.
+
+        Raises:
+            KeyError: The folder lacks the feature; the message lists the contents of the folder.
+            ValueError: The shard of the feature is damaged.
+        """
         if key not in self._shards:
             raise KeyError(
                 f"{self.folder} lacks feature {key}; compute it with fill(). It holds {self.list_contents()}."
@@ -252,7 +257,6 @@ class FeatureCache:
         return torch.from_numpy(features.hidden_states if self.per_token else features.pooled[None])
 
     def _list_settings(self, config: SDiaRewardConfig, processor: SDiaRewardProcessor, dtype: str) -> dict[str, Any]:
-        """Return the settings of a model and its processor that features depend on."""
         return {
             "dtype": dtype,
             "pooling_mode": None if self.per_token else config.pooling_mode,
@@ -263,7 +267,7 @@ class FeatureCache:
         }
 
     def _check_agreement(self, scorer: Scorer) -> None:
-        """Raise if the settings of the scorer differ; that the weights agree is up to the caller."""
+        """Raise if the settings of the scorer differ; the caller is responsible for equal weights."""
         computed = self._list_settings(scorer.model.config, scorer.processor, scorer.dtype)
         pairs = {name: (self.identity[name], value) for name, value in computed.items()}
         pairs["prompts"] = (self.processor.prompts, scorer.processor.prompts)

@@ -1,11 +1,9 @@
 """Store matrices by key in safetensors shards that many processes may write and read at once.
 
-Notable choices:
-
 - A shard holds one matrix, the features one below the other; its metadata list the rows of each. It gets its name when
   it is complete, so there is no index beside it that a kill could leave out of date.
 - A writer gives its shards unique names. A key that two writers computed is in two shards and counts once.
-- Shards are mapped into memory: looking up a feature reads its rows. A shard's checksum is compared when one of its
+- Shards are mapped into memory: a lookup reads its rows alone. A shard's checksum is compared when one of its
   features is first read.
 """
 
@@ -35,15 +33,13 @@ _ABANDONED_S = 3600.0
 
 
 class _Place(NamedTuple):
-    """Locate a feature: rows `start` to `stop` of a shard."""
-
     shard: str
     start: int
     stop: int
 
 
 class FeatureShards:
-    """Read and write a folder of features by key."""
+    """A folder of features by key; `identity.json` has what all of them have in common."""
 
     def __init__(self, folder: Path, identity: Mapping[str, Any], dtype: torch.dtype):
         self.folder = folder
@@ -70,7 +66,6 @@ class FeatureShards:
         return {**self.__dict__, "_matrices": {}}
 
     def num_rows(self, key: str) -> int:
-        """Return the number of rows of a feature, without reading it."""
         place = self._places[key]
         return place.stop - place.start
 

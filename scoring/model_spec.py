@@ -30,17 +30,16 @@ class ScoringError(ValueError):
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Name a model and the settings to load it with; pickles, so that any process can load it."""
+    """A model and the settings to load it with; pickles, so that any process can load it."""
 
-    name: str
-    prompts: Mapping[str, str] | None = None
-    dtype: str | None = None
+    name: str  # Folder or Hub id of a checkpoint, `"nano"` or `"small"`.
+    prompts: Mapping[str, str] | None = None  # By criterion, in place of the checkpoint's.
+    dtype: str | None = None  # Of the backbone, such as `"bfloat16"`; or `"fast"`.
     device: str | None = None
     batch_tokens: int | None = None
 
     @property
     def checkpoint(self) -> str:
-        """Folder or Hub id that the name stands for; see `find_checkpoint`."""
         return find_checkpoint(self.name)
 
     def identity(self) -> dict[str, Any]:
@@ -50,7 +49,6 @@ class ModelSpec:
         return identity if self.prompts is None else {**identity, "prompts": dict(self.prompts)}
 
     def load(self, criterion: str | None = None, device: str | None = None) -> Scorer:
-        """Load the model."""
         from transformers.utils.logging import disable_progress_bar
 
         from .scorer import Scorer
@@ -67,7 +65,6 @@ class ModelSpec:
         return scorer
 
     def load_processor(self) -> SDiaRewardProcessor:
-        """Load the processor alone, which is quick and knows how much of a turn the model hears."""
         from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
         with self._explain_errors():

@@ -32,7 +32,7 @@ _FLOAT32_TOKENS = 200
 
 
 class PackedLayout:
-    """Describe where each segment of a batch lies and which segments precede it."""
+    """Where the segments of a batch are in the row; `parents` are earlier segments."""
 
     def __init__(self, lengths_tokens: Sequence[int], parents: Sequence[int | None]):
         self.lengths = list(lengths_tokens)
@@ -46,7 +46,6 @@ class PackedLayout:
 
     @property
     def num_before(self) -> list[int]:
-        """Tokens before each segment in its dialogue."""
         return [sum(self.lengths[index] for index in path[:-1]) for path in self.paths]
 
     def compute_positions(self) -> torch.Tensor:
@@ -94,8 +93,6 @@ class PackedLayout:
 
 
 class Windows:
-    """Describe which positions of the audio tower attend to each other."""
-
     def __init__(self, lengths: Sequence[int]):
         self.lengths = list(lengths)
         self._varlen: dict[torch.device, tuple[Any, ...]] = {}
@@ -108,7 +105,6 @@ class Windows:
         self.order = torch.cat([group.flatten() for group in self.groups]).argsort()
 
     def prepare_varlen(self, device: torch.device) -> tuple[Any, ...]:
-        """Return what a variable-length kernel takes, as `PackedLayout.prepare_varlen` does."""
         if device not in self._varlen:
             bounds = _make_bounds(self.lengths, device)
             self._varlen[device] = (None, bounds, bounds, max(self.lengths), max(self.lengths))
@@ -121,7 +117,6 @@ def _make_bounds(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
 
 @contextmanager
 def use_attention(module: Any, name: str) -> Iterator[None]:
-    """Let a tower compute attention with a registered function."""
     before = module.config._attn_implementation
     module.config._attn_implementation = name
     try:
@@ -132,11 +127,7 @@ def use_attention(module: Any, name: str) -> Iterator[None]:
 
 @contextmanager
 def packed_attention(model: SDiaRewardModel) -> Iterator[None]:
-    """Let both towers compute the attention of packed batches.
-
-    `run_packed` and `encode_clips` do so by themselves. Put it around a backward pass too: gradient checkpointing
-    computes attention again there.
-    """
+    """Let both towers compute packed attention; around a backward pass too, where checkpointing recomputes it."""
     thinker = model.model
     with use_attention(thinker.language_model, TEXT_ATTENTION), use_attention(thinker.audio_tower, AUDIO_ATTENTION):
         yield

@@ -1,16 +1,12 @@
 """Run the model over many dialogues in one row: no padding, and a shared prefix is computed once.
 
-`run_packed_batch` is the whole forward pass; `Scorer` and the trainer both call it.
-
 A batch is a forest of segments (`batching.build_prefix_tree`) laid end to end. A token attends to the earlier tokens
-of its own segment and to the segments before that one in its dialogue, and to nothing else. Its position is its place
-in the dialogue. Keys, values and hidden states of a shared prefix therefore exist once. Mean pooling stays exact: the
-hidden states of each segment are summed once, and the sums are added up along each dialogue.
+of its own segment and to the preceding segments of its dialogue (`packed_attention`). Its position is its place in the
+dialogue. Mean pooling stays exact: the hidden states of each segment are summed once, and the sums are added up along
+each dialogue.
 
 The audio tower attends within windows of `2 * n_window` frames (2 s in Qwen2.5-Omni). Windows of one length are
 computed together.
-
-How attention is computed is in `packed_attention`.
 """
 
 from __future__ import annotations
@@ -29,13 +25,11 @@ from .packed_attention import AUDIO_ATTENTION, TEXT_ATTENTION, PackedLayout, Win
 
 @dataclass(frozen=True)
 class PackedOutput:
-    """Hold what the model computed of a batch of dialogues."""
-
-    rewards: torch.Tensor
-    pooled: torch.Tensor
-    hidden_states: torch.Tensor
+    rewards: torch.Tensor  # Shape `(num_dialogues, 1)`, float32; NaN for another layer than the last.
+    pooled: torch.Tensor  # Shape `(num_dialogues, hidden_size)`, float32.
+    hidden_states: torch.Tensor  # Shape `(num_tokens, hidden_size)`, segment by segment.
     layout: PackedLayout
-    last: list[int]
+    last: list[int]  # Last segment of each dialogue.
 
 
 def run_packed_batch(
@@ -46,7 +40,7 @@ def run_packed_batch(
     layer: int = -1,
     share_prefixes: bool = True,
 ) -> PackedOutput:
-    """Score dialogues in one forward pass without padding."""
+    """Score dialogues in one pass; `encode` returns the audio tower's vectors of clips by their digests."""
     segments, last = build_prefix_tree(dialogues, share_prefixes)
     vectors = encode([digest for segment in segments for message in segment.messages for digest in message.clips])
     hidden, layout = run_packed(model, segments, vectors, layer)
@@ -61,7 +55,7 @@ def run_packed_batch(
 
 
 def encode_clips(model: SDiaRewardModel, mels: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Run the audio tower, up to its projection, over clips of any length."""
+    """Return the audio tower's vectors of each clip, shape `(num_audio_tokens, stack_factor * d_model)`."""
     num_frames = [mel.shape[1] for mel in mels]
     features = torch.nn.utils.rnn.pad_sequence([mel.T for mel in mels], batch_first=True).transpose(1, 2)
     mask = torch.arange(features.shape[2]) < torch.tensor(num_frames)[:, None]
@@ -89,7 +83,7 @@ def run_packed(
     clips: Sequence[torch.Tensor],
     layer: int = -1,
 ) -> tuple[torch.Tensor, PackedLayout]:
-    """Run the text model over segments laid end to end."""
+    """Return hidden states of shape `(num_tokens, hidden_size)`; for `layer`, see `Scorer.iter_features`."""
     layout = PackedLayout([segment.num_tokens for segment in segments], [segment.parent for segment in segments])
     messages = [message for segment in segments for message in segment.messages]
     ids = torch.cat([torch.from_numpy(message.input_ids) for message in messages])[None].to(model.device)

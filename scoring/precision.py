@@ -15,7 +15,6 @@ FAST = "fast"
 
 
 def has_bfloat16(device_type: str) -> bool:
-    """Return whether the hardware has products in bfloat16."""
     if device_type == "cpu":
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     return device_type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)

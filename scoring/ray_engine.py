@@ -1,9 +1,8 @@
 """Score a data set on Ray: blocks of rows go through Ray Data to actors that hold a scorer each.
 
 Only row numbers travel to the actors, which read the rows themselves, and only records travel back: memory does not
-grow with the data. The driver alone writes, each block as soon as it arrives; a block is scored again if the driver is
-killed before that, but no row comes twice. Every machine of the cluster must find data, recordings and checkpoint
-under the same name.
+grow with the data. The driver alone writes, each block as it arrives. If the driver is killed, blocks that it has not
+written are scored again. Every machine must find data, recordings and checkpoint under the same name.
 """
 
 from __future__ import annotations
@@ -40,8 +39,6 @@ _BLOCKS_AN_ACTOR = 4
 
 
 class BlockScorer:
-    """Ray Data's actor: holds the model and the open data set."""
-
     def __init__(self, job: ScoringJob, device: str | None, num_threads: int | None, audio_roots: str | None = None):
         if audio_roots is not None:
             os.environ[ROOTS_VARIABLE] = audio_roots
@@ -54,7 +51,6 @@ class BlockScorer:
         self._scorer = RowScorer(job.load_scorer(device), job, rows, sides)
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the outcomes of each block of rows, as JSON."""
         return {"outcomes": [self._score(np.asarray(numbers)) for numbers in batch["numbers"]]}
 
     def _score(self, numbers: np.ndarray) -> str:
@@ -83,16 +79,13 @@ def _score_alone(job: ScoringJob, folder: Path, num_actors: int | None, gpus_per
 
 @dataclass(frozen=True)
 class _Resources:
-    """What the actors get: how many they are, and of each the GPUs, the CPUs it reserves, and its threads."""
-
     num_actors: int
-    num_gpus: float
+    num_gpus: float  # Of each actor.
     num_cpus: float
     num_threads: int | None
 
 
 def _divide(num_actors: int | None, gpus_per_actor: float | None) -> _Resources:
-    """Divide the cluster among the actors."""
     import ray
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -120,8 +113,6 @@ def compute_largest_share(cpus: Sequence[float], num_actors: int) -> float:
 
 
 class RayScorer:
-    """Score rows of a data set with the actors of a cluster."""
-
     def __init__(self, job: ScoringJob, block_rows: int, resources: _Resources):
         self._job = job
         self._block_rows = block_rows
@@ -130,7 +121,6 @@ class RayScorer:
         self.audio_s = 0.0
 
     def score(self, items: Sequence[int]) -> Iterator[tuple[int, Outcome]]:
-        """Yield the rows of each block as it is done."""
         import ray
 
         try:
@@ -147,7 +137,6 @@ class RayScorer:
             raise
 
     def _map(self, items: Sequence[int]) -> Dataset:
-        """Hand the rows to the actors, by blocks."""
         import ray
 
         resources = self._resources

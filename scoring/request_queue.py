@@ -25,18 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class Request:
-    """Hold dialogues that wait to be scored."""
-
     scorer: Scorer
     criterion: str
     dialogues: list[Any]
-    groups: Sequence[Hashable]
+    groups: Sequence[Hashable]  # Dialogues of one group are computed together.
+    # The reward of each dialogue, or the reason why it has none.
     result: Future[list[float | str]] = field(default_factory=Future)
 
 
 class ScoringQueue:
-    """Score the requests for one model in sequence, and those that wait at the same time together."""
-
     def __init__(self) -> None:
         self._pending: list[Request] = []
         self._pending_lock = threading.Lock()
@@ -44,13 +41,11 @@ class ScoringQueue:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sdiareward-reward")
 
     def score(self, request: Request) -> list[float | str]:
-        """Return the results of a request, computed in the calling thread."""
         self._add(request)
         self._run()
         return request.result.result()
 
     async def score_async(self, request: Request) -> list[float | str]:
-        """Return the results of a request, computed in the queue's own thread."""
         self._add(request)
         self._thread.submit(self._run)
         return await asyncio.wrap_future(request.result)
@@ -99,13 +94,11 @@ _queues_lock = threading.Lock()
 
 
 def get_queue(model: SDiaRewardModel) -> ScoringQueue:
-    """Return the one queue of a model."""
     with _queues_lock:
         return _queues.setdefault(model, ScoringQueue())
 
 
 def score_together(requests: Sequence[Request]) -> list[list[float | str]]:
-    """Score requests for one scorer in one call."""
     dialogues = [dialogue for request in requests for dialogue in request.dialogues]
     if not dialogues:
         return [[] for _ in requests]

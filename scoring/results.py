@@ -32,18 +32,18 @@ _ROWS_WRITTEN_AT_ONCE = 65_536
 
 @dataclass
 class Summary:
-    """What became of the rows, by all runs in a folder, and by the last one."""
+    """The rows and rewards of all runs in a folder; `num_new`, `new_audio_s` and `seconds` are of the last run."""
 
     num_rows: int
     num_scored: int
     num_skipped: int
-    num_cut: int
+    num_cut: int  # Turns that the model heard only the beginning of.
     audio_s: float
     num_new: int
     new_audio_s: float
     seconds: float
     rewards: dict[str, dict[str, float]] = field(default_factory=dict)
-    num_right: int | None = None
+    num_right: int | None = None  # Of pairs; a tie is not right.
     num_ties: int | None = None
     reasons: dict[int, str] = field(default_factory=dict)
 
@@ -54,8 +54,6 @@ class Summary:
 
 
 class Results:
-    """What is known of each row: a few numbers, and the reason where it was skipped."""
-
     def __init__(self, folder: Path, num_rows: int, sides: tuple[str, ...], drawn: Sequence[int] | None = None):
         self.folder = folder
         self.sides = sides
@@ -71,7 +69,7 @@ class Results:
             self.add(iter_records(path, len(sides)))
 
     def add(self, records: Iterable[Record]) -> None:
-        """Take in records. The first rewards of a row stand; a row that has some is not skipped."""
+        """Take in records; the first rewards of a row count, also where it was skipped before or after."""
         for record in records:
             row = record["row"]
             if row >= self.is_wanted.size or not self.is_wanted[row] or not np.isnan(self.rewards[row, 0]):
@@ -85,33 +83,25 @@ class Results:
 
     @property
     def num_rows(self) -> int:
-        """How many rows are to be scored."""
         return int(self.is_wanted.sum())
 
     @property
     def is_scored(self) -> np.ndarray:
-        """Which rows have rewards, a boolean for each."""
         return ~np.isnan(self.rewards[:, 0])
 
     def find_pending(self, rank: int = 0, num_ranks: int = 1) -> np.ndarray:
-        """Return the numbers of the rows that one of several processes has to score.
-
-        Neighbours stay together, so that each process reads its own part of the files.
-        """
+        """Return the rows that one process has to score: neighbours, so that it reads its own part of the files."""
         return np.array_split(np.flatnonzero(self.is_wanted & ~self.is_scored), num_ranks)[rank]
 
     def open_log(self, pending: np.ndarray) -> PartialLog:
-        """Return the log of a process that scores these rows; no other process writes to its file."""
         return PartialLog(self.folder / _PARTIAL / f"{pending[0] if pending.size else 0:010d}.jsonl")
 
 
 def list_logs(folder: Path) -> list[Path]:
-    """Return the file of each process that has written records in a run's folder."""
     return sorted((folder / _PARTIAL).glob("*.jsonl"))
 
 
 def iter_records(path: Path, num_sides: int) -> Iterator[Record]:
-    """Yield the records of a process, one in memory at a time."""
     for number, record in enumerate(JsonLines(path), start=1):
         if not _is_record(record, num_sides):
             raise ValueError(f"{path}, line {number}: is no record of a row with {num_sides} rewards; remove it.")
@@ -129,13 +119,10 @@ def _is_record(record: Record, num_sides: int) -> bool:
 
 
 class PartialLog:
-    """The records of one process."""
-
     def __init__(self, path: Path):
         self._lines = JsonLines(path)
 
     def add(self, item: int, outcome: Outcome) -> None:
-        """Write the record of a row, or why it was skipped."""
         self._lines.path.parent.mkdir(parents=True, exist_ok=True)
         found = {"kind": outcome.kind, "reason": outcome.reason} if isinstance(outcome, Skipped) else outcome
         self._lines.append([{"row": item, **found}])
@@ -162,7 +149,6 @@ def write_results(results: Results, rows: Rows) -> None:
 
 
 def summarise(before: Results, after: Results, seconds: float) -> Summary:
-    """Say what became of the rows."""
     num_scored, audio_s = int(after.is_scored.sum()), float(after.audio_s.sum())
     num_new, new_audio_s = num_scored - int(before.is_scored.sum()), audio_s - float(before.audio_s.sum())
     counts = (after.num_rows, num_scored, len(after.reasons), int(after.num_cut.sum()))
@@ -195,7 +181,6 @@ def name_rewards(results: Results, numbers: np.ndarray) -> dict[str, np.ndarray]
 
 
 def _write_table(results: Results, rows: Rows, id_column: str | None, numbers: np.ndarray) -> None:
-    """Write the rows that were scored, a part at a time."""
     import pyarrow.parquet as pq
 
     path = results.folder / "scores.parquet"
@@ -210,7 +195,6 @@ def _write_table(results: Results, rows: Rows, id_column: str | None, numbers: n
 
 
 def _make_table(results: Results, rows: Rows, id_column: str | None, numbers: np.ndarray) -> Any:
-    """Return the table of these rows: number, id, rewards and, of a pair, the margin."""
     import pyarrow as pa
 
     columns: dict[str, Any] = {"row": numbers}

@@ -1,15 +1,13 @@
 """Reward a policy with a spoken-dialogue reward model: functions for `GRPOTrainer(reward_funcs=...)` of TRL.
 
-One call scores all completions of a step together. The completions of one prompt are a group, so that their shared
-prefix (the instruction and the turns of the prompt) is computed once.
-
 Notable choices:
 
+- The completions of one prompt are a group, so that their shared prefix is computed once.
 - A completion that cannot be scored never ends a training run: its reward is None, which TRL skips, or a floor.
 - A text with control tokens of the reward model (`<|im_end|>`, `<|audio_bos|>`) is such a completion. The tokens are
   not removed: a policy could then write them without a penalty, and would be rewarded for a text that it did not say.
-- A recording in which nothing is heard is such a completion as well: a reward model that finds a synthesizer worse
-  than a person may find silence better than either.
+- A silent recording is such a completion as well: a reward model that scores a synthesizer below a person may score
+  silence above both.
 - The prompt's system turn tells the policy how to answer. In a scored dialogue it would replace the reward model's
   instruction, so it is dropped.
 """
@@ -105,7 +103,7 @@ def async_reward_fn(model_or_scorer: Scorer | SDiaRewardModel | str | Path, **op
 
 @dataclass(frozen=True, kw_only=True)
 class RewardOptions:
-    """Hold the options of [`reward_fn`], where they are documented."""
+    """The options of [`reward_fn`], which documents them."""
 
     criterion: str = "joint"
     speak: Callable[[list[str]], Any] | None = None
@@ -130,7 +128,6 @@ class RewardOptions:
 
 
 def _configure(model_or_scorer: Any, options: Mapping[str, Any]) -> tuple[Scorer, RewardOptions]:
-    """Split the options into those of the reward function and of the scorer, and build both."""
     from .scorer import Scorer
 
     own_names = {option.name for option in fields(RewardOptions)}
@@ -165,8 +162,6 @@ def _reject_text(completions: Sequence[Any]) -> None:
 
 
 class _Rewarder:
-    """Read completions, settle their rewards and count failures, for both kinds of reward function."""
-
     def __init__(self, scorer: Scorer, options: RewardOptions):
         self.scorer = scorer
         self.options = options
@@ -181,7 +176,7 @@ class _Rewarder:
     def _read(
         self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
     ) -> tuple[list[Rollout], list[Rollout]]:
-        """Return all rollouts, and those of them that are to be spoken."""
+        """Return all rollouts, and the rollouts that need speech."""
         options = self.options
         if options.require_audio and not (options.speak or options.completion_audio_column):
             _reject_text(completions)
@@ -193,7 +188,6 @@ class _Rewarder:
         return rollouts, [rollout for rollout in silent if rollout.error is None and options.speak]
 
     def _make_request(self, rollouts: Sequence[Rollout]) -> Request:
-        """Return a request for the completions that can be scored."""
         for rollout in rollouts:
             if rollout.error is None and self.options.require_audio and not rollout.has_audio:
                 rollout.error = "the completion has no audio; set require_audio=False to score the text alone."
@@ -211,7 +205,6 @@ class _Rewarder:
     def _settle(
         self, rollouts: Sequence[Rollout], results: Sequence[float | str], log_metric: Callable[..., None] | None
     ) -> list[float | None]:
-        """Return the reward of each completion; count, log or raise the failures."""
         good = [rollout for rollout in rollouts if rollout.error is None]
         for rollout, result in zip(good, results, strict=True):
             if isinstance(result, str):
@@ -229,7 +222,6 @@ class _Rewarder:
         return [self.options.floor if rollout.reward is None else rollout.reward for rollout in rollouts]
 
     def _count(self, reason: str) -> None:
-        """Count a failure; the first of its kind is logged."""
         kind = re.sub(r"\d+(\.\d+)?", "#", reason)
         self.num_failed += 1
         self.last_reasons.append(reason)
@@ -255,7 +247,17 @@ class RewardFunction(_Rewarder):
         super().__init__(scorer, options)
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
-        """Return the reward of each completion; higher is better."""
+        """Return the reward of each completion; higher is better.
+
+        Args:
+            prompts (`list`): One for each completion: messages, or a string.
+            completions (`list`): Lists of one assistant message, or strings.
+            columns: The other arguments of TRL: columns of the data set, `log_metric` and more.
+
+        Raises:
+            ValueError: A column is missing, `speak` returned another number of recordings, text has no source of audio
+                or, with `on_error="raise"`, a completion cannot be scored.
+        """
         rollouts, silent = self._read(prompts, completions, columns)
         if silent and self.options.speak:
             voice_completions(silent, self.options.speak)

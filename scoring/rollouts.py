@@ -1,4 +1,4 @@
-"""Turn what a GRPO trainer passes to a reward function into spoken dialogues; the only place that knows its forms.
+"""Turn the arguments of a GRPO trainer's reward function into spoken dialogues.
 
 A prompt is a list of messages or, in a data set without roles, a string. A completion is a list of one assistant
 message or a string. Audio is in the messages, or in columns of the data set.
@@ -26,20 +26,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Rollout:
-    """Hold one completion on its way to a reward."""
-
-    messages: list[dict[str, Any]] = field(default_factory=list)
+    messages: list[dict[str, Any]] = field(default_factory=list)  # The completion last; empty after an error.
     error: str | None = None
     reward: float | None = None
 
     @property
     def text(self) -> str:
-        """The text of the completion."""
         return " ".join(item["text"] for item in self.messages[-1]["content"] if item.get("text"))
 
     @property
     def has_audio(self) -> bool:
-        """Whether the completion has audio."""
         return _has_audio(self.messages[-1])
 
     @property
@@ -49,7 +45,7 @@ class Rollout:
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def require_sound(self, load_clip: Callable[[Any], np.ndarray]) -> None:
-        """Note an error if nothing is heard of the completion."""
+        """Note an error if the completion is silent; the scorer reports a recording that cannot be read."""
         try:
             clips = [
                 load_clip(item["audio"]) for item in self.messages[-1]["content"] if item.get("audio") is not None
@@ -66,8 +62,6 @@ class Rollout:
 
 @dataclass(frozen=True)
 class RolloutReader:
-    """Turn the arguments of a reward function into dialogues."""
-
     audio_column: str | None = None
     completion_audio_column: str | None = None
     keep_system: bool = False
@@ -75,7 +69,6 @@ class RolloutReader:
     def read(
         self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Sequence[Any]]
     ) -> list[Rollout]:
-        """Return one rollout for each completion, with its error if it has one."""
         if len(prompts) != len(completions):
             raise ValueError(
                 f"got {len(prompts)} prompts and {len(completions)} completions; give one prompt for each completion."
@@ -157,7 +150,6 @@ def _has_audio(turn: Mapping[str, Any]) -> bool:
 
 
 def _read_completion(completion: Any) -> dict[str, Any]:
-    """Return the completion as one assistant turn."""
     messages = _read_messages(
         [{"role": "assistant", "content": completion}] if isinstance(completion, str) else completion
     )
@@ -171,11 +163,7 @@ def _read_completion(completion: Any) -> dict[str, Any]:
 
 
 def voice_completions(rollouts: Sequence[Rollout], speak: Callable[[list[str]], Sequence[Any]]) -> None:
-    """Synthesise the audio of completions.
-
-    If the synthesizer fails on all of them at once, they are tried one at a time, so that a text that cannot be spoken
-    does not affect the others.
-    """
+    """Synthesise completions; after an error one at a time, so that one text does not affect the others."""
     for rollout, recording in zip(rollouts, _speak([rollout.text for rollout in rollouts], speak), strict=True):
         if isinstance(recording, Exception):
             rollout.error = f"the completion could not be spoken ({type(recording).__name__}: {recording})."
@@ -186,7 +174,6 @@ def voice_completions(rollouts: Sequence[Rollout], speak: Callable[[list[str]], 
 
 
 def _speak(texts: list[str], speak: Callable[[list[str]], Sequence[Any]]) -> list[Any]:
-    """Return a recording, None or an exception for each text."""
     try:
         recordings = list(speak(texts))
     except Exception as error:  # A synthesizer may raise anything; it is recorded as the reason.
@@ -197,7 +184,6 @@ def _speak(texts: list[str], speak: Callable[[list[str]], Sequence[Any]]) -> lis
 
 
 def _digest(value: Any) -> str:
-    """Return a JSON value that represents a recording in a hash."""
     if isinstance(value, Path):
         return str(value)
     data = value if isinstance(value, bytes) else np.ascontiguousarray(value).tobytes()

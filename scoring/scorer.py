@@ -1,8 +1,7 @@
 """Score many dialogues in batches; a reward does not depend on the batch.
 
-Batches are filled to a budget of tokens and computed without padding (`packed_forward`). A shared prefix, such as the
-system prompt, is computed once per batch, and each distinct clip is encoded once. On an accelerator the next batches
-are prefetched while one is computed (`prefetch`). Each of these can be switched off; none changes a reward.
+Batches are filled to a budget of tokens and computed without padding (`packed_forward`). On an accelerator the next
+batches are prefetched meanwhile. Each of these can be switched off; none changes a reward.
 """
 
 from __future__ import annotations
@@ -50,11 +49,9 @@ _CLIP_CACHE_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class Features:
-    """Hold the features of a dialogue."""
-
-    pooled: np.ndarray
-    reward: float
-    hidden_states: np.ndarray | None = None
+    pooled: np.ndarray  # Shape `(hidden_size,)`, float32.
+    reward: float  # NaN for another layer than the last.
+    hidden_states: np.ndarray | None = None  # Shape `(num_tokens, hidden_size)`, float32.
 
 
 class Scorer:
@@ -240,7 +237,6 @@ class Scorer:
     def _make_calibrator(
         self, criteria: list[str], calibrated: bool, subsets: str | Sequence[str] | None
     ) -> Callable[[int, float], float]:
-        """Return a function from a dialogue's index and reward to the value to yield."""
         if calibrated:
             return Calibration.of(self.model.config).for_each(criteria, subsets)
         if subsets is not None:
@@ -295,7 +291,6 @@ class Scorer:
         skipped: MutableMapping[int, str] | None,
         progress: bool,
     ) -> Iterator[PreparedBatch]:
-        """Yield the prepared batches, prefetching the next ones."""
         from tqdm.auto import tqdm
 
         plan = self._plan(dialogues, criteria, groups, skipped)
@@ -317,7 +312,6 @@ class Scorer:
         groups: list[list[int]],
         skipped: MutableMapping[int, str] | None,
     ) -> Iterator[list[int]]:
-        """Yield the indices of each batch."""
         while groups:
             window: list[list[int]] = []
             lengths: dict[int, int] = {}
@@ -362,7 +356,6 @@ class Scorer:
         return list(map(Features, pooled, rewards))
 
     def _encode(self, digests: list[bytes], batch: PreparedBatch) -> list[torch.Tensor]:
-        """Return the audio tower's vectors of each clip, in order."""
         wanted = list(dict.fromkeys(digests)) if self.share_clips else digests
         found = {digest: self._encoded[digest] for digest in wanted if digest in self._encoded}
         missing = [digest for digest in wanted if digest not in found]

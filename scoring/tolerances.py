@@ -1,8 +1,7 @@
 """Tolerances for rewards that are computed in different ways, used by tests, benchmarks and `sdiareward env`.
 
-A reward is a sum over thousands of products, and its rounding depends on their order. Differences grow with depth,
-width and the size of rewards, and with the steps of the backbone's dtype: 1e-7 of a number in float32, 1e-3 in
-float16, 8e-3 in bfloat16.
+Rounding depends on the order of sums. Differences grow with depth, width and the size of rewards, and with the steps
+of the backbone's dtype: 1e-7 of a number in float32, 1e-3 in float16, 8e-3 in bfloat16.
 """
 
 from __future__ import annotations

@@ -32,7 +32,6 @@ _NEEDED_BY = {
 
 
 def _make_field(help_text: str, **options: Any) -> Any:
-    """Return a field of a dataclass with its help text."""
     metadata = {"help": help_text, **options.pop("metadata", {})}
     return field(metadata=metadata, **options)
 
@@ -201,21 +200,18 @@ class TrainArguments:
                 )
 
     def make_augmentation(self, seed: int) -> AugmentationSettings:
-        """Return the settings of what is added to the training pairs."""
         from .augmentation import AugmentationSettings
 
         names = [entry.name for entry in fields(AugmentationSettings) if entry.name != "seed"]
         return AugmentationSettings(**{name: getattr(self, name) for name in names}, seed=seed)
 
     def read_prompts(self) -> dict[str, str] | None:
-        """Return the system prompts of `prompt_file` by criterion, as `pairs.prompts.read_prompts` does."""
         from sdiareward.pairs.prompts import read_prompts
 
         return None if self.prompt_file is None else read_prompts(self.prompt_file)
 
     @property
     def uses_cache(self) -> bool:
-        """Whether a head is trained on cached features."""
         return self.train == "head" and not self.through_backbone
 
     @property

@@ -1,9 +1,7 @@
 """Add training pairs made from the existing ones: copies through other channels, and pairs against their own attacks.
 
-`augmentations` adds copies of each pair, each through a random chain of perturbations (`registry.PERTURBATIONS`): a
-model that sees every pair through several channels learns that the channel carries nothing. `hard_negatives` adds
-pairs whose rejected side is an attack on the chosen side (`attacks.ATTACKS`): where both sides have the same voices,
-one intact and one broken, the model learns to listen to the conversation.
+A model that sees every pair through several channels learns that the channel carries nothing. A model that sees an
+intact and a broken dialogue in the same voices learns to listen to the conversation.
 
 Nothing is stored: a row is changed when it is read. The change depends on its pair and the seed alone, so a resumed
 run reads the same rows. Only the training split is augmented.
@@ -56,7 +54,7 @@ _MARGIN = 1.1
 
 @dataclass(frozen=True)
 class AugmentationSettings:
-    """What is added to the training pairs; the fields are those of `TrainArguments`."""
+    """The augmentation options of `TrainArguments`."""
 
     augmentations: Sequence[str] = field(default_factory=list)
     augmented_copies: int = 1
@@ -85,7 +83,6 @@ class AugmentationSettings:
         return tuple(dict.fromkeys(names))
 
     def find_attacks(self) -> dict[str, Attack]:
-        """Return the attacks by name."""
         unknown = [name for name in self.hard_negatives if name not in ATTACKS]
         if unknown:
             raise ValueError(f"the hard negative is {unknown[0]!r}; it must be one of {', '.join(sorted(ATTACKS))}.")
@@ -99,37 +96,48 @@ def augment(pairs: Any, settings: AugmentationSettings, max_turn_s: float) -> An
 
 
 class _Variant(NamedTuple):
-    """How a pair is read: as it is, as a copy with a number from 1 on, or against an attack."""
-
     row: int
     pair_id: str
-    copy: int = 0
+    copy: int = 0  # From 1 on; 0 is the pair as it is.
     attack: str | None = None
 
 
 class AugmentedPairs(Sequence[Any]):
     """The pairs of a training split and the pairs that `settings` add, read like the data set itself."""
 
-    def __init__(self, pairs: datasets.Dataset, settings: AugmentationSettings, max_turn_s: float = MAX_TURN_S):
+    def __init__(
+        self,
+        pairs: datasets.Dataset,
+        settings: AugmentationSettings,
+        max_turn_s: float = MAX_TURN_S,
+        rows: Sequence[int] | None = None,
+    ):
         self.pairs = pairs
         self.settings = settings
         self.max_turn_s = max_turn_s
         self.column_names = list(dict.fromkeys([*pairs.column_names, "pair_id"]))
         self._perturbations, self._attacks = settings.list_perturbations(), settings.find_attacks()
         self._variants = [variant for row, name in enumerate(name_pairs(pairs)) for variant in self._plan(row, name)]
+        # Numbers of the rows that `select` kept.
+        self._rows = range(len(self._variants)) if rows is None else rows
+        self._variants = [self._variants[row] for row in self._rows]
         self._read = lru_cache(_CACHED_ROWS)(self._read_variant)
         self._decoded = _DecodedPairs(pairs, _CACHED_PAIRS)
         self._outlines = _DecodedPairs(pairs, None, audio=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Let each process of a data loader build its own."""
-        return AugmentedPairs, (self.pairs, self.settings, self.max_turn_s)
+        return AugmentedPairs, (self.pairs, self.settings, self.max_turn_s, self._rows)
+
+    def select(self, rows: Sequence[int]) -> AugmentedPairs:
+        """Return the rows with the given numbers, as `datasets.Dataset.select` does."""
+        return AugmentedPairs(self.pairs, self.settings, self.max_turn_s, [self._rows[row] for row in rows])
 
     def fingerprint(self) -> str:
         """Return a hash of the pairs and the settings, the key of the precomputed rows; every recording is read."""
         # The names that a preset stands for, since these may change.
         settings = sorted({**asdict(self.settings), "augmentations": list(self._perturbations)}.items())
-        return make_stable_id(_FORMAT, fingerprint_pairs([], self.pairs), self.max_turn_s, settings)
+        return make_stable_id(_FORMAT, fingerprint_pairs([], self.pairs), self.max_turn_s, settings, list(self._rows))
 
     def __len__(self) -> int:
         return len(self._variants)

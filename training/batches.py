@@ -1,8 +1,7 @@
 """Batches of preference pairs for training.
 
-The pairs that one process computes in one step come as one `PairBatch`. The trainer splits it into micro-batches by a
-budget of tokens. Each micro-batch goes through the model in one forward pass, chosen and rejected sides together,
-without padding as in scoring (`packed_forward`).
+A `PairBatch` has the pairs that one process computes in one step. The trainer splits it into micro-batches by a budget
+of tokens. A micro-batch is one forward pass, chosen and rejected sides together, without padding (`packed_forward`).
 """
 
 from __future__ import annotations
@@ -30,21 +29,18 @@ PREPARED = ("pair_id", "length", "row")
 
 @dataclass(frozen=True)
 class PairBatch:
-    """Hold some pairs, read and ready for the model."""
-
     pair_ids: list[str]
-    lengths_tokens: list[int]
-    is_real: list[bool]
+    lengths_tokens: list[int]  # Of both sides together.
+    is_real: list[bool]  # False for a pair that repeats another, so that every process has as many.
     chosen: list[Any]
     rejected: list[Any]
     clips: Mapping[bytes, torch.Tensor] = field(default_factory=dict)
-    clips_as: str = "mels"
+    clips_as: str = "mels"  # Or `"vectors"`, which the audio tower computed before training.
 
     def __len__(self) -> int:
         return len(self.pair_ids)
 
     def select(self, first: int, stop: int) -> PairBatch:
-        """Return the pairs from `first` up to, not including, `stop`."""
         names = ("pair_ids", "lengths_tokens", "is_real", "chosen", "rejected")
         return replace(self, **{name: getattr(self, name)[first:stop] for name in names})
 
@@ -66,7 +62,7 @@ def compute_packed_rewards(
     vectors: Mapping[bytes, torch.Tensor] | None = None,
     **kwargs: Any,
 ) -> SDiaRewardOutput:
-    """Compute the rewards of dialogues in one packed forward pass."""
+    """Compute rewards in one packed pass, from mel features or from the audio tower's vectors of the clips."""
 
     def encode(digests: list[bytes]) -> list[torch.Tensor]:
         if vectors is not None:
@@ -84,14 +80,13 @@ def compute_packed_rewards(
 
 
 class PairCollator:
-    """Make a [`PairBatch`] of rows that `precompute.precompute_pairs` returned."""
+    """Make a [`PairBatch`] of rows from `precompute_pairs`; rows without turns are read from `pairs`."""
 
     def __init__(self, processor: SDiaRewardProcessor, pairs: Sequence[Mapping[str, Any]] | None = None):
         self._prepare = DialoguePreparer(processor)
         self._pairs = pairs
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, PairBatch]:
-        """Read the recordings of the rows, or what was computed of them before training."""
         is_encoded = "clip_vectors" in rows[0]
         if not is_encoded and self._pairs is not None:
             rows = [row if SIDES[0] in row else {**self._pairs[row["row"]], **row} for row in rows]
@@ -121,7 +116,6 @@ class PairCollator:
 
 
 def list_labels(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return `pair_ids`, `lengths_tokens` and `is_real` of a [`PairBatch`]."""
     numbers = [row["row"] for row in rows]
     return {
         "pair_ids": [row["pair_id"] for row in rows],
@@ -136,7 +130,6 @@ def serialize_vectors(vectors: torch.Tensor) -> bytes:
 
 
 def deserialize_vectors(vectors: bytes, width: int) -> torch.Tensor:
-    """Return the vectors that `serialize_vectors` stored, float32."""
     return torch.from_numpy(np.frombuffer(vectors, dtype=np.float16).reshape(-1, width).astype(np.float32))
 
 

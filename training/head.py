@@ -95,20 +95,19 @@ class SDiaRewardHead(PreTrainedModel):
         return cls(SDiaRewardConfig.from_thinker(thinker, pooling_mode=pooling_mode))
 
     def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor, **kwargs: Any) -> SDiaRewardOutput:
-        """Compute rewards from features as `SDiaRewardModel` does from its hidden states."""
+        """Compute rewards from features; a pooled vector is a sequence of one, kept by mean and last-token pooling."""
         with torch.autocast(hidden_states.device.type, enabled=False):
             pooled = self.pooler(hidden_states, attention_mask)
         return SDiaRewardOutput(logits=compute_reward(self.score, pooled, self.config.reward_scale), pooled=pooled)
 
     def put_into(self, model: SDiaRewardModel) -> None:
-        """Copy this head into a complete model."""
         model.pooler.load_state_dict(self.pooler.state_dict())
         model.score.load_state_dict(self.score.state_dict())
 
 
 @dataclass(frozen=True)
 class FeatureBatch(PairBatch):
-    """Hold some pairs whose sides are cached features, each of shape `(num_rows, hidden_size)`."""
+    """Pairs with cached features as sides, each of shape `(num_rows, hidden_size)`."""
 
     def make_inputs(self) -> dict[str, Any]:
         """Return the arguments of `SDiaRewardHead.forward`, the chosen sides first, padded on the right."""
@@ -120,13 +119,10 @@ class FeatureBatch(PairBatch):
 
 
 class FeatureCollator:
-    """Make a [`FeatureBatch`] of rows that `cache_pairs` returned."""
-
     def __init__(self, cache: FeatureCache):
         self.cache = cache
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, PairBatch]:
-        """Look up the features of the rows."""
         sides: dict[str, Any] = {side: [self.cache[row[f"{side}_key"]] for row in rows] for side in SIDES}
         return {"pairs": FeatureBatch(**list_labels(rows), **sides)}
 
@@ -134,10 +130,7 @@ class FeatureCollator:
 def cache_pairs(
     splits: Mapping[str, datasets.Dataset], cache: FeatureCache, load_scorer: Callable[[], Scorer]
 ) -> tuple[dict[str, datasets.Dataset], list[SkippedPair]]:
-    """Compute the features of pairs that the cache lacks, and return the rows that `FeatureCollator` takes.
-
-    Under `accelerate launch` each process computes its share.
-    """
+    """Compute missing features, under `accelerate launch` a share per process; return rows for `FeatureCollator`."""
     state = PartialState()
     scorer: Scorer | None = None
     keys: dict[str, list[str | None]] = {}
@@ -169,7 +162,6 @@ def cache_pairs(
 
 
 def _list_criteria(pairs: datasets.Dataset) -> list[str]:
-    """Return the criterion of each side of each pair."""
     names = pairs["criterion"] if "criterion" in pairs.column_names else [None] * len(pairs)
     return [name_criterion(name) for name in names for _ in SIDES]
 

@@ -30,10 +30,7 @@ def load_splits(
     audio_root: str | None = None,
     max_eval_samples: int | None = None,
 ) -> tuple[dict[str, datasets.Dataset], list[str]]:
-    """Load the pairs to train on and those to validate on, and what to tell of pairs held out or left out.
-
-    The pairs of several data sets are joined by split; of a file, `share` of its groups are held out.
-    """
+    """Load pairs to train on and to validate on; `share` of a file's groups are held out. Also return notices."""
     names = [dataset] if isinstance(dataset, str) else list(dataset)
     loaded = [_load_one(each, name, share, seed, audio_root) for each in names]
     splits = _join(names, [found for found, _ in loaded])
@@ -58,7 +55,6 @@ def _load_one(
 
 
 def _join(names: Sequence[str], loaded: Sequence[dict[str, datasets.Dataset]]) -> dict[str, datasets.Dataset]:
-    """Return the pairs of all data sets by split."""
     import datasets
 
     if len(loaded) == 1:
@@ -81,7 +77,7 @@ def _join(names: Sequence[str], loaded: Sequence[dict[str, datasets.Dataset]]) -
 
 
 def _leave_out_trained_groups(splits: dict[str, datasets.Dataset]) -> str | None:
-    """Leave out of validation the groups that another data set trains on; return what to tell of it."""
+    """Remove from validation the groups that another data set trains on; return a notice."""
     if not all("group_id" in pairs.column_names for pairs in splits.values()):
         return None
     trained, groups = set(splits["train"]["group_id"]) - {None}, splits["validation"]["group_id"]
@@ -101,7 +97,7 @@ def _leave_out_trained_groups(splits: dict[str, datasets.Dataset]) -> str | None
 
 
 def _require_disjoint(dataset: str, splits: dict[str, datasets.Dataset]) -> None:
-    """Raise if a pair is in both splits; pairs without any id cannot be told apart here."""
+    """Raise if a pair is in both splits; pairs without any id cannot be compared here."""
     train, validation = ({name for name in list_ids(splits[split]) if name} for split in SPLITS)
     if shared := train & validation:
         raise PairsError(

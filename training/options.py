@@ -79,7 +79,6 @@ def describe_choices(args: RewardConfig) -> list[str]:
 
 
 def require_supported(args: RewardConfig) -> None:
-    """Check the options before a model or data are loaded."""
     for name, (allowed, reason) in _UNUSED.items():
         if (value := getattr(args, name)) not in allowed:
             raise OptionError(f"{name} is {value!r}, and training here does not use it: {reason}; omit it.")
@@ -117,7 +116,7 @@ def prepare_early_stopping(args: RewardConfig, patience: int | None) -> None:
 
 
 def require_libraries(args: RewardConfig) -> None:
-    """Check that the libraries of the optimizer and the trackers are installed; the trainer does it again, late."""
+    """Check that the libraries of the optimizer and the trackers are installed; the trainer checks it late."""
     try:
         for tracker in get_reporting_integration_callbacks(args.report_to):
             tracker()

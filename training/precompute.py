@@ -62,7 +62,7 @@ def precompute_pairs(
     model_revision: str = "",
     num_workers: int = 0,
 ) -> tuple[datasets.Dataset, list[SkippedPair]]:
-    """Read all pairs of a split, and encode their clips where a model is given."""
+    """Read all pairs of a split, and encode their clips where a model with a frozen audio tower is given."""
     state = PartialState()
     kind = "described" if model is None else f"encoded_{str(model.dtype).removeprefix('torch.')}_{model_revision[:16]}"
     content = _fingerprint(pairs, processor)[:16]
@@ -128,15 +128,13 @@ def _read_batches(rows: Sequence[int], read: _Reader, num_workers: int) -> Itera
 
 @dataclass(frozen=True)
 class _Batch:
-    """Hold what was read of some pairs."""
-
     columns: dict[str, list[Any]]
     sides: list[list[list[Message]]]
     mels: Mapping[bytes, torch.Tensor]
 
 
 class _Reader:
-    """Read some pairs, also in the process of a data loader: nothing here knows the model."""
+    """Read some pairs, also in the process of a data loader: it has no model."""
 
     def __init__(self, pairs: datasets.Dataset, processor: SDiaRewardProcessor, *, with_mels: bool):
         self.pairs = pairs
@@ -162,7 +160,6 @@ class _Reader:
 
 @torch.inference_mode()
 def _encode(batch: _Batch, model: SDiaRewardModel) -> dict[str, list[Any]]:
-    """Return the columns of `_ENCODING`."""
     # None of these pairs may be usable.
     encoded = encode_clips(model, list(batch.mels.values())) if batch.mels else []
     vectors = dict(zip(batch.mels, encoded, strict=True))

@@ -48,5 +48,4 @@ def apply_prompts(config: Any, processor: SDiaRewardProcessor, prompts: Mapping[
 
 
 def copy_prompts(config: Any, processor: SDiaRewardProcessor) -> None:
-    """Give a model's configuration the prompts of its processor."""
     config.prompts, config.prompt_version = dict(processor.prompts), processor.prompt_version

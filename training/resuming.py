@@ -22,8 +22,8 @@ _YES, _NO = ("true", "yes", "1"), ("", "false", "no", "none", "0")
 class EndsAtLastStep:
     """Mixin of a trainer that takes no step beyond `max_steps`; list it before the trainer's class.
 
-    `transformers.Trainer` looks after a step whether it was the last one. A run that was stopped after it, in the
-    middle of an epoch, while the model was evaluated or saved, would take another when it resumes.
+    `transformers.Trainer` checks only after a step whether it was the last one. A run that was stopped during the
+    evaluation or saving after its last step would take another step when it resumes.
     """
 
     def _run_epoch(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -34,7 +34,6 @@ class EndsAtLastStep:
 
 
 def choose_checkpoint(training: TrainingArguments, *, resume: bool, has_adapters: bool) -> Path | None:
-    """Return the checkpoint to resume from: a named one, the newest of the run, or None to begin."""
     named = str(training.resume_from_checkpoint or "")
     if named.lower() in _NO:
         return find_newest_checkpoint(str(training.output_dir)) if resume else None
@@ -64,18 +63,13 @@ def _require_checkpoint(folder: Path, has_adapters: bool) -> None:
 
 
 def _read_step(folder: Path) -> int | None:
-    """Return the step of a complete checkpoint, or None."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return int(json.loads((folder / _STATE).read_text(encoding="utf-8"))["global_step"])
     return None
 
 
 def find_newest_checkpoint(output_dir: str | Path) -> Path | None:
-    """Return the newest complete checkpoint of a run, or None.
-
-    The state of the trainer is written last. A checkpoint whose writing was interrupted, by a kill or a full disk,
-    lacks it and is skipped.
-    """
+    """Return the newest complete checkpoint: an interrupted one lacks the trainer's state, written last."""
     steps = {folder: _read_step(folder) for folder in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*")}
     complete = {step: folder for folder, step in steps.items() if step is not None}
     return complete[max(complete)] if complete else None

@@ -80,7 +80,6 @@ def save_final_model(
     training: RewardConfig,
     heard: Mapping[str, Any],
 ) -> None:
-    """Write the complete model with its processor, the run's arguments and history, and the skipped pairs."""
     output = Path(str(training.output_dir))
     folder = output / (_ADAPTER if args.train == "lora" else _TRAINED)
     # In all processes: weights that are sharded between them are gathered.

@@ -6,6 +6,7 @@ features.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.checkpoint_io.hub_files import list_checkpoint_tensors
 from sdiareward.loading_sdiareward import HEAD, to_native_key
 from sdiareward.modeling_sdiareward import SDiaRewardModel
+from sdiareward.pairs.sampling import draw_rows
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.feature_cache import FeatureCache
 from sdiareward.scoring.scorer import Scorer
@@ -37,6 +39,8 @@ from .usable_pairs import SkippedPair
 
 # Cached features, below the run's folder.
 FEATURES = "features"
+# Pairs drawn for each that the steps need: some cannot be used.
+_SPARE = 1.05
 
 
 @dataclass
@@ -64,6 +68,7 @@ def _set_up_model(
     model, processor = load_model(base_model, _choose_weights_dtype(args, training), **options)
     model.to(training.device)
     splits = _augment_training(splits, args, training, processor)
+    splits = {**splits, "train": draw_needed(splits["train"], training)}
     folder = Path(str(training.output_dir)) / READ_AHEAD
     rows, skipped = {}, []
     for split, pairs in splits.items():
@@ -108,9 +113,17 @@ def _set_up_head(
 def _augment_training(
     splits: Mapping[str, Any], args: TrainArguments, training: RewardConfig, processor: SDiaRewardProcessor
 ) -> Mapping[str, Any]:
-    """Add to the training pairs, and to no others."""
     augmentation = args.make_augmentation(training.seed)
     return {**splits, "train": augment(splits["train"], augmentation, processor.max_turn_s)}
+
+
+def draw_needed(pairs: Any, training: RewardConfig) -> Any:
+    """Draw as many pairs as `max_steps` need, by the seed; all pairs if these are no more than needed."""
+    pairs_per_step = training.per_device_train_batch_size * training.gradient_accumulation_steps * training.world_size
+    num_needed = math.ceil(_SPARE * training.max_steps * pairs_per_step)
+    if training.max_steps <= 0 or num_needed >= len(pairs):
+        return pairs
+    return pairs.select(draw_rows(len(pairs), num_needed, training.seed))
 
 
 @loads_whole_weights()
@@ -151,7 +164,6 @@ def _load_processor(base_model: str, config: Any) -> SDiaRewardProcessor:
 
 
 def prepare_for_training(model: SDiaRewardModel, args: TrainArguments) -> Any:
-    """Freeze what `args.train` does not train, and add adapters where it asks for them."""
     if args.train == "head":
         model.freeze_backbone()
         return model
@@ -186,15 +198,13 @@ def assemble_full_model(
 
 
 def _choose_weights_dtype(args: TrainArguments, training: RewardConfig) -> torch.dtype:
-    """Return the dtype of the weights.
+    """Return float32 for weights that are trained: most updates are less than half a step of bfloat16.
 
-    Those that are trained are float32, for most updates are less than half a step of bfloat16; autocast computes in
-    bfloat16 all the same. DeepSpeed keeps float32 copies by itself.
+    Autocast computes in bfloat16 nevertheless. DeepSpeed keeps float32 copies by itself.
     """
     has_float32_copies = training.deepspeed_plugin is not None
     return torch.float32 if args.train == "full" and not has_float32_copies else choose_backbone_dtype(training)
 
 
 def choose_backbone_dtype(training: RewardConfig) -> torch.dtype:
-    """Return the dtype in which the backbone computes."""
     return torch.bfloat16 if training.bf16 else torch.float32

@@ -1,4 +1,4 @@
-"""Load and compute right where a model is sharded over processes: DeepSpeed's ZeRO-3, FSDP2."""
+"""Load and compute with a model that is sharded over processes: DeepSpeed's ZeRO-3, FSDP2."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from transformers.integrations import deepspeed
 def loads_whole_weights() -> Iterator[None]:
     """Hide ZeRO-3 from `from_pretrained`; a context manager and a decorator.
 
-    transformers shards what `from_pretrained` loads in a process that trains under ZeRO-3, whatever `zero3_init_flag`
-    of accelerate says. A sharded model runs in DeepSpeed's engine only. Ours runs before training too, where it
-    encodes recordings, and is assembled and saved after it. The engine shards a whole model when training starts.
+    transformers shards what `from_pretrained` loads under ZeRO-3, whatever accelerate's `zero3_init_flag` is. A
+    sharded model runs in DeepSpeed's engine only. Our model also encodes recordings before training, and is assembled
+    and saved after it. The engine shards a whole model when training starts.
     """
     hidden = deepspeed._hf_deepspeed_config_weak_ref
     deepspeed.unset_hf_deepspeed_config()

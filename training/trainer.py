@@ -143,11 +143,7 @@ class SDiaRewardTrainer(EndsAtLastStep, RewardTrainer):
         return self.sampler
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
-        """Run one step's pairs forward and backward, one micro-batch after the other.
-
-        Returns:
-            `torch.Tensor`: This process's share of the mean loss.
-        """
+        """Run a step micro-batch by micro-batch; return this process's share of the mean loss."""
         losses = []
         micro_batches = self.split_micro_batches(inputs["pairs"])
         attention = packed_attention(self._full_model) if self._full_model else contextlib.nullcontext()
@@ -159,14 +155,7 @@ class SDiaRewardTrainer(EndsAtLastStep, RewardTrainer):
         return torch.stack(losses).sum()
 
     def split_micro_batches(self, pairs: PairBatch) -> list[dict[str, Any]]:
-        """Split a step into micro-batches, the same number in each process, so that none waits for another.
-
-        Args:
-            pairs ([`PairBatch`]): The pairs of this process.
-
-        Returns:
-            `list[dict]`: `pairs`, and `weight`, the share of the step's pairs that they are.
-        """
+        """Split this process's pairs into micro-batches, equally many per process, so that none waits for another."""
         own = torch.tensor([pairs.lengths_tokens, pairs.is_real], device=self.args.device)
         lengths, is_real = self.accelerator.gather(own[None]).unbind(dim=1)
         num_pairs = int(is_real.sum())
@@ -242,7 +231,6 @@ class SDiaRewardTrainer(EndsAtLastStep, RewardTrainer):
         return 6 * sum(inputs["pairs"].lengths_tokens) * model.num_parameters(exclude_embeddings=True)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log TRL's metrics and, in training, the tokens per second since the last line."""
         if "loss" in logs:
             now, tokens = time.perf_counter(), float(self._total_train_tokens)
             then, before = self._last_log
@@ -269,17 +257,15 @@ class EpochOfSampler(TrainerCallback):
         self.trainer = trainer
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Set the epoch that begins."""
         self.trainer.sampler.set_epoch(int(state.epoch))
 
 
 class RewardProgressCallback(ProgressCallback):
-    """Name the progress bars, and show mean reward, margin, accuracy and tokens per second beside the one of steps."""
+    """Show mean reward, margin, accuracy and tokens per second beside the bar of steps."""
 
     _SHOWN = {"mean_reward": "reward", "margin": "margin", "accuracy": "accuracy", "tokens_per_second": "tokens/s"}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Open the bar of steps."""
         super().on_train_begin(args, state, control, **kwargs)
         if self.training_bar is not None:
             self.training_bar.set_description("steps")
@@ -287,13 +273,11 @@ class RewardProgressCallback(ProgressCallback):
     def on_prediction_step(
         self, args: Any, state: Any, control: Any, eval_dataloader: Any = None, **kwargs: Any
     ) -> None:
-        """Advance the bar of an evaluation."""
         super().on_prediction_step(args, state, control, eval_dataloader=eval_dataloader, **kwargs)
         if self.prediction_bar is not None:
             self.prediction_bar.set_description("validation", refresh=False)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Update the bar with the latest line of the log."""
         if state.is_world_process_zero and self.training_bar is not None and logs:
             shown = {title: f"{logs[name]:.3g}" for name, title in self._SHOWN.items() if name in logs}
             if shown:

@@ -23,19 +23,16 @@ class SkippedPair(Skipped):
     row: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the line of the pair in `skipped.jsonl`."""
         return {"split": self.split, "row": self.row, "pair_id": self.item, **self.explain()}
 
 
 def explain_side(side: int, reason: str) -> str:
-    """Return the reason why a pair cannot be used, with the side that it is about: 0 for chosen, 1 for rejected."""
     return f"{SIDES[side]}, {reason}"
 
 
 def select_usable(
     split: str, pair_ids: Sequence[str], reasons: Mapping[int, str]
 ) -> tuple[list[int], list[SkippedPair]]:
-    """Return the rows of a split that can be used, and what is reported of the others."""
     usable = [row for row in range(len(pair_ids)) if row not in reasons]
     if not usable:
         raise ValueError(

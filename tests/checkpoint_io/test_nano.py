@@ -25,18 +25,14 @@ def nano_checkpoint(tmp_path_factory):
     return nano.build_nano(tmp_path_factory.mktemp("nano"))
 
 
-def test_the_nano_model_is_small_enough(nano_checkpoint):
+def test_the_untrained_nano_model_is_small_and_gives_zero_rewards(nano_checkpoint, make_dialogue):
     model = SDiaRewardModel.from_pretrained(nano_checkpoint)
     assert sum(parameter.numel() for parameter in model.parameters()) == 12_720_384
     assert (nano_checkpoint / "model.safetensors").stat().st_size <= 30e6
     assert model.dtype == torch.float32
-
-
-def test_the_untrained_nano_model_gives_zero_rewards(nano_checkpoint, make_dialogue):
     processor = SDiaRewardProcessor.from_pretrained(nano_checkpoint)
     with torch.inference_mode():
-        logits = SDiaRewardModel.from_pretrained(nano_checkpoint)(**processor(make_dialogue(0.4, 0.6))).logits
-    assert logits.tolist() == [[0.0]]
+        assert model(**processor(make_dialogue(0.4, 0.6))).logits.tolist() == [[0.0]]
 
 
 def test_the_audio_tower_computes_what_whispers_encoder_computes(nano_checkpoint, fixtures_dir):

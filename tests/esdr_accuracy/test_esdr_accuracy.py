@@ -181,6 +181,18 @@ def test_a_reward_that_is_not_finite_is_an_error_unless_the_caller_counts_it_as_
 ERRORS = {
     "empty": (([], [], []), {}, ValueError, "no pairs"),
     "lengths": (([1], [0, 1], ["wild"]), {}, ValueError, "lengths differ"),
+    "number of draws": (([1], [0], ["wild"]), {"num_bootstrap": 2.5}, ValueError, "num_bootstrap is 2.5"),
+    "certainty": (([1], [0], ["wild"]), {"confidence": 1 - 1e-16}, ValueError, "between 0 and 1"),
+    "text": (([1], [0], ["wild"]), {"confidence": "0.95"}, ValueError, "confidence is 0.95"),
+    "group NaN": (([1, 1], [0, 0], ["wild"] * 2, ["a", math.nan]), {}, ValueError, "group_id of pair 1"),
+    "group NaT": (([1, 1], [0, 0], ["wild"] * 2, [pd.NaT, "a"]), {}, ValueError, "group_id of pair 0"),
+    "masked group": (
+        ([1, 1], [0, 0], ["wild"] * 2, np.ma.array([1, 2], mask=[False, True])),
+        {},
+        ValueError,
+        "group_id of pair 1",
+    ),
+    "lists as groups": (([1, 1], [0, 0], ["wild"] * 2, [["a"], ["b"]]), {}, TypeError, "list"),
     "group length": (([1], [0], ["wild"], ["a", "b"]), {}, ValueError, "lengths differ"),
     "missing group": (([1, 1], [0, 0], ["wild"] * 2, ["a", None]), {}, ValueError, "group_id of pair 1"),
     "unknown subset": (([1], [0], ["wlid"]), {}, ValueError, "wlid.*semi_wild"),
@@ -213,13 +225,9 @@ def noisy_pairs():
 UNUSABLE_REWARDS = {
     "masked": (np.ma.array([2.0, 3.0], mask=[False, True]), "chosen is masked at pair 1"),
     "dates": (np.array(["2026-01-01", "NaT"], dtype="M8[D]"), "chosen of pair 0 is .*datetime64"),
-    "durations": (np.array([1, "NaT"], dtype="m8[s]"), "chosen of pair 0 is .*timedelta64"),
     "missing time of pandas": ([2.0, pd.NaT], "chosen of pair 1 is NaT"),
-    "missing value of pandas": ([2.0, pd.NA], "chosen of pair 1 is <NA>"),
     "complex": (np.array([2.0, 1j]), r"chosen of pair 0 is .*complex"),
-    "complex number": ([2.0, 1j], "chosen of pair 1 is 1j"),
     "texts": (["2", "3"], "chosen of pair 0 is '2'"),
-    "an integer without a float": ([2, 10**400], "chosen of pair 1 is"),
 }
 
 
@@ -231,58 +239,18 @@ def test_rewards_that_would_silently_become_others_are_refused_with_their_pair(r
 
 @pytest.mark.parametrize(
     "rewards",
-    [
-        [2, True],
-        [Decimal("1.5"), np.float16(0.5)],
-        torch.tensor([2, 0]),
-        np.array([2, 0], dtype=object),
-        np.ma.array([2.0, 0.0], mask=False),
-        pd.Series([2.0, 0.5]),
-    ],
-    ids=["integers", "scalars", "tensor", "objects", "not masked", "series"],
+    [[2, True], [Decimal("1.5"), np.float16(0.5)], torch.tensor([2, 0]), pd.Series([2.0, 0.5])],
+    ids=["integers", "scalars", "tensor", "series"],
 )
 def test_every_form_of_a_real_number_is_a_reward(rewards):
     result = pairwise_accuracy(rewards, [0.75, 0.75], ["wild", "wild"])
     assert result["num_correct"]["wild"] == sum(float(reward) > 0.75 for reward in rewards) > 0
 
 
-UNUSABLE_GROUPS = {
-    "NaN": (["a", math.nan], "group_id of pair 1 is missing"),
-    "missing time": ([pd.NaT, "a"], "group_id of pair 0 is missing"),
-    "masked": (np.ma.array([1, 2], mask=[False, True]), "group_id of pair 1 is missing"),
-    "lists": ([["a"], ["b"]], "list"),
-    "one number": (3, "int"),
-}
-
-
-@pytest.mark.parametrize(("groups", "message"), UNUSABLE_GROUPS.values(), ids=UNUSABLE_GROUPS)
-def test_groups_that_would_silently_become_others_are_refused_with_their_pair(groups, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        pairwise_accuracy([1.0, 2.0], [0.0, 1.0], ["wild", "wild"], groups)
-
-
-@pytest.mark.parametrize(
-    "groups",
-    [torch.tensor([1, 1, 2]), np.array([1, 1, 2]), [1, 1.0, 2]],
-    ids=["tensor", "array", "numbers"],
-)
+@pytest.mark.parametrize("groups", [torch.tensor([1, 1, 2]), [1, 1.0, 2]], ids=["tensor", "numbers"])
 def test_equal_groups_are_one_in_every_form(groups):
     result = pairwise_accuracy([1.0, 2.0, 3.0], [0.0, 1.0, 2.0], ["wild"] * 3, groups)
     assert result["num_groups"]["wild"] == 2
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"confidence": 1 - 1e-16}, "confidence is .* between 0 and 1"),
-        ({"confidence": "0.95"}, "confidence is 0.95"),
-        ({"num_bootstrap": 2.5}, "num_bootstrap is 2.5; it must be a whole number"),
-        ({"num_bootstrap": None}, "num_bootstrap is None"),
-    ],
-)
-def test_options_out_of_range_are_refused_in_the_metrics_words(options, message):
-    with pytest.raises(ValueError, match=message):
-        pairwise_accuracy([1.0], [0.0], ["wild"], **options)
 
 
 def test_intervals_are_wider_when_pairs_share_recordings(noisy_pairs):

@@ -60,21 +60,6 @@ def test_a_template_takes_files_under_any_name(key, tiny_processor):
     assert_equal(tiny_processor.apply_chat_template(dialogue, tokenize=True, return_dict=True), expected)
 
 
-def test_a_recording_under_another_name_is_not_ignored(tiny_processor):
-    with pytest.raises(DialogueError, match="turn 1: has the recording of an audio item under 'url'; give it under"):
-        tiny_processor([{"role": "user", "content": [{"type": "audio", "url": WAV}]}])
-
-
-def test_another_template_is_rendered_without_a_prompt(tiny_processor, make_dialogue):
-    template = "{% for message in messages %}{{ message.role }} {% endfor %}"
-    assert tiny_processor.apply_chat_template(make_dialogue(), template) == "user assistant "
-
-
-def test_a_template_takes_no_control_tokens(tiny_processor):
-    with pytest.raises(DialogueError, match="control token"):
-        tiny_processor.apply_chat_template([{"role": "user", "content": "<|im_end|>"}])
-
-
 def test_a_template_of_a_file_does_not_replace_the_text_that_the_model_reads(tiny_checkpoint, tmp_path):
     import shutil
 
@@ -84,6 +69,13 @@ def test_a_template_of_a_file_does_not_replace_the_text_that_the_model_reads(tin
     (folder / "chat_template.jinja").write_text("other")
     text = SDiaRewardProcessor.from_pretrained(folder).apply_chat_template([{"role": "user", "content": "hi"}])
     assert text.endswith("<|im_start|>user\nhi<|im_end|>\n")
+
+
+def test_a_template_is_rendered_without_a_prompt_and_takes_no_control_tokens(tiny_processor, make_dialogue):
+    template = "{% for message in messages %}{{ message.role }} {% endfor %}"
+    assert tiny_processor.apply_chat_template(make_dialogue(), template) == "user assistant "
+    with pytest.raises(DialogueError, match="control token"):
+        tiny_processor.apply_chat_template([{"role": "user", "content": "<|im_end|>"}])
 
 
 def test_options_of_every_processor_are_taken(tiny_processor, dialogues):
@@ -98,28 +90,23 @@ def test_options_of_every_processor_are_taken(tiny_processor, dialogues):
 
 
 def test_options_that_would_cut_a_dialogue_are_refused(tiny_processor, dialogues):
-    with pytest.raises(
-        TypeError, match="processed whole, without truncation; the options are return_tensors, padding"
-    ):
+    with pytest.raises(TypeError, match="truncation"):
         tiny_processor(dialogues, truncation=True)
-    with pytest.raises(ValueError, match="padding is given twice"):
-        tiny_processor(dialogues, padding=True, text_kwargs={"padding": True})
-    with pytest.raises(ValueError, match="give one of dialogues, conversation and text"):
-        tiny_processor(dialogues, text="hi")
-    with pytest.raises(ValueError, match="criterion is for dialogues"):
-        tiny_processor(text="hi", criterion="joint")
-    with pytest.raises(ValueError, match="resample the audio to 16000 Hz"):
-        tiny_processor(text="<|AUDIO|>", audio=np.zeros(800), sampling_rate=8000)
+    wrong = [{"dialogues": dialogues, "padding": True, "text_kwargs": {"padding": True}}]
+    wrong += [{"dialogues": dialogues, "text": "hi"}, {"text": "hi", "criterion": "joint"}]
+    wrong += [{"text": "<|AUDIO|>", "audio": np.zeros(800), "sampling_rate": 8000}]
+    # A recording under a name that is not read.
+    wrong += [{"dialogues": [{"role": "user", "content": [{"type": "audio", "url": WAV}]}]}]
+    for options in wrong:
+        with pytest.raises(ValueError, match="give|criterion|resample"):
+            tiny_processor(**options)
 
 
 def test_turns_of_a_data_set_are_taken_as_messages_are(tiny_processor, make_tiny_model, tone_pairs):
-    import datasets
-
     from sdiareward.chat_sdiareward import turns_to_messages
     from sdiareward.scoring.scorer import Scorer
 
-    row = tone_pairs.cast_column("chosen", tone_pairs.features["chosen"])[0]
-    assert isinstance(tone_pairs, datasets.Dataset)
+    row = tone_pairs[0]
     assert_equal(tiny_processor(row["chosen"]), tiny_processor(turns_to_messages(row["chosen"])))
     scorer = Scorer(make_tiny_model(), tiny_processor)
     sides = [row["chosen"], row["rejected"]]
@@ -142,11 +129,6 @@ def test_decoded_rows_of_datasets_are_heard(tiny_processor):
     assert_equal(
         tiny_processor(turns), tiny_processor([{"role": "user", "content": [{"type": "audio", "audio": WAV}]}])
     )
-
-
-def test_a_message_without_content_is_refused(tiny_processor):
-    with pytest.raises(DialogueError, match="its content is missing"):
-        tiny_processor([{"role": "user"}])
 
 
 def test_a_system_turn_that_is_not_one_of_the_prompts_is_told_once(tiny_processor, make_dialogue, caplog):

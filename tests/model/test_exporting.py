@@ -39,8 +39,3 @@ def test_the_whole_model_compiles_to_one_graph(make_tiny_model, inputs):
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     with torch.no_grad():
         torch.testing.assert_close(compiled(**inputs).logits, model(**inputs).logits)
-
-
-def test_a_wrong_number_of_vectors_is_refused_outside_of_a_graph(make_tiny_model, inputs):
-    with pytest.raises(ValueError, match="audio placeholders"):
-        make_tiny_model()(**{**inputs, "audio_features": inputs["audio_features"][1:]})

@@ -36,18 +36,28 @@ def test_a_dialogue_is_split_at_its_messages_and_clips_stay_with_them():
     assert [each.clips for each in messages] == [(), (b"a", b"b"), (b"c",)]
 
 
-def test_dialogues_without_a_shared_prefix_are_one_segment_each():
-    segments, last = build_prefix_tree([[message(5), message(6)], [message(7)]])
-    assert shape(segments) == [(None, 2), (None, 1)]
-    assert last == [0, 1]
+FIRST, SECOND, THIRD, FOURTH, FIFTH = (message(number) for number in range(5, 10))
+SPOKEN = [[message(BOS, AUDIO, EOS, clips=[digest])] for digest in (b"one", b"other")]
+# Dialogues, parent and number of messages of each segment, last segment of each dialogue.
+TREES = {
+    "nothing shared": ([[FIRST, SECOND], [THIRD]], [(None, 2), (None, 1)], [0, 1]),
+    "a prefix": ([[FIRST, SECOND, THIRD], [FIRST, SECOND, FOURTH, FIFTH]], [(None, 2), (0, 1), (0, 2)], [1, 2]),
+    "a dialogue as a prefix, and equal ones": (
+        [[FIRST, SECOND], [FIRST, SECOND, THIRD], [FIRST, SECOND]],
+        [(None, 2), (0, 1)],
+        [0, 1, 0],
+    ),
+    "equal words in another voice": (SPOKEN, [(None, 1), (None, 1)], [0, 1]),
+    "no dialogues": ([], [], []),
+}
 
 
-def test_a_shared_prefix_is_one_segment_and_the_parent_of_the_rest():
-    system, user = message(5), message(6)
-    segments, last = build_prefix_tree([[system, user, message(7)], [system, user, message(8), message(9)]])
-    assert shape(segments) == [(None, 2), (0, 1), (0, 2)]
-    assert last == [1, 2]
-    assert [segment.num_tokens for segment in segments] == [4, 2, 4]
+@pytest.mark.parametrize(("dialogues", "segments", "last"), TREES.values(), ids=TREES)
+def test_a_shared_prefix_is_one_segment_and_the_parent_of_the_rest(dialogues, segments, last):
+    found, found_last = build_prefix_tree(dialogues)
+    assert (shape(found), found_last) == (segments, last)
+    alone, _ = build_prefix_tree(dialogues, share_prefixes=False)
+    assert shape(alone) == [(None, len(dialogue)) for dialogue in dialogues]
 
 
 def test_some_dialogues_share_a_longer_prefix_than_all():
@@ -65,41 +75,25 @@ def test_some_dialogues_share_a_longer_prefix_than_all():
     assert sorted(segment.num_tokens for segment in segments) == [2] * 5
 
 
-def test_a_dialogue_may_be_a_prefix_of_another_and_equal_ones_share_all():
-    short, long = [message(5), message(6)], [message(5), message(6), message(7)]
-    segments, last = build_prefix_tree([short, long, short])
-    assert shape(segments) == [(None, 2), (0, 1)]
-    assert last == [0, 1, 0]
+SINGLE = [[index] for index in range(5)]
 
 
-def test_equal_words_in_another_voice_are_not_shared():
-    spoken = [[message(BOS, AUDIO, EOS, clips=[digest])] for digest in (b"one", b"other")]
-    assert shape(build_prefix_tree(spoken)[0]) == [(None, 1), (None, 1)]
-
-
-def test_nothing_is_shared_when_sharing_is_off():
-    segments, last = build_prefix_tree([[message(5), message(6)]] * 2, share_prefixes=False)
-    assert shape(segments) == [(None, 2), (None, 2)]
-    assert last == [0, 1]
-
-
-def test_batches_are_filled_longest_first_up_to_the_budget():
-    groups = [[index] for index in range(5)]
-    assert list(plan_batches([10, 40, 20, 30, 50], groups, 60)) == [[4], [1], [3, 2, 0]]
-    assert list(plan_batches([10, 40, 20, 30, 50], groups, 1)) == [[4], [1], [3], [2], [0]]
-    assert list(plan_batches([10, 40, 20, 30, 50], groups, 1000)) == [[4, 1, 3, 2, 0]]
-
-
-def test_a_group_is_never_divided_and_sorts_by_its_longest():
-    assert list(plan_batches([10, 50, 40, 5], [[0, 1], [2, 3]], 60)) == [[0, 1], [2, 3]]
-    assert list(plan_batches([10, 50, 40, 5], [[2, 3], [0, 1]], 20)) == [[0, 1], [2, 3]]
-
-
-def test_a_padded_batch_counts_its_padding_and_ends_before_it_is_more_than_five_percent():
-    groups = [[index] for index in range(4)]
-    # 100 and 95 waste 5 of 200; with 80 it would be 25 of 300.
-    assert list(plan_batches([100, 95, 80, 79], groups, 1000, padded=True)) == [[0, 1], [2, 3]]
-    assert list(plan_batches([100, 95, 80, 79], groups, 199, padded=True)) == [[0], [1], [2, 3]]
+@pytest.mark.parametrize(
+    ("lengths", "groups", "budget", "padded", "batches"),
+    [
+        ([10, 40, 20, 30, 50], SINGLE, 60, False, [[4], [1], [3, 2, 0]]),
+        ([10, 40, 20, 30, 50], SINGLE, 1, False, [[4], [1], [3], [2], [0]]),
+        ([10, 40, 20, 30, 50], SINGLE, 1000, False, [[4, 1, 3, 2, 0]]),
+        ([10, 50, 40, 5], [[0, 1], [2, 3]], 60, False, [[0, 1], [2, 3]]),
+        ([10, 50, 40, 5], [[2, 3], [0, 1]], 20, False, [[0, 1], [2, 3]]),
+        # Padded, 100 and 95 waste 5 of 200; with 80 it would be 25 of 300.
+        ([100, 95, 80, 79], SINGLE[:4], 1000, True, [[0, 1], [2, 3]]),
+        ([100, 95, 80, 79], SINGLE[:4], 199, True, [[0], [1], [2, 3]]),
+        ([], [], 100, False, []),
+    ],
+)
+def test_batches_are_filled_longest_first_with_whole_groups_up_to_the_budget(lengths, groups, budget, padded, batches):
+    assert list(plan_batches(lengths, groups, budget, padded=padded)) == batches
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -109,11 +103,6 @@ def test_every_dialogue_is_in_one_batch(padded):
     batches = list(plan_batches(lengths, groups, 8192, padded=padded))
     assert sorted(index for batch in batches for index in batch) == list(range(300))
     assert all(sum(lengths[index] for index in batch) <= 8192 for batch in batches)
-
-
-def test_no_dialogues_make_no_batch():
-    assert list(plan_batches([], [], 100)) == []
-    assert build_prefix_tree([]) == ([], [])
 
 
 def test_a_group_is_yielded_when_its_last_member_comes_and_an_incomplete_one_is_not():

@@ -4,7 +4,6 @@ import shutil
 
 import numpy as np
 import pytest
-import torch
 from support.human_world import make_score, write_evaluation
 
 from sdiareward.checkpoint_io.convert import convert_checkpoint, export_checkpoint
@@ -107,6 +106,7 @@ def test_each_subset_has_half_of_the_reference_whatever_its_size(parameters):
 def test_quantiles_of_one_subset_are_those_of_hazen():
     rewards = np.random.default_rng(2).normal(size=(7, 2))
     table = fit(rewards, ["wild"] * 7)["quantiles"]
+    assert fit(REWARDS, SUBSETS)["quantiles_by_criterion"] == {}
     assert table == pytest.approx(np.quantile(rewards, np.linspace(0, 1, 101), method="hazen"), rel=1e-6)
 
 
@@ -129,10 +129,6 @@ def test_a_criterion_has_its_own_table_and_an_unknown_one_that_of_all_pairs(para
     assert values[2] == pytest.approx(0.75, abs=0.02)
 
 
-def test_without_criteria_there_is_the_table_of_all_pairs_alone():
-    assert fit(REWARDS, SUBSETS)["quantiles_by_criterion"] == {}
-
-
 @pytest.mark.parametrize(
     ("rewards", "subsets", "criteria", "message"),
     [
@@ -153,14 +149,6 @@ def test_a_calibration_that_lacks_parts_names_them(parameters):
         SDiaRewardConfig(calibration={k: v for k, v in parameters.items() if k not in ("quantiles", "data")})
 
 
-def test_a_configuration_saved_before_there_was_a_calibration_loads(tmp_path):
-    SDiaRewardConfig().save_pretrained(tmp_path)
-    content = json.loads((tmp_path / "config.json").read_text())
-    content.pop("calibration", None)
-    (tmp_path / "config.json").write_text(json.dumps(content))
-    assert SDiaRewardConfig.from_pretrained(tmp_path).calibration is None
-
-
 def test_a_calibration_survives_saving_converting_and_exporting(make_tiny_model, tiny_processor, parameters, tmp_path):
     make_tiny_model(calibration=parameters).save_pretrained(tmp_path / "saved")
     tiny_processor.save_pretrained(tmp_path / "saved")
@@ -168,13 +156,6 @@ def test_a_calibration_survives_saving_converting_and_exporting(make_tiny_model,
     export_checkpoint(tmp_path / "saved", tmp_path / "exported", layout="official")
     for name in ("saved", "converted", "exported"):
         assert SDiaRewardModel.from_pretrained(tmp_path / name).config.calibration == parameters
-
-
-def test_rewards_do_not_change_with_a_calibration(make_tiny_model, tiny_processor, parameters, make_dialogue):
-    inputs = tiny_processor([make_dialogue()])
-    with torch.no_grad():
-        raw, calibrated = (make_tiny_model(**fields)(**inputs) for fields in ({}, {"calibration": parameters}))
-    assert torch.equal(raw.logits, calibrated.logits)
 
 
 def test_calibrated_scores_are_the_calibration_of_the_rewards(scorer, parameters, make_dialogue):
@@ -203,15 +184,10 @@ def test_options_that_do_not_fit_are_refused_before_anything_is_scored(scorer, m
         scorer.iter_scores([make_dialogue(), make_dialogue()], **options)
 
 
-def test_a_model_without_calibration_says_how_to_get_one(make_tiny_model, tiny_processor, make_dialogue):
-    with pytest.raises(ValueError, match="no calibration; fit one with sdiareward calibrate CHECKPOINT EVAL_DIR"):
-        Scorer(make_tiny_model(), tiny_processor).score([make_dialogue()], calibrated=True)
-
-
-def test_a_calibration_of_other_prompts_is_not_applied(parameters):
-    config = SDiaRewardConfig(calibration=parameters, prompts={"joint": "Other."}, prompt_version="2")
-    with pytest.raises(ValueError, match="under the prompts '1', the model has the prompts '2'"):
-        Calibration.of(config)
+def test_no_calibration_and_one_of_other_prompts_are_not_applied(parameters):
+    for fields in ({}, {"calibration": parameters, "prompts": {"joint": "Other."}, "prompt_version": "2"}):
+        with pytest.raises(ValueError, match="sdiareward calibrate"):
+            Calibration.of(SDiaRewardConfig(**fields))
 
 
 @pytest.fixture
@@ -271,37 +247,28 @@ def test_doubtful_evaluations_are_named_and_used(finished, tiny_checkpoint, tmp_
     assert f"the scores are of other (77), but the files of {tiny_checkpoint} differ" in notices
 
 
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (lambda folder, checkpoint, output: (folder / "results.json").unlink(), "has no results.json"),
-        (lambda folder, checkpoint, output: (folder / "scores.jsonl").write_text(""), "holds no pair"),
-        (lambda folder, checkpoint, output: output.mkdir() or (output / "x").touch(), "nothing is overwritten"),
-        (
-            lambda folder, checkpoint, output: (folder / "identity.json").write_text(
-                '{"prompts": {"joint": "Other."}}'
-            ),
-            "was run with other prompts for joint",
-        ),
-    ],
-    ids=["unfinished", "empty", "output exists", "other prompts"],
-)
+SPOILS = {
+    "has no results.json": lambda folder, output: (folder / "results.json").unlink(),
+    "holds no pair": lambda folder, output: (folder / "scores.jsonl").write_text(""),
+    "pair pair-007 has a reward that is missing or not finite": lambda folder, output: (
+        folder / "scores.jsonl"
+    ).write_text(json.dumps(make_score(7, math.nan)) + "\n"),
+    "nothing is overwritten": lambda folder, output: output.mkdir() or (output / "x").touch(),
+    "was run with other prompts for joint": lambda folder, output: (folder / "identity.json").write_text(
+        '{"prompts": {"joint": "Other."}}'
+    ),
+    "make it one with sdiareward convert": None,
+}
+
+
+@pytest.mark.parametrize("message", SPOILS)
 def test_what_cannot_be_calibrated_is_refused_and_leaves_no_output(
-    finished, tiny_checkpoint, tmp_path, capsys, spoil, message
+    finished, tiny_checkpoint, fixtures_dir, tmp_path, capsys, message
 ):
-    folder, output = finished(), tmp_path / "calibrated"
-    spoil(folder, tiny_checkpoint, output)
-    assert main(["calibrate", str(tiny_checkpoint), str(folder), "--output", str(output)]) == 2
+    folder, output, checkpoint = finished(), tmp_path / "calibrated", fixtures_dir / "base_tiny"
+    if SPOILS[message]:
+        checkpoint = tiny_checkpoint
+        SPOILS[message](folder, output)
+    assert main(["calibrate", str(checkpoint), str(folder), "--output", str(output)]) == 2
     assert message in capsys.readouterr().err
     assert not (output / "config.json").exists()
-
-
-def test_a_foreign_checkpoint_is_to_be_converted_first(finished, fixtures_dir, capsys):
-    assert main(["calibrate", str(fixtures_dir / "base_tiny"), str(finished()), "--in-place"]) == 2
-    assert "make it one with sdiareward convert" in capsys.readouterr().err
-
-
-def test_a_reward_that_is_not_finite_is_named(tmp_path, tiny_checkpoint, capsys):
-    folder = write_evaluation(tmp_path / "eval", [make_score(7, math.nan)])
-    assert main(["calibrate", str(tiny_checkpoint), str(folder), "--output", str(tmp_path / "out")]) == 2
-    assert "pair pair-007 has a reward that is missing or not finite" in capsys.readouterr().err

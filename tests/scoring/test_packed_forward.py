@@ -5,7 +5,7 @@ from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniAu
 
 from sdiareward.scoring import packed_attention, packed_forward
 from sdiareward.scoring.batching import DialoguePreparer, Message, Segment, build_prefix_tree
-from sdiareward.scoring.packed_attention import PackedLayout, Windows
+from sdiareward.scoring.packed_attention import PackedLayout
 from sdiareward.scoring.packed_forward import encode_clips, pool_packed, run_packed
 
 
@@ -233,9 +233,3 @@ def test_the_models_own_attention_is_back_afterwards(model, batch):
     with pytest.raises(IndexError):
         run_packed(model, [Segment(None, [Message(np.array([10_000]))])], [])
     assert [tower.config._attn_implementation for tower in towers] == before
-
-
-def test_windows_of_one_length_are_one_group():
-    windows = Windows([10, 4, 10, 7])
-    assert [tuple(group.shape) for group in windows.groups] == [(1, 4), (1, 7), (2, 10)]
-    assert torch.cat([group.flatten() for group in windows.groups])[windows.order].tolist() == list(range(31))

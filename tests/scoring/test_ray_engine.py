@@ -138,17 +138,6 @@ def test_actors_that_cannot_load_the_model_end_the_run_with_their_reason(job, cl
         score_on_ray(broken, tmp_path / "out", num_actors=1)
 
 
-def test_a_page_that_is_damaged_ends_the_run_with_its_reason(job, pairs, cluster, tmp_path):
-    data = bytearray(pairs.read_bytes())
-    group = pq.ParquetFile(pairs).metadata.row_group(4)
-    for start in (group.column(number).data_page_offset for number in range(group.num_columns)):
-        data[start : start + 8] = b"\xff" * 8
-    damaged = tmp_path / "damaged.parquet"
-    damaged.write_bytes(data)
-    with pytest.raises(ScoringError, match=r"^.*damaged\.parquet: cannot be read as Parquet"):
-        score_on_ray(dataclasses.replace(job, dataset=str(damaged)), tmp_path / "out", num_actors=1)
-
-
 def test_more_gpus_than_there_are_is_refused(job, cluster, tmp_path):
     with pytest.raises(ScoringError, match="2 actors with 4 GPUs each are asked for; Ray has 0 GPUs"):
         score_on_ray(job, tmp_path, num_actors=2, gpus_per_actor=4)
@@ -173,13 +162,10 @@ def test_actors_look_for_recordings_where_the_driver_does(job, pairs, monkeypatc
     ("cpus", "num_actors", "share"),
     [
         ([8.0], 3, 8 / 3),
-        ([4.0, 4.0, 4.0], 3, 4.0),
         # Twelve CPUs, but no node has six.
         ([4.0, 4.0, 4.0], 2, 4.0),
-        ([2.0, 1.0], 2, 1.0),
         # Two actors on the first node, one on the second.
         ([16.0, 6.0], 3, 6.0),
-        ([1.0, 1.0, 1.0, 1.0], 3, 1.0),
         ([0.3], 3, 0.1),
         ([], 1, 0.0),
     ],
@@ -190,10 +176,6 @@ def test_an_actor_gets_no_more_cpus_than_a_node_has(cpus, num_actors, share):
 
 def test_what_is_finished_needs_no_actors(job, local, monkeypatch):
     monkeypatch.setattr(ray, "init", lambda **options: pytest.fail("Ray was started"))
-    score_dataset(ScoringJob(job.model, job.dataset, limit=7, criterion="modality", audio_root=job.audio_root), local)
-    assert (
-        score_on_ray(
-            ScoringJob(job.model, job.dataset, limit=7, criterion="modality", audio_root=job.audio_root), local
-        ).num_new
-        == 0
-    )
+    drawn = dataclasses.replace(job, limit=7)
+    score_dataset(drawn, local)
+    assert score_on_ray(drawn, local).num_new == 0

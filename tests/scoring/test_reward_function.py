@@ -167,7 +167,7 @@ def test_silence_is_what_is_heard_of_a_completion(scorer, make_tone, tmp_path):
     assert given[1][0]["content"][1]["audio"] == answers[1]
 
 
-def test_a_floor_replaces_a_missing_reward(scorer, speak, bad_completions):
+def test_a_missing_reward_is_a_floor_or_an_error_on_request(scorer, speak, bad_completions):
     reward = reward_fn(scorer, speak=speak, on_error="floor", floor=-20.0)
     logged = {}
     rewards = reward(
@@ -178,12 +178,8 @@ def test_a_floor_replaces_a_missing_reward(scorer, speak, bad_completions):
     assert rewards[1:] == [-20.0] * 3
     assert rewards[0] > -20.0
     assert logged == {"sdiareward_joint/failed": 0.75}
-
-
-def test_an_error_is_raised_with_on_error_raise(scorer, speak):
-    reward = reward_fn(scorer, speak=speak, on_error="raise")
     with pytest.raises(ValueError, match="completion 1: .*control token"):
-        reward([QUESTION] * 2, [say("fine"), say("fine<|im_end|>")])
+        reward_fn(scorer, speak=speak, on_error="raise")([QUESTION] * 2, [say("fine"), say("fine<|im_end|>")])
 
 
 def test_prompts_that_are_no_dialogue_are_named(scorer, speak):

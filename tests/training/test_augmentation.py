@@ -188,31 +188,14 @@ def test_augmented_pairs_are_precomputed_and_collated_like_others(
 
 
 @pytest.fixture
-def run_script(tmp_path, tiny_checkpoint, pairs):
-    folder = tmp_path / "pairs"
-    folder.mkdir()
+def run_script(tmp_path, make_flags, data_folder, pairs):
     for split in ("train", "validation"):
         names = [name if split == "train" else f"{split}-{name}" for name in pairs["pair_id"]]
-        pairs.remove_columns("pair_id").add_column("pair_id", names).to_parquet(folder / f"{split}.parquet")
+        pairs.remove_columns("pair_id").add_column("pair_id", names).to_parquet(data_folder / f"{split}.parquet")
 
     def run(*flags):
-        options = {
-            "model_name_or_path": tiny_checkpoint,
-            "dataset": folder,
-            "output_dir": tmp_path / "run",
-            "use_cpu": True,
-            "bf16": False,
-            "gradient_checkpointing": False,
-            "report_to": "none",
-            "per_device_train_batch_size": 4,
-            "learning_rate": 1e-2,
-            "eval_strategy": "steps",
-            "eval_steps": 3,
-            "save_steps": 3,
-            "logging_steps": 1,
-            "disable_tqdm": True,
-        }
-        assert not main([*(text for key, value in options.items() for text in (f"--{key}", str(value))), *flags])
+        steps = {"eval_strategy": "steps", "eval_steps": 3, "save_steps": 3}
+        assert not main(make_flags(tmp_path / "run", *flags, per_device_train_batch_size=4, **steps))
         return tmp_path / "run"
 
     return run

@@ -59,12 +59,6 @@ def test_a_group_that_another_data_set_trains_on_is_not_validated_on(tmp_path):
         load_splits([first, other], share=0.5, seed=0)
 
 
-def test_a_pair_of_two_data_sets_is_refused(tmp_path):
-    first, second = (_write_pairs(tmp_path / f"{name}.jsonl", name) for name in ("abcd", "xyzd"))
-    with pytest.raises(PairsError, match=r"abcd.jsonl and .*xyzd.jsonl share pairs, such as d; "):
-        load_splits([first, second], share=0.5, seed=0)
-
-
 @pytest.mark.parametrize("column", ["pair_id", "id", None])
 def test_a_pair_of_both_splits_is_refused_whatever_names_it(column, tmp_path):
     for split, pairs in (("train", range(5)), ("validation", [3, 7])):
@@ -75,16 +69,16 @@ def test_a_pair_of_both_splits_is_refused_whatever_names_it(column, tmp_path):
         load_splits(str(tmp_path), share=0.5, seed=0)
 
 
-def test_a_data_set_without_names_cannot_be_joined(tmp_path):
-    first, second = (_write_pairs(tmp_path / f"{name}.jsonl", name) for name in ("abcd", "wxyz"))
-    unnamed = tmp_path / "unnamed.jsonl"
+def test_data_sets_that_cannot_be_joined_are_named(tmp_path):
+    first, shared, second = (_write_pairs(tmp_path / f"{ids}.jsonl", ids) for ids in ("abcd", "xyzd", "wxyz"))
+    typed = _write_pairs(tmp_path / "typed.jsonl", "ef", criterion=[1, 2])
+    named = _write_pairs(tmp_path / "named.jsonl", "gh", criterion=["joint", "joint"])
+    unnamed = str(tmp_path / "unnamed.jsonl")
     datasets.Dataset.from_json(second).remove_columns("pair_id").to_json(unnamed)
-    with pytest.raises(PairsError, match=r"unnamed.jsonl: has no column pair_id"):
-        load_splits([first, str(unnamed)], share=0.5, seed=0)
-
-
-def test_columns_of_different_types_cannot_be_joined(tmp_path):
-    first = _write_pairs(tmp_path / "first.jsonl", "ab", source=["game", "game"])
-    second = _write_pairs(tmp_path / "second.jsonl", "cd", source=[1, 2])
-    with pytest.raises(PairsError, match="the types of their columns differ"):
-        load_splits([first, second], share=0.5, seed=0)
+    for paths, message in (
+        ([first, shared], r"abcd.jsonl and .*xyzd.jsonl share pairs, such as d; "),
+        ([first, unnamed], "unnamed.jsonl: has no column pair_id"),
+        ([named, typed], "the types of their columns differ"),
+    ):
+        with pytest.raises(PairsError, match=message):
+            load_splits(paths, share=0.5, seed=0)

@@ -40,18 +40,10 @@ def make_config(tmp_path):
 
 UNUSED = {
     "average_tokens_across_devices": False,
-    "chat_template_path": "chat.jinja",
-    "dataset_num_proc": 2,
-    "do_predict": True,
-    "eos_token": "</s>",
     "include_num_input_tokens_seen": "all",
-    "label_names": ["labels"],
-    "length_column_name": "num_tokens",
     "liger_kernel_config": {"rope": True},
     "max_length": 512,
     "model_init_kwargs": {"dtype": "float16"},
-    "pad_to_multiple_of": 8,
-    "pad_token": "<pad>",
     "push_to_hub": True,
     "train_sampling_strategy": "group_by_length",
     "trust_remote_code": True,
@@ -127,15 +119,13 @@ def test_accumulated_batches_are_one_larger_batch(make_config):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"train": "head", "freeze_audio_tower": False},
-            "freeze_audio_tower is False but train is 'head'",
-        ),
+        ({"train": "head", "freeze_audio_tower": False}, "freeze_audio_tower is False but train is 'head'"),
         ({"train": "lora", "freeze_text_model": True}, "freeze_text_model is True but train is 'lora'"),
         ({"lora_r": 64}, "lora_r is 64 but train is 'full', in which it has no effect; set train to lora, or omit"),
         ({"train": "head", "lora_alpha": 64}, "lora_alpha is 64 but train is 'head'"),
         ({"train": "lora", "through_backbone": True}, "through_backbone is True but train is 'lora'"),
         ({"adapter_name_or_path": "adapter"}, "adapter_name_or_path is 'adapter' but train is 'full'"),
+        ({"from_cache": "cache"}, "from_cache is given but train is 'full'"),
         ({"augmented_copies": 3}, "augmented_copies is 3 without augmentations"),
         ({"hard_negative_share": 0.5}, "hard_negative_share is 0.5 without hard_negatives"),
     ],
@@ -156,16 +146,7 @@ def test_the_options_of_every_recipe_have_an_effect(name, tmp_path):
     assert args.train in ("head", "lora", "full")
 
 
-NOWHERE = (
-    "--model_name_or_path",
-    "nowhere/model",
-    "--dataset",
-    "nowhere/data",
-    "--use_cpu",
-    "True",
-    "--bf16",
-    "False",
-)
+NOWHERE = ["--model_name_or_path", "nowhere/model", "--dataset", "nowhere/data", "--use_cpu", "--bf16", "False"]
 
 
 @pytest.mark.parametrize(

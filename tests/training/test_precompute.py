@@ -59,11 +59,6 @@ def test_other_processes_read_the_same(encodes, tone_pairs, tiny_processor, make
     assert shared[1] == alone[1] and [pair.row for pair in shared[1]] == [9]
 
 
-def test_without_a_usable_pair_there_is_nothing_to_train_on(tone_pairs, tiny_processor, tmp_path):
-    with pytest.raises(ValueError, match="none of the 1 pairs of 'train' can be used"):
-        precompute_pairs(broken(tone_pairs, 0, "chosen").select([0]), tiny_processor, tmp_path, split="train")
-
-
 def test_what_was_read_is_not_read_again(tone_pairs, tiny_processor, make_tiny_model, tmp_path, monkeypatch):
     model = make_tiny_model()
     first, _ = precompute_pairs(tone_pairs, tiny_processor, tmp_path, split="train", model=model, model_revision="a")

@@ -35,16 +35,12 @@ runpy.run_module("sdiareward.train", run_name="__main__", alter_sys=True)
 
 
 @pytest.fixture
-def options(tiny_checkpoint, data_folder):
+def options(make_flags):
+    run = {"eval_strategy": "no", "save_strategy": "no", "max_steps": 2, "optim": "sgd", "learning_rate": 3}
+
     def make(output_dir, **changes):
-        given = {
-            **{"model_name_or_path": tiny_checkpoint, "dataset": data_folder, "output_dir": output_dir},
-            **{"report_to": "none", "disable_tqdm": True, "logging_steps": 1, "gradient_checkpointing": False},
-            **{"eval_strategy": "no", "save_strategy": "no", "max_steps": 2, "optim": "sgd", "learning_rate": 3},
-            # A step is several micro-batches.
-            **{"per_device_train_batch_size": 2, "batch_tokens": 1200, "bf16": False, **changes},
-        }
-        return [text for key, value in given.items() for text in (f"--{key}", str(value))]
+        # A step is several micro-batches.
+        return make_flags(output_dir, **{**run, "use_cpu": False, "batch_tokens": 1200, **changes})
 
     return make
 

@@ -150,21 +150,6 @@ def test_a_step_has_the_same_gradient_for_any_micro_batches(
         torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6, msg=name)
 
 
-@pytest.mark.slow
-def test_training_changes_neither_forward_nor_attention_of_the_model(
-    make_trainer, make_tiny_model, rows, padded_rewards
-):
-    model = make_tiny_model()
-    make_trainer(model).train()
-    assert "forward" not in vars(model)
-    assert padded_rewards(model, list(rows)).isfinite().all()
-
-
-def test_another_order_of_the_pairs_is_refused(make_trainer):
-    with pytest.raises(ValueError, match="train_sampling_strategy is 'group_by_length'"):
-        make_trainer(train_sampling_strategy="group_by_length")
-
-
 def train_with(make_trainer, **options):
     trainer = make_trainer(max_steps=-1, num_train_epochs=2, optim="sgd", **options)
     trainer.train()
@@ -295,43 +280,21 @@ def test_one_step_changes_exactly_what_the_mode_trains(options, trained, some, m
 
 
 @pytest.mark.slow
-def test_the_metrics_have_the_names_of_trl(make_trainer):
-    trainer = make_trainer()
+def test_the_metrics_have_the_names_of_trl_and_the_progress_bar_shows_them(make_trainer, capsys):
+    trainer = make_trainer(disable_tqdm=False)
     trainer.train()
+    bar = capsys.readouterr().err
+    assert all(f"{name}=" in bar for name in ("reward", "margin", "accuracy", "tokens/s"))
     log = trainer.state.log_history[0]
     assert {"accuracy", "margin", "mean_reward", "min_reward", "max_reward", "num_tokens"} <= set(log)
     assert log["tokens_per_second"] > 0
     assert log["num_tokens"] == sum(trainer.train_dataset["length"])
 
 
-@pytest.mark.slow
-def test_the_progress_bar_shows_reward_margin_accuracy_and_speed(make_trainer, capsys):
-    make_trainer(disable_tqdm=False).train()
-    bar = capsys.readouterr().err
-    assert all(f"{name}=" in bar for name in ("reward", "margin", "accuracy", "tokens/s"))
-
-
 @pytest.fixture
-def run_script(tmp_path, tiny_checkpoint, data_folder):
+def run_script(tmp_path, make_flags):
     def run(*flags):
-        options = {
-            "model_name_or_path": tiny_checkpoint,
-            "dataset": data_folder,
-            "output_dir": tmp_path / "run",
-            "use_cpu": True,
-            "bf16": False,
-            "gradient_checkpointing": False,
-            "report_to": "none",
-            "per_device_train_batch_size": 2,
-            "learning_rate": 1e-2,
-            "eval_strategy": "steps",
-            "eval_steps": 2,
-            "save_steps": 2,
-            "logging_steps": 1,
-            "disable_tqdm": True,
-        }
-        command = [text for key, value in options.items() for text in (f"--{key}", str(value))]
-        assert main([*command, *flags]) == 0
+        assert main(make_flags(tmp_path / "run", *flags, eval_strategy="steps", eval_steps=2, save_steps=2)) == 0
         return tmp_path / "run"
 
     return run
@@ -398,19 +361,6 @@ def test_adapters_are_spared_casts_that_autocast_undoes(make_tiny_model, make_tr
         assert layer.cast_input_dtype_enabled
     assert (True, torch.float32) in seen and (False, torch.bfloat16) in seen
     assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("tracker", ["tensorboard", "trackio", "wandb"])
-def test_a_tracker_is_a_flag(tracker, run_script, tmp_path, monkeypatch):
-    pytest.importorskip(tracker)
-    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "tracked"))
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "tracked"))
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_DIR", str(tmp_path / "tracked"))
-    (tmp_path / "tracked").mkdir()
-    run_script("--num_train_epochs", "1", "--report_to", tracker)
-    assert any(path.is_file() for path in (tmp_path / "tracked").rglob("*"))
 
 
 @pytest.mark.slow
@@ -577,19 +527,12 @@ def test_a_pair_that_cannot_be_read_is_listed_and_the_others_are_trained_on(run_
     folder = run_script("--train", "head", "--from_cache", str(tmp_path / "cache"), "--num_train_epochs", "1")
     (line,) = (folder / "skipped.jsonl").read_text().splitlines()
     skipped = json.loads(line)
-    assert (skipped["split"], skipped["row"], skipped["pair_id"]) == ("train", 2, "pair 2")
-    assert skipped["kind"] == "unreadable"
-    assert skipped["reason"].startswith("rejected, ")
-    assert "cannot be decoded" in skipped["reason"]
+    assert skipped.pop("reason").startswith("rejected, ")
+    assert skipped == {"split": "train", "row": 2, "pair_id": "pair 2", "kind": "unreadable"}
     run = json.loads((folder / "run.json").read_text())
     assert run["num_skipped_pairs"] == 1
     # Three pairs in batches of two.
     assert max(log["step"] for log in run["history"]) == 2
-
-
-def test_only_a_head_is_trained_from_a_cache():
-    with pytest.raises(ValueError, match="from_cache is given but train is 'full'"):
-        TrainArguments("model", "data", from_cache="cache")
 
 
 def test_a_head_is_loaded_only_from_a_checkpoint_that_has_one(tiny_checkpoint, tmp_path, make_tiny_model):

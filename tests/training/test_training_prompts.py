@@ -14,17 +14,6 @@ from sdiareward.training.prompts import apply_prompts, record_prompts
 
 
 OWN = "You evaluate dialogues.\n"
-OPTIONS = {
-    "use_cpu": True,
-    "bf16": False,
-    "gradient_checkpointing": False,
-    "report_to": "none",
-    "max_steps": 1,
-    "per_device_train_batch_size": 2,
-    "batch_tokens": 1200,
-    "save_steps": 1,
-    "disable_tqdm": True,
-}
 
 
 @pytest.fixture
@@ -36,13 +25,9 @@ def prompt_file(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["head", "lora", "full"])
-def test_training_saves_its_prompts_with_the_checkpoint(
-    mode, tiny_checkpoint, data_folder, prompt_file, tmp_path, capsys
-):
+def test_training_saves_its_prompts_with_the_checkpoint(mode, make_flags, prompt_file, tmp_path, capsys):
     output = tmp_path / "out"
-    options = {"model_name_or_path": tiny_checkpoint, "dataset": data_folder, "output_dir": output, "train": mode}
-    options |= {**OPTIONS, "prompt_file": prompt_file}
-    given = [text for key, value in options.items() for text in (f"--{key}", str(value))]
+    given = make_flags(output, train=mode, prompt_file=prompt_file, max_steps=1, save_steps=1, batch_tokens=1200)
     assert main(given) == 0
     prompts = {**DEFAULT_PROMPTS, "modality": OWN}
     for loaded in (SDiaRewardModel.from_pretrained(output).config, SDiaRewardProcessor.from_pretrained(output)):

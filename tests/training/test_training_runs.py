@@ -1,10 +1,7 @@
 """Runs of the training script in processes of their own: shared between processes, killed, out of disk."""
 
 import json
-import signal
-import subprocess
 import sys
-import time
 
 import pytest
 from safetensors.torch import load_file
@@ -19,32 +16,13 @@ from sdiareward.training.resuming import find_newest_checkpoint
 pytestmark = pytest.mark.slow
 
 
-OPTIONS = {
-    "use_cpu": True,
-    "bf16": False,
-    "gradient_checkpointing": False,
-    "report_to": "none",
-    "num_train_epochs": 3,
-    "per_device_train_batch_size": 2,
-    "per_device_eval_batch_size": 2,
-    "batch_tokens": 1200,
-    "learning_rate": 1e-2,
-    "lr_scheduler_type": "cosine",
-    "eval_strategy": "steps",
-    "eval_steps": 2,
-    "save_steps": 1,
-    "logging_steps": 1,
-    "disable_tqdm": True,
-}
-
-
 @pytest.fixture
-def command(tiny_checkpoint, data_folder):
+def command(make_flags):
+    run = {"num_train_epochs": 3, "per_device_eval_batch_size": 2, "batch_tokens": 1200, "save_steps": 1}
+    run |= {"lr_scheduler_type": "cosine", "eval_strategy": "steps", "eval_steps": 2}
+
     def make(output_dir, *flags, **changes):
-        options = {"model_name_or_path": tiny_checkpoint, "dataset": data_folder, "output_dir": output_dir}
-        options |= {**OPTIONS, **changes}
-        given = [text for key, value in options.items() for text in (f"--{key}", str(value))]
-        return [sys.executable, "-m", "sdiareward.train", *given, *flags]
+        return [sys.executable, "-m", "sdiareward.train", *make_flags(output_dir, *flags, **{**run, **changes})]
 
     return make
 
@@ -75,31 +53,6 @@ def test_two_processes_learn_what_one_learns(command, tmp_path, tone_pairs, data
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
         assert (found[name] - tensor).abs().max() < 1e-6, name
-
-
-def wait_for(path, process):
-    while not path.exists():
-        assert process.poll() is None, process.stderr.read()[-2000:]
-        time.sleep(0.02)
-
-
-def test_a_killed_run_ends_where_an_undisturbed_one_ends(command, tmp_path):
-    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-    options = {"per_device_train_batch_size": 1}
-    assert train_here(command(undisturbed, **options)) == 0
-    # The kill comes in the middle of the second epoch, while a checkpoint may be half written.
-    process = forked.Popen(command(killed, **options), cwd=ROOT, stderr=subprocess.PIPE)
-    wait_for(killed / "checkpoint-6" / "model.safetensors", process)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not (killed / "run.json").exists()
-    before = find_newest_checkpoint(killed)
-    assert before is not None
-    assert train_here(command(killed, "--resume", "True", **options)) == 0
-    expected, found = weights(undisturbed), weights(killed)
-    assert all((found[name] == tensor).all() for name, tensor in expected.items())
-    steps = [line["step"] for line in json.loads((killed / "run.json").read_text())["history"] if "loss" in line]
-    assert steps == list(range(1, 13))
 
 
 def test_a_run_that_has_taken_its_last_step_takes_no_other_when_it_resumes(command, tmp_path):
