@@ -62,7 +62,7 @@ class Scenario:
     @property
     def voices(self) -> str:
         """The attribute in which the voices of the answers differ."""
-        return find_voice_attribute(self.part, self.attribute)
+        return find_voice_attribute(self.attribute)
 
     def as_row(self) -> dict[str, Any]:
         """Return the JSON object that `make_scenario` takes."""

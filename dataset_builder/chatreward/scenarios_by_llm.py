@@ -125,7 +125,7 @@ def _ask(slot: Slot, *, client: ChatClient, license: str, prompts: PromptSet) ->
 
 
 def _make_messages(slot: Slot, prompts: PromptSet) -> list[dict[str, str]]:
-    attribute = find_voice_attribute(slot.part, slot.attribute)
+    attribute = find_voice_attribute(slot.attribute)
     names = {"attribute": attribute, "category": slot.category, "categories": ", ".join(CATEGORIES[attribute])}
     kind = "sound" if slot.part == "implicit" and attribute == "audio" else slot.part
     rules = prompts.fill(f"scenario_rules_{kind}", **names, labels=prompts.fill("scenario_labels", **names))
@@ -153,7 +153,7 @@ def _read_answer(answer: Any, *, slot: Slot, license: str) -> Scenario:
     if empty := [name for name in needed if not isinstance(answer[name], str) or not answer[name].strip()]:
         raise ValueError(f"{empty} must be texts.")
     words = {name: " ".join(text.split()) for name, text in answer.items()}
-    right = slot.category or PLAIN[find_voice_attribute(slot.part, slot.attribute)]
+    right = slot.category or PLAIN[find_voice_attribute(slot.attribute)]
     if words["appropriate_label"] != right:
         raise ValueError(f"appropriate_label is {words['appropriate_label']!r}; it must be {right!r}.")
     return make_scenario({**_read_labels(slot), **_make_lines(words, slot, right), "license": license})

@@ -46,7 +46,7 @@ MIXED_LANGUAGES = "mul"
 NO_VOICE = "no_voice"
 
 
-def find_voice_attribute(part: str, attribute: str | None) -> str:
+def find_voice_attribute(attribute: str | None) -> str:
     """Return the attribute in which the voices of a scenario differ."""
     return attribute or CONTENT_VOICES
 
