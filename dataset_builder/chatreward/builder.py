@@ -1,8 +1,7 @@
 """Build ChatReward: scenarios -> splits -> speech -> filters -> Parquet with a card and a report (section 3.2.3).
 
-Finished scenarios stay in part files until the last shard is written, so that a killed build resumes. A build with
-another configuration starts anew. A finished build is not repeated. The same configuration gives the same samples if
-the synthesizers are deterministic.
+Finished scenarios stay in part files until the last shard is written: a killed build resumes; another configuration
+starts anew; a finished build is not repeated. Deterministic synthesizers give the same samples again.
 """
 
 from __future__ import annotations
@@ -61,8 +60,6 @@ All speech is synthetic: {synthesizers}. {skipped} samples are missing, each wit
 
 @dataclass(frozen=True)
 class Plan:
-    """A scenario to record, and the split of its samples."""
-
     scenario: Scenario
     split: str
 
@@ -73,7 +70,7 @@ class Plan:
 
 
 def build(config: ChatRewardConfig) -> dict[str, Any]:
-    """Build the data set of `config` and return its report, which also lies in the folder as `report.json`."""
+    """Build the data set of `config`; return its report."""
     with lock_folder(config.output_dir):
         return _build(config)
 
@@ -104,7 +101,6 @@ def _build(config: ChatRewardConfig) -> dict[str, Any]:
 
 
 def _record_all(plans: Sequence[Plan], parts: PartFolder, config: ChatRewardConfig) -> None:
-    """Have the scenarios spoken that are not finished yet."""
     todo = [plan for plan in plans if not parts.has(plan.part)]
     record = partial(_record_part, recorder=Recorder(config), parts=parts)
     for _ in run_jobs(record, todo, config.num_workers, "scenarios"):
@@ -134,7 +130,7 @@ def _make_report(
 
 
 def save_samples_report(output: Path, report: dict[str, Any]) -> dict[str, Any]:
-    """Write the card and the report of a folder with what its shards hold; return the report."""
+    """Write the card and the report of a folder; return the report with the content of its shards."""
     languages = set(read_languages(output))
     if MIXED_LANGUAGES in languages:
         languages = languages - {MIXED_LANGUAGES} | set(LANGUAGE_TAGS.values())

@@ -1,8 +1,7 @@
 """Merge the scores of human experts into a data set (section 3.2.3: five experts verified and adjusted the scores).
 
-Raters write a CSV with a header and the columns `sample_id`, `rater` and `score` (1 to 5), a row for each sample that
-they heard. The gold score of a sample becomes the median of its scores; a median between two whole numbers is rounded
-up. Rows that cannot be used are reported by line and change nothing.
+Raters write a CSV with the columns `sample_id`, `rater` and `score` (1 to 5), a row per sample that they heard. The
+gold score is the median; a half is rounded up. Unusable rows are reported by line and change nothing.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from .schema import features
 _COLUMNS = ("sample_id", "rater", "score")
 # From this difference on, two raters disagree clearly.
 _WIDE = 2
-# By sample, the score of each rater.
+# Sample -> rater -> score.
 Ratings = Mapping[str, Mapping[str, int]]
 
 
 def read_ratings(path: Path, known: set[str]) -> tuple[dict[str, dict[str, int]], list[Skipped]]:
-    """Return the ratings of a CSV by sample and rater, and a `Skipped` for each row that cannot be used."""
+    """Return the ratings of a CSV, and a `Skipped` for each unusable row."""
     ratings: dict[str, dict[str, int]] = defaultdict(dict)
     skipped = []
     with path.open(encoding="utf-8-sig", newline="") as file:
@@ -53,7 +52,7 @@ def read_ratings(path: Path, known: set[str]) -> tuple[dict[str, dict[str, int]]
 
 
 def _find_problem(row: Mapping[str, str | None], known: set[str], ratings: Ratings) -> tuple[str, str] | None:
-    """Return kind and reason of the problem of a row, None if it is usable."""
+    """Return kind and reason of a problem; None if the row is usable."""
     sample, rater, score = ((row[name] or "").strip() for name in _COLUMNS)
     if sample not in known:
         return "unknown_sample", f"sample_id {sample!r} is not in the data set."
@@ -67,12 +66,11 @@ def _find_problem(row: Mapping[str, str | None], known: set[str], ratings: Ratin
 
 
 def compute_gold_score(scores: Sequence[int]) -> int:
-    """Return the median of expert scores as a whole number; a half is rounded up."""
     return math.floor(median(scores) + 0.5)
 
 
 def merge_ratings(row: Mapping[str, Any], ratings: Ratings) -> dict[str, Any]:
-    """Return a sample with its expert scores, in the order of the raters' names, and the gold score that follows."""
+    """Return a sample with its expert scores, in the order of the raters' names, and its gold score."""
     given = ratings.get(row["sample_id"])
     if not given:
         return dict(row)
@@ -81,7 +79,7 @@ def merge_ratings(row: Mapping[str, Any], ratings: Ratings) -> dict[str, Any]:
 
 
 def measure_agreement(design: Mapping[str, int], ratings: Ratings) -> dict[str, Any]:
-    """Measure how far raters agree, with each other and with the designed scores."""
+    """Measure how far raters agree with each other (ranges) and with the designed scores (changes)."""
     golds = {sample: compute_gold_score(list(given.values())) for sample, given in ratings.items()}
     changes = Counter(f"{design[sample]} -> {gold}" for sample, gold in golds.items() if gold != design[sample])
     ranges = {sample: max(given.values()) - min(given.values()) for sample, given in ratings.items() if len(given) > 1}
@@ -99,7 +97,7 @@ def measure_agreement(design: Mapping[str, int], ratings: Ratings) -> dict[str, 
 
 
 def merge_experts(folder: Path, ratings_path: Path, output: Path) -> dict[str, Any]:
-    """Copy a data set and merge the expert scores of a CSV; memory holds a few rows at a time."""
+    """Copy a data set with the expert scores of a CSV; return the report of the copy."""
     require_other_folder(folder, output)
     design = {row["sample_id"]: row["design_score"] for _, row in read_rows(folder, ("sample_id", "design_score"))}
     ratings, bad_rows = read_ratings(ratings_path, set(design))

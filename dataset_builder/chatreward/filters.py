@@ -1,8 +1,7 @@
 """Filters of ChatReward (section 3.2.3, step 3): words by speech recognition, emotions by a classifier.
 
-All adapters are loaded when first used. The paper's models are Whisper large-v3 and Emotion2Vec, which runs in FunASR;
-offline the words are checked by the tiny English Whisper that a package carries, which mishears more itself, and the
-emotions are not checked.
+The paper's models are Whisper large-v3 and Emotion2Vec, which runs in FunASR. Offline the words are checked by the
+tiny English Whisper of a package, which makes more errors itself, and the emotions are not checked.
 """
 
 from __future__ import annotations
@@ -28,8 +27,6 @@ _BY_CHARACTER = ("zh", "ja", "th")
 
 
 class WordErrors:
-    """Measures word error rates with a recogniser that is loaded when it is first used."""
-
     def __init__(self, settings: FasterWhisperSettings):
         self._settings = settings
 
@@ -48,10 +45,7 @@ class WordErrors:
 
 
 def word_error_rate(reference: str, hypothesis: str, language: str = "en") -> float:
-    """Return the share of words that are wrong, missing or too many; of characters in a language without spaces.
-
-    English is brought to one spelling of numbers and contractions first, as Whisper's own evaluation does.
-    """
+    """Return the word error rate, of characters in a language without spaces; spellings are unified as by Whisper."""
     import jiwer
     from transformers.models.whisper.english_normalizer import BasicTextNormalizer, EnglishTextNormalizer
 
@@ -67,14 +61,13 @@ def word_error_rate(reference: str, hypothesis: str, language: str = "en") -> fl
 
 @dataclass(frozen=True)
 class EmotionSettings:
-    """A classifier of emotions."""
-
     model: str
+    # Label of the model -> emotion of Table 4; other labels do not count. Of `生气/angry` the second part counts.
     labels: Mapping[str, str] = field(default_factory=lambda: {name: name for name in CATEGORIES["emotion"]})
-    threshold: float = 0.5
+    threshold: float = 0.5  # Least score of the emotion that a voice should have.
     device: str = "cpu"
     backend: str = "transformers"
-    hub: str = "hf"
+    hub: str = "hf"  # For FunASR: Hugging Face, or "ms" for ModelScope.
 
     def __post_init__(self) -> None:
         if unknown := sorted(set(self.labels.values()) - set(CATEGORIES["emotion"])):
@@ -87,10 +80,8 @@ class EmotionSettings:
 
 
 class EmotionClassifier(Protocol):
-    """Scores the emotions of speech."""
-
     def score_emotions(self, array: np.ndarray) -> dict[str, float]:
-        """Return a score from 0 to 1 by emotion of Table 4; an emotion without a label is absent."""
+        """Return scores from 0 to 1 by emotion of Table 4 for mono 16 kHz speech, without unlabelled emotions."""
         ...
 
 
@@ -106,14 +97,13 @@ class TransformersClassifier:
         _require_labels(settings, model.config.label2id)
 
     def score_emotions(self, array: np.ndarray) -> dict[str, float]:
-        """Return the scores; see `EmotionClassifier.score_emotions`."""
         # The pipeline takes the mapping apart.
         found = self._pipeline({"raw": array, "sampling_rate": SAMPLING_RATE}, top_k=None)
         return _sum_scores(((entry["label"], entry["score"]) for entry in found), self._labels)
 
 
 class FunasrClassifier:
-    """Emotion2Vec (Ma et al. 2023) in FunASR, such as `iic/emotion2vec_plus_large`: the paper's classifier."""
+    """Emotion2Vec (Ma et al. 2023) in FunASR: the paper's classifier. A checkpoint without a head has no labels."""
 
     def __init__(self, settings: EmotionSettings):
         try:
@@ -128,7 +118,6 @@ class FunasrClassifier:
         self._model: Any = AutoModel(model=settings.model, **options)
 
     def score_emotions(self, array: np.ndarray) -> dict[str, float]:
-        """Return the scores; see `EmotionClassifier.score_emotions`."""
         (found,) = self._model.generate(array, fs=SAMPLING_RATE, granularity="utterance", extract_embedding=False)
         labels = [str(label).rpartition("/")[2] for label in found["labels"]]
         _require_labels(self._settings, labels if found["scores"] else ())
@@ -139,7 +128,6 @@ _CLASSIFIERS: dict[str, Any] = {"transformers": TransformersClassifier, "funasr"
 
 
 def load_classifier(settings: EmotionSettings) -> EmotionClassifier:
-    """Load the classifier of some settings; raise the errors of its class."""
     classifier: EmotionClassifier = _CLASSIFIERS[settings.backend](settings)
     return classifier
 
@@ -153,7 +141,7 @@ def _require_labels(settings: EmotionSettings, known: Iterable[str]) -> None:
 
 
 def _sum_scores(found: Iterable[tuple[str, float]], emotions: Mapping[str, str]) -> dict[str, float]:
-    """Return the sum of the scores of the labels that stand for an emotion."""
+    """Return by emotion the sum of the scores of its labels."""
     scores: dict[str, float] = {}
     for label, score in found:
         if emotion := emotions.get(label):

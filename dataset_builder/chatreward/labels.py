@@ -8,7 +8,7 @@ from functools import cache
 from .schema import CATEGORIES
 
 
-# Attribute -> category -> words that name it. What is not listed is named by itself.
+# Attribute -> category -> words that name it. An unlisted category is named by itself.
 _WORDS: dict[str, dict[str, str]] = {
     "gender": {
         "male": "male man men man's gentleman guy",
@@ -79,7 +79,6 @@ _ALIKE: dict[str, tuple[frozenset[str], ...]] = {
 
 
 def names_category(text: str, attribute: str, category: str) -> bool:
-    """Tell whether a text names a category of an attribute; case does not count."""
     return _compile_pattern(attribute, category).search(text) is not None
 
 
@@ -89,7 +88,7 @@ def find_named_categories(text: str, attribute: str) -> list[str]:
 
 
 def are_alike(attribute: str, first: str, second: str) -> bool:
-    """Tell whether two categories are the same or hard to tell apart: they cannot be a right and a wrong label."""
+    """Check whether two categories are too similar for a right and a wrong label."""
     return first == second or frozenset({first, second}) in _ALIKE.get(attribute, ())
 
 

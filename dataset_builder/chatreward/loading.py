@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def load_samples(path: str | Path, split: str) -> datasets.Dataset:
-    """Load one split of a folder that `sdiareward build chatreward` wrote."""
+    """Load one split of a ChatReward folder; `audio` stays encoded, as `read_audio` takes it."""
     import datasets
 
     if split not in SPLITS:
@@ -23,7 +23,7 @@ def load_samples(path: str | Path, split: str) -> datasets.Dataset:
         files = sorted(map(str, Path(path).glob(pattern)))
         if not files:
             raise FileNotFoundError(f"{path}: holds no {pattern}; build the data set first.")
-        # By their names and not through the folder: `datasets` caches a local folder under its last name.
+        # By file names: `datasets` caches a local folder under its last name.
         samples = datasets.load_dataset("parquet", data_files={split: files}, split=split)
     else:
         samples = datasets.load_dataset(str(path), data_files={split: pattern}, split=split)

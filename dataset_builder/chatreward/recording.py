@@ -2,8 +2,7 @@
 
 The casts are tried in an order that depends on the scenario, each with a female and a male voice: the question until
 one passes the filters; the answers until all of one speaker's pass. One speaker gives all three answers, so that the
-voice does not predict the score. If no speaker passes, the one with the most answers is kept, and the missing samples
-are reported.
+voice does not predict the score. If no speaker passes, the one with the most answers is kept.
 """
 
 from __future__ import annotations
@@ -41,31 +40,24 @@ _GENDERS = ("female", "male")
 
 @dataclass(frozen=True)
 class Take:
-    """A line, spoken by one cast."""
-
-    array: np.ndarray
+    array: np.ndarray  # (num_samples,), mono, 16 kHz
     synthesizer: str
-    wer: float | None
+    wer: float | None  # None if it was not checked.
     language: str
 
     @property
     def duration_s(self) -> float:
-        """Length in seconds."""
         return len(self.array) / SAMPLING_RATE
 
 
 @dataclass
 class Recorded:
-    """The samples of a scenario, and what was skipped."""
-
     rows: list[dict[str, Any]] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
-    rejected: list[Skipped] = field(default_factory=list)
+    rejected: list[Skipped] = field(default_factory=list)  # Every line that failed, of all casts.
 
 
 class Recorder:
-    """Synthesises scenarios; holds the models of one process."""
-
     def __init__(self, config: ChatRewardConfig):
         self._config = config
         self._casts = config.read_casts()
@@ -79,7 +71,6 @@ class Recorder:
         return load_classifier(self._config.emotion) if self._config.emotion else None
 
     def record(self, scenario: Scenario, split: str) -> Recorded:
-        """Return the samples of a scenario."""
         recorded = Recorded()
         asking, answering = self._choose_speakers(scenario, split)
         question = self._record_question(scenario, asking, recorded.rejected)
@@ -93,10 +84,7 @@ class Recorder:
         return recorded
 
     def _choose_speakers(self, scenario: Scenario, split: str) -> tuple[list[Speaker], list[Speaker]]:
-        """Return the speakers for the question and for the answers, in the order in which they are tried.
-
-        User and assistant have different genders first; for ages, a female voice is closest to all of them.
-        """
+        """Return the speakers for the question and for the answers, different genders first."""
         held_out = frozenset(self._config.left_out) if split == "train" else frozenset()
         named = self._config.casts_by_attribute.get(scenario.voices, self._config.casts)
         speaking = [cast for cast in self._casts if cast.name in named]
@@ -105,6 +93,7 @@ class Recorder:
         ]
         first = make_stable_seed(self._config.seed, scenario.scenario_id) % 2
         answering, asking = _GENDERS[first], _GENDERS[1 - first]
+        # A female voice is closest to all ages.
         if scenario.voices == "age":
             women = [(cast, _GENDERS[0]) for cast in casts]
             return women, women
@@ -112,7 +101,6 @@ class Recorder:
         return by_gender[asking] + by_gender[answering], by_gender[answering] + by_gender[asking]
 
     def _record_question(self, scenario: Scenario, speakers: list[Speaker], rejected: list[Skipped]) -> Take | None:
-        """Return the first question that passes; append the others to `rejected`."""
         for cast, gender in speakers:
             take = self._try_line(cast, scenario, QUESTION, scenario.question, gender)
             if isinstance(take, Take):
@@ -125,7 +113,7 @@ class Recorder:
     ) -> dict[int, Take | Skipped]:
         """Return the answers of the first speaker with three that pass, else of the one with the most.
 
-        A speaker is skipped at the first answer that fails; only if all fail are their other answers synthesised.
+        A speaker is skipped at the first failed answer; the other answers are synthesised only if all speakers fail.
         """
         attempts: list[dict[int, Take | Skipped]] = [{} for _ in speakers]
         for is_last_round in (False, True):
@@ -139,7 +127,7 @@ class Recorder:
                                 break
                 if _count_takes(takes) == len(scenario.answers):
                     return takes
-        # Among equals, the one with most voices: its skips have more informative reasons than a missing voice.
+        # Among equals the one with most voices: a missing voice is the least informative reason.
         return max(attempts, key=lambda takes: (_count_takes(takes), -_count_missing_voices(takes)))
 
     def _try_line(self, cast: Cast, scenario: Scenario, name: str, line: Line, gender: str) -> Take | Skipped:
@@ -155,7 +143,7 @@ class Recorder:
         if voice is None:
             raise SkipError(NO_VOICE, f"has no voice for {attribute} {line.category!r}.")
         try:
-            # All answers are of one speaker, where the category does not decide it.
+            # One speaker for all answers, where the category does not decide it.
             speaker = make_stable_seed(self._config.seed, scenario.scenario_id, name == QUESTION)
             drawn, is_shaped = voice.draw(speaker), cast.is_shaped(attribute)
             array = speak_line(line.text, drawn, attribute, line.category, is_shaped=is_shaped)
@@ -195,7 +183,6 @@ class Recorder:
     def _join(
         self, scenario: Scenario, score: int, question: Take | None, answer: Take | Skipped | None
     ) -> dict[str, Any] | Skipped:
-        """Return a sample of the scenario, or why it is skipped."""
         item = f"{scenario.scenario_id} {score}"
         if question is None or answer is None:
             return Skipped(item, "no_question", "no voice spoke the question; see the rejected lines.")
@@ -210,7 +197,6 @@ class Recorder:
 
 
 def load_event(category: str, seed: int, events: EventSettings) -> np.ndarray:
-    """Return a clip of a category, which `seed` draws: mono, 16 kHz."""
     names = events.classes.get(category, (category,))
     clips = [path for name in names for path in find_clips(name, events.folder)]
     if not clips:
@@ -219,7 +205,7 @@ def load_event(category: str, seed: int, events: EventSettings) -> np.ndarray:
 
 
 def mix_event(speech: np.ndarray, clip: np.ndarray, events: EventSettings) -> np.ndarray:
-    """Mix a clip, repeated, under speech: it begins `lead_s` before the speech and ends with it; within full scale."""
+    """Repeat a clip under speech, from `lead_s` before it to its end, within full scale."""
     mixed = np.concatenate([np.zeros(round(events.lead_s * SAMPLING_RATE), dtype=np.float32), speech])
     sound = np.resize(clip, len(mixed))
     mixed += scale_to_level(sound, measure_level(speech) * 10 ** (-events.snr_db / 20)).astype(np.float32)

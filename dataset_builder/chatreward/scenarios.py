@@ -1,15 +1,13 @@
 """Scenarios of ChatReward: a question, and three answers that deserve 5, 3 and 1 points (equation 1, appendix A).
 
-What makes an answer right depends on the part:
-
 - content: 5 answers in a neutral voice, 3 has the same words in a voice that does not suit them.
-- understanding: the user asks what is heard. 5 names it, in a voice like the user's; 3 names another category, in a
-  voice of that one (appendix A).
+- understanding: the user asks what is heard. 5 names it in a voice like the user's; 3 names another category, in its
+  voice (appendix A).
 - generation: the user asks for a voice. 5 has it, 3 has the same words in another voice.
 - implicit: neither side names what is heard. 5 answers in a voice that suits it, 3 in one that does not.
-- attribute `audio`, in both parts: what counts is the sound in the question that the answer speaks of.
+- attribute `audio`, in both parts: the sound in the question that the answer speaks of decides.
 
-1 is off topic, whatever its voice. `scenarios.jsonl` was written for this project.
+1 is off topic in any voice. `scenarios.jsonl` was written for this project.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from .schema import CATEGORIES, DESIGN_SCORES, PARTS, PLAIN, TOPICS, find_voice_
 
 DEFAULT_SCENARIOS = CHATREWARD / "scenarios.jsonl"
 DEFAULT_LICENSE = "Apache-2.0"
-# At 2 words a second half of the 35 s that a dialogue may last (section 3.2.2).
+# Half of the 35 s that a dialogue may last (section 3.2.2), at 2 words per second.
 MAX_WORDS = 35
 # Implicit attributes that no text may name; the other attributes may be named in the answers.
 _UNSPOKEN = ("emotion", "speed", "volume")
@@ -38,23 +36,19 @@ _UNSPOKEN = ("emotion", "speed", "volume")
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a dialogue."""
-
     text: str
-    category: str | None = None
+    category: str | None = None  # Of the voice; with `audio`, the sound mixed in (question) or spoken of (answer).
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """One question and its answers."""
-
     scenario_id: str
     part: str
-    attribute: str | None
-    category: str | None
+    attribute: str | None  # None for the part content.
+    category: str | None  # Heard or asked for.
     topic: str
     question: Line
-    answers: Mapping[int, Line]
+    answers: Mapping[int, Line]  # By score.
     license: str = DEFAULT_LICENSE
 
     def __post_init__(self) -> None:
@@ -68,17 +62,16 @@ class Scenario:
     @property
     def voices(self) -> str:
         """The attribute in which the voices of the answers differ."""
-        return find_voice_attribute(self.part, self.attribute)
+        return find_voice_attribute(self.attribute)
 
     def as_row(self) -> dict[str, Any]:
-        """Return the scenario as a JSON object, which `make_scenario` takes."""
+        """Return the JSON object that `make_scenario` takes."""
         row = asdict(self)
         row["answers"] = {str(score): line for score, line in row["answers"].items()}
         return row
 
 
 def make_scenario(row: Mapping[str, Any]) -> Scenario:
-    """Make a scenario of a JSON object."""
     try:
         answers = {int(score): Line(**line) for score, line in row["answers"].items()}
         plain = {name: row[name] for name in ("scenario_id", "part", "attribute", "category", "topic")}
@@ -97,11 +90,7 @@ def read_scenarios(path: str | Path | None = None) -> list[Scenario]:
 
 
 def assign_splits(scenarios: Sequence[Scenario], *, test: float, seed: int) -> dict[str, str]:
-    """Give every scenario a split (appendix A: 85 to 15); every attribute and part is in both.
-
-    The scenarios are sorted by attribute, part and a hash, and test takes them at equal distances. Its share of every
-    attribute and part is `test`, give or take one scenario.
-    """
+    """Split the scenarios (appendix A: 85 to 15): `test` is the share of every attribute and part, to one scenario."""
     ordered = sorted(
         scenarios, key=lambda item: (item.attribute or "", item.part, make_stable_id(seed, item.scenario_id))
     )
@@ -113,14 +102,14 @@ def assign_splits(scenarios: Sequence[Scenario], *, test: float, seed: int) -> d
 
 
 def take_evenly(scenarios: Sequence[Scenario], limit: int | None) -> list[Scenario]:
-    """Return `limit` scenarios evenly spaced over the list; all of them for None."""
+    """Return `limit` scenarios evenly spaced over the list."""
     if limit is None or limit >= len(scenarios):
         return list(scenarios)
     return [scenarios[number * len(scenarios) // limit] for number in range(limit)]
 
 
 def _validate_labels(scenario: Scenario) -> None:
-    """Check every label against its vocabulary, and that the wrong voice is clearly another than the right one."""
+    """Check every label, and that the wrong voice differs clearly from the right one."""
     if not isinstance(scenario.scenario_id, str) or not isinstance(scenario.license, str):
         raise ValueError("scenario_id and license must be texts.")
     _require_one_of("part", scenario.part, PARTS)
@@ -166,7 +155,7 @@ def _validate_content(scenario: Scenario) -> None:
 
 
 def _validate_understanding(scenario: Scenario) -> None:
-    """The question is in the category's voice; each answer names the category it takes the question for."""
+    """Check that the question is in the category's voice and that each answer names what it heard."""
     _validate_question_voice(scenario)
     attribute = str(scenario.attribute)
     for score in (5, 3):
@@ -179,7 +168,6 @@ def _validate_understanding(scenario: Scenario) -> None:
 
 
 def _validate_generation(scenario: Scenario) -> None:
-    """The question names the voice that it asks for."""
     attribute, category = str(scenario.attribute), str(scenario.category)
     if attribute == "audio":
         raise ValueError("attribute is 'audio'; no voice can be asked for a sound, so use another part.")
@@ -188,7 +176,7 @@ def _validate_generation(scenario: Scenario) -> None:
 
 
 def _validate_implicit(scenario: Scenario) -> None:
-    """Nothing names what is heard (rule 1 of figure 4)."""
+    """Check that nothing names what is heard (rule 1 of figure 4)."""
     _validate_question_voice(scenario)
     attribute = str(scenario.attribute)
     _require_unnamed("the question", scenario.question.text, attribute)

@@ -1,8 +1,7 @@
 """Have a language model write scenarios (section 3.2.3, stage 1; figure 4): a plan of labels, then one question each.
 
-The plan gives the parts their shares and goes through attributes and categories in turn. Every answer of the model
-must pass the checks that the bundled scenarios pass; what is wrong goes back to the model. Scenarios are added to a
-JSONL file as they are done: a run that was killed resumes.
+The plan gives the parts their shares and alternates attributes and categories. Every answer must pass the checks of
+the bundled scenarios; errors are sent back to the model. Scenarios are appended to a JSONL file: a killed run resumes.
 """
 
 from __future__ import annotations
@@ -40,18 +39,14 @@ PROMPTS = (
 
 @dataclass(frozen=True)
 class ScenarioSettings:
-    """How scenarios are written."""
-
     count: int
     seed: int = 0
-    license: str = "LicenseRef-model-output"
-    max_failed: float = 0.5
+    license: str = "LicenseRef-model-output"  # The terms of the model's provider decide.
+    max_failed: float = 0.5  # Largest share of failures, checked from 20 questions on.
 
 
 @dataclass(frozen=True)
 class Slot:
-    """The subject of one scenario."""
-
     number: int
     part: str
     attribute: str | None
@@ -60,20 +55,16 @@ class Slot:
 
     @property
     def scenario_id(self) -> str:
-        """Name of the scenario."""
         return f"llm-{self.part}-{self.attribute or 'text'}-{self.number:05d}"
 
 
 def plan_slots(count: int, *, seed: int = 0) -> list[Slot]:
-    """Plan `count` scenarios: shares of section 3.2.2, attributes and categories in turn, topics by a hash.
-
-    A longer plan begins with the shorter one, so that a file can grow.
-    """
+    """Plan `count` scenarios with the shares of section 3.2.2; a longer plan begins with the shorter one."""
     if count < 1:
         raise ValueError(f"count is {count}; it must be at least 1.")
     labels, done, slots = {part: _list_labels(part) for part in PARTS}, dict.fromkeys(PARTS, 0), []
     for number in range(1, count + 1):
-        # The part that lacks most of its share; the first of several.
+        # The part that lacks most of its share.
         part = max(PARTS, key=lambda name, number=number: PARTS[name] * number - done[name])  # type: ignore[misc]
         attribute, category = labels[part][done[part] % len(labels[part])]
         done[part] += 1
@@ -83,7 +74,7 @@ def plan_slots(count: int, *, seed: int = 0) -> list[Slot]:
 
 
 def _list_labels(part: str) -> list[tuple[str | None, str | None]]:
-    """Return attribute and category of a part in the order in which they take turns: all attributes, then again."""
+    """Return attributes and categories of a part in turn: each attribute once, then again."""
     if part == "content":
         return [(None, None)]
     attributes = {
@@ -134,8 +125,7 @@ def _ask(slot: Slot, *, client: ChatClient, license: str, prompts: PromptSet) ->
 
 
 def _make_messages(slot: Slot, prompts: PromptSet) -> list[dict[str, str]]:
-    """Return the conversation that asks for a scenario."""
-    attribute = find_voice_attribute(slot.part, slot.attribute)
+    attribute = find_voice_attribute(slot.attribute)
     names = {"attribute": attribute, "category": slot.category, "categories": ", ".join(CATEGORIES[attribute])}
     kind = "sound" if slot.part == "implicit" and attribute == "audio" else slot.part
     rules = prompts.fill(f"scenario_rules_{kind}", **names, labels=prompts.fill("scenario_labels", **names))
@@ -150,12 +140,12 @@ def _make_messages(slot: Slot, prompts: PromptSet) -> list[dict[str, str]]:
 
 
 def _has_mistake(slot: Slot) -> bool:
-    """Tell whether the answer of 3 points has its own words, not only another voice."""
+    """Check whether the answer of 3 points has its own words, not only another voice."""
     return slot.part == "understanding" or slot.attribute in ("audio", "language")
 
 
 def _read_answer(answer: Any, *, slot: Slot, license: str) -> Scenario:
-    """Check the model's answer and make a scenario of it; raise `ValueError` with what to correct."""
+    """Make a scenario of the model's answer; raise `ValueError` with what to correct."""
     needed = ["question", "good_answer", "off_topic_answer", "appropriate_label", "incorrect_label"]
     needed += ["mistaken_answer"] if _has_mistake(slot) else []
     if not isinstance(answer, dict) or set(answer) != set(needed):
@@ -163,7 +153,7 @@ def _read_answer(answer: Any, *, slot: Slot, license: str) -> Scenario:
     if empty := [name for name in needed if not isinstance(answer[name], str) or not answer[name].strip()]:
         raise ValueError(f"{empty} must be texts.")
     words = {name: " ".join(text.split()) for name, text in answer.items()}
-    right = slot.category or PLAIN[find_voice_attribute(slot.part, slot.attribute)]
+    right = slot.category or PLAIN[find_voice_attribute(slot.attribute)]
     if words["appropriate_label"] != right:
         raise ValueError(f"appropriate_label is {words['appropriate_label']!r}; it must be {right!r}.")
     return make_scenario({**_read_labels(slot), **_make_lines(words, slot, right), "license": license})

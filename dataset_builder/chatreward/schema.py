@@ -46,18 +46,17 @@ MIXED_LANGUAGES = "mul"
 NO_VOICE = "no_voice"
 
 
-def find_voice_attribute(part: str, attribute: str | None) -> str:
-    """Return the attribute that the voices of a scenario differ in; for the content part, `CONTENT_VOICES`."""
+def find_voice_attribute(attribute: str | None) -> str:
+    """Return the attribute in which the voices of a scenario differ."""
     return attribute or CONTENT_VOICES
 
 
 def features() -> datasets.Features:
-    """Return the columns of a sample as `datasets.Features`.
+    """Return the columns of a sample.
 
-    `audio` is the question, 1 s of silence and the answer, mono, 16 kHz. `category` is that of the question's voice
-    or, where the question asks for a voice, of the voice asked for; `response_category` that of the answer's voice, or
-    of the sound that the answer speaks of (attribute `audio`). `question_wer` and `response_wer` are None where the
-    recogniser does not know the language.
+    `audio` is the question, 1 s of silence and the answer, mono, 16 kHz. `category` is the voice heard in the question
+    or asked for by it; `response_category` is the answer's voice or, for `audio`, the sound that it speaks of.
+    `question_wer` and `response_wer` are None where the recogniser does not know the language.
     """
     import datasets
 

@@ -32,12 +32,10 @@ _PLACES = ("output_dir", "num_workers")
 
 @dataclass(frozen=True)
 class EventSettings:
-    """How sounds are put under questions."""
-
-    folder: str = ""
-    classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    folder: str = ""  # Clips, FOLDER/CATEGORY/*.wav.
+    classes: Mapping[str, Sequence[str]] = field(default_factory=dict)  # Folders of a category with other names.
     snr_db: float = 6.0
-    lead_s: float = 1.0
+    lead_s: float = 1.0  # Time that the sound is heard before the speech.
 
     def __post_init__(self) -> None:
         if unknown := sorted(set(self.classes) - set(CATEGORIES["audio"])):
@@ -55,40 +53,34 @@ class EventSettings:
 
 @dataclass(frozen=True)
 class EndpointSettings:
-    """A speech endpoint with voices that follow instructions."""
-
-    options: Mapping[str, Any]
-    attributes: tuple[str, ...] = tuple(sorted(INSTRUCTIONS))
+    options: Mapping[str, Any]  # `voices` alternate: female, male, female, ...
+    attributes: tuple[str, ...] = tuple(sorted(INSTRUCTIONS))  # Followed by instruction.
 
 
 @dataclass(frozen=True)
 class CloningSettings:
-    """A server that clones reference speakers."""
-
     options: Mapping[str, Any]
-    attributes: tuple[str, ...] = ("age",)
+    attributes: tuple[str, ...] = ("age",)  # With reference speakers per category.
 
 
 @dataclass(frozen=True)
 class ChatRewardConfig:
-    """Everything that determines the content of a build."""
-
     output_dir: str
     scenarios: str | None = None
-    limit: int | None = None
-    casts: tuple[str, ...] = tuple(CASTS)
-    casts_by_attribute: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    left_out: tuple[str, ...] = ()
+    limit: int | None = None  # Number of scenarios, evenly spaced over the file.
+    casts: tuple[str, ...] = tuple(CASTS)  # Or "openai-speech" (`endpoint`), "voice-cloning" (`cloning`).
+    casts_by_attribute: Mapping[str, Sequence[str]] = field(default_factory=dict)  # Default: all speak an attribute.
+    left_out: tuple[str, ...] = ()  # Engines that speak in the test split only.
     endpoint: EndpointSettings | None = None
     cloning: CloningSettings | None = None
     events: EventSettings = field(default_factory=EventSettings)
-    gap_s: float = GAP_S
-    max_wer: float | None = 0.05
+    gap_s: float = GAP_S  # Silence between question and answer.
+    max_wer: float | None = 0.05  # None: no recogniser.
     asr: FasterWhisperSettings = field(default_factory=lambda: FasterWhisperSettings(prompt=""))
     emotion: EmotionSettings | None = None
-    min_s: float = 5.0
+    min_s: float = 5.0  # Section 3.2.2: 5 to 35 s.
     max_s: float = 35.0
-    test: float = 0.15
+    test: float = 0.15  # Share of the scenarios.
     seed: int = 0
     num_workers: int = 2
 
@@ -113,7 +105,6 @@ class ChatRewardConfig:
                 )
 
     def read_casts(self) -> list[Cast]:
-        """Return the casts."""
         casts = [self._cast(name) for name in self.casts]
         missing = sorted({engine for cast in casts for engine in find_missing_engines(cast)})
         if missing:
@@ -131,7 +122,7 @@ class ChatRewardConfig:
         return CASTS[name]
 
     def identity(self) -> dict[str, Any]:
-        """Return what decides the content, as JSON values."""
+        """Return the values that determine the content, as JSON."""
         values = {key: value for key, value in asdict(self).items() if key not in _PLACES}
         if self.cloning is not None:
             path = Path(str(self.cloning.options.get("speakers")))
@@ -140,7 +131,7 @@ class ChatRewardConfig:
 
 
 def read_config(path: Path, overrides: Mapping[str, Any] | None = None) -> ChatRewardConfig:
-    """Read a build's YAML file; its keys are the fields of `ChatRewardConfig`."""
+    """Read a `ChatRewardConfig` from YAML; `overrides` replace its values."""
     values = read_mapping(path) | {key: value for key, value in (overrides or {}).items() if value is not None}
     sections: dict[str, type] = {
         "endpoint": EndpointSettings,

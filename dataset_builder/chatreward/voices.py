@@ -1,14 +1,12 @@
 """Speak the lines of ChatReward in the voices that their categories need (section 3.2.3, stage 2).
 
-A cast is a few voices that speak the scenarios. Gender, accent and language are voices of the cast; speed and volume
-are always signal processing, as in the paper. Age, emotion and pitch depend on the cast:
+Gender, accent and language are voices of a cast; four of Table 4's accents need an endpoint. Speed and volume are
+always signal processing, as in the paper. Age, emotion and pitch depend on the cast:
 
-- Offline they are rules on a vocoded voice (`SHAPES`). These rules are toys: they make a pipeline run, and what a
-  judge learns of age and emotion from them is the rule, not people.
+- Offline they are rules on a vocoded voice (`SHAPES`). These rules are toys: they make a pipeline run, and a judge
+  learns the rule from them, not age or emotion of people.
 - The cast `openai-speech` follows instructions, as the paper's GPT-4o-mini-TTS does for accent, pitch and emotion.
 - The cast `voice-cloning` clones reference speakers of each age, as the paper's Step-Audio does with 1,000 of them.
-
-Four of Table 4's accents have no offline voice and need an endpoint.
 """
 
 from __future__ import annotations
@@ -70,47 +68,40 @@ INSTRUCTIONS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Voice:
-    """One voice of an engine."""
-
     engine: str
     number: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
-    choices: tuple[int, ...] = ()
+    choices: tuple[int, ...] = ()  # Each scenario draws one; default: `number`.
 
     def draw(self, seed: int) -> Voice:
-        """Return one of the voices that this one stands for, the same for the same seed."""
+        """Return one of `choices`, the same for the same seed."""
         return replace(self, number=self.choices[seed % len(self.choices)]) if self.choices else self
 
     @property
     def engine_name(self) -> str:
-        """Name of the engine, for any language."""
         return self.engine.split()[0]
 
 
 @dataclass(frozen=True)
 class Cast:
-    """A few voices that speak scenarios together."""
-
     name: str
-    voices: Mapping[str, Voice]
-    instructed: tuple[str, ...] = ()
+    voices: Mapping[str, Voice]  # By role (female, male) and by category of gender, accent and language.
+    instructed: tuple[str, ...] = ()  # Attributes that the engine follows by instruction.
     by_voice: tuple[str, ...] = _BY_VOICE
 
     def is_shaped(self, attribute: str) -> bool:
-        """Whether an attribute is a rule on a voice of this cast."""
+        """Whether an attribute is a rule on a voice."""
         return attribute not in (*self.instructed, *self.by_voice)
 
     @property
     def engines(self) -> frozenset[str]:
-        """Names of the engines that speak."""
         return frozenset(voice.engine_name for voice in self.voices.values())
 
     def drop_engines(self, engines: frozenset[str]) -> Cast:
-        """Return the cast without the voices of some engines."""
         return replace(self, voices={r: v for r, v in self.voices.items() if v.engine_name not in engines})
 
     def find_voice(self, attribute: str, category: str | None, gender: str) -> Voice | None:
-        """Return the voice for a category, or None if the cast has none."""
+        """Return the voice for a category; `gender` decides where the category does not."""
         if category is None:
             return self.voices.get(gender)
         if attribute in self.instructed:
@@ -158,7 +149,7 @@ CASTS: dict[str, Cast] = {
 
 
 def make_endpoint_cast(options: Mapping[str, Any], attributes: Sequence[str]) -> Cast:
-    """Return the cast of a speech endpoint with voices that follow instructions."""
+    """Return the cast of a speech endpoint; its `voices` alternate: female, male, female, ..."""
     if unknown := sorted(set(attributes) - set(INSTRUCTIONS)):
         raise ValueError(f"endpoint: attributes {unknown} are not instructed; choose from {sorted(INSTRUCTIONS)}.")
     count = len(options.get("voices", ()))
@@ -172,7 +163,6 @@ def make_endpoint_cast(options: Mapping[str, Any], attributes: Sequence[str]) ->
 
 
 def make_cloning_cast(options: Mapping[str, Any], attributes: Sequence[str]) -> Cast:
-    """Return the cast of the reference speakers of a file, whose voices are cloned."""
     voices: dict[str, Voice] = {}
     for attribute in ("gender", *attributes):
         found = {}
@@ -190,13 +180,11 @@ def make_cloning_cast(options: Mapping[str, Any], attributes: Sequence[str]) -> 
 
 
 def find_missing_engines(cast: Cast) -> list[str]:
-    """Return the engines of a cast that are not installed."""
     found = {voice.engine_name: voice.options for voice in cast.voices.values()}
     return sorted(name for name, options in found.items() if not is_available(name, options or None))
 
 
 def read_engine_versions(casts: Sequence[Cast]) -> dict[str, str]:
-    """Return the versions of the engines of some casts, by name."""
     voices = {voice.engine_name: voice for cast in casts for voice in cast.voices.values()}
     return {name: _load(voice).version for name, voice in sorted(voices.items())}
 
@@ -207,7 +195,7 @@ def order_casts(casts: Sequence[Cast], seed: int, key: str) -> list[Cast]:
 
 
 def speak_line(text: str, voice: Voice, attribute: str, category: str | None, *, is_shaped: bool) -> np.ndarray:
-    """Speak a line in a voice and, if `is_shaped`, apply the rule of its category."""
+    """Return mono 16 kHz float32 speech without silence at its ends; `is_shaped` applies the rule of the category."""
     speech = _load(voice).speak(text, voice=voice.number)
     by_rule = is_shaped and attribute in SHAPES
     shape = SHAPES[attribute][category] if by_rule and category else VoiceShape()

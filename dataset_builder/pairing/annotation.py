@@ -1,11 +1,8 @@
 """Label dialogues by Table 5 if their source has no labels: an annotating judge listens (appendix B.1).
 
-The paper has its judge annotate the recordings from YouTube, "establishing emotion as the primary category and
-specific paralinguistic features (e.g., laughter, filled pauses) as the secondary dimension". MELD and DailyTalk come
-with their labels, which are trusted: a label that Table 5 allows is never changed, only one that is missing is asked
-for.
-
-All pairs of one recording cost one question: the client keeps answers.
+The paper's judge annotates the recordings from YouTube, "establishing emotion as the primary category and specific
+paralinguistic features (e.g., laughter, filled pauses) as the secondary dimension". Labels of MELD and DailyTalk are
+trusted: only a missing label is asked for. All pairs of one recording cost one question: the client keeps answers.
 """
 
 from __future__ import annotations
@@ -43,7 +40,6 @@ Turns = Sequence[Mapping[str, Any]]
 def label_dialogue(
     source: str, turns: Turns, client: ChatClient, name: str, prompts: PromptSet | None = None
 ) -> dict[str, str]:
-    """Return the labels that the annotating judge gives a dialogue, asked with the shipped prompts or others."""
     prompts = prompts or PromptSet()
     words = dict(zip(_LABELS, _DIMENSIONS[source], strict=True))
     allowed = {f"{name}_labels": ", ".join(sorted(TAXONOMY[source][i])) for i, name in enumerate(_LABELS)}
@@ -58,11 +54,7 @@ def label_dialogue(
 def annotate_rows(
     rows: Iterable[Row], client: ChatClient, prompts: PromptSet | None = None, *, max_failed: float = 0.1
 ) -> Iterator[Row | Skipped]:
-    """Yield, in order, each pair with labels of Table 5, or why it has none (`annotation_failed`).
-
-    A pair of a source outside `TAXONOMY`, or with labels that Table 5 allows, passes as it is. The chosen side is
-    heard: that is the recording.
-    """
+    """Yield, in order, each pair with labels of Table 5, or why it has none; a source outside `TAXONOMY` passes."""
     annotate = partial(_annotate_row, client=client, prompts=prompts or PromptSet())
     limit = FailureLimit(max_failed, "the judge failed to label {} pairs", "filter.max_failed")
     for result in client.map(annotate, rows, failures=(), description="annotating"):
@@ -76,7 +68,7 @@ def annotate_rows(
 
 
 def _annotate_row(row: Row, *, client: ChatClient, prompts: PromptSet) -> tuple[Row | Skipped, bool]:
-    """Return the pair with both labels, those that Table 5 does not allow by the judge; and whether it was asked."""
+    """Return the pair with both labels, and whether the judge was asked; it hears the recording, the chosen side."""
     missing = [label for label, names in list_allowed_labels(row).items() if row[label] not in names]
     if not missing:
         return row, False
@@ -91,7 +83,7 @@ def _annotate_row(row: Row, *, client: ChatClient, prompts: PromptSet) -> tuple[
 
 
 def _read_labels(answer: Any, *, source: str) -> dict[str, str]:
-    """Check an annotator's answer; spelling is Table 5's whatever the case of the answer."""
+    """Return the labels of an answer as Table 5 spells them; raise `ValueError` for others."""
     if not isinstance(answer, dict):
         raise ValueError("the answer must be a JSON object with 'primary' and 'secondary'.")
     labels = {}

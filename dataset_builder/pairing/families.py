@@ -1,16 +1,14 @@
 """Plan pairs about the conversation itself: both sides have one voice and one channel, and one side is broken.
 
-The paper's pairs can be told apart by the voice (modality) or by the words (colloquialness). Here neither helps:
+The paper's pairs can be separated by the voice (modality) or by the words (colloquialness). Here neither helps:
 
 - `context`: an answer, all answers, the order of the answers or the transcript belong to another dialogue, or an
   exchange is repeated. Both sides are recordings, or one synthesizer speaks both.
 - `fluency`: the words of the answers are shuffled, or the last answer is cut off. One synthesizer speaks both sides.
-- `prosody`: the recording through the WORLD vocoder, with its own intonation against a flat one, or with an uneven
-  tempo.
+- `prosody`: the recording through the WORLD vocoder, its own intonation against a flat one or an uneven tempo.
 
-Their criterion is `joint`, whose prompt asks for both; `primary` is the family and `secondary` the kind, so that each
-is reported apart. They belong to none of the paper's subsets. What replaces a turn comes from the same source and
-split.
+Their criterion is `joint`, whose prompt asks for both; they belong to none of the paper's subsets. `primary` is the
+family and `secondary` the kind: each is reported separately. A replaced turn comes from the same source and split.
 """
 
 from __future__ import annotations
@@ -38,14 +36,13 @@ _WORLD = "world"
 
 
 class Pool(list[Episode]):
-    """The episodes of a source in a split, of which a broken dialogue takes turns."""
+    """The episodes of a source in a split, from which a broken dialogue takes turns."""
 
     @cached_property
     def partners(self) -> dict[str, Episode]:
-        """The episode that a recorded one exchanges its words with, by name, as the pool is at the first use.
+        """The episode that each recorded one exchanges its words with, by name: the nearest in words per turn.
 
-        Two partners are of different groups, have as many turns, and say nothing that is the same in a turn; each is
-        the nearest that was left, by the number of words turn by turn.
+        Partners are of different groups, have the same number of turns, and no turn with the same words.
         """
         found: dict[str, Episode] = {}
         left = sorted(
@@ -67,10 +64,8 @@ Change = Callable[[Episode, Pool, np.random.Generator], Episode | None]
 
 @dataclass(frozen=True)
 class FamilySpec:
-    """Which pairs of a family are made."""
-
-    kinds: tuple[str, ...] = ()
-    per_dialogue: int = 1
+    kinds: tuple[str, ...] = ()  # Empty: all of the family.
+    per_dialogue: int = 1  # Pairs per dialogue, each of another kind.
 
     def __post_init__(self) -> None:
         if self.per_dialogue < 1:
@@ -78,7 +73,6 @@ class FamilySpec:
 
 
 def validate_families(families: Mapping[str, FamilySpec]) -> None:
-    """Raise `ValueError` for a family or a kind that does not exist."""
     for family, spec in families.items():
         if family not in KINDS:
             raise ValueError(f"families: {family!r} is none of {sorted(KINDS)}.")
@@ -170,20 +164,17 @@ def _list_answers(episode: Episode) -> list[Turn]:
 
 
 def _find_nearest(turn: Turn, candidates: Iterable[Turn]) -> Turn | None:
-    """Return the candidate with other words whose number of words is nearest."""
     others = [other for other in candidates if other.text != turn.text]
     size = len(turn.text.split())
     return min(others, key=lambda other: (abs(len(other.text.split()) - size), other.text), default=None)
 
 
 def _with_answers(episode: Episode, answers: Mapping[int, Turn]) -> Episode:
-    """Return the episode with some turns replaced, by their index."""
     turns = [answers.get(index, turn) for index, turn in enumerate(episode.turns)]
     return replace(episode, turns=tuple(turns))
 
 
 def _draw_other(episode: Episode, pool: Pool, rng: np.random.Generator, count: int = 8) -> list[Episode]:
-    """Return some episodes of other groups."""
     others = [other for other in pool if other.group != episode.group]
     return [others[index] for index in rng.permutation(len(others))[:count].tolist()]
 
@@ -226,10 +217,7 @@ def _move_answers(episode: Episode, pool: Pool, rng: np.random.Generator) -> Epi
 
 
 def _exchange_transcripts(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
-    """Keep the recordings, and write beside them what was said in a dialogue that gets the words of this one.
-
-    Both are whole conversations, right in one pair and wrong in the other: only who hears the recordings can tell.
-    """
+    # Both dialogues are whole conversations, right in one pair and wrong in the other: only the recordings decide.
     other = pool.partners.get(episode.name) if _is_recorded(episode) else None
     return other and replace(episode, turns=tuple(map(_write_words, episode.turns, other.turns)))
 
@@ -245,7 +233,7 @@ def _count_words(turns: Sequence[Turn]) -> np.ndarray:
 
 
 def _write_words(turn: Turn, other: Turn) -> Turn:
-    """Return a turn with its own recording and the words of another."""
+    """Return the recording of a turn with the words of another."""
     first, *rest = turn.parts
     return Turn(turn.role, (replace(first, text=other.text), *(replace(part, text="") for part in rest)))
 
@@ -270,7 +258,7 @@ def _shuffle_words(episode: Episode, pool: Pool, rng: np.random.Generator) -> Ep
 
 
 def _unless_the_same(episode: Episode, answers: Mapping[int, Turn]) -> Episode | None:
-    """Return the dialogue with other answers; None if they say what it says: one word, or one answer given twice."""
+    """Return the dialogue with other answers; None if the words stay the same (one word, one answer given twice)."""
     if all(episode.turns[index].text == answer.text for index, answer in answers.items()):
         return None
     return _with_answers(episode, answers)
@@ -286,7 +274,6 @@ def _cut_answer(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episo
 
 
 def _keep_recorded(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
-    """Return the dialogue as it is: the vocoder breaks it."""
     return episode if _is_recorded(episode) else None
 
 

@@ -1,13 +1,10 @@
-"""Filter pairs: rules first, then a judge that listens (appendix B.1).
+"""Filter pairs: rules first (`check_rules`), then a judge that listens (`judge_pair`; appendix B.1).
 
-Phase 1 (`check_rules`) is deterministic: an even number of alternating turns, at most 16, each at most 60 s.
-
-In phase 2 (`judge_pair`), a language model that takes audio compares the recording (version A) with its synthetic
-counterpart (version B) "within an identical multi-turn context, focusing specifically on the quality of the final
-turn". We read this as two whole dialogues with the same words, each in its own voice; the judge does not know their
-origin. It scores three dimensions from 1 to 5 and names a preference. "Samples are preserved only if they achieve
-scores >= 3 in both `final_turn_content` and `dialog_context_coherence`": a sample is a pair, so by default both of its
-sides must reach 3. Naturalness does not count, as in the paper: it is what the pairs are to teach.
+A language model that takes audio compares the recording (version A) with its synthetic counterpart (version B) "within
+an identical multi-turn context, focusing specifically on the quality of the final turn". We read this as two whole
+dialogues with the same words, each in its own voice; the judge does not know their origin. "Samples are preserved only
+if they achieve scores >= 3 in both `final_turn_content` and `dialog_context_coherence`": a sample is a pair, so by
+default both of its sides must reach 3. Naturalness does not count: the pairs are to teach it.
 """
 
 from __future__ import annotations
@@ -50,31 +47,27 @@ class Scores:
 
 @dataclass(frozen=True)
 class Quality:
-    """A judge's answer on a pair."""
-
     chosen: Scores
     rejected: Scores
     preference: str
-    reason: str
+    reason: str  # The prompt asks for at most 80 words; longer reasons are accepted.
     judge: str
     prompt_version: str
 
     def as_row(self) -> dict[str, Any]:
-        """Return the column `quality` of a pair; preference and reason stay with the judge's answer on disk."""
+        """Return the column `quality`; preference and reason stay with the judge's answer on disk."""
         scores = {"chosen": asdict(self.chosen), "rejected": asdict(self.rejected)}
         return {**scores, "judge": self.judge, "prompt_version": self.prompt_version}
 
 
 @dataclass(frozen=True)
 class FilterSettings:
-    """Settings of phase 2."""
-
     min_score: int = 3
-    dimensions: tuple[str, ...] = ("content", "coherence")
-    sides: tuple[str, ...] = ("chosen", "rejected")
-    criteria: tuple[str, ...] = ("modality",)
-    keep_unjudged: bool = False
-    max_failed: float = 0.1
+    dimensions: tuple[str, ...] = ("content", "coherence")  # Must reach `min_score`.
+    sides: tuple[str, ...] = ("chosen", "rejected")  # Must reach `min_score`.
+    criteria: tuple[str, ...] = ("modality",)  # Pairs that are judged.
+    keep_unjudged: bool = False  # Keep a pair that the judge fails on, without `quality`.
+    max_failed: float = 0.1  # Share of failures that stops the filter: a refused parameter fails on every pair.
 
     def __post_init__(self) -> None:
         require_share(self.max_failed)
@@ -87,10 +80,7 @@ class FilterSettings:
 
 
 def check_rules(row: Mapping[str, Any]) -> Skipped | None:
-    """Return why phase 1 skips a pair, None if it keeps it.
-
-    The kinds are `turn_count`, `turn_order`, `turn_duration`, and `invalid_row` for all else that breaks the contract.
-    """
+    """Return why phase 1 skips a pair, `invalid_row` if no rule on turns explains it; None if it is kept."""
     try:
         validate_row(row)
     except ValueError as error:
@@ -99,7 +89,6 @@ def check_rules(row: Mapping[str, Any]) -> Skipped | None:
 
 
 def judge_pair(row: Mapping[str, Any], client: ChatClient, prompts: PromptSet | None = None) -> Quality:
-    """Have the judge compare both sides of a pair, with the shipped prompts or others."""
     prompts = prompts or PromptSet()
     system, request = map(prompts.fill, PROMPTS)
     content: list[dict[str, Any]] = []
@@ -117,7 +106,7 @@ def judge_pair(row: Mapping[str, Any], client: ChatClient, prompts: PromptSet | 
 
 
 def make_spoken_turns(turns: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Any]]:
-    """Return turns as parts of a message: who speaks, then the recording. No words: the judge listens."""
+    """Return turns as parts of a message: role, then recording. No words: the judge listens."""
     parts: list[dict[str, Any]] = []
     for position, turn in enumerate(turns):
         label = "last turn" if position == len(turns) - 1 else f"turn {position + 1}"
@@ -132,10 +121,9 @@ def filter_rows(
     settings: FilterSettings | None = None,
     prompts: PromptSet | None = None,
 ) -> Iterator[Row | Skipped]:
-    """Yield, in order, each pair that is kept, with its `quality`, or why it is dropped.
+    """Yield, in order, each kept pair with its `quality`, or why it is dropped; memory holds a few rows at a time.
 
-    Memory holds a few rows at a time. The judge's answers are kept on disk (`ChatClient`): a run that is interrupted,
-    or repeated with other settings, asks no question twice.
+    The client keeps the judge's answers: a run that is interrupted or has other settings asks no question twice.
     """
     if client is None:
         yield from (check_rules(row) or row for row in rows)
@@ -154,15 +142,12 @@ def filter_rows(
 
 @dataclass(frozen=True)
 class _Examined:
-    """A pair or why it is dropped, whether the judge was asked, and why it failed."""
-
     outcome: Row | Skipped
     is_judged: bool = False
     failure: str | None = None
 
 
 def _examine(row: Row, *, client: ChatClient, settings: FilterSettings, prompts: PromptSet) -> _Examined:
-    """Judge a pair that the rules keep and the settings name."""
     if skip := check_rules(row):
         return _Examined(skip)
     if row["criterion"] not in settings.criteria:
@@ -176,7 +161,6 @@ def _examine(row: Row, *, client: ChatClient, settings: FilterSettings, prompts:
 
 
 def _judge(row: Row, client: ChatClient, settings: FilterSettings, prompts: PromptSet) -> Row | Skipped:
-    """Return the pair with its quality, or why it is dropped."""
     try:
         quality = judge_pair(row, client, prompts)
     except AudioError as error:

@@ -55,23 +55,21 @@ class PairPlan:
 
     criterion: str
     chosen: Episode
-    rejected: Episode
-    synthesizer: str
+    rejected: Episode  # For a modality pair `chosen` again.
+    synthesizer: str  # Of the synthetic side or sides, or `RECORDING`.
     split: str
-    channel: ChannelSettings | None
+    channel: ChannelSettings | None  # None leaves the difference between a recording and a synthesizer.
     options: Mapping[str, Any] = field(default_factory=dict)
-    known_pair_id: str | None = None
+    known_pair_id: str | None = None  # Of a released pair: its words may have been scrubbed since.
     script_voices: tuple[ScriptVoice, ...] = ()
-    rejected_synthesizer: str = ""
+    rejected_synthesizer: str = ""  # Where it differs from the chosen side's.
     rejected_options: Mapping[str, Any] | None = None
-    family: str = ""
+    family: str = ""  # Empty for the paper's pairs.
 
     def is_recorded(self, side: str) -> bool:
-        """Tell whether a side is a recording."""
         return is_recorded(self.criterion, side, self.synthesizer)
 
     def find_engine(self, side: str) -> tuple[str, Mapping[str, Any]]:
-        """Return the synthesizer of a side and its options."""
         if side == "chosen" or not (self.rejected_synthesizer or self.rejected_options is not None):
             return self.synthesizer, self.options
         return self.rejected_synthesizer or self.synthesizer, self.rejected_options or {}
@@ -83,7 +81,7 @@ class PairPlan:
 
     @property
     def voices(self) -> str:
-        """What speaks the pair, for its column: two names where they differ."""
+        """The column `synthesizer`: two names where the sides differ."""
         other = self.rejected_synthesizer
         return f"{self.synthesizer}+{other}" if other and other != self.synthesizer else self.synthesizer
 
@@ -111,7 +109,7 @@ class PairPlan:
 
     @property
     def subset(self) -> str:
-        """Subset of the pair; a family is in none of the paper's."""
+        """A family is in none of the paper's subsets."""
         return NO_SUBSET if self.family else self.chosen.subset
 
 
@@ -128,25 +126,22 @@ def list_audible(options: Any) -> Any:
 
 @dataclass(frozen=True)
 class SynthesizerSpec:
-    """Which synthesizers speak the pairs of one criterion."""
-
-    seen: tuple[str, ...]
-    left_out: tuple[str, ...] = ()
-    per_dialogue: int | None = None
-    across: int = 0
+    seen: tuple[str, ...]  # Used in every split.
+    left_out: tuple[str, ...] = ()  # Used in the test split only.
+    per_dialogue: int | None = None  # Of `seen`, per dialogue outside the test split; None for all.
+    across: int = 0  # More pairs per script with another synthesizer on each side: the voice must not separate them.
 
     def __post_init__(self) -> None:
         if shared := set(self.seen) & set(self.left_out):
             raise ValueError(f"synthesizers {sorted(shared)} are both seen and held out; name each once.")
 
     def choose_across_dialogue(self, split: str, key: str, seed: int) -> list[tuple[str, str]]:
-        """Return the synthesizers of the chosen and the rejected side of the `across` pairs of one script."""
+        """Return `across` couples of synthesizers for the chosen and the rejected side of one script."""
         names = [*self.seen, *(self.left_out if split == "test" else ())]
         couples = [(first, second) for first in names for second in names if first != second]
         return sorted(couples, key=lambda couple: make_stable_id(seed, key, *couple))[: self.across]
 
     def for_dialogue(self, split: str, key: str, seed: int) -> list[str]:
-        """Return the synthesizers of one dialogue."""
         if split == "test":
             return [*self.seen, *self.left_out]
         return choose_synthesizers(key, self.seen, self.per_dialogue, seed)
@@ -160,7 +155,6 @@ def plan_pairs(
     seed: int,
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Iterator[PairPlan]:
-    """Yield the pairs that the episodes and scripts give."""
     for item in items:
         is_script = isinstance(item, ScriptPair)
         criterion = "colloquialness" if is_script else "modality"
@@ -188,7 +182,7 @@ def plan_pairs(
 
 
 def make_row(plan: PairPlan) -> dict[str, Any]:
-    """Speak, match and encode both sides of a pair."""
+    """Speak both sides of a pair, match their channel, and encode them."""
     chosen = plan.chosen
     return {
         "pair_id": plan.pair_id,
@@ -226,7 +220,6 @@ def _make_side(plan: PairPlan, side: str) -> list[dict[str, Any]]:
 
 
 def _list_references(turn: Turn, synthesizer: str | None) -> list[dict[str, Any]]:
-    """Return the references of the parts of a turn; None for a part without one."""
     if synthesizer:
         return [
             {"uri": f"{SYNTHETIC}:{synthesizer}", "start_s": None, "end_s": None, "text": p.text} for p in turn.parts
@@ -293,7 +286,6 @@ def _choose_reference_clips(plan: PairPlan, label: str) -> dict[str, ReferenceCl
 
 
 def read_part(part: Part, label: str) -> np.ndarray:
-    """Return the recording of a part as mono 16 kHz float32."""
     if part.audio is None:
         raise AudioError(f"{label}: there is no recording of {part.text!r}.")
     if part.audio.endswith(".wav") and part.end_s is not None:
@@ -314,13 +306,13 @@ def _read_file(path: str, _size: int, _changed_ns: int) -> np.ndarray:
 
 
 def read_file_version(path: str) -> tuple[str, int, int]:
-    """Return what changes when a file does: its path, size, and time of change."""
+    """Return path, size and time of change: a key that changes with the file."""
     status = os.stat(path)
     return path, status.st_size, status.st_mtime_ns
 
 
 def _join(parts: list[np.ndarray], trim_db: float | None) -> np.ndarray:
-    """Put the parts of a turn one after another, each trimmed, with the same gap on both sides of a pair."""
+    """Join the trimmed parts of a turn with the same gap on both sides of a pair."""
     pieces: list[np.ndarray] = []
     for part in parts:
         pieces += [part if trim_db is None else trim_silence(part, trim_db), _GAP]

@@ -1,16 +1,16 @@
 """Choose the recordings that a voice is cloned from: the greedy heuristic of appendix B.1.
 
-The paper says: "a greedy heuristic for reference audio selection to capture rich acoustic features, prioritizing clips
-with a duration between 5 and 30 seconds and a word count under 60. Dialogue groups lacking viable prompts are pruned."
-How we read it, for each role of a dialogue:
+The paper: "a greedy heuristic for reference audio selection to capture rich acoustic features, prioritizing clips with
+a duration between 5 and 30 seconds and a word count under 60. Dialogue groups lacking viable prompts are pruned."
+Our reading, for each role of a dialogue:
 
-1. A turn of 5 to 30 s (both included) with fewer than 60 words is a clip. The longest is taken, for it carries most of
-   the voice; of equally long ones the first.
-2. Where no single turn will do, the role's turns are joined in their order, from the first on, until they last 5 s. A
-   turn that would take the clip over 30 s or to 60 words begins a new one.
-3. Where that fails too, the dialogue is pruned (`NoReference`), even if its other role has a clip.
+1. A turn of 5 to 30 s (both included) with fewer than 60 words is a clip. The longest has most of the voice and is
+   taken; of equally long turns the first.
+2. If no turn qualifies, the role's turns are joined from the first on until they last 5 s. A turn that would take the
+   clip over 30 s or to 60 words begins a new one.
+3. Otherwise the dialogue is pruned (`NoReference`), even if its other role has a clip.
 
-The clip comes from the dialogue that is then spoken anew, as in the paper: its words are among those to be spoken.
+As in the paper, the clip is from the dialogue that is synthesised: its words are among those to be spoken.
 """
 
 from __future__ import annotations
@@ -30,20 +30,17 @@ class NoReference(ValueError):  # noqa: N818 - it names what is missing
 
 @dataclass(frozen=True)
 class Clip:
-    """A turn as the heuristic sees it."""
-
     role: str
     text: str
     duration_s: float
 
     @property
     def num_words(self) -> int:
-        """Number of words."""
         return len(self.text.split())
 
 
 def choose_references(turns: Sequence[Clip]) -> dict[str, tuple[int, ...]]:
-    """Choose the reference of each role of a dialogue; see the module for the rules."""
+    """Return by role the positions of the turns that are joined to its reference."""
     chosen = {}
     for role in dict.fromkeys(turn.role for turn in turns):
         own = [position for position, turn in enumerate(turns) if turn.role == role]
@@ -59,14 +56,12 @@ def choose_references(turns: Sequence[Clip]) -> dict[str, tuple[int, ...]]:
 
 
 def _find_longest_turn(turns: Sequence[Clip], own: Sequence[int]) -> tuple[int, ...]:
-    """Return the longest single turn within the limits, or nothing."""
     usable = [i for i in own if turns[i].duration_s >= MIN_S and _fits([turns[i]])]
     # `max` keeps the first of equals.
     return (max(usable, key=lambda position: turns[position].duration_s),) if usable else ()
 
 
 def _join_turns(turns: Sequence[Clip], own: Sequence[int]) -> tuple[int, ...]:
-    """Return the first turns that together reach the shortest duration within the limits, or nothing."""
     run: list[int] = []
     for position in own:
         if not _fits([turns[position]]):
@@ -81,5 +76,5 @@ def _join_turns(turns: Sequence[Clip], own: Sequence[int]) -> tuple[int, ...]:
 
 
 def _fits(clips: Sequence[Clip]) -> bool:
-    """Tell whether clips together are within the upper limits; they may still be too short."""
+    """Check the upper limits only: the clips may still be too short."""
     return sum(clip.duration_s for clip in clips) <= MAX_S and sum(clip.num_words for clip in clips) < MAX_WORDS

@@ -1,9 +1,8 @@
-"""Voices of scripts, for synthesizers that clone: a pool of recordings, of which each dialogue gets two.
+"""Voices of scripts, for synthesizers that clone: a pool of recordings, from which each dialogue gets two.
 
-Scripts have no recordings to clone from, and section 3.1 only asks for "consistent acoustic conditions" of the two
-sides of a pair. With two voices for all scripts, a reward model hears the same two people in every pair. So the option
-`script_voices` of a synthesizer names a pool. The pair's id decides which two speak: both sides of a pair have the
-same voices, and the same pool gives the same voices on any machine.
+Scripts have no recordings to clone from, and section 3.1 only asks for "consistent acoustic conditions" of both sides.
+With two voices for all scripts, a reward model hears the same two people in every pair. So the option `script_voices`
+names a pool, and the pair's id draws two voices: the same for both sides, and on any machine.
 """
 
 from __future__ import annotations
@@ -26,8 +25,6 @@ _SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".m4a")
 
 @dataclass(frozen=True)
 class ScriptVoice:
-    """A recording to clone a voice from, and its transcript."""
-
     audio: str
     text: str
 
@@ -38,7 +35,7 @@ class ScriptVoice:
 
 
 def split_options(options: Mapping[str, Any], criterion: str) -> tuple[dict[str, Any], tuple[ScriptVoice, ...]]:
-    """Return the options of the engine itself, and the pool of voices for a pair of a criterion."""
+    """Return the options of the engine itself, and the pool of voices."""
     own = {name: value for name, value in options.items() if name != OPTION}
     if criterion == "modality" or OPTION not in options:
         return own, ()
@@ -47,7 +44,7 @@ def split_options(options: Mapping[str, Any], criterion: str) -> tuple[dict[str,
 
 
 def read_script_voices(value: str | Sequence[Any]) -> tuple[ScriptVoice, ...]:
-    """Read a pool of voices."""
+    """Read a list of `{"audio", "text"}`, or a folder of recordings, each beside a `.txt` file with its words."""
     if isinstance(value, str):
         voices = tuple(_read_clip(path) for path in _list_clips(Path(value)))
     else:
@@ -90,12 +87,12 @@ def _make_voice(audio: str, text: str) -> ScriptVoice:
 
 
 def draw_voices(pool: Sequence[ScriptVoice], pair_id: str) -> dict[str, ScriptVoice]:
-    """Return the voices of a pair by role: two different ones, the same for the same pool and pair."""
+    """Return two different voices by role, the same for the same pool and pair."""
     ordered = sorted(pool, key=lambda voice: make_stable_id(pair_id, *voice.identity))
     return dict(zip(ROLES, ordered, strict=False))
 
 
 def load_voices(pool: Sequence[ScriptVoice], pair_id: str) -> dict[str, ReferenceClip]:
-    """Return the clips to clone for a pair, by role; none without a pool: the engine's options name its voices."""
+    """Return the clips to clone, by role; none without a pool: the engine's options name its voices."""
     drawn = draw_voices(pool, pair_id)
     return {role: ReferenceClip(read_audio(voice.audio), voice.text) for role, voice in drawn.items()}

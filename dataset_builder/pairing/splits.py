@@ -14,12 +14,7 @@ from sdiareward.pairs.schema import make_stable_id
 def assign_splits(
     episodes: Iterable[Episode], *, validation: float, test: float, seed: int
 ) -> dict[tuple[str, str], str]:
-    """Give every unit `(source, split_group)` a split.
-
-    Within each source the units are shuffled by a hash of the seed and filled in order into test, validation and train
-    until each holds its share of the source's episodes. Which split a unit gets does not depend on the order in which
-    the episodes come.
-    """
+    """Give every unit `(source, split_group)` a split, in shares of each source and by hash, whatever the order."""
     if test != 1 and not (0 <= validation < 1 and 0 <= test < 1 and validation + test < 1):
         raise ValueError(
             f"validation={validation} and test={test} must be shares that leave something for training; test=1 puts "
@@ -41,11 +36,11 @@ def assign_splits(
 
 
 def split_unit(episode: Episode) -> tuple[str, str]:
-    """Return what is kept together: the recording or dialogue, or the coarser unit that its source names."""
+    """Return the unit that is never divided: the recording or dialogue, or the coarser unit of its source."""
     return episode.source, episode.split_group or episode.group
 
 
 def choose_synthesizers(key: str, names: Iterable[str], count: int | None, seed: int) -> list[str]:
-    """Choose `count` of the synthesizers for one dialogue (all when None), the same ones for the same key and seed."""
+    """Choose `count` synthesizers for one dialogue (None: all), the same ones for the same key and seed."""
     ordered = sorted(names, key=lambda name: make_stable_id(seed, key, name))
     return ordered if count is None else ordered[:count]

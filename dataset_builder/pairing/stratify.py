@@ -1,17 +1,15 @@
 """Draw ESDR-Bench from a data set: stratified, capped, and isolated from training (section B.1, Tables 1 and 5).
 
-How the paper is read. Appendix B.1 caps "the secondary dimensions of each dataset" at 50, and excises what was
-selected from the training corpus; section 3.2 draws "from the held-out validation split", up to 50 of "each
-fine-grained bucket" of "source and metadata categories". So `candidates` are all pairs or those of a split, a bucket
-is a source and some labels (`bucket_by`), and the cap counts pairs. Table 1 has 824 wild and 466 scripted pairs, more
-than seven times 50: its buckets must have been finer than a secondary label, such as `[source, primary, secondary]`.
-Colloquialness pairs have no taxonomy; the paper holds out 250 of 2,500, so they are one bucket with its own cap.
+Our reading of the paper: appendix B.1 caps "the secondary dimensions of each dataset" at 50; section 3.2 draws "from
+the held-out validation split", up to 50 of "each fine-grained bucket" of "source and metadata categories". So
+`candidates` are all pairs or those of a split, a bucket is a source and some labels (`bucket_by`), and the cap counts
+pairs. The 824 wild and 466 scripted pairs of Table 1 need finer buckets than a secondary label (more than seven times
+50), such as `[source, primary, secondary]`. Colloquialness pairs have no taxonomy; the paper holds out 250 of 2,500:
+they are one bucket with its own cap. "Quality-aware" is the filter before: the sampler draws from kept pairs.
 
-"Quality-aware" is what filtering does before: the sampler draws from pairs that were kept.
-
-The paper excises the selected pairs. We excise their groups too, and pairs of families with a turn of another group:
-no recording and no scenario is on both sides. What is left of a group that is only partly chosen is lost, therefore
-groups are taken whole where they fit.
+The paper removes the selected pairs from training. We remove their groups too, and pairs of families with a turn of
+another group: no recording and no scenario is on both sides. The rest of a partly chosen group is lost, so groups are
+taken whole where they fit.
 """
 
 from __future__ import annotations
@@ -43,17 +41,15 @@ DRAWS = ("whole_groups", "alternate")
 RESTS = ("train", "skip")
 _CHOICES = {"candidates": CANDIDATES, "draw": DRAWS, "rest": RESTS}
 _COLLOQUIALNESS = "colloquialness"
-# Naming the leaves leaves the audio unread.
+# Named leaves: the audio is not read.
 _TURN_LEAVES = ("text", "audio_ref.list.element.uri", "audio_ref.list.element.start_s")
-# Fewer are said in any dialogue.
+# Shorter turns occur in any dialogue.
 _MIN_WORDS = 4
 _BUCKET_COLUMNS = ("bucket", "available", "available_groups", "taken", "taken_groups")
 
 
 @dataclass(frozen=True)
 class BenchSettings:
-    """How ESDR-Bench is drawn."""
-
     cap: int = field(
         default=50,
         metadata={"help": "modality pairs of a bucket; if it has fewer, all of them are taken", "minimum": 1},
@@ -98,26 +94,19 @@ class BenchSettings:
             raise ValueError(f"bucket_by names {sorted(unknown)}; it takes {list(LABELS)}.")
 
     def find_bucket(self, label: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the bucket of a pair."""
         if label["criterion"] == _COLLOQUIALNESS:
             return (_COLLOQUIALNESS,)
         return tuple(str(label[name]) for name in self.bucket_by)
 
     def find_cap(self, bucket: tuple[str, ...]) -> int:
-        """Return the largest number of pairs of a bucket."""
         return self.colloquialness_cap if bucket == (_COLLOQUIALNESS,) else self.cap
 
     def is_candidate(self, label: Mapping[str, Any]) -> bool:
-        """Tell whether a pair may be drawn."""
         return self.candidates == "all" or label["split"] == BENCH_SPLIT
 
 
 def sample_bench(labels: Iterable[Mapping[str, Any]], settings: BenchSettings) -> set[str]:
-    """Choose the pairs of ESDR-Bench; return their ids.
-
-    Every bucket gives its cap, or all it has. The choice depends on the seed and the ids alone, not on the order of
-    the labels.
-    """
+    """Return the ids of the pairs of ESDR-Bench, which depend on the seed and the ids alone, not on their order."""
     buckets: dict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
     seen: set[str] = set()
     for label in labels:
@@ -135,11 +124,7 @@ def sample_bench(labels: Iterable[Mapping[str, Any]], settings: BenchSettings) -
 
 
 def _take_groups(buckets: Mapping[tuple[str, ...], list[tuple[str, str]]], settings: BenchSettings) -> set[str]:
-    """Choose pairs group by group, so that few groups are only partly chosen.
-
-    First come the groups that hold a pair of a bucket that is taken whole anyway, then those that fit whole, then as
-    much as fits of the others; hashes decide the rest.
-    """
+    """Choose pairs group by group, so that few groups are only partly chosen; hashes decide the rest."""
     groups: dict[str, list[tuple[str, tuple[str, ...]]]] = defaultdict(list)
     for bucket, members in buckets.items():
         for group, pair in members:
@@ -150,6 +135,7 @@ def _take_groups(buckets: Mapping[tuple[str, ...], list[tuple[str, str]]], setti
     needed = {group: None for group in order if any(bucket in rare for _, bucket in groups[group])}
     others = [group for group in order if group not in needed]
     chosen: set[str] = set()
+    # Groups of a bucket that is taken whole anyway, then those that fit whole, then what fits of the others.
     for names, is_whole in (([*needed], False), (others, True), (others, False)):
         for group in names:
             wanted = Counter(bucket for _, bucket in groups[group])
@@ -163,7 +149,7 @@ def _take_groups(buckets: Mapping[tuple[str, ...], list[tuple[str, str]]], setti
 
 
 def _take_turns(members: Iterable[tuple[str, str]], seed: int) -> list[str]:
-    """Order pairs so that every group gives its first before any gives its second; hashes decide the rest."""
+    """Order pairs so that every group gives its first before any gives its second, by hash."""
     groups: dict[str, list[str]] = defaultdict(list)
     for group, pair in members:
         groups[group].append(pair)
@@ -175,17 +161,13 @@ def _take_turns(members: Iterable[tuple[str, str]], seed: int) -> list[str]:
 
 
 def draw_bench(folder: Path, settings: BenchSettings) -> tuple[list[dict[str, Any]], dict[str, str], list[Skipped]]:
-    """Return the labels of all pairs of a data set folder, the split of every pair that stays, and what is skipped."""
     labels = list(read_labels(folder))
     bench = sample_bench(labels, settings)
     return labels, *isolate(labels, bench, settings.rest, find_shared(folder, bench))
 
 
 def find_shared(folder: Path, bench: set[str]) -> set[str]:
-    """Return the pairs of a data set folder that have a turn of a pair of the benchmark, where either is of a family.
-
-    A turn is the same if its recording begins at the same place, or if it has the same words, at least four.
-    """
+    """Return the pairs that have a turn of a pair of the benchmark, where either pair is of a family."""
     columns = ["pair_id", "criterion", *(f"{side}.list.element.{leaf}" for side in SIDES for leaf in _TURN_LEAVES)]
     turns: dict[bool, set[tuple[Any, ...]]] = {True: set(), False: set()}
     for _, row in read_rows(folder, columns):
@@ -201,7 +183,7 @@ def find_shared(folder: Path, bench: set[str]) -> set[str]:
 
 
 def _list_turns(row: Mapping[str, Any]) -> set[tuple[Any, ...]]:
-    """Return what tells the turns of a pair: where a recording begins, or words."""
+    """Return what identifies the turns of a pair: where a recording begins, or at least `_MIN_WORDS` words."""
     parts = [part for side in SIDES for turn in row[side] for part in turn["audio_ref"] or ()]
     recorded = {(part["uri"], part["start_s"]) for part in parts if part["start_s"] is not None}
     texts = {turn["text"] for side in SIDES for turn in row[side]}
@@ -211,12 +193,7 @@ def _list_turns(row: Mapping[str, Any]) -> set[tuple[Any, ...]]:
 def isolate(
     labels: Labels, bench: set[str], rest: str = "train", shared: Collection[str] = ()
 ) -> tuple[dict[str, str], list[Skipped]]:
-    """Return the split of every pair that stays, and what is skipped.
-
-    The benchmark becomes the test split. All other pairs of its groups are skipped, and those that are `shared`, from
-    [`find_shared`]. Pairs of train and validation stay; those of the test split go to training, unless their
-    synthesizer is held out or `rest` is `"skip"`.
-    """
+    """Return the split of every pair that stays, and the skipped pairs; `shared` is from `find_shared`."""
     bench_groups = {label["group_id"] for label in labels if label["pair_id"] in bench}
     taught: dict[str, set[str]] = defaultdict(set)
     for label in labels:
@@ -262,10 +239,7 @@ def check_isolation(labels: Iterable[Mapping[str, Any]]) -> None:
 
 
 def make_bench(folder: Path, output: Path, settings: BenchSettings) -> dict[str, Any]:
-    """Write a data set folder whose test split is ESDR-Bench, with `bench.json`, `bench.md` and `bench.png`.
-
-    Rows are copied one after another: memory does not grow with the audio. An existing result is kept.
-    """
+    """Write a data set folder whose test split is ESDR-Bench, row by row; a finished one is not written again."""
     require_other_folder(folder, output)
     plan_id = make_stable_id(make_content_id(folder), json.dumps(asdict(settings)))
     if finished := read_finished(output, plan_id):
@@ -294,7 +268,6 @@ def _copy(folder: Path, output: Path, assignment: Mapping[str, str]) -> list[dic
 def _describe_bench(
     output: Path, labels: Labels, assignment: Mapping[str, str], settings: BenchSettings
 ) -> dict[str, Any]:
-    """Return the counts of each bucket, the held-out synthesizers, and the statistics of the benchmark."""
     now = [{**label, "now": assignment.get(label["pair_id"])} for label in labels]
     buckets: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
     for label in now:
@@ -324,7 +297,7 @@ def _count_bucket(members: Labels) -> dict[str, int]:
 
 
 def render_bench(found: Mapping[str, Any]) -> str:
-    """Render what `bench.json` holds as Markdown: Table 1, the buckets and Figure 5."""
+    """Render `bench.json` as Markdown: Table 1, the buckets and Figure 5."""
     statistics, settings = found["statistics"], found["settings"]
     lines = [
         "# ESDR-Bench",

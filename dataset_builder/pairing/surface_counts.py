@@ -1,8 +1,8 @@
 """Refuse colloquialness scripts that counting can solve.
 
-If the spoken side of every pair has more commas, a counter of commas is right on every pair, and a benchmark of such
-pairs says nothing of listening. Each count below is taken of both sides. It orders the pairs as well as a rule "more
-is spoken" or "less is spoken" does, whichever does better; a tie counts half.
+If the spoken side of every pair has more commas, counting commas is right on every pair, and a benchmark of such pairs
+does not measure listening. A count orders pairs by "more is spoken" or "less is spoken", whichever does better; a tie
+counts half.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ COUNTS: dict[str, Callable[[Sequence[str]], float]] = {
 
 
 def measure_shares(pairs: Iterable[tuple[Turns, Turns]]) -> dict[str, float]:
-    """Return by count the share of pairs that it alone puts in order, between 0.5 and 1."""
+    """Return by count the share of pairs that it alone orders, from 0.5 to 1."""
     sides = [tuple([turn["content"] for turn in side] for side in pair) for pair in pairs]
     if not sides:
         raise ValueError("there are no pairs to count in; give at least one.")
@@ -84,7 +84,7 @@ def require_balance(pairs: Iterable[tuple[Turns, Turns]], max_share: float = MAX
 
 
 def find_imbalance(chosen: Turns, rejected: Turns) -> str | None:
-    """Return what counting shows of one pair: unequal turns, words or punctuation; None if nothing."""
+    """Describe unequal turns, words or punctuation of a pair; None if they are balanced."""
     if len(chosen) != len(rejected):
         return f"the sides have {len(chosen)} and {len(rejected)} turns; they must have as many."
     words = [_count_words([turn["content"] for turn in side]) for side in (chosen, rejected)]
@@ -101,6 +101,5 @@ def find_imbalance(chosen: Turns, rejected: Turns) -> str | None:
 
 
 def render_shares(shares: Mapping[str, float]) -> str:
-    """Return a Markdown table of `measure_shares`."""
     rows: list[list[Any]] = [[name, f"{100 * share:.1f}"] for name, share in shares.items()]
     return "\n".join(render_markdown_table(["count", "pairs that it orders (%)"], rows))

@@ -1,13 +1,10 @@
 """Read and write the form in which SDiaReward was released: message lists with audio paths, saved by `datasets`.
 
-`datasets.load_from_disk` gives splits whose rows have `chosen` and `rejected`, each a list of messages
-`{"role", "content": [{"type": "text", "text"}, {"type": "audio", "audio": PATH}]}` in which absent keys are None, and
-mostly `category` and `source`. The authors evaluate on its split `validation`: that is ESDR-Bench, our `test`.
-
-Values that the form lacks stay unknown: primary and secondary dimension are then `"Unknown"`, synthesizer and
-licence `"unknown"`, the language `"und"`. A pair's id is a hash of its words and audio. Its group is the folder of its
-chosen recordings; if several splits share that folder, it is a hash of the chosen side.
-Our other columns are written beside the form's columns and read back if present; only `audio_ref` is lost.
+Rows have `chosen` and `rejected`, lists of messages `{"role", "content": [{"type": "text", "text"}, {"type": "audio",
+"audio": PATH}]}` in which absent keys are None, and mostly `category` and `source`. The authors evaluate on the split
+`validation`: that is ESDR-Bench, our `test`. Values that the form lacks stay unknown. A pair's id is a hash of its
+words and audio; its group is the folder of its chosen recordings or, if several splits share that folder, a hash of
+the chosen side. Our other columns are written too and read back; only `audio_ref` is lost.
 """
 
 from __future__ import annotations
@@ -57,10 +54,7 @@ _ENDINGS = {b"fLaC": ".flac", b"OggS": ".ogg", b"RIFF": ".wav"}
 def read_official(
     path: Path, audio_root: Path, *, path_prefix: str = "", splits: Mapping[str, str] | None = None
 ) -> Iterator[tuple[str, dict[str, Any]] | Skipped]:
-    """Yield `(split, row)` of every pair of a data set in the released form, `Skipped` for each that is unusable.
-
-    Audio that is not 16 kHz mono WAV, FLAC or OGG is converted to 16 kHz mono FLAC.
-    """
+    """Yield `(split, row)` of every pair, or `Skipped`; `splits` maps their splits to ours."""
     seen: set[str] = set()
     loaded = _load(path, splits)
     shared = _find_shared_folders(loaded.values())
@@ -80,7 +74,6 @@ def read_official(
 
 
 def _load(path: Path, splits: Mapping[str, str] | None) -> dict[str, tuple[str, datasets.Dataset]]:
-    """Return our split and the rows, by the split's own name."""
     import datasets
 
     loaded = datasets.load_from_disk(str(path))
@@ -111,7 +104,6 @@ def _find_shared_folders(loaded: Iterable[tuple[str, datasets.Dataset]]) -> set[
 
 
 def _find_first_path(messages: Sequence[Mapping[str, Any]]) -> str:
-    """Return the path of the first recording of a side; empty if there is none."""
     try:
         items = [item for message in messages if isinstance(message["content"], list) for item in message["content"]]
         return next((item["audio"] for item in items if isinstance(item.get("audio"), str)), "")
@@ -151,7 +143,7 @@ def _make_checked_row(
 
 
 def _find_subset(example: Mapping[str, Any], source: str) -> str:
-    """Return the column of Table 2 that a row counts in, from whichever of its columns names one."""
+    """Return the column of Table 2 that a row counts in."""
     stated = [str(example.get(name) or "").lower().replace("-", "_") for name in ("subset", "category")]
     for name in (*stated, source, SUBSET_OF_SOURCE.get(source, "")):
         if name in SUBSETS:
@@ -163,7 +155,7 @@ def _find_subset(example: Mapping[str, Any], source: str) -> str:
 
 
 def _find_taxonomy(example: Mapping[str, Any], source: str) -> dict[str, str]:
-    """Return both dimensions, as far as columns of these names, or a `category` that Table 5 knows, tell them."""
+    """Return both dimensions from columns of these names, or from a `category` that is in Table 5."""
     found = {}
     known = TAXONOMY.get(source, (frozenset[str](), frozenset[str]()))
     for name, values in zip(("primary", "secondary"), known, strict=True):
@@ -188,7 +180,6 @@ def _read_turn(message: Mapping[str, Any], root: Path, path_prefix: str, place: 
 
 
 def _fetch(audio: str | Mapping[str, Any], root: Path, path_prefix: str, place: str) -> tuple[bytes, str]:
-    """Return the encoded bytes of a recording and its name."""
     if isinstance(audio, Mapping):
         if audio.get("bytes"):
             return audio["bytes"], audio.get("path") or "audio"
@@ -205,7 +196,7 @@ def _fetch(audio: str | Mapping[str, Any], root: Path, path_prefix: str, place: 
 
 
 def _conform(data: bytes, label: str) -> tuple[bytes, float]:
-    """Return a recording as 16 kHz mono, its bytes as they are where they already are, and its duration in seconds."""
+    """Return a recording as 16 kHz mono (unchanged if it is) and its duration in seconds."""
     import soundfile
 
     try:
@@ -222,26 +213,26 @@ def _conform(data: bytes, label: str) -> tuple[bytes, float]:
 
 
 def _hash_content(turns: Sequence[Mapping[str, Any]]) -> str:
-    """Hash the words and the audio of one side."""
     return make_stable_id(*((t["role"], t["text"], hashlib.sha256(t["audio"]["bytes"]).hexdigest()) for t in turns))
 
 
 def write_official(
     folder: Path, output: Path, *, path_prefix: str = "", splits: Mapping[str, str] | None = None
 ) -> dict[str, int]:
-    """Write a data set folder in the released form: audio as files, the table for `datasets.load_from_disk`."""
+    """Write a data set folder in the released form; `splits` maps our splits to theirs, and omits all others."""
     import datasets
     import pyarrow as pa
     from tqdm import tqdm
 
     if (output / "dataset_dict.json").exists():
         raise FileExistsError(f"{output}: already holds a data set; write to another folder, or delete it.")
+    # The authors' evaluation expects {"train": "train", "test": "validation"}, and paths that hold from its folder.
     splits = dict(zip(SPLITS, SPLITS, strict=True)) if splits is None else splits
     examples: dict[str, list[dict[str, Any]]] = {}
     for split, row in tqdm(read_rows(folder), desc="export", unit="pair"):
         if split in splits:
             examples.setdefault(splits[split], []).append(_write_example(row, output, path_prefix))
-    # Rows of a folder that an earlier version built lack columns; the table has them empty.
+    # Rows of an older folder lack columns; the table has them empty.
     schema = _make_official_features().arrow_schema
     tables = {name: pa.Table.from_pylist(rows, schema=schema) for name, rows in examples.items()}
     named = {name: datasets.Dataset(table) for name, table in tables.items()}
@@ -256,7 +247,6 @@ def write_official(
 
 
 def _write_example(row: Mapping[str, Any], output: Path, path_prefix: str) -> dict[str, Any]:
-    """Write the audio of a pair; return the pair in the released form, with our further columns."""
     sides: dict[str, Sequence[Any]] = {}
     for side in SIDES:
         turns = []
@@ -269,14 +259,13 @@ def _write_example(row: Mapping[str, Any], output: Path, path_prefix: str) -> di
 
 
 def _make_audio_path(pair_id: str, name: str, audio: Mapping[str, Any]) -> str:
-    """Return the path of a turn's audio, relative to the output folder."""
     # An id from a foreign table may not be a valid name of a folder.
     folder = pair_id if _SAFE_NAME.fullmatch(pair_id) else make_stable_id(pair_id)
     return f"audio/{folder}/{name}{_ENDINGS.get(audio['bytes'][:4], PurePosixPath(audio['path'] or '').suffix)}"
 
 
 def _write_audio(path: Path, data: bytes) -> None:
-    """Write a file as it is encoded, unless a run that was stopped wrote it."""
+    """Write a file unless an interrupted run wrote it."""
     if not path.is_file() or path.read_bytes() != data:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, data)

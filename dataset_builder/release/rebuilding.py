@@ -33,24 +33,20 @@ _KINDS: tuple[tuple[type[Exception], str], ...] = (
 
 @dataclass(frozen=True)
 class RebuildSettings:
-    """How pairs are rebuilt."""
-
     roots: AudioRoots
-    cache_dir: Path
-    allow_reencoded: bool = False
+    cache_dir: Path  # Decoded long recordings.
+    allow_reencoded: bool = False  # Accept another codec or level.
     synthesizer_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """A pair that was rebuilt."""
-
     row: dict[str, Any]
-    turns: Counter[str]
+    turns: Counter[str]  # Synthetic turns: same, different, scrubbed; recorded parts: reencoded.
 
 
 def rebuild_row(split: str, row: Mapping[str, Any], settings: RebuildSettings) -> Rebuilt | Skipped:
-    """Rebuild a released pair; return it, or why it is skipped (`reconstruct` lists the kinds)."""
+    """Rebuild a released pair, or return why it is skipped (`reconstruct.py` lists the kinds)."""
     counts: Counter[str] = Counter()
     try:
         plan = _plan(split, row, settings, counts)
@@ -125,7 +121,6 @@ def _make_episode(row: Mapping[str, Any], side: str, settings: RebuildSettings, 
 def _find_checked_part(
     reference: Mapping[str, Any], expected: Mapping[str, Any], settings: RebuildSettings, counts: Counter[str]
 ) -> Part:
-    """Find a recorded part and require that it is the released one."""
     part = find_part(reference, settings.roots, settings.cache_dir)
     found = describe(read_recording(part))
     kind = compare(expected, found)
@@ -138,7 +133,7 @@ def _find_checked_part(
 
 
 def _compare_synthetic(row: Mapping[str, Any], rebuilt: Mapping[str, Any], counts: Counter[str]) -> None:
-    """Count how the synthetic turns compare with the released ones; a scrubbed text cannot sound the same."""
+    """Compare the synthetic turns with the released ones; a scrubbed text cannot sound the same."""
     for side in SIDES:
         if is_recorded(row["criterion"], side, row["synthesizer"]):
             continue

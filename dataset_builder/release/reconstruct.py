@@ -1,16 +1,13 @@
-"""Rebuild the pairs of a metadata release from the user's own audio.
+"""Rebuild the pairs of a metadata release from the user's own audio, each pair by itself.
 
-Each pair is rebuilt by itself. Its recordings are found by their references, cut and resampled as in the build, and
-compared with the released fingerprints. The row gets the same ids, channel and noise; the same synthesizer speaks the
-synthetic sides again. The report lists the pairs that cannot be rebuilt, by kind:
+Recordings are found by their references, cut and resampled as in the build, and compared with the released
+fingerprints. Pairs that cannot be rebuilt are reported by kind:
 
-- of the recordings: `missing_audio`, `wrong_audio`, `truncated_audio`, `reencoded_audio` (taken with
-  `allow_reencoded`), `undecodable_audio`, `outside_root` (a path that climbs out), `missing_enhancement`;
-- of the pair: `synthesis_failed`, `no_reference_clip`, `unusable_audio`;
-- of the release: `no_reference`, `invalid_row`.
+- recordings: `missing_audio`, `wrong_audio`, `truncated_audio`, `reencoded_audio` (accepted with `allow_reencoded`),
+  `undecodable_audio`, `outside_root` (a path that climbs out), `missing_enhancement`;
+- pairs: `synthesis_failed`, `no_reference_clip`, `unusable_audio`; releases: `no_reference`, `invalid_row`.
 
-The synthetic audio is compared too and the result reported, but a difference is allowed: some engines are not
-deterministic, and a scrubbed text is spoken as it was scrubbed.
+Synthetic audio may differ: some engines are not deterministic, and a scrubbed text is spoken as it was scrubbed.
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Task(NamedTuple):
-    """A released pair, and a hash of it and of what decides how it is rebuilt."""
+    """A released pair; `key` is a hash of it and of what decides how it is rebuilt."""
 
     key: str
     split: str
@@ -58,10 +55,9 @@ def reconstruct(
     num_workers: int = 2,
     dry_run: bool = False,
 ) -> dict[str, Any]:
-    """Rebuild a metadata release as a data set folder and return its report, which also lies there as `report.json`.
+    """Rebuild a metadata release as a data set folder; return its report.
 
-    Decoded recordings and finished pairs are kept in `<output>-work`: an interrupted run resumes, and a run after more
-    audio was obtained rebuilds only the missing pairs. The folder may be deleted after a complete run.
+    `<output>-work` keeps finished pairs: a rerun, after more audio was obtained for instance, makes the others only.
     """
     require_other_folder(release_folder, output)
     options = dict(synthesizer_options or {})
@@ -119,7 +115,6 @@ def _decode_one(reference: Mapping[str, Any], roots: AudioRoots, cache_dir: Path
 def _rebuild_pairs(
     tasks: Sequence[_Task], settings: RebuildSettings, parts: PartFolder, num_workers: int
 ) -> list[Skipped]:
-    """Rebuild the pairs that were not rebuilt before; return why others could not be."""
     todo = [task for task in tasks if not parts.has(task.key)]
     rebuild = partial(_rebuild_one, settings=settings, parts=parts)
     skipped = filter(None, run_jobs(rebuild, todo, num_workers, "pairs"))
@@ -135,6 +130,5 @@ def _rebuild_one(task: _Task, settings: RebuildSettings, parts: PartFolder) -> S
 
 
 def _read_public_config(folder: Path) -> dict[str, Any]:
-    """Return the seed and channel of the build from the release's report."""
     config = read_report(folder).get("config", {})
     return {key: config.get(key) for key in ("seed", "channel")}

@@ -1,8 +1,8 @@
 """Find and read the recordings that the references of a data set name, in the user's copies of the corpora.
 
-The samples are those that the build read: clips and spans of files as they are, enhanced clips and spans of long
-recordings (`youtube` and `folder`) from a 16-bit copy, as the pipeline made it. Spans of short files of the source
-`folder` are read that way too, which changes a sample by at most half a step of 16 bits.
+The samples are those that the build read: clips and spans of files as they are; enhanced clips and spans of long
+recordings (`youtube`, `folder`) from the pipeline's 16-bit copy. Spans of short files of `folder` are read that way
+too, which changes a sample by at most half a step of 16 bits.
 """
 
 from __future__ import annotations
@@ -36,10 +36,8 @@ _ENHANCEMENT = "?enhancement="
 
 @dataclass(frozen=True)
 class AudioRoots:
-    """The user's copies of the corpora."""
-
-    base: Path | None = None
-    by_source: Mapping[str, Path] = field(default_factory=dict)
+    base: Path | None = None  # Has a folder per source.
+    by_source: Mapping[str, Path] = field(default_factory=dict)  # Overrides `base`.
 
     @classmethod
     def parse(cls, values: Sequence[str]) -> AudioRoots:
@@ -53,7 +51,6 @@ class AudioRoots:
         return cls(Path(bases[0]) if bases else None, {source: Path(path) for source, path in named.items()})
 
     def find_root(self, source: str) -> Path:
-        """Return the path of a source: its own, its folder in `base`, or its default."""
         if source not in SOURCES:
             raise ValueError(f"there is no source {source!r}; one of {list(SOURCES)} is needed.")
         if source in self.by_source:
@@ -67,7 +64,6 @@ class AudioRoots:
 
 
 def find_part(reference: Mapping[str, Any], roots: AudioRoots, cache_dir: Path) -> Part:
-    """Find the recording of one entry of `audio_ref`."""
     uri, start_s, end_s = reference["uri"], reference["start_s"], reference["end_s"]
     if not uri:
         raise SkipError("no_reference", "a part has no reference to its recording; its source does not name one.")
@@ -80,14 +76,14 @@ def find_part(reference: Mapping[str, Any], roots: AudioRoots, cache_dir: Path) 
 
 
 def needs_copy(reference: Mapping[str, Any]) -> bool:
-    """Tell whether an entry of `audio_ref` is read from a decoded copy of its recording."""
+    """Check whether an entry of `audio_ref` is read from a decoded copy."""
     uri = reference["uri"] or ""
     is_span = uri.partition(":")[0] in _LONG_SOURCES and reference["end_s"] is not None
     return is_span or _ENHANCEMENT in uri
 
 
 def read_recording(part: Part) -> np.ndarray:
-    """Read the part that `find_part` found, as far as its recording reaches."""
+    """Read a part from `find_part` as 16 kHz mono, before channel matching."""
     label, path = str(part.ref), str(part.audio)
     try:
         if path.endswith(".wav") and part.end_s is not None:
@@ -114,7 +110,7 @@ def _locate(uri: str, root: Path, source: str, path: str) -> Path:
 
 
 def _decode(uri: str, path: Path, cache_dir: Path, enhancement: str) -> Path:
-    """Return the 16 kHz copy of a recording, made as the pipeline makes it, enhanced if that was."""
+    """Return the 16 kHz copy of a recording, made and enhanced as by the pipeline."""
     import soundfile
 
     name = make_stable_id(*read_file_version(str(path.resolve())))
@@ -155,7 +151,7 @@ def _load_enhancer(name: str) -> Any:
 
 
 def _skip_error(uri: str, error: Exception, path: str) -> SkipError:
-    """Return the `SkipError` of an error of reading, without the local path."""
+    """Convert an error to a `SkipError` without the local path."""
     reason = str(error).replace(path, uri)
     if isinstance(error, FileNotFoundError):
         return SkipError("missing_audio", reason)

@@ -1,7 +1,7 @@
-"""What a release keeps of each recorded part, and of each synthetic turn, to check a copy by.
+"""The fingerprint of each recorded part and synthetic turn in a release, to check a copy by.
 
-The digest is equal for the same samples only. Where it differs, coarse energies tell another encoding of the same
-recording, or the beginning of it, from another recording. Neither can be played.
+The digest is equal for the same samples only. Where it differs, coarse energies separate another encoding of the same
+recording, or its beginning, from another recording. Neither can be played.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ Kind = Literal["same", "reencoded", "truncated", "wrong"]
 
 _FRAME_SAMPLES = SAMPLING_RATE // 20
 _BAND_EDGES_HZ = (200, 500, 1000, 1800, 3200)
-# Codecs change what lies further below the loudest frame, in half decibels.
+# In half decibels below the loudest frame: codecs change what is softer.
 _RANGE = 80
 # Measured on 331 parts of the bundled sample: another encoding, from MP3 at 10 kbit/s to Opus at 24, correlates by
-# 0.95 or more (0.985 above 10 kbit/s); what begins 100 ms later by up to 0.85, another recording by 0.64 (the 99th
-# percentile: prompts are repeated). A copy that a codec delayed by more than 10 ms or so counts as another recording.
+# 0.95 or more (0.985 above 10 kbit/s); the same recording from 100 ms on by up to 0.85, another recording by 0.64 (the
+# 99th percentile: prompts are repeated). A copy that a codec delays by more than about 10 ms counts as another one.
 MIN_CORRELATION = 0.9
 # Encoders add silence at both ends.
 TOLERANCE_S = 0.15
 
 
 def describe(array: np.ndarray) -> dict[str, Any]:
-    """Return duration, level, digest and coarse energies of 16 kHz mono samples, as they are before any channel."""
+    """Return duration, level, digest and coarse energies of 16 kHz mono samples, before any channel."""
     samples = np.round(array * 2.0**15).astype("<i4").tobytes()
     return {
         "duration_s": array.size / SAMPLING_RATE,
@@ -52,7 +52,7 @@ def _measure_energies(array: np.ndarray) -> np.ndarray:
 
 
 def correlate(expected: Sequence[int], found: Sequence[int]) -> float:
-    """Return the correlation of two lists of energies from their beginnings on, whatever their levels."""
+    """Return the correlation of the common beginning of two lists of energies, whatever their levels."""
     size = min(len(expected), len(found))
     one, other = (np.array(values[:size], dtype=np.float64) for values in (expected, found))
     one, other = (np.maximum(values, values.max(initial=0) - _RANGE) for values in (one, other))
@@ -61,7 +61,7 @@ def correlate(expected: Sequence[int], found: Sequence[int]) -> float:
 
 
 def compare(expected: Mapping[str, Any], found: Mapping[str, Any]) -> Kind:
-    """Tell whether a recording is the expected one, another encoding of it, its beginning, or another one."""
+    """Compare a recording with the expected one."""
     if found["digest"] == expected["digest"]:
         return "same"
     missing_s = expected["duration_s"] - found["duration_s"]

@@ -1,9 +1,8 @@
 """Write the metadata release of a data set: the same table without audio, from which `reconstruct` rebuilds it.
 
-Each turn keeps its words, scrubbed (`scrubbing.py`), its duration and `audio_ref`, and gets `fingerprints`. A recorded
-turn has one per part, of the recording before channel matching, so that `reconstruct` can verify a user's copy
-(`recording_check.py`); a synthetic turn has one of its audio. The release holds no speaker identifiers, names of
-uploaders or local paths (appendix B.5).
+Each turn keeps its words, scrubbed (`scrubbing.py`), its duration and `audio_ref`, and gets `fingerprints`
+(`recording_check.py`): one per recorded part, before channel matching; one per synthetic turn. The release has no
+speaker identifiers, names of uploaders or local paths (appendix B.5).
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ SIDES = ("chosen", "rejected")
 
 
 def release_features() -> datasets.Features:
-    """Return the columns of a release: those of a pair, each turn with `fingerprints` in place of `audio`."""
+    """Return the columns of a pair, each turn with `fingerprints` in place of `audio`."""
     import datasets
 
     columns = features()
@@ -70,11 +69,7 @@ def release(
     names: Sequence[str] = (),
     regions: Sequence[str] = DEFAULT_REGIONS,
 ) -> dict[str, Any]:
-    """Write the metadata release of a data set and return its report, which also lies there as `report.json`.
-
-    A pair is skipped, with the reason, if its recordings are gone or cannot be released. Fingerprints are kept in
-    `<output>-work`, so that an interrupted release resumes.
-    """
+    """Write the metadata release of a data set; return its report. `names` are removed and not written anywhere."""
     require_other_folder(folder, output)
     from tqdm import tqdm
 
@@ -121,7 +116,7 @@ def _make_public_part(part: Mapping[str, Any], scrubber: _Scrubber) -> dict[str,
 
 
 class _Scrubber:
-    """Scrubs texts and counts what it replaced, each distinct text once: a dialogue comes in several pairs."""
+    """Scrubs texts and counts replacements, once per distinct text: a dialogue is in several pairs."""
 
     def __init__(self, names: Sequence[str], regions: Sequence[str]):
         self.names = [name for name in names if name.strip()]
@@ -146,7 +141,7 @@ class _Scrubber:
 
 
 class _FingerprintTaker:
-    """Takes fingerprints of recorded parts and keeps them in a file, for the next pair and the next run."""
+    """Computes fingerprints and keeps them in a file, for the next pair and for a resumed run."""
 
     def __init__(self, roots: AudioRoots, work: Path):
         self._roots = roots
@@ -186,7 +181,6 @@ def _write_report(
 
 
 def _render_release_card(report: Mapping[str, Any]) -> str:
-    """Render the card: the header of a data set card, and the text of a release."""
     header = render_card(report).split("\n---\n")[0]
     sources: Counter[str] = Counter()
     for row in report["pairs"]:

@@ -1,17 +1,13 @@
-"""Remove personal identifiers from transcripts before they are released (section B.5): pattern matching, no model.
-
-Each identifier is replaced by a placeholder of its kind, and counted:
+"""Replace personal identifiers in transcripts before they are released (section B.5): pattern matching, no model.
 
 - `[EMAIL]`: written (`a.b@c.org`) or as it is spoken ("a dot b at c dot org").
-- `[PHONE]`: what `phonenumbers` holds for a valid number, grouped as its country groups it, plus the local numbers
-  `555-1234` that belong to no area. Spelled-out digits count from seven in a row, unless they count up or down.
-- `[ADDRESS]`: what `pyap` finds (United States, Canada, United Kingdom) and a street line without its town, which is
-  how people say it. `pyap2` is the maintained fork of `pyap`, which was last released in 2020. The others do not fit:
-  `usaddress` labels the words of a string that is known to be an address and cannot say where in a text there is one;
-  `scrubadub` asks a Stanford or spaCy model for addresses, `presidio-analyzer` a spaCy model, and neither model is on
-  a package index; `postal` needs a C library and two gigabytes of data.
+- `[PHONE]`: valid numbers by `phonenumbers`, grouped as their country groups them, and the local numbers `555-1234`
+  that belong to no area. Spelled-out digits count from seven in a row, unless they count up or down.
+- `[ADDRESS]`: what `pyap` finds (United States, Canada, United Kingdom), and a street line without its town, as people
+  say it. `pyap2` is the maintained fork of `pyap` (last release 2020). Rejected: `usaddress` (labels the words of a
+  known address), `scrubadub`, `presidio-analyzer` (models that no package index has), `postal` (C, 2 GB of data).
 - `[URL]`, `[HANDLE]`: links, and `@name`.
-- `[NAME]`: the names that the caller gives, of uploaders for instance, as whole words in any case.
+- `[NAME]`: the given names, of uploaders for instance, as whole words in any case.
 
 A pattern finds a form, not a person: a name that is not listed stays, and so does an address in words.
 """
@@ -50,7 +46,7 @@ _STREET_TYPES = (
     "Street|St|Avenue|Ave|Road|Rd|Boulevard|Blvd|Lane|Ln|Drive|Dr|Court|Ct|Terrace|Square|Crescent|Parkway|Highway|"
     "Place|Close|Gardens|Alley|Mews|Way"
 )
-# The capital letters tell "12 Elm Drive" from "5 minutes. Drive me there" and "3 people down the road".
+# Capital letters separate "12 Elm Drive" from "5 minutes. Drive me there" and "3 people down the road".
 _STREET_LINE = re.compile(
     rf"\b\d{{1,5}}[A-Za-z]?(?:\s+[NSEW]\.?|\s+(?:North|South|East|West))?(?:\s+[A-Z][\w'-]*|\s+\d+(?:st|nd|rd|th))"
     rf"{{1,3}}\s+(?:{_STREET_TYPES})\b"
@@ -60,10 +56,7 @@ _Span = tuple[int, int]
 
 
 def scrub(text: str, names: Sequence[str] = (), regions: Sequence[str] = DEFAULT_REGIONS) -> tuple[str, Counter[str]]:
-    """Replace personal identifiers in a transcript by placeholders.
-
-    Scrubbing a second time changes nothing.
-    """
+    """Return the scrubbed text and the number of replacements by kind; scrubbing twice changes nothing."""
     counts: Counter[str] = Counter()
     while True:
         before = text
@@ -77,19 +70,18 @@ def scrub(text: str, names: Sequence[str] = (), regions: Sequence[str] = DEFAULT
 
 
 def is_scrubbed(text: str) -> bool:
-    """Tell whether `text` holds a placeholder."""
     return _PLACEHOLDER.search(text) is not None
 
 
 def contains_name(text: str, names: Sequence[str]) -> bool:
-    """Tell whether one of `names` occurs in `text` as whole words, in any case."""
+    """Check for one of `names` as whole words, in any case."""
     return any(True for _ in _find_names(text, tuple(names)))
 
 
 def _list_finders(
     names: tuple[str, ...], regions: tuple[str, ...]
 ) -> Iterator[tuple[str, Callable[[str], Iterator[_Span]]]]:
-    """Yield each kind with what finds it; an email goes before the handle that its second half looks like."""
+    """Yield each kind and its finder; an email comes before the handle that its second half looks like."""
     yield "EMAIL", lambda text: _find(text, _EMAIL, _SPOKEN_EMAIL)
     yield "URL", lambda text: _find(text, _URL)
     yield "HANDLE", lambda text: _find(text, _HANDLE)
@@ -99,7 +91,7 @@ def _list_finders(
 
 
 def _replace(text: str, kind: str, find: Callable[[str], Iterator[_Span]]) -> tuple[str, int]:
-    """Replace what `find` finds between the placeholders that are already there."""
+    """Replace the spans of `find` between existing placeholders."""
     pieces: list[str] = []
     found = position = 0
     for border in [*_PLACEHOLDER.finditer(text), None]:
@@ -134,7 +126,7 @@ def _find_phones(text: str, regions: tuple[str, ...]) -> Iterator[_Span]:
 
 
 def _find_addresses(text: str) -> Iterator[_Span]:
-    """Find what `pyap` finds, except "ten here is five in": words for numbers and a state in small letters."""
+    """Find addresses, except "ten here is five in": a number in words and a state in small letters."""
     import pyap
 
     for country in ("US", "CA", "GB") if any(letter.isdigit() for letter in text) else ():
@@ -148,7 +140,7 @@ def _find_addresses(text: str) -> Iterator[_Span]:
 
 @lru_cache(maxsize=64)
 def _compile_loosely(found: str) -> re.Pattern[str]:
-    """Match a string with any spaces, commas and dashes between its words: `pyap` normalizes them."""
+    """Match any spaces, commas and dashes between words: `pyap` normalizes them."""
     words = re.findall(r"[^\s,\u2010-\u2015-]+", found)
     return re.compile(r"[\s,\u2010-\u2015-]+".join(map(re.escape, words)))
 

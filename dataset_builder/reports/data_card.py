@@ -32,7 +32,7 @@ HEADER: dict[str, Any] = {
 }
 
 
-# The purpose that the speakers of a source spoke for.
+# Why the speakers of a source spoke.
 _SPOKE_FOR = {
     "amazon_queen": "The actors of {} spoke for a game, not for research on speech.",
     "asterisk": "The announcer of {} spoke for telephone systems, not for research on speech.",
@@ -61,7 +61,7 @@ def write_report(
 
 
 def read_languages(folder: Path) -> list[str]:
-    """Return the languages of a data set folder, as [`list_languages`] does; none where no pair is left."""
+    """Return the languages of a data set folder; none where no pair is left."""
     try:
         return list_languages(row["language"] for _, row in read_rows(folder, ["language"]))
     except FileNotFoundError:
@@ -69,7 +69,7 @@ def read_languages(folder: Path) -> list[str]:
 
 
 def list_languages(codes: Iterable[str | None]) -> list[str]:
-    """Return the languages of codes such as `en-US`, as the Hub lists them; what is not known is left out."""
+    """Return the languages of codes such as `en-US`, as the Hub lists them, without unknown ones."""
     return sorted({code.partition("-")[0].lower() for code in codes if code and code != _UNDETERMINED})
 
 
@@ -81,13 +81,12 @@ def save_report(folder: Path, report: dict[str, Any], card: str) -> dict[str, An
 
 
 def read_finished(folder: Path, plan_id: str) -> dict[str, Any] | None:
-    """Return the report of a folder if it is complete and has this `plan_id`, a hash of its settings; else None."""
+    """Return the report of a folder if it is complete and has this `plan_id`, a hash of its settings."""
     report = read_report(folder) if (folder / "data").is_dir() else {}
     return report if report.get("plan_id") == plan_id else None
 
 
 def read_report(folder: Path) -> dict[str, Any]:
-    """Return the report of a data set folder; empty if there is none."""
     path = folder / "report.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
@@ -111,7 +110,7 @@ def make_content_id(folder: Path) -> str:
 
 
 def summarise(report: Mapping[str, Any]) -> str:
-    """Return the final summary of a run: pairs, hours, skipped items by kind, and the first reason of each."""
+    """Summarise a run: pairs, hours, skipped items by kind, and the first reason of each."""
     rows = report["pairs"]
     lines = [f"{sum(row['pairs'] for row in rows)} pairs"]
     if rows and "chosen_h" in rows[0]:
@@ -135,7 +134,6 @@ def _describe_first(skip: Mapping[str, Any] | None) -> str:
 
 
 def render_card(report: Mapping[str, Any], *, header: str | None = None, publication: str = "") -> str:
-    """Render the data-set card of a folder from its report."""
     rows = report["pairs"]
     skipped = len(report["skipped"])
     return Template(CARD_TEMPLATE.read_text(encoding="utf-8")).substitute(
@@ -157,7 +155,7 @@ def _render_channel(config: Mapping[str, Any]) -> str:
 
 
 def _render_speakers(sources: Iterable[str]) -> str:
-    """Return the purposes that the speakers spoke for, as far as they are known."""
+    """Describe why the speakers spoke, as far as it is known."""
     named = [name for name in sorted(sources) if name not in _SYNTHETIC_ONLY]
     texts = [_SPOKE_FOR.get(name, _UNKNOWN_SPEAKERS).format(escape_code(name)) for name in named]
     return " ".join(texts) or "No recordings of persons are in here."
@@ -174,11 +172,7 @@ def render_header(report: Mapping[str, Any], configs: Sequence[Mapping[str, Any]
 
 
 def list_configs(rows: Sequence[Mapping[str, Any]], folder: str = "data") -> list[dict[str, Any]]:
-    """Return the configurations of a data set: everything, each criterion, and the benchmark (the test split).
-
-    Pairs of families (`joint`) are trained on with all others, and measured apart: the test splits of everything and
-    of the benchmark are the paper's pairs alone.
-    """
+    """Return the configurations of a data set: everything, each criterion, and the benchmark (the test split)."""
     criteria = {"default": "*", **{name: name for name in sorted({row["criterion"] for row in rows})}}
     configs = []
     for name, criterion in (*criteria.items(), ("esdr_bench", "*")):
@@ -195,7 +189,7 @@ def list_configs(rows: Sequence[Mapping[str, Any]], folder: str = "data") -> lis
 
 
 def _list_criteria(rows: Sequence[Mapping[str, Any]], split: str, criterion: str) -> list[str]:
-    """Return the criteria of a split that a configuration reads; `*` reads all, but measures no families."""
+    """Return the criteria of a split; the test split of `*` has the paper's pairs alone, no families (`joint`)."""
     there = sorted({row["criterion"] for row in rows if row["split"] == split})
     if criterion == "*":
         return [name for name in there if name != JOINT or split != "test"]
@@ -205,7 +199,7 @@ def _list_criteria(rows: Sequence[Mapping[str, Any]], split: str, criterion: str
 def _find_pattern(
     folder: str, split: str, criterion: str, there: Sequence[str], rows: Sequence[Mapping[str, Any]]
 ) -> str | list[str]:
-    """Return the pattern of the files of a split; one for each criterion where others lie beside them."""
+    """Return the pattern of the files of a split; one per criterion where other criteria must be excluded."""
     others = {row["criterion"] for row in rows if row["split"] == split} - set(there)
     if criterion == "*" and others:
         return [f"{folder}/{name}/{split}-*.parquet" for name in there]

@@ -1,7 +1,7 @@
 """Statistics of a data set folder, read without its audio: Table 1, the panels of Figure 5, hours and distributions.
 
 "Real" is a recording: the chosen side of a modality pair, and both sides of a pair that no synthesizer speaks.
-Everything else is synthetic; both sides of a colloquialness pair are.
+Everything else is synthetic, such as both sides of a colloquialness pair.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from ..formats.shards import SPLITS, read_rows
 
 
 _BY = ("split", "criterion", "subset", "source", "synthesizer", "language", "license")
-# What is known of a pair besides its turns.
+# Columns of a pair besides its turns.
 LABELS = ("pair_id", "group_id", "primary", "secondary", *_BY[1:])
-# Naming the leaves leaves the audio unread.
+# Named leaves: the audio is not read.
 _COLUMNS = [*LABELS, *(f"{side}.list.element.{leaf}" for side in SIDES for leaf in ("text", "duration_s"))]
 _KINDS = ("real", "synthetic")
 _MEASURES = ("dialogue_s", "turns", "turn_s", "words_per_turn")
@@ -37,7 +37,6 @@ _CATEGORIES_SHOWN = 30
 
 
 def compute_statistics(folder: Path, *, split: str | None = None) -> dict[str, Any]:
-    """Return the statistics of a data set folder."""
     pairs: list[dict[str, Any]] = []
     recordings: dict[str, float] = {}
     series: dict[str, dict[str, list[float]]] = {kind: {name: [] for name in _MEASURES} for kind in _KINDS}
@@ -59,7 +58,7 @@ def compute_statistics(folder: Path, *, split: str | None = None) -> dict[str, A
         "groups": len({pair["group_id"] for pair in pairs}),
         "turns": sum(len(measured["turn_s"]) for measured in series.values()),
         "real_h": _to_hours(series["real"]["dialogue_s"]),
-        "distinct_real_h": _to_hours(recordings.values()),
+        "distinct_real_h": _to_hours(recordings.values()),  # A dialogue of several pairs counts once.
         "synthetic_h": _to_hours(series["synthetic"]["dialogue_s"]),
         "table1": {s: {name: subsets[s, name] for name in (*SPLITS, "total")} for s in SUBSETS},
         "by": {name: _count_by(pairs, name) for name in _BY},
@@ -109,7 +108,7 @@ def _to_hours(seconds: Iterable[float]) -> float:
 
 
 def _describe_distribution(values: Sequence[float]) -> dict[str, float] | None:
-    """Return the moments and percentiles of a series; None if it is empty."""
+    """Return mean, deviation, range and percentiles; None for an empty series."""
     if not values:
         return None
     array = np.asarray(values, dtype=np.float64)
@@ -126,7 +125,7 @@ def _compute_histogram(values: Sequence[float], width: int) -> dict[str, int]:
 
 
 def write_statistics(folder: Path, output: Path, *, split: str | None = None) -> dict[str, Any]:
-    """Write `stats.json`, `stats.md` and `stats.png` to `output`; return the statistics. See `compute_statistics`."""
+    """Write `stats.json`, `stats.md` and `stats.png` to `output`; return the statistics."""
     statistics = compute_statistics(folder, split=split)
     output.mkdir(parents=True, exist_ok=True)
     plot_overview(statistics, output / "stats.png")
@@ -171,7 +170,7 @@ def render_table1(table: Mapping[str, Mapping[str, int]]) -> list[str]:
 
 
 def plot_overview(statistics: Mapping[str, Any], path: Path) -> None:
-    """Draw the three panels of Figure 5 into a PNG: categories, durations of dialogues, and numbers of turns."""
+    """Draw the three panels of Figure 5 into a PNG."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -180,7 +179,7 @@ def plot_overview(statistics: Mapping[str, Any], path: Path) -> None:
     categories, durations, turns = figure.subplots(1, 3)
     _draw_categories(categories, statistics["categories"])
     _draw_histograms(durations, statistics["histograms"]["dialogue_s"], _BIN_S, shift=0.0)
-    # A number of turns is not an interval: its bars stand around it.
+    # A number of turns is not an interval: its bars are centred on it.
     _draw_histograms(turns, statistics["histograms"]["turns"], 1, shift=-0.45)
     durations.set(title="(b) Duration", xlabel="seconds per dialogue", ylabel="dialogues")
     turns.set(title="(c) Turns", xlabel="turns per dialogue", ylabel="dialogues")
@@ -190,7 +189,7 @@ def plot_overview(statistics: Mapping[str, Any], path: Path) -> None:
 
 
 def _draw_categories(axes: Any, categories: Sequence[Mapping[str, Any]]) -> None:
-    """Draw the pairs of each secondary category as bars, coloured by source; the smallest are summed up."""
+    """Draw the pairs of each secondary category, coloured by source; the smallest are summed up."""
     counts: Counter[tuple[str, str]] = Counter()
     for entry in categories:
         counts[(str(entry["source"]), str(entry["secondary"]))] += entry["pairs"]

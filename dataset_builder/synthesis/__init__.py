@@ -26,7 +26,7 @@ class SynthesisError(RuntimeError):
 class ReferenceClip:
     """A recording to clone a voice from."""
 
-    array: np.ndarray
+    array: np.ndarray  # (num_samples,), mono, 16 kHz, float32
     text: str
 
 
@@ -34,12 +34,12 @@ class ReferenceClip:
 class Synthesizer(Protocol):
     """Speaks a text, or resynthesises a recorded turn."""
 
-    uses_reference: bool
-    is_deterministic: bool
+    uses_reference: bool  # Copy-synthesis needs the recording, and its speech inherits the recording's channel.
+    is_deterministic: bool  # The same call gives the same samples in any process of a machine, whatever came before.
     version: str
 
     def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
-        """Return `text` as mono 16 kHz float32 speech."""
+        """Return `text` as mono 16 kHz float32 speech; `voice` counts modulo the number of voices."""
         ...
 
 
@@ -53,20 +53,18 @@ class DialogueSynthesizer(Protocol):
     def speak_dialogue(
         self, lines: Sequence[tuple[str, str]], references: Mapping[str, ReferenceClip]
     ) -> list[np.ndarray]:
-        """Return one mono 16 kHz float32 array per line."""
+        """Return one mono 16 kHz float32 array per `(role, text)`; `references` has one clip per role."""
         ...
 
 
 @dataclass(frozen=True)
 class _Engine:
-    """How to find an engine."""
-
     module: str
-    needs: tuple[str, ...]
+    needs: tuple[str, ...]  # Modules or commands.
     remedy: str
-    has_options: bool = False
-    is_custom: bool = False
-    takes_options: bool = False
+    has_options: bool = False  # Options are required.
+    is_custom: bool = False  # Only loading it shows whether it is available.
+    takes_options: bool = False  # Options are optional.
 
 
 _ENGINES: dict[str, _Engine] = {
@@ -125,7 +123,6 @@ def find_voice() -> Callable[[str], np.ndarray] | None:
 
 
 def describe_distribution(distribution: str) -> str:
-    """Return `distribution` and its installed version in one string."""
     return f"{distribution} {metadata.version(distribution)}"
 
 

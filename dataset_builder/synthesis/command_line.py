@@ -1,8 +1,8 @@
 """Any command that speaks a text into a WAV file: a custom synthesizer without code.
 
-Options in the YAML: `command`, a list of arguments in which `{text}`, `{voice}` and `{output}` are replaced, and
-`voices`. Without `{text}` the command reads the text from its standard input; without `{output}` it writes the
-recording to its standard output. No shell is involved: a text cannot become a command.
+Options: `command`, a list of arguments in which `{text}`, `{voice}` and `{output}` are replaced, and `voices`. Without
+`{text}` the command reads the text from standard input; without `{output}` it writes the recording to standard output.
+No shell is involved: a text cannot become a command.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ _MAX_QUOTED_CHARS = 300
 
 
 class CommandSynthesizer:
-    """The voices of a command."""
-
     uses_reference = False
 
     def __init__(
@@ -39,7 +37,6 @@ class CommandSynthesizer:
         is_deterministic: bool = False,
         timeout_s: float = 120.0,
     ) -> None:
-        """Find the command."""
         is_list = isinstance(command, (list, tuple)) and all(isinstance(part, str) for part in command)
         if not is_list or not command:
             raise ValueError(
@@ -56,11 +53,10 @@ class CommandSynthesizer:
         self.version = version or f"command {Path(command[0]).name}"
 
     def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
-        """Speak `text`; see `Synthesizer.speak`."""
         words = " ".join(text.replace("\0", " ").split())
         with tempfile.TemporaryDirectory() as folder:
             output = Path(folder) / "speech.wav"
-            # A text that begins like an option is none.
+            # A text that begins with a dash must not be read as an option.
             values = {"text": f" {words}" if words.startswith("-") else words, "output": str(output)}
             if self._voices:
                 values["voice"] = self._voices[voice % len(self._voices)]

@@ -1,7 +1,6 @@
 """A custom synthesizer in Python, by the name of its class: `entry: package.module:Class`.
 
-The class is imported and called with `options`. Its code runs with the rights of the build, so name only what you
-trust. Its objects are a `Synthesizer` or a `DialogueSynthesizer`.
+The class is called with `options`. Its code runs with the rights of the build: name only code that you trust.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ _MEMBERS = "speak (or speak_dialogue), uses_reference, is_deterministic and vers
 
 
 def build(*, entry: str, options: dict[str, Any] | None = None) -> Synthesizer | DialogueSynthesizer:
-    """Return the synthesizer that an entry point names."""
     module, _, name = entry.partition(":") if isinstance(entry, str) else ("", "", "")
     if not (module and name):
         raise ValueError(f"entry is {entry!r}; give package.module:Class.")
@@ -37,7 +35,7 @@ def build(*, entry: str, options: dict[str, Any] | None = None) -> Synthesizer |
 
 
 class _Checked:
-    """A synthesizer whose speech is checked: a mistake in it costs pairs, not the build."""
+    """Checks the speech: a mistake in the class costs pairs, not the build."""
 
     def __init__(self, engine: Synthesizer, entry: str):
         self._engine, self._entry = engine, entry
@@ -45,7 +43,6 @@ class _Checked:
         self.version = engine.version
 
     def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
-        """Speak `text`; see `Synthesizer.speak`."""
         speech = np.asarray(self._engine.speak(text, voice=voice, reference=reference))
         is_sound = speech.ndim == 1 and speech.size and speech.dtype.kind == "f" and np.isfinite(speech).all()
         if not is_sound:

@@ -1,8 +1,8 @@
 """eSpeak NG (GPL-3.0): formant synthesis, through the library in the PyPI package `espeakng-loader`.
 
-The library keeps state from one text to the next that neither another voice nor terminating it resets, and draws
-breath noise from a generator seeded by the clock. So the library is loaded anew and seeded for every text, and the
-same call gives the same samples, unless something else in the process keeps the same library file loaded.
+The library keeps state between texts that neither another voice nor terminating it resets, and draws breath noise from
+a generator seeded by the clock. It is therefore loaded and seeded anew for every text: the same call gives the same
+samples, unless something else in the process keeps the same library file loaded.
 """
 
 from __future__ import annotations
@@ -50,7 +50,6 @@ class EspeakSynthesizer:
         self._data_path = espeakng_loader.get_data_path().encode()
 
     def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
-        """Speak `text`; see `Synthesizer.speak`."""
         chunks: list[np.ndarray] = []
 
         def receive(samples: ctypes._Pointer[ctypes.c_short], count: int, events: int | None) -> int:

@@ -32,7 +32,6 @@ class FliteSynthesizer:
         self.version = f"flite {found[1]}" if found else "flite"
 
     def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
-        """Speak `text`; see `Synthesizer.speak`."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "speech.wav")
             command = ["flite", "-voice", _VOICES[voice % len(_VOICES)], "-t", text, "-o", str(path)]

@@ -25,7 +25,6 @@ class HibariSynthesizer:
         self.version = describe_distribution("hibari-tts")
 
     def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
-        """Speak `text`; see `Synthesizer.speak`."""
         audio = self._engine(text, seed=voice, speed=_RATES[voice % len(_RATES)])
         if len(audio) == 0:
             raise SynthesisError(f"hibari gives no speech for {text!r}.")

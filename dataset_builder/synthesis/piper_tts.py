@@ -27,7 +27,6 @@ class PiperSynthesizer:
         self.version = describe_distribution("piper-tts")
 
     def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
-        """Speak `text`; see `Synthesizer.speak`."""
         from piper import SynthesisConfig
 
         config = SynthesisConfig(length_scale=_LENGTH_SCALES[voice % len(_LENGTH_SCALES)])

@@ -39,8 +39,6 @@ class Sampling:
 
 
 class SoulXPodcast:
-    """The model behind one server or several."""
-
     # Seeded, but a GPU may sum in another order.
     is_deterministic = False
 
@@ -50,9 +48,9 @@ class SoulXPodcast:
         model_path: str,
         addresses: Sequence[str],
         voices: Mapping[str, Mapping[str, str]] | None = None,
-        llm_engine: str = "hf",
-        fp16_flow: bool = False,
-        timeout_s: float = 1800.0,
+        llm_engine: str = "hf",  # Or "vllm", as the servers run.
+        fp16_flow: bool = False,  # Half precision in the flow model, as the servers run.
+        timeout_s: float = 1800.0,  # Includes the dialogues that wait before this one.
         **sampling: Any,
     ) -> None:
         import requests
@@ -77,7 +75,6 @@ class SoulXPodcast:
     def speak_dialogue(
         self, lines: Sequence[tuple[str, str]], references: Mapping[str, ReferenceClip]
     ) -> list[np.ndarray]:
-        """Speak a dialogue in one request; see `DialogueSynthesizer.speak_dialogue`."""
         answer = self._post({**make_script(lines, {**self._voices, **references}), "sampling": self._sampling})
         waves = [np.frombuffer(base64.b64decode(wave), "<f4") for wave in answer["waves"]]
         turns = [resample(wave, answer["sampling_rate"]) for wave in waves]
@@ -107,10 +104,7 @@ class SoulXPodcast:
 
 
 def make_script(lines: Sequence[tuple[str, str]], references: Mapping[str, ReferenceClip]) -> dict[str, Any]:
-    """Return a dialogue in the form of the repository's examples, which name the speakers S1, S2, ...
-
-    SoulX-Podcast reads a text up to its first line break and drops the rest, so white space becomes single spaces.
-    """
+    """Return a dialogue as the repository's examples have it, with single spaces: a line break would end the text."""
     roles = list(dict.fromkeys(role for role, _ in lines))
     if missing := [role for role in roles if role not in references]:
         raise SynthesisError(f"soulx-podcast: no reference clip for {missing}; give the role one in 'voices'.")

@@ -1,18 +1,16 @@
 """Serves SoulX-Podcast: speaks a whole dialogue in one request, one dialogue at a time; others wait.
 
-This one file runs in the environment of SoulX-Podcast, whose requirements (torch 2.7.1, transformers 4.57.1) exclude
-those of `sdiareward`. It needs the standard library and a clone of Soul-AILab/SoulX-Podcast, and imports nothing else.
+Runs in the environment of SoulX-Podcast, whose requirements (torch 2.7.1, transformers 4.57.1) exclude those of
+`sdiareward`: only the standard library and a clone of Soul-AILab/SoulX-Podcast are imported.
 
     CUDA_VISIBLE_DEVICES=0 python soulx_server.py --repository SoulX-Podcast --model-path SoulX-Podcast-1.7B
 
-`POST /dialogue`, as `application/json`: the script in the form of the repository's examples, with `prompt_audio` a WAV
-file in base64; `sampling` with `seed` and fields of the repository's `SamplingParams`; `runs`, what the server must
-run (`model`, `llm_engine`, `fp16_flow`). The answer has `sampling_rate` and `waves`, one for each line: float32
-samples, little-endian, in base64. An error answers `{"error": reason}`: 400 for another request, 409 if the server
-runs something else, 500 if the model gives no speech.
+`POST /dialogue`, JSON: the script as in the repository's examples, with `prompt_audio` a WAV in base64; `sampling`:
+`seed` and fields of `SamplingParams`; `runs`: the `model`, `llm_engine` and `fp16_flow` that the server must run. The
+answer: `sampling_rate` and `waves`, little-endian float32 in base64 per line. Errors are `{"error": reason}`: 400 for
+an invalid request, 409 if the server runs something else, 500 if the model gives no speech.
 
-There is no authentication: the server listens on this machine only, and only under its own names, unless `--host`
-names another interface.
+There is no authentication: without `--host` the server listens on this machine only, under its own names only.
 """
 
 from __future__ import annotations
@@ -35,8 +33,6 @@ _OWN_NAMES = ("127.0.0.1", "localhost")
 
 
 class DialogueModel:
-    """The model of SoulX-Podcast, from a clone of its repository."""
-
     def __init__(self, repository: str, model_path: str, llm_engine: str, fp16_flow: bool) -> None:
         # In place of the folder of this file, whose modules could hide others.
         sys.path[0] = repository
@@ -60,11 +56,8 @@ class DialogueModel:
         return [wave.detach().cpu().float().numpy().reshape(-1).astype("<f4").tobytes() for wave in waves]
 
     def _prepare_inputs(self, request: dict) -> dict:
-        """Return the inputs of the model; nothing that identifies a speaker is kept.
-
-        The repository reads prompts from files. Its branch `demo` caches their features, with speaker embeddings, in
-        memory and in a folder of the working directory.
-        """
+        # The repository's branch `demo` caches speaker embeddings in memory and in the working directory: nothing that
+        # identifies a speaker may stay.
         before = os.getcwd()
         with tempfile.TemporaryDirectory() as folder:
             try:
@@ -84,17 +77,14 @@ class DialogueModel:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers `POST /dialogue`."""
-
     # Set by `main`.
     model: DialogueModel
     # A connection that sends nothing does not keep the others waiting for longer.
     timeout = 60
 
     def do_POST(self) -> None:  # noqa: N802
-        """Speak a dialogue."""
         size = int(self.headers.get("Content-Length", 0))
-        # Who guessed a name that leads here is a page in a browser, and it cannot send this type unasked.
+        # A web page may reach this address by DNS rebinding, but cannot send JSON without a preflight.
         name = self.headers.get("Host", "").rpartition(":")[0]
         is_rebound = str(self.server.server_address[0]) in _OWN_NAMES and name not in _OWN_NAMES
         is_json = self.headers.get_content_type() == "application/json"
@@ -131,7 +121,6 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    """Load the model and serve it until the process is ended."""
     parser = argparse.ArgumentParser(description="Serve SoulX-Podcast, a dialogue per request.")
     parser.add_argument("--repository", required=True, help="clone of Soul-AILab/SoulX-Podcast")
     parser.add_argument("--model-path", required=True, help="folder of the model")

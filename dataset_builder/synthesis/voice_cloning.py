@@ -1,15 +1,12 @@
 """Servers that clone a voice from a recording and its words, one text at a time, with a pool of reference speakers.
 
-Options in the YAML: `base_url`, `api`, `speakers` and, for `cosyvoice`, `sampling_rate`. Two servers are known:
-
-- `cosyvoice`: `runtime/python/fastapi/server.py` of the repository FunAudioLLM/CosyVoice. `GET /inference_zero_shot`
-  with a multipart body (`tts_text`, `prompt_text`, `prompt_wav`) answers raw 16-bit samples: 24 kHz for CosyVoice2,
+- `cosyvoice`: `runtime/python/fastapi/server.py` of FunAudioLLM/CosyVoice. `GET /inference_zero_shot`, multipart
+  (`tts_text`, `prompt_text`, `prompt_wav`), answers raw 16-bit samples at `sampling_rate`: 24 kHz for CosyVoice2,
   22.05 kHz for CosyVoice.
-- `step-audio`: `tts_api_server.py` of the repository stepfun-ai/Step-Audio. `POST /clone` with `tts_text`,
-  `prompt_text`, `prompt_wav` and `speaker_name` answers a WAV.
+- `step-audio`: `tts_api_server.py` of stepfun-ai/Step-Audio. `POST /clone` (also `speaker_name`) answers a WAV.
 
-`speakers` is a JSONL file: `{"audio": path beside the file, "text": its words, "age": ..., "gender": ...}` per line. A
-voice is the number of a speaker.
+`speakers` is a JSONL file, `{"audio": path beside the file, "text": its words, "age": ..., "gender": ...}` per line;
+`where` selects speakers by these labels.
 """
 
 from __future__ import annotations
@@ -38,8 +35,6 @@ _MAX_QUOTED_CHARS = 300
 
 @dataclass(frozen=True)
 class Speaker:
-    """A reference speaker."""
-
     audio: Path
     text: str
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -47,7 +42,6 @@ class Speaker:
 
 @cache
 def read_speakers(path: str) -> tuple[Speaker, ...]:
-    """Read a JSONL file of reference speakers."""
     file = Path(path)
     if not file.is_file():
         raise FileNotFoundError(
@@ -75,14 +69,12 @@ def _read_speaker(line: str, folder: Path, label: str) -> Speaker:
 
 
 def select_speakers(path: str, where: Mapping[str, str]) -> list[Speaker]:
-    """Return the speakers of a file with the given labels, in the file's order."""
+    """Return the speakers with these labels, in the file's order: a voice is an index into it."""
     wanted = where.items()
     return [speaker for speaker in read_speakers(path) if wanted <= speaker.labels.items()]
 
 
 class VoiceCloning:
-    """The reference speakers of a file, cloned by a server."""
-
     uses_reference = False
     # A served model draws its own noise.
     is_deterministic = False
@@ -96,7 +88,7 @@ class VoiceCloning:
         where: Mapping[str, str] | None = None,
         sampling_rate: int = 24_000,
         timeout_s: float = 300.0,
-        max_retries: int = 5,
+        max_retries: int = 5,  # After 429, 5xx or a lost connection.
     ) -> None:
         if api not in APIS:
             raise ValueError(f"voice-cloning: api is {api!r}; it must be one of {list(APIS)}.")
@@ -109,7 +101,6 @@ class VoiceCloning:
         self.version = f"voice-cloning {api}"
 
     def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
-        """Speak `text` in the voice of speaker number `voice`; see `Synthesizer.speak`."""
         import requests
 
         speaker = self._speakers[voice % len(self._speakers)]

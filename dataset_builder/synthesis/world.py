@@ -15,14 +15,13 @@ from . import SynthesisError, describe_distribution
 
 # Share of the deviation from the mean log pitch that is kept.
 _KEPT_VARIATION = (0.1, 0.3, 0.5)
+# `kept` changes nothing but what the vocoder does; without a contour the voice decides how much intonation is kept.
 CONTOURS = ("kept", "flat", "uneven")
 # Twice the vocoder's default: half the work, for speech whose pitch hardly moves.
 _FRAME_PERIOD_MS = 10.0
 
 
 class WorldSynthesizer:
-    """The recorded speaker with flattened pitch, or with another contour."""
-
     uses_reference = True
     is_deterministic = True
 
@@ -33,7 +32,6 @@ class WorldSynthesizer:
         self.version = describe_distribution("pyworld")
 
     def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
-        """Speak `reference` again; see `Synthesizer.speak`."""
         if reference is None:
             raise SynthesisError(f"copy-synthesis needs a recording, and there is none of {text!r}.")
         pitch, envelope, aperiodicity = analyze_speech(reference, _FRAME_PERIOD_MS)
@@ -48,7 +46,7 @@ class WorldSynthesizer:
 
 
 def draw_uneven_frames(num_frames: int, rng: np.random.Generator) -> np.ndarray:
-    """Return indices of frames that run through speech at a rate that changes every quarter of a second."""
+    """Return frame indices at 0.5 to 2 times the natural rate, redrawn every quarter of a second; the length stays."""
     num_stretches = max(2, round(num_frames * _FRAME_PERIOD_MS / 250))
     rates = np.exp2(rng.uniform(-1, 1, num_stretches))
     ends = np.concatenate([[0], np.cumsum(rates)])

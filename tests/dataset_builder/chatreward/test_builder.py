@@ -18,7 +18,7 @@ from sdiareward.dataset_builder.__main__ import main
 from sdiareward.dataset_builder.chatreward.builder import build
 from sdiareward.dataset_builder.chatreward.loading import load_samples
 from sdiareward.dataset_builder.chatreward.recording import Recorder
-from sdiareward.dataset_builder.chatreward.scenarios import DEFAULT_SCENARIOS, make_scenario, read_scenarios
+from sdiareward.dataset_builder.chatreward.scenarios import make_scenario, read_scenarios
 from sdiareward.dataset_builder.chatreward.schema import features
 from sdiareward.dataset_builder.chatreward.settings import ChatRewardConfig, read_config
 from sdiareward.dataset_builder.chatreward.voices import order_casts
@@ -30,6 +30,7 @@ pytestmark = pytest.mark.slow
 
 
 SCENARIOS = {scenario.scenario_id: scenario for scenario in read_scenarios()}
+FAST = {"casts": ["espeak-ng"], "max_wer": None, "min_s": 1.0, "max_s": 60.0, "test": 0.5, "num_workers": 1}
 FEW = ("content-text-01", "generation-gender-01", "implicit-audio-02", "implicit-volume-01")
 
 
@@ -37,19 +38,14 @@ FEW = ("content-text-01", "generation-gender-01", "implicit-audio-02", "implicit
 def few(tmp_path_factory):
     """Return a file of four scenarios, two of which go to test."""
     path = tmp_path_factory.mktemp("scenarios") / "few.jsonl"
-    lines = [
-        line for line in DEFAULT_SCENARIOS.read_text("utf-8").splitlines() if json.loads(line)["scenario_id"] in FEW
-    ]
-    path.write_text("\n".join(lines), encoding="utf-8")
+    path.write_text("\n".join(json.dumps(SCENARIOS[name].as_row()) for name in FEW), encoding="utf-8")
     return path
 
 
 @pytest.fixture(scope="module")
 def make_config(few, events):
     def make(output, **changes):
-        fast = {"events": events, "casts": ("espeak-ng",), "max_wer": None, "min_s": 1.0, "max_s": 60.0, "test": 0.5}
-        fast["num_workers"] = 1
-        return ChatRewardConfig(str(output), **{"scenarios": str(few), **fast, **changes})
+        return ChatRewardConfig(str(output), **{"scenarios": str(few), "events": events, **FAST, **changes})
 
     return make
 
@@ -111,11 +107,10 @@ def test_two_processes_give_the_same_shards_and_nothing_is_done_twice(built, tmp
     assert "is up to date" in caplog.text
 
 
-def test_a_build_that_was_killed_goes_on_where_it_stopped(built, tmp_path, make_config, few, events):
+def test_a_killed_build_resumes(built, tmp_path, make_config, few, events):
     output, config = tmp_path / "killed", tmp_path / "config.yaml"
-    settings = {"casts": ["espeak-ng"], "max_wer": None, "min_s": 1.0, "max_s": 60.0, "test": 0.5}
-    settings |= {"num_workers": 1, "events": {"folder": events.folder, "classes": dict(events.classes)}}
-    config.write_text(yaml.safe_dump({"output_dir": str(output), "scenarios": str(few), **settings}))
+    clips = {"folder": events.folder, "classes": dict(events.classes)}
+    config.write_text(yaml.safe_dump({"output_dir": str(output), "scenarios": str(few), **FAST, "events": clips}))
     command = [sys.executable, "-m", "sdiareward.dataset_builder", "chatreward", "--config", str(config)]
     process = forked.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
     while not (done := list(output.glob(".parts/*/*.parquet"))):
@@ -175,40 +170,29 @@ def test_a_line_that_is_not_understood_is_rejected(make_config, tmp_path):
     assert sorted(kinds) == ["no_voice", "wer"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"events": {"folder": "nowhere"}}, "config.yaml: events: events.folder is 'nowhere', which is not a folder"),
-        ({}, "config.yaml: events.folder is '', which is not a folder"),
-    ],
-)
-def test_a_build_without_a_folder_of_clips_is_refused(changes, problem, tmp_path):
+@pytest.mark.parametrize("changes", [{"events": {"folder": "nowhere"}}, {}])
+def test_a_build_without_a_folder_of_clips_is_refused(changes, tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump({"output_dir": "out", **changes}))
-    with pytest.raises(ValueError, match=problem):
+    with pytest.raises(ValueError, match="config.yaml: .*events.folder"):
         read_config(path)
 
 
 @pytest.mark.parametrize(
-    ("changes", "problem"),
+    ("changes", "named"),
     [
-        ({"casts": ("choir",)}, "casts is .*'choir'.*name some of"),
-        ({"casts": ("openai-speech",)}, "needs the settings 'endpoint'"),
-        ({"test": 1.0}, "test is 1.0"),
-        ({"limit": 0}, "limit=0"),
-        ({"min_s": 9.0, "max_s": 3.0}, "in this order"),
+        ({"casts": ("choir",)}, "choir"),
+        ({"casts": ("openai-speech",)}, "endpoint"),
+        ({"test": 1.0}, "test"),
+        ({"limit": 0}, "limit"),
+        ({"min_s": 9.0, "max_s": 3.0}, "min_s"),
+        ({"left_out": ("festival",)}, "left_out"),
+        ({"left_out": ("espeak-ng",)}, "left_out"),
     ],
 )
-def test_a_setting_that_cannot_be_is_refused(changes, problem, make_config):
-    with pytest.raises(ValueError, match=problem):
-        make_config("out", **changes)
-
-
-def test_engines_and_folders_that_are_not_there_are_told(make_config, tmp_path):
-    with pytest.raises(ValueError, match="left_out is .*'festival'"):
-        make_config(tmp_path, left_out=("festival",)).read_casts()
-    with pytest.raises(ValueError, match="left_out is .*not all"):
-        make_config(tmp_path, left_out=("espeak-ng",)).read_casts()
+def test_an_invalid_setting_is_refused(changes, named, make_config):
+    with pytest.raises(ValueError, match=named):
+        make_config("out", **changes).read_casts()
 
 
 def test_expert_scores_are_merged_into_a_new_folder(built, tmp_path, capsys):
@@ -238,31 +222,25 @@ def test_every_configuration_is_understood(name, monkeypatch, tmp_path):
     assert config.casts
 
 
-def test_report_and_card_count_samples_and_hours_by_split_and_attribute(built):
+def test_report_summary_and_card_count_samples_and_hours_by_split_and_attribute(built):
     folder, report = built
     rows = read_all(folder)
     assert sum(count["samples"] for count in report["samples"]) == len(rows) == 12
     assert {count["attribute"] for count in report["samples"]} == {"audio", "content", "gender", "volume"}
     seconds = sum(row["duration_s"] for row in rows)
     assert sum(count["hours"] for count in report["samples"]) == pytest.approx(seconds / 3600, abs=2e-4)
+    missing = {"drops": {"wer": 2}, "skipped": [{}, {}], "rejected_lines": {"no_voice": 1, "wer": 2}}
+    lines = summarise({**report, **missing}).splitlines()
+    assert (
+        "12 samples" in lines[0] and "no_voice 1, wer 2" in lines[1] and lines[2:] == ["2 samples missing", "  wer: 2"]
+    )
     card = (folder / "README.md").read_text()
     assert "path: data/train-*.parquet" in card and "path: data/test-*.parquet" in card
     assert "language:\n- en\n" in card and "pretty_name: ChatReward" in card
     assert re.search(r"\| (train|test) \| volume \| 3 \|", card)
 
 
-def test_the_summary_of_a_build_counts_samples_and_what_is_missing(built):
-    missing = {"drops": {"wer": 2}, "skipped": [{}, {}], "rejected_lines": {"no_voice": 1, "wer": 2}}
-    lines = summarise({**built[1], **missing}).splitlines()
-    assert "12 samples" in lines[0]
-    assert lines[1:] == [
-        "lines rejected and tried with other voices: no_voice 1, wer 2",
-        "2 samples missing",
-        "  wer: 2",
-    ]
-
-
-def test_a_split_that_is_not_there_is_told(built, tmp_path):
+def test_a_missing_split_is_an_error(built, tmp_path):
     with pytest.raises(ValueError, match="split is 'dev'"):
         load_samples(built[0], "dev")
     with pytest.raises(FileNotFoundError, match=r"holds no data/test-\*\.parquet"):

@@ -3,10 +3,8 @@
 import io
 import json
 import sys
-import threading
 from collections import Counter
 from email import message_from_bytes
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import ModuleType
 
 import numpy as np
@@ -16,15 +14,8 @@ import soundfile
 from sdiareward.dataset_builder.chatreward.filters import EmotionSettings, load_classifier
 from sdiareward.dataset_builder.chatreward.recording import Recorder
 from sdiareward.dataset_builder.chatreward.scenarios import read_scenarios
-from sdiareward.dataset_builder.chatreward.settings import (
-    ChatRewardConfig,
-    CloningSettings,
-)
-from sdiareward.dataset_builder.chatreward.voices import (
-    make_cloning_cast,
-    make_endpoint_cast,
-    speak_line,
-)
+from sdiareward.dataset_builder.chatreward.settings import ChatRewardConfig, CloningSettings
+from sdiareward.dataset_builder.chatreward.voices import make_cloning_cast, make_endpoint_cast, speak_line
 from sdiareward.dataset_builder.pipeline.settings import ComponentError
 from sdiareward.dataset_builder.synthesis import SynthesisError, load_synthesizer
 
@@ -47,25 +38,15 @@ def speakers(tmp_path_factory):
     return folder / "speakers.jsonl"
 
 
-class Handler(BaseHTTPRequestHandler):
-    def _respond(self):
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        message = message_from_bytes(b"Content-Type: " + self.headers["Content-Type"].encode() + b"\r\n\r\n" + body)
-        parts = {part.get_param("name", header="content-disposition"): part for part in message.get_payload()}
-        fields = {name: part.get_payload(decode=True) for name, part in parts.items()}
-        self.server.asked.append((self.command, self.path, fields))
-        status, content = self.server.answer(self.path)
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(content)
-
-    do_GET = do_POST = _respond  # noqa: N815
-
-    def log_message(self, *_):
-        pass
+def read_form(request):
+    """Return the fields of a multipart request."""
+    _, headers, body = request
+    message = message_from_bytes(b"Content-Type: " + headers["Content-Type"].encode() + b"\r\n\r\n" + body)
+    parts = {part.get_param("name", header="content-disposition"): part for part in message.get_payload()}
+    return {name: part.get_payload(decode=True) for name, part in parts.items()}
 
 
-def cosyvoice_or_step_audio(path):
+def cosyvoice_or_step_audio(path, headers, body):
     """Answer as the two servers do: raw samples of a second at 24 kHz, or a WAV."""
     tone = np.sin(np.arange(24_000) * 2 * np.pi * 200 / 24_000) / 2
     if path == "/inference_zero_shot":
@@ -76,14 +57,8 @@ def cosyvoice_or_step_audio(path):
 
 
 @pytest.fixture
-def server():
-    running = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    running.asked, running.answer = [], cosyvoice_or_step_audio
-    running.url = f"http://127.0.0.1:{running.server_port}"
-    threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    yield running
-    running.shutdown()
-    running.server_close()
+def server(serve):
+    return serve(cosyvoice_or_step_audio)
 
 
 def options(server, speakers, **changes):
@@ -91,14 +66,15 @@ def options(server, speakers, **changes):
 
 
 @pytest.mark.parametrize(
-    ("api", "request_line"), [("cosyvoice", ("GET", "/inference_zero_shot")), ("step-audio", ("POST", "/clone"))]
+    ("api", "request_line"), [("cosyvoice", "GET /inference_zero_shot"), ("step-audio", "POST /clone")]
 )
 def test_a_speaker_is_cloned_from_its_recording_and_its_words(api, request_line, server, speakers):
     engine = load_synthesizer("voice-cloning", options(server, speakers, api=api, where={"age": "elderly"}))
     speech = engine.speak("Good morning.", voice=5)
     assert len(speech) == pytest.approx(16_000, abs=2) and np.abs(speech).max() == pytest.approx(0.5, abs=0.02)
-    ((command, path, fields),) = server.asked
-    assert (command, path) == request_line
+    (request,) = server.requests
+    fields = read_form(request)
+    assert request[0] == request_line
     # The second of the four old speakers: 5 modulo 4.
     assert fields["tts_text"] == b"Good morning." and fields["prompt_text"] == b"elderly male 13"
     assert fields["prompt_wav"] == (speakers.parent / "s13.wav").read_bytes()
@@ -107,32 +83,28 @@ def test_a_speaker_is_cloned_from_its_recording_and_its_words(api, request_line,
 
 @pytest.mark.parametrize("answer", [(500, b"CUDA error"), (200, b""), (200, b"odd")])
 def test_an_answer_that_is_no_speech_is_an_error_that_quotes_it(answer, server, speakers):
-    server.answer = lambda path: answer
+    server.answer = lambda *request: answer
     engine = load_synthesizer("voice-cloning", options(server, speakers))
-    with pytest.raises(
-        SynthesisError, match="gives no speech for 'Hello.' in the voice of s0.wav: (500: CUDA|.*odd|th)"
-    ):
+    with pytest.raises(SynthesisError, match="'Hello.' in the voice of s0.wav: (500: CUDA|.*odd|th)"):
         engine.speak("Hello.", voice=0)
 
 
-def test_speakers_that_cannot_be_used_are_refused_by_line(server, speakers, tmp_path):
-    for line, message in (
-        ('{"audio": "a.wav"}', "line 1: needs a JSON object with audio and text .KeyError"),
-        ("[]", "line 1: needs a JSON object"),
-        ('{"audio": "../a.wav", "text": "Hi."}', "line 1: audio is '../a.wav'"),
-        ('{"audio": "a.wav", "text": " "}', "line 1: audio is 'a.wav' and text ' '"),
-        ("", "has no speakers"),
-    ):
-        path = tmp_path / f"{len(message)}.jsonl"
-        path.write_text(line)
-        with pytest.raises(ValueError, match=message):
-            load_synthesizer("voice-cloning", options(server, path))
-    with pytest.raises(FileNotFoundError, match="no such file of speakers"):
+@pytest.mark.parametrize(
+    "line",
+    ['{"audio": "a.wav"}', "[]", '{"audio": "../a.wav", "text": "Hi."}', '{"audio": "a.wav", "text": " "}', ""],
+)
+def test_speakers_that_cannot_be_used_are_refused_by_line(line, server, tmp_path):
+    (tmp_path / "s.jsonl").write_text(line)
+    with pytest.raises(ValueError, match="line 1: " if line else "s.jsonl"):
+        load_synthesizer("voice-cloning", options(server, tmp_path / "s.jsonl"))
+
+
+def test_speakers_and_apis_that_do_not_exist_are_refused(server, speakers, tmp_path):
+    with pytest.raises(FileNotFoundError, match="none.jsonl"):
         load_synthesizer("voice-cloning", options(server, tmp_path / "none.jsonl"))
-    with pytest.raises(ValueError, match="has no speaker with {'age': 'old'}"):
-        load_synthesizer("voice-cloning", options(server, speakers, where={"age": "old"}))
-    with pytest.raises(ValueError, match="api is 'bark'; it must be one of"):
-        load_synthesizer("voice-cloning", options(server, speakers, api="bark"))
+    for changes, named in (({"where": {"age": "old"}}, "'old'"), ({"api": "bark"}, "bark")):
+        with pytest.raises(ValueError, match=named):
+            load_synthesizer("voice-cloning", options(server, speakers, **changes))
 
 
 def test_ages_are_spoken_by_people_of_these_ages_and_by_no_rule(server, speakers):
@@ -140,30 +112,28 @@ def test_ages_are_spoken_by_people_of_these_ages_and_by_no_rule(server, speakers
     assert not cast.is_shaped("age") and cast.is_shaped("emotion")
     for age in AGES:
         speech = speak_line("Hello.", cast.find_voice("age", age, "female").draw(2), "age", age, is_shaped=False)
-        assert server.asked[-1][2]["prompt_text"].startswith(age.encode())
+        assert read_form(server.requests[-1])["prompt_text"].startswith(age.encode())
         assert len(speech) / 16_000 == pytest.approx(1.0, abs=0.1)
     assert cast.find_voice("accent", "indian", "female") is None
-    with pytest.raises(ValueError, match=r"has speakers of accent \[\]; Table 4 has \['indian'"):
+    with pytest.raises(ValueError, match=r"speakers of accent \[\]"):
         make_cloning_cast(options(server, speakers), ("accent",))
 
 
-def test_each_scenario_draws_its_speakers_and_its_answers_share_one(server, speakers, tmp_path, events):
+@pytest.fixture
+def make_config(server, speakers, tmp_path, events):
+    fixed = {"events": events, "max_wer": None, "min_s": 1.0, "max_s": 60.0}
     cloning = CloningSettings(options(server, speakers))
-    changes = {
-        "events": events,
-        "casts": ("voice-cloning",),
-        "max_wer": None,
-        "min_s": 1.0,
-        "max_s": 60.0,
-        "cloning": cloning,
-    }
-    recorder = Recorder(ChatRewardConfig(str(tmp_path / "out"), **changes))
+    return lambda **changes: ChatRewardConfig(str(tmp_path / "out"), cloning=cloning, **fixed, **changes)
+
+
+def test_each_scenario_draws_its_speakers_and_its_answers_share_one(server, make_config):
+    recorder = Recorder(make_config(casts=("voice-cloning",)))
     asking, answering = Counter(), Counter()
     chosen = [scenario for scenario in SCENARIOS.values() if scenario.voices == "volume"]
     for scenario in chosen:
-        server.asked.clear()
+        server.requests.clear()
         recorder.record(scenario, "train")
-        question, *answers = (fields["prompt_text"] for _, _, fields in server.asked)
+        question, *answers = (read_form(request)["prompt_text"] for request in server.requests)
         assert len(answers) == 3 and len(set(answers)) == 1
         assert question.split()[1] != answers[0].split()[1]
         asking[question] += 1
@@ -172,18 +142,10 @@ def test_each_scenario_draws_its_speakers_and_its_answers_share_one(server, spea
 
 
 @pytest.mark.slow
-def test_an_attribute_is_spoken_by_the_casts_that_are_named_for_it(server, speakers, tmp_path, events):
-    cloning = CloningSettings(options(server, speakers))
-    changes = {
-        "events": events,
-        "max_wer": None,
-        "min_s": 1.0,
-        "max_s": 60.0,
-        "cloning": cloning,
-        "casts": ("espeak-ng", "voice-cloning"),
-    }
-    changes["casts_by_attribute"] = {"age": ["voice-cloning"], "emotion": ["espeak-ng"]}
-    recorder = Recorder(ChatRewardConfig(str(tmp_path / "out"), **changes))
+def test_an_attribute_is_spoken_by_the_casts_that_are_named_for_it(make_config):
+    casts = ("espeak-ng", "voice-cloning")
+    by_attribute = {"age": ["voice-cloning"], "emotion": ["espeak-ng"]}
+    recorder = Recorder(make_config(casts=casts, casts_by_attribute=by_attribute))
     engines = {}
     for attribute in ("age", "emotion"):
         scenario = next(each for each in SCENARIOS.values() if each.voices == attribute)
@@ -192,15 +154,20 @@ def test_an_attribute_is_spoken_by_the_casts_that_are_named_for_it(server, speak
     assert engines == {"age": {"voice-cloning"}, "emotion": {"espeak-ng"}}
     for wrong in ({"mood": ["espeak-ng"]}, {"age": ["flite"]}, {"age": "espeak-ng"}, {"age": []}):
         with pytest.raises(ValueError, match="casts_by_attribute has"):
-            ChatRewardConfig(str(tmp_path / "out"), **{**changes, "casts_by_attribute": wrong})
+            make_config(casts=casts, casts_by_attribute=wrong)
 
 
 def test_ten_voices_of_an_endpoint_alternate_and_each_scenario_draws_one():
     cast = make_endpoint_cast({"voices": list("fmfmfmfmfm")}, ("emotion",))
     drawn = {gender: {cast.voices[gender].draw(seed).number for seed in range(9)} for gender in ("female", "male")}
     assert drawn == {"female": {0, 2, 4, 6, 8}, "male": {1, 3, 5, 7, 9}}
-    with pytest.raises(ValueError, match="give two, female and male, or more pairs"):
-        make_endpoint_cast({"voices": list("fmf")}, ("emotion",))
+    for voices, attribute, named in (
+        ("fmf", "emotion", "voices"),
+        ("f", "emotion", "voices"),
+        ("fm", "volume", "volume"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            make_endpoint_cast({"voices": list(voices)}, (attribute,))
 
 
 @pytest.fixture
@@ -216,10 +183,8 @@ def funasr(monkeypatch):
             calls.append((data.shape, data.dtype.name, kwargs))
             labels = ["生气/angry", "厌恶/disgusted", "恐惧/fearful", "开心/happy", "中立/neutral"]
             labels += ["其他/other", "难过/sad", "吃惊/surprised", "<unk>"]
-            scores = (
-                [] if calls[0]["model"] == "emotion2vec_base" else [0.6, 0.1, 0.05, 0.05, 0.1, 0.04, 0.03, 0.02, 0.01]
-            )
-            return [{"key": "rand", "labels": labels, "scores": scores}]
+            scores = [0.6, 0.1, 0.05, 0.05, 0.1, 0.04, 0.03, 0.02, 0.01]
+            return [{"key": "rand", "labels": labels, "scores": [] if "base" in calls[0]["model"] else scores}]
 
     module = ModuleType("funasr")
     module.AutoModel = AutoModel
@@ -230,28 +195,17 @@ def funasr(monkeypatch):
 def test_emotion2vec_scores_the_seven_emotions_of_table_4(funasr, make_tone):
     settings = EmotionSettings("emotion2vec/emotion2vec_plus_large", backend="funasr", device="cpu")
     scores = load_classifier(settings).score_emotions(make_tone(1.0))
-    assert scores == {
-        "angry": 0.6,
-        "disgusted": 0.1,
-        "fearful": 0.05,
-        "happy": 0.05,
-        "neutral": 0.1,
-        "sad": 0.03,
-        "surprised": 0.02,
-    }
+    expected = {"angry": 0.6, "disgusted": 0.1, "fearful": 0.05, "happy": 0.05, "neutral": 0.1}
+    assert scores == expected | {"sad": 0.03, "surprised": 0.02}
     made, asked = funasr
     assert (made["model"], made["hub"], made["device"]) == (settings.model, "hf", "cpu")
     assert asked == ((16_000,), "float32", {"fs": 16_000, "granularity": "utterance", "extract_embedding": False})
 
 
-def test_an_emotion2vec_without_a_head_and_a_missing_funasr_are_told(funasr, make_tone, monkeypatch):
+def test_an_emotion2vec_without_a_head_and_a_missing_funasr_are_errors(funasr, make_tone, monkeypatch):
     headless = load_classifier(EmotionSettings("emotion2vec_base", backend="funasr"))
-    with pytest.raises(ValueError, match=r"emotion2vec_base: has the labels \[\]"):
+    with pytest.raises(ValueError, match="emotion2vec_base"):
         headless.score_emotions(make_tone(1.0))
     monkeypatch.setitem(sys.modules, "funasr", None)
-    with pytest.raises(ComponentError, match="runs in FunASR, which cannot be imported .*pip install funasr"):
+    with pytest.raises(ComponentError, match="pip install funasr"):
         load_classifier(EmotionSettings("emotion2vec_plus_large", backend="funasr"))
-    with pytest.raises(ValueError, match="backend is 'keras'; it must be one of"):
-        EmotionSettings("model", backend="keras")
-    with pytest.raises(ValueError, match="hub is 'github'"):
-        EmotionSettings("model", backend="funasr", hub="github")

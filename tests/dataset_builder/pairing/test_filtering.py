@@ -22,6 +22,10 @@ from sdiareward.pairs.prompts import PromptSet
 from sdiareward.pairs.schema import features
 
 
+LABELS = {"criterion": "modality", "subset": "scripted", "source": "amazon_queen", "primary": "Unknown"}
+LABELS |= {"secondary": "Unknown", "synthesizer": "flite", "group_id": "g0", "language": "en", "license": "CC0-1.0"}
+
+
 def verdict(chosen=(4, 5, 4), rejected=(4, 2, 3), **changes):
     scores = {
         dimension: {"A": chosen[index], "B": rejected[index]} for index, dimension in enumerate(DIMENSIONS.values())
@@ -42,84 +46,42 @@ def make_row(make_tone):
         return {"role": role, "text": f"words {position}", "audio": audio, "duration_s": 0.1}
 
     def make(pair_id="p0", turns=2, **changes):
-        return {
-            "pair_id": pair_id,
-            "criterion": "modality",
-            "subset": "scripted",
-            "source": "amazon_queen",
-            "primary": "Unknown",
-            "secondary": "Unknown",
-            **{side: [make_turn(position, side) for position in range(turns)] for side in ("chosen", "rejected")},
-            "synthesizer": "flite",
-            "group_id": "g0",
-            "quality": None,
-            "language": "en",
-            "license": "CC0-1.0",
-            **changes,
-        }
+        sides = {side: [make_turn(position, side) for position in range(turns)] for side in ("chosen", "rejected")}
+        return {"pair_id": pair_id, **LABELS, **sides, "quality": None, **changes}
 
     return make
-
-
-def test_a_sound_pair_breaks_no_rule(make_row):
-    assert check_rules(make_row()) is None
-    assert check_rules(make_row(turns=16)) is None
-
-
-def shorten(row):
-    row["rejected"].pop()
 
 
 def swap_roles(row):
     row["chosen"][0]["role"], row["chosen"][1]["role"] = "assistant", "user"
 
 
-def stretch(row):
-    row["chosen"][1]["duration_s"] = 60.1
-
-
-def unset_duration(row):
-    row["chosen"][1]["duration_s"] = None
-
-
-def unlabel(row):
-    row.update(source="youtube", primary="Joyful")
-
-
-def drop_column_and_turn(row):
-    row["license"] = ""
-    shorten(row)
-
-
 @pytest.mark.parametrize(
-    ("spoil", "kind", "reason"),
+    ("turns", "spoil", "kind"),
     [
-        (shorten, "turn_count", "rejected: has 1 turns"),
-        (lambda row: row.update(chosen=[], rejected=[]), "turn_count", "has 0 turns"),
-        (swap_roles, "turn_order", "must alternate"),
-        (stretch, "turn_duration", "lasts 60.1 s"),
-        (unset_duration, "invalid_row", "chosen turn 1: lasts None s"),
-        (unlabel, "invalid_row", "Table 5 allows"),
-        (drop_column_and_turn, "invalid_row", "license is empty"),
-        (lambda row: row.pop("subset"), "invalid_row", "has no columns ['subset']"),
+        (2, lambda row: None, None),
+        (16, lambda row: None, None),
+        (18, lambda row: None, "turn_count"),
+        (2, lambda row: row["rejected"].pop(), "turn_count"),
+        (2, lambda row: row.update(chosen=[], rejected=[]), "turn_count"),
+        (2, swap_roles, "turn_order"),
+        (2, lambda row: row["chosen"][1].update(duration_s=60.1), "turn_duration"),
+        (2, lambda row: row["chosen"][1].update(duration_s=None), "invalid_row"),
+        (2, lambda row: row.update(source="youtube", primary="Joyful"), "invalid_row"),
+        (2, lambda row: row.update(license="", rejected=row["rejected"][:1]), "invalid_row"),
+        (2, lambda row: row.pop("subset"), "invalid_row"),
     ],
 )
-def test_a_pair_that_breaks_a_rule_is_dropped_under_the_name_of_the_rule(make_row, spoil, kind, reason):
-    row = make_row()
+def test_a_pair_that_breaks_a_rule_is_dropped_under_the_name_of_the_rule(make_row, turns, spoil, kind):
+    row = make_row(turns=turns)
     spoil(row)
     skip = check_rules(row)
-    assert skip.kind == kind
-    assert reason in skip.reason
-    assert "pair p0" in skip.item
-
-
-def test_more_than_sixteen_turns_are_too_many(make_row):
-    assert check_rules(make_row(turns=18)).kind == "turn_count"
+    assert skip is None if kind is None else (skip.kind, "pair p0" in skip.item) == (kind, True)
 
 
 def test_without_a_judge_only_the_rules_apply(make_row):
     good, bad = make_row(), make_row("p1")
-    stretch(bad)
+    bad["chosen"][1]["duration_s"] = 60.1
     kept, skip = filter_rows([good, bad], None)
     assert kept is good
     assert skip.kind == "turn_duration"
@@ -181,33 +143,27 @@ def test_a_pair_is_kept_if_the_scores_that_count_reach_the_threshold(ask, make_r
         (result,) = filter_rows([make_row()], ask(server), FilterSettings(**settings))
     if low:
         assert isinstance(result, Skipped) and result.kind == "low_quality"
-        assert f"gave {low}; at least" in result.reason
-        assert "A sounds meant." in result.reason
+        assert low in result.reason and "A sounds meant." in result.reason
     else:
         assert result["quality"]["judge"] == "writer"
-
-
-def test_a_long_reason_is_taken_as_it_is(ask, make_row):
-    with ChatServer(verdict(reason="word " * 200)) as server:
-        assert judge_pair(make_row(), ask(server)).reason == "word " * 200
-    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize(
     ("bad", "remark"),
     [
-        ([1], "must be a JSON object with 'scores'"),
-        ({"scores": {}}, "'final_turn_content' of version A is None"),
+        ([1], "JSON object"),
+        ({"scores": {}}, "version A is None"),
         (verdict(chosen=(4, 6, 4)), "'final_turn_naturalness_prosody' of version A is 6"),
         (verdict(rejected=(4, 2, 3.5)), "'dialog_context_coherence' of version B is 3.5"),
         (verdict(chosen=(True, 2, 3)), "of version A is True"),
         (verdict(overall_preference="both"), "'overall_preference' is 'both'"),
-        (verdict(reason=None), "'reason' must be a text"),
+        (verdict(reason=None), "'reason'"),
     ],
 )
-def test_a_verdict_out_of_form_is_asked_for_again_with_the_fault(ask, make_row, bad, remark):
-    with ChatServer(bad, verdict()) as server:
-        assert judge_pair(make_row(), ask(server)).preference == "chosen"
+def test_an_invalid_verdict_is_asked_for_again_with_the_error(ask, make_row, bad, remark):
+    with ChatServer(bad, verdict(reason="word " * 200)) as server:
+        found = judge_pair(make_row(), ask(server))
+    assert (found.preference, found.reason) == ("chosen", "word " * 200)
     assert remark in server.requests[1]["messages"][-1]["content"]
 
 
@@ -216,11 +172,8 @@ def test_a_judge_that_fails_for_good_costs_its_pair_unless_the_settings_keep_it(
     with ChatServer("hm", "hm", "hm", verdict()) as server:
         client = ask(server, concurrency=1)
         skip, kept = filter_rows(rows, client, FilterSettings(max_failed=0.5))
-    assert skip.kind == "judge_failed"
-    assert skip.item == "amazon_queen pair p0"
-    assert "begins 'hm'" in skip.reason
-    assert kept["pair_id"] == "p1"
-    assert client.usage["failures"] == 1
+    assert (skip.kind, skip.item, "'hm'" in skip.reason) == ("judge_failed", "amazon_queen pair p0", True)
+    assert (kept["pair_id"], client.usage["failures"]) == ("p1", 1)
     with ChatServer("hm") as server:
         unjudged, again = filter_rows(rows, ask(server), FilterSettings(keep_unjudged=True))
     assert unjudged == rows[0]
@@ -228,44 +181,27 @@ def test_a_judge_that_fails_for_good_costs_its_pair_unless_the_settings_keep_it(
 
 
 def test_a_judge_that_fails_on_more_than_a_stated_share_stops_the_filter(ask, make_row):
-    rows = [make_row(f"p{number}", turns=2 + 2 * (number % 8)) for number in range(3)]
-    with (
-        ChatServer(Reply(status=400, error="seed is not supported")) as server,
-        pytest.raises(EndpointError, match=r"failed on 3 of 3 pairs, the first time with: .*seed is not supported"),
-    ):
-        list(filter_rows(rows, ask(server, concurrency=1)))
-    kept = FilterSettings(keep_unjudged=True)
-    with ChatServer("hm") as server:
-        assert list(filter_rows(rows, ask(server), kept)) == rows
-
-
-def test_a_judge_that_fails_on_every_pair_is_not_asked_about_all_of_them(ask, make_row):
     row = make_row()
-    rows = ({**row, "pair_id": f"p{number}"} for number in range(500))
-    with (
-        ChatServer(Reply(status=400, error="no such parameter")) as server,
-        pytest.raises(EndpointError, match="failed on 20 of 20 pairs"),
-    ):
-        list(filter_rows(rows, ask(server, concurrency=2)))
-    assert len(server.requests) <= 40
-
-
-@pytest.mark.parametrize("max_failed", [-0.1, 1.5])
-def test_a_share_of_failures_out_of_range_is_refused(max_failed):
-    with pytest.raises(ValueError, match="max_failed is .*; give a share from 0 to 1"):
-        FilterSettings(max_failed=max_failed)
+    rows = [{**row, "pair_id": f"p{number}"} for number in range(500)]
+    with ChatServer(Reply(status=400, error="seed is not supported")) as server:
+        with pytest.raises(EndpointError, match="failed on 3 of 3 pairs.*seed is not supported"):
+            list(filter_rows(rows[:3], ask(server, concurrency=1)))
+        with pytest.raises(EndpointError, match="failed on 20 of 20 pairs"):
+            list(filter_rows(iter(rows), ask(server, concurrency=2)))
+        assert len(server.requests) <= 43
+    with ChatServer("hm") as server:
+        assert list(filter_rows(rows[:3], ask(server), FilterSettings(keep_unjudged=True))) == rows[:3]
 
 
 def test_a_second_run_calls_nothing_and_a_stricter_one_neither(ask, make_row):
     rows = [make_row("p0"), make_row("p1", turns=4), make_row("p2", turns=6)]
     with ChatServer(verdict()) as server:
         first = list(filter_rows(rows, ask(server)))
-        calls = len(server.requests)
         client = ask(server)
         assert list(filter_rows(rows, client)) == first
         strict = list(filter_rows(rows, client, FilterSettings(min_score=5)))
         assert [skip.kind for skip in strict] == ["low_quality"] * 3
-        assert len(server.requests) == calls == 3
+        assert len(server.requests) == 3
     assert client.usage["cached"] == 6
 
 
@@ -297,8 +233,7 @@ def test_a_turn_that_cannot_be_decoded_costs_its_pair(ask, make_row):
     row["rejected"][1]["audio"]["bytes"] = b"no audio"
     with ChatServer(verdict()) as server:
         (skip,) = filter_rows([row], ask(server))
-    assert skip.kind == "unusable_audio"
-    assert "rejected turn 1" in skip.reason
+    assert skip.kind == "unusable_audio" and "rejected turn 1" in skip.reason
 
 
 def test_an_unusable_endpoint_ends_the_run_instead_of_dropping_every_pair(ask, make_row):
@@ -306,7 +241,10 @@ def test_an_unusable_endpoint_ends_the_run_instead_of_dropping_every_pair(ask, m
         list(filter_rows([make_row()], ask(server)))
 
 
-@pytest.mark.parametrize("changes", [{"min_score": 6}, {"dimensions": ("prosody",)}, {"sides": ("A",)}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"min_score": 6}, {"dimensions": ("prosody",)}, {"sides": ("A",)}, {"max_failed": -0.1}, {"max_failed": 1.5}],
+)
 def test_settings_outside_their_vocabulary_are_refused(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
         FilterSettings(**changes)

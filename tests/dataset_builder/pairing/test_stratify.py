@@ -35,15 +35,32 @@ def many(count, *args, name="p", **kwargs):
     return [label(f"{name}{index}", *args, **kwargs) for index in range(count)]
 
 
-def test_a_bucket_gives_its_cap_and_a_smaller_one_all_it_has():
-    labels = many(5, "Joy", name="joy") + many(2, "Fear", name="fear")
-    bench = sample_bench(labels, BenchSettings(cap=3))
-    assert Counter(pair.rstrip("01234") for pair in bench) == {"joy": 3, "fear": 2}
+BY_SECONDARY = many(5, "Joy", name="joy") + many(2, "Fear", name="fear")
+BY_SOURCE = many(4, name="a", source="meld") + many(4, name="b", source="dailytalk")
+BY_PRIMARY = [{**row, "primary": primary} for primary in "AB" for row in many(3, name=primary)]
+FINER = {"bucket_by": ("source", "primary", "secondary")}
+BY_SPLIT = many(2, name="seen", split="train") + many(2, name="held")
+SCRIPTS = many(5, "plain", name="a", source="scripts") + many(5, "hard", name="b", source="scripts")
 
 
-def test_the_same_secondary_of_another_source_is_another_bucket():
-    labels = many(4, name="a", source="meld") + many(4, name="b", source="dailytalk")
-    assert Counter(pair[0] for pair in sample_bench(labels, BenchSettings(cap=3))) == {"a": 3, "b": 3}
+@pytest.mark.parametrize(
+    ("labels", "options", "expected"),
+    [
+        # A bucket gives its cap, and a smaller one all it has.
+        (BY_SECONDARY, {"cap": 3}, {"joy": 3, "fear": 2}),
+        (BY_SOURCE, {"cap": 3}, {"a": 3, "b": 3}),
+        (BY_PRIMARY, {"cap": 2}, 2),
+        (BY_PRIMARY, {"cap": 2, **FINER}, {"A": 2, "B": 2}),
+        (BY_SPLIT, {}, {"held": 2}),
+        (BY_SPLIT, {"candidates": "all"}, {"held": 2, "seen": 2}),
+        # Colloquialness pairs have their own cap.
+        (SCRIPTS, {"cap": 1, "colloquialness_cap": 7}, 7),
+        (SCRIPTS, {"cap": 1}, {"a": 5, "b": 5}),
+    ],
+)
+def test_buckets_are_capped(labels, options, expected):
+    taken = Counter(pair.rstrip("0123456789") for pair in sample_bench(labels, BenchSettings(**options)))
+    assert (taken.total() if isinstance(expected, int) else taken) == expected
 
 
 def test_groups_take_turns_within_a_bucket():
@@ -76,36 +93,15 @@ def test_groups_of_a_bucket_that_is_taken_whole_come_first():
     assert not skipped and Counter(assignment.values()) == {"test": 6, "train": 17}
 
 
-def test_only_the_test_split_is_drawn_from_unless_all_is_asked_for():
-    labels = many(2, name="seen", split="train") + many(2, name="held")
-    assert sample_bench(labels, BenchSettings()) == {"held0", "held1"}
-    assert sample_bench(labels, BenchSettings(candidates="all")) == {"held0", "held1", "seen0", "seen1"}
-
-
-def test_colloquialness_pairs_have_a_cap_of_their_own():
-    labels = many(5, "plain", name="a", source="scripts") + many(5, "hard", name="b", source="scripts")
-    assert len(sample_bench(labels, BenchSettings(cap=1, colloquialness_cap=7))) == 7
-    assert len(sample_bench(labels, BenchSettings(cap=1))) == 10
-
-
-def test_finer_buckets_can_be_asked_for():
-    labels = [{**row, "primary": primary} for primary in "AB" for row in many(3, name=primary)]
-    assert len(sample_bench(labels, BenchSettings(cap=2))) == 2
-    assert len(sample_bench(labels, BenchSettings(cap=2, bucket_by=("source", "primary", "secondary")))) == 4
-
-
 def random_labels(seed):
     rng = random.Random(seed)
-    return [
-        label(
-            f"p{index}",
-            rng.choice(["Joy", "Fear", "Anger"]),
-            group=f"g{rng.randrange(30)}",
-            split=rng.choice(["train", "validation", "test"]),
-            source=rng.choice(["meld", "youtube", "scripts"]),
-        )
-        for index in range(300)
-    ]
+    names = {"split": ("train", "validation", "test"), "source": ("meld", "youtube", "scripts")}
+    rows = (
+        {"secondary": rng.choice(("Joy", "Fear", "Anger")), "group": f"g{rng.randrange(30)}"}
+        | {name: rng.choice(values) for name, values in names.items()}
+        for _ in range(300)
+    )
+    return [label(f"p{index}", **row) for index, row in enumerate(rows)]
 
 
 @pytest.mark.parametrize("draw", ["whole_groups", "alternate"])
@@ -126,28 +122,16 @@ def test_every_choice_keeps_its_promises(seed, candidates, draw):
     assert sample_bench(labels, BenchSettings(**options)) == bench
 
 
-def test_another_seed_gives_another_choice():
-    labels = many(100)
-    assert sample_bench(labels, BenchSettings(seed=1)) != sample_bench(labels, BenchSettings(seed=2))
-
-
-BAD_OPTIONS = {
-    "cap": ({"cap": 0}, "cap is 0; it must be at least 1"),
-    "candidates": ({"candidates": "train"}, "candidates is 'train'"),
-    "draw": ({"draw": "random"}, "draw is 'random'; it must be one of .'whole_groups', 'alternate'."),
-    "rest": ({"rest": "test"}, "rest is 'test'"),
-    "bucket_by": ({"bucket_by": ["mood"]}, r"bucket_by names \['mood'\]"),
-}
-
-
-@pytest.mark.parametrize("option", BAD_OPTIONS)
-def test_a_wrong_option_is_refused(option):
-    options, message = BAD_OPTIONS[option]
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize(
+    "options", [{"cap": 0}, {"candidates": "train"}, {"draw": "random"}, {"rest": "test"}, {"bucket_by": ["mood"]}]
+)
+def test_a_wrong_option_is_refused(options):
+    with pytest.raises(ValueError, match=f"{next(iter(options))} .*"):
         BenchSettings(**options)
 
 
-def test_a_pair_that_comes_twice_is_refused():
+def test_another_seed_gives_another_choice_and_a_repeated_pair_is_refused():
+    assert sample_bench(many(100), BenchSettings(seed=1)) != sample_bench(many(100), BenchSettings(seed=2))
     with pytest.raises(ValueError, match="pair 'p' comes twice"):
         sample_bench([label("p"), label("p")], BenchSettings())
 
@@ -210,10 +194,7 @@ def test_a_turn_of_another_group_leaves_training_with_the_pair_that_took_it(tmp_
     assert find_shared(tmp_path / "all", {"far"}) == set()
     _, assignment, skipped = draw_bench(tmp_path / "all", BenchSettings())
     assert assignment == {"bench": "test", "far": "train"}
-    assert sorted((skip.item, skip.kind) for skip in skipped) == [
-        ("donor", "turn_in_bench"),
-        ("words", "turn_in_bench"),
-    ]
+    assert {(skip.item, skip.kind) for skip in skipped} == {(name, "turn_in_bench") for name in ("donor", "words")}
 
 
 def test_a_group_in_two_splits_is_an_error_that_names_it():
@@ -246,21 +227,16 @@ def folder(tmp_path):
 @pytest.mark.slow
 def test_the_benchmark_is_written_with_its_report(folder, tmp_path):
     report = make_bench(folder, tmp_path / "sdiareward", BenchSettings(cap=2))
-    splits = {}
-    for split, row in read_rows(tmp_path / "sdiareward"):
-        splits.setdefault(split, []).append(row["pair_id"])
-    assert {split: len(pairs) for split, pairs in splits.items()} == {"train": 2, "validation": 1, "test": 4}
-    assert sorted(splits["train"]) == ["c0", "c1"]
-    assert report["drops"] == {"group_in_bench": 2}
-    assert report["config"]["seed"] == 7
+    rows = [(split, row["pair_id"]) for split, row in read_rows(tmp_path / "sdiareward")]
+    assert Counter(split for split, _ in rows) == {"train": 2, "validation": 1, "test": 4}
+    assert {pair for split, pair in rows if split == "train"} == {"c0", "c1"}
+    assert (report["drops"], report["config"]["seed"]) == ({"group_in_bench": 2}, 7)
     bench = json.loads((tmp_path / "sdiareward" / "bench.json").read_text())
     assert bench == json.loads(json.dumps(report["bench"]))
     assert bench["table1"]["semi_wild"] == {"train": 2, "validation": 1, "test": 4, "total": 7}
-    joy = {"bucket": "meld / Joy", "available": 3, "available_groups": 1, "taken": 2, "taken_groups": 1}
-    assert bench["buckets"] == [
-        {"bucket": "meld / Fear", "available": 2, "available_groups": 2, "taken": 2, "taken_groups": 2},
-        joy,
-    ]
+    names = ("bucket", "available", "available_groups", "taken", "taken_groups")
+    counts = [tuple(bucket[name] for name in names) for bucket in bench["buckets"]]
+    assert counts == [("meld / Fear", 2, 2, 2, 2), ("meld / Joy", 3, 1, 2, 1)]
     assert bench["statistics"]["pairs"] == 4
     page = (tmp_path / "sdiareward" / "bench.md").read_text()
     assert "| meld / Joy | 3 | 1 | 2 | 1 |" in page
@@ -269,15 +245,10 @@ def test_the_benchmark_is_written_with_its_report(folder, tmp_path):
 
 
 @pytest.mark.slow
-def test_rows_are_copied_whole(folder, tmp_path):
-    make_bench(folder, tmp_path / "out", BenchSettings())
+def test_rows_are_copied_whole_and_a_finished_benchmark_is_not_made_again(folder, tmp_path, monkeypatch):
+    first = make_bench(folder, tmp_path / "out", BenchSettings(cap=2))
     before = {row["pair_id"]: row for _, row in read_rows(folder)}
     assert all(row == before[row["pair_id"]] for _, row in read_rows(tmp_path / "out"))
-
-
-@pytest.mark.slow
-def test_a_benchmark_that_is_there_is_not_made_again(folder, tmp_path, monkeypatch):
-    first = make_bench(folder, tmp_path / "out", BenchSettings(cap=2))
     monkeypatch.setattr(stratify, "_copy", lambda *args: pytest.fail("copied again"))
     assert json.dumps(make_bench(folder, tmp_path / "out", BenchSettings(cap=2))) == json.dumps(first)
     with pytest.raises(pytest.fail.Exception):

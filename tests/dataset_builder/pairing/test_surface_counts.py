@@ -2,12 +2,7 @@
 
 import pytest
 
-from sdiareward.dataset_builder.pairing.surface_counts import (
-    COUNTS,
-    find_imbalance,
-    measure_shares,
-    require_balance,
-)
+from sdiareward.dataset_builder.pairing.surface_counts import COUNTS, find_imbalance, measure_shares, require_balance
 
 
 def turns(*texts):
@@ -42,18 +37,12 @@ def test_a_count_that_is_always_larger_on_one_side_orders_every_pair():
 
 
 def test_a_set_that_counting_solves_is_refused_with_the_table():
-    with pytest.raises(ValueError, match=r"commas, punctuation marks alone order more than 65% of the pairs") as error:
-        require_balance([(turns("Yes, yes."), turns("Yes yes."))] * 3)
-    assert "| commas | 100.0 |" in str(error.value)
-
-
-def test_a_balanced_set_passes():
     pair = (turns("Yes, yes."), turns("Yes yes."))
+    with pytest.raises(ValueError, match="commas, punctuation marks") as error:
+        require_balance([pair] * 3)
+    assert "| commas | 100.0 |" in str(error.value)
     assert require_balance([pair, pair[::-1]])["commas"] == 0.5
-
-
-def test_without_pairs_nothing_can_be_counted():
-    with pytest.raises(ValueError, match="there are no pairs"):
+    with pytest.raises(ValueError, match="no pairs"):
         measure_shares([])
 
 

@@ -13,6 +13,8 @@ from sdiareward.pairs.schema import features
 from sdiareward.perturbations.channel import encode
 
 
+LABELS = {"pair_id": "0123456789abcdef", "criterion": "modality", "subset": "wild", "source": "folder"}
+LABELS |= {"synthesizer": "hibari", "group_id": "fedcba9876543210", "language": "en", "license": "CC0-1.0"}
 SECRETS = ("ann@example.org", "650-253-0000", "12 Elm Street", "Speaker Seven", "speaker seven")
 
 
@@ -30,46 +32,23 @@ def make_data(tmp_path, make_tone):
             {"uri": f"folder:{name}.flac", "start_s": 0.0, "end_s": None, "text": text}
             for name, text in zip(names, texts, strict=True)
         ]
-        spoken = [
-            {"uri": "synthetic:hibari", "start_s": None, "end_s": None, "text": part["text"]} for part in recorded
-        ]
+        spoken = [part | {"uri": "synthetic:hibari", "start_s": None} for part in recorded]
         channel_matched = encode(clips[0][:8000] * 0.5, 16_000, "FLAC", "PCM_16", None)
-        row = {
-            **dict.fromkeys(features(), None),
-            "pair_id": "0123456789abcdef",
-            "criterion": "modality",
-            "subset": "wild",
-            "source": "folder",
-            "synthesizer": "hibari",
-            "group_id": "fedcba9876543210",
-            "language": "en",
-            "license": "CC0-1.0",
-            **{
-                side: [
-                    make_turn("user", parts[:2], channel_matched, tmp_path),
-                    make_turn("assistant", parts[2:], channel_matched, tmp_path),
-                ]
-                for side, parts in (("chosen", recorded), ("rejected", spoken))
-            },
-        }
+        common = {"audio": {"bytes": channel_matched, "path": str(tmp_path / "local.flac")}, "duration_s": 0.5}
+        row = dict.fromkeys(features()) | LABELS
+        for side, parts in (("chosen", recorded), ("rejected", spoken)):
+            turns = {"user": parts[:2], "assistant": parts[2:]}
+            row[side] = [
+                {"role": role, "text": " ".join(part["text"] for part in own), "audio_ref": own, **common}
+                for role, own in turns.items()
+            ]
         with ShardWriter(tmp_path / "data") as writer:
             writer.write("train", row)
-        (tmp_path / "data" / "report.json").write_text(
-            json.dumps({"build_id": "b", "config": {"seed": 3, "channel": None, "sources": [{"path": str(audio)}]}})
-        )
+        config = {"seed": 3, "channel": None, "sources": [{"path": str(audio)}]}
+        (tmp_path / "data" / "report.json").write_text(json.dumps({"build_id": "b", "config": config}))
         return tmp_path / "data"
 
     return make
-
-
-def make_turn(role, parts, data, folder):
-    return {
-        "role": role,
-        "text": " ".join(part["text"] for part in parts),
-        "audio": {"bytes": data, "path": str(folder / "local.flac")},
-        "duration_s": 0.5,
-        "audio_ref": parts,
-    }
 
 
 @pytest.fixture
@@ -99,7 +78,7 @@ def test_the_released_row_has_scrubbed_words_and_fingerprints_in_place_of_audio(
     assert report["skipped"] == []
 
 
-def test_nothing_in_the_folder_tells_who_spoke_or_where_it_was_built(make_data, roots, tmp_path):
+def test_nothing_in_the_folder_identifies_a_speaker_or_the_place_of_the_build(make_data, roots, tmp_path):
     texts = ("I'm Speaker Seven, ann@example.org", "or 650-253-0000", "in 12 Elm Street. SPEAKER SEVEN!")
     release(make_data(texts), tmp_path / "release", audio_roots=roots, names=["speaker seven"])
     files = [path for path in (tmp_path / "release").rglob("*") if path.is_file()]
@@ -113,52 +92,41 @@ def test_nothing_in_the_folder_tells_who_spoke_or_where_it_was_built(make_data, 
     assert b"fLaC" not in content
 
 
-def test_parts_without_words_leave_no_blanks(make_data, roots, tmp_path):
-    release(make_data(("as it was", "", "yes")), tmp_path / "release", audio_roots=roots)
-    [(_, row)] = read_rows(tmp_path / "release")
-    assert row["chosen"][0]["text"] == "as it was"
-
-
-def test_a_name_in_a_reference_keeps_the_pair_out(make_data, roots, tmp_path):
+def test_a_name_in_a_reference_skips_the_pair(make_data, roots, tmp_path):
     folder = make_data(names=("speaker_seven", "b", "c"))
     report = release(folder, tmp_path / "release", audio_roots=roots, names=["Speaker Seven"])
     assert report["drops"] == {"name_in_reference": 1}
     assert b"speaker_seven" not in (tmp_path / "release" / "report.json").read_bytes()
 
 
-def test_a_phone_number_across_two_parts_keeps_the_pair_out(make_data, roots, tmp_path):
+def test_a_phone_number_across_two_parts_or_a_missing_recording_skips_the_pair(make_data, roots, tmp_path):
     report = release(make_data(("it's 650", "253 0000", "okay")), tmp_path / "release", audio_roots=roots)
     assert report["drops"] == {"identifier_across_parts": 1}
-
-
-def test_a_recording_that_is_gone_is_a_line_of_the_report(make_data, roots, tmp_path):
     folder = make_data()
     (tmp_path / "home_of_ann" / "folder" / "b.flac").unlink()
-    report = release(folder, tmp_path / "release", audio_roots=roots)
-    assert report["skipped"] == [
-        {
-            "item": "pair 0123456789abcdef",
-            "kind": "missing_audio",
-            "reason": "folder:b.flac: not found; get the corpus, see the card of folder.",
-        }
-    ]
+    (skip,) = release(folder, tmp_path / "release", audio_roots=roots)["skipped"]
+    assert (skip["item"], skip["kind"]) == ("pair 0123456789abcdef", "missing_audio")
+    assert skip["reason"].startswith("folder:b.flac: ") and str(tmp_path) not in skip["reason"]
 
 
-def test_a_second_release_reads_only_recordings_that_changed(make_data, roots, tmp_path):
-    folder = make_data()
-    release(folder, tmp_path / "release", audio_roots=roots)
-    known = tmp_path / "release-work" / "fingerprints.jsonl"
-    assert len(known.read_text().splitlines()) == 3
-    release(folder, tmp_path / "release", audio_roots=roots)
-    assert len(known.read_text().splitlines()) == 3
+def test_parts_without_words_leave_no_blanks_and_a_second_release_reads_only_recordings_that_changed(
+    make_data, roots, tmp_path
+):
+    folder = make_data(("as it was", "", "yes"))
+    for _ in range(2):
+        release(folder, tmp_path / "release", audio_roots=roots)
+        assert len((tmp_path / "release-work" / "fingerprints.jsonl").read_text().splitlines()) == 3
     noise = np.random.default_rng(99).standard_normal(16_000).astype(np.float32) * 0.1
     (tmp_path / "home_of_ann" / "folder" / "a.flac").write_bytes(encode(noise, 16_000, "FLAC", "PCM_16", None))
     release(folder, tmp_path / "release", audio_roots=roots)
     [(_, row)] = read_rows(tmp_path / "release")
+    assert row["chosen"][0]["text"] == "as it was"
     assert compare(row["chosen"][0]["fingerprints"][0], describe(noise)) == "same"
 
 
-def test_the_card_says_what_is_there_and_what_it_is_not_for(make_data, roots, tmp_path):
+def test_the_release_has_a_card_and_loads_by_name_with_its_columns(make_data, roots, tmp_path):
+    from datasets import load_dataset
+
     release(make_data(), tmp_path / "release", audio_roots=roots)
     card = (tmp_path / "release" / "README.md").read_text(encoding="utf-8")
     header = yaml.safe_load(card.split("---")[1])
@@ -166,12 +134,6 @@ def test_the_card_says_what_is_there_and_what_it_is_not_for(make_data, roots, tm
     for words in ("1 pairs without their audio", "1 address, 1 email, 1 phone", "`folder`: 1 pairs", "clone a person"):
         assert words in card
     assert "$" not in card
-
-
-def test_the_release_loads_by_name_with_its_columns(make_data, roots, tmp_path):
-    from datasets import load_dataset
-
-    release(make_data(), tmp_path / "release", audio_roots=roots)
     rows = load_dataset(str(tmp_path / "release"), split="train", cache_dir=str(tmp_path / "cache"))
     assert rows.features == release_features()
     assert rows[0]["chosen"][1]["text"] == "from [ADDRESS]"

@@ -22,11 +22,7 @@ SAMPLE = ROOT / "sample" / "manifest.jsonl"
         ("it's 555-1234", "it's [PHONE]", "phone"),
         ("um (555) 010-9999 yeah", "um [PHONE] yeah", "phone"),
         ("It's five five five, oh one nine nine.", "It's [PHONE].", "phone"),
-        (
-            "I'm at 225 East John Carpenter Freeway, Suite 1500, Irving, Texas 75062 now",
-            "I'm at [ADDRESS] now",
-            "address",
-        ),
+        ("At 225 East John Carpenter Freeway, Suite 1500, Irving, Texas 75062 now", "At [ADDRESS] now", "address"),
         ("So 221B  Baker Street , London NW1 6XE, you know", "So [ADDRESS], you know", "address"),
         ("It was 4998 Stairstep Lane Toronto ON M3H 5S9 then", "It was [ADDRESS] then", "address"),
         ("She lives at 12 Elm Street, I think", "She lives at [ADDRESS], I think", "address"),

@@ -1,4 +1,4 @@
-"""The whole way of a web recording: fetched, cut by the pipeline, paired, released without audio, and rebuilt."""
+"""A web recording is fetched, cut by the pipeline, paired, released without audio, and rebuilt."""
 
 import json
 
@@ -41,28 +41,15 @@ def write_dialogue(path, name, num_parts):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Return a folder in which the whole way has been gone."""
+    """Return a folder in which a recording was fetched, built, released and rebuilt."""
     root = tmp_path_factory.mktemp("web")
     write_dialogue(root / "talk.flac", "WITCH3.DOG/12", 4)
-    files = {
-        "fetch.yaml": {
-            "youtube": {
-                "output_dir": str(root / "audio" / "youtube"),
-                "videos": [(root / "talk.flac").as_uri()],
-                "allow_file_urls": True,
-                "sleep_s": 0,
-            }
-        },
-        "build.yaml": {
-            "output_dir": str(root / "sdiareward"),
-            "sources": [{"name": "youtube", "path": str(root / "audio" / "youtube")}],
-            "synthesizers": {"modality": {"seen": ["hibari"]}},
-            "pipeline": PIPELINE,
-            "num_workers": 1,
-        },
-    }
-    for name, settings in files.items():
-        (root / name).write_text(yaml.safe_dump(settings))
+    audio = str(root / "audio" / "youtube")
+    videos = {"videos": [(root / "talk.flac").as_uri()], "allow_file_urls": True, "sleep_s": 0}
+    (root / "fetch.yaml").write_text(yaml.safe_dump({"youtube": {"output_dir": audio, **videos}}))
+    build = {"output_dir": str(root / "sdiareward"), "sources": [{"name": "youtube", "path": audio}], "num_workers": 1}
+    build |= {"synthesizers": {"modality": {"seen": ["hibari"]}}, "pipeline": PIPELINE}
+    (root / "build.yaml").write_text(yaml.safe_dump(build))
     commands = [
         ["fetch", "--config", str(root / "fetch.yaml"), "--strict"],
         ["build", "--config", str(root / "build.yaml")],
@@ -75,7 +62,7 @@ def folder(tmp_path_factory):
     return root
 
 
-def test_a_fetched_recording_becomes_a_pair_that_says_where_its_turns_lie(folder):
+def test_a_fetched_recording_becomes_a_pair_with_references_of_its_turns(folder):
     rows = [row for _, row in read_rows(folder / "sdiareward")]
     assert [row["source"] for row in rows] == ["youtube"]
     assert [row["subset"] for row in rows] == ["wild"]

@@ -3,21 +3,14 @@ import json
 import pyarrow.parquet as pq
 import pytest
 
-from sdiareward.common.markdown import render_table
 from sdiareward.dataset_builder.formats.shards import ShardWriter, read_rows
 from sdiareward.dataset_builder.reports.statistics_report import compute_statistics, read_labels, write_statistics
 
 
 def make_turns(*durations_s, text="one two three"):
-    return [
-        {
-            "role": ("user", "assistant")[index % 2],
-            "text": text,
-            "audio": {"bytes": b"x" * 1000, "path": "x.flac"},
-            "duration_s": duration_s,
-        }
-        for index, duration_s in enumerate(durations_s)
-    ]
+    turn = {"text": text, "audio": {"bytes": b"x" * 1000, "path": "x.flac"}}
+    roles = ("user", "assistant") * len(durations_s)
+    return [{**turn, "role": role, "duration_s": s} for role, s in zip(roles, durations_s, strict=False)]
 
 
 @pytest.fixture
@@ -54,7 +47,7 @@ def test_both_sides_are_real_where_no_synthesizer_speaks(tmp_path):
     assert (found["real_h"], found["synthetic_h"]) == (0.02, 0.0)
 
 
-def test_pairs_and_hours_are_told_by_what_they_are_of(folder):
+def test_pairs_and_hours_are_counted_by_label(folder):
     by = compute_statistics(folder)["by"]
     assert by["split"] == {
         "test": {"pairs": 1, "real_h": 0.0, "synthetic_h": 0.08},
@@ -62,9 +55,6 @@ def test_pairs_and_hours_are_told_by_what_they_are_of(folder):
     }
     assert {name: entry["pairs"] for name, entry in by["synthesizer"].items()} == {"flite": 2, "piper": 1}
     assert set(by) == {"split", "criterion", "subset", "source", "synthesizer", "language", "license"}
-
-
-def test_table_1_has_every_category(folder):
     table = compute_statistics(folder)["table1"]
     assert list(table) == ["wild", "semi_wild", "scripted", "colloquialness"]
     assert table["wild"] == {"train": 2, "validation": 0, "test": 0, "total": 2}
@@ -92,11 +82,8 @@ def test_one_split_can_be_described_alone(folder):
 
 
 def test_labels_are_read_with_their_split(folder):
-    assert [(label["pair_id"], label["split"]) for label in read_labels(folder)] == [
-        ("p2", "test"),
-        ("p0", "train"),
-        ("p1", "train"),
-    ]
+    found = [(label["pair_id"], label["split"]) for label in read_labels(folder)]
+    assert found == [("p2", "test"), ("p0", "train"), ("p1", "train")]
 
 
 def test_the_audio_is_not_read(folder):
@@ -127,9 +114,5 @@ def test_the_statistics_are_written_as_json_markdown_and_png(folder, tmp_path):
 
 
 def test_an_empty_folder_is_an_error(tmp_path):
-    with pytest.raises(FileNotFoundError, match="build the data set first"):
+    with pytest.raises(FileNotFoundError, match=str(tmp_path)):
         compute_statistics(tmp_path)
-
-
-def test_a_bar_in_a_name_does_not_break_a_table():
-    assert render_table(["a", "b"], [["x|y", 1]]) == ["| a | b |", "| --- | --: |", "| x\\|y | 1 |"]

@@ -1,6 +1,5 @@
 import json
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -51,11 +50,8 @@ def test_a_command_speaks_with_the_text_and_the_recording_by_argument_or_by_stre
     # No shell read it, and line breaks are spaces.
     assert json.loads((tmp_path / "log").read_text().splitlines()[0]) == "$(touch x); 'a' `b`"
     assert engine.version == "my-tts 2" and not engine.is_deterministic and not engine.uses_reference
-
-
-def test_a_text_that_begins_like_an_option_is_a_text(script, tmp_path):
-    load_synthesizer("my-tts", options([*script, "--text", "{text}"])).speak("--voice quiet", voice=0)
-    assert json.loads((tmp_path / "log").read_text()) == " --voice quiet"
+    # A text that begins with a dash is not an option.
+    assert len(engine.speak("--voice quiet", voice=0)) == 1600 * (len("--voice quiet") + ("--text" in ends))
 
 
 @pytest.mark.parametrize(
@@ -68,41 +64,31 @@ def test_a_text_that_begins_like_an_option_is_a_text(script, tmp_path):
     ],
 )
 def test_a_command_that_gives_no_speech_costs_the_text_alone(script, command, text, reason):
-    engine = load_synthesizer(
-        "my-tts", options(command or [*script, "--text", "{text}"], timeout_s=5 if command is None else 0.7)
-    )
+    timeout_s = 5 if command is None else 0.7
+    engine = load_synthesizer("my-tts", options(command or [*script, "--text", "{text}"], timeout_s=timeout_s))
     with pytest.raises(SynthesisError, match=reason):
         engine.speak(text, voice=0)
 
 
 @pytest.mark.parametrize(
-    ("changes", "problem"),
+    ("changes", "named"),
     [
-        ({"command": "say hello"}, "give a list of the program"),
-        ({"command": []}, "give a list of the program"),
-        ({"command": ["no-such-program-here", "{voice}"]}, "'no-such-program-here' is not found"),
-        ({"command": [sys.executable]}, "if, and only if, command has {voice}"),
-        (
-            {"engine": "shout"},
-            "there is no synthesizer 'shout'; choose from .* or give a name of your own an `engine`",
-        ),
-        ({"speed": 2}, "synthesizer 'my-tts': its options are wrong"),
+        ({"command": "say hello"}, "say hello"),
+        ({"command": []}, "command"),
+        ({"command": ["no-such-program-here", "{voice}"]}, "no-such-program-here"),
+        ({"command": [sys.executable]}, "voices"),
+        ({"engine": "shout"}, "shout"),
+        ({"speed": 2}, "my-tts"),
     ],
 )
-def test_wrong_options_are_found_before_anything_is_spoken(script, changes, problem):
-    with pytest.raises(ValueError, match=problem):
+def test_wrong_options_are_found_before_anything_is_spoken(script, changes, named):
+    with pytest.raises(ValueError, match=named):
         is_available("my-tts", {**options(script), **changes})
 
 
-def test_a_name_of_a_synthesizer_keeps_its_meaning(script):
-    with pytest.raises(ValueError, match="'piper' has the engine 'command', but is one itself"):
+def test_the_name_of_an_engine_keeps_its_meaning(script):
+    with pytest.raises(ValueError, match="'piper' has the engine 'command'"):
         is_available("piper", options(script))
-
-
-def test_two_endpoints_have_two_names():
-    shared = {"engine": "openai-speech", "base_url": "http://127.0.0.1:1/v1", "voices": ["a"]}
-    first, second = (load_synthesizer(name, {**shared, "model": name}) for name in ("first", "second"))
-    assert (first.version, second.version) == ("openai-speech first", "openai-speech second")
 
 
 MODULE = """
@@ -135,7 +121,7 @@ def module(tmp_path, monkeypatch):
     sys.modules.pop(name, None)
 
 
-def test_a_class_of_ones_own_speaks(module):
+def test_a_custom_class_speaks(module):
     assert is_available("hum", {"engine": "entry-point", "entry": f"{module}:Hum"})
     engine = load_synthesizer("hum", {"engine": "entry-point", "entry": f"{module}:Hum", "options": {"level": 0.5}})
     speech = engine.speak("hello", voice=0)
@@ -145,18 +131,11 @@ def test_a_class_of_ones_own_speaks(module):
         engine.speak("wrong", voice=0)
 
 
-@pytest.mark.parametrize(
-    ("entry", "problem"),
-    [
-        ("Hum", "give package.module:Class"),
-        ("no_such_module_here:Hum", "cannot be imported"),
-        ("MODULE:Nobody", "cannot be imported"),
-        ("MODULE:Mute", "gives a Mute, no synthesizer; it needs speak"),
-    ],
-)
-def test_an_entry_point_that_is_none_is_refused(module, entry, problem):
-    with pytest.raises(ValueError, match=problem):
-        is_available("hum", {"engine": "entry-point", "entry": entry.replace("MODULE", module)})
+@pytest.mark.parametrize("entry", ["Hum", "no_such_module_here:Hum", "MODULE:Nobody", "MODULE:Mute"])
+def test_an_invalid_entry_point_is_refused(module, entry):
+    entry = entry.replace("MODULE", module)
+    with pytest.raises(ValueError, match=entry):
+        is_available("hum", {"engine": "entry-point", "entry": entry})
 
 
 def test_a_build_speaks_with_custom_synthesizers_under_their_names(script, module, make_tone, tmp_path):
@@ -174,15 +153,10 @@ def test_a_build_speaks_with_custom_synthesizers_under_their_names(script, modul
         soundfile.write(root / f"{role}.wav", make_tone(0.5), 16_000)
         turns.append({"role": role, "text": "so um hello", "audio": f"{role}.wav"})
     (root / "manifest.jsonl").write_text(json.dumps({"id": "d", "turns": turns}) + "\n")
+    metadata = {"language": "en", "license": "CC0-1.0", "native_coding": ["mulaw"]}
     config = {
         "output_dir": str(tmp_path / "sdiareward"),
-        "sources": [
-            {
-                "name": "folder",
-                "path": str(root),
-                "options": {"language": "en", "license": "CC0-1.0", "native_coding": ["mulaw"]},
-            }
-        ],
+        "sources": [{"name": "folder", "path": str(root), "options": metadata}],
         "synthesizers": {"modality": {"seen": ["my-command", "my-class"]}},
         "synthesizer_options": {
             "my-command": options([*script, "--text", "{text}"]),
@@ -192,7 +166,7 @@ def test_a_build_speaks_with_custom_synthesizers_under_their_names(script, modul
         "num_workers": 1,
     }
     (tmp_path / "build.yaml").write_text(yaml.safe_dump(config))
-    report = build(read_build_config(Path(tmp_path / "build.yaml"), {}))
+    report = build(read_build_config(tmp_path / "build.yaml", {}))
     pairs = load_pairs(tmp_path / "sdiareward", "test")
     assert sorted(pairs["synthesizer"]) == ["my-class", "my-command"], report["skipped"]
     assert list(pairs["native_coding"]) == [["mulaw"]] * 2

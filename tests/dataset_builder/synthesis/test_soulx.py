@@ -159,15 +159,15 @@ def test_the_server_is_one_file_that_needs_nothing_of_this_package():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "named"),
     [
-        ({"model_path": "m"}, "its options are wrong.*'addresses'"),
-        ({"model_path": "m", "addresses": "http://localhost"}, "give a list with each server's address"),
-        ({"model_path": "m", "addresses": ["http://localhost"], "temprature": 1}, r"no options \['temprature'\]"),
+        ({"model_path": "m"}, "'addresses'"),
+        ({"model_path": "m", "addresses": "http://localhost"}, "addresses is"),
+        ({"model_path": "m", "addresses": ["http://localhost"], "temprature": 1}, "temprature"),
     ],
 )
-def test_wrong_options_are_refused_before_the_first_pair(options, message):
-    with pytest.raises(ValueError, match=message):
+def test_wrong_options_are_refused_before_the_first_pair(options, named):
+    with pytest.raises(ValueError, match=named):
         is_available("soulx-podcast", options)
 
 
