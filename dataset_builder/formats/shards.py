@@ -36,13 +36,17 @@ def list_paths(folder: Path) -> list[Path]:
 
 def read_rows(folder: Path, columns: Sequence[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield `(split, row)` of every pair; without turn columns in `columns` no audio is read."""
+    for path in list_paths(folder):
+        yield from read_shard(path, columns)
+
+
+def read_shard(path: Path, columns: Sequence[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
     import pyarrow.parquet as pq
 
-    for path in list_paths(folder):
-        split = path.name.split("-")[0]
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=_ROWS_PER_GROUP, columns=columns):
-                yield from ((split, row) for row in batch.to_pylist())
+    split = path.name.split("-")[0]
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(batch_size=_ROWS_PER_GROUP, columns=columns):
+            yield from ((split, row) for row in batch.to_pylist())
 
 
 class PairTally:

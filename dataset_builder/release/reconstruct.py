@@ -5,7 +5,7 @@ fingerprints. Pairs that cannot be rebuilt are reported by kind:
 
 - recordings: `missing_audio`, `wrong_audio`, `truncated_audio`, `reencoded_audio` (accepted with `allow_reencoded`),
   `undecodable_audio`, `outside_root` (a path that climbs out), `missing_enhancement`;
-- pairs: `synthesis_failed`, `no_reference_clip`, `unusable_audio`; releases: `no_reference`, `invalid_row`.
+- pairs: `synthesis_failed`, `no_reference_clip`, `unusable_audio`; releases: `no_reference`, `invalid_row`, `invalid_shard`.
 
 Synthetic audio may differ: some engines are not deterministic, and a scrubbed text is spoken as it was scrubbed.
 """
@@ -26,7 +26,7 @@ from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.pairs.schema import make_stable_id
 
-from ..formats.shards import count_pairs, read_rows
+from ..formats.shards import count_pairs, list_paths, read_shard
 from ..pairing.pairing import list_audible
 from ..parts import PartFolder, run_jobs
 from ..reports.data_card import read_finished, read_report, summarise_skipped, write_report
@@ -61,9 +61,9 @@ def reconstruct(
     """
     require_other_folder(release_folder, output)
     options = dict(synthesizer_options or {})
-    tasks = _read_tasks(release_folder, [allow_reencoded, list_audible(options)])
+    tasks, damaged = _read_tasks(release_folder, [allow_reencoded, list_audible(options)])
     if dry_run:
-        return {"pairs": count_pairs((task.split, task.row) for task in tasks), **summarise_skipped([])}
+        return {"pairs": count_pairs((task.split, task.row) for task in tasks), **summarise_skipped(damaged)}
     plan_id = make_stable_id(*sorted(task.key for task in tasks))
     with lock_folder(output):
         finished = read_finished(output, plan_id)
@@ -74,7 +74,7 @@ def reconstruct(
         parts = PartFolder(work / "pairs")
         settings = RebuildSettings(audio_roots, work / "recordings", allow_reencoded, options)
         _copy_recordings(tasks, settings, num_workers)
-        skipped = _rebuild_pairs(tasks, settings, parts, num_workers)
+        skipped = damaged + _rebuild_pairs(tasks, settings, parts, num_workers)
         counts = parts.write_shards(output, {task.key: task.split for task in tasks})
         turns: Counter[str] = Counter()
         for task in tasks:
@@ -83,12 +83,19 @@ def reconstruct(
         return write_report(output, counts, skipped, config, plan_id=plan_id, released=len(tasks), turns=dict(turns))
 
 
-def _read_tasks(folder: Path, settings: Any) -> list[_Task]:
-    tasks = []
-    for split, row in read_rows(folder):
-        key = make_stable_id(split, json.dumps([row, settings], sort_keys=True, default=repr))
-        tasks.append(_Task(key, split, row))
-    return sorted(tasks, key=lambda task: task.row["pair_id"])
+def _read_tasks(folder: Path, settings: Any) -> tuple[list[_Task], list[Skipped]]:
+    import pyarrow as pa
+
+    tasks, damaged = [], []
+    for path in list_paths(folder):
+        try:
+            for split, row in read_shard(path):
+                key = make_stable_id(split, json.dumps([row, settings], sort_keys=True, default=repr))
+                tasks.append(_Task(key, split, row))
+        except (pa.ArrowException, OSError, ValueError) as error:
+            reason = f"cannot be read to its end ({error}); get the release again."
+            damaged.append(Skipped(f"{path.parent.name}/{path.name}", "invalid_shard", reason))
+    return sorted(tasks, key=lambda task: task.row["pair_id"]), damaged
 
 
 def _copy_recordings(tasks: Sequence[_Task], settings: RebuildSettings, num_workers: int) -> None:

@@ -75,6 +75,17 @@ def test_every_pair_comes_back_as_it_was(built, tmp_path):
     assert rows_by_id(tmp_path / "again") == rows_by_id(built / "data")
 
 
+def test_a_damaged_shard_of_a_release_is_reported_and_costs_itself_alone(built, tmp_path):
+    folder = shutil.copytree(built / "release", tmp_path / "release")
+    (damaged,) = folder.glob("data/*/test-*.parquet")
+    damaged.write_bytes(damaged.read_bytes()[:200])
+    report = reconstruct(folder, AudioRoots(), tmp_path / "again", num_workers=1)
+    assert [(skip["item"], skip["kind"]) for skip in report["skipped"]] == [
+        (f"{damaged.parent.name}/{damaged.name}", "invalid_shard")
+    ]
+    assert len(rows_by_id(tmp_path / "again")) == NUM_EPISODES
+
+
 def test_a_data_set_or_a_release_is_not_written_over_itself(built):
     before = rows_by_id(built / "data"), rows_by_id(built / "release")
     with pytest.raises(ValueError, match="is the data set itself"):
