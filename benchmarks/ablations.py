@@ -196,8 +196,8 @@ def train_heads(
 
 
 def train_frozen(mode: str, recipe: Path, model: str, splits: Splits, folder: Path) -> dict[str, Any]:
-    """Run `train.py` with some parts frozen, by the recipe of that mode beside the given one if there is one."""
-    own = recipe.with_name(f"{recipe.stem}_{FROZEN[mode]['train']}.yaml")
+    """Run `train.py` with some parts frozen, by the recipe of that mode beside this file if there is one."""
+    own = Path(__file__).with_name(f"{recipe.stem}_{FROZEN[mode]['train']}.yaml")
     arguments, training = read_recipe(own if own.exists() else recipe)
     for split, pairs in splits.items():
         pairs.to_parquet(folder / "data" / f"{split}.parquet")

@@ -86,7 +86,7 @@ class Handler(BaseHTTPRequestHandler):
         size = int(self.headers.get("Content-Length", 0))
         # A web page may reach this address by DNS rebinding, but cannot send JSON without a preflight.
         name = self.headers.get("Host", "").rpartition(":")[0]
-        is_rebound = str(self.server.server_address[0]) in _OWN_NAMES and name not in _OWN_NAMES
+        is_rebound = self.connection.getsockname()[0] in _OWN_NAMES and name not in _OWN_NAMES
         is_json = self.headers.get_content_type() == "application/json"
         if is_rebound or not is_json or self.path != "/dialogue" or not 0 < size <= _MAX_REQUEST_BYTES:
             limits = f"up to {_MAX_REQUEST_BYTES} bytes of application/json, under one of the names {_OWN_NAMES}"

@@ -128,7 +128,7 @@ def test_recipes_send_the_same_parameters_to_the_same_model():
 def test_the_commands_of_the_guide_run_as_they_stand(tmp_path, monkeypatch, capsys):
     guide = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
     block = re.search(r"<!-- walkthrough -->\n```bash\n(.*?)```", guide, re.DOTALL).group(1)
-    for folder in ("configs", "sample"):
+    for folder in ("examples", "sample"):
         (tmp_path / folder).symlink_to(ROOT / folder)
     monkeypatch.chdir(tmp_path)
     for line in block.strip().splitlines():

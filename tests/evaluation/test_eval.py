@@ -562,7 +562,7 @@ def test_the_guide_names_every_flag_and_its_python_runs():
     guide = (ROOT / "docs" / "evaluation.md").read_text()
     for field in dataclasses.fields(evaluation.EvalArguments):
         assert f"`--{field.metadata.get('flag', field.name)}" in guide, field.name
-    (example,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    (example,) = re.findall(r"## From Python\n\n```python\n(.*?)```", guide, re.DOTALL)
     found = {}
     exec(compile(example, "evaluation.md", "exec"), found)
     assert found["temperature"] > 0

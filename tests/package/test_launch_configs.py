@@ -76,7 +76,7 @@ def test_the_launches_of_the_guides_are_found():
     assert ("accelerate_zero3.yaml", 8, "train_sft", "configs/wavreward-7b-sft.yaml") in launches
     for recipe in ("configs/3b.yaml", "configs/7b.yaml"):
         named = {launch for launch, *_, other in launches if other == recipe}
-        assert named == {f"accelerate_{name}.yaml" for name in ("ddp", "zero2", "zero3", "fsdp2")}
+        assert named == {f"accelerate_{name}.yaml" for name in ("zero2", "zero3", "fsdp2")}
 
 
 @pytest.mark.parametrize(("config", "number", "trainer", "recipe"), list_launches())

@@ -103,8 +103,6 @@ def test_every_training_config_is_understood(name, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "distributed_type", "num_processes"),
     [
-        ("single", "NO", 1),
-        ("ddp", "MULTI_GPU", 4),
         ("zero2", "DEEPSPEED", 4),
         ("zero3", "DEEPSPEED", 4),
         ("fsdp2", "FSDP", 4),
