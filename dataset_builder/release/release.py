@@ -152,7 +152,7 @@ class _FingerprintTaker:
 
     def take(self, reference: Mapping[str, Any]) -> dict[str, Any]:
         part = find_part(reference, self._roots, self._cache_dir)
-        version = read_file_version(part.audio) if isinstance(part.audio, str) else (part.audio,)
+        version = read_file_version(str(part.audio))
         key = make_stable_id(*version, part.start_s, part.end_s)
         if key not in self._known:
             self._known[key] = describe(read_recording(part))

@@ -5,14 +5,16 @@ import re
 import pytest
 from support.paths import ROOT
 
-from benchmarks import ablations, tables, validity
+from benchmarks import ablations, gpu, scale, scoring_speed, tables, training_speed, validity
 from sdiareward.common.package_files import NANO
 
 
-@pytest.mark.parametrize("module", [ablations, validity], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [ablations, validity, scoring_speed, training_speed, gpu, scale], ids=lambda module: module.__name__
+)
 def test_the_tables_of_a_benchmark_are_those_of_its_result(module):
     path = tables.RESULTS / f"{module.__name__.rpartition('.')[2]}.json"
-    assert path.with_suffix(".md").read_text() == module.render(tables.read_result(path)) + "\n"
+    assert path.with_suffix(".md").read_text().strip() == module.render(tables.read_result(path)).strip()
 
 
 def test_the_tables_of_readme_and_nano_card_are_those_of_the_result_files():
