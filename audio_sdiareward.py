@@ -13,13 +13,17 @@ decoded in one way, by their content: libsndfile takes a text named `x.vox` for 
 
 from __future__ import annotations
 
+import base64
 import io
 import math
 import os
+import re
+import unicodedata
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -36,8 +40,15 @@ MAX_RECORDING_S = 3600.0
 _MAX_VALUES = 2**26
 # Full scale is 1; decoders of compressed sound go somewhat beyond it, integers taken for floats far beyond.
 MAX_AMPLITUDE = 10.0
+# The mean of unrelated channels has this multiple of `mean energy / num_channels`, of one voice on all more.
+_MIN_MIXED_ENERGY = 0.1
+# Shorter texts are names of files.
+_MIN_BASE64 = 256
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]+=?=?\s*")
 # Beyond a truncation point the resampler still looks at its neighbourhood.
 _RESAMPLER_MARGIN_S = 0.1
+# The chunks before the samples are in the first bytes of a file. Of a header that gives 0 bytes, so many are believed.
+_HEADER_BYTES, _MAX_BYTES = 2**16, 2**29
 # What libsndfile says without the name of the file, which for bytes would be an address in memory.
 _UNDECODABLE = "cannot be decoded as audio ({}); use WAV, FLAC, OGG or MP3."
 
@@ -97,10 +108,11 @@ def read_audio(
 
     Args:
         source (`str`, `Path`, `bytes`, mapping, decoder or `np.ndarray`):
-            A file; an encoded file in memory; `{"bytes", "path"}` as `datasets.Audio(decode=False)` gives it; the
-            decoder that `datasets.Audio()` gives; `{"array", "sampling_rate"}`; or a mono array that already has
-            `sampling_rate`. Arrays have their channels first, and hold floats of full scale 1, or integers of 8, 16 or
-            32 bits, which are scaled.
+            A file; an encoded file in memory, or in base64 or a `data:` URL; `{"bytes", "path"}` as
+            `datasets.Audio(decode=False)` gives it; the decoder that `datasets.Audio()` gives;
+            `{"array", "sampling_rate"}`; or a mono array that already has `sampling_rate`. Arrays have their channels
+            first, and hold floats of full scale 1, or integers of 8, 16 or 32 bits, which are scaled; integers in
+            lists have 16 bits.
         sampling_rate (`int`, *optional*, defaults to 16000): Rate of the result, in Hz.
         max_duration_s (`float`, *optional*): Cut to this many seconds; `None` keeps everything, up to an hour.
         name (`str`, *optional*): What to call the recording in an error, for instance `"row 3, chosen turn 2"`.
@@ -111,7 +123,7 @@ def read_audio(
     Raises:
         FileNotFoundError: The path does not exist.
         AudioError: The recording is undecodable, empty, shorter than one audio token, longer than an hour, sampled at
-            a rate that no recording has, too large, not finite, or beyond `MAX_AMPLITUDE`.
+            a rate that no recording has, too large, not finite, or beyond `MAX_AMPLITUDE`; or its channels cancel.
         TypeError: `source` is none of the accepted types.
     """
     handle, source_name, array, rate = open_source(source, sampling_rate)
@@ -122,8 +134,7 @@ def read_audio(
         array = array[..., : math.ceil((max_duration_s + _RESAMPLER_MARGIN_S) * rate)]
     _require_rate(rate, label)
     if array.ndim == 2:
-        # The mean of one channel would be a copy of it.
-        array = array[0] if len(array) == 1 else array.mean(axis=0)
+        array = _mix(array, label)
     if array.size == 0:
         raise AudioError(f"{label}: holds no samples; a turn needs at least {MIN_SAMPLES} samples at 16 kHz.")
     if not np.isfinite(array).all():
@@ -173,19 +184,108 @@ def open_source(source: Any, sampling_rate: int = SAMPLING_RATE) -> tuple[Any, s
         source = source.get("path")
     if isinstance(source, bytes):
         return io.BytesIO(source), "audio bytes", None, 0
+    if isinstance(source, str) and (encoded := decode_base64(source)) is not None:
+        return io.BytesIO(encoded), "audio in base64", None, 0
     if isinstance(source, (str, os.PathLike)):
-        path = Path(source)
-        try:
-            is_file = path.is_file()
-        except OSError as error:
-            raise FileNotFoundError(f"{path}: no such audio file ({error.strerror}).") from error
-        if not is_file:
-            raise FileNotFoundError(f"{path}: no such audio file.")
+        path = find_file(source)
+        if path is None:
+            remedy = "; download it first" if str(source).startswith(("http://", "https://")) else ""
+            raise FileNotFoundError(f"{str(source)[:200]}: no such audio file{remedy}.")
         return str(path), str(path), None, 0
     raise TypeError(
         "audio must be a path, bytes, an array or a mapping with 'bytes', 'path' or 'array'; "
         f"got {type(source).__name__}."
     )
+
+
+def decode_base64(text: str) -> bytes | None:
+    """Return the bytes of a `data:` URL or of a long text in base64, wrapped in lines or not; None for a path.
+
+    Raises:
+        AudioError: A `data:` URL is not in base64.
+    """
+    is_url = text[:5].lower() == "data:"
+    if not is_url and (len(text) < _MIN_BASE64 or not _BASE64.fullmatch(text)):
+        return None
+    try:
+        return read_base64(text)
+    except AudioError:
+        if is_url:
+            raise
+        return None
+
+
+def read_base64(text: str) -> bytes:
+    """Return the bytes of a text in base64 or a `data:` URL; the text may be wrapped in lines.
+
+    Raises:
+        AudioError: It is not in base64.
+    """
+    try:
+        return base64.b64decode("".join(text.rpartition(",")[2].split()), validate=True)
+    except ValueError as error:
+        raise AudioError(f"{text[:40]!r} is not base64 ({error}); encode the bytes of the file.") from error
+
+
+def find_file(path: str | os.PathLike[str]) -> Path | None:
+    """Return the file of a path or `file://` URL; its name may be composed in another way, as macOS and zips do."""
+    text = os.fspath(path)
+    found = Path(unquote(text.removeprefix("file://")) if text.startswith("file://") else text)
+    try:
+        if found.is_file():
+            return found
+        if text.isascii():
+            return None
+        place = Path(found.anchor)
+        for part in found.relative_to(place).parts:
+            if not (following := place / part).exists():
+                names = os.listdir(place)
+                following = place / next(name for name in names if compose(name) == compose(part))
+            place = following
+        return place if place.is_file() else None
+    # A name that is too long, holds a zero byte, or is in no folder.
+    except (OSError, ValueError, StopIteration):
+        return None
+
+
+def compose(name: str) -> str:
+    """Return a name in the composed form of Unicode."""
+    return unicodedata.normalize("NFC", name)
+
+
+def _mix(array: np.ndarray, label: str) -> np.ndarray:
+    """Return the mean of the channels, shape `(num_samples,)`."""
+    if len(array) == 1:
+        # The mean would be a copy.
+        return array[0]
+    mixed: np.ndarray = array.mean(axis=0)
+    if array.size:
+        require_mix(measure_energy(array), measure_energy(mixed), len(array), label)
+    return mixed
+
+
+def measure_energy(array: np.ndarray) -> float:
+    """Return the mean of the squared samples."""
+    return float(np.square(array, dtype=np.float64).mean())
+
+
+def require_mix(energy: float, mixed: float, num_channels: int, label: str) -> None:
+    """Raise unless the mean of channels has the energy that unrelated channels would leave it.
+
+    Args:
+        energy (`float`): Mean energy of all channels.
+        mixed (`float`): Energy of their mean.
+        num_channels (`int`): Number of channels.
+        label (`str`): What to call the recording in an error.
+
+    Raises:
+        AudioError: The channels cancel.
+    """
+    if math.isfinite(energy) and mixed * num_channels < _MIN_MIXED_ENERGY * energy:
+        raise AudioError(
+            f"{label}: its {num_channels} channels cancel, their mean has {mixed / energy:.1%} of their energy; "
+            "give one channel, or invert one of them."
+        )
 
 
 def _samples(source: Mapping[str, Any]) -> tuple[np.ndarray, int]:
@@ -208,6 +308,8 @@ def _scale(values: Any) -> np.ndarray:
     if np.ma.isMaskedArray(values):
         raise TypeError("the samples are a masked array; fill it")
     array = np.asarray(values)
+    if isinstance(values, (list, tuple)) and array.dtype.kind == "i" and array.size:
+        array = array.astype(np.int16) if max(array.max(), -1 - array.min()) < 2**15 else array
     if array.dtype.kind == "f":
         return array.astype(np.float32, copy=False)
     if array.dtype == np.uint8:
@@ -251,7 +353,7 @@ def open_encoded(handle: Any, label: str) -> Iterator[Any]:
     """
     import soundfile
 
-    with io.FileIO(handle) if isinstance(handle, str) else handle as content:
+    with open_stream(handle) as content:
         # Without a name, by whose ending libsndfile would guess.
         content.name = ""
         try:
@@ -260,3 +362,27 @@ def open_encoded(handle: Any, label: str) -> Iterator[Any]:
                 yield file
         except soundfile.LibsndfileError as error:
             raise AudioError(f"{label}: {_UNDECODABLE.format(error.error_string)}") from error
+
+
+def open_stream(handle: Any) -> Any:
+    """Open a recording as bytes.
+
+    In a WAV file whose header gives its samples 0 bytes, as a stream that was never closed has it, they last to the
+    end of the file.
+
+    Args:
+        handle (`str` or binary file): What `open_source` gives.
+    """
+    content = io.FileIO(handle) if isinstance(handle, str) else handle
+    size, place = content.seek(0, os.SEEK_END), 12
+    content.seek(0)
+    if (head := content.read(_HEADER_BYTES))[:4] == b"RIFF" and head[8:12] == b"WAVE":
+        while head[place : place + 4] not in (b"data", b""):
+            chunk_bytes = int.from_bytes(head[place + 4 : place + 8], "little")
+            place += 8 + chunk_bytes + chunk_bytes % 2
+        if head[place + 4 : place + 8] == bytes(4) and place + 8 < size <= _MAX_BYTES:
+            with content:
+                content.seek(place + 8)
+                return io.BytesIO(head[: place + 4] + b"\xff" * 4 + content.read())
+    content.seek(0)
+    return content

@@ -5,7 +5,9 @@ Every reader of dialogues calls these functions, and most load no model: this fi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,13 @@ from typing import Any
 MAX_TURNS = 16
 ROLES = ("user", "assistant")
 AUDIO_TOKEN, AUDIO_BOS_TOKEN, AUDIO_EOS_TOKEN = "<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"
+# Where a recording is read from, in a turn or an item: our name, and those of `transformers` and of chat endpoints.
+AUDIO_KEYS = ("audio", "audio_path", "audio_url", "input_audio", "path", "url")
+# Names of keys under which a turn may have a recording or words that are not read.
+_SOUND_NAME = re.compile("audio|sound|speech|wav|record|clip|file|path|url", re.IGNORECASE)
+_WORDS_NAME = re.compile("(^|_)text(_|$)|transcri|utterance|sentence", re.IGNORECASE)
+_RECORDING_NAME = re.compile(r"[^\n\r]{1,400}\.(wav|flac|mp3|ogg|oga|opus|m4a|aac|aiff?|weba|webm|wma)", re.IGNORECASE)
+_MAX_QUOTED = 200
 # What `render_dialogue` writes, for `apply_chat_template`. An audio item is recognised by its type: a library may take
 # the recording out before it renders.
 CHAT_TEMPLATE = (
@@ -49,33 +58,86 @@ def turns_to_messages(turns: Any) -> list[dict[str, Any]]:
 
     Args:
         turns (`Sequence[Mapping]`): Turns of our schema (`role`, `text`, `audio`), or messages with a `content` list,
-            in which `datasets` has filled absent keys with None; those are dropped here.
+            in which `datasets` has filled absent keys with None; those are dropped here. A recording may also be under
+            `path`, `url`, `audio_path`, `audio_url` or `input_audio`.
 
     Returns:
         `list[dict]`: `{"role", "content": [{"type": "text", "text"}, {"type": "audio", "audio"}]}` for each turn.
     """
-    messages: list[dict[str, Any]] = [_message(turn) for turn in turns] if _is_list(turns) else turns
-    return messages
+    if not _is_list(turns):
+        unchanged: list[dict[str, Any]] = turns
+        return unchanged
+    is_spoken = any(isinstance(turn, Mapping) and any(True for _ in _list_recordings(turn)) for turn in turns)
+    return [_read_turn(turn, is_spoken) if isinstance(turn, Mapping) else turn for turn in turns]
 
 
-def _message(turn: Any) -> Any:
-    if not isinstance(turn, Mapping):
-        return turn
-    content: Any = turn.get("content")
-    if content is None and not turn.keys().isdisjoint(("text", "audio")):
-        content = [{"type": kind, kind: turn[kind]} for kind in ("text", "audio") if not _is_empty(turn.get(kind))]
-    elif _is_list(content):
-        content = [_without_none(item) for item in content]
-    return {"role": turn.get("role"), "content": content}
+def _read_turn(turn: Mapping[str, Any], is_spoken: bool) -> dict[str, Any]:
+    """Return the message of a turn; one that `_find_problem` has to refuse keeps its keys."""
+    content, text, recordings = turn.get("content"), turn.get("text"), list(_list_recordings(turn))
+    if _is_list(content):
+        if recordings or text or _find_unread(turn, has_text=True, has_audio=bool(content)):
+            return dict(turn)
+        return {"role": turn.get("role"), "content": list(map(_read_item, content))}
+    has_text = not _is_empty(text) or not _is_empty(content)
+    is_clear = len(recordings) < 2 and (_is_empty(text) or _is_empty(content) or text == content)
+    if not is_clear or _find_unread(turn, has_text, bool(recordings)):
+        return dict(turn)
+    if not recordings and _is_empty(text) and content is not None:
+        return {"role": turn.get("role"), "content": content}
+    items = [{"type": "text", "text": content if _is_empty(text) else text}] if has_text else []
+    if recordings:
+        items.append({"type": "audio", "audio": recordings[0]})
+    elif is_spoken and not turn.keys().isdisjoint(AUDIO_KEYS):
+        # A null among recordings: `_find_problem` refuses it.
+        items.append({"type": "audio"})
+    return {"role": turn.get("role"), "content": items if items or len(turn) > 1 else None}
+
+
+def _list_recordings(holder: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the recordings of a turn or an item, under any of their names."""
+    for key in AUDIO_KEYS:
+        if not _is_empty(value := holder.get(key)):
+            yield _unwrap(value)
+
+
+def _unwrap(value: Any) -> Any:
+    """Return the recording in the forms of chat endpoints: `{"url"}`, and `{"data", "format"}` with base64."""
+    if not isinstance(value, Mapping):
+        return value
+    if isinstance(data := value.get("data"), str):
+        return data if data.startswith("data:") else f"data:audio/{value.get('format', 'wav')};base64,{data}"
+    return value["url"] if isinstance(value.get("url"), str) else value
+
+
+def _read_item(item: Any) -> Any:
+    """Return an item with its text or its recording alone; one that cannot be read stays as it is."""
+    if not isinstance(item, Mapping):
+        return item
+    given = {key: value for key, value in item.items() if key != "type" and not _is_empty(value)}
+    recordings = list(_list_recordings(given))
+    if len(recordings) == len(given) == 1 and item.get("type") in (None, "audio", *AUDIO_KEYS):
+        return {"type": "audio", "audio": recordings[0]}
+    if not given.keys() - {"text"} and item.get("type") in (None, "text"):
+        return {"type": "text", "text": given.get("text", "")}
+    return {"type": item["type"], **given} if item.get("type") else given
 
 
 def _is_empty(value: Any) -> bool:
+    """Return whether a value is null, also in the form of `datasets` with null for bytes and path."""
+    if isinstance(value, Mapping):
+        return all(each is None for each in value.values())
     # An array has no truth value.
-    return value is None or (isinstance(value, (str, bytes, Mapping, Sequence)) and not value)
+    return value is None or (isinstance(value, (str, bytes, Sequence)) and not value)
 
 
-def _without_none(item: Any) -> Any:
-    return {key: value for key, value in item.items() if value is not None} if isinstance(item, Mapping) else item
+def _find_unread(turn: Mapping[str, Any], has_text: bool, has_audio: bool) -> str | None:
+    """Return a key that seems to hold the recording or the words that a turn lacks under the names that are read."""
+    for key, value in turn.items():
+        if key in ("role", "text", "content", *AUDIO_KEYS) or _is_empty(value) or isinstance(value, (int, float)):
+            continue
+        if (not has_audio and _SOUND_NAME.search(str(key))) or (not has_text and _WORDS_NAME.search(str(key))):
+            return str(key)
+    return None
 
 
 def _is_list(value: Any) -> bool:
@@ -93,12 +155,7 @@ def list_items(message: Mapping[str, Any]) -> list[dict[str, Any]]:
         `list[dict]`: `{"type": "text", "text"}` or `{"type": "audio", "audio"}` for each.
     """
     content = message["content"]
-    return [
-        {"type": "text", "text": item.get("text") or ""}
-        if item.get("audio") is None
-        else {"type": "audio", "audio": item["audio"]}
-        for item in ([{"text": content}] if isinstance(content, str) else content)
-    ]
+    return [_read_item(item) for item in ([{"text": content}] if isinstance(content, str) else content)]
 
 
 def validate_messages(messages: Any, name: str | None = None) -> None:
@@ -146,21 +203,55 @@ def _find_problem(message: Any) -> str | None:
     role = message.get("role") or None
     if not isinstance(role, str):
         return f"its role is {_kind_of(role)}; use 'user' or 'assistant'."
+    if unread := sorted(key for key in message.keys() - {"role", "content"} if not _is_empty(message[key])):
+        found = ", ".join(map(shorten, unread))
+        return f"has {found} beside its role; give content, or text and one recording under 'audio'."
     content = message.get("content")
     if not isinstance(content, Sequence):
         return f"its content is {_kind_of(content)}; give a text or a list of text and audio items."
-    for item in () if isinstance(content, str) else content:
-        if not isinstance(item, Mapping):
-            return f"its content holds {_kind_of(item)}; give text and audio items."
-        if item.get("audio") is not None:
-            continue
-        if place := next((key for key in ("path", "url") if item.get("type") == "audio" and item.get(key)), None):
-            return f"has the recording of an audio item under {place!r}; give it under 'audio'."
-        if item.get("type") not in (None, "text", "audio"):
-            return f"holds an item of type {item['type']!r}; only text and audio can be scored."
-        if not isinstance(item.get("text") or "", str):
-            return f"its text is {_kind_of(item['text'])}; give a string."
+    items = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    if problem := next(filter(None, map(_find_item_problem, items)), None):
+        return problem
+    if role != "system" and not any(
+        item["type"] == "audio" or item["text"].strip() for item in map(_read_item, items)
+    ):
+        return "has neither words nor a recording; give one of them."
     return None
+
+
+def _find_item_problem(item: Any) -> str | None:
+    if not isinstance(item, Mapping):
+        return f"its content holds {_kind_of(item)}; give text and audio items."
+    read = _read_item(item)
+    if read.keys() == {"type", "audio"}:
+        return None
+    keys = ", ".join(map(shorten, sorted(map(str, read.keys() - {"type"}))))
+    if read.get("type") not in (None, "text", "audio", *AUDIO_KEYS):
+        return f"holds an item of type {shorten(read['type'])!r}; only text and audio can be scored."
+    if not keys:
+        return "its recording is null or empty; give one, or omit the item or the turn's key."
+    if read.keys() != {"type", "text"}:
+        kind = "its recording under 'audio'" if read.get("type") != "text" else "its words under 'text'"
+        return f"holds an item with the keys {keys}, which are not read; give {kind} and nothing else."
+    if not isinstance(read["text"], str):
+        return f"its text is {_kind_of(read['text'])}; give a string."
+    if _names_recording(read["text"]):
+        return f"its text {shorten(read['text'])!r} is the name of a recording; give that under 'audio'."
+    return None
+
+
+def _names_recording(text: str) -> bool:
+    """Return whether a text is the name of a recording: one word, or the name of a file that exists."""
+    text = text.strip()
+    if not _RECORDING_NAME.fullmatch(text):
+        return False
+    return len(text.split()) == 1 or os.path.isfile(text)
+
+
+def shorten(value: Any) -> str:
+    """Return a value as a text of at most 200 characters, for an error."""
+    text = str(value)
+    return text if len(text) <= _MAX_QUOTED else f"{text[: _MAX_QUOTED - 3]}..."
 
 
 def _kind_of(value: Any) -> str:
@@ -169,7 +260,7 @@ def _kind_of(value: Any) -> str:
 
 def _validate_role(role: str, number: int, name: str | None) -> None:
     if role not in ROLES:
-        raise DialogueError(f"its role is {role!r}; use 'user' or 'assistant'.", number, name)
+        raise DialogueError(f"its role is {shorten(role)!r}; use 'user' or 'assistant'.", number, name)
     if role != ROLES[(number - 1) % 2]:
         problem = f"two {role} turns in a row" if number > 1 else "the dialogue begins with the assistant"
         raise DialogueError(f"{problem}; user and assistant must alternate, the user first.", number, name)
@@ -215,7 +306,7 @@ def _require_plain(text: str, field: str, turn: int, tokenizer: Any) -> None:
 
 def _clip_name(audio: Any, turn: int) -> str:
     path = audio.get("path") if isinstance(audio, Mapping) else audio
-    return f"turn {turn} ({path})" if isinstance(path, (str, Path)) else f"turn {turn}"
+    return f"turn {turn} ({shorten(path)})" if isinstance(path, (str, Path)) else f"turn {turn}"
 
 
 def require_special_tokens(tokenizer: Any) -> None:
@@ -224,24 +315,6 @@ def require_special_tokens(tokenizer: Any) -> None:
     for token in ("<|im_start|>", "<|im_end|>", AUDIO_TOKEN, AUDIO_BOS_TOKEN, AUDIO_EOS_TOKEN):
         if token not in vocabulary:
             raise ValueError(f"the tokenizer has no token {token}; use the tokenizer of a Qwen2.5-Omni checkpoint.")
-
-
-def accept_files(dialogue: Any) -> Any:
-    """Return messages whose audio items have their recording under `audio`, where templates have `path` or `url`."""
-    if not isinstance(dialogue, (list, tuple)):
-        return dialogue
-    return [
-        {**turn, "content": list(map(_with_recording, turn["content"]))}
-        if isinstance(turn, Mapping) and isinstance(turn.get("content"), (list, tuple))
-        else turn
-        for turn in dialogue
-    ]
-
-
-def _with_recording(item: Any) -> Any:
-    if not isinstance(item, Mapping) or item.get("type") != "audio" or item.get("audio") is not None:
-        return item
-    return {"type": "audio", "audio": item.get("path") or item.get("url")}
 
 
 def to_template_form(messages: Sequence[Mapping[str, Any]], clips: Sequence[Any]) -> list[dict[str, Any]]:
@@ -314,13 +387,13 @@ __all__ = [
     "MAX_TURNS",
     "ROLES",
     "DialogueError",
-    "accept_files",
     "as_batch",
     "expand_criteria",
     "list_items",
     "read_padding_options",
     "render_dialogue",
     "require_special_tokens",
+    "shorten",
     "to_template_form",
     "turns_to_messages",
     "validate_form",

@@ -33,7 +33,6 @@ from .chat_sdiareward import (
     AUDIO_TOKEN,
     CHAT_TEMPLATE,
     DialogueError,
-    accept_files,
     as_batch,
     expand_criteria,
     list_items,
@@ -245,7 +244,7 @@ class SDiaRewardProcessor(ProcessorMixin):
             ValueError, AudioError: As `__call__`.
         """
         is_single = bool(conversation) and isinstance(conversation[0], Mapping)
-        dialogues = [turns_to_messages(accept_files(each)) for each in as_batch(conversation)]
+        dialogues = [turns_to_messages(each) for each in as_batch(conversation)]
         criteria = expand_criteria("joint" if criterion is None else criterion, len(dialogues))
         rendered = []
         for dialogue, name in zip(dialogues, criteria, strict=True):

@@ -2,8 +2,8 @@
 
 The model was trained on both together, so a low accuracy with one of them may only show that such input is unfamiliar.
 A high accuracy is evidence: a model that is as good without the sound does not need it, and one that is as good
-without the words does not use them. Sides with the same words tie without sound. A turn with neither words nor sound
-is an empty message.
+without the words does not use them. Sides with the same words tie without sound. A pair with a turn without words is
+not presented without sound.
 """
 
 from __future__ import annotations
@@ -28,9 +28,15 @@ BOTH, AUDIO_ONLY, TEXT_ONLY = "both", "audio_only", "text_only"
 _COLUMNS = tuple(dict.fromkeys((*SUBSETS, *CRITERION_COLUMNS.values(), "overall_micro")))
 
 
-def _make_builder(*, audio: bool = True, text: bool = True) -> Callable[[AuditPair], dict[str, Messages]]:
+def _make_builder(*, audio: bool = True, text: bool = True) -> Callable[[AuditPair], dict[str, Messages] | str]:
     """Return a function that builds the two dialogues of a pair without recordings or without transcripts."""
-    return lambda pair: {side: to_messages(getattr(pair, side), audio=audio, text=text) for side in SIDES}
+
+    def build(pair: AuditPair) -> dict[str, Messages] | str:
+        sides = {side: to_messages(getattr(pair, side), audio=audio, text=text) for side in SIDES}
+        is_whole = all(message["content"] for messages in sides.values() for message in messages)
+        return sides if is_whole else "has a turn without words"
+
+    return build
 
 
 # Each returns the dialogues of a pair by side.

@@ -52,6 +52,10 @@ class CompareArguments(ModelArguments):
         default=None,
         metadata={"help": "folder of the user's turns, shared by all systems, whose folders hold the assistant's"},
     )
+    form: Literal["turns"] | None = field(
+        default=None,
+        metadata={"help": "turns: two recordings of one length are turns, not the two channels of a call"},
+    )
     audio_root: str | None = field(
         default=None,
         metadata={
@@ -69,7 +73,7 @@ def run(args: CompareArguments) -> int:
     from sdiareward.evaluation.comparison.run import run as run_comparison
 
     spec = args.make_spec()
-    names = ("systems", "criterion", "pattern", "audio_root", "num_bootstrap", "seed", "embed_audio")
+    names = ("systems", "criterion", "pattern", "form", "audio_root", "num_bootstrap", "seed", "embed_audio")
     found = run_comparison(
         Settings(
             model=replace(spec, name=spec.checkpoint),

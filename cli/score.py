@@ -40,6 +40,10 @@ class ScoreArguments(ModelArguments):
         default=None,
         metadata={"help": "prompt to score under (default: the column `criterion` of a data set, else joint)"},
     )
+    form: Literal["turns"] | None = field(
+        default=None,
+        metadata={"help": "turns: two recordings of one length are turns, not the two channels of a call"},
+    )
     dataset: str | None = field(
         default=None,
         metadata={
@@ -143,7 +147,7 @@ def _score_files(args: ScoreArguments) -> int:
     from sdiareward.pairs.messages import read_dialogue
 
     paths = [path for path in (args.dialogue, args.other) if path is not None]
-    dialogues = [read_dialogue(path) for path in paths]
+    dialogues = [read_dialogue(path, args.form) for path in paths]
     criterion = name_criterion(args.criterion)
     scorer = args.make_spec().load(criterion)
     for path, dialogue in zip(paths, dialogues, strict=True):
@@ -193,7 +197,7 @@ def _as_lines(report: dict[str, Any]) -> str:
 def _score_dataset(args: ScoreArguments) -> int:
     from sdiareward.scoring.dataset import ScoringJob, score_dataset
 
-    names = ("dataset", "split", "name", "limit", "seed", "criterion", "audio_root")
+    names = ("dataset", "split", "name", "limit", "seed", "criterion", "audio_root", "form")
     job = ScoringJob(args.make_spec(), **{name: getattr(args, name) for name in names})
     output = Path(str(args.output))
     if args.engine == "ray":

@@ -15,14 +15,19 @@ from pathlib import Path
 from string import Formatter
 from typing import Any, NamedTuple
 
+from sdiareward.audio_sdiareward import compose, decode_base64, find_file
 from sdiareward.chat_sdiareward import ROLES, DialogueError, list_items, validate_form
 
 from .messages import (
     RECORDING_SUFFIXES,
+    Form,
+    is_hidden,
+    list_visible,
     order_turns,
     read_transcript,
     read_turns,
     require_readable,
+    require_turns,
     sort_naturally,
     turns_to_messages,
 )
@@ -55,7 +60,7 @@ class DialogueFolder:
 def holds_dialogues(path: str | Path) -> bool:
     """Return whether a path is a folder of dialogues: neither one dialogue nor a data set of tables."""
     folder = Path(path)
-    if not folder.is_dir() or any(file.suffix in _TABLES for file in _list(folder)):
+    if not folder.is_dir() or any(file.suffix in _TABLES for file in list_visible(folder)):
         return False
     if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
         return False
@@ -63,11 +68,14 @@ def holds_dialogues(path: str | Path) -> bool:
         return True
     if recordings := _find_audio(folder):
         return any(_read_name(file.stem, _DEFAULT_NAME).role for file in recordings)
-    return any(_find_audio(entry) for entry in _list(folder) if entry.is_dir())
+    return any(_find_audio(entry) for entry in list_visible(folder) if entry.is_dir())
 
 
 def read_dialogue_folder(
-    folder: str | Path, pattern: str | None = None, user_turns: str | Path | None = None
+    folder: str | Path,
+    pattern: str | None = None,
+    user_turns: str | Path | None = None,
+    form: Form | None = None,
 ) -> DialogueFolder:
     """Read the dialogues of a folder, in the natural order of their names.
 
@@ -77,15 +85,15 @@ def read_dialogue_folder(
     """
     folder = _require_folder(folder)
     if pattern is None and user_turns is None and _holds_json_dialogues(folder):
-        return _read_files(folder, None)
+        return _read_files(folder, None, form)
     if pattern is not None or _find_audio(folder):
         found, skipped = _group_recordings(folder, pattern)
         if user_turns is None:
             _require_user_turns(folder, found, pattern)
-    elif any(_find_audio(entry) for entry in _list(folder) if entry.is_dir()) and user_turns is not None:
+    elif any(_find_audio(entry) for entry in list_visible(folder) if entry.is_dir()) and user_turns is not None:
         found, skipped = _group_by_folder(folder), {}
     else:
-        return _read_files(folder, user_turns)
+        return _read_files(folder, user_turns, form)
     if not found:
         first = next(iter(skipped.values()), "it holds no recordings")
         raise ValueError(f"{folder}: {first}; name them NAME_user.wav and NAME_assistant.wav, or give a pattern.")
@@ -93,7 +101,7 @@ def read_dialogue_folder(
     result = DialogueFolder(skipped=skipped)
     for name, recordings in found.items():
         try:
-            result.dialogues[name] = _as_messages(_join(name, recordings, contexts))
+            result.dialogues[name] = _as_messages(_join(name, recordings, contexts), form)
         except DialogueError as error:
             result.skipped[name] = str(error)
     return result
@@ -106,16 +114,12 @@ def _require_folder(path: str | Path) -> Path:
     return folder
 
 
-def _list(folder: Path) -> list[Path]:
-    return sorted((entry for entry in folder.iterdir() if not entry.name.startswith(".")), key=sort_naturally)
-
-
 def _find_audio(folder: Path) -> list[Path]:
-    return [file for file in _list(folder) if file.suffix.lower() in RECORDING_SUFFIXES]
+    return [file for file in list_visible(folder) if file.suffix.lower() in RECORDING_SUFFIXES]
 
 
 def _holds_json_dialogues(folder: Path) -> bool:
-    return any(_is_dialogue(file) for file in _list(folder) if file.suffix == ".json")
+    return any(_is_dialogue(file) for file in list_visible(folder) if file.suffix == ".json")
 
 
 def _is_dialogue(file: Path) -> bool:
@@ -126,9 +130,9 @@ def _is_dialogue(file: Path) -> bool:
     return bool(turns) and isinstance(turns[0], Mapping) and "role" in turns[0]
 
 
-def _read_files(folder: Path, user_turns: str | Path | None) -> DialogueFolder:
+def _read_files(folder: Path, user_turns: str | Path | None, form: Form | None) -> DialogueFolder:
     """Read a dialogue from each folder of recordings and each JSON file."""
-    entries = [entry for entry in _list(folder) if entry.is_dir() or entry.suffix == ".json"]
+    entries = [entry for entry in list_visible(folder) if entry.is_dir() or entry.suffix == ".json"]
     if not entries:
         raise ValueError(
             f"{folder}: holds no dialogues; put a folder of recordings, a JSON dialogue, or recordings such as "
@@ -141,11 +145,11 @@ def _read_files(folder: Path, user_turns: str | Path | None) -> DialogueFolder:
         if entry.is_dir() and any(file.is_relative_to(entry) for file in named):
             # The recordings of JSON dialogues.
             continue
-        name = entry.name if entry.is_dir() else entry.stem
+        name = compose(entry.name if entry.is_dir() else entry.stem)
         try:
             if name in result.dialogues:
                 raise DialogueError("there is a folder and a JSON file of this name; remove one.")
-            result.dialogues[name] = messages = read_messages(entry)
+            result.dialogues[name] = messages = read_messages(entry, form)
             named.update(_list_recordings(messages))
         except DialogueError as error:
             result.skipped[name] = str(error)
@@ -170,16 +174,23 @@ def _list_recordings(messages: Messages) -> Iterator[Path]:
         yield from (Path(os.path.normpath(item["audio"])) for item in list_items(message) if item["type"] == "audio")
 
 
-def read_messages(path: Path) -> Messages:
+def read_messages(path: Path, form: Form | None = None) -> Messages:
     """Read the messages of one dialogue, audio as absolute paths."""
-    turns, base = read_turns(path)
+    turns, base = read_turns(path, form)
     messages = turns_to_messages(turns)
     validate_form(messages, name=str(path))
     for number, message in enumerate(messages, start=1):
         for item in message["content"] if not isinstance(message["content"], str) else ():
             if item.get("audio") is not None:
-                item["audio"] = str(base.absolute() / _read_path(item["audio"], number, str(path)))
+                item["audio"] = _place(_read_path(item["audio"], number, str(path)), base)
     return messages
+
+
+def _place(audio: str, base: Path) -> str:
+    if decode_base64(audio) is not None:
+        return audio
+    path = base.absolute() / audio
+    return str(find_file(path) or path)
 
 
 def _read_path(audio: Any, turn: int, name: str) -> str:
@@ -194,7 +205,8 @@ def _group_recordings(folder: Path, pattern: str | None) -> tuple[dict[str, list
     """Return the recordings of each dialogue by their names, and the files whose names do not match."""
     expression = _DEFAULT_NAME if pattern is None else compile_pattern(pattern)
     is_deep = pattern is not None and "/" in pattern
-    files: Iterable[Path] = folder.rglob("*") if is_deep else _list(folder)
+    deep = (file for file in folder.rglob("*") if not is_hidden(file.relative_to(folder)))
+    files: Iterable[Path] = deep if is_deep else list_visible(folder)
     found: dict[str, list[_Recording]] = {}
     skipped: dict[str, str] = {}
     for file in sorted((file for file in files if file.suffix.lower() in RECORDING_SUFFIXES), key=sort_naturally):
@@ -204,14 +216,14 @@ def _group_recordings(folder: Path, pattern: str | None) -> tuple[dict[str, list
         if match is None:
             skipped[place.as_posix()] = f"the name {place.as_posix()!r} does not match the pattern {pattern!r}"
             continue
-        found.setdefault(match["dialogue"], []).append(_describe(file, match))
+        found.setdefault(compose(match["dialogue"]), []).append(_describe(file, match))
     return found, skipped
 
 
 def _group_by_folder(folder: Path) -> dict[str, list[_Recording]]:
     """Return the recordings in each folder, the assistant's turns in order."""
-    entries = [entry for entry in _list(folder) if entry.is_dir()]
-    return {entry.name: [_Recording(file, None, None) for file in _find_audio(entry)] for entry in entries}
+    entries = [entry for entry in list_visible(folder) if entry.is_dir()]
+    return {compose(entry.name): [_Recording(file, None, None) for file in _find_audio(entry)] for entry in entries}
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
@@ -312,10 +324,11 @@ def _join(
     return (turn for pair in zip(context, answers, strict=True) for turn in pair)
 
 
-def _as_messages(turns: Iterable[tuple[str, Path]]) -> Messages:
+def _as_messages(turns: Iterable[tuple[str, Path]], form: Form | None) -> Messages:
     found = list(turns)
     for _, file in found:
         require_readable(file)
+    require_turns([file for _, file in found], form)
     return turns_to_messages(
         [{"role": role, "text": read_transcript(file), "audio": str(file)} for role, file in found]
     )

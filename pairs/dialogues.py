@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from sdiareward.audio_sdiareward import audio_duration_s
-from sdiareward.chat_sdiareward import DialogueError, turns_to_messages, validate_messages
+from sdiareward.audio_sdiareward import audio_duration_s, decode_base64
+from sdiareward.chat_sdiareward import DialogueError, list_items, turns_to_messages, validate_messages
 
 from .own_forms import find_recording
 from .path_sandbox import list_audio_roots, name_roots, require_inside
@@ -46,14 +46,35 @@ class HeardAudio:
         audio = item["audio"]
         if isinstance(audio, Mapping) and audio.get("bytes") is None:
             audio = audio.get("path", audio)
-        is_path = isinstance(audio, str)
-        item["audio"] = find_recording(audio, self._dataset, self._audio_root) if is_path else audio
         try:
+            if isinstance(audio, str) and (encoded := decode_base64(audio)) is not None:
+                audio = {"bytes": encoded, "path": None}
+            is_path = isinstance(audio, str)
+            item["audio"] = find_recording(audio, self._dataset, self._audio_root) if is_path else audio
             if isinstance(item["audio"], str):
                 require_inside(item["audio"], self._roots)
             return audio_duration_s(item["audio"])
         except (ValueError, OSError, TypeError) as error:
             raise DialogueError(str(error), turn) from error
+
+
+def holds_recordings(features: Any) -> bool:
+    """Return whether features of `datasets` have a recording in a dialogue that is not always null."""
+    if isinstance(features, Mapping):
+        audio = features.get("audio")
+        return (audio is not None and getattr(audio, "dtype", None) != "null") or any(
+            map(holds_recordings, features.values())
+        )
+    return hasattr(features, "feature") and holds_recordings(features.feature)
+
+
+def require_recordings(messages: Sequence[Mapping[str, Any]], has_recordings: bool = False) -> None:
+    """Raise `DialogueError` for a turn of words alone, in a dialogue or data that have recordings."""
+    spoken = [
+        any(item["type"] == "audio" for item in list_items(turn)) for turn in messages if turn["role"] != "system"
+    ]
+    if (has_recordings or any(spoken)) and not all(spoken):
+        raise DialogueError("has no recording, in data that have recordings.", spoken.index(False) + 1)
 
 
 class Dialogues(Sequence[Any]):
@@ -66,6 +87,7 @@ class Dialogues(Sequence[Any]):
         self._numbers = numbers
         self._sides = sides
         self._heard = heard
+        self._has_recordings = holds_recordings(getattr(rows, "features", None))
         # NaN until a dialogue is measured.
         self.audio_s = np.full(len(self), np.nan)
         self.num_cut = np.zeros(len(self), dtype=np.int64)
@@ -79,6 +101,7 @@ class Dialogues(Sequence[Any]):
         position, side = divmod(index, len(self._sides))
         messages = turns_to_messages(self._rows[self._numbers[position]][self._sides[side]])
         validate_messages(messages)
+        require_recordings(messages, self._has_recordings)
         if self._heard is not None:
             self.audio_s[index], self.num_cut[index] = self._heard.measure(messages)
         return messages

@@ -16,6 +16,7 @@ from sdiareward.chat_sdiareward import DialogueError, list_items
 
 from .content import Stamp
 from .dialogue_folders import Messages, read_dialogue_folder
+from .messages import Form
 
 
 if TYPE_CHECKING:
@@ -79,9 +80,9 @@ def _as_item(item: dict[str, Any]) -> dict[str, Any]:
     return {"type": "audio", "audio": {"bytes": audio.get("bytes"), "path": audio.get("path")}}
 
 
-def open_folder(folder: str | Path) -> MessageRows:
+def open_folder(folder: str | Path, form: Form | None = None) -> MessageRows:
     """Open a folder of dialogues as rows; a malformed dialogue is logged, and has no turns."""
-    found = read_dialogue_folder(folder)
+    found = read_dialogue_folder(folder, form=form)
     for name, reason in found.skipped.items():
         _logger.warning("%s: %s: %s", folder, name, reason)
     names = [*found.dialogues, *found.skipped]

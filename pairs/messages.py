@@ -3,7 +3,8 @@
 A JSON file holds `{"turns": [...]}` or the list alone; a turn is `{"role", "audio", "text"}` (text optional) or a
 message with a `content` list. Audio paths are relative to the JSON file. A folder holds one audio file per turn:
 with `user` or `assistant` in each name, else ordered by name with numbers as numbers, the user first; a `.txt` file of
-the same name is the turn's transcript.
+the same name is the turn's transcript. Two files of one length without turn numbers are refused as the channels of a
+call, unless the form `turns` is requested. Hidden files, and those that macOS adds, are no recordings.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from sdiareward.audio_sdiareward import (
     SAMPLING_RATE,
     AudioError,
     audio_duration_s,
+    decode_base64,
     open_encoded,
     open_source,
     read_audio,
@@ -36,15 +38,21 @@ AUDIO_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".oga", ".opus")
 RECORDING_SUFFIXES = (*AUDIO_SUFFIXES, ".aac", ".aif", ".aiff", ".m4a", ".weba", ".wma")
 # At the end of a name, or before a last number: `user12_turn0` names a person.
 _ROLE = re.compile(rf"(?<![^ _.-])({'|'.join(ROLES)})(?=[ _.-]?\d*$)", re.IGNORECASE)
+# What a folder of recordings holds; by default that is found from their names and lengths.
+Form = Literal["turns"]
+# Two recordings of one clock end together, at most this far apart.
+_ONE_CLOCK_S = 0.02
+# Numbers that count speakers or channels, not turns.
+_NUMBERED_SPEAKER = re.compile(r"(speaker|spk|channel|ch|track|side|mic)[ _.-]?\d+", re.IGNORECASE)
 GAP_S = 1.0
 # A minute of stereo at the highest usual rate; a few kilobytes of compressed silence can hold many times that.
 _MAX_DECODED_VALUES = 60 * 2 * 192_000
 
 
-def read_dialogue(path: str | Path) -> list[dict[str, Any]]:
+def read_dialogue(path: str | Path, form: Form | None = None) -> list[dict[str, Any]]:
     """Read a JSON file or a folder of recordings as messages with decoded audio."""
     path = Path(path)
-    turns, base = read_turns(path)
+    turns, base = read_turns(path, form)
     messages = turns_to_messages(turns)
     validate_messages(messages, name=str(path))
     spoken = [message for message in messages if message["role"] != "system"]
@@ -56,10 +64,10 @@ def read_dialogue(path: str | Path) -> list[dict[str, Any]]:
     return messages
 
 
-def read_turns(path: Path) -> tuple[list[Any], Path]:
+def read_turns(path: Path, form: Form | None = None) -> tuple[list[Any], Path]:
     """Return the turns of a dialogue as written, and the folder of their relative paths."""
     if _is_dir(path):
-        return _list_turns_of_folder(path), path
+        return _list_turns_of_folder(path, form), path
     if not path.is_file():
         raise DialogueError(f"{path}: no such file or folder; give a JSON dialogue or a folder of audio files.")
     if path.suffix.lower() in AUDIO_SUFFIXES:
@@ -86,14 +94,24 @@ def _split_numbers(name: str) -> list[str | int]:
     return [int(part) if index % 2 else part for index, part in enumerate(re.split(r"(\d+)", name))]
 
 
-def _list_turns_of_folder(folder: Path) -> list[dict[str, Any]]:
-    files = [file for file in folder.iterdir() if file.suffix.lower() in RECORDING_SUFFIXES]
+def list_visible(folder: Path) -> list[Path]:
+    """Return the entries of a folder in natural order, without hidden ones and those that macOS adds to archives."""
+    return sorted((entry for entry in folder.iterdir() if not is_hidden(entry.name)), key=sort_naturally)
+
+
+def is_hidden(relative: str | Path) -> bool:
+    return any(part.startswith(".") or part == "__MACOSX" for part in Path(relative).parts)
+
+
+def _list_turns_of_folder(folder: Path, form: Form | None) -> list[dict[str, Any]]:
+    files = [file for file in list_visible(folder) if file.suffix.lower() in RECORDING_SUFFIXES]
     if not files:
         raise DialogueError(
             f"{folder}: holds no audio files; put one {'/'.join(AUDIO_SUFFIXES)} file per turn into it."
         )
     for file in files:
         require_readable(file)
+    require_turns(files, form)
     return [
         {"role": role, "text": read_transcript(file), "audio": file.name} for role, file in order_turns(files, folder)
     ]
@@ -104,6 +122,24 @@ def require_readable(file: Path) -> None:
     if file.suffix.lower() not in AUDIO_SUFFIXES:
         raise DialogueError(
             f"{file}: recordings of this format are not read; convert it to one of {', '.join(AUDIO_SUFFIXES)}."
+        )
+
+
+def require_turns(files: Sequence[Path], form: Form | None) -> None:
+    """Raise `DialogueError` for two recordings of one length: the channels of a call, which are no turns."""
+    if form == "turns" or len(files) != 2:
+        return
+    numbers = [re.findall(r"\d+", _NUMBERED_SPEAKER.sub("", file.stem)) for file in files]
+    if numbers[0] != numbers[1]:
+        return
+    try:
+        first_s, second_s = map(audio_duration_s, files)
+    except (OSError, ValueError):  # Reported where it is decoded.
+        return
+    if abs(first_s - second_s) <= _ONE_CLOCK_S:
+        raise DialogueError(
+            f"{files[0].name} and {files[1].name} both last {first_s:.2f} s, like the channels of one call; calls "
+            "cannot be scored yet. If each is a turn, add --form turns, or number them: 0_user.wav, 1_assistant.wav."
         )
 
 
@@ -154,16 +190,18 @@ def _load_content(content: str | list[dict[str, Any]], base: Path) -> list[dict[
     for item in recordings:
         if not isinstance(item["audio"], str):
             raise ValueError(f"its audio is a {type(item['audio']).__name__}; give the path of a recording.")
-        item["audio"] = _load_recording(base / item["audio"])
+        is_encoded = decode_base64(item["audio"]) is not None
+        item["audio"] = _load_recording(item["audio"] if is_encoded else base / item["audio"])
     return items
 
 
-def _load_recording(file: Path) -> dict[str, Any]:
+def _load_recording(source: str | Path) -> dict[str, Any]:
     try:
-        array = read_recording(file)
+        array = read_recording(source)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{error} Paths are relative to the dialogue's file.") from error
-    return {"array": array, "sampling_rate": SAMPLING_RATE, "path": str(file)}
+    path = str(source) if isinstance(source, Path) else None
+    return {"array": array, "sampling_rate": SAMPLING_RATE, "path": path}
 
 
 def check_recording(source: Any, max_turn_s: float = MAX_TURN_S) -> float:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sdiareward.audio_sdiareward import decode_base64, find_file
 from sdiareward.chat_sdiareward import ROLES, DialogueError, turns_to_messages, validate_form
 
 from .labels import WRITTEN_ID, hash_sides
@@ -39,17 +40,14 @@ def _as_turns(value: Any, role: str) -> Any:
 
 
 def find_recording(path: str, dataset: str | Path | None, audio_root: str | Path | None = None) -> str:
-    """Return the absolute path of a recording: beside its table, or below the audio root if it exists only there."""
+    """Return the absolute path of a recording: beside its table, or below the audio root if it exists only there.
+
+    A recording in base64 stays as it is.
+    """
+    if decode_base64(path) is not None:
+        return path
     places = [Path(root).expanduser().absolute() / path for root in name_roots(dataset, audio_root)]
-    return str(next(filter(_is_file, places), places[0]))
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    # A name that is too long, or holds a zero byte.
-    except (OSError, ValueError):
-        return False
+    return str(next(filter(None, map(find_file, places)), places[0]))
 
 
 def unify_sides(

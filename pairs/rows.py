@@ -22,6 +22,7 @@ from sdiareward.common.local_paths import require_local
 from .content import Stamp, stamp_file
 from .dialogue_folders import holds_dialogues
 from .message_rows import open_folder
+from .messages import Form
 from .own_forms import PROMPT, join_turns
 from .schema import SIDES
 
@@ -50,10 +51,10 @@ class Rows(Protocol):
         ...
 
 
-def open_rows(path: str | Path, split: str | None = None, name: str | None = None) -> Rows:
+def open_rows(path: str | Path, split: str | None = None, name: str | None = None, form: Form | None = None) -> Rows:
     """Open one split of a data set without reading its rows; `split` may be omitted if there is only one."""
     if holds_dialogues(path):
-        return open_folder(path)
+        return open_folder(path, form)
     found = find_tables(path, split, name)
     return ParquetRows(found) if isinstance(found, list) else ArrowRows(found)
 

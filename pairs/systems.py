@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from sdiareward.audio_sdiareward import compose
 from sdiareward.chat_sdiareward import DialogueError, validate_messages
 from sdiareward.common.user_errors import UserError
 
 from .dialogue_folders import Messages, read_dialogue_folder
-from .messages import AUDIO_SUFFIXES, turns_to_messages
+from .messages import AUDIO_SUFFIXES, Form, turns_to_messages
 from .own_forms import find_recording
 from .path_sandbox import list_audio_roots, require_inside
 from .rows import DIALOGUE_COLUMNS, Rows, open_rows, read_block
@@ -44,6 +45,7 @@ def read_systems(
     pattern: str | None = None,
     user_turns: str | Path | None = None,
     audio_root: str | Path | None = None,
+    form: Form | None = None,
 ) -> list[System]:
     """Find the dialogues of all systems: each a folder or table, or all in one table with the column `system`."""
     if not paths:
@@ -54,7 +56,7 @@ def read_systems(
     systems: list[System] = []
     try:
         for name, path in named.items():
-            systems += _read(name, path, pattern, user_turns, audio_root)
+            systems += _read(name, path, pattern, user_turns, audio_root, form)
     except (ValueError, OSError) as error:
         raise error if isinstance(error, UserError) else UserError(str(error)) from error
     if len(systems) < 2:
@@ -96,10 +98,15 @@ def _require_distinct(names: Sequence[str]) -> None:
 
 
 def _read(
-    name: str, path: str, pattern: str | None, user_turns: str | Path | None, audio_root: str | Path | None
+    name: str,
+    path: str,
+    pattern: str | None,
+    user_turns: str | Path | None,
+    audio_root: str | Path | None,
+    form: Form | None,
 ) -> list[System]:
     if Path(path).is_dir():
-        return [_read_folder(name, path, pattern, user_turns, audio_root)]
+        return [_read_folder(name, path, pattern, user_turns, audio_root, form)]
     if Path(path).suffix.lower() in AUDIO_SUFFIXES:
         raise UserError(
             f"{path}: is a recording; a system is a folder of dialogues or a table. To score single dialogues, use "
@@ -113,9 +120,14 @@ def _read(
 
 
 def _read_folder(
-    name: str, path: str, pattern: str | None, user_turns: str | Path | None, audio_root: str | Path | None
+    name: str,
+    path: str,
+    pattern: str | None,
+    user_turns: str | Path | None,
+    audio_root: str | Path | None,
+    form: Form | None,
 ) -> System:
-    found = read_dialogue_folder(path, pattern, user_turns)
+    found = read_dialogue_folder(path, pattern, user_turns, form)
     roots = list_audio_roots(path, audio_root) + (
         () if user_turns is None else list_audio_roots(user_turns, audio_root)
     )
@@ -170,7 +182,7 @@ def _read_labels(rows: Rows, column: str) -> list[str | None] | None:
     if column not in rows.features:
         return None
     values = rows.read(range(rows.num_rows), [column])[column].to_pylist()
-    return [None if value is None else str(value) for value in values]
+    return [None if value is None else compose(str(value)) for value in values]
 
 
 def _make_system(

@@ -24,6 +24,7 @@ from sdiareward.common.run_identity import claim_run_dir
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.dialogues import Dialogues, HeardAudio
 from sdiareward.pairs.labels import ORIGIN_COLUMNS, describe_origins, name_criterion
+from sdiareward.pairs.messages import Form
 from sdiareward.pairs.rows import Block, Rows, find_dialogue_columns, open_rows, read_block
 from sdiareward.pairs.sampling import sample_rows
 
@@ -49,9 +50,10 @@ class ScoringJob:
     seed: int = 0
     criterion: str | None = None  # By default from the column `criterion`, else `"joint"`.
     audio_root: str | None = None  # Where relative paths of recordings begin.
+    form: Form | None = None  # What a folder of recordings holds.
 
     def open_rows(self) -> Rows:
-        return open_rows(self.dataset, self.split, self.name)
+        return open_rows(self.dataset, self.split, self.name, self.form)
 
     def load_scorer(self, device: str | None = None) -> Scorer:
         return self.model.load(self.criterion, device)

@@ -182,10 +182,7 @@ class _Rewarder:
             _reject_text(completions)
         rollouts = self.reader.read(prompts, completions, columns)
         silent = [rollout for rollout in rollouts if rollout.error is None and not rollout.has_audio]
-        for rollout in silent:
-            if not rollout.text:
-                rollout.error = "the completion is empty; there is nothing to score."
-        return rollouts, [rollout for rollout in silent if rollout.error is None and options.speak]
+        return rollouts, silent if options.speak else []
 
     def _make_request(self, rollouts: Sequence[Rollout]) -> Request:
         for rollout in rollouts:

@@ -92,13 +92,15 @@ class RolloutReader:
         try:
             system, turns = self._read_prompt(prompt, prompt_audio)
             rollout = Rollout([*system, *[*turns, _read_completion(completion)][-MAX_TURNS:]])
+            if completion_audio is not None and not rollout.has_audio:
+                rollout.add_audio(completion_audio)
+            if not rollout.messages[-1]["content"]:
+                raise ValueError("the completion is empty; there is nothing to score.")
             validate_messages(rollout.messages, name="prompt and completion")
         except ValueError as error:
             return Rollout(error=str(error))
         if len(turns) >= MAX_TURNS:
             logger.info("a prompt of %d turns: its last %d and the completion are scored.", len(turns), MAX_TURNS - 1)
-        if completion_audio is not None and not rollout.has_audio:
-            rollout.add_audio(completion_audio)
         return rollout
 
     def _read_prompt(self, prompt: Any, audio: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

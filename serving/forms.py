@@ -16,7 +16,7 @@ class Form(BaseModel):
 class Audio(Form):
     """A recording (WAV, FLAC, OGG or MP3), given in exactly one way."""
 
-    base64: str | None = Field(default=None, description="The encoded file, in base64.")
+    base64: str | None = Field(default=None, description="The encoded file, in base64 or as a data: URL.")
     file: str | None = Field(default=None, description="Name of the part of a multipart request that holds the file.")
 
     @model_validator(mode="after")

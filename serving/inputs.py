@@ -6,13 +6,11 @@ hours of silence.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sdiareward.audio_sdiareward import AudioError
+from sdiareward.audio_sdiareward import AudioError, read_base64
 from sdiareward.chat_sdiareward import MAX_TURNS, DialogueError, validate_messages
 from sdiareward.pairs.messages import check_recording
 from sdiareward.pairs.schema import MAX_TURN_S
@@ -70,10 +68,7 @@ def _read_turn(turn: Turn, files: Mapping[str, bytes], limits: Limits, require_a
 
 def _read_recording(audio: Audio, files: Mapping[str, bytes]) -> bytes:
     if audio.base64 is not None:
-        try:
-            return base64.b64decode(audio.base64, validate=True)
-        except binascii.Error as error:
-            raise ValueError(f"its audio is not base64 ({error}); encode the file's bytes.") from error
+        return read_base64(audio.base64)
     name = audio.file or ""
     if name not in files:
         raise ValueError(f"there is no file part {name[:80]!r}; the request has {', '.join(sorted(files)) or 'none'}.")

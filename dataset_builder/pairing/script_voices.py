@@ -16,6 +16,7 @@ from typing import Any
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.chat_sdiareward import ROLES
 from sdiareward.dataset_builder.synthesis import ReferenceClip
+from sdiareward.pairs.messages import list_visible
 from sdiareward.pairs.schema import make_stable_id
 
 
@@ -64,7 +65,7 @@ _read_folder = cache(read_script_voices)
 def _list_clips(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder; {OPTION} names recordings with their words as .txt files.")
-    return sorted(path for path in folder.iterdir() if path.suffix.lower() in _SUFFIXES)
+    return sorted(path for path in list_visible(folder) if path.suffix.lower() in _SUFFIXES)
 
 
 def _read_clip(path: Path) -> ScriptVoice:

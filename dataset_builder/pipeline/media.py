@@ -18,7 +18,17 @@ from typing import Any
 
 import numpy as np
 
-from sdiareward.audio_sdiareward import MAX_RATE, MAX_RECORDING_S, MIN_RATE, SAMPLING_RATE, AudioError, read_audio
+from sdiareward.audio_sdiareward import (
+    MAX_RATE,
+    MAX_RECORDING_S,
+    MIN_RATE,
+    SAMPLING_RATE,
+    AudioError,
+    measure_energy,
+    open_stream,
+    read_audio,
+    require_mix,
+)
 from sdiareward.common.files import replace_atomically
 
 
@@ -91,7 +101,8 @@ def read_span(path: str | Path, start_s: float, end_s: float | None = None) -> n
     _require_content(path, label)
     try:
         with soundfile.SoundFile(path) as file:
-            if file.format in ("WAV", "WAVEX", "RF64", "FLAC") and (file.samplerate, file.channels) == (16_000, 1):
+            is_plain = file.format in ("WAV", "WAVEX", "RF64", "FLAC") and file.frames > 0
+            if is_plain and (file.samplerate, file.channels) == (SAMPLING_RATE, 1):
                 start, end = locate_span(start_s, end_s, file.frames, label)
                 if end - start > MAX_RECORDING_S * SAMPLING_RATE:
                     raise AudioError(f"{label}: the span from {start_s} s lasts longer than an hour; give a shorter.")
@@ -137,6 +148,7 @@ def _decode_blocks(
         )
     stream = soxr.ResampleStream(track.rate, rate, 2 if is_stereo else 1, dtype="float32", quality="HQ")
     num_frames, longest_s = 0, _read_size(source) / _MIN_BYTES_PER_S
+    energy, mixed_energy, num_channels = 0.0, 0.0, 1
     for block in track.blocks:
         num_frames += len(block)
         if num_frames > longest_s * track.rate:
@@ -149,7 +161,13 @@ def _decode_blocks(
         if max_s is not None and num_frames > max_s * track.rate:
             raise AudioError(f"{label}: lasts longer than the {max_s / 3600:.2f} h that can be taken at once; cut it.")
         mixed = _mix_to_stereo(block) if is_stereo else block.mean(axis=1)
+        if not is_stereo and block.shape[1] > 1:
+            energy += measure_energy(block) * len(block)
+            mixed_energy += measure_energy(mixed) * len(block)
+            num_channels = block.shape[1]
         yield mixed if track.rate == rate else stream.resample_chunk(mixed)
+    if energy:
+        require_mix(energy, mixed_energy, num_channels, label)
     decoded_s = num_frames / track.rate
     if track.promised_s is not None and decoded_s < track.promised_s - track.tolerance_s:
         raise _cut_off(label, f"its header promises {track.promised_s:.1f} s", decoded_s)
@@ -184,7 +202,11 @@ def _open_for_one_pass(source: str | Path | bytes) -> Any:
         def seekable(self) -> bool:
             return False
 
-    return OnePass(_handle(source))
+    stream = open_stream(_handle(source))
+    if not isinstance(stream, io.BytesIO):
+        stream.close()
+        return OnePass(_handle(source))
+    return OnePass(stream)
 
 
 def _require_content(source: str | Path | bytes, label: str) -> None:

@@ -32,7 +32,7 @@ from typing import Any
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Part, Recording, Turn, validate_episode
 from sdiareward.esdr_accuracy.pairwise import MODALITY_SUBSETS
-from sdiareward.pairs.messages import RECORDING_SUFFIXES, read_turns
+from sdiareward.pairs.messages import RECORDING_SUFFIXES, is_hidden, read_turns
 from sdiareward.pairs.path_sandbox import require_inside
 from sdiareward.pairs.schema import UNKNOWN, is_text, is_time, make_stable_id
 
@@ -212,7 +212,7 @@ def _read_turn(root: Path, turn: Any, item: str) -> Turn | Skipped:
 
 def _list_recordings(root: Path, common: Mapping[str, str]) -> Iterator[Recording | Skipped]:
     relatives = sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
-    relatives = [name for name in relatives if Path(name).suffix.lower() in _SUFFIXES and "/." not in f"/{name}"]
+    relatives = [name for name in relatives if Path(name).suffix.lower() in _SUFFIXES and not is_hidden(name)]
     if not relatives:
         raise FileNotFoundError(f"{root}: holds neither {MANIFEST} nor recordings ({', '.join(sorted(_SUFFIXES))}).")
     for relative in relatives:

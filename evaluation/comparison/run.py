@@ -21,6 +21,7 @@ from sdiareward.common.files import replace_atomically, write_file
 from sdiareward.common.optional_dependencies import check_modules
 from sdiareward.common.provenance import describe_run
 from sdiareward.common.user_errors import UserError
+from sdiareward.pairs.messages import Form
 from sdiareward.pairs.systems import System, name_systems, read_systems
 from sdiareward.scoring.model_spec import ModelSpec
 
@@ -50,6 +51,7 @@ class Settings:
     criterion: str = "joint"
     output_dir: Path
     pattern: str | None = None
+    form: Form | None = None
     user_turns: str | None = None
     audio_root: str | None = None
     num_bootstrap: int = 1000
@@ -71,6 +73,7 @@ def compare(
     criterion: str = "joint",
     output_dir: str | Path | None = None,
     pattern: str | None = None,
+    form: Form | None = None,
     user_turns: str | Path | None = None,
     audio_root: str | Path | None = None,
     prompts: Mapping[str, str] | None = None,
@@ -93,6 +96,7 @@ def compare(
             call resumes a run there. By default nothing is kept.
         pattern (`str`, *optional*): Names of recordings, such as `"{dialogue}_{turn}_{role}.wav"`.
         user_turns (`str` or `Path`, *optional*): Folder of the user's turns, which all systems share.
+        form (`str`, *optional*): `"turns"` if two recordings of one length are turns, not the channels of a call.
         audio_root (`str` or `Path`, *optional*): Folder at which relative paths in tables begin; see
             `pairs.systems.read_systems`.
         prompts (`dict[str, str]`, *optional*): System prompts by criterion in place of the checkpoint's.
@@ -123,6 +127,7 @@ def compare(
             criterion=criterion,
             output_dir=Path(folder),
             pattern=pattern,
+            form=form,
             user_turns=None if user_turns is None else str(user_turns),
             audio_root=None if audio_root is None else str(audio_root),
             num_bootstrap=num_bootstrap,
@@ -149,7 +154,7 @@ def run(settings: Settings) -> Comparison | None:
             f"criterion is {ALL} in one of several processes, which score one criterion at a time; run each criterion "
             f"with them into one output_dir, then {ALL} in a single process, which takes what they scored."
         )
-    options = {name: getattr(settings, name) for name in ("pattern", "user_turns", "audio_root")}
+    options = {name: getattr(settings, name) for name in ("pattern", "user_turns", "audio_root", "form")}
     systems = read_systems(settings.systems, **options)
     if len(systems) > 2:
         check_modules(["choix"])

@@ -52,8 +52,8 @@ def pairs():
         pair("a", turns(("yes", 0.25), ("no", 0.5)), turns(("yes", 0.25), ("no", 0.25)), group="g"),
         pair(
             "b",
-            turns(("yes", 0.5), ("", 0.5)),
-            turns(("yes", 0.25), ("maybe", 0.25)),
+            turns(("yes", 0.5), ("no", 0.5)),
+            turns(("yes", 0.25), ("perhaps", 0.25)),
             subset="colloquialness",
             group="h",
         ),
@@ -61,17 +61,19 @@ def pairs():
 
 
 def test_sound_and_words_are_left_out_of_every_turn():
-    (dialogue,) = [turns(("yes", 0.25), ("", 0.5))]
+    dialogue = turns(("yes", 0.25), ("no", 0.5))
     one = pair("a", dialogue, dialogue)
     kinds = {
         name: [[item["type"] for item in message["content"]] for message in present(one)["chosen"]]
         for name, present in CONDITIONS.items()
     }
     assert kinds == {
-        BOTH: [["text", "audio"], ["audio"]],
-        AUDIO_ONLY: [["audio"], ["audio"]],
-        TEXT_ONLY: [["text"], []],
+        BOTH: [["text", "audio"]] * 2,
+        AUDIO_ONLY: [["audio"]] * 2,
+        TEXT_ONLY: [["text"]] * 2,
     }
+    wordless = turns(("yes", 0.25), ("", 0.5))
+    assert CONDITIONS[TEXT_ONLY](pair("a", dialogue, wordless)) == "has a turn without words"
 
 
 def test_the_share_of_the_margin_that_stays_is_that_of_the_sums(pairs):
@@ -129,16 +131,14 @@ def test_draws_without_spread_give_no_interval():
     assert compute_percentiles([0.0, np.nan, 1.0], confidence=0.5) == [0.25, 0.75]
 
 
-def test_a_model_takes_dialogues_without_sound_without_words_and_with_a_turn_of_neither(
-    make_tiny_model, tiny_processor, make_tone
-):
+def test_a_model_takes_dialogues_without_sound_and_without_words(make_tiny_model, tiny_processor, make_tone):
     def spoken(seed, *words):
         return [
             Turn(("user", "assistant")[number % 2], text, make_tone(0.3, 200.0 + 90 * number + 50 * seed, seed))
             for number, text in enumerate(words)
         ]
 
-    one = pair("a", spoken(1, "so, um, hello", "yes"), spoken(2, "good day", ""))
+    one = pair("a", spoken(1, "so, um, hello", "yes"), spoken(2, "good day", "sir"))
     scorer = Scorer(make_tiny_model(), tiny_processor)
     conditions = measure([one], scorer.score)["semi_wild"]["conditions"]
     expected = scorer.score([to_messages(side, audio=False) for side in (one.chosen, one.rejected)], "modality")

@@ -177,8 +177,7 @@ def test_recordings_without_a_turn_of_the_user_or_with_two_and_an_empty_folder_a
 def test_one_malformed_dialogue_costs_no_other(make):
     folder = make("a", "x/0.wav", "x/1.wav")
     (folder / "y.json").write_text("{")
-    audio = {"type": "audio", "audio": {"url": "b.wav"}}
-    (folder / "z.json").write_text(json.dumps([{"role": "user", "content": [audio]}]))
+    (folder / "z.json").write_text(json.dumps([{"role": "user", "audio": {"name": "b.wav"}}]))
     found = read_dialogue_folder(folder)
     assert list(found.dialogues) == ["x"]
     assert "is not valid JSON" in found.skipped["y"]

@@ -12,6 +12,7 @@ from sdiareward.audio_sdiareward import (
     read_audio,
     resample,
 )
+from sdiareward.dataset_builder.pipeline.media import read_media
 
 
 @pytest.fixture
@@ -44,8 +45,9 @@ def test_compressed_stereo_at_44_kilohertz_becomes_mono_at_16(name, write, make_
 
 
 def test_channels_are_averaged(tmp_path, make_tone):
-    soundfile.write(tmp_path / "a.wav", np.stack([make_tone(0.5), -make_tone(0.5)], axis=1), 16_000)
-    assert np.abs(read_audio(tmp_path / "a.wav")).max() < 1e-4
+    left, right = make_tone(0.5), make_tone(0.5, 700.0)
+    soundfile.write(tmp_path / "a.wav", np.stack([left, right], axis=1), 16_000, subtype="FLOAT")
+    np.testing.assert_allclose(read_audio(tmp_path / "a.wav"), (left + right) / 2, atol=1e-6)
 
 
 def test_cutting_gives_the_beginning_of_the_whole(write):
@@ -109,7 +111,7 @@ def test_integers_of_a_file_and_of_its_array_are_the_same_sound(tmp_path, make_t
         (np.zeros(800, dtype="m8[s]"), "timedelta64"),
         (np.zeros(800, dtype=np.int64), "int64"),
         (np.zeros(800, dtype=np.uint16), "uint16"),
-        ([0] * 800, "int64"),
+        ([2**15] * 800, "int64"),
         (np.zeros((800, 2), np.float32), r"channels first; got shape \(800, 2\): transpose it"),
         (["0.1"] * 800, "<U3"),
         ([None] * 800, "object"),
@@ -148,3 +150,52 @@ def test_a_text_is_no_recording_whatever_its_name(name, tmp_path):
 def test_a_recording_is_one_whatever_its_name(name, tmp_path, make_tone):
     (tmp_path / name).write_bytes(encode(make_tone(0.2), "FLAC"))
     assert read_audio(tmp_path / name).size == 3200
+
+
+@pytest.mark.parametrize("kept", [-1.0, -0.9, -0.7])
+@pytest.mark.parametrize("kind", ["file", "bytes", "array"])
+def test_channels_that_cancel_are_refused(tmp_path, make_tone, kept, kind):
+    tone = make_tone(0.5)
+    stereo = np.stack([tone, kept * tone])
+    soundfile.write(tmp_path / "a.wav", stereo.T, 16_000, subtype="FLOAT")
+    sources = {
+        "file": tmp_path / "a.wav",
+        "bytes": (tmp_path / "a.wav").read_bytes(),
+        "array": {"array": stereo, "sampling_rate": 16_000},
+    }
+    with pytest.raises(AudioError, match="a.wav.*channels cancel" if kind == "file" else "channels cancel"):
+        read_audio(sources[kind])
+    with pytest.raises(AudioError, match="channels cancel"):
+        read_media(tmp_path / "a.wav")
+
+
+@pytest.mark.parametrize("channels", [[1, 0], [1, 0.2], [1, 1], [1, -0.3], [1, 0, 0, 0, 0, 0, 0, 0], [0, 0]])
+def test_channels_of_other_levels_are_averaged(make_tone, channels):
+    tone = make_tone(0.5)
+    mixed = read_audio({"array": np.outer(channels, tone), "sampling_rate": 16_000})
+    np.testing.assert_allclose(mixed, np.mean(channels) * tone, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["WAV", "WAVEX"])
+@pytest.mark.parametrize("subtype", ["PCM_16", "FLOAT", "ULAW"])
+@pytest.mark.parametrize("before", [b"", b"LIST\x03\0\0\0abc\0"])
+def test_a_wav_file_whose_header_gives_no_bytes_is_read_to_its_end(tmp_path, make_tone, kind, subtype, before):
+    path = tmp_path / "a.wav"
+    soundfile.write(path, make_tone(0.5), 16_000, format=kind, subtype=subtype)
+    whole, data = read_audio(path), path.read_bytes()
+    place = data.index(b"data")
+    path.write_bytes(data[:4] + bytes(4) + data[8:place] + before + b"data" + bytes(4) + data[place + 8 :])
+    assert audio_duration_s(path) == 0.5
+    for read in (read_audio, read_media):
+        np.testing.assert_array_equal(read(path), whole)
+        np.testing.assert_array_equal(read(path.read_bytes()), whole)
+    with pytest.raises(AudioError, match="no samples"):
+        read_audio(path.read_bytes()[: place + len(before) + 8])
+
+
+def test_lists_of_integers_have_16_bits(make_tone):
+    samples = (make_tone(0.1) * 32_767).astype(np.int16)
+    expected = read_audio({"array": samples, "sampling_rate": 16_000})
+    np.testing.assert_array_equal(read_audio({"array": samples.tolist(), "sampling_rate": 16_000}), expected)
+    stereo = [samples.tolist(), samples.tolist()]
+    np.testing.assert_array_equal(read_audio({"array": stereo, "sampling_rate": 16_000}), expected)

@@ -38,7 +38,7 @@ def test_a_dialogue_is_written_as_chatml(tiny_processor):
 
 def test_keys_that_hold_none_are_no_audio(tiny_processor):
     messages = [{"role": "user", "content": [{"type": "text", "text": "a", "audio": None}]}]
-    messages[0]["content"].append({"type": "audio", "text": None, "audio": None})
+    messages[0]["content"].append({"type": None, "text": None, "audio": None})
     batch = tiny_processor(messages)
     assert "input_features" not in batch
     plain = tiny_processor([{"role": "user", "content": "a"}])

@@ -69,6 +69,13 @@ def test_a_dialogue_becomes_messages_with_the_words_first_or_in_the_order_of_its
     assert [item["type"] for item in messages[1]["content"]] == ["audio", "text"]
 
 
+@pytest.mark.parametrize("form", ["{}", "data:audio/wav;base64,{}"])
+def test_base64_may_be_wrapped_and_a_data_url(audio, form):
+    data = base64.b64decode(audio["base64"])
+    text = form.format(base64.encodebytes(data).decode())
+    assert read(dialogue_of(*two_turns({"base64": text})))[1]["content"][1]["audio"]["bytes"] == data
+
+
 @pytest.fixture(scope="module")
 def long(make_tone):
     return in_base64(encoded(make_tone(2.0)))
@@ -78,6 +85,7 @@ def long(make_tone):
 BAD_DIALOGUES = {
     "base64": (lambda a, _: two_turns(a, audio={"base64": "!!!"}), {}, 2),
     "no audio file": (lambda a, _: two_turns(a, audio=in_base64(b"no audio at all")), {}, 2),
+    "name of a recording": (lambda a, _: two_turns(a, text="q/d01.wav"), {}, 2),
     "missing part": (lambda a, _: two_turns(a, audio={"file": "missing"}), {}, 2),
     "no recording": (lambda a, _: two_turns(a, audio=None), {}, 2),
     "empty": (lambda a, _: two_turns(a, audio=None, text=None), {}, 2),

@@ -1,0 +1,230 @@
+"""One rule for every way in which a dialogue enters: a JSON file, a table, pairs, messages in Python, a folder."""
+
+import base64
+import json
+import unicodedata
+
+import numpy as np
+import pytest
+import soundfile
+
+from sdiareward.audio_sdiareward import read_audio
+from sdiareward.chat_sdiareward import DialogueError
+from sdiareward.pairs.content import digest_dialogue
+from sdiareward.pairs.dialogue_folders import read_dialogue_folder
+from sdiareward.pairs.dialogues import Dialogues, HeardAudio, WholeDialogues
+from sdiareward.pairs.loading import load_pairs
+from sdiareward.pairs.messages import read_dialogue
+from sdiareward.pairs.rows import open_rows, read_block
+from sdiareward.pairs.systems import read_systems
+
+
+USER = {"role": "user", "audio": "0.wav"}
+
+
+@pytest.fixture
+def folder(tmp_path, make_tone, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for number, duration_s in enumerate((0.3, 0.4)):
+        soundfile.write(tmp_path / f"{number}.wav", make_tone(duration_s, seed=number), 16_000)
+    return tmp_path
+
+
+def read_json(folder, turns):
+    (folder / "one.json").write_text(json.dumps(turns))
+    return read_dialogue(folder / "one.json")
+
+
+def read_table(folder, turns):
+    (folder / "table.jsonl").write_text(json.dumps({"id": "a", "messages": turns}) + "\n")
+    rows = open_rows(folder / "table.jsonl")
+    return Dialogues(read_block(rows, np.arange(1), ["messages"]), [0], ["messages"], HeardAudio(60.0, folder))[0]
+
+
+def read_pairs(folder, turns):
+    plain = [USER, {"role": "assistant", "audio": "1.wav"}]
+    (folder / "pairs.jsonl").write_text(json.dumps({"chosen": plain, "rejected": turns}) + "\n")
+    return Dialogues(load_pairs(folder / "pairs.jsonl", "train"), [0])[1]
+
+
+def read_python(folder, turns):
+    return WholeDialogues([turns])[0]
+
+
+DOORS = {"json": read_json, "table": read_table, "pairs": read_pairs, "python": read_python}
+
+
+def item(**fields):
+    return {"role": "assistant", "content": [fields]}
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(
+    "answer",
+    [
+        item(type="audio", audio="1.wav"),
+        item(type="audio", audio="1.wav", text=""),
+        item(type="audio", audio_url="1.wav"),
+        item(type="audio", audio_path="1.wav"),
+        item(type="audio", path="1.wav"),
+        item(type="audio", url="1.wav"),
+        item(type="audio_url", audio_url={"url": "1.wav"}),
+        item(audio="1.wav"),
+        {"role": "assistant", "audio_path": "1.wav"},
+        {"role": "assistant", "path": "1.wav", "speaker": "Ann", "start_s": 1.5},
+        {"role": "assistant", "url": "1.wav", "text": ""},
+    ],
+)
+def test_common_spellings_of_a_recording_are_read(folder, door, answer):
+    expected = DOORS[door](folder, [USER, {"role": "assistant", "audio": "1.wav"}])
+    got = DOORS[door](folder, [USER, answer])
+    assert digest_dialogue(got, None) == digest_dialogue(expected, None) is not None
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("wrap", [base64.b64encode, base64.encodebytes])
+@pytest.mark.parametrize(
+    "make", [str, "data:audio/wav;base64,{}".format, lambda text: {"data": text, "format": "wav"}]
+)
+def test_recordings_in_base64_are_read(folder, door, wrap, make):
+    text = wrap((folder / "1.wav").read_bytes()).decode()
+    key = "input_audio" if isinstance(make(text), dict) else "audio"
+    got = DOORS[door](folder, [USER, item(type=key, **{key: make(text)})])
+    expected = read_json(folder, [USER, {"role": "assistant", "audio": "1.wav"}])
+    samples = [read_audio(messages[1]["content"][0]["audio"]) for messages in (got, expected)]
+    np.testing.assert_array_equal(*samples)
+
+
+WORDS = {"role": "user", "text": "hello"}
+REFUSED = {
+    "clip": [USER, item(type="audio", clip="1.wav")],
+    "Audio": [USER, {"role": "assistant", "Audio": "1.wav"}],
+    "audio_file": [USER, {"role": "assistant", "text": "hi", "audio_file": "1.wav"}],
+    "audio, text": [USER, item(type="text", text="hi", audio="1.wav")],
+    "audio, url": [USER, item(type="audio", audio="1.wav", url="0.wav")],
+    "duration_s": [USER, item(type="audio", audio="1.wav", duration_s="1.5")],
+    "transcript": [USER, {"role": "assistant", "audio": "1.wav", "transcript": "hi"}],
+    "content": [USER, {"role": "assistant", "audio": "1.wav", "content": [{"type": "text", "text": "hi"}]}],
+    "neither words nor a recording": [USER, {"role": "assistant", "content": []}],
+    "neither words nor": [USER, {"role": "assistant", "content": " \n"}],
+    "is null": [USER, {"role": "assistant", "text": None, "audio": None}],
+    "recording is null": [USER, item(type="audio", audio=None)],
+    "null or empty": [USER, {"role": "assistant", "text": "hi", "audio": None}],
+    "is null or": [USER, {"role": "assistant", "text": "hi", "audio": {"bytes": None, "path": None}}],
+    "'q/d01.wav'": [USER, {"role": "assistant", "content": "q/d01.wav"}],
+    "'1.wav'": [USER, item(type="text", text="1.wav")],
+    "type 'image'": [USER, item(type="image", text="a")],
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("named", REFUSED)
+def test_what_would_not_be_read_is_refused_with_its_turn_and_key(folder, door, named, caplog):
+    with pytest.raises(DialogueError) as caught:
+        DOORS[door](folder, REFUSED[named])
+    found = str(caught.value) + caplog.text
+    assert "turn 2" in found or "has no turns" in found
+    assert named in found
+
+
+@pytest.mark.parametrize("door", ["table", "pairs"])
+@pytest.mark.parametrize("turn", [WORDS, {**WORDS, "audio": None}, {"role": "user", "content": "hello"}])
+def test_words_alone_are_refused_in_data_that_have_recordings(folder, door, turn):
+    with pytest.raises(DialogueError, match="turn 1"):
+        DOORS[door](folder, [turn, {"role": "assistant", "audio": "1.wav"}])
+    with pytest.raises(DialogueError, match="turn 1"):
+        read_pairs(folder, [WORDS, {"role": "assistant", "text": "hi"}])
+
+
+def test_words_alone_are_scored_in_data_without_recordings(folder):
+    turns = [WORDS, {"role": "assistant", "text": "hi", "audio": None}]
+    assert [message["role"] for message in read_table(folder, turns)] == ["user", "assistant"]
+    mixed = [{"role": "user", "content": "a text prompt"}, {"role": "assistant", "audio": "1.wav"}]
+    assert len(read_python(folder, mixed)) == 2
+
+
+def test_no_error_quotes_more_than_200_characters_of_an_input(folder):
+    long = "x" * 5000
+    for turns in (
+        [USER, {"role": long, "text": "a"}],
+        [USER, item(type=long, text="a")],
+        [USER, item(type="audio", **{long: "1.wav"})],
+        [USER, {"role": "assistant", "audio": f"{long}/.wav"}],
+        [USER, {"role": "assistant", "audio": f"data:audio/wav;base64,{long}?"}],
+    ):
+        for read in (read_json, read_table):
+            with pytest.raises((DialogueError, FileNotFoundError)) as caught:
+                read(folder, turns)
+            assert len(str(caught.value)) < 600, read
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_names_match_in_both_forms_of_unicode(folder, form):
+    other = {"NFC": "NFD", "NFD": "NFC"}[form]
+    name, written = (unicodedata.normalize(each, "müller/gespräch") for each in (form, other))
+    (folder / name).parent.mkdir()
+    (folder / "0.wav").rename(folder / f"{name}.wav")
+    for read in (read_json, read_table, read_pairs):
+        answer = {"role": "assistant", "audio": "1.wav"}
+        assert len(read(folder, [{"role": "user", "audio": f"{written}.wav"}, answer])) == 2
+
+
+def test_systems_match_by_names_in_both_forms_of_unicode(tmp_path, make_tone):
+    for form in ("NFC", "NFD"):
+        (tmp_path / form).mkdir()
+        for role, duration_s in (("user", 0.3), ("assistant", 0.4)):
+            path = tmp_path / form / f"{unicodedata.normalize(form, 'gespräch')}_{role}.wav"
+            soundfile.write(path, make_tone(duration_s), 16_000)
+    first, second = read_systems([tmp_path / "NFC", tmp_path / "NFD"])
+    assert first.names == second.names == [unicodedata.normalize("NFC", "gespräch")]
+
+
+def write_dialogue(folder, *names, duration_s=(0.3, 0.4)):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, seconds in zip(names, duration_s, strict=True):
+        soundfile.write(folder / name, np.sin(np.arange(round(seconds * 16_000)) / 9), 16_000)
+
+
+def test_hidden_files_are_no_recordings_and_no_dialogues(tmp_path):
+    write_dialogue(tmp_path / "a" / "one", "0_user.wav", "1_assistant.wav")
+    for place in ("a/one/._0_user.wav", "a/._one.json", "a/__MACOSX/one/._0_user.wav", "a/.DS_Store"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_bytes(b"\0\5\x16\7")
+    assert len(read_dialogue(tmp_path / "a" / "one")) == 2
+    for pattern in (None, "{dialogue}/{turn}_{role}.wav"):
+        found = read_dialogue_folder(tmp_path / "a", pattern)
+        assert (list(found.dialogues), found.skipped) == (["one"], {})
+
+
+@pytest.mark.parametrize(
+    ("names", "duration_s", "is_call"),
+    [
+        ("call_user.wav call_assistant.wav", (0.4, 0.4), True),
+        ("call_user.wav call_assistant.wav", (0.4, 0.415), True),
+        ("call_user.wav call_assistant.wav", (0.4, 0.43), False),
+        ("call_0_user.wav call_1_assistant.wav", (0.4, 0.4), False),
+        ("input.wav output.wav", (0.4, 0.4), True),
+        ("speaker_1.wav speaker_2.wav", (0.4, 0.4), True),
+        ("turn1.wav turn2.wav", (0.4, 0.4), False),
+    ],
+)
+def test_two_channels_of_a_call_are_no_turns(tmp_path, names, duration_s, is_call):
+    write_dialogue(tmp_path / "a" / "call", *names.split(), duration_s=duration_s)
+    assert len(read_dialogue(tmp_path / "a" / "call", form="turns")) == 2
+    found = read_dialogue_folder(tmp_path / "a", form="turns").dialogues
+    assert list(found) == ["call"]
+    if is_call:
+        with pytest.raises(DialogueError, match="--form turns"):
+            read_dialogue(tmp_path / "a" / "call")
+        with pytest.raises(ValueError, match="--form turns"):
+            read_dialogue_folder(tmp_path / "a")
+    else:
+        assert len(read_dialogue(tmp_path / "a" / "call")) == 2
+
+
+def test_two_channels_of_a_call_are_refused_among_dialogues_by_name(tmp_path):
+    write_dialogue(tmp_path, "a_user.wav", "a_assistant.wav")
+    write_dialogue(tmp_path, "b_user.wav", "b_assistant.wav", duration_s=(0.5, 0.5))
+    found = read_dialogue_folder(tmp_path)
+    assert list(found.dialogues) == ["a"]
+    assert "channels of one call" in found.skipped["b"]
