@@ -76,12 +76,12 @@ def _read_turn(turn: Mapping[str, Any], is_spoken: bool) -> dict[str, Any]:
     content, text, recordings = turn.get("content"), turn.get("text"), list(_list_recordings(turn))
     if _is_list(content):
         if recordings or text or _find_unread(turn, has_text=True, has_audio=bool(content)):
-            return dict(turn)
-        return {"role": turn.get("role"), "content": list(map(_read_item, content))}
+            return {"content": None, **turn}
+        return {"role": turn.get("role"), "content": [_read_item(item) for item in content or ()]}
     has_text = not _is_empty(text) or not _is_empty(content)
     is_clear = len(recordings) < 2 and (_is_empty(text) or _is_empty(content) or text == content)
     if not is_clear or _find_unread(turn, has_text, bool(recordings)):
-        return dict(turn)
+        return {"content": None, **turn}
     if not recordings and _is_empty(text) and content is not None:
         return {"role": turn.get("role"), "content": content}
     items = [{"type": "text", "text": content if _is_empty(text) else text}] if has_text else []
@@ -153,9 +153,15 @@ def list_items(message: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     Returns:
         `list[dict]`: `{"type": "text", "text"}` or `{"type": "audio", "audio"}` for each.
+
+    Raises:
+        DialogueError: An item is not read.
     """
     content = message["content"]
-    return [_read_item(item) for item in ([{"text": content}] if isinstance(content, str) else content)]
+    items = [{"text": content}] if isinstance(content, str) else content
+    if problem := next(filter(None, map(_find_item_problem, items)), None):
+        raise DialogueError(problem)
+    return list(map(_read_item, items))
 
 
 def validate_messages(messages: Any, name: str | None = None) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sdiareward.audio_sdiareward import find_file
+
 
 SYNTHETIC = "synthetic"
 
@@ -21,7 +23,7 @@ def split_reference(reference: str) -> tuple[str, str]:
 
 def resolve_inside(root: Path, relative: str) -> Path:
     """Return `root / relative` for a path from a foreign file; raise `ValueError` if it leaves `root`."""
-    path = root / relative
+    path = find_file(root / relative) or root / relative
     if not path.resolve().is_relative_to(root.resolve()):
         raise ValueError(f"path {relative!r}: lies outside of {root}; paths must be relative and stay inside.")
     return path

@@ -24,6 +24,7 @@ from .messages import (
     is_hidden,
     list_visible,
     order_turns,
+    read_path,
     read_transcript,
     read_turns,
     require_readable,
@@ -182,7 +183,10 @@ def read_messages(path: Path, form: Form | None = None) -> Messages:
     for number, message in enumerate(messages, start=1):
         for item in message["content"] if not isinstance(message["content"], str) else ():
             if item.get("audio") is not None:
-                item["audio"] = _place(_read_path(item["audio"], number, str(path)), base)
+                try:
+                    item["audio"] = _place(read_path(item["audio"]), base)
+                except DialogueError as error:
+                    raise DialogueError(str(error), number, str(path)) from error
     return messages
 
 
@@ -191,14 +195,6 @@ def _place(audio: str, base: Path) -> str:
         return audio
     path = base.absolute() / audio
     return str(find_file(path) or path)
-
-
-def _read_path(audio: Any, turn: int, name: str) -> str:
-    """Return the path of a recording in JSON, which is a text or in the form of `datasets`."""
-    found = audio.get("path") if isinstance(audio, Mapping) else audio
-    if not isinstance(found, str):
-        raise DialogueError(f"its audio is a {type(audio).__name__}; give the path of a recording.", turn, name)
-    return found
 
 
 def _group_recordings(folder: Path, pattern: str | None) -> tuple[dict[str, list[_Recording]], dict[str, str]]:

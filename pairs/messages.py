@@ -13,7 +13,7 @@ import base64
 import io
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ from sdiareward.audio_sdiareward import (
     AudioError,
     audio_duration_s,
     decode_base64,
+    find_file,
     open_encoded,
     open_source,
     read_audio,
@@ -125,7 +126,7 @@ def require_readable(file: Path) -> None:
         )
 
 
-def require_turns(files: Sequence[Path], form: Form | None) -> None:
+def require_turns(files: Sequence[Path], form: Form | None = None) -> None:
     """Raise `DialogueError` for two recordings of one length: the channels of a call, which are no turns."""
     if form == "turns" or len(files) != 2:
         return
@@ -163,9 +164,9 @@ def order_turns(files: Sequence[Path], folder: Path) -> list[tuple[str, Path]]:
 
 
 def read_transcript(audio_file: Path) -> str | None:
-    file = audio_file.with_suffix(".txt")
+    file = find_file(audio_file.with_suffix(".txt"))
     try:
-        return file.read_text(encoding="utf-8-sig").strip() if file.is_file() else None
+        return None if file is None else file.read_text(encoding="utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise DialogueError(f"{file}: cannot be read as a transcript ({error}); save it as UTF-8 text.") from error
 
@@ -188,11 +189,17 @@ def _load_content(content: str | list[dict[str, Any]], base: Path) -> list[dict[
     if not recordings:
         raise ValueError("has no audio; every turn of a spoken dialogue needs a recording.")
     for item in recordings:
-        if not isinstance(item["audio"], str):
-            raise ValueError(f"its audio is a {type(item['audio']).__name__}; give the path of a recording.")
-        is_encoded = decode_base64(item["audio"]) is not None
-        item["audio"] = _load_recording(item["audio"] if is_encoded else base / item["audio"])
+        path = read_path(item["audio"])
+        item["audio"] = _load_recording(path if decode_base64(path) is not None else base / path)
     return items
+
+
+def read_path(audio: Any) -> str:
+    """Return the path of a recording in JSON, which is a text or in the form of `datasets`."""
+    found = audio.get("path") if isinstance(audio, Mapping) else audio
+    if not isinstance(found, str):
+        raise DialogueError(f"its audio is a {type(audio).__name__}; give the path of a recording.")
+    return found
 
 
 def _load_recording(source: str | Path) -> dict[str, Any]:

@@ -42,6 +42,7 @@ _MAX_VALUES = 2**26
 MAX_AMPLITUDE = 10.0
 # The mean of unrelated channels has this multiple of `mean energy / num_channels`, of one voice on all more.
 _MIN_MIXED_ENERGY = 0.1
+_MAX_QUOTED = 200
 # Shorter texts are names of files.
 _MIN_BASE64 = 256
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]+=?=?\s*")
@@ -181,7 +182,10 @@ def open_source(source: Any, sampling_rate: int = SAMPLING_RATE) -> tuple[Any, s
             return None, str(source.get("path") or "audio array"), *_samples(source)
         if source.get("bytes") is not None:
             return io.BytesIO(source["bytes"]), str(source.get("path") or "audio bytes"), None, 0
-        source = source.get("path")
+        if source.get("path") is None:
+            found = ", ".join(map(str, source))[:_MAX_QUOTED]
+            raise TypeError(f"an audio mapping has 'bytes', 'path' or 'array'; got the keys {found or 'none'}.")
+        source = source["path"]
     if isinstance(source, bytes):
         return io.BytesIO(source), "audio bytes", None, 0
     if isinstance(source, str) and (encoded := decode_base64(source)) is not None:
@@ -190,7 +194,7 @@ def open_source(source: Any, sampling_rate: int = SAMPLING_RATE) -> tuple[Any, s
         path = find_file(source)
         if path is None:
             remedy = "; download it first" if str(source).startswith(("http://", "https://")) else ""
-            raise FileNotFoundError(f"{str(source)[:200]}: no such audio file{remedy}.")
+            raise FileNotFoundError(f"{str(source)[:_MAX_QUOTED]}: no such audio file{remedy}.")
         return str(path), str(path), None, 0
     raise TypeError(
         "audio must be a path, bytes, an array or a mapping with 'bytes', 'path' or 'array'; "

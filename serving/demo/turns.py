@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
 from sdiareward.chat_sdiareward import MAX_TURNS, ROLES, DialogueError, validate_messages
-from sdiareward.pairs.messages import AUDIO_SUFFIXES, read_dialogue, read_recording, sort_naturally, turns_to_messages
+from sdiareward.pairs.messages import (
+    AUDIO_SUFFIXES,
+    read_dialogue,
+    read_recording,
+    require_turns,
+    sort_naturally,
+    turns_to_messages,
+)
 from sdiareward.perturbations.channel import encode_flac
 
 
@@ -64,6 +71,7 @@ def add_turns(turns: Sequence[RecordedTurn], new: Sequence[RecordedTurn]) -> tup
 
 def read_files(paths: Sequence[Path]) -> list[RecordedTurn]:
     """Read uploaded files in the natural order of their names."""
+    require_turns(paths)
     return [read_turn(_read(path), path.name) for path in sorted(paths, key=sort_naturally)]
 
 

@@ -10,11 +10,12 @@ import soundfile
 
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.chat_sdiareward import DialogueError
+from sdiareward.dataset_builder.sources.reading import find_clip
 from sdiareward.pairs.content import digest_dialogue
 from sdiareward.pairs.dialogue_folders import read_dialogue_folder
 from sdiareward.pairs.dialogues import Dialogues, HeardAudio, WholeDialogues
 from sdiareward.pairs.loading import load_pairs
-from sdiareward.pairs.messages import read_dialogue
+from sdiareward.pairs.messages import read_dialogue, read_transcript
 from sdiareward.pairs.rows import open_rows, read_block
 from sdiareward.pairs.systems import read_systems
 
@@ -167,6 +168,14 @@ def test_names_match_in_both_forms_of_unicode(folder, form):
     for read in (read_json, read_table, read_pairs):
         answer = {"role": "assistant", "audio": "1.wav"}
         assert len(read(folder, [{"role": "user", "audio": f"{written}.wav"}, answer])) == 2
+
+
+def test_transcripts_and_corpora_match_in_both_forms_of_unicode(folder):
+    composed, decomposed = (unicodedata.normalize(form, "müller_user") for form in ("NFC", "NFD"))
+    (folder / "0.wav").rename(folder / f"{decomposed}.wav")
+    (folder / f"{composed}.txt").write_text("hello")
+    assert read_transcript(folder / f"{decomposed}.wav") == "hello"
+    assert find_clip(folder, f"{composed}.wav", "row 1") == folder / f"{decomposed}.wav"
 
 
 def test_systems_match_by_names_in_both_forms_of_unicode(tmp_path, make_tone):
