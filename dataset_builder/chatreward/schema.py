@@ -73,7 +73,7 @@ def features() -> datasets.Features:
             "question_s": real,
             "response_s": real,
             "duration_s": real,
-            "audio": datasets.Audio(sampling_rate=16_000),
+            "audio": datasets.Audio(sampling_rate=16_000, decode=False),
             "question_synthesizer": text,
             "synthesizer": text,
             "question_wer": real,

@@ -133,7 +133,10 @@ def _describe_first(skip: Mapping[str, Any] | None) -> str:
     return "" if skip is None else f"; the first: {skip['item']}: {' '.join(skip['reason'].split())}"
 
 
-def render_card(report: Mapping[str, Any], *, header: str | None = None, publication: str = "") -> str:
+def render_card(
+    report: Mapping[str, Any], *, header: str | None = None, publication: str = "", name: str = "sdiareward"
+) -> str:
+    """Render the card of a folder that `datasets` loads by `name`."""
     rows = report["pairs"]
     skipped = len(report["skipped"])
     return Template(CARD_TEMPLATE.read_text(encoding="utf-8")).substitute(
@@ -145,6 +148,8 @@ def render_card(report: Mapping[str, Any], *, header: str | None = None, publica
         speakers=_render_speakers(report.get("sources") or {row["source"] for row in rows}),
         seed=escape_markdown(report["config"].get("seed", "none")),
         publication=publication,
+        name=name,
+        split=next((split for split in SPLITS if any(row["split"] == split for row in rows)), SPLITS[0]),
     )
 
 
