@@ -56,7 +56,7 @@ class Slot:
 
 
 def plan_slots(count: int, *, seed: int = 0) -> list[Slot]:
-    """Plan `count` scenarios with the shares of section 3.2.2 and Table 4; a longer plan begins with the shorter one."""
+    """Plan `count` scenarios with the paper's shares; a longer plan begins with the shorter one."""
     if count < 1:
         raise ValueError(f"count is {count}; it must be at least 1.")
     shares, done, slots = compute_shares(), Counter[tuple[str | None, ...]](), []
@@ -75,9 +75,9 @@ def plan_slots(count: int, *, seed: int = 0) -> list[Slot]:
 
 
 def compute_shares() -> dict[str, dict[str | None, float]]:
-    """Return the share of each attribute in each part, of all samples: sums are those of `PARTS` and of Table 4.
+    """Return the share of each attribute in each part, of all samples: sums are those of section 3.2.2 and Table 4.
 
-    The paper has the sums alone. Parts take in the order of `ATTRIBUTES`, of each attribute the same part of what is left.
+    The paper has the sums alone. Parts take in the order of `ATTRIBUTES`, each the same fraction of what is left.
     """
     left = {name: count / sum(SAMPLES.values()) for name, count in SAMPLES.items()}
     left[CONTENT_VOICES] -= PARTS["content"]

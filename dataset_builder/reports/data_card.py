@@ -148,6 +148,7 @@ def render_card(
         speakers=_render_speakers(report.get("sources") or {row["source"] for row in rows}),
         seed=escape_markdown(report["config"].get("seed", "none")),
         publication=publication,
+        groups=_render_groups(report.get("bench") or {}),
         name=name,
         split=next((split for split in SPLITS if any(row["split"] == split for row in rows)), SPLITS[0]),
     )
@@ -157,6 +158,13 @@ def _render_channel(config: Mapping[str, Any]) -> str:
     if "channel" not in config:
         return "not recorded"
     return json.dumps(config["channel"]) if config["channel"] else "off"
+
+
+def _render_groups(bench: Mapping[str, Any]) -> str:
+    known = bench.get("num_known_groups")
+    return (
+        f"{known} groups of the test split have other pairs in training" if known else "a group is in one split only"
+    )
 
 
 def _render_speakers(sources: Iterable[str]) -> str:
