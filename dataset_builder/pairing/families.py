@@ -70,7 +70,7 @@ class FamilySpec:
     def __post_init__(self) -> None:
         if self.per_dialogue < 1 or self.kinds == ():
             raise ValueError(
-                f"per_dialogue is {self.per_dialogue}, kinds {self.kinds}; give at least one of each, or omit the family."
+                f"per_dialogue is {self.per_dialogue}, kinds {self.kinds}; give at least one, or omit the family."
             )
 
 

@@ -7,8 +7,8 @@ pairs. The 824 wild and 466 scripted pairs of Table 1 need finer buckets than a 
 50), such as `[source, primary, secondary]`. Colloquialness pairs have no taxonomy; the paper holds out 250 of 2,500:
 they are one bucket with its own cap. "Quality-aware" is the filter before: the sampler draws from kept pairs.
 
-The paper removes the selected pairs from training, and has 6,879 of 7,703 wild ones left (Table 1): `excise: pairs`. By
-default we remove their groups too, and pairs of families with a turn of another group: a model that was trained on
+The paper removes the selected pairs from training, and has 6,879 of 7,703 wild ones left (Table 1): `excise: pairs`.
+By default we remove their groups too, and pairs of families with a turn of another group: a model that was trained on
 other minutes of a recording knows its speakers and its channel. The rest of a partly chosen group is lost, so groups
 are taken whole where they fit.
 """
