@@ -50,9 +50,16 @@ build/transformers-tests/.unpacked: constraints.txt
 	tar -xzf $(@D)/transformers-*.tar.gz --directory $(@D) --strip-components 1
 	touch $@
 
+# Apart from the rest: with it and without FFmpeg, `datasets` and transformers fail where they work without both.
+build/torchcodec/.installed: constraints.txt
+	$(MAKE) install
+	rm -rf $(@D)
+	$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt --target $(@D) torchcodec
+	touch $@
+
 # A third process works while two wait for what they started. Bytecode is kept: many tests start Python anew.
 test: export PYTHONDONTWRITEBYTECODE =
-test: install .venv-datasets3/.installed build/transformers-tests/.unpacked
+test: install .venv-datasets3/.installed build/transformers-tests/.unpacked build/torchcodec/.installed
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # Without what starts processes, servers, browsers or Ray.

@@ -175,8 +175,14 @@ def open_source(source: Any, sampling_rate: int = SAMPLING_RATE) -> tuple[Any, s
         return None, "audio array", _scale(source), sampling_rate
     if hasattr(source, "get_all_samples"):
         # A decoder of torchcodec, as `datasets` gives a recording that is not left encoded.
-        samples = source.get_all_samples()
-        source = {"array": samples.data.numpy(), "sampling_rate": samples.sample_rate}
+        try:
+            samples = source.get_all_samples()
+            source = {"array": samples.data.numpy(), "sampling_rate": samples.sample_rate}
+        except RuntimeError:
+            # torchcodec 0.13 reads a FLAC file of one frame only once; `datasets` keeps what a decoder was made from.
+            if not hasattr(source, "_hf_encoded"):
+                raise
+            source = source._hf_encoded
     if isinstance(source, Mapping):
         if source.get("array") is not None:
             return None, str(source.get("path") or "audio array"), *_samples(source)

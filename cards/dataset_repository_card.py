@@ -45,7 +45,7 @@ def render_dataset_repository_card(
         modified=_describe_changes(facts["config"]),
         attributions="\n".join(_list_attributions(facts["sources"])),
     )
-    return render_card(facts, header=_render_header(facts, configs), publication=publication)
+    return render_card(facts, header=_render_header(facts, configs), publication=publication, name=repo_id)
 
 
 def _render_header(facts: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> str:

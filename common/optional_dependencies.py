@@ -49,6 +49,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     ),
     "small": ("gguf", "peft"),
     "demo": ("gradio", "jinja2", "matplotlib"),
+    "decode": ("torchcodec",),
     "pipeline-paper": ("audio_separator", "pyannote"),
 }
 

@@ -66,11 +66,11 @@ class SourceConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
     # Enhance its clips with the pipeline's enhancement, as the paper does for MELD and DailyTalk.
     enhance: bool = False
-    # Replaces the source's codings, which synthetic speech gets before channel matching.
-    native_coding: Sequence[str] = ()
+    # What synthetic speech goes through first; None: the source's codings, and nothing where `channel` is None.
+    native_coding: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        if unknown := [coding for coding in self.native_coding if coding not in CODINGS]:
+        if unknown := [coding for coding in self.native_coding or () if coding not in CODINGS]:
             raise ValueError(f"native_coding of {self.name} names {unknown}; give a list of {sorted(CODINGS)}.")
 
 
@@ -122,8 +122,10 @@ def _build(config: BuildConfig) -> dict[str, Any]:
         for name, spec in settings["synthesizers"].items()
     }
     later = ("enhance", "native_coding")
-    settings["sources"] = [{k: v for k, v in source.items() if k not in later or v} for source in settings["sources"]]
-    contents = _hash_recordings(plans, any(source.native_coding for source in config.sources))
+    settings["sources"] = [
+        {k: v for k, v in source.items() if k not in later or v not in (None, False)} for source in settings["sources"]
+    ]
+    contents = _hash_recordings(plans)
     plan_id = make_stable_id(json.dumps(settings, sort_keys=True), *sorted(contents.items()))
     finished = None if (output / ".parts").exists() else read_finished(output, plan_id)
     if finished:
@@ -201,8 +203,7 @@ def _read_sources(config: BuildConfig, skipped: list[Skipped], dry_run: bool) ->
                     f"sources: {source.name} has `enhance`, which is for dialogues of recorded clips; remove it. The "
                     "key `enhancement` of `pipeline` decides for long recordings."
                 )
-            if source.native_coding:
-                item = _set_coding(item, source)
+            item = _set_coding(item, source, config.channel)
             if isinstance(item, Recording):
                 recordings.append(item)
             elif source.enhance and isinstance(item, Episode) and not dry_run:
@@ -214,9 +215,16 @@ def _read_sources(config: BuildConfig, skipped: list[Skipped], dry_run: bool) ->
         yield from _run_pipeline(recordings, config, skipped)
 
 
-def _set_coding(item: Episode | ScriptPair | Recording, source: SourceConfig) -> Episode | Recording:
+def _set_coding(
+    item: Episode | ScriptPair | Recording, source: SourceConfig, channel: ChannelSettings | None
+) -> Episode | ScriptPair | Recording:
+    """Return an item with the codings that its synthetic speech gets, as its row will name them."""
     if isinstance(item, ScriptPair):
-        raise ValueError(f"sources: {source.name} has `native_coding`, but scripts have no recordings; remove it.")
+        if source.native_coding is not None:
+            raise ValueError(f"sources: {source.name} has `native_coding`, but scripts have no recordings; remove it.")
+        return item
+    if source.native_coding is None:
+        return item if channel else replace(item, native_coding=())
     return replace(item, native_coding=tuple(source.native_coding))
 
 
@@ -240,14 +248,14 @@ def _choose_work_dir(config: BuildConfig) -> Path:
     return Path(config.work_dir or f"{config.output_dir.rstrip('/')}-work")
 
 
-def _hash_recordings(plans: Sequence[PairPlan], with_codings: bool) -> dict[str, str | None]:
+def _hash_recordings(plans: Sequence[PairPlan]) -> dict[str, str | None]:
     """Return a hash of the recordings of each pair, which keep their names when edited; None if one is missing."""
     hash_once = cache(_hash_recording)
     hashes = {
         plan.pair_id: [
             *map(hash_once, _list_audio(plan)),
             # The id of a pair depends neither on these codings nor on the times and labels of a manifest.
-            *(plan.chosen.native_coding if with_codings else ()),
+            *plan.chosen.native_coding,
             *(_describe(side) for side in (plan.chosen, plan.rejected) if side.source == _OF_MANIFEST),
         ]
         for plan in plans

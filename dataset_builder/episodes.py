@@ -45,7 +45,7 @@ class Episode:
     language: str
     license: str
     split_group: str | None = None  # A coarser unit that is held out whole, such as a domain.
-    native_coding: tuple[str, ...] = ()  # Channel matching applies these `channel.CODINGS` to synthetic speech.
+    native_coding: tuple[str, ...] = ()  # The `channel.CODINGS` that its synthetic speech gets.
     known_group_id: str | None = None  # Of a released pair, whose `group` is not published.
 
     @property

@@ -32,7 +32,6 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
     "scenario_rules_understanding": ("labels",),
     "scenario_rules_generation": ("category", "labels"),
     "scenario_rules_implicit": ("category", "labels"),
-    "scenario_rules_sound": ("category", "labels"),
 }
 # Without it there is no system turn.
 _MAY_BE_EMPTY = ("wavreward_system",)

@@ -63,14 +63,14 @@ def make_stable_seed(*parts: Any) -> int:
 
 
 def features() -> datasets.Features:
-    """Return the columns of a pair (audio mono, 16 kHz)."""
+    """Return the columns of a pair (audio mono, 16 kHz, encoded: a row can be read without torchcodec)."""
     import datasets
 
     text = datasets.Value("string")
     turn = {
         "role": text,
         "text": text,
-        "audio": datasets.Audio(sampling_rate=16_000),
+        "audio": datasets.Audio(sampling_rate=16_000, decode=False),
         "duration_s": datasets.Value("float32"),
         "audio_ref": datasets.List(
             {"uri": text, "start_s": datasets.Value("float64"), "end_s": datasets.Value("float64"), "text": text}

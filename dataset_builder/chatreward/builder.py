@@ -51,6 +51,7 @@ Built by `sdiareward build chatreward` (seed {seed}) after section 3.2 of the Wa
 question, {gap_s} s of silence and a spoken answer in one recording (mono, 16 kHz), with a score from 1 to 5: 5 for the
 right content in the right voice, 3 for the right content in a voice that does not suit it, 1 for an answer beside the
 point. Where experts gave `expert_scores`, the score is their median. All samples of a scenario are in one split.
+`audio` is left encoded: `soundfile.read(io.BytesIO(row["audio"]["bytes"]))` decodes it.
 
 {table}
 

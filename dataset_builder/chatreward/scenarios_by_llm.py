@@ -1,15 +1,15 @@
 """Have a language model write scenarios (section 3.2.3, stage 1; figure 4): a plan of labels, then one question each.
 
-The plan gives the parts their shares and alternates attributes and categories. Every answer must pass the checks of
+The plan gives parts and attributes the paper's shares and alternates categories. Every answer must pass the checks of
 the bundled scenarios; errors are sent back to the model. Scenarios are appended to a JSONL file: a killed run resumes.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, repeat, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +21,14 @@ from sdiareward.pairs.schema import make_stable_seed
 
 from ..llm_files import open_written
 from .scenarios import MAX_WORDS, Scenario, make_scenario
-from .schema import CATEGORIES, PARTS, PLAIN, TOPICS, find_voice_attribute
+from .schema import ATTRIBUTES, CATEGORIES, CONTENT_VOICES, PARTS, PLAIN, SAMPLES, TOPICS, find_voice_attribute
 
 
-# Implicit dialogues depend on the first three most (appendix D); sounds can be left unnamed too.
-_IMPLICIT = ("emotion", "speed", "volume", "audio")
 PROMPTS = (
     "scenario_writing",
     "scenario_labels",
     *(f"scenario_rules_{part}" for part in PARTS),
     "scenario_mistaken_field",
-    "scenario_rules_sound",
     "scenario_rules_language",
     "scenario_request",
 )
@@ -59,33 +56,45 @@ class Slot:
 
 
 def plan_slots(count: int, *, seed: int = 0) -> list[Slot]:
-    """Plan `count` scenarios with the shares of section 3.2.2; a longer plan begins with the shorter one."""
+    """Plan `count` scenarios with the paper's shares; a longer plan begins with the shorter one."""
     if count < 1:
         raise ValueError(f"count is {count}; it must be at least 1.")
-    labels, done, slots = {part: _list_labels(part) for part in PARTS}, dict.fromkeys(PARTS, 0), []
+    shares, done, slots = compute_shares(), Counter[tuple[str | None, ...]](), []
     for number in range(1, count + 1):
-        # The part that lacks most of its share.
-        part = max(PARTS, key=lambda name, number=number: PARTS[name] * number - done[name])  # type: ignore[misc]
-        attribute, category = labels[part][done[part] % len(labels[part])]
-        done[part] += 1
+        # The part that lacks most of its share, and of its attributes the one that does.
+        part = max(PARTS, key=lambda name, number=number: PARTS[name] * number - done[name,])  # type: ignore[misc]
+        done[part,] += 1
+        lacks = {name: share * done[part,] / PARTS[part] - done[part, name] for name, share in shares[part].items()}
+        attribute = max(lacks, key=lambda name: lacks[name])
+        categories = _list_categories(part, attribute)
+        category = categories[done[part, attribute] % len(categories)]
+        done[part, attribute] += 1
         topic = TOPICS[make_stable_seed(seed, number) % len(TOPICS)]
         slots.append(Slot(number, part, attribute, category, topic))
     return slots
 
 
-def _list_labels(part: str) -> list[tuple[str | None, str | None]]:
-    """Return attributes and categories of a part in turn: each attribute once, then again."""
-    if part == "content":
-        return [(None, None)]
-    attributes = {
-        "understanding": tuple(CATEGORIES),
-        "generation": tuple(name for name in CATEGORIES if name != "audio"),
-        "implicit": _IMPLICIT,
-    }[part]
+def compute_shares() -> dict[str, dict[str | None, float]]:
+    """Return the share of each attribute in each part, of all samples: sums are those of section 3.2.2 and Table 4.
+
+    The paper has the sums alone. Parts take in the order of `ATTRIBUTES`, each the same fraction of what is left.
+    """
+    left = {name: count / sum(SAMPLES.values()) for name, count in SAMPLES.items()}
+    left[CONTENT_VOICES] -= PARTS["content"]
+    shares: dict[str, dict[str | None, float]] = {"content": {None: PARTS["content"]}}
+    for part, names in ATTRIBUTES.items():
+        taken = PARTS[part] / sum(left[name] for name in names)
+        shares[part] = {name: left[name] * taken for name in names}
+        left |= {name: left[name] * (1 - taken) for name in names}
+    return shares
+
+
+def _list_categories(part: str, attribute: str | None) -> tuple[str | None, ...]:
+    if attribute is None:
+        return (None,)
     # A plain voice gives an implicit dialogue nothing to react to.
     skipped = set(PLAIN.values()) if part == "implicit" else set()
-    columns = [zip(repeat(name), (c for c in CATEGORIES[name] if c not in skipped)) for name in attributes]
-    return [label for label in chain.from_iterable(zip_longest(*columns)) if label is not None]
+    return tuple(category for category in CATEGORIES[attribute] if category not in skipped)
 
 
 def write_scenarios(
@@ -127,8 +136,7 @@ def _ask(slot: Slot, *, client: ChatClient, license: str, prompts: PromptSet) ->
 def _make_messages(slot: Slot, prompts: PromptSet) -> list[dict[str, str]]:
     attribute = find_voice_attribute(slot.attribute)
     names = {"attribute": attribute, "category": slot.category, "categories": ", ".join(CATEGORIES[attribute])}
-    kind = "sound" if slot.part == "implicit" and attribute == "audio" else slot.part
-    rules = prompts.fill(f"scenario_rules_{kind}", **names, labels=prompts.fill("scenario_labels", **names))
+    rules = prompts.fill(f"scenario_rules_{slot.part}", **names, labels=prompts.fill("scenario_labels", **names))
     if attribute == "language":
         rules += f"\n{prompts.fill('scenario_rules_language')}"
     fields = prompts.fill("scenario_mistaken_field") if _has_mistake(slot) else ""

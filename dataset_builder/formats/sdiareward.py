@@ -11,8 +11,8 @@ and later, which refuse scripts, use the class, or `load_dataset("sdiareward", .
 - tables and audio files apart: `<criterion>/<split>.jsonl` (or `.parquet`), in which a turn's `audio` is the path of a
   16 kHz mono WAV, FLAC or OGG file relative to `data_dir`; its bytes are embedded as they are.
 
-Audio is left encoded (`{"bytes", "path"}`; read the bytes with `soundfile`): decoding needs torchcodec, or librosa
-under `datasets` 3. Pass `decode=True` where that is installed.
+Audio is left encoded (`{"bytes", "path"}`; read the bytes with `soundfile`): decoding needs torchcodec and FFmpeg, or
+librosa under `datasets` 3. Pass `decode=True` where these are installed.
 """
 
 from __future__ import annotations

@@ -64,19 +64,21 @@ Change = Callable[[Episode, Pool, np.random.Generator], Episode | None]
 
 @dataclass(frozen=True)
 class FamilySpec:
-    kinds: tuple[str, ...] = ()  # Empty: all of the family.
+    kinds: tuple[str, ...] | None = None  # None: all of the family.
     per_dialogue: int = 1  # Pairs per dialogue, each of another kind.
 
     def __post_init__(self) -> None:
-        if self.per_dialogue < 1:
-            raise ValueError(f"per_dialogue is {self.per_dialogue}; give at least 1, or omit the family.")
+        if self.per_dialogue < 1 or self.kinds == ():
+            raise ValueError(
+                f"per_dialogue is {self.per_dialogue}, kinds {self.kinds}; give at least one, or omit the family."
+            )
 
 
 def validate_families(families: Mapping[str, FamilySpec]) -> None:
     for family, spec in families.items():
         if family not in KINDS:
             raise ValueError(f"families: {family!r} is none of {sorted(KINDS)}.")
-        if unknown := sorted(set(spec.kinds) - set(KINDS[family])):
+        if unknown := sorted(set(spec.kinds or ()) - set(KINDS[family])):
             raise ValueError(f"families: {family} has no kinds {unknown}; it has {sorted(KINDS[family])}.")
 
 

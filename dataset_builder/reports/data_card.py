@@ -133,7 +133,10 @@ def _describe_first(skip: Mapping[str, Any] | None) -> str:
     return "" if skip is None else f"; the first: {skip['item']}: {' '.join(skip['reason'].split())}"
 
 
-def render_card(report: Mapping[str, Any], *, header: str | None = None, publication: str = "") -> str:
+def render_card(
+    report: Mapping[str, Any], *, header: str | None = None, publication: str = "", name: str = "sdiareward"
+) -> str:
+    """Render the card of a folder that `datasets` loads by `name`."""
     rows = report["pairs"]
     skipped = len(report["skipped"])
     return Template(CARD_TEMPLATE.read_text(encoding="utf-8")).substitute(
@@ -145,6 +148,9 @@ def render_card(report: Mapping[str, Any], *, header: str | None = None, publica
         speakers=_render_speakers(report.get("sources") or {row["source"] for row in rows}),
         seed=escape_markdown(report["config"].get("seed", "none")),
         publication=publication,
+        groups=_render_groups(report.get("bench") or {}),
+        name=name,
+        split=next((split for split in SPLITS if any(row["split"] == split for row in rows)), SPLITS[0]),
     )
 
 
@@ -152,6 +158,13 @@ def _render_channel(config: Mapping[str, Any]) -> str:
     if "channel" not in config:
         return "not recorded"
     return json.dumps(config["channel"]) if config["channel"] else "off"
+
+
+def _render_groups(bench: Mapping[str, Any]) -> str:
+    known = bench.get("num_known_groups")
+    return (
+        f"{known} groups of the test split have other pairs in training" if known else "a group is in one split only"
+    )
 
 
 def _render_speakers(sources: Iterable[str]) -> str:

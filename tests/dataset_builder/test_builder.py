@@ -263,6 +263,7 @@ BAD_CONFIGS = [
     ({"test": "0,2"}, "test is '0,2'"),
     ({"sources": [{"name": "sample", "limit": "1"}]}, "sources: limit"),
     ({"families": ["context"]}, "families"),
+    ({"families": {"context": {"kinds": []}}}, "families.context: .*kinds"),
     (speak_modality("hibari"), "synthesizers.modality: seen"),
     ({"channel": {"snr_db": "20"}}, "channel: snr_db"),
     ({"sources": [{"name": "sample", "native_coding": ["wax"]}]}, "wax"),
@@ -298,12 +299,14 @@ def test_a_family_that_needs_options_leaves_those_of_other_pairs(write_config, t
     assert len(rows["both"]) == 2 * len(found) == 4
 
 
-def test_the_coding_of_a_source_reaches_synthetic_speech_and_what_was_made_without_it_is_made_again(
+MATCHED = {"bandwidth_hz": 8000, "coding": "none", "snr_db": 90}
+
+
+def test_the_coding_of_a_source_reaches_synthetic_speech_and_what_was_made_with_another_is_made_again(
     write_config, tmp_path, killed
 ):
-    def build(coding):
-        sources = [{"name": "sample", "limit": 1, "native_coding": coding}]
-        channel = {"bandwidth_hz": 8000, "coding": "none", "snr_db": 90}
+    def build(coding=None, channel=MATCHED):
+        sources = [{"name": "sample", "limit": 1} | ({} if coding is None else {"native_coding": coding})]
         path = write_config(sources=sources, channel=channel, num_workers=1, test=0.0, validation=0.0)
         return main(["build", "--config", str(path)])
 
@@ -313,9 +316,20 @@ def test_the_coding_of_a_source_reaches_synthetic_speech_and_what_was_made_witho
         return row["native_coding"], power[round(0.55 * len(power)) :].sum() / power.sum()
 
     with killed():
-        assert build([]) == 130
-    assert build(["pcm_8k"]) == 0
-    coding, narrow = share_above_4_khz()
-    assert coding == ["pcm_8k"]
-    assert build(["vorbis_22k"]) == 0
-    assert narrow < 1e-4 < share_above_4_khz()[1]
+        assert build() == 130
+    shares = {}
+    # A list that is given is the list that is used, also an empty one; without channel matching nothing else is coded.
+    for given, channel, used in (
+        (["pcm_8k"], MATCHED, ["pcm_8k"]),
+        (["vorbis_22k"], MATCHED, ["vorbis_22k"]),
+        ([], MATCHED, []),
+        (None, MATCHED, ["opus"]),
+        (None, None, []),
+        (["pcm_8k"], None, ["pcm_8k"]),
+    ):
+        assert build(given, channel) == 0
+        coding, shares[str(given), channel is None] = share_above_4_khz()
+        assert coding == used
+    assert [str(given) for (given, _), share in shares.items() if share < 1e-4] == ["['pcm_8k']"] * 2
+    # Opus has changed what was coded before, and nothing where there is no coding.
+    assert len(set(shares.values())) == 6

@@ -9,7 +9,7 @@ from sdiareward.dataset_builder.__main__ import main
 from sdiareward.dataset_builder.chatreward.labels import are_alike
 from sdiareward.dataset_builder.chatreward.scenarios import read_scenarios
 from sdiareward.dataset_builder.chatreward.scenarios_by_llm import ScenarioSettings, plan_slots, write_scenarios
-from sdiareward.dataset_builder.chatreward.schema import CATEGORIES, PARTS, TOPICS
+from sdiareward.dataset_builder.chatreward.schema import CATEGORIES, PARTS, TOPICS, find_voice_attribute
 from sdiareward.pairs.prompts import PromptSet
 
 
@@ -50,11 +50,26 @@ def test_a_plan_has_the_shares_of_the_paper_and_every_category():
     for attribute, categories in CATEGORIES.items():
         assert {slot.category for slot in slots if slot.attribute == attribute} == set(categories)
     assert {slot.topic for slot in slots} == set(TOPICS)
-    implicit = {(slot.attribute, slot.category) for slot in slots if slot.part == "implicit"}
-    assert {attribute for attribute, _ in implicit} == {"emotion", "speed", "volume", "audio"}
-    assert not {category for _, category in implicit} & {"neutral", "normal"}
+    implicit = [slot for slot in slots if slot.part == "implicit"]
+    assert not {slot.category for slot in implicit} & {"neutral", "normal"}
+    # Appendix D names three, and the first has more than twice the samples of each other in Table 4.
+    shares = Counter(slot.attribute for slot in implicit)
+    assert set(shares) == {"emotion", "speed", "volume"} and shares["emotion"] > 2 * shares["speed"]
+    assert not any(slot.part == "generation" and slot.attribute == "audio" for slot in slots)
     assert len({slot.scenario_id for slot in slots}) == 2000
     assert plan_slots(2000, seed=1) != slots == plan_slots(2000)
+
+
+# Per cent of the samples of Table 4, to a tenth.
+TABLE_4 = {"gender": 7.7, "age": 7.3, "language": 12.7, "accent": 5.7, "emotion": 33.6}
+TABLE_4 |= {"pitch": 3.0, "speed": 8.2, "volume": 7.3, "audio": 14.5}
+
+
+@pytest.mark.parametrize("count", [500, 10_000])
+def test_every_attribute_has_its_share_of_table_4(count):
+    """The content part, whose voices differ in emotion, counts as emotion."""
+    found = Counter(find_voice_attribute(slot.attribute) for slot in plan_slots(count))
+    assert {name: 100 * number / count for name, number in found.items()} == pytest.approx(TABLE_4, abs=0.5)
 
 
 @pytest.mark.slow
@@ -68,7 +83,7 @@ def test_every_kind_of_scenario_is_written_and_passes_the_checks(ask, tmp_path):
     assert {scenario.attribute for scenario in scenarios} == {*CATEGORIES, None}
     assert [scenario.scenario_id for scenario in scenarios] == [slot.scenario_id for slot in plan_slots(60)]
     assert {scenario.license for scenario in scenarios} == {"LicenseRef-model-output"}
-    spoken = next(scenario for scenario in scenarios if scenario.part == "generation")
+    spoken = next(scenario for scenario in scenarios if (scenario.part, scenario.attribute) == ("generation", "age"))
     assert spoken.answers[3].text == spoken.answers[5].text
     heard = next(scenario for scenario in scenarios if scenario.part == "understanding")
     assert heard.answers[3].text != heard.answers[5].text

@@ -3,6 +3,7 @@ import io
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +14,12 @@ import soundfile
 from support.paths import ROOT
 
 import sdiareward.dataset_builder.formats.loading  # noqa: F401 -- enters the builder
+from sdiareward.dataset_builder.chatreward import schema as chatreward_schema
 from sdiareward.dataset_builder.formats import sdiareward as script
 from sdiareward.dataset_builder.formats.sdiareward import SDiaReward, make_features
 from sdiareward.dataset_builder.formats.shards import ShardWriter, read_rows
+from sdiareward.dataset_builder.release.release import release_features
+from sdiareward.dataset_builder.reports.data_card import render_card
 from sdiareward.pairs import schema
 from sdiareward.pairs.loading import leave_audio_encoded, load_pairs
 
@@ -106,9 +110,75 @@ def sorted_rows(rows):
 
 
 def test_the_self_contained_file_has_the_columns_of_the_schema():
-    assert make_features() == leave_audio_encoded(schema.features())
-    assert make_features(decode=True) == schema.features()
+    assert make_features() == schema.features()
+    assert leave_audio_encoded(make_features(decode=True)) == schema.features()
     assert make_features().arrow_schema.equals(schema.features().arrow_schema)
+
+
+@pytest.mark.parametrize("columns", [schema.features, chatreward_schema.features, release_features])
+def test_no_written_row_needs_torchcodec(columns):
+    assert leave_audio_encoded(columns()) == columns()
+
+
+# Each is a way in which a user of `datasets` takes rows of a folder.
+ROWS = {
+    "row": lambda load: load()["train"][0],
+    "split": lambda load: load(split="train")[0],
+    "streamed": lambda load: next(iter(load(split="train", streaming=True))),
+    "pandas": lambda load: load(split="train").to_pandas().iloc[0],
+    "list": lambda load: datasets.Dataset.from_list(load(split="train").to_list())[0],
+    "mapped": lambda load: load(split="train").map(lambda row: {"more": 1}).filter(lambda row: True)[0],
+    "torch": lambda load: load(split="train").with_format("torch")[0],
+}
+
+
+@pytest.mark.parametrize("way", ROWS)
+def test_rows_are_taken_without_torchcodec(way, folder):
+    row = ROWS[way](lambda **options: datasets.load_dataset(str(folder), **options))
+    assert row["chosen"][0]["audio"]["bytes"].startswith(b"fLaC")
+
+
+def test_a_data_set_saved_to_disk_is_read_without_torchcodec(folder, tmp_path):
+    datasets.load_dataset(str(folder)).save_to_disk(tmp_path / "saved")
+    saved = datasets.load_from_disk(tmp_path / "saved")
+    assert saved["train"][0]["chosen"][0]["audio"]["bytes"].startswith(b"fLaC")
+
+
+@pytest.fixture
+def with_torchcodec(tmp_path):
+    """Return variables under which torchcodec is found, with the FFmpeg that PyAV brings."""
+    packages = ROOT / "build" / "torchcodec"
+    if not (packages / "torchcodec").is_dir():
+        pytest.skip(f"{packages} is not there; make it with: make build/torchcodec/.installed")
+    for library in Path(pytest.importorskip("av").__file__).parents[1].glob("av.libs/*"):
+        # Its other libraries know it by its name with a hash, torchcodec by its plain name.
+        for name in {library.name, re.sub(r"-[0-9a-f]{8}(\.so\.\d+).*", r"\1", library.name)}:
+            (tmp_path / name).symlink_to(library)
+    return {"PYTHONPATH": os.pathsep.join([str(packages), *sys.path]), "LD_LIBRARY_PATH": str(tmp_path)}
+
+
+@pytest.mark.slow
+def test_the_card_shows_how_rows_are_looked_at_and_decoded(folder, tmp_path, with_torchcodec):
+    counts = dict.fromkeys(("criterion", "subset", "source", "synthesizer"), "x") | {"split": "train", "pairs": 3}
+    report = {"build_id": "1", "config": {}, "pairs": [counts], "skipped": [], "drops": {}}
+    look, decode = re.findall("```python\n(.*?)```", render_card(report), re.DOTALL)
+    scoring = (
+        "from sdiareward import Scorer\n"
+        "from sdiareward.common.package_files import NANO\n"
+        "scorer = Scorer.from_pretrained(NANO)\n"
+        "rewards = [scorer.score(rows['chosen']) for rows in (pairs[:], decoded[:])]\n"
+        "streamed = load_dataset('sdiareward', split='train', streaming=True).decode(True)\n"
+        "rewards.append(scorer.score([row['chosen'] for row in streamed]))\n"
+        "assert np.ptp(rewards, axis=0).max() < 1e-6 and len(rewards[0]) == 3, rewards\n"
+    )
+    env = {**os.environ, "HF_DATASETS_CACHE": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}
+    for code, more in ((look, {}), (f"import numpy as np\n{look}{decode}{scoring}", with_torchcodec)):
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=folder.parent, env=env | more, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        # A screen.
+        assert len(done.stdout.splitlines()) < 40 and max(map(len, done.stdout.splitlines())) < 120
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -140,7 +210,7 @@ def test_audio_is_left_encoded_unless_asked_for(folder):
     turn = load("modality", folder, split="train")[0]["chosen"][0]
     assert soundfile.info(io.BytesIO(turn["audio"]["bytes"])).frames == 1600
     decoded = load("modality", folder, split="train", decode=True)
-    assert decoded.features == schema.features()
+    assert decoded.features["chosen"].feature["audio"].decode
 
 
 def test_a_folder_that_changed_is_read_again(audio_root):

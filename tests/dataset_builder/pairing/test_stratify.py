@@ -123,7 +123,11 @@ def test_every_choice_keeps_its_promises(seed, candidates, draw):
 
 
 @pytest.mark.parametrize(
-    "options", [{"cap": 0}, {"candidates": "train"}, {"draw": "random"}, {"rest": "test"}, {"bucket_by": ["mood"]}]
+    "options",
+    [
+        *({"cap": 0}, {"candidates": "train"}, {"draw": "random"}, {"rest": "test"}, {"excise": "rows"}),
+        {"bucket_by": ["mood"]},
+    ],
 )
 def test_a_wrong_option_is_refused(options):
     with pytest.raises(ValueError, match=f"{next(iter(options))} .*"):
@@ -157,6 +161,38 @@ def test_what_shares_a_group_with_the_bench_leaves_training():
     assignment, skipped = isolate(labels, {"bench"}, "skip")
     assert assignment == {"bench": "test", "other": "train"}
     assert [skip.kind for skip in skipped].count("not_in_bench") == 2
+    # As in the paper.
+    assignment, skipped = isolate(labels, {"bench"}, excise="pairs")
+    assert {name: assignment[name] for name in ("same recording", "same recording too", "same recording, test")} == {
+        "same recording": "train",
+        "same recording too": "validation",
+        "same recording, test": "train",
+    }
+    assert [skip.kind for skip in skipped] == ["held_out_synthesizer"]
+
+
+# Table 1: source, a number of buckets that gives the paper's benchmark, pairs, pairs of the benchmark.
+TABLE_1 = [("youtube", 16, 7703, 824), ("meld", 3, 495, 186), ("dailytalk", 9, 2658, 466), ("scripts", 1, 2500, 250)]
+
+
+@pytest.mark.parametrize("excise", ["pairs", "groups"])
+def test_the_counts_of_table_1_are_reached_where_pairs_alone_are_excised(excise):
+    labels = []
+    for source, full, count, drawn in TABLE_1:
+        # Buckets of which 50 are drawn, and one with the rest, which is taken whole.
+        small = 0 if source == "scripts" else drawn - 50 * full
+        names = ["small"] * small + [f"full {index % full}" for index in range(count - small)]
+        labels += [
+            label(f"{source} {index}", name, source=source, split="train", group=f"{source} {index // 7}")
+            for index, name in enumerate(names)
+        ]
+    settings = BenchSettings(candidates="all", excise=excise)
+    assignment, skipped = isolate(labels, sample_bench(labels, settings), excise=settings.excise)
+    counts = Counter((row["source"], assignment.get(row["pair_id"])) for row in labels)
+    assert [counts[source, "test"] for source, *_ in TABLE_1] == [drawn for *_, drawn in TABLE_1]
+    trained = [counts[source, "train"] for source, *_ in TABLE_1]
+    assert (trained == [6879, 309, 2192, 2250]) == (excise == "pairs") == (not skipped)
+    assert sum(trained) + len(skipped) == 11_630
 
 
 def test_two_synthesizers_that_are_taught_are_not_held_out_together():
@@ -238,10 +274,20 @@ def test_the_benchmark_is_written_with_its_report(folder, tmp_path):
     counts = [tuple(bucket[name] for name in names) for bucket in bench["buckets"]]
     assert counts == [("meld / Fear", 2, 2, 2, 2), ("meld / Joy", 3, 1, 2, 1)]
     assert bench["statistics"]["pairs"] == 4
+    assert bench["num_known_groups"] == 0
     page = (tmp_path / "sdiareward" / "bench.md").read_text()
     assert "| meld / Joy | 3 | 1 | 2 | 1 |" in page
     assert "| semi_wild | 2 | 1 | 4 | 7 |" in page
     assert (tmp_path / "sdiareward" / "bench.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_a_benchmark_of_excised_pairs_counts_the_groups_that_training_knows(folder, tmp_path):
+    report = make_bench(folder, tmp_path / "out", BenchSettings(cap=2, excise="pairs"))
+    splits = {row["pair_id"]: split for split, row in read_rows(tmp_path / "out")}
+    assert splits["leak"] == "train" and len(splits) == 9 and report["drops"] == {}
+    assert report["bench"]["num_known_groups"] == 1
+    assert "1 groups of the test split have other pairs in training" in (tmp_path / "out" / "README.md").read_text()
 
 
 @pytest.mark.slow
