@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
+from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.common.files import JsonLines
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.synthesis import find_voice
@@ -245,7 +245,7 @@ class ConditionScorer:
         for number, label in enumerate(chunk.labels):
             try:
                 pairs.append(chunk[number])
-            except (AudioError, FileNotFoundError, TypeError) as error:
+            except _CONDITION_ERRORS as error:
                 yield (NATURAL, label["pair_id"]), Skipped(label["pair_id"], UNREADABLE, str(error))
         unusable: set[str] = set()
         for condition in self._plan:

@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.audio_sdiareward import AudioError
 from sdiareward.common.files import JsonLines
 from sdiareward.common.provenance import describe_run
 from sdiareward.common.run_identity import claim_run_dir
@@ -119,7 +118,7 @@ class Auditor:
         first = PairSample(self.pairs, self.labels, sample_rows(self.labels, _NUM_DISTRACTORS, self.job.seed))
         found = []
         for number in range(len(first)):
-            with suppress(AudioError, FileNotFoundError, TypeError):
+            with suppress(ValueError, FileNotFoundError, TypeError):
                 found.append(first[number])
         return found
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
-from sdiareward.chat_sdiareward import list_items, turns_to_messages
+from sdiareward.chat_sdiareward import list_items, turns_to_messages, validate_messages
 from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.schema import SIDES
 
@@ -67,8 +67,9 @@ def _read_pair(row: Mapping[str, Any], label: Mapping[str, Any], audio: bool) ->
 
 
 def _read_side(turns: Sequence[Mapping[str, Any]], name: str, audio: bool) -> list[Turn]:
-    read = []
-    for number, message in enumerate(turns_to_messages(turns)):
+    read, messages = [], turns_to_messages(turns)
+    validate_messages(messages, name)
+    for number, message in enumerate(messages):
         if message["role"] == "system":
             raise AudioError(f"{name}: begins with a system turn; give the spoken turns alone.")
         items = list_items(message)
