@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.common.settings import make_settings
@@ -14,6 +14,7 @@ from sdiareward.pairs.prompts import read_prompt_file
 
 from ..settings import AT_LEAST_ONE, MAX_TURN_S, EndpointSettings, check_turn_length, read_judge
 from .prompts import PROMPTS
+from .questions import Orders
 
 
 if TYPE_CHECKING:
@@ -23,6 +24,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class PairwiseEndpoint(EndpointSettings):
     """An endpoint that compares the two sides of a pair."""
+
+    orders: Orders = "both"
+    # Give the judge the words of each turn, too.
+    transcripts: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_orders(self.orders)
 
     def identity(self) -> dict[str, Any]:
         """Return what the scores depend on, which excludes the endpoint's address and its speed."""
@@ -37,7 +46,8 @@ class PairwiseEndpoint(EndpointSettings):
 
         client = ChatClient(self, self.cache_dir or folder / "cache")
         prompts = read_prompt_file(self.prompt_file)
-        return PairwiseJudge(EndpointBackend(client, self.attempts), folder, self.max_turn_s, prompts)
+        how: dict[str, Any] = {"orders": self.orders, "transcripts": self.transcripts}
+        return PairwiseJudge(EndpointBackend(client, self.attempts), folder, self.max_turn_s, prompts, **how)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +90,12 @@ class ThinkerSettings(LocalSettings):
     # The largest number of answers until one is valid.
     attempts: int = field(default=2, metadata=AT_LEAST_ONE)
     prompt_file: str | None = None
+    orders: Orders = "both"
+    transcripts: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_orders(self.orders)
 
     def identity(self) -> dict[str, Any]:
         return {**super().identity(), "attempts": self.attempts, **_make_pairwise_identity(self)}
@@ -91,7 +107,8 @@ class ThinkerSettings(LocalSettings):
 
         thinker = Thinker.from_pretrained(self.path, **self.placement)
         backend = ThinkerBackend(thinker, self.attempts, self.sampling)
-        return PairwiseJudge(backend, folder, self.max_turn_s, read_prompt_file(self.prompt_file))
+        how: dict[str, Any] = {"orders": self.orders, "transcripts": self.transcripts}
+        return PairwiseJudge(backend, folder, self.max_turn_s, read_prompt_file(self.prompt_file), **how)
 
 
 @dataclass(frozen=True)
@@ -100,17 +117,21 @@ class ReplaySettings:
 
     backend: ClassVar[str] = "replay"
     path: str
+    orders: Orders = "both"
+
+    def __post_init__(self) -> None:
+        check_orders(self.orders)
 
     def identity(self) -> dict[str, Any]:
         if not Path(self.path).is_file():
             raise FileNotFoundError(f"{self.path}: no such file of answers; give the answers.jsonl of a run as path.")
-        return {"answers": hashlib.sha256(Path(self.path).read_bytes()).hexdigest()}
+        return {"answers": hashlib.sha256(Path(self.path).read_bytes()).hexdigest(), "orders": self.orders}
 
     def load(self, folder: Path) -> PairScorer:
         from .backends import ReplayBackend
         from .judging import PairwiseJudge
 
-        return PairwiseJudge(ReplayBackend(self.path), folder)
+        return PairwiseJudge(ReplayBackend(self.path), folder, orders=self.orders)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,14 +193,22 @@ class JudgeSpec:
         **options: Any,
     ) -> dict[str, Any]:
         """Return `judge`, the result of `summary.summarise_pairwise` or `summarise_pointwise`, and the price."""
-        from .summary import summarise_pairwise, summarise_pointwise
+        from .summary import require_decision, summarise_pairwise, summarise_pointwise
 
-        summarise = summarise_pointwise if isinstance(self.settings, WavRewardSettings) else summarise_pairwise
-        found = summarise(labels, scores, folder, options)
+        if isinstance(self.settings, WavRewardSettings):
+            found = summarise_pointwise(labels, scores, folder, options)
+        else:
+            found = summarise_pairwise(labels, scores, folder, options, self.settings.orders)
+        require_decision(self.name, labels, scores, folder, found["problems"])
         usd = None
         if isinstance(self.settings, PairwiseEndpoint):
             usd = self.settings.compute_price_usd(found["prompt_tokens"], found["completion_tokens"])
         return {"judge": {"name": self.name, "backend": self.settings.backend, **found, "usd": usd}}
+
+
+def check_orders(orders: str) -> None:
+    if orders not in get_args(Orders):
+        raise ValueError(f"orders is {orders!r}; it must be one of {list(get_args(Orders))}.")
 
 
 def choose_judge(name: str, judges_file: str | Path | None = None, overrides: Sequence[str] = ()) -> JudgeSpec:
@@ -193,4 +222,5 @@ def choose_judge(name: str, judges_file: str | Path | None = None, overrides: Se
 def _make_pairwise_identity(settings: PairwiseEndpoint | ThinkerSettings) -> dict[str, Any]:
     prompts = read_prompt_file(settings.prompt_file)
     versions = {criterion: prompts.compute_version(*names) for criterion, names in PROMPTS.items()}
-    return {"max_turn_s": settings.max_turn_s, "orders": "both", "prompt_versions": versions}
+    how = {name: getattr(settings, name) for name in ("max_turn_s", "orders", "transcripts")}
+    return {**how, "prompt_versions": versions}
