@@ -251,17 +251,20 @@ def render_judge(judge: Mapping[str, Any]) -> str:
     spent = f"{judge['prompt_tokens']} tokens in, {judge['completion_tokens']} out"
     cost = "" if judge["usd"] is None else f", {judge['usd']:.2f} US dollars"
     answers = f"{judge['num_answers']} answers ({usable}) in {judge['num_replies']} replies: {spent}{cost}."
-    changed = [
-        f"{escape_code(name)} was refused by the endpoint and {f'sent as {escape_code(other)}' if other else 'omitted'}."
-        for name, other in judge.get("changed_parameters", {}).items()
-    ]
+    changed = describe_changed(judge.get("changed_parameters", {}))
     parts = ["Shares in percent, 95% intervals.", table, " ".join([answers, *changed])]
     return "\n\n".join(["## The judge", *parts, *filter(None, [render_reasons(judge["problems"])])])
 
 
+def describe_changed(parameters: Mapping[str, str | None]) -> list[str]:
+    """Return a sentence for each parameter that the endpoint of a judge refused."""
+    instead = {name: f"sent as {escape_code(other)}" if other else "omitted" for name, other in parameters.items()}
+    return [f"{escape_code(name)} was refused by the endpoint and {how}." for name, how in instead.items()]
+
+
 def list_reasons(problems: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the first different reasons why answers of a judge could not be used."""
-    return list(dict.fromkeys(row["problem"] or row["status"] for row in problems))[:_MAX_REASONS]
+    return list(dict.fromkeys(row["problem"] or str(row["status"]) for row in problems))[:_MAX_REASONS]
 
 
 def render_reasons(problems: Sequence[Mapping[str, Any]]) -> str:

@@ -2,7 +2,7 @@
 
 An answer is cached on disk under a hash of everything it depends on as soon as it has passed its check, so a killed
 run pays for nothing twice. An unusable answer is asked for again with the reason; its tokens count too. A parameter
-that the endpoint refuses (see `refusals`) is changed for the rest of the run, which `usage` and the answer's file state.
+that the endpoint refuses (see `refusals`) is changed for the rest of the run; `usage` and the kept answers say so.
 """
 
 from __future__ import annotations
@@ -99,6 +99,9 @@ class ChatClient:
             changed = {"changed_parameters": self._changed} if self._changed else {}
         usd = self.settings.compute_price_usd(counts["prompt_tokens"], counts["completion_tokens"])
         return {**counts, "usd": usd, **changed}
+
+    def has_answers(self) -> bool:
+        return any(self.cache_dir.glob("*/*.json"))
 
     def ask_json(
         self, messages: Sequence[Mapping[str, Any]], validate: Callable[[Any], Value], *, attempts: int = 3
@@ -315,7 +318,7 @@ class ChatClient:
         with self._lock:
             self._unanswered += 1
             num_unanswered = self._unanswered
-        if num_unanswered < _MOST_UNANSWERED or any(self.cache_dir.glob("*/*.json")):
+        if num_unanswered < _MOST_UNANSWERED or self.has_answers():
             return ChatError(problem)
         return EndpointError(f"{num_unanswered} questions in a row got no answer, the last: {problem}")
 

@@ -20,8 +20,8 @@ _STATUS_OF_CODES = {
 }
 # The length of one question, or a filter of contents.
 _OF_ONE_QUESTION = re.compile(
-    r"context.{0,9}(length|window|size)|exceeds?.{0,20}context|(prompt|input|audio|messages?|request).{0,20}too (long|large)|"
-    r"content.{0,9}(filter|policy|management)",
+    r"context.{0,9}(length|window|size)|exceeds?.{0,20}context|"
+    r"(prompt|input|audio|messages?|request).{0,20}too (long|large)|content.{0,9}(filter|policy|management)",
     re.IGNORECASE,
 )
 # A validation error may repeat the whole request behind its reason.

@@ -157,4 +157,5 @@ def _record(label: Mapping[str, Any], side: str, judgement: Judgement) -> dict[s
         "num_replies": len(judgement.texts),
         "prompt_tokens": 0,
         "completion_tokens": judgement.num_tokens,
+        "num_cut": judgement.num_cut,
     }

@@ -34,7 +34,7 @@ def find_criterion(label: Mapping[str, Any]) -> str:
 
 
 def choose_orders(pair_id: str, orders: Orders) -> tuple[str, ...]:
-    """Return the orders in which a pair is asked; one alone is drawn by the pair's id, so that neither is preferred."""
+    """Return the orders in which a pair is asked; a single one is drawn by the pair's id."""
     found = tuple(ORDERS)
     return found if orders == "both" else (found[zlib.crc32(pair_id.encode()) % len(found)],)
 

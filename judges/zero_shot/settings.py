@@ -13,6 +13,7 @@ from sdiareward.common.settings import make_settings
 from sdiareward.pairs.prompts import read_prompt_file
 
 from ..settings import AT_LEAST_ONE, MAX_TURN_S, EndpointSettings, check_turn_length, read_judge
+from ..wavreward.answers import MAX_ANSWER_TOKENS
 from .prompts import PROMPTS
 from .questions import Orders
 
@@ -139,6 +140,7 @@ class WavRewardSettings(LocalSettings):
     """WavReward, or another checkpoint with its prompt, which scores each side by itself."""
 
     backend: ClassVar[str] = "wavreward"
+    max_new_tokens: int = field(default=MAX_ANSWER_TOKENS, metadata=AT_LEAST_ONE)
     reasoning: bool = True
     # The reward is the expected score, which hardly ever ties, instead of the score.
     expected: bool = True

@@ -64,8 +64,7 @@ def summarise_pairwise(
         },
         "problems": _list_problems(answers),
         "groups": [
-            _summarise_group(name, rows, scores, answers, options)
-            for name, rows in _group_by_column(labels).items()
+            _summarise_group(name, rows, scores, answers, options) for name, rows in _group_by_column(labels).items()
         ],
     }
 
@@ -82,6 +81,7 @@ def summarise_pointwise(labels: Labels, scores: Scores, folder: Path, options: M
         "answers": {
             "follow_format": sum(line["follows_format"] for line in records),
             "without_score": sum(line["score"] is None for line in records),
+            "cut": sum(line["num_cut"] > 0 for line in records),
         },
         "problems": [
             {"pair_id": line["pair_id"], "side": line["side"], "status": "unusable", "problem": _describe_text(line)}

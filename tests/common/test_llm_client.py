@@ -223,7 +223,7 @@ def openai_style(name, message="Unsupported parameter.", **more):
 
 
 def refuse_max_tokens(body):
-    message = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+    message = "'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
     return openai_style("max_tokens", message, code="unsupported_parameter") if "max_tokens" in body else None
 
 

@@ -111,7 +111,8 @@ def test_a_judge_asked_in_one_order_hears_each_side_first_about_as_often_and_may
     counts = [share["num_values"] for share in everything["one_order"].values()]
     assert sum(counts) == 6 and min(counts) > 0
     assert everything["order_agreement"]["share"] is None
-    assert all("secret chosen" in (words := json.dumps(body)) and "secret rejected" in words for body in server.requests)
+    asked = [json.dumps(body) for body in server.requests]
+    assert all("secret chosen" in words and "secret rejected" in words for words in asked)
     assert read(out, "identity.json")["judge_settings"]["orders"] == "one"
     _, again = run("--judge", "replay", out="again", options=[f"path={out / 'answers.jsonl'}", "orders=one"])
     assert read(again)["judge"]["groups"] == results["judge"]["groups"]
