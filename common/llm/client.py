@@ -174,8 +174,7 @@ class ChatClient:
             record = json.loads(path.read_text(encoding="utf-8"))
             value = validate(record["answer"])
             spent = TokenUsage(1, int(record["prompt_tokens"]), int(record["completion_tokens"]))
-            if changed := dict(record.get("changed_parameters", {})):
-                self._change({}, changed, "a kept answer was got so")
+            self._change(dict(record.get("changed_parameters", {})), "a kept answer was got so")
         # The last two: an infinite count, and too deep nesting.
         except (FileNotFoundError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
             return None
@@ -231,8 +230,9 @@ class ChatClient:
         endpoint = self._connect()
         import openai
 
+        reasons: list[str] = []
+        changed = self._changed
         while True:
-            changed = self._changed
             request = substitute(self.settings.request(messages), changed)
             self._count(calls=1)
             try:
@@ -249,10 +249,13 @@ class ChatClient:
                 if (change := find_change(error, request, changed)) is None:
                     # `from None`: the chained error would show the text of the endpoint before the key is removed.
                     raise self._convert_error(error) from None
-                self._change(changed, change, self._quote(error))
+                changed = {**changed, **change}
+                reasons.append(self._quote(error))
             except (ValueError, AttributeError, TypeError, LookupError) as error:
                 what = self._redact(f"{type(error).__name__}: {error}")
                 raise self._fail(f"the endpoint's answer is no chat completion ({what}).") from None
+        # Only now: a refusal of this question alone may name a parameter by chance.
+        self._change(changed, " ".join(reasons))
         self._unanswered = 0
         spent = _read_usage(completion.usage)
         self._count(prompt_tokens=spent.prompt_tokens, completion_tokens=spent.completion_tokens)
@@ -328,13 +331,12 @@ class ChatClient:
         what = f"{type(error).__name__}: {error.message}{'' if is_said else f' {error.body}'}"
         return self._redact(what)[:_QUOTED_CHARACTERS]
 
-    def _change(self, before: Mapping[str, Any], change: Mapping[str, str | None], reason: str) -> None:
-        """Change parameters for the rest of the run, unless another thread has changed some meanwhile."""
+    def _change(self, changed: Mapping[str, str | None], reason: str) -> None:
+        """Send changed parameters for the rest of the run."""
         with self._lock:
-            if self._changed != before:
-                return
-            self._changed = {**before, **change}
-        for name, other in change.items():
+            new = {name: other for name, other in changed.items() if name not in self._changed}
+            self._changed = {**self._changed, **new}
+        for name, other in new.items():
             how = f"sends it as {other}" if other else "is without it"
             logger.warning("%s: the endpoint refuses %s; the run %s (%s)", self.settings.model, name, how, reason)
 

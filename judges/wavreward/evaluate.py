@@ -123,7 +123,7 @@ def evaluate(args: EvaluateArguments) -> dict[str, Any]:
     if train is not None:
         scorers |= _measure_baselines(train, sets, judged, args)
     records = [record for found in judged.values() for record in found]
-    results = {"scorers": scorers, "num_train": train and len(train), "skipped": skipped, "run": run}
+    results: dict[str, Any] = {"scorers": scorers, "num_train": train and len(train), "skipped": skipped, "run": run}
     results["problems"] = list_reasons([record for record in records if record["problem"]])
     results["changed_parameters"] = {k: v for record in records for k, v in record["changed_parameters"].items()}
     results |= {"config": asdict(args), **describe_run()}

@@ -200,7 +200,8 @@ def test_expert_scores_are_merged_into_a_new_folder(built, tmp_path, capsys):
     rows = list(read_all(folder))
     row, bad = (next(row for row in rows if row["score"] == score) for score in (5, 1))
     ratings = tmp_path / "ratings.csv"
-    lines = [f"{row['sample_id']},ann,4,", f"{row['sample_id']},ben,4,", "none,ann,1,", f"{bad['sample_id']},ben,,text"]
+    good, wrong = row["sample_id"], bad["sample_id"]
+    lines = [f"{good},ann,4,", f"{good},ben,4,", "none,ann,1,", f"{wrong},ben,,text"]
     ratings.write_text("\n".join(["sample_id,rater,score,wrong", *lines, ""]))
     output = tmp_path / "rated"
     assert main(["chatreward", "rate", str(folder), "--ratings", str(ratings), "--output_dir", str(output)]) == 0
@@ -210,8 +211,8 @@ def test_expert_scores_are_merged_into_a_new_folder(built, tmp_path, capsys):
     assert rated[row["sample_id"]]["score"] == 4 and rated[row["sample_id"]]["expert_scores"] == [4, 4]
     assert [sample["score"] for sample in rated.values()].count(5) == 3
     found = json.loads((output / "report.json").read_text())
-    assert set(rated) == {other["sample_id"] for other in rows} - {bad["sample_id"]}
-    assert found["rejected_by_experts"] == [{"item": bad["sample_id"], "kind": "wrong_text", "reason": "ben rejects it."}]
+    assert set(rated) == {other["sample_id"] for other in rows} - {wrong}
+    assert found["rejected_by_experts"] == [{"item": wrong, "kind": "wrong_text", "reason": "ben rejects it."}]
     ratings.write_text("sample_id,rater,score,wrong\n" + "".join(f"{r['sample_id']},ann,,sample\n" for r in rows))
     arguments = ["chatreward", "rate", str(folder), "--ratings", str(ratings), "--output_dir", str(tmp_path / "none")]
     assert main(arguments) == 2 and not (tmp_path / "none").exists()
