@@ -15,7 +15,7 @@ from sdiareward.pairs.prompts import read_prompt_file
 from ..settings import AT_LEAST_ONE, MAX_TURN_S, EndpointSettings, check_turn_length, read_judge
 from ..wavreward.answers import MAX_ANSWER_TOKENS
 from .prompts import PROMPTS
-from .questions import Orders
+from .questions import Backend, Orders
 
 
 if TYPE_CHECKING:
@@ -30,10 +30,6 @@ class PairwiseEndpoint(EndpointSettings):
     # Give the judge the words of each turn, too.
     transcripts: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_orders(self.orders)
-
     def identity(self) -> dict[str, Any]:
         """Return what the scores depend on, which excludes the endpoint's address and its speed."""
         request = {name: value for name, value in self.request([]).items() if name != "messages"}
@@ -43,12 +39,9 @@ class PairwiseEndpoint(EndpointSettings):
         from sdiareward.common.llm.client import ChatClient
 
         from .backends import EndpointBackend
-        from .judging import PairwiseJudge
 
         client = ChatClient(self, self.cache_dir or folder / "cache")
-        prompts = read_prompt_file(self.prompt_file)
-        how: dict[str, Any] = {"orders": self.orders, "transcripts": self.transcripts}
-        return PairwiseJudge(EndpointBackend(client, self.attempts), folder, self.max_turn_s, prompts, **how)
+        return _load_pairwise(self, EndpointBackend(client, self.attempts), folder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,22 +87,15 @@ class ThinkerSettings(LocalSettings):
     orders: Orders = "both"
     transcripts: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_orders(self.orders)
-
     def identity(self) -> dict[str, Any]:
         return {**super().identity(), "attempts": self.attempts, **_make_pairwise_identity(self)}
 
     def load(self, folder: Path) -> PairScorer:
         from ..thinker import Thinker
         from .backends import ThinkerBackend
-        from .judging import PairwiseJudge
 
         thinker = Thinker.from_pretrained(self.path, **self.placement)
-        backend = ThinkerBackend(thinker, self.attempts, self.sampling)
-        how: dict[str, Any] = {"orders": self.orders, "transcripts": self.transcripts}
-        return PairwiseJudge(backend, folder, self.max_turn_s, read_prompt_file(self.prompt_file), **how)
+        return _load_pairwise(self, ThinkerBackend(thinker, self.attempts, self.sampling), folder)
 
 
 @dataclass(frozen=True)
@@ -119,9 +105,6 @@ class ReplaySettings:
     backend: ClassVar[str] = "replay"
     path: str
     orders: Orders = "both"
-
-    def __post_init__(self) -> None:
-        check_orders(self.orders)
 
     def identity(self) -> dict[str, Any]:
         if not Path(self.path).is_file():
@@ -208,17 +191,21 @@ class JudgeSpec:
         return {"judge": {"name": self.name, "backend": self.settings.backend, **found, "usd": usd}}
 
 
-def check_orders(orders: str) -> None:
-    if orders not in get_args(Orders):
-        raise ValueError(f"orders is {orders!r}; it must be one of {list(get_args(Orders))}.")
-
-
 def choose_judge(name: str, judges_file: str | Path | None = None, overrides: Sequence[str] = ()) -> JudgeSpec:
     values, label = read_judge(name, judges_file, overrides)
     backend = values.pop("backend", None)
     if not isinstance(backend, str) or backend not in BACKENDS:
         raise ValueError(f"{label}: backend is {backend!r}; it must be one of {sorted(BACKENDS)}.")
+    if (orders := values.get("orders", "both")) not in get_args(Orders):
+        raise ValueError(f"{label}: orders is {orders!r}; it must be one of {list(get_args(Orders))}.")
     return JudgeSpec(name, make_settings(BACKENDS[backend], values, label))
+
+
+def _load_pairwise(settings: PairwiseEndpoint | ThinkerSettings, backend: Backend, folder: Path) -> PairScorer:
+    from .judging import PairwiseJudge
+
+    how: dict[str, Any] = {"orders": settings.orders, "transcripts": settings.transcripts}
+    return PairwiseJudge(backend, folder, settings.max_turn_s, read_prompt_file(settings.prompt_file), **how)
 
 
 def _make_pairwise_identity(settings: PairwiseEndpoint | ThinkerSettings) -> dict[str, Any]:

@@ -415,6 +415,7 @@ def test_an_unreadable_turn_skips_its_pair_without_a_request(run, data_folder, p
         (["--judge", "own-endpoint", "--judge_options", "attempts=0"], "attempts is 0; it must be at least 1"),
         (["--judge", "own-endpoint", "--dtype", "bfloat16"], "dtype can be set for a model only; give judge_options"),
         (["--model", "m", "--retry_failed"], "retry_failed can be set for a judge only"),
+        (["--judge", "own-endpoint", "--judge_options", "orders=ab"], "orders is 'ab'; it must be one of"),
         (["--judge", "own-endpoint", "--judge_options", "backend=fax"], "backend is 'fax'; it must be one of"),
     ],
 )
