@@ -323,7 +323,8 @@ class ChatClient:
             num_unanswered = self._unanswered
         if num_unanswered < _MOST_UNANSWERED or self.has_answers():
             return ChatError(problem)
-        return EndpointError(f"{num_unanswered} questions in a row got no answer, the last: {problem}")
+        found = f"{num_unanswered} questions in a row got no answer, the last: {problem}"
+        return EndpointError(f"{found} Mend the settings or the endpoint; an evaluation resumes with --retry_failed.")
 
     def _quote(self, error: Any) -> str:
         """Return what an error of the `openai` package says, with the endpoint's words where it leaves them out."""
