@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sdiareward.common.escaping import escape_markdown
+from sdiareward.common.escaping import escape_code, escape_markdown
 from sdiareward.common.markdown import render_table
 from sdiareward.esdr_accuracy.pairwise import COLUMNS, NO_SUBSET, SUBSETS, pairwise_accuracy
 from sdiareward.evaluation.columns import (
@@ -27,6 +27,7 @@ Scores = Mapping[str, Mapping[str, Any]]
 
 _ABSENT = "-"
 _FEW_TRAINING_PAIRS = 20
+_MAX_REASONS = 3
 ALL_SEEN, ALL_LEFT_OUT = "all seen in training", "all left out of training"
 # Result files keep the older name of the row.
 SHOWN_NAMES = {ALL_LEFT_OUT: "all held out of training"}
@@ -148,7 +149,9 @@ def _main_table(results: Mapping[str, Any]) -> str:
     if results["skipped"]:
         rows.append(["skipped", *(results["num_skipped"][name] for name in columns)])
     for scorer, result in accuracies.items():
-        rows.append([f"**{title_scorer(scorer, results)}**", *(format_percent(result[name]) for name in columns)])
+        has_answer = {name: result["num_invalid"][name] < result["num_pairs"][name] for name in columns}
+        cells = (format_percent(result[name] if has_answer[name] else None) for name in columns)
+        rows.append([f"**{title_scorer(scorer, results)}**", *cells])
         rows.append(["95%", *(format_interval(result["interval"][name]) for name in columns)])
         rows.append(["ties", *(result["num_ties"][name] for name in columns)])
     return _render_table(["", *(titles[name] for name in columns)], rows)
@@ -240,12 +243,33 @@ def render_judge(judge: Mapping[str, Any]) -> str:
     if judge["kind"] == "pairwise":
         rows.append(["position bias", *(_format_bias(group["position_bias"]) for group in groups)])
         rows.append(["orders agree", *(_share(group["order_agreement"]) for group in groups)])
+        for order in groups[0]["one_order"]:
+            cells = (_share(group["one_order"][order]) for group in groups)
+            rows.append([f"accuracy, {order.replace('_', ' ')}", *cells])
     table = _render_table(["", *(group["criterion"] for group in groups)], rows)
     usable = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in judge["answers"].items())
     spent = f"{judge['prompt_tokens']} tokens in, {judge['completion_tokens']} out"
     cost = "" if judge["usd"] is None else f", {judge['usd']:.2f} US dollars"
     answers = f"{judge['num_answers']} answers ({usable}) in {judge['num_replies']} replies: {spent}{cost}."
-    return f"## The judge\n\nShares in percent, 95% intervals.\n\n{table}\n\n{answers}"
+    changed = describe_changed(judge.get("changed_parameters", {}))
+    parts = ["Shares in percent, 95% intervals.", table, " ".join([answers, *changed])]
+    return "\n\n".join(["## The judge", *parts, *filter(None, [render_reasons(judge["problems"])])])
+
+
+def describe_changed(parameters: Mapping[str, str | None]) -> list[str]:
+    """Return a sentence for each parameter that the endpoint of a judge refused."""
+    instead = {name: f"sent as {escape_code(other)}" if other else "omitted" for name, other in parameters.items()}
+    return [f"{escape_code(name)} was refused by the endpoint and {how}." for name, how in instead.items()]
+
+
+def list_reasons(problems: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the first different reasons why answers of a judge could not be used."""
+    return list(dict.fromkeys(row["problem"] or str(row["status"]) for row in problems))[:_MAX_REASONS]
+
+
+def render_reasons(problems: Sequence[Mapping[str, Any]]) -> str:
+    reasons = [f"- {escape_markdown(reason)}" for reason in list_reasons(problems)]
+    return "\n".join(["Answers of no use, the first reasons:\n", *reasons]) if reasons else ""
 
 
 def _share(found: Mapping[str, Any]) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from sdiareward.common.llm.settings import ChatSettings
@@ -67,11 +68,15 @@ def _read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def choose_endpoint(
-    name: str, judges_file: str | Path | None = None, overrides: Sequence[str] = ()
+    name: str,
+    judges_file: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    defaults: Mapping[str, Any] = MappingProxyType({}),
 ) -> EndpointSettings:
-    """Read the settings of a judge, which must be an endpoint."""
+    """Read the settings of a judge, which must be an endpoint; `defaults` are of the settings that it leaves open."""
     values, label = read_judge(name, judges_file, overrides)
     backend = values.pop("backend", None)
     if backend != EndpointSettings.backend:
         raise ValueError(f"judge {name!r} has the backend {backend!r}; an endpoint is needed here.")
-    return make_settings(EndpointSettings, values, label)
+    return make_settings(EndpointSettings, {**defaults, **values}, label)

@@ -41,6 +41,7 @@ class Generation:
     text: str
     num_tokens: int
     seconds: float
+    is_cut: bool = False  # At the token limit.
 
 
 class ThinkerProcessor(SDiaRewardProcessor):
@@ -170,9 +171,10 @@ class Thinker:
         inputs = self.prepare(conversations)
         ids = self.model.generate(**inputs, **options)[:, inputs["input_ids"].shape[1] :]
         texts = self.processor.tokenizer.batch_decode(ids, skip_special_tokens=True)
+        is_cut = (ids != options["eos_token_id"]).all(dim=1).tolist()
         lengths = _find_lengths(ids, options["eos_token_id"])
         seconds = (time.perf_counter() - start) / len(conversations)
-        return [Generation(text, length, seconds) for text, length in zip(texts, lengths, strict=True)]
+        return [Generation(text, num, seconds, cut) for text, num, cut in zip(texts, lengths, is_cut, strict=True)]
 
     def prepare(self, conversations: Sequence[Conversation], answers: Sequence[str] | None = None) -> dict[str, Any]:
         """Return the model's inputs on its device, padded on the left, with the beginning of each answer."""

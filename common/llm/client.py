@@ -1,13 +1,15 @@
 """Ask any OpenAI-compatible chat endpoint for answers in JSON, each question once.
 
 An answer is cached on disk under a hash of everything it depends on as soon as it has passed its check, so a killed
-run pays for nothing twice. An unusable answer is asked for again with the reason; its tokens count too.
+run pays for nothing twice. An unusable answer is asked for again with the reason; its tokens count too. A parameter
+that the endpoint refuses (see `refusals`) is changed for the rest of the run; `usage` and the kept answers say so.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import threading
 from collections import Counter, deque
@@ -22,6 +24,7 @@ from weakref import WeakValueDictionary
 from sdiareward.common.files import write_file
 
 from .json_parsing import parse_json
+from .refusals import find_change, find_status, is_of_one_question, substitute
 from .settings import ChatError, ChatSettings, EndpointError, TokenUsage
 
 
@@ -35,10 +38,13 @@ __all__ = [
 ]
 
 
+logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 # The longest quotation of an answer in an error.
 _QUOTED_CHARACTERS = 300
+# From so many on, an endpoint that has not answered one question will answer none.
+_MOST_UNANSWERED = 32
 _COUNTS = (
     "calls",
     "cached",
@@ -81,13 +87,21 @@ class ChatClient:
         # A lock lives as long as somebody asks its question.
         self._asking: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
         self._endpoint: Any = None
+        # What the endpoint refuses -> what is sent instead; None for nothing.
+        self._changed: dict[str, str | None] = {}
+        self._unanswered = 0
 
     @property
     def usage(self) -> dict[str, Any]:
         """The counts so far; `reused_...` were spent by an earlier run, `usd` is None without prices."""
         with self._lock:
-            counts = {name: self._counts[name] for name in _COUNTS}
-        return {**counts, "usd": self.settings.compute_price_usd(counts["prompt_tokens"], counts["completion_tokens"])}
+            counts: dict[str, Any] = {name: self._counts[name] for name in _COUNTS}
+            changed = {"changed_parameters": self._changed} if self._changed else {}
+        usd = self.settings.compute_price_usd(counts["prompt_tokens"], counts["completion_tokens"])
+        return {**counts, "usd": usd, **changed}
+
+    def has_answers(self) -> bool:
+        return any(self.cache_dir.glob("*/*.json"))
 
     def ask_json(
         self, messages: Sequence[Mapping[str, Any]], validate: Callable[[Any], Value], *, attempts: int = 3
@@ -160,6 +174,7 @@ class ChatClient:
             record = json.loads(path.read_text(encoding="utf-8"))
             value = validate(record["answer"])
             spent = TokenUsage(1, int(record["prompt_tokens"]), int(record["completion_tokens"]))
+            self._change(dict(record.get("changed_parameters", {})), "a kept answer was got so")
         # The last two: an infinite count, and too deep nesting.
         except (FileNotFoundError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
             return None
@@ -173,6 +188,7 @@ class ChatClient:
             "answer": answer,
             "prompt_tokens": spent.prompt_tokens,
             "completion_tokens": spent.completion_tokens,
+            **({"changed_parameters": self._changed} if self._changed else {}),
         }
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, json.dumps(record, ensure_ascii=False) + "\n", is_shared=True)
@@ -210,23 +226,37 @@ class ChatClient:
         )
 
     def _send(self, messages: Sequence[Mapping[str, Any]]) -> _Reply:
-        """Send one request and return the answer; raise `ChatError` for a refusal."""
+        """Send one request, again without each refused parameter, and return the answer; raise `ChatError` if none."""
         endpoint = self._connect()
         import openai
 
-        self._count(calls=1)
-        try:
-            raw = endpoint.chat.completions.with_raw_response.create(**self.settings.request(messages))
-            completion = raw.parse()
-            self._count(retries=raw.retries_taken)
-            choice = completion.choices[0]
-            content = _join_parts(choice.message.content)
-        except openai.APIError as error:
-            # `from None`: the chained error would show the text of the endpoint before the key is removed.
-            raise self._convert_error(error) from None
-        except (ValueError, AttributeError, TypeError, LookupError) as error:
-            what = f"{type(error).__name__}: {error}"
-            raise ChatError(f"the endpoint's answer is no chat completion ({self._redact(what)}).") from None
+        reasons: list[str] = []
+        changed = self._changed
+        while True:
+            request = substitute(self.settings.request(messages), changed)
+            self._count(calls=1)
+            try:
+                raw = endpoint.chat.completions.with_raw_response.create(**request)
+                completion = raw.parse()
+                self._count(retries=raw.retries_taken)
+                if (failure := getattr(completion, "error", None)) and not completion.choices:
+                    words = failure.get("message") if isinstance(failure, dict) else failure
+                    raise openai.APIStatusError(str(words), response=raw.http_response, body=failure)
+                choice = completion.choices[0]
+                content = _join_parts(choice.message.content)
+                break
+            except openai.APIError as error:
+                if (change := find_change(error, request, changed)) is None:
+                    # `from None`: the chained error would show the text of the endpoint before the key is removed.
+                    raise self._convert_error(error) from None
+                changed = {**changed, **change}
+                reasons.append(self._quote(error))
+            except (ValueError, AttributeError, TypeError, LookupError) as error:
+                what = self._redact(f"{type(error).__name__}: {error}")
+                raise self._fail(f"the endpoint's answer is no chat completion ({what}).") from None
+        # Only now: a refusal of this question alone may name a parameter by chance.
+        self._change(changed, " ".join(reasons))
+        self._unanswered = 0
         spent = _read_usage(completion.usage)
         self._count(prompt_tokens=spent.prompt_tokens, completion_tokens=spent.completion_tokens)
         self._count(calls_without_usage=int(spent == TokenUsage(1)))
@@ -274,17 +304,42 @@ class ChatClient:
 
         sent = error.request.headers.get("x-stainless-retry-count", 0)
         self._count(retries=int(sent))
-        what = self._redact(f"{type(error).__name__}: {error.message}")[:_QUOTED_CHARACTERS]
-        tries = f"after {int(sent) + 1} tries"
-        if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError):
+        what, tries, status = self._quote(error), f"after {int(sent) + 1} tries", find_status(error)
+        if status in (401, 403):
             return EndpointError(f"the endpoint does not accept the key in {self.settings.api_key_env} ({what}).")
-        if isinstance(error, openai.NotFoundError):
+        if status == 404:
             return EndpointError(f"the endpoint does not know {self.settings.model!r} ({what}); check base_url.")
-        if isinstance(error, openai.RateLimitError):
+        if status in (402, 429) and not is_of_one_question(error):
             return EndpointError(f"the endpoint's limit is used up {tries} ({what}); resume later.")
         if isinstance(error, openai.APIConnectionError) and not isinstance(error, openai.APITimeoutError):
             return EndpointError(f"the endpoint cannot be reached {tries} ({what}); check base_url.")
-        return ChatError(f"the endpoint gave no answer {tries} ({what}).")
+        problem = f"the endpoint gave no answer {tries} ({what})."
+        return ChatError(problem) if is_of_one_question(error) else self._fail(problem)
+
+    def _fail(self, problem: str) -> ChatError | EndpointError:
+        """Return the error of a question without an answer, or that of the run if there never was an answer."""
+        with self._lock:
+            self._unanswered += 1
+            num_unanswered = self._unanswered
+        if num_unanswered < _MOST_UNANSWERED or self.has_answers():
+            return ChatError(problem)
+        found = f"{num_unanswered} questions in a row got no answer, the last: {problem}"
+        return EndpointError(f"{found} Mend the settings or the endpoint; an evaluation resumes with --retry_failed.")
+
+    def _quote(self, error: Any) -> str:
+        """Return what an error of the `openai` package says, with the endpoint's words where it leaves them out."""
+        is_said = isinstance(error.body, Mapping) and "message" in error.body or str(error.body or "") in error.message
+        what = f"{type(error).__name__}: {error.message}{'' if is_said else f' {error.body}'}"
+        return self._redact(what)[:_QUOTED_CHARACTERS]
+
+    def _change(self, changed: Mapping[str, str | None], reason: str) -> None:
+        """Send changed parameters for the rest of the run."""
+        with self._lock:
+            new = {name: other for name, other in changed.items() if name not in self._changed}
+            self._changed = {**self._changed, **new}
+        for name, other in new.items():
+            how = f"sends it as {other}" if other else "is without it"
+            logger.warning("%s: the endpoint refuses %s; the run %s (%s)", self.settings.model, name, how, reason)
 
 
 def _join_parts(content: Any) -> str:

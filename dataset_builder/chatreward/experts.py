@@ -1,7 +1,9 @@
-"""Merge the scores of human experts into a data set (section 3.2.3: five experts verified and adjusted the scores).
+"""Merge what human experts found into a data set (section 3.2.3: five experts verified text, speech and scores).
 
 Raters write a CSV with the columns `sample_id`, `rater` and `score` (1 to 5), a row per sample that they heard. The
-gold score is the median; a half is rounded up. Unusable rows are reported by line and change nothing.
+gold score is the median; a half is rounded up. The optional column `wrong` rejects a sample: `text` or `speech` says
+what is wrong with it, `sample` that it is of no use; it then needs no score. One rater suffices, and a rejected sample
+is not in the new data set. Unusable rows are reported by line and change nothing.
 """
 
 from __future__ import annotations
@@ -27,16 +29,17 @@ from .schema import features
 
 
 _COLUMNS = ("sample_id", "rater", "score")
+_WRONG = ("text", "speech", "sample")
 # From this difference on, two raters disagree clearly.
 _WIDE = 2
 # Sample -> rater -> score.
 Ratings = Mapping[str, Mapping[str, int]]
 
 
-def read_ratings(path: Path, known: set[str]) -> tuple[dict[str, dict[str, int]], list[Skipped]]:
-    """Return the ratings of a CSV, and a `Skipped` for each unusable row."""
+def read_ratings(path: Path, known: set[str]) -> tuple[dict[str, dict[str, int]], list[Skipped], list[Skipped]]:
+    """Return the ratings of a CSV, and a `Skipped` for each rejection of a sample and for each unusable row."""
     ratings: dict[str, dict[str, int]] = defaultdict(dict)
-    skipped = []
+    rejected, skipped = [], []
     with path.open(encoding="utf-8-sig", newline="") as file:
         rows = csv.DictReader(file)
         if missing := [name for name in _COLUMNS if name not in (rows.fieldnames or ())]:
@@ -44,20 +47,30 @@ def read_ratings(path: Path, known: set[str]) -> tuple[dict[str, dict[str, int]]
         for row in rows:
             item = f"{path.name} line {rows.line_num}"
             problem = _find_problem(row, known, ratings)
+            sample, rater, wrong = (_read(row, name) for name in ("sample_id", "rater", "wrong"))
             if problem:
                 skipped.append(Skipped(item, *problem))
+            elif wrong:
+                rejected.append(Skipped(sample, f"wrong_{wrong}", f"{rater} rejects it."))
             else:
-                ratings[row["sample_id"].strip()][row["rater"].strip()] = int(row["score"])
-    return dict(ratings), skipped
+                ratings[sample][rater] = int(row["score"])
+    gone = {skip.item for skip in rejected}
+    return {sample: given for sample, given in ratings.items() if sample not in gone}, rejected, skipped
+
+
+def _read(row: Mapping[str, str | None], name: str) -> str:
+    return (row.get(name) or "").strip()
 
 
 def _find_problem(row: Mapping[str, str | None], known: set[str], ratings: Ratings) -> tuple[str, str] | None:
     """Return kind and reason of a problem; None if the row is usable."""
-    sample, rater, score = ((row[name] or "").strip() for name in _COLUMNS)
+    sample, rater, score, wrong = (_read(row, name) for name in (*_COLUMNS, "wrong"))
     if sample not in known:
         return "unknown_sample", f"sample_id {sample!r} is not in the data set."
     if not rater:
         return "missing_rater", "rater is empty; every score needs one."
+    if wrong:
+        return None if wrong in _WRONG else ("bad_wrong", f"wrong is {wrong!r}; it must be one of {list(_WRONG)}.")
     if score not in ("1", "2", "3", "4", "5"):
         return "bad_score", f"score is {score!r}; it must be a whole number from 1 to 5."
     if rater in ratings.get(sample, {}):
@@ -97,19 +110,24 @@ def measure_agreement(design: Mapping[str, int], ratings: Ratings) -> dict[str, 
 
 
 def merge_experts(folder: Path, ratings_path: Path, output: Path) -> dict[str, Any]:
-    """Copy a data set with the expert scores of a CSV; return the report of the copy."""
+    """Copy a data set with the expert scores of a CSV, without what experts reject; return the report of the copy."""
     require_other_folder(folder, output)
     design = {row["sample_id"]: row["design_score"] for _, row in read_rows(folder, ("sample_id", "design_score"))}
-    ratings, bad_rows = read_ratings(ratings_path, set(design))
-    if not ratings:
+    ratings, rejected, bad_rows = read_ratings(ratings_path, set(design))
+    gone = {skip.item for skip in rejected}
+    if gone >= set(design):
+        raise ValueError(f"{ratings_path}: rejects all {len(design)} samples; nothing is left to write.")
+    if not ratings and not rejected:
         raise ValueError(f"{ratings_path}: no row can be used ({[skip.reason for skip in bad_rows[:3]]}).")
     with ShardWriter(output, features()) as writer:
         for split, row in read_rows(folder):
-            writer.write(split, merge_ratings(row, ratings))
+            if row["sample_id"] not in gone:
+                writer.write(split, merge_ratings(row, ratings))
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     report |= {
         "plan_id": make_stable_id(report["plan_id"], make_content_id(output)),
-        "experts": measure_agreement(design, ratings),
+        "experts": {**measure_agreement(design, ratings), "rejected": len(gone)},
+        "rejected_by_experts": [*report.get("rejected_by_experts", ()), *map(asdict, rejected)],
         "bad_rows": [asdict(skip) for skip in bad_rows],
     }
     return save_samples_report(output, report)

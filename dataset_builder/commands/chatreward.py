@@ -41,7 +41,7 @@ def summarise(report: dict[str, Any]) -> str:
 @dataclass(kw_only=True)
 class RateArguments:
     folder: Path = field(metadata={"positional": True, "help": "data set folder"})
-    ratings: Path = field(metadata={"help": "CSV: sample_id, rater, score"})
+    ratings: Path = field(metadata={"help": "CSV: sample_id, rater, score and, to reject a sample, wrong"})
     output_dir: Path = field(metadata={"help": "folder to write"})
 
 

@@ -105,12 +105,15 @@ def judge_pair(row: Mapping[str, Any], client: ChatClient, prompts: PromptSet | 
     )
 
 
-def make_spoken_turns(turns: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Any]]:
-    """Return turns as parts of a message: role, then recording. No words: the judge listens."""
+def make_spoken_turns(
+    turns: Sequence[Mapping[str, Any]], name: str, *, with_words: bool = False
+) -> list[dict[str, Any]]:
+    """Return turns as parts of a message: role, then recording. Without the words the judge has to listen."""
     parts: list[dict[str, Any]] = []
     for position, turn in enumerate(turns):
         label = "last turn" if position == len(turns) - 1 else f"turn {position + 1}"
-        parts.append({"type": "text", "text": f"{label}, {turn['role']}:"})
+        words = f" {turn['text']}" if with_words else ""
+        parts.append({"type": "text", "text": f"{label}, {turn['role']}:{words}"})
         parts.append(make_audio_content(turn["audio"], name=f"{name} turn {position}"))
     return parts
 

@@ -3,7 +3,8 @@
 - `cosyvoice`: `runtime/python/fastapi/server.py` of FunAudioLLM/CosyVoice. `GET /inference_zero_shot`, multipart
   (`tts_text`, `prompt_text`, `prompt_wav`), answers raw 16-bit samples at `sampling_rate`: 24 kHz for CosyVoice2,
   22.05 kHz for CosyVoice.
-- `step-audio`: `tts_api_server.py` of stepfun-ai/Step-Audio. `POST /clone` (also `speaker_name`) answers a WAV.
+- `step-audio`: `tts_api_server.py`, which is in no release of stepfun-ai/Step-Audio but in its open pull request 141
+  (commit 5480302). `POST /clone` (also `speaker_name`) answers a WAV.
 
 `speakers` is a JSONL file, `{"audio": path beside the file, "text": its words, "age": ..., "gender": ...}` per line;
 `where` selects speakers by these labels.

@@ -6,6 +6,8 @@ import re
 
 
 SCORES = (1, 2, 3, 4, 5)
+# As in training (appendix F).
+MAX_ANSWER_TOKENS = 5120
 _FORMATS = {
     True: re.compile(r"\s*<think>(?P<thoughts>.*?)</think>\s*<score>\s*[1-5]\s*</score>\s*", re.DOTALL),
     False: re.compile(r"\s*<score>\s*[1-5]\s*</score>\s*"),

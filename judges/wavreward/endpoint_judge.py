@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from sdiareward.common.llm.client import ChatClient, ChatError, ChatSettings
+from sdiareward.common.llm.client import ChatClient, ChatError, ChatSettings, EndpointError
 from sdiareward.pairs.messages import make_audio_content
 
 from .judge import Judgement
@@ -28,7 +29,7 @@ class TextClient(ChatClient):
     def _send(self, messages: Sequence[Mapping[str, Any]]) -> Any:
         reply = super()._send(messages)
         # An answer that was cut off has no score, as from a model in this process.
-        return replace(reply, content=json.dumps({"text": reply.content}), is_cut=False)
+        return replace(reply, content=json.dumps({"text": reply.content, "is_cut": reply.is_cut}), is_cut=False)
 
 
 class EndpointJudge:
@@ -46,6 +47,8 @@ class EndpointJudge:
         self.settings = settings
         self.cache_dir = cache_dir
         self.reasoning = reasoning
+        # By temperature and seed; a client knows what the endpoint refuses.
+        self._clients: dict[tuple[float, int], TextClient] = {}
 
     def judge(
         self,
@@ -67,6 +70,8 @@ class EndpointJudge:
         ask = partial(self.prompt.make_conversation, reasoning=self.reasoning)
         found = clients[0].map(partial(_ask, ask=ask), jobs, failures=())
         answers: list[Any] = list(found)
+        if answers and all(answer.problem for answer in answers) and not clients[0].has_answers():
+            raise EndpointError(f"none of {len(answers)} questions got an answer; the first: {answers[0].problem}")
         return [
             self._make_judgement(answers[start : start + num_samples]) for start in range(0, len(answers), num_samples)
         ]
@@ -75,24 +80,43 @@ class EndpointJudge:
         changes: dict[str, Any] = {"temperature": temperature} if temperature else {}
         if self.settings.seed is not None:
             changes["seed"] = self.settings.seed + seed
-        return TextClient(replace(self.settings, **changes), self.cache_dir)
+        client = TextClient(replace(self.settings, **changes), self.cache_dir)
+        return self._clients.setdefault((temperature, seed), client)
 
-    def _make_judgement(self, answers: Sequence[tuple[str, int, float]]) -> Judgement:
-        texts, num_tokens, seconds = zip(*answers, strict=True)
-        return Judgement.from_texts(texts, reasoning=self.reasoning, num_tokens=sum(num_tokens), seconds=sum(seconds))
+    def _make_judgement(self, answers: Sequence[_Answer]) -> Judgement:
+        return Judgement.from_texts(
+            [answer.text for answer in answers],
+            reasoning=self.reasoning,
+            num_tokens=sum(answer.num_tokens for answer in answers),
+            seconds=sum(answer.seconds for answer in answers),
+            num_cut=sum(answer.is_cut for answer in answers),
+            problem=next((answer.problem for answer in answers if answer.problem), None),
+            changed_parameters=answers[0].changed_parameters,
+        )
 
 
-def _ask(job: tuple[Any, TextClient], *, ask: Callable[[Any], Messages]) -> tuple[str, int, float]:
-    """Return the text of an answer (empty without a reply), its tokens and its seconds."""
+class _Answer(NamedTuple):
+    text: str  # Empty without a reply.
+    num_tokens: int
+    seconds: float
+    is_cut: bool = False
+    problem: str | None = None
+    changed_parameters: Mapping[str, str | None] = MappingProxyType({})
+
+
+def _ask(job: tuple[Any, TextClient], *, ask: Callable[[Any], Messages]) -> _Answer:
     recording, client = job
     messages = [_for_endpoint(message) for message in ask(recording)]
     start = time.perf_counter()
     try:
-        found = client.ask(messages, lambda answer: str(answer["text"]), attempts=1)
+        found = client.ask(messages, lambda answer: (str(answer["text"]), bool(answer["is_cut"])), attempts=1)
     except ChatError as error:
         logger.warning("no answer: %s", error)
-        return "", error.spent.completion_tokens, time.perf_counter() - start
-    return found.value, found.spent.completion_tokens, time.perf_counter() - start
+        seconds = time.perf_counter() - start
+        return _Answer("", error.spent.completion_tokens, seconds, problem=str(error))
+    text, is_cut = found.value
+    seconds, changed = time.perf_counter() - start, client.usage.get("changed_parameters", {})
+    return _Answer(text, found.spent.completion_tokens, seconds, is_cut, changed_parameters=changed)
 
 
 def _for_endpoint(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from sdiareward.common.locks import lock_folder
 from sdiareward.common.optional_dependencies import check_extra
 
 from ..commands import WAVREWARD
+from .answers import MAX_ANSWER_TOKENS
 
 
 if TYPE_CHECKING:
@@ -55,8 +56,8 @@ class EvaluateArguments:
     temperature: float = field(default=0.0, metadata={"help": "Temperature of sampling; 0 is greedy."})
     expected: bool = field(default=False, metadata={"help": "Also compute the expected score."})
     max_new_tokens: int = field(
-        default=512,
-        metadata={"help": "Longest answer of a model, in tokens; the file of judges has that of an endpoint."},
+        default=MAX_ANSWER_TOKENS,
+        metadata={"help": "Longest answer of a model, in tokens; an endpoint has max_tokens in the file of judges."},
     )
     batch_size: int = field(default=8, metadata={"help": "Recordings in one batch."})
     prompt_file: str | None = field(
@@ -102,6 +103,7 @@ def evaluate(args: EvaluateArguments) -> dict[str, Any]:
     from sdiareward.common.files import write_file
     from sdiareward.common.provenance import describe_run
     from sdiareward.common.run_identity import claim_run_dir
+    from sdiareward.evaluation.summary import list_reasons
 
     from .predictions import predict
     from .score_metrics import summarise_scores
@@ -120,7 +122,10 @@ def evaluate(args: EvaluateArguments) -> dict[str, Any]:
     scorers = {JUDGE: summarise_scores(*judged.values(), **_make_options(args))}
     if train is not None:
         scorers |= _measure_baselines(train, sets, judged, args)
-    results = {"scorers": scorers, "num_train": train and len(train), "skipped": skipped, "run": run}
+    records = [record for found in judged.values() for record in found]
+    results: dict[str, Any] = {"scorers": scorers, "num_train": train and len(train), "skipped": skipped, "run": run}
+    results["problems"] = list_reasons([record for record in records if record["problem"]])
+    results["changed_parameters"] = {k: v for record in records for k, v in record["changed_parameters"].items()}
     results |= {"config": asdict(args), **describe_run()}
     write_file(folder / "results.md", render_evaluation(results))
     # Written last: a folder with this file is complete.
@@ -165,7 +170,8 @@ def _make_options(args: EvaluateArguments) -> dict[str, Any]:
 def _choose_endpoint(args: EvaluateArguments) -> EndpointSettings:
     from ..settings import choose_endpoint
 
-    return choose_endpoint(str(args.judge), args.judges_file, args.judge_options)
+    defaults = {"max_tokens": MAX_ANSWER_TOKENS}
+    return choose_endpoint(str(args.judge), args.judges_file, args.judge_options, defaults=defaults)
 
 
 def _choose_prompt(args: EvaluateArguments) -> JudgingPrompt:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .answers import SCORES, follows_format, parse_score
+from .answers import MAX_ANSWER_TOKENS, SCORES, follows_format, parse_score
 from .prompts import JudgingPrompt, choose_prompt
 
 
@@ -31,6 +31,12 @@ class Judgement:
     follows_format: bool
     num_tokens: int
     seconds: float
+    # Answers that ended at the token limit.
+    num_cut: int = 0
+    # Why there is no answer, if one is missing.
+    problem: str | None = None
+    # What an endpoint refused, see `ChatClient`.
+    changed_parameters: Mapping[str, str | None] = field(default_factory=dict)
 
     @classmethod
     def from_texts(
@@ -41,11 +47,13 @@ class Judgement:
         num_tokens: int,
         seconds: float,
         expected_score: float | None = None,
+        **more: Any,
     ) -> Judgement:
         """Make a judgement from at least one answer; with `reasoning` thoughts were requested."""
         scores = tuple(map(parse_score, texts))
         is_in_format = all(follows_format(text, reasoning) for text in texts)
-        return cls(vote(scores), expected_score, scores, tuple(texts), is_in_format, num_tokens, seconds)
+        score, texts = vote(scores), tuple(texts)
+        return cls(score, expected_score, scores, texts, is_in_format, num_tokens, seconds, **more)
 
 
 class WavRewardJudge:
@@ -79,13 +87,15 @@ class WavRewardJudge:
         *,
         num_samples: int = 1,
         expected: bool = False,
+        max_new_tokens: int = MAX_ANSWER_TOKENS,
         **sampling: Any,
     ) -> list[Judgement]:
         """Score recordings of question, silence and answer, the first 60 s of each; `num_samples` answers vote."""
         conversations = [
             self.prompt.make_conversation(recording, reasoning=self.reasoning) for recording in recordings
         ]
-        answers = self.thinker.generate(conversations, num_return_sequences=num_samples, **sampling)
+        sampling |= {"num_return_sequences": num_samples, "max_new_tokens": max_new_tokens}
+        answers = self.thinker.generate(conversations, **sampling)
         means = self._compute_expected_scores(conversations, answers) if expected else [None] * len(answers)
         return [self._make_judgement(found, mean) for found, mean in zip(answers, means, strict=True)]
 
@@ -96,6 +106,7 @@ class WavRewardJudge:
             num_tokens=sum(answer.num_tokens for answer in answers),
             seconds=sum(answer.seconds for answer in answers),
             expected_score=expected_score,
+            num_cut=sum(answer.is_cut for answer in answers),
         )
 
     def _compute_expected_scores(

@@ -18,6 +18,8 @@ from sdiareward.common.files import JsonLines, write_file
 from sdiareward.common.skipped import Skipped
 from sdiareward.scoring.engine import UNREADABLE
 
+from .answers import MAX_ANSWER_TOKENS
+
 
 if TYPE_CHECKING:
     from .judge import Judgement
@@ -35,7 +37,7 @@ class Asking:
     num_samples: int = 1
     temperature: float = 0.0
     expected: bool = False
-    max_new_tokens: int = 512
+    max_new_tokens: int = MAX_ANSWER_TOKENS
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -125,6 +127,9 @@ def make_prediction(label: Mapping[str, Any], judgement: Judgement) -> dict[str,
         "text": judgement.texts[0],
         "follows_format": judgement.follows_format,
         "num_tokens": judgement.num_tokens,
+        "num_cut": judgement.num_cut,
+        "problem": judgement.problem,
+        "changed_parameters": dict(judgement.changed_parameters),
         "seconds": judgement.seconds,
     }
 

@@ -79,7 +79,7 @@ def examine(
     predictions: Sequence[Mapping[str, Any]], samples: Samples, client: ChatClient, prompts: PromptSet | None = None
 ) -> dict[str, Any]:
     """Rate the thoughts of every prediction; `share_good` is 0-1, higher is better. `prompts` replace shipped ones."""
-    from sdiareward.common.llm.client import ChatError
+    from sdiareward.common.llm.client import EndpointError
 
     if not predictions:
         raise ValueError("there are no predictions to examine; evaluate at least one sample.")
@@ -101,7 +101,7 @@ def examine(
             verdicts[record["sample_id"]] = found
     examined = [record for record in predictions if record["sample_id"] not in failures]
     if not examined:
-        raise ChatError(f"the judge gave no usable answer; the first failure: {next(iter(failures.values()))}")
+        raise EndpointError(f"the judge gave no usable answer; the first failure: {next(iter(failures.values()))}")
     judge = {"judge": client.settings.model, "prompt_version": prompts.compute_version(PROMPT)}
     about = {"failures": failures, **judge, "usage": client.usage}
     return {**_summarise(examined, verdicts), **about}
@@ -164,7 +164,7 @@ def write_results(results: Mapping[str, Any], path: Path) -> str:
 
 def render_results(results: Mapping[str, Any]) -> str:
     from sdiareward.common.markdown import render_table
-    from sdiareward.evaluation.summary import format_interval, format_percent
+    from sdiareward.evaluation.summary import describe_changed, format_interval, format_percent, render_reasons
 
     rows = [["**Good**", format_percent(results["share_good"]), format_interval(results["interval"])]]
     rows += [[name.replace("_", " "), format_percent(share), ""] for name, share in results["shares"].items()]
@@ -173,7 +173,9 @@ def render_results(results: Mapping[str, Any]) -> str:
         f"thoughts and are Poor; on {len(results['failures'])} others it gave no usable answer."
     )
     table = "\n".join(render_table(["", "%", "95%"], rows))
-    return f"# Quality of the thoughts\n\n{counts}\n\n{table}\n"
+    reasons = render_reasons([{"problem": reason} for reason in results["failures"].values()])
+    notes = [reasons, *describe_changed(results["usage"].get("changed_parameters", {}))]
+    return "\n\n".join(["# Quality of the thoughts", counts, table, *filter(None, notes)]) + "\n"
 
 
 if __name__ == "__main__":

@@ -86,6 +86,7 @@ def measure_accuracy(records: Records, options: Mapping[str, Any]) -> dict[str, 
         "num_scenarios": len({find_scenario(record) for record in records}),
         "num_correct": sum(is_correct),
         "num_invalid": sum(record["predicted"] is None for record in records),
+        "num_cut": sum(record["predicted"] is None and bool(record.get("num_cut")) for record in records),
         "accuracy": found["share"],
         "interval": found["interval"],
     }

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sdiareward.common.escaping import escape_markdown
 from sdiareward.common.markdown import render_table
-from sdiareward.evaluation.summary import format_interval, format_percent
+from sdiareward.evaluation.summary import describe_changed, format_interval, format_percent
 
 from .answers import SCORES
 from .score_metrics import COLUMNS, INVALID, OUT_OF_DOMAIN
@@ -59,12 +60,20 @@ def render_table_one(scorers: Mapping[str, Summary], names: Sequence[str]) -> li
     for field, title in (("num_samples", "samples"), ("num_scenarios", "scenarios")):
         rows.append([title, *(str((_find_cell(first, name) or {}).get(field, "")) for name in names)])
     for title, summary in scorers.items():
-        cells = [_find_cell(summary, name) for name in names]
+        found = [_find_cell(summary, name) for name in names]
+        # Without one score there is no accuracy.
+        cells = [cell if cell and _has_score({**summary["overall_micro"], **cell}) else None for cell in found]
         rows.append(
             [f"**{title}**", *(_ABSENT if cell is None else format_percent(cell["accuracy"]) for cell in cells)]
         )
         rows.append(["95%", *(_ABSENT if cell is None else format_interval(cell["interval"]) for cell in cells)])
+        if any(cell and cell.get("num_cut") for cell in found):
+            rows.append(["cut", *(str(cell.get("num_cut", "")) if cell else _ABSENT for cell in found)])
     return render_table(["", *(TITLES[name] for name in names)], rows)
+
+
+def _has_score(cell: Mapping[str, Any]) -> bool:
+    return bool(cell["num_invalid"] < cell["num_samples"])
 
 
 def _find_cell(summary: Summary, name: str) -> Mapping[str, Any] | None:
@@ -79,6 +88,13 @@ def _list_notes(results: Mapping[str, Any]) -> list[str]:
         found.append(f"No samples of {', '.join(absent)}: averages run over the other columns.")
     whole = judge["overall_micro"]
     found.append(f"{whole['num_invalid']} of {whole['num_samples']} answers have no score and count as wrong.")
+    if whole["num_cut"]:
+        found.append(
+            f"{whole['num_cut']} of these were cut at the token limit; max_new_tokens (of an endpoint: max_tokens) "
+            "raises it."
+        )
+    found += [f"No answer: {escape_markdown(reason)}" for reason in results["problems"]]
+    found += describe_changed(results["changed_parameters"])
     if results["skipped"]:
         num_skipped = len(results["skipped"])
         found.append(f"{num_skipped} samples were skipped; the skipped files list the reasons.")

@@ -97,9 +97,8 @@ class ThinkerBackend(Backend):
             generations = self.thinker.generate(conversations, **self.sampling)
             for index, (generation,) in zip(pending, generations, strict=True):
                 num_prompt_tokens = self.thinker.processor.num_tokens(asked[index].conversation)
-                is_cut = generation.num_tokens >= self.sampling["max_new_tokens"]
                 spent = TokenUsage(1, num_prompt_tokens, generation.num_tokens)
-                answers[index] = asked[index].take(generation.text, is_cut, spent)
+                answers[index] = asked[index].take(generation.text, generation.is_cut, spent)
             pending = [index for index in pending if answers[index].verdict is None]
         return [answers[index] for index in range(len(questions))]
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from sdiareward.pairs.schema import SIDES
 
-from .questions import ORDERS, Answer
+from .questions import Answer
 
 
 # Five dimensions and two answers: the smallest difference of mean scores is 0.1.
@@ -45,11 +45,11 @@ FAILED = Decision(None, None, "failed")
 
 
 def decide(answers: dict[str, Answer]) -> Decision:
-    """Decide a pair from its answers by order, a key of `ORDERS`."""
+    """Decide a pair from its answers by order, a key of `ORDERS`; a pair asked in one order has one."""
     if any(answer.verdict is None for answer in answers.values()):
         return FAILED
     chosen, rejected = (_average_scores(answers, side) for side in SIDES)
-    preferred = {answers[order].find_preferred_side(order) for order in ORDERS}
+    preferred = {answer.find_preferred_side(order) for order, answer in answers.items()}
     if len(preferred) > 1:
         return Decision(chosen, rejected, "tie" if chosen == rejected else "scores")
     sign = 1 if preferred == {"chosen"} else -1

@@ -23,7 +23,7 @@ from sdiareward.scoring.engine import UNREADABLE, Outcome
 from ..settings import MAX_TURN_S
 from .backends import AUDIO_ERRORS
 from .decisions import FAILED, Decision, decide
-from .questions import ORDERS, Backend, Question, find_criterion, read_turns
+from .questions import Backend, Orders, Question, choose_orders, find_criterion, read_turns
 
 
 if TYPE_CHECKING:
@@ -39,25 +39,32 @@ Scored = Iterator[tuple[int, Outcome]]
 
 
 class PairwiseJudge:
-    """Compare both sides of a pair in both orders; see `decisions`. The answers are recorded in the run's folder."""
+    """Compare both sides of a pair, in both orders or one; see `decisions`. The run's folder records the answers."""
 
     def __init__(
-        self, backend: Backend, folder: Path, max_turn_s: float = MAX_TURN_S, prompts: PromptSet | None = None
+        self,
+        backend: Backend,
+        folder: Path,
+        max_turn_s: float = MAX_TURN_S,
+        prompts: PromptSet | None = None,
+        *,
+        orders: Orders = "both",
+        transcripts: bool = False,
     ):
         self.backend = backend
         self.prompts = prompts or PromptSet()
         self.record = JsonLines(folder / ANSWERS_FILE)
         self.max_turn_s = max_turn_s
+        self.orders, self.transcripts = orders, transcripts
         self.audio_s = 0.0
 
     def score_rows(self, pairs: datasets.Dataset, labels: Labels, rows: Sequence[int]) -> Scored:
         """Yield each decided row; a pair whose audio cannot be read is skipped."""
-        questions = [self._make_question(pairs, labels[row], row, order) for row in rows for order in ORDERS]
+        by_row = {row: self._make_questions(pairs, labels[row], row) for row in rows}
         # Removes an incomplete last line of a killed run.
         self.record.read()
-        answers = self.backend.answer(questions)
-        for position, row in enumerate(rows):
-            asked = questions[len(ORDERS) * position : len(ORDERS) * (position + 1)]
+        answers = self.backend.answer([question for asked in by_row.values() for question in asked])
+        for row, asked in by_row.items():
             found = {question.order: next(answers) for question in asked}
             self.record.append([found[question.order].as_record(question) for question in asked])
             if unheard := [answer.problem for answer in found.values() if answer.status == "unheard"]:
@@ -67,9 +74,9 @@ class PairwiseJudge:
             self.audio_s += max(answer.audio_s for answer in found.values())
             yield row, decide(found).as_record()
 
-    def _make_question(self, pairs: datasets.Dataset, label: Mapping[str, Any], row: int, order: str) -> Question:
-        criterion = find_criterion(label)
-        return Question(label["pair_id"], order, criterion, lambda: pairs[row], self.max_turn_s, self.prompts)
+    def _make_questions(self, pairs: datasets.Dataset, label: Mapping[str, Any], row: int) -> list[Question]:
+        how = (find_criterion(label), lambda: pairs[row], self.max_turn_s, self.prompts, self.transcripts)
+        return [Question(label["pair_id"], order, *how) for order in choose_orders(label["pair_id"], self.orders)]
 
     def usage(self) -> dict[str, Any]:
         return self.backend.usage()
@@ -150,4 +157,5 @@ def _record(label: Mapping[str, Any], side: str, judgement: Judgement) -> dict[s
         "num_replies": len(judgement.texts),
         "prompt_tokens": 0,
         "completion_tokens": judgement.num_tokens,
+        "num_cut": judgement.num_cut,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -20,6 +21,7 @@ from .prompts import PROMPTS
 
 # Which side is version A.
 ORDERS = {"chosen_first": SIDES, "rejected_first": SIDES[::-1]}
+Orders = Literal["both", "one"]
 # Unusable: no valid verdict after all attempts; unanswered: no reply; unheard: unreadable audio, not sent.
 Status = Literal["usable", "refused", "unusable", "unanswered", "unheard"]
 
@@ -31,8 +33,16 @@ def find_criterion(label: Mapping[str, Any]) -> str:
     return "colloquialness" if label["subset"] == "colloquialness" else "modality"
 
 
-def read_turns(turns: Sequence[Mapping[str, Any]], name: str, max_turn_s: float = MAX_TURN_S) -> list[dict[str, Any]]:
-    """Return `role` and `audio`, a mono array at 16 kHz, of each turn of one side; `name` names it in an error."""
+def choose_orders(pair_id: str, orders: Orders) -> tuple[str, ...]:
+    """Return the orders in which a pair is asked; a single one is drawn by the pair's id."""
+    found = tuple(ORDERS)
+    return found if orders == "both" else (found[zlib.crc32(pair_id.encode()) % len(found)],)
+
+
+def read_turns(
+    turns: Sequence[Mapping[str, Any]], name: str, max_turn_s: float = MAX_TURN_S, *, with_words: bool = False
+) -> list[dict[str, Any]]:
+    """Return `role`, `text` and `audio`, a mono array at 16 kHz, of each turn of a side; `name` names it in errors."""
     heard = []
     for position, message in enumerate(turns_to_messages(turns)):
         if message["role"] == "system":
@@ -42,8 +52,11 @@ def read_turns(turns: Sequence[Mapping[str, Any]], name: str, max_turn_s: float 
         where = f"{name}, turn {position}"
         if len(sounds) != 1:
             raise AudioError(f"{where}: has {len(sounds)} recordings; a judge hears exactly one of each turn.")
+        text = " ".join(item["text"] for item in items if item["type"] == "text").strip()
+        if with_words and not text:
+            raise AudioError(f"{where}: has no words; add its text, or omit transcripts.")
         audio = read_audio(sounds[0], max_duration_s=max_turn_s, name=where)
-        heard.append({"role": message["role"], "audio": audio})
+        heard.append({"role": message["role"], "text": text, "audio": audio})
     if not heard:
         raise AudioError(f"{name}: has no turns; a judge needs at least one.")
     return heard
@@ -59,6 +72,7 @@ class Question:
     read_pair: Callable[[], Mapping[str, Any]]
     max_turn_s: float = MAX_TURN_S
     prompts: PromptSet = field(default_factory=PromptSet)
+    transcripts: bool = False
 
     def build_messages(self) -> tuple[list[dict[str, Any]], float]:
         """Return the messages to the judge, in the form of an endpoint, and the seconds of audio in them."""
@@ -67,10 +81,10 @@ class Question:
         content: list[dict[str, Any]] = []
         num_samples = 0
         for version, side in zip(VERSIONS, ORDERS[self.order], strict=True):
-            heard = read_turns(row[side], side, self.max_turn_s)
+            heard = read_turns(row[side], side, self.max_turn_s, with_words=self.transcripts)
             num_samples += sum(turn["audio"].size for turn in heard)
             content.append({"type": "text", "text": f"Version {version}:"})
-            content += make_spoken_turns(heard, side)
+            content += make_spoken_turns(heard, side, with_words=self.transcripts)
         content.append({"type": "text", "text": request})
         messages: list[dict[str, Any]] = [
             {"role": "system", "content": system},

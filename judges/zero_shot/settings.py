@@ -6,14 +6,16 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.common.settings import make_settings
 from sdiareward.pairs.prompts import read_prompt_file
 
 from ..settings import AT_LEAST_ONE, MAX_TURN_S, EndpointSettings, check_turn_length, read_judge
+from ..wavreward.answers import MAX_ANSWER_TOKENS
 from .prompts import PROMPTS
+from .questions import Backend, Orders
 
 
 if TYPE_CHECKING:
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 class PairwiseEndpoint(EndpointSettings):
     """An endpoint that compares the two sides of a pair."""
 
+    orders: Orders = "both"
+    # Give the judge the words of each turn, too.
+    transcripts: bool = False
+
     def identity(self) -> dict[str, Any]:
         """Return what the scores depend on, which excludes the endpoint's address and its speed."""
         request = {name: value for name, value in self.request([]).items() if name != "messages"}
@@ -33,11 +39,9 @@ class PairwiseEndpoint(EndpointSettings):
         from sdiareward.common.llm.client import ChatClient
 
         from .backends import EndpointBackend
-        from .judging import PairwiseJudge
 
         client = ChatClient(self, self.cache_dir or folder / "cache")
-        prompts = read_prompt_file(self.prompt_file)
-        return PairwiseJudge(EndpointBackend(client, self.attempts), folder, self.max_turn_s, prompts)
+        return _load_pairwise(self, EndpointBackend(client, self.attempts), folder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +84,8 @@ class ThinkerSettings(LocalSettings):
     # The largest number of answers until one is valid.
     attempts: int = field(default=2, metadata=AT_LEAST_ONE)
     prompt_file: str | None = None
+    orders: Orders = "both"
+    transcripts: bool = False
 
     def identity(self) -> dict[str, Any]:
         return {**super().identity(), "attempts": self.attempts, **_make_pairwise_identity(self)}
@@ -87,11 +93,9 @@ class ThinkerSettings(LocalSettings):
     def load(self, folder: Path) -> PairScorer:
         from ..thinker import Thinker
         from .backends import ThinkerBackend
-        from .judging import PairwiseJudge
 
         thinker = Thinker.from_pretrained(self.path, **self.placement)
-        backend = ThinkerBackend(thinker, self.attempts, self.sampling)
-        return PairwiseJudge(backend, folder, self.max_turn_s, read_prompt_file(self.prompt_file))
+        return _load_pairwise(self, ThinkerBackend(thinker, self.attempts, self.sampling), folder)
 
 
 @dataclass(frozen=True)
@@ -100,17 +104,18 @@ class ReplaySettings:
 
     backend: ClassVar[str] = "replay"
     path: str
+    orders: Orders = "both"
 
     def identity(self) -> dict[str, Any]:
         if not Path(self.path).is_file():
             raise FileNotFoundError(f"{self.path}: no such file of answers; give the answers.jsonl of a run as path.")
-        return {"answers": hashlib.sha256(Path(self.path).read_bytes()).hexdigest()}
+        return {"answers": hashlib.sha256(Path(self.path).read_bytes()).hexdigest(), "orders": self.orders}
 
     def load(self, folder: Path) -> PairScorer:
         from .backends import ReplayBackend
         from .judging import PairwiseJudge
 
-        return PairwiseJudge(ReplayBackend(self.path), folder)
+        return PairwiseJudge(ReplayBackend(self.path), folder, orders=self.orders)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +123,7 @@ class WavRewardSettings(LocalSettings):
     """WavReward, or another checkpoint with its prompt, which scores each side by itself."""
 
     backend: ClassVar[str] = "wavreward"
+    max_new_tokens: int = field(default=MAX_ANSWER_TOKENS, metadata=AT_LEAST_ONE)
     reasoning: bool = True
     # The reward is the expected score, which hardly ever ties, instead of the score.
     expected: bool = True
@@ -172,10 +178,13 @@ class JudgeSpec:
         **options: Any,
     ) -> dict[str, Any]:
         """Return `judge`, the result of `summary.summarise_pairwise` or `summarise_pointwise`, and the price."""
-        from .summary import summarise_pairwise, summarise_pointwise
+        from .summary import require_decision, summarise_pairwise, summarise_pointwise
 
-        summarise = summarise_pointwise if isinstance(self.settings, WavRewardSettings) else summarise_pairwise
-        found = summarise(labels, scores, folder, options)
+        if isinstance(self.settings, WavRewardSettings):
+            found = summarise_pointwise(labels, scores, folder, options)
+        else:
+            found = summarise_pairwise(labels, scores, folder, options, self.settings.orders)
+        require_decision(self.name, labels, scores, folder, found["problems"])
         usd = None
         if isinstance(self.settings, PairwiseEndpoint):
             usd = self.settings.compute_price_usd(found["prompt_tokens"], found["completion_tokens"])
@@ -187,10 +196,20 @@ def choose_judge(name: str, judges_file: str | Path | None = None, overrides: Se
     backend = values.pop("backend", None)
     if not isinstance(backend, str) or backend not in BACKENDS:
         raise ValueError(f"{label}: backend is {backend!r}; it must be one of {sorted(BACKENDS)}.")
+    if (orders := values.get("orders", "both")) not in get_args(Orders):
+        raise ValueError(f"{label}: orders is {orders!r}; it must be one of {list(get_args(Orders))}.")
     return JudgeSpec(name, make_settings(BACKENDS[backend], values, label))
+
+
+def _load_pairwise(settings: PairwiseEndpoint | ThinkerSettings, backend: Backend, folder: Path) -> PairScorer:
+    from .judging import PairwiseJudge
+
+    how: dict[str, Any] = {"orders": settings.orders, "transcripts": settings.transcripts}
+    return PairwiseJudge(backend, folder, settings.max_turn_s, read_prompt_file(settings.prompt_file), **how)
 
 
 def _make_pairwise_identity(settings: PairwiseEndpoint | ThinkerSettings) -> dict[str, Any]:
     prompts = read_prompt_file(settings.prompt_file)
     versions = {criterion: prompts.compute_version(*names) for criterion, names in PROMPTS.items()}
-    return {"max_turn_s": settings.max_turn_s, "orders": "both", "prompt_versions": versions}
+    how = {name: getattr(settings, name) for name in ("max_turn_s", "orders", "transcripts")}
+    return {**how, "prompt_versions": versions}

@@ -7,15 +7,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sdiareward.common.files import JsonLines
+from sdiareward.common.files import JsonLines, write_file
 from sdiareward.common.llm.settings import TokenUsage
+from sdiareward.common.user_errors import UserError
+from sdiareward.esdr_accuracy.pairwise import NO_SUBSET
 from sdiareward.evaluation.statistics import describe_share
-from sdiareward.evaluation.summary import list_groups
+from sdiareward.evaluation.summary import list_groups, list_reasons, render_reasons
 
 from .backends import ReplayBackend
 from .decisions import RULES
 from .judging import ANSWERS_FILE
-from .questions import ORDERS, Answer, Question, find_criterion
+from .questions import ORDERS, Answer, Orders, Question, choose_orders, find_criterion
 
 
 Labels = Sequence[Mapping[str, Any]]
@@ -24,12 +26,30 @@ Scores = Mapping[str, Mapping[str, Any]]
 Both = Mapping[str, Answer]
 ALL = "all pairs"
 _MAX_PROBLEMS = 20
+_QUOTED_CHARACTERS = 200
 _SESSION_COUNTS = ("calls", "cached", "retries", "reasks", "calls_without_usage")
 
 
-def summarise_pairwise(labels: Labels, scores: Scores, folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Summarise a run that compared both sides of each pair."""
-    answers = _read_answers(labels, folder)
+def require_decision(
+    name: str, labels: Labels, scores: Scores, folder: Path, problems: Sequence[Mapping[str, Any]]
+) -> None:
+    """Raise `UserError` if no pair was decided, whose accuracy would be 0; `results.md` has the reasons."""
+    if any(scores[label["pair_id"]]["margin"] is not None for label in labels):
+        return
+    found = f"judge {name}: none of {len(labels)} pairs got a usable answer"
+    reasons = list_reasons(problems)
+    write_file(folder / "results.md", f"# No accuracy\n\n{found}.\n\n{render_reasons(problems)}\n")
+    raise UserError(
+        f"{found}; the first reasons: {' '.join(reasons)} {folder / ANSWERS_FILE} has all; mend the judge's settings "
+        "and run the same command with --retry_failed, or in another folder."
+    )
+
+
+def summarise_pairwise(
+    labels: Labels, scores: Scores, folder: Path, options: Mapping[str, Any], orders: Orders = "both"
+) -> dict[str, Any]:
+    """Summarise a run that compared the sides of each pair."""
+    answers = _read_answers(labels, folder, orders)
     flat = [answer for both in answers.values() for answer in both.values()]
     counts = Counter(answer.status for answer in flat)
     verdicts = [answer.verdict for answer in flat if answer.verdict is not None]
@@ -44,8 +64,7 @@ def summarise_pairwise(labels: Labels, scores: Scores, folder: Path, options: Ma
         },
         "problems": _list_problems(answers),
         "groups": [
-            _summarise_group(name, rows, scores, answers, options)
-            for name, rows in _group_by_criterion(labels).items()
+            _summarise_group(name, rows, scores, answers, options) for name, rows in _group_by_column(labels).items()
         ],
     }
 
@@ -62,10 +81,15 @@ def summarise_pointwise(labels: Labels, scores: Scores, folder: Path, options: M
         "answers": {
             "follow_format": sum(line["follows_format"] for line in records),
             "without_score": sum(line["score"] is None for line in records),
+            "cut": sum(line["num_cut"] > 0 for line in records),
         },
-        "problems": [],
+        "problems": [
+            {"pair_id": line["pair_id"], "side": line["side"], "status": "unusable", "problem": _describe_text(line)}
+            for line in records
+            if line["score"] is None
+        ][:_MAX_PROBLEMS],
         "groups": [
-            _summarise_decisions(name, rows, scores, options) for name, rows in _group_by_criterion(labels).items()
+            _summarise_decisions(name, rows, scores, options) for name, rows in _group_by_column(labels).items()
         ],
     }
 
@@ -75,11 +99,13 @@ def summarise_usage(spent: Sequence[TokenUsage], folder: Path) -> dict[str, Any]
     total = TokenUsage.total(spent)
     sessions = JsonLines(folder / "sessions.jsonl").read()
     counted = {name: sum(session[name] for session in sessions if name in session) for name in _SESSION_COUNTS}
+    changed = {name: other for each in sessions for name, other in each.get("changed_parameters", {}).items()}
     return {
         "num_replies": total.num_replies,
         "prompt_tokens": total.prompt_tokens,
         "completion_tokens": total.completion_tokens,
         "sessions": counted if any("calls" in session for session in sessions) else None,
+        "changed_parameters": changed,
     }
 
 
@@ -97,10 +123,12 @@ def _list_spent(labels: Labels, folder: Path) -> list[TokenUsage]:
     return list(spent.values())
 
 
-def _read_answers(labels: Labels, folder: Path) -> dict[str, Both]:
+def _read_answers(labels: Labels, folder: Path, orders: Orders) -> dict[str, Both]:
     """Return the answers of each pair by order, parsed as in a replay."""
     questions = [
-        Question(label["pair_id"], order, find_criterion(label), dict) for label in labels for order in ORDERS
+        Question(label["pair_id"], order, find_criterion(label), dict)
+        for label in labels
+        for order in choose_orders(label["pair_id"], orders)
     ]
     found: dict[str, dict[str, Answer]] = {}
     for question, answer in zip(questions, ReplayBackend(folder / ANSWERS_FILE).answer(questions), strict=True):
@@ -118,12 +146,18 @@ def _list_problems(answers: Mapping[str, Both]) -> list[dict[str, str | None]]:
     return found[:_MAX_PROBLEMS]
 
 
-def _group_by_criterion(labels: Labels) -> dict[str, Labels]:
-    """Return all pairs, and those of each criterion where there are several."""
-    by_criterion: dict[str, list[Mapping[str, Any]]] = {}
-    for label in labels:
-        by_criterion.setdefault(find_criterion(label), []).append(label)
-    return {ALL: labels, **(by_criterion if len(by_criterion) > 1 else {})}
+def _describe_text(line: Mapping[str, Any]) -> str:
+    return f"no score in the answer that begins {line['answer'][:_QUOTED_CHARACTERS]!r}."
+
+
+def _group_by_column(labels: Labels) -> dict[str, Labels]:
+    """Return all pairs, and those of each criterion and each subset (Table 2) where there are several."""
+    groups: dict[str, Labels] = {ALL: labels}
+    for find in (find_criterion, lambda label: label["subset"] or NO_SUBSET):
+        names = dict.fromkeys(map(find, labels))
+        found = {name: [label for label in labels if find(label) == name] for name in names}
+        groups |= found if len(found) > 1 else {}
+    return groups
 
 
 def _summarise_decisions(name: str, labels: Labels, scores: Scores, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,20 +174,25 @@ def _summarise_group(
     name: str, labels: Labels, scores: Scores, answers: Mapping[str, Both], options: Mapping[str, Any]
 ) -> dict[str, Any]:
     usable = [(label, answers[label["pair_id"]]) for label in labels]
-    complete = [(label, both) for label, both in usable if all(answer.verdict for answer in both.values())]
+    # In both orders.
+    complete = [(label, both) for label, both in usable if len(both) > 1 and all(a.verdict for a in both.values())]
     each = [(label, order, answer) for label, both in usable for order, answer in both.items() if answer.verdict]
     agree = [len({both[order].find_preferred_side(order) for order in ORDERS}) == 1 for _, both in complete]
     return {
         **_summarise_decisions(name, labels, scores, options),
         "position_bias": _measure_position_bias(each, options),
         "order_agreement": _share(agree, [label for label, _ in complete], options),
-        "one_order": {
-            order: _share(
-                [both[order].find_preferred_side(order) == "chosen" for _, both in usable], list(labels), options
-            )
-            for order in ORDERS
-        },
+        "one_order": {order: _measure_order(order, usable, options) for order in ORDERS},
     }
+
+
+def _measure_order(
+    order: str, answered: Sequence[tuple[Mapping[str, Any], Both]], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the accuracy of the verdicts in one order, over the pairs that were asked in it."""
+    asked = [(label, both[order]) for label, both in answered if order in both]
+    is_right = [answer.find_preferred_side(order) == "chosen" for _, answer in asked]
+    return _share(is_right, [label for label, _ in asked], options)
 
 
 def _measure_position_bias(

@@ -199,13 +199,151 @@ def completion(message, usage="null"):
 @pytest.mark.parametrize(
     "body",
     [
-        *("<html>busy</html>", '{"choices": []}', '{"error": "quota"}', "[1]"),
+        *("<html>busy</html>", '{"choices": []}', "[1]"),
         *map(completion, ("null", '{"content": 7}', '{"content": [{"type": "text"}]}')),
     ],
 )
 def test_something_else_than_a_completion_costs_one_question(ask, body):
     with ChatServer(Reply(body=body)) as server, pytest.raises(ChatError, match="no chat completion"):
         ask(server).ask_json(QUESTION, number)
+
+
+def refusing(refuse, status=400):
+    """Return a server that answers requests unless `refuse` returns the body of an error."""
+
+    def reply(body):
+        error = refuse(body)
+        return {"number": 42} if error is None else Reply(status=status, body=json.dumps(error))
+
+    return ChatServer(reply)
+
+
+def openai_style(name, message="Unsupported parameter.", **more):
+    return {"error": {"message": message, "type": "invalid_request_error", "param": name, **more}}
+
+
+def refuse_max_tokens(body):
+    message = "'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+    return openai_style("max_tokens", message, code="unsupported_parameter") if "max_tokens" in body else None
+
+
+def refuse_sampling(body):
+    """Name no parameter but in words, as LiteLLM and TGI do."""
+    return next(({"error": f"`{name}` must be left alone"} for name in ("temperature", "seed") if name in body), None)
+
+
+def validate_strictly(body):
+    """Answer as FastAPI and Mistral."""
+    extra = [name for name in body if name not in ("model", "messages", "max_tokens")]
+    locations = [{"type": "extra_forbidden", "loc": ["body", name], "msg": "no extra", "input": 1} for name in extra]
+    return {"detail": locations} if extra else None
+
+
+def answer_in_a_list(body):
+    """Answer as Gemini."""
+    what = 'Invalid JSON payload received. Unknown name "seed": Cannot find field.'
+    return [{"error": {"code": 400, "message": what, "status": "INVALID_ARGUMENT"}}] if "seed" in body else None
+
+
+def refuse_schema(body):
+    return openai_style("response_format.json_schema") if "response_format" in body else None
+
+
+def refuse_both_lengths(body):
+    return next((openai_style(name, "max_completion_tokens?") for name in body if name.startswith("max_")), None)
+
+
+ALL = {"temperature": 0.0, "max_tokens": 2048, "seed": 0}
+
+
+@pytest.mark.parametrize(
+    ("refuse", "status", "sent", "changed"),
+    [
+        (
+            *(refuse_max_tokens, 400),
+            {"temperature": 0.0, "max_completion_tokens": 2048, "seed": 0},
+            {"max_tokens": "max_completion_tokens"},
+        ),
+        (refuse_max_tokens, 200, {"temperature": 0.0, "max_completion_tokens": 2048, "seed": 0}, None),
+        (refuse_sampling, 422, {"max_tokens": 2048}, {"temperature": None, "seed": None}),
+        (validate_strictly, 422, {"max_tokens": 2048}, None),
+        (answer_in_a_list, 400, {"temperature": 0.0, "max_tokens": 2048}, {"seed": None}),
+        (refuse_schema, 400, ALL, {"response_format": None}),
+        (refuse_both_lengths, 400, {"temperature": 0.0, "seed": 0}, None),
+    ],
+)
+def test_a_refused_parameter_is_changed_for_the_run_and_said(ask, caplog, refuse, status, sent, changed):
+    extra = {"response_format": {"type": "json_schema"}} if refuse in (refuse_schema, validate_strictly) else {}
+    with refusing(refuse, status) as server:
+        client = ask(server, concurrency=4, extra_body=extra)
+        assert list(client.map(lambda messages: client.ask_json(messages, number), numbered(40))) == [42] * 40
+        num_requests = len(server.requests)
+        resumed = ask(server, extra_body=extra)
+        for messages in (*numbered(40), QUESTION):
+            assert resumed.ask_json(messages, number) == 42
+        # The kept answers say how they were got, so the resumed run does not try in vain.
+        assert len(server.requests) == num_requests + 1
+    last = {name: value for name, value in server.requests[-1].items() if name not in ("model", "messages")}
+    assert last == sent
+    # Each of the requests in flight at first may be refused for each parameter.
+    assert num_requests <= 40 + 4 * len(client.usage["changed_parameters"])
+    assert changed in (None, client.usage["changed_parameters"])
+    assert resumed.usage["changed_parameters"] == client.usage["changed_parameters"]
+    assert all(name in caplog.text for name in client.usage["changed_parameters"])
+
+
+TOO_LONG = "This model's maximum context length is 4096 tokens, however you requested 5000; reduce max_tokens."
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (400, openai_style("messages", TOO_LONG, code="context_length_exceeded")),
+        (400, openai_style("max_tokens", TOO_LONG)),
+        (400, {"error": {"message": "the request exceeds the available context size", "code": 400}}),
+        (422, {"detail": [{"loc": ["body", "messages", 0, "content"], "msg": "bad", "input": "seed temperature"}]}),
+        (400, openai_style(None, "The response was filtered: content management policy, temperature 0", code=1)),
+        (400, openai_style("messages[0].content[1].input_audio.format", "audio is not wav or mp3, seed")),
+        (429, openai_style(None, "Request too large for tiny: reduce your message")),
+        (413, "<html>Request Entity Too Large</html>"),
+        (400, openai_style(None, "We cannot talk about 'the temperature of a seed'.")),
+    ],
+)
+def test_a_refusal_of_one_question_changes_nothing_for_the_others(ask, status, error):
+    def refuse(body):
+        return error if body["messages"][0]["content"] == "1" else None
+
+    with refusing(refuse, status) as server:
+        client = ask(server, max_retries=0, concurrency=1)
+        results = list(client.map(lambda messages: client.ask_json(messages, number), numbered(3)))
+    assert [results[0], results[2]] == [42, 42] and isinstance(results[1], ChatError)
+    others = [request for request in server.requests if request["messages"][0]["content"] != "1"]
+    assert len(others) == 2 and all(ALL.items() <= request.items() for request in others)
+    assert "changed_parameters" not in client.usage
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "most"),
+    [
+        (402, {"error": {"message": "Insufficient Balance"}}, 8),
+        (429, openai_style(None, "You exceeded your quota", code="insufficient_quota"), 8),
+        (403, openai_style(None, "You exceeded your quota", code="insufficient_quota"), 8),
+        (200, {"error": {"message": "No credits", "code": 402}}, 8),
+        (200, {"error": {"message": "quota", "code": "insufficient_quota"}}, 8),
+        (400, openai_style("model", "no such model"), 8),
+        (400, openai_style("messages[1].content[0].type", "Invalid value: 'input_audio'."), 50),
+        (400, {"error": {"message": "Model Not Exist"}}, 50),
+        (200, {"error": "busy"}, 50),
+        (500, {"error": {"message": "no audio here"}}, 50),
+    ],
+)
+def test_an_endpoint_that_answers_no_question_ends_the_run_with_its_words(ask, status, error, most):
+    words = error["error"] if isinstance(error["error"], str) else error["error"]["message"]
+    with refusing(lambda body: error, status) as server:
+        client = ask(server, max_retries=0, concurrency=2)
+        with pytest.raises(EndpointError, match=words):
+            list(client.map(lambda messages: client.ask_json(messages, number), numbered(200)))
+        assert len(server.requests) <= most
 
 
 @pytest.mark.parametrize("status", [400, 401, 500])

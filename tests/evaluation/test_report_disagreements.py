@@ -1,5 +1,6 @@
 import json
 import math
+import re
 
 import pytest
 from support import report_world
@@ -131,7 +132,7 @@ def test_the_markdown_has_the_judge_and_the_disagreements_too(judged):
     text = summary.render_report(results)
     assert text.startswith("# judge ear on made/up, split test")
     assert "96 answers (95 usable, 1 refused) in 99 replies: 9600 tokens in, 960 out, 0.12 US dollars." in text
-    assert "| position bias    | -25.0 (-40.0 to -10.0) |" in text
+    assert re.search(r"\| position bias +\| -25.0 \(-40.0 to -10.0\) \|", text)
     assert "## Disagreements with checkpoints/tiny (runs/model)" in text
     first = results["disagreements"][0]["rows"][0]
     (line,) = [line for line in text.splitlines() if line.startswith(f"| {first['pair_id']} ")]

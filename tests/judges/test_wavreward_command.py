@@ -75,6 +75,7 @@ def test_a_prediction_holds_the_labels_and_the_judgement_of_a_sample(tmp_path, d
     assert set(found[0]) == {
         *("sample_id", "scenario_id", "part", "attribute", "category", "score", "duration_s"),
         *("predicted", "expected_score", "scores", "text", "follows_format", "num_tokens", "seconds"),
+        *("num_cut", "problem", "changed_parameters"),
     }
     lines = (tmp_path / "predictions.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == found
@@ -238,6 +239,9 @@ def test_the_report_names_columns_counts_and_absent_columns(evaluated):
     columns = ["content", "age", "volume", "implicit", "out of domain", "micro", "macro", "macro with out of domain"]
     assert [cell.strip() for cell in head.strip("|").split("|")] == ["", *columns]
     assert "| samples | 3 | 3 | 3 | 3 | 3 | 12 |  |  |" in report
+    # No answer of four tokens has a score.
+    assert "| **judge** | - | - | - | - | - | - | - | - |" in report
+    assert "| cut | 3 | 3 | 3 | 3 | 3 | 12 |  |  |" in report and "12 of these were cut at the token limit" in report
     assert "| **acoustic** | 100.00 | 100.00 | 100.00 | 100.00 | - | 100.00 | 100.00 | - |" in report
     assert "No samples of accent, language, gender, emotion, pitch, speed, audio" in report
     assert "Baselines were fitted on 36 training samples" in report

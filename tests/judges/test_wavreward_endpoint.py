@@ -5,7 +5,7 @@ from support import wavreward_eval_world
 from support.chat_server import ChatServer, Reply
 from support.refusals import check_refused
 
-from sdiareward.common.llm.client import ChatSettings
+from sdiareward.common.llm.client import ChatSettings, EndpointError
 from sdiareward.judges.settings import choose_endpoint
 from sdiareward.judges.wavreward.endpoint_judge import EndpointJudge
 from sdiareward.judges.wavreward.evaluate import EvaluateArguments, main
@@ -50,6 +50,8 @@ def test_an_answer_counts_without_asking_again(tmp_path, reply, score, follows):
     with ChatServer(reply, FIVE) as server:
         first, second = endpoint(server, tmp_path).judge(recordings(2))
     assert (first.score, first.follows_format, second.score) == (score, follows, 5)
+    assert first.num_cut == (reply.finish_reason == "length" if isinstance(reply, Reply) else 0)
+    assert (first.problem is None) == (first.texts != ("",))
     assert len(server.requests) == 2
 
 
@@ -72,6 +74,20 @@ def test_unsupported_options_of_an_endpoint_are_refused(tmp_path):
         choose_endpoint("qwen2.5-omni-7b")
 
 
+def test_an_endpoint_that_refuses_a_parameter_is_asked_once_with_it_and_one_that_refuses_all_ends_the_run(tmp_path):
+    def refuse(body):
+        return Reply(status=400, error="no seed, please") if "seed" in body else FIVE
+
+    with ChatServer(refuse) as server:
+        judge = endpoint(server, tmp_path)
+        for number in range(3):
+            [found] = judge.judge([wavreward_eval_world.noise(0.1, number)])
+            assert (found.score, found.changed_parameters) == (5, {"seed": None})
+        assert len(server.requests) == 4
+    with ChatServer(Reply(status=400)) as server, pytest.raises(EndpointError, match="none of 2 .* as scripted"):
+        endpoint(server, tmp_path / "other").judge(recordings(2))
+
+
 @pytest.mark.slow
 def test_the_command_evaluates_an_endpoint_and_caches_its_answers(tmp_path, capsys):
     data = wavreward_eval_world.write_chatreward(tmp_path / "data")
@@ -89,10 +105,11 @@ def test_the_command_evaluates_an_endpoint_and_caches_its_answers(tmp_path, caps
     with ChatServer(FIVE) as server:
         assert run(server) == 0
     assert len(server.requests) == 12 - 7
+    assert server.requests[0]["max_tokens"] == EvaluateArguments("data", "output", model="m").max_new_tokens == 5120
     results = json.loads((tmp_path / "eval" / "results.json").read_text())
     assert list(results["scorers"]) == ["judge"]
     assert results["scorers"]["judge"]["overall_micro"]["accuracy"] == pytest.approx(1 / 3)
-    assert (results["run"]["judge"], results["run"]["max_tokens"]) == ("ears", 2048)
+    assert (results["run"]["judge"], results["run"]["max_tokens"]) == ("ears", 5120)
     assert (tmp_path / "eval" / "results.md").read_text().startswith(f"# ears on {data}, split test\n")
 
 

@@ -9,7 +9,6 @@ from support import wavreward_eval_world
 from support.chat_server import ChatServer, Reply
 from support.refusals import check_refused
 
-from sdiareward.common.llm.client import ChatError
 from sdiareward.judges.wavreward.reasoning_quality import QUESTIONS, main
 from sdiareward.judges.wavreward.score_samples import read_samples
 
@@ -105,18 +104,19 @@ def test_an_unusable_answer_is_requested_again_with_the_reason(ask):
     assert "'is_faithful' is 'yes'; it must be true or false." in server.requests[1]["messages"][-1]["content"]
 
 
-def test_a_sample_without_a_usable_answer_is_skipped_and_named(ask):
+def test_a_sample_without_a_usable_answer_is_skipped_and_named(ask, predictions):
     with ChatServer(YES, Reply(refusal="no")) as server:
         code, found = ask(server)
     assert code == 1
     assert (found["num_examined"], found["num_good"]) == (2, 1)
     assert list(found["failures"]) == ["content-3-3"]
     assert "refused" in found["failures"]["content-3-3"]
+    assert found["failures"]["content-3-3"] in (predictions / "reasoning_quality.md").read_text()
 
 
-def test_a_judge_without_any_usable_answer_is_an_error(ask):
-    with ChatServer("I like it.") as server, pytest.raises(ChatError, match="gave no usable answer"):
-        ask(server, "--limit", 1)
+def test_a_judge_without_any_usable_answer_ends_in_one_line(ask, capsys):
+    with ChatServer("I like it.") as server:
+        assert check_refused(capsys, "gave no usable answer", ask, server, "--limit", 1)
 
 
 def test_data_without_the_evaluated_samples_is_refused(ask, predictions, capsys):

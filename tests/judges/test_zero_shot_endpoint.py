@@ -87,9 +87,9 @@ def test_the_scores_decide_if_a_judge_always_prefers_the_first_version(judge_wit
         scores, found = judge_with(server, 6)
     assert {score["decided_by"] for score in scores.values()} == {"scores"}
     assert {score["margin"] for score in scores.values()} == {1.0}
-    everything, modality, colloquial = found["groups"]
-    assert [group["criterion"] for group in found["groups"]] == ["all pairs", "modality", "colloquialness"]
-    assert [group["num_pairs"] for group in found["groups"]] == [6, 4, 2]
+    everything, modality, *_ = found["groups"]
+    groups = {"all pairs": 6, "modality": 4, "colloquialness": 2, "wild": 2, "semi_wild": 1, "scripted": 1}
+    assert {group["criterion"]: group["num_pairs"] for group in found["groups"]} == groups
     assert everything["position_bias"]["bias"] == 0.5
     low, high = everything["position_bias"]["interval"]
     assert 0 < low < high == 0.5
@@ -99,6 +99,23 @@ def test_the_scores_decide_if_a_judge_always_prefers_the_first_version(judge_wit
     assert modality["decided_by"] == {"verdict": 0, "scores": 4, "tie": 0, "failed": 0}
     # In one order the scores go with the verdict, in the other against it.
     assert found["answers"]["contradictory"] == 6
+
+
+def test_a_judge_asked_in_one_order_hears_each_side_first_about_as_often_and_may_read_the_words(run):
+    with ChatServer(listening) as server:
+        code, out = run("--judge", "own-endpoint", options=at(server, orders="one", transcripts="true"))
+    results = read(out)
+    everything = results["judge"]["groups"][0]
+    assert (code, len(server.requests), results["judge"]["num_answers"]) == (0, 6, 6)
+    assert results["accuracies"]["model"]["overall_micro"] == 1.0
+    counts = [share["num_values"] for share in everything["one_order"].values()]
+    assert sum(counts) == 6 and min(counts) > 0
+    assert everything["order_agreement"]["share"] is None
+    asked = [json.dumps(body) for body in server.requests]
+    assert all("secret chosen" in words and "secret rejected" in words for words in asked)
+    assert read(out, "identity.json")["judge_settings"]["orders"] == "one"
+    _, again = run("--judge", "replay", out="again", options=[f"path={out / 'answers.jsonl'}", "orders=one"])
+    assert read(again)["judge"]["groups"] == results["judge"]["groups"]
 
 
 def test_a_judge_with_equal_scores_and_position_bias_ties_everywhere(judge_with):
@@ -238,11 +255,49 @@ def test_the_command_line_fills_a_row_of_table_2_with_cost_and_bias(run, capsys)
     assert report == capsys.readouterr().out.removesuffix("\n")
     assert report.startswith("# judge own-endpoint on ")
     assert "| **judge**" in report
-    assert re.search(r"\| decided: verdict \| +6 \|", report)
+    assert re.search(r"\| decided: verdict +\| +6 \|", report)
     assert "12 answers (12 usable, 0 refused" in report
     identity = read(out, "identity.json")
     assert (identity["judge"], identity["judge_settings"]["model"]) == ("own-endpoint", "tiny")
     assert server.url not in json.dumps(identity)
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        (Reply(status=400, error="Invalid value: 'input_audio'"), "Invalid value: 'input_audio'"),
+        (Reply(status=200, body='{"error": {"message": "no GPU is free"}}'), "no GPU is free"),
+        ("Hm.", "begins 'Hm.'"),
+        (Reply(refusal="I will not."), "I will not."),
+    ],
+)
+def test_a_judge_without_one_usable_answer_has_no_accuracy_but_reasons(run, capsys, reply, reason):
+    with ChatServer(reply) as server:
+        code, out = run("--judge", "own-endpoint", options=at(server, max_retries=0))
+    printed = capsys.readouterr()
+    assert (code, printed.out) == (2, "")
+    assert reason in printed.err and reason in (out / "results.md").read_text()
+    assert not (out / "results.json").exists()
+    with ChatServer(listening) as server:
+        assert run("--judge", "own-endpoint", "--retry_failed", options=at(server))[0] == 0
+    assert read(out)["accuracies"]["model"]["overall_micro"] == 1.0
+
+
+def test_reasons_and_refused_parameters_are_on_the_page_of_results(run, capsys):
+    def pick(body):
+        if "temperature" in body:
+            return Reply(status=400, error="temperature must be 1")
+        is_colloquial = judge_world.first_is_low(body)[1] == "colloquialness"
+        return Reply(status=400, error="the audio is too long") if is_colloquial else listening(body)
+
+    with ChatServer(pick) as server:
+        code, out = run("--judge", "own-endpoint", options=at(server, max_retries=0))
+    report = (out / "results.md").read_text()
+    assert code == 0 and report in capsys.readouterr().out
+    assert "the audio is too long" in report and "`temperature` was refused by the endpoint and omitted" in report
+    (row,) = [line for line in report.splitlines() if "**judge**" in line]
+    # Three subsets, their averages, the subset without an answer, and the averages over all.
+    assert [cell.strip() for cell in row.split("|")[2:-1]] == [*["100.00"] * 5, "-", "66.67", "50.00"]
 
 
 @pytest.mark.slow
@@ -360,6 +415,7 @@ def test_an_unreadable_turn_skips_its_pair_without_a_request(run, data_folder, p
         (["--judge", "own-endpoint", "--judge_options", "attempts=0"], "attempts is 0; it must be at least 1"),
         (["--judge", "own-endpoint", "--dtype", "bfloat16"], "dtype can be set for a model only; give judge_options"),
         (["--model", "m", "--retry_failed"], "retry_failed can be set for a judge only"),
+        (["--judge", "own-endpoint", "--judge_options", "orders=ab"], "orders is 'ab'; it must be one of"),
         (["--judge", "own-endpoint", "--judge_options", "backend=fax"], "backend is 'fax'; it must be one of"),
     ],
 )

@@ -41,7 +41,7 @@ class Scripted:
         self.batches.append(len(conversations))
         texts = [self.say(conversation) for conversation in conversations]
         assert all(self.processor.prepare(conversation).clips for conversation in conversations)
-        return [[Generation(text, min(len(text), max_new_tokens), 0.0)] for text in texts]
+        return [[Generation(text, len(text), 0.0, len(text) >= max_new_tokens)] for text in texts]
 
 
 def judge_with(thinker, pairs, folder, attempts=2, max_new_tokens=1000):
@@ -152,7 +152,8 @@ def test_wavreward_scores_each_side_by_itself(tiny_judge, pairs, tmp_path):
     assert 1 <= scores["pair-0"]["rejected"] <= 5
     found = choice.describe(labels, scores, tmp_path, **DRAWS)["judge"]
     assert (found["kind"], found["num_answers"]) == ("pointwise", 4)
-    assert found["answers"] == {"follow_format": 0, "without_score": 4}
+    assert found["answers"] == {"follow_format": 0, "without_score": 4, "cut": 4}
+    assert "no score in the answer" in found["problems"][0]["problem"]
     assert found["groups"][0]["decided_by"]["scores"] == 2
     assert json.loads((tmp_path / "sessions.jsonl").read_text())["audio_s"] == pytest.approx(4 * 1.2)
 

@@ -197,9 +197,12 @@ def test_an_invalid_setting_is_refused(changes, named, make_config):
 
 def test_expert_scores_are_merged_into_a_new_folder(built, tmp_path, capsys):
     folder, report = built
-    row = next(row for row in read_all(folder) if row["score"] == 5)
+    rows = list(read_all(folder))
+    row, bad = (next(row for row in rows if row["score"] == score) for score in (5, 1))
     ratings = tmp_path / "ratings.csv"
-    ratings.write_text(f"sample_id,rater,score\n{row['sample_id']},ann,4\n{row['sample_id']},ben,4\nnone,ann,1\n")
+    good, wrong = row["sample_id"], bad["sample_id"]
+    lines = [f"{good},ann,4,", f"{good},ben,4,", "none,ann,1,", f"{wrong},ben,,text"]
+    ratings.write_text("\n".join(["sample_id,rater,score,wrong", *lines, ""]))
     output = tmp_path / "rated"
     assert main(["chatreward", "rate", str(folder), "--ratings", str(ratings), "--output_dir", str(output)]) == 0
     assert "line 4: sample_id 'none' is not in the data set" in capsys.readouterr().out
@@ -208,6 +211,11 @@ def test_expert_scores_are_merged_into_a_new_folder(built, tmp_path, capsys):
     assert rated[row["sample_id"]]["score"] == 4 and rated[row["sample_id"]]["expert_scores"] == [4, 4]
     assert [sample["score"] for sample in rated.values()].count(5) == 3
     found = json.loads((output / "report.json").read_text())
+    assert set(rated) == {other["sample_id"] for other in rows} - {wrong}
+    assert found["rejected_by_experts"] == [{"item": wrong, "kind": "wrong_text", "reason": "ben rejects it."}]
+    ratings.write_text("sample_id,rater,score,wrong\n" + "".join(f"{r['sample_id']},ann,,sample\n" for r in rows))
+    arguments = ["chatreward", "rate", str(folder), "--ratings", str(ratings), "--output_dir", str(tmp_path / "none")]
+    assert main(arguments) == 2 and not (tmp_path / "none").exists()
     assert found["experts"]["changes"] == {"5 -> 4": 1} and found["build_id"] != report["build_id"]
     assert main(["chatreward", "rate", str(folder), "--ratings", str(ratings), "--output_dir", str(folder)]) == 2
 

@@ -102,12 +102,21 @@ def test_ratings_are_read_and_bad_rows_are_reported_by_line(tmp_path):
         *[("a", "ann", 4), ("b", "ann", 1), ("a", "ben", 5), ("x", "ann", 5), ("a", "ann", 2)],
         *[("a", "cem", "five"), ("b", "", 3), ("b", "ben", 6)],
     )
-    ratings, skipped = read_ratings(path, {"a", "b"})
+    ratings, _, skipped = read_ratings(path, {"a", "b"})
     assert ratings == {"a": {"ann": 4, "ben": 5}, "b": {"ann": 1}}
     kinds = ("unknown_sample", "rated_twice", "bad_score", "missing_rater", "bad_score")
     assert [(skip.item, skip.kind) for skip in skipped] == [
         (f"ratings.csv line {n}", k) for n, k in enumerate(kinds, 5)
     ]
+    path = write_ratings(
+        tmp_path / "wrong.csv",
+        *[("a", "ann", 4, ""), ("a", "ben", "", "speech"), ("b", "ann", 1, "noise"), ("b", "ben", 2, None)],
+        header=("sample_id", "rater", "score", "wrong"),
+    )
+    ratings, rejected, skipped = read_ratings(path, {"a", "b"})
+    # One rater suffices, whatever others score.
+    assert (ratings, [(skip.item, skip.kind) for skip in rejected]) == ({"b": {"ben": 2}}, [("a", "wrong_speech")])
+    assert [(skip.item, skip.kind) for skip in skipped] == [("wrong.csv line 4", "bad_wrong")]
     path = write_ratings(tmp_path / "no_scores.csv", ("a", "ann"), header=("sample_id", "rater"))
     with pytest.raises(ValueError, match="no_scores.csv.*'score'"):
         read_ratings(path, {"a"})

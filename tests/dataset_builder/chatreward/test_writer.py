@@ -176,7 +176,7 @@ def test_own_prompts_write_the_scenarios_and_no_file_of_others_or_of_another_mod
 
 
 def test_a_model_that_fails_on_more_than_a_stated_share_stops_the_run(tmp_path, capsys):
-    with ChatServer(Reply(status=400, error="seed is not supported")) as server:
+    with ChatServer(Reply(status=400, error="this is not supported")) as server:
         assert fetch(tmp_path, server, count=500) == 2
         assert len(server.requests) <= 40
     assert "to write 20 of 20 scenarios" in capsys.readouterr().err

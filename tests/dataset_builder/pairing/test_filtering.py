@@ -183,8 +183,8 @@ def test_a_judge_that_fails_for_good_costs_its_pair_unless_the_settings_keep_it(
 def test_a_judge_that_fails_on_more_than_a_stated_share_stops_the_filter(ask, make_row):
     row = make_row()
     rows = [{**row, "pair_id": f"p{number}"} for number in range(500)]
-    with ChatServer(Reply(status=400, error="seed is not supported")) as server:
-        with pytest.raises(EndpointError, match="failed on 3 of 3 pairs.*seed is not supported"):
+    with ChatServer(Reply(status=400, error="this is not supported")) as server:
+        with pytest.raises(EndpointError, match="failed on 3 of 3 pairs.*this is not supported"):
             list(filter_rows(rows[:3], ask(server, concurrency=1)))
         with pytest.raises(EndpointError, match="failed on 20 of 20 pairs"):
             list(filter_rows(iter(rows), ask(server, concurrency=2)))

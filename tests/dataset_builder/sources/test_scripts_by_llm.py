@@ -260,8 +260,8 @@ def test_own_prompts_write_the_scripts_and_a_file_of_other_prompts_or_another_mo
 def test_a_model_that_fails_on_more_than_a_stated_share_stops_the_run(ask, tmp_path):
     path, settings = tmp_path / "scripts.jsonl", ScriptSettings(variations=200, min_rounds=1, max_rounds=1)
     with (
-        ChatServer(Reply(status=400, error="seed is not supported")) as server,
-        pytest.raises(EndpointError, match=r"to write 20 of 20 dialogues, the first time with: .*seed is not"),
+        ChatServer(Reply(status=400, error="this is not supported")) as server,
+        pytest.raises(EndpointError, match=r"to write 20 of 20 dialogues, the first time with: .*this is not"),
     ):
         write_scripts(path, ask(server, concurrency=2), SCENARIOS, settings)
     assert len(server.requests) <= 40
