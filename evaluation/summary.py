@@ -16,6 +16,7 @@ from sdiareward.evaluation.columns import (
     title_columns,
 )
 from sdiareward.pairs.labels import split_synthesizers
+from sdiareward.pairs.loading import name_data
 from sdiareward.pairs.schema import SIDES
 
 from .cut_turns import describe_cut
@@ -27,9 +28,17 @@ Scores = Mapping[str, Mapping[str, Any]]
 
 _ABSENT = "-"
 _FEW_TRAINING_PAIRS = 20
+_NUM_NAMED = 3
 ALL_SEEN, ALL_LEFT_OUT = "all seen in training", "all left out of training"
 # Result files keep the older name of the row.
 SHOWN_NAMES = {ALL_LEFT_OUT: "all held out of training"}
+# What evaluated pairs share with training pairs.
+OVERLAPS = {
+    "content": "trained on, with the same words and recordings",
+    "pair_id": "with the id of a training pair, but other words or recordings",
+    "side": "with one side of a training pair",
+    "group_id": "of a recording or dialogue that was trained on (group_id)",
+}
 
 
 def summarise(
@@ -126,9 +135,9 @@ def sum_timing(sessions: Sequence[Mapping[str, float]]) -> dict[str, float | Non
 def render_report(results: Mapping[str, Any]) -> str:
     """Render a run's results as Markdown that also reads well in a terminal."""
     config = results["config"]
-    model, dataset, split = map(escape_markdown, (name_scorer(config), config["dataset"], config["split"]))
+    model, data = map(escape_markdown, (name_scorer(config), name_data(config["dataset"], config["split"])))
     parts = [
-        f"# {model} on {dataset}, split {split}",
+        f"# {model} on {data}",
         "Pairwise accuracy in percent, higher is better; 95% intervals in the line below. A tie is wrong.",
         _main_table(results),
         "\n".join(f"- {note}" for note in list_notes(results)),
@@ -165,7 +174,7 @@ def _count_others(counts: Mapping[str, int]) -> int:
 
 
 def list_notes(results: Mapping[str, Any]) -> list[str]:
-    found = []
+    found = list(filter(None, [describe_overlap(results)]))
     missing = results["accuracies"]["model"]["missing_subsets"]
     # With one subset alone the averages are its accuracy.
     if 0 < len(missing) < len(SUBSETS) - 1:
@@ -198,6 +207,27 @@ def list_notes(results: Mapping[str, Any]) -> list[str]:
         fitted = ", ".join(f"{count} of {name}" for name, count in few.items())
         found.append(f"The baselines were fitted on few pairs ({fitted}): read nothing into their numbers.")
     return found
+
+
+def describe_overlap(results: Mapping[str, Any]) -> str:
+    """Report which of the evaluated pairs were trained on; empty for a judge, and for older results."""
+    if "overlap" not in results:
+        return ""
+    if (overlap := results["overlap"]) is None:
+        return "The training pairs of this model are not recorded: it may have been trained on these pairs."
+    found = {what: overlap[name] for name, what in OVERLAPS.items() if overlap[name]}
+    shared = [f"{len(names)} {what} ({_name_some(names)})" for what, names in found.items()]
+    text = f"Of {overlap['num_pairs']} pairs, {'; '.join(shared) or 'none share anything with the training pairs'}."
+    if shared:
+        others = overlap["others"]
+        rest = f"accuracy {format_percent(others['accuracy'])}" if others["num_pairs"] else "nothing to measure"
+        text += f" The other {others['num_pairs']}: {rest}."
+    return text if overlap["is_whole"] else f"{text} Earlier trainings of this model are not recorded."
+
+
+def _name_some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NUM_NAMED} more" if len(names) > _NUM_NAMED else ""
+    return ", ".join(map(escape_markdown, names[:_NUM_NAMED])) + more
 
 
 def describe_training(results: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from sdiareward.cards.model_card import FIGURE, ModelRelease, read_about, render_model_repository_card
 from sdiareward.cards.results_metadata import RESULTS_FILE, render_eval_results
 from sdiareward.checkpoint_io.files import ADAPTER_CONFIG, REMOTE_CODE, read_json
-from sdiareward.checkpoint_io.training_record import find_record
+from sdiareward.checkpoint_io.training_record import PAIRS_RECORD, find_record
 from sdiareward.common.package_files import PACKAGE
 
 from . import model_files
@@ -61,6 +61,8 @@ def plan_model(
         has_figure=measured is not None and (measured_path.parent / FIGURE).is_file(),
     )
     described = [PlannedFile("README.md", render_model_repository_card(release).encode())]
+    if (hashes := find_record(checkpoint, PAIRS_RECORD, beside=is_adapter)) is not None:
+        described.append(PlannedFile(PAIRS_RECORD, hashes))
     if release.has_figure:
         described.append(PlannedFile(FIGURE, measured_path.parent / FIGURE))
     if measured and release.datasets:

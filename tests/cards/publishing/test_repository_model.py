@@ -62,6 +62,8 @@ def test_a_checkpoint_is_its_weights_configuration_processor_and_code_and_nothin
     plan = plan_model(checkpoint)
     assert set(files_of(plan)) == WHOLE
     assert plan.repo_type == "model"
+    (checkpoint / "training_pairs.json").write_text("{}")
+    assert set(files_of(plan_model(checkpoint))) == WHOLE | {"training_pairs.json"}
 
 
 def test_pages_with_recordings_are_not_published(checkpoint):
