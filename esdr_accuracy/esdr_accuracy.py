@@ -15,8 +15,8 @@ from .pairwise import pairwise_accuracy
 __all__ = ["EsdrAccuracy", "pairwise_accuracy"]
 
 _DESCRIPTION = """
-Pairwise preference accuracy on ESDR-Bench: the fraction of pairs in which the chosen dialogue's reward is strictly
-greater than the rejected one's, per subset, and as micro and macro averages (Table 2 of the SDiaReward paper).
+Pairwise preference accuracy: the fraction of pairs in which the chosen dialogue's reward is strictly greater than the
+rejected one's, per subset of ESDR-Bench, and as micro and macro averages (Table 2 of the SDiaReward paper).
 """
 
 _KWARGS_DESCRIPTION = """

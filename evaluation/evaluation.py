@@ -136,6 +136,7 @@ class EvaluationRun:
         sessions = JsonLines(self.folder / "sessions.jsonl").read()
         return {
             **results,
+            "is_from_hub": not Path(args.dataset).exists(),
             "heard_from": heard_from,
             "omitted": self.notice,
             "cut": sum_cut((scores[label["pair_id"]] for label in self.labels), sessions),
