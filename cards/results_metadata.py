@@ -119,7 +119,7 @@ def _iter_left_out(results: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, 
     """Yield title and values of the pairs by synthesizers that training held out."""
     names = ", ".join(results["left_out_synthesizers"] or ())
     for row in results["by_synthesizer"]:
-        if row["synthesizer"] == ALL_LEFT_OUT:
+        if row["synthesizer"] == ALL_LEFT_OUT and row["model"]["accuracy"] is not None:
             title = f"{row['criterion']}, synthesizers held out of training ({names})"
             yield title, {**row["model"], "num_pairs": row["num_pairs"]}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from sdiareward.common.escaping import escape_markdown
 from sdiareward.common.markdown import render_table
-from sdiareward.esdr_accuracy.pairwise import COLUMNS, NO_SUBSET, SUBSETS, pairwise_accuracy
+from sdiareward.esdr_accuracy.pairwise import COLUMNS, MACRO_MEMBERS, NO_SUBSET, SUBSETS, pairwise_accuracy
 from sdiareward.evaluation.columns import (
     CRITERION_COLUMNS,
     choose_columns,
@@ -61,9 +61,16 @@ def summarise(
 
 
 def compute_accuracy(labels: Labels, scores: Scores, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `pairwise_accuracy`, but None for a column without a usable reward, and for the averages over it."""
     chosen, rejected = ([scores[label["pair_id"]][side] for label in labels] for side in SIDES)
     subsets = [label["subset"] for label in labels]
-    return pairwise_accuracy(chosen, rejected, subsets, list_groups(labels), **options)
+    found = pairwise_accuracy(chosen, rejected, subsets, list_groups(labels), **options)
+    num_pairs = found["num_pairs"]
+    for name in COLUMNS:
+        is_partial = any(num_pairs[member] and found[member] is None for member in MACRO_MEMBERS.get(name, ()))
+        if is_partial or found["num_invalid"][name] == num_pairs[name]:
+            found[name] = found["interval"][name] = found["interval_method"][name] = None
+    return found
 
 
 def name_synthesizers(labels: Labels) -> set[str]:
@@ -193,7 +200,9 @@ def list_notes(results: Mapping[str, Any]) -> list[str]:
             found.append(f"{scorer}: {ties} of {_count_others(result['num_pairs'])} pairs of no subset tie.")
         if invalid := result["num_invalid"]["overall_micro"]:
             what = "got no usable answer" if scorer == "judge" else "have a reward that is not finite"
-            found.append(f"{scorer}: {invalid} pairs {what}, counted as wrong.")
+            total = result["num_pairs"]["overall_micro"]
+            end = "so there is no accuracy" if invalid == total else "counted as wrong"
+            found.append(f"{scorer}: {invalid} of {total} pairs {what}, {end}.")
     if results["skipped"]:
         found.append(
             f"{len(results['skipped'])} pairs were skipped and are not counted; skipped.jsonl has the reasons."
