@@ -79,8 +79,8 @@ def pairwise_accuracy(
 
     Raises:
         ValueError: There are no pairs, a column is missing, lengths differ, a subset is unknown, a reward is not
-            finite while `nan` is `"error"`, or masked, a group is missing, a subset is absent while `missing` is `"error"`, or an option is
-            out of range.
+            finite while `nan` is `"error"`, or masked, a group is missing, a subset is absent while `missing` is
+            `"error"`, or an option is out of range.
         TypeError: A column is not a list, a reward is not a real number, or a group is not hashable.
 
     Examples:
