@@ -51,7 +51,7 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
     from transformers import EarlyStoppingCallback, set_seed
 
     from sdiareward.cards.model_card import write_model_card
-    from sdiareward.checkpoint_io.training_record import describe_heard
+    from sdiareward.checkpoint_io.training_record import describe_heard, write_pairs_record
     from sdiareward.training.ending import describe_interruption, report_end
     from sdiareward.training.options import prepare_early_stopping, require_libraries, require_supported
     from sdiareward.training.prompts import record_prompts
@@ -88,9 +88,10 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
     )
     record_training_pairs(setup.splits, training, checkpoint)
     # A record that cannot be read ends the run here, not after the last step.
-    heard = describe_heard(
-        splits["train"], [base_model, args.adapter_name_or_path], is_trained=gives_rewards(setup.model)
-    )
+    begins_from, is_trained = [base_model, args.adapter_name_or_path], gives_rewards(setup.model)
+    heard = describe_heard(splits["train"], begins_from, is_trained=is_trained)
+    if not training.process_index:
+        write_pairs_record(Path(str(training.output_dir)), splits["train"], begins_from, is_trained=is_trained)
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     except KeyboardInterrupt:

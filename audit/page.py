@@ -10,6 +10,7 @@ from sdiareward.common.files import write_file
 from sdiareward.common.html import make_html_environment
 from sdiareward.common.package_files import AUDIT, EVALUATION_PAGE
 from sdiareward.evaluation.report.pieces import FILTERS, hash_content
+from sdiareward.evaluation.summary import describe_overlap
 from sdiareward.perturbations.attacks import ATTACKS
 from sdiareward.perturbations.registry import PERTURBATIONS
 
@@ -58,6 +59,7 @@ def render_page(audit: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]] |
     before = None if earlier is None else {verdict["name"]: verdict for verdict in earlier}
     page = environment.get_template("audit.html").render(
         audit=audit,
+        overlap=describe_overlap(audit),
         counts=num_by_status(audit["verdicts"]),
         marks=MARKS,
         failed=group_verdicts(audit["verdicts"], FAIL),

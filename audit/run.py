@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +13,12 @@ from sdiareward.common.files import JsonLines
 from sdiareward.common.provenance import describe_run
 from sdiareward.common.run_identity import claim_run_dir
 from sdiareward.evaluation.baseline_pairs import LabelledPairs, load_baseline_pairs
+from sdiareward.evaluation.model_training import find_overlap
 from sdiareward.evaluation.pair_scoring import score_with_baselines
 from sdiareward.evaluation.report.content import make_plain
 from sdiareward.pairs.content import fingerprint_pairs
 from sdiareward.pairs.labels import describe_pairs
-from sdiareward.pairs.loading import load_pairs
+from sdiareward.pairs.loading import choose_split, load_pairs
 from sdiareward.pairs.sampling import sample_rows
 from sdiareward.perturbations.attack_sounds import fingerprint_sounds
 from sdiareward.perturbations.attacks import ATTACKS
@@ -60,7 +61,7 @@ class AuditJob:
     model: ModelSpec
     data: str
     output_dir: Path
-    split: str = "test"
+    split: str | None = None  # `test`; a file has none.
     train_split: str = "train"
     num_pairs: int = 60
     nuisances: tuple[str, ...] = tuple(PERTURBATIONS)
@@ -77,6 +78,7 @@ class Auditor:
     """Audit one model; it is loaded when the first reward is needed, and a killed run resumes from the folder."""
 
     def __init__(self, job: AuditJob):
+        job = replace(job, split=choose_split(job.data, job.split))
         self.job = job
         self.folder = job.output_dir
         self.pairs = load_pairs(job.data, job.split, audio_root=job.audio_root)
@@ -148,6 +150,7 @@ class Auditor:
         audit = {
             **self._describe_sample(measured, rewards),
             "natural": describe_natural(measured),
+            "overlap": self._find_overlap(usable, rewards),
             "nuisances": measure_perturbations(measured, self.job.nuisances) if "nuisances" in parts else None,
             "attacks": measure_attacks(measured, self.attacks) if "attacks" in parts else None,
             "hearing": self._measure_hearing(measured, rewards, scores),
@@ -181,6 +184,11 @@ class Auditor:
             "skipped": [line for line in failed if line["condition"] == NATURAL],
             "failures": [line for line in failed if line["condition"] != NATURAL],
         }
+
+    def _find_overlap(self, usable: PairSample, rewards: Rewards) -> dict[str, Any] | None:
+        scores = {label["pair_id"]: rewards[NATURAL][label["pair_id"]]["rewards"] for label in usable.labels}
+        options = {**self.options, "nan": "wrong"}
+        return find_overlap(self.job.model.checkpoint, usable.select_encoded(), usable.labels, scores, options)
 
     def _score_baselines(self, usable: PairSample) -> tuple[dict[str, Any], dict[str, Any] | None]:
         if self.training_pairs is None:

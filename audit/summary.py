@@ -8,7 +8,8 @@ from typing import Any
 from sdiareward.common.escaping import escape_markdown
 from sdiareward.common.markdown import render_table
 from sdiareward.evaluation.columns import TITLES
-from sdiareward.evaluation.summary import format_interval
+from sdiareward.evaluation.summary import describe_overlap, format_interval
+from sdiareward.pairs.loading import name_data
 from sdiareward.perturbations.registry import PERTURBATIONS
 
 from .checks import describe_worst, num_by_status
@@ -25,9 +26,9 @@ PLACE_TITLES = {"chosen": "chosen side alone", "rejected": "rejected side alone"
 
 def render_audit(audit: Audit, earlier: Sequence[Mapping[str, Any]] | None = None) -> str:
     """Render an audit, beside the verdicts of an earlier one, as Markdown that also reads well in a terminal."""
-    names = {name: escape_markdown(audit[name]) for name in ("model", "dataset", "split")}
+    model, data = map(escape_markdown, (audit["model"], name_data(audit["dataset"], audit["split"])))
     parts = [
-        "# Audit of {model} on {dataset}, split {split}".format(**names),
+        f"# Audit of {model} on {data}",
         describe_sample(audit),
         render_verdicts(audit["verdicts"], earlier),
         *_summarise_perturbations(audit),
@@ -49,7 +50,7 @@ def describe_sample(audit: Audit) -> str:
         sentences.append(f"{len(audit['skipped'])} pairs could not be read or scored and count nowhere")
     if audit["failures"]:
         sentences.append(f"{len(audit['failures'])} changed dialogues could not be scored")
-    return "; ".join(sentences) + "."
+    return " ".join(filter(None, [f"{'; '.join(sentences)}.", describe_overlap(audit)]))
 
 
 def render_verdicts(verdicts: Sequence[Mapping[str, Any]], earlier: Sequence[Mapping[str, Any]] | None = None) -> str:

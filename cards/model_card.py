@@ -26,9 +26,10 @@ from sdiareward.common.package_files import CARDS
 from sdiareward.common.yaml_files import parse_yaml
 from sdiareward.evaluation.summary import ALL_LEFT_OUT, ALL_SEEN, render_report
 from sdiareward.pairs.labels import TRAINED_ON
+from sdiareward.pairs.loading import name_data
 
 from .audit_findings import render_findings
-from .results_metadata import make_model_index
+from .results_metadata import find_split, make_model_index, name_evaluated
 
 
 ABOUT = "about.md"
@@ -86,11 +87,16 @@ def render_model_repository_card(release: ModelRelease) -> str:
         header=_render_header(release, header),
         about=about,
         usage=_render_usage(release, header),
-        results=strip_title(render_report(results)) if results else _NOT_EVALUATED,
+        results=_render_results(results) if results else _NOT_EVALUATED,
         figure=f"\n![Rewards by subset]({FIGURE})\n" if is_here and results else "",
         audit=_audit(release.checkpoint),
         training=_render_training(release.run),
     )
+
+
+def _render_results(results: Mapping[str, Any]) -> str:
+    data = escape_markdown(name_data(name_evaluated(results), find_split(results)))
+    return f"On {data}.\n\n{strip_title(render_report(results))}"
 
 
 def _audit(checkpoint: Path) -> str:
@@ -200,7 +206,7 @@ def _render_header(release: ModelRelease, about: Mapping[str, Any]) -> str:
         datasets=datasets,
         metrics=["esdr_accuracy"],
         model_name=name if release.results else None,
-        eval_results=make_model_index(release.results, datasets[0] if datasets else None) if release.results else None,
+        eval_results=make_model_index(release.results) if release.results else None,
         **known,
     )
     return data.to_yaml()

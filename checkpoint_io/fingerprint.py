@@ -13,7 +13,7 @@ from .hub_files import fetch_snapshot
 
 
 # Cards, results and pictures do not count: they may change, or be written later.
-_DESCRIPTIONS = {"audit.json", "results.json", "run.json"}
+_DESCRIPTIONS = {"audit.json", "results.json", "run.json", "training_pairs.json"}
 _DESCRIBING_SUFFIXES = {".html", ".jsonl", ".log", ".md", ".png", ".svg"}
 # Larger files count by size and time of change, so that a checkpoint of many gigabytes is not read twice.
 _MAX_HASHED_BYTES = 64 * 2**20

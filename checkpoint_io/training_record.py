@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.common.files import read_json_object
+from sdiareward.common.files import hash_json, read_json_object, write_file
+from sdiareward.pairs.content import digest_pair
 from sdiareward.pairs.labels import TRAINED_ON, describe_trained_on
+from sdiareward.pairs.loading import list_ids
+from sdiareward.pairs.schema import ID_COLUMNS
 
 from .builtin import find_checkpoint
 from .files import ADAPTER_CONFIG
@@ -18,6 +22,10 @@ if TYPE_CHECKING:
     import datasets
 
 RECORD = "run.json"
+# Hashes of the training pairs: equal pairs are recognised, and nothing else can be read from them.
+PAIRS_RECORD = "training_pairs.json"
+_HASH_CHARACTERS = 16
+_HASHED = ("pair_id", "group_id", "side")
 # Key of the record: the stages before the last, the oldest first.
 EARLIER = "earlier_stages"
 # Of an earlier stage.
@@ -27,20 +35,25 @@ _ORIGINS = ("synthesizers", "sources", "licenses")
 
 def read_stages(name_or_path: str | Path) -> list[dict[str, Any]]:
     """Return the trainings that a checkpoint comes from, the oldest first."""
-    found = find_checkpoint(name_or_path)
-    folder = Path(found) if Path(found).is_dir() else fetch_snapshot(found, [RECORD])
-    # A training leaves its adapters in a folder of its own.
-    path = find_record(folder, beside=(folder / ADAPTER_CONFIG).is_file())
+    path = _locate(name_or_path, RECORD)
     if path is None:
         return []
     stages = list_stages(read_json_object(path, "train again"), str(path))
     return [{name: stage[name] for name in _KEPT if name in stage} for stage in stages]
 
 
-def find_record(folder: Path, *, beside: bool) -> Path | None:
-    """Return the `run.json` in a folder, or with `beside` also the one in its parent."""
+def _locate(name_or_path: str | Path, name: str) -> Path | None:
+    found = find_checkpoint(name_or_path)
+    folder = Path(found) if Path(found).is_dir() else fetch_snapshot(found, [name])
+    # A training leaves its adapters and its checkpoints in folders of their own.
+    is_part = (folder / ADAPTER_CONFIG).is_file() or (folder / "trainer_state.json").is_file()
+    return find_record(folder, name, beside=is_part)
+
+
+def find_record(folder: Path, name: str = RECORD, *, beside: bool) -> Path | None:
+    """Return the record of this name in a folder, or with `beside` also the one in its parent."""
     places = (folder, folder.resolve().parent) if beside else (folder,)
-    return next((place / RECORD for place in places if (place / RECORD).is_file()), None)
+    return next((place / name for place in places if (place / name).is_file()), None)
 
 
 def list_stages(run: Mapping[str, Any], name: str = RECORD) -> list[Mapping[str, Any]]:
@@ -70,4 +83,40 @@ def describe_stages(stages: Sequence[Mapping[str, Any]]) -> dict[str, list[str] 
         known = [record[name] for record in records if isinstance(record, Mapping) and record.get(name) is not None]
         is_whole = bool(stages) and len(known) == len(stages)
         found[name] = sorted({value for values in known for value in values}) if is_whole else None
+    return found
+
+
+def hash_pairs(pairs: datasets.Dataset) -> list[dict[str, list[str]]]:
+    """Return hashes of the id, the group, and the words and recordings of both sides of each pair."""
+    ids = list_ids(pairs, ID_COLUMNS)
+    groups = pairs["group_id"] if "group_id" in pairs.column_names else [None] * len(pairs)
+    return [
+        {
+            name: [hash_json([name, str(value)])[:_HASH_CHARACTERS] for value in values if value is not None]
+            for name, values in (("pair_id", [pair_id]), ("group_id", [group]), ("side", digest_pair(pair, None)))
+        }
+        for pair_id, group, pair in zip(ids, groups, pairs, strict=True)
+    ]
+
+
+def write_pairs_record(
+    folder: Path, pairs: datasets.Dataset, begins_from: Iterable[str | Path | None], *, is_trained: bool
+) -> None:
+    """Write the hashes of all pairs that a model is trained on, those of the trainings it begins from included."""
+    before = [read_pairs_record(name) for name in begins_from if name]
+    # The last one holds what is trained further, with all that was trained before it.
+    is_whole = not is_trained or bool(before and before[-1] and before[-1]["is_whole"])
+    records = [*filter(None, before), *hash_pairs(pairs)]
+    # In the order of the hashes, which reveals nothing about the order of the pairs.
+    hashes = {name: sorted({each for found in records for each in found[name]}) for name in _HASHED}
+    write_file(folder / PAIRS_RECORD, json.dumps({"is_whole": is_whole, **hashes}) + "\n")
+
+
+def read_pairs_record(name_or_path: str | Path) -> dict[str, Any] | None:
+    path = _locate(name_or_path, PAIRS_RECORD)
+    if path is None:
+        return None
+    found = read_json_object(path, "train again")
+    if not all(isinstance(found.get(name), list) for name in _HASHED) or "is_whole" not in found:
+        raise ValueError(f"{path}: has no lists {', '.join(_HASHED)}, or no is_whole; train again.")
     return found

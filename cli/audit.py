@@ -53,7 +53,9 @@ class AuditArguments(ModelArguments):
             "help": "write the page from this audit.json, beside it or in --output_dir; needs no model and no data",
         },
     )
-    split: str = field(default="test", metadata={"help": "split to audit on"})
+    split: str | None = field(
+        default=None, metadata={"help": "split to audit on (default: test; a single file has no splits)"}
+    )
     train_split: str = field(default="train", metadata={"help": "split that baselines are fitted on"})
     num_pairs: int = field(
         default=60,

@@ -63,6 +63,10 @@ class CompareArguments(ModelArguments):
             "table's folder, else the current one)"
         },
     )
+    match_level: bool = field(
+        default=False,
+        metadata={"help": "bring the recordings of all systems to one level first, so that none wins by its loudness"},
+    )
     num_bootstrap: int = field(default=1000, metadata={"help": "bootstrap draws of the intervals", "minimum": 1})
     seed: int = field(default=0, metadata={"help": "seed of those draws"})
     embed_audio: Literal["all", "none"] = field(default="all", metadata={"help": "recordings that the page plays"})
@@ -73,7 +77,8 @@ def run(args: CompareArguments) -> int:
     from sdiareward.evaluation.comparison.run import run as run_comparison
 
     spec = args.make_spec()
-    names = ("systems", "criterion", "pattern", "form", "audio_root", "num_bootstrap", "seed", "embed_audio")
+    options = ("systems", "criterion", "pattern", "form", "audio_root")
+    names = (*options, "num_bootstrap", "seed", "embed_audio", "match_level")
     found = run_comparison(
         Settings(
             model=replace(spec, name=spec.checkpoint),

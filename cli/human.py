@@ -69,7 +69,7 @@ def sample(args: SampleArguments) -> None:
     evaluation = read_evaluation(args.eval_dir)
     dataset = args.dataset or evaluation.config.get("dataset")
     split = args.split or evaluation.run.get("split")
-    if not dataset or not split:
+    if not dataset:
         raise UserError("the evaluation does not say which pairs it read; name them with --dataset and --split.")
     name, root = args.name or evaluation.config.get("dataset_name"), evaluation.config.get("audio_root")
     pairs = load_pairs(dataset, split, name=name, audio_root=root)

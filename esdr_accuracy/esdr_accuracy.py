@@ -9,14 +9,15 @@ from typing import Any
 import datasets
 import evaluate
 
-from .pairwise import pairwise_accuracy
+from .pairwise import pairwise_accuracy, read_inputs
 
 
 __all__ = ["EsdrAccuracy", "pairwise_accuracy"]
 
+_COLUMNS = ("chosen", "rejected", "subset")
 _DESCRIPTION = """
-Pairwise preference accuracy on ESDR-Bench: the fraction of pairs in which the chosen dialogue's reward is strictly
-greater than the rejected one's, per subset, and as micro and macro averages (Table 2 of the SDiaReward paper).
+Pairwise preference accuracy: the fraction of pairs in which the chosen dialogue's reward is strictly greater than the
+rejected one's, per subset of ESDR-Bench, and as micro and macro averages (Table 2 of the SDiaReward paper).
 """
 
 _KWARGS_DESCRIPTION = """
@@ -57,6 +58,26 @@ class EsdrAccuracy(evaluate.Metric):
             inputs_description=_KWARGS_DESCRIPTION,
             features=datasets.Features({"chosen": reward, "rejected": reward, "subset": datasets.Value("string")}),
         )
+
+    # `evaluate` adds its own text to these docstrings.
+    def compute(self, **columns: Any) -> Any:
+        """Compute the accuracies; raise which column is missing."""
+        # Without columns, those of `add` and `add_batch` count.
+        if self.writer is None or any(columns.get(name) is not None for name in _COLUMNS):
+            read_inputs(*map(columns.get, _COLUMNS))
+        return super().compute(**columns)
+
+    def add_batch(self, **columns: Any) -> None:
+        """Add pairs; raise which column is missing."""
+        read_inputs(*map(columns.get, _COLUMNS))
+        super().add_batch(**columns)
+
+    def add(self, **columns: Any) -> None:
+        """Add a pair; raise which column is missing."""
+        if missing := [name for name in _COLUMNS if name not in columns]:
+            raise ValueError(f"{', '.join(missing)} of a pair is missing; give {', '.join(_COLUMNS)}.")
+        read_inputs(*([columns[name]] for name in _COLUMNS))
+        super().add(**columns)
 
     def _compute(
         self, chosen: list[float], rejected: list[float], subset: list[str], **options: Any

@@ -78,10 +78,10 @@ def pairwise_accuracy(
         and `interval_method` (`"bootstrap"`, `"wilson"` or None). `missing_subsets` lists what the averages lack.
 
     Raises:
-        ValueError: There are no pairs, lengths differ, a subset is unknown, a reward is not finite while `nan` is
-            `"error"`, or masked, a group is missing, a subset is absent while `missing` is `"error"`, or an option is
-            out of range.
-        TypeError: A reward is not a real number, or a group is not hashable.
+        ValueError: There are no pairs, a column is missing, lengths differ, a subset is unknown, a reward is not
+            finite while `nan` is `"error"`, or masked, a group is missing, a subset is absent while `missing` is
+            `"error"`, or an option is out of range.
+        TypeError: A column is not a list, a reward is not a real number, or a group is not hashable.
 
     Examples:
         >>> result = pairwise_accuracy([2.0, 1.0, 0.5], [1.0, 1.0, 0.0], ["wild", "wild", "scripted"])
@@ -91,9 +91,12 @@ def pairwise_accuracy(
         (True, ['semi_wild', 'colloquialness'])
     """
     _check_options(nan, missing, num_bootstrap, confidence)
-    first, second = _read_rewards(chosen, "chosen"), _read_rewards(rejected, "rejected")
+    first, second, subset = read_inputs(chosen, rejected, subset)
+    if not subset:
+        raise ValueError("there are no pairs; an accuracy needs at least one.")
     group_id = None if group_id is None else _group_ids(group_id)
-    _check_lengths(first, second, subset, group_id)
+    if group_id is not None and len(group_id) != len(first):
+        raise ValueError(f"lengths differ: {len(first)} pairs, {len(group_id)} group_id; each pair needs one.")
     membership = _make_membership(subset, missing)
     is_valid = _find_valid(first, second, nan)
     is_correct = is_valid & (first > second)
@@ -127,6 +130,30 @@ def _check_options(nan: str, missing: str, num_bootstrap: int, confidence: float
         raise ValueError(f"confidence is {confidence}; it must lie between 0 and 1, 0.95 is usual.")
 
 
+def read_inputs(chosen: Any, rejected: Any, subset: Any) -> tuple[Floats, Floats, list[str]]:
+    """Return rewards and subset of each pair; raise what is missing or of another form."""
+    columns = {"chosen": chosen, "rejected": rejected, "subset": subset}
+    for name, values in columns.items():
+        _require_list(values, name)
+    first, second = _read_rewards(chosen, "chosen"), _read_rewards(rejected, "rejected")
+    lengths = {name: len(values) for name, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"lengths differ: {lengths}; each needs one entry a pair.")
+    for index, name in enumerate(subset):
+        if name is None or name != name or str(name) not in _STRATA:
+            problem = "is missing" if name is None or name != name else "is unknown"
+            known = f"one of {', '.join(SUBSETS)}, or {NO_SUBSET!r} for pairs of other data"
+            raise ValueError(f"subset {name!r} of pair {index} {problem}; give {known}.")
+    return first, second, [str(name) for name in subset]
+
+
+def _require_list(values: Any, name: str) -> None:
+    if values is None:
+        raise ValueError(f"{name} is missing; give a list with one entry a pair.")
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__len__"):
+        raise TypeError(f"{name} is {values!r:.80}, a {type(values).__name__}; give a list with one entry a pair.")
+
+
 def _read_rewards(values: ArrayLike, name: str) -> Floats:
     """Return one float64 a pair, None as NaN."""
     if np.ma.is_masked(values):
@@ -151,6 +178,7 @@ def _read_reward(value: Any, place: str) -> float:
 
 
 def _group_ids(values: Sequence[Hashable]) -> list[Hashable]:
+    _require_list(values, "group_id")
     groups = list(values.tolist() if hasattr(values, "tolist") else values)
     for index, group in enumerate(groups):
         # NaN and NaT differ from themselves.
@@ -159,25 +187,10 @@ def _group_ids(values: Sequence[Hashable]) -> list[Hashable]:
     return groups
 
 
-def _check_lengths(
-    chosen: Floats, rejected: Floats, subset: Sequence[str], group_id: Sequence[Hashable] | None
-) -> None:
-    lengths = {"chosen": len(chosen), "rejected": len(rejected), "subset": len(subset)}
-    if group_id is not None:
-        lengths["group_id"] = len(group_id)
-    if len(set(lengths.values())) > 1:
-        raise ValueError(f"lengths differ: {lengths}; each needs one entry a pair.")
-    if len(chosen) == 0:
-        raise ValueError("there are no pairs; an accuracy needs at least one.")
-
-
 def _make_membership(subset: Sequence[str], missing: str) -> Counts:
     """Return 1 where a pair is in a subset, shape `(num_pairs, num_strata)`."""
-    unknown = sorted({str(name) for name in subset} - set(_STRATA))
-    if unknown:
-        raise ValueError(f"unknown subset {unknown}; the subsets are {list(SUBSETS)}.")
     position = {name: index for index, name in enumerate(_STRATA)}
-    membership = np.eye(len(_STRATA), dtype=np.int64)[[position[str(name)] for name in subset]]
+    membership = np.eye(len(_STRATA), dtype=np.int64)[[position[name] for name in subset]]
     totals = membership.sum(axis=0)[: len(SUBSETS)]
     absent = [name for name, total in zip(SUBSETS, totals, strict=True) if total == 0]
     if absent and missing == "error":

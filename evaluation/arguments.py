@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from sdiareward.common.package_files import NANO
+from sdiareward.pairs.loading import choose_split
 
 
 _DATA, _MODEL, _JUDGE, _RUN, _PAGE = "data", "model", "judge, in place of a model", "the run", "page"
@@ -64,7 +65,10 @@ class EvalArguments:
             "training split they are omitted).",
         },
     )
-    split: str = field(default="test", metadata={"group": _DATA, "help": "Split to evaluate."})
+    split: str | None = field(
+        default=None,
+        metadata={"group": _DATA, "help": "Split to evaluate (default: test; a single file has no splits)."},
+    )
     train_split: str = field(default="train", metadata={"group": _DATA, "help": "Split the baselines are fitted on."})
     baselines: bool = field(
         default=True, metadata={"group": _RUN, "help": "Also measure the acoustic and the text baseline."}
@@ -125,4 +129,5 @@ class EvalArguments:
         if given := [name for name in foreign if getattr(self, name)]:
             kind, remedy = ("model", "give judge_options") if self.judge else ("judge", "omit it")
             raise ValueError(f"{', '.join(given)} can be set for a {kind} only; {remedy}.")
+        self.split = choose_split(self.dataset, self.split)
         self.nan = self.nan or ("error" if self.judge is None else "wrong")

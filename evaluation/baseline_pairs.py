@@ -22,7 +22,7 @@ _REMEDY = "--baseline_data names pairs to fit them on"
 def load_baseline_pairs(
     labels: Sequence[Mapping[str, Any]],
     dataset: str,
-    split: str,
+    split: str | None,
     train_split: str = TRAIN_SPLIT,
     *,
     baseline_data: str | None = None,
@@ -50,6 +50,6 @@ def load_baseline_pairs(
         # Ids made of relative paths: two folders may have recordings of the same names.
         compared = [{**label, "pair_id": None} for label in train_labels]
     require_other_recordings(
-        labels, compared, split, f"{baseline_data} {train_split}" if baseline_data else train_split
+        labels, compared, split or dataset, f"{baseline_data} {train_split}" if baseline_data else train_split
     )
     return (pairs, train_labels), None

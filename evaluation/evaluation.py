@@ -20,7 +20,7 @@ from .arguments import EvalArguments
 from .baseline_pairs import LabelledPairs, load_baseline_pairs
 from .cut_turns import sum_cut
 from .held_out import by_held_out, find_left_out_sources, render_held_out
-from .model_training import read_heard_sources, read_heard_synthesizers
+from .model_training import find_overlap, read_heard_sources, read_heard_synthesizers
 from .pair_scoring import score_pairs, score_with_baselines
 from .report import inputs, write_page
 from .report.disagreements import find_disagreements
@@ -128,12 +128,15 @@ class EvaluationRun:
         sources = find_left_out_sources(self.labels, self._find_heard_sources(heard_from))
         held_out = by_held_out(self.labels, self.by_scorer, results["left_out_synthesizers"], sources, options)
         results |= {"left_out_sources": sources, "by_held_out": held_out}
+        if args.model is not None:
+            results["overlap"] = find_overlap(args.model, self.pairs, self.labels, scores, options)
         results |= self.evaluated.describe(self.labels, scores, self.folder, **draws)
         if self.others:
             results["disagreements"] = find_disagreements(self.labels, scores, self.others, str(args.nan))
         sessions = JsonLines(self.folder / "sessions.jsonl").read()
         return {
             **results,
+            "is_from_hub": not Path(args.dataset).exists(),
             "heard_from": heard_from,
             "omitted": self.notice,
             "cut": sum_cut((scores[label["pair_id"]] for label in self.labels), sessions),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ class Evaluation:
     scores: list[dict[str, Any]]
     run: dict[str, Any]
     config: dict[str, Any]
+    # As in `results.json`: `overlap`, where it is known.
+    training: dict[str, Any] = field(default_factory=dict)
 
 
 def read_evaluation(folder: str | Path, *, finite: bool = True) -> Evaluation:
@@ -35,7 +37,8 @@ def read_evaluation(folder: str | Path, *, finite: bool = True) -> Evaluation:
     for record in scores:
         _check_record(record, folder, finite)
     run, results = (read_json_object(folder / name, "evaluate again") for name in ("identity.json", "results.json"))
-    return Evaluation(folder, scores, run, results.get("config", {}))
+    training = {name: results[name] for name in ("overlap",) if name in results}
+    return Evaluation(folder, scores, run, results.get("config", {}), training)
 
 
 def _is_reward(value: Any) -> bool:

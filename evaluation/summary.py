@@ -7,7 +7,7 @@ from typing import Any
 
 from sdiareward.common.escaping import escape_code, escape_markdown
 from sdiareward.common.markdown import render_table
-from sdiareward.esdr_accuracy.pairwise import COLUMNS, NO_SUBSET, SUBSETS, pairwise_accuracy
+from sdiareward.esdr_accuracy.pairwise import COLUMNS, MACRO_MEMBERS, NO_SUBSET, SUBSETS, pairwise_accuracy
 from sdiareward.evaluation.columns import (
     CRITERION_COLUMNS,
     choose_columns,
@@ -16,6 +16,7 @@ from sdiareward.evaluation.columns import (
     title_columns,
 )
 from sdiareward.pairs.labels import split_synthesizers
+from sdiareward.pairs.loading import name_data
 from sdiareward.pairs.schema import SIDES
 
 from .cut_turns import describe_cut
@@ -27,10 +28,17 @@ Scores = Mapping[str, Mapping[str, Any]]
 
 _ABSENT = "-"
 _FEW_TRAINING_PAIRS = 20
-_MAX_REASONS = 3
+_NUM_NAMED = 3
 ALL_SEEN, ALL_LEFT_OUT = "all seen in training", "all left out of training"
 # Result files keep the older name of the row.
 SHOWN_NAMES = {ALL_LEFT_OUT: "all held out of training"}
+# What evaluated pairs share with training pairs.
+OVERLAPS = {
+    "content": "trained on, with the same words and recordings",
+    "pair_id": "with the id of a training pair, but other words or recordings",
+    "side": "with one side of a training pair",
+    "group_id": "of a recording or dialogue that was trained on (group_id)",
+}
 
 
 def summarise(
@@ -53,9 +61,16 @@ def summarise(
 
 
 def compute_accuracy(labels: Labels, scores: Scores, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `pairwise_accuracy`, but None for a column without a usable reward, and for the averages over it."""
     chosen, rejected = ([scores[label["pair_id"]][side] for label in labels] for side in SIDES)
     subsets = [label["subset"] for label in labels]
-    return pairwise_accuracy(chosen, rejected, subsets, list_groups(labels), **options)
+    found = pairwise_accuracy(chosen, rejected, subsets, list_groups(labels), **options)
+    num_pairs = found["num_pairs"]
+    for name in COLUMNS:
+        is_partial = any(num_pairs[member] and found[member] is None for member in MACRO_MEMBERS.get(name, ()))
+        if is_partial or found["num_invalid"][name] == num_pairs[name]:
+            found[name] = found["interval"][name] = found["interval_method"][name] = None
+    return found
 
 
 def name_synthesizers(labels: Labels) -> set[str]:
@@ -127,9 +142,9 @@ def sum_timing(sessions: Sequence[Mapping[str, float]]) -> dict[str, float | Non
 def render_report(results: Mapping[str, Any]) -> str:
     """Render a run's results as Markdown that also reads well in a terminal."""
     config = results["config"]
-    model, dataset, split = map(escape_markdown, (name_scorer(config), config["dataset"], config["split"]))
+    model, data = map(escape_markdown, (name_scorer(config), name_data(config["dataset"], config["split"])))
     parts = [
-        f"# {model} on {dataset}, split {split}",
+        f"# {model} on {data}",
         "Pairwise accuracy in percent, higher is better; 95% intervals in the line below. A tie is wrong.",
         _main_table(results),
         "\n".join(f"- {note}" for note in list_notes(results)),
@@ -168,7 +183,7 @@ def _count_others(counts: Mapping[str, int]) -> int:
 
 
 def list_notes(results: Mapping[str, Any]) -> list[str]:
-    found = []
+    found = list(filter(None, [describe_overlap(results)]))
     missing = results["accuracies"]["model"]["missing_subsets"]
     # With one subset alone the averages are its accuracy.
     if 0 < len(missing) < len(SUBSETS) - 1:
@@ -187,7 +202,9 @@ def list_notes(results: Mapping[str, Any]) -> list[str]:
             found.append(f"{scorer}: {ties} of {_count_others(result['num_pairs'])} pairs of no subset tie.")
         if invalid := result["num_invalid"]["overall_micro"]:
             what = "got no usable answer" if scorer == "judge" else "have a reward that is not finite"
-            found.append(f"{scorer}: {invalid} pairs {what}, counted as wrong.")
+            total = result["num_pairs"]["overall_micro"]
+            end = "so there is no accuracy" if invalid == total else "counted as wrong"
+            found.append(f"{scorer}: {invalid} of {total} pairs {what}, {end}.")
     if results["skipped"]:
         found.append(
             f"{len(results['skipped'])} pairs were skipped and are not counted; skipped.jsonl has the reasons."
@@ -201,6 +218,27 @@ def list_notes(results: Mapping[str, Any]) -> list[str]:
         fitted = ", ".join(f"{count} of {name}" for name, count in few.items())
         found.append(f"The baselines were fitted on few pairs ({fitted}): read nothing into their numbers.")
     return found
+
+
+def describe_overlap(results: Mapping[str, Any]) -> str:
+    """Report which of the evaluated pairs were trained on; empty for a judge, and for older results."""
+    if "overlap" not in results:
+        return ""
+    if (overlap := results["overlap"]) is None:
+        return "The training pairs of this model are not recorded: it may have been trained on these pairs."
+    found = {what: overlap[name] for name, what in OVERLAPS.items() if overlap[name]}
+    shared = [f"{len(names)} {what} ({_name_some(names)})" for what, names in found.items()]
+    text = f"Of {overlap['num_pairs']} pairs, {'; '.join(shared) or 'none share anything with the training pairs'}."
+    if shared:
+        others = overlap["others"]
+        rest = f"accuracy {format_percent(others['accuracy'])}" if others["num_pairs"] else "nothing to measure"
+        text += f" The other {others['num_pairs']}: {rest}."
+    return text if overlap["is_whole"] else f"{text} Earlier trainings of this model are not recorded."
+
+
+def _name_some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NUM_NAMED} more" if len(names) > _NUM_NAMED else ""
+    return ", ".join(map(escape_markdown, names[:_NUM_NAMED])) + more
 
 
 def describe_training(results: Mapping[str, Any]) -> str:
@@ -264,7 +302,7 @@ def describe_changed(parameters: Mapping[str, str | None]) -> list[str]:
 
 def list_reasons(problems: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the first different reasons why answers of a judge could not be used."""
-    return list(dict.fromkeys(row["problem"] or str(row["status"]) for row in problems))[:_MAX_REASONS]
+    return list(dict.fromkeys(row["problem"] or str(row["status"]) for row in problems))[:_NUM_NAMED]
 
 
 def render_reasons(problems: Sequence[Mapping[str, Any]]) -> str:

@@ -22,8 +22,22 @@ if TYPE_CHECKING:
     import datasets
 
 
+def choose_split(path: str | Path, split: str | None) -> str | None:
+    """Return the split to measure on, by default `"test"`; a file, or one saved split, has no splits."""
+    if not Path(path).is_file() and not (Path(path) / "state.json").is_file():
+        return split or "test"
+    if split is not None:
+        raise PairsError(f"{path}: is a single split, which has no other name; omit --split {split}.")
+    return None
+
+
+def name_data(dataset: str, split: str | None) -> str:
+    """Return how a title names the pairs."""
+    return dataset if split is None else f"{dataset}, split {split}"
+
+
 def load_pairs(
-    path: str | Path, split: str, *, name: str | None = None, audio_root: str | Path | None = None
+    path: str | Path, split: str | None, *, name: str | None = None, audio_root: str | Path | None = None
 ) -> datasets.Dataset:
     """Load one split of preference pairs, paths absolute, with audio left encoded: torchcodec is not needed."""
     try:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from sdiareward.cards.model_card import FIGURE, ModelRelease, read_about, render_model_repository_card
-from sdiareward.cards.results_metadata import RESULTS_FILE, render_eval_results
+from sdiareward.cards.results_metadata import find_hub_id, name_evaluated, name_results_file, render_eval_results
 from sdiareward.checkpoint_io.files import ADAPTER_CONFIG, REMOTE_CODE, read_json
-from sdiareward.checkpoint_io.training_record import find_record
+from sdiareward.checkpoint_io.training_record import PAIRS_RECORD, find_record
 from sdiareward.common.package_files import PACKAGE
 
 from . import model_files
@@ -32,7 +32,7 @@ def plan_model(
     repo_id: str | None = None,
     revision: str | None = None,
     base_model: str | None = None,
-    datasets: Sequence[str] = (),  # The one that `results` were measured on comes first.
+    datasets: Sequence[str] = (),  # The training data.
     head_only: bool = False,
 ) -> RepositoryPlan:
     """Plan the repository of a model; a folder with an `adapter_config.json` holds adapters."""
@@ -61,10 +61,12 @@ def plan_model(
         has_figure=measured is not None and (measured_path.parent / FIGURE).is_file(),
     )
     described = [PlannedFile("README.md", render_model_repository_card(release).encode())]
+    if (hashes := find_record(checkpoint, PAIRS_RECORD, beside=is_adapter)) is not None:
+        described.append(PlannedFile(PAIRS_RECORD, hashes))
     if release.has_figure:
         described.append(PlannedFile(FIGURE, measured_path.parent / FIGURE))
-    if measured and release.datasets:
-        described.append(PlannedFile(RESULTS_FILE, render_eval_results(measured, release.datasets[0]).encode()))
+    if measured and (data := find_hub_id(measured)):
+        described.append(PlannedFile(name_results_file(measured), render_eval_results(measured, data).encode()))
     notes = [*_list_notes(release, about, measured_path), *_list_unnamed(release, recorded)]
     return RepositoryPlan("model", [*described, *files], notes=notes)
 
@@ -140,8 +142,11 @@ def _list_notes(release: ModelRelease, about: dict[str, Any], results: Path) -> 
         notes.append(f"there is no {results}: the card states that the model was not evaluated.")
     elif Path(release.results["config"]["model"]).name != release.checkpoint.resolve().name:
         notes.append(f"the results are of {Path(release.results['config']['model']).name}; make sure it is this one.")
-    if release.results and not release.datasets:
-        notes.append(f"no data set on the Hub is named, so there is no {RESULTS_FILE}, which has to name one.")
+    if release.results and not find_hub_id(release.results):
+        notes.append(
+            f"{name_evaluated(release.results)} was not read from the Hub, so there is no .eval_results, which names "
+            "a data set there; evaluate with its name on the Hub to have one."
+        )
     if "license" not in about:
         notes.append(f"no licence is stated: write `license` into the header of {release.checkpoint / 'about.md'}.")
     stale = [

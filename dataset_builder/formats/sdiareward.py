@@ -79,7 +79,7 @@ class SDiaReward(datasets.ArrowBasedBuilder):
         SDiaRewardConfig("modality", VERSION, description="A recording against the same words synthesised."),
         SDiaRewardConfig("colloquialness", VERSION, description="A spoken-style script against a written-style one."),
         SDiaRewardConfig("joint", VERSION, description="A dialogue against itself with something in it broken."),
-        SDiaRewardConfig("esdr_bench", VERSION, description="ESDR-Bench: the test split."),
+        SDiaRewardConfig("esdr_bench", VERSION, description="The test split."),
     ]
     DEFAULT_CONFIG_NAME = "default"
 

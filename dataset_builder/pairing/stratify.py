@@ -313,7 +313,7 @@ def render_bench(found: Mapping[str, Any]) -> str:
     """Render `bench.json` as Markdown: Table 1, the buckets and Figure 5."""
     statistics, settings = found["statistics"], found["settings"]
     lines = [
-        "# ESDR-Bench",
+        "# A test split drawn as ESDR-Bench",
         "",
         f"The test split: {statistics['pairs']} pairs of {statistics['groups']} recordings or dialogues, "
         f"{statistics['real_h']:.2f} h real against {statistics['synthetic_h']:.2f} h synthetic. At most "

@@ -20,6 +20,8 @@ from sdiareward.scoring.dataset import ScoringJob, score_dataset
 from sdiareward.scoring.results import Summary
 from sdiareward.scoring.scorer import Scorer
 
+from .measures import MATCHED_DBFS
+
 
 @dataclass(frozen=True, kw_only=True)
 class SystemsJob(ScoringJob):
@@ -27,6 +29,7 @@ class SystemsJob(ScoringJob):
     audio_root: str | None = os.sep
     systems: Sequence[System]
     names: Sequence[str]
+    match_level: bool = False
     # Keeps the model for the jobs of further criteria.
     loaded: list[Scorer] = field(default_factory=list, compare=False)
 
@@ -39,7 +42,8 @@ class SystemsJob(ScoringJob):
     def identity(self) -> dict[str, Any]:
         """Return what the rewards depend on; `scoring.changes` compares the dialogues themselves."""
         paths = {system.name: system.path for system in self.systems}
-        return {**self.model.identity(), "criterion": self.criterion, "systems": paths}
+        matched = {"match_level": MATCHED_DBFS} if self.match_level else {}
+        return {**self.model.identity(), "criterion": self.criterion, "systems": paths, **matched}
 
     def describe_settings(self) -> dict[str, Any]:
         return self.identity()

@@ -4,123 +4,156 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.common.files import read_json_object
 from sdiareward.common.package_files import NANO
 
 from ..columns import CRITERION_COLUMNS
-from ..summary import ALL_LEFT_OUT, format_interval, format_percent
+from ..summary import ALL_LEFT_OUT, describe_overlap, format_interval, format_percent
+from .measures import COVARIATES, MATCHED_DBFS
 from .results import PairOfSystems, ScoredDialogues
-from .verdicts import phrase_p
+from .verdicts import order_systems, phrase_p
 
 
 # Fewer say little, whatever the test says.
 _FEW_GROUPS = 10
-_LOUDER_DB, _LONGER_SHARE = 3.0, 0.2
 _NANO = (
     "nano is a demonstration, trained on acted English of one game and one announcer in a telephone channel: its "
     "verdict shows how a comparison works. For a verdict to rely on, name a larger checkpoint with --model."
 )
-# Beyond what the model hears, length changes no reward.
-_QUANTITIES = {"length_s": "heard length", "level_db": "level"}
 
 
-def list_limits(model: str, scored: ScoredDialogues, pairs: Sequence[PairOfSystems], max_turn_s: float) -> list[str]:
-    """Return what a reader must consider before believing a verdict, in a sentence or two each."""
-    found = [_NANO] if Path(model).resolve() == NANO.resolve() else []
+class Limit(NamedTuple):
+    """What a reader must consider before believing a verdict."""
+
+    text: str
+    short: str = ""  # In the sentence of the verdict on two systems, if both are among `systems`, or these are none.
+    systems: tuple[str, ...] = ()
+
+
+def list_limits(
+    model: str,
+    scored: ScoredDialogues,
+    pairs: Sequence[PairOfSystems],
+    max_turn_s: float,
+    match_level: bool = False,
+) -> list[Limit]:
+    found = [Limit(_NANO, "nano is a demonstration")] if Path(model).resolve() == NANO.resolve() else []
     found += _describe_sample(scored, pairs)
-    found += _describe_cuts(scored, max_turn_s)
-    found += _describe_silence(scored)
+    if match_level:
+        found.append(
+            Limit(f"All recordings were brought to {MATCHED_DBFS:g} dBFS, the answers of a dialogue together.")
+        )
+    found += _describe_recordings(scored, max_turn_s)
     found += _describe_user_turns(scored)
     found += [
         line for pair in pairs if pair.criterion == pairs[0].criterion for line in _describe_differences(scored, pair)
     ]
     found += _describe_correlations(pairs)
-    return [*found, *describe_accuracy(model, list(scored.rewards))]
+    return [*found, *map(Limit, describe_accuracy(model, list(scored.rewards)))]
 
 
-def _describe_sample(scored: ScoredDialogues, pairs: Sequence[PairOfSystems]) -> Iterator[str]:
+def _describe_sample(scored: ScoredDialogues, pairs: Sequence[PairOfSystems]) -> Iterator[Limit]:
     num_groups = len(set(scored.groups))
+    of_groups = f" of {num_groups} groups" if num_groups < len(scored.names) else ""
     if num_groups < _FEW_GROUPS:
-        of_groups = f" of {num_groups} groups" if num_groups < len(scored.names) else ""
-        yield f"Only {len(scored.names)} dialogues{of_groups} were compared; compare more."
-    elif num_groups < len(scored.names):
-        yield (
-            f"The {len(scored.names)} dialogues are of {num_groups} groups; the interval counts groups, the sign test "
-            "dialogues."
+        few = f"{len(scored.names)} dialogues{of_groups}"
+        yield Limit(f"Only {few} were compared; compare more.", f"only {few}")
+    elif of_groups:
+        yield Limit(
+            f"The {len(scored.names)} dialogues are{of_groups}; the interval counts groups, the sign test dialogues.",
+            f"dialogues{of_groups}",
         )
     num_pairs = len({(pair.first, pair.second) for pair in pairs})
     if num_pairs > 1:
-        yield f"Each of {num_pairs} pairs of systems has its own test; p values are not corrected for their number."
+        yield Limit(
+            f"Each of {num_pairs} pairs of systems has its own test; p values are not corrected for their number."
+        )
 
 
-def _describe_cuts(scored: ScoredDialogues, max_turn_s: float) -> Iterator[str]:
+def _describe_recordings(scored: ScoredDialogues, max_turn_s: float) -> Iterator[Limit]:
+    """Yield what of the recordings of each system is not heard: cut turns, silence, and what their rate lacks."""
     for column, system in enumerate(scored.systems):
         mine = [row[column] for row in scored.measures]
         if num_cut := sum(each.num_cut for each in mine):
             turns, cut_s, audio_s = (
                 sum(getattr(each, name) for each in mine) for name in ("num_turns", "cut_s", "audio_s")
             )
-            yield (
+            yield Limit(
                 f"{system}: {num_cut} of {turns} turns are cut. This model hears their first {max_turn_s:g} s; "
-                f"{cut_s:.0f} of {audio_s:.0f} s are not heard."
+                f"{cut_s:.0f} of {audio_s:.0f} s are not heard.",
+                f"{num_cut} of {turns} turns of {system} cut",
+                (system,),
             )
-
-
-def _describe_silence(scored: ScoredDialogues) -> Iterator[str]:
-    for column, system in enumerate(scored.systems):
-        mine = [name for name, row in zip(scored.names, scored.measures, strict=True) if row[column].num_silent]
-        if mine:
-            yield (
-                f"{system}: nothing is heard in an answer of {len(mine)} of {len(scored.names)} dialogues, {mine[0]} "
-                "for one; a reward says little about silence, so record them anew or leave them out."
+        if names := [name for name, each in zip(scored.names, mine, strict=True) if each.num_silent]:
+            yield Limit(
+                f"{system}: nothing is heard in an answer of {len(names)} of {len(scored.names)} dialogues, "
+                f"{names[0]} for one; a reward says little about silence, so record them anew or leave them out.",
+                f"silent answers of {system} in {len(names)}",
+                (system,),
             )
+        if note := describe_rates([each.lowest_rate for each in mine], [each.highest_rate for each in mine]):
+            yield Limit(f"{system}: {note}", f"low or mixed sampling rates of {system}", (system,))
 
 
-def _describe_user_turns(scored: ScoredDialogues) -> Iterator[str]:
+def describe_rates(lowest: Sequence[int | None], highest: Sequence[int | None]) -> str:
+    """Report recordings below the rate that models hear, and mixed rates; empty if all are at one that is enough."""
+    low, high = (list(filter(None, rates)) for rates in (lowest, highest))
+    if not low or (min(low) >= SAMPLING_RATE and min(low) == max(high)):
+        return ""
+    rates = f"{min(low)} Hz" if min(low) == max(high) else f"{min(low)} to {max(high)} Hz"
+    num_low = sum(rate < SAMPLING_RATE for rate in low)
+    return (
+        f"its recordings are at {rates}; in {num_low} of {len(lowest)} dialogues one is below the {SAMPLING_RATE} Hz "
+        "that the model hears, and lacks the high frequencies."
+    )
+
+
+def _describe_user_turns(scored: ScoredDialogues) -> Iterator[Limit]:
     differing = [
         name
         for name, row in zip(scored.names, scored.measures, strict=True)
         if len({each.user_hash for each in row}) > 1
     ]
     if differing:
-        yield (
+        yield Limit(
             f"The user's turns are not the same files and words for all systems in {len(differing)} of "
-            f"{len(scored.names)} dialogues, {differing[0]} for one; the reward hears them too."
+            f"{len(scored.names)} dialogues, {differing[0]} for one; the reward hears them too.",
+            f"other user's turns in {len(differing)}",
         )
 
 
-def _describe_differences(scored: ScoredDialogues, pair: PairOfSystems) -> Iterator[str]:
-    """Yield constant differences, which no correlation shows."""
-    one, other = scored.systems.index(pair.first), scored.systems.index(pair.second)
-    lengths_s, levels_db = scored.get_values("answer_s").mean(axis=0), scored.get_values("level_dbfs").mean(axis=0)
-    long, short = (one, other) if lengths_s[one] > lengths_s[other] else (other, one)
-    if lengths_s[long] > (1 + _LONGER_SHARE) * lengths_s[short]:
-        yield (
-            f"The answers of {scored.systems[long]} last {lengths_s[long]:.1f} s on average, those of "
-            f"{scored.systems[short]} {lengths_s[short]:.1f} s."
-        )
-    loud, soft = (one, other) if levels_db[one] > levels_db[other] else (other, one)
-    if (difference := float(levels_db[loud] - levels_db[soft])) >= _LOUDER_DB:
-        yield (
-            f"The answers of {scored.systems[loud]} are {difference:.1f} dB louder on average than those of "
-            f"{scored.systems[soft]}; bring both to one level and compare again."
+def _describe_differences(scored: ScoredDialogues, pair: PairOfSystems) -> Iterator[Limit]:
+    """Yield large mean differences, which no correlation shows where they are constant."""
+    for name, covariate in COVARIATES.items():
+        found = pair.follows[name]
+        if not found["is_large"]:
+            continue
+        is_first = found["mean_difference"] > 0
+        more, less = (pair.first, pair.second) if is_first else (pair.second, pair.first)
+        remedy = "; compare again with --match_level" if name == "level_db" else ""
+        size, num_more = f"{abs(found['mean_difference']):.1f}", found["num_first" if is_first else "num_second"]
+        yield Limit(
+            f"{more} has {covariate.whose} than {less}, by {size}{covariate.unit} on average and in {num_more} of "
+            f"{pair.num_dialogues} dialogues{remedy}."
         )
 
 
-def _describe_correlations(pairs: Sequence[PairOfSystems]) -> list[str]:
+def _describe_correlations(pairs: Sequence[PairOfSystems]) -> list[Limit]:
     """Return a sentence per margin that follows a difference; many of them are merged into one."""
     has_criteria = len({pair.criterion for pair in pairs}) > 1
     suspect, others, sizes = [], [], []
     for pair in pairs:
         under = f" under {pair.criterion}" if has_criteria else ""
-        for name, what in _QUANTITIES.items():
+        better, worse = order_systems(pair.first, pair.second, {"win_rate": pair.win_rate})
+        for name, covariate in COVARIATES.items():
             found = pair.follows[name]
             if found["correlation"] is None:
                 continue
             measured = f"correlation {found['correlation']:+.2f}, {phrase_p(found['p_value'])}"
-            subject = f"The margin of {pair.first} over {pair.second}{under}"
+            subject, what = f"The margin of {better} over {worse}{under}", covariate.title
             if found["is_suspect"]:
                 line = f"{subject} follows the difference in {what} ({measured}): part of it may be about {what}."
                 suspect.append(line)
@@ -129,10 +162,10 @@ def _describe_correlations(pairs: Sequence[PairOfSystems]) -> list[str]:
                 sizes.append(abs(found["correlation"]))
     if len(pairs) > 1 and others:
         others = [
-            f"Of {len(suspect) + len(others)} correlations of margins with differences in length and level, "
-            f"{len(others)} are not clear, the largest {max(sizes):.2f} in size; compare.json has all."
+            f"Of {len(suspect) + len(others)} correlations of margins with differences in length, level and number of "
+            f"turns, {len(others)} are not clear, the largest {max(sizes):.2f} in size; compare.json has all."
         ]
-    return [*suspect, *others]
+    return list(map(Limit, [*suspect, *others]))
 
 
 def describe_accuracy(model: str, criteria: Sequence[str]) -> list[str]:
@@ -155,7 +188,8 @@ def describe_accuracy(model: str, criteria: Sequence[str]) -> list[str]:
     if not parts:
         return [f"The evaluation beside this checkpoint has no pairs of {', '.join(criteria)}."]
     unmeasured = " It was not measured under joint." if "joint" in criteria else ""
-    return [f"On its own test pairs this model is right on {'; '.join(parts)}.{unmeasured}"]
+    overlap = f" {describe_overlap(results)}" if results.get("overlap") else ""
+    return [f"On its own test pairs this model is right on {'; '.join(parts)}.{unmeasured}{overlap}"]
 
 
 def _find_unseen(results: dict[str, Any], criterion: str) -> float | None:

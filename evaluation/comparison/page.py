@@ -19,6 +19,7 @@ from ..report.examples import Collector, EmbedAudio
 from ..report.pieces import FILTERS, hash_content, make_picture
 from ..results_files import name_model
 from .figures import draw_figures
+from .measures import COVARIATES
 from .results import ScoredDialogues
 
 
@@ -108,6 +109,7 @@ def render_page(
     page = environment.get_template("comparison.html").render(
         report=report,
         model=name_model(report["model"]),
+        covariates=COVARIATES,
         figures=figures,
         examples=examples,
         clips=clips,
@@ -125,6 +127,7 @@ def render_page(
 def _list_settings(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     found = {f"system {name}": path for name, path in report["systems"].items()}
     found |= {name: report["identity"][name] for name in ("model", "dtype")}
+    found |= {"match_level": "yes" if report["match_level"] else None}
     found |= {name: report[name] for name in ("num_bootstrap", "seed", "python")} | {"git": report["git_revision"]}
     found |= {name: version for name, version in report["versions"].items() if version}
     return [(name, str(value)) for name, value in found.items() if value not in (None, "")]

@@ -35,7 +35,7 @@ class PairOfSystems:
     mean_margin: float
     # None if no two bootstrap draws differ.
     mean_margin_interval: list[float] | None
-    # Of `length_s` (seconds heard) and `level_db`, the result of `measures.correlate`.
+    # By the names of `measures.COVARIATES`, the result of `measures.correlate`.
     follows: dict[str, dict[str, Any]]
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,12 +27,12 @@ from sdiareward.pairs.systems import System, name_systems, read_systems
 from sdiareward.scoring.model_spec import ModelSpec
 
 from ..report.content import make_plain
-from .limits import list_limits
-from .measures import DialogueMeasures, correlate, measure_dialogue
+from .limits import Limit, list_limits
+from .measures import COVARIATES, DialogueMeasures, correlate, match_levels, measure_dialogue
 from .page import write_page
 from .ranking import rank_systems
 from .results import Comparison, PairOfSystems, RankedSystem, ScoredDialogues
-from .verdicts import CRITERIA, describe_criterion, join_verdicts, phrase_verdict
+from .verdicts import CRITERIA, describe_criterion, join_verdicts, list_reasons, phrase_verdict
 from .wins import RULE, count_wins
 
 
@@ -57,6 +58,7 @@ class Settings:
     num_bootstrap: int = 1000
     seed: int = 0
     embed_audio: EmbedAudio = "all"
+    match_level: bool = False
 
     @property
     def criteria(self) -> list[str]:
@@ -83,6 +85,7 @@ def compare(
     num_bootstrap: int = 1000,
     seed: int = 0,
     embed_audio: EmbedAudio = "all",
+    match_level: bool = False,
 ) -> Comparison:
     """Find out which of several systems gets the higher rewards for the same dialogues, and whether that is clear.
 
@@ -106,6 +109,7 @@ def compare(
         num_bootstrap (`int`, *optional*, defaults to 1000): Bootstrap draws of the intervals.
         seed (`int`, *optional*, defaults to 0): Seed of the draws.
         embed_audio (`"all"` or `"none"`, *optional*, defaults to `"all"`): Recordings that the page plays.
+        match_level (`bool`, *optional*, defaults to `False`): Bring all systems to one level first, -26 dBFS.
 
     Returns:
         [`Comparison`]: `verdict` (a sentence), `pairs` (win rate, interval and test of every two systems), `ranking`,
@@ -133,6 +137,7 @@ def compare(
             num_bootstrap=num_bootstrap,
             seed=seed,
             embed_audio=embed_audio,
+            match_level=match_level,
         )
         found = run(settings)
     if found is None:
@@ -160,11 +165,15 @@ def run(settings: Settings) -> Comparison | None:
         check_modules(["choix"])
     names, unmatched = match_dialogues(systems)
     max_turn_s = _check_model(settings)
+    if settings.match_level:
+        systems = [replace(system, read=partial(_read_matched, system.read, max_turn_s)) for system in systems]
     measures, skipped = measure_systems(systems, names, max_turn_s)
     scored = _score(settings, systems, measures, skipped)
     if scored is None:
         return None
     pairs = [pair for criterion in settings.criteria for pair in _compare_pairs(scored, criterion, settings.draws)]
+    limits = list_limits(settings.model.name, scored, pairs, max_turn_s, settings.match_level)
+    pairs = [replace(pair, verdict=_phrase_verdict(pair, limits)) for pair in pairs]
     ranking = _rank(scored, settings) if len(systems) > 2 else []
     found = Comparison(
         verdict=join_verdicts(pairs, ranking),
@@ -173,7 +182,7 @@ def run(settings: Settings) -> Comparison | None:
         criteria=settings.criteria,
         pairs=pairs,
         ranking=ranking,
-        limits=list_limits(settings.model.name, scored, pairs, max_turn_s),
+        limits=[limit.text for limit in limits],
         dialogues=_list_dialogues(scored),
         unmatched=unmatched,
         skipped=skipped,
@@ -191,6 +200,13 @@ def _check_model(settings: Settings) -> float:
     if unknown := [name for name in settings.criteria if name not in known]:
         raise UserError(f"criterion is {unknown[0]!r}; this model knows {', '.join(sorted(known))}, and {ALL}.")
     return float(processor.max_turn_s)
+
+
+def _read_matched(read: Callable[[str], Any], max_turn_s: float, name: str) -> Any:
+    try:
+        return match_levels(read(name), max_turn_s)
+    except (ValueError, OSError, TypeError) as error:
+        raise error if isinstance(error, DialogueError) else DialogueError(str(error)) from error
 
 
 def match_dialogues(systems: Sequence[System]) -> tuple[list[str], list[dict[str, Any]]]:
@@ -260,7 +276,13 @@ def _score(
     names, loaded, rewards = list(measures), list[Any](), dict[str, Any]()
     for criterion in settings.criteria:
         folder = settings.output_dir / "scores" / criterion
-        job = SystemsJob(settings.model, str(folder), criterion=criterion, systems=systems, names=names, loaded=loaded)
+        shared: dict[str, Any] = {
+            "systems": systems,
+            "names": names,
+            "loaded": loaded,
+            "match_level": settings.match_level,
+        }
+        job = SystemsJob(settings.model, str(folder), criterion=criterion, **shared)
         result = score_systems(job, folder)
         if result is None:
             continue
@@ -284,23 +306,25 @@ def _score(
 
 
 def _compare_pairs(scored: ScoredDialogues, criterion: str, draws: Mapping[str, int]) -> list[PairOfSystems]:
-    rewards, seconds, levels = (
-        scored.rewards[criterion],
-        scored.get_values("heard_answer_s"),
-        scored.get_values("level_dbfs"),
-    )
-    pairs = []
+    rewards, pairs = scored.rewards[criterion], []
+    measured = {name: scored.get_values(covariate.measure) for name, covariate in COVARIATES.items()}
     for one, other in combinations(range(len(scored.systems)), 2):
         first, second = scored.systems[one], scored.systems[other]
         found = count_wins(rewards[:, one], rewards[:, other], scored.groups, **draws)
         margins = rewards[:, one] - rewards[:, other]
         follows = {
-            "length_s": correlate(margins, seconds[:, one] - seconds[:, other]),
-            "level_db": correlate(margins, levels[:, one] - levels[:, other]),
+            name: correlate(margins, values[:, one], values[:, other], COVARIATES[name])
+            for name, values in measured.items()
         }
-        verdict = phrase_verdict(first, second, criterion, found)
-        pairs.append(PairOfSystems(criterion, first, second, verdict, follows=follows, **found))
+        found["is_clear"] &= not list_reasons(first, second, follows)
+        pairs.append(PairOfSystems(criterion, first, second, "", follows=follows, **found))
     return pairs
+
+
+def _phrase_verdict(pair: PairOfSystems, limits: Sequence[Limit]) -> str:
+    systems = {pair.first, pair.second}
+    mine = [limit.short for limit in limits if limit.short and systems.issuperset(limit.systems)]
+    return phrase_verdict(pair.first, pair.second, pair.criterion, asdict(pair), pair.follows, mine)
 
 
 def _rank(scored: ScoredDialogues, settings: Settings) -> list[RankedSystem]:
@@ -333,7 +357,12 @@ def _write(found: Comparison, scored: ScoredDialogues, systems: Sequence[System]
     folder = settings.output_dir
     report = {name: value for name, value in asdict(found).items() if name not in ("dialogues", "output_dir", "page")}
     report |= {"rule": RULE, "about": {criterion: describe_criterion(criterion) for criterion in found.criteria}}
-    report |= {"num_dialogues": len(scored.names), "num_groups": len(set(scored.groups)), **settings.draws}
+    report |= {
+        "match_level": settings.match_level,
+        "num_dialogues": len(scored.names),
+        "num_groups": len(set(scored.groups)),
+        **settings.draws,
+    }
     report = make_plain({**report, "identity": settings.model.identity(), **describe_run()})
     write_file(folder / "compare.json", json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     with replace_atomically(folder / "compare.parquet") as temporary:

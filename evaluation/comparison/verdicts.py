@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
+
+from .measures import COVARIATES
+from .wins import is_certain
 
 
 # What each criterion asks of a dialogue (section 3.3 of the paper), and when to compare under it.
@@ -30,15 +34,23 @@ def describe_criterion(criterion: str) -> str:
     return CRITERIA.get(criterion, _OTHER)["use"]
 
 
-def phrase_verdict(first: str, second: str, criterion: str, found: Mapping[str, Any]) -> str:
-    """Return the result of `wins.count_wins` as a sentence."""
+def phrase_verdict(
+    first: str,
+    second: str,
+    criterion: str,
+    found: Mapping[str, Any],
+    follows: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    limits: Sequence[str] = (),
+) -> str:
+    """Return the result of `wins.count_wins` as a sentence, with what it may be about instead, and its limits."""
+    end = f"; limits: {', '.join(limits)}." if limits else "."
     if found["num_ties"] == found["num_dialogues"]:
         return (
             f"No difference can be told between {first} and {second}: their rewards are equal in all "
-            f"{found['num_ties']} dialogues."
+            f"{found['num_ties']} dialogues{end}"
         )
-    is_second = found["win_rate"] < 0.5
-    better, worse = (second, first) if is_second else (first, second)
+    better, worse = order_systems(first, second, found)
+    is_second = better == second
     num_wins = found["num_second" if is_second else "num_first"]
     rate, (low, high) = found["win_rate"], found["interval"]
     if is_second:
@@ -49,10 +61,31 @@ def phrase_verdict(first: str, second: str, criterion: str, found: Mapping[str, 
     ties = f", {found['num_ties']} tied" if found["num_ties"] else ""
     share = f"win rate {share}" if ties else share
     claim = CRITERIA.get(criterion, _OTHER)["claim"]
-    where = f"in {num_wins} of {found['num_dialogues']} dialogues{ties} ({share})."
-    if found["is_clear"]:
-        return f"{better} {claim} than {worse} {where}"
-    return f"No difference can be told between {first} and {second}: {better} {claim} {where}"
+    where = f"in {num_wins} of {found['num_dialogues']} dialogues{ties} ({share})"
+    if not is_certain(found):
+        return f"No difference can be told between {first} and {second}: {better} {claim} {where}{end}"
+    if reasons := list_reasons(first, second, follows):
+        return (
+            f"{better} is preferred to {worse} {where}, but it is not clear that it {claim}: {'; '.join(reasons)}{end}"
+        )
+    return f"{better} {claim} than {worse} {where}{end}"
+
+
+def order_systems(first: str, second: str, found: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the system that wins more often, then the other."""
+    return (second, first) if found["win_rate"] < 0.5 else (first, second)
+
+
+def list_reasons(first: str, second: str, follows: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return what a difference of rewards may be about instead of the speech."""
+    reasons = []
+    for name, measured in follows.items():
+        if measured["is_suspect"]:
+            reasons.append(f"it follows the {COVARIATES[name].title} (correlation {measured['correlation']:+.2f})")
+        if measured["is_systematic"]:
+            more, num = (first, "num_first") if measured["mean_difference"] > 0 else (second, "num_second")
+            reasons.append(f"{more} has {COVARIATES[name].whose} in {measured[num]}")
+    return reasons
 
 
 def phrase_p(value: float) -> str:

@@ -5,7 +5,7 @@ A win is a strictly higher reward, as in the metric. A tie counts half for each 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,8 @@ from ..statistics import bootstrap_mean, compare
 
 MAX_P_VALUE = 0.05
 RULE = (
-    "A difference is clear only if the 95% interval of the win rate excludes 50% and the p value of the sign test is "
-    f"below {MAX_P_VALUE:g}."
+    "A difference is clear only if the 95% interval of the win rate excludes 50%, the p value of the sign test is "
+    f"below {MAX_P_VALUE:g}, and it does not go with length, level, or the number of turns or transcripts."
 )
 
 
@@ -46,7 +46,13 @@ def count_wins(
         "win_rate": win_rate,
         "interval": interval,
         "p_value": found["p_value"],
-        "is_clear": not interval[0] <= 0.5 <= interval[1] and found["p_value"] < MAX_P_VALUE,
+        "is_clear": is_certain({"interval": interval, "p_value": found["p_value"]}),
         "mean_margin": float(margins.mean()),
         "mean_margin_interval": bootstrap_mean(margins, groups, strata, **draws),
     }
+
+
+def is_certain(found: Mapping[str, Any]) -> bool:
+    """Return whether the result of `count_wins` is hardly chance; what it is about is another question."""
+    low, high = found["interval"]
+    return not low <= 0.5 <= high and found["p_value"] < MAX_P_VALUE

@@ -39,10 +39,10 @@ def _describe_accuracy(report: Mapping[str, Any]) -> str:
     parts = []
     for scorer in report["scorers"]:
         result = report["accuracies"][scorer["name"]]
-        present = {name: result[name] for name in report["columns"]}
-        worst = min(present, key=lambda name: present[name])
-        overall, lowest = format_percent(result["overall_micro"]), format_percent(present[worst])
-        lowest = f", lowest in {TITLES[worst]} with {lowest}" if len(present) > 1 else ""
+        present = {name: value for name in report["columns"] if (value := result[name]) is not None}
+        worst = min(present, key=lambda name: present[name], default="")
+        overall = format_percent(result["overall_micro"])
+        lowest = f", lowest in {TITLES[worst]} with {format_percent(present[worst])}" if len(present) > 1 else ""
         parts.append(f"{scorer['title']}: {overall} of all pairs{lowest}.")
     return "Dot plot of accuracy in percent. " + " ".join(parts)
 

@@ -78,9 +78,10 @@ def summarise_scores(
 
 
 def measure_accuracy(records: Records, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Count the scores that are exactly right, of at least one prediction; an answer without a score is wrong."""
+    """Count the scores that are exactly right; an answer without a score is wrong, but None if no answer has one."""
     is_correct = [record["predicted"] == record["score"] for record in records]
-    found = measure_share(is_correct, records, options)
+    is_usable = any(record["predicted"] is not None for record in records)
+    found = measure_share(is_correct, records, options) if is_usable else {"share": None, "interval": None}
     return {
         "num_samples": len(records),
         "num_scenarios": len({find_scenario(record) for record in records}),
@@ -104,6 +105,8 @@ def _list_clusters(records: Records) -> tuple[list[Hashable], list[str]]:
 
 def average_columns(columns: Sequence[Record]) -> dict[str, Any]:
     """Return the plain mean of the accuracies of independent columns, with its interval."""
+    if any(column["accuracy"] is None for column in columns):
+        return {"num_columns": len(columns), "accuracy": None, "interval": None}
     accuracy = mean(column["accuracy"] for column in columns)
     below, above = (
         math.hypot(*(column["accuracy"] - column["interval"][bound] for column in columns)) / len(columns)

@@ -1,5 +1,6 @@
 import json
 import re
+import shutil
 
 import datasets
 import numpy as np
@@ -8,8 +9,10 @@ import soundfile
 from support.audit_world import make_dataset, write_data
 
 from sdiareward.audit.run import AuditJob, Auditor
+from sdiareward.checkpoint_io.training_record import write_pairs_record
 from sdiareward.cli import main
 from sdiareward.common.locks import lock_folder
+from sdiareward.pairs.loading import load_pairs
 from sdiareward.perturbations.attacks import ATTACKS
 from sdiareward.perturbations.registry import PERTURBATIONS
 from sdiareward.scoring.model_spec import ModelSpec
@@ -249,6 +252,20 @@ def test_own_pairs_without_labels_are_audited_without_baselines(run, make_tone, 
     assert "notice: without baselines: " in capsys.readouterr().err
     hearing = json.loads((tmp_path / "o" / "audit.json").read_text())["hearing"]
     assert {row["column"] for row in hearing["rows"]} == {"overall_micro"}
+
+
+def test_an_audit_names_the_pairs_that_were_trained_on(run, data, tiny_checkpoint, tmp_path):
+    model = shutil.copytree(tiny_checkpoint, tmp_path / "model")
+    pairs = load_pairs(data, "test")
+    write_pairs_record(model, pairs.select([0, 1]), [], is_trained=False)
+    pairs.to_parquet(tmp_path / "own.parquet")
+    assert run(tmp_path / "a", "--parts", "hearing", model=model, dataset=tmp_path / "own.parquet") == 0
+    found = read(tmp_path / "a")
+    assert len(found["overlap"]["content"]) == 2 and found["split"] is None
+    assert found["overlap"]["others"]["num_pairs"] == found["num_pairs"] - 2
+    for name in ("audit.md", "audit.html"):
+        text = (tmp_path / "a" / name).read_text()
+        assert "2 trained on, with the same words and recordings" in text and "split test" not in text
 
 
 def test_a_model_that_does_not_know_a_criterion_is_refused(run, make_tone, tmp_path, capsys):

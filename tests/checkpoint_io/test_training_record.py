@@ -6,7 +6,14 @@ import datasets
 import pytest
 
 from sdiareward.checkpoint_io.hub_files import ModelNotFoundError
-from sdiareward.checkpoint_io.training_record import describe_heard, describe_stages, read_stages
+from sdiareward.checkpoint_io.training_record import (
+    PAIRS_RECORD,
+    describe_heard,
+    describe_stages,
+    read_pairs_record,
+    read_stages,
+    write_pairs_record,
+)
 
 
 def stage(revision, synthesizers=("flite",), **arguments):
@@ -74,3 +81,31 @@ def test_what_all_stages_heard_is_known_if_each_of_them_tells():
     known = {"synthesizers": ["espeak-ng", "flite", "piper"], "sources": ["plays"], "licenses": None}
     assert describe_stages(both) == known
     assert set(describe_stages([]).values()) == set(describe_stages([*both, {"arguments": {}}]).values()) == {None}
+
+
+def sounds(*names):
+    return [[{"role": role, "text": name, "audio": None} for role in ("user", "assistant")] for name in names]
+
+
+def test_hashes_of_training_pairs_are_kept_through_all_stages_and_reveal_neither_name_nor_order(save, tmp_path):
+    columns = {"id": ["secret-2", "secret-1"], "chosen": sounds("a", "b"), "rejected": sounds("c", "d")}
+    first = datasets.Dataset.from_dict(columns)
+    second = datasets.Dataset.from_dict({"group_id": ["g"], "chosen": sounds("e"), "rejected": sounds("f")})
+    base, unknown = save("base"), save("unknown")
+    write_pairs_record(base, first, [tmp_path, None], is_trained=False)
+    found = read_pairs_record(base)
+    assert found["is_whole"] and [len(found[name]) for name in ("pair_id", "group_id", "side")] == [2, 0, 4]
+    assert "secret" not in (base / PAIRS_RECORD).read_text()
+    write_pairs_record(base, first.select([1, 0]), [tmp_path], is_trained=False)
+    assert read_pairs_record(base) == found
+    for begins_from, is_whole in (([base, None], True), ([base, unknown], False), ([unknown], False)):
+        write_pairs_record(save("next"), second, begins_from, is_trained=True)
+        after = read_pairs_record(tmp_path / "next")
+        assert after["is_whole"] == is_whole
+        assert (set(found["side"]) < set(after["side"])) == (base in begins_from)
+    (tmp_path / "next" / "adapter").mkdir()
+    (tmp_path / "next" / "adapter" / "adapter_config.json").write_text("{}")
+    assert read_pairs_record(tmp_path / "next" / "adapter") == after
+    (base / PAIRS_RECORD).write_text('{"side": 3}')
+    with pytest.raises(ValueError, match=PAIRS_RECORD):
+        read_pairs_record(base)

@@ -10,10 +10,12 @@ import datasets
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import soundfile
 from support.systems_world import write_system, write_tone
 
 import sdiareward
 from sdiareward.cli import main
+from sdiareward.evaluation.comparison.job import score_systems
 from sdiareward.pairs.messages import read_dialogue
 from sdiareward.scoring.dataset import RowScorer
 from sdiareward.scoring.scorer import Scorer
@@ -184,7 +186,7 @@ def test_three_systems_under_every_criterion_are_ranked(compare, systems, num_sc
     num_suspect = sum(each["is_suspect"] for each in found)
     lines = [line for line in report["limits"] if "correlation" in line]
     assert len(lines) == num_suspect + 1
-    counts = f"Of {len(found)} correlations of margins with differences in length and level, "
+    counts = f"Of {len(found)} correlations of margins with differences in length, level and number of turns, "
     assert lines[-1].startswith(f"{counts}{len(found) - num_suspect} are not clear")
 
 
@@ -219,7 +221,9 @@ def test_equal_systems_are_not_told_apart(compare, systems):
     shutil.copytree(systems[0], "copy")
     code, out, _ = compare(systems[0], "copy")
     assert code == 0
-    assert out.startswith("No difference can be told between a and copy: their rewards are equal in all 8 dialogues.")
+    assert out.startswith(
+        "No difference can be told between a and copy: their rewards are equal in all 8 dialogues; limits: "
+    )
 
 
 @pytest.mark.slow
@@ -231,10 +235,59 @@ def test_limits_name_cuts_levels_lengths_and_turns_of_the_user(compare, systems,
     code, out, err = compare(systems[0], "loud", "--output_dir", "out")
     assert code == 0, err
     assert "loud: 1 of 16 turns are cut. This model hears their first 30 s; 1 of " in out
-    assert re.search(r"answers of loud last \d+\.\d s on average, those of a 0\.\d s", out)
-    assert re.search(r"answers of loud are \d+\.\d dB louder on average than those of a", out)
+    assert re.search(r"loud has longer answers than a, by \d\.\d s on average and in 6 of 8 dialogues", out)
+    assert re.search(r"loud has louder answers than a, by \d\.\d dB on average and in 6 of 8 dialogues", out)
     assert "not the same files and words for all systems in 1 of 8 dialogues, d01 for one" in out
     assert "No evaluation lies beside this checkpoint" in out
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("soft", "a has louder answers in 6"),
+        ("short", "a has more turns in 6"),
+        ("words", "a has more transcripts in 6"),
+    ],
+)
+def test_a_clear_win_of_another_level_or_number_of_turns_is_not_called_clear(compare, kind, reason, monkeypatch):
+    """The rewards are made up: the first system always wins."""
+    write_system(Path("a"), 0)
+    for folder in Path("a").iterdir():
+        for place in ("2", "3"):
+            shutil.copy(folder / f"{int(place) - 2}.wav", folder / f"{place}.wav")
+    shutil.copytree("a", "b")
+    for folder in Path("b").iterdir():
+        if kind == "short":
+            [(folder / f"{place}.wav").unlink() for place in "23"]
+        elif kind == "words":
+            (folder / "1.txt").unlink()
+        else:
+            for sound in folder.glob("*.wav"):
+                soundfile.write(sound, 0.5 * soundfile.read(sound)[0], 16_000, subtype="FLOAT")
+    rewards = np.stack([np.arange(1.0, 7.0), np.zeros(6)], axis=1)
+    monkeypatch.setattr(
+        "sdiareward.evaluation.comparison.job.score_systems",
+        lambda _, folder: (folder.mkdir(parents=True), rewards, {}),
+    )
+    code, out, err = compare("a", "b", "--output_dir", "out")
+    assert code == 0, err
+    assert out.startswith("a is preferred to b in 6 of 6 dialogues") and "not clear that it sounds more like a " in out
+    assert reason in out.splitlines()[0] and "only 6 dialogues" in out.splitlines()[0]
+    [pair] = json.loads(Path("out/compare.json").read_text())["pairs"]
+    assert not pair["is_clear"] and pair["p_value"] < 0.05
+    # At one level, what remains is the win.
+    code, out, err = compare("a", "b", "--output_dir", "matched", "--match_level")
+    assert code == 0, err
+    assert out.startswith("a sounds more like a real conversation than b in 6 of 6") == (kind == "soft")
+    page = Path("matched/report/index.html").read_text()
+    assert "All recordings were brought to -26 dBFS" in page and "All recordings" in out
+    if kind == "soft":
+        monkeypatch.setattr("sdiareward.evaluation.comparison.job.score_systems", score_systems)
+        assert compare("a", "b", "--output_dir", "scored", "--match_level")[0] == 0
+        [pair] = json.loads(Path("scored/compare.json").read_text())["pairs"]
+        assert abs(pair["mean_margin"]) < 1e-4 and not pair["is_clear"]
+        code, _, err = compare("a", "b", "--output_dir", "scored")
+        assert code == 2 and "match_level" in err
 
 
 def test_the_accuracy_of_the_checkpoint_and_that_nano_is_a_demonstration_are_said(tmp_path):
@@ -256,12 +309,15 @@ def test_the_accuracy_of_the_checkpoint_and_that_nano_is_a_demonstration_are_sai
     assert line.endswith(", 0.00% of those by synthesizers held out of training.")
     equal = DialogueMeasures(2, 0, 0, 1.0, 0.0, 0.5, 0.5, -20.0, "")
     scored = ScoredDialogues(["a", "b"], ["x"] * 12, list("abcdefghijkl"), {}, [[equal, equal]] * 12)
-    assert list_limits(str(NANO), scored, [], 6.0)[0].startswith("nano is a demonstration")
-    assert not any("nano" in line for line in list_limits("elsewhere", scored, [], 6.0))
-    assert not any("nothing is heard" in line for line in list_limits("elsewhere", scored, [], 6.0))
-    scored.measures[2:4] = [[equal, replace(equal, num_silent=1)]] * 2
-    [line] = [line for line in list_limits("elsewhere", scored, [], 6.0) if "nothing is heard" in line]
-    assert line.startswith("b: nothing is heard in an answer of 2 of 12 dialogues, x for one; ")
+    assert list_limits(str(NANO), scored, [], 6.0)[0].text.startswith("nano is a demonstration")
+    assert len(list_limits("elsewhere", scored, [], 6.0)) == 1
+    low = replace(equal, lowest_rate=8_000, highest_rate=16_000)
+    scored.measures[2:5] = [*[[equal, replace(equal, num_silent=1)]] * 2, [replace(low, lowest_rate=16_000), low]]
+    found = {limit.short: limit for limit in list_limits("elsewhere", scored, [], 6.0)}
+    silent, rates = found["silent answers of b in 2"], found["low or mixed sampling rates of b"]
+    assert silent.text.startswith("b: nothing is heard in an answer of 2 of 12 dialogues, x for one; ")
+    assert rates.text.startswith("b: its recordings are at 8000 to 16000 Hz; in 1 of 12 dialogues one is below")
+    assert silent.systems == rates.systems == ("b",) and not any("of a" in short for short in found)
 
 
 def test_a_call_without_a_folder_leaves_nothing(systems, tiny_checkpoint, two, tmp_path):

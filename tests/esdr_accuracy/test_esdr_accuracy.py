@@ -195,6 +195,13 @@ ERRORS = {
     "lists as groups": (([1, 1], [0, 0], ["wild"] * 2, [["a"], ["b"]]), {}, TypeError, "list"),
     "group length": (([1], [0], ["wild"], ["a", "b"]), {}, ValueError, "lengths differ"),
     "missing group": (([1, 1], [0, 0], ["wild"] * 2, ["a", None]), {}, ValueError, "group_id of pair 1"),
+    "no subset": (([1], [0], None), {}, ValueError, "subset is missing"),
+    "no rewards": (([1], None, ["wild"]), {}, ValueError, "rejected is missing"),
+    "missing subset": (([1, 1], [0, 0], ["wild", None]), {}, ValueError, "subset None of pair 1 is missing"),
+    "missing subset of pandas": (([1], [0], [math.nan]), {}, ValueError, "subset nan of pair 0 is missing"),
+    "text as subsets": (([1] * 4, [0] * 4, "wild"), {}, TypeError, "subset is 'wild'"),
+    "text as groups": (([1, 1], [0, 0], ["wild"] * 2, "ab"), {}, TypeError, "group_id is 'ab'"),
+    "number": ((1.0, [0], ["wild"]), {}, TypeError, "chosen is 1.0"),
     "unknown subset": (([1], [0], ["wlid"]), {}, ValueError, "wlid.*semi_wild"),
     "absent subset": (([1], [0], ["wild"]), {"missing": "error"}, ValueError, "semi_wild"),
     "not numbers": ((["high"], [0], ["wild"]), {}, TypeError, "chosen of pair 0 is 'high'"),
@@ -340,6 +347,30 @@ def test_evaluate_loads_the_folder_with_its_relative_import(tmp_path, monkeypatc
     for pair in zip(*columns.values(), strict=True):
         metric.add(**dict(zip(columns, pair, strict=True)))
     assert metric.compute()["modality_macro"] == 1.0
+
+
+MISSING = {
+    "absent": ({"subset": ...}, "subset"),
+    "none": ({"subset": [None, "wild"]}, "subset None"),
+    "unknown": ({"subset": ["wlid", "wild"]}, "wlid"),
+    "texts as rewards": ({"chosen": ["1.0", "2.0"]}, "chosen"),
+    "no list": ({"subset": None}, "subset"),
+}
+
+
+@pytest.mark.parametrize("way", ["compute", "add_batch", "add"])
+@pytest.mark.parametrize(("change", "named"), MISSING.values(), ids=MISSING)
+def test_evaluate_names_the_column_that_is_missing_or_of_another_form(tmp_path, monkeypatch, way, change, named):
+    evaluate = pytest.importorskip("evaluate")
+    monkeypatch.chdir(ROOT)
+    metric = evaluate.load("esdr_accuracy", cache_dir=str(tmp_path), keep_in_memory=True)
+    columns = {"chosen": [1.0, 2.0], "rejected": [0.0, None], "subset": ["wild", "wild"], **change}
+    columns = {name: values for name, values in columns.items() if values is not ...}
+    if way == "add":
+        columns = {name: values and values[0] for name, values in columns.items()}
+    with pytest.raises((ValueError, TypeError), match=named) as caught:
+        getattr(metric, way)(**columns)
+    assert "NoneType" not in str(caught.value)
 
 
 def test_evaluate_passes_missing_rewards_on(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import binomtest, bootstrap, spearmanr
 from support.paths import ROOT
 
-from sdiareward.evaluation.comparison.measures import correlate, measure_dialogue
+from sdiareward.evaluation.comparison.measures import COVARIATES, correlate, measure_dialogue
 from sdiareward.evaluation.comparison.page import choose_examples
 from sdiareward.evaluation.comparison.ranking import PRIOR_WINS, fit_strengths, rank_systems
 from sdiareward.evaluation.comparison.verdicts import phrase_verdict
@@ -153,16 +153,42 @@ def test_a_tie_is_half_a_win_in_the_ranking():
 def test_margins_that_follow_a_difference_are_suspect():
     differences = np.arange(20.0)
     margins = differences + np.random.default_rng(0).normal(0, 3, 20)
-    found, expected = correlate(margins, differences), spearmanr(margins, differences)
+    found = correlate(margins, differences, np.zeros(20), COVARIATES["level_db"])
+    expected = spearmanr(margins, differences)
     assert (found["correlation"], found["p_value"]) == pytest.approx((expected.statistic, expected.pvalue))
     assert found["mean_difference"] == 9.5 and found["is_suspect"]
-    assert not correlate(np.random.default_rng(1).normal(size=20), differences)["is_suspect"]
+    margins = np.random.default_rng(1).normal(size=20)
+    assert not correlate(margins, differences, np.zeros(20), COVARIATES["level_db"])["is_suspect"]
+    for count in (20, 2):
+        found = correlate(np.arange(float(count)), np.ones(count), np.zeros(count), COVARIATES["level_db"])
+        assert (found["correlation"], found["p_value"], found["is_suspect"]) == (None, None, False)
 
 
-@pytest.mark.parametrize("differences", [[1.0] * 20, [0.0, 1.0]])
-def test_no_correlation_is_reported_where_none_can_be_measured(differences):
-    found = correlate(np.arange(float(len(differences))), differences)
-    assert (found["correlation"], found["p_value"], found["is_suspect"]) == (None, None, False)
+@pytest.mark.parametrize(
+    ("name", "first", "second", "is_systematic"),
+    [
+        ("level_db", [-20.0] * 26, [-26.0] * 26, True),
+        ("level_db", [-20.0] * 26, [-20.5] * 26, False),  # A trifle.
+        ("level_db", [-20.0] * 5, [-26.0] * 5, False),  # Five of five may be chance.
+        ("level_db", [-20.0, -26.0] * 13, [-26.0, -20.0] * 13, False),
+        ("length_s", [3.0] * 26, [2.5] * 26, True),
+        ("length_s", [3.0] * 26, [2.9] * 26, False),
+        ("turns", [4.0] * 20 + [2.0] * 6, [2.0] * 26, True),
+        ("turns", [4.0] * 3 + [2.0] * 23, [2.0] * 26, False),
+        ("texts", [0.0] * 26, [2.0] * 26, True),
+    ],
+)
+def test_a_win_that_goes_with_another_difference_is_not_clear(name, first, second, is_systematic):
+    margins = np.random.default_rng(0).normal(3, 1, len(first))
+    follows = {name: correlate(margins, first, second, COVARIATES[name])}
+    assert follows[name]["is_systematic"] == is_systematic
+    found = count_wins(margins, np.zeros(len(first)), own_groups(first))
+    text = phrase_verdict("A", "B", "modality", found, follows, ["only 5 dialogues", "B cut"])
+    assert text.endswith("; limits: only 5 dialogues, B cut.")
+    assert ("it is not clear that it sounds more natural" in text) == is_systematic
+    if is_systematic:
+        more = "B" if name == "texts" else "A"
+        assert text.startswith(f"A is preferred to B in {len(first)} of {len(first)}") and f": {more} has " in text
 
 
 def test_length_level_and_cuts_are_measured_of_what_the_model_hears(make_tone):

@@ -16,11 +16,15 @@ from support.refusals import check_refused
 
 import sdiareward.scoring.scorer
 from sdiareward import eval as evaluation
+from sdiareward.checkpoint_io.training_record import write_pairs_record
 from sdiareward.common.files import JsonLines
 from sdiareward.common.package_files import NANO
+from sdiareward.evaluation.calibrate import find_calibration_warnings
 from sdiareward.evaluation.cut_turns import sum_cut
 from sdiareward.evaluation.model_training import read_heard_synthesizers
+from sdiareward.evaluation.results_files import read_evaluation
 from sdiareward.pairs import labels
+from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.schema import features
 from sdiareward.scoring.scorer import Features
 
@@ -567,3 +571,33 @@ def test_the_guide_names_every_flag_and_its_python_runs():
     exec(compile(example, "evaluation.md", "exec"), found)
     assert found["temperature"] > 0
     assert found["found"]["num_only_first"] == 1
+
+
+def test_pairs_that_were_trained_on_are_counted_and_named_beside_the_accuracy(run, dataset, checkpoint, capsys):
+    (table,) = dataset.glob("test*.parquet")
+    rows = [{**row, "group_id": None} for row in pq.read_table(table).to_pylist()]
+    rows[4]["group_id"] = "call"
+    others = [{**pair("train", 50 + number, "wild", "known", True), "group_id": None} for number in range(3)]
+    # Pair 0 as it is, pair 1 renamed, swapped and under another criterion; of 2 the id, of 3 a side, of 4 the call.
+    renamed = {**rows[1], "pair_id": "x", "criterion": "joint", "subset": "all"}
+    renamed |= {"chosen": rows[1]["rejected"], "rejected": rows[1]["chosen"]}
+    changed = [{"pair_id": "test-2"}, {"chosen": rows[3]["chosen"]}, {"group_id": "call"}]
+    trained = [rows[0], renamed, *({**row, **change} for row, change in zip(others, changed, strict=True))]
+    write_split(dataset.with_name("trained"), "train", trained)
+    write_split(dataset, "test", rows)
+    _, out = run("--no_baselines")
+    assert "training pairs of this model are not recorded" in capsys.readouterr().out
+    write_pairs_record(checkpoint, load_pairs(dataset.with_name("trained"), "train"), [], is_trained=False)
+    expected = {"content": ["test-0", "test-1"], "pair_id": ["test-2"], "side": ["test-3"], "group_id": ["test-4"]}
+    single = ("--dataset", str(table), "--output_dir", str(dataset / "out"))
+    for flags, folder in (((), out), (single, dataset / "out")):
+        run("--no_baselines", "--report", *flags)
+        results = json.loads((folder / "results.json").read_text())
+        assert {name: results["overlap"][name] for name in expected} == expected
+        assert results["overlap"]["others"]["num_pairs"] == 3
+        for text in (capsys.readouterr().out, (folder / "report" / "index.html").read_text()):
+            assert "2 trained on, with the same words and recordings" in text
+            # A file has no split called test.
+            assert ("split test" in text) == (flags == ())
+    assert "trained on" in " ".join(find_calibration_warnings(read_evaluation(out), checkpoint))
+    assert run(*single, "--split", "test")[0] == 2

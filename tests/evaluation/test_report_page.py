@@ -7,10 +7,12 @@ from html.parser import HTMLParser
 import pytest
 from support import report_world
 
+from sdiareward.cards.results_metadata import make_model_index
 from sdiareward.evaluation.report import write_page
 from sdiareward.evaluation.report.content import build_report
 from sdiareward.evaluation.report.figures import draw_figures
 from sdiareward.evaluation.report.inputs import ComparedEvaluation, read_training_runs
+from sdiareward.evaluation.summary import render_report
 
 
 pytestmark = pytest.mark.slow
@@ -217,7 +219,11 @@ def test_a_model_without_one_finite_reward_gets_its_page_too(tmp_path):
     scores = {"model": {label["pair_id"]: {"chosen": float("nan"), "rejected": 0.0} for label in labels}}
     results = report_world.make_results(labels, scores, nan="wrong")
     page = Page(write_page(tmp_path, results, pairs, labels, scores).read_text())
-    assert "puts the right dialogue first in 0 of 48 pairs" in " ".join(page.words)
+    # There is nothing to count, so there is no accuracy, on the page, in the text and on the card.
+    assert "has no usable reward for any of 48 pairs" in " ".join(page.words) and "0.00" not in page.words
+    assert "48 of 48 pairs have a reward that is not finite, so there is no accuracy" in render_report(results)
+    assert "0.00" not in render_report(results)
+    assert make_model_index(results) == []
     assert len(page.all("img")) == 1
     shown = {element["aria-labelledby"] for element in page.all("section")}
     assert not shown & {"calibration", "margins", "rewards", "examples"}

@@ -53,6 +53,27 @@ def test_a_pair_without_a_recording_is_its_own_beside_others():
     assert (accuracy["wild"], accuracy["num_groups"]["wild"]) == (pytest.approx(2 / 3), 2)
 
 
+@pytest.mark.parametrize("usable", [(), (0,), (0, 1, 2)])
+def test_an_accuracy_of_no_usable_reward_is_absent_and_not_zero(usable):
+    labels = [label(0, "wild"), label(1, "scripted"), label(2, "colloquialness", "new")]
+    found = {f"pair-{n}": {"chosen": 1.0 if n in usable else None, "rejected": 0.0} for n in range(3)}
+    results = reporting.summarise(labels, {"model": found}, {"known"}, [], num_bootstrap=50, nan="wrong")
+    results |= {"timing": reporting.sum_timing([]), "config": {"judge": "j", "dataset": "d", "split": "test"}}
+    accuracies = results["accuracies"]["model"]
+    by_column = {"wild": 0, "scripted": 1, "colloquialness": 2}
+    expected = {name: 1.0 if number in usable else None for name, number in by_column.items()}
+    assert {name: accuracies[name] for name in by_column} == expected
+    assert accuracies["overall_micro"] == (len(usable) / 3 or None)
+    shown = [row["model"]["accuracy"] for row in results["by_synthesizer"] if row["criterion"] == "colloquialness"]
+    assert set(shown) == {expected["colloquialness"]}
+    assert cells(reporting.render_report(results), "**model**") == [
+        f"{100 * value:.2f}" if (value := accuracies[name]) is not None else "-" for name in COLUMNS
+    ]
+    # An average over a column without an accuracy would count it as 0, or hide it.
+    assert (accuracies["overall_macro"] is None) == (len(usable) < 3)
+    assert (accuracies["modality_macro"] is None) == (len(usable) < 3)
+
+
 def test_the_notes_name_missing_subsets_split_ties_and_skipped_pairs(results):
     report = reporting.render_report(results)
     assert "No pairs of semi_wild" in report

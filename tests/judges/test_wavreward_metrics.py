@@ -109,6 +109,13 @@ def test_the_mean_absolute_error_is_over_answers_with_a_score():
     assert found["confusion"]["1"]["invalid"] == 1
 
 
+def test_an_accuracy_of_no_usable_answer_is_absent_and_not_zero():
+    found = summarise_scores(scenario(0, (None, None, None)), **OPTIONS)
+    assert [found[name]["accuracy"] for name in ("overall_micro", "overall_macro")] == [None, None]
+    found = summarise_scores([*scenario(0, (None,) * 3), *scenario(1, (5, 3, 1), part="implicit")], **OPTIONS)
+    assert (found["overall_micro"]["accuracy"], found["overall_macro"]["accuracy"]) == (0.5, None)
+
+
 OUTCOMES = {
     "ordered": [(5, 3, 1), (5, 4, 3)],
     "tied": [(5, 5, 1), (3, 3, 3)],

@@ -1,7 +1,6 @@
 import pytest
 from support.audit_world import make_dataset
 
-from sdiareward.audio_sdiareward import AudioError
 from sdiareward.perturbations.decoded_pairs import decode_pairs, to_messages
 
 
@@ -29,8 +28,8 @@ def test_a_pair_can_be_read_without_its_recordings(pairs):
 
 def test_a_system_turn_and_a_turn_without_a_recording_are_named(pairs):
     first, second = pairs.select([0, 0]).to_list()
-    first["chosen"] = [{**first["chosen"][0], "role": "system", "audio": None}, *first["chosen"]]
+    first["chosen"] = [{**first["chosen"][0], "role": "system"}, *first["chosen"]]
     second["rejected"][1]["audio"] = None
-    for row, place in ((first, "pair p0, chosen: .*system turn"), (second, "pair p0, rejected turn 1: has 0")):
-        with pytest.raises(AudioError, match=place):
+    for row, place in ((first, "pair p0, chosen: .*system turn"), (second, "pair p0, rejected, turn 2")):
+        with pytest.raises(ValueError, match=place):
             decode_pairs(pairs.from_list([row]), [0])

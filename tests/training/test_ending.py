@@ -8,6 +8,10 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
+from sdiareward.checkpoint_io.training_record import read_pairs_record
+from sdiareward.evaluation.model_training import find_overlap
+from sdiareward.pairs.labels import describe_pairs
+from sdiareward.pairs.loading import load_pairs
 from sdiareward.train import main
 from sdiareward.training.held_out import load_splits
 from sdiareward.training.trainer import EpochOfSampler
@@ -59,6 +63,12 @@ def test_a_file_is_trained_on_without_further_options_and_the_end_says_what_is_n
     # What it heard is recorded for later evaluations, and is on its card.
     record = {"num_pairs": 8, "synthesizers": ["bell", "chime"], "sources": None, "licenses": ["CC0-1.0"]}
     assert json.loads((out / "run.json").read_text())["trained_on"] == record
+    # An evaluation recognises the pairs, the held-out ones too: they repeat others. A checkpoint has the run's record.
+    pairs = load_pairs(own_pairs, None)
+    for folder in (out, out / "checkpoint-1"):
+        found = find_overlap(str(folder), pairs, describe_pairs(pairs), {}, {})
+        assert len(found["content"]) == 10 and len(read_pairs_record(folder)["pair_id"]) == 8
+        assert not found["is_whole"]
     card = (out / "README.md").read_text()
     assert "| `synthesizers` | bell, chime; not known of the stages before |" in card
     assert "pin_memory" not in printed.err

@@ -9,8 +9,10 @@ from huggingface_hub import ModelCard, parse_eval_result_entries
 from support.paths import ROOT
 
 from sdiareward.cards.publishing.model_repository import plan_model
+from sdiareward.cards.results_metadata import make_model_index
 from sdiareward.checkpoint_io.files import REMOTE_CODE
 from sdiareward.common.package_files import NANO
+from sdiareward.esdr_accuracy.pairwise import COLUMNS
 
 
 RESULTS = json.loads((NANO / "results.json").read_text(encoding="utf-8"))
@@ -62,6 +64,8 @@ def test_a_checkpoint_is_its_weights_configuration_processor_and_code_and_nothin
     plan = plan_model(checkpoint)
     assert set(files_of(plan)) == WHOLE
     assert plan.repo_type == "model"
+    (checkpoint / "training_pairs.json").write_text("{}")
+    assert set(files_of(plan_model(checkpoint))) == WHOLE | {"training_pairs.json"}
 
 
 def test_pages_with_recordings_are_not_published(checkpoint):
@@ -168,16 +172,61 @@ def test_the_card_holds_the_numbers_of_the_results_and_of_nothing_else():
         "interval": accuracies["interval"]["scripted"],
     }
     found = (scripted.dataset_type, scripted.dataset_config, scripted.dataset_split)
-    assert found == ("me/pairs", "esdr_bench", "test")
+    assert found == ("full/sdiareward, not read from the Hub", None, "test")
     text = card_of(plan).text
+    assert "On full/sdiareward, split test." in text and "ESDR-Bench" not in card_of(plan).content
     for words in ("**acoustic**", "**text**", "hibari (held out)", "| ties ", "| 95% "):
         assert words in text
     assert text.count('from_pretrained("me/nano", revision="v2", trust_remote_code=True)') == 2
 
 
-def test_the_result_files_hold_each_accuracy_with_what_it_cannot_be_read_without():
-    plan = plan_model(NANO, repo_id="me/nano", datasets=["me/pairs"])
-    entries = parse_eval_result_entries(yaml.safe_load(files_of(plan)[".eval_results/esdr_bench.yaml"]))
+BENCHMARK = {"wild": 824, "semi_wild": 186, "scripted": 466, "colloquialness": 250, "overall_micro": 1726}
+
+
+@pytest.mark.parametrize(
+    ("data", "counts", "expected"),
+    [
+        ({"dataset": "ORG/ESDR-Bench", "is_from_hub": True}, BENCHMARK, ("ESDR-Bench", "ORG/ESDR-Bench", "test")),
+        ({"dataset": "/home/ann/esdr_bench"}, BENCHMARK, ("ESDR-Bench", None, "test")),
+        (
+            {"dataset": "me/x", "dataset_name": "esdr_bench", "is_from_hub": True},
+            BENCHMARK,
+            ("ESDR-Bench", "me/x", "test"),
+        ),
+        # Called so without being it, and the other way round.
+        (
+            {"dataset": "ORG/ESDR-Bench", "is_from_hub": True},
+            {**BENCHMARK, "wild": 0},
+            ("ORG/ESDR-Bench", "ORG/ESDR-Bench", "test"),
+        ),
+        ({"dataset": "runs/mine"}, BENCHMARK, ("mine", None, "test")),
+        ({"dataset": "/home/ann/six.jsonl"}, {"overall_micro": 6}, ("six.jsonl", None, None)),
+        (
+            {"dataset": "/home/ann/full/sdiareward/"},
+            {"scripted": 6, "overall_micro": 6},
+            ("full/sdiareward", None, "test"),
+        ),
+    ],
+)
+def test_results_are_named_after_the_evaluated_data_and_the_benchmark_only_where_it_is_it(data, counts, expected):
+    skipped = {"scripted": 1, "overall_micro": 1}
+    of_model = {
+        **RESULTS["accuracies"]["model"],
+        "num_pairs": {n: counts.get(n, 0) - skipped.get(n, 0) for n in COLUMNS},
+    }
+    config = {**RESULTS["config"], **data}
+    results = {**RESULTS, "config": config, "num_skipped": skipped, "is_from_hub": data.get("is_from_hub", False)}
+    for found in make_model_index({**results, "accuracies": {"model": of_model}}):
+        assert (found.dataset_name, found.dataset_split) == (expected[0], expected[2])
+        assert found.dataset_type == (expected[1] or f"{expected[0]}, not read from the Hub")
+
+
+def test_the_result_files_hold_each_accuracy_with_what_it_cannot_be_read_without(tmp_path):
+    assert not any(".eval_results" in name for name in files_of(plan_model(NANO, datasets=["me/pairs"])))
+    config = {**RESULTS["config"], "dataset": "me/pairs"}
+    (tmp_path / "results.json").write_text(json.dumps({**RESULTS, "config": config, "is_from_hub": True}))
+    plan = plan_model(NANO, repo_id="me/nano", datasets=["me/other"], results=tmp_path)
+    entries = parse_eval_result_entries(yaml.safe_load(files_of(plan)[".eval_results/pairs.yaml"]))
     by_task = {entry.task_id: entry for entry in entries}
     assert "wild" not in by_task
     assert by_task["scripted"].value == RESULTS["accuracies"]["model"]["scripted"]
@@ -248,10 +297,10 @@ def test_a_recorded_name_is_not_taken_for_one_on_the_hub(checkpoint):
     plan = plan_model(checkpoint, results=NANO)
     data = card_of(plan).data
     assert (data.base_model, data.datasets) == (None, None)
-    assert ".eval_results/esdr_bench.yaml" not in files_of(plan)
+    assert not any(".eval_results" in name for name in files_of(plan))
     said = " ".join(plan.notes)
     assert "add --base-model checkpoints/large." in said and "add --dataset runs/pairs." in said
-    assert any("there is no .eval_results/esdr_bench.yaml" in note for note in plan.notes)
+    assert any("there is no .eval_results" in note for note in plan.notes)
     named = plan_model(checkpoint, results=NANO, base_model="me/base", datasets=["me/pairs"])
     assert (card_of(named).data.base_model, card_of(named).data.datasets) == ("me/base", ["me/pairs"])
     assert not any("record names" in note for note in named.notes)
