@@ -1,6 +1,7 @@
 """Queue the requests of several callers for one model; requests that wait at the same time are scored together.
 
-A scorer is not thread-safe, and TRL calls reward functions that are coroutines from several threads.
+TRL calls reward functions that are coroutines from several threads; one batch of all of them is faster than several
+at a time.
 """
 
 from __future__ import annotations

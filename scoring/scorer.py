@@ -7,6 +7,7 @@ batches are prefetched meanwhile. Each of these can be switched off; none change
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,6 +46,8 @@ _NUM_WORKERS_ACCELERATOR = 2
 _PLANNED_AT_A_TIME = 1024
 # Clips recur mostly within a batch: the two sides of a pair, the candidates of a group.
 _CLIP_CACHE_BYTES = 64 * 2**20
+# Of all scorers, so that one can be copied.
+_counting = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,9 @@ class Features:
 
 class Scorer:
     """Score spoken dialogues with a model and its processor.
+
+    Threads may share a scorer, and several scorers and other code a model: a call changes neither. A copy, or one that
+    was pickled, begins with an empty cache of clips.
 
     Args:
         model (`SDiaRewardModel`): The reward model; it is put in evaluation mode.
@@ -298,7 +304,8 @@ class Scorer:
             for batch in prefetch(lambda indices: self._prepare(indices, dialogues, criteria), plan, self.num_workers):
                 for index, error in batch.failures.items():
                     _skip(index, error, skipped)
-                self.audio_s += batch.num_samples / self.processor.sampling_rate
+                with _counting:
+                    self.audio_s += batch.num_samples / self.processor.sampling_rate
                 if batch.indices:
                     yield batch
                 bar.update(len(batch.indices) + len(batch.failures))
@@ -357,7 +364,8 @@ class Scorer:
 
     def _encode(self, digests: list[bytes], batch: PreparedBatch) -> list[torch.Tensor]:
         wanted = list(dict.fromkeys(digests)) if self.share_clips else digests
-        found = {digest: self._encoded[digest] for digest in wanted if digest in self._encoded}
+        known = {digest: self._encoded.find(digest) for digest in wanted}
+        found = {digest: vectors for digest, vectors in known.items() if vectors is not None}
         missing = [digest for digest in wanted if digest not in found]
         # A clip may have left the cache after its mel features were omitted.
         batch.mels |= self._prepare.compute_mels({key: batch.clips[key] for key in set(missing) - set(batch.mels)})
@@ -365,7 +373,8 @@ class Scorer:
         if not self.share_clips:
             return encoded
         for digest, vectors in zip(missing, encoded, strict=True):
-            found[digest] = self._encoded[digest] = vectors
+            found[digest] = vectors
+            self._encoded.add(digest, vectors)
         return [found[digest] for digest in digests]
 
 

@@ -12,6 +12,7 @@ Paper: SDiaReward, section 4, equation 1: `r = score(pool(H))`. Notable choices:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -235,9 +236,13 @@ class SDiaRewardModel(SDiaRewardPreTrainedModel):
             `torch.Tensor` of shape `(num_audio_tokens, stack_factor * d_model)`: All clips, one after the other.
         """
         before_projection: list[torch.Tensor] = []
-        handle = self.model.audio_tower.proj.register_forward_pre_hook(
-            lambda module, inputs: before_projection.append(inputs[0])
-        )
+        caller = get_ident()
+
+        def keep(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+            if get_ident() == caller:  # Another thread may use the model at the same time.
+                before_projection.append(inputs[0])
+
+        handle = self.model.audio_tower.proj.register_forward_pre_hook(keep)
         try:
             self.model.get_audio_features(input_features, feature_attention_mask, **kwargs)
         finally:
