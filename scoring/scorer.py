@@ -6,6 +6,7 @@ batches are prefetched meanwhile. Each of these can be switched off; none change
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sdiareward.audio_sdiareward import Heard, describe_unheard
 from sdiareward.chat_sdiareward import DialogueError, expand_criteria
 from sdiareward.checkpoint_io.adapters import is_adapter, load_adapted
 from sdiareward.checkpoint_io.builtin import find_checkpoint
@@ -40,6 +42,8 @@ from .packed_forward import ClipCache, encode_clips, run_packed_batch
 from .precision import FAST, halve_products, has_bfloat16
 
 
+logger = logging.getLogger(__name__)
+
 _NUM_WORKERS = {"cpu": 0}
 _NUM_WORKERS_ACCELERATOR = 2
 # Dialogues that are sorted by length together: enough to fill batches well, few enough to start soon.
@@ -55,6 +59,7 @@ class Features:
     pooled: np.ndarray  # Shape `(hidden_size,)`, float32.
     reward: float  # NaN for another layer than the last.
     hidden_states: np.ndarray | None = None  # Shape `(num_tokens, hidden_size)`, float32.
+    heard: Heard = Heard()
 
 
 class Scorer:
@@ -190,6 +195,7 @@ class Scorer:
         *,
         calibrated: bool = False,
         subsets: str | Sequence[str] | None = None,
+        heard: MutableMapping[int, Heard] | None = None,
     ) -> list[float]:
         """Return the reward of each dialogue, in the order given; higher is better.
 
@@ -199,8 +205,10 @@ class Scorer:
             groups (`list`, *optional*): A value for each dialogue; those of equal value are computed together.
             calibrated (`bool`, *optional*, defaults to `False`): As in `iter_scores`.
             subsets (`str` or `list[str]`, *optional*): As in `iter_scores`.
+            heard (`dict[int, Heard]`, *optional*): As in `iter_scores`.
         """
-        rewards = dict(self.iter_scores(dialogues, criterion, groups=groups, calibrated=calibrated, subsets=subsets))
+        options: dict[str, Any] = {"calibrated": calibrated, "subsets": subsets, "heard": heard}
+        rewards = dict(self.iter_scores(dialogues, criterion, groups=groups, **options))
         return [rewards[index] for index in range(len(dialogues))]
 
     def iter_scores(
@@ -213,6 +221,7 @@ class Scorer:
         progress: bool = False,
         calibrated: bool = False,
         subsets: str | Sequence[str] | None = None,
+        heard: MutableMapping[int, Heard] | None = None,
     ) -> Iterator[tuple[int, float]]:
         """Yield `(index, reward)` as each batch is finished, longer dialogues before shorter ones.
 
@@ -229,6 +238,8 @@ class Scorer:
                 `calibration`: without `subsets` the share of a reference set's rewards that are lower.
             subsets (`str` or `list[str]`, *optional*): With `calibrated`, the subset of all dialogues or of each; then
                 log-odds by the subset's offset and temperature are yielded.
+            heard (`dict[int, Heard]`, *optional*): Receives what the model heard of each dialogue, by its index:
+                seconds given and heard, turns that are cut, silent turns. Without it a warning at the end names these.
 
         Raises:
             ValueError: The number of criteria, groups or subsets differs from that of dialogues, a dialogue cannot be
@@ -238,7 +249,22 @@ class Scorer:
         value_of = self._make_calibrator(expand_criteria(criterion, len(dialogues)), calibrated, subsets)
         whole = WholeDialogues(dialogues)
         found = self.iter_features(whole, criterion, groups=groups, skipped=skipped, progress=progress)
-        return ((index, value_of(index, reward)) for index, reward in _iter_finite(found, skipped))
+        noted = self._note_heard(found, heard)
+        return ((index, value_of(index, reward)) for index, reward in _iter_finite(noted, skipped))
+
+    def _note_heard(
+        self, found: Iterator[tuple[int, Features]], heard: MutableMapping[int, Heard] | None
+    ) -> Iterator[tuple[int, Features]]:
+        unheard: dict[int, Heard] = {}
+        for index, features in found:
+            if heard is not None:
+                heard[index] = features.heard
+            elif features.heard.cut_turns or features.heard.silent_turns:
+                unheard[index] = features.heard
+            yield index, features
+        named = ((f"dialogues[{index}]", each) for index, each in sorted(unheard.items()))
+        for notice in describe_unheard(named):
+            logger.warning(notice)
 
     def _make_calibrator(
         self, criteria: list[str], calibrated: bool, subsets: str | Sequence[str] | None
@@ -287,7 +313,8 @@ class Scorer:
         for batch in self._iter_prepared(dialogues, criteria, list_members(groups, len(dialogues)), skipped, progress):
             with torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.mixed_precision):
                 features = self._compute(batch, layer, per_token)
-            yield from zip(batch.indices, features, strict=True)
+            for index, each in zip(batch.indices, features, strict=True):
+                yield index, replace(each, heard=batch.heard[index])
 
     def _iter_prepared(
         self,
@@ -305,7 +332,7 @@ class Scorer:
                 for index, error in batch.failures.items():
                     _skip(index, error, skipped)
                 with _counting:
-                    self.audio_s += batch.num_samples / self.processor.sampling_rate
+                    self.audio_s += sum(each.heard_s for each in batch.heard.values())
                 if batch.indices:
                     yield batch
                 bar.update(len(batch.indices) + len(batch.failures))

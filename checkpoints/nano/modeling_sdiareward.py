@@ -210,8 +210,9 @@ class SDiaRewardModel(SDiaRewardPreTrainedModel):
             raise TypeError(f"{found}; pass input_ids, as SDiaRewardProcessor returns them, or inputs_embeds.")
         if inputs_embeds is None:
             inputs_embeds = self.model.get_input_embeddings()(input_ids)
+        if audio_features is None and input_features is not None and feature_attention_mask is None:
+            raise ValueError("input_features have no feature_attention_mask; pass that of SDiaRewardProcessor.")
         if audio_features is None and input_features is not None and self.config.stack_factor > 1:
-            assert feature_attention_mask is not None
             audio_features = self.encode_audio(input_features, feature_attention_mask)
         if audio_features is not None:
             projection = self.model.audio_tower.proj
@@ -285,8 +286,8 @@ class SDiaRewardModel(SDiaRewardPreTrainedModel):
             is_padding = (inputs_embeds[:, [0, -1]] == vector).all(dim=-1)
         if bool(is_padding.any()):
             raise ValueError(
-                f"rows begin or end with the token of padding, {pad}, and there is no attention_mask; pass the one that "
-                "SDiaRewardProcessor returns."
+                f"rows begin or end with the token of padding, {pad}, and there is no attention_mask; pass that of "
+                "SDiaRewardProcessor."
             )
 
     def _insert_audio(
@@ -301,10 +302,14 @@ class SDiaRewardModel(SDiaRewardPreTrainedModel):
         num_vectors = 0 if audio_embeds is None else audio_embeds.shape[0]
         if not torch.compiler.is_compiling() and int(is_audio.sum()) != num_vectors:
             raise ValueError(
-                f"the dialogues hold {int(is_audio.sum())} audio placeholders but {num_vectors} audio vectors came with "
-                "them; build both with one call of SDiaRewardProcessor."
+                f"the dialogues hold {int(is_audio.sum())} audio placeholders but {num_vectors} audio vectors came "
+                "with them; build both with one call of SDiaRewardProcessor."
             )
-        return inputs_embeds if audio_embeds is None else inputs_embeds.masked_scatter(is_audio.unsqueeze(-1), audio_embeds.to(inputs_embeds))
+        return (
+            inputs_embeds
+            if audio_embeds is None
+            else inputs_embeds.masked_scatter(is_audio.unsqueeze(-1), audio_embeds.to(inputs_embeds))
+        )
 
     def reward(self, pooled: torch.Tensor) -> torch.Tensor:
         """Compute the rewards of pooled vectors, as `compute_reward` does."""

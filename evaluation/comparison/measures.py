@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sdiareward.audio_sdiareward import SAMPLING_RATE, audio_duration_s, read_audio
+from sdiareward.audio_sdiareward import SAMPLING_RATE, audio_duration_s, is_silent, read_audio
 from sdiareward.chat_sdiareward import ROLES, DialogueError
 from sdiareward.common.files import hash_json
 from sdiareward.pairs.content import hash_items
-from sdiareward.perturbations.levels import is_silent, measure_level
+from sdiareward.perturbations.levels import measure_level
 
 
 # A level below this is silence.
