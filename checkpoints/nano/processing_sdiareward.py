@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -58,6 +59,8 @@ from .loading_sdiareward import HUB_KWARGS, read_processor_fields
 
 logger = logging.getLogger(__name__)
 
+# A fast tokenizer keeps the padding that one call asks for, which another thread's call would take away.
+_tokenizing = threading.Lock()
 # Zeros after a clip that keep the reflection at its end, and the frame behind its last one, out of the frames kept.
 _MARGIN_FRAMES = 3
 
@@ -213,7 +216,8 @@ class SDiaRewardProcessor(ProcessorMixin):
         if dialogues is None and conversation is None:
             if criterion is not None:
                 raise ValueError("criterion is for dialogues: apply_chat_template takes it, a rendered text has it.")
-            return super().__call__(text=text, audio=audio, **kwargs)
+            with _tokenizing:
+                return super().__call__(text=text, audio=audio, **kwargs)
         if (dialogues is not None and conversation is not None) or text is not None or audio is not None:
             raise ValueError("give one of dialogues, conversation and text; audio belongs to a text only.")
         dialogues = as_batch(conversation if dialogues is None else dialogues)
@@ -314,7 +318,7 @@ class SDiaRewardProcessor(ProcessorMixin):
         text, recordings = render_dialogue(messages, self.tokenizer)
         turns = [turn for turn, each in enumerate(messages) for item in list_items(each) if item["type"] == "audio"]
         clips, heard = self._load_clips(recordings, turns)
-        ids = np.asarray(self.tokenizer(text, add_special_tokens=False)["input_ids"], dtype=np.int64)
+        ids = np.asarray(self._tokenize(text), dtype=np.int64)
         repeats = np.ones(len(ids), dtype=np.int64)
         repeats[ids == self.audio_token_id] = [self.num_audio_tokens(clip.size) for clip in clips]
         return PreparedDialogue(np.repeat(ids, repeats), clips, heard)
@@ -356,7 +360,12 @@ class SDiaRewardProcessor(ProcessorMixin):
         text, recordings = render_dialogue(self.with_prompt(dialogue, criterion), self.tokenizer)
         durations_s = [min(audio_duration_s(audio), self.max_turn_s) for audio, _ in recordings]
         num_vectors = [self.num_audio_tokens(math.ceil(duration * self.sampling_rate)) for duration in durations_s]
-        return len(self.tokenizer(text, add_special_tokens=False)["input_ids"]) + sum(num_vectors) - len(num_vectors)
+        return len(self._tokenize(text)) + sum(num_vectors) - len(num_vectors)
+
+    def _tokenize(self, text: str) -> list[int]:
+        with _tokenizing:
+            ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
 
     def pad(self, input_ids: Sequence[np.ndarray], padding_side: str | None = None) -> dict[str, Any]:
         """Pad the token ids of dialogues to one length.

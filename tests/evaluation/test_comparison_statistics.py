@@ -166,7 +166,7 @@ def test_no_correlation_is_reported_where_none_can_be_measured(differences):
 
 
 def test_length_level_and_cuts_are_measured_of_what_the_model_hears(make_tone):
-    half = np.full(16_000, 0.5, dtype=np.float32)
+    half = np.resize(np.array([0.5, -0.5], dtype=np.float32), 16_000)
     answer = np.concatenate([half, np.zeros(8_000, dtype=np.float32)])
     messages = [
         {"role": role, "content": [{"type": "audio", "audio": {"array": array, "sampling_rate": 16_000}}]}

@@ -38,14 +38,19 @@ def test_rewards_of_threads_are_those_of_one_thread(make_tiny_model, make_dialog
         model.set_attn_implementation("eager")
     scorers = [Scorer(model, processor, batch_tokens=600), Scorer(model, processor, num_workers=1, share_clips=False)]
     kinds = [each.config._attn_implementation for each in (model.model.language_model, model.model.audio_tower)]
-    batches = [[make_dialogue(0.1 + 0.1 * (n % 5), 0.2), make_dialogue(0.3, 0.1 + 0.1 * (n % 3))] for n in range(12)]
+    batches = [[make_dialogue(0.1 + 0.1 * (n % 5), 0.2), make_dialogue(0.3, 0.1 + 0.1 * (n % 3))] for n in range(16)]
     alone = [Scorer(model, processor).score(batch) for batch in batches]
 
     def compute_padded(batch):
         with torch.inference_mode():
             return model(**processor(batch)).logits.squeeze(-1).tolist()
 
-    calls = [*(scorer.score for scorer in scorers), compute_padded] * 2
+    def compute_of_template(batch):
+        inputs = processor.apply_chat_template(batch, tokenize=True, return_dict=True)
+        with torch.inference_mode():
+            return model(**inputs).logits.squeeze(-1).tolist()
+
+    calls = [*(scorer.score for scorer in scorers), compute_padded, compute_of_template]
     with ThreadPoolExecutor(6) as pool:
         runs = [pool.submit(call, batch) for batch in batches for call in calls]
     for number, run in enumerate(runs):
