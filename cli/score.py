@@ -9,8 +9,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from sdiareward.audio_sdiareward import Heard, describe_unheard
-
 from .arguments import ModelArguments
 
 
@@ -156,6 +154,8 @@ def _score_files(args: ScoreArguments) -> int:
 
 def _score_dialogue(scorer: Scorer, path: Path, dialogue: list[dict[str, Any]], criterion: str) -> dict[str, Any]:
     """Return the reward and what the model heard; print on stderr which turns are cut or silent."""
+    from sdiareward.audio_sdiareward import Heard, describe_unheard
+
     heard: dict[int, Heard] = {}
     try:
         [reward] = scorer.score([dialogue], criterion, heard=heard)

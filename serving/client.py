@@ -270,8 +270,10 @@ class RewardClient:
 
 
 def _read_heard(result: Mapping[str, Any]) -> Heard:
-    found = {field.name: result.get(field.name, field.default) for field in fields(Heard)}
-    return Heard(**{name: tuple(value) if isinstance(value, list) else value for name, value in found.items()})
+    found: dict[str, Any] = {field.name: result.get(field.name, field.default) for field in fields(Heard)}
+    for name in ("cut_turns", "silent_turns"):
+        found[name] = tuple(found[name])
+    return Heard(**found)
 
 
 def _note_heard(results: Sequence[Mapping[str, Any]], heard: MutableMapping[int, Heard] | None) -> None:

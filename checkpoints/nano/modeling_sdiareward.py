@@ -116,7 +116,8 @@ class SDiaRewardModel(SDiaRewardPreTrainedModel):
                 padding (either side). Required where rows are padded; by default every token is attended.
             input_features (`torch.Tensor` of shape `(num_clips, num_mel_bins, num_frames)`, *optional*): Log-mel
                 features of all clips of the batch, in order.
-            feature_attention_mask (`torch.Tensor` of shape `(num_clips, num_frames)`, *optional*): 1 on real frames.
+            feature_attention_mask (`torch.Tensor` of shape `(num_clips, num_frames)`, *optional*): 1 on real frames;
+                required with `input_features`.
             audio_features (`torch.Tensor` of shape `(num_audio_tokens, stack_factor * d_model)`, *optional*): What
                 `encode_audio` returned for the same clips; replaces `input_features`. With it a model can be exported.
             position_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): By default counted
@@ -210,10 +211,11 @@ class SDiaRewardModel(SDiaRewardPreTrainedModel):
             raise TypeError(f"{found}; pass input_ids, as SDiaRewardProcessor returns them, or inputs_embeds.")
         if inputs_embeds is None:
             inputs_embeds = self.model.get_input_embeddings()(input_ids)
-        if audio_features is None and input_features is not None and feature_attention_mask is None:
-            raise ValueError("input_features have no feature_attention_mask; pass that of SDiaRewardProcessor.")
-        if audio_features is None and input_features is not None and self.config.stack_factor > 1:
-            audio_features = self.encode_audio(input_features, feature_attention_mask)
+        if audio_features is None and input_features is not None:
+            if feature_attention_mask is None:
+                raise ValueError("input_features have no feature_attention_mask; pass that of SDiaRewardProcessor.")
+            if self.config.stack_factor > 1:
+                audio_features = self.encode_audio(input_features, feature_attention_mask)
         if audio_features is not None:
             projection = self.model.audio_tower.proj
             audio_embeds = projection(audio_features.to(weight_dtype(projection)))
