@@ -19,8 +19,9 @@ import math
 import os
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -46,6 +47,10 @@ _MAX_QUOTED = 200
 # Shorter texts are names of files.
 _MIN_BASE64 = 256
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]+=?=?\s*")
+# Digital silence and the dither of a 16-bit file are below this, -70 dB of full scale.
+_SILENCE_PEAK = 10 ** (-70 / 20)
+# Turns that a notice names; further ones are counted.
+_NUM_NAMED = 3
 # Beyond a truncation point the resampler still looks at its neighbourhood.
 _RESAMPLER_MARGIN_S = 0.1
 # The chunks before the samples are in the first bytes of a file. Of a header that gives 0 bytes, so many are believed.
@@ -56,6 +61,55 @@ _UNDECODABLE = "cannot be decoded as audio ({}); use WAV, FLAC, OGG or MP3."
 
 class AudioError(ValueError):
     """Raised for audio that exists but cannot be scored: undecodable, empty, too short, or not finite."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What the model hears of the recordings of a dialogue; turns count from 1, without a system turn.
+
+    Args:
+        given_s (`float`): Seconds of all recordings.
+        heard_s (`float`): Seconds of them that the model hears: `max_turn_s` of each at most.
+        num_recordings (`int`): How many there are.
+        cut_turns (`tuple[int, ...]`): Turns with a recording that the model hears only the beginning of.
+        silent_turns (`tuple[int, ...]`): Turns in whose recordings it hears nothing.
+    """
+
+    given_s: float = 0.0
+    heard_s: float = 0.0
+    num_recordings: int = 0
+    cut_turns: tuple[int, ...] = ()
+    silent_turns: tuple[int, ...] = ()
+
+
+def describe_unheard(heard: Iterable[tuple[str, Heard]]) -> list[str]:
+    """Return a notice on turns that are cut and one on silent turns, as far as there are any.
+
+    Args:
+        heard (`Iterable[tuple[str, Heard]]`): The name of each dialogue, which may be empty, and what is heard of it.
+    """
+    heard = list(heard)
+    cut = [f"{name} turn {turn}".strip() for name, each in heard for turn in each.cut_turns]
+    silent = [f"{name} turn {turn}".strip() for name, each in heard for turn in each.silent_turns]
+    heard_s, given_s = (sum(getattr(each, field) for _, each in heard) for field in ("heard_s", "given_s"))
+    notices = (
+        (cut, f"turns cut: the model hears {heard_s:.1f} of {given_s:.1f} s"),
+        (silent, "silent turns: nothing above -70 dB of full scale is heard"),
+    )
+    return [
+        f"{len(turns)} {told} ({', '.join(turns[:_NUM_NAMED])}{', ...' * (len(turns) > _NUM_NAMED)})"
+        for turns, told in notices
+        if turns
+    ]
+
+
+def is_silent(array: np.ndarray) -> bool:
+    """Return whether no sample reaches -70 dB of full scale, or all are equal to that precision: a constant offset.
+
+    Args:
+        array (`np.ndarray` of shape `(num_samples,)`): Mono signal of full scale 1.
+    """
+    return array.size == 0 or float(min(np.abs(array).max(), np.ptp(array))) < _SILENCE_PEAK
 
 
 def resample(array: np.ndarray, sampling_rate: int, target_sampling_rate: int = SAMPLING_RATE) -> np.ndarray:

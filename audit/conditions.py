@@ -277,7 +277,7 @@ class ConditionScorer:
         criteria = [pair.criterion for pair, _ in built for _ in names]
         self._num_dialogues += len(dialogues_of_all)
         failures: dict[int, str] = {}
-        results = self._scorer.iter_scores(dialogues_of_all, criteria, skipped=failures)
+        results = self._scorer.iter_scores(dialogues_of_all, criteria, skipped=failures, heard={})
         for position, found in complete_items(results, failures, names, pair_ids):
             if not isinstance(found, Skipped):
                 rewards = dict(zip(names, found, strict=True))

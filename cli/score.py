@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -150,39 +150,30 @@ def _score_files(args: ScoreArguments) -> int:
     dialogues = [read_dialogue(path, args.form) for path in paths]
     criterion = name_criterion(args.criterion)
     scorer = args.make_spec().load(criterion)
-    for path, dialogue in zip(paths, dialogues, strict=True):
-        _print_truncated_turns(path, dialogue, scorer.processor.max_turn_s)
-    rewards = [_score_dialogue(scorer, *dialogue, criterion) for dialogue in zip(paths, dialogues, strict=True)]
-    report = _report(paths, rewards, criterion)
+    scored = [_score_dialogue(scorer, *dialogue, criterion) for dialogue in zip(paths, dialogues, strict=True)]
+    report = _report(scored, criterion)
     print(json.dumps(report, allow_nan=False) if args.json else _as_lines(report))
     return 0
 
 
-def _print_truncated_turns(path: Path, dialogue: list[dict[str, Any]], max_turn_s: float) -> None:
-    """Print on stderr how many turns are longer than the model hears."""
-    clips = [
-        item["audio"] for turn in dialogue for item in turn["content"] if isinstance(item, dict) and "audio" in item
-    ]
-    num_long = sum(len(clip["array"]) > max_turn_s * clip["sampling_rate"] for clip in clips)
-    if num_long:
-        notice = f"{num_long} of {len(clips)} turns are cut: this model hears their first {max_turn_s:g} s"
-        print(f"sdiareward: notice: {path}: {notice}", file=sys.stderr)
+def _score_dialogue(scorer: Scorer, path: Path, dialogue: list[dict[str, Any]], criterion: str) -> dict[str, Any]:
+    """Return the reward and what the model heard; print on stderr which turns are cut or silent."""
+    from sdiareward.audio_sdiareward import Heard, describe_unheard
 
-
-def _score_dialogue(scorer: Scorer, path: Path, dialogue: list[dict[str, Any]], criterion: str) -> float:
+    heard: dict[int, Heard] = {}
     try:
-        return scorer.score([dialogue], criterion)[0]
+        [reward] = scorer.score([dialogue], criterion, heard=heard)
     except ValueError as error:
         raise ValueError(f"{path}, {error}") from error
+    for notice in describe_unheard([("", heard[0])]):
+        print(f"sdiareward: notice: {path}: {notice}", file=sys.stderr)
+    return {"path": str(path), "reward": reward, **asdict(heard[0])}
 
 
-def _report(paths: Sequence[Path], rewards: Sequence[float], criterion: str) -> dict[str, Any]:
-    report: dict[str, Any] = {
-        "criterion": criterion,
-        "dialogues": [{"path": str(path), "reward": reward} for path, reward in zip(paths, rewards, strict=True)],
-    }
-    if len(rewards) == 2:
-        report["margin"] = rewards[0] - rewards[1]
+def _report(scored: Sequence[Mapping[str, Any]], criterion: str) -> dict[str, Any]:
+    report: dict[str, Any] = {"criterion": criterion, "dialogues": scored}
+    if len(scored) == 2:
+        report["margin"] = scored[0]["reward"] - scored[1]["reward"]
     return report
 
 
@@ -226,7 +217,13 @@ def _describe_scores(summary: Summary, hears_s: float | None, output: Path) -> s
         ties = f", {summary.num_ties} ties" if summary.num_ties else ""
         lines.append(f"chosen > rejected in {summary.num_right} of {summary.num_scored} rows ({share:.1f}%){ties}")
     if summary.num_cut:
-        lines.append(f"{summary.num_cut} turns cut: this model hears their first {hears_s:g} s")
+        lines.append(
+            f"{summary.num_cut} turns cut: this model hears their first {hears_s:g} s, "
+            f"{summary.audio_s / 3600:.2f} of {summary.given_s / 3600:.2f} h"
+        )
+    if summary.num_silent:
+        more = ", ..." * (summary.num_silent > len(summary.silent_turns))
+        lines.append(f"{summary.num_silent} silent turns ({', '.join(summary.silent_turns)}{more})")
     if summary.num_skipped:
         lines.append(f"{summary.num_skipped} skipped:")
         lines += [f"  row {row}: {' '.join(why.split())}" for row, why in summary.reasons.items()]

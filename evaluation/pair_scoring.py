@@ -12,16 +12,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sdiareward.audio_sdiareward import Heard
 from sdiareward.common.files import JsonLines, write_file
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.content import digest_pair, fingerprint_pairs, has_changed
 from sdiareward.pairs.dialogues import Dialogues
 from sdiareward.pairs.schema import SIDES
-from sdiareward.scoring.engine import Labels, Outcome, PairScorer, Record, Session, complete_items, score_pending
+from sdiareward.scoring.engine import (
+    Labels,
+    Outcome,
+    PairScorer,
+    Record,
+    Session,
+    complete_items,
+    describe_heard,
+    score_pending,
+)
 from sdiareward.scoring.model_spec import ModelSpec
 
 from .baselines import KINDS, Kind, score_baseline
-from .cut_turns import count_recordings
 
 
 if TYPE_CHECKING:
@@ -50,14 +59,20 @@ class ModelPairScorer:
         groups = [row for row in rows for _ in SIDES]
         failures: dict[int, str] = {}
         features = self.scorer.iter_features(Dialogues(pairs, rows), criteria, groups=groups, skipped=failures)
-        results = ((index, each.reward) for index, each in features)
+        heard: dict[int, Heard] = {}
+
+        def iter_rewards() -> Iterator[tuple[int, float]]:
+            for index, each in features:
+                heard[index] = each.heard
+                yield index, each.reward
+
         pair_ids = [labels[row]["pair_id"] for row in rows]
-        for position, found in complete_items(results, failures, SIDES, pair_ids):
+        for position, found in complete_items(iter_rewards(), failures, SIDES, pair_ids):
             if isinstance(found, Skipped):
                 yield rows[position], found
                 continue
-            counts = count_recordings(pairs[rows[position]], self._max_turn_s)
-            yield rows[position], {**_make_record(*found), **counts}
+            facts = describe_heard(SIDES, [heard.pop(len(SIDES) * position + side) for side in range(len(SIDES))])
+            yield rows[position], {**_make_record(*found), **facts}
 
     @property
     def _max_turn_s(self) -> float:

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from sdiareward.audio_sdiareward import audio_duration_s, decode_base64
 from sdiareward.chat_sdiareward import DialogueError, list_items, turns_to_messages, validate_messages
 
@@ -17,11 +15,10 @@ from .path_sandbox import list_audio_roots, name_roots, require_inside
 from .schema import SIDES
 
 
-class HeardAudio:
-    """Find the recordings of a dialogue, and measure the seconds that the model hears: `max_turn_s` of each."""
+class RecordingFinder:
+    """Find the recordings of a dialogue, in the folders that it may name."""
 
-    def __init__(self, max_turn_s: float, audio_root: str | Path | None = None, dataset: str | Path | None = None):
-        self._max_turn_s = max_turn_s
+    def __init__(self, audio_root: str | Path | None = None, dataset: str | Path | None = None):
         self._dataset = dataset
         self._audio_root = audio_root
         self._roots = list_audio_roots(dataset, audio_root)
@@ -31,18 +28,14 @@ class HeardAudio:
         """Folders at which relative paths begin, in the order in which they are tried."""
         return [os.path.abspath(root) for root in name_roots(self._dataset, self._audio_root)]
 
-    def measure(self, messages: Sequence[Mapping[str, Any]]) -> tuple[float, int]:
-        """Find the recordings; return the seconds heard and the number of recordings that are cut."""
-        durations_s = [
-            self._locate(item, number)
-            for number, turn in enumerate(messages, start=1)
-            for item in turn["content"]
-            if isinstance(item, dict) and item.get("audio") is not None
-        ]
-        num_cut = sum(duration > self._max_turn_s for duration in durations_s)
-        return sum(min(duration, self._max_turn_s) for duration in durations_s), num_cut
+    def find(self, messages: Sequence[Mapping[str, Any]]) -> None:
+        """Put the paths of files into the messages; raise for a recording that cannot be opened."""
+        for number, turn in enumerate(messages, start=1):
+            for item in turn["content"]:
+                if isinstance(item, dict) and item.get("audio") is not None:
+                    self._find(item, number)
 
-    def _locate(self, item: dict[str, Any], turn: int) -> float:
+    def _find(self, item: dict[str, Any], turn: int) -> None:
         audio = item["audio"]
         if isinstance(audio, Mapping) and audio.get("bytes") is None:
             audio = audio.get("path", audio)
@@ -53,7 +46,7 @@ class HeardAudio:
             item["audio"] = find_recording(audio, self._dataset, self._audio_root) if is_path else audio
             if isinstance(item["audio"], str):
                 require_inside(item["audio"], self._roots)
-            return audio_duration_s(item["audio"])
+            audio_duration_s(item["audio"])
         except (ValueError, OSError, TypeError) as error:
             raise DialogueError(str(error), turn) from error
 
@@ -81,16 +74,13 @@ class Dialogues(Sequence[Any]):
     """The dialogues of some rows, read on access; number `i` is side `i % num_sides` of row `i // num_sides`."""
 
     def __init__(
-        self, rows: Any, numbers: Sequence[int], sides: Sequence[str] = SIDES, heard: HeardAudio | None = None
+        self, rows: Any, numbers: Sequence[int], sides: Sequence[str] = SIDES, finder: RecordingFinder | None = None
     ):
         self._rows = rows
         self._numbers = numbers
         self._sides = sides
-        self._heard = heard
+        self._finder = finder
         self._has_recordings = holds_recordings(getattr(rows, "features", None))
-        # NaN until a dialogue is measured.
-        self.audio_s = np.full(len(self), np.nan)
-        self.num_cut = np.zeros(len(self), dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self._sides) * len(self._numbers)
@@ -102,8 +92,8 @@ class Dialogues(Sequence[Any]):
         messages = turns_to_messages(self._rows[self._numbers[position]][self._sides[side]])
         validate_messages(messages)
         require_recordings(messages, self._has_recordings)
-        if self._heard is not None:
-            self.audio_s[index], self.num_cut[index] = self._heard.measure(messages)
+        if self._finder is not None:
+            self._finder.find(messages)
         return messages
 
 

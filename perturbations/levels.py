@@ -1,4 +1,4 @@
-"""Measure and set the level of a signal, detect silence, and trim it around speech."""
+"""Measure and set the level of a signal, and trim silence around speech."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from sdiareward.audio_sdiareward import SAMPLING_RATE
 
 _FRAME_SAMPLES = SAMPLING_RATE // 100
 _TRIM_MARGIN_FRAMES = 5
-# Digital silence and the dither of a 16-bit file are below this.
-_SILENCE_PEAK = 10 ** (-70 / 20)
 
 
 def measure_level(samples: np.ndarray) -> float:
@@ -23,11 +21,6 @@ def measure_level(samples: np.ndarray) -> float:
 def scale_to_level(samples: np.ndarray, level: float) -> np.ndarray:
     """Scale a signal to a root mean square; silence stays silence."""
     return samples * (level / max(measure_level(samples), 1e-9))
-
-
-def is_silent(array: np.ndarray) -> bool:
-    """Return whether no sample reaches -70 dB of full scale."""
-    return float(np.abs(array).max(initial=0.0)) < _SILENCE_PEAK
 
 
 def trim_silence(array: np.ndarray, trim_db: float) -> np.ndarray:

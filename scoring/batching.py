@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sdiareward.audio_sdiareward import Heard
 from sdiareward.chat_sdiareward import AUDIO_BOS_TOKEN
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
@@ -160,7 +161,7 @@ class PreparedBatch:
     clips: dict[bytes, np.ndarray] = field(default_factory=dict)
     mels: dict[bytes, torch.Tensor] = field(default_factory=dict)  # Shape `(num_mel_bins, num_frames)`.
     failures: dict[int, Exception] = field(default_factory=dict)
-    num_samples: int = 0  # Repeated clips included.
+    heard: dict[int, Heard] = field(default_factory=dict)
 
 
 class DialoguePreparer:
@@ -187,7 +188,7 @@ class DialoguePreparer:
                 digests = [digest_clip(clip) for clip in prepared.clips]
                 batch.clips.update(zip(digests, prepared.clips, strict=True))
                 batch.dialogues.append(self.split_messages(prepared.input_ids, digests))
-                batch.num_samples += sum(clip.size for clip in prepared.clips)
+                batch.heard[index] = prepared.heard
         if self.with_mels:
             batch.mels = self.compute_mels({key: clip for key, clip in batch.clips.items() if key not in self.encoded})
         return batch

@@ -17,7 +17,7 @@ import numpy as np
 from sdiareward.chat_sdiareward import list_items
 from sdiareward.common.files import replace_atomically, write_file
 from sdiareward.pairs.content import digest_dialogue, has_changed, is_unchanged, stamp_file
-from sdiareward.pairs.dialogues import Dialogues, HeardAudio
+from sdiareward.pairs.dialogues import Dialogues, RecordingFinder
 from sdiareward.pairs.rows import Block, Rows, read_block
 
 from .engine import Record
@@ -33,10 +33,12 @@ def describe_content(dialogues: Sequence[Any], indices: Sequence[int], criterion
     return {"content": content} | ({"files": files} if files else {})
 
 
-def drop_changed(folder: Path, rows: Rows, sides: Sequence[str], criterion: str | None, heard: HeardAudio) -> int:
+def drop_changed(
+    folder: Path, rows: Rows, sides: Sequence[str], criterion: str | None, finder: RecordingFinder
+) -> int:
     """Drop the records of rows that have changed; return their number."""
     stamps = folder / "tables.json"
-    now = {"tables": [list(stamp) for stamp in rows.tables], "roots": heard.roots}
+    now = {"tables": [list(stamp) for stamp in rows.tables], "roots": finder.roots}
     before = json.loads(stamps.read_text(encoding="utf-8")) if stamps.is_file() else {}
     # Rows that are in no file have no stamp.
     is_same = bool(rows.tables) and before.get("tables") == now["tables"]
@@ -44,7 +46,7 @@ def drop_changed(folder: Path, rows: Rows, sides: Sequence[str], criterion: str 
     doubtful = _find_doubtful(folder, rows.num_rows, len(sides), is_same, is_same_place)
     changed = {
         row
-        for row, content in _iter_contents(rows, sorted(doubtful), sides, criterion, heard)
+        for row, content in _iter_contents(rows, sorted(doubtful), sides, criterion, finder)
         if has_changed(doubtful[row], content)
     }
     for path in list_logs(folder) if changed else ():
@@ -74,14 +76,14 @@ def _has_its_files(record: Record) -> bool:
 
 
 def _iter_contents(
-    rows: Rows, numbers: list[int], sides: Sequence[str], criterion: str | None, heard: HeardAudio
+    rows: Rows, numbers: list[int], sides: Sequence[str], criterion: str | None, finder: RecordingFinder
 ) -> Iterator[tuple[int, list[str | None]]]:
     from tqdm.auto import tqdm
 
     with tqdm(total=len(numbers), unit="row", desc="looking for changes", disable=not numbers) as bar:
         for start in range(0, len(numbers), rows.block_rows):
             block = read_block(rows, np.array(numbers[start : start + rows.block_rows]), sides)
-            dialogues = Dialogues(block, range(len(block.numbers)), block.sides, heard)
+            dialogues = Dialogues(block, range(len(block.numbers)), block.sides, finder)
             for position, row in enumerate(block.numbers.tolist()):
                 yield row, [_digest(dialogues, block, position, side, criterion) for side in range(len(sides))]
                 bar.update()

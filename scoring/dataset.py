@@ -6,9 +6,9 @@ are not scored again, whatever the engine or the number of processes; skipped ro
 
 from __future__ import annotations
 
-import math
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
@@ -18,18 +18,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sdiareward.audio_sdiareward import Heard
 from sdiareward.common.locks import lock_folder
 from sdiareward.common.provenance import write_provenance
 from sdiareward.common.run_identity import claim_run_dir
 from sdiareward.common.skipped import Skipped
-from sdiareward.pairs.dialogues import Dialogues, HeardAudio
+from sdiareward.pairs.dialogues import Dialogues, RecordingFinder
 from sdiareward.pairs.labels import ORIGIN_COLUMNS, describe_origins, name_criterion
 from sdiareward.pairs.messages import Form
 from sdiareward.pairs.rows import Block, Rows, find_dialogue_columns, open_rows, read_block
 from sdiareward.pairs.sampling import sample_rows
 
 from .changes import describe_content, drop_changed
-from .engine import Outcome, complete_items, score_pending
+from .engine import Outcome, complete_items, describe_heard, score_pending
 from .model_spec import ModelSpec, ScoringError
 from .results import Results, Summary, summarise, write_results
 
@@ -108,7 +109,7 @@ def open_results(job: ScoringJob, folder: Path, *, is_main: bool = True) -> tupl
             raise ValueError(f"{job.dataset}: {num_rows} rows are to be scored; give a data set or a limit of some.")
         claim_run_dir(folder, job.identity())
         if is_main:
-            drop_changed(folder, rows, sides, job.criterion, HeardAudio(math.inf, job.audio_root, job.dataset))
+            drop_changed(folder, rows, sides, job.criterion, RecordingFinder(job.audio_root, job.dataset))
         return rows, Results(folder, rows.num_rows, sides, _draw_rows(job, rows))
     except (OSError, ValueError) as error:
         raise ScoringError(str(error)) from error
@@ -176,22 +177,23 @@ class RowScorer:
             raise ScoringError(str(error)) from error
 
     def score_block(self, block: Block) -> Iterator[tuple[int, Outcome]]:
-        """Yield each row as it is done, with its `rewards`, `audio_s` and `num_cut`."""
+        """Yield each row as it is done, with its `rewards`, and what the model heard."""
         rows, num_sides = block.numbers.tolist(), len(block.sides)
-        heard = HeardAudio(self._scorer.processor.max_turn_s, self._job.audio_root, self._job.dataset)
-        dialogues = Dialogues(block, range(len(rows)), block.sides, heard)
+        finder = RecordingFinder(self._job.audio_root, self._job.dataset)
+        dialogues = Dialogues(block, range(len(rows)), block.sides, finder)
         criteria = [self._job.criterion or name_criterion(name) for name in block.criteria for _ in block.sides]
         groups = [row for row in rows for _ in block.sides]
         failures: dict[int, str] = {}
-        results = self._scorer.iter_scores(dialogues, criteria, groups=groups, skipped=failures)
+        heard: dict[int, Heard] = defaultdict(Heard)
+        results = self._scorer.iter_scores(dialogues, criteria, groups=groups, skipped=failures, heard=heard)
         for position, found in complete_items(results, failures, block.sides, rows):
             if isinstance(found, Skipped):
                 yield rows[position], found
                 continue
             span = range(position * num_sides, (position + 1) * num_sides)
             content = describe_content(dialogues, span, criteria[span[0]])
-            audio_s, num_cut = float(dialogues.audio_s[span].sum()), int(dialogues.num_cut[span].sum())
-            yield rows[position], {"rewards": found, "audio_s": audio_s, "num_cut": num_cut, **content}
+            facts = describe_heard(block.sides, [heard[index] for index in span])
+            yield rows[position], {"rewards": found, **facts, **content}
 
 
 def finish(job: ScoringJob, rows: Rows, before: Results, seconds: float) -> Summary:

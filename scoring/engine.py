@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from sdiareward.audio_sdiareward import Heard
 from sdiareward.common.skipped import Skipped
 
 
@@ -111,6 +112,20 @@ def complete_items(
         reasons.setdefault(position, []).append(f"{names[number]}: {reason}")
     for position, texts in reasons.items():
         yield position, Skipped(str(items[position]), UNREADABLE, " ".join(texts))
+
+
+def describe_heard(names: Sequence[str], heard: Sequence[Heard]) -> dict[str, Any]:
+    """Return what the model heard of the dialogues of an item together, with the names of silent turns."""
+    prefixes = [f"{name} " for name in names] if len(names) > 1 else [""]
+    return {
+        "given_s": sum(each.given_s for each in heard),
+        "heard_s": sum(each.heard_s for each in heard),
+        "num_recordings": sum(each.num_recordings for each in heard),
+        "num_cut": sum(len(each.cut_turns) for each in heard),
+        "silent_turns": [
+            f"{prefix}turn {turn}" for prefix, each in zip(prefixes, heard, strict=True) for turn in each.silent_turns
+        ],
+    }
 
 
 def check_finite(item: Any, rewards: Sequence[float]) -> Skipped | None:

@@ -1,15 +1,15 @@
 """Attention of packed batches: where tokens lie in one row, and which of them attend to each other.
 
-Two functions are registered with the attention interface of `transformers`, one for each tower. On CUDA in half
-precision they run PyTorch's variable-length FlashAttention, elsewhere SDPA.
+A call that brings a `layout` (text) or `windows` (audio) gets this attention, any other call that of the model's
+configuration: the model is not changed, so threads may share it. On CUDA in half precision PyTorch's variable-length
+FlashAttention runs, elsewhere SDPA.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from inspect import signature
 from itertools import accumulate
 from typing import Any
@@ -17,14 +17,11 @@ from typing import Any
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers.modeling_utils import AttentionInterface
-
-from sdiareward.modeling_sdiareward import SDiaRewardModel
+from transformers.models.qwen2_5_omni import modeling_qwen2_5_omni
 
 
 logger = logging.getLogger(__name__)
 
-TEXT_ATTENTION = "sdiareward_segments"
-AUDIO_ATTENTION = "sdiareward_windows"
 # Queries that share one mask: a longer block computes more of what the mask hides.
 _BLOCK_TOKENS = 256
 # On a CPU, PyTorch's backward pass of fewer queries takes up to three times as long in bfloat16 as in float32.
@@ -115,22 +112,16 @@ def _make_bounds(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
     return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
 
 
-@contextmanager
-def use_attention(module: Any, name: str) -> Iterator[None]:
-    before = module.config._attn_implementation
-    module.config._attn_implementation = name
-    try:
-        yield
-    finally:
-        module.config._attn_implementation = before
+class _PerCall(AttentionInterface):
+    """Choose the attention by the arguments of the call, which checkpointing repeats in the backward pass."""
+
+    def get_interface(self, attn_implementation: str, default: Callable[..., Any]) -> Callable[..., Any]:
+        return partial(_attend_as_asked, super().get_interface(attn_implementation, default))
 
 
-@contextmanager
-def packed_attention(model: SDiaRewardModel) -> Iterator[None]:
-    """Let both towers compute packed attention; around a backward pass too, where checkpointing recomputes it."""
-    thinker = model.model
-    with use_attention(thinker.language_model, TEXT_ATTENTION), use_attention(thinker.audio_tower, AUDIO_ATTENTION):
-        yield
+def _attend_as_asked(usual: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    attend = _attend_segments if "layout" in kwargs else _attend_windows if "windows" in kwargs else usual
+    return attend(*args, **kwargs)
 
 
 def _attend_segments(
@@ -273,5 +264,7 @@ def _varlen_agrees(device: torch.device, dtype: torch.dtype) -> bool:
     return True
 
 
-AttentionInterface.register(TEXT_ATTENTION, _attend_segments)
-AttentionInterface.register(AUDIO_ATTENTION, _attend_windows)
+_interface = _PerCall()
+_interface._local_mapping = modeling_qwen2_5_omni.ALL_ATTENTION_FUNCTIONS._local_mapping
+# As `AttentionInterface` documents for what one family of models overrides.
+modeling_qwen2_5_omni.ALL_ATTENTION_FUNCTIONS = _interface

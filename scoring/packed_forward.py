@@ -11,6 +11,7 @@ computed together.
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ import torch
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 
 from .batching import Message, Segment, build_prefix_tree
-from .packed_attention import AUDIO_ATTENTION, TEXT_ATTENTION, PackedLayout, Windows, use_attention
+from .packed_attention import PackedLayout, Windows
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,9 @@ def encode_clips(model: SDiaRewardModel, mels: Sequence[torch.Tensor]) -> list[t
     mask = torch.arange(features.shape[2]) < torch.tensor(num_frames)[:, None]
     windows = Windows(compute_window_lengths(num_frames, model.model.audio_tower.n_window))
     everything = torch.tensor([0, sum(windows.lengths)], dtype=torch.int32)
-    with use_attention(model.model.audio_tower, AUDIO_ATTENTION):
-        encoded = model.encode_audio(
-            features.to(model.device), mask.long().to(model.device), cu_seqlens=everything, windows=windows
-        )
+    encoded = model.encode_audio(
+        features.to(model.device), mask.long().to(model.device), cu_seqlens=everything, windows=windows
+    )
     return list(encoded.split(model.count_audio_tokens(torch.tensor(num_frames)).tolist()))
 
 
@@ -89,16 +89,15 @@ def run_packed(
     ids = torch.cat([torch.from_numpy(message.input_ids) for message in messages])[None].to(model.device)
     embeds = model.embed(ids, audio_features=torch.cat(list(clips)) if clips else None)
     text_model = model.model.language_model
-    with use_attention(text_model, TEXT_ATTENTION):
-        output = text_model(
-            inputs_embeds=embeds,
-            position_ids=layout.compute_positions().to(ids.device).expand(3, 1, -1),
-            # Already a mapping, so that no mask is built: the attention function knows what each token attends to.
-            attention_mask=dict.fromkeys(text_model.config.layer_types),
-            use_cache=False,
-            output_hidden_states=layer >= 0,
-            layout=layout,
-        )
+    output = text_model(
+        inputs_embeds=embeds,
+        position_ids=layout.compute_positions().to(ids.device).expand(3, 1, -1),
+        # Already a mapping, so that no mask is built: the attention function knows what each token attends to.
+        attention_mask=dict.fromkeys(text_model.config.layer_types),
+        use_cache=False,
+        output_hidden_states=layer >= 0,
+        layout=layout,
+    )
     hidden = output.hidden_states[layer] if layer >= 0 else output.last_hidden_state
     return hidden[0], layout
 
@@ -116,21 +115,34 @@ def pool_packed(
 
 
 class ClipCache(OrderedDict[bytes, torch.Tensor]):
-    """Keep the vectors of the most recent clips, up to a number of bytes."""
+    """Keep the vectors of the most recent clips, up to a number of bytes; threads may share it."""
+
+    # Of all caches: it is held for moments, and a copy of a cache needs none of its own.
+    _lock = threading.RLock()
 
     def __init__(self, max_bytes: int):
         super().__init__()
         self.max_bytes = max_bytes
         self.num_bytes = 0
 
-    def __getitem__(self, digest: bytes) -> torch.Tensor:
-        self.move_to_end(digest)
-        return super().__getitem__(digest)
+    def __reduce__(self) -> tuple[type[ClipCache], tuple[int]]:
+        """Copy and pickle without the clips."""
+        return ClipCache, (self.max_bytes,)
 
-    def __setitem__(self, digest: bytes, vectors: torch.Tensor) -> None:
-        # A copy, for the vectors of all clips of a batch are one tensor.
-        super().__setitem__(digest, vectors.clone())
-        self.num_bytes += vectors.nbytes
-        while self.num_bytes > self.max_bytes:
-            _, dropped = self.popitem(last=False)
-            self.num_bytes -= dropped.nbytes
+    def find(self, digest: bytes) -> torch.Tensor | None:
+        with self._lock:
+            if digest not in self:
+                return None
+            self.move_to_end(digest)
+            return self[digest]
+
+    def add(self, digest: bytes, vectors: torch.Tensor) -> None:
+        with self._lock:
+            if digest in self:
+                return
+            # A copy, for the vectors of all clips of a batch are one tensor.
+            self[digest] = vectors.clone()
+            self.num_bytes += vectors.nbytes
+            while self.num_bytes > self.max_bytes:
+                _, dropped = self.popitem(last=False)
+                self.num_bytes -= dropped.nbytes

@@ -1,6 +1,7 @@
 """Queue the requests of several callers for one model; requests that wait at the same time are scored together.
 
-A scorer is not thread-safe, and TRL calls reward functions that are coroutines from several threads.
+TRL calls reward functions that are coroutines from several threads; one batch of all of them is faster than several
+at a time.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from sdiareward.audio_sdiareward import Heard
+
 
 if TYPE_CHECKING:
     import torch
@@ -23,14 +26,17 @@ if TYPE_CHECKING:
     from .scorer import Scorer
 
 
+# The reward of a dialogue and what the model heard of it, or the reason why it has no reward.
+Outcome = tuple[float, Heard] | str
+
+
 @dataclass
 class Request:
     scorer: Scorer
     criterion: str
     dialogues: list[Any]
     groups: Sequence[Hashable]  # Dialogues of one group are computed together.
-    # The reward of each dialogue, or the reason why it has none.
-    result: Future[list[float | str]] = field(default_factory=Future)
+    result: Future[list[Outcome]] = field(default_factory=Future)
 
 
 class ScoringQueue:
@@ -40,12 +46,12 @@ class ScoringQueue:
         self._scoring_lock = threading.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sdiareward-reward")
 
-    def score(self, request: Request) -> list[float | str]:
+    def score(self, request: Request) -> list[Outcome]:
         self._add(request)
         self._run()
         return request.result.result()
 
-    async def score_async(self, request: Request) -> list[float | str]:
+    async def score_async(self, request: Request) -> list[Outcome]:
         self._add(request)
         self._thread.submit(self._run)
         return await asyncio.wrap_future(request.result)
@@ -98,17 +104,19 @@ def get_queue(model: SDiaRewardModel) -> ScoringQueue:
         return _queues.setdefault(model, ScoringQueue())
 
 
-def score_together(requests: Sequence[Request]) -> list[list[float | str]]:
+def score_together(requests: Sequence[Request]) -> list[list[Outcome]]:
     dialogues = [dialogue for request in requests for dialogue in request.dialogues]
     if not dialogues:
         return [[] for _ in requests]
     criteria = [request.criterion for request in requests for _ in request.dialogues]
     groups = [group for request in requests for group in request.groups]
-    skipped: dict[int, str] = {}
+    outcomes: dict[int, Any] = {}  # Begins with the reasons.
+    heard: dict[int, Heard] = {}
     scorer = requests[0].scorer
     with _use_device(scorer.model.device):
-        rewards = dict(scorer.iter_scores(dialogues, criteria, groups=groups, skipped=skipped))
-    results = iter([rewards[index] if index in rewards else skipped[index] for index in range(len(dialogues))])
+        for index, reward in scorer.iter_scores(dialogues, criteria, groups=groups, skipped=outcomes, heard=heard):
+            outcomes[index] = reward, heard[index]
+    results = iter([outcomes[index] for index in range(len(dialogues))])
     return [[next(results) for _ in request.dialogues] for request in requests]
 
 

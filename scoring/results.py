@@ -1,6 +1,6 @@
 """Keep the scores of a data set: records in `partial/` during the run, then one table in the order of the rows.
 
-The record of a scored row is `{"row", "rewards", "audio_s", "num_cut", "content", "files"}`, the last two as
+The record of a scored row has its `rewards`, what `engine.describe_heard` returns, and `content` and `files` as
 `changes` needs them; that of a skipped row is `{"row", "kind", "reason"}`. Each process writes to its own JSON lines
 file, named after its first row.
 """
@@ -38,13 +38,16 @@ class Summary:
     num_scored: int
     num_skipped: int
     num_cut: int  # Turns that the model heard only the beginning of.
-    audio_s: float
+    given_s: float
+    audio_s: float  # That the model heard.
     num_new: int
     new_audio_s: float
     seconds: float
     rewards: dict[str, dict[str, float]] = field(default_factory=dict)
     num_right: int | None = None  # Of pairs; a tie is not right.
     num_ties: int | None = None
+    num_silent: int = 0
+    silent_turns: list[str] = field(default_factory=list)  # The first ones.
     reasons: dict[int, str] = field(default_factory=dict)
 
     @property
@@ -62,8 +65,9 @@ class Results:
         if drawn is not None:
             self.is_wanted[drawn] = True
         self.rewards = np.full((num_rows, len(sides)), np.nan)
-        self.audio_s = np.zeros(num_rows)
+        self.given_s, self.heard_s = np.zeros(num_rows), np.zeros(num_rows)
         self.num_cut = np.zeros(num_rows, dtype=np.int64)
+        self.silent_turns: dict[int, list[str]] = {}
         self.reasons: dict[int, str] = {}
         for path in list_logs(folder):
             self.add(iter_records(path, len(sides)))
@@ -79,7 +83,10 @@ class Results:
                 continue
             self.reasons.pop(row, None)
             self.rewards[row] = record["rewards"]
-            self.audio_s[row], self.num_cut[row] = record["audio_s"], record["num_cut"]
+            self.given_s[row], self.heard_s[row] = record["given_s"], record["heard_s"]
+            self.num_cut[row] = record["num_cut"]
+            if record["silent_turns"]:
+                self.silent_turns[row] = record["silent_turns"]
 
     @property
     def num_rows(self) -> int:
@@ -115,7 +122,8 @@ def _is_record(record: Record, num_sides: int) -> bool:
         return isinstance(record["reason"], str)
     rewards = record.get("rewards")
     is_scored = isinstance(rewards, list) and len(rewards) == num_sides and all(map(is_number, rewards))
-    return is_scored and is_number(record.get("audio_s")) and type(record.get("num_cut")) is int
+    has_heard = all(is_number(record.get(name)) for name in ("given_s", "heard_s", "num_cut"))
+    return is_scored and has_heard and isinstance(record.get("silent_turns"), list)
 
 
 class PartialLog:
@@ -149,13 +157,15 @@ def write_results(results: Results, rows: Rows) -> None:
 
 
 def summarise(before: Results, after: Results, seconds: float) -> Summary:
-    num_scored, audio_s = int(after.is_scored.sum()), float(after.audio_s.sum())
-    num_new, new_audio_s = num_scored - int(before.is_scored.sum()), audio_s - float(before.audio_s.sum())
+    num_scored, audio_s = int(after.is_scored.sum()), float(after.heard_s.sum())
+    num_new, new_audio_s = num_scored - int(before.is_scored.sum()), audio_s - float(before.heard_s.sum())
+    silent = [f"row {row} {turn}" for row, turns in sorted(after.silent_turns.items()) for turn in turns]
     counts = (after.num_rows, num_scored, len(after.reasons), int(after.num_cut.sum()))
     rewards = name_rewards(after, np.flatnonzero(after.is_scored))
     margins = rewards.get("margin")
     return Summary(
         *counts,
+        float(after.given_s.sum()),
         audio_s,
         num_new,
         new_audio_s,
@@ -163,6 +173,8 @@ def summarise(before: Results, after: Results, seconds: float) -> Summary:
         {name: _describe_values(values) for name, values in rewards.items()} if num_scored else {},
         None if margins is None else int((margins > 0).sum()),
         None if margins is None else int((margins == 0).sum()),
+        len(silent),
+        silent[:_NUM_REASONS],
         {row: after.reasons[row] for row in sorted(after.reasons)[:_NUM_REASONS]},
     )
 
@@ -200,4 +212,6 @@ def _make_table(results: Results, rows: Rows, id_column: str | None, numbers: np
     columns: dict[str, Any] = {"row": numbers}
     if id_column:
         columns[id_column] = rows.read(numbers, [id_column])[id_column]
-    return pa.table(columns | name_rewards(results, numbers))
+    heard = {name: getattr(results, name)[numbers] for name in ("given_s", "heard_s", "num_cut")}
+    silent = pa.array([results.silent_turns.get(row, []) for row in numbers.tolist()], pa.list_(pa.string()))
+    return pa.table({**columns, **name_rewards(results, numbers), **heard, "silent_turns": silent})

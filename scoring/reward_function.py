@@ -19,17 +19,16 @@ import inspect
 import logging
 import math
 import re
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from sdiareward.audio_sdiareward import describe_unheard
 
-from sdiareward.audio_sdiareward import read_audio
-
-from .request_queue import Request, get_queue
+from .request_queue import Outcome, Request, get_queue
 from .rollouts import Rollout, RolloutReader, voice_completions
 
 
@@ -44,6 +43,8 @@ ON_ERROR = ("none", "floor", "raise")
 _NUM_LAST_REASONS = 10
 # Reasons can name files: only this many kinds are counted and logged.
 _MAX_KINDS = 100
+# Of all functions, so that one can be copied.
+_counting = threading.Lock()
 
 
 def reward_fn(model_or_scorer: Scorer | SDiaRewardModel | str | Path, **options: Any) -> RewardFunction:
@@ -168,6 +169,7 @@ class _Rewarder:
         self.reader = RolloutReader(options.audio_column, options.completion_audio_column, options.keep_system)
         self.num_scored = 0
         self.num_failed = 0
+        self.num_unheard = 0
         self.failures: Counter[str] = Counter()
         self.last_reasons: deque[str] = deque(maxlen=_NUM_LAST_REASONS)
         # TRL logs a reward under this.
@@ -188,34 +190,30 @@ class _Rewarder:
         for rollout in rollouts:
             if rollout.error is None and self.options.require_audio and not rollout.has_audio:
                 rollout.error = "the completion has no audio; set require_audio=False to score the text alone."
-            elif rollout.error is None:
-                rollout.require_sound(self._load_clip)
         good = [rollout for rollout in rollouts if rollout.error is None]
         dialogues = [rollout.messages for rollout in good]
         return Request(self.scorer, self.options.criterion, dialogues, [rollout.group for rollout in good])
 
-    def _load_clip(self, audio: Any) -> np.ndarray:
-        """Read a recording as the model hears it; all of it where the model is a server's."""
-        processor = getattr(self.scorer, "processor", None)
-        return read_audio(audio) if processor is None else processor.load_clip(audio)
-
     def _settle(
-        self, rollouts: Sequence[Rollout], results: Sequence[float | str], log_metric: Callable[..., None] | None
+        self, rollouts: Sequence[Rollout], results: Sequence[Outcome], log_metric: Callable[..., None] | None
     ) -> list[float | None]:
         good = [rollout for rollout in rollouts if rollout.error is None]
         for rollout, result in zip(good, results, strict=True):
-            if isinstance(result, str):
-                rollout.error = result
-            else:
-                rollout.reward = result
+            rollout.settle(result)
         failed = [(index, rollout.error) for index, rollout in enumerate(rollouts) if rollout.error is not None]
         if failed and self.options.on_error == "raise":
             raise ValueError(f"completion {failed[0][0]}: {failed[0][1]}")
-        for _, reason in failed:
-            self._count(reason)
-        self.num_scored += len(rollouts) - len(failed)
+        unheard = [rollout.heard for rollout in rollouts if rollout.heard.cut_turns or rollout.heard.silent_turns]
+        with _counting:
+            for _, reason in failed:
+                self._count(reason)
+            self.num_scored += len(rollouts) - len(failed)
+            self.num_unheard += len(unheard)
+            for notice in describe_unheard(("", each) for each in unheard) if self.num_unheard == len(unheard) else ():
+                logger.warning("%s: of the first completions with such turns: %s", self.__name__, notice)
         if log_metric is not None and rollouts:
             log_metric(f"{self.__name__}/failed", len(failed) / len(rollouts))
+            log_metric(f"{self.__name__}/unheard", len(unheard) / len(rollouts))
         return [self.options.floor if rollout.reward is None else rollout.reward for rollout in rollouts]
 
     def _count(self, reason: str) -> None:
@@ -234,6 +232,7 @@ class RewardFunction(_Rewarder):
     Attributes:
         num_scored (`int`): Completions with a reward of the model.
         num_failed (`int`): Completions that could not be scored.
+        num_unheard (`int`): Completions with a reward in whose dialogue a turn is cut or silent.
         failures (`Counter[str]`): Failures by kind: the reason without its numbers.
         last_reasons (`deque[str]`): The last reasons in full.
     """

@@ -16,9 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from sdiareward.audio_sdiareward import Heard
 from sdiareward.chat_sdiareward import MAX_TURNS, validate_messages
 from sdiareward.pairs.messages import turns_to_messages
-from sdiareward.perturbations.levels import is_silent
+
+from .request_queue import Outcome
 
 
 logger = logging.getLogger(__name__)
@@ -29,6 +31,7 @@ class Rollout:
     messages: list[dict[str, Any]] = field(default_factory=list)  # The completion last; empty after an error.
     error: str | None = None
     reward: float | None = None
+    heard: Heard = Heard()
 
     @property
     def text(self) -> str:
@@ -44,16 +47,14 @@ class Rollout:
         text = json.dumps(self.messages[:-1], sort_keys=True, default=_digest)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
-    def require_sound(self, load_clip: Callable[[Any], np.ndarray]) -> None:
-        """Note an error if the completion is silent; the scorer reports a recording that cannot be read."""
-        try:
-            clips = [
-                load_clip(item["audio"]) for item in self.messages[-1]["content"] if item.get("audio") is not None
-            ]
-        except (OSError, TypeError, ValueError):
-            return
-        if clips and all(is_silent(clip) for clip in clips):
-            self.error = "the completion is silent: no sample that is heard reaches -70 dB of full scale."
+    def settle(self, outcome: Outcome) -> None:
+        """Take the reward, unless the completion is silent, or the reason why there is none."""
+        if isinstance(outcome, str):
+            self.error = outcome
+        elif sum(message["role"] != "system" for message in self.messages) in outcome[1].silent_turns:
+            self.error = "the completion is silent: nothing above -70 dB of full scale is heard."
+        else:
+            self.reward, self.heard = outcome
 
     def add_audio(self, audio: Any) -> None:
         """Add audio to the completion, after its text as in training."""

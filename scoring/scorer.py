@@ -6,7 +6,9 @@ batches are prefetched meanwhile. Each of these can be switched off; none change
 
 from __future__ import annotations
 
+import logging
 import math
+import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sdiareward.audio_sdiareward import Heard, describe_unheard
 from sdiareward.chat_sdiareward import DialogueError, expand_criteria
 from sdiareward.checkpoint_io.adapters import is_adapter, load_adapted
 from sdiareward.checkpoint_io.builtin import find_checkpoint
@@ -39,12 +42,16 @@ from .packed_forward import ClipCache, encode_clips, run_packed_batch
 from .precision import FAST, halve_products, has_bfloat16
 
 
+logger = logging.getLogger(__name__)
+
 _NUM_WORKERS = {"cpu": 0}
 _NUM_WORKERS_ACCELERATOR = 2
 # Dialogues that are sorted by length together: enough to fill batches well, few enough to start soon.
 _PLANNED_AT_A_TIME = 1024
 # Clips recur mostly within a batch: the two sides of a pair, the candidates of a group.
 _CLIP_CACHE_BYTES = 64 * 2**20
+# Of all scorers, so that one can be copied.
+_counting = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -52,10 +59,14 @@ class Features:
     pooled: np.ndarray  # Shape `(hidden_size,)`, float32.
     reward: float  # NaN for another layer than the last.
     hidden_states: np.ndarray | None = None  # Shape `(num_tokens, hidden_size)`, float32.
+    heard: Heard = Heard()
 
 
 class Scorer:
     """Score spoken dialogues with a model and its processor.
+
+    Threads may share a scorer, and several scorers and other code a model: a call changes neither. A copy, or one that
+    was pickled, begins with an empty cache of clips.
 
     Args:
         model (`SDiaRewardModel`): The reward model; it is put in evaluation mode.
@@ -184,6 +195,7 @@ class Scorer:
         *,
         calibrated: bool = False,
         subsets: str | Sequence[str] | None = None,
+        heard: MutableMapping[int, Heard] | None = None,
     ) -> list[float]:
         """Return the reward of each dialogue, in the order given; higher is better.
 
@@ -193,8 +205,10 @@ class Scorer:
             groups (`list`, *optional*): A value for each dialogue; those of equal value are computed together.
             calibrated (`bool`, *optional*, defaults to `False`): As in `iter_scores`.
             subsets (`str` or `list[str]`, *optional*): As in `iter_scores`.
+            heard (`dict[int, Heard]`, *optional*): As in `iter_scores`.
         """
-        rewards = dict(self.iter_scores(dialogues, criterion, groups=groups, calibrated=calibrated, subsets=subsets))
+        options: dict[str, Any] = {"calibrated": calibrated, "subsets": subsets, "heard": heard}
+        rewards = dict(self.iter_scores(dialogues, criterion, groups=groups, **options))
         return [rewards[index] for index in range(len(dialogues))]
 
     def iter_scores(
@@ -207,6 +221,7 @@ class Scorer:
         progress: bool = False,
         calibrated: bool = False,
         subsets: str | Sequence[str] | None = None,
+        heard: MutableMapping[int, Heard] | None = None,
     ) -> Iterator[tuple[int, float]]:
         """Yield `(index, reward)` as each batch is finished, longer dialogues before shorter ones.
 
@@ -223,6 +238,8 @@ class Scorer:
                 `calibration`: without `subsets` the share of a reference set's rewards that are lower.
             subsets (`str` or `list[str]`, *optional*): With `calibrated`, the subset of all dialogues or of each; then
                 log-odds by the subset's offset and temperature are yielded.
+            heard (`dict[int, Heard]`, *optional*): Receives what the model heard of each dialogue, by its index:
+                seconds given and heard, turns that are cut, silent turns. Without it a warning at the end names these.
 
         Raises:
             ValueError: The number of criteria, groups or subsets differs from that of dialogues, a dialogue cannot be
@@ -232,7 +249,22 @@ class Scorer:
         value_of = self._make_calibrator(expand_criteria(criterion, len(dialogues)), calibrated, subsets)
         whole = WholeDialogues(dialogues)
         found = self.iter_features(whole, criterion, groups=groups, skipped=skipped, progress=progress)
-        return ((index, value_of(index, reward)) for index, reward in _iter_finite(found, skipped))
+        noted = self._note_heard(found, heard)
+        return ((index, value_of(index, reward)) for index, reward in _iter_finite(noted, skipped))
+
+    def _note_heard(
+        self, found: Iterator[tuple[int, Features]], heard: MutableMapping[int, Heard] | None
+    ) -> Iterator[tuple[int, Features]]:
+        unheard: dict[int, Heard] = {}
+        for index, features in found:
+            if heard is not None:
+                heard[index] = features.heard
+            elif features.heard.cut_turns or features.heard.silent_turns:
+                unheard[index] = features.heard
+            yield index, features
+        named = ((f"dialogues[{index}]", each) for index, each in sorted(unheard.items()))
+        for notice in describe_unheard(named):
+            logger.warning(notice)
 
     def _make_calibrator(
         self, criteria: list[str], calibrated: bool, subsets: str | Sequence[str] | None
@@ -281,7 +313,8 @@ class Scorer:
         for batch in self._iter_prepared(dialogues, criteria, list_members(groups, len(dialogues)), skipped, progress):
             with torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.mixed_precision):
                 features = self._compute(batch, layer, per_token)
-            yield from zip(batch.indices, features, strict=True)
+            for index, each in zip(batch.indices, features, strict=True):
+                yield index, replace(each, heard=batch.heard[index])
 
     def _iter_prepared(
         self,
@@ -298,7 +331,8 @@ class Scorer:
             for batch in prefetch(lambda indices: self._prepare(indices, dialogues, criteria), plan, self.num_workers):
                 for index, error in batch.failures.items():
                     _skip(index, error, skipped)
-                self.audio_s += batch.num_samples / self.processor.sampling_rate
+                with _counting:
+                    self.audio_s += sum(each.heard_s for each in batch.heard.values())
                 if batch.indices:
                     yield batch
                 bar.update(len(batch.indices) + len(batch.failures))
@@ -357,7 +391,8 @@ class Scorer:
 
     def _encode(self, digests: list[bytes], batch: PreparedBatch) -> list[torch.Tensor]:
         wanted = list(dict.fromkeys(digests)) if self.share_clips else digests
-        found = {digest: self._encoded[digest] for digest in wanted if digest in self._encoded}
+        known = {digest: self._encoded.find(digest) for digest in wanted}
+        found = {digest: vectors for digest, vectors in known.items() if vectors is not None}
         missing = [digest for digest in wanted if digest not in found]
         # A clip may have left the cache after its mel features were omitted.
         batch.mels |= self._prepare.compute_mels({key: batch.clips[key] for key in set(missing) - set(batch.mels)})
@@ -365,7 +400,8 @@ class Scorer:
         if not self.share_clips:
             return encoded
         for digest, vectors in zip(missing, encoded, strict=True):
-            found[digest] = self._encoded[digest] = vectors
+            found[digest] = vectors
+            self._encoded.add(digest, vectors)
         return [found[digest] for digest in digests]
 
 

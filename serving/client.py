@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
 import requests
 from urllib3.util import Retry
 
+from sdiareward.audio_sdiareward import Heard, describe_unheard
 from sdiareward.chat_sdiareward import DialogueError
 
 from .encoding import encode_dialogue
 from .settings import API_KEY_ENV
 
+
+logger = logging.getLogger(__name__)
 
 # A dialogue's index and its form in a request.
 Numbered = tuple[int, dict[str, Any]]
@@ -69,6 +73,7 @@ class Comparison:
     rewards: tuple[float, float]
     margin: float  # Reward of the first minus that of the second.
     probability: float  # That the first is better.
+    heard: tuple[Heard, Heard]  # Seconds given and heard, cut turns, silent turns.
 
 
 class RewardClient:
@@ -103,18 +108,29 @@ class RewardClient:
         *,
         subset: str | None = None,
         require_audio: bool = True,
+        heard: MutableMapping[int, Heard] | None = None,
     ) -> list[float]:
-        """Return the rewards, higher is better, or calibrated values: with `subset` the log-odds in it."""
+        """Return the rewards, higher is better, or calibrated values: with `subset` the log-odds in it.
+
+        `heard` is as in `Scorer.score`.
+        """
         options = {"criterion": criterion, "calibrated": calibrated, "subset": subset, "require_audio": require_audio}
         results = list(self._iter_results(dialogues, options))
+        _note_heard(results, heard)
         return [result["calibrated" if calibrated else "reward"] for result in results]
 
     def score_or_reason(
-        self, dialogues: Sequence[Any], criterion: str = "joint", *, require_audio: bool = True
+        self,
+        dialogues: Sequence[Any],
+        criterion: str = "joint",
+        *,
+        require_audio: bool = True,
+        heard: MutableMapping[int, Heard] | None = None,
     ) -> list[float | str]:
         """Return the reward of each dialogue, or the reason why it was skipped."""
         options = {"criterion": criterion, "require_audio": require_audio, "skip_bad": True}
-        results = self._iter_results(dialogues, options)
+        results = list(self._iter_results(dialogues, options))
+        _note_heard(results, heard)
         return [result["error"]["msg"] if result["error"] else result["reward"] for result in results]
 
     def compare(
@@ -129,7 +145,9 @@ class RewardClient:
     ) -> Comparison:
         options = {"criterion": criterion, "calibrated": calibrated, "subset": subset, "require_audio": require_audio}
         found = self._post("/compare", {**options, "a": encode_dialogue(a), "b": encode_dialogue(b)})
-        return Comparison((found["a"]["reward"], found["b"]["reward"]), found["margin"], found["probability"])
+        a, b = found["a"], found["b"]
+        heard = _read_heard(a), _read_heard(b)
+        return Comparison((a["reward"], b["reward"]), found["margin"], found["probability"], heard)
 
     def health(self) -> dict[str, Any]:
         """Return the state of the server: its model, criteria and limits."""
@@ -249,6 +267,23 @@ class RewardClient:
         session.mount("http://", adapter)
         session.mount("https://", adapter)
         return session
+
+
+def _read_heard(result: Mapping[str, Any]) -> Heard:
+    found: dict[str, Any] = {field.name: result.get(field.name, field.default) for field in fields(Heard)}
+    for name in ("cut_turns", "silent_turns"):
+        found[name] = tuple(found[name])
+    return Heard(**found)
+
+
+def _note_heard(results: Sequence[Mapping[str, Any]], heard: MutableMapping[int, Heard] | None) -> None:
+    """Put what was heard into `heard`; without it log what was not."""
+    found = {index: _read_heard(result) for index, result in enumerate(results) if not result["error"]}
+    if heard is not None:
+        heard.update(found)
+        return
+    for notice in describe_unheard((f"dialogues[{index}]", each) for index, each in found.items()):
+        logger.warning(notice)
 
 
 def _encode_or_reason(

@@ -121,6 +121,11 @@ class Result(BaseModel):
 
     reward: float | None = Field(description="Higher is better.")
     calibrated: float | None = Field(default=None, description="Share of lower reference rewards, or log-odds.")
+    given_s: float | None = Field(default=None, description="Seconds of all recordings.")
+    heard_s: float | None = Field(default=None, description="Seconds that the model hears: of each `max_turn_s`.")
+    num_recordings: int | None = None
+    cut_turns: list[int] | None = Field(default=None, description="Turns of which the end is not heard, from 1.")
+    silent_turns: list[int] | None = Field(default=None, description="Turns in which nothing is heard, from 1.")
     error: Problem | None = None
 
 

@@ -6,9 +6,11 @@ import base64
 import io
 import json
 import wave
+from dataclasses import asdict
 from functools import cache
 from typing import Any
 
+from sdiareward.audio_sdiareward import Heard
 from sdiareward.scoring.calibration import sigmoid
 
 from .bodies import JSON, MULTIPART, REQUEST_PART
@@ -81,7 +83,8 @@ def describe_compare() -> dict[str, Any]:
 
 
 def _make_result(reward: float) -> dict[str, Any]:
-    return {"reward": reward, "calibrated": None, "error": None}
+    heard = Heard(2 * _DURATION_S, 2 * _DURATION_S, num_recordings=2, silent_turns=(1, 2))
+    return {"reward": reward, "calibrated": None, **asdict(heard), "error": None}
 
 
 def score_answer() -> dict[str, Any]:

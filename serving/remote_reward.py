@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from sdiareward.audio_sdiareward import Heard
 from sdiareward.scoring.reward_function import RewardFunction, RewardOptions
 
 from .client import RewardClient
@@ -36,10 +37,13 @@ class RemoteScorer:
         *,
         groups: Sequence[Hashable] | None = None,  # Not sent: the server finds shared prefixes.
         skipped: MutableMapping[int, str],
+        heard: MutableMapping[int, Heard],
     ) -> Iterator[tuple[int, float]]:
         """Yield `(index, reward)`; write the reason for each skipped dialogue to `skipped`. All have one criterion."""
         # The `require_audio` of the reward function has been applied before.
-        results = self.client.score_or_reason(dialogues, criterion[0], require_audio=False) if dialogues else []
+        if not dialogues:
+            return
+        results = self.client.score_or_reason(dialogues, criterion[0], require_audio=False, heard=heard)
         for index, result in enumerate(results):
             if isinstance(result, str):
                 skipped[index] = result

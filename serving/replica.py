@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from ray import serve
 
+from sdiareward.audio_sdiareward import Heard
+
 
 if TYPE_CHECKING:
     from sdiareward.scoring.model_spec import ModelSpec
 
 logger = logging.getLogger("ray.serve")
 
-# The reward of a dialogue, or the reason why it was skipped.
-Outcome = float | str
+# As `scoring.request_queue` has it, without torch.
+Outcome = tuple[float, Heard] | str
 
 
 @dataclass(frozen=True)

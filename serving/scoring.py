@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.chat_sdiareward import DialogueError
@@ -12,7 +13,7 @@ from sdiareward.scoring.calibration import Calibration, sigmoid
 from .bodies import BadRequestError
 from .forms import CompareRequest, CompareResponse, Dialogue, Options, Problem, Result, ScoreRequest, ScoreResponse
 from .inputs import Messages, find_turn, make_problem, read_dialogue_form
-from .replica import ScoreJob
+from .replica import Outcome, ScoreJob
 from .settings import ServiceSettings
 
 
@@ -69,7 +70,7 @@ class RequestScorer:
         self._metrics.dialogues.labels("scored").inc(len(results) - num_refused)
         return results
 
-    async def _compute_outcomes(self, job: ScoreJob) -> list[float | str]:
+    async def _compute_outcomes(self, job: ScoreJob) -> list[Outcome]:
         if not job.dialogues:
             return []
         result = await self._cluster.score(job, self._metrics)
@@ -88,17 +89,16 @@ class RequestScorer:
                 read.append(error)
         return read
 
-    def _make_result(
-        self, outcome: float | str | DialogueError, options: Options, place: Place, number: int
-    ) -> Result:
+    def _make_result(self, outcome: Outcome | DialogueError, options: Options, place: Place, number: int) -> Result:
         if isinstance(outcome, DialogueError):
             return Result(reward=None, error=make_problem(str(outcome), outcome.turn, place, number))
         if isinstance(outcome, str):
             return Result(reward=None, error=make_problem(outcome, find_turn(outcome), place, number))
-        if not options.calibrated or self._calibration is None:
-            return Result(reward=outcome)
-        value_of = self._calibration.for_each([options.criterion], options.subset)
-        return Result(reward=outcome, calibrated=value_of(0, outcome))
+        reward, heard = outcome
+        result = Result(reward=reward, **asdict(heard))
+        if options.calibrated and self._calibration is not None:
+            result.calibrated = self._calibration.for_each([options.criterion], options.subset)(0, reward)
+        return result
 
     def _check_options(self, options: Options) -> None:
         facts = self._cluster.facts

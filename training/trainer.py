@@ -27,7 +27,6 @@ from sdiareward.pairs.rows import leave_audio_encoded
 from sdiareward.pairs.schema import SIDES
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.batching import choose_batch_tokens
-from sdiareward.scoring.packed_attention import packed_attention
 
 from .batches import PREPARED, PairBatch, PairCollator, StepSampler, compute_packed_rewards, split_by_tokens
 from .options import merge_accumulation, require_supported
@@ -146,9 +145,8 @@ class SDiaRewardTrainer(EndsAtLastStep, RewardTrainer):
         """Run a step micro-batch by micro-batch; return this process's share of the mean loss."""
         losses = []
         micro_batches = self.split_micro_batches(inputs["pairs"])
-        attention = packed_attention(self._full_model) if self._full_model else contextlib.nullcontext()
         is_autocast = self.args.bf16 or self.args.fp16
-        with attention, keep_input_dtype(self.accelerator.unwrap_model(model), is_autocast=is_autocast):
+        with keep_input_dtype(self.accelerator.unwrap_model(model), is_autocast=is_autocast):
             for number, micro_batch in enumerate(micro_batches):
                 with self._sync_gradients(model, number == len(micro_batches) - 1):
                     losses.append(super().training_step(model, micro_batch, num_items_in_batch))

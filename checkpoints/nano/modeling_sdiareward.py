@@ -12,6 +12,7 @@ Paper: SDiaReward, section 4, equation 1: `r = score(pool(H))`. Notable choices:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -112,10 +113,11 @@ class SDiaRewardModel(SDiaRewardPreTrainedModel):
             input_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Tokens, with one audio placeholder
                 for each vector of the audio tower. Either these or `inputs_embeds` are required without `compute`.
             attention_mask (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*): 1 on tokens, 0 on
-                padding (either side); by default every token is attended.
+                padding (either side). Required where rows are padded; by default every token is attended.
             input_features (`torch.Tensor` of shape `(num_clips, num_mel_bins, num_frames)`, *optional*): Log-mel
                 features of all clips of the batch, in order.
-            feature_attention_mask (`torch.Tensor` of shape `(num_clips, num_frames)`, *optional*): 1 on real frames.
+            feature_attention_mask (`torch.Tensor` of shape `(num_clips, num_frames)`, *optional*): 1 on real frames;
+                required with `input_features`.
             audio_features (`torch.Tensor` of shape `(num_audio_tokens, stack_factor * d_model)`, *optional*): What
                 `encode_audio` returned for the same clips; replaces `input_features`. With it a model can be exported.
             position_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): By default counted
@@ -136,12 +138,14 @@ class SDiaRewardModel(SDiaRewardPreTrainedModel):
         Raises:
             TypeError: Neither or both of `input_ids` and `inputs_embeds` are given, or an unknown argument is.
             ValueError: The number of audio vectors differs from the number of audio placeholders, that of labels from
-                that of dialogues, or attention weights are requested of an implementation that has none.
+                that of dialogues, rows are padded without a mask, or attention weights are requested of an
+                implementation that has none.
         """
         if compute is not None:
             return compute(self, **kwargs)
         inputs_embeds = self.embed(input_ids, input_features, feature_attention_mask, audio_features, inputs_embeds)
         if attention_mask is None:
+            self._require_unpadded(inputs_embeds, input_ids)
             attention_mask = torch.ones(inputs_embeds.shape[:2], dtype=torch.long, device=inputs_embeds.device)
         backbone_mask, positions = locate_tokens(attention_mask)
         outputs = self.model(
@@ -207,16 +211,18 @@ class SDiaRewardModel(SDiaRewardPreTrainedModel):
             raise TypeError(f"{found}; pass input_ids, as SDiaRewardProcessor returns them, or inputs_embeds.")
         if inputs_embeds is None:
             inputs_embeds = self.model.get_input_embeddings()(input_ids)
-        if audio_features is None and input_features is not None and self.config.stack_factor > 1:
-            assert feature_attention_mask is not None
-            audio_features = self.encode_audio(input_features, feature_attention_mask)
+        if audio_features is None and input_features is not None:
+            if feature_attention_mask is None:
+                raise ValueError("input_features have no feature_attention_mask; pass that of SDiaRewardProcessor.")
+            if self.config.stack_factor > 1:
+                audio_features = self.encode_audio(input_features, feature_attention_mask)
         if audio_features is not None:
             projection = self.model.audio_tower.proj
             audio_embeds = projection(audio_features.to(weight_dtype(projection)))
         elif input_features is not None:
             audio_embeds = self.model.get_audio_features(input_features, feature_attention_mask).last_hidden_state
         else:
-            return inputs_embeds
+            audio_embeds = None
         return self._insert_audio(inputs_embeds, input_ids, audio_embeds)
 
     def encode_audio(
@@ -235,9 +241,13 @@ class SDiaRewardModel(SDiaRewardPreTrainedModel):
             `torch.Tensor` of shape `(num_audio_tokens, stack_factor * d_model)`: All clips, one after the other.
         """
         before_projection: list[torch.Tensor] = []
-        handle = self.model.audio_tower.proj.register_forward_pre_hook(
-            lambda module, inputs: before_projection.append(inputs[0])
-        )
+        caller = get_ident()
+
+        def keep(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+            if get_ident() == caller:  # Another thread may use the model at the same time.
+                before_projection.append(inputs[0])
+
+        handle = self.model.audio_tower.proj.register_forward_pre_hook(keep)
         try:
             self.model.get_audio_features(input_features, feature_attention_mask, **kwargs)
         finally:
@@ -265,8 +275,25 @@ class SDiaRewardModel(SDiaRewardPreTrainedModel):
         self.model.audio_tower.requires_grad_(False)
         self.model.audio_tower.proj.requires_grad_(True)
 
+    def _require_unpadded(self, inputs_embeds: torch.Tensor, input_ids: torch.Tensor | None) -> None:
+        """Raise if a row begins or ends with the token of padding."""
+        configs = self.config, self.config.get_text_config()
+        pad = next((each for config in configs if (each := getattr(config, "pad_token_id", None)) is not None), None)
+        if pad is None or torch.compiler.is_compiling():
+            return
+        if input_ids is not None:
+            is_padding = input_ids[:, [0, -1]] == pad
+        else:
+            vector = self.model.get_input_embeddings()(torch.tensor(pad, device=inputs_embeds.device))
+            is_padding = (inputs_embeds[:, [0, -1]] == vector).all(dim=-1)
+        if bool(is_padding.any()):
+            raise ValueError(
+                f"rows begin or end with the token of padding, {pad}, and there is no attention_mask; pass that of "
+                "SDiaRewardProcessor."
+            )
+
     def _insert_audio(
-        self, inputs_embeds: torch.Tensor, input_ids: torch.Tensor | None, audio_embeds: torch.Tensor
+        self, inputs_embeds: torch.Tensor, input_ids: torch.Tensor | None, audio_embeds: torch.Tensor | None
     ) -> torch.Tensor:
         """Put `(num_audio_tokens, hidden_size)` vectors on the audio placeholders, in order."""
         if input_ids is None:
@@ -274,12 +301,17 @@ class SDiaRewardModel(SDiaRewardPreTrainedModel):
         else:
             is_audio = input_ids == self.config.audio_token_id
         # The number is data, which a traced graph does not know.
-        if not torch.compiler.is_compiling() and int(is_audio.sum()) != audio_embeds.shape[0]:
+        num_vectors = 0 if audio_embeds is None else audio_embeds.shape[0]
+        if not torch.compiler.is_compiling() and int(is_audio.sum()) != num_vectors:
             raise ValueError(
-                f"the dialogues hold {int(is_audio.sum())} audio placeholders but {audio_embeds.shape[0]} audio "
-                "vectors came with them; build both with one call of SDiaRewardProcessor."
+                f"the dialogues hold {int(is_audio.sum())} audio placeholders but {num_vectors} audio vectors came "
+                "with them; build both with one call of SDiaRewardProcessor."
             )
-        return inputs_embeds.masked_scatter(is_audio.unsqueeze(-1), audio_embeds.to(inputs_embeds))
+        return (
+            inputs_embeds
+            if audio_embeds is None
+            else inputs_embeds.masked_scatter(is_audio.unsqueeze(-1), audio_embeds.to(inputs_embeds))
+        )
 
     def reward(self, pooled: torch.Tensor) -> torch.Tensor:
         """Compute the rewards of pooled vectors, as `compute_reward` does."""

@@ -7,6 +7,7 @@ faster: it computes no padding, and what dialogues share once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from transformers import Pipeline
@@ -35,7 +36,8 @@ class SDiaRewardPipeline(Pipeline):
         ...     "audio-classification", model="checkpoints/nano", trust_remote_code=True
         ... )  # doctest: +SKIP
         >>> reward(messages, criterion="joint")  # doctest: +SKIP
-        {'label': 'reward', 'score': 1.04}
+        {'label': 'reward', 'score': 1.04, 'given_s': 9.2, 'heard_s': 8.1, 'num_recordings': 2, 'cut_turns': (2,),
+        'silent_turns': ()}
     """
 
     processor: Any
@@ -62,7 +64,8 @@ class SDiaRewardPipeline(Pipeline):
             kwargs: Other arguments of a pipeline, such as `num_workers`.
 
         Returns:
-            `dict` or `list[dict]`: `label`, always `"reward"`, and `score`, the reward; higher is better.
+            `dict` or `list[dict]`: `label`, always `"reward"`; `score`, the reward, higher is better; and the fields
+            of `Heard`: seconds given and heard, turns that are cut, silent turns.
 
         Raises:
             DialogueError: What is given is no dialogue, or breaks a rule of `validate_messages`.
@@ -89,15 +92,17 @@ class SDiaRewardPipeline(Pipeline):
     def preprocess(self, item: tuple[list[Any], list[str]], **parameters: Any) -> Any:  # type: ignore[override]
         """Return the model's inputs for the dialogues of a batch and their criteria."""
         dialogues, criteria = item
-        return self.processor(dialogues, criterion=criteria)
+        prepared = list(map(self.processor.prepare, dialogues, criteria))
+        return {"inputs": self.processor.collate(prepared), "heard": [asdict(each.heard) for each in prepared]}
 
-    def _forward(self, inputs: Any, **parameters: Any) -> Any:  # type: ignore[override]
-        return self.model(**inputs)
+    def _forward(self, batch: Any, **parameters: Any) -> Any:  # type: ignore[override]
+        return {**batch, "rewards": self.model(**batch["inputs"]).logits.squeeze(-1)}
 
     def postprocess(self, outputs: Any, **parameters: Any) -> list[dict[str, Any]]:  # type: ignore[override]
         """Return a result for each dialogue of a batch."""
         labels: Any = self.model.config.id2label
-        return [{"label": labels[0], "score": reward} for reward in outputs.logits.squeeze(-1).tolist()]
+        found = zip(outputs["rewards"].tolist(), outputs["heard"], strict=True)
+        return [{"label": labels[0], "score": reward, **heard} for reward, heard in found]
 
 
 __all__ = ["TASKS", "SDiaRewardPipeline"]

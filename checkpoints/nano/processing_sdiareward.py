@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ import numpy as np
 from transformers import AutoProcessor, AutoTokenizer, BatchFeature, WhisperFeatureExtractor
 from transformers.processing_utils import ProcessorMixin
 
-from .audio_sdiareward import audio_duration_s, read_audio
+from .audio_sdiareward import Heard, audio_duration_s, is_silent, read_audio
 from .chat_sdiareward import (
     AUDIO_TOKEN,
     CHAT_TEMPLATE,
@@ -57,16 +58,21 @@ from .loading_sdiareward import HUB_KWARGS, read_processor_fields
 
 logger = logging.getLogger(__name__)
 
+# A fast tokenizer keeps the padding that one call asks for, which another thread's call would take away.
+_tokenizing = threading.Lock()
 # Zeros after a clip that keep the reflection at its end, and the frame behind its last one, out of the frames kept.
 _MARGIN_FRAMES = 3
 
 
+_SYSTEM_TURN = (
+    "a dialogue begins with a system turn, which the model reads in place of the prompt of its criterion; remove it "
+    "unless it is meant for the reward model."
+)
+
+
 @cache
-def _warn_of_system_turn() -> None:
-    logger.warning(
-        "a dialogue begins with a system turn, which the model reads in place of the prompt of its criterion; remove "
-        "it unless it is meant for the reward model."
-    )
+def _warn_once(text: str) -> None:
+    logger.warning(text)
 
 
 @dataclass(frozen=True)
@@ -76,10 +82,12 @@ class PreparedDialogue:
     Args:
         input_ids (`np.ndarray` of shape `(num_tokens,)`): int64, one placeholder for each vector of the audio tower.
         clips (`list[np.ndarray]`): Its recordings, each of shape `(num_samples,)`, float32.
+        heard ([`Heard`]): Seconds given and heard, turns that are cut, silent turns.
     """
 
     input_ids: np.ndarray
     clips: list[np.ndarray]
+    heard: Heard = Heard()
 
 
 class SDiaRewardProcessor(ProcessorMixin):
@@ -207,14 +215,30 @@ class SDiaRewardProcessor(ProcessorMixin):
         if dialogues is None and conversation is None:
             if criterion is not None:
                 raise ValueError("criterion is for dialogues: apply_chat_template takes it, a rendered text has it.")
-            return super().__call__(text=text, audio=audio, **kwargs)
+            with _tokenizing:
+                return super().__call__(text=text, audio=audio, **kwargs)
         if (dialogues is not None and conversation is not None) or text is not None or audio is not None:
             raise ValueError("give one of dialogues, conversation and text; audio belongs to a text only.")
         dialogues = as_batch(conversation if dialogues is None else dialogues)
         criteria = expand_criteria("joint" if criterion is None else criterion, len(dialogues))
         options, return_tensors = read_padding_options(kwargs)
         prepared = [self.prepare(dialogue, name) for dialogue, name in zip(dialogues, criteria, strict=True)]
-        batch = dict(self.tokenizer.pad({"input_ids": [each.input_ids.tolist() for each in prepared]}, **options))
+        for each in prepared:
+            self._warn_of_unheard(each.heard)
+        return self.collate(prepared, return_tensors, **options)
+
+    def collate(
+        self, prepared: Sequence[PreparedDialogue], return_tensors: str | None = "pt", **options: Any
+    ) -> BatchFeature:
+        """Return what `__call__` returns, of prepared dialogues.
+
+        Args:
+            prepared (`list[PreparedDialogue]`): What `prepare` returned for each dialogue.
+            return_tensors (`str`, *optional*, defaults to `"pt"`): Kind of tensors.
+            options: Options of padding, as in `transformers`.
+        """
+        rows = {"input_ids": [each.input_ids.tolist() for each in prepared]}
+        batch = dict(self.tokenizer.pad(rows, **{"padding": True, **options}))
         clips = [clip for dialogue in prepared for clip in dialogue.clips]
         if clips:
             batch["input_features"], batch["feature_attention_mask"] = self.log_mel(clips)
@@ -250,7 +274,10 @@ class SDiaRewardProcessor(ProcessorMixin):
         for dialogue, name in zip(dialogues, criteria, strict=True):
             messages = self.with_prompt(dialogue, name) if chat_template is None else dialogue
             _, recordings = render_dialogue(messages, self.tokenizer)
-            clips = [self.load_clip(*each) if kwargs.get("tokenize") else None for each in recordings]
+            clips: list[Any] = [None] * len(recordings)
+            if kwargs.get("tokenize"):
+                clips, heard = self._load_clips(recordings)
+                self._warn_of_unheard(heard)
             rendered.append(to_template_form(messages, clips))
         if kwargs.get("tokenize"):
             kwargs["processor_kwargs"] = {"padding": True, **(kwargs.get("processor_kwargs") or {})}
@@ -267,13 +294,15 @@ class SDiaRewardProcessor(ProcessorMixin):
         rate = kwargs.get("sampling_rate")
         if rate not in (None, self.sampling_rate):
             raise ValueError(f"sampling_rate is {rate}; resample the audio to {self.sampling_rate} Hz.")
-        clips = [self.load_clip(np.asarray(clip, dtype=np.float32), f"recording {i}") for i, clip in enumerate(audio)]
+        recordings = [(np.asarray(clip, dtype=np.float32), f"recording {number}") for number, clip in enumerate(audio)]
+        clips, heard = self._load_clips(recordings)
+        self._warn_of_unheard(heard)
         features, mask = self.log_mel(clips)
         placeholders = [AUDIO_TOKEN * self.num_audio_tokens(clip.size) for clip in clips]
         return {"input_features": features, "feature_attention_mask": mask}, placeholders
 
     def prepare(self, dialogue: Sequence[Mapping[str, Any]], criterion: str = "joint") -> PreparedDialogue:
-        """Return the token ids of one dialogue, audio placeholders included, and its clips.
+        """Return the token ids of one dialogue, audio placeholders included, its clips, and what is heard of them.
 
         Args:
             dialogue (`list[dict]`): Its messages; the list is not changed.
@@ -284,12 +313,40 @@ class SDiaRewardProcessor(ProcessorMixin):
             ValueError: The criterion is unknown, there are no messages, or an item is neither text nor audio.
             AudioError: A recording cannot be used.
         """
-        text, recordings = render_dialogue(self.with_prompt(dialogue, criterion), self.tokenizer)
-        clips = [self.load_clip(audio, name=name) for audio, name in recordings]
-        ids = np.asarray(self.tokenizer(text, add_special_tokens=False)["input_ids"], dtype=np.int64)
+        messages = self.with_prompt(dialogue, criterion)
+        text, recordings = render_dialogue(messages, self.tokenizer)
+        turns = [turn for turn, each in enumerate(messages) for item in list_items(each) if item["type"] == "audio"]
+        clips, heard = self._load_clips(recordings, turns)
+        ids = np.asarray(self._tokenize(text), dtype=np.int64)
         repeats = np.ones(len(ids), dtype=np.int64)
         repeats[ids == self.audio_token_id] = [self.num_audio_tokens(clip.size) for clip in clips]
-        return PreparedDialogue(np.repeat(ids, repeats), clips)
+        return PreparedDialogue(np.repeat(ids, repeats), clips, heard)
+
+    def _load_clips(
+        self, recordings: Sequence[tuple[Any, str]], turns: Sequence[int] | None = None
+    ) -> tuple[list[np.ndarray], Heard]:
+        """Return the clips of recordings, and what is heard of them; each is a turn unless `turns` are given."""
+        turns = range(1, len(recordings) + 1) if turns is None else turns
+        clips = [self.load_clip(audio, name=name) for audio, name in recordings]
+        durations_s = [
+            clip.size / self.sampling_rate
+            if clip.size < round(self.max_turn_s * self.sampling_rate)
+            else audio_duration_s(audio)
+            for clip, (audio, _) in zip(clips, recordings, strict=True)
+        ]
+        heard_s = sum(clip.size for clip in clips) / self.sampling_rate
+        cut = {turn for turn, duration_s in zip(turns, durations_s, strict=True) if duration_s > self.max_turn_s}
+        sounding = {turn for turn, clip in zip(turns, clips, strict=True) if not is_silent(clip)}
+        silent = set(turns) - sounding
+        heard = Heard(max(sum(durations_s), heard_s), heard_s, len(clips), tuple(sorted(cut)), tuple(sorted(silent)))
+        return clips, heard
+
+    def _warn_of_unheard(self, heard: Heard) -> None:
+        where = "`SDiaRewardProcessor.prepare` and the pipeline name such turns."
+        if heard.cut_turns:
+            _warn_once(f"a turn is longer than the {self.max_turn_s:g} s that this model hears of each; {where}")
+        if heard.silent_turns:
+            _warn_once(f"nothing above -70 dB of full scale is heard in a turn; {where}")
 
     def num_tokens(self, dialogue: Sequence[Mapping[str, Any]], criterion: str = "joint") -> int:
         """Return the number of tokens that `prepare` would return, from the headers of the recordings.
@@ -302,7 +359,12 @@ class SDiaRewardProcessor(ProcessorMixin):
         text, recordings = render_dialogue(self.with_prompt(dialogue, criterion), self.tokenizer)
         durations_s = [min(audio_duration_s(audio), self.max_turn_s) for audio, _ in recordings]
         num_vectors = [self.num_audio_tokens(math.ceil(duration * self.sampling_rate)) for duration in durations_s]
-        return len(self.tokenizer(text, add_special_tokens=False)["input_ids"]) + sum(num_vectors) - len(num_vectors)
+        return len(self._tokenize(text)) + sum(num_vectors) - len(num_vectors)
+
+    def _tokenize(self, text: str) -> list[int]:
+        with _tokenizing:
+            ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
 
     def pad(self, input_ids: Sequence[np.ndarray], padding_side: str | None = None) -> dict[str, Any]:
         """Pad the token ids of dialogues to one length.
@@ -331,12 +393,12 @@ class SDiaRewardProcessor(ProcessorMixin):
             raise ValueError(f"criterion is {criterion!r}; this checkpoint has {', '.join(sorted(self.prompts))}.")
         if dialogue[0]["role"] == "system":
             if "".join(item.get("text", "") for item in list_items(dialogue[0])) not in self.prompts.values():
-                _warn_of_system_turn()
+                _warn_once(_SYSTEM_TURN)
             return list(dialogue)
         return [{"role": "system", "content": self.prompts[criterion]}, *dialogue]
 
     def load_clip(self, audio: Any, name: str | None = None) -> np.ndarray:
-        """Read one recording as mono float32 at the processor's rate, cut to `max_turn_s`, which is logged (`INFO`).
+        """Read one recording as mono float32 at the processor's rate, cut to `max_turn_s`.
 
         Args:
             audio: Anything `audio_sdiareward.read_audio` takes.
@@ -345,8 +407,6 @@ class SDiaRewardProcessor(ProcessorMixin):
         Returns:
             `np.ndarray` of shape `(num_samples,)`.
         """
-        if logger.isEnabledFor(logging.INFO) and (lasts_s := audio_duration_s(audio)) > self.max_turn_s:
-            logger.info("%s lasts %.1f s; only its first %g s are heard.", name or "a turn", lasts_s, self.max_turn_s)
         return read_audio(audio, sampling_rate=self.sampling_rate, max_duration_s=self.max_turn_s, name=name)
 
     @property

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from sdiareward.audio_sdiareward import AudioError
+from sdiareward.audio_sdiareward import AudioError, is_silent
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Part
-from sdiareward.perturbations.levels import is_silent
 
 
 _CLIPPING_LEVEL = 0.999

@@ -10,12 +10,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sdiareward.audio_sdiareward import SAMPLING_RATE, audio_duration_s, open_encoded, open_source, read_audio
+from sdiareward.audio_sdiareward import (
+    SAMPLING_RATE,
+    audio_duration_s,
+    is_silent,
+    open_encoded,
+    open_source,
+    read_audio,
+)
 from sdiareward.chat_sdiareward import ROLES, DialogueError, list_items
 from sdiareward.common.files import hash_json
 from sdiareward.pairs.content import hash_items
 from sdiareward.perturbations.channel import encode_flac
-from sdiareward.perturbations.levels import is_silent, measure_level
+from sdiareward.perturbations.levels import measure_level
 
 from ..statistics import mcnemar_exact
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.audio_sdiareward import audio_duration_s
+from sdiareward.audio_sdiareward import Heard, audio_duration_s, describe_unheard
 from sdiareward.esdr_accuracy.pairwise import MODALITY_SUBSETS
 from sdiareward.pairs.schema import CRITERIA
 from sdiareward.perturbations.registry import PERTURBATIONS
@@ -43,7 +43,8 @@ def compute_result(
 ) -> Result:
     names = CHECKS if with_checks else ()
     changed = [change_dialogue(dialogue, name) for name in names for dialogue in dialogues]
-    rewards = iter(scorer.score([*dialogues, *changed], criterion))
+    heard: dict[int, Heard] = {}
+    rewards = iter(scorer.score([*dialogues, *changed], criterion, heard=heard))
     finals = [next(rewards) for _ in dialogues]
     after = {name: [next(rewards) for _ in dialogues] for name in names}
     beginnings = [dialogue[:end] for dialogue in dialogues for end in range(1, len(dialogue))]
@@ -55,7 +56,7 @@ def compute_result(
         finals,
         growth,
         compare(finals, after),
-        notes=_list_notes(dialogues, scorer.processor.max_turn_s, with_checks),
+        notes=_list_notes(dialogues, heard, scorer.processor.max_turn_s, with_checks),
         **_calibrate(scorer.model.config, finals, criterion),
     )
 
@@ -85,21 +86,18 @@ def _has_criterion(subset: str, criterion: str) -> bool:
     return criterion not in CRITERIA or (subset in MODALITY_SUBSETS) == (criterion == "modality")
 
 
-def _list_notes(dialogues: Sequence[Sequence[Mapping[str, Any]]], max_turn_s: float, with_checks: bool) -> list[str]:
-    notes = []
+def _list_notes(
+    dialogues: Sequence[Sequence[Mapping[str, Any]]], heard: Mapping[int, Heard], max_turn_s: float, with_checks: bool
+) -> list[str]:
+    notes: list[str] = []
     silence_s = PERTURBATIONS[_SILENCE].default
-    for name, dialogue in zip(NAMES, dialogues, strict=False):
+    for index, (name, dialogue) in enumerate(zip(NAMES, dialogues, strict=False)):
+        notes += [f"Dialogue {name}: {notice}." for notice in describe_unheard([("", heard[index])])]
         lengths = [audio_duration_s(item["audio"]) for turn in dialogue for item in turn["content"] if "audio" in item]
-        num_cut = sum(length > max_turn_s for length in lengths)
-        if num_cut:
-            notes.append(
-                f"Dialogue {name}: {num_cut} of {len(lengths)} turns are cut, this model hears their first "
-                f"{max_turn_s:g} s."
-            )
         num_pushed = sum(length <= max_turn_s < length + silence_s for length in lengths)
         if with_checks and num_pushed:
             notes.append(
-                f"Dialogue {name}: the silence of the checks pushes the end of {num_pushed} turns beyond these "
-                f"{max_turn_s:g} s, so that this check also takes words away."
+                f"Dialogue {name}: the silence of the checks pushes the end of {num_pushed} turns beyond the "
+                f"{max_turn_s:g} s that are heard, so that this check also takes words away."
             )
     return notes

@@ -98,7 +98,7 @@ def test_a_turn_of_more_than_30_seconds_is_scored_with_a_notice(score, write_dia
     path = write_dialogue(audio=write_wav("c.wav", 31.0))
     code, _, notice = score(path)
     assert code == 0
-    assert "1 of 2 turns are cut: this model hears their first 30 s" in notice
+    assert "1 turns cut: the model hears 30.4 of 31.4 s (turn 2)" in notice
 
 
 def test_a_byte_order_mark_is_no_part_of_a_dialogue(score, write_dialogue):

@@ -16,6 +16,7 @@ from support.refusals import check_refused
 
 import sdiareward.scoring.scorer
 from sdiareward import eval as evaluation
+from sdiareward.audio_sdiareward import Heard, is_silent
 from sdiareward.checkpoint_io.training_record import write_pairs_record
 from sdiareward.common.files import JsonLines
 from sdiareward.common.package_files import NANO
@@ -80,9 +81,9 @@ def pair(split, number, subset, synthesizer, same_text):
     }
 
 
-def tone(duration_s):
+def tone(duration_s, level=0.1):
     buffer = io.BytesIO()
-    soundfile.write(buffer, np.full(int(duration_s * RATE), 0.1), RATE, format="FLAC")
+    soundfile.write(buffer, level * np.sin(np.arange(int(duration_s * RATE)) / 9), RATE, format="FLAC")
     return {"bytes": buffer.getvalue(), "path": None}
 
 
@@ -137,8 +138,12 @@ class StubScorer:
             except soundfile.LibsndfileError as error:
                 skipped[index] = f"turn 1: cannot be decoded ({error})"
                 continue
-            self.audio_s += sum(len(sound) / rate for sound, rate in sounds)
-            yield index, Features(np.zeros(1), -float(np.abs(np.diff(sounds[0][0])).mean()))
+            durations_s = [len(sound) / rate for sound, rate in sounds]
+            self.audio_s += sum(durations_s)
+            cut = tuple(turn for turn, duration_s in enumerate(durations_s, start=1) if duration_s > 0.3)
+            silent = tuple(turn for turn, (sound, _) in enumerate(sounds, start=1) if is_silent(sound))
+            heard = Heard(sum(durations_s), sum(min(each, 0.3) for each in durations_s), len(sounds), cut, silent)
+            yield index, Features(np.zeros(1), -float(np.abs(np.diff(sounds[0][0])).mean()), heard=heard)
 
 
 @pytest.fixture(autouse=True)
@@ -316,13 +321,19 @@ def test_recordings_that_the_model_hears_in_part_are_counted_in_results_and_on_t
     rows = [pair("test", number, *what) for number, what in enumerate(TEST_PAIRS)]
     rows[3]["rejected"][0]["audio"] = tone(0.4)
     rows[3]["rejected"][1]["audio"] = tone(0.5)
+    rows[2]["chosen"][1]["audio"] = tone(0.3, 0.0)
     write_split(dataset, "test", rows)
     _, out = run("--no_baselines", "--report")
     cut = json.loads((out / "results.json").read_text())["cut"]
-    assert cut == {"max_turn_s": 0.3, "num_recordings": 32, "num_cut": 2, "num_pairs": 1}
-    sentence = "2 of 32 recordings, in 1 pairs, are longer than 0.3 s: the model heard the first 0.3 s of each"
-    assert sentence in (out / "results.md").read_text()
-    assert sentence in (out / "report" / "index.html").read_text()
+    assert cut == {
+        **{"max_turn_s": 0.3, "num_recordings": 32, "num_cut": 2, "num_pairs": 1},
+        **{"given_s": pytest.approx(32 * 0.3 + 0.3), "heard_s": pytest.approx(32 * 0.3)},
+        "silent_turns": ["test-2 chosen turn 2"],
+    }
+    cut_sentence = "2 of 32 recordings, in 1 pairs, are longer than 0.3 s: the model heard the first 0.3 s of each"
+    for sentence in (cut_sentence, "Nothing was heard in 1 turns (test-2 chosen turn 2)."):
+        assert sentence in (out / "results.md").read_text()
+        assert sentence in (out / "report" / "index.html").read_text()
     # A judge's scores, and those of an earlier version, have no counts.
     assert sum_cut([{"chosen": 1.0}], [{"max_turn_s": 0.3}]) is None
     assert sum_cut([{"num_cut": 0, "num_recordings": 4}], [{}]) is None

@@ -132,7 +132,7 @@ def test_decoded_rows_of_datasets_are_heard(tiny_processor):
 
 
 def test_a_system_turn_that_is_not_one_of_the_prompts_is_told_once(tiny_processor, make_dialogue, caplog):
-    processing._warn_of_system_turn.cache_clear()
+    processing._warn_once.cache_clear()
     own = {"role": "system", "content": tiny_processor.prompts["joint"]}
     tiny_processor.with_prompt([own, *make_dialogue(0.3, 0.2)])
     tiny_processor.with_prompt(

@@ -58,6 +58,45 @@ def test_embeddings_in_the_place_of_tokens_give_the_same_reward(make_tiny_model,
         model(inputs_embeds=embeds, **inputs)
 
 
+@pytest.mark.parametrize("given", ["input_ids", "inputs_embeds"])
+@pytest.mark.parametrize(
+    "without",
+    ["input_features", "placeholders", "attention_mask left", "attention_mask right", "feature_attention_mask"],
+)
+def test_inputs_that_do_not_belong_together_are_refused(
+    make_tiny_model, tiny_processor, make_dialogue, given, without
+):
+    model = make_tiny_model()
+    dialogues = [make_dialogue(0.5, 0.3), make_dialogue(0.2, 0.4, text="no")]
+    inputs = dict(tiny_processor(dialogues, padding_side=without.split()[-1] if " " in without else "right"))
+    if without == "placeholders":
+        inputs["input_ids"][inputs["input_ids"] == model.config.audio_token_id] = 7
+    else:
+        del inputs[without.split()[0]]
+    if given == "inputs_embeds":
+        inputs["inputs_embeds"] = model.get_input_embeddings()(inputs.pop("input_ids"))
+    with pytest.raises(ValueError, match="attention_mask" if "mask" in without else "audio placeholders"):
+        model(**inputs)
+
+
+@pytest.mark.parametrize("pad", [{}, {"text": None, "top": 640}, {"text": None, "top": None}], ids=str)
+def test_padding_is_known_where_the_configuration_names_it(make_tiny_model, tiny_processor, make_dialogue, pad):
+    model = make_tiny_model()
+    if pad:
+        model.config.get_text_config().pad_token_id, model.config.pad_token_id = pad["text"], pad["top"]
+    inputs = dict(tiny_processor([make_dialogue(0.5, 0.3), make_dialogue(0.2, 0.1)]))
+    del inputs["attention_mask"]
+    if pad.get("top", 640) is None:
+        model(**inputs)
+    else:
+        with pytest.raises(ValueError, match="attention_mask"):
+            model(**inputs)
+    alone = tiny_processor(make_dialogue(0.5, 0.3))
+    expected = model(**alone).logits
+    del alone["attention_mask"]
+    torch.testing.assert_close(model(**alone).logits, expected)
+
+
 def test_position_ids_are_used(make_tiny_model, inputs):
     model = make_tiny_model()
     inputs["attention_mask"] = torch.ones_like(inputs["attention_mask"])

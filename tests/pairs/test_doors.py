@@ -13,7 +13,7 @@ from sdiareward.chat_sdiareward import DialogueError
 from sdiareward.dataset_builder.sources.reading import find_clip
 from sdiareward.pairs.content import digest_dialogue
 from sdiareward.pairs.dialogue_folders import read_dialogue_folder
-from sdiareward.pairs.dialogues import Dialogues, HeardAudio, WholeDialogues
+from sdiareward.pairs.dialogues import Dialogues, RecordingFinder, WholeDialogues
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.messages import read_dialogue, read_transcript
 from sdiareward.pairs.rows import open_rows, read_block
@@ -39,7 +39,7 @@ def read_json(folder, turns):
 def read_table(folder, turns):
     (folder / "table.jsonl").write_text(json.dumps({"id": "a", "messages": turns}) + "\n")
     rows = open_rows(folder / "table.jsonl")
-    return Dialogues(read_block(rows, np.arange(1), ["messages"]), [0], ["messages"], HeardAudio(60.0, folder))[0]
+    return Dialogues(read_block(rows, np.arange(1), ["messages"]), [0], ["messages"], RecordingFinder(folder))[0]
 
 
 def read_pairs(folder, turns):

@@ -8,7 +8,7 @@ import pytest
 from support.systems_world import write_tone
 
 from sdiareward.chat_sdiareward import turns_to_messages
-from sdiareward.pairs.dialogues import Dialogues, HeardAudio
+from sdiareward.pairs.dialogues import Dialogues, RecordingFinder
 from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.own_forms import find_recording, join_turns
@@ -77,7 +77,7 @@ def test_every_form_of_a_pair_is_the_same_pair_wherever_the_table_lies(row, suff
     expected = {side: [*question, ("assistant", str(folder / name))] for side, name in ANSWERS.items()}
     loaded = load_pairs(path, "train")[0]
     assert {side: read_paths(loaded[side]) for side in SIDES} == expected
-    scored = Dialogues(read_block(open_rows(path), [0], SIDES), [0], SIDES, HeardAudio(30.0, dataset=path))
+    scored = Dialogues(read_block(open_rows(path), [0], SIDES), [0], SIDES, RecordingFinder(dataset=path))
     assert {side: read_paths(scored[number]) for number, side in enumerate(SIDES)} == expected
 
 

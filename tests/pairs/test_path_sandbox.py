@@ -16,7 +16,7 @@ from sdiareward.dataset_builder.references import resolve_inside
 from sdiareward.dataset_builder.release.official_form import read_official
 from sdiareward.dataset_builder.release.recorded_parts import AudioRoots, find_part
 from sdiareward.dataset_builder.sources.reading import find_clip
-from sdiareward.pairs.dialogues import Dialogues, HeardAudio
+from sdiareward.pairs.dialogues import Dialogues, RecordingFinder
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.path_sandbox import ROOTS_VARIABLE, list_audio_roots, require_inside
 from sdiareward.pairs.rows import open_rows, read_block
@@ -118,13 +118,13 @@ def test_a_row_that_is_scored_cannot_name_one(root, monkeypatch):
     rows = [row_of("a.wav"), row_of("../secret.wav"), row_of(root.parent / "secret.wav"), row_of("link.wav")]
     table.write_text("".join(json.dumps(row) + "\n" for row in rows))
     block = read_block(open_rows(table), range(4), SIDES)
-    dialogues = Dialogues(block, range(4), heard=HeardAudio(30.0, None, table))
+    dialogues = Dialogues(block, range(4), finder=RecordingFinder(None, table))
     assert len(dialogues[0]) == 2
     for index in (2, 4, 6):
         with pytest.raises(ValueError, match="turn 1: audio .* lies outside of the audio root"):
             dialogues[index]
     # Asked for, it is read.
-    assert len(Dialogues(block, range(4), heard=HeardAudio(30.0, root.parent, table))[4]) == 2
+    assert len(Dialogues(block, range(4), finder=RecordingFinder(root.parent, table))[4]) == 2
 
 
 @pytest.mark.parametrize(("name", "reason"), [("../../secret.wav", "is no study"), ("link.wav", "lies outside")])

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from sdiareward.perturbations.levels import is_silent, measure_level, scale_to_level, trim_silence
+from sdiareward.audio_sdiareward import is_silent
+from sdiareward.perturbations.levels import measure_level, scale_to_level, trim_silence
 
 
 def test_a_signal_is_scaled_to_a_level_and_silence_stays_silence(make_tone):
@@ -24,3 +25,4 @@ def test_trimming_keeps_fifty_milliseconds_around_the_speech(make_tone):
 def test_a_recording_is_silent_below_70_db_of_full_scale():
     assert is_silent(np.zeros(0)) and is_silent(np.full(9, -3.1e-4))
     assert not is_silent(np.array([0.0, -3.2e-4]))
+    assert is_silent(np.full(9, 0.5))

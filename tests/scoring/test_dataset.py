@@ -120,7 +120,8 @@ def test_pairs_get_the_rewards_of_their_sides_in_the_order_of_the_rows(score, wr
     np.testing.assert_allclose(rewards, expected(scorer, rows), atol=1e-5)
     np.testing.assert_array_equal([row["margin"] for row in found], rewards[:, 0] - rewards[:, 1])
     assert (tmp_path / "out" / "skipped.jsonl").read_text() == ""
-    assert list(found[0]) == ["row", "pair_id", "chosen", "rejected", "margin"]
+    heard = ["given_s", "heard_s", "num_cut", "silent_turns"]
+    assert list(found[0]) == ["row", "pair_id", "chosen", "rejected", "margin", *heard]
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     # Three of seven rows have turns of 0.1, 0.1, 0.1 and 0.2 s; two a step further: 0.2, 0.2, 0.2 and 0.3 s; and two
     # 0.3, 0.3, 0.3 and 0.1 s.
@@ -199,7 +200,8 @@ def test_dialogues_in_json_lines_are_scored_with_paths_under_the_audio_root(
         turn["audio"] = str(tmp_path / "audio" / turn["audio"])
     (reward,) = scorer.score([turns_to_messages(turns)])
     assert code == 0
-    assert scores(tmp_path) == [{"row": 0, "id": 5, "reward": pytest.approx(reward, abs=1e-5)}]
+    [found] = scores(tmp_path)
+    assert (found["row"], found["id"], found["reward"]) == (0, 5, pytest.approx(reward, abs=1e-5))
 
 
 def test_bad_rows_are_skipped_with_reasons_and_tried_again(score, write_rows, make_pair, scorer, tmp_path):

@@ -4,7 +4,7 @@ import torch
 from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniAudioAttention
 
 from sdiareward.scoring import packed_attention, packed_forward
-from sdiareward.scoring.batching import DialoguePreparer, Message, Segment, build_prefix_tree
+from sdiareward.scoring.batching import DialoguePreparer, Message, build_prefix_tree
 from sdiareward.scoring.packed_attention import PackedLayout
 from sdiareward.scoring.packed_forward import encode_clips, pool_packed, run_packed
 
@@ -223,13 +223,3 @@ def test_short_rows_that_are_trained_attend_in_float32(monkeypatch, with_gradien
         exact.square().sum().backward()
         torch.testing.assert_close(found.float(), exact, atol=2e-2, rtol=0)
         torch.testing.assert_close(gradient, query.grad.float(), atol=5e-2, rtol=0)
-
-
-def test_the_models_own_attention_is_back_afterwards(model, batch):
-    towers = (model.model.audio_tower, model.model.language_model)
-    before = [tower.config._attn_implementation for tower in towers]
-    run(model, batch[1])
-    assert [tower.config._attn_implementation for tower in towers] == before
-    with pytest.raises(IndexError):
-        run_packed(model, [Segment(None, [Message(np.array([10_000]))])], [])
-    assert [tower.config._attn_implementation for tower in towers] == before

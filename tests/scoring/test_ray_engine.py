@@ -80,8 +80,9 @@ def records(folder):
 
 def assert_same_scores(folder, other):
     found, wanted = (pq.read_table(each / "scores.parquet") for each in (folder, other))
-    assert found.column_names == wanted.column_names == ["row", "id", "chosen", "rejected", "margin"]
-    for name in found.column_names:
+    names = ["row", "id", "chosen", "rejected", "margin", "given_s", "heard_s", "num_cut"]
+    assert found.column_names == wanted.column_names == [*names, "silent_turns"]
+    for name in names:
         np.testing.assert_allclose(found[name].to_numpy(), wanted[name].to_numpy(), atol=1e-5)
     skipped = [json.loads((each / "skipped.jsonl").read_text()) for each in (folder, other)]
     assert [(row["row"], row["id"]) for row in skipped] == [(7, 7)] * 2

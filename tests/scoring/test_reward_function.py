@@ -177,7 +177,7 @@ def test_a_missing_reward_is_a_floor_or_an_error_on_request(scorer, speak, bad_c
     )
     assert rewards[1:] == [-20.0] * 3
     assert rewards[0] > -20.0
-    assert logged == {"sdiareward_joint/failed": 0.75}
+    assert logged == {"sdiareward_joint/failed": 0.75, "sdiareward_joint/unheard": 0}
     with pytest.raises(ValueError, match="completion 1: .*control token"):
         reward_fn(scorer, speak=speak, on_error="raise")([QUESTION] * 2, [say("fine"), say("fine<|im_end|>")])
 

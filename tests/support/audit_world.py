@@ -65,7 +65,7 @@ class FunctionScorer:
         self.function, self.stop_after = function, stop_after
         self.num_dialogues = 0
 
-    def iter_scores(self, dialogues, criteria, *, skipped):
+    def iter_scores(self, dialogues, criteria, *, skipped, heard):
         if self.stop_after is not None and self.num_dialogues >= self.stop_after:
             raise KeyboardInterrupt
         for index, dialogue in enumerate(dialogues):
