@@ -54,10 +54,10 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
     from sdiareward.checkpoint_io.training_record import describe_heard
     from sdiareward.training.ending import describe_interruption, report_end
     from sdiareward.training.options import prepare_early_stopping, require_libraries, require_supported
-    from sdiareward.training.prompts import record_prompts
     from sdiareward.training.resuming import choose_checkpoint
     from sdiareward.training.run_folder import (
         gives_rewards,
+        record_run_settings,
         record_training_pairs,
         resolve_base_model,
         save_final_model,
@@ -71,9 +71,9 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
     checkpoint = choose_checkpoint(training, resume=args.resume, has_adapters=args.train == "lora")
     # New weights, such as adapters, are drawn before the trainer sets its seed.
     set_seed(training.seed)
-    record_prompts(args, training, checkpoint)
-    splits = _load_splits(args, training, begins=args.resume and checkpoint is None)
     base_model = resolve_base_model(args.model_name_or_path, training)
+    record_run_settings(args, base_model, training, checkpoint)
+    splits = _load_splits(args, training, begins=args.resume and checkpoint is None)
     setup = set_up(args, base_model, splits, training)
     patience = args.early_stopping_patience
     trainer = SDiaRewardTrainer(

@@ -20,11 +20,13 @@ _LIGER = "Liger has no kernels for this model"
 # The values under which an option changes nothing, and why others are refused.
 _UNUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "average_tokens_across_devices": ((True,), "the loss is the mean over the pairs of a step"),
+    "auto_find_batch_size": ((False,), "memory is bounded by batch_tokens"),
     "chat_template_path": ((None,), _TOKENIZER),
     "dataset_num_proc": ((None,), "each process reads its share of the pairs; see dataloader_num_workers"),
     "do_predict": ((False,), "run sdiareward-eval on the finished model"),
     "eos_token": ((None,), _TOKENIZER),
     "hub_token": ((None,), "nothing is published from here"),
+    "ignore_data_skip": ((False,), "a resumed run takes the pairs that follow"),
     "include_num_input_tokens_seen": (("no", False), "the log has num_tokens"),
     "label_names": ((None,), "pairs have no labels"),
     "length_column_name": (("length",), "lengths are measured before the first step"),
@@ -111,6 +113,8 @@ def prepare_early_stopping(args: RewardConfig, patience: int | None) -> None:
         return
     if args.eval_strategy == "no":
         raise OptionError("early_stopping_patience needs evaluations; set eval_strategy to 'steps' or 'epoch'.")
+    # A resumed run counts on where it stopped.
+    args.restore_callback_states_from_checkpoint = True
     if args.metric_for_best_model is None:
         args.metric_for_best_model, args.greater_is_better = "loss", False
 

@@ -1,16 +1,13 @@
 import json
-from types import SimpleNamespace
 
 import pytest
 from support.refusals import check_refused
 
-from sdiareward.common.user_errors import UserError
 from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS, SDiaRewardConfig, name_prompts
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.train import main
-from sdiareward.training.arguments import TrainArguments
-from sdiareward.training.prompts import apply_prompts, record_prompts
+from sdiareward.training.prompts import apply_prompts
 
 
 OWN = "You evaluate dialogues.\n"
@@ -35,26 +32,7 @@ def test_training_saves_its_prompts_with_the_checkpoint(mode, make_flags, prompt
         assert loaded.prompt_version == name_prompts(prompts)
     assert json.loads((output / "run.json").read_text())["arguments"]["prompt_file"] == str(prompt_file)
     prompt_file.write_text("reward_modality: Something else.")
-    assert check_refused(capsys, "was trained with other system prompts", main, [*given, "--resume", "True"])
-
-
-def test_a_run_resumes_only_with_the_prompts_that_it_began_with(prompt_file, tmp_path):
-    training = SimpleNamespace(output_dir=str(tmp_path / "out"), process_index=0)
-    plain = TrainArguments("model", "data")
-    own = TrainArguments("model", "data", prompt_file=str(prompt_file))
-    record_prompts(plain, training, None)
-    # Before the first checkpoint there is nothing to resume.
-    record_prompts(own, training, None)
-    checkpoint = tmp_path / "out" / "checkpoint-1"
-    record_prompts(own, training, checkpoint)
-    with pytest.raises(
-        UserError, match=r"was trained with other system prompts \(prompt_file, criteria \['modality'\]\)"
-    ):
-        record_prompts(plain, training, checkpoint)
-    # Also from another run's folder.
-    training.output_dir = str(tmp_path / "other")
-    with pytest.raises(UserError, match="was trained with other system prompts"):
-        record_prompts(plain, training, checkpoint)
+    assert check_refused(capsys, "prompt_file", main, [*given, "--resume", "True"])
 
 
 def test_prompts_replace_only_the_criteria_that_they_name(tiny_checkpoint):
