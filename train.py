@@ -71,9 +71,9 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
     checkpoint = choose_checkpoint(training, resume=args.resume, has_adapters=args.train == "lora")
     # New weights, such as adapters, are drawn before the trainer sets its seed.
     set_seed(training.seed)
+    splits = _load_splits(args, training, begins=args.resume and checkpoint is None)
     base_model = resolve_base_model(args.model_name_or_path, training)
     record_run_settings(args, base_model, training, checkpoint)
-    splits = _load_splits(args, training, begins=args.resume and checkpoint is None)
     setup = set_up(args, base_model, splits, training)
     patience = args.early_stopping_patience
     trainer = SDiaRewardTrainer(
@@ -95,7 +95,7 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(describe_interruption(trainer)) from None
-    end = report_end(trainer, args, setup.skipped)
+    end = report_end(trainer, args, setup.skipped, setup.num_cut_turns, setup.processor.max_turn_s)
     save_final_model(trainer, setup, args, base_model, training, heard)
     if trainer.is_world_process_zero():
         write_model_card(Path(str(training.output_dir)))

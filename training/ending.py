@@ -11,7 +11,9 @@ from .resuming import find_newest_checkpoint
 from .usable_pairs import SkippedPair
 
 
-def report_end(trainer: Any, args: TrainArguments, skipped: Sequence[SkippedPair]) -> str:
+def report_end(
+    trainer: Any, args: TrainArguments, skipped: Sequence[SkippedPair], num_cut: int = 0, max_turn_s: float = 0.0
+) -> str:
     """Return where the model is, its validation accuracy and the next command; all processes call it."""
     state, folder = trainer.state, str(trainer.args.output_dir)
     accuracy, step = _find_accuracy(trainer)
@@ -25,6 +27,8 @@ def report_end(trainer: Any, args: TrainArguments, skipped: Sequence[SkippedPair
         lines.append(
             f"Skipped: {len(skipped)} pairs, such as {first.item} of {first.split} ({first.reason}); all: {reasons}"
         )
+    if num_cut:
+        lines.append(f"Cut: {num_cut} turns, of which this model hears the first {max_turn_s:g} s")
     # A file is one split, which the model has now seen.
     dataset = "OTHER_PAIRS" if Path(args.dataset).is_file() else args.dataset
     output = f"{folder.rstrip('/')}-eval"

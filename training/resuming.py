@@ -111,10 +111,10 @@ class ResumableTrainer:
     def _save(self: Any, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         super()._save(output_dir, state_dict)  # type: ignore[misc]
         folder = Path(str(output_dir or self.args.output_dir))
-        if folder.name.startswith(PREFIX_CHECKPOINT_DIR):
+        if self.args.should_save and folder.name.startswith(PREFIX_CHECKPOINT_DIR):
             for name in (SETTINGS, PAIRS):
                 if (folder.parent / name).is_file():
-                    shutil.copy(folder.parent / name, folder)
+                    shutil.copy(folder.parent / name, folder / name)
 
 
 def choose_checkpoint(training: TrainingArguments, *, resume: bool, has_adapters: bool) -> Path | None:

@@ -27,7 +27,7 @@ from sdiareward.configuration_sdiareward import name_prompts
 
 from .arguments import TrainArguments
 from .precompute import READ_AHEAD
-from .prompts import copy_prompts
+from .prompts import copy_heard
 from .resuming import PAIRS, find_record, record_settings
 from .setup import TrainingSetup, assemble_full_model
 from .trainer import SDiaRewardTrainer
@@ -104,7 +104,7 @@ def save_final_model(
     (folder / "training_args.bin").unlink(missing_ok=True)
     model = assemble_full_model(folder, args, base_model, training)
     # Adapters and a head are put on the base model, which has its own.
-    copy_prompts(model.config, setup.processor)
+    copy_heard(model.config, setup.processor)
     save_checkpoint(model, setup.processor, output, compact=args.save_compact)
     write_file(output / "skipped.jsonl", "".join(json.dumps(pair.to_dict()) + "\n" for pair in setup.skipped))
     write_provenance(
@@ -112,6 +112,7 @@ def save_final_model(
         arguments=args,
         training=training.to_dict(),
         num_skipped_pairs=len(setup.skipped),
+        num_cut_turns=setup.num_cut_turns,
         **heard,
         history=trainer.state.log_history,
     )
