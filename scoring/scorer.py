@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from sdiareward.chat_sdiareward import DialogueError, expand_criteria
-from sdiareward.checkpoint_io.adapters import is_adapter, load_adapted
+from sdiareward.checkpoint_io.adapter_files import is_adapter
+from sdiareward.checkpoint_io.adapters import load_adapted
 from sdiareward.checkpoint_io.builtin import find_checkpoint
 from sdiareward.configuration_sdiareward import name_prompts, validate_prompts
 from sdiareward.modeling_sdiareward import SDiaRewardModel

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
-from sdiareward.loading_sdiareward import read_thinker_config
+from sdiareward.loading_sdiareward import check_shapes, list_shapes, read_thinker_config, to_native_key
 from sdiareward.modeling_sdiareward import (
     Float32Linear,
     SDiaRewardModel,
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from sdiareward.scoring.scorer import Scorer
 
 
+_HEAD_PREFIXES = ("score.", "pooler.")
 # Largest relative difference between two computations of a feature, in bfloat16 and in different batches.
 _ROUNDING = 0.05
 
@@ -75,23 +76,19 @@ class SDiaRewardHead(PreTrainedModel):
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """Load the head of a checkpoint that `SDiaRewardModel.from_pretrained` takes, and nothing else of it."""
         kwargs = SDiaRewardModel.with_foreign_config(pretrained_model_name_or_path, kwargs)
-        loaded: Any = super().from_pretrained(
+        config = kwargs.get("config") or SDiaRewardConfig.from_pretrained(pretrained_model_name_or_path)
+        with torch.device("meta"):
+            expected = {name: tuple(tensor.shape) for name, tensor in cls(config).state_dict().items()}
+        shapes = list_shapes(pretrained_model_name_or_path)
+        found = {
+            name: shape for name, shape in shapes.items() if (to_native_key(name) or "").startswith(_HEAD_PREFIXES)
+        }
+        check_shapes(found, expected, (), pretrained_model_name_or_path)
+        return super().from_pretrained(
             pretrained_model_name_or_path,
             *args,
-            **{
-                **kwargs,
-                "key_mapping": {r"^score_head\.": "score."},
-                "output_loading_info": True,
-                "use_safetensors": True,
-            },
+            **{**kwargs, "key_mapping": {r"^score_head\.": "score."}, "use_safetensors": True},
         )
-        head, info = loaded
-        if info["missing_keys"]:
-            raise ValueError(
-                f"{pretrained_model_name_or_path}: lacks {', '.join(sorted(info['missing_keys']))}; give a complete "
-                "checkpoint, or make a new head on a backbone with from_backbone."
-            )
-        return head
 
     @classmethod
     def from_backbone(cls, pretrained_model_name_or_path: Any, *, pooling_mode: str = "mean") -> SDiaRewardHead:

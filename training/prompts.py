@@ -8,6 +8,7 @@ from typing import Any
 from sdiareward.configuration_sdiareward import name_prompts
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
+
 def apply_heard(
     config: Any, processor: SDiaRewardProcessor, prompts: Mapping[str, str] | None, max_turn_s: float | None = None
 ) -> None:

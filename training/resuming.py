@@ -17,6 +17,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from sdiareward.checkpoint_io.files import ADAPTER_WEIGHTS
 from sdiareward.common.files import read_json_object, write_file
 from sdiareward.common.user_errors import UserError
+from sdiareward.loading_sdiareward import check_adapter
 
 from .options import OptionError
 
@@ -86,6 +87,12 @@ class ResumableTrainer:
             self.control.should_training_stop = True
             return
         super()._run_epoch(*args, **kwargs)  # type: ignore[misc]
+
+    def _load_from_checkpoint(self: Any, resume_from_checkpoint: str, model: Any = None) -> None:
+        bare = self.accelerator.unwrap_model(model or self.model)
+        if hasattr(bare, "get_base_model") and Path(resume_from_checkpoint, ADAPTER_WEIGHTS).is_file():
+            check_adapter(bare, resume_from_checkpoint)
+        super()._load_from_checkpoint(resume_from_checkpoint, model)  # type: ignore[misc]
 
     def _init_training_state(self: Any, *args: Any, **kwargs: Any) -> Any:
         begun = super()._init_training_state(*args, **kwargs)  # type: ignore[misc]

@@ -95,7 +95,13 @@ def test_the_record_of_a_resumed_run_is_that_of_an_undisturbed_one(mode, make_fl
 
 def test_a_run_that_stopped_early_stops_where_it_did_when_it_resumes(make_flags, tmp_path):
     # No step lowers the loss: the second evaluation without a lower one ends the run.
-    stop = {"early_stopping_patience": 2, "eval_strategy": "steps", "eval_steps": 1, "save_steps": 1, "learning_rate": 0}
+    stop = {
+        "early_stopping_patience": 2,
+        "eval_strategy": "steps",
+        "eval_steps": 1,
+        "save_steps": 1,
+        "learning_rate": 0,
+    }
     output, options = tmp_path / "run", {**RUN, **stop}
     assert main(make_flags(output, **options)) == 0
     expected = max(line["step"] for line in read_run(output)["history"])
