@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
