@@ -14,7 +14,8 @@ class ConvertArguments(TensorArguments):
     source: str = field(
         metadata={
             "positional": True,
-            "help": "checkpoint (folder or Hub id) of the authors or of this package, or a backbone, which gets a new head",
+            "help": "folder or Hub id of a checkpoint of the authors or this package, or of a backbone, which gets a "
+            "new head",
         }
     )
     output_dir: Path = field(

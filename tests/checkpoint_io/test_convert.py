@@ -393,5 +393,7 @@ def test_a_backbone_without_a_head_gets_a_new_one_at_zero(layout, pooling_mode, 
     assert model.config.max_turn_s == processor.max_turn_s == 12.0
     assert not model.score.weight.any()
     assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in expected.state_dict().items())
+    with pytest.raises(FileExistsError, match="out: is not empty"):
+        convert_checkpoint(source, found)
     # It is converted again like any other.
     assert convert_checkpoint(found, tmp_path / "again").is_dir()
