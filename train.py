@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _SHOWN = {
     "output_dir": "folder of the run and of the finished model (default: trainer_output)",
-    "num_train_epochs": "passes over the training pairs (default: 3)",
-    "learning_rate": "largest learning rate (default: 0.0001)",
+    "num_train_epochs": "passes over the training pairs (default: by --train and the number of pairs)",
+    "learning_rate": "largest learning rate (default: 0.001 for head, 0.0002 for lora, 0.0001 for full)",
     "per_device_train_batch_size": "pairs per device and step (default: 8)",
     "eval_strategy": "when to evaluate: no, steps or epoch (default: no, which evaluates once, at the end)",
     "save_steps": "steps between checkpoints (default: 500)",
@@ -52,12 +52,12 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
 
     from sdiareward.cards.model_card import write_model_card
     from sdiareward.checkpoint_io.training_record import describe_heard, write_pairs_record
-    from sdiareward.training.ending import describe_interruption, report_end
+    from sdiareward.training.ending import count_groups, describe_interruption, report_end
     from sdiareward.training.options import prepare_early_stopping, require_libraries, require_supported
-    from sdiareward.training.prompts import record_prompts
     from sdiareward.training.resuming import choose_checkpoint
     from sdiareward.training.run_folder import (
         gives_rewards,
+        record_run_settings,
         record_training_pairs,
         resolve_base_model,
         save_final_model,
@@ -69,11 +69,13 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
     prepare_early_stopping(training, args.early_stopping_patience)
     require_libraries(training)
     checkpoint = choose_checkpoint(training, resume=args.resume, has_adapters=args.train == "lora")
+    # What a run changed is told by the rewards before it.
+    training.eval_on_start = training.eval_on_start or checkpoint is None
     # New weights, such as adapters, are drawn before the trainer sets its seed.
     set_seed(training.seed)
-    record_prompts(args, training, checkpoint)
     splits = _load_splits(args, training, begins=args.resume and checkpoint is None)
     base_model = resolve_base_model(args.model_name_or_path, training)
+    record_run_settings(args, base_model, training, checkpoint)
     setup = set_up(args, base_model, splits, training)
     patience = args.early_stopping_patience
     trainer = SDiaRewardTrainer(
@@ -96,7 +98,7 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(describe_interruption(trainer)) from None
-    end = report_end(trainer, args, setup.skipped)
+    end = report_end(trainer, args, setup, count_groups(splits["validation"]))
     save_final_model(trainer, setup, args, base_model, training, heard)
     if trainer.is_world_process_zero():
         write_model_card(Path(str(training.output_dir)))
@@ -107,7 +109,7 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
 def _load_splits(args: TrainArguments, training: RewardTrainingConfig, *, begins: bool) -> dict[str, Any]:
     """Load the pairs, and print what the run does that was not asked for; `begins` if there is nothing to resume."""
     from sdiareward.training.held_out import load_splits
-    from sdiareward.training.options import describe_choices
+    from sdiareward.training.options import choose_schedule, describe_choices
 
     splits, notices = load_splits(
         [args.dataset, *args.more_datasets],
@@ -117,9 +119,11 @@ def _load_splits(args: TrainArguments, training: RewardTrainingConfig, *, begins
         audio_root=args.audio_root,
         max_eval_samples=args.max_eval_samples,
     )
+    schedule = choose_schedule(training, args.train, len(splits["train"]))
     if not training.process_index:
         _print_notices(
             *describe_choices(training),
+            schedule,
             *notices,
             f"--resume: {training.output_dir} holds no checkpoint; training begins at step 0" if begins else None,
         )

@@ -15,8 +15,10 @@ from typing import Any, Literal
 
 import torch
 
+from sdiareward.common.files import replace_atomically
 from sdiareward.configuration_sdiareward import EXTERNAL_MODEL_TYPES, SDiaRewardConfig
 from sdiareward.loading_sdiareward import (
+    HEAD,
     INDEX_FILE,
     SINGLE_FILE,
     check_keys,
@@ -58,7 +60,21 @@ def convert_checkpoint(
     max_shard_size: str = "5GB",
     **fields: Any,
 ) -> Path:
-    """Write a released checkpoint of the authors, or a native one, as a native checkpoint; a stopped run resumes."""
+    """Write a released checkpoint of the authors, or a native one, as a native checkpoint; a stopped run resumes.
+
+    A backbone of Qwen2.5-Omni without a head gets a new one, at zero; it is loaded whole.
+    """
+    if HEAD not in map(to_native_key, list_tensors(folder := _find(source))):
+        if (output := Path(output_dir)).is_dir() and any(output.iterdir()):
+            raise FileExistsError(f"{output}: is not empty; nothing is overwritten, name another folder.")
+        model = SDiaRewardModel.from_backbone(folder, dtype=dtype or "auto", **fields)
+        names = ("prompts", "prompt_version", "max_turn_s")
+        processor = SDiaRewardProcessor.from_backbone(folder, **{name: getattr(model.config, name) for name in names})
+        logger.warning("%s: holds no reward head; the result has a new one, at zero, which has to be trained.", source)
+        with replace_atomically(output) as temporary:
+            model.save_pretrained(temporary, max_shard_size=max_shard_size)
+            processor.save_pretrained(temporary)
+        return output
     opened = open_checkpoint(source, **fields)
     tensors = {name: _plan_tensor(name, tensor, dtype) for name, tensor in opened.tensors.items()}
     processor = _load_processor(opened)

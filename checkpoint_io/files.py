@@ -9,6 +9,8 @@ from sdiareward.common.files import read_json_object
 
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+# Of the small model only, whose base is in no folder.
+SMALL_PROJECTION = "projection.safetensors"
 # The code of a checkpoint where this package is not installed.
 REMOTE_CODE = (
     "audio_sdiareward.py",

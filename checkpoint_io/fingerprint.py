@@ -8,6 +8,7 @@ from typing import Any
 
 from sdiareward.common.files import hash_json
 
+from .builtin import find_base
 from .files import ADAPTER_CONFIG, read_json
 from .hub_files import fetch_snapshot
 
@@ -26,7 +27,7 @@ def fingerprint_model(model: str) -> str:
         return fetch_snapshot(model, ["config.json"]).name
     found: dict[str, Any] = _fingerprint_files(folder)
     base = read_json(folder / ADAPTER_CONFIG).get("base_model_name_or_path") if ADAPTER_CONFIG in found else None
-    if isinstance(base, str) and Path(base).is_dir():
+    if isinstance(base, str) and Path(base := str(find_base(folder, base))).is_dir():
         found["base model"] = _fingerprint_files(Path(base))
     return hash_json(found)
 

@@ -36,12 +36,12 @@ from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
-from .adapters import load_adapted
+from .adapter_files import merge_adapters
+from .files import SMALL_PROJECTION
 from .saving import save_checkpoint
 from .whisper import load_audio_tower, load_whisper_encoder_weights, make_tower_config
 
 
-PROJECTION = "projection.safetensors"
 SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SMOLLM2_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -69,7 +69,7 @@ def build_small(
     model = SDiaRewardModel(make_small_config(tokenizer))
     load_audio_tower(model.model.audio_tower, load_whisper_encoder_weights(whisper))
     load_text_tower(model.model.language_model, weights)
-    model.model.audio_tower.proj.load_state_dict(load_file(SMALL / PROJECTION))
+    model.model.audio_tower.proj.load_state_dict(load_file(SMALL / SMALL_PROJECTION))
     processor = SDiaRewardProcessor(
         WhisperFeatureExtractor(feature_size=80),
         tokenizer,
@@ -80,18 +80,18 @@ def build_small(
     return Path(output_dir)
 
 
-def assemble_small(output_dir: str | Path, **sources: Any) -> Path:
+def assemble_small(output_dir: str | Path, trained: Path = SMALL, **sources: Any) -> Path:
     """Write the trained small model: the trained tensors of the package on a new base."""
     with TemporaryDirectory() as base:
         build_small(base, **sources)
-        model = load_adapted(SMALL, base_model=base, dtype=torch.float32)
+        model = merge_adapters(trained, base, dtype=torch.float32)
         processor = SDiaRewardProcessor.from_pretrained(base)
     processor.prompts, processor.prompt_version = model.config.prompts, model.config.prompt_version
     save_checkpoint(model, processor, output_dir, compact=True)
     # What it was trained on, and how it was measured.
     for name in ("run.json", "about.md", "results.json"):
-        if (SMALL / name).exists():
-            shutil.copy(SMALL / name, output_dir)
+        if (trained / name).exists():
+            shutil.copy(trained / name, output_dir)
     return Path(output_dir)
 
 

@@ -12,7 +12,11 @@ from .arguments import TensorArguments
 @dataclass(kw_only=True)
 class ConvertArguments(TensorArguments):
     source: str = field(
-        metadata={"positional": True, "help": "folder or Hub id of a checkpoint of the authors, or of this package"}
+        metadata={
+            "positional": True,
+            "help": "folder or Hub id of a checkpoint of the authors or this package, or of a backbone, which gets a "
+            "new head",
+        }
     )
     output_dir: Path = field(
         metadata={"positional": True, "help": "folder of the result; the same command resumes a conversion in it"}

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from transformers import BatchFeature, Qwen2_5OmniThinkerForConditionalGeneration
 
-from sdiareward.checkpoint_io.adapters import reject_custom_adapters
+from sdiareward.checkpoint_io.adapter_files import put_adapters, reject_custom_adapters
 from sdiareward.checkpoint_io.files import ADAPTER_CONFIG
 from sdiareward.loading_sdiareward import HUB_KWARGS
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
@@ -214,10 +214,9 @@ def load_thinker_model(
         base, dtype=dtype or "auto", use_safetensors=True
     )
     for folder in adapters:
-        from peft import PeftModel
-
+        adapted: Any = put_adapters(model, folder)
         # Merging leaves the weights frozen.
-        model = PeftModel.from_pretrained(model, folder).merge_and_unload().requires_grad_(True)
+        model = adapted.merge_and_unload().requires_grad_(True)
         # Adapters trained on merged ones name these as their base.
         model.name_or_path = model.config.name_or_path = folder
     encode_each_clip_once(model.model.audio_tower)

@@ -111,6 +111,11 @@ class TrainArguments:
         default=None,
         metadata={"group": _MODEL},
     )
+    max_turn_s: float | None = _make_field(
+        "Seconds of each turn that the model hears, saved with the checkpoint (default: the start model's).",
+        default=None,
+        metadata={"group": _MODEL},
+    )
     batch_tokens: int | None = _make_field(
         "Tokens in one forward pass: the pairs of a step are split into micro-batches of this size. Default: 16384 on "
         "an accelerator, 4096 on a CPU.",
@@ -172,6 +177,10 @@ class TrainArguments:
             raise ValueError(
                 f"early_stopping_patience is {self.early_stopping_patience}; it must be at least 1, or omitted."
             )
+        if self.max_turn_s is not None:
+            from sdiareward.configuration_sdiareward import validate_max_turn_s
+
+            validate_max_turn_s(self.max_turn_s)
         self.make_augmentation(seed=0)
         self._require_effects()
         if self.from_cache is not None and not self.uses_cache:

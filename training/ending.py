@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sdiareward.esdr_accuracy.pairwise import wilson_interval
+
 from .arguments import TrainArguments
 from .resuming import find_newest_checkpoint
-from .usable_pairs import SkippedPair
+from .setup import TrainingSetup
 
 
-def report_end(trainer: Any, args: TrainArguments, skipped: Sequence[SkippedPair]) -> str:
+def report_end(trainer: Any, args: TrainArguments, setup: TrainingSetup, num_groups: int | None = None) -> str:
     """Return where the model is, its validation accuracy and the next command; all processes call it."""
     state, folder = trainer.state, str(trainer.args.output_dir)
-    accuracy, step = _find_accuracy(trainer)
+    before, after, step = _find_metrics(trainer)
     which = f", from step {step} of {state.global_step}" if step != state.global_step else f", after step {step}"
     lines = [f"Model: {folder}{which}"]
-    if accuracy is not None:
-        lines.append(f"Validation accuracy: {accuracy:.4f} on {len(trainer.eval_dataset)} pairs")
-    if skipped:
+    if "eval_accuracy" in after:
+        lines += _describe_validation(before, after, len(trainer.eval_dataset), num_groups)
+    if skipped := setup.skipped:
         first = skipped[0]
         reasons = Path(folder) / "skipped.jsonl"
         lines.append(
             f"Skipped: {len(skipped)} pairs, such as {first.item} of {first.split} ({first.reason}); all: {reasons}"
         )
+    if setup.num_cut_turns:
+        seconds = setup.processor.max_turn_s
+        lines.append(f"Cut: {setup.num_cut_turns} turns, of which this model hears the first {seconds:g} s")
     # A file is one split, which the model has now seen.
     dataset = "OTHER_PAIRS" if Path(args.dataset).is_file() else args.dataset
     output = f"{folder.rstrip('/')}-eval"
@@ -32,13 +37,37 @@ def report_end(trainer: Any, args: TrainArguments, skipped: Sequence[SkippedPair
     return "\n".join(lines)
 
 
-def _find_accuracy(trainer: Any) -> tuple[float | None, int]:
-    """Return the validation accuracy of the model that is saved, and the step that it is of."""
+def count_groups(pairs: Any) -> int | None:
+    """Return the number of recordings that pairs were cut from, by their groups; None if they name none."""
+    groups = pairs["group_id"] if "group_id" in pairs.column_names else [None]
+    return None if None in groups else len(set(groups))
+
+
+def _describe_validation(
+    before: Mapping[str, float], after: Mapping[str, float], num_pairs: int, num_groups: int | None
+) -> list[str]:
+    """Return accuracy and mean margin; pairs of one group are not independent, so the interval counts groups."""
+    accuracy = after["eval_accuracy"]
+    low, high = wilson_interval(accuracy, num_groups or num_pairs)
+    of_groups = f" of {num_groups} groups" if num_groups not in (None, num_pairs) else ""
+    lines = [
+        f"Validation accuracy: {accuracy:.4f} on {num_pairs} pairs{of_groups}, 95% interval {low:.2f} to {high:.2f}",
+        f"Validation margin: {after['eval_margin']:+.3f} on average",
+    ]
+    if before:
+        lines[0] += f"; {before['eval_accuracy']:.4f} before training"
+        lines[1] += f"; {before['eval_margin']:+.3f} before training"
+    return lines
+
+
+def _find_metrics(trainer: Any) -> tuple[dict[str, float], dict[str, float], int]:
+    """Return the validation before training and that of the model that is saved, and the step of the latter."""
     state, args = trainer.state, trainer.args
     step = state.best_global_step if args.load_best_model_at_end and state.best_global_step else state.global_step
-    measured = [line for line in state.log_history if line.get("step") == step and "eval_accuracy" in line]
-    metrics = measured[-1] if measured else trainer.evaluate()
-    return metrics.get("eval_accuracy"), int(step)
+    measured = [line for line in state.log_history if "eval_accuracy" in line]
+    before = next((line for line in measured if line.get("step") == 0), {})
+    after = [line for line in measured if line.get("step") == step]
+    return before, after[-1] if after else trainer.evaluate(), int(step)
 
 
 def describe_interruption(trainer: Any) -> str:

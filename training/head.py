@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
-from sdiareward.loading_sdiareward import read_thinker_config
+from sdiareward.loading_sdiareward import check_shapes, list_shapes, read_thinker_config, to_native_key
 from sdiareward.modeling_sdiareward import (
     Float32Linear,
     SDiaRewardModel,
@@ -33,14 +33,20 @@ from sdiareward.pairs.dialogues import Dialogues
 from sdiareward.pairs.labels import name_criterion
 from sdiareward.pairs.loading import name_pairs
 from sdiareward.pairs.schema import SIDES
+from sdiareward.scoring.batching import DialoguePreparer
 from sdiareward.scoring.feature_cache import FeatureCache
 
 from .batches import PairBatch, list_labels
-from .usable_pairs import SkippedPair, explain_side, select_usable
+from .usable_pairs import CutTurns, SkippedPair, explain_equal_sides, explain_side, select_usable
 
 
 if TYPE_CHECKING:
     from sdiareward.scoring.scorer import Scorer
+
+
+_HEAD_PREFIXES = ("score.", "pooler.")
+# Largest relative difference between two computations of a feature, in bfloat16 and in different batches.
+_ROUNDING = 0.05
 
 
 class SDiaRewardHead(PreTrainedModel):
@@ -70,23 +76,19 @@ class SDiaRewardHead(PreTrainedModel):
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """Load the head of a checkpoint that `SDiaRewardModel.from_pretrained` takes, and nothing else of it."""
         kwargs = SDiaRewardModel.with_foreign_config(pretrained_model_name_or_path, kwargs)
-        loaded: Any = super().from_pretrained(
+        config = kwargs.get("config") or SDiaRewardConfig.from_pretrained(pretrained_model_name_or_path)
+        with torch.device("meta"):
+            expected = {name: tuple(tensor.shape) for name, tensor in cls(config).state_dict().items()}
+        shapes = list_shapes(pretrained_model_name_or_path)
+        found = {
+            name: shape for name, shape in shapes.items() if (to_native_key(name) or "").startswith(_HEAD_PREFIXES)
+        }
+        check_shapes(found, expected, (), pretrained_model_name_or_path)
+        return super().from_pretrained(
             pretrained_model_name_or_path,
             *args,
-            **{
-                **kwargs,
-                "key_mapping": {r"^score_head\.": "score."},
-                "output_loading_info": True,
-                "use_safetensors": True,
-            },
+            **{**kwargs, "key_mapping": {r"^score_head\.": "score."}, "use_safetensors": True},
         )
-        head, info = loaded
-        if info["missing_keys"]:
-            raise ValueError(
-                f"{pretrained_model_name_or_path}: lacks {', '.join(sorted(info['missing_keys']))}; give a complete "
-                "checkpoint, or make a new head on a backbone with from_backbone."
-            )
-        return head
 
     @classmethod
     def from_backbone(cls, pretrained_model_name_or_path: Any, *, pooling_mode: str = "mean") -> SDiaRewardHead:
@@ -134,9 +136,12 @@ def cache_pairs(
     state = PartialState()
     scorer: Scorer | None = None
     keys: dict[str, list[str | None]] = {}
+    dialogues: dict[str, Dialogues] = {}
+    cut_turns: Any = CutTurns(cache.processor.max_turn_s)
     found: list[tuple[str, int, str]] = []
     for split, pairs in splits.items():
-        sides, criteria = Dialogues(pairs, range(len(pairs))), _list_criteria(pairs)
+        sides, criteria = Dialogues(pairs, range(len(pairs)), heard=cut_turns), _list_criteria(pairs)
+        dialogues[split] = sides
         rows = [index // len(SIDES) for index in range(len(sides))]
         bad: dict[int, str] = {}
         keys[split] = cache.keys(sides, criteria, skipped=bad, progress=True)
@@ -155,10 +160,33 @@ def cache_pairs(
         # The first side that cannot be used gives the reason.
         of_split = sorted(((index, reason) for name, index, reason in found if name == split), reverse=True)
         reasons = {index // len(SIDES): explain_side(index % len(SIDES), reason) for index, reason in of_split}
+        reasons |= _find_equal_sides(dialogues[split], _list_criteria(pairs), keys[split], cache, reasons)
         rows, of_pairs = select_usable(split, name_pairs(pairs), reasons)
-        usable[split] = _make_rows(pairs, rows, keys[split], cache)
+        num_cut = dialogues[split].num_cut.reshape(-1, len(SIDES)).sum(axis=1)[rows]
+        usable[split] = _make_rows(pairs, rows, keys[split], cache).add_column("num_cut", num_cut)
         skipped += of_pairs
     return usable, skipped
+
+
+def _find_equal_sides(
+    dialogues: Dialogues, criteria: Sequence[str], keys: Sequence[str | None], cache: FeatureCache, known: Any
+) -> dict[int, str]:
+    """Return the reason for each pair with equal sides; only pairs with nearly equal features are decoded."""
+    prepare = DialoguePreparer(cache.processor, with_mels=False)
+    reasons = {}
+    for row in range(len(keys) // len(SIDES)):
+        both = range(len(SIDES) * row, len(SIDES) * (row + 1))
+        if row not in known and _are_nearly_equal(*(cache[str(keys[side])] for side in both)):
+            batch = prepare(both, dialogues, criteria)
+            if not batch.failures and (reason := explain_equal_sides(batch.dialogues)):
+                reasons[row] = reason
+    return reasons
+
+
+def _are_nearly_equal(chosen: torch.Tensor, rejected: torch.Tensor) -> bool:
+    """Compare the last vectors, which depend on all tokens: they differ by rounding if the dialogues are equal."""
+    first, second = chosen[-1].float(), rejected[-1].float()
+    return len(chosen) == len(rejected) and bool((first - second).norm() <= _ROUNDING * first.norm())
 
 
 def _list_criteria(pairs: datasets.Dataset) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +21,13 @@ _LIGER = "Liger has no kernels for this model"
 # The values under which an option changes nothing, and why others are refused.
 _UNUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "average_tokens_across_devices": ((True,), "the loss is the mean over the pairs of a step"),
+    "auto_find_batch_size": ((False,), "memory is bounded by batch_tokens"),
     "chat_template_path": ((None,), _TOKENIZER),
     "dataset_num_proc": ((None,), "each process reads its share of the pairs; see dataloader_num_workers"),
     "do_predict": ((False,), "run sdiareward-eval on the finished model"),
     "eos_token": ((None,), _TOKENIZER),
     "hub_token": ((None,), "nothing is published from here"),
+    "ignore_data_skip": ((False,), "a resumed run takes the pairs that follow"),
     "include_num_input_tokens_seen": (("no", False), "the log has num_tokens"),
     "label_names": ((None,), "pairs have no labels"),
     "length_column_name": (("length",), "lengths are measured before the first step"),
@@ -47,9 +50,20 @@ class OptionError(UserError, ValueError):
     """Raised for an option of training that is refused."""
 
 
+# By what is trained: learning rate, least steps and least epochs. A head on cached features is cheap to train.
+# On 18 pairs it learns in 300 steps of 8; in 9 steps at 1e-4 its margins do not change.
+_SCHEDULES = {"head": (1e-3, 300, 3), "lora": (2e-4, 200, 1), "full": (1e-4, 100, 1)}
+
+
 @dataclass
 class RewardTrainingConfig(RewardConfig):
-    """`trl.RewardConfig` whose precision fits the machine: without a GPU for bfloat16, training is in float32."""
+    """`trl.RewardConfig` whose precision fits the machine and whose schedule fits what is trained, on how many pairs.
+
+    Without a GPU for bfloat16, training is in float32. `choose_schedule` sets what is not given.
+    """
+
+    learning_rate: float | None = None  # type: ignore[assignment]
+    num_train_epochs: float | None = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         if self.activation_checkpointing is None:
@@ -76,6 +90,23 @@ def describe_choices(args: RewardConfig) -> list[str]:
     if not getattr(args, "chose_bf16", False) or args.bf16:
         return []
     return [f"no GPU for bfloat16 is used: training in float32 on {args.device} (bf16 False)"]
+
+
+def choose_schedule(args: RewardConfig, mode: str, num_pairs: int) -> str | None:
+    """Set the learning rate and the epochs that are not given, and return what was chosen."""
+    rate, least_steps, least_epochs = _SCHEDULES[mode]
+    pairs_per_step = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
+    steps_per_epoch = math.ceil(num_pairs / pairs_per_step)
+    chosen = []
+    if args.learning_rate is None:
+        args.learning_rate = rate
+        chosen.append(f"learning_rate {rate:g}")
+    if args.num_train_epochs is None:
+        args.num_train_epochs = max(least_epochs, math.ceil(least_steps / steps_per_epoch))
+        if args.max_steps <= 0:
+            steps = args.num_train_epochs * steps_per_epoch
+            chosen.append(f"num_train_epochs {args.num_train_epochs} ({steps} steps of {pairs_per_step} pairs)")
+    return f"train {mode} on {num_pairs} pairs: {', '.join(chosen)}" if chosen else None
 
 
 def require_supported(args: RewardConfig) -> None:
@@ -111,6 +142,8 @@ def prepare_early_stopping(args: RewardConfig, patience: int | None) -> None:
         return
     if args.eval_strategy == "no":
         raise OptionError("early_stopping_patience needs evaluations; set eval_strategy to 'steps' or 'epoch'.")
+    # A resumed run counts on where it stopped.
+    args.restore_callback_states_from_checkpoint = True
     if args.metric_for_best_model is None:
         args.metric_for_best_model, args.greater_is_better = "loss", False
 

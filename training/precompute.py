@@ -31,7 +31,7 @@ from sdiareward.scoring.packed_forward import encode_clips
 
 from .augmentation import AugmentedPairs
 from .batches import serialize_vectors
-from .usable_pairs import SkippedPair, explain_side, select_usable
+from .usable_pairs import CutTurns, SkippedPair, explain_equal_sides, explain_side, select_usable
 
 
 # Below the run's folder: what was computed of the pairs before training.
@@ -41,6 +41,7 @@ _DESCRIPTION = {
     "row": datasets.Value("int64"),
     "pair_id": datasets.Value("string"),
     "length": datasets.Value("int64"),
+    "num_cut": datasets.Value("int64"),
     "reason": datasets.Value("string"),
 }
 _ENCODING = {
@@ -86,7 +87,7 @@ def _fingerprint(pairs: datasets.Dataset, processor: SDiaRewardProcessor) -> str
     """Return a hash of all that the rows depend on but the model."""
     content = pairs.fingerprint() if isinstance(pairs, AugmentedPairs) else fingerprint_pairs([], pairs)
     tokenizer: Any = processor.tokenizer
-    settings = [processor.prompts, processor.max_turn_s, processor.stack_factor]
+    settings: list[Any] = [sorted(_DESCRIPTION), processor.prompts, processor.max_turn_s, processor.stack_factor]
     settings.append(processor.feature_extractor.to_dict())
     return hash_json(
         [content, name_pairs(pairs), _list_criteria(pairs), *settings, tokenizer.backend_tokenizer.to_str()]
@@ -141,20 +142,24 @@ class _Reader:
         self._pair_ids = name_pairs(pairs)
         self._criteria = _list_criteria(pairs)
         self._prepare = DialoguePreparer(processor, with_mels=with_mels)
+        self._cut_turns: Any = CutTurns(processor.max_turn_s)
 
     def __call__(self, rows: Sequence[int]) -> _Batch:
         criteria = [name_criterion(self._criteria[row]) for row in rows for _ in SIDES]
-        batch = self._prepare(range(2 * len(rows)), Dialogues(self.pairs, list(rows)), criteria)
+        read = Dialogues(self.pairs, list(rows), heard=self._cut_turns)
+        batch = self._prepare(range(2 * len(rows)), read, criteria)
         reasons: list[str | None] = [None] * len(rows)
         for index, error in sorted(batch.failures.items(), reverse=True):
             reasons[index // 2] = explain_side(index % 2, format_reason(error))
         dialogues = dict(zip(batch.indices, batch.dialogues, strict=True))
-        sides = [
-            [] if reason else [dialogues[2 * place], dialogues[2 * place + 1]] for place, reason in enumerate(reasons)
-        ]
+        pairs = [[dialogues.get(2 * place, []), dialogues.get(2 * place + 1, [])] for place in range(len(rows))]
+        reasons = [reason or explain_equal_sides(pair) for reason, pair in zip(reasons, pairs, strict=True)]
+        sides = [[] if reason else pair for reason, pair in zip(reasons, pairs, strict=True)]
         lengths = [sum(len(message.input_ids) for side in pair for message in side) for pair in sides]
         ids = [self._pair_ids[row] for row in rows]
-        columns: dict[str, list[Any]] = {"row": list(rows), "pair_id": ids, "length": lengths, "reason": reasons}
+        num_cut = read.num_cut.reshape(-1, len(SIDES)).sum(axis=1).tolist()
+        columns: dict[str, list[Any]] = {"row": list(rows), "pair_id": ids, "length": lengths, "num_cut": num_cut}
+        columns["reason"] = reasons
         return _Batch(columns, sides, batch.mels)
 
 

@@ -1,36 +1,127 @@
-"""Find the checkpoint from which a run resumes, and end where it ends."""
+"""Find the checkpoint from which a run resumes, require the settings that it began with, and end where it ends."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from transformers import TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from sdiareward.checkpoint_io.files import ADAPTER_WEIGHTS
+from sdiareward.common.files import read_json_object, write_file
+from sdiareward.common.user_errors import UserError
+from sdiareward.loading_sdiareward import check_adapter
 
 from .options import OptionError
 
 
 _STATE = "trainer_state.json"
 _YES, _NO = ("true", "yes", "1"), ("", "false", "no", "none", "0")
+# What a run began with. Hidden, so that they are no part of the checkpoint that the folder becomes.
+SETTINGS, PAIRS = ".settings.json", ".pairs.json"
+# Settings that a resumed run may change: where files are, how often it logs, evaluates and saves, and how the machine
+# computes the same numbers. All others must stay.
+_MAY_CHANGE = re.compile(
+    r"(?:log|logging|eval|save|hub|trackio|ddp|torch_compile|torch_empty_cache|gradient_checkpointing|activation)_.*"
+    r"|dataloader_(?!drop_last).*|output_dir|(?:more_)?datasets?|audio_root|from_cache|resume(?:_from_checkpoint)?"
+    r"|restore_callback_states_from_checkpoint|batch_tokens|per_device_eval_batch_size|gradient_checkpointing"
+    r"|torch_compile|use_cpu|disable_tqdm|report_to|run_name|project|debug|do_(?:train|eval)|local_rank"
+    r"|enable_jit_checkpoint|skip_memory_metrics|include_for_metrics|batch_eval_metrics|prediction_loss_only"
+)
 
 
-class EndsAtLastStep:
-    """Mixin of a trainer that takes no step beyond `max_steps`; list it before the trainer's class.
+def record_settings(training: TrainingArguments, checkpoint: Path | None, settings: Mapping[str, Any]) -> None:
+    """Record the settings of a run that begins; refuse to resume one from a checkpoint that began with others."""
+    output = Path(str(training.output_dir))
+    settings = {**settings, "world_size": training.world_size}
+    kept = {name: value for name, value in settings.items() if not _MAY_CHANGE.fullmatch(name)}
+    found = json.loads(json.dumps(kept, default=str))
+    if checkpoint is not None:
+        path = find_record(checkpoint, SETTINGS)
+        if not path.exists():
+            raise UserError(
+                f"{checkpoint}: lacks {SETTINGS}, the settings that its run began with; resume from the folder that "
+                "the run wrote, or start a new run with --model."
+            )
+        before = read_json_object(path, "train in another output_dir")
+        # An option that another version of a library added or removed cannot be compared.
+        if changed := [name for name in found if name in before and before[name] != found[name]]:
+            listed = "; ".join(f"{name} was {_show(before[name])}, now {_show(found[name])}" for name in changed)
+            raise OptionError(
+                f"{checkpoint}: its run began with other settings ({listed}), and a resumed run cannot change them; "
+                "give the same values, or train in another output_dir."
+            )
+    if not training.process_index:
+        output.mkdir(parents=True, exist_ok=True)
+        write_file(output / SETTINGS, json.dumps(found) + "\n")
 
-    `transformers.Trainer` checks only after a step whether it was the last one. A run that was stopped during the
-    evaluation or saving after its last step would take another step when it resumes.
+
+def _show(value: Any) -> str:
+    return shorten(json.dumps(value, ensure_ascii=False), 80, placeholder=" ...")
+
+
+def find_record(checkpoint: Path, name: str) -> Path:
+    """Return a record of a checkpoint's run: its own copy, or the record of the folder that holds the checkpoint."""
+    return checkpoint / name if (checkpoint / name).exists() else checkpoint.parent / name
+
+
+class ResumableTrainer:
+    """Mixin of a trainer whose resumed runs end as undisturbed ones; list it before the trainer's class.
+
+    - It takes no step beyond the last one: `transformers.Trainer` checks only after a step whether it was the last.
+    - It logs whenever it saves, so that no checkpoint is between two lines of the log: their sums are not saved.
+    - `train_loss` is of the whole run. The durations of the last line are of the steps after `resumed_from_step`.
+    - A checkpoint has the records of its run: a folder may hold checkpoints of an earlier one.
     """
 
     def _run_epoch(self: Any, *args: Any, **kwargs: Any) -> None:
-        if self.state.global_step >= self.state.max_steps:
+        ended = self.state.stateful_callbacks.get("TrainerControl", {}).get("args", {})
+        if self.state.global_step >= self.state.max_steps or ended.get("should_training_stop"):
             self.control.should_training_stop = True
             return
         super()._run_epoch(*args, **kwargs)  # type: ignore[misc]
+
+    def _load_from_checkpoint(self: Any, resume_from_checkpoint: str, model: Any = None) -> None:
+        bare = self.accelerator.unwrap_model(model or self.model)
+        if hasattr(bare, "get_base_model") and Path(resume_from_checkpoint, ADAPTER_WEIGHTS).is_file():
+            check_adapter(bare, resume_from_checkpoint)
+        super()._load_from_checkpoint(resume_from_checkpoint, model)  # type: ignore[misc]
+
+    def _init_training_state(self: Any, *args: Any, **kwargs: Any) -> Any:
+        begun = super()._init_training_state(*args, **kwargs)  # type: ignore[misc]
+        tokens = [line["num_tokens"] for line in self.state.log_history if "num_tokens" in line]
+        self._total_train_tokens = int(tokens[-1]) if tokens else 0
+        return begun
+
+    def _maybe_log_save_evaluate(self: Any, *args: Any, **kwargs: Any) -> None:
+        saves_best = self.args.save_strategy == "best" and self.control.should_evaluate
+        self.control.should_log |= self.control.should_save or saves_best
+        super()._maybe_log_save_evaluate(*args, **kwargs)  # type: ignore[misc]
+
+    def log(self: Any, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "train_loss" in logs and self._initial_global_step:
+            losses = {line["step"]: line["loss"] for line in self.state.log_history if "loss" in line}
+            steps = [0, *losses]
+            if steps[-1] == self.state.global_step:
+                total = sum(losses[step] * (step - before) for before, step in zip(steps, steps[1:], strict=False))
+                logs["train_loss"] = total / self.state.global_step
+            logs["resumed_from_step"] = self._initial_global_step
+        super().log(logs, start_time)  # type: ignore[misc]
+
+    def _save(self: Any, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        super()._save(output_dir, state_dict)  # type: ignore[misc]
+        folder = Path(str(output_dir or self.args.output_dir))
+        if self.args.should_save and folder.name.startswith(PREFIX_CHECKPOINT_DIR):
+            for name in (SETTINGS, PAIRS):
+                if (folder.parent / name).is_file():
+                    shutil.copy(folder.parent / name, folder / name)
 
 
 def choose_checkpoint(training: TrainingArguments, *, resume: bool, has_adapters: bool) -> Path | None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from transformers import TrainingArguments
 from trl import RewardConfig
 
 from sdiareward.checkpoint_io.builtin import find_checkpoint
+from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.checkpoint_io.hub_files import fetch_snapshot
 from sdiareward.checkpoint_io.nano import build_nano
 from sdiareward.checkpoint_io.saving import save_checkpoint
@@ -21,16 +23,16 @@ from sdiareward.checkpoint_io.training_record import RECORD
 from sdiareward.common.files import write_file
 from sdiareward.common.provenance import write_provenance
 from sdiareward.common.user_errors import UserError
+from sdiareward.configuration_sdiareward import name_prompts
 
 from .arguments import TrainArguments
 from .precompute import READ_AHEAD
-from .prompts import copy_prompts
+from .prompts import copy_heard
+from .resuming import PAIRS, find_record, record_settings
 from .setup import TrainingSetup, assemble_full_model
 from .trainer import SDiaRewardTrainer
 
 
-# Hidden, so that it is no part of the checkpoint that the folder becomes.
-_PAIRS = ".pairs.json"
 _INITIAL_MODEL, _ADAPTER, _TRAINED = "init", "adapter", "trained"
 
 
@@ -53,14 +55,27 @@ def gives_rewards(model: torch.nn.Module) -> bool:
     return any(bool(parameter.any()) for name, parameter in model.named_parameters() if "score" in name.split("."))
 
 
+def record_run_settings(
+    args: TrainArguments, base_model: str, training: RewardConfig, checkpoint: Path | None
+) -> None:
+    """Record the settings of a run, or require those that the run of a checkpoint began with."""
+    settings = {**asdict(args), **training.to_dict()}
+    # What a step holds is their product.
+    steps = ("per_device_train_batch_size", "gradient_accumulation_steps")
+    settings[" x ".join(steps)] = settings.pop(steps[0]) * settings.pop(steps[1])
+    settings["model_name_or_path"] = f"files {fingerprint_model(base_model)[:12]}"
+    settings["prompt_file"] = (prompts := args.read_prompts()) and name_prompts(prompts)
+    record_settings(training, checkpoint, settings)
+
+
 def record_training_pairs(splits: Mapping[str, Any], training: RewardConfig, checkpoint: Path | None = None) -> None:
     """Record which pairs a run trains on; refuse to resume from a checkpoint of a run that began with others."""
     output = Path(str(training.output_dir))
-    path, found = output / _PAIRS, {}
+    path, found = output / PAIRS, {}
     for split, rows in splits.items():
         names = json.dumps([list(rows["pair_id"]), list(rows["length"])])
         found[split] = {"num_pairs": len(rows), "sha256": hashlib.sha256(names.encode()).hexdigest()}
-    begun = output / _PAIRS if checkpoint is None else checkpoint.parent / _PAIRS
+    begun = path if checkpoint is None else find_record(checkpoint, PAIRS)
     before = json.loads(begun.read_text(encoding="utf-8")) if checkpoint is not None and begun.exists() else found
     if before != found:
         counts = (f"{before[split]['num_pairs']} of {split}, now {found[split]['num_pairs']}" for split in found)
@@ -89,7 +104,7 @@ def save_final_model(
     (folder / "training_args.bin").unlink(missing_ok=True)
     model = assemble_full_model(folder, args, base_model, training)
     # Adapters and a head are put on the base model, which has its own.
-    copy_prompts(model.config, setup.processor)
+    copy_heard(model.config, setup.processor)
     save_checkpoint(model, setup.processor, output, compact=args.save_compact)
     write_file(output / "skipped.jsonl", "".join(json.dumps(pair.to_dict()) + "\n" for pair in setup.skipped))
     write_provenance(
@@ -97,6 +112,7 @@ def save_final_model(
         arguments=args,
         training=training.to_dict(),
         num_skipped_pairs=len(setup.skipped),
+        num_cut_turns=setup.num_cut_turns,
         **heard,
         history=trainer.state.log_history,
     )

@@ -19,6 +19,7 @@ from trl import RewardConfig
 from sdiareward.checkpoint_io.adapters import add_adapters, continue_adapters, load_adapted
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.checkpoint_io.hub_files import list_checkpoint_tensors
+from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.loading_sdiareward import HEAD, to_native_key
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.pairs.sampling import draw_rows
@@ -32,7 +33,7 @@ from .batches import PairCollator
 from .head import FeatureCollator, SDiaRewardHead, cache_pairs
 from .options import OptionError
 from .precompute import READ_AHEAD, precompute_pairs
-from .prompts import apply_prompts
+from .prompts import apply_heard
 from .sharding import loads_whole_weights
 from .usable_pairs import SkippedPair
 
@@ -53,6 +54,11 @@ class TrainingSetup:
     collator: Any
     skipped: list[SkippedPair] = field(default_factory=list)
 
+    @property
+    def num_cut_turns(self) -> int:
+        """Number of turns, of pairs that are used, that the model hears only the beginning of."""
+        return sum(sum(rows["num_cut"]) for rows in self.splits.values())
+
 
 def set_up(args: TrainArguments, base_model: str, splits: Mapping[str, Any], training: RewardConfig) -> TrainingSetup:
     """Load what `args.train` trains, and compute before training what training does not change."""
@@ -64,7 +70,7 @@ def _set_up_model(
     args: TrainArguments, base_model: str, splits: Mapping[str, Any], training: RewardConfig
 ) -> TrainingSetup:
     """Load a complete model and read all pairs once; encode their clips where the audio tower is frozen."""
-    options: dict[str, Any] = {"pooling_mode": args.pooling_mode, "prompts": args.read_prompts()}
+    options = _choose_model_options(args)
     model, processor = load_model(base_model, _choose_weights_dtype(args, training), **options)
     model.to(training.device)
     splits = _augment_training(splits, args, training, processor)
@@ -87,7 +93,7 @@ def _set_up_head(
 ) -> TrainingSetup:
     """Load the head alone; compute missing features with the whole model, which is released afterwards."""
     dtype = choose_backbone_dtype(training)
-    options: dict[str, Any] = {"pooling_mode": args.pooling_mode, "prompts": args.read_prompts()}
+    options = _choose_model_options(args)
     head, processor = load_model(base_model, dtype, head_only=True, **options)
     cache = FeatureCache(
         args.from_cache or Path(str(training.output_dir)) / FEATURES,
@@ -108,6 +114,16 @@ def _set_up_head(
         # A batch of vectors is too small to distribute: threads would spend an epoch waiting for each other.
         torch.set_num_threads(1)
     return TrainingSetup(head, processor, rows, FeatureCollator(cache), skipped)
+
+
+def _choose_model_options(args: TrainArguments) -> dict[str, Any]:
+    """Return the options of `load_model`; adapters that are trained further bring what they were trained to hear."""
+    options = {"prompts": args.read_prompts(), "max_turn_s": args.max_turn_s}
+    if args.adapter_name_or_path is not None:
+        config = SDiaRewardConfig.from_pretrained(args.adapter_name_or_path)
+        options["prompts"] = {**config.prompts, **(options["prompts"] or {})}
+        options["max_turn_s"] = args.max_turn_s or config.max_turn_s
+    return {"pooling_mode": args.pooling_mode, **options}
 
 
 def _augment_training(
@@ -134,6 +150,7 @@ def load_model(
     pooling_mode: str = "mean",
     head_only: bool = False,
     prompts: Mapping[str, str] | None = None,
+    max_turn_s: float | None = None,
 ) -> tuple[Any, SDiaRewardProcessor]:
     """Return the model to train, or its head alone, and its processor; `pooling_mode` is that of a new head."""
     kind: Any = SDiaRewardHead if head_only else SDiaRewardModel
@@ -151,7 +168,7 @@ def load_model(
     # Training invalidates it.
     model.config.calibration = None
     processor = _load_processor(base_model, model.config)
-    apply_prompts(model.config, processor, prompts)
+    apply_heard(model.config, processor, prompts, max_turn_s)
     return model, processor
 
 

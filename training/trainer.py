@@ -31,12 +31,12 @@ from sdiareward.scoring.batching import choose_batch_tokens
 from .batches import PREPARED, PairBatch, PairCollator, StepSampler, compute_packed_rewards, split_by_tokens
 from .options import merge_accumulation, require_supported
 from .precompute import READ_AHEAD, precompute_pairs
-from .resuming import EndsAtLastStep
+from .resuming import ResumableTrainer
 from .sharding import keep_rewards_in_float32
 from .usable_pairs import SkippedPair
 
 
-class SDiaRewardTrainer(EndsAtLastStep, RewardTrainer):
+class SDiaRewardTrainer(ResumableTrainer, RewardTrainer):
     """Train a reward model on pairs of spoken dialogues; see `trl.RewardTrainer` for the rest.
 
     `per_device_train_batch_size` is the number of pairs that a process computes in a step, times
@@ -86,7 +86,6 @@ class SDiaRewardTrainer(EndsAtLastStep, RewardTrainer):
         bare = bare.get_base_model() if hasattr(bare, "get_base_model") else bare
         # None for a head alone, which takes cached features.
         self._full_model = bare if isinstance(bare, SDiaRewardModel) else None
-        self._last_log = (time.perf_counter(), 0.0)
         self.add_callback(EpochOfSampler(self))
         if not args.disable_tqdm:
             self.remove_callback(ProgressCallback)
@@ -111,6 +110,11 @@ class SDiaRewardTrainer(EndsAtLastStep, RewardTrainer):
         rows, skipped = precompute_pairs(pairs, self.processor, folder, split=dataset_name, num_workers=workers)
         self.skipped_pairs += skipped
         return rows
+
+    def _init_training_state(self, *args: Any, **kwargs: Any) -> Any:
+        begun = super()._init_training_state(*args, **kwargs)
+        self._last_log = (time.perf_counter(), float(self._total_train_tokens))
+        return begun
 
     def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
         """Compute the rewards of a data set as `evaluate` takes it; see `transformers.Trainer.predict`."""

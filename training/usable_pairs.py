@@ -7,12 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sdiareward.audio_sdiareward import audio_duration_s
+from sdiareward.chat_sdiareward import DialogueError
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.schema import SIDES
+from sdiareward.scoring.batching import DIALOGUE_ERRORS, Message
 from sdiareward.scoring.engine import UNREADABLE
 
 
 logger = logging.getLogger(__name__)
+EQUAL_SIDES = "equal_sides"
+_EQUAL = "both sides are equal as the model hears them: the same turns, up to max_turn_s of each"
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,28 @@ class SkippedPair(Skipped):
 
     def to_dict(self) -> dict[str, Any]:
         return {"split": self.split, "row": self.row, "pair_id": self.item, **self.explain()}
+
+
+class CutTurns:
+    """Count the turns of dialogues that the model hears only the beginning of, for `Dialogues`."""
+
+    def __init__(self, max_turn_s: float):
+        self._max_turn_s = max_turn_s
+
+    def measure(self, messages: Sequence[Mapping[str, Any]]) -> tuple[float, int]:
+        durations_s = []
+        for turn, message in enumerate(messages, start=1):
+            try:
+                durations_s += [audio_duration_s(item["audio"]) for item in message["content"] if "audio" in item]
+            except DIALOGUE_ERRORS as error:
+                raise DialogueError(str(error), turn) from error
+        return sum(durations_s), sum(duration > self._max_turn_s for duration in durations_s)
+
+
+def explain_equal_sides(sides: Sequence[Sequence[Message]]) -> str | None:
+    """Return why a pair teaches nothing if its sides hold the same tokens and the same clips, decoded and cut."""
+    chosen, rejected = ([message.key for message in side] for side in sides)
+    return _EQUAL if chosen == rejected else None
 
 
 def explain_side(side: int, reason: str) -> str:
@@ -43,4 +70,5 @@ def select_usable(
         first = min(reasons)
         found = (len(reasons), len(pair_ids), split, pair_ids[first], reasons[first])
         logger.warning("%d of %d pairs of %r cannot be used; the first, %s: %s", *found)
-    return usable, [SkippedPair(pair_ids[row], UNREADABLE, reasons[row], split, row) for row in sorted(reasons)]
+    kinds = {row: EQUAL_SIDES if reason == _EQUAL else UNREADABLE for row, reason in sorted(reasons.items())}
+    return usable, [SkippedPair(pair_ids[row], kind, reasons[row], split, row) for row, kind in kinds.items()]

@@ -56,6 +56,9 @@ _NUM_LISTED = 5
 # A file name without a path, on any system.
 _OWN_FILE = re.compile(r"[\w-][\w.-]*\.safetensors", re.ASCII)
 _NEW_HEAD_PREFIXES = ("score.", "pooler.")
+_ADAPTER = "adapter_model.safetensors"
+_PEFT_PREFIX = "base_model.model."
+_PEFT_PARTS = re.compile(r"\.modules_to_save\.default|(?<=lora_magnitude_vector)\.default\.weight|\.default")
 
 
 def to_native_key(name: str) -> str | None:
@@ -230,6 +233,47 @@ def check_shapes(
             )
 
 
+def check_adapter(model: Any, name_or_path: Any, **hub_kwargs: Any) -> None:
+    """Check that every tensor of adapters has a place in the adapted model, and every place of theirs a tensor.
+
+    PEFT only warns: the model would score as its base does.
+
+    Args:
+        model (`torch.nn.Module`): The model with the adapters, or their places, in it.
+        name_or_path (`str` or `Path`): Folder or Hub id of the adapters.
+        hub_kwargs: `revision`, `token`, `cache_dir`, ... of the Hub.
+
+    Raises:
+        ValueError: A tensor has no place, a place stays empty, or the shapes of both differ.
+    """
+    shapes = _read_shapes(cached_file(name_or_path, _ADAPTER, **hub_kwargs))
+    found = {
+        _to_place(name) if name.startswith(_PEFT_PREFIX) else f"{name} without {_PEFT_PREFIX}": shape
+        for name, shape in shapes.items()
+    }
+    state = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    places = {_to_place(name): shape for name, shape in state.items()}
+    required = {_to_place(name) for name in state if ".default" in name}
+    # A new head is at zero: every reward would be 0.
+    if not any(bool(tensor.any()) for name, tensor in model.state_dict().items() if name.endswith(HEAD)):
+        required |= {name for name in places if name.startswith(_NEW_HEAD_PREFIXES) and "original_module" not in name}
+    for names, problem in (
+        (found.keys() - places.keys(), "have no place in the model"),
+        (required - found.keys(), "are missing"),
+        ({name for name in found if places.get(name, found[name]) != found[name]}, "have another shape in the model"),
+    ):
+        if names:
+            raise ValueError(
+                f"{name_or_path}: {len(names)} tensors of these adapters {problem} ({listed(sorted(names))}); give "
+                "complete adapters and the model that they were trained on."
+            )
+
+
+def _to_place(name: str) -> str:
+    """Return the name of a tensor of adapters without what PEFT adds, and adds differently in a file."""
+    return _PEFT_PARTS.sub("", name.removeprefix(_PEFT_PREFIX))
+
+
 def read_foreign_config(
     config_dict: dict[str, Any], names: Iterable[str], where: Any, **fields: Any
 ) -> SDiaRewardConfig:
@@ -381,6 +425,8 @@ class SDiaRewardPreTrainedModel(Qwen2_5OmniPreTrainedModel):
                 f"{name_or_path}: {len(strange)} tensors are missing or have no place in the model "
                 f"({listed(sorted(strange))}); give a complete checkpoint of this model or of Qwen2.5-Omni."
             )
+        if adapter := (kwargs.get("adapter_kwargs") or {}).get("_adapter_model_path"):
+            check_adapter(model, adapter)
         return (model, info) if wants_info else model
 
     @classmethod
@@ -399,6 +445,7 @@ class SDiaRewardPreTrainedModel(Qwen2_5OmniPreTrainedModel):
 
 __all__ = [
     "SDiaRewardPreTrainedModel",
+    "check_adapter",
     "check_keys",
     "check_shapes",
     "list_shapes",

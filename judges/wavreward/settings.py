@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sdiareward.common.files import hash_json
 from sdiareward.common.locks import lock_folder
 
 from .rewards import DEFAULT_SIGMA
@@ -163,10 +164,15 @@ def run_training(trainer: Any, processor: ThinkerProcessor, args: JudgeArguments
 
 def _train(trainer: Any, processor: ThinkerProcessor, args: JudgeArguments, training: Any) -> Path:
     from sdiareward.common.provenance import write_provenance
-    from sdiareward.training.resuming import choose_checkpoint
+    from sdiareward.training.resuming import choose_checkpoint, record_settings
 
     output = Path(training.output_dir)
     checkpoint = choose_checkpoint(training, resume=args.resume, has_adapters=args.train == "lora")
+    # Without the transform, which reads recordings.
+    samples = trainer.train_dataset.with_format(None)
+    settings = {**asdict(args), **training.to_dict(), "prompt_file": choose_prompt(args).version}
+    settings["samples"] = hash_json([list(samples[name]) for name in ("sample_id", "score")])[:12]
+    record_settings(training, checkpoint, settings)
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     trainer.save_model(str(output))
     if trainer.is_world_process_zero():

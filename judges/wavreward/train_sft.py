@@ -43,12 +43,12 @@ def make_trainer(
     """Make TRL's trainer for rows that are not tokenized, for which `training` is changed in place."""
     from trl import SFTTrainer
 
-    from sdiareward.training.resuming import EndsAtLastStep
+    from sdiareward.training.resuming import ResumableTrainer
 
     from .settings import ThinkerCheckpoints
     from .training_rows import TargetCollator
 
-    class JudgeSFTTrainer(EndsAtLastStep, ThinkerCheckpoints, SFTTrainer):
+    class JudgeSFTTrainer(ResumableTrainer, ThinkerCheckpoints, SFTTrainer):
         """TRL's trainer that can resume from a thinker's checkpoint."""
 
     # TRL types the field as a string too, which it is on a command line only.

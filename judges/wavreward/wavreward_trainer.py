@@ -7,7 +7,7 @@ from typing import Any
 
 from trl import GRPOConfig
 
-from sdiareward.training.resuming import EndsAtLastStep
+from sdiareward.training.resuming import ResumableTrainer
 from sdiareward.training.trainer import EpochOfSampler
 
 from ..thinker import load_thinker_model
@@ -16,7 +16,7 @@ from .sampling import ScenarioSampler, group_by_scenario
 from .settings import ThinkerCheckpoints
 
 
-class WavRewardTrainer(EndsAtLastStep, ThinkerCheckpoints, AudioGRPOTrainer):
+class WavRewardTrainer(ResumableTrainer, ThinkerCheckpoints, AudioGRPOTrainer):
     """Train a judge with all answers of a scenario in one batch, or with `multi_sample` off, one at random."""
 
     def __init__(

@@ -1,7 +1,11 @@
 import json
+import shutil
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel
 
 from sdiareward.checkpoint_io.adapters import (
     add_adapters,
@@ -9,6 +13,8 @@ from sdiareward.checkpoint_io.adapters import (
     load_adapted,
     write_adapter_files,
 )
+from sdiareward.checkpoint_io.fingerprint import fingerprint_model
+from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.scoring.scorer import Scorer
 
 
@@ -68,7 +74,6 @@ def test_the_checkpoint_underneath_may_have_moved(adapted, tiny_checkpoint, tmp_
 
 
 def test_adapters_on_a_backbone_bring_their_head(fixtures_dir, tmp_path, make_dialogue):
-    from sdiareward.modeling_sdiareward import SDiaRewardModel
     from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
     base = str(fixtures_dir / "base_tiny")
@@ -116,6 +121,82 @@ def test_a_projection_trained_beside_adapters_is_in_float32_and_comes_back(
     assert len(trained) == 2 and set(trained.values()) == {torch.float32}
     before, after = (rewards(m, tiny_processor, make_dialogue) for m in (make_tiny_model().to(dtype), loaded))
     assert abs(before - after) > 1e-3
+
+
+P = "base_model.model."
+WRONG = {
+    "without the prefix of PEFT": (lambda t: {name.removeprefix(P): v for name, v in t.items()}, {}, "without"),
+    "another prefix": (lambda t: {name.replace(P, P + "model.", 1): v for name, v in t.items()}, {}, "no place"),
+    "one tensor too many": (lambda t: {**t, P + "new.weight": torch.zeros(2)}, {}, "new.weight"),
+    "no head": (lambda t: {name: v for name, v in t.items() if "score" not in name}, {}, "score.weight"),
+    "a layer less": (lambda t: {name: v for name, v in t.items() if "layers.1" not in name}, {}, "layers.1"),
+    "no adapters": (lambda t: {name: v for name, v in t.items() if "lora" not in name}, {}, "lora_A"),
+    "another rank": (dict, {"r": 2}, "lora_A"),
+    "other targets": (dict, {"target_modules": ["q_proj"]}, "mlp"),
+    "another hidden size": (lambda t: {n: v[:, :16] if "score" in n else v for n, v in t.items()}, {}, "score.weight"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_adapters_that_do_not_fit_are_refused_by_the_name_of_a_tensor(name, adapted, make_tiny_model, tmp_path):
+    change, settings, tensor = WRONG[name]
+    folder = adapted[1]
+    save_file(change(load_file(folder / "adapter_model.safetensors")), folder / "adapter_model.safetensors")
+    config = folder / "adapter_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), **settings}))
+    bare = shutil.copytree(folder, tmp_path / "bare", ignore=shutil.ignore_patterns("config.json"))
+    doors = (load_adapted, Scorer.from_pretrained, lambda path: continue_adapters(make_tiny_model(), path))
+    for load in doors:
+        with pytest.raises(ValueError, match=f"adapter.*{tensor}"):
+            load(folder)
+    # The integration of transformers, which a folder without a configuration of ours takes.
+    with pytest.raises((ValueError, RuntimeError)):
+        AutoModel.from_pretrained(bare)
+
+
+@pytest.mark.parametrize("settings", [{}, {"use_dora": True}, {"bias": "lora_only"}, {"use_rslora": True}])
+def test_adapters_of_every_kind_find_their_places(
+    settings, tmp_path, tiny_checkpoint, make_tiny_model, tiny_processor, make_dialogue
+):
+    model = make_tiny_model()
+    model.name_or_path = str(tiny_checkpoint)
+    targets = r".*language_model.*[qv]_proj"
+    model = get_peft_model(model, LoraConfig(r=2, target_modules=targets, modules_to_save=["score"], **settings))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn(parameter.shape) * 0.1)
+    model.save_pretrained(str(tmp_path))
+    write_adapter_files(model, tiny_processor, tmp_path)
+    expected = pytest.approx(rewards(model.eval(), tiny_processor, make_dialogue), abs=1e-5)
+    assert rewards(load_adapted(tmp_path).eval(), tiny_processor, make_dialogue) == expected
+
+
+def test_adapters_without_a_head_need_a_base_with_one(fixtures_dir, tmp_path):
+    base = str(fixtures_dir / "base_tiny")
+    model = SDiaRewardModel.from_backbone(base)
+    get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"])).save_pretrained(str(tmp_path))
+    model.config.save_pretrained(tmp_path)
+    for load in (load_adapted, lambda path: continue_adapters(SDiaRewardModel.from_backbone(base), path)):
+        with pytest.raises(ValueError, match=r"score\.weight"):
+            load(tmp_path)
+
+
+def test_a_base_may_be_named_by_its_place_beside_the_adapters_or_by_its_name_in_the_package(
+    adapted, tiny_checkpoint, tmp_path, tiny_processor, make_dialogue, monkeypatch
+):
+    model, folder = adapted
+    shutil.copytree(tiny_checkpoint, tmp_path / "base")
+    config = folder / "adapter_config.json"
+    monkeypatch.setattr("sdiareward.checkpoint_io.builtin.NANO", tiny_checkpoint)
+    expected = pytest.approx(rewards(model.eval(), tiny_processor, make_dialogue), abs=1e-5)
+    fingerprints = set()
+    for named in ("../base", "nano"):
+        config.write_text(json.dumps({**json.loads(config.read_text()), "base_model_name_or_path": named}))
+        assert rewards(load_adapted(folder).eval(), tiny_processor, make_dialogue) == expected
+        fingerprints.add(fingerprint_model(str(folder)))
+        (tmp_path / "base" / "model.safetensors").write_bytes(b"other")
+    assert len(fingerprints) == 2
 
 
 def test_adapters_are_trained_further_from_what_they_had_learned(

@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -372,3 +373,27 @@ def test_a_command_that_cannot_work_reports_the_reason_in_one_line(arguments, me
     assert main([places.get(argument, argument) for argument in arguments]) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("pooling_mode", ["mean", "attention"])
+@pytest.mark.parametrize("layout", ["whole", "thinker"])
+def test_a_backbone_without_a_head_gets_a_new_one_at_zero(layout, pooling_mode, fixtures_dir, tmp_path, caplog):
+    source = fixtures_dir / "base_tiny"
+    if layout == "thinker":
+        tensors = load_file(source / "model.safetensors")
+        source = shutil.copytree(source, tmp_path / "thinker")
+        thinker = {name.removeprefix("thinker."): tensor for name, tensor in tensors.items() if "thinker." in name}
+        save_file(thinker, source / "model.safetensors", metadata={"format": "pt"})
+        config = json.loads((source / "config.json").read_text())
+        (source / "config.json").write_text(json.dumps(config.get("thinker_config", config)))
+    found = convert_checkpoint(source, tmp_path / "out", pooling_mode=pooling_mode, max_turn_s=12.0)
+    assert "holds no reward head" in caplog.text
+    expected = SDiaRewardModel.from_backbone(source, pooling_mode=pooling_mode)
+    model, processor = SDiaRewardModel.from_pretrained(found), SDiaRewardProcessor.from_pretrained(found)
+    assert model.config.max_turn_s == processor.max_turn_s == 12.0
+    assert not model.score.weight.any()
+    assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in expected.state_dict().items())
+    with pytest.raises(FileExistsError, match="out: is not empty"):
+        convert_checkpoint(source, found)
+    # It is converted again like any other.
+    assert convert_checkpoint(found, tmp_path / "again").is_dir()

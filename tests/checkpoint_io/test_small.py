@@ -1,6 +1,7 @@
 """The small model is SmolLM2 under Whisper's encoder, in the classes of the package."""
 
 import functools
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,13 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoTokenizer, LlamaModel
 
 from sdiareward.checkpoint_io import builtin, small
-from sdiareward.checkpoint_io.adapters import add_adapters, write_adapter_files
+from sdiareward.checkpoint_io.adapters import add_adapters, load_adapted, write_adapter_files
 from sdiareward.common.package_files import SMALL
 from sdiareward.common.user_errors import UserError
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.scorer import Scorer
+from sdiareward.training.run_folder import resolve_base_model
 
 
 pytestmark = pytest.mark.slow
@@ -93,7 +95,7 @@ def test_a_marker_of_audio_in_a_text_is_refused(processor):
 
 
 def test_its_projection_is_the_aligned_one_of_the_package(model):
-    aligned = load_file(SMALL / small.PROJECTION)
+    aligned = load_file(SMALL / small.SMALL_PROJECTION)
     found = model.model.audio_tower.proj.state_dict()
     # The checkpoint stores float16.
     assert {name: tensor.half().tolist() for name, tensor in aligned.items()} == {
@@ -114,7 +116,7 @@ def trained(checkpoint, processor, tmp_path):
                 parameter.add_(torch.randn(parameter.shape) * 0.02)
     model.save_pretrained(str(tmp_path / "kept"))
     write_adapter_files(model, processor, tmp_path / "kept")
-    (tmp_path / "kept" / small.PROJECTION).write_bytes((SMALL / small.PROJECTION).read_bytes())
+    (tmp_path / "kept" / small.SMALL_PROJECTION).write_bytes((SMALL / small.SMALL_PROJECTION).read_bytes())
     return model.eval(), tmp_path / "kept"
 
 
@@ -131,9 +133,13 @@ def test_what_was_trained_is_put_on_a_base_once(trained, make_dialogue, processo
     # Stored in float16.
     assert scorer.score([make_dialogue(0.4, 0.6)]) == pytest.approx([expected], abs=0.02 * abs(expected) + 0.01)
     monkeypatch.setattr(small, "assemble_small", None)
-    assert Scorer.from_pretrained("small", device="cpu").score([make_dialogue(0.4, 0.6)]) == scorer.score(
-        [make_dialogue(0.4, 0.6)]
-    )
+    rewards = scorer.score([make_dialogue(0.4, 0.6)])
+    # The folder of what was trained, or a copy of it, stands for the same model.
+    for name in ("small", kept, shutil.copytree(kept, tmp_path / "copy")):
+        assert Scorer.from_pretrained(name, device="cpu").score([make_dialogue(0.4, 0.6)]) == rewards
+        assert builtin.find_checkpoint(name) == builtin.find_checkpoint("small") == resolve_base_model(str(name), None)
+        loaded = Scorer(load_adapted(name), processor, device="cpu")
+        assert loaded.score([make_dialogue(0.4, 0.6)]) == pytest.approx(rewards, abs=1e-6)
 
 
 def test_another_file_of_the_package_is_refused(tmp_path):

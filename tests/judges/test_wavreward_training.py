@@ -30,6 +30,7 @@ from sdiareward.judges.wavreward.training_rows import (
     make_target_rows,
 )
 from sdiareward.perturbations.channel import encode
+from sdiareward.training.options import OptionError
 
 
 ask = partial(JudgingPrompt().make_conversation, reasoning=False)
@@ -246,14 +247,15 @@ def test_a_resumed_run_ends_with_the_same_weights(tmp_path, tiny_judge, dataset_
     # Six steps of four an epoch: it goes on in the middle of the second.
     config = {"save_strategy": "steps", "save_steps": 1}
     whole = run_grpo(tmp_path / "whole", tiny_judge, dataset_folder, {**config, "max_steps": 6}, train=mode)
-    run_grpo(tmp_path / "parts", tiny_judge, dataset_folder, {**config, "max_steps": 5}, train=mode)
-    more = {**config, "max_steps": 6}
-    parts = run_grpo(tmp_path / "parts", tiny_judge, dataset_folder, more, train=mode, resume=True)
-    expected, found = weights(whole), weights(parts)
-    assert all(torch.equal(expected[name], found[name]) for name in expected)
-    # After the last step, in the middle of an epoch, there is none left.
-    run_grpo(tmp_path / "parts", tiny_judge, dataset_folder, more, train=mode, resume=True)
-    assert not (parts / "checkpoint-7").exists()
+    expected = weights(whole)
+    shutil.rmtree(whole / "checkpoint-6")
+    # From the fifth step, then after the last, in the middle of an epoch.
+    for _ in range(2):
+        found = weights(
+            run_grpo(whole, tiny_judge, dataset_folder, {**config, "max_steps": 6}, train=mode, resume=True)
+        )
+        assert all(torch.equal(expected[name], found[name]) for name in expected)
+        assert (whole / "checkpoint-6").exists() and not (whole / "checkpoint-7").exists()
 
 
 @pytest.fixture
@@ -392,12 +394,17 @@ def test_sft_makes_the_answers_more_likely(tmp_path, tiny_judge, dataset_folder,
 def test_resumed_sft_ends_with_the_same_weights(tmp_path, tiny_judge, dataset_folder, mode):
     config = {"save_strategy": "steps", "save_steps": 1}
     whole = run_sft(tmp_path / "whole", tiny_judge, dataset_folder, config, train=mode)
-    for resume in (False, True):
-        run_sft(tmp_path / "parts", tiny_judge, dataset_folder, {**config, "max_steps": 1}, train=mode, resume=resume)
-        assert not (tmp_path / "parts" / "checkpoint-2").exists()
-    parts = run_sft(tmp_path / "parts", tiny_judge, dataset_folder, config, train=mode, resume=True)
-    expected, found = weights(whole), weights(parts)
-    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    expected = weights(whole)
+    # From the first checkpoint, then from the last, after which no step is left.
+    for checkpoint in whole.glob("checkpoint-[!1]"):
+        shutil.rmtree(checkpoint)
+    for _ in range(2):
+        found = weights(run_sft(whole, tiny_judge, dataset_folder, config, train=mode, resume=True))
+        assert all(torch.equal(expected[name], found[name]) for name in expected)
+        assert (whole / "checkpoint-3").exists() and not (whole / "checkpoint-4").exists()
+    for changed in ({"learning_rate": 0.5}, {"max_steps": 4}, {"gradient_accumulation_steps": 3}):
+        with pytest.raises(OptionError, match=next(iter(changed))):
+            run_sft(whole, tiny_judge, dataset_folder, {**config, **changed}, train=mode, resume=True)
 
 
 @pytest.mark.slow

@@ -96,7 +96,7 @@ def test_options_that_would_cut_a_dialogue_are_refused(tiny_processor, dialogues
     wrong += [{"dialogues": dialogues, "text": "hi"}, {"text": "hi", "criterion": "joint"}]
     wrong += [{"text": "<|AUDIO|>", "audio": np.zeros(800), "sampling_rate": 8000}]
     # A recording under a name that is not read.
-    wrong += [{"dialogues": [{"role": "user", "content": [{"type": "audio", "url": WAV}]}]}]
+    wrong += [{"dialogues": [{"role": "user", "content": [{"type": "audio", "clip": WAV}]}]}]
     for options in wrong:
         with pytest.raises(ValueError, match="give|criterion|resample"):
             tiny_processor(**options)

@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from support.paths import ROOT
 
-from sdiareward.checkpoint_io.adapters import load_adapted, reject_custom_adapters
+from sdiareward.checkpoint_io.adapter_files import reject_custom_adapters
+from sdiareward.checkpoint_io.adapters import load_adapted
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 

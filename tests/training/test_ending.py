@@ -53,9 +53,14 @@ def test_a_file_is_trained_on_without_further_options_and_the_end_says_what_is_n
     assert train() == 0
     printed = capsys.readouterr()
     out = tmp_path / "run"
-    model, accuracy, following = printed.out.splitlines()[-3:]
+    model, accuracy, margin, following = printed.out.splitlines()[-4:]
     assert model == f"Model: {out}, after step 2"
-    found = re.fullmatch(r"Validation accuracy: ([01]\.\d{4}) on 2 pairs", accuracy)
+    number = r"[01]\.\d{4}"
+    pattern = (
+        rf"Validation accuracy: ({number}) on 2 pairs of 1 groups, 95% interval [\d.]+ to [\d.]+; {number} before .*"
+    )
+    found = re.fullmatch(pattern, accuracy)
+    assert re.fullmatch(r"Validation margin: [+-]\d\.\d{3} on average; [+-]\d\.\d{3} before training", margin)
     history = json.loads((out / "run.json").read_text())["history"]
     assert float(found[1]) == pytest.approx(history[-1]["eval_accuracy"])
     next_run = f"sdiareward eval --model {out} --dataset OTHER_PAIRS --output_dir {out}-eval --report"

@@ -12,6 +12,8 @@ from sdiareward.train import main
 from sdiareward.training.arguments import TrainArguments
 from sdiareward.training.options import (
     OptionError,
+    RewardTrainingConfig,
+    choose_schedule,
     merge_accumulation,
     prepare_early_stopping,
     require_libraries,
@@ -175,3 +177,25 @@ def test_an_unknown_key_of_a_recipe_is_refused_with_the_nearest(tmp_path, capsys
         capsys, "unknown keys ..learning_rat..; did you mean 'learning_rate'", main, [*NOWHERE, *flags]
     )
     assert len(line) < 200
+
+
+@pytest.mark.parametrize(
+    ("mode", "num_pairs", "given", "expected"),
+    [
+        ("head", 20, {}, (1e-3, 100)),
+        ("head", 2_000, {}, (1e-3, 3)),
+        ("head", 20_000, {}, (1e-3, 3)),
+        ("lora", 20, {}, (2e-4, 67)),
+        ("lora", 20_000, {}, (2e-4, 1)),
+        ("full", 20, {}, (1e-4, 34)),
+        ("full", 20_000, {}, (1e-4, 1)),
+        ("head", 20, {"gradient_accumulation_steps": 2}, (1e-3, 150)),
+        ("head", 20, {"learning_rate": 2e-5, "num_train_epochs": 1}, (2e-5, 1)),
+        ("full", 20, {"learning_rate": 0.0}, (0.0, 34)),
+    ],
+)
+def test_the_schedule_fits_what_is_trained_and_the_number_of_pairs(mode, num_pairs, given, expected, tmp_path):
+    args = RewardTrainingConfig(output_dir=str(tmp_path), report_to="none", use_cpu=True, **given)
+    notice = choose_schedule(args, mode, num_pairs)
+    assert (args.learning_rate, args.num_train_epochs) == expected
+    assert (notice is None) == ("num_train_epochs" in given)

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.common.user_errors import UserError
+from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.pairs.dialogues import Dialogues
 from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.pairs.schema import SIDES
@@ -367,7 +368,8 @@ def test_adapters_are_spared_casts_that_autocast_undoes(make_tiny_model, make_tr
 def test_a_resumed_run_runs_no_code_of_its_checkpoint(run_script, bomb):
     """Whatever of it is no safetensors is read by PyTorch, as numbers alone."""
     content, trace = bomb
-    checkpoint = max(run_script("--num_train_epochs", "1").glob("checkpoint-*"))
+    checkpoint, last = sorted(run_script("--num_train_epochs", "2").glob("checkpoint-*"))
+    shutil.rmtree(last)
     for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
         kept = (checkpoint / name).read_bytes()
         (checkpoint / name).write_bytes(content)
@@ -535,15 +537,6 @@ def test_a_pair_that_cannot_be_read_is_listed_and_the_others_are_trained_on(run_
     assert max(log["step"] for log in run["history"]) == 2
 
 
-def test_a_head_is_loaded_only_from_a_checkpoint_that_has_one(tiny_checkpoint, tmp_path, make_tiny_model):
-    model = make_tiny_model()
-    assert torch.equal(SDiaRewardHead.from_pretrained(tiny_checkpoint).score.weight, model.score.weight)
-    state_dict = {name: tensor for name, tensor in model.state_dict().items() if name != "score.weight"}
-    model.save_pretrained(tmp_path, state_dict=state_dict)
-    with pytest.raises(ValueError, match="lacks score.weight"):
-        SDiaRewardHead.from_pretrained(tmp_path)
-
-
 def test_the_head_of_a_released_checkpoint_is_loaded_under_native_names(fixtures_dir, tmp_path):
     backbone = load_file(fixtures_dir / "base_tiny" / "model.safetensors")
     tensors = {name.removeprefix("thinker."): tensor for name, tensor in backbone.items() if "thinker." in name}
@@ -564,3 +557,23 @@ def test_a_model_is_loaded_whole_in_a_process_that_trains_under_zero3(tiny_check
     stored = load_file(tiny_checkpoint / "model.safetensors")
     assert torch.equal(model.score.weight, stored["score.weight"])
     assert deepspeed.is_deepspeed_zero3_enabled()
+
+
+@pytest.mark.parametrize(
+    ("changes", "tensor"),
+    [
+        ({"score.weight": torch.zeros(1, 16)}, "score.weight"),
+        ({"score.weight": None}, "score.weight|score_head.weight"),
+        ({"pooler.attn.weight": torch.zeros(1, 32), "pooler.attn.bias": torch.zeros(1)}, "pooler.attn"),
+        ({"score.bias": torch.zeros(1)}, "score.bias"),
+    ],
+)
+def test_a_head_that_does_not_fit_is_refused_by_the_name_of_its_tensor(changes, tensor, tiny_checkpoint, tmp_path):
+    folder = shutil.copytree(tiny_checkpoint, tmp_path / "copy")
+    tensors = {**load_file(folder / "model.safetensors"), **changes}
+    kept = {name: value for name, value in tensors.items() if value is not None}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    assert SDiaRewardHead.from_pretrained(tiny_checkpoint).score.weight.any()
+    for kind in (SDiaRewardHead, SDiaRewardModel):
+        with pytest.raises(ValueError, match=tensor):
+            kind.from_pretrained(folder)

@@ -1,0 +1,100 @@
+"""Read low-rank adapters and put them on their base model, completely or not at all.
+
+Their configuration is checked before PEFT reads it: some of its fields import modules or load pickles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sdiareward.common.files import read_json_object
+
+from .files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from .hub_files import list_checkpoint_tensors
+
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+
+PROJECTION = "audio_tower.proj"
+
+# Fields that may be set. `auto_mapping` names a module too, but only for PEFT's auto classes, which are not used.
+_FIELDS = {
+    *("alpha_pattern", "auto_mapping", "base_model_name_or_path", "bias", "fan_in_fan_out", "inference_mode"),
+    *("init_lora_weights", "lora_alpha", "lora_dropout", "modules_to_save", "peft_type", "peft_version", "r"),
+    *("rank_pattern", "revision", "target_modules", "task_type", "use_dora", "use_rslora"),
+    # Set by default, without an effect.
+    *("megatron_core", "qalora_group_size"),
+}
+
+
+def is_adapter(name_or_path: str | Path) -> bool:
+    return _find_file(name_or_path, ADAPTER_CONFIG) is not None
+
+
+def _find_file(name_or_path: str | Path, name: str) -> str | None:
+    from transformers.utils import cached_file
+
+    found: str | None = cached_file(str(name_or_path), name, _raise_exceptions_for_missing_entries=False)
+    return found
+
+
+def reject_custom_adapters(name_or_path: str | Path) -> str | None:
+    """Check that a folder or repository holds low-rank adapters that run no code."""
+    config, weights = (_find_file(name_or_path, name) for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS))
+    if config is None or weights is None:
+        raise FileNotFoundError(
+            f"{name_or_path}: holds no {ADAPTER_CONFIG if config is None else ADAPTER_WEIGHTS}; adapters are read "
+            "from safetensors only, because files of other kinds (.bin, .pt) can run code when they are loaded."
+        )
+    found = read_json_object(Path(config), "download it again")
+    if problem := _find_problem(found):
+        raise ValueError(f"{config}: {problem}.")
+    base: str | None = found.get("base_model_name_or_path")
+    return base
+
+
+def _find_problem(config: Mapping[str, Any]) -> str | None:
+    if config.get("peft_type") != "LORA" or not isinstance(config.get("base_model_name_or_path"), (str, type(None))):
+        return "is not of low-rank adapters (peft_type LORA) on a model with a name"
+    if unused := sorted(name for name, value in config.items() if value and name not in _FIELDS):
+        return f"sets {unused[0]}, which is not supported; remove it"
+    return None
+
+
+def put_adapters(model: Any, name_or_path: str | Path, *, is_trainable: bool = False) -> PeftModel:
+    """Put adapters and what was trained beside them on their base model; every tensor must find its place."""
+    from peft import LoraConfig, PeftModel
+
+    from sdiareward.loading_sdiareward import check_adapter
+
+    reject_custom_adapters(name_or_path)
+    settings = LoraConfig.from_pretrained(str(name_or_path))
+    settings.inference_mode = not is_trainable
+    if is_trainable and PROJECTION in (settings.modules_to_save or ()):
+        # Most updates are less than half a step of a bfloat16 weight.
+        model.model.audio_tower.proj.float()
+    adapted = PeftModel(model, settings)
+    check_adapter(adapted, name_or_path)
+    adapted.load_adapter(str(name_or_path), "default", is_trainable=is_trainable)
+    return adapted
+
+
+def merge_adapters(name_or_path: str | Path, base_model: str | Path, **kwargs: Any) -> Any:
+    """Load a base model, a checkpoint or a backbone, and merge adapters into it; `kwargs` as in `load_adapted`."""
+    from sdiareward.configuration_sdiareward import SDiaRewardConfig
+    from sdiareward.loading_sdiareward import HEAD, to_native_key
+    from sdiareward.modeling_sdiareward import SDiaRewardModel
+
+    base = str(base_model)
+    fields = {name: kwargs.pop(name) for name in SDiaRewardConfig.__annotations__ if name in kwargs}
+    config = SDiaRewardConfig.from_pretrained(name_or_path, **fields)
+    if HEAD in map(to_native_key, list_checkpoint_tensors(base)):
+        model = SDiaRewardModel.from_pretrained(base, config=config, **kwargs)
+    else:
+        model = SDiaRewardModel.from_backbone(base, pooling_mode=config.pooling_mode, **kwargs)
+        model.config = config
+    merged: Any = put_adapters(model, name_or_path)
+    return merged.merge_and_unload()
