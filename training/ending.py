@@ -65,7 +65,7 @@ def _find_metrics(trainer: Any) -> tuple[dict[str, float], dict[str, float], int
     state, args = trainer.state, trainer.args
     step = state.best_global_step if args.load_best_model_at_end and state.best_global_step else state.global_step
     measured = [line for line in state.log_history if "eval_accuracy" in line]
-    before = next((line for line in measured if line.get("step") == 0), {})
+    before: dict[str, float] = next((line for line in measured if line.get("step") == 0), {})
     after = [line for line in measured if line.get("step") == step]
     return before, after[-1] if after else trainer.evaluate(), int(step)
 

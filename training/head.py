@@ -37,7 +37,7 @@ from sdiareward.scoring.batching import DialoguePreparer
 from sdiareward.scoring.feature_cache import FeatureCache
 
 from .batches import PairBatch, list_labels
-from .usable_pairs import CutTurns, SkippedPair, explain_equal_sides, explain_side, select_usable
+from .usable_pairs import CountedDialogues, SkippedPair, explain_equal_sides, explain_side, select_usable
 
 
 if TYPE_CHECKING:
@@ -136,11 +136,10 @@ def cache_pairs(
     state = PartialState()
     scorer: Scorer | None = None
     keys: dict[str, list[str | None]] = {}
-    dialogues: dict[str, Dialogues] = {}
-    cut_turns: Any = CutTurns(cache.processor.max_turn_s)
+    dialogues: dict[str, CountedDialogues] = {}
     found: list[tuple[str, int, str]] = []
     for split, pairs in splits.items():
-        sides, criteria = Dialogues(pairs, range(len(pairs)), heard=cut_turns), _list_criteria(pairs)
+        sides, criteria = CountedDialogues(pairs, cache.processor.max_turn_s), _list_criteria(pairs)
         dialogues[split] = sides
         rows = [index // len(SIDES) for index in range(len(sides))]
         bad: dict[int, str] = {}

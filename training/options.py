@@ -97,7 +97,7 @@ def choose_schedule(args: RewardConfig, mode: str, num_pairs: int) -> str | None
     rate, least_steps, least_epochs = _SCHEDULES[mode]
     pairs_per_step = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
     steps_per_epoch = math.ceil(num_pairs / pairs_per_step)
-    chosen = []
+    chosen: list[str] = []
     if args.learning_rate is None:
         args.learning_rate = rate
         chosen.append(f"learning_rate {rate:g}")

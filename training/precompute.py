@@ -31,7 +31,7 @@ from sdiareward.scoring.packed_forward import encode_clips
 
 from .augmentation import AugmentedPairs
 from .batches import serialize_vectors
-from .usable_pairs import CutTurns, SkippedPair, explain_equal_sides, explain_side, select_usable
+from .usable_pairs import SkippedPair, explain_equal_sides, explain_side, select_usable
 
 
 # Below the run's folder: what was computed of the pairs before training.
@@ -142,12 +142,10 @@ class _Reader:
         self._pair_ids = name_pairs(pairs)
         self._criteria = _list_criteria(pairs)
         self._prepare = DialoguePreparer(processor, with_mels=with_mels)
-        self._cut_turns: Any = CutTurns(processor.max_turn_s)
 
     def __call__(self, rows: Sequence[int]) -> _Batch:
         criteria = [name_criterion(self._criteria[row]) for row in rows for _ in SIDES]
-        read = Dialogues(self.pairs, list(rows), heard=self._cut_turns)
-        batch = self._prepare(range(2 * len(rows)), read, criteria)
+        batch = self._prepare(range(2 * len(rows)), Dialogues(self.pairs, list(rows)), criteria)
         reasons: list[str | None] = [None] * len(rows)
         for index, error in sorted(batch.failures.items(), reverse=True):
             reasons[index // 2] = explain_side(index % 2, format_reason(error))
@@ -157,7 +155,9 @@ class _Reader:
         sides = [[] if reason else pair for reason, pair in zip(reasons, pairs, strict=True)]
         lengths = [sum(len(message.input_ids) for side in pair for message in side) for pair in sides]
         ids = [self._pair_ids[row] for row in rows]
-        num_cut = read.num_cut.reshape(-1, len(SIDES)).sum(axis=1).tolist()
+        num_cut = [0] * len(rows)
+        for index, heard in batch.heard.items():
+            num_cut[index // 2] += len(heard.cut_turns)
         columns: dict[str, list[Any]] = {"row": list(rows), "pair_id": ids, "length": lengths, "num_cut": num_cut}
         columns["reason"] = reasons
         return _Batch(columns, sides, batch.mels)

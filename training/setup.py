@@ -118,10 +118,10 @@ def _set_up_head(
 
 def _choose_model_options(args: TrainArguments) -> dict[str, Any]:
     """Return the options of `load_model`; adapters that are trained further bring what they were trained to hear."""
-    options = {"prompts": args.read_prompts(), "max_turn_s": args.max_turn_s}
+    options: dict[str, Any] = {"prompts": args.read_prompts(), "max_turn_s": args.max_turn_s}
     if args.adapter_name_or_path is not None:
         config = SDiaRewardConfig.from_pretrained(args.adapter_name_or_path)
-        options["prompts"] = {**config.prompts, **(options["prompts"] or {})}
+        options["prompts"] = {**(config.prompts or {}), **(options["prompts"] or {})}
         options["max_turn_s"] = args.max_turn_s or config.max_turn_s
     return {"pooling_mode": args.pooling_mode, **options}
 

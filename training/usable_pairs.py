@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from sdiareward.audio_sdiareward import audio_duration_s
-from sdiareward.chat_sdiareward import DialogueError
 from sdiareward.common.skipped import Skipped
+from sdiareward.pairs.dialogues import Dialogues
 from sdiareward.pairs.schema import SIDES
-from sdiareward.scoring.batching import DIALOGUE_ERRORS, Message
+from sdiareward.scoring.batching import Message
 from sdiareward.scoring.engine import UNREADABLE
 
 
@@ -31,20 +33,19 @@ class SkippedPair(Skipped):
         return {"split": self.split, "row": self.row, "pair_id": self.item, **self.explain()}
 
 
-class CutTurns:
-    """Count the turns of dialogues that the model hears only the beginning of, for `Dialogues`."""
+class CountedDialogues(Dialogues):
+    """Dialogues of pairs, with the number of turns of each that the model hears only the beginning of."""
 
-    def __init__(self, max_turn_s: float):
+    def __init__(self, pairs: Any, max_turn_s: float):
+        super().__init__(pairs, range(len(pairs)))
         self._max_turn_s = max_turn_s
+        self.num_cut = np.zeros(len(self), dtype=np.int64)
 
-    def measure(self, messages: Sequence[Mapping[str, Any]]) -> tuple[float, int]:
-        durations_s = []
-        for turn, message in enumerate(messages, start=1):
-            try:
-                durations_s += [audio_duration_s(item["audio"]) for item in message["content"] if "audio" in item]
-            except DIALOGUE_ERRORS as error:
-                raise DialogueError(str(error), turn) from error
-        return sum(durations_s), sum(duration > self._max_turn_s for duration in durations_s)
+    def __getitem__(self, index: Any) -> Any:
+        messages = super().__getitem__(index)
+        recordings = [item["audio"] for message in messages for item in message["content"] if "audio" in item]
+        self.num_cut[index] = sum(audio_duration_s(recording) > self._max_turn_s for recording in recordings)
+        return messages
 
 
 def explain_equal_sides(sides: Sequence[Sequence[Message]]) -> str | None:
