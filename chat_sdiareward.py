@@ -389,6 +389,7 @@ def read_padding_options(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], str
 
 
 __all__ = [
+    "AUDIO_KEYS",
     "CHAT_TEMPLATE",
     "MAX_TURNS",
     "ROLES",

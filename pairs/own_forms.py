@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import decode_base64, find_file
-from sdiareward.chat_sdiareward import ROLES, DialogueError, turns_to_messages, validate_form
+from sdiareward.chat_sdiareward import AUDIO_KEYS, ROLES, DialogueError, turns_to_messages, validate_form
 
 from .labels import WRITTEN_ID, hash_sides
 from .message_rows import make_message_feature, make_message_row
@@ -62,8 +62,8 @@ def unify_sides(
     def place(row: dict[str, Any]) -> dict[str, Any]:
         turns: dict[str, Any] = {side: row[side] for side in SIDES}
         written = hash_sides(turns)
-        for holder in (holder for side in turns.values() for holder in _list_holders(side)):
-            _place(holder, dataset, audio_root)
+        for holder, key in (found for side in turns.values() for found in _list_holders(side)):
+            _place(holder, key, dataset, audio_root)
         return {**turns, WRITTEN_ID: written}
 
     def unify(row: dict[str, Any]) -> dict[str, Any]:
@@ -95,16 +95,18 @@ def _as_row(turns: Any) -> list[dict[str, Any]]:
         return []
 
 
-def _list_holders(turns: Any) -> list[dict[str, Any]]:
-    """Return every mapping of a side that has a recording in `audio`."""
+def _list_holders(turns: Any) -> list[tuple[dict[str, Any], str]]:
+    """Return every mapping of a side that has a recording, and the key of that."""
     found = [turn for turn in turns or () if isinstance(turn, dict)]
     items = [item for turn in found if isinstance(turn.get("content"), list) for item in turn["content"]]
-    return [holder for holder in (*found, *items) if isinstance(holder, dict) and holder.get("audio")]
+    holders = [holder for holder in (*found, *items) if isinstance(holder, dict)]
+    return [(holder, key) for holder in holders for key in AUDIO_KEYS if holder.get(key)]
 
 
-def _place(holder: dict[str, Any], dataset: str | Path, audio_root: str | Path | None) -> None:
-    audio = holder["audio"]
+def _place(holder: dict[str, Any], key: str, dataset: str | Path, audio_root: str | Path | None) -> None:
+    audio = holder[key]
     if isinstance(audio, str):
-        holder["audio"] = find_recording(audio, dataset, audio_root)
-    elif isinstance(audio, Mapping) and audio.get("bytes") is None and isinstance(audio.get("path"), str):
-        holder["audio"] = {**audio, "path": find_recording(audio["path"], dataset, audio_root)}
+        holder[key] = find_recording(audio, dataset, audio_root)
+    elif isinstance(audio, Mapping) and audio.get("bytes") is None:
+        found = {name: audio[name] for name in ("path", "url") if isinstance(audio.get(name), str)}
+        holder[key] = {**audio, **{name: find_recording(path, dataset, audio_root) for name, path in found.items()}}

@@ -10,9 +10,10 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sdiareward.audio_sdiareward import decode_base64
+from sdiareward.chat_sdiareward import AUDIO_KEYS
 
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def _iter_column_paths(array: pa.Array, name: str) -> Iterator[str]:
     """Yield the paths in a column of dialogues, whose audio is bytes, a path, or both."""
     import pyarrow as pa
 
-    if isinstance(array, pa.ExtensionArray):
+    if is_json := isinstance(array, pa.ExtensionArray):
         array = array.storage
     if pa.types.is_struct(array.type):
         fields = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
@@ -81,29 +82,25 @@ def _iter_column_paths(array: pa.Array, name: str) -> Iterator[str]:
     elif pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
         yield from _iter_column_paths(array.flatten(), name)
     elif pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
-        if name == "audio":
-            yield from (path for path in array.unique().to_pylist() if path)
+        is_audio, texts = name in AUDIO_KEYS, array.unique().to_pylist()
+        if is_audio and not is_json:
+            yield from filter(None, texts)
         elif name not in ("role", "text", "type"):
-            for text in array.unique().to_pylist():
-                yield from _iter_json_paths(text)
+            for text in texts:
+                yield from _iter_json_paths(text, is_audio)
 
 
-def _iter_json_paths(text: str | None) -> Iterator[str]:
-    """Yield the paths in content that `datasets` keeps as JSON, because its items are of several kinds."""
-    if not text or '"audio"' not in text:
-        return
+def _iter_json_paths(text: str | None, is_audio: bool) -> Iterator[str]:
+    """Yield the paths in what `datasets` keeps as JSON, because its values are of several kinds."""
     try:
-        waiting = [json.loads(text)]
+        waiting = [(json.loads(text or "null"), is_audio)]
     except ValueError:
         return  # Words.
     while waiting:
-        value = waiting.pop()
-        if isinstance(value, list):
-            waiting += value
-        elif isinstance(value, dict):
-            audio: Any = value.get("audio")
-            if isinstance(audio, dict) and audio.get("bytes") is None:
-                audio = audio.get("path")
-            if isinstance(audio, str):
-                yield audio
-            waiting += [item for key, item in value.items() if key != "audio"]
+        value, is_audio = waiting.pop()
+        if isinstance(value, str) and is_audio:
+            yield value
+        elif isinstance(value, list):
+            waiting += [(each, is_audio) for each in value]
+        elif isinstance(value, dict) and value.get("bytes") is None:
+            waiting += [(each, key in AUDIO_KEYS) for key, each in value.items()]

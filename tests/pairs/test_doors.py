@@ -9,7 +9,7 @@ import pytest
 import soundfile
 
 from sdiareward.audio_sdiareward import read_audio
-from sdiareward.chat_sdiareward import DialogueError
+from sdiareward.chat_sdiareward import AUDIO_KEYS, DialogueError
 from sdiareward.dataset_builder.sources.reading import find_clip
 from sdiareward.pairs.content import digest_dialogue
 from sdiareward.pairs.dialogue_folders import read_dialogue_folder
@@ -43,7 +43,7 @@ def read_table(folder, turns):
 
 
 def read_pairs(folder, turns):
-    plain = [USER, {"role": "assistant", "audio": "1.wav"}]
+    plain = [USER, {"role": "assistant", "audio": "0.wav"}]
     (folder / "pairs.jsonl").write_text(json.dumps({"chosen": plain, "rejected": turns}) + "\n")
     return Dialogues(load_pairs(folder / "pairs.jsonl", "train"), [0])[1]
 
@@ -94,6 +94,21 @@ def test_recordings_in_base64_are_read(folder, door, wrap, make):
     expected = read_json(folder, [USER, {"role": "assistant", "audio": "1.wav"}])
     samples = [read_audio(messages[1]["content"][0]["audio"]) for messages in (got, expected)]
     np.testing.assert_array_equal(*samples)
+
+
+@pytest.mark.parametrize("door", ["table", "pairs"])
+@pytest.mark.parametrize("key", AUDIO_KEYS)
+@pytest.mark.parametrize("wrap", [str, "file://{}".format, lambda path: {"url": path}])
+def test_a_table_names_no_recording_outside_of_its_folder_under_any_name(folder, tmp_path_factory, door, key, wrap):
+    outside = tmp_path_factory.mktemp("outside") / "1.wav"
+    (folder / "1.wav").rename(outside)
+    for answer in (item(type="audio", **{key: wrap(str(outside))}), {"role": "assistant", key: wrap(str(outside))}):
+        with pytest.raises((DialogueError, ValueError, FileNotFoundError)):
+            read_recordings(DOORS[door](folder, [USER, answer]))
+
+
+def read_recordings(messages):
+    return [read_audio(entry["audio"]) for message in messages for entry in message["content"]]
 
 
 WORDS = {"role": "user", "text": "hello"}
