@@ -6,6 +6,7 @@ Sides, models and runs differ by hatch, marker or line style as well as by colou
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -205,9 +206,10 @@ def draw_comparisons(axes: Any, report: Mapping[str, Any]) -> None:
 
 
 def _draw_intervals(
-    axes: Any, values: Sequence[float], intervals: Sequence[Any], positions: Sequence[float], **style: Any
+    axes: Any, values: Sequence[float | None], intervals: Sequence[Any], positions: Sequence[float], **style: Any
 ) -> None:
-    """Draw shares of 0-1 in percent along the x axis; a missing interval is omitted."""
+    """Draw shares of 0-1 in percent along the x axis; a missing value or interval is omitted."""
+    values = [math.nan if value is None else value for value in values]
     bounds = [interval or (value, value) for value, interval in zip(values, intervals, strict=True)]
     errors = [
         [max(0.0, value - low), max(0.0, high - value)] for value, (low, high) in zip(values, bounds, strict=True)

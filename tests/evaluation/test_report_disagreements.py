@@ -109,7 +109,7 @@ def test_the_page_of_a_judge_says_how_it_decided_and_where_it_differs(judged):
     assert [row["pair_id"] for row in entry["rows"]] == [row["pair_id"] for row in found["rows"]]
     assert entry["rows"][0]["chosen"][0]["clips"][0]["clip"]
     assert {"margin", "other_margin", "confidence", "is_right"} <= set(entry["rows"][0])
-    assert any("judge: 1 pairs got no usable answer" in note for note in report["notes"])
+    assert any("judge: 1 of 48 pairs got no usable answer" in note for note in report["notes"])
 
 
 def test_the_page_of_a_model_alone_has_neither_section(tmp_path):

@@ -115,7 +115,7 @@ def test_a_driver_that_is_killed_leaves_rows_that_actors_do_not_score_again(job,
     # While the actor loads its model: its few rows are scored sooner than a busy machine lists processes.
     wait_until(has_actor, 0.2)
     assert list_open_addresses([driver, *children]) == []
-    wait_until(lambda: any((tmp_path / "partial").glob("*.jsonl")), 0.002)
+    wait_until(lambda: any(path.stat().st_size for path in (tmp_path / "partial").glob("*.jsonl")), 0.002)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     # Ray's own agents outlive it for a while.

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from sdiareward.audio_sdiareward import Heard
 from sdiareward.chat_sdiareward import DialogueError
 from sdiareward.common.package_files import EXAMPLES, NANO
 from sdiareward.pairs.messages import read_dialogue
@@ -272,10 +273,11 @@ def test_a_model_of_the_hub_is_linked_and_a_folder_is_named_without_its_path(tmp
 def test_what_the_model_does_not_hear_is_said(make_tone):
     long, nearly = (read_turn(wav(make_tone(duration_s)), "a.wav") for duration_s in (6.5, 5.8))
     messages = make_messages((long, nearly), "", "dialogue A")
-    first, second = results._list_notes([messages], 6.0, with_checks=True)
-    assert first == "Dialogue A: 1 of 2 turns are cut, this model hears their first 6 s."
-    assert "the silence of the checks pushes the end of 1 turns beyond these 6 s" in second
-    assert results._list_notes([messages], 60.0, with_checks=True) == []
+    heard = {0: Heard(12.3, 11.8, 2, cut_turns=(1,))}
+    first, second = results._list_notes([messages], heard, 6.0, with_checks=True)
+    assert first == "Dialogue A: 1 turns cut: the model hears 11.8 of 12.3 s (turn 1)."
+    assert "the silence of the checks pushes the end of 1 turns beyond the 6 s" in second
+    assert results._list_notes([messages], {0: Heard(12.3, 12.3, 2)}, 60.0, with_checks=True) == []
 
 
 @pytest.mark.parametrize(
