@@ -307,7 +307,7 @@ def list_reasons(problems: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def render_reasons(problems: Sequence[Mapping[str, Any]]) -> str:
     reasons = [f"- {escape_markdown(reason)}" for reason in list_reasons(problems)]
-    return "\n".join(["Answers of no use, the first reasons:\n", *reasons]) if reasons else ""
+    return "\n".join(["First reasons for unusable answers:\n", *reasons]) if reasons else ""
 
 
 def _share(found: Mapping[str, Any]) -> str:
