@@ -171,7 +171,7 @@ class ChatClient:
             record = json.loads(path.read_text(encoding="utf-8"))
             value = validate(record["answer"])
             spent = TokenUsage(1, int(record["prompt_tokens"]), int(record["completion_tokens"]))
-            self._change(dict(record.get("changed_parameters", {})), "a kept answer was got so")
+            self._change(dict(record.get("changed_parameters", {})), "recorded with a cached answer")
         # The last two: an infinite count, and too deep nesting.
         except (FileNotFoundError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
             return None
@@ -325,7 +325,7 @@ class ChatClient:
             new = {name: other for name, other in changed.items() if name not in self._changed}
             self._changed = {**self._changed, **new}
         for name, other in new.items():
-            how = f"sends it as {other}" if other else "is without it"
+            how = f"sends it as {other}" if other else "omits it"
             logger.warning("%s: the endpoint refuses %s; the run %s (%s)", self.settings.model, name, how, reason)
 
 

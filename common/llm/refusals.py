@@ -9,7 +9,7 @@ from typing import Any
 
 _RENAMED = {"max_tokens": "max_completion_tokens"}
 # The refusal of a question that is too long often names `max_tokens`.
-_TOO_LONG = re.compile(r"context.{0,9}(length|window|size)", re.IGNORECASE)
+_TOO_LONG = re.compile(r"context.{0,9}(length|size)", re.IGNORECASE)
 # A validation error may repeat the whole request behind its reason.
 _SEARCHED_CHARACTERS = 600
 

@@ -251,6 +251,12 @@ def refuse_schema(body):
     return openai_style("response_format.json_schema") if "response_format" in body else None
 
 
+def refuse_long_answers(body):
+    """Answer as Groq."""
+    what = "`max_tokens` must be at most 1024; the maximum for `max_tokens` is less than the `context_window`"
+    return openai_style("max_tokens", what) if "max_tokens" in body else None
+
+
 def refuse_both_lengths(body):
     return next((openai_style(name, "max_completion_tokens?") for name in body if name.startswith("max_")), None)
 
@@ -270,6 +276,7 @@ ALL = {"temperature": 0.0, "max_tokens": 2048, "seed": 0}
         (validate_strictly, 422, {"max_tokens": 2048}, None),
         (answer_in_a_list, 400, {"temperature": 0.0, "max_tokens": 2048}, {"seed": None}),
         (refuse_schema, 400, ALL, {"response_format": None}),
+        (refuse_long_answers, 400, {"temperature": 0.0, "seed": 0}, {"max_tokens": None}),
         (refuse_both_lengths, 400, {"temperature": 0.0, "seed": 0}, None),
     ],
 )
