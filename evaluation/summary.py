@@ -164,9 +164,7 @@ def _main_table(results: Mapping[str, Any]) -> str:
     if results["skipped"]:
         rows.append(["skipped", *(results["num_skipped"][name] for name in columns)])
     for scorer, result in accuracies.items():
-        has_answer = {name: result["num_invalid"][name] < result["num_pairs"][name] for name in columns}
-        cells = (format_percent(result[name] if has_answer[name] else None) for name in columns)
-        rows.append([f"**{title_scorer(scorer, results)}**", *cells])
+        rows.append([f"**{title_scorer(scorer, results)}**", *(format_percent(result[name]) for name in columns)])
         rows.append(["95%", *(format_interval(result["interval"][name]) for name in columns)])
         rows.append(["ties", *(result["num_ties"][name] for name in columns)])
     return _render_table(["", *(titles[name] for name in columns)], rows)
@@ -307,7 +305,7 @@ def list_reasons(problems: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def render_reasons(problems: Sequence[Mapping[str, Any]]) -> str:
     reasons = [f"- {escape_markdown(reason)}" for reason in list_reasons(problems)]
-    return "\n".join(["Answers of no use, the first reasons:\n", *reasons]) if reasons else ""
+    return "\n".join(["First reasons for unusable answers:\n", *reasons]) if reasons else ""
 
 
 def _share(found: Mapping[str, Any]) -> str:

@@ -24,7 +24,7 @@ from weakref import WeakValueDictionary
 from sdiareward.common.files import write_file
 
 from .json_parsing import parse_json
-from .refusals import find_change, find_status, is_of_one_question, substitute
+from .refusals import find_change, substitute
 from .settings import ChatError, ChatSettings, EndpointError, TokenUsage
 
 
@@ -43,8 +43,6 @@ Item = TypeVar("Item")
 Value = TypeVar("Value")
 # The longest quotation of an answer in an error.
 _QUOTED_CHARACTERS = 300
-# From so many on, an endpoint that has not answered one question will answer none.
-_MOST_UNANSWERED = 32
 _COUNTS = (
     "calls",
     "cached",
@@ -89,7 +87,6 @@ class ChatClient:
         self._endpoint: Any = None
         # What the endpoint refuses -> what is sent instead; None for nothing.
         self._changed: dict[str, str | None] = {}
-        self._unanswered = 0
 
     @property
     def usage(self) -> dict[str, Any]:
@@ -174,7 +171,7 @@ class ChatClient:
             record = json.loads(path.read_text(encoding="utf-8"))
             value = validate(record["answer"])
             spent = TokenUsage(1, int(record["prompt_tokens"]), int(record["completion_tokens"]))
-            self._change(dict(record.get("changed_parameters", {})), "a kept answer was got so")
+            self._change(dict(record.get("changed_parameters", {})), "recorded with a cached answer")
         # The last two: an infinite count, and too deep nesting.
         except (FileNotFoundError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
             return None
@@ -239,24 +236,24 @@ class ChatClient:
                 raw = endpoint.chat.completions.with_raw_response.create(**request)
                 completion = raw.parse()
                 self._count(retries=raw.retries_taken)
-                if (failure := getattr(completion, "error", None)) and not completion.choices:
-                    words = failure.get("message") if isinstance(failure, dict) else failure
-                    raise openai.APIStatusError(str(words), response=raw.http_response, body=failure)
+                if not completion.choices:
+                    raise ValueError(raw.text[:_QUOTED_CHARACTERS])
                 choice = completion.choices[0]
                 content = _join_parts(choice.message.content)
                 break
             except openai.APIError as error:
-                if (change := find_change(error, request, changed)) is None:
+                is_refusal = isinstance(error, openai.BadRequestError | openai.UnprocessableEntityError)
+                change = find_change(f"{error.message} {error.body}", request, changed) if is_refusal else None
+                if change is None:
                     # `from None`: the chained error would show the text of the endpoint before the key is removed.
                     raise self._convert_error(error) from None
                 changed = {**changed, **change}
                 reasons.append(self._quote(error))
             except (ValueError, AttributeError, TypeError, LookupError) as error:
                 what = self._redact(f"{type(error).__name__}: {error}")
-                raise self._fail(f"the endpoint's answer is no chat completion ({what}).") from None
+                raise ChatError(f"the endpoint's answer is no chat completion ({what}).") from None
         # Only now: a refusal of this question alone may name a parameter by chance.
         self._change(changed, " ".join(reasons))
-        self._unanswered = 0
         spent = _read_usage(completion.usage)
         self._count(prompt_tokens=spent.prompt_tokens, completion_tokens=spent.completion_tokens)
         self._count(calls_without_usage=int(spent == TokenUsage(1)))
@@ -304,27 +301,17 @@ class ChatClient:
 
         sent = error.request.headers.get("x-stainless-retry-count", 0)
         self._count(retries=int(sent))
-        what, tries, status = self._quote(error), f"after {int(sent) + 1} tries", find_status(error)
+        what, tries = self._quote(error), f"after {int(sent) + 1} tries"
+        status = getattr(error, "status_code", None)
         if status in (401, 403):
             return EndpointError(f"the endpoint does not accept the key in {self.settings.api_key_env} ({what}).")
         if status == 404:
             return EndpointError(f"the endpoint does not know {self.settings.model!r} ({what}); check base_url.")
-        if status in (402, 429) and not is_of_one_question(error):
+        if status in (402, 429):
             return EndpointError(f"the endpoint's limit is used up {tries} ({what}); resume later.")
         if isinstance(error, openai.APIConnectionError) and not isinstance(error, openai.APITimeoutError):
             return EndpointError(f"the endpoint cannot be reached {tries} ({what}); check base_url.")
-        problem = f"the endpoint gave no answer {tries} ({what})."
-        return ChatError(problem) if is_of_one_question(error) else self._fail(problem)
-
-    def _fail(self, problem: str) -> ChatError | EndpointError:
-        """Return the error of a question without an answer, or that of the run if there never was an answer."""
-        with self._lock:
-            self._unanswered += 1
-            num_unanswered = self._unanswered
-        if num_unanswered < _MOST_UNANSWERED or self.has_answers():
-            return ChatError(problem)
-        found = f"{num_unanswered} questions in a row got no answer, the last: {problem}"
-        return EndpointError(f"{found} Mend the settings or the endpoint; an evaluation resumes with --retry_failed.")
+        return ChatError(f"the endpoint gave no answer {tries} ({what}).")
 
     def _quote(self, error: Any) -> str:
         """Return what an error of the `openai` package says, with the endpoint's words where it leaves them out."""
@@ -338,7 +325,7 @@ class ChatClient:
             new = {name: other for name, other in changed.items() if name not in self._changed}
             self._changed = {**self._changed, **new}
         for name, other in new.items():
-            how = f"sends it as {other}" if other else "is without it"
+            how = f"sends it as {other}" if other else "omits it"
             logger.warning("%s: the endpoint refuses %s; the run %s (%s)", self.settings.model, name, how, reason)
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..thinker import Generation, Thinker
 
 _SCORE_TAG = "<score>"
+_QUOTED_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Judgement:
     seconds: float
     # Answers that ended at the token limit.
     num_cut: int = 0
-    # Why there is no answer, if one is missing.
+    # Why there is no score, or no answer.
     problem: str | None = None
     # What an endpoint refused, see `ChatClient`.
     changed_parameters: Mapping[str, str | None] = field(default_factory=dict)
@@ -47,12 +48,16 @@ class Judgement:
         num_tokens: int,
         seconds: float,
         expected_score: float | None = None,
+        problem: str | None = None,
         **more: Any,
     ) -> Judgement:
         """Make a judgement from at least one answer; with `reasoning` thoughts were requested."""
         scores = tuple(map(parse_score, texts))
         is_in_format = all(follows_format(text, reasoning) for text in texts)
         score, texts = vote(scores), tuple(texts)
+        if score is None and problem is None:
+            problem = f"no score in the answer that begins {texts[0][:_QUOTED_CHARACTERS]!r}."
+        more["problem"] = problem
         return cls(score, expected_score, scores, texts, is_in_format, num_tokens, seconds, **more)
 
 

@@ -29,6 +29,8 @@ COLUMNS = (*IN_DOMAIN, OUT_OF_DOMAIN)
 INVALID = "invalid"
 # Options of the bootstrap behind every interval.
 DRAWS = {"num_bootstrap": 1000, "seed": 0}
+# Where no answer is usable.
+_NO_SHARE = {"share": None, "interval": None}
 
 Record = Mapping[str, Any]
 Records = Sequence[Record]
@@ -81,7 +83,7 @@ def measure_accuracy(records: Records, options: Mapping[str, Any]) -> dict[str, 
     """Count the scores that are exactly right; an answer without a score is wrong, but None if no answer has one."""
     is_correct = [record["predicted"] == record["score"] for record in records]
     is_usable = any(record["predicted"] is not None for record in records)
-    found = measure_share(is_correct, records, options) if is_usable else {"share": None, "interval": None}
+    found = measure_share(is_correct, records, options) if is_usable else _NO_SHARE
     return {
         "num_samples": len(records),
         "num_scenarios": len({find_scenario(record) for record in records}),
@@ -164,7 +166,8 @@ def measure_order(records: Records, options: Mapping[str, Any], field: str = "pr
             outcomes.append(_order(*(record[field] for record in triple)))
             members.append(triple[0])
     counts = {f"num_{name}": outcomes.count(name) for name in ("ordered", "tied", "inverted", "invalid")}
-    ordered = measure_share([outcome == "ordered" for outcome in outcomes], members, options)
+    is_ordered = [outcome == "ordered" for outcome in outcomes]
+    ordered = measure_share(is_ordered, members, options) if {*outcomes} - {INVALID} else _NO_SHARE
     found = {"num_triples": len(outcomes), **counts, "share_ordered": ordered["share"]}
     return {**found, "interval": ordered["interval"], "num_left_out": num_incomplete}
 

@@ -60,20 +60,14 @@ def render_table_one(scorers: Mapping[str, Summary], names: Sequence[str]) -> li
     for field, title in (("num_samples", "samples"), ("num_scenarios", "scenarios")):
         rows.append([title, *(str((_find_cell(first, name) or {}).get(field, "")) for name in names)])
     for title, summary in scorers.items():
-        found = [_find_cell(summary, name) for name in names]
-        # Without one score there is no accuracy.
-        cells = [cell if cell and _has_score({**summary["overall_micro"], **cell}) else None for cell in found]
+        cells = [_find_cell(summary, name) for name in names]
         rows.append(
             [f"**{title}**", *(_ABSENT if cell is None else format_percent(cell["accuracy"]) for cell in cells)]
         )
         rows.append(["95%", *(_ABSENT if cell is None else format_interval(cell["interval"]) for cell in cells)])
-        if any(cell and cell.get("num_cut") for cell in found):
-            rows.append(["cut", *(str(cell.get("num_cut", "")) if cell else _ABSENT for cell in found)])
+        if any(cell and cell.get("num_cut") for cell in cells):
+            rows.append(["cut", *(str(cell.get("num_cut", "")) if cell else _ABSENT for cell in cells)])
     return render_table(["", *(TITLES[name] for name in names)], rows)
-
-
-def _has_score(cell: Mapping[str, Any]) -> bool:
-    return bool(cell["num_invalid"] < cell["num_samples"])
 
 
 def _find_cell(summary: Summary, name: str) -> Mapping[str, Any] | None:
@@ -87,13 +81,14 @@ def _list_notes(results: Mapping[str, Any]) -> list[str]:
     if absent := [TITLES[name] for name in COLUMNS if not judge["columns"][name]]:
         found.append(f"No samples of {', '.join(absent)}: averages run over the other columns.")
     whole = judge["overall_micro"]
-    found.append(f"{whole['num_invalid']} of {whole['num_samples']} answers have no score and count as wrong.")
+    end = ", so there is no accuracy" if whole["accuracy"] is None else " and count as wrong"
+    found.append(f"{whole['num_invalid']} of {whole['num_samples']} answers have no score{end}.")
     if whole["num_cut"]:
         found.append(
             f"{whole['num_cut']} of these were cut at the token limit; max_new_tokens (of an endpoint: max_tokens) "
             "raises it."
         )
-    found += [f"No answer: {escape_markdown(reason)}" for reason in results["problems"]]
+    found += [f"For example: {escape_markdown(reason)}" for reason in results["problems"]]
     found += describe_changed(results["changed_parameters"])
     if results["skipped"]:
         num_skipped = len(results["skipped"])

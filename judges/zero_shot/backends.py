@@ -162,7 +162,7 @@ class ReplayBackend(Backend):
         if missing:
             raise ValueError(
                 f"{self.path}: lacks {len(missing)} of {len(questions)} answers, the first is of pair "
-                f"{missing[0].pair_id!r}, {missing[0].order}; record them, or evaluate fewer pairs with limit."
+                f"{missing[0].pair_id!r}, {missing[0].order}; record them, or set orders=one or limit."
             )
         for question in questions:
             yield _replay(self._records[question.pair_id, question.order], question.criterion)

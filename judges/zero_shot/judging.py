@@ -158,4 +158,5 @@ def _record(label: Mapping[str, Any], side: str, judgement: Judgement) -> dict[s
         "prompt_tokens": 0,
         "completion_tokens": judgement.num_tokens,
         "num_cut": judgement.num_cut,
+        "problem": judgement.problem,
     }

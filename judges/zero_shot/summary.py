@@ -26,7 +26,6 @@ Scores = Mapping[str, Mapping[str, Any]]
 Both = Mapping[str, Answer]
 ALL = "all pairs"
 _MAX_PROBLEMS = 20
-_QUOTED_CHARACTERS = 200
 _SESSION_COUNTS = ("calls", "cached", "retries", "reasks", "calls_without_usage")
 
 
@@ -84,7 +83,7 @@ def summarise_pointwise(labels: Labels, scores: Scores, folder: Path, options: M
             "cut": sum(line["num_cut"] > 0 for line in records),
         },
         "problems": [
-            {"pair_id": line["pair_id"], "side": line["side"], "status": "unusable", "problem": _describe_text(line)}
+            {"pair_id": line["pair_id"], "side": line["side"], "status": "unusable", "problem": line["problem"]}
             for line in records
             if line["score"] is None
         ][:_MAX_PROBLEMS],
@@ -144,10 +143,6 @@ def _list_problems(answers: Mapping[str, Both]) -> list[dict[str, str | None]]:
         if answer.verdict is None
     ]
     return found[:_MAX_PROBLEMS]
-
-
-def _describe_text(line: Mapping[str, Any]) -> str:
-    return f"no score in the answer that begins {line['answer'][:_QUOTED_CHARACTERS]!r}."
 
 
 def _group_by_column(labels: Labels) -> dict[str, Labels]:

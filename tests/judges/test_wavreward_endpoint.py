@@ -51,7 +51,7 @@ def test_an_answer_counts_without_asking_again(tmp_path, reply, score, follows):
         first, second = endpoint(server, tmp_path).judge(recordings(2))
     assert (first.score, first.follows_format, second.score) == (score, follows, 5)
     assert first.num_cut == (reply.finish_reason == "length" if isinstance(reply, Reply) else 0)
-    assert (first.problem is None) == (first.texts != ("",))
+    assert (first.problem is None) == (score is not None)
     assert len(server.requests) == 2
 
 

@@ -130,7 +130,7 @@ def test_a_triple_is_in_order_only_if_its_scores_fall_strictly(outcome):
         found = measure_order(scenario(0, predicted), OPTIONS)
         assert found["num_triples"] == 1
         assert {name: found[f"num_{name}"] for name in OUTCOMES} == {name: int(name == outcome) for name in OUTCOMES}
-        assert found["share_ordered"] == int(outcome == "ordered")
+        assert found["share_ordered"] == (None if outcome == "invalid" else int(outcome == "ordered"))
 
 
 def test_scenarios_without_three_gold_scores_are_skipped_and_counted():

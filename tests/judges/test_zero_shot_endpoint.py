@@ -310,7 +310,7 @@ def test_a_failed_pair_counts_as_wrong_until_it_is_retried(run):
         _, out = run("--judge", "own-endpoint", options=at(server, concurrency=1))
         assert read(out)["accuracies"]["model"]["num_invalid"]["overall_micro"] == 1
         assert read(out)["accuracies"]["model"]["overall_micro"] == 5 / 6
-        assert "judge: 1 pairs got no usable answer, counted as wrong." in (out / "results.md").read_text()
+        assert "judge: 1 of 6 pairs got no usable answer, counted as wrong." in (out / "results.md").read_text()
         asked = len(server.requests)
         run("--judge", "own-endpoint", options=at(server, concurrency=1))
         assert len(server.requests) == asked
