@@ -28,6 +28,7 @@ from sdiareward.audio_sdiareward import (
     open_encoded,
     open_source,
     read_audio,
+    strip_scheme,
 )
 from sdiareward.chat_sdiareward import ROLES, DialogueError, turns_to_messages, validate_messages
 
@@ -199,7 +200,7 @@ def read_path(audio: Any) -> str:
     found = audio.get("path") if isinstance(audio, Mapping) else audio
     if not isinstance(found, str):
         raise DialogueError(f"its audio is a {type(audio).__name__}; give the path of a recording.")
-    return found
+    return strip_scheme(found)
 
 
 def _load_recording(source: str | Path) -> dict[str, Any]:
