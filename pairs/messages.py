@@ -45,7 +45,7 @@ Form = Literal["turns"]
 # Two recordings of one clock end together, at most this far apart.
 _ONE_CLOCK_S = 0.02
 # Numbers that count speakers or channels, not turns.
-_NUMBERED_SPEAKER = re.compile(r"(speaker|spk|channel|ch|track|side|mic)[ _.-]?\d+", re.IGNORECASE)
+_NUMBERED_SPEAKER = re.compile(r"(?<![^ _.-])(speaker|spk|channel|ch|track|side|mic)[ _.-]?\d+", re.IGNORECASE)
 GAP_S = 1.0
 # A minute of stereo at the highest usual rate; a few kilobytes of compressed silence can hold many times that.
 _MAX_DECODED_VALUES = 60 * 2 * 192_000

@@ -206,8 +206,9 @@ def test_systems_match_by_names_in_both_forms_of_unicode(tmp_path, make_tone):
         for role, duration_s in (("user", 0.3), ("assistant", 0.4)):
             path = tmp_path / form / f"{unicodedata.normalize(form, 'gespräch')}_{role}.wav"
             soundfile.write(path, make_tone(duration_s), 16_000)
-    first, second = read_systems([tmp_path / "NFC", tmp_path / "NFD"])
-    assert first.names == second.names == [unicodedata.normalize("NFC", "gespräch")]
+    for pattern, name in ((None, "gespräch"), ("{dialogue}räch_{role}", "gesp")):
+        first, second = read_systems([tmp_path / "NFC", tmp_path / "NFD"], pattern=pattern)
+        assert first.names == second.names == [unicodedata.normalize("NFC", name)]
 
 
 def write_dialogue(folder, *names, duration_s=(0.3, 0.4)):
@@ -237,6 +238,7 @@ def test_hidden_files_are_no_recordings_and_no_dialogues(tmp_path):
         ("input.wav output.wav", (0.4, 0.4), True),
         ("speaker_1.wav speaker_2.wav", (0.4, 0.4), True),
         ("turn1.wav turn2.wav", (0.4, 0.4), False),
+        ("speech_0_user.wav speech_1_assistant.wav", (0.4, 0.4), False),
     ],
 )
 def test_two_channels_of_a_call_are_no_turns(tmp_path, names, duration_s, is_call):
