@@ -40,6 +40,7 @@ from .chat_sdiareward import (
     read_padding_options,
     render_dialogue,
     require_special_tokens,
+    shorten,
     to_template_form,
     turns_to_messages,
     validate_form,
@@ -390,7 +391,9 @@ class SDiaRewardProcessor(ProcessorMixin):
         if not dialogue:
             raise DialogueError("a dialogue has no messages; give at least one turn.")
         if criterion not in self.prompts:
-            raise ValueError(f"criterion is {criterion!r}; this checkpoint has {', '.join(sorted(self.prompts))}.")
+            raise ValueError(
+                f"criterion is {shorten(criterion)!r}; this checkpoint has {', '.join(sorted(self.prompts))}."
+            )
         if dialogue[0]["role"] == "system":
             if "".join(item.get("text", "") for item in list_items(dialogue[0])) not in self.prompts.values():
                 _warn_once(_SYSTEM_TURN)

@@ -40,6 +40,8 @@ _FIELDS = {"dialogue": r"[^/]+?", "turn": r"\d+", "role": "user|assistant"}
 _DEFAULT_NAME = re.compile(
     r"(?P<dialogue>.+?)(?:(?:[ _.-](?P<turn>\d+))?[ _.-](?P<role>user|assistant))?", re.IGNORECASE
 )
+# The turns of one dialogue: each number once.
+_NUMBERED_TURN = re.compile(r"(\d+)[ _.-]?(user|assistant)", re.IGNORECASE)
 # Tables that `datasets` reads from a folder.
 _TABLES = (".parquet", ".arrow", ".jsonl", ".csv", ".tsv")
 
@@ -68,7 +70,9 @@ def holds_dialogues(path: str | Path) -> bool:
     if _holds_json_dialogues(folder):
         return True
     if recordings := _find_audio(folder):
-        return any(_read_name(file.stem, _DEFAULT_NAME).role for file in recordings)
+        turns = dict(match.groups() for file in recordings if (match := _NUMBERED_TURN.fullmatch(file.stem)))
+        is_one = len(turns) == len(recordings) and len({role.lower() for role in turns.values()}) == len(ROLES)
+        return not is_one and any(_read_name(file.stem, _DEFAULT_NAME).role for file in recordings)
     return any(_find_audio(entry) for entry in list_visible(folder) if entry.is_dir())
 
 
@@ -199,7 +203,7 @@ def _place(audio: str, base: Path) -> str:
 
 def _group_recordings(folder: Path, pattern: str | None) -> tuple[dict[str, list[_Recording]], dict[str, str]]:
     """Return the recordings of each dialogue by their names, and the files whose names do not match."""
-    expression = _DEFAULT_NAME if pattern is None else compile_pattern(pattern)
+    expression = _DEFAULT_NAME if pattern is None else compile_pattern(compose(pattern))
     is_deep = pattern is not None and "/" in pattern
     deep = (file for file in folder.rglob("*") if not is_hidden(file.relative_to(folder)))
     files: Iterable[Path] = deep if is_deep else list_visible(folder)
@@ -208,11 +212,11 @@ def _group_recordings(folder: Path, pattern: str | None) -> tuple[dict[str, list
     for file in sorted((file for file in files if file.suffix.lower() in RECORDING_SUFFIXES), key=sort_naturally):
         place = file.relative_to(folder)
         text = place.with_suffix("").as_posix() if pattern is None or not _has_suffix(pattern) else place.as_posix()
-        match = expression.fullmatch(text)
+        match = expression.fullmatch(compose(text))
         if match is None:
             skipped[place.as_posix()] = f"the name {place.as_posix()!r} does not match the pattern {pattern!r}"
             continue
-        found.setdefault(compose(match["dialogue"]), []).append(_describe(file, match))
+        found.setdefault(match["dialogue"], []).append(_describe(file, match))
     return found, skipped
 
 

@@ -28,6 +28,7 @@ from sdiareward.audio_sdiareward import (
     open_encoded,
     open_source,
     read_audio,
+    strip_scheme,
 )
 from sdiareward.chat_sdiareward import ROLES, DialogueError, turns_to_messages, validate_messages
 
@@ -44,7 +45,7 @@ Form = Literal["turns"]
 # Two recordings of one clock end together, at most this far apart.
 _ONE_CLOCK_S = 0.02
 # Numbers that count speakers or channels, not turns.
-_NUMBERED_SPEAKER = re.compile(r"(speaker|spk|channel|ch|track|side|mic)[ _.-]?\d+", re.IGNORECASE)
+_NUMBERED_SPEAKER = re.compile(r"(?<![^ _.-])(speaker|spk|channel|ch|track|side|mic)[ _.-]?\d+", re.IGNORECASE)
 GAP_S = 1.0
 # A minute of stereo at the highest usual rate; a few kilobytes of compressed silence can hold many times that.
 _MAX_DECODED_VALUES = 60 * 2 * 192_000
@@ -199,7 +200,7 @@ def read_path(audio: Any) -> str:
     found = audio.get("path") if isinstance(audio, Mapping) else audio
     if not isinstance(found, str):
         raise DialogueError(f"its audio is a {type(audio).__name__}; give the path of a recording.")
-    return found
+    return strip_scheme(found)
 
 
 def _load_recording(source: str | Path) -> dict[str, Any]:

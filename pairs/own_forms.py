@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.audio_sdiareward import decode_base64, find_file
+from sdiareward.audio_sdiareward import decode_base64, find_file, strip_scheme
 from sdiareward.chat_sdiareward import AUDIO_KEYS, ROLES, DialogueError, turns_to_messages, validate_form
 
 from .labels import WRITTEN_ID, hash_sides
@@ -46,7 +46,7 @@ def find_recording(path: str, dataset: str | Path | None, audio_root: str | Path
     """
     if decode_base64(path) is not None:
         return path
-    places = [Path(root).expanduser().absolute() / path for root in name_roots(dataset, audio_root)]
+    places = [Path(root).expanduser().absolute() / strip_scheme(path) for root in name_roots(dataset, audio_root)]
     return str(next(filter(None, map(find_file, places)), places[0]))
 
 

@@ -13,6 +13,8 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from sdiareward.audio_sdiareward import compose
+
 from .cluster import UnavailableError
 from .forms import Options, Problem
 from .inputs import explain_form_errors
@@ -91,7 +93,8 @@ def _require_utf8(content_type: str) -> None:
 async def _read_multipart(request: Request, limits: Limits) -> Body:
     parts: dict[str, bytes] = {}
     async with request.form(max_files=_MAX_FILES, max_fields=1, max_part_size=limits.max_body_bytes) as form:
-        for name, part in form.multi_items():
+        for written, part in form.multi_items():
+            name = compose(written)
             if name in parts:
                 raise _make_multipart_error(f"the multipart body has two parts {name[:80]!r}; give each its own name.")
             parts[name] = await part.read() if isinstance(part, UploadFile) else part.encode()

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sdiareward.audio_sdiareward import AudioError, read_base64
+from sdiareward.audio_sdiareward import AudioError, compose, read_base64
 from sdiareward.chat_sdiareward import MAX_TURNS, DialogueError, validate_messages
 from sdiareward.pairs.messages import check_recording
 from sdiareward.pairs.schema import MAX_TURN_S
@@ -69,7 +69,7 @@ def _read_turn(turn: Turn, files: Mapping[str, bytes], limits: Limits, require_a
 def _read_recording(audio: Audio, files: Mapping[str, bytes]) -> bytes:
     if audio.base64 is not None:
         return read_base64(audio.base64)
-    name = audio.file or ""
+    name = compose(audio.file or "")
     if name not in files:
         raise ValueError(f"there is no file part {name[:80]!r}; the request has {', '.join(sorted(files)) or 'none'}.")
     return files[name]

@@ -239,9 +239,9 @@ def open_source(source: Any, sampling_rate: int = SAMPLING_RATE) -> tuple[Any, s
             source = source._hf_encoded
     if isinstance(source, Mapping):
         if source.get("array") is not None:
-            return None, str(source.get("path") or "audio array"), *_samples(source)
+            return None, str(source.get("path") or "audio array")[:_MAX_QUOTED], *_samples(source)
         if source.get("bytes") is not None:
-            return io.BytesIO(source["bytes"]), str(source.get("path") or "audio bytes"), None, 0
+            return io.BytesIO(source["bytes"]), str(source.get("path") or "audio bytes")[:_MAX_QUOTED], None, 0
         if source.get("path") is None:
             found = ", ".join(map(str, source))[:_MAX_QUOTED]
             raise TypeError(f"an audio mapping has 'bytes', 'path' or 'array'; got the keys {found or 'none'}.")
@@ -293,8 +293,8 @@ def read_base64(text: str) -> bytes:
 
 def find_file(path: str | os.PathLike[str]) -> Path | None:
     """Return the file of a path or `file://` URL; its name may be composed in another way, as macOS and zips do."""
-    text = os.fspath(path)
-    found = Path(unquote(text.removeprefix("file://")) if text.startswith("file://") else text)
+    text = strip_scheme(path)
+    found = Path(text)
     try:
         if found.is_file():
             return found
@@ -310,6 +310,12 @@ def find_file(path: str | os.PathLike[str]) -> Path | None:
     # A name that is too long, holds a zero byte, or is in no folder.
     except (OSError, ValueError, StopIteration):
         return None
+
+
+def strip_scheme(path: str | os.PathLike[str]) -> str:
+    """Return the path of a `file://` URL; another path as it is."""
+    text = os.fspath(path)
+    return unquote(text.removeprefix("file://")) if text.startswith("file://") else text
 
 
 def compose(name: str) -> str:
@@ -431,8 +437,8 @@ def open_encoded(handle: Any, label: str) -> Iterator[Any]:
 def open_stream(handle: Any) -> Any:
     """Open a recording as bytes.
 
-    In a WAV file whose header gives its samples 0 bytes, as a stream that was never closed has it, they last to the
-    end of the file.
+    In a WAV file whose header gives its samples 0 bytes and itself another size than it has, as a stream that was
+    never closed does, they last to the end of the file.
 
     Args:
         handle (`str` or binary file): What `open_source` gives.
@@ -444,7 +450,8 @@ def open_stream(handle: Any) -> Any:
         while head[place : place + 4] not in (b"data", b""):
             chunk_bytes = int.from_bytes(head[place + 4 : place + 8], "little")
             place += 8 + chunk_bytes + chunk_bytes % 2
-        if head[place + 4 : place + 8] == bytes(4) and place + 8 < size <= _MAX_BYTES:
+        is_closed = int.from_bytes(head[4:8], "little") + 8 == size
+        if not is_closed and head[place + 4 : place + 8] == bytes(4) and place + 8 < size <= _MAX_BYTES:
             with content:
                 content.seek(place + 8)
                 return io.BytesIO(head[: place + 4] + b"\xff" * 4 + content.read())

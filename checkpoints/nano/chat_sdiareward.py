@@ -19,9 +19,17 @@ AUDIO_TOKEN, AUDIO_BOS_TOKEN, AUDIO_EOS_TOKEN = "<|AUDIO|>", "<|audio_bos|>", "<
 # Where a recording is read from, in a turn or an item: our name, and those of `transformers` and of chat endpoints.
 AUDIO_KEYS = ("audio", "audio_path", "audio_url", "input_audio", "path", "url")
 # Names of keys under which a turn may have a recording or words that are not read.
-_SOUND_NAME = re.compile("audio|sound|speech|wav|record|clip|file|path|url", re.IGNORECASE)
-_WORDS_NAME = re.compile("(^|_)text(_|$)|transcri|utterance|sentence", re.IGNORECASE)
-_RECORDING_NAME = re.compile(r"[^\n\r]{1,400}\.(wav|flac|mp3|ogg|oga|opus|m4a|aac|aiff?|weba|webm|wma)", re.IGNORECASE)
+_SOUND_NAME = re.compile(
+    "(audio|sound|speech|wav|record(ing)?|clip|(?<!pro)file(_?name)?|path|url|(audio|wav)_(array|bytes|data))s?$",
+    re.IGNORECASE,
+)
+_WORDS_NAME = re.compile("((^|_)text|transcript(ion)?|utterance|sentence)s?$", re.IGNORECASE)
+_RECORDING_NAME = re.compile(
+    r"[^\n\r]{1,400}\.(wav|flac|mp3|mp4|ogg|oga|opus|m4a|aac|aiff?|amr|au|caf|pcm|sph|weba|webm|wma)(\?\S*)?",
+    re.IGNORECASE,
+)
+# No word is that long.
+_RECORDING_BASE64 = re.compile(r"data:[^,\s]*,|[A-Za-z0-9+/]{70}", re.IGNORECASE)
 _MAX_QUOTED = 200
 # What `render_dialogue` writes, for `apply_chat_template`. An audio item is recognised by its type: a library may take
 # the recording out before it renders.
@@ -210,7 +218,9 @@ def _find_problem(message: Any) -> str | None:
     if not isinstance(role, str):
         return f"its role is {_kind_of(role)}; use 'user' or 'assistant'."
     if unread := sorted(key for key in message.keys() - {"role", "content"} if not _is_empty(message[key])):
-        found = ", ".join(map(shorten, unread))
+        is_worded = not (_is_empty(message.get("text")) and _is_empty(message.get("content")))
+        key = _find_unread(message, is_worded, any(True for _ in _list_recordings(message)))
+        found = shorten(", ".join([key] if key else unread))
         return f"has {found} beside its role; give content, or text and one recording under 'audio'."
     content = message.get("content")
     if not isinstance(content, Sequence):
@@ -227,11 +237,11 @@ def _find_problem(message: Any) -> str | None:
 
 def _find_item_problem(item: Any) -> str | None:
     if not isinstance(item, Mapping):
-        return f"its content holds {_kind_of(item)}; give text and audio items."
+        return f"its content holds {'null' if item is None else _kind_of(item)}; give text and audio items."
     read = _read_item(item)
     if read.keys() == {"type", "audio"}:
         return None
-    keys = ", ".join(map(shorten, sorted(map(str, read.keys() - {"type"}))))
+    keys = shorten(", ".join(sorted(map(str, read.keys() - {"type"}))))
     if read.get("type") not in (None, "text", "audio", *AUDIO_KEYS):
         return f"holds an item of type {shorten(read['type'])!r}; only text and audio can be scored."
     if not keys:
@@ -242,13 +252,15 @@ def _find_item_problem(item: Any) -> str | None:
     if not isinstance(read["text"], str):
         return f"its text is {_kind_of(read['text'])}; give a string."
     if _names_recording(read["text"]):
-        return f"its text {shorten(read['text'])!r} is the name of a recording; give that under 'audio'."
+        return f"its text {shorten(read['text'])!r} is a recording or names one; give that under 'audio'."
     return None
 
 
 def _names_recording(text: str) -> bool:
-    """Return whether a text is the name of a recording: one word, or the name of a file that exists."""
+    """Return whether a text is a recording in base64, or the name of one: one word, or a file that exists."""
     text = text.strip()
+    if _RECORDING_BASE64.match(text):
+        return True
     if not _RECORDING_NAME.fullmatch(text):
         return False
     return len(text.split()) == 1 or os.path.isfile(text)

@@ -216,7 +216,11 @@ def match_dialogues(systems: Sequence[System]) -> tuple[list[str], list[dict[str
     missing = {name: [owner for owner, names in known.items() if name not in names] for name in everything}
     common = [name for name, lacking in missing.items() if not lacking]
     if not common:
-        examples = "; ".join(f"{system.name} has {_list_some(system.names)}" for system in systems)
+        found = {
+            system.name: system.names or [f"none ({each})" for each in system.skipped.values()][:1]
+            for system in systems
+        }
+        examples = "; ".join(f"{name} has {_list_some(names)}" for name, names in found.items())
         raise UserError(
             f"no dialogue is in all of {len(systems)} systems: {examples}; dialogues are matched by name: name them "
             "alike, or say with --pattern how recordings are named."

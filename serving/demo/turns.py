@@ -11,6 +11,7 @@ from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
 from sdiareward.chat_sdiareward import MAX_TURNS, ROLES, DialogueError, validate_messages
 from sdiareward.pairs.messages import (
     AUDIO_SUFFIXES,
+    is_hidden,
     read_dialogue,
     read_recording,
     require_turns,
@@ -71,8 +72,9 @@ def add_turns(turns: Sequence[RecordedTurn], new: Sequence[RecordedTurn]) -> tup
 
 def read_files(paths: Sequence[Path]) -> list[RecordedTurn]:
     """Read uploaded files in the natural order of their names."""
+    paths = [path for path in sorted(paths, key=sort_naturally) if not is_hidden(path.name)]
     require_turns(paths)
-    return [read_turn(_read(path), path.name) for path in sorted(paths, key=sort_naturally)]
+    return [read_turn(_read(path), path.name) for path in paths]
 
 
 def _read(path: Path) -> bytes:

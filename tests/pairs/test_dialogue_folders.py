@@ -189,6 +189,8 @@ def test_one_malformed_dialogue_costs_no_other(make):
     [
         ("x/0.wav x/1.wav", "", True),
         ("x_user.wav x_assistant.wav", "", True),
+        ("0_user.wav 1_assistant.wav", "", False),
+        ("0_user.wav 0_assistant.wav", "", True),
         ("0.wav 1.wav", "", False),
         ("data/train.parquet", "", False),
         ("x/0.wav metadata.jsonl", "", False),

@@ -74,10 +74,13 @@ def item(**fields):
         {"role": "assistant", "audio_path": "1.wav"},
         {"role": "assistant", "path": "1.wav", "speaker": "Ann", "start_s": 1.5},
         {"role": "assistant", "url": "1.wav", "text": ""},
+        {"role": "assistant", "audio": "1.wav", "utterance_id": "d0_u1", "text_language": "en"},
+        item(type="audio_url", audio_url={"url": "file://{folder}/1.wav"}),
     ],
 )
 def test_common_spellings_of_a_recording_are_read(folder, door, answer):
     expected = DOORS[door](folder, [USER, {"role": "assistant", "audio": "1.wav"}])
+    answer = json.loads(json.dumps(answer).replace("{folder}", str(folder)))
     got = DOORS[door](folder, [USER, answer])
     assert digest_dialogue(got, None) == digest_dialogue(expected, None) is not None
 
@@ -128,6 +131,9 @@ REFUSED = {
     "null or empty": [USER, {"role": "assistant", "text": "hi", "audio": None}],
     "is null or": [USER, {"role": "assistant", "text": "hi", "audio": {"bytes": None, "path": None}}],
     "'q/d01.wav'": [USER, {"role": "assistant", "content": "q/d01.wav"}],
+    "'rec1.sph?sig=a'": [USER, {"role": "assistant", "content": "rec1.sph?sig=a"}],
+    "'data:audio": [USER, item(type="text", text="data:audio/wav;base64,UklGRg==")],
+    "has transcript beside": [USER, {"role": "assistant", "audio": "1.wav", "transcript": "hi", "speaker": "Ann"}],
     "'1.wav'": [USER, item(type="text", text="1.wav")],
     "type 'image'": [USER, item(type="image", text="a")],
 }
@@ -165,6 +171,7 @@ def test_no_error_quotes_more_than_200_characters_of_an_input(folder):
         [USER, {"role": long, "text": "a"}],
         [USER, item(type=long, text="a")],
         [USER, item(type="audio", **{long: "1.wav"})],
+        [USER, item(type="audio", **{f"key {number}": "1.wav" for number in range(500)})],
         [USER, {"role": "assistant", "audio": f"{long}/.wav"}],
         [USER, {"role": "assistant", "audio": f"data:audio/wav;base64,{long}?"}],
     ):
@@ -199,8 +206,9 @@ def test_systems_match_by_names_in_both_forms_of_unicode(tmp_path, make_tone):
         for role, duration_s in (("user", 0.3), ("assistant", 0.4)):
             path = tmp_path / form / f"{unicodedata.normalize(form, 'gespräch')}_{role}.wav"
             soundfile.write(path, make_tone(duration_s), 16_000)
-    first, second = read_systems([tmp_path / "NFC", tmp_path / "NFD"])
-    assert first.names == second.names == [unicodedata.normalize("NFC", "gespräch")]
+    for pattern, name in ((None, "gespräch"), ("{dialogue}räch_{role}", "gesp")):
+        first, second = read_systems([tmp_path / "NFC", tmp_path / "NFD"], pattern=pattern)
+        assert first.names == second.names == [unicodedata.normalize("NFC", name)]
 
 
 def write_dialogue(folder, *names, duration_s=(0.3, 0.4)):
@@ -230,6 +238,7 @@ def test_hidden_files_are_no_recordings_and_no_dialogues(tmp_path):
         ("input.wav output.wav", (0.4, 0.4), True),
         ("speaker_1.wav speaker_2.wav", (0.4, 0.4), True),
         ("turn1.wav turn2.wav", (0.4, 0.4), False),
+        ("speech_0_user.wav speech_1_assistant.wav", (0.4, 0.4), False),
     ],
 )
 def test_two_channels_of_a_call_are_no_turns(tmp_path, names, duration_s, is_call):

@@ -191,6 +191,10 @@ def test_a_wav_file_whose_header_gives_no_bytes_is_read_to_its_end(tmp_path, mak
         np.testing.assert_array_equal(read(path.read_bytes()), whole)
     with pytest.raises(AudioError, match="no samples"):
         read_audio(path.read_bytes()[: place + len(before) + 8])
+    # An empty recording whose header is right, and a chunk that is no sound.
+    empty = data[8:place] + b"data" + bytes(4) + b"iXML" + (4000).to_bytes(4, "little") + b"<a>" * 1333 + b" "
+    with pytest.raises(AudioError, match="no samples"):
+        read_audio(data[:4] + len(empty).to_bytes(4, "little") + empty)
 
 
 def test_lists_of_integers_have_16_bits(make_tone):

@@ -76,7 +76,8 @@ def test_files_are_read_in_the_order_of_their_names(tmp_path, make_tone):
     paths = [tmp_path / f"turn{number}.wav" for number in (10, 2, 1)]
     for path, duration_s in zip(paths, (0.3, 0.2, 0.1), strict=True):
         path.write_bytes(wav(make_tone(duration_s)))
-    assert [turn.duration_s for turn in read_files(paths)] == [0.1, 0.2, 0.3]
+    (tmp_path / "._turn1.wav").write_bytes(b"\0\5\x16\7")
+    assert [turn.duration_s for turn in read_files([*paths, tmp_path / "._turn1.wav"])] == [0.1, 0.2, 0.3]
 
 
 @pytest.mark.parametrize(

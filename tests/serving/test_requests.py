@@ -5,6 +5,7 @@ import base64
 import io
 import json
 import socket
+import unicodedata
 
 import numpy as np
 import pytest
@@ -184,6 +185,13 @@ def test_a_body_in_a_coding_or_another_charset_than_utf8_is_refused_unread(sent)
     assert read_parts("request", "user", options="; charset=UTF-8", coding="identity").files == {"user": b"{}"}
     with pytest.raises(HTTPException, match="415"):
         read_parts("request", **sent)
+
+
+def test_a_part_is_found_under_its_name_in_either_form_of_unicode(audio):
+    composed, decomposed = (unicodedata.normalize(form, "gespräch") for form in ("NFC", "NFD"))
+    files = dict.fromkeys(read_parts("request", decomposed).files, base64.b64decode(audio["base64"]))
+    for name in (composed, decomposed):
+        assert len(read(dialogue_of(*two_turns({"file": name})), files=files)) == 2
 
 
 @pytest.mark.parametrize("name", ["user", "request"])
