@@ -91,9 +91,10 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
     record_training_pairs(setup.splits, training, checkpoint)
     # A record that cannot be read ends the run here, not after the last step.
     begins_from, is_trained = [base_model, args.adapter_name_or_path], gives_rewards(setup.model)
-    heard = describe_heard(splits["train"], begins_from, is_trained=is_trained)
+    used = setup.select_used(splits["train"])
+    heard = describe_heard(used, begins_from, is_trained=is_trained)
     if not training.process_index:
-        write_pairs_record(Path(str(training.output_dir)), splits["train"], begins_from, is_trained=is_trained)
+        write_pairs_record(Path(str(training.output_dir)), used, begins_from, is_trained=is_trained)
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     except KeyboardInterrupt:
@@ -108,6 +109,7 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
 
 def _load_splits(args: TrainArguments, training: RewardTrainingConfig, *, begins: bool) -> dict[str, Any]:
     """Load the pairs, and print what the run does that was not asked for; `begins` if there is nothing to resume."""
+    from sdiareward.training.augmentation import augment
     from sdiareward.training.held_out import load_splits
     from sdiareward.training.options import choose_schedule, describe_choices
 
@@ -119,7 +121,8 @@ def _load_splits(args: TrainArguments, training: RewardTrainingConfig, *, begins
         audio_root=args.audio_root,
         max_eval_samples=args.max_eval_samples,
     )
-    schedule = choose_schedule(training, args.train, len(splits["train"]))
+    augmented = augment(splits["train"], args.make_augmentation(training.seed))
+    schedule = choose_schedule(training, args.train, len(augmented))
     if not training.process_index:
         _print_notices(
             *describe_choices(training),

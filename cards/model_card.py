@@ -47,7 +47,7 @@ _TAGS = ["reward-model", "reward-trainer", "spoken-dialogue", "sdiareward"]
 _ARGUMENTS = ("train", "model_name_or_path", "dataset", "pooling_mode")
 _ORIGINS = ("model_name_or_path", "dataset")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_TRAINING = ("num_train_epochs", "learning_rate", "center_rewards_coefficient", "seed")
+_TRAINING = ("learning_rate", "center_rewards_coefficient", "seed")
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,9 @@ def _render_training(run: Mapping[str, Any] | None) -> str:
     if not run:
         return "There is no record of the training with this checkpoint."
     found = {name: run.get("arguments", {}).get(name) for name in _ARGUMENTS}
-    found |= {name: run.get("training", {}).get(name) for name in _TRAINING}
+    training = run.get("training", {})
+    length = "max_steps" if training.get("max_steps", 0) > 0 else "num_train_epochs"
+    found |= {name: training.get(name) for name in (length, *_TRAINING)}
     stages = list_stages(run)
     found |= {"stages": len(stages) if len(stages) > 1 else None}
     found |= _describe_heard(run.get(TRAINED_ON, {}), describe_stages(stages), is_first=len(stages) == 1)

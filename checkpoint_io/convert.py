@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ from .builtin import find_checkpoint
 from .export import RENAMES, require_one_token_a_vector, require_vllm_pooling, write_config_files
 from .hub_files import fetch_snapshot
 from .tensor_files import DTYPES, PlannedTensor, StoredTensor, read_header, write_checkpoint
+from .training_record import PAIRS_RECORD
 
 
 logger = logging.getLogger(__name__)
@@ -199,7 +201,13 @@ def _write(
         "config": json.loads(source.config.to_json_string()),
         "dtypes": sorted({str(tensor.dtype) for tensor in tensors.values()}),
     }
-    write_checkpoint(Path(output_dir), tensors, write_config, identity=identity, max_shard_size=max_shard_size)
+
+    def write_files(folder: Path) -> None:
+        write_config(folder)
+        if (hashes := source.folder / PAIRS_RECORD).is_file():
+            shutil.copy(hashes, folder)
+
+    write_checkpoint(Path(output_dir), tensors, write_files, identity=identity, max_shard_size=max_shard_size)
     return Path(output_dir)
 
 

@@ -89,7 +89,7 @@ class AugmentationSettings:
         return {name: ATTACKS[name] for name in self.hard_negatives}
 
 
-def augment(pairs: Any, settings: AugmentationSettings, max_turn_s: float) -> Any:
+def augment(pairs: Any, settings: AugmentationSettings, max_turn_s: float = MAX_TURN_S) -> Any:
     """Return [`AugmentedPairs`], or the pairs themselves if `settings` add nothing."""
     adds = settings.augmentations or settings.hard_negatives
     return AugmentedPairs(pairs, settings, max_turn_s) if adds else pairs

@@ -94,8 +94,10 @@ class ResumableTrainer:
             check_adapter(bare, resume_from_checkpoint)
         super()._load_from_checkpoint(resume_from_checkpoint, model)  # type: ignore[misc]
 
-    def _init_training_state(self: Any, *args: Any, **kwargs: Any) -> Any:
-        begun = super()._init_training_state(*args, **kwargs)  # type: ignore[misc]
+    def _init_training_state(self: Any, max_steps: int, *args: Any, **kwargs: Any) -> Any:
+        begun = super()._init_training_state(max_steps, *args, **kwargs)  # type: ignore[misc]
+        # A checkpoint holds how often its run logged, evaluated and saved, and would override what is given now.
+        self.state.compute_steps(self.args, max_steps)
         tokens = [line["num_tokens"] for line in self.state.log_history if "num_tokens" in line]
         self._total_train_tokens = int(tokens[-1]) if tokens else 0
         return begun

@@ -22,7 +22,9 @@ from sdiareward.checkpoint_io.hub_files import list_checkpoint_tensors
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.loading_sdiareward import HEAD, to_native_key
 from sdiareward.modeling_sdiareward import SDiaRewardModel
+from sdiareward.pairs.loading import list_ids
 from sdiareward.pairs.sampling import draw_rows
+from sdiareward.pairs.schema import ID_COLUMNS
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.feature_cache import FeatureCache
 from sdiareward.scoring.scorer import Scorer
@@ -58,6 +60,11 @@ class TrainingSetup:
     def num_cut_turns(self) -> int:
         """Number of turns, of pairs that are used, that the model hears only the beginning of."""
         return sum(sum(rows["num_cut"]) for rows in self.splits.values())
+
+    def select_used(self, pairs: Any) -> Any:
+        """Return the training pairs that can be used and that the steps need, and all without an id."""
+        used, ids = {None, *self.splits["train"]["pair_id"]}, list_ids(pairs, ID_COLUMNS)
+        return pairs.select([row for row, pair_id in enumerate(ids) if pair_id in used])
 
 
 def set_up(args: TrainArguments, base_model: str, splits: Mapping[str, Any], training: RewardConfig) -> TrainingSetup:

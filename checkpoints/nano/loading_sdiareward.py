@@ -248,7 +248,7 @@ def check_adapter(model: Any, name_or_path: Any, **hub_kwargs: Any) -> None:
     """
     shapes = _read_shapes(cached_file(name_or_path, _ADAPTER, **hub_kwargs))
     found = {
-        _to_place(name) if name.startswith(_PEFT_PREFIX) else f"{name} without {_PEFT_PREFIX}": shape
+        name.removeprefix(_PEFT_PREFIX) if name.startswith(_PEFT_PREFIX) else f"{name} without {_PEFT_PREFIX}": shape
         for name, shape in shapes.items()
     }
     state = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
@@ -270,7 +270,7 @@ def check_adapter(model: Any, name_or_path: Any, **hub_kwargs: Any) -> None:
 
 
 def _to_place(name: str) -> str:
-    """Return the name of a tensor of adapters without what PEFT adds, and adds differently in a file."""
+    """Return the name that a tensor of an adapted model has in a file, without its prefix there."""
     return _PEFT_PARTS.sub("", name.removeprefix(_PEFT_PREFIX))
 
 

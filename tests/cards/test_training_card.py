@@ -36,10 +36,12 @@ def test_names_on_the_hub_are_in_the_header_and_folders_are_not(finished):
 
 def test_the_pairs_that_a_model_was_trained_on_are_in_its_table(finished):
     trained_on = {"num_pairs": 7, "synthesizers": ["flite", "piper"], "sources": [], "licenses": None}
-    card = finished("here/base", "here/pairs", trained_on=trained_on)
+    training = {"max_steps": 8, "num_train_epochs": 100}
+    card = finished("here/base", "here/pairs", trained_on=trained_on, training=training)
     rows = [line for line in card.text.splitlines() if line.startswith("| `")]
     assert "| `num_pairs` | 7 |" in rows and "| `synthesizers` | flite, piper |" in rows
-    assert not any("sources" in row or "licenses" in row or "stages" in row for row in rows)
+    assert "| `max_steps` | 8 |" in rows
+    assert not any(name in row for row in rows for name in ("sources", "licenses", "stages", "epochs"))
     earlier = {"trained_on": {"num_pairs": 90, "synthesizers": ["espeak-ng", "flite"], "sources": ["plays"]}}
     card = finished("here/base", "here/pairs", trained_on=trained_on, earlier_stages=[earlier])
     rows = [line for line in card.text.splitlines() if line.startswith("| `")]

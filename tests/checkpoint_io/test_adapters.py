@@ -126,6 +126,11 @@ def test_a_projection_trained_beside_adapters_is_in_float32_and_comes_back(
 P = "base_model.model."
 WRONG = {
     "without the prefix of PEFT": (lambda t: {name.removeprefix(P): v for name, v in t.items()}, {}, "without"),
+    "names of a state_dict": (
+        lambda t: {n.replace(".weight", ".default.weight"): v for n, v in t.items()},
+        {},
+        "default",
+    ),
     "another prefix": (lambda t: {name.replace(P, P + "model.", 1): v for name, v in t.items()}, {}, "no place"),
     "one tensor too many": (lambda t: {**t, P + "new.weight": torch.zeros(2)}, {}, "new.weight"),
     "no head": (lambda t: {name: v for name, v in t.items() if "score" not in name}, {}, "score.weight"),

@@ -238,8 +238,10 @@ def test_values_are_rounded_as_torch_rounds_them(dtype, tmp_path):
 def test_an_exported_checkpoint_comes_back_as_it_was(layout, pooling_mode, make_tiny_model, tiny_processor, tmp_path):
     model = make_tiny_model(pooling_mode, prompts=PROMPTS, prompt_version="7", max_turn_s=9.0)
     save_checkpoint(model, tiny_processor, tmp_path / "ours")
+    (tmp_path / "ours" / "training_pairs.json").write_text("{}")
     export_checkpoint(tmp_path / "ours", tmp_path / "exported", layout=layout)
     convert_checkpoint(tmp_path / "exported", tmp_path / "back")
+    assert (tmp_path / "back" / "training_pairs.json").read_text() == "{}"
     back = SDiaRewardModel.from_pretrained(tmp_path / "back")
     assert same_tensors(back.state_dict(), model.state_dict())
     kept = ("pooling_mode", "prompts", "prompt_version", "max_turn_s", "audio_token_id", "sampling_rate")

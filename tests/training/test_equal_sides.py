@@ -105,4 +105,6 @@ def test_a_run_counts_equal_pairs_and_cut_turns(mode, pairs, make_flags, tmp_pat
     assert "Cut: 40 turns, of which this model hears the first 0.3 s" in printed
     kinds = [json.loads(line)["kind"] for line in (output / "skipped.jsonl").read_text().splitlines()]
     assert kinds == ["equal_sides"] * 8
-    assert json.loads((output / "run.json").read_text())["num_cut_turns"] == 40
+    run = json.loads((output / "run.json").read_text())
+    assert (run["num_cut_turns"], run["trained_on"]["num_pairs"]) == (40, 5)
+    assert len(json.loads((output / "training_pairs.json").read_text())["pair_id"]) == 5

@@ -58,8 +58,11 @@ def test_a_resumed_run_refuses_by_name_what_it_cannot_change(make_flags, tmp_pat
     assert (card, weights) == ((output / "README.md").read_bytes(), (output / "model.safetensors").read_bytes())
     # The same steps, and settings that change no weight.
     same = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 2, "save_steps": 2, "logging_steps": 1}
-    assert main(make_flags(output, "--resume", "True", **{**RUN, **same, "batch_tokens": 500})) == 0
+    flags = ("--resume_from_checkpoint", str(output / "checkpoint-3"))
+    assert main(make_flags(output, *flags, **{**RUN, **same, "batch_tokens": 500})) == 0
     assert (output / "model.safetensors").read_bytes() == weights
+    assert [line["step"] for line in read_run(output)["history"] if "loss" in line] == [3, 4, 5, 6]
+    assert (output / "checkpoint-4").is_dir()
 
 
 def test_checkpoints_of_an_earlier_run_in_the_folder_are_not_resumed_with_other_settings(make_flags, tmp_path, capsys):
