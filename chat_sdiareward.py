@@ -75,8 +75,14 @@ def turns_to_messages(turns: Any) -> list[dict[str, Any]]:
     if not _is_list(turns):
         unchanged: list[dict[str, Any]] = turns
         return unchanged
-    is_spoken = any(isinstance(turn, Mapping) and any(True for _ in _list_recordings(turn)) for turn in turns)
+    is_spoken = any(True for turn in turns for holder in _list_holders(turn) for _ in _list_recordings(holder))
     return [_read_turn(turn, is_spoken) if isinstance(turn, Mapping) else turn for turn in turns]
+
+
+def _list_holders(turn: Any) -> list[Mapping[str, Any]]:
+    """Return what may hold the recordings of a turn: itself, and the items of its content."""
+    content: Any = turn.get("content") if isinstance(turn, Mapping) else None
+    return [each for each in [turn, *(content if _is_list(content) else [])] if isinstance(each, Mapping)]
 
 
 def _read_turn(turn: Mapping[str, Any], is_spoken: bool) -> dict[str, Any]:
@@ -125,6 +131,8 @@ def _read_item(item: Any) -> Any:
     recordings = list(_list_recordings(given))
     if len(recordings) == len(given) == 1 and item.get("type") in (None, "audio", *AUDIO_KEYS):
         return {"type": "audio", "audio": recordings[0]}
+    if not given and "text" not in item and not item.keys().isdisjoint(AUDIO_KEYS):
+        return {"type": "audio"}
     if not given.keys() - {"text"} and item.get("type") in (None, "text"):
         return {"type": "text", "text": given.get("text", "")}
     return {"type": item["type"], **given} if item.get("type") else given

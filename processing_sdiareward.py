@@ -358,7 +358,7 @@ class SDiaRewardProcessor(ProcessorMixin):
             ValueError: As `prepare`, as far as headers tell.
         """
         text, recordings = render_dialogue(self.with_prompt(dialogue, criterion), self.tokenizer)
-        durations_s = [min(audio_duration_s(audio), self.max_turn_s) for audio, _ in recordings]
+        durations_s = [min(audio_duration_s(*each), self.max_turn_s) for each in recordings]
         num_vectors = [self.num_audio_tokens(math.ceil(duration * self.sampling_rate)) for duration in durations_s]
         return len(self._tokenize(text)) + sum(num_vectors) - len(num_vectors)
 

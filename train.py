@@ -109,7 +109,6 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
 
 def _load_splits(args: TrainArguments, training: RewardTrainingConfig, *, begins: bool) -> dict[str, Any]:
     """Load the pairs, and print what the run does that was not asked for; `begins` if there is nothing to resume."""
-    from sdiareward.training.augmentation import augment
     from sdiareward.training.held_out import load_splits
     from sdiareward.training.options import choose_schedule, describe_choices
 
@@ -121,8 +120,7 @@ def _load_splits(args: TrainArguments, training: RewardTrainingConfig, *, begins
         audio_root=args.audio_root,
         max_eval_samples=args.max_eval_samples,
     )
-    augmented = augment(splits["train"], args.make_augmentation(training.seed))
-    schedule = choose_schedule(training, args.train, len(augmented))
+    schedule = choose_schedule(training, args.train, len(splits["train"]))
     if not training.process_index:
         _print_notices(
             *describe_choices(training),

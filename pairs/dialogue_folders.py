@@ -70,7 +70,8 @@ def holds_dialogues(path: str | Path) -> bool:
     if _holds_json_dialogues(folder):
         return True
     if recordings := _find_audio(folder):
-        turns = dict(match.groups() for file in recordings if (match := _NUMBERED_TURN.fullmatch(file.stem)))
+        matches = map(_NUMBERED_TURN.fullmatch, (file.stem for file in recordings))
+        turns: dict[str, str] = dict(match.groups() for match in matches if match)  # type: ignore[misc]
         is_one = len(turns) == len(recordings) and len({role.lower() for role in turns.values()}) == len(ROLES)
         return not is_one and any(_read_name(file.stem, _DEFAULT_NAME).role for file in recordings)
     return any(_find_audio(entry) for entry in list_visible(folder) if entry.is_dir())

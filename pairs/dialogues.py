@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from sdiareward.audio_sdiareward import audio_duration_s, decode_base64
-from sdiareward.chat_sdiareward import DialogueError, list_items, turns_to_messages, validate_messages
+from sdiareward.chat_sdiareward import AUDIO_KEYS, DialogueError, list_items, turns_to_messages, validate_messages
 
 from .own_forms import find_recording
-from .path_sandbox import list_audio_roots, name_roots, require_inside
+from .path_sandbox import iter_column_paths, list_audio_roots, name_roots, require_inside
 from .schema import SIDES
 
 
@@ -52,12 +52,10 @@ class RecordingFinder:
 
 
 def holds_recordings(features: Any) -> bool:
-    """Return whether features of `datasets` have a recording in a dialogue that is not always null."""
+    """Return whether the features of dialogues have a recording that is not always null."""
     if isinstance(features, Mapping):
-        audio = features.get("audio")
-        return (audio is not None and getattr(audio, "dtype", None) != "null") or any(
-            map(holds_recordings, features.values())
-        )
+        names = {key for key, kind in features.items() if getattr(kind, "dtype", None) != "null"}
+        return not names.isdisjoint(AUDIO_KEYS) or any(map(holds_recordings, features.values()))
     return hasattr(features, "feature") and holds_recordings(features.feature)
 
 
@@ -80,7 +78,12 @@ class Dialogues(Sequence[Any]):
         self._numbers = numbers
         self._sides = sides
         self._finder = finder
-        self._has_recordings = holds_recordings(getattr(rows, "features", None))
+        features, table = getattr(rows, "features", {}), getattr(rows, "table", getattr(rows, "data", None))
+        self._has_recordings = any(
+            holds_recordings(features[side]) or any(True for _ in iter_column_paths(table, side))
+            for side in sides
+            if side in features
+        )
 
     def __len__(self) -> int:
         return len(self._sides) * len(self._numbers)

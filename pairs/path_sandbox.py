@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import decode_base64
 from sdiareward.chat_sdiareward import AUDIO_KEYS
@@ -63,11 +63,15 @@ def require_audio_inside(pairs: datasets.Dataset, columns: Iterable[str], roots:
 def iter_paths(pairs: datasets.Dataset, columns: Iterable[str]) -> Iterator[str]:
     """Yield the paths of recordings without bytes."""
     for column in columns:
-        for chunk in pairs.data.column(column).chunks:
-            yield from sorted(set(_iter_column_paths(chunk, column)))
+        yield from iter_column_paths(pairs.data, column)
 
 
-def _iter_column_paths(array: pa.Array, name: str) -> Iterator[str]:
+def iter_column_paths(table: Any, column: str) -> Iterator[str]:
+    for chunk in table.column(column).chunks:
+        yield from sorted(set(_iter_paths(chunk, column)))
+
+
+def _iter_paths(array: pa.Array, name: str) -> Iterator[str]:
     """Yield the paths in a column of dialogues, whose audio is bytes, a path, or both."""
     import pyarrow as pa
 
@@ -78,9 +82,9 @@ def _iter_column_paths(array: pa.Array, name: str) -> Iterator[str]:
         if set(fields) == {"bytes", "path"}:
             fields = {"audio": fields["path"].filter(fields["bytes"].is_null())}
         for field, values in fields.items():
-            yield from _iter_column_paths(values, field)
+            yield from _iter_paths(values, field)
     elif pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
-        yield from _iter_column_paths(array.flatten(), name)
+        yield from _iter_paths(array.flatten(), name)
     elif pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
         is_audio, texts = name in AUDIO_KEYS, array.unique().to_pylist()
         if is_audio and not is_json:

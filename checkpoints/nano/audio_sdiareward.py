@@ -130,21 +130,22 @@ def resample(array: np.ndarray, sampling_rate: int, target_sampling_rate: int = 
     return soxr.resample(np.asarray(array, dtype=np.float32), sampling_rate, target_sampling_rate, quality="HQ")
 
 
-def audio_duration_s(source: Any) -> float:
+def audio_duration_s(source: Any, name: str | None = None) -> float:
     """Return the duration of a recording in seconds, from its header where there is one.
 
     Args:
         source: Anything `read_audio` takes.
+        name (`str`, *optional*): What to call the recording in an error.
 
     Raises:
         FileNotFoundError: The path does not exist.
         AudioError: The header cannot be read.
     """
-    handle, name, array, rate = open_source(source)
+    handle, label, array, rate = open_source(source)
     if array is not None:
-        _require_rate(rate, name)
+        _require_rate(rate, name or label)
         return array.shape[-1] / rate
-    with open_encoded(handle, name) as file:
+    with open_encoded(handle, name or label) as file:
         return file.frames / file.samplerate
 
 

@@ -209,13 +209,13 @@ def _draw_intervals(
     axes: Any, values: Sequence[float | None], intervals: Sequence[Any], positions: Sequence[float], **style: Any
 ) -> None:
     """Draw shares of 0-1 in percent along the x axis; a missing value or interval is omitted."""
-    values = [math.nan if value is None else value for value in values]
-    bounds = [interval or (value, value) for value, interval in zip(values, intervals, strict=True)]
+    shares = [math.nan if value is None else value for value in values]
+    bounds = [interval or (value, value) for value, interval in zip(shares, intervals, strict=True)]
     errors = [
-        [max(0.0, value - low), max(0.0, high - value)] for value, (low, high) in zip(values, bounds, strict=True)
+        [max(0.0, value - low), max(0.0, high - value)] for value, (low, high) in zip(shares, bounds, strict=True)
     ]
     axes.errorbar(
-        100 * np.array(values),
+        100 * np.array(shares),
         positions,
         xerr=100 * np.array(errors).T,
         linestyle="",

@@ -135,6 +135,11 @@ REFUSED = {
     "'data:audio": [USER, item(type="text", text="data:audio/wav;base64,UklGRg==")],
     "has transcript beside": [USER, {"role": "assistant", "audio": "1.wav", "transcript": "hi", "speaker": "Ann"}],
     "'1.wav'": [USER, item(type="text", text="1.wav")],
+    "null": [{"role": "user", "content": [{"audio": "0.wav"}]}, {"role": "assistant", "content": [{"audio": None}]}],
+    "omit the item": [
+        {"role": "user", "content": [{"type": "audio", "audio": "0.wav"}]},
+        {"role": "assistant", "text": "hi", "audio": None},
+    ],
     "type 'image'": [USER, item(type="image", text="a")],
 }
 
@@ -156,6 +161,20 @@ def test_words_alone_are_refused_in_data_that_have_recordings(folder, door, turn
         DOORS[door](folder, [turn, {"role": "assistant", "audio": "1.wav"}])
     with pytest.raises(DialogueError, match="turn 1"):
         read_pairs(folder, [WORDS, {"role": "assistant", "text": "hi"}])
+
+
+def test_a_row_of_words_is_skipped_among_rows_with_recordings_whatever_their_keys(folder):
+    spoken = [{**USER, "text": "hello"}, {"role": "assistant", "audio": "1.wav"}]
+    rows = [[WORDS, {"role": "assistant", "text": "hi"}], spoken, [{"role": "user", "content": "a"}, spoken[1]]]
+    (folder / "t.jsonl").write_text(
+        "".join(json.dumps({"id": str(i), "messages": row}) + "\n" for i, row in enumerate(rows))
+    )
+    block = read_block(open_rows(folder / "t.jsonl"), np.arange(3), ["messages"])
+    dialogues = Dialogues(block, range(3), ["messages"], RecordingFinder(folder))
+    for index in (0, 2):
+        with pytest.raises(DialogueError, match="turn 1"):
+            dialogues[index]
+    assert len(dialogues[1]) == 2
 
 
 def test_words_alone_are_scored_in_data_without_recordings(folder):
