@@ -136,9 +136,8 @@ def find_gradients(model: Any, processor: Any, dialogues: Sequence[Any]) -> torc
     # Those of a pair's difference nearly cancel in a random model.
     batch = DialoguePreparer(processor)(range(2), dialogues[:2], ["joint"] * 2)
     attention = list(model.model.language_model.layers[0].self_attn.parameters())
-    with packed_attention.packed_attention(model):
-        rewards = compute_packed_rewards(model, batch.dialogues, batch.mels).logits
-        gradients = torch.autograd.grad(rewards.sum(), attention)
+    rewards = compute_packed_rewards(model, batch.dialogues, batch.mels).logits
+    gradients = torch.autograd.grad(rewards.sum(), attention)
     return torch.cat([gradient.flatten() for gradient in gradients]).float()
 
 
