@@ -47,6 +47,11 @@ class Told:
         return 200, json.dumps({"results": [{"reward": float(len(text)), "error": None} for text in words]})
 
 
+def spoken(letter, num_characters):
+    """Return words of one letter; without spaces they would be taken for a recording in base64."""
+    return (f"{letter} " * num_characters)[:num_characters]
+
+
 @pytest.fixture
 def told():
     told = Told()
@@ -80,10 +85,10 @@ def words(*texts):
 @pytest.mark.parametrize(
     ("texts", "limits", "num_answered"),
     [
-        (["a" * 4000, "b" * 4001, "c" * 4002, "d"], {}, 2),
+        ([spoken("a", 4000), spoken("b", 4001), spoken("c", 4002), "d"], {}, 2),
         (["a", "bb", "c", "d", "e"], {"max_dialogues": 2}, 3),
         # What the server still finds too large is sent in halves.
-        (["a" * 6000, "b" * 6001, "c"], {"max_body_bytes": 10**9}, 2),
+        ([spoken("a", 6000), spoken("b", 6001), "c"], {"max_body_bytes": 10**9}, 2),
     ],
     ids=["bytes", "dialogues", "halves"],
 )
@@ -94,7 +99,7 @@ def test_dialogues_that_are_too_many_or_too_large_together_are_sent_apart(told, 
 
 
 def test_a_dialogue_that_is_too_large_alone_costs_itself_alone(told):
-    large = words("a", "b" * 20_000, "c")
+    large = words("a", spoken("b", 20_000), "c")
     with pytest.raises(RefusedError, match="larger than the server accepts"):
         told.client.score(large)
     first, reason, last = told.client.score_or_reason(large)
@@ -112,7 +117,7 @@ def test_a_dialogue_on_which_the_model_fails_costs_itself_alone(told):
 
 def test_a_bad_dialogue_has_its_number_among_all_however_they_were_sent(told):
     with pytest.raises(RefusedError, match="^dialogue 3, is bad$"):
-        told.client.score(words("a" * 6000, "b" * 6000, "bad"))
+        told.client.score(words(spoken("a", 6000), spoken("b", 6000), "bad"))
 
 
 @pytest.mark.parametrize(
