@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from sdiareward.audio_sdiareward import audio_duration_s, decode_base64
-from sdiareward.chat_sdiareward import AUDIO_KEYS, DialogueError, list_items, turns_to_messages, validate_messages
+from sdiareward.chat_sdiareward import DialogueError, list_items, turns_to_messages, validate_messages
 
 from .own_forms import find_recording
-from .path_sandbox import iter_column_paths, list_audio_roots, name_roots, require_inside
+from .path_sandbox import holds_recordings, list_audio_roots, name_roots, require_inside
+from .rows import Block
 from .schema import SIDES
 
 
@@ -51,23 +53,6 @@ class RecordingFinder:
             raise DialogueError(str(error), turn) from error
 
 
-def holds_recordings(features: Any) -> bool:
-    """Return whether the features of dialogues have a recording that is not always null."""
-    if isinstance(features, Mapping):
-        names = {key for key, kind in features.items() if getattr(kind, "dtype", None) != "null"}
-        return not names.isdisjoint(AUDIO_KEYS) or any(map(holds_recordings, features.values()))
-    return hasattr(features, "feature") and holds_recordings(features.feature)
-
-
-def require_recordings(messages: Sequence[Mapping[str, Any]], has_recordings: bool = False) -> None:
-    """Raise `DialogueError` for a turn of words alone, in a dialogue or data that have recordings."""
-    spoken = [
-        any(item["type"] == "audio" for item in list_items(turn)) for turn in messages if turn["role"] != "system"
-    ]
-    if (has_recordings or any(spoken)) and not all(spoken):
-        raise DialogueError("has no recording, in data that have recordings.", spoken.index(False) + 1)
-
-
 class Dialogues(Sequence[Any]):
     """The dialogues of some rows, read on access; number `i` is side `i % num_sides` of row `i // num_sides`."""
 
@@ -78,12 +63,13 @@ class Dialogues(Sequence[Any]):
         self._numbers = numbers
         self._sides = sides
         self._finder = finder
-        features, table = getattr(rows, "features", {}), getattr(rows, "table", getattr(rows, "data", None))
-        self._has_recordings = any(
-            holds_recordings(features[side]) or any(True for _ in iter_column_paths(table, side))
-            for side in sides
-            if side in features
-        )
+
+    @cached_property
+    def _has_recordings(self) -> bool:
+        """Whether any of the data, not of these rows alone, are spoken."""
+        if isinstance(self._rows, Block):
+            return self._rows.has_recordings
+        return any(holds_recordings(self._rows.data, side) for side in self._sides)
 
     def __len__(self) -> int:
         return len(self._sides) * len(self._numbers)
@@ -94,7 +80,10 @@ class Dialogues(Sequence[Any]):
         position, side = divmod(index, len(self._sides))
         messages = turns_to_messages(self._rows[self._numbers[position]][self._sides[side]])
         validate_messages(messages)
-        require_recordings(messages, self._has_recordings)
+        turns = [turn for turn in messages if turn["role"] != "system"]
+        spoken = [any(item["type"] == "audio" for item in list_items(turn)) for turn in turns]
+        if not all(spoken) and (any(spoken) or self._has_recordings):
+            raise DialogueError("has no recording, in data that have recordings.", spoken.index(False) + 1)
         if self._finder is not None:
             self._finder.find(messages)
         return messages

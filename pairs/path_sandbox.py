@@ -63,12 +63,26 @@ def require_audio_inside(pairs: datasets.Dataset, columns: Iterable[str], roots:
 def iter_paths(pairs: datasets.Dataset, columns: Iterable[str]) -> Iterator[str]:
     """Yield the paths of recordings without bytes."""
     for column in columns:
-        yield from iter_column_paths(pairs.data, column)
+        for chunk in pairs.data.column(column).chunks:
+            yield from sorted(set(_iter_paths(chunk, column)))
 
 
-def iter_column_paths(table: Any, column: str) -> Iterator[str]:
-    for chunk in table.column(column).chunks:
-        yield from sorted(set(_iter_paths(chunk, column)))
+def holds_recordings(table: Any, column: str) -> bool:
+    """Return whether a column of dialogues has a recording: one that is no path is in a struct under its name."""
+    return any(_holds_recordings(chunk, column) for chunk in table.column(column).chunks)
+
+
+def _holds_recordings(array: pa.Array, name: str) -> bool:
+    import pyarrow as pa
+
+    if isinstance(array, pa.ExtensionArray):
+        return any(True for _ in _iter_paths(array, name))
+    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        return _holds_recordings(array.flatten(), name)
+    if not pa.types.is_struct(array.type):
+        return name in AUDIO_KEYS and array.null_count < len(array)
+    fields = zip((field.name for field in array.type), array.flatten(), strict=True)
+    return any(_holds_recordings(values, name if name in AUDIO_KEYS else field) for field, values in fields)
 
 
 def _iter_paths(array: pa.Array, name: str) -> Iterator[str]:

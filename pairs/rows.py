@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -24,6 +25,7 @@ from .dialogue_folders import holds_dialogues
 from .message_rows import open_folder
 from .messages import Form
 from .own_forms import PROMPT, join_turns
+from .path_sandbox import holds_recordings
 from .schema import SIDES
 
 
@@ -45,6 +47,8 @@ class Rows(Protocol):
     features: datasets.Features  # Audio left encoded.
     tables: list[Stamp]  # Of the files; the same stamps mean the same rows.
     block_rows: int  # Rows to read at a time.
+
+    def __hash__(self) -> int: ...
 
     def read(self, numbers: Sequence[int] | np.ndarray, columns: Sequence[str]) -> pa.Table:
         """Return columns of the rows with these numbers, which must ascend."""
@@ -285,6 +289,7 @@ class Block:
     numbers: np.ndarray  # In the data set, ascending.
     table: pa.Table  # Also `criterion` if the data set has it.
     features: datasets.Features  # Of dialogues, and of the beginning that pairs share.
+    has_recordings: bool  # Of all rows.
 
     @property
     def sides(self) -> list[str]:
@@ -307,4 +312,13 @@ def read_block(rows: Rows, numbers: np.ndarray, sides: Sequence[str]) -> Block:
 
     shared = {PROMPT} & set(rows.features) if tuple(sides) == SIDES else set()
     table = rows.read(numbers, [*sides, *shared, *({"criterion"} & set(rows.features))])
-    return Block(numbers, table, datasets.Features({name: rows.features[name] for name in (*sides, *shared)}))
+    features = datasets.Features({name: rows.features[name] for name in (*sides, *shared)})
+    return Block(numbers, table, features, _have_recordings(rows, tuple(features)))
+
+
+@lru_cache(maxsize=4)
+def _have_recordings(rows: Rows, columns: tuple[str, ...]) -> bool:
+    """Read rows until one has a recording; a rerun, which reads the skipped rows alone, has to find the same."""
+    starts = range(0, rows.num_rows, _ROWS_READ_AT_ONCE)
+    tables = (rows.read(range(start, min(start + _ROWS_READ_AT_ONCE, rows.num_rows)), columns) for start in starts)
+    return any(holds_recordings(table, column) for table in tables for column in columns)

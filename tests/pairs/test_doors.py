@@ -9,12 +9,13 @@ import pytest
 import soundfile
 
 from sdiareward.audio_sdiareward import read_audio
-from sdiareward.chat_sdiareward import AUDIO_KEYS, DialogueError
+from sdiareward.chat_sdiareward import AUDIO_KEYS, DialogueError, turns_to_messages
 from sdiareward.dataset_builder.sources.reading import find_clip
 from sdiareward.pairs.content import digest_dialogue
 from sdiareward.pairs.dialogue_folders import read_dialogue_folder
 from sdiareward.pairs.dialogues import Dialogues, RecordingFinder, WholeDialogues
 from sdiareward.pairs.loading import load_pairs
+from sdiareward.pairs.message_rows import MessageRows
 from sdiareward.pairs.messages import read_dialogue, read_transcript
 from sdiareward.pairs.rows import open_rows, read_block
 from sdiareward.pairs.systems import read_systems
@@ -169,17 +170,22 @@ def test_a_row_of_words_is_skipped_among_rows_with_recordings_whatever_their_key
     (folder / "t.jsonl").write_text(
         "".join(json.dumps({"id": str(i), "messages": row}) + "\n" for i, row in enumerate(rows))
     )
-    block = read_block(open_rows(folder / "t.jsonl"), np.arange(3), ["messages"])
+    rows_of_table = open_rows(folder / "t.jsonl")
+    block = read_block(rows_of_table, np.arange(3), ["messages"])
     dialogues = Dialogues(block, range(3), ["messages"], RecordingFinder(folder))
-    for index in (0, 2):
+    # A rerun reads the skipped rows alone.
+    again = [Dialogues(read_block(rows_of_table, np.array([row]), ["messages"]), [0], ["messages"]) for row in (0, 2)]
+    for skipped, index in ((dialogues, 0), (dialogues, 2), (again[0], 0), (again[1], 0)):
         with pytest.raises(DialogueError, match="turn 1"):
-            dialogues[index]
+            skipped[index]
     assert len(dialogues[1]) == 2
 
 
 def test_words_alone_are_scored_in_data_without_recordings(folder):
     turns = [WORDS, {"role": "assistant", "text": "hi", "audio": None}]
     assert [message["role"] for message in read_table(folder, turns)] == ["user", "assistant"]
+    as_messages = MessageRows(["a"], lambda _: turns_to_messages(turns))
+    assert len(Dialogues(read_block(as_messages, np.arange(1), ["messages"]), [0], ["messages"])[0]) == 2
     mixed = [{"role": "user", "content": "a text prompt"}, {"role": "assistant", "audio": "1.wav"}]
     assert len(read_python(folder, mixed)) == 2
 
