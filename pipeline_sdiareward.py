@@ -35,8 +35,8 @@ class SDiaRewardPipeline(Pipeline):
         >>> reward = pipeline(
         ...     "audio-classification", model="checkpoints/nano", trust_remote_code=True
         ... )  # doctest: +SKIP
-        >>> reward(messages, criterion="joint")  # doctest: +SKIP
-        {'label': 'reward', 'score': 1.04, 'given_s': 9.2, 'heard_s': 8.1, 'num_recordings': 2, 'cut_turns': (2,),
+        >>> reward(messages, criterion="joint")  # Of examples/human.json. # doctest: +SKIP
+        {'label': 'reward', 'score': 1.1967, 'given_s': 6.43, 'heard_s': 6.43, 'num_recordings': 2, 'cut_turns': (),
         'silent_turns': ()}
     """
 

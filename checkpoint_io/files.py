@@ -9,7 +9,7 @@ from sdiareward.common.files import read_json_object
 
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-# Of the small model only, whose base is in no folder.
+# Of the small model only. Its base is assembled from packages.
 SMALL_PROJECTION = "projection.safetensors"
 # The code of a checkpoint where this package is not installed.
 REMOTE_CODE = (

@@ -56,7 +56,7 @@ def read_systems(
     systems: list[System] = []
     try:
         for name, path in named.items():
-            systems += _read(name, path, pattern, user_turns, audio_root, form)
+            systems += _read(name, path, audio_root, {"pattern": pattern, "user_turns": user_turns, "form": form})
     except (ValueError, OSError) as error:
         raise error if isinstance(error, UserError) else UserError(str(error)) from error
     if len(systems) < 2:
@@ -97,16 +97,9 @@ def _require_distinct(names: Sequence[str]) -> None:
         raise UserError(f"{count} systems are called {name!r}; give each a name of its own, as NAME=PATH.")
 
 
-def _read(
-    name: str,
-    path: str,
-    pattern: str | None,
-    user_turns: str | Path | None,
-    audio_root: str | Path | None,
-    form: Form | None,
-) -> list[System]:
+def _read(name: str, path: str, audio_root: str | Path | None, of_folder: Mapping[str, Any]) -> list[System]:
     if Path(path).is_dir():
-        return [_read_folder(name, path, pattern, user_turns, audio_root, form)]
+        return [_read_folder(name, path, audio_root, of_folder)]
     if Path(path).suffix.lower() in AUDIO_SUFFIXES:
         raise UserError(
             f"{path}: is a recording; a system is a folder of dialogues or a table. To score single dialogues, use "
@@ -115,22 +108,17 @@ def _read(
     if not Path(path).is_file():
         raise UserError(f"{path}: no such file or folder; give a folder or a table of dialogues for each system.")
     if Path(path).suffix not in _TABLES:
-        raise UserError(f"{path}: is no folder and none of {', '.join(_TABLES)}; give a folder or table of dialogues.")
+        raise UserError(
+            f"{path}: is neither a folder nor one of {', '.join(_TABLES)}; give dialogues in one of these forms."
+        )
     return _read_table(name, path, audio_root)
 
 
-def _read_folder(
-    name: str,
-    path: str,
-    pattern: str | None,
-    user_turns: str | Path | None,
-    audio_root: str | Path | None,
-    form: Form | None,
-) -> System:
-    found = read_dialogue_folder(path, pattern, user_turns, form)
-    roots = list_audio_roots(path, audio_root) + (
-        () if user_turns is None else list_audio_roots(user_turns, audio_root)
-    )
+def _read_folder(name: str, path: str, audio_root: str | Path | None, options: Mapping[str, Any]) -> System:
+    """Read a folder with the options of `read_dialogue_folder`."""
+    found = read_dialogue_folder(path, **options)
+    folders = filter(None, (path, options["user_turns"]))
+    roots = tuple(root for folder in folders for root in list_audio_roots(folder, audio_root))
 
     def read(dialogue: str) -> Messages:
         messages = found.dialogues[dialogue]

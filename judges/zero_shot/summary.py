@@ -32,7 +32,7 @@ _SESSION_COUNTS = ("calls", "cached", "retries", "reasks", "calls_without_usage"
 def require_decision(
     name: str, labels: Labels, scores: Scores, folder: Path, problems: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Raise `UserError` if no pair was decided, whose accuracy would be 0; `results.md` has the reasons."""
+    """Raise `UserError` if no pair was decided, with the reasons, which `results.md` has as well."""
     if any(scores[label["pair_id"]]["margin"] is not None for label in labels):
         return
     found = f"judge {name}: none of {len(labels)} pairs got a usable answer"

@@ -337,7 +337,7 @@ MISTAKES = {
     "all_broken": (["a", "broken"], r"none of 1 dialogues can be compared; broken, d00: .*cannot be decoded"),
     "criterion": (["a", "b", "--criterion", "humor"], "criterion is 'humor'; this model knows colloquialness, joint"),
     "pattern": (["a", "b", "--pattern", "{name}.wav"], r"pattern is '\{name\}\.wav'"),
-    "text": (["a", "notes.txt"], r"notes\.txt: is no folder and none of \.json"),
+    "text": (["a", "notes.txt"], r"notes\.txt: is neither a folder nor one of \.json"),
     "user_turns": (["a", "b", "--user_turns", "none"], "none: no such folder"),
 }
 

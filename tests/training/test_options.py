@@ -199,3 +199,19 @@ def test_the_schedule_fits_what_is_trained_and_the_number_of_pairs(mode, num_pai
     notice = choose_schedule(args, mode, num_pairs)
     assert (args.learning_rate, args.num_train_epochs) == expected
     assert (notice is None) == ("num_train_epochs" in given)
+
+
+@pytest.mark.parametrize("mode", ["head", "lora", "full"])
+def test_the_guide_has_the_schedules_that_a_run_chooses(mode, tmp_path):
+    guide = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    (row,) = [line for line in guide.splitlines() if line.startswith(f"| `{mode}` | 0.")]
+    rate, _, *schedules = (cell.strip() for cell in row.strip("|").split("|")[1:])
+    for num_pairs, written in zip((20, 20_000), schedules, strict=True):
+        args = RewardTrainingConfig(output_dir=str(tmp_path), report_to="none", use_cpu=True)
+        choose_schedule(args, mode, num_pairs)
+        steps = args.num_train_epochs * -(-num_pairs // args.per_device_train_batch_size)
+        assert float(rate) == args.learning_rate
+        assert [int(part.split()[0].replace(",", "")) for part in written.split(", ")] == [
+            args.num_train_epochs,
+            steps,
+        ]

@@ -67,7 +67,7 @@ TABLE_4 |= {"pitch": 3.0, "speed": 8.2, "volume": 7.3, "audio": 14.5}
 
 @pytest.mark.parametrize("count", [500, 10_000])
 def test_every_attribute_has_its_share_of_table_4(count):
-    """The content part, whose voices differ in emotion, counts as emotion."""
+    """The voices of the content part differ in emotion: it counts as emotion."""
     found = Counter(find_voice_attribute(slot.attribute) for slot in plan_slots(count))
     assert {name: 100 * number / count for name, number in found.items()} == pytest.approx(TABLE_4, abs=0.5)
 
