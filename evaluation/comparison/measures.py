@@ -82,16 +82,21 @@ class DialogueMeasures:
     highest_rate: int | None = None
 
 
-def measure_dialogue(messages: Sequence[dict[str, Any]], max_turn_s: float) -> DialogueMeasures:
+def measure_dialogue(
+    given: Sequence[dict[str, Any]], max_turn_s: float, *, match_level: bool = False
+) -> DialogueMeasures:
+    """Measure a dialogue as it is scored; the sampling rates are those of its recordings as they are given."""
+    messages = match_levels(given, max_turn_s) if match_level else given
     durations_s: list[float] = []
-    answers, answer_s, user, rates, num_texts = [], 0.0, [], [], 0
-    for number, message in enumerate(messages, start=1):
+    rates: list[int] = []
+    answers, answer_s, user, num_texts = [], 0.0, [], 0
+    for number, (message, original) in enumerate(zip(messages, given, strict=True), start=1):
         if message["role"] == "system":
             continue
-        sounds = [] if isinstance(message["content"], str) else _list_sounds(message["content"])
+        sounds = _list_sounds(message)
         try:
             found_s = [audio_duration_s(sound) for sound in sounds]
-            rates += [read_sampling_rate(sound) for sound in sounds]
+            rates += map(read_sampling_rate, _list_sounds(original))
             num_texts += any(item["type"] == "text" and item["text"].strip() for item in list_items(message))
             if message["role"] == ROLES[1]:
                 answers += [read_audio(sound, max_duration_s=max_turn_s) for sound in sounds]
@@ -128,17 +133,19 @@ def read_sampling_rate(sound: Any) -> int:
         return int(file.samplerate)
 
 
-def _list_sounds(content: Sequence[dict[str, Any]]) -> list[Any]:
-    return [item["audio"] for item in content if item.get("audio") is not None]
+def _list_sounds(message: dict[str, Any]) -> list[Any]:
+    return [item["audio"] for item in list_items(message) if item["type"] == "audio"]
 
 
 def match_levels(messages: Sequence[dict[str, Any]], max_turn_s: float) -> list[dict[str, Any]]:
     """Bring what is heard of each role's recordings to one level, `MATCHED_DBFS`; silence stays as it is."""
     by_role: dict[str, list[Any]] = {}
     num_heard = round(max_turn_s * SAMPLING_RATE)
-    for message in messages:
-        if not isinstance(message["content"], str):
-            by_role.setdefault(message["role"], []).extend(map(read_audio, _list_sounds(message["content"])))
+    for number, message in enumerate(messages, start=1):
+        try:
+            by_role.setdefault(message["role"], []).extend(map(read_audio, _list_sounds(message)))
+        except (ValueError, OSError, TypeError) as error:
+            raise DialogueError(str(error), number) from error
     gains = {
         role: 10 ** (MATCHED_DBFS / 20) / measure_level(joined)
         for role, sounds in by_role.items()

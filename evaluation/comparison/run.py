@@ -165,9 +165,9 @@ def run(settings: Settings) -> Comparison | None:
         check_modules(["choix"])
     names, unmatched = match_dialogues(systems)
     max_turn_s = _check_model(settings)
+    measures, skipped = measure_systems(systems, names, max_turn_s, settings.match_level)
     if settings.match_level:
         systems = [replace(system, read=partial(_read_matched, system.read, max_turn_s)) for system in systems]
-    measures, skipped = measure_systems(systems, names, max_turn_s)
     scored = _score(settings, systems, measures, skipped)
     if scored is None:
         return None
@@ -203,10 +203,7 @@ def _check_model(settings: Settings) -> float:
 
 
 def _read_matched(read: Callable[[str], Any], max_turn_s: float, name: str) -> Any:
-    try:
-        return match_levels(read(name), max_turn_s)
-    except (ValueError, OSError, TypeError) as error:
-        raise error if isinstance(error, DialogueError) else DialogueError(str(error)) from error
+    return match_levels(read(name), max_turn_s)
 
 
 def match_dialogues(systems: Sequence[System]) -> tuple[list[str], list[dict[str, Any]]]:
@@ -234,7 +231,7 @@ def _list_some(names: Sequence[str]) -> str:
 
 
 def measure_systems(
-    systems: Sequence[System], names: Sequence[str], max_turn_s: float
+    systems: Sequence[System], names: Sequence[str], max_turn_s: float, match_level: bool
 ) -> tuple[dict[str, list[DialogueMeasures]], list[dict[str, Any]]]:
     """Return the measures of every dialogue by name and system, and the dialogues that cannot be used."""
     from tqdm.auto import tqdm
@@ -249,7 +246,7 @@ def measure_systems(
         found = []
         for system in systems:
             try:
-                found.append(measure_dialogue(system.read(name), max_turn_s))
+                found.append(measure_dialogue(system.read(name), max_turn_s, match_level=match_level))
             except DialogueError as error:
                 skipped.append({"system": system.name, "dialogue": name, "reason": str(error)})
         if len(found) == len(systems):

@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import binomtest, bootstrap, spearmanr
 from support.paths import ROOT
 
-from sdiareward.evaluation.comparison.measures import COVARIATES, correlate, measure_dialogue
+from sdiareward.evaluation.comparison.measures import COVARIATES, MATCHED_DBFS, correlate, measure_dialogue
 from sdiareward.evaluation.comparison.page import choose_examples
 from sdiareward.evaluation.comparison.ranking import PRIOR_WINS, fit_strengths, rank_systems
 from sdiareward.evaluation.comparison.verdicts import phrase_verdict
@@ -207,6 +207,16 @@ def test_length_level_and_cuts_are_measured_of_what_the_model_hears(make_tone):
     assert measure_dialogue(silent, 1.0).num_silent == 1
     assert found.user_hash == measure_dialogue([messages[0], messages[0] | {"role": "assistant"}], 1.0).user_hash
     assert found.user_hash != measure_dialogue([messages[1] | {"role": "user"}, messages[1]], 1.0).user_hash
+
+
+def test_matched_levels_hide_no_sampling_rate(make_tone):
+    messages = [
+        {"role": role, "content": [{"type": "audio", "audio": {"array": make_tone(0.5), "sampling_rate": rate}}]}
+        for role, rate in (("user", 16_000), ("assistant", 8_000))
+    ]
+    found = measure_dialogue(messages, 6.0, match_level=True)
+    assert (found.lowest_rate, found.highest_rate) == (8_000, 16_000)
+    assert found.level_dbfs == pytest.approx(MATCHED_DBFS, abs=0.01)
 
 
 def test_examples_are_the_clearest_and_the_closest_and_none_is_both():
