@@ -205,5 +205,6 @@ def _make_rows(
             "pair_id": [names[row] for row in rows],
             **{f"{side}_key": [pair[index] for pair in sides] for index, side in enumerate(SIDES)},
             "length": [sum(map(cache.num_rows, pair)) for pair in sides],
+            "content": list(map(" ".join, sides)),
         }
     )

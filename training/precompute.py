@@ -42,6 +42,7 @@ _DESCRIPTION = {
     "pair_id": datasets.Value("string"),
     "length": datasets.Value("int64"),
     "num_cut": datasets.Value("int64"),
+    "content": datasets.Value("string"),
     "reason": datasets.Value("string"),
 }
 _ENCODING = {
@@ -159,8 +160,16 @@ class _Reader:
         for index, heard in batch.heard.items():
             num_cut[index // 2] += len(heard.cut_turns)
         columns: dict[str, list[Any]] = {"row": list(rows), "pair_id": ids, "length": lengths, "num_cut": num_cut}
-        columns["reason"] = reasons
+        columns |= {"content": list(map(_digest, sides)), "reason": reasons}
         return _Batch(columns, sides, batch.mels)
+
+
+def _digest(pair: Sequence[Sequence[Message]]) -> str:
+    """Hash what the model reads of a pair: tokens and clips, the chosen side first."""
+    keys = [
+        [(message.input_ids.tolist(), [clip.hex() for clip in message.clips]) for message in side] for side in pair
+    ]
+    return hash_json(keys)
 
 
 @torch.inference_mode()

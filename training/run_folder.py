@@ -73,7 +73,7 @@ def record_training_pairs(splits: Mapping[str, Any], training: RewardConfig, che
     output = Path(str(training.output_dir))
     path, found = output / PAIRS, {}
     for split, rows in splits.items():
-        names = json.dumps([list(rows["pair_id"]), list(rows["length"])])
+        names = json.dumps([list(rows["pair_id"]), list(rows["content"])])
         found[split] = {"num_pairs": len(rows), "sha256": hashlib.sha256(names.encode()).hexdigest()}
     begun = path if checkpoint is None else find_record(checkpoint, PAIRS)
     before = json.loads(begun.read_text(encoding="utf-8")) if checkpoint is not None and begun.exists() else found

@@ -86,6 +86,9 @@ def test_pairs_with_equal_sides_are_skipped(read, pooling_mode, split, pairs, ma
         assert list(rows["pair_id"]) == [name for name in pairs["pair_id"] if name not in EQUAL]
         # Four turns of each pair are longer than the model hears.
         assert set(rows["num_cut"]) == {4}
+    sides = {"chosen": "rejected", "rejected": "chosen"}
+    swapped, _ = read(pairs.rename_columns(sides), model, processor, tmp_path / "swapped", split)
+    assert len({*rows["content"], *swapped["content"]}) == 2 * len(rows)
 
 
 @pytest.mark.slow

@@ -9,14 +9,17 @@ from sdiareward.training.run_folder import record_training_pairs, resolve_base_m
 
 
 def test_a_run_resumes_only_with_the_pairs_that_it_began_with(tmp_path):
-    rows = Dataset.from_dict({"pair_id": ["a", "b"], "length": [10, 20]})
+    rows = Dataset.from_dict({"pair_id": ["a", "b"], "content": ["1 2", "3 4"]})
     whole, less = {"train": rows}, {"train": rows.select([0])}
+    swapped = {"train": Dataset.from_dict({"pair_id": ["a", "b"], "content": ["1 2", "4 3"]})}
     training = SimpleNamespace(output_dir=str(tmp_path), process_index=0)
     checkpoint = tmp_path / "checkpoint-1"
     record_training_pairs(whole, training, checkpoint)
     record_training_pairs(whole, training, checkpoint)
     with pytest.raises(UserError, match="began with other pairs .2 of train, now 1.: .* in another output"):
         record_training_pairs(less, training, checkpoint)
+    with pytest.raises(UserError, match="began with other pairs .2 of train, now 2."):
+        record_training_pairs(swapped, training, checkpoint)
     record_training_pairs(less, training)
     with pytest.raises(UserError, match="1 of train, now 2"):
         record_training_pairs(whole, training, checkpoint)
