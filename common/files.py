@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,6 +13,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
+
+
+# A dialogue has six levels; libraries end the process at some ten thousand.
+_MAX_JSON_DEPTH = 100
+_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*+"|([\[{])|[\]}]', re.DOTALL)
 
 
 @contextmanager
@@ -91,8 +97,8 @@ class JsonLines:
 
     def _parse(self, line: bytes, number: int) -> dict[str, Any]:
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            record = parse_json(line)
+        except ValueError as error:
             raise ValueError(f"{self.path}, line {number}: not JSON ({error}); remove the line.") from error
         if not isinstance(record, dict):
             found = type(record).__name__
@@ -117,12 +123,30 @@ def read_text(path: Path, what: str) -> str:
         raise ValueError(f"{path}: is not UTF-8 text ({error}); save it as UTF-8.") from error
 
 
+def parse_json(text: str | bytes) -> Any:
+    """Return the value of a JSON text; raise `ValueError` if it is malformed or nested too deeply."""
+    require_shallow(text)
+    return json.loads(text)
+
+
+def require_shallow(text: str | bytes) -> None:
+    """Raise `ValueError` for JSON that is nested deeper than any of ours, malformed or not."""
+    content = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    if content.count(b"[") + content.count(b"{") <= _MAX_JSON_DEPTH:
+        return
+    depth = 0
+    for found in _BRACKETS.finditer(content):
+        depth += 1 if found[1] else -(found[0] in b"]}")
+        if depth > _MAX_JSON_DEPTH:
+            raise ValueError(f"it is nested deeper than {_MAX_JSON_DEPTH} levels at byte {found.start()}")
+
+
 def read_json_object(path: Path, remedy: str) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; {remedy}.")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        content = parse_json(path.read_bytes())
+    except ValueError as error:
         raise ValueError(f"{path}: not JSON ({error}); {remedy}.") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path}: holds a {type(content).__name__}, not an object; {remedy}.")

@@ -21,7 +21,7 @@ def parse_yaml(text: str, label: str) -> Any:
 
     try:
         return Loader(text).get_single_data()
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"{label}: not YAML ({' '.join(str(error).split())}).") from error
 
 

@@ -31,6 +31,7 @@ from .messages import (
     require_turns,
     sort_naturally,
     turns_to_messages,
+    walk_files,
 )
 
 
@@ -206,7 +207,7 @@ def _group_recordings(folder: Path, pattern: str | None) -> tuple[dict[str, list
     """Return the recordings of each dialogue by their names, and the files whose names do not match."""
     expression = _DEFAULT_NAME if pattern is None else compile_pattern(compose(pattern))
     is_deep = pattern is not None and "/" in pattern
-    deep = (file for file in folder.rglob("*") if not is_hidden(file.relative_to(folder)))
+    deep = (file for file in walk_files(folder) if not is_hidden(file.relative_to(folder)))
     files: Iterable[Path] = deep if is_deep else list_visible(folder)
     found: dict[str, list[_Recording]] = {}
     skipped: dict[str, str] = {}

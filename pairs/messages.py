@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import base64
 import io
-import json
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +31,7 @@ from sdiareward.audio_sdiareward import (
     strip_scheme,
 )
 from sdiareward.chat_sdiareward import ROLES, DialogueError, turns_to_messages, validate_messages
+from sdiareward.common.files import parse_json
 
 from .schema import MAX_TURN_S
 
@@ -99,6 +100,14 @@ def _split_numbers(name: str) -> list[str | int]:
 def list_visible(folder: Path) -> list[Path]:
     """Return the entries of a folder in natural order, without hidden ones and those that macOS adds to archives."""
     return sorted((entry for entry in folder.iterdir() if not is_hidden(entry.name)), key=sort_naturally)
+
+
+def walk_files(folder: Path) -> Iterator[Path]:
+    """Yield all files below a folder, also those behind links, except links to a folder above them."""
+    for place, names, files in os.walk(folder, followlinks=True):
+        here = Path(place).resolve()
+        names[:] = [name for name in names if not here.is_relative_to((here / name).resolve())]
+        yield from (Path(place) / name for name in files)
 
 
 def is_hidden(relative: str | Path) -> bool:
@@ -174,9 +183,9 @@ def read_transcript(audio_file: Path) -> str | None:
 
 def _read_turns_of_json(path: Path) -> list[Any]:
     try:
-        data = json.loads(path.read_text(encoding="utf-8-sig"))
+        data = parse_json(path.read_text(encoding="utf-8-sig"))
     # ValueError: also a number of thousands of digits, which Python does not convert.
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise DialogueError(f"{path}: is not valid JSON ({error}); give a JSON object or list.") from error
     turns = data.get("turns", data.get("messages")) if isinstance(data, dict) else data
     if not isinstance(turns, list):

@@ -1,18 +1,18 @@
 """Restrict the files that a data set may name to those below its root, and those that `datasets` fetched.
 
 A table of pairs may come from anyone. A path that leaves the root would copy a private recording of the reader into
-scores, pages and studies that are shared.
+scores, pages and studies that are shared. A link in a folder that the user names is the user's own and is followed.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sdiareward.audio_sdiareward import decode_base64
+from sdiareward.audio_sdiareward import decode_base64, find_file
 from sdiareward.chat_sdiareward import AUDIO_KEYS
 
 
@@ -24,13 +24,25 @@ if TYPE_CHECKING:
 ROOTS_VARIABLE = "SDIAREWARD_AUDIO_ROOT"
 
 
-def list_audio_roots(dataset: str | Path | None, audio_root: str | Path | None = None) -> tuple[Path, ...]:
-    """Return the folders that may hold the recordings of a data set, links followed, caches of libraries included."""
+class Roots(NamedTuple):
+    """Absolute folders: below `own`, links are followed; below `others`, a path must stay inside, links resolved."""
+
+    own: tuple[Path, ...]
+    others: tuple[Path, ...] = ()
+
+
+def list_audio_roots(dataset: str | Path | None, audio_root: str | Path | None = None) -> Roots:
+    """Return the folders that may hold the recordings of a data set, caches of libraries included.
+
+    Data of the Hub follow no link of the working directory, which nobody named for them.
+    """
     import datasets
     from huggingface_hub import constants
 
-    fetched = (datasets.config.HF_DATASETS_CACHE, constants.HF_HUB_CACHE)
-    return tuple(Path(root).expanduser().resolve() for root in (*name_roots(dataset, audio_root), *fetched))
+    roots = tuple(Path(root).expanduser().absolute() for root in name_roots(dataset, audio_root))
+    fetched = tuple(Path(cache).resolve() for cache in (datasets.config.HF_DATASETS_CACHE, constants.HF_HUB_CACHE))
+    is_named = audio_root or os.environ.get(ROOTS_VARIABLE) or dataset is None or Path(dataset).exists()
+    return Roots(roots, fetched) if is_named else Roots((), roots + fetched)
 
 
 def name_roots(dataset: str | Path | None, audio_root: str | Path | None = None) -> list[Path]:
@@ -42,19 +54,41 @@ def name_roots(dataset: str | Path | None, audio_root: str | Path | None = None)
     return roots
 
 
-def require_inside(path: str | Path, roots: Sequence[Path]) -> None:
-    """Raise `ValueError` unless a path, links followed, is below one of the folders; base64 names no file."""
+def require_inside(path: str | Path, roots: Roots) -> None:
+    """Raise `ValueError` unless a path is below one of the folders; base64 names no file."""
     if decode_base64(str(path)) is not None:
         return
-    resolved = Path(path).resolve()
-    if not any(resolved.is_relative_to(root) for root in roots):
+    path = Path(path).absolute()
+    if any(path.is_relative_to(root) and ".." not in path.relative_to(root).parts for root in roots.own):
+        return
+    resolved = path.resolve()
+    if not any(resolved.is_relative_to(root.resolve()) for root in (*roots.own, *roots.others)):
         raise ValueError(
-            f"audio {str(path)[:200]!r} lies outside of the audio root; data sets may name recordings below it only: "
-            f"set --audio-root or {ROOTS_VARIABLE} to a folder above them."
+            f"audio {str(path)[:200]!r} lies outside of the audio root{describe_link(path)}; data sets may name "
+            f"recordings below it only: set --audio-root or {ROOTS_VARIABLE} to a folder above them."
         )
 
 
-def require_audio_inside(pairs: datasets.Dataset, columns: Iterable[str], roots: Sequence[Path]) -> None:
+def describe_link(path: Path) -> str:
+    """Return where the last link on a path leads, as a part of an error; nothing without one."""
+    link = next((each for each in (path, *path.parents) if each.is_symlink()), None)
+    return "" if link is None else f" ({link} is a link to {os.readlink(link)})"
+
+
+def resolve_inside(root: Path, relative: str, *, follow_links: bool = True) -> Path:
+    """Return `root / relative` for a path from a foreign file; raise `ValueError` if it leaves `root`."""
+    path = find_file(root / relative) or root / relative
+    roots = (root.absolute(),)
+    try:
+        require_inside(path, Roots(roots) if follow_links else Roots((), roots))
+    except ValueError as error:
+        raise ValueError(
+            f"path {relative!r}: lies outside of {root}{describe_link(path)}; paths must be relative and stay inside."
+        ) from error
+    return path
+
+
+def require_audio_inside(pairs: datasets.Dataset, columns: Iterable[str], roots: Roots) -> None:
     """Raise `ValueError` for a recording outside of the folders; paths with bytes are not looked up."""
     for path in iter_paths(pairs, columns):
         require_inside(path, roots)

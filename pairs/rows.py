@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from sdiareward.common.files import hash_json
+from sdiareward.common.files import hash_json, require_shallow
 from sdiareward.common.local_paths import require_local
 
 from .content import Stamp, stamp_file
@@ -66,14 +66,26 @@ def open_rows(path: str | Path, split: str | None = None, name: str | None = Non
 def _load_json(path: str | Path) -> datasets.Dataset:
     import datasets
 
+    _require_shallow(path)
     try:
-        return datasets.load_dataset("json", data_files=str(path), split="train")
+        # `load_dataset` would report the load to a counter on the network.
+        return datasets.Dataset.from_json(str(path))
     # A file without rows leaves `datasets` without a first one.
     except (datasets.exceptions.DatasetGenerationError, StopIteration) as error:
         raise ValueError(
             f"{path}: cannot be read as a table of JSON lines ({_find_cause(error) or 'it has no rows'}); give an "
             "object in each line, or a list of objects."
         ) from error
+
+
+def _require_shallow(path: str | Path) -> None:
+    """Raise `ValueError` for a line of JSON at whose depth the reader of `datasets` would end the process."""
+    with open(path, "rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                require_shallow(line)
+            except ValueError as error:
+                raise ValueError(f"{path}, line {number}: {error}; flatten or remove it.") from error
 
 
 def _find_cause(error: BaseException) -> str:
@@ -97,13 +109,21 @@ def find_tables(path: str | Path, split: str | None = None, name: str | None = N
     if folder.is_file():
         raise ValueError(f"{path}: is no table of rows; give a .parquet, .json or .jsonl file, or a folder of them.")
     require_local(str(path))
-    builder = datasets.load_dataset_builder(str(path), name)
+    # With a dot: of `NAME`, `datasets` takes `NAME/NAME.py` for a script, and `json` for its own reader.
+    place = f"{path}/." if folder.is_dir() else str(path)
+    try:
+        builder = datasets.load_dataset_builder(place, name)
+    except RecursionError as error:
+        raise ValueError(f"{path}: its card is nested too deeply; remove its README.md.") from error
     if builder.name == "audiofolder":
         raise ValueError(
             f"{path}: is a folder of recordings; give a .jsonl or .parquet file of pairs, or a folder of these, "
             f"with the columns {' and '.join(SIDES)}."
         )
     files = builder.config.data_files or builder.info.splits or {}
+    for file in chain.from_iterable(files.values()) if folder.is_dir() and builder.config.data_files else ():
+        if str(file).endswith((".json", ".jsonl")):
+            _require_shallow(file)
     # `datasets` also takes slices of splits such as "test[:100]".
     if split is None or not {"[", "+"} & set(split):
         split = _choose(split, files, path)
@@ -112,7 +132,7 @@ def find_tables(path: str | Path, split: str | None = None, name: str | None = N
     named = builder.config.data_files if folder.is_dir() else None
     # By the names of its files: `datasets` would cache a local folder under its own last name and its card.
     options = {"data_files": {str(key): list(map(str, of_split)) for key, of_split in named.items()}} if named else {}
-    return datasets.load_dataset(str(path), name, split=split, **options)
+    return datasets.load_dataset(place, name, split=split, **options)
 
 
 def load_tables(found: list[str] | datasets.Dataset) -> datasets.Dataset:
@@ -140,11 +160,13 @@ def _choose(split: str | None, known: Mapping[Any, Any], path: str | Path) -> st
 
 
 def leave_audio_encoded(features: Any) -> Any:
-    """Return `features` with `decode=False` in every `datasets.Audio`."""
+    """Return `features` with `decode=False` in every `datasets.Audio`, and texts that are views as texts."""
     import datasets
 
     if isinstance(features, datasets.Audio):
         return datasets.Audio(sampling_rate=features.sampling_rate, decode=False)
+    if isinstance(features, datasets.Value):
+        return datasets.Value(features.dtype.removesuffix("_view"))
     if isinstance(features, datasets.List):
         return datasets.List(leave_audio_encoded(features.feature))
     if isinstance(features, Mapping):
@@ -237,6 +259,7 @@ class ParquetRows:
         return cursor.first, cursor.batch
 
     def _iter_group(self, group: int, columns: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:
+        import datasets
         import pyarrow.parquet as pq
 
         file, index = self._groups[group]
@@ -244,6 +267,8 @@ class ParquetRows:
         # Buffered, or the whole row group would be in memory at once.
         with _read_as_parquet(file), pq.ParquetFile(file, buffer_size=2**20, pre_buffer=False) as table:
             for batch in table.iter_batches(_ROWS_READ_AT_ONCE, row_groups=[index], columns=list(columns)):
+                if "_view" in str(batch.schema):  # Which pyarrow cannot take rows from.
+                    batch = batch.cast(datasets.Features({name: self.features[name] for name in columns}).arrow_schema)
                 yield first, batch
                 first += batch.num_rows
 

@@ -20,7 +20,7 @@ from sdiareward.common.user_errors import UserError
 from .dialogue_folders import Messages, read_dialogue_folder
 from .messages import AUDIO_SUFFIXES, Form, turns_to_messages
 from .own_forms import find_recording
-from .path_sandbox import list_audio_roots, require_inside
+from .path_sandbox import Roots, list_audio_roots, require_inside
 from .rows import DIALOGUE_COLUMNS, Rows, open_rows, read_block
 
 
@@ -117,8 +117,8 @@ def _read(name: str, path: str, audio_root: str | Path | None, of_folder: Mappin
 def _read_folder(name: str, path: str, audio_root: str | Path | None, options: Mapping[str, Any]) -> System:
     """Read a folder with the options of `read_dialogue_folder`."""
     found = read_dialogue_folder(path, **options)
-    folders = filter(None, (path, options["user_turns"]))
-    roots = tuple(root for folder in folders for root in list_audio_roots(folder, audio_root))
+    given = [list_audio_roots(folder, audio_root) for folder in (path, options["user_turns"]) if folder]
+    roots = Roots(sum((roots.own for roots in given), ()), given[0].others)
 
     def read(dialogue: str) -> Messages:
         messages = found.dialogues[dialogue]
@@ -129,7 +129,7 @@ def _read_folder(name: str, path: str, audio_root: str | Path | None, options: M
     return System(name, str(Path(path).absolute()), list(found.dialogues), read, skipped=found.skipped)
 
 
-def _require_paths_inside(messages: Messages, roots: Sequence[Path]) -> None:
+def _require_paths_inside(messages: Messages, roots: Roots) -> None:
     for item in _list_items(messages):
         audio = item.get("audio")
         path = audio.get("path") if isinstance(audio, Mapping) and audio.get("bytes") is None else audio

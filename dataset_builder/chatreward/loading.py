@@ -23,8 +23,7 @@ def load_samples(path: str | Path, split: str) -> datasets.Dataset:
         files = sorted(map(str, Path(path).glob(pattern)))
         if not files:
             raise FileNotFoundError(f"{path}: holds no {pattern}; build the data set first.")
-        # By file names: `datasets` caches a local folder under its last name.
-        samples = datasets.load_dataset("parquet", data_files={split: files}, split=split)
+        samples = datasets.Dataset.from_parquet(files, split=split)
     else:
         samples = datasets.load_dataset(str(path), data_files={split: pattern}, split=split)
     if missing := sorted(set(features()) - set(samples.column_names)):

@@ -265,9 +265,10 @@ def _embed(turn: dict[str, Any], root: str, label: str) -> dict[str, Any]:
     relative = turn.get("audio")
     if not isinstance(relative, str) or not relative:
         raise ValueError(f"{label}: a turn's audio is {relative!r}; it must be a path relative to {root}.")
-    folder = os.path.realpath(root)
-    path = os.path.realpath(os.path.join(folder, relative))
-    if os.path.commonpath([path, folder]) != folder:
+    folder, path = os.path.realpath(root), os.path.join(root, relative)
+    # A link in the folder is the user's own and is followed.
+    is_below = not os.path.isabs(relative) and ".." not in relative.split("/")
+    if not is_below and os.path.commonpath([os.path.realpath(path), folder]) != folder:
         raise ValueError(
             f"{label}: audio {relative!r} lies outside of {root}; paths must be relative and stay inside."
         )

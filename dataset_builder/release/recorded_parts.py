@@ -20,13 +20,14 @@ import numpy as np
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
 from sdiareward.common.files import write_file
 from sdiareward.dataset_builder.episodes import Part, SkipError
+from sdiareward.pairs.path_sandbox import resolve_inside
 from sdiareward.pairs.schema import make_stable_id
 
 from ..pairing.pairing import read_file_version, read_part, read_whole
 from ..pipeline.inspection import SilentAudioError, require_sound
 from ..pipeline.media import TruncatedAudioError, decode_recording
 from ..pipeline.settings import AudioSeparatorSettings, ComponentError
-from ..references import resolve_inside, split_reference
+from ..references import split_reference
 from ..sources import SOURCES, locate
 
 

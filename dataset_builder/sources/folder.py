@@ -23,7 +23,6 @@ Without a manifest every audio or video file below the folder is a long recordin
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -32,8 +31,8 @@ from typing import Any
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Part, Recording, Turn, validate_episode
 from sdiareward.esdr_accuracy.pairwise import MODALITY_SUBSETS
-from sdiareward.pairs.messages import RECORDING_SUFFIXES, is_hidden, read_turns
-from sdiareward.pairs.path_sandbox import require_inside
+from sdiareward.pairs.messages import RECORDING_SUFFIXES, is_hidden, read_turns, walk_files
+from sdiareward.pairs.path_sandbox import resolve_inside
 from sdiareward.pairs.schema import UNKNOWN, is_text, is_time, make_stable_id
 
 from ..references import make_reference
@@ -182,9 +181,7 @@ def _find_recording(entry: dict[str, Any]) -> Any:
 
 def _read_side(root: Path, name: str) -> list[Any]:
     """Return the turns of a folder or a JSON dialogue, recordings relative to the root."""
-    path = root / name
-    require_inside(path, [Path(os.path.abspath(root)), root.resolve()])
-    given, folder = read_turns(path)
+    given, folder = read_turns(resolve_inside(root, name))
     turns = _read_messages(given)
     place = folder.relative_to(root).as_posix()
     return [
@@ -211,7 +208,7 @@ def _read_turn(root: Path, turn: Any, item: str) -> Turn | Skipped:
 
 
 def _list_recordings(root: Path, common: Mapping[str, str]) -> Iterator[Recording | Skipped]:
-    relatives = sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
+    relatives = sorted(path.relative_to(root).as_posix() for path in walk_files(root))
     relatives = [name for name in relatives if Path(name).suffix.lower() in _SUFFIXES and not is_hidden(name)]
     if not relatives:
         raise FileNotFoundError(f"{root}: holds neither {MANIFEST} nor recordings ({', '.join(sorted(_SUFFIXES))}).")

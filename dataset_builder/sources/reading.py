@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from sdiareward.common.files import parse_json
 from sdiareward.common.skipped import Skipped
-
-from ..references import resolve_inside
-
+from sdiareward.pairs.path_sandbox import describe_link, resolve_inside
 
 # Windows-1252 puts quotes and dashes where Unicode has control characters that no transcript means.
 _WINDOWS_CHARACTERS = {
@@ -23,13 +21,12 @@ def find_clip(root: Path, relative: str, item: str) -> Path | Skipped:
     try:
         path = resolve_inside(root, relative)
         size = path.stat().st_size if path.is_file() else None
-    # RuntimeError: a link that leads back to itself.
-    except (ValueError, RuntimeError) as error:
+    except ValueError as error:
         return Skipped(item, "outside_root", str(error))
     except OSError as error:
         return Skipped(item, "missing_audio", f"{relative}: {error.strerror}; a readable file is needed.")
     if size is None:
-        return Skipped(item, "missing_audio", f"{relative}: no such file under {root}.")
+        return Skipped(item, "missing_audio", f"{relative}: no such file under {root}{describe_link(path)}.")
     if size == 0:
         return Skipped(item, "empty_audio", f"{relative}: has 0 bytes; get the file again.")
     return path
@@ -53,10 +50,10 @@ def read_json_lines(path: Path, label: str) -> Iterator[tuple[str, dict[str, Any
 
 def _parse_line(line: bytes, item: str) -> dict[str, Any] | Skipped:
     try:
-        value = json.loads(line.decode("utf-8-sig"))
+        value = parse_json(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         return Skipped(item, "not_utf8", f"byte {line[error.start]:#04x} at {error.start}: save the file as UTF-8.")
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         return Skipped(item, "not_json", f"{error}; one JSON object a line is needed.")
     if not isinstance(value, dict):
         return Skipped(item, "not_json", f"found {type(value).__name__}; one JSON object a line is needed.")

@@ -24,8 +24,9 @@ from typing import Any
 
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Recording
+from sdiareward.pairs.path_sandbox import resolve_inside
 
-from ..references import make_reference, resolve_inside
+from ..references import make_reference
 from .reading import find_clip, read_json_lines
 
 
@@ -62,8 +63,7 @@ def locate(root: Path, path: str) -> Path:
     files = [file for file in files if file.suffix not in _OTHER_SUFFIXES]
     if not files:
         raise FileNotFoundError(f"{stem}.*: not found; fetch video {path} again.")
-    # A file with the name of a video may be a link out of the folder.
-    return resolve_inside(root, files[0].name)
+    return files[0]
 
 
 def _read_recording(root: Path, row: Mapping[str, Any], item: str) -> Recording | Skipped:

@@ -23,6 +23,7 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import AudioError, read_audio, resample
 from sdiareward.common.files import split_lines
+from sdiareward.pairs.path_sandbox import resolve_inside
 
 from . import SynthesisError
 
@@ -59,14 +60,14 @@ def _read_speaker(line: str, folder: Path, label: str) -> Speaker:
     try:
         row = json.loads(line)
         values = {name: str(value) for name, value in row.items()}
-        audio, text = values.pop("audio"), values.pop("text")
+        audio, text = resolve_inside(folder, values.pop("audio")), values.pop("text")
     except (ValueError, AttributeError, KeyError, RecursionError) as error:
         raise ValueError(
-            f"{label}: needs a JSON object with audio and text ({type(error).__name__}: {error})."
+            f"{label}: needs a JSON object with audio, a file below {folder}, and text ({type(error).__name__}: {error})."
         ) from None
-    if not text.strip() or not (folder / audio).resolve().is_relative_to(folder.resolve()):
-        raise ValueError(f"{label}: audio is {audio!r} and text {text!r}; give a file below {folder}, and its words.")
-    return Speaker(folder / audio, text, values)
+    if not text.strip():
+        raise ValueError(f"{label}: text is {text!r}; give the words of {audio}.")
+    return Speaker(audio, text, values)
 
 
 def select_speakers(path: str, where: Mapping[str, str]) -> list[Speaker]:

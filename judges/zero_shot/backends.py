@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import AudioError
-from sdiareward.common.files import split_lines
+from sdiareward.common.files import parse_json, split_lines
 from sdiareward.common.llm.client import ChatClient, ChatError, ask_again
 from sdiareward.common.llm.settings import TokenUsage
 
@@ -170,8 +170,8 @@ class ReplayBackend(Backend):
 
 def _read_line(line: str, where: str) -> dict[str, Any]:
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        record = parse_json(line)
+    except ValueError as error:
         raise ValueError(f"{where}: not JSON ({error}); take the line out.") from error
     required = ("pair_id", "order", "answer")
     if not isinstance(record, dict) or not set(required) <= set(record):

@@ -12,18 +12,20 @@ from sdiareward.chat_sdiareward import ROLES
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.dataset_builder.formats import sdiareward as builder
-from sdiareward.dataset_builder.references import resolve_inside
 from sdiareward.dataset_builder.release.official_form import read_official
 from sdiareward.dataset_builder.release.recorded_parts import AudioRoots, find_part
+from sdiareward.dataset_builder.sources import read_source
 from sdiareward.dataset_builder.sources.reading import find_clip
 from sdiareward.pairs.dialogues import Dialogues, RecordingFinder
 from sdiareward.pairs.loading import load_pairs
-from sdiareward.pairs.path_sandbox import ROOTS_VARIABLE, list_audio_roots, require_inside
+from sdiareward.pairs.path_sandbox import ROOTS_VARIABLE, list_audio_roots, require_inside, resolve_inside
 from sdiareward.pairs.rows import open_rows, read_block
 from sdiareward.pairs.schema import SIDES
 
 
-OUTSIDE = ["/etc/passwd", "../secret.wav", "a/../../secret.wav", "link/secret.wav", "link.wav"]
+OUTSIDE = ["/etc/passwd", "../secret.wav", "a/../../secret.wav", "link/../../secret.wav"]
+# The user made them, in the folder of the table or of the corpus.
+LINKS = ["link/secret.wav", "link.wav", "a/../link.wav"]
 
 
 @pytest.fixture
@@ -56,19 +58,45 @@ def test_no_path_leaves_the_root(path, root, tmp_path):
         builder._embed({"audio": path}, str(root), "line 1")
 
 
-@pytest.mark.parametrize("path", ["a.wav", "a/b.wav", "a/..b.wav", "a b.wav", "12:30.wav"])
+@pytest.mark.parametrize("path", ["a.wav", "a/b.wav", "a/..b.wav", "a b.wav", "12:30.wav", "link/b.wav"])
 def test_ordinary_names_stay_usable(path, root):
     assert resolve_inside(root, path) == root / path
 
 
-def test_a_video_that_links_elsewhere_is_not_taken(root):
-    (root / "abcdefghijk.wav").symlink_to(root.parent / "secret.wav")
-    reference = {"uri": "youtube:abcdefghijk", "start_s": 0.0, "end_s": None, "text": "hello"}
-    with pytest.raises(SkipError, match="outside"):
-        find_part(reference, AudioRoots(by_source={"youtube": root}), root.parent / "cache")
+@pytest.mark.parametrize("path", LINKS[:2])
+def test_a_link_in_the_users_folder_is_followed_at_every_door(path, root, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert find_clip(root, path, "row 1") == root / path
+    reference = {"uri": f"folder:{path}", "start_s": 0.0, "end_s": 0.2, "text": "hello"}
+    assert find_part(reference, AudioRoots(by_source={"folder": root}), tmp_path / "cache")
+    (root / "x.wav").symlink_to(root / path)
+    assert find_part({**reference, "uri": "youtube:x"}, AudioRoots(by_source={"youtube": root}), tmp_path / "cache")
+    table = root / "pairs.jsonl"
+    table.write_text(json.dumps(row_of(path)) + "\n")
+    assert len(load_pairs(table, "train")) == 1
+    block = read_block(open_rows(table), range(1), SIDES)
+    assert len(Dialogues(block, range(1), finder=RecordingFinder(None, table))[0]) == 2
 
 
-@pytest.mark.parametrize("path", ["../secret.wav", "link.wav", "pipe.wav"])
+def test_data_of_the_hub_follow_links_only_below_the_folder_that_is_named_for_them(root, monkeypatch):
+    monkeypatch.chdir(root)
+    for name in ("link/secret.wav", "link.wav"):
+        with pytest.raises(ValueError, match=f"{name.partition('/')[0]} is a link to .*--audio-root"):
+            require_inside(root / name, list_audio_roots("nobody/nothing"))
+        require_inside(root / name, list_audio_roots("nobody/nothing", "."))
+
+
+def test_a_corpus_whose_folders_are_links_is_listed_and_a_link_upwards_is_not(root):
+    (root / "a" / "up").symlink_to(root)
+    (root / "link").unlink()
+    (root / "link").symlink_to(root.parent / "elsewhere")
+    (root.parent / "elsewhere").mkdir()
+    (root / "a.wav").rename(root / "link" / "a.wav")
+    found = read_source("folder", root, {"language": "en", "license": "CC0-1.0"})
+    assert [item.ref for item in found] == ["folder:link.wav", "folder:link/a.wav"]
+
+
+@pytest.mark.parametrize("path", ["../secret.wav", "pipe.wav"])
 def test_a_released_data_set_cannot_name_them_either_and_a_pipe_does_not_hang(path, root, tmp_path):
     os.mkfifo(root / "pipe.wav")
     items = [{"type": "text", "text": "hi", "audio": None}, {"type": "audio", "text": None, "audio": path}]
@@ -115,19 +143,19 @@ def test_a_parquet_file_cannot_name_one_either_and_a_path_beside_its_bytes_is_on
 def test_a_row_that_is_scored_cannot_name_one(root, monkeypatch):
     monkeypatch.chdir(root)
     table = root / "pairs.jsonl"
-    rows = [row_of("a.wav"), row_of("../secret.wav"), row_of(root.parent / "secret.wav"), row_of("link.wav")]
+    rows = [row_of("a.wav"), row_of("../secret.wav"), row_of(root.parent / "secret.wav")]
     table.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    block = read_block(open_rows(table), range(4), SIDES)
-    dialogues = Dialogues(block, range(4), finder=RecordingFinder(None, table))
+    block = read_block(open_rows(table), range(3), SIDES)
+    dialogues = Dialogues(block, range(3), finder=RecordingFinder(None, table))
     assert len(dialogues[0]) == 2
-    for index in (2, 4, 6):
+    for index in (2, 4):
         with pytest.raises(ValueError, match="turn 1: audio .* lies outside of the audio root"):
             dialogues[index]
     # Asked for, it is read.
-    assert len(Dialogues(block, range(4), finder=RecordingFinder(root.parent, table))[4]) == 2
+    assert len(Dialogues(block, range(3), finder=RecordingFinder(root.parent, table))[4]) == 2
 
 
-@pytest.mark.parametrize(("name", "reason"), [("../../secret.wav", "is no study"), ("link.wav", "lies outside")])
+@pytest.mark.parametrize(("name", "reason"), [("../../secret.wav", "is no study"), ("link.wav", "is a link to")])
 def test_a_study_from_a_stranger_cannot_have_other_files_served(name, reason, root):
     from sdiareward.evaluation.human.page.sessions import RatingSession
 

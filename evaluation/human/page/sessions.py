@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sdiareward.common.files import JsonLines, read_json_object, write_file
-from sdiareward.dataset_builder.references import resolve_inside
+from sdiareward.pairs.path_sandbox import resolve_inside
 
 from ..agreement import CHOICES, TIE
 from ..files import read_study
@@ -28,7 +28,7 @@ _MAX_RATERS = 500
 def find_audio(folder: Path, study: Mapping[str, Any]) -> dict[str, Path]:
     """Return the path of each recording by its name; raise `ValueError` for one outside of the study's folder."""
     return {
-        turn["audio"]: resolve_inside(folder / AUDIO_FOLDER, turn["audio"])
+        turn["audio"]: resolve_inside(folder / AUDIO_FOLDER, turn["audio"], follow_links=False)
         for item in study["items"]
         for part in ("context", "a", "b")
         for turn in item[part]

