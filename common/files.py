@@ -17,7 +17,7 @@ from uuid import uuid4
 
 # A dialogue has six levels; libraries end the process at some ten thousand.
 _MAX_JSON_DEPTH = 100
-_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*+"|([\[{])|[\]}]', re.DOTALL)
+_BRACKETS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|([\[{])|[\]}]', re.DOTALL)
 
 
 @contextmanager
@@ -138,7 +138,7 @@ def require_shallow(text: str | bytes) -> None:
     for found in _BRACKETS.finditer(content):
         depth += 1 if found[1] else -(found[0] in b"]}")
         if depth > _MAX_JSON_DEPTH:
-            raise ValueError(f"it is nested deeper than {_MAX_JSON_DEPTH} levels at byte {found.start()}")
+            raise ValueError(f"JSON is nested deeper than {_MAX_JSON_DEPTH} levels at byte {found.start()}")
 
 
 def read_json_object(path: Path, remedy: str) -> dict[str, Any]:

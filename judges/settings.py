@@ -26,7 +26,7 @@ class EndpointSettings(ChatSettings):
 
     backend: ClassVar[str] = "endpoint"
     # The largest number of requests until an answer is valid.
-    attempts: int = field(default=3, metadata=AT_LEAST_ONE)
+    attempts: int = field(default=2, metadata=AT_LEAST_ONE)
     max_turn_s: float = MAX_TURN_S
     # Folder of valid answers, which runs may share; by default `cache` in the run's folder.
     cache_dir: str | None = None

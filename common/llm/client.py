@@ -101,12 +101,12 @@ class ChatClient:
         return any(self.cache_dir.glob("*/*.json"))
 
     def ask_json(
-        self, messages: Sequence[Mapping[str, Any]], validate: Callable[[Any], Value], *, attempts: int = 3
+        self, messages: Sequence[Mapping[str, Any]], validate: Callable[[Any], Value], *, attempts: int = 2
     ) -> Value:
         return self.ask(messages, validate, attempts=attempts).value
 
     def ask(
-        self, messages: Sequence[Mapping[str, Any]], validate: Callable[[Any], Value], *, attempts: int = 3
+        self, messages: Sequence[Mapping[str, Any]], validate: Callable[[Any], Value], *, attempts: int = 2
     ) -> CachedAnswer[Value]:
         """Return the checked answer; `validate` raises `ValueError` with a message for the model if it is wrong."""
         content = json.dumps(self.settings.request(messages), sort_keys=True)

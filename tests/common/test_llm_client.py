@@ -97,7 +97,7 @@ def test_an_unusable_answer_is_asked_for_again_with_the_reason(ask, tmp_path):
     answers = ("I would say 42.", {"number": "42"}, {"number": 42})
     with ChatServer(*answers) as server:
         client = ask(server)
-        assert client.ask_json(QUESTION, number) == 42
+        assert client.ask_json(QUESTION, number, attempts=3) == 42
     second, third = (request["messages"] for request in server.requests[1:])
     assert [message["role"] for message in second] == ["user", "assistant", "user"]
     assert second[1]["content"] == "I would say 42."
@@ -117,9 +117,9 @@ def test_an_unusable_answer_is_asked_for_again_with_the_reason(ask, tmp_path):
 def test_answers_that_never_become_usable_end_in_an_error_with_the_last_one_and_nothing_on_disk(ask, tmp_path):
     with ChatServer("no", "never") as server:
         client = ask(server)
-        with pytest.raises(ChatError, match="no usable answer in 3 attempts.*begins 'never'"):
+        with pytest.raises(ChatError, match="no usable answer in 2 attempts.*begins 'never'"):
             client.ask_json(QUESTION, number)
-    assert len(server.requests) == 3
+    assert len(server.requests) == 2
     assert client.usage["failures"] == 1
     assert not list((tmp_path / "answers").rglob("*.json"))
 
@@ -456,17 +456,26 @@ def test_a_killed_run_asks_only_for_what_it_had_no_answer_to(ask, tmp_path):
         '```json\n{"a": [1, {"b": 2}]}\n```',
         'Here is what you asked for [as JSON]:\n{"a": [1, {"b": 2}]}\nI hope that {this} helps.',
         'Sure! ```\n{"a": [1, {"b": 2}]}``` Anything else?',
+        *(f'{{"a": [1, {{"b": 2}}]}}{behind}' for behind in (" [1]", "}", "]", " [", "\n{", '\n{"a": [1, {"b": 2}]}')),
+        'See [1] and ["x", 2]: {"a": [1, {"b": 2,},],}',
+        '{"a": [1, {"b": 2}], "a": [1, {"b": 2}]}',
     ],
 )
-def test_json_is_found_among_prose_and_fences(text):
+def test_json_is_found_among_prose_and_fences_and_repaired_where_it_has_one_meaning(text):
     assert parse_json(text) == {"a": [1, {"b": 2}]}
+
+
+def test_repairs_change_no_text_and_keep_line_breaks():
+    text = 'So: {"a": ["1, ]", "x\\",}"],\n "b": "two\nlines",}'
+    assert parse_json(text) == {"a": ["1, ]", 'x",}'], "b": "two\nlines"}
 
 
 @pytest.mark.parametrize(
     "text",
     [
         *("", "Yes.", "42", "{'a': 1}", '{"a": NaN}', "[" * 100_000, '{"a": 1} or {"a": 2}', '{"a": {"b": 1}'),
-        *('[{"a": 1}, {"a": 2', 'Well: [{"a": 1}, {"a": 2'),
+        *('[{"a": 1}, {"a": 2', 'Well: [{"a": 1}, {"a": 2', '{"a": 1}\n[{"a": 2}]', '{"a": 1} {"a": true}'),
+        *('{"a": 1, "a": 2}', 'So: {"a": 1, "a": 2}', '{"a": 1} {"a": 2', '{"a": 1,, "b": 2}', "[x,] " * 2_000),
     ],
 )
 def test_json_that_is_missing_ambiguous_or_broken_is_refused(text):
