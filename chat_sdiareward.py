@@ -14,6 +14,8 @@ from typing import Any
 
 # Of a dialogue, a system turn not counted.
 MAX_TURNS = 16
+# Of a turn: an hour of speech. A hundred megabytes take five gigabytes to tokenize.
+MAX_TEXT_CHARACTERS = 100_000
 ROLES = ("user", "assistant")
 AUDIO_TOKEN, AUDIO_BOS_TOKEN, AUDIO_EOS_TOKEN = "<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"
 # Where a recording is read from, in a turn or an item: our name, and those of `transformers` and of chat endpoints.
@@ -236,9 +238,10 @@ def _find_problem(message: Any) -> str | None:
     items = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if problem := next(filter(None, map(_find_item_problem, items)), None):
         return problem
-    if role != "system" and not any(
-        item["type"] == "audio" or item["text"].strip() for item in map(_read_item, items)
-    ):
+    items = list(map(_read_item, items))
+    if (length := sum(len(item.get("text", "")) for item in items)) > MAX_TEXT_CHARACTERS:
+        return f"its text has {length} characters; a turn has at most {MAX_TEXT_CHARACTERS}, give its own words only."
+    if role != "system" and not any(item["type"] == "audio" or item["text"].strip() for item in items):
         return "has neither words nor a recording; give one of them."
     return None
 
@@ -411,6 +414,7 @@ def read_padding_options(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], str
 __all__ = [
     "AUDIO_KEYS",
     "CHAT_TEMPLATE",
+    "MAX_TEXT_CHARACTERS",
     "MAX_TURNS",
     "ROLES",
     "DialogueError",

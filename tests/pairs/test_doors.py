@@ -5,11 +5,13 @@ import json
 import unicodedata
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import soundfile
 
 from sdiareward.audio_sdiareward import read_audio
-from sdiareward.chat_sdiareward import AUDIO_KEYS, DialogueError, turns_to_messages
+from sdiareward.chat_sdiareward import AUDIO_KEYS, MAX_TEXT_CHARACTERS, DialogueError, turns_to_messages
 from sdiareward.dataset_builder.sources.reading import find_clip
 from sdiareward.pairs.content import digest_dialogue
 from sdiareward.pairs.dialogue_folders import read_dialogue_folder
@@ -18,6 +20,7 @@ from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.message_rows import MessageRows
 from sdiareward.pairs.messages import read_dialogue, read_transcript
 from sdiareward.pairs.rows import open_rows, read_block
+from sdiareward.pairs.schema import SIDES
 from sdiareward.pairs.systems import read_systems
 
 
@@ -84,6 +87,52 @@ def test_common_spellings_of_a_recording_are_read(folder, door, answer):
     answer = json.loads(json.dumps(answer).replace("{folder}", str(folder)))
     got = DOORS[door](folder, [USER, answer])
     assert digest_dialogue(got, None) == digest_dialogue(expected, None) is not None
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("num_items", [1, 3])
+def test_a_text_that_no_turn_has_is_refused(folder, door, num_items):
+    for length in (MAX_TEXT_CHARACTERS // num_items, MAX_TEXT_CHARACTERS // num_items + 1):
+        texts = [{"type": "text", "text": ("a b " * length)[:length]}] * num_items
+        turns = [USER, {"role": "assistant", "content": [{"type": "audio", "audio": "1.wav"}, *texts]}]
+        if length * num_items <= MAX_TEXT_CHARACTERS:
+            assert DOORS[door](folder, turns)
+    with pytest.raises((DialogueError, IndexError)):
+        DOORS[door](folder, turns)
+
+
+@pytest.mark.parametrize("nested", ["[" * 10**5 + "]" * 10**5, '{"a":' * 10**5 + "1" + "}" * 10**5])
+@pytest.mark.parametrize("name", ["x.json", "x.jsonl", "rows/x.jsonl"])
+def test_nesting_that_no_parser_survives_is_refused_with_its_line(folder, name, nested):
+    (folder / "rows").mkdir()
+    turns = json.dumps([USER, {"role": "assistant", "audio": "1.wav"}])
+    (folder / name).write_text(
+        f'{{"id": "a", "messages": {turns}}}\n{{"id": "b", "messages": {turns}, "x": {nested}}}\n'
+    )
+    with pytest.raises(ValueError, match=f"{(folder / name).name}.*line 2"):
+        open_rows(folder / name.split("/")[0])
+    (folder / "one.json").write_text(f'{{"turns": {turns}, "x": {nested}}}')
+    with pytest.raises(DialogueError, match="one.json"):
+        read_dialogue(folder / "one.json")
+
+
+def test_local_data_ask_nothing_of_the_network_and_a_script_beside_them_is_not_run(folder, monkeypatch):
+    monkeypatch.setattr("datasets.load.increase_load_count", lambda name: pytest.fail(f"a load of {name} is reported"))
+    row = json.dumps({"id": "a", "messages": [USER, {"role": "assistant", "audio": "1.wav"}]}) + "\n"
+    for name in ("x.jsonl", "x.json", "json/x.jsonl", "rows/x.jsonl"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(row)
+    (folder / "rows/rows.py").write_text("raise SystemExit")
+    for name in ("x.jsonl", "x.json", "json", "rows"):
+        assert open_rows(name).num_rows == 1
+
+
+def test_a_table_whose_texts_are_views_is_read(folder):
+    names = pa.array(["0.wav", "1.wav"], pa.string_view())
+    pq.write_table(pa.table({"id": names, "chosen": names, "rejected": names}), folder / "pairs.parquet")
+    block = read_block(open_rows("pairs.parquet"), np.arange(2), SIDES)
+    assert Dialogues(block, range(2), finder=RecordingFinder(folder))[3]
+    assert load_pairs("pairs.parquet", None)["chosen"][1][0]["content"][0]["audio"]["path"].endswith("1.wav")
 
 
 @pytest.mark.parametrize("door", DOORS)
