@@ -24,7 +24,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from .escaping import escape_terminal
-from .settings import read_mapping, require_known, require_minimums
+from .settings import explain_yaml, read_mapping, require_known, require_minimums
 from .user_errors import UserError
 
 
@@ -178,6 +178,8 @@ def _read_type(hint: Any) -> dict[str, Any]:
     is_optional = NoneType in get_args(hint)
     if get_origin(hint) in (Union, UnionType):
         types = [kind for kind in get_args(hint) if kind is not NoneType and (is_optional or kind is not str)]
+        if {str, bool} <= set(types):
+            return {"type": _parse_text_or_bool}
         hint = str if str in types else types[0]
     origin = get_origin(hint) or hint
     if origin in (list, tuple):
@@ -191,6 +193,10 @@ def _read_type(hint: Any) -> dict[str, Any]:
     convert = json.loads if origin in (dict, Mapping) else origin
     options: dict[str, Any] = {"metavar": "JSON"} if convert is json.loads else {}
     return options | {"type": _accept_none(convert) if is_optional and origin not in (str, Path) else convert}
+
+
+def _parse_text_or_bool(text: str) -> str:
+    return text
 
 
 def _accept_none(convert: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -278,9 +284,9 @@ def _convert(value: Any, flag: argparse.Action, path: Path) -> Any:
 
 def _convert_one(value: Any, flag: argparse.Action, path: Path) -> Any:
     convert: Callable[[str], Any] = flag.type if callable(flag.type) else parse_bool
-    if convert is str and isinstance(value, (float, date)):
-        raise ValueError(f"{path}: {flag.dest} is read as {value!r}, not as a text; put it in quotes.")
-    is_number = isinstance(value, (bool, int, float)) and not (convert is str and isinstance(value, bool))
+    if convert is str and isinstance(value, (bool, float, date)):
+        raise ValueError(f"{path}: {flag.dest} is read as {value!r}, not as a text{explain_yaml(value)}.")
+    is_number = isinstance(value, (bool, int, float)) and convert is not _parse_text_or_bool
     if not isinstance(value, str) and not is_number:
         return value
     try:
@@ -288,5 +294,5 @@ def _convert_one(value: Any, flag: argparse.Action, path: Path) -> Any:
     except (ValueError, TypeError, argparse.ArgumentTypeError) as error:
         raise ValueError(f"{path}: {flag.dest} is {value!r}; it must be such as --{flag.dest} takes.") from error
     if flag.choices is not None and converted not in flag.choices:
-        raise ValueError(f"{path}: {flag.dest} is {value!r}; it must be one of {list(flag.choices)}.")
+        raise ValueError(f"{path}: {flag.dest} is {value!r}; it must be one of {list(flag.choices)}{explain_yaml(value)}.")
     return converted

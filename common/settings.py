@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, fields
+from datetime import date
 from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType, UnionType
@@ -75,7 +77,17 @@ def _require_types(kind: type, values: Mapping[str, Any], label: str) -> None:
     for name, value in values.items():
         if not _fits(value, hints[name]):
             kinds = " or ".join(dict.fromkeys(_KINDS[each] for each in _list_kinds(hints[name])))
-            raise ValueError(f"{label}: {name} is {value!r:.80}; {kinds} is needed.")
+            raise ValueError(f"{label}: {name} is {value!r:.80}; {kinds} is needed{explain_yaml(value, hints[name])}.")
+
+
+def explain_yaml(value: Any, hint: Any = str) -> str:
+    """Return what to write in YAML, which reads `no` and dates as no text, and `1e-3` as no number."""
+    if str in _list_kinds(hint) and isinstance(value, (bool, int, float, date)):
+        return ": put it in quotes" + (f", as in {'yes' if value else 'no'!r}" if isinstance(value, bool) else "")
+    if {int, float} & set(_list_kinds(hint)) and isinstance(value, str):
+        with suppress(ValueError):
+            return f": write {float(value):g} without quotes"
+    return ""
 
 
 def _list_kinds(hint: Any) -> list[Any]:

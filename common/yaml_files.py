@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,22 @@ def parse_yaml(text: str, label: str) -> Any:
             keys = [(key.tag, key.value) for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
             if repeated := [name for index, (tag, name) in enumerate(keys) if (tag, name) in keys[:index]]:
                 raise yaml.constructor.ConstructorError(None, None, f"has {repeated[0]!r} twice", node.start_mark)
+            if odd := [name for tag, name in keys if tag.endswith(":bool")]:
+                problem = f"reads the key {odd[0]} as true or false; put it in quotes"
+                raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
             return super().construct_mapping(node, deep=deep)
+
+        def construct_number(self, node: Any) -> Any:
+            """Return a number; refuse octal `010` and `1:30`, which is 90."""
+            is_float = node.tag.endswith(":float")
+            value = self.construct_yaml_float(node) if is_float else self.construct_yaml_int(node)
+            if ":" in node.value or (not is_float and re.match(r"[-+]?0[0-7_]", node.value)):
+                problem = f"reads {node.value} as {value}; write that number, or {node.value!r} in quotes for a text"
+                raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+            return value
+
+    for kind in ("int", "float"):
+        Loader.add_constructor(f"tag:yaml.org,2002:{kind}", Loader.construct_number)
 
     try:
         return Loader(text).get_single_data()

@@ -28,6 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sdiareward.common.settings import explain_yaml
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Part, Recording, Turn, validate_episode
 from sdiareward.esdr_accuracy.pairwise import MODALITY_SUBSETS
@@ -97,7 +98,8 @@ def _check_row(
         return Skipped(item, "unknown_key", f"has the keys {unknown}; it may have {sorted(known)}.")
     texts = [*_COMMON_KEYS, *({"group", "primary", "secondary"} & set(row))]
     if bad := sorted(key for key in texts if not (is_text(row.get(key)) and row[key].strip())):
-        return Skipped(item, "missing_field", f"{bad} are absent or no text; write them in the line or as options.")
+        reasons = [f"{key} is {row.get(key)!r:.40}{explain_yaml(row.get(key))}" for key in bad]
+        return Skipped(item, "missing_field", f"{', '.join(reasons)}; give texts in the line or as options.")
     if row["subset"] not in MODALITY_SUBSETS:
         return Skipped(item, "bad_subset", f"subset is {row['subset']!r}; use one of {list(MODALITY_SUBSETS)}.")
     if row["id"] in seen:
@@ -199,7 +201,8 @@ def _read_turn(root: Path, turn: Any, item: str) -> Turn | Skipped:
     if not (isinstance(text, str) and text.strip()):
         return Skipped(item, "missing_text", f"text is {text!r}; a turn needs its words.")
     if not (is_time(start_s) and (end_s is None or (is_time(end_s) and start_s < end_s))):
-        return Skipped(item, "bad_times", f"start_s {start_s!r}, end_s {end_s!r}: 0 <= start_s < end_s is needed.")
+        needed = "numbers without quotes are" if str in map(type, (start_s, end_s)) else "0 <= start_s < end_s is"
+        return Skipped(item, "bad_times", f"start_s {start_s!r}, end_s {end_s!r}: {needed} needed.")
     clip = _find_clip(root, turn, item)
     if isinstance(clip, Skipped):
         return clip

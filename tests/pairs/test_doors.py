@@ -101,6 +101,12 @@ def test_a_text_that_no_turn_has_is_refused(folder, door, num_items):
         DOORS[door](folder, turns)
 
 
+@pytest.mark.parametrize("door", ["json", "table"])
+def test_a_path_of_windows_is_refused_with_what_to_write(folder, door):
+    with pytest.raises(DialogueError, match="forward slashes"):
+        DOORS[door](folder, [USER, {"role": "assistant", "audio": "calls\\1.wav"}])
+
+
 @pytest.mark.parametrize("nested", ["[" * 10**5 + "]" * 10**5, '{"a":' * 10**5 + "1" + "}" * 10**5])
 @pytest.mark.parametrize("name", ["x.json", "x.jsonl", "rows/x.jsonl"])
 def test_nesting_that_no_parser_survives_is_refused_with_its_line(folder, name, nested):
