@@ -34,12 +34,15 @@ if TYPE_CHECKING:
 _COUNTED = ("/score", "/compare", "/health", "/metrics")
 # Monitoring must get an answer even when the server is full.
 _ALWAYS_OPEN = ("/health", "/metrics")
+# Browsers and proxies send some thirty.
+_MAX_HEADERS = 100
 _ANSWERS: dict[int | str, dict[str, Any]] = {
     400: {"description": "The multipart body is malformed."},
     401: {"description": "No API key, or a wrong one."},
     403: {"description": "The server has no API key, and another site may have caused the request."},
     408: {"description": "The body came too slowly."},
     413: {"description": "The body is too large."},
+    431: {"description": "There are too many headers."},
     422: {"description": "Something cannot be scored: where, and why.", "model": Problems},
     503: {"description": "Overloaded, or no replica of the model; try again after `Retry-After` seconds."},
 }
@@ -190,7 +193,7 @@ def _add_body_schemas(app: FastAPI) -> None:
 
 
 class Gate:
-    """Middleware that limits the number of requests in flight, and counts all requests."""
+    """Middleware that limits the number of headers and of requests in flight, and counts all requests."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, limits: Limits):
         self._app = app
@@ -213,6 +216,8 @@ class Gate:
 
         is_full = self._num_in_flight >= self._limits.max_in_flight and path not in _ALWAYS_OPEN
         answer = _make_unavailable_response("too many requests are in flight.", self._limits) if is_full else self._app
+        if len(scope["headers"]) > _MAX_HEADERS:
+            answer = JSONResponse({"detail": f"send at most {_MAX_HEADERS} headers."}, 431)
         self._num_in_flight += 1
         self._metrics.in_flight.set(self._num_in_flight)
         try:

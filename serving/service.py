@@ -26,6 +26,7 @@ def serve_model(settings: ServiceSettings, on_ready: Callable[[str], None] = lam
 
     from .app import create_app
     from .cluster import model_cluster
+    from .connections import MAX_HEADER_BYTES, LimitedProtocol
 
     with _bind(settings) as listener:
         port = listener.getsockname()[1]
@@ -36,7 +37,8 @@ def serve_model(settings: ServiceSettings, on_ready: Callable[[str], None] = lam
                 access_log=False,
                 lifespan="off",
                 loop="asyncio",
-                http="httptools",
+                http=LimitedProtocol,
+                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
                 ws="none",
                 server_header=False,
                 proxy_headers=False,

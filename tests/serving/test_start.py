@@ -3,8 +3,11 @@
 import logging
 import os
 import signal
+import socket
 import sys
-from contextlib import nullcontext
+import threading
+import time
+from contextlib import nullcontext, suppress
 
 import pytest
 from support import forked
@@ -18,7 +21,9 @@ from ray import serve
 from sdiareward.cli import serve as serve_command
 from sdiareward.common.user_errors import UserError
 from sdiareward.scoring.model_spec import ModelSpec, ScoringError
-from sdiareward.serving import cluster, service
+from sdiareward.serving import cluster, connections, service
+from sdiareward.serving.app import Gate
+from sdiareward.serving.metrics import Metrics
 from sdiareward.serving.settings import Replicas, ServiceSettings
 
 
@@ -103,6 +108,64 @@ def test_a_signal_that_comes_before_the_first_request_ends_the_server(monkeypatc
         for number, handler in before.items():
             signal.signal(number, handler)
     assert ended == [True]
+
+
+@pytest.fixture
+def connect(monkeypatch):
+    """Serve an app that answers `ok` to any request as our server is configured; return a function that connects."""
+
+    async def answer(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    address = []
+    monkeypatch.setattr(connections, "HEADER_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(service, "_stop_on_signals", address.append)
+    monkeypatch.setattr(cluster, "model_cluster", lambda settings: nullcontext())
+    monkeypatch.setattr("sdiareward.serving.app.create_app", lambda *_: Gate(answer, Metrics(), SETTINGS.limits))
+    thread = threading.Thread(target=service.serve_model, args=(SETTINGS, address.append))
+    thread.start()
+    while len(address) < 2:
+        time.sleep(0.01)
+    yield lambda: socket.create_connection(("127.0.0.1", int(address[1].rpartition(":")[2])), timeout=5)
+    address[0].should_exit = True
+    thread.join()
+
+
+HEAD = b"GET /health HTTP/1.1\r\nHost: x\r\n"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        (b"A: b\r\n" * 99, b"200"),
+        (b"A: b\r\n" * 100, b"431"),
+        (b"A: " + b"b" * 60_000 + b"\r\n", b"200"),
+        (b"A: " + b"b" * 2**20 + b"\r\n", b"400"),
+        (b"A: b\r\n" * 2**18, b"400"),
+    ],
+)
+def test_headers_are_limited_in_size_and_number(connect, headers, status):
+    with connect() as connection:
+        with suppress(ConnectionError):
+            connection.sendall(HEAD + headers + b"\r\n")
+        assert connection.recv(2**16).split()[1] == status
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [b"", b"GE", HEAD, HEAD + b"\r\n" + HEAD, b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\n"],
+    ids=["nothing", "a word", "half its headers", "half of the second", "no body"],
+)
+def test_a_request_that_is_never_finished_is_closed_however_slowly_it_comes(connect, begin):
+    with connect() as connection:
+        connection.sendall(begin)
+        start = time.monotonic()
+        with suppress(ConnectionError):
+            while time.monotonic() - start < 5:
+                connection.sendall(b"x")
+                time.sleep(0.05)
+        assert time.monotonic() - start < 3
 
 
 @pytest.mark.slow
