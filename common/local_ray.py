@@ -6,6 +6,7 @@ Ray listens at a dozen ports, by default at all addresses of the machine, and wh
 from __future__ import annotations
 
 import logging
+import math
 import os
 import secrets
 import sys
@@ -17,6 +18,8 @@ from typing import Any
 # Ray reads it at import. At "0" a node has the address 127.0.0.1 and listens there only.
 # It is meant for macOS and Windows, and works on Linux.
 _REACHABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+# Of a process that has imported PyTorch.
+_WORKER_BYTES = 2**29
 
 
 def joins_cluster() -> bool:
@@ -34,11 +37,30 @@ def protect_ray() -> None:
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
+def require_room(
+    error: type[Exception], num_actors: int, what: str, *, num_gpus: float = 0.0, num_bytes: int = 0
+) -> None:
+    """Raise `error` for more actors than Ray has CPUs, GPUs or memory for: most would wait or be killed, silently.
+
+    `num_gpus` and `num_bytes`, the bytes of a model, are of each; Ray counts to a ten-thousandth.
+    """
+    import ray
+
+    found = ray.cluster_resources()
+    needs = (("CPU", "CPUs", 1.0), ("GPU", "GPUs", num_gpus), ("memory", "bytes of memory", _WORKER_BYTES + num_bytes))
+    for kind, name, each in needs:
+        has = found.get(kind, math.inf if kind == "memory" else 0.0)
+        if each * num_actors > has + 1e-4 and (num_actors > 1 or kind == "GPU"):
+            raise error(
+                f"{num_actors} {what} with {each:g} {name} each are asked for; Ray has {has:g} {name}: give fewer."
+            )
+
+
 @contextmanager
 def open_ray(
     error: type[Exception], other_engine: str, num_cpus: int | None = None, show_progress: bool = False
 ) -> Iterator[None]:
-    """Connect to Ray, or start it on this machine for as long as this lasts."""
+    """Connect to Ray, or start it on this machine for as long as this lasts, with at most the CPUs that it has."""
     if "ray" not in sys.modules:
         protect_ray()
     try:
@@ -54,6 +76,7 @@ def open_ray(
     is_ours = not ray.is_initialized()
     if is_ours:
         # Without an address Ray would join any cluster that runs on this machine; a cluster has its own CPUs.
+        num_cpus = num_cpus and min(num_cpus, os.cpu_count() or 1)
         options: dict[str, Any] = {} if joins_cluster() else {"address": "local", "num_cpus": num_cpus}
         ray.init(**options, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     context = ray.data.DataContext.get_current()

@@ -42,6 +42,11 @@ class ModelSpec:
     def checkpoint(self) -> str:
         return find_checkpoint(self.name)
 
+    @property
+    def weight_bytes(self) -> int:
+        """The size of the weights in a folder, which each copy on a CPU takes; 0 for a name on the Hub."""
+        return sum(file.stat().st_size for file in Path(self.checkpoint).glob("*.safetensors"))
+
     def identity(self) -> dict[str, Any]:
         """Return what the rewards of given dialogues depend on: neither the device nor the size of a batch."""
         model = f"{self.name} ({fingerprint_model(self.checkpoint)})"

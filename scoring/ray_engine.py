@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sdiareward.common.local_ray import open_ray
+from sdiareward.common.local_ray import open_ray, require_room
 from sdiareward.common.locks import lock_folder
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.path_sandbox import ROOTS_VARIABLE, name_roots
@@ -25,7 +25,7 @@ from sdiareward.pairs.rows import find_dialogue_columns
 
 from .dataset import RowScorer, ScoringJob, finish, open_results
 from .engine import Outcome, score_pending
-from .model_spec import ScoringError
+from .model_spec import ModelSpec, ScoringError
 from .results import Summary
 
 
@@ -71,7 +71,7 @@ def _score_alone(job: ScoringJob, folder: Path, num_actors: int | None, gpus_per
     pending = results.find_pending()
     if pending.size:
         with open_ray(ScoringError, "local"):
-            scorer = RayScorer(job, rows.block_rows, _divide(num_actors, gpus_per_actor))
+            scorer = RayScorer(job, rows.block_rows, _divide(num_actors, gpus_per_actor, pending.size, job.model))
             log = results.open_log(pending)
             score_pending(pending.tolist(), lambda: scorer, log, label=scorer.label, unit="row")
     return finish(job, rows, results, time.perf_counter() - start)
@@ -85,18 +85,20 @@ class _Resources:
     num_threads: int | None
 
 
-def _divide(num_actors: int | None, gpus_per_actor: float | None) -> _Resources:
+def _divide(num_actors: int | None, gpus_per_actor: float | None, num_rows: int, model: ModelSpec) -> _Resources:
+    """Return what each actor gets; more actors than rows are not started, more than Ray has room for are refused."""
     import ray
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     num_gpus = sum(node.get("GPU", 0.0) for node in nodes)
     of_each = gpus_per_actor if gpus_per_actor is not None else float(num_gpus > 0)
-    num_actors = num_actors or (max(int(num_gpus / of_each), 1) if of_each else 1)
-    if of_each * num_actors > num_gpus:
-        raise ScoringError(
-            f"{num_actors} actors with {of_each:g} GPUs each are asked for; Ray has {num_gpus:g} GPUs: give fewer."
-        )
-    whole = compute_largest_share([node["CPU"] for node in nodes if "CPU" in node], num_actors)
+    cpus = [node["CPU"] for node in nodes if "CPU" in node]
+    num_actors = num_actors or (max(min(int(num_gpus / of_each), int(sum(cpus))), 1) if of_each else 1)
+    num_actors = min(num_actors, num_rows)
+    # On a GPU the weights are only read through the memory of the machine.
+    num_bytes = 0 if of_each else model.weight_bytes
+    require_room(ScoringError, num_actors, "actors", num_gpus=of_each, num_bytes=num_bytes)
+    whole = compute_largest_share(cpus, num_actors)
     # Ray counts in ten-thousandths.
     share = int(_SHARE_OF_CPUS * whole * 100) / 100
     if of_each:

@@ -124,10 +124,7 @@ def _start_ray(settings: ServiceSettings) -> None:
     if not joins_cluster():
         # Otherwise Ray would join any cluster that runs on this machine.
         options["address"] = "local"
-        replicas = settings.replicas
-        needed = int(-(-(replicas.maximum or replicas.minimum) * replicas.num_cpus // 1))
-        options["num_cpus"] = max(os.cpu_count() or 1, needed)
-        options["object_store_memory"] = replicas.object_store_bytes
+        options["object_store_memory"] = settings.replicas.object_store_bytes
     try:
         ray.init(**options)
     except Exception as error:  # Ray raises this class when one of its processes does not start.
@@ -150,7 +147,7 @@ def _deploy(settings: ServiceSettings, name: str) -> Any:
 
     replicas = settings.replicas
     num_gpus = _count_gpus_per_replica(settings)
-    _require_room(replicas, num_gpus)
+    _require_room(replicas, num_gpus, 0 if num_gpus else settings.model.weight_bytes)
     options: dict[str, Any] = {
         "ray_actor_options": {"num_cpus": replicas.num_cpus, "num_gpus": num_gpus},
         "max_ongoing_requests": _BATCHES_AT_A_REPLICA * replicas.max_batch_size,
@@ -193,18 +190,24 @@ def _count_gpus_per_replica(settings: ServiceSettings) -> float:
     return num_gpus
 
 
-def _require_room(replicas: Replicas, num_gpus: float) -> None:
+def _require_room(replicas: Replicas, num_gpus: float, num_bytes: int = 0) -> None:
     """Raise if Ray is too small for the replicas, because it would wait for more nodes forever, silently."""
     import ray
 
     total, free = ray.cluster_resources(), ray.available_resources()
-    rooms = (("GPU", "GPUs", num_gpus, _num_on_gpus), ("CPU", "cores", replicas.num_cpus, _num_on_cores))
+    # A cluster may grow.
+    wanted = replicas.minimum if joins_cluster() else replicas.maximum or replicas.minimum
+    rooms = (
+        ("GPU", "GPUs", num_gpus, _num_on_gpus),
+        ("CPU", "cores", replicas.num_cpus, _num_on_nodes),
+        ("memory", "bytes of memory", num_bytes, _num_on_nodes),
+    )
     for kind, name, each, num_fitting in rooms:
         if not each:
             continue
-        if num_fitting(total.get(kind, 0.0), each) < replicas.minimum:
+        if num_fitting(total.get(kind, 0.0), each) < wanted:
             raise ScoringError(
-                f"{replicas.minimum} replicas with {each:g} {name} each do not fit: Ray has {total.get(kind, 0.0):g}; "
+                f"{wanted} replicas with {each:g} {name} each do not fit: Ray has {total.get(kind, 0.0):g}; "
                 "ask for fewer replicas, or for less per replica."
             )
         if joins_cluster() and num_fitting(free.get(kind, 0.0), each) < replicas.minimum:
@@ -217,7 +220,7 @@ def _num_on_gpus(available: float, each: float) -> float:
     return available // each if each >= 1 else available // 1 * ((1 / each + 1e-6) // 1)
 
 
-def _num_on_cores(available: float, each: float) -> float:
+def _num_on_nodes(available: float, each: float) -> float:
     return available / each + 1e-6
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, get_args
 
-from sdiareward.common.local_ray import open_ray
+from sdiareward.common.local_ray import open_ray, require_room
 
 from .jobs import COMPONENT_FAILURE, Job
 from .settings import ComponentError, PipelineSettings
@@ -130,7 +130,12 @@ def _compute_cpus_of_a_copy(settings: PipelineSettings, stages: Sequence[type[St
     """Return the CPUs that one copy asks for, so that the actors of all stages live at once on what there is."""
     import ray
 
-    copies = sum(settings.get_stage(stage.name).concurrency for stage in stages)
+    placed = [settings.get_stage(stage.name) for stage in stages]
+    for stage in placed:
+        require_room(
+            ComponentError, stage.concurrency, f"copies of {stage.name} (concurrency)", num_gpus=stage.num_gpus
+        )
+    copies = sum(stage.concurrency for stage in placed)
     # A tenth is left for Ray's own tasks; Ray counts in ten-thousandths.
     share = min(1.0, 0.9 * ray.cluster_resources().get("CPU", 1.0) / copies)
     return int(share * 100) / 100

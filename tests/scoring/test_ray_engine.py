@@ -144,6 +144,12 @@ def test_more_gpus_than_there_are_is_refused(job, cluster, tmp_path):
         score_on_ray(job, tmp_path, num_actors=2, gpus_per_actor=4)
 
 
+def test_actors_beyond_the_cpus_are_refused_and_beyond_the_rows_not_started(job, cluster, tmp_path):
+    with pytest.raises(ScoringError, match="40 actors with 1 CPUs each are asked for; Ray has 2 CPUs"):
+        score_on_ray(job, tmp_path / "all", num_actors=64)
+    assert ray_engine._divide(64, None, 2, job.model).num_actors == 2
+
+
 def test_actors_look_for_recordings_where_the_driver_does(job, pairs, monkeypatch):
     monkeypatch.chdir(pairs.parent)
     given = dataclasses.replace(job, audio_root=None)

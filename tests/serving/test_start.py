@@ -96,6 +96,23 @@ def test_what_others_use_is_waited_for_but_not_silently(monkeypatch, caplog):
     assert "Ray has 0 GPUs free; waiting for other jobs." in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("replicas", "num_bytes", "named"),
+    [
+        (Replicas(minimum=64), 0, "64 replicas with 1 cores"),
+        (Replicas(maximum=64), 0, "64 replicas with 1 cores"),
+        (Replicas(minimum=3, num_cpus=0), 400, "3 replicas with 400 bytes of memory"),
+    ],
+)
+def test_more_replicas_than_there_is_room_for_are_refused(monkeypatch, replicas, num_bytes, named):
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 2.0, "memory": 1000.0})
+    monkeypatch.setattr(ray, "available_resources", lambda: {})
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(ScoringError, match=named):
+        cluster._require_room(replicas, 0.0, num_bytes)
+    cluster._require_room(Replicas(minimum=2), 0.0, 400)
+
+
 def test_a_signal_that_comes_before_the_first_request_ends_the_server(monkeypatch):
     ended = []
     monkeypatch.setattr(cluster, "model_cluster", lambda settings: nullcontext())

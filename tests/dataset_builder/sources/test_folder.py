@@ -128,7 +128,11 @@ def test_a_folder_without_a_manifest_is_long_recordings(write_folder):
         f"folder:{name}" for name in ("calls/b.flac", "calls/take #2.wav", "long talk.ogg")
     ]
     skipped = [(item.item, item.kind) for item in items if isinstance(item, Skipped)]
-    assert skipped == [("folder empty.wav", "empty_audio"), ("folder link.wav", "missing_audio"), ("folder loop.wav", "missing_audio")]
+    assert skipped == [
+        ("folder empty.wav", "empty_audio"),
+        ("folder link.wav", "missing_audio"),
+        ("folder loop.wav", "missing_audio"),
+    ]
     ids = [item.recording_id for item in recordings]
     assert len(set(ids)) == 3
     assert not any("/" in name or " " in name for name in ids)
