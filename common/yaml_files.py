@@ -25,15 +25,15 @@ def parse_yaml(text: str, label: str) -> Any:
 
         def construct_number(self, node: Any) -> Any:
             """Return a number; refuse octal `010` and `1:30`, which is 90."""
-            is_float = node.tag.endswith(":float")
-            value = self.construct_yaml_float(node) if is_float else self.construct_yaml_int(node)
-            if ":" in node.value or (not is_float and re.match(r"[-+]?0[0-7_]", node.value)):
+            kind = node.tag.rpartition(":")[2]
+            value = getattr(self, f"construct_yaml_{kind}")(node)
+            if ":" in node.value or (kind == "int" and re.match(r"[-+]?0[0-7_]", node.value)):
                 problem = f"reads {node.value} as {value}; write that number, or {node.value!r} in quotes for a text"
                 raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
             return value
 
-    for kind in ("int", "float"):
-        Loader.add_constructor(f"tag:yaml.org,2002:{kind}", Loader.construct_number)
+    Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_number)
+    Loader.add_constructor("tag:yaml.org,2002:float", Loader.construct_number)
 
     try:
         return Loader(text).get_single_data()

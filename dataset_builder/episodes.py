@@ -107,10 +107,8 @@ def validate_episode(episode: Episode) -> None:
     for position, turn in enumerate(episode.turns):
         if not all(is_text(part.text) for part in turn.parts) or not turn.text.strip():
             raise ValueError(f"{label}: turn {position} has no text; omit it.")
-        if len(turn.text) > MAX_TEXT_CHARACTERS:
-            raise ValueError(
-                f"{label}: turn {position} has {len(turn.text)} characters; give at most {MAX_TEXT_CHARACTERS}."
-            )
+        if (length := len(turn.text)) > MAX_TEXT_CHARACTERS:
+            raise ValueError(f"{label}: turn {position} has {length} characters; give at most {MAX_TEXT_CHARACTERS}.")
         for part in turn.parts:
             if not is_time(part.start_s) or not (part.end_s is None or is_time(part.end_s)):
                 raise ValueError(f"{label}: turn {position} is from {part.start_s!r:.40} s to {part.end_s!r:.40} s.")

@@ -39,8 +39,8 @@ def list_audio_roots(dataset: str | Path | None, audio_root: str | Path | None =
     import datasets
     from huggingface_hub import constants
 
-    roots = tuple(Path(root).expanduser().absolute() for root in name_roots(dataset, audio_root))
-    fetched = tuple(Path(cache).resolve() for cache in (datasets.config.HF_DATASETS_CACHE, constants.HF_HUB_CACHE))
+    roots = tuple(root.expanduser().absolute() for root in name_roots(dataset, audio_root))
+    fetched = (Path(datasets.config.HF_DATASETS_CACHE), Path(constants.HF_HUB_CACHE))
     is_named = audio_root or os.environ.get(ROOTS_VARIABLE) or dataset is None or Path(dataset).exists()
     return Roots(roots, fetched) if is_named else Roots((), roots + fetched)
 
@@ -56,36 +56,35 @@ def name_roots(dataset: str | Path | None, audio_root: str | Path | None = None)
 
 def require_inside(path: str | Path, roots: Roots) -> None:
     """Raise `ValueError` unless a path is below one of the folders; base64 names no file."""
-    if decode_base64(str(path)) is not None:
-        return
-    path = Path(path).absolute()
-    if any(path.is_relative_to(root) and ".." not in path.relative_to(root).parts for root in roots.own):
-        return
-    resolved = path.resolve()
-    if not any(resolved.is_relative_to(root.resolve()) for root in (*roots.own, *roots.others)):
+    if decode_base64(str(path)) is None and not _is_inside(path := Path(path).absolute(), roots):
+        link = describe_link(path, *roots.others)
         raise ValueError(
-            f"audio {str(path)[:200]!r} lies outside of the audio root{describe_link(path)}; data sets may name "
-            f"recordings below it only: set --audio-root or {ROOTS_VARIABLE} to a folder above them."
+            f"audio {str(path)[:200]!r} lies outside of the audio root{link}; data sets may name recordings below it "
+            f"only: set --audio-root or {ROOTS_VARIABLE} to a folder above them."
         )
-
-
-def describe_link(path: Path) -> str:
-    """Return where the last link on a path leads, as a part of an error; nothing without one."""
-    link = next((each for each in (path, *path.parents) if each.is_symlink()), None)
-    return "" if link is None else f" ({link} is a link to {os.readlink(link)})"
 
 
 def resolve_inside(root: Path, relative: str, *, follow_links: bool = True) -> Path:
     """Return `root / relative` for a path from a foreign file; raise `ValueError` if it leaves `root`."""
-    path = find_file(root / relative) or root / relative
-    roots = (root.absolute(),)
-    try:
-        require_inside(path, Roots(roots) if follow_links else Roots((), roots))
-    except ValueError as error:
-        raise ValueError(
-            f"path {relative!r}: lies outside of {root}{describe_link(path)}; paths must be relative and stay inside."
-        ) from error
+    path, roots = find_file(root / relative) or root / relative, (root.absolute(),)
+    if not _is_inside(path.absolute(), Roots(roots) if follow_links else Roots((), roots)):
+        link = describe_link(path, root)
+        raise ValueError(f"path {relative!r}: lies outside of {root}{link}; paths must be relative and stay inside.")
     return path
+
+
+def _is_inside(path: Path, roots: Roots) -> bool:
+    if any(path.is_relative_to(root) and ".." not in path.relative_to(root).parts for root in roots.own):
+        return True
+    resolved = Path(os.path.realpath(path))
+    return any(resolved.is_relative_to(os.path.realpath(root)) for root in (*roots.own, *roots.others))
+
+
+def describe_link(path: Path, *roots: Path) -> str:
+    """Return which part of a path below a root is a link, and where it leads, for an error; else nothing."""
+    below = (each for each in (path, *path.parents) if any(root in each.parents for root in roots))
+    link = next(filter(os.path.islink, below), None)
+    return "" if link is None else f" ({link} is a link to {os.readlink(link)})"
 
 
 def require_audio_inside(pairs: datasets.Dataset, columns: Iterable[str], roots: Roots) -> None:

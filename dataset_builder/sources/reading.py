@@ -10,6 +10,7 @@ from sdiareward.common.files import parse_json
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.path_sandbox import describe_link, resolve_inside
 
+
 # Windows-1252 puts quotes and dashes where Unicode has control characters that no transcript means.
 _WINDOWS_CHARACTERS = {
     code: bytes([code]).decode("cp1252") for code in range(0x80, 0xA0) if code not in (0x81, 0x8D, 0x8F, 0x90, 0x9D)
@@ -26,7 +27,7 @@ def find_clip(root: Path, relative: str, item: str) -> Path | Skipped:
     except OSError as error:
         return Skipped(item, "missing_audio", f"{relative}: {error.strerror}; a readable file is needed.")
     if size is None:
-        return Skipped(item, "missing_audio", f"{relative}: no such file under {root}{describe_link(path)}.")
+        return Skipped(item, "missing_audio", f"{relative}: no such file under {root}{describe_link(path, root)}.")
     if size == 0:
         return Skipped(item, "empty_audio", f"{relative}: has 0 bytes; get the file again.")
     return path

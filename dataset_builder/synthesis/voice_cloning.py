@@ -63,7 +63,7 @@ def _read_speaker(line: str, folder: Path, label: str) -> Speaker:
         audio, text = resolve_inside(folder, values.pop("audio")), values.pop("text")
     except (ValueError, AttributeError, KeyError, RecursionError) as error:
         raise ValueError(
-            f"{label}: needs a JSON object with audio, a file below {folder}, and text ({type(error).__name__}: {error})."
+            f"{label}: needs a JSON object with text and audio below its folder ({type(error).__name__}: {error})."
         ) from None
     if not text.strip():
         raise ValueError(f"{label}: text is {text!r}; give the words of {audio}.")
