@@ -294,7 +294,5 @@ def _convert_one(value: Any, flag: argparse.Action, path: Path) -> Any:
     except (ValueError, TypeError, argparse.ArgumentTypeError) as error:
         raise ValueError(f"{path}: {flag.dest} is {value!r}; it must be such as --{flag.dest} takes.") from error
     if flag.choices is not None and converted not in flag.choices:
-        raise ValueError(
-            f"{path}: {flag.dest} is {value!r}; it must be one of {list(flag.choices)}{explain_yaml(value)}."
-        )
+        raise ValueError(f"{path}: {flag.dest} is {value!r}; give one of {list(flag.choices)}{explain_yaml(value)}.")
     return converted

@@ -13,7 +13,7 @@ from sdiareward.common.user_errors import PairsError, PairsNotFoundError
 
 from .labels import WRITTEN_ID, find_id
 from .own_forms import unify_sides
-from .path_sandbox import list_audio_roots, require_audio_inside
+from .path_sandbox import iter_paths, list_audio_roots, require_inside
 from .rows import find_tables, leave_audio_encoded, load_tables
 from .schema import ID_COLUMNS, SIDES
 
@@ -56,7 +56,9 @@ def _load_pairs(path: str | Path, found: Any, audio_root: str | Path | None) -> 
     encoded = leave_audio_encoded(pairs.features)
     # A cast copies the recordings.
     pairs = unify_sides(pairs if encoded == pairs.features else pairs.cast(encoded), path, audio_root)
-    require_audio_inside(pairs, SIDES, list_audio_roots(path, audio_root))
+    roots = list_audio_roots(path, audio_root)
+    for recording in iter_paths(pairs, SIDES):
+        require_inside(recording, roots)
     return pairs
 
 

@@ -87,12 +87,6 @@ def describe_link(path: Path, *roots: Path) -> str:
     return "" if link is None else f" ({link} is a link to {os.readlink(link)})"
 
 
-def require_audio_inside(pairs: datasets.Dataset, columns: Iterable[str], roots: Roots) -> None:
-    """Raise `ValueError` for a recording outside of the folders; paths with bytes are not looked up."""
-    for path in iter_paths(pairs, columns):
-        require_inside(path, roots)
-
-
 def iter_paths(pairs: datasets.Dataset, columns: Iterable[str]) -> Iterator[str]:
     """Yield the paths of recordings without bytes."""
     for column in columns:

@@ -121,7 +121,8 @@ def find_tables(path: str | Path, split: str | None = None, name: str | None = N
             f"with the columns {' and '.join(SIDES)}."
         )
     files = builder.config.data_files or builder.info.splits or {}
-    for file in chain.from_iterable(files.values()) if folder.is_dir() and builder.config.data_files else ():
+    named = builder.config.data_files if folder.is_dir() else None
+    for file in chain.from_iterable((named or {}).values()):
         if str(file).endswith((".json", ".jsonl")):
             _require_shallow(file)
     # `datasets` also takes slices of splits such as "test[:100]".
@@ -129,7 +130,6 @@ def find_tables(path: str | Path, split: str | None = None, name: str | None = N
         split = _choose(split, files, path)
         if builder.config.data_files and all(str(file).endswith(".parquet") for file in files[split]):
             return list(datasets.DownloadManager().download([str(file) for file in files[split]]))
-    named = builder.config.data_files if folder.is_dir() else None
     # By the names of its files: `datasets` would cache a local folder under its own last name and its card.
     options = {"data_files": {str(key): list(map(str, of_split)) for key, of_split in named.items()}} if named else {}
     return datasets.load_dataset(place, name, split=split, **options)

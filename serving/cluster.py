@@ -197,11 +197,8 @@ def _require_room(replicas: Replicas, num_gpus: float, num_bytes: int = 0) -> No
     total, free = ray.cluster_resources(), ray.available_resources()
     # A cluster may grow.
     wanted = replicas.minimum if joins_cluster() else replicas.maximum or replicas.minimum
-    rooms = (
-        ("GPU", "GPUs", num_gpus, _num_on_gpus),
-        ("CPU", "cores", replicas.num_cpus, _num_on_nodes),
-        ("memory", "bytes of memory", num_bytes, _num_on_nodes),
-    )
+    rooms = [("GPU", "GPUs", num_gpus, _num_on_gpus), ("CPU", "cores", replicas.num_cpus, _num_on_nodes)]
+    rooms.append(("memory", "bytes of memory", num_bytes, _num_on_nodes))
     for kind, name, each, num_fitting in rooms:
         if not each:
             continue

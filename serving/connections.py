@@ -1,6 +1,6 @@
-"""Limit what a client may send before its request is one: the size and the time of its line and headers.
+"""Limit the time that the line and the headers of a request take: uvicorn limits the pause between two requests alone.
 
-uvicorn limits the pause between two requests alone, and its other parser (httptools) takes headers of any size.
+h11 limits their size, to 16 KiB; uvicorn's other parser, httptools, takes any.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
-MAX_HEADER_BYTES = 2**16
 HEADER_TIMEOUT_S = 10.0
 
 

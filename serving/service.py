@@ -26,7 +26,7 @@ def serve_model(settings: ServiceSettings, on_ready: Callable[[str], None] = lam
 
     from .app import create_app
     from .cluster import model_cluster
-    from .connections import MAX_HEADER_BYTES, LimitedProtocol
+    from .connections import LimitedProtocol
 
     with _bind(settings) as listener:
         port = listener.getsockname()[1]
@@ -38,7 +38,6 @@ def serve_model(settings: ServiceSettings, on_ready: Callable[[str], None] = lam
                 lifespan="off",
                 loop="asyncio",
                 http=LimitedProtocol,
-                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
                 ws="none",
                 server_header=False,
                 proxy_headers=False,

@@ -70,7 +70,9 @@ def read_items(
     elif language and license:
         yield from _list_recordings(path, {"language": language, "license": license, "subset": subset})
     else:
-        raise ValueError(f"{path}: has no {MANIFEST}; write one, or give language and license as options.")
+        raise ValueError(
+            f"{path}: has no {MANIFEST}; write one, or give language and license as options{explain_yaml(language)}."
+        )
 
 
 def _read_manifest(root: Path, defaults: Mapping[str, Any]) -> Iterator[Episode | Recording | Skipped]:
@@ -87,7 +89,7 @@ def _read_manifest(root: Path, defaults: Mapping[str, Any]) -> Iterator[Episode 
 def _check_row(
     line: Mapping[str, Any], defaults: Mapping[str, Any], seen: set[str], item: str
 ) -> dict[str, Any] | Skipped:
-    row = {**{key: value for key, value in defaults.items() if value}, **line}
+    row = {**{key: value for key, value in defaults.items() if value not in (None, ())}, **line}
     if "messages" in row and "turns" not in row:
         row["turns"] = _read_messages(row.pop("messages"))
     if "turns" not in row and "native_coding" not in line:

@@ -24,7 +24,6 @@ from typing import Any
 
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Recording
-from sdiareward.pairs.path_sandbox import resolve_inside
 
 from ..references import make_reference
 from .reading import find_clip, read_json_lines
@@ -55,14 +54,13 @@ def read_recordings(
 
 def locate(root: Path, path: str) -> Path:
     """Return the file of a video in any format."""
-    stem = resolve_inside(root, path)
-    if stem.parent != root:
+    if Path(path).name != path:
         raise ValueError(f"reference youtube:{path}: must read 'youtube:VIDEO_ID'.")
     # The extension has no dot, an id may: `a.b.webm` is the file of `a.b`, not of `a`.
     files = [file for file in sorted(root.glob(f"{glob.escape(path)}.*")) if file.is_file() and file.stem == path]
     files = [file for file in files if file.suffix not in _OTHER_SUFFIXES]
     if not files:
-        raise FileNotFoundError(f"{stem}.*: not found; fetch video {path} again.")
+        raise FileNotFoundError(f"{root / path}.*: not found; fetch video {path} again.")
     return files[0]
 
 

@@ -76,7 +76,6 @@ def test_a_line_with_audio_is_a_recording_and_options_fill_in_what_a_line_does_n
         (dialogue(langauge="en"), "unknown_key", "langauge"),
         (dialogue(id=""), "missing_field", "id"),
         (dialogue(license=None), "missing_field", "license"),
-        (dialogue(language=False), "missing_field", "language is False: put it in quotes, as in 'no'"),
         (dialogue(subset="tame"), "bad_subset", "tame"),
         (dialogue(id="first"), "duplicate", "first"),
         (dialogue(turn()), "bad_turns", "has 1 turns"),
@@ -114,6 +113,15 @@ def test_a_bad_line_is_dropped_by_its_number_and_the_others_are_kept(write_folde
     assert skip.item.startswith("folder manifest.jsonl line 3")
     assert skip.kind == kind
     assert reason in skip.reason
+
+
+def test_an_option_that_yaml_reads_as_no_text_is_named_with_what_to_write(write_folder):
+    root = write_folder({"id": "talk", "audio": "calls/a.wav"})
+    (skip,) = read_source("folder", root, {**OPTIONS, "language": False})
+    assert "language is False: put it in quotes, as in 'no'" in skip.reason
+    (root / "manifest.jsonl").unlink()
+    with pytest.raises(ValueError, match="quotes"):
+        list(read_source("folder", root, {**OPTIONS, "language": False}))
 
 
 def test_a_folder_without_a_manifest_is_long_recordings(write_folder):
