@@ -56,8 +56,9 @@ def name_roots(dataset: str | Path | None, audio_root: str | Path | None = None)
 
 def require_inside(path: str | Path, roots: Roots) -> None:
     """Raise `ValueError` unless a path is below one of the folders; base64 names no file."""
-    if decode_base64(str(path)) is None and not _is_inside(path := Path(path).absolute(), roots):
-        link = describe_link(path, *roots.others)
+    place = Path(path).absolute()
+    if decode_base64(str(path)) is None and not _is_inside(place, roots):
+        link = describe_link(place, *roots.others)
         raise ValueError(
             f"audio {str(path)[:200]!r} lies outside of the audio root{link}; data sets may name recordings below it "
             f"only: set --audio-root or {ROOTS_VARIABLE} to a folder above them."

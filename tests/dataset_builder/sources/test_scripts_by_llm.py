@@ -147,7 +147,7 @@ def test_balanced_scripts_are_asked_for_again_where_counting_tells_the_sides_apa
 def test_a_script_that_never_comes_is_skipped_and_asked_for_again_by_the_next_run(ask, make_pairs, answers, kind):
     # Its punctuation and numbers are not emoticons.
     harmless = dialogue('See item 8) and "x:y"; the ratio was 3:0.', "It costs 5 EUR (net): do you agree?")
-    with ChatServer(*answers[:-1], *["no"] * 3, harmless, spoken_answer()) as server:
+    with ChatServer(*answers[:-1], *["no"] * 2, harmless, spoken_answer()) as server:
         client = ask(server, concurrency=1)
         (skip,) = make_pairs(client)
         assert (skip.kind, skip.item) == (kind, "colloquial_scripts travel-s01-v01")
