@@ -56,8 +56,7 @@ def name_roots(dataset: str | Path | None, audio_root: str | Path | None = None)
 
 def require_inside(path: str | Path, roots: Roots) -> None:
     """Raise `ValueError` unless a path is below one of the folders; base64 names no file."""
-    place = Path(path).absolute()
-    if decode_base64(str(path)) is None and not _is_inside(place, roots):
+    if decode_base64(str(path)) is None and not _is_inside(place := Path(path).absolute(), roots):
         link = describe_link(place, *roots.others)
         raise ValueError(
             f"audio {str(path)[:200]!r} lies outside of the audio root{link}; data sets may name recordings below it "
