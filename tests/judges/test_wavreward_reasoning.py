@@ -98,7 +98,7 @@ def test_answers_are_kept_when_the_endpoint_fails(ask, predictions, capsys):
 
 
 def test_an_unusable_answer_is_requested_again_with_the_reason(ask):
-    with ChatServer(verdict(is_faithful="yes"), "Good.", YES) as server:
+    with ChatServer(verdict(is_faithful="yes"), YES) as server:
         code, found = ask(server, "--limit", 1)
     assert (code, found["num_good"]) == (0, 1)
     assert "'is_faithful' is 'yes'; it must be true or false." in server.requests[1]["messages"][-1]["content"]
