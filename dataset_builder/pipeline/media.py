@@ -85,6 +85,21 @@ def decode_recording(path: str | Path, target_wav: str | Path) -> float:
     return num_samples / SAMPLING_RATE
 
 
+def read_beginning(path: str, size_s: float) -> np.ndarray:
+    """Return the first seconds of a recording as 16 kHz mono; the rest is not decoded."""
+    blocks: list[np.ndarray] = [np.zeros(0, np.float32)]
+    for block in _decode_blocks(path, path):
+        blocks.append(block)
+        if sum(each.size for each in blocks) >= size_s * SAMPLING_RATE:
+            break
+    return np.concatenate(blocks)[: round(size_s * SAMPLING_RATE)]
+
+
+def read_promised_s(path: str) -> float | None:
+    """Return the seconds in a recording's header; None where it has none."""
+    return _open_track(path, path).promised_s
+
+
 def decode_stereo(path: str | Path, rate: int) -> Iterator[np.ndarray]:
     """Yield a recording of any length as float32 blocks `(num_frames, 2)` at `rate` Hz, in constant memory.
 

@@ -26,6 +26,7 @@ from ..formats.shards import ShardWriter, read_rows
 from ..pairing.pairing import read_file_version
 from ..reports.data_card import (
     make_content_id,
+    read_groups,
     read_languages,
     read_report,
     render_card,
@@ -176,7 +177,7 @@ def _write_report(
 ) -> dict[str, Any]:
     report: dict[str, Any] = {"build_id": make_content_id(output), "config": dict(settings)}
     report |= {"scrubbed": dict(sorted(scrubbed.items())), "pairs": list(counts), **summarise_skipped(skipped)}
-    report["languages"] = read_languages(output)
+    report |= {"languages": read_languages(output), "groups": read_groups(output)}
     return save_report(output, report, _render_release_card(report))
 
 

@@ -56,7 +56,7 @@ def write_report(
 ) -> dict[str, Any]:
     """Write `README.md` and `report.json` of a data set folder whose shards are complete; return the report."""
     report = {"build_id": make_content_id(folder), **more, "config": dict(settings), "pairs": list(counts)}
-    report |= {"languages": read_languages(folder), **summarise_skipped(skipped)}
+    report |= {"languages": read_languages(folder), "groups": read_groups(folder), **summarise_skipped(skipped)}
     return save_report(folder, report, render_card(report))
 
 
@@ -66,6 +66,33 @@ def read_languages(folder: Path) -> list[str]:
         return list_languages(row["language"] for _, row in read_rows(folder, ["language"]))
     except FileNotFoundError:
         return []
+
+
+def read_groups(folder: Path) -> dict[str, int]:
+    try:
+        return count_groups((split, row["group_id"]) for split, row in read_rows(folder, ["group_id"]))
+    except FileNotFoundError:
+        return {}
+
+
+def count_groups(groups: Iterable[tuple[str, str]]) -> dict[str, int]:
+    """Return the number of groups in all splits together (`all`) and in each."""
+    found = set(groups)
+    return {"all": len({group for _, group in found}), **Counter(split for split, _ in sorted(found))}
+
+
+def describe_groups(report: Mapping[str, Any]) -> str:
+    """Report how many groups there are, and what was joined to them; empty for a report of an older version."""
+    if not (counts := report.get("groups")):
+        return ""
+    by_split = ", ".join(f"{split} {count}" for split, count in counts.items() if split != "all")
+    text = f"{counts['all']} groups ({by_split})"
+    if (joined := report.get("joined") or {"groups": 0})["groups"]:
+        text += (
+            f"; {joined['groups']} that share recordings were joined to {joined['into']}: {joined['by_file']} share a "
+            f"file, {joined['equal_copies']} recordings are equal copies, {joined['near_copies']} near copies"
+        )
+    return text
 
 
 def list_languages(codes: Iterable[str | None]) -> list[str]:
@@ -121,6 +148,7 @@ def summarise(report: Mapping[str, Any]) -> str:
         for row in rows:
             counts[row[name]] += row["pairs"]
         lines.append(f"  by {name}: " + ", ".join(f"{key} {count}" for key, count in sorted(counts.items())))
+    lines += [f"  {groups}"] if (groups := describe_groups(report)) else []
     lines.append(f"{len(report['skipped'])} skipped")
     first: dict[str, Mapping[str, Any]] = {}
     for skip in report["skipped"]:
@@ -148,7 +176,7 @@ def render_card(
         speakers=_render_speakers(report.get("sources") or {row["source"] for row in rows}),
         seed=escape_markdown(report["config"].get("seed", "none")),
         publication=publication,
-        groups=_render_groups(report.get("bench") or {}),
+        groups=_render_groups(report),
         name=name,
         split=next((split for split in SPLITS if any(row["split"] == split for row in rows)), SPLITS[0]),
     )
@@ -160,11 +188,10 @@ def _render_channel(config: Mapping[str, Any]) -> str:
     return json.dumps(config["channel"]) if config["channel"] else "off"
 
 
-def _render_groups(bench: Mapping[str, Any]) -> str:
-    known = bench.get("num_known_groups")
-    return (
-        f"{known} groups of the test split have other pairs in training" if known else "a group is in one split only"
-    )
+def _render_groups(report: Mapping[str, Any]) -> str:
+    known = (report.get("bench") or {}).get("num_known_groups")
+    text = f"{known} groups of the test split have other pairs in training" if known else "a group is in one split only"
+    return ". ".join(filter(None, [text, describe_groups(report)]))
 
 
 def _render_speakers(sources: Iterable[str]) -> str:
