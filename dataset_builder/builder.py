@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -32,7 +31,7 @@ from .pairing.families import FamilySpec, plan_family_pairs, validate_families
 from .pairing.pairing import PairPlan, SynthesizerSpec, TurnDurationError, list_audible, make_row, plan_pairs
 from .pairing.reference_clips import NoReference
 from .pairing.script_voices import draw_voices
-from .pairing.splits import Unit, assign_splits, join_groups, split_unit
+from .pairing.splits import assign_splits, join_groups, split_unit
 from .parts import PartFolder, run_jobs, run_jobs_on_ray
 from .pipeline import enhance_episodes, make_settings, run_pipeline
 from .pipeline.engines import Engine, require_engine
@@ -105,17 +104,16 @@ class BuildConfig:
 def build(config: BuildConfig, *, dry_run: bool = False) -> dict[str, Any]:
     """Build the data set of `config`; return its report, which is also written to `report.json`."""
     if dry_run:
-        plans, skipped, joined = _plan(config, dry_run, cache(_hash_recording))
-        groups = count_groups((plan.split, plan.chosen.group_id) for plan in plans)
+        plans, skipped, joined = _plan(config, dry_run)
+        report = {"groups": count_groups((plan.split, plan.chosen.group_id) for plan in plans), "joined": joined}
         pairs = count_pairs((plan.split, plan.label) for plan in plans)
-        return {"pairs": pairs, "groups": groups, "joined": joined, **summarise_skipped(skipped)}
+        return {"pairs": pairs, **report, **summarise_skipped(skipped)}
     with lock_folder(config.output_dir):
         return _build(config)
 
 
 def _build(config: BuildConfig) -> dict[str, Any]:
-    hash_once = cache(_hash_recording)
-    plans, skipped, joined = _plan(config, False, hash_once)
+    plans, skipped, joined = _plan(config, dry_run=False)
     output = Path(config.output_dir)
     settings = {key: value for key, value in asdict(config).items() if key not in _PLACES}
     settings["synthesizer_options"] = list_audible(config.synthesizer_options)
@@ -129,7 +127,7 @@ def _build(config: BuildConfig) -> dict[str, Any]:
     settings["sources"] = [
         {k: v for k, v in source.items() if k not in later or v not in (None, False)} for source in settings["sources"]
     ]
-    contents = _hash_recordings(plans, hash_once)
+    contents = _hash_recordings(plans)
     plan_id = make_stable_id(json.dumps(settings, sort_keys=True), *sorted(contents.items()))
     finished = None if (output / ".parts").exists() else read_finished(output, plan_id)
     if finished:
@@ -151,50 +149,44 @@ def _build(config: BuildConfig) -> dict[str, Any]:
     return report
 
 
-def _plan(
-    config: BuildConfig, dry_run: bool, hash_file: Callable[[str], str | None]
-) -> tuple[list[PairPlan], list[Skipped], dict[str, int]]:
+def _plan(config: BuildConfig, dry_run: bool) -> tuple[list[PairPlan], list[Skipped], dict[str, int]]:
     skipped: list[Skipped] = []
-    files: dict[Unit, set[str]] = defaultdict(set)
-    items = list(_read_items(config, skipped, dry_run, files))
+    items = list(_read_items(config, skipped, dry_run))
     if not items and not dry_run:
         raise ValueError(
             f"the sources {[s.name for s in config.sources]} hold no usable episode: "
             f"{[skip.reason for skip in skipped[:3]]}."
         )
     episodes = [item.spoken if isinstance(item, ScriptPair) else item for item in items]
-    # Not those of dialogues that cannot be used.
-    files = {unit: files[unit] for unit in map(split_unit, episodes)}
-    joined, counts = join_groups(files, hash_file, config.num_workers)
+    files: dict[tuple[str, str], list[str]] = {}
+    for episode in episodes:
+        files.setdefault(split_unit(episode), []).extend(_list_files(episode))
+    # A recording may have been edited since another build.
+    _hash_recording.cache_clear()
+    joined, counts = join_groups(files, _hash_recording)
     items = [_join(item, joined) for item in items]
     shares = {"validation": config.validation, "test": config.test}
-    assignment = assign_splits(episodes, **shares, seed=config.seed, joined=joined)
+    assignment = assign_splits(episodes, joined, **shares, seed=config.seed)
     if empty := [split for split, share in shares.items() if share and split not in assignment.values()]:
-        num_groups = len(assignment) - counts["groups"] + counts["into"]
-        logger.warning(
-            "%s get no pairs: the sources have %d groups that share no recording; give more, or larger shares.",
-            empty,
-            num_groups,
-        )
+        text = "%s get no pairs: the sources have %d groups that share no recording; give more, or larger shares."
+        logger.warning(text, empty, len({joined.get(unit, unit) for unit in assignment}))
     shared = (config.channel, config.seed, config.synthesizer_options)
     plans = list(plan_pairs(items, assignment, config.synthesizers, *shared))
     spoken = config.synthesizers.get(JOINT)
     return [*plans, *plan_family_pairs(items, assignment, config.families, spoken, *shared)], skipped, counts
 
 
-def _join(item: Episode | ScriptPair, joined: Mapping[Unit, Unit]) -> Episode | ScriptPair:
+def _join(item: Episode | ScriptPair, joined: Mapping[Any, Any]) -> Episode | ScriptPair:
     """Return a dialogue with the id of the group that its group is joined to."""
-    if isinstance(item, ScriptPair) or joined.get(split_unit(item), split_unit(item)) == split_unit(item):
+    if isinstance(item, ScriptPair) or (unit := split_unit(item)) == joined.get(unit, unit):
         return item
-    return replace(item, known_group_id=make_stable_id(*joined[split_unit(item)]))
+    return replace(item, known_group_id=make_stable_id(*joined[unit]))
 
 
-def _read_items(
-    config: BuildConfig, skipped: list[Skipped], dry_run: bool, files: dict[Unit, set[str]]
-) -> Iterator[Episode | ScriptPair]:
-    """Yield the valid episodes and scripts; append the others to `skipped`, and fill the recordings of each unit."""
+def _read_items(config: BuildConfig, skipped: list[Skipped], dry_run: bool) -> Iterator[Episode | ScriptPair]:
+    """Yield the valid episodes and scripts; append the others to `skipped`."""
     seen: set[tuple[str, str]] = set()
-    for item in _read_sources(config, skipped, dry_run, files):
+    for item in _read_sources(config, skipped, dry_run):
         sides = (item.written, item.spoken) if isinstance(item, ScriptPair) else (item,)
         name = f"{sides[-1].source} {sides[-1].name}"
         try:
@@ -210,9 +202,7 @@ def _read_items(
         yield item
 
 
-def _read_sources(
-    config: BuildConfig, skipped: list[Skipped], dry_run: bool, files: dict[Unit, set[str]]
-) -> Iterator[Episode | ScriptPair]:
+def _read_sources(config: BuildConfig, skipped: list[Skipped], dry_run: bool) -> Iterator[Episode | ScriptPair]:
     recordings: list[Recording] = []
     enhanced: list[Episode] = []
     for source in config.sources:
@@ -230,11 +220,6 @@ def _read_sources(
                     "key `enhancement` of `pipeline` decides for long recordings."
                 )
             item = _set_coding(item, source, config.channel)
-            # As given: the pipeline and the enhancement make other files of them.
-            if isinstance(item, Recording):
-                files[item.source, item.recording_id].add(item.path)
-            elif isinstance(item, Episode):
-                files[split_unit(item)].update(_list_files(item))
             if isinstance(item, Recording):
                 recordings.append(item)
             elif source.enhance and isinstance(item, Episode) and not dry_run:
@@ -279,13 +264,11 @@ def _choose_work_dir(config: BuildConfig) -> Path:
     return Path(config.work_dir or f"{config.output_dir.rstrip('/')}-work")
 
 
-def _hash_recordings(
-    plans: Sequence[PairPlan], hash_file: Callable[[str], str | None]
-) -> dict[str, str | None]:
+def _hash_recordings(plans: Sequence[PairPlan]) -> dict[str, str | None]:
     """Return a hash of the recordings of each pair, which keep their names when edited; None if one is missing."""
     hashes = {
         plan.pair_id: [
-            *map(hash_file, _list_audio(plan)),
+            *map(_hash_recording, _list_audio(plan)),
             *filter(None, [plan.chosen.known_group_id]),
             # The id of a pair depends neither on these codings nor on the times and labels of a manifest.
             *plan.chosen.native_coding,
@@ -311,6 +294,7 @@ def _list_files(episode: Episode) -> list[str]:
     return [part.audio for turn in episode.turns for part in turn.parts if part.audio is not None]
 
 
+@cache
 def _hash_recording(audio: str) -> str | None:
     try:
         return hash_audio(audio)

@@ -74,27 +74,27 @@ def digest_shared(pair: Mapping[str, Any]) -> dict[str, list[str]]:
     return {
         "side": [_digest(parts, None) for parts in sides],
         "prompt": sorted({_digest(parts, None) for parts in prompts if parts}),
-        "recording": sorted({item[1] for parts in sides for _, items in parts for item in items if item[0] == "audio"}),
+        "recording": sorted(
+            {item[1] for parts in sides for _, items in parts for item in items if item[0] == "audio"}
+        ),
     }
 
 
-def join_units(keys: Iterable[Iterable[Hashable]]) -> list[int]:
-    """Return for each unit the number of the first that it shares a key with, directly or through others."""
-    parents: list[int] = []
-    first: dict[Hashable, int] = {}
+def join_units(keys: Mapping[Any, Iterable[Hashable]]) -> dict[Any, Any]:
+    """Return for each unit the least of those that it shares a key with, directly or through others."""
+    parents = {unit: unit for unit in keys}
+    first: dict[Hashable, Any] = {}
 
-    def find(unit: int) -> int:
+    def find(unit: Any) -> Any:
         while parents[unit] != unit:
-            parents[unit] = parents[parents[unit]]
-            unit = parents[unit]
+            parents[unit] = unit = parents[parents[unit]]
         return unit
 
-    for unit, of_unit in enumerate(keys):
-        parents.append(unit)
+    for unit, of_unit in keys.items():
         for key in of_unit:
             one, other = sorted((find(unit), find(first.setdefault(key, unit))))
             parents[other] = one
-    return [find(unit) for unit in range(len(parents))]
+    return {unit: find(unit) for unit in keys}
 
 
 def fingerprint_pairs(labels: Sequence[Mapping[str, Any]], rows: datasets.Dataset | None = None) -> str:

@@ -56,9 +56,13 @@ def _load_one(
     splits = {split: load_pairs(dataset, split, name=name, audio_root=audio_root) for split in SPLITS}
     _require_disjoint(dataset, splits)
     splits = {split: keep_hashes(pairs) for split, pairs in splits.items()}
-    shared = len(find_shared(splits))
-    notice = f"{dataset}: {shared} of {len(splits['validation'])} pairs of 'validation' share a group, prompt or recording"
-    return splits, f"{notice} with 'train': their accuracy is not of new dialogues" if shared else None
+    if not (shared := len(find_shared(splits))):
+        return splits, None
+    count = f"{shared} of {len(splits['validation'])} pairs of 'validation'"
+    return (
+        splits,
+        f"{dataset}: {count} share a group, prompt or recording with 'train', so they are not new to the model",
+    )
 
 
 def find_shared(splits: dict[str, datasets.Dataset]) -> list[int]:
@@ -127,7 +131,7 @@ def _hold_out(
     known = pairs["group_id"] if "group_id" in pairs.column_names else [None] * len(pairs)
     groups = [f"row {row}" if group is None else f"group {group}" for row, group in enumerate(known)]
     # By the name of its first group, so that the draw is by group where nothing else is shared.
-    units = [groups[row] for row in join_units(shared)]
+    units = [groups[row] for row in join_units(dict(enumerate(shared))).values()]
     sizes = Counter(units)
     if len(sizes) < 2:
         raise PairsError(
@@ -152,9 +156,7 @@ def _hold_out(
 
 def _describe_most_shared(shared: Sequence[set[tuple[str, str]]]) -> str:
     """Return what joins the most pairs, with the first two of them."""
-    counts = Counter(key for keys in shared for key in sorted(keys))
-    if not counts or counts.most_common(1)[0][1] < 2:
-        return ""
-    key, count = counts.most_common(1)[0]
-    rows = [row for row, keys in enumerate(shared) if key in keys]
-    return f": {count} have the same {_SHARED[key[0]]}, such as rows {rows[0]} and {rows[1]}"
+    counts = Counter(key for keys in shared for key in sorted(keys)).items()
+    key, count = max(counts, key=lambda item: item[1], default=(("", ""), 0))
+    rows = [str(row) for row, keys in enumerate(shared) if key in keys]
+    return f": {count} have the same {_SHARED[key[0]]}, such as rows {' and '.join(rows[:2])}" if count > 1 else ""

@@ -35,7 +35,7 @@ from sdiareward.pairs.schema import JOINT, SIDES, make_stable_id
 
 from ..episodes import is_recorded
 from ..formats.shards import ShardWriter, read_rows
-from ..release.recording_check import COPY_S, find_copies, measure_energies
+from ..release.recording_check import find_copies, measure_energies
 from ..reports.data_card import make_content_id, read_finished, read_report, write_report
 from ..reports.statistics_report import LABELS, compute_statistics, plot_overview, read_labels, render_table1
 
@@ -190,31 +190,25 @@ def draw_bench(folder: Path, settings: BenchSettings) -> tuple[list[dict[str, An
 
 
 def join_recordings(folder: Path) -> dict[str, str]:
-    """Return the first of the groups that share a file or copies of a recording, for each; none if the build did it."""
+    """Return the first group of each that shares a file or copies of a dialogue; none if the build joined them."""
     if "joined" in read_report(folder):
         return {}
     keys: dict[str, set[Any]] = defaultdict(set)
-    heard: list[tuple[str, float, np.ndarray]] = []
-    seen: set[tuple[Any, ...]] = set()
+    heard: dict[tuple[Any, ...], tuple[float, np.ndarray]] = {}
     for _, row in read_rows(folder):
         # The rejected side of a family may have turns of another dialogue.
         if not is_recorded(row["criterion"], "chosen", row["synthesizer"]):
             continue
-        parts = [(p["uri"], p["start_s"]) for turn in row["chosen"] for p in turn["audio_ref"] or ()]
-        # A dialogue is in several pairs, in other channels.
-        if (dialogue := (row["group_id"], *parts)) in seen:
-            continue
-        seen.add(dialogue)
+        parts = [(part["uri"], part["start_s"]) for turn in row["chosen"] for part in turn["audio_ref"] or ()]
         keys[row["group_id"]].update(uri for uri, _ in parts if uri)
-        turns = [read_audio(turn["audio"]) for turn in row["chosen"]]
-        for array in (*turns, np.concatenate(turns)):
-            energies = measure_energies(array[: round(COPY_S[1] * SAMPLING_RATE)])
-            heard.append((row["group_id"], array.size / SAMPLING_RATE, energies))
-    for couple in find_copies([(seconds, energies) for _, seconds, energies in heard]):
-        for index in couple:
-            keys[heard[index][0]].add(couple)
-    groups = sorted(keys)
-    return {group: groups[n] for group, n in zip(groups, join_units(keys[group] for group in groups), strict=True)}
+        # A dialogue is in several pairs, in other channels.
+        if (dialogue := (row["group_id"], *parts)) not in heard:
+            array = np.concatenate([read_audio(turn["audio"]) for turn in row["chosen"]])
+            heard[dialogue] = array.size / SAMPLING_RATE, measure_energies(array)
+    for couple in find_copies(heard):
+        for group, *_ in couple:
+            keys[group].add(couple)
+    return join_units(keys)
 
 
 def find_shared(folder: Path, bench: set[str]) -> set[str]:
@@ -297,22 +291,20 @@ def make_bench(folder: Path, output: Path, settings: BenchSettings) -> dict[str,
     if finished := read_finished(output, plan_id):
         return finished
     labels, assignment, skipped = draw_bench(folder, settings)
-    counts = _copy(folder, output, assignment, {label["pair_id"]: label["group_id"] for label in labels})
+    counts = _copy(folder, output, labels, assignment)
     found = _describe_bench(output, labels, assignment, settings)
     plot_overview(found["statistics"], output / "bench.png")
     write_file(output / "bench.md", render_bench(found))
     write_file(output / "bench.json", json.dumps(found, indent=2, ensure_ascii=False) + "\n")
     before = read_report(folder)
     config = {**before.get("config", {}), "bench": asdict(settings)}
-    joined = {"joined": before.get("joined")}
-    return write_report(output, counts, skipped, config, plan_id=plan_id, bench=found, **joined)
+    return write_report(output, counts, skipped, config, plan_id=plan_id, bench=found, joined=before.get("joined"))
 
 
-def _copy(
-    folder: Path, output: Path, assignment: Mapping[str, str], groups: Mapping[str, str]
-) -> list[dict[str, Any]]:
+def _copy(folder: Path, output: Path, labels: Labels, assignment: Mapping[str, str]) -> list[dict[str, Any]]:
     from tqdm import tqdm
 
+    groups = {label["pair_id"]: label["group_id"] for label in labels}
     with ShardWriter(output) as writer, tqdm(total=len(assignment), desc="bench", unit="pair") as progress:
         for _, row in read_rows(folder):
             if row["pair_id"] in assignment:

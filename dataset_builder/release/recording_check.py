@@ -10,7 +10,7 @@ import hashlib
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.perturbations.levels import measure_level
 
 
+_Name = TypeVar("_Name")
 Kind = Literal["same", "reencoded", "truncated", "wrong"]
 
 _FRAME_SAMPLES = SAMPLING_RATE // 20
@@ -58,37 +59,36 @@ def measure_energies(array: np.ndarray) -> np.ndarray:
     return np.clip(np.round(200 + 20 * np.log10(energies + 1e-12)), 0, 255).astype(np.uint8).ravel()
 
 
-def correlate(expected: Sequence[int], found: Sequence[int]) -> float:
+def correlate(expected: Sequence[int] | np.ndarray, found: Sequence[int] | np.ndarray) -> float:
     """Return the correlation of the common beginning of two lists of energies, whatever their levels."""
     size = min(len(expected), len(found))
     return float(_normalise(expected[:size]) @ _normalise(found[:size]))
 
 
-def _normalise(energies: Sequence[int]) -> np.ndarray:
+def _normalise(energies: Sequence[int] | np.ndarray) -> np.ndarray:
     values = np.array(energies, dtype=np.float64)
     values = np.maximum(values, values.max(initial=0) - _RANGE)
     values -= values.mean() if values.size else 0
     return values / max(float(np.linalg.norm(values)), 1e-9)
 
 
-def find_copies(recordings: Sequence[tuple[float, np.ndarray]]) -> Iterator[tuple[int, int]]:
-    """Yield the indices of recordings, as seconds and energies of the beginning, that are encodings of one recording.
+def find_copies(recordings: Mapping[_Name, tuple[float, np.ndarray]]) -> Iterator[tuple[_Name, _Name]]:
+    """Yield the names of recordings, each with its seconds and energies, that are encodings of one recording.
 
     Only those of equal duration are compared, and not those shorter than the first of `COPY_S`.
     """
-    kept = [index for index, (seconds, _) in enumerate(recordings) if seconds >= COPY_S[0]]
-    order = sorted(kept, key=lambda index: recordings[index][0])
-    seconds = [recordings[index][0] for index in order]
+    order = sorted((item for item in recordings.items() if item[1][0] >= COPY_S[0]), key=lambda item: item[1][0])
+    seconds = [found for _, (found, _) in order]
     for start in range(0, len(order), _BLOCK):
         last = min(start + _BLOCK, len(order)) - 1
         near = order[start : bisect_right(seconds, seconds[last] + TOLERANCE_S)]
-        shapes = np.zeros((len(near), max(recordings[index][1].size for index in near)), np.float32)
-        for row, index in enumerate(near):
-            shapes[row, : recordings[index][1].size] = _normalise(recordings[index][1])
-        for row, other in np.argwhere(np.triu(shapes[: last + 1 - start] @ shapes.T, 1) >= _MAYBE).tolist():
-            one, two = recordings[near[row]], recordings[near[other]]
+        shapes = np.zeros((len(near), max(energies.size for _, (_, energies) in near)), np.float32)
+        for row, (_, (_, energies)) in enumerate(near):
+            shapes[row, : energies.size] = _normalise(energies)
+        for row, column in np.argwhere(np.triu(shapes[: last + 1 - start] @ shapes.T, 1) >= _MAYBE).tolist():
+            (name, one), (other, two) = near[row], near[column]
             if two[0] - one[0] <= TOLERANCE_S and correlate(one[1], two[1]) >= MIN_CORRELATION:
-                yield near[row], near[other]
+                yield name, other
 
 
 def compare(expected: Mapping[str, Any], found: Mapping[str, Any]) -> Kind:

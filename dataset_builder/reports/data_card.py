@@ -56,43 +56,38 @@ def write_report(
 ) -> dict[str, Any]:
     """Write `README.md` and `report.json` of a data set folder whose shards are complete; return the report."""
     report = {"build_id": make_content_id(folder), **more, "config": dict(settings), "pairs": list(counts)}
-    report |= {"languages": read_languages(folder), "groups": read_groups(folder), **summarise_skipped(skipped)}
+    report |= {**describe_rows(folder), **summarise_skipped(skipped)}
     return save_report(folder, report, render_card(report))
 
 
-def read_languages(folder: Path) -> list[str]:
-    """Return the languages of a data set folder; none where no pair is left."""
+def read_column(folder: Path, name: str) -> list[tuple[str, Any]]:
+    """Return the split and the value of each pair; none where no pair is left."""
     try:
-        return list_languages(row["language"] for _, row in read_rows(folder, ["language"]))
+        return [(split, row[name]) for split, row in read_rows(folder, [name])]
     except FileNotFoundError:
         return []
 
 
-def read_groups(folder: Path) -> dict[str, int]:
-    try:
-        return count_groups((split, row["group_id"]) for split, row in read_rows(folder, ["group_id"]))
-    except FileNotFoundError:
-        return {}
+def describe_rows(folder: Path) -> dict[str, Any]:
+    languages = list_languages(code for _, code in read_column(folder, "language"))
+    return {"languages": languages, "groups": count_groups(read_column(folder, "group_id"))}
 
 
 def count_groups(groups: Iterable[tuple[str, str]]) -> dict[str, int]:
-    """Return the number of groups in all splits together (`all`) and in each."""
     found = set(groups)
     return {"all": len({group for _, group in found}), **Counter(split for split, _ in sorted(found))}
 
 
 def describe_groups(report: Mapping[str, Any]) -> str:
-    """Report how many groups there are, and what was joined to them; empty for a report of an older version."""
-    if not (counts := report.get("groups")):
-        return ""
-    by_split = ", ".join(f"{split} {count}" for split, count in counts.items() if split != "all")
-    text = f"{counts['all']} groups ({by_split})"
-    if (joined := report.get("joined") or {"groups": 0})["groups"]:
+    """Report how many groups there are, and what joined some; empty for a report of an older version."""
+    counts, joined = report.get("groups") or {}, report.get("joined") or {}
+    text = ", ".join(f"{split} {count}" for split, count in counts.items())
+    if joined.get("groups"):
         text += (
-            f"; {joined['groups']} that share recordings were joined to {joined['into']}: {joined['by_file']} share a "
-            f"file, {joined['equal_copies']} recordings are equal copies, {joined['near_copies']} near copies"
+            f" ({joined['groups']} that share recordings were joined: {joined['by_file']} share a file, "
+            f"{joined['equal_copies']} recordings are equal copies, {joined['near_copies']} near copies)"
         )
-    return text
+    return text and f"groups: {text}"
 
 
 def list_languages(codes: Iterable[str | None]) -> list[str]:
@@ -148,7 +143,7 @@ def summarise(report: Mapping[str, Any]) -> str:
         for row in rows:
             counts[row[name]] += row["pairs"]
         lines.append(f"  by {name}: " + ", ".join(f"{key} {count}" for key, count in sorted(counts.items())))
-    lines += [f"  {groups}"] if (groups := describe_groups(report)) else []
+    lines += [f"  by {text}"] if (text := describe_groups(report)) else []
     lines.append(f"{len(report['skipped'])} skipped")
     first: dict[str, Mapping[str, Any]] = {}
     for skip in report["skipped"]:
@@ -190,7 +185,9 @@ def _render_channel(config: Mapping[str, Any]) -> str:
 
 def _render_groups(report: Mapping[str, Any]) -> str:
     known = (report.get("bench") or {}).get("num_known_groups")
-    text = f"{known} groups of the test split have other pairs in training" if known else "a group is in one split only"
+    text = (
+        f"{known} groups of the test split have other pairs in training" if known else "a group is in one split only"
+    )
     return ". ".join(filter(None, [text, describe_groups(report)]))
 
 

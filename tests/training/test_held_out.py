@@ -76,7 +76,9 @@ SHARED = {
     "chosen side": [_pair("abc"[n % 3], "abc"[n % 3], f"wrong{n}") for n in range(12)],
     "recording of a later turn": [_pair(f"{n} {'abc'[n % 3]} {n}-2", f"right{n}", f"wrong{n}") for n in range(12)],
     "recording in another group": [_pair(f"{n}", f"right{n // 4}", f"wrong{n}", group_id=n) for n in range(12)],
-    "chain of prompt and recording": [_pair(f"{n // 2}", f"right{(n + 1) // 2 % 2 + n // 4 * 2}", f"wrong{n}") for n in range(12)],
+    "chain of prompt and recording": [
+        _pair(f"{n // 2}", f"right{(n + 1) // 2 % 2 + n // 4 * 2}", f"wrong{n}") for n in range(12)
+    ],
 }
 
 
@@ -100,14 +102,19 @@ def test_a_unit_with_most_pairs_is_not_held_out_and_all_in_one_is_refused_with_w
 
 
 def test_answers_without_a_prompt_share_none(tmp_path):
-    rows = [{side: [{"role": "assistant", "text": f"{side} {n}"}] for side in ("chosen", "rejected")} for n in range(4)]
+    rows = [
+        {side: [{"role": "assistant", "text": f"{side} {n}"}] for side in ("chosen", "rejected")} for n in range(4)
+    ]
     datasets.Dataset.from_list(rows).to_parquet(tmp_path / "pairs.parquet")
     assert len(load_splits(str(tmp_path / "pairs.parquet"), share=0.1, seed=0)[0]["train"]) == 3
 
 
 def test_given_splits_that_share_prompts_or_recordings_are_used_and_noted(tmp_path):
     rows = SHARED["prompt"]
-    for split, found in (("train", rows[:4]), ("validation", [*rows[4:6], _pair("other", "new", "wrong0"), _pair("x", "y", "z")])):
+    for split, found in (
+        ("train", rows[:4]),
+        ("validation", [*rows[4:6], _pair("other", "new", "wrong0"), _pair("x", "y", "z")]),
+    ):
         datasets.Dataset.from_list(found).to_parquet(tmp_path / f"{split}.parquet")
     splits, (notice,) = load_splits(str(tmp_path), share=0.1, seed=0)
     assert f"{tmp_path}: 3 of 4 pairs" in notice and find_shared(splits) == [0, 1, 2]

@@ -246,7 +246,9 @@ def test_copies_of_the_benchmark_leave_the_training_of_a_folder_that_was_built_b
         for role, samples in (("user", array[:half]), ("assistant", array[half:])):
             audio = {"bytes": encode_flac(samples), "path": "t.flac"}
             seconds = len(samples) / 16_000
-            turns.append({"role": role, "text": "well", "audio": audio, "duration_s": seconds, "audio_ref": [reference]})
+            turns.append(
+                {"role": role, "text": "well", "audio": audio, "duration_s": seconds, "audio_ref": [reference]}
+            )
         more = {"subset": "wild", "language": "en", "license": "CC0-1.0", "chosen": turns, "rejected": turns}
         writer.write(split, {**label(name), **more})
 
