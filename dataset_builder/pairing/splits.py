@@ -67,7 +67,9 @@ def join_groups(
 
     hashes = {path: hash_file(path) or path for path in sorted(set().union(*files.values()))}
     paths = {content: path for path, content in hashes.items()}
-    measured = {content: _measure(path) for content, path in tqdm(paths.items(), desc="copies", disable=not paths)}
+    measured = {
+        content: _measure(path) for content, path in tqdm(paths.items(), desc="copies", disable=len(paths) < 100)
+    }
     near: dict[str, list[object]] = {content: [] for content in paths}
     for couple in find_copies({content: found for content, found in measured.items() if found}):
         for content in couple:
