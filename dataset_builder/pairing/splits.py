@@ -16,7 +16,7 @@ from sdiareward.pairs.content import join_units
 from sdiareward.pairs.schema import make_stable_id
 
 from ..pipeline.media import read_beginning
-from ..release.recording_check import COPY_S, find_copies, measure_energies
+from ..recording_check import COPY_S, find_copies, measure_energies
 
 
 Unit = tuple[str, str]

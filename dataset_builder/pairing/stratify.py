@@ -35,7 +35,7 @@ from sdiareward.pairs.schema import JOINT, SIDES, make_stable_id
 
 from ..episodes import is_recorded
 from ..formats.shards import ShardWriter, read_rows
-from ..release.recording_check import find_copies, measure_energies
+from ..recording_check import find_copies, measure_energies
 from ..reports.data_card import make_content_id, read_finished, read_report, write_report
 from ..reports.statistics_report import LABELS, compute_statistics, plot_overview, read_labels, render_table1
 

@@ -24,6 +24,7 @@ from sdiareward.pairs.schema import JOINT, features, make_stable_id
 
 from ..formats.shards import ShardWriter, read_rows
 from ..pairing.pairing import read_file_version
+from ..recording_check import describe
 from ..reports.data_card import (
     describe_rows,
     make_content_id,
@@ -33,7 +34,6 @@ from ..reports.data_card import (
     summarise_skipped,
 )
 from .recorded_parts import AudioRoots, find_part, read_recording
-from .recording_check import describe
 from .scrubbing import DEFAULT_REGIONS, contains_name, scrub
 
 
