@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.files import hash_json, read_json_object, write_file
-from sdiareward.pairs.content import digest_pair
+from sdiareward.pairs.content import digest_shared
 from sdiareward.pairs.labels import TRAINED_ON, describe_trained_on
 from sdiareward.pairs.loading import list_ids
 from sdiareward.pairs.schema import ID_COLUMNS
@@ -25,7 +25,9 @@ RECORD = "run.json"
 # Hashes of the training pairs: equal pairs are recognised, and nothing else can be read from them.
 PAIRS_RECORD = "training_pairs.json"
 _HASH_CHARACTERS = 16
-_HASHED = ("pair_id", "group_id", "side")
+_HASHED = ("pair_id", "group_id", "side", "prompt", "recording")
+# Column of a loaded data set whose pairs are hashed already.
+_COLUMN = "_shared"
 # Key of the record: the stages before the last, the oldest first.
 EARLIER = "earlier_stages"
 # Of an earlier stage.
@@ -87,16 +89,24 @@ def describe_stages(stages: Sequence[Mapping[str, Any]]) -> dict[str, list[str] 
 
 
 def hash_pairs(pairs: datasets.Dataset) -> list[dict[str, list[str]]]:
-    """Return hashes of the id, the group, and the words and recordings of both sides of each pair."""
+    """Return hashes of what each pair may share with others: id, group, sides, prompts and recordings."""
+    if _COLUMN in pairs.column_names:
+        return list(map(json.loads, pairs[_COLUMN]))
     ids = list_ids(pairs, ID_COLUMNS)
     groups = pairs["group_id"] if "group_id" in pairs.column_names else [None] * len(pairs)
+    found = ({"pair_id": [i], "group_id": [g], **digest_shared(p)} for i, g, p in zip(ids, groups, pairs, strict=True))
     return [
         {
             name: [hash_json([name, str(value)])[:_HASH_CHARACTERS] for value in values if value is not None]
-            for name, values in (("pair_id", [pair_id]), ("group_id", [group]), ("side", digest_pair(pair, None)))
+            for name, values in shared.items()
         }
-        for pair_id, group, pair in zip(ids, groups, pairs, strict=True)
+        for shared in found
     ]
+
+
+def keep_hashes(pairs: datasets.Dataset) -> datasets.Dataset:
+    """Return pairs with their hashes in a column, so that `hash_pairs` does not read them again."""
+    return pairs.add_column(_COLUMN, list(map(json.dumps, hash_pairs(pairs))))
 
 
 def write_pairs_record(
@@ -117,6 +127,9 @@ def read_pairs_record(name_or_path: str | Path) -> dict[str, Any] | None:
     if path is None:
         return None
     found = read_json_object(path, "train again")
+    # A record from before there were prompts and recordings in it.
+    lacking: dict[str, list[str]] = dict.fromkeys(set(_HASHED) - {"pair_id", "group_id", "side"} - set(found), [])
+    found = {**found, **lacking}
     if not all(isinstance(found.get(name), list) for name in _HASHED) or "is_whole" not in found:
         raise ValueError(f"{path}: has no lists {', '.join(_HASHED)}, or no is_whole; train again.")
-    return found
+    return {**found, "is_whole": found["is_whole"] and not lacking}

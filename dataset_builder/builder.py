@@ -31,13 +31,13 @@ from .pairing.families import FamilySpec, plan_family_pairs, validate_families
 from .pairing.pairing import PairPlan, SynthesizerSpec, TurnDurationError, list_audible, make_row, plan_pairs
 from .pairing.reference_clips import NoReference
 from .pairing.script_voices import draw_voices
-from .pairing.splits import assign_splits
+from .pairing.splits import assign_splits, join_groups, split_unit
 from .parts import PartFolder, run_jobs, run_jobs_on_ray
 from .pipeline import enhance_episodes, make_settings, run_pipeline
 from .pipeline.engines import Engine, require_engine
 from .pipeline.inspection import SilentAudioError, inspect_episode
 from .pipeline.media import TruncatedAudioError
-from .reports.data_card import read_finished, summarise_skipped, write_report
+from .reports.data_card import count_groups, read_finished, summarise_skipped, write_report
 from .sources import read_source
 
 
@@ -104,14 +104,16 @@ class BuildConfig:
 def build(config: BuildConfig, *, dry_run: bool = False) -> dict[str, Any]:
     """Build the data set of `config`; return its report, which is also written to `report.json`."""
     if dry_run:
-        plans, skipped = _plan(config, dry_run)
-        return {"pairs": count_pairs((plan.split, plan.label) for plan in plans), **summarise_skipped(skipped)}
+        plans, skipped, joined = _plan(config, dry_run)
+        report = {"groups": count_groups((plan.split, plan.chosen.group_id) for plan in plans), "joined": joined}
+        pairs = count_pairs((plan.split, plan.label) for plan in plans)
+        return {"pairs": pairs, **report, **summarise_skipped(skipped)}
     with lock_folder(config.output_dir):
         return _build(config)
 
 
 def _build(config: BuildConfig) -> dict[str, Any]:
-    plans, skipped = _plan(config, dry_run=False)
+    plans, skipped, joined = _plan(config, dry_run=False)
     output = Path(config.output_dir)
     settings = {key: value for key, value in asdict(config).items() if key not in _PLACES}
     settings["synthesizer_options"] = list_audible(config.synthesizer_options)
@@ -137,7 +139,8 @@ def _build(config: BuildConfig) -> dict[str, Any]:
     skipped_pairs = _make_pairs(plans, parts, config.engine, config.num_workers)
     skipped += skipped_pairs
     counts = parts.write_shards(output, {plan.pair_id: plan.split for plan in sorted(plans, key=lambda p: p.pair_id)})
-    report = write_report(output, counts, skipped, settings, plan_id=plan_id, noted=_read_notes(plans, parts))
+    more = {"plan_id": plan_id, "joined": joined, "noted": _read_notes(plans, parts)}
+    report = write_report(output, counts, skipped, settings, **more)
     if any(skip.kind == "missing_audio" for skip in skipped_pairs):
         # The file was there when the sources were read. Once it is back, only its pairs are made.
         logger.warning("%s: recordings have vanished; when they are back, run the same command again.", output)
@@ -146,7 +149,7 @@ def _build(config: BuildConfig) -> dict[str, Any]:
     return report
 
 
-def _plan(config: BuildConfig, dry_run: bool) -> tuple[list[PairPlan], list[Skipped]]:
+def _plan(config: BuildConfig, dry_run: bool) -> tuple[list[PairPlan], list[Skipped], dict[str, int]]:
     skipped: list[Skipped] = []
     items = list(_read_items(config, skipped, dry_run))
     if not items and not dry_run:
@@ -155,16 +158,29 @@ def _plan(config: BuildConfig, dry_run: bool) -> tuple[list[PairPlan], list[Skip
             f"{[skip.reason for skip in skipped[:3]]}."
         )
     episodes = [item.spoken if isinstance(item, ScriptPair) else item for item in items]
-    assignment = assign_splits(episodes, validation=config.validation, test=config.test, seed=config.seed)
+    files: dict[tuple[str, str], list[str]] = {}
+    for episode in episodes:
+        files.setdefault(split_unit(episode), []).extend(_list_files(episode))
+    # A recording may have been edited since another build.
+    _hash_recording.cache_clear()
+    joined, counts = join_groups(files, _hash_recording)
+    items = [_join(item, joined) for item in items]
     shares = {"validation": config.validation, "test": config.test}
+    assignment = assign_splits(episodes, joined, **shares, seed=config.seed)
     if empty := [split for split, share in shares.items() if share and split not in assignment.values()]:
-        logger.warning(
-            "%s get no pairs: the sources have %d groups; give more, or larger shares.", empty, len(assignment)
-        )
+        text = "%s get no pairs: the sources have %d groups that share no recording; give more, or larger shares."
+        logger.warning(text, empty, len({joined.get(unit, unit) for unit in assignment}))
     shared = (config.channel, config.seed, config.synthesizer_options)
     plans = list(plan_pairs(items, assignment, config.synthesizers, *shared))
     spoken = config.synthesizers.get(JOINT)
-    return [*plans, *plan_family_pairs(items, assignment, config.families, spoken, *shared)], skipped
+    return [*plans, *plan_family_pairs(items, assignment, config.families, spoken, *shared)], skipped, counts
+
+
+def _join(item: Episode | ScriptPair, joined: Mapping[Any, Any]) -> Episode | ScriptPair:
+    """Return a dialogue with the id of the group that its group is joined to."""
+    if isinstance(item, ScriptPair) or (unit := split_unit(item)) == joined.get(unit, unit):
+        return item
+    return replace(item, known_group_id=make_stable_id(*joined[unit]))
 
 
 def _read_items(config: BuildConfig, skipped: list[Skipped], dry_run: bool) -> Iterator[Episode | ScriptPair]:
@@ -250,10 +266,10 @@ def _choose_work_dir(config: BuildConfig) -> Path:
 
 def _hash_recordings(plans: Sequence[PairPlan]) -> dict[str, str | None]:
     """Return a hash of the recordings of each pair, which keep their names when edited; None if one is missing."""
-    hash_once = cache(_hash_recording)
     hashes = {
         plan.pair_id: [
-            *map(hash_once, _list_audio(plan)),
+            *map(_hash_recording, _list_audio(plan)),
+            *filter(None, [plan.chosen.known_group_id]),
             # The id of a pair depends neither on these codings nor on the times and labels of a manifest.
             *plan.chosen.native_coding,
             *(_describe(side) for side in (plan.chosen, plan.rejected) if side.source == _OF_MANIFEST),
@@ -270,11 +286,15 @@ def _describe(episode: Episode) -> str:
 
 
 def _list_audio(plan: PairPlan) -> list[str]:
-    sides = (plan.chosen, plan.rejected)
-    recorded = [part.audio for side in sides for turn in side.turns for part in turn.parts if part.audio is not None]
+    recorded = [*_list_files(plan.chosen), *_list_files(plan.rejected)]
     return recorded + [voice.audio for voice in draw_voices(plan.script_voices, plan.pair_id).values()]
 
 
+def _list_files(episode: Episode) -> list[str]:
+    return [part.audio for turn in episode.turns for part in turn.parts if part.audio is not None]
+
+
+@cache
 def _hash_recording(audio: str) -> str | None:
     try:
         return hash_audio(audio)

@@ -52,8 +52,8 @@ def find_calibration_warnings(evaluation: Evaluation, checkpoint: str | Path) ->
     warnings = []
     if evaluation.run.get("split") == "test":
         warnings.append("this is the test split: calibrate on validation, or report calibrated numbers on other pairs")
-    overlap = evaluation.training.get("overlap")
-    if overlap and overlap["others"]["num_pairs"] < overlap["num_pairs"]:
+    overlap = evaluation.training.get("overlap", {})
+    if overlap is None or (overlap and overlap["others"]["num_pairs"] < overlap["num_pairs"]):
         warnings.append(f"{describe_overlap(evaluation.training)} Calibrate on pairs that were not trained on")
     if fingerprint_model(str(checkpoint)) not in evaluation.run.get("model", ""):
         warnings.append(

@@ -45,18 +45,19 @@ def find_overlap(
 ) -> dict[str, Any] | None:
     """Return the ids of pairs by what they share with training pairs, and the accuracy on `others`; None if unknown.
 
-    A pair counts once: both sides were trained on, else its id, else one side, else its recording (`group_id`).
+    A pair counts once: both sides were trained on, else its id, else the first that it shares in this order.
     """
     record = read_pairs_record(model)
     if record is None:
         return None
-    known = {name: set(record[name]) for name in ("pair_id", "group_id", "side")}
+    order = [name for name in OVERLAPS if name != "content"]
+    known = {name: set(record[name]) for name in order}
     found: dict[str, list[str]] = {name: [] for name in OVERLAPS}
     for label, hashes in zip(labels, hash_pairs(pairs), strict=True):
         in_training = {name: known[name].intersection(of_pair) for name, of_pair in hashes.items()}
         if len(hashes["side"]) == 2 and set(hashes["side"]) <= known["side"]:
             found["content"].append(label["pair_id"])
-        elif name := next((name for name in ("pair_id", "side", "group_id") if in_training[name]), None):
+        elif name := next((name for name in order if in_training[name]), None):
             found[name].append(label["pair_id"])
     shared = {pair_id for names in found.values() for pair_id in names}
     others = describe_accuracy([label for label in labels if label["pair_id"] not in shared], scores, options)

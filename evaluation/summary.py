@@ -37,6 +37,8 @@ OVERLAPS = {
     "content": "trained on, with the same words and recordings",
     "pair_id": "with the id of a training pair, but other words or recordings",
     "side": "with one side of a training pair",
+    "prompt": "with the prompt of a training pair",
+    "recording": "with a recording of a training pair",
     "group_id": "of a recording or dialogue that was trained on (group_id)",
 }
 
@@ -224,14 +226,14 @@ def describe_overlap(results: Mapping[str, Any]) -> str:
         return ""
     if (overlap := results["overlap"]) is None:
         return "The training pairs of this model are not recorded: it may have been trained on these pairs."
-    found = {what: overlap[name] for name, what in OVERLAPS.items() if overlap[name]}
+    found = {what: overlap[name] for name, what in OVERLAPS.items() if overlap.get(name)}
     shared = [f"{len(names)} {what} ({_name_some(names)})" for what, names in found.items()]
     text = f"Of {overlap['num_pairs']} pairs, {'; '.join(shared) or 'none share anything with the training pairs'}."
     if shared:
         others = overlap["others"]
         rest = f"accuracy {format_percent(others['accuracy'])}" if others["num_pairs"] else "nothing to measure"
         text += f" The other {others['num_pairs']}: {rest}."
-    return text if overlap["is_whole"] else f"{text} Earlier trainings of this model are not recorded."
+    return text if overlap["is_whole"] else f"{text} Not all that this model was trained on is recorded."
 
 
 def _name_some(names: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,14 +49,52 @@ def hash_items(message: Mapping[str, Any], sampling_rate: int = SAMPLING_RATE) -
 
 def digest_dialogue(turns: Any, criterion: str | None) -> str | None:
     """Return a digest of all that a reward depends on except the model; None if the row cannot be read."""
+    parts = _hash_messages(turns)
+    return None if parts is None else _digest(parts, criterion)
+
+
+def _hash_messages(turns: Any) -> list[Any] | None:
     messages = turns_to_messages(turns)
     try:
         validate_form(messages)
-        parts = [[message["role"], hash_items(message)] for message in messages]
+        return [[message["role"], hash_items(message)] for message in messages]
     # Malformed messages, invalid samples, and missing files.
     except (ValueError, TypeError, OSError):
         return None
+
+
+def _digest(parts: list[Any], criterion: str | None) -> str:
     return hash_json([name_criterion(criterion), parts])[:_DIGEST_CHARACTERS]
+
+
+def digest_shared(pair: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return digests of what pairs may share: whole sides, prompts (all before the last answer), and recordings."""
+    sides = [parts for side in SIDES if (parts := _hash_messages(pair[side])) is not None]
+    prompts = [[part for part in parts[:-1] if part[0] != "system"] for parts in sides]
+    return {
+        "side": [_digest(parts, None) for parts in sides],
+        "prompt": sorted({_digest(parts, None) for parts in prompts if parts}),
+        "recording": sorted(
+            {item[1] for parts in sides for _, items in parts for item in items if item[0] == "audio"}
+        ),
+    }
+
+
+def join_units(keys: Mapping[Any, Iterable[Hashable]]) -> dict[Any, Any]:
+    """Return for each unit the least of those that it shares a key with, directly or through others."""
+    parents = {unit: unit for unit in keys}
+    first: dict[Hashable, Any] = {}
+
+    def find(unit: Any) -> Any:
+        while parents[unit] != unit:
+            parents[unit] = unit = parents[parents[unit]]
+        return unit
+
+    for unit, of_unit in keys.items():
+        for key in of_unit:
+            one, other = sorted((find(unit), find(first.setdefault(key, unit))))
+            parents[other] = one
+    return {unit: find(unit) for unit in keys}
 
 
 def fingerprint_pairs(labels: Sequence[Mapping[str, Any]], rows: datasets.Dataset | None = None) -> str:

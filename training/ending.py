@@ -13,7 +13,9 @@ from .resuming import find_newest_checkpoint
 from .setup import TrainingSetup
 
 
-def report_end(trainer: Any, args: TrainArguments, setup: TrainingSetup, num_groups: int | None = None) -> str:
+def report_end(
+    trainer: Any, args: TrainArguments, setup: TrainingSetup, num_groups: int | None = None, num_shared: int = 0
+) -> str:
     """Return where the model is, its validation accuracy and the next command; all processes call it."""
     state, folder = trainer.state, str(trainer.args.output_dir)
     before, after, step = _find_metrics(trainer)
@@ -21,6 +23,8 @@ def report_end(trainer: Any, args: TrainArguments, setup: TrainingSetup, num_gro
     lines = [f"Model: {folder}{which}"]
     if "eval_accuracy" in after:
         lines += _describe_validation(before, after, len(trainer.eval_dataset), num_groups)
+        if num_shared:
+            lines.append(f"Not new: {num_shared} validation pairs share a group, prompt or recording with training")
     if skipped := setup.skipped:
         first = skipped[0]
         reasons = Path(folder) / "skipped.jsonl"

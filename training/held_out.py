@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sdiareward.checkpoint_io.training_record import hash_pairs, keep_hashes
 from sdiareward.common.user_errors import PairsError
+from sdiareward.pairs.content import join_units
 from sdiareward.pairs.loading import list_ids, load_pairs, name_pairs
 from sdiareward.pairs.sampling import draw_rows
 from sdiareward.pairs.schema import ID_COLUMNS
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     import datasets
 
 SPLITS = ("train", "validation")
+_SHARED = {"group_id": "group", "prompt": "prompt", "recording": "recording", "side": "side"}
 
 
 def load_splits(
@@ -35,7 +39,7 @@ def load_splits(
     loaded = [_load_one(each, name, share, seed, audio_root) for each in names]
     splits = _join(names, [found for found, _ in loaded])
     notices = [notice for _, notice in loaded if notice is not None]
-    if len(names) > 1 and (notice := _leave_out_trained_groups(splits)):
+    if len(names) > 1 and (notice := _leave_out_shared(splits)):
         notices.append(notice)
     if max_eval_samples is not None:
         rows = draw_rows(len(splits["validation"]), max_eval_samples, seed)
@@ -47,11 +51,29 @@ def _load_one(
     dataset: str, name: str | None, share: float, seed: int, audio_root: str | None
 ) -> tuple[dict[str, datasets.Dataset], str | None]:
     if Path(dataset).is_file():
-        pairs = load_pairs(dataset, SPLITS[0], name=name, audio_root=audio_root)
+        pairs = keep_hashes(load_pairs(dataset, SPLITS[0], name=name, audio_root=audio_root))
         return _hold_out(dataset, pairs, share, seed)
     splits = {split: load_pairs(dataset, split, name=name, audio_root=audio_root) for split in SPLITS}
     _require_disjoint(dataset, splits)
-    return splits, None
+    splits = {split: keep_hashes(pairs) for split, pairs in splits.items()}
+    if not (shared := len(find_shared(splits))):
+        return splits, None
+    count = f"{shared} of {len(splits['validation'])} pairs of 'validation'"
+    return (
+        splits,
+        f"{dataset}: {count} share a group, prompt or recording with 'train', so they are not new to the model",
+    )
+
+
+def find_shared(splits: dict[str, datasets.Dataset]) -> list[int]:
+    """Return the rows of validation that share a group, a prompt or a recording with a pair of training."""
+    train, validation = (map(_list_shared, hash_pairs(splits[split])) for split in SPLITS)
+    trained = set().union(*train)
+    return [row for row, keys in enumerate(validation) if not trained.isdisjoint(keys)]
+
+
+def _list_shared(hashes: dict[str, list[str]]) -> set[tuple[str, str]]:
+    return {(name, value) for name in _SHARED for value in hashes[name]}
 
 
 def _join(names: Sequence[str], loaded: Sequence[dict[str, datasets.Dataset]]) -> dict[str, datasets.Dataset]:
@@ -76,24 +98,19 @@ def _join(names: Sequence[str], loaded: Sequence[dict[str, datasets.Dataset]]) -
         raise PairsError(f"{' and '.join(names)}: the types of their columns differ: {error}") from error
 
 
-def _leave_out_trained_groups(splits: dict[str, datasets.Dataset]) -> str | None:
-    """Remove from validation the groups that another data set trains on; return a notice."""
-    if not all("group_id" in pairs.column_names for pairs in splits.values()):
+def _leave_out_shared(splits: dict[str, datasets.Dataset]) -> str | None:
+    """Remove from validation the pairs that share something with training; return a notice."""
+    validation = splits["validation"]
+    if not (shared := find_shared(splits)):
         return None
-    trained, groups = set(splits["train"]["group_id"]) - {None}, splits["validation"]["group_id"]
-    rows = [row for row, group in enumerate(groups) if group not in trained]
-    if not rows:
+    what = "share a group, prompt or recording with pairs that another of the data sets trains on"
+    if len(shared) == len(validation):
         raise PairsError(
-            f"every group of 'validation', such as {groups[0]}, is trained on by another of the data sets; leave one "
-            "of them out, or split them by the same groups."
+            f"all pairs of 'validation', such as {name_pairs(validation)[0]}, {what}; leave one of them out, or split "
+            "them by the same groups."
         )
-    if len(rows) == len(groups):
-        return None
-    splits["validation"] = splits["validation"].select(rows)
-    return (
-        f"{len(groups) - len(rows)} of {len(groups)} pairs are left out of validation: another data set trains on "
-        "their groups"
-    )
+    splits["validation"] = validation.select(sorted(set(range(len(validation))) - set(shared)))
+    return f"{len(shared)} of {len(validation)} pairs are left out of validation: they {what}"
 
 
 def _require_disjoint(dataset: str, splits: dict[str, datasets.Dataset]) -> None:
@@ -109,23 +126,37 @@ def _require_disjoint(dataset: str, splits: dict[str, datasets.Dataset]) -> None
 def _hold_out(
     dataset: str, pairs: datasets.Dataset, share: float, seed: int
 ) -> tuple[dict[str, datasets.Dataset], str | None]:
-    """Hold out complete groups, so that no recording is in both splits; a pair without `group_id` is its own group."""
+    """Hold out whole units: the pairs that share a group, a prompt or a recording, directly or through others."""
+    shared = list(map(_list_shared, hash_pairs(pairs)))
     known = pairs["group_id"] if "group_id" in pairs.column_names else [None] * len(pairs)
     groups = [f"row {row}" if group is None else f"group {group}" for row, group in enumerate(known)]
-    names = sorted(set(groups))
-    if len(names) < 2:
+    # By the name of its first group, so that the draw is by group where nothing else is shared.
+    units = [groups[row] for row in join_units(dict(enumerate(shared))).values()]
+    sizes = Counter(units)
+    if len(sizes) < 2:
         raise PairsError(
-            f"{dataset}: holds {len(pairs)} pairs of {len(names)} groups; two groups are needed, one of them to "
-            "validate on: add pairs, or give a folder with the splits train and validation."
+            f"{dataset}: holds {len(pairs)} pairs of {len(sizes)} groups{_describe_most_shared(shared)}; two groups "
+            "that share nothing are needed, one of them to validate on: add pairs, or give a folder with the splits "
+            "train and validation."
         )
-    count = min(math.ceil(share * len(names)), len(names) - 1)
-    drawn = set(np.random.default_rng(seed).permutation(names)[:count].tolist())
+    count = min(math.ceil(share * len(sizes)), len(sizes) - 1)
+    # No unit that has most pairs: training would have few.
+    names = [n for n in np.random.default_rng(seed).permutation(sorted(sizes)).tolist() if sizes[n] <= len(pairs) / 2]
+    drawn = set(names[:count])
     rows: dict[str, list[int]] = {split: [] for split in SPLITS}
-    for row, group in enumerate(groups):
-        rows[SPLITS[group in drawn]].append(row)
+    for row, unit in enumerate(units):
+        rows[SPLITS[unit in drawn]].append(row)
     splits = {split: pairs.select(found) for split, found in rows.items()}
     notice = (
         f"{dataset} is one split: {len(rows['validation'])} of its {len(pairs)} pairs are held out for validation "
-        "(--validation_share)"
+        f"(--validation_share), whole groups of {len(sizes)} that share no prompt and no recording"
     )
     return splits, notice
+
+
+def _describe_most_shared(shared: Sequence[set[tuple[str, str]]]) -> str:
+    """Return what joins the most pairs, with the first two of them."""
+    counts = Counter(key for keys in shared for key in sorted(keys)).items()
+    key, count = max(counts, key=lambda item: item[1], default=(("", ""), 0))
+    rows = [str(row) for row, keys in enumerate(shared) if key in keys]
+    return f": {count} have the same {_SHARED[key[0]]}, such as rows {' and '.join(rows[:2])}" if count > 1 else ""

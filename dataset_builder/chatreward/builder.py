@@ -25,9 +25,10 @@ from sdiareward.pairs.schema import make_stable_id
 from ..formats.shards import read_rows
 from ..parts import PartFolder, run_jobs
 from ..reports.data_card import (
+    list_languages,
     make_content_id,
+    read_column,
     read_finished,
-    read_languages,
     render_header,
     save_report,
     summarise_skipped,
@@ -132,7 +133,7 @@ def _make_report(
 
 def save_samples_report(output: Path, report: dict[str, Any]) -> dict[str, Any]:
     """Write the card and the report of a folder; return the report with the content of its shards."""
-    languages = set(read_languages(output))
+    languages = set(list_languages(code for _, code in read_column(output, "language")))
     if MIXED_LANGUAGES in languages:
         languages = languages - {MIXED_LANGUAGES} | set(LANGUAGE_TAGS.values())
     found = {"build_id": make_content_id(output), "samples": _count_samples(output), "languages": sorted(languages)}

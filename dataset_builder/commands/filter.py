@@ -76,6 +76,7 @@ def filter_folder(args: FilterArguments, rules: FilterSettings, client: ChatClie
     }
     settings = {**before.get("config", {}), "filter": {**asdict(rules), **judge}}
     more = {"filtered_from": before.get("build_id"), **({"judge_usage": client.usage} if client else {})}
+    more |= {"joined": before["joined"]} if "joined" in before else {}
     return write_report(output, writer.counts, skipped, settings, **more)
 
 

@@ -177,7 +177,7 @@ def _with_answers(episode: Episode, answers: Mapping[int, Turn]) -> Episode:
 
 
 def _draw_other(episode: Episode, pool: Pool, rng: np.random.Generator, count: int = 8) -> list[Episode]:
-    others = [other for other in pool if other.group != episode.group]
+    others = [other for other in pool if other.group_id != episode.group_id]
     return [others[index] for index in rng.permutation(len(others))[:count].tolist()]
 
 
@@ -191,7 +191,7 @@ def _replace_last_answer(episode: Episode, pool: Pool, rng: np.random.Generator)
 def _replace_by_near_answer(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
     """Take the last answer from the same conversation: from an earlier exchange, or another part of its recording."""
     last = len(episode.turns) - 1
-    turns = [turn for other in pool if other.group == episode.group for turn in _list_answers(other)]
+    turns = [turn for other in pool if other.group_id == episode.group_id for turn in _list_answers(other)]
     found = _find_nearest(episode.turns[last], turns)
     return None if found is None else _with_answers(episode, {last: found})
 
@@ -225,7 +225,7 @@ def _exchange_transcripts(episode: Episode, pool: Pool, rng: np.random.Generator
 
 
 def _can_exchange_words(one: Episode, other: Episode) -> bool:
-    if one.group == other.group or len(one.turns) != len(other.turns):
+    if one.group_id == other.group_id or len(one.turns) != len(other.turns):
         return False
     return all(turn.text != own.text for turn, own in zip(one.turns, other.turns, strict=True))
 

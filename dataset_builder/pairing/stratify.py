@@ -22,14 +22,20 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
 from sdiareward.common.files import require_other_folder, write_file
 from sdiareward.common.markdown import render_table
 from sdiareward.common.settings import require_minimums
 from sdiareward.common.skipped import Skipped
+from sdiareward.pairs.content import join_units
 from sdiareward.pairs.labels import split_synthesizers
 from sdiareward.pairs.schema import JOINT, SIDES, make_stable_id
 
+from ..episodes import is_recorded
 from ..formats.shards import ShardWriter, read_rows
+from ..recording_check import find_copies, measure_energies
 from ..reports.data_card import make_content_id, read_finished, read_report, write_report
 from ..reports.statistics_report import LABELS, compute_statistics, plot_overview, read_labels, render_table1
 
@@ -171,10 +177,38 @@ def _take_turns(members: Iterable[tuple[str, str]], seed: int) -> list[str]:
 
 
 def draw_bench(folder: Path, settings: BenchSettings) -> tuple[list[dict[str, Any]], dict[str, str], list[Skipped]]:
-    labels = list(read_labels(folder))
+    joined = join_recordings(folder)
+    labels = [{**label, "group_id": joined.get(label["group_id"], label["group_id"])} for label in read_labels(folder)]
+    # Of a folder that was built before, a joined group may be in train and validation.
+    taught = {label["group_id"] for label in labels if joined and label["split"] == "train"}
+    for label in labels:
+        if label["split"] == "validation" and label["group_id"] in taught:
+            label["split"] = "train"
     bench = sample_bench(labels, settings)
     shared = find_shared(folder, bench) if settings.excise == "groups" else ()
     return labels, *isolate(labels, bench, settings.rest, shared, settings.excise)
+
+
+def join_recordings(folder: Path) -> dict[str, str]:
+    """Return the first group of each that shares a file or copies of a dialogue; none if the build joined them."""
+    if "joined" in read_report(folder):
+        return {}
+    keys: dict[str, set[Any]] = defaultdict(set)
+    heard: dict[tuple[Any, ...], tuple[float, np.ndarray]] = {}
+    for _, row in read_rows(folder):
+        # The rejected side of a family may have turns of another dialogue.
+        if not is_recorded(row["criterion"], "chosen", row["synthesizer"]):
+            continue
+        parts = [(part["uri"], part["start_s"]) for turn in row["chosen"] for part in turn["audio_ref"] or ()]
+        keys[row["group_id"]].update(uri for uri, _ in parts if uri)
+        # A dialogue is in several pairs, in other channels.
+        if (dialogue := (row["group_id"], *parts)) not in heard:
+            array = np.concatenate([read_audio(turn["audio"]) for turn in row["chosen"]])
+            heard[dialogue] = array.size / SAMPLING_RATE, measure_energies(array)
+    for couple in find_copies(heard):
+        for group, *_ in couple:
+            keys[group].add(couple)
+    return join_units(keys)
 
 
 def find_shared(folder: Path, bench: set[str]) -> set[str]:
@@ -257,22 +291,24 @@ def make_bench(folder: Path, output: Path, settings: BenchSettings) -> dict[str,
     if finished := read_finished(output, plan_id):
         return finished
     labels, assignment, skipped = draw_bench(folder, settings)
-    counts = _copy(folder, output, assignment)
+    counts = _copy(folder, output, labels, assignment)
     found = _describe_bench(output, labels, assignment, settings)
     plot_overview(found["statistics"], output / "bench.png")
     write_file(output / "bench.md", render_bench(found))
     write_file(output / "bench.json", json.dumps(found, indent=2, ensure_ascii=False) + "\n")
-    config = {**read_report(folder).get("config", {}), "bench": asdict(settings)}
-    return write_report(output, counts, skipped, config, plan_id=plan_id, bench=found)
+    before = read_report(folder)
+    config = {**before.get("config", {}), "bench": asdict(settings)}
+    return write_report(output, counts, skipped, config, plan_id=plan_id, bench=found, joined=before.get("joined"))
 
 
-def _copy(folder: Path, output: Path, assignment: Mapping[str, str]) -> list[dict[str, Any]]:
+def _copy(folder: Path, output: Path, labels: Labels, assignment: Mapping[str, str]) -> list[dict[str, Any]]:
     from tqdm import tqdm
 
+    groups = {label["pair_id"]: label["group_id"] for label in labels}
     with ShardWriter(output) as writer, tqdm(total=len(assignment), desc="bench", unit="pair") as progress:
         for _, row in read_rows(folder):
             if row["pair_id"] in assignment:
-                writer.write(assignment[row["pair_id"]], row)
+                writer.write(assignment[row["pair_id"]], {**row, "group_id": groups[row["pair_id"]]})
                 progress.update()
     return writer.counts
 

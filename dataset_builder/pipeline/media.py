@@ -85,6 +85,16 @@ def decode_recording(path: str | Path, target_wav: str | Path) -> float:
     return num_samples / SAMPLING_RATE
 
 
+def read_beginning(path: str, size_s: float) -> tuple[np.ndarray, float]:
+    """Return the first seconds of a recording as 16 kHz mono, and how long all of it is (0 if its header has none)."""
+    blocks: list[np.ndarray] = [np.zeros(0, np.float32)]
+    for block in _decode_blocks(path, path):
+        blocks.append(block)
+        if sum(each.size for each in blocks) >= size_s * SAMPLING_RATE:
+            break
+    return np.concatenate(blocks)[: round(size_s * SAMPLING_RATE)], _open_track(path, path).promised_s or 0.0
+
+
 def decode_stereo(path: str | Path, rate: int) -> Iterator[np.ndarray]:
     """Yield a recording of any length as float32 blocks `(num_frames, 2)` at `rate` Hz, in constant memory.
 

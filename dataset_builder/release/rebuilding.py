@@ -18,8 +18,8 @@ from sdiareward.perturbations.channel import ChannelSettings
 from ..pairing.pairing import PairPlan, make_row
 from ..pairing.reference_clips import NoReference
 from ..pairing.script_voices import split_options
+from ..recording_check import compare, describe
 from .recorded_parts import AudioRoots, find_part, read_recording
-from .recording_check import compare, describe
 from .scrubbing import is_scrubbed
 
 

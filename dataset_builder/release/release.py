@@ -24,16 +24,16 @@ from sdiareward.pairs.schema import JOINT, features, make_stable_id
 
 from ..formats.shards import ShardWriter, read_rows
 from ..pairing.pairing import read_file_version
+from ..recording_check import describe
 from ..reports.data_card import (
+    describe_rows,
     make_content_id,
-    read_languages,
     read_report,
     render_card,
     save_report,
     summarise_skipped,
 )
 from .recorded_parts import AudioRoots, find_part, read_recording
-from .recording_check import describe
 from .scrubbing import DEFAULT_REGIONS, contains_name, scrub
 
 
@@ -176,7 +176,7 @@ def _write_report(
 ) -> dict[str, Any]:
     report: dict[str, Any] = {"build_id": make_content_id(output), "config": dict(settings)}
     report |= {"scrubbed": dict(sorted(scrubbed.items())), "pairs": list(counts), **summarise_skipped(skipped)}
-    report["languages"] = read_languages(output)
+    report |= describe_rows(output)
     return save_report(output, report, _render_release_card(report))
 
 

@@ -56,16 +56,38 @@ def write_report(
 ) -> dict[str, Any]:
     """Write `README.md` and `report.json` of a data set folder whose shards are complete; return the report."""
     report = {"build_id": make_content_id(folder), **more, "config": dict(settings), "pairs": list(counts)}
-    report |= {"languages": read_languages(folder), **summarise_skipped(skipped)}
+    report |= {**describe_rows(folder), **summarise_skipped(skipped)}
     return save_report(folder, report, render_card(report))
 
 
-def read_languages(folder: Path) -> list[str]:
-    """Return the languages of a data set folder; none where no pair is left."""
+def read_column(folder: Path, name: str) -> list[tuple[str, Any]]:
+    """Return the split and the value of each pair; none where no pair is left."""
     try:
-        return list_languages(row["language"] for _, row in read_rows(folder, ["language"]))
+        return [(split, row[name]) for split, row in read_rows(folder, [name])]
     except FileNotFoundError:
         return []
+
+
+def describe_rows(folder: Path) -> dict[str, Any]:
+    languages = list_languages(code for _, code in read_column(folder, "language"))
+    return {"languages": languages, "groups": count_groups(read_column(folder, "group_id"))}
+
+
+def count_groups(groups: Iterable[tuple[str, str]]) -> dict[str, int]:
+    found = set(groups)
+    return {"all": len({group for _, group in found}), **Counter(split for split, _ in sorted(found))}
+
+
+def describe_groups(report: Mapping[str, Any]) -> str:
+    """Report how many groups there are, and what joined some; empty for a report of an older version."""
+    counts, joined = report.get("groups") or {}, report.get("joined") or {}
+    text = ", ".join(f"{split} {count}" for split, count in counts.items())
+    if joined.get("groups"):
+        text += (
+            f" ({joined['groups']} that share recordings were joined: {joined['by_file']} share a file, "
+            f"{joined['equal_copies']} recordings are equal copies, {joined['near_copies']} near copies)"
+        )
+    return text and f"groups: {text}"
 
 
 def list_languages(codes: Iterable[str | None]) -> list[str]:
@@ -121,6 +143,7 @@ def summarise(report: Mapping[str, Any]) -> str:
         for row in rows:
             counts[row[name]] += row["pairs"]
         lines.append(f"  by {name}: " + ", ".join(f"{key} {count}" for key, count in sorted(counts.items())))
+    lines += [f"  by {text}"] if (text := describe_groups(report)) else []
     lines.append(f"{len(report['skipped'])} skipped")
     first: dict[str, Mapping[str, Any]] = {}
     for skip in report["skipped"]:
@@ -148,7 +171,7 @@ def render_card(
         speakers=_render_speakers(report.get("sources") or {row["source"] for row in rows}),
         seed=escape_markdown(report["config"].get("seed", "none")),
         publication=publication,
-        groups=_render_groups(report.get("bench") or {}),
+        groups=_render_groups(report),
         name=name,
         split=next((split for split in SPLITS if any(row["split"] == split for row in rows)), SPLITS[0]),
     )
@@ -160,11 +183,12 @@ def _render_channel(config: Mapping[str, Any]) -> str:
     return json.dumps(config["channel"]) if config["channel"] else "off"
 
 
-def _render_groups(bench: Mapping[str, Any]) -> str:
-    known = bench.get("num_known_groups")
-    return (
+def _render_groups(report: Mapping[str, Any]) -> str:
+    known = (report.get("bench") or {}).get("num_known_groups")
+    text = (
         f"{known} groups of the test split have other pairs in training" if known else "a group is in one split only"
     )
+    return ". ".join(filter(None, [text, describe_groups(report)]))
 
 
 def _render_speakers(sources: Iterable[str]) -> str:

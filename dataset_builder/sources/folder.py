@@ -11,12 +11,12 @@ A line with `turns` is a dialogue (an even number, at most 16, of alternating tu
     {"id": "call-17", "language": "en", "license": "CC-BY-4.0", "subset": "wild", "turns": [
       {"role": "user", "text": "so, um, hello", "audio": "calls/17.wav", "start_s": 0.0, "end_s": 2.5}, ...]}
 
-`group` (never in two splits; the id by default), `primary`, `secondary`, `start_s` and `end_s` (the whole
-file by default) are optional. `turns` may also be the path of a folder with one recording and one `.txt` transcript
-per turn, or of a JSON dialogue; `messages` in place of `turns` holds messages with text and audio items. A line with
-`audio` in place of `turns` is a long recording. `language`, `license`, `subset` (`wild` by default) and
-`native_coding` (a list of the codings that the recordings went through, such as `[mulaw]`) may be given once for all
-as options. Unknown keys are refused: they may be misspelt.
+`group` (never in two splits; the id by default, joined where dialogues share a recording), `primary`, `secondary`,
+`start_s` and `end_s` (the whole file by default) are optional. `turns` may also be the path of a folder with one
+recording and one `.txt` transcript per turn, or of a JSON dialogue; `messages` in place of `turns` holds messages with
+text and audio items. A line with `audio` in place of `turns` is a long recording. `language`, `license`, `subset`
+(`wild` by default) and `native_coding` (a list of the codings that the recordings went through, such as `[mulaw]`) may
+be given once for all as options. Unknown keys are refused: they may be misspelt.
 
 Without a manifest every audio or video file below the folder is a long recording, and the options are needed.
 """

@@ -188,8 +188,8 @@ def describe_accuracy(model: str, criteria: Sequence[str]) -> list[str]:
     if not parts:
         return [f"The evaluation beside this checkpoint has no pairs of {', '.join(criteria)}."]
     unmeasured = " It was not measured under joint." if "joint" in criteria else ""
-    overlap = f" {describe_overlap(results)}" if results.get("overlap") else ""
-    return [f"On its own test pairs this model is right on {'; '.join(parts)}.{unmeasured}{overlap}"]
+    text = f"On its own test pairs this model is right on {'; '.join(parts)}.{unmeasured} {describe_overlap(results)}"
+    return [text.rstrip()]
 
 
 def _find_unseen(results: dict[str, Any], criterion: str) -> float | None:

@@ -94,7 +94,8 @@ def test_hashes_of_training_pairs_are_kept_through_all_stages_and_reveal_neither
     base, unknown = save("base"), save("unknown")
     write_pairs_record(base, first, [tmp_path, None], is_trained=False)
     found = read_pairs_record(base)
-    assert found["is_whole"] and [len(found[name]) for name in ("pair_id", "group_id", "side")] == [2, 0, 4]
+    kinds = ("pair_id", "group_id", "side", "prompt", "recording")
+    assert found["is_whole"] and [len(found[name]) for name in kinds] == [2, 0, 4, 4, 0]
     assert "secret" not in (base / PAIRS_RECORD).read_text()
     write_pairs_record(base, first.select([1, 0]), [tmp_path], is_trained=False)
     assert read_pairs_record(base) == found
@@ -106,6 +107,10 @@ def test_hashes_of_training_pairs_are_kept_through_all_stages_and_reveal_neither
     (tmp_path / "next" / "adapter").mkdir()
     (tmp_path / "next" / "adapter" / "adapter_config.json").write_text("{}")
     assert read_pairs_record(tmp_path / "next" / "adapter") == after
+    # An older record is read, and is not the whole of what was heard.
+    older = {name: value for name, value in found.items() if name not in ("prompt", "recording")}
+    (base / PAIRS_RECORD).write_text(json.dumps(older))
+    assert read_pairs_record(base) == {**older, "prompt": [], "recording": [], "is_whole": False}
     (base / PAIRS_RECORD).write_text('{"side": 3}')
     with pytest.raises(ValueError, match=PAIRS_RECORD):
         read_pairs_record(base)

@@ -588,11 +588,14 @@ def test_pairs_that_were_trained_on_are_counted_and_named_beside_the_accuracy(ru
     (table,) = dataset.glob("test*.parquet")
     rows = [{**row, "group_id": None} for row in pq.read_table(table).to_pylist()]
     rows[4]["group_id"] = "call"
-    others = [{**pair("train", 50 + number, "wild", "known", True), "group_id": None} for number in range(3)]
-    # Pair 0 as it is, pair 1 renamed, swapped and under another criterion; of 2 the id, of 3 a side, of 4 the call.
+    others = [{**pair("train", 50 + number, "wild", "known", True), "group_id": None} for number in range(5)]
+    # Pair 0 as it is, pair 1 renamed, swapped and under another criterion; of 2 the id, of 3 a side, of 4 the call, of
+    # 5 the prompt, of 6 the recording of an answer.
     renamed = {**rows[1], "pair_id": "x", "criterion": "joint", "subset": "all"}
     renamed |= {"chosen": rows[1]["rejected"], "rejected": rows[1]["chosen"]}
     changed = [{"pair_id": "test-2"}, {"chosen": rows[3]["chosen"]}, {"group_id": "call"}]
+    prompt, answer = rows[5]["rejected"][0], {**rows[6]["chosen"][1], "text": "other words"}
+    changed += [{"rejected": [prompt, others[3]["chosen"][1]]}, {"chosen": [others[4]["chosen"][0], answer]}]
     trained = [rows[0], renamed, *({**row, **change} for row, change in zip(others, changed, strict=True))]
     write_split(dataset.with_name("trained"), "train", trained)
     write_split(dataset, "test", rows)
@@ -600,12 +603,13 @@ def test_pairs_that_were_trained_on_are_counted_and_named_beside_the_accuracy(ru
     assert "training pairs of this model are not recorded" in capsys.readouterr().out
     write_pairs_record(checkpoint, load_pairs(dataset.with_name("trained"), "train"), [], is_trained=False)
     expected = {"content": ["test-0", "test-1"], "pair_id": ["test-2"], "side": ["test-3"], "group_id": ["test-4"]}
+    expected |= {"prompt": ["test-5"], "recording": ["test-6"]}
     single = ("--dataset", str(table), "--output_dir", str(dataset / "out"))
     for flags, folder in (((), out), (single, dataset / "out")):
         run("--no_baselines", "--report", *flags)
         results = json.loads((folder / "results.json").read_text())
         assert {name: results["overlap"][name] for name in expected} == expected
-        assert results["overlap"]["others"]["num_pairs"] == 3
+        assert results["overlap"]["others"]["num_pairs"] == 1
         for text in (capsys.readouterr().out, (folder / "report" / "index.html").read_text()):
             assert "2 trained on, with the same words and recordings" in text
             # A file has no split called test.

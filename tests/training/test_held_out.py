@@ -4,7 +4,7 @@ import datasets
 import pytest
 
 from sdiareward.common.user_errors import PairsError
-from sdiareward.training.held_out import load_splits
+from sdiareward.training.held_out import find_shared, load_splits
 
 
 def test_validation_takes_a_draw_of_the_pairs_and_training_all(tmp_path):
@@ -52,11 +52,72 @@ def test_a_group_that_another_data_set_trains_on_is_not_validated_on(tmp_path):
     splits, notices = load_splits([first, second], share=0.5, seed=0)
     assert splits["train"]["group_id"] == [*"abcdx"]
     assert splits["validation"]["group_id"] == [*"ey"]
-    assert notices == ["2 of 4 pairs are left out of validation: another data set trains on their groups"]
+    assert [notice.split(":")[0] for notice in notices] == ["2 of 4 pairs are left out of validation"]
     assert load_splits(first, share=0.5, seed=0)[0]["validation"]["group_id"] == [*"de"]
     other = _write_groups(tmp_path, "three", "dey", "b")
-    with pytest.raises(PairsError, match="every group of 'validation', such as d, is trained on by another"):
+    with pytest.raises(PairsError, match="all pairs of 'validation', such as onevalidation0, share"):
         load_splits([first, other], share=0.5, seed=0)
+
+
+def _pair(prompt, answer, other, **columns):
+    """Return a pair of spoken dialogues; recordings of equal names have equal content."""
+    sides = {}
+    for side, words in (("chosen", answer), ("rejected", other)):
+        turns = zip(("user", "assistant") * 4, [*prompt.split(), words], strict=False)
+        sides[side] = [
+            {"role": role, "text": f"words of {name}", "audio": {"bytes": name.encode(), "path": None}}
+            for role, name in turns
+        ]
+    return {**sides, **columns}
+
+
+SHARED = {
+    "prompt": [_pair("abc"[n % 3], f"right{n}", f"wrong{n}") for n in range(12)],
+    "chosen side": [_pair("abc"[n % 3], "abc"[n % 3], f"wrong{n}") for n in range(12)],
+    "recording of a later turn": [_pair(f"{n} {'abc'[n % 3]} {n}-2", f"right{n}", f"wrong{n}") for n in range(12)],
+    "recording in another group": [_pair(f"{n}", f"right{n // 4}", f"wrong{n}", group_id=n) for n in range(12)],
+    "chain of prompt and recording": [
+        _pair(f"{n // 2}", f"right{(n + 1) // 2 % 2 + n // 4 * 2}", f"wrong{n}") for n in range(12)
+    ],
+}
+
+
+@pytest.mark.parametrize("shared", SHARED)
+def test_pairs_that_share_something_are_held_out_together(shared, tmp_path):
+    datasets.Dataset.from_list(SHARED[shared]).to_parquet(tmp_path / "pairs.parquet")
+    splits, (notice,) = load_splits(str(tmp_path / "pairs.parquet"), share=0.1, seed=0)
+    assert (len(splits["train"]), len(splits["validation"])) == (8, 4) and not find_shared(splits)
+    assert "4 of its 12 pairs" in notice
+
+
+def test_a_unit_with_most_pairs_is_not_held_out_and_all_in_one_is_refused_with_what_joins_them(tmp_path):
+    path = tmp_path / "pairs.parquet"
+    most = [_pair("a" if n < 8 else f"{n}", f"right{n}", f"wrong{n}") for n in range(10)]
+    for seed in range(6):
+        datasets.Dataset.from_list(most).to_parquet(path)
+        assert len(load_splits(str(path), share=0.1, seed=seed)[0]["train"]) == 9
+    datasets.Dataset.from_list(most[:8]).to_parquet(path)
+    with pytest.raises(PairsError, match=r"pairs.parquet: .*8 have the same prompt, such as rows 0 and 1"):
+        load_splits(str(path), share=0.1, seed=0)
+
+
+def test_answers_without_a_prompt_share_none(tmp_path):
+    rows = [
+        {side: [{"role": "assistant", "text": f"{side} {n}"}] for side in ("chosen", "rejected")} for n in range(4)
+    ]
+    datasets.Dataset.from_list(rows).to_parquet(tmp_path / "pairs.parquet")
+    assert len(load_splits(str(tmp_path / "pairs.parquet"), share=0.1, seed=0)[0]["train"]) == 3
+
+
+def test_given_splits_that_share_prompts_or_recordings_are_used_and_noted(tmp_path):
+    rows = SHARED["prompt"]
+    for split, found in (
+        ("train", rows[:4]),
+        ("validation", [*rows[4:6], _pair("other", "new", "wrong0"), _pair("x", "y", "z")]),
+    ):
+        datasets.Dataset.from_list(found).to_parquet(tmp_path / f"{split}.parquet")
+    splits, (notice,) = load_splits(str(tmp_path), share=0.1, seed=0)
+    assert f"{tmp_path}: 3 of 4 pairs" in notice and find_shared(splits) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("column", ["pair_id", "id", None])

@@ -7,7 +7,7 @@ import pytest
 import soundfile
 from support.paths import SAMPLE
 
-from sdiareward.dataset_builder.release.recording_check import MIN_CORRELATION, compare, correlate, describe
+from sdiareward.dataset_builder.recording_check import MIN_CORRELATION, compare, correlate, describe
 from sdiareward.perturbations.channel import make_mp3, make_opus
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.perturbations.levels import measure_level
 
 
+_Name = TypeVar("_Name")
 Kind = Literal["same", "reencoded", "truncated", "wrong"]
 
 _FRAME_SAMPLES = SAMPLING_RATE // 20
@@ -29,6 +31,12 @@ _RANGE = 80
 MIN_CORRELATION = 0.9
 # Encoders add silence at both ends.
 TOLERANCE_S = 0.15
+# What copies are found by. Of 14 million couples of different recordings of 2 s in the sample none correlates by more
+# than 0.86; of those of 1 s, two in a million correlate by 0.9.
+COPY_S = (2.0, 8.0)
+_BLOCK = 256
+# Padding at the end changes a correlation a little.
+_MAYBE = MIN_CORRELATION - 0.1
 
 
 def describe(array: np.ndarray) -> dict[str, Any]:
@@ -38,11 +46,11 @@ def describe(array: np.ndarray) -> dict[str, Any]:
         "duration_s": array.size / SAMPLING_RATE,
         "level_dbfs": 20 * math.log10(max(measure_level(array), 1e-5)),
         "digest": hashlib.sha256(samples).hexdigest()[:32],
-        "energies": _measure_energies(array).tolist(),
+        "energies": measure_energies(array).tolist(),
     }
 
 
-def _measure_energies(array: np.ndarray) -> np.ndarray:
+def measure_energies(array: np.ndarray) -> np.ndarray:
     """Return the energy of each band of each 50 ms, in half decibels above -100 dBFS, frame by frame."""
     frames = np.pad(array, (0, -array.size % _FRAME_SAMPLES)).reshape(-1, _FRAME_SAMPLES)
     spectrum = np.abs(np.fft.rfft(frames * np.hanning(_FRAME_SAMPLES))) ** 2 / _FRAME_SAMPLES**2
@@ -51,13 +59,36 @@ def _measure_energies(array: np.ndarray) -> np.ndarray:
     return np.clip(np.round(200 + 20 * np.log10(energies + 1e-12)), 0, 255).astype(np.uint8).ravel()
 
 
-def correlate(expected: Sequence[int], found: Sequence[int]) -> float:
+def correlate(expected: Sequence[int] | np.ndarray, found: Sequence[int] | np.ndarray) -> float:
     """Return the correlation of the common beginning of two lists of energies, whatever their levels."""
     size = min(len(expected), len(found))
-    one, other = (np.array(values[:size], dtype=np.float64) for values in (expected, found))
-    one, other = (np.maximum(values, values.max(initial=0) - _RANGE) for values in (one, other))
-    one, other = one - one.mean(), other - other.mean()
-    return float(one @ other / max(np.sqrt((one @ one) * (other @ other)), 1e-9))
+    return float(_normalise(expected[:size]) @ _normalise(found[:size]))
+
+
+def _normalise(energies: Sequence[int] | np.ndarray) -> np.ndarray:
+    values = np.array(energies, dtype=np.float64)
+    values = np.maximum(values, values.max(initial=0) - _RANGE)
+    values -= values.mean() if values.size else 0
+    return values / max(float(np.linalg.norm(values)), 1e-9)
+
+
+def find_copies(recordings: Mapping[_Name, tuple[float, np.ndarray]]) -> Iterator[tuple[_Name, _Name]]:
+    """Yield the names of recordings, each with its seconds and energies, that are encodings of one recording.
+
+    Only those of equal duration are compared, and not those shorter than the first of `COPY_S`.
+    """
+    order = sorted((item for item in recordings.items() if item[1][0] >= COPY_S[0]), key=lambda item: item[1][0])
+    seconds = [found for _, (found, _) in order]
+    for start in range(0, len(order), _BLOCK):
+        last = min(start + _BLOCK, len(order)) - 1
+        near = order[start : bisect_right(seconds, seconds[last] + TOLERANCE_S)]
+        shapes = np.zeros((len(near), max(energies.size for _, (_, energies) in near)), np.float32)
+        for row, (_, (_, energies)) in enumerate(near):
+            shapes[row, : energies.size] = _normalise(energies)
+        for row, column in np.argwhere(np.triu(shapes[: last + 1 - start] @ shapes.T, 1) >= _MAYBE).tolist():
+            (name, one), (other, two) = near[row], near[column]
+            if two[0] - one[0] <= TOLERANCE_S and correlate(one[1], two[1]) >= MIN_CORRELATION:
+                yield name, other
 
 
 def compare(expected: Mapping[str, Any], found: Mapping[str, Any]) -> Kind:
