@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import AudioError
-from sdiareward.common.files import split_lines
+from sdiareward.common.files import JsonLines
 from sdiareward.common.llm.client import ChatClient, ChatError, ask_again
 from sdiareward.common.llm.settings import TokenUsage
 
@@ -153,8 +152,10 @@ class ReplayBackend(Backend):
         self.path = Path(path)
         if not self.path.is_file():
             raise FileNotFoundError(f"{path}: no such file of answers; give the answers.jsonl of a run as path.")
-        lines = split_lines(self.path.read_text(encoding="utf-8"))
-        records = [_read_line(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
+        records = [
+            _check_record(record, f"{path}, line {number}")
+            for number, record in enumerate(JsonLines(self.path), start=1)
+        ]
         self._records = {(record["pair_id"], record["order"]): record for record in records}
 
     def answer(self, questions: Sequence[Question]) -> Iterator[Answer]:
@@ -168,13 +169,9 @@ class ReplayBackend(Backend):
             yield _replay(self._records[question.pair_id, question.order], question.criterion)
 
 
-def _read_line(line: str, where: str) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where}: not JSON ({error}); take the line out.") from error
+def _check_record(record: dict[str, Any], where: str) -> dict[str, Any]:
     required = ("pair_id", "order", "answer")
-    if not isinstance(record, dict) or not set(required) <= set(record):
+    if not set(required) <= set(record):
         raise ValueError(f"{where}: must be an object with {list(required)}; add what is missing.")
     if record["order"] not in tuple(ORDERS):
         raise ValueError(f"{where}: order is {record['order']!r:.80}; it must be one of {list(ORDERS)}.")
