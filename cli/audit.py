@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.common.locks import lock_folder
 from sdiareward.common.user_errors import UserError
 
 from .arguments import ModelArguments
@@ -104,8 +103,7 @@ def run(args: AuditArguments) -> int:
         raise UserError(
             f"an audit needs {' and '.join(missing)}; or give --render FILE to write the page of an earlier audit."
         )
-    with lock_folder(args.output_dir):
-        return _audit(args, args.data, args.output_dir)
+    return _audit(args, args.data, args.output_dir)
 
 
 def _render(path: Path, args: AuditArguments) -> int:

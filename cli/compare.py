@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+
+from sdiareward.common.locks import lock_folder
 
 from .arguments import ModelArguments
 
@@ -79,14 +82,14 @@ def run(args: CompareArguments) -> int:
     spec = args.make_spec()
     options = ("systems", "criterion", "pattern", "form", "audio_root")
     names = (*options, "num_bootstrap", "seed", "embed_audio", "match_level")
-    found = run_comparison(
-        Settings(
-            model=replace(spec, name=spec.checkpoint),
-            output_dir=args.output_dir or name_output_dir(args.systems),
-            user_turns=None if args.user_turns is None else str(args.user_turns),
-            **{name: getattr(args, name) for name in names},
-        )
+    settings = Settings(
+        model=replace(spec, name=spec.checkpoint),
+        output_dir=args.output_dir or name_output_dir(args.systems),
+        user_turns=None if args.user_turns is None else str(args.user_turns),
+        **{name: getattr(args, name) for name in names},
     )
+    with nullcontext() if args.output_dir else lock_folder(settings.output_dir):
+        found = run_comparison(settings)
     if found is not None:  # Of several processes the main one prints.
         print(describe(found))
     return 0

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.commands import run_single
-from sdiareward.common.locks import lock_folder
 from sdiareward.common.optional_dependencies import check_extra
 
 from ..commands import WAVREWARD
@@ -93,8 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(args: EvaluateArguments) -> int:
     """Evaluate and print the report; return 1 if `strict` and a sample was skipped, else 0."""
     check_extra("eval")
-    with lock_folder(args.output_dir):
-        results = evaluate(args)
+    results = evaluate(args)
     print((Path(args.output_dir) / "results.md").read_text(encoding="utf-8"), end="")
     return int(args.strict and bool(results["skipped"]))
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.files import hash_json
-from sdiareward.common.locks import lock_folder
 
 from .rewards import DEFAULT_SIGMA
 
@@ -158,11 +156,6 @@ class ThinkerCheckpoints:
 
 def run_training(trainer: Any, processor: ThinkerProcessor, args: JudgeArguments, training: Any) -> Path:
     """Train, from a checkpoint if `args` or `training` ask for it, and save a judge with its prompt and `run.json`."""
-    with nullcontext() if training.process_index else lock_folder(str(training.output_dir)):
-        return _train(trainer, processor, args, training)
-
-
-def _train(trainer: Any, processor: ThinkerProcessor, args: JudgeArguments, training: Any) -> Path:
     from sdiareward.common.provenance import write_provenance
     from sdiareward.training.resuming import choose_checkpoint, record_settings
 
