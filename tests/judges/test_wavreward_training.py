@@ -13,7 +13,6 @@ import yaml
 from support.paths import FIXTURES, ROOT
 from trl import GRPOConfig, SFTConfig
 
-from sdiareward.common.user_errors import UserError
 from sdiareward.dataset_builder.chatreward.schema import features
 from sdiareward.judges.thinker import Thinker, ThinkerProcessor, load_thinker_model
 from sdiareward.judges.wavreward import settings, train_grpo, train_sft
