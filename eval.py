@@ -63,11 +63,8 @@ def choose_evaluated(args: EvalArguments) -> Evaluated:
 
         return choose_judge(args.judge, args.judges_file, args.judge_options)
     from sdiareward.evaluation.pair_scoring import ModelToEvaluate
-    from sdiareward.pairs.prompts import read_prompts
-    from sdiareward.scoring.model_spec import ModelSpec
 
-    prompts = read_prompts(args.prompt_file) if args.prompt_file else None
-    return ModelToEvaluate(ModelSpec(str(args.model), prompts, args.dtype, args.device, args.batch_tokens))
+    return ModelToEvaluate(args.make_spec())
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sdiareward.common.hub import DatasetRevision, make_revision_field
 from sdiareward.common.user_errors import UserError
-
-from .arguments import ModelArguments
+from sdiareward.scoring.arguments import ModelArguments
 
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ _AS_THEY_ARE = ("split", "train_split", "num_pairs", "sounds_dir", "seed", "audi
 
 
 @dataclass(kw_only=True)
-class AuditArguments(ModelArguments):
+class AuditArguments(ModelArguments, DatasetRevision):
+    baseline_revision: str | None = make_revision_field("baseline_data", "baseline_data", "dataset")
     data: str | None = field(
         default=None,
         metadata={

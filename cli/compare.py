@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from sdiareward.common.locks import lock_folder
-
-from .arguments import ModelArguments
+from sdiareward.scoring.arguments import ModelArguments
 
 
 if TYPE_CHECKING:
@@ -79,11 +78,10 @@ def run(args: CompareArguments) -> int:
     from sdiareward.evaluation.comparison.run import Settings, name_output_dir
     from sdiareward.evaluation.comparison.run import run as run_comparison
 
-    spec = args.make_spec()
     options = ("systems", "criterion", "pattern", "form", "audio_root")
     names = (*options, "num_bootstrap", "seed", "embed_audio", "match_level")
     settings = Settings(
-        model=replace(spec, name=spec.checkpoint),
+        model=args.make_spec(),
         output_dir=args.output_dir or name_output_dir(args.systems),
         user_turns=None if args.user_turns is None else str(args.user_turns),
         **{name: getattr(args, name) for name in names},

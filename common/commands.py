@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 from .arguments import Inherited, OneLineParser, parse_arguments
 from .escaping import escape_terminal
+from .hub import resolve_revisions
 from .locks import lock_folder
 from .optional_dependencies import explain_missing_extra
 from .user_errors import AGAIN, format_user_error
@@ -97,6 +98,8 @@ def run_single(command: Command, argv: Sequence[str] | None, *, prog: str, extra
         run = getattr(import_module(module), function)
         texts = {"description": command.summary, "epilog": command.epilog}
         given = parse_arguments(_read_kinds(run), argv, prog=prog, **texts, inherited=command.inherited)
+        for arguments in given:
+            resolve_revisions(arguments)
         with ExitStack() as locks:
             for folder in filter(Path.is_dir, _list_folders(given, ["folder"])):
                 # An input that is being written is refused.

@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from sdiareward.common.hub import DatasetRevision, make_revision_field
 from sdiareward.common.package_files import NANO
 from sdiareward.pairs.loading import choose_split
+from sdiareward.scoring.arguments import ModelArguments
 
 
 _DATA, _MODEL, _JUDGE, _RUN, _PAGE = "data", "model", "judge, in place of a model", "the run", "page"
-_OF_MODELS = ("dtype", "device", "batch_tokens", "prompt_file")
+_OF_MODELS = ("revision", "dtype", "device", "batch_tokens", "prompt_file")
 _OF_JUDGES = ("judges_file", "judge_options", "retry_failed")
 
 
-@dataclass
-class EvalArguments:
+@dataclass(kw_only=True)
+class EvalArguments(ModelArguments, DatasetRevision):
     """What to evaluate on what; each is a flag and a key of the YAML given with `--config`."""
 
     dataset: str = field(
@@ -27,7 +29,7 @@ class EvalArguments:
     output_dir: str = field(
         metadata={"group": _RUN, "help": "Folder for scores and results; a killed run resumes there."}
     )
-    model: str | None = field(
+    model: str | None = field(  # type: ignore[assignment]
         default=None,
         metadata={
             "group": _MODEL,
@@ -65,6 +67,7 @@ class EvalArguments:
             "training split they are omitted).",
         },
     )
+    baseline_revision: str | None = make_revision_field("baseline_data", "baseline_data", "dataset", group=_DATA)
     split: str | None = field(
         default=None,
         metadata={"group": _DATA, "help": "Split to evaluate (default: test; a single file has no splits)."},
@@ -72,16 +75,6 @@ class EvalArguments:
     train_split: str = field(default="train", metadata={"group": _DATA, "help": "Split the baselines are fitted on."})
     baselines: bool = field(
         default=True, metadata={"group": _RUN, "help": "Also measure the acoustic and the text baseline."}
-    )
-    batch_tokens: int | None = field(default=None, metadata={"group": _MODEL, "help": "Tokens in one forward pass."})
-    prompt_file: str | None = field(
-        default=None, metadata={"group": _MODEL, "help": "System prompts instead of the checkpoint's."}
-    )
-    dtype: str | None = field(
-        default=None, metadata={"group": _MODEL, "help": "Dtype of the backbone, such as bfloat16, or fast."}
-    )
-    device: str | None = field(
-        default=None, metadata={"group": _MODEL, "help": "Such as cuda:0; by default an accelerator if any."}
     )
     limit: int | None = field(
         default=None,

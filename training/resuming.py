@@ -38,7 +38,7 @@ SETTINGS, PAIRS = ".settings.json", ".pairs.json"
 # computes the same numbers. All others must stay.
 _MAY_CHANGE = re.compile(
     r"(?:log|logging|eval|save|hub|trackio|ddp|torch_compile|torch_empty_cache|gradient_checkpointing|activation)_.*"
-    r"|dataloader_(?!drop_last).*|output_dir|(?:more_)?datasets?|audio_root|from_cache|resume(?:_from_checkpoint)?"
+    r"|(?:.*_)?revisions?|dataloader_(?!drop_last).*|output_dir|(?:more_)?datasets?|audio_root|from_cache|resume(?:_from_checkpoint)?"
     r"|restore_callback_states_from_checkpoint|batch_tokens|per_device_eval_batch_size|gradient_checkpointing"
     r"|torch_compile|use_cpu|disable_tqdm|report_to|run_name|project|debug|do_(?:train|eval)|local_rank"
     r"|enable_jit_checkpoint|skip_memory_metrics|include_for_metrics|batch_eval_metrics|prediction_loss_only"

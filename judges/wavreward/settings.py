@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.files import hash_json
+from sdiareward.common.hub import DatasetRevision, ModelRevision, find_snapshot
 
 from .rewards import DEFAULT_SIGMA
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class JudgeArguments:
+class JudgeArguments(ModelRevision, DatasetRevision):
     """The arguments of a training run that `trl.GRPOConfig` and `trl.SFTConfig` do not have."""
 
     dataset: str = field(metadata={"help": "Folder or repository of ChatReward samples."})
@@ -114,7 +115,7 @@ def load_judge_to_train(args: JudgeArguments, training: Any) -> tuple[Any, Think
     if args.freeze_audio_tower:
         model.model.audio_tower.requires_grad_(False)
         model.model.audio_tower.proj.requires_grad_(True)
-    return model, ThinkerProcessor.from_pretrained(name), configure_adapters(args)
+    return model, ThinkerProcessor.from_pretrained(find_snapshot(name)), configure_adapters(args)
 
 
 def _choose_dtype(args: JudgeArguments, training: Any) -> str:

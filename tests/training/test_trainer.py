@@ -6,6 +6,8 @@ import pickle
 import re
 import shutil
 import weakref
+from pathlib import Path
+from zipfile import ZipFile
 
 import datasets
 import pytest
