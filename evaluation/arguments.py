@@ -17,7 +17,24 @@ _OF_JUDGES = ("judges_file", "judge_options", "retry_failed")
 
 
 @dataclass(kw_only=True)
-class EvalArguments(ModelArguments, DatasetRevision):
+class PairsArguments(DatasetRevision):
+    audio_root: str | None = field(
+        default=None,
+        metadata={"help": "folder that relative paths of recordings begin at that are not found beside the table"},
+    )
+    baseline_data: str | None = field(
+        default=None,
+        metadata={
+            "help": "data set whose train_split the baselines are fitted on (default: the one that is measured; "
+            "without a training split they are omitted)"
+        },
+    )
+    baseline_revision: str | None = make_revision_field("baseline_data", "baseline_data", "dataset")
+    train_split: str = field(default="train", metadata={"help": "split that the baselines are fitted on"})
+
+
+@dataclass(kw_only=True)
+class EvalArguments(ModelArguments, PairsArguments):
     """What to evaluate on what; each is a flag and a key of the YAML given with `--config`."""
 
     dataset: str = field(
@@ -52,27 +69,10 @@ class EvalArguments(ModelArguments, DatasetRevision):
     dataset_name: str | None = field(
         default=None, metadata={"group": _DATA, "flag": "dataset_config", "help": "Configuration of the data set."}
     )
-    audio_root: str | None = field(
-        default=None,
-        metadata={
-            "group": _DATA,
-            "help": "Folder that relative paths of recordings begin at that are not found beside the table.",
-        },
-    )
-    baseline_data: str | None = field(
-        default=None,
-        metadata={
-            "group": _DATA,
-            "help": "Data set whose train_split the baselines are fitted on (default: the evaluated one; without a "
-            "training split they are omitted).",
-        },
-    )
-    baseline_revision: str | None = make_revision_field("baseline_data", "baseline_data", "dataset", group=_DATA)
     split: str | None = field(
         default=None,
         metadata={"group": _DATA, "help": "Split to evaluate (default: test; a single file has no splits)."},
     )
-    train_split: str = field(default="train", metadata={"group": _DATA, "help": "Split the baselines are fitted on."})
     baselines: bool = field(
         default=True, metadata={"group": _RUN, "help": "Also measure the acoustic and the text baseline."}
     )

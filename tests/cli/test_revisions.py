@@ -43,7 +43,9 @@ def hub(tmp_path, monkeypatch, tone_pairs):
         assert name in ("ORG/m", "ORG/d")
         commit = COMMITS.get(revision, revision)
         if commit not in COMMITS.values():
-            raise RevisionNotFoundError("404", response=httpx.Response(404))
+            raise RevisionNotFoundError(
+                "404", response=httpx.Response(404, request=httpx.Request("GET", "https://hub"))
+            )
         return str(tmp_path / repo_type / commit)
 
     load_builder = datasets.load_dataset_builder
