@@ -19,7 +19,7 @@ from uuid import uuid4
 
 
 logger = logging.getLogger(__name__)
-_CHECKSUM_NAME = b'"crc32"'
+_CHECKSUM_NAME = b"crc32"
 _CHECKSUM = re.compile(rb'(?:, )?"crc32": ([0-9]+)}\s*\Z')
 
 

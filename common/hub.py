@@ -91,8 +91,8 @@ def fetch_snapshot(model: str, patterns: Sequence[str], revision: str | None = N
     from huggingface_hub import errors, snapshot_download
 
     try:
-        options = {"allow_patterns": list(patterns), "revision": commit or revision, "repo_type": repo_type}
-        return Path(snapshot_download(name, **options))
+        patterns, revision = list(patterns), commit or revision
+        return Path(snapshot_download(name, allow_patterns=patterns, revision=revision, repo_type=repo_type))
     except errors.LocalEntryNotFoundError as error:
         raise explain_unreachable(model) from error
     except errors.RevisionNotFoundError as error:

@@ -52,7 +52,7 @@ class PartFolder:
         if not path.is_file() or (notes.is_file() and not read_sealed(notes)):
             return False
         content = path.read_bytes()
-        is_whole = zlib.crc32(content[:-_CHECKSUM_BYTES]) == int.from_bytes(content[-_CHECKSUM_BYTES:])
+        is_whole = _compute_checksum(content[:-_CHECKSUM_BYTES]) == content[-_CHECKSUM_BYTES:]
         if not is_whole:
             logger.warning("%s: is damaged; it is made again.", path)
         return is_whole
@@ -71,9 +71,8 @@ class PartFolder:
         stream = pa.BufferOutputStream()
         pq.write_table(pa.Table.from_pylist(list(rows), schema=self._schema), stream)
         content = stream.getvalue().to_pybytes()
-        checksum = zlib.crc32(content).to_bytes(_CHECKSUM_BYTES)
         # A job that Ray takes for lost may go on beside its repetition.
-        write_file(self._make_path(name), content + checksum, is_shared=True)
+        write_file(self._make_path(name), content + _compute_checksum(content), is_shared=True)
 
     def drop_changed(self, contents: Mapping[str, str | None]) -> None:
         """Remove the parts that were made from something else; a hash of None keeps the part."""
@@ -114,6 +113,10 @@ class PartFolder:
 
     def _make_path(self, name: str) -> Path:
         return self.folder / f"{name}.parquet"
+
+
+def _compute_checksum(content: bytes) -> bytes:
+    return zlib.crc32(content).to_bytes(_CHECKSUM_BYTES, "big")
 
 
 _WORKER: dict[str, Callable[[Any], Any]] = {}

@@ -85,7 +85,7 @@ def score(capsys, *argv):
 
 
 def test_a_revision_is_loaded_and_recorded_with_its_commit(hub, capsys):
-    rewards = [score(capsys, "--model", "ORG/m", *flags) for flags in ((), ("--revision", "v0.1"))]
+    rewards = [score(capsys, *flags) for flags in ((), ("--model", "ORG/m", "--revision", "v0.1"))]
     assert rewards[1] == pytest.approx(2 * rewards[0])
     assert score(capsys, "--model", "ORG/m", "--model_revision", "b" * 40) == rewards[0]
 
