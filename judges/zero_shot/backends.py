@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import AudioError
-from sdiareward.common.files import JsonLines
+from sdiareward.common.files import split_lines, unseal
 from sdiareward.common.llm.client import ChatClient, ChatError, ask_again
 from sdiareward.common.llm.settings import TokenUsage
 
@@ -152,10 +153,8 @@ class ReplayBackend(Backend):
         self.path = Path(path)
         if not self.path.is_file():
             raise FileNotFoundError(f"{path}: no such file of answers; give the answers.jsonl of a run as path.")
-        records = [
-            _check_record(record, f"{path}, line {number}")
-            for number, record in enumerate(JsonLines(self.path), start=1)
-        ]
+        lines = split_lines(self.path.read_text(encoding="utf-8"))
+        records = [_read_line(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
         self._records = {(record["pair_id"], record["order"]): record for record in records}
 
     def answer(self, questions: Sequence[Question]) -> Iterator[Answer]:
@@ -169,9 +168,13 @@ class ReplayBackend(Backend):
             yield _replay(self._records[question.pair_id, question.order], question.criterion)
 
 
-def _check_record(record: dict[str, Any], where: str) -> dict[str, Any]:
+def _read_line(line: str, where: str) -> dict[str, Any]:
+    try:
+        record = json.loads(unseal(line.encode()) or b"")
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: not JSON ({error}); take the line out.") from error
     required = ("pair_id", "order", "answer")
-    if not set(required) <= set(record):
+    if not isinstance(record, dict) or not set(required) <= set(record):
         raise ValueError(f"{where}: must be an object with {list(required)}; add what is missing.")
     if record["order"] not in tuple(ORDERS):
         raise ValueError(f"{where}: order is {record['order']!r:.80}; it must be one of {list(ORDERS)}.")
