@@ -26,7 +26,7 @@ WRITING = {
     "judge nano": "DIR",
     "wavreward sft": "--dataset none --output_dir DIR",
     "wavreward grpo": "--dataset none --output_dir DIR",
-    "wavreward eval": "--dataset none --output_dir DIR",
+    "wavreward eval": "--model none --dataset none --output_dir DIR",
     "wavreward reasoning": "--dataset none --judge none --predictions DIR",
     "audit": "--dataset none --output_dir DIR",
     "calibrate": "none none --output_dir DIR",
