@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from sdiareward.common.commands import Command, name_program, run_single
 from sdiareward.common.data_help import PAIR_HELP
-from sdiareward.common.locks import lock_folder
 from sdiareward.common.optional_dependencies import check_extra
 from sdiareward.evaluation.arguments import EvalArguments
 
@@ -43,8 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(args: EvalArguments) -> int:
     """Evaluate; return 1 if `strict` and a pair was skipped, else 0."""
     check_extra("eval")
-    with lock_folder(args.output_dir):
-        return evaluate(args)
+    return evaluate(args)
 
 
 def evaluate(args: EvalArguments) -> int:
@@ -65,11 +63,8 @@ def choose_evaluated(args: EvalArguments) -> Evaluated:
 
         return choose_judge(args.judge, args.judges_file, args.judge_options)
     from sdiareward.evaluation.pair_scoring import ModelToEvaluate
-    from sdiareward.pairs.prompts import read_prompts
-    from sdiareward.scoring.model_spec import ModelSpec
 
-    prompts = read_prompts(args.prompt_file) if args.prompt_file else None
-    return ModelToEvaluate(ModelSpec(str(args.model), prompts, args.dtype, args.device, args.batch_tokens))
+    return ModelToEvaluate(args.make_spec())
 
 
 if __name__ == "__main__":

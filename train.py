@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.arguments import Inherited
 from sdiareward.common.commands import Command, name_program, run_single
 from sdiareward.common.data_help import PAIR_HELP
-from sdiareward.common.locks import lock_folder
 from sdiareward.training.arguments import TrainArguments
 
 
@@ -139,10 +137,7 @@ def _print_notices(*notices: str | None) -> None:
 
 
 def run(args: TrainArguments, training: RewardTrainingConfig) -> None:
-    """Train in a folder that no other process writes to."""
-    # Of the processes that train together only the main one takes the lock.
-    with nullcontext() if training.process_index else lock_folder(str(training.output_dir)):
-        train(args, training)
+    train(args, training)
 
 
 def main(argv: list[str] | None = None) -> int:

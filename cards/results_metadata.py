@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from sdiareward.common.hub import split_commit
 from sdiareward.esdr_accuracy.pairwise import COLUMNS
 from sdiareward.evaluation.columns import CRITERION_COLUMNS, TITLES
 from sdiareward.evaluation.summary import ALL_LEFT_OUT, describe_overlap, format_interval, format_percent
@@ -48,7 +49,7 @@ def find_split(results: Mapping[str, Any]) -> str | None:
 
 def find_hub_id(results: Mapping[str, Any]) -> str | None:
     """Return the repository that the evaluated data were read from."""
-    return results["config"]["dataset"] if results.get("is_from_hub") else None
+    return split_commit(results["config"]["dataset"])[0] if results.get("is_from_hub") else None
 
 
 def name_results_file(results: Mapping[str, Any]) -> str:
@@ -75,6 +76,7 @@ def make_model_index(results: Mapping[str, Any]) -> list[EvalResult]:
             dataset_type=find_hub_id(results) or f"{name}, not read from the Hub",
             dataset_name=name,
             dataset_config=results["config"].get("dataset_name"),
+            dataset_revision=split_commit(results["config"]["dataset"])[1],
             dataset_split=find_split(results),
             metric_type=_METRIC,
             metric_name=f"accuracy, {title}",
@@ -96,6 +98,7 @@ def render_eval_results(results: Mapping[str, Any], dataset_id: str) -> str:
     entries = [
         EvalResultEntry(
             dataset_id=dataset_id,
+            dataset_revision=split_commit(results["config"]["dataset"])[1],
             task_id=column,
             value=round(results["accuracies"]["model"][column], _DIGITS),
             notes=_render_notes(results, column),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.files import read_json_object
+from sdiareward.common.hub import resolve_revision
 
 from .files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from .hub_files import list_checkpoint_tensors
@@ -52,8 +53,13 @@ def reject_custom_adapters(name_or_path: str | Path) -> str | None:
     found = read_json_object(Path(config), "download it again")
     if problem := _find_problem(found):
         raise ValueError(f"{config}: {problem}.")
-    base: str | None = found.get("base_model_name_or_path")
-    return base
+    return read_base(found)
+
+
+def read_base(config: Mapping[str, Any]) -> str | None:
+    """Return the base model of adapters, at its commit if they name a revision of it."""
+    base, revision = config.get("base_model_name_or_path"), config.get("revision")
+    return resolve_revision(base, revision) if base and revision and not Path(base).exists() else base
 
 
 def _find_problem(config: Mapping[str, Any]) -> str | None:

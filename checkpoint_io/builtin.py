@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from sdiareward.common.hub import find_snapshot
 from sdiareward.common.package_files import NANO, SMALL
 
 from .files import SMALL_PROJECTION
 
 
 def find_checkpoint(name: str | Path) -> str:
-    """Return the folder of `"nano"` or `"small"`; any other name, and any path, as it is.
+    """Return the folder of `"nano"`, `"small"` or a model at a commit; any other name, and any path, as it is.
 
     The package has only the trained tensors of the small model. They are put on its base once, and the result is kept
     in the cache of the Hub's library. The folder of these tensors, or a copy, stands for the same.
@@ -19,7 +20,7 @@ def find_checkpoint(name: str | Path) -> str:
     if (Path(name) / SMALL_PROJECTION).is_file():
         return str(_find_small(Path(name)))
     if str(name) not in ("nano", "small") or Path(name).exists():
-        return str(name)
+        return find_snapshot(name)
     return str(NANO) if str(name) == "nano" else str(_find_small(SMALL))
 
 

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import torch
 
 from sdiareward.common.files import replace_atomically
+from sdiareward.common.hub import MODEL_FILES, fetch_snapshot
 from sdiareward.configuration_sdiareward import EXTERNAL_MODEL_TYPES, SDiaRewardConfig
 from sdiareward.loading_sdiareward import (
     HEAD,
@@ -33,7 +34,6 @@ from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 from .builtin import find_checkpoint
 from .export import RENAMES, require_one_token_a_vector, require_vllm_pooling, write_config_files
-from .hub_files import fetch_snapshot
 from .tensor_files import DTYPES, PlannedTensor, StoredTensor, read_header, write_checkpoint
 from .training_record import PAIRS_RECORD
 
@@ -43,7 +43,6 @@ logger = logging.getLogger(__name__)
 ExportFormat = Literal["official", "vllm"]
 EXPORT_FORMATS: tuple[ExportFormat, ...] = ("official", "vllm")
 _DTYPES_BY_NAME = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES.values()}
-_HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja")
 
 
 @dataclass(frozen=True)
@@ -151,7 +150,7 @@ def _find(source: str | Path) -> Path:
         return folder
     if isinstance(source, Path) or folder.is_absolute() or source.startswith("."):
         raise FileNotFoundError(f"{source}: no such folder; give the folder or the Hub id of a checkpoint.")
-    return fetch_snapshot(source, _HUB_FILES)
+    return fetch_snapshot(source, MODEL_FILES)
 
 
 def _read_headers(folder: Path) -> dict[str, StoredTensor]:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from sdiareward.common.files import hash_json
+from sdiareward.common.hub import fetch_snapshot, split_commit
 
-from .builtin import find_base
+from .adapter_files import read_base
+from .builtin import find_base, find_checkpoint
 from .files import ADAPTER_CONFIG, read_json
-from .hub_files import fetch_snapshot
 
 
 # Cards, results and pictures do not count: they may change, or be written later.
@@ -21,15 +22,24 @@ _MAX_HASHED_BYTES = 64 * 2**20
 
 
 def fingerprint_model(model: str) -> str:
-    """Return a hash of a checkpoint folder and the base of its adapters, or the commit of a Hub name."""
+    """Return a hash of a checkpoint folder, or the commit of a Hub name; of adapters a hash of them and their base."""
     folder = Path(model)
-    if not folder.is_dir():
-        return fetch_snapshot(model, ["config.json"]).name
-    found: dict[str, Any] = _fingerprint_files(folder)
-    base = read_json(folder / ADAPTER_CONFIG).get("base_model_name_or_path") if ADAPTER_CONFIG in found else None
-    if isinstance(base, str) and Path(base := str(find_base(folder, base))).is_dir():
-        found["base model"] = _fingerprint_files(Path(base))
+    is_here = folder.is_dir()
+    if not is_here:
+        folder = fetch_snapshot(model, ["config.json", ADAPTER_CONFIG])
+    has_base = (folder / ADAPTER_CONFIG).is_file()
+    if not is_here and not has_base:
+        return folder.name
+    found: dict[str, Any] = _fingerprint_files(folder) if is_here else {"commit": folder.name}
+    if has_base and (base := find_base(folder, read_base(read_json(folder / ADAPTER_CONFIG)))):
+        found["base model"] = _fingerprint_files(Path(base)) if Path(base).is_dir() else fingerprint_model(base)
     return hash_json(found)
+
+
+def describe_model(name: str) -> str:
+    """Return a name, without its commit, and the fingerprint of the model."""
+    plain, commit = split_commit(name)
+    return f"{plain} ({fingerprint_model(name if commit else find_checkpoint(name))})"
 
 
 def _fingerprint_files(folder: Path) -> dict[str, str]:

@@ -30,6 +30,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, WhisperFeatureExtractor
 
 from sdiareward.chat_sdiareward import CHAT_TEMPLATE
+from sdiareward.common.hub import find_snapshot
 from sdiareward.common.package_files import SMALL
 from sdiareward.common.user_errors import UserError
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
@@ -140,9 +141,9 @@ def locate_language_model(source: str | Path | None) -> tuple[str, dict[str, str
             return SMOLLM2_HUB_ID, {}
         source = Path(spec.origin).parent / SMOLLM2_FILE
         require_known_file(source)
-    path = Path(source)
+    path = Path(find_snapshot(source))
     if path.suffix != ".gguf":
-        return str(source), {}
+        return str(path), {}
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; give a GGUF file, such as that of SmolLM2-135M-Instruct.")
     if find_spec("gguf") is None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.files import hash_json, read_json_object, write_file
+from sdiareward.common.hub import fetch_snapshot
 from sdiareward.pairs.content import digest_shared
 from sdiareward.pairs.labels import TRAINED_ON, describe_trained_on
 from sdiareward.pairs.loading import list_ids
@@ -15,7 +16,6 @@ from sdiareward.pairs.schema import ID_COLUMNS
 
 from .builtin import find_checkpoint
 from .files import ADAPTER_CONFIG
-from .hub_files import fetch_snapshot
 
 
 if TYPE_CHECKING:

@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from sdiareward.common.hub import find_snapshot
+
 
 WHISPER_HUB_ID = "openai/whisper-tiny.en"
 _CT2_DTYPES = (np.float32, np.int8, np.int16, np.int32, np.float16)
@@ -46,6 +48,7 @@ def load_whisper_encoder_weights(whisper: str | Path | None = None) -> dict[str,
     """Return Whisper's encoder under the names of Qwen2.5-Omni's audio tower, float32."""
     if whisper is None:
         whisper = _find_installed_whisper() or WHISPER_HUB_ID
+    whisper = find_snapshot(whisper)
     model_bin = Path(whisper) / "model.bin"
     if model_bin.is_file():
         return _from_ctranslate2(read_ctranslate2(model_bin))

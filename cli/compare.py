@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from .arguments import ModelArguments
+from sdiareward.common.locks import lock_folder
+from sdiareward.scoring.arguments import ModelArguments
 
 
 if TYPE_CHECKING:
@@ -76,17 +78,16 @@ def run(args: CompareArguments) -> int:
     from sdiareward.evaluation.comparison.run import Settings, name_output_dir
     from sdiareward.evaluation.comparison.run import run as run_comparison
 
-    spec = args.make_spec()
     options = ("systems", "criterion", "pattern", "form", "audio_root")
     names = (*options, "num_bootstrap", "seed", "embed_audio", "match_level")
-    found = run_comparison(
-        Settings(
-            model=replace(spec, name=spec.checkpoint),
-            output_dir=args.output_dir or name_output_dir(args.systems),
-            user_turns=None if args.user_turns is None else str(args.user_turns),
-            **{name: getattr(args, name) for name in names},
-        )
+    settings = Settings(
+        model=args.make_spec(),
+        output_dir=args.output_dir or name_output_dir(args.systems),
+        user_turns=None if args.user_turns is None else str(args.user_turns),
+        **{name: getattr(args, name) for name in names},
     )
+    with nullcontext() if args.output_dir else lock_folder(settings.output_dir):
+        found = run_comparison(settings)
     if found is not None:  # Of several processes the main one prints.
         print(describe(found))
     return 0

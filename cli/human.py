@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
+from sdiareward.common.hub import DatasetRevision
 from sdiareward.common.user_errors import UserError
 from sdiareward.evaluation.human.strata import SIZES
 
@@ -29,7 +30,7 @@ _TEXTS = {
 
 
 @dataclass(kw_only=True)
-class SampleArguments:
+class SampleArguments(DatasetRevision):
     eval_dir: Path = field(
         metadata={"positional": True, "help": "output_dir of a finished evaluation, by `sdiareward eval`"}
     )
@@ -83,7 +84,7 @@ def sample(args: SampleArguments) -> None:
 
 
 @dataclass(kw_only=True)
-class CompareArguments:
+class CompareArguments(DatasetRevision):
     first_dir: Path = field(metadata={"positional": True, "help": "evaluation of the judge whose wins are counted"})
     second_dir: Path = field(
         metadata={"positional": True, "help": "evaluation of the other judge, on the same samples"}

@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal
 
+from sdiareward.common.hub import make_revision_field
 from sdiareward.common.user_errors import UserError, format_user_error
 
 
@@ -92,6 +93,7 @@ class SpaceArguments(PushArguments):
     model: str | None = field(
         default=None, metadata={"help": "model on the Hub that it loads (default: the package's)"}
     )
+    model_revision: str | None = make_revision_field("model", "that model")
     hardware: str = field(default="cpu-basic", metadata={"help": "hardware suggested to the Hub"})
 
 

@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from .arguments import ModelArguments
+from sdiareward.common.hub import DatasetRevision
+from sdiareward.scoring.arguments import ModelArguments
 
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _NAMES = {"output": "output_dir", "name": "dataset_config"}
 
 
 @dataclass(kw_only=True)
-class ScoreArguments(ModelArguments):
+class ScoreArguments(ModelArguments, DatasetRevision):
     dialogue: Path | None = field(
         default=None,
         metadata={

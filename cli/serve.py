@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sdiareward.common.user_errors import UserError
+from sdiareward.scoring.arguments import ModelArguments
 from sdiareward.serving.settings import API_KEY_ENV, Limits, Replicas
-
-from .arguments import ModelArguments
 
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def run(args: ServeArguments) -> None:
 
 
 def _make_settings(args: ServeArguments) -> ServiceSettings:
-    from sdiareward.checkpoint_io.hub_files import fetch_snapshot
+    from sdiareward.common.hub import fetch_snapshot
     from sdiareward.serving.settings import Limits, Replicas, ServiceSettings, read_api_key
 
     spec = args.make_spec()

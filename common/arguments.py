@@ -222,8 +222,8 @@ def parse_bool(text: str) -> bool:
 
 def _pop_names(item: Field[Any], options: dict[str, Any]) -> list[str]:
     """Remove from the options what argparse does not have; return the names of the flag."""
-    options.pop("minimum", None)
-    options.pop("help", None)
+    for name in ("minimum", "help", "revision_of"):
+        options.pop(name, None)
     aliases = options.pop("aliases", ())
     flag = options.pop("flag", item.name)
     if options.pop("positional", False):

@@ -12,6 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import is_dataclass
 from difflib import get_close_matches
 from importlib import import_module
@@ -20,6 +21,8 @@ from typing import Any, NamedTuple, get_type_hints
 
 from .arguments import Inherited, OneLineParser, parse_arguments
 from .escaping import escape_terminal
+from .hub import resolve_revisions
+from .locks import lock_folder
 from .optional_dependencies import explain_missing_extra
 from .user_errors import AGAIN, format_user_error
 from .version import __version__
@@ -36,6 +39,8 @@ class Command(NamedTuple):
     extra: str | None = None
     inherited: Inherited | None = None
     default: str | None = None
+    # Arguments that name a folder to write, which is locked. None for a command that finds it in its settings.
+    locked: Sequence[str] = ("output_dir", "output")
 
 
 def run_command(
@@ -92,7 +97,17 @@ def run_single(command: Command, argv: Sequence[str] | None, *, prog: str, extra
     try:
         run = getattr(import_module(module), function)
         texts = {"description": command.summary, "epilog": command.epilog}
-        return run(*parse_arguments(_read_kinds(run), argv, prog=prog, **texts, inherited=command.inherited)) or 0
+        given = parse_arguments(_read_kinds(run), argv, prog=prog, **texts, inherited=command.inherited)
+        for arguments in given:
+            resolve_revisions(arguments)
+        with ExitStack() as locks:
+            for folder in filter(Path.is_dir, _list_folders(given, ["folder"])):
+                # An input that is being written is refused.
+                with lock_folder(folder):
+                    pass
+            for folder in _list_folders(given, command.locked):
+                locks.enter_context(lock_folder(folder))
+            return run(*given) or 0
     except KeyboardInterrupt as interruption:
         _print_traceback()
         sys.stderr.write(f"{prog}: {str(interruption) or f'interrupted; {AGAIN}.'}\n")
@@ -104,6 +119,12 @@ def run_single(command: Command, argv: Sequence[str] | None, *, prog: str, extra
         _print_traceback()
         sys.stderr.write(f"{prog}: error: {escape_terminal(' '.join(line.split()))}\n")
         return 2
+
+
+def _list_folders(given: Sequence[Any], names: Sequence[str]) -> list[Path]:
+    found = {name: getattr(arguments, name, None) for arguments in given for name in names}
+    is_dry = any(getattr(arguments, "dry_run", False) for arguments in given)
+    return [] if is_dry else [Path(folder) for folder in found.values() if folder is not None]
 
 
 def _read_kinds(run: Any) -> list[type]:

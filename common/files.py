@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import mmap
+import os
 import re
 import shutil
 import sys
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 
+logger = logging.getLogger(__name__)
+_CHECKSUM_NAME = b"crc32"
+_CHECKSUM = re.compile(rb'(?:, )?"crc32": ([0-9]+)}\s*\Z')
 # A dialogue has six levels; libraries end the process at some ten thousand.
 _MAX_JSON_DEPTH = 100
 _BRACKETS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|([\[{])|[\]}]', re.DOTALL)
@@ -22,19 +28,35 @@ _BRACKETS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|([\[{])|[\]}]', re.DOTALL)
 
 @contextmanager
 def replace_atomically(path: Path, *, is_shared: bool = False) -> Iterator[Path]:
-    """Yield a temporary path, renamed to `path` when the block ends; after an error `path` is unchanged."""
+    """Yield a temporary path, renamed to `path` when the block ends; after an error `path` is unchanged.
+
+    It is on the disk before it is renamed: a power failure leaves the old content or the new one.
+    """
     # Of several writers the last one wins.
     mark = f".{uuid4().hex}" if is_shared else ""
     temporary = path.with_name(f".{path.name}{mark}.tmp")
     _remove(temporary)
     try:
         yield temporary
+        for each in (*temporary.rglob("*"), temporary):
+            _sync(each)
         temporary.replace(path)
+        _sync(path.parent)
     except BaseException:
         # The first error counts; on a disk that fails, the removal fails too.
         with suppress(OSError):
             _remove(temporary)
         raise
+
+
+def _sync(path: Path) -> None:
+    # A system may not be able to open a folder, or to sync it.
+    with nullcontext() if path.is_file() else suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _remove(path: Path) -> None:
@@ -60,11 +82,42 @@ def split_lines(text: str) -> list[str]:
     return text.removesuffix("\n").split("\n") if text else []
 
 
-class JsonLines:
-    """A file of one JSON object per line that survives being killed in the middle of a line."""
+def seal(record: Mapping[str, Any]) -> str:
+    """Return a record as a line of JSON that ends with its checksum, `crc32`."""
+    text = json.dumps(record, ensure_ascii=False)
+    return f'{text[:-1]}{", " if record else ""}"crc32": {zlib.crc32(text.encode())}}}\n'
 
-    def __init__(self, path: Path):
+
+def unseal(content: bytes) -> bytes | None:
+    """Return the JSON of `seal` without its checksum, which need not be there; None if the content is damaged."""
+    found = _CHECKSUM.search(content)
+    if found is None:
+        return content
+    content = content[: found.start()] + b"}"
+    return content if zlib.crc32(content) == int(found[1]) else None
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """Return the record of a file that `seal` made; an empty one, to be made again, if it is absent or damaged."""
+    if not path.is_file():
+        return {}
+    with suppress(ValueError, RecursionError):
+        record = json.loads(unseal(path.read_bytes()) or b"")
+        if isinstance(record, dict):
+            return record
+    logger.warning("%s: is damaged; it is made again.", path)
+    return {}
+
+
+class JsonLines:
+    """A file of one JSON object per line that survives being killed in the middle of a line.
+
+    A line has a checksum, unless the file is one that users edit. A damaged line is logged and not read.
+    """
+
+    def __init__(self, path: Path, *, is_edited: bool = False):
         self.path = path
+        self._format = _format if is_edited else seal
         self._is_whole = False
 
     def read(self) -> list[dict[str, Any]]:
@@ -78,7 +131,8 @@ class JsonLines:
         self._is_whole = True
         with self.path.open("rb") as file:
             for number, line in enumerate(file, start=1):
-                yield self._parse(line, number)
+                if (record := self._parse(line, number)) is not None:
+                    yield record
 
     def _cut_torn_line(self) -> None:
         # A file that may only be read, and is complete, must be readable.
@@ -95,10 +149,14 @@ class JsonLines:
             else:
                 end.write(b"\n")
 
-    def _parse(self, line: bytes, number: int) -> dict[str, Any]:
+    def _parse(self, line: bytes, number: int) -> dict[str, Any] | None:
+        content = unseal(line)
         try:
-            record = parse_json(line)
+            record = parse_json(content or b"")
         except ValueError as error:
+            if number and _CHECKSUM_NAME in line:
+                logger.warning("%s, line %d: is damaged; it is not read, and made again.", self.path, number)
+                return None
             raise ValueError(f"{self.path}, line {number}: not JSON ({error}); remove the line.") from error
         if not isinstance(record, dict):
             found = type(record).__name__
@@ -111,7 +169,11 @@ class JsonLines:
             self._cut_torn_line()
         self._is_whole = True
         with self.path.open("a", encoding="utf-8") as file:
-            file.write("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+            file.write("".join(map(self._format, records)))
+
+
+def _format(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, ensure_ascii=False) + "\n"
 
 
 def read_text(path: Path, what: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from pathlib import Path
 _SUFFIXES = (".csv", ".flac", ".json", ".jsonl", ".mp3", ".npz", ".ogg", ".parquet", ".safetensors", ".wav", ".yaml")
 # A name on the Hub, `ORG/NAME`, has one separator.
 _MAX_SEPARATORS = 1
+_REVISION = re.compile(r"[\w.-]+/[\w.-]+@(.+)")
 
 
 def require_local(name: str) -> None:
@@ -16,6 +18,8 @@ def require_local(name: str) -> None:
     path = Path(name)
     if path.exists() or "://" in name:
         return
+    if found := _REVISION.fullmatch(name):
+        raise FileNotFoundError(f"{name}: no such file or folder; give a revision as --revision {found[1]}.")
     near = _find_near(path)
     is_path = name.startswith((".", "~", "/")) or name.count("/") > _MAX_SEPARATORS or name.endswith("/")
     if is_path or name.endswith(_SUFFIXES) or near or ("/" in name and Path(path.parts[0]).is_dir()):

@@ -4,24 +4,45 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from os import environ
 from pathlib import Path
 
 from .user_errors import _NOT_ALLOWED, UserError
 
 
 LOCK_FILE = ".lock"
+# A reader holds the lock for a moment, to find out whether the folder is complete.
+_WAIT_S = 0.2
 
 
 @contextmanager
 def lock_folder(folder: str | Path) -> Iterator[None]:
     """Hold a folder's lock until the process ends, even if killed; of a run's processes only the main one does."""
+    if environ.get("RANK", "0") != "0":
+        yield
+        return
+    place = Path(folder).resolve()
+    new = [each for each in (place, *place.parents) if not each.exists()]
+    place.mkdir(parents=True, exist_ok=True)
+    try:
+        with ExitStack() as held:
+            # Some commands write to an empty folder only. Beside one that is a volume, nothing may be written.
+            if not _acquire(place.with_name(f".{place.name}{LOCK_FILE}"), folder, held):
+                _acquire(place / LOCK_FILE, folder, held)
+            yield
+    finally:
+        # A run that ended before it wrote anything leaves no folder.
+        with suppress(OSError):
+            for each in new:
+                each.rmdir()
+
+
+def _acquire(path: Path, folder: str | Path, held: ExitStack) -> bool:
+    """Return whether a lock file could be written; where none can, no lock is needed."""
     from filelock import FileLock, Timeout
 
-    path = Path(folder) / LOCK_FILE
-    is_new = not path.parent.exists()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path, blocking=False)
+    lock = FileLock(path, timeout=_WAIT_S)
     try:
         lock.acquire()
     except Timeout:
@@ -30,14 +51,7 @@ def lock_folder(folder: str | Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.EROFS, *_NOT_ALLOWED):
             raise
-        # Nothing can be written here, so no lock is needed; the results of a finished run can still be read.
-    try:
-        yield
-    finally:
-        if lock.is_locked:
-            path.unlink(missing_ok=True)
-            lock.release()
-        if is_new:
-            # A run that ended before it wrote anything leaves no folder.
-            with suppress(OSError):
-                path.parent.rmdir()
+        return False
+    held.callback(lock.release)
+    held.callback(path.unlink, missing_ok=True)
+    return True

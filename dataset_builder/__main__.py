@@ -21,6 +21,7 @@ _COMMANDS = {
         summary,
         MANIFEST_HELP if name == "build" else None,
         extra="build",
+        locked=() if name == "build" else ("output_dir",),
     )
     for name, summary in {
         "fetch": "obtain recordings (youtube), or scripts or scenarios (a language model)",
@@ -35,7 +36,9 @@ _COMMANDS = {
 _CHATREWARD = "sdiareward.dataset_builder.commands.chatreward"
 _COMMANDS["chatreward"] = Command(
     {
-        "build": Command(f"{_CHATREWARD}:build", "synthesise the scenarios, filter, and write the data set"),
+        "build": Command(
+            f"{_CHATREWARD}:build", "synthesise the scenarios, filter, and write the data set", locked=()
+        ),
         "rate": Command(f"{_CHATREWARD}:rate", "write the data set again with the scores of experts"),
     },
     "build ChatReward, the scored dialogues that WavReward is trained on",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import logging
 import os
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sdiareward.common.files import write_file
+from sdiareward.common.files import read_sealed, seal, write_file
 from sdiareward.common.local_ray import open_ray
 from sdiareward.common.user_errors import UserError
 from sdiareward.common.worker_pool import open_worker_pool
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import datasets
     import pyarrow as pa
 
+logger = logging.getLogger(__name__)
 _Job = TypeVar("_Job")
 _Result = TypeVar("_Result")
 # Jobs that follow each other often need the same speech, which a worker keeps; few enough that all end together.
@@ -33,6 +35,8 @@ _BLOCKS_A_WORKER = 8
 _MAX_BLOCKS = 4096
 # A tenth is left for what Ray itself does.
 _CPUS_OF_A_WORKER = 0.9
+# At the end of a part, after the Parquet file.
+_CHECKSUM_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,15 @@ class PartFolder:
     columns: datasets.Features | None = None
 
     def has(self, name: str) -> bool:
-        return self._make_path(name).is_file()
+        """Return whether a part is there and whole; one that is damaged is logged, and made again."""
+        path, notes = self._make_path(name), self._make_path(name).with_suffix(".json")
+        if not path.is_file() or (notes.is_file() and not read_sealed(notes)):
+            return False
+        content = path.read_bytes()
+        is_whole = _compute_checksum(content[:-_CHECKSUM_BYTES]) == content[-_CHECKSUM_BYTES:]
+        if not is_whole:
+            logger.warning("%s: is damaged; it is made again.", path)
+        return is_whole
 
     def write(self, name: str, rows: Sequence[dict[str, Any]], notes: Any = None) -> None:
         """Write a part: its notes first, because the Parquet file marks it as finished."""
@@ -51,37 +63,41 @@ class PartFolder:
         import pyarrow.parquet as pq
 
         self.folder.mkdir(parents=True, exist_ok=True)
+        path = self._make_path(name).with_suffix(".json")
         if notes:
-            write_file(self._make_path(name).with_suffix(".json"), json.dumps(notes, ensure_ascii=False))
-        content = pa.BufferOutputStream()
-        pq.write_table(pa.Table.from_pylist(list(rows), schema=self._schema), content)
+            write_file(path, seal({"notes": notes}))
+        else:
+            path.unlink(missing_ok=True)
+        stream = pa.BufferOutputStream()
+        pq.write_table(pa.Table.from_pylist(list(rows), schema=self._schema), stream)
+        content = stream.getvalue().to_pybytes()
         # A job that Ray takes for lost may go on beside its repetition.
-        write_file(self._make_path(name), content.getvalue().to_pybytes(), is_shared=True)
+        write_file(self._make_path(name), content + _compute_checksum(content), is_shared=True)
 
     def drop_changed(self, contents: Mapping[str, str | None]) -> None:
         """Remove the parts that were made from something else; a hash of None keeps the part."""
         kept = self.folder / "contents.json"
-        before = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
+        before = read_sealed(kept)
         for name, content in contents.items():
             if content is not None and before.get(name) not in (None, content):
                 self._make_path(name).unlink(missing_ok=True)
         self.folder.mkdir(parents=True, exist_ok=True)
         known = {name: content for name, content in contents.items() if content is not None}
-        write_file(kept, json.dumps({**before, **known}) + "\n")
+        write_file(kept, seal({**before, **known}))
 
     def read_rows(self, name: str) -> list[dict[str, Any]]:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        if not self.has(name):
+        if not self._make_path(name).is_file():
             return []
-        content = pa.BufferReader(self._make_path(name).read_bytes())
+        content = pa.BufferReader(self._make_path(name).read_bytes()[:-_CHECKSUM_BYTES])
         rows: list[dict[str, Any]] = pq.ParquetFile(content).read(use_threads=False).to_pylist()
         return rows
 
     def read_notes(self, name: str) -> Any:
-        path = self._make_path(name).with_suffix(".json")
-        return json.loads(path.read_text(encoding="utf-8")) if self.has(name) and path.is_file() else None
+        path = self._make_path(name)
+        return read_sealed(path.with_suffix(".json")).get("notes") if path.is_file() else None
 
     def write_shards(self, output: Path, splits: Mapping[str, str]) -> list[dict[str, Any]]:
         """Write the rows of finished parts to shards; return `ShardWriter.counts`."""
@@ -97,6 +113,10 @@ class PartFolder:
 
     def _make_path(self, name: str) -> Path:
         return self.folder / f"{name}.parquet"
+
+
+def _compute_checksum(content: bytes) -> bytes:
+    return zlib.crc32(content).to_bytes(_CHECKSUM_BYTES, "big")
 
 
 _WORKER: dict[str, Callable[[Any], Any]] = {}

@@ -5,17 +5,36 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from sdiareward.common.hub import DatasetRevision, make_revision_field
 from sdiareward.common.package_files import NANO
 from sdiareward.pairs.loading import choose_split
+from sdiareward.scoring.arguments import ModelArguments
 
 
 _DATA, _MODEL, _JUDGE, _RUN, _PAGE = "data", "model", "judge, in place of a model", "the run", "page"
-_OF_MODELS = ("dtype", "device", "batch_tokens", "prompt_file")
+_OF_MODELS = ("revision", "dtype", "device", "batch_tokens", "prompt_file")
 _OF_JUDGES = ("judges_file", "judge_options", "retry_failed")
 
 
-@dataclass
-class EvalArguments:
+@dataclass(kw_only=True)
+class PairsArguments(DatasetRevision):
+    audio_root: str | None = field(
+        default=None,
+        metadata={"help": "folder that relative paths of recordings begin at that are not found beside the table"},
+    )
+    baseline_data: str | None = field(
+        default=None,
+        metadata={
+            "help": "data set whose train_split the baselines are fitted on (default: the one that is measured; "
+            "without a training split they are omitted)"
+        },
+    )
+    baseline_revision: str | None = make_revision_field("baseline_data", "baseline_data", "dataset")
+    train_split: str = field(default="train", metadata={"help": "split that the baselines are fitted on"})
+
+
+@dataclass(kw_only=True)
+class EvalArguments(ModelArguments, PairsArguments):
     """What to evaluate on what; each is a flag and a key of the YAML given with `--config`."""
 
     dataset: str = field(
@@ -27,7 +46,7 @@ class EvalArguments:
     output_dir: str = field(
         metadata={"group": _RUN, "help": "Folder for scores and results; a killed run resumes there."}
     )
-    model: str | None = field(
+    model: str | None = field(  # type: ignore[assignment]
         default=None,
         metadata={
             "group": _MODEL,
@@ -50,38 +69,12 @@ class EvalArguments:
     dataset_name: str | None = field(
         default=None, metadata={"group": _DATA, "flag": "dataset_config", "help": "Configuration of the data set."}
     )
-    audio_root: str | None = field(
-        default=None,
-        metadata={
-            "group": _DATA,
-            "help": "Folder that relative paths of recordings begin at that are not found beside the table.",
-        },
-    )
-    baseline_data: str | None = field(
-        default=None,
-        metadata={
-            "group": _DATA,
-            "help": "Data set whose train_split the baselines are fitted on (default: the evaluated one; without a "
-            "training split they are omitted).",
-        },
-    )
     split: str | None = field(
         default=None,
         metadata={"group": _DATA, "help": "Split to evaluate (default: test; a single file has no splits)."},
     )
-    train_split: str = field(default="train", metadata={"group": _DATA, "help": "Split the baselines are fitted on."})
     baselines: bool = field(
         default=True, metadata={"group": _RUN, "help": "Also measure the acoustic and the text baseline."}
-    )
-    batch_tokens: int | None = field(default=None, metadata={"group": _MODEL, "help": "Tokens in one forward pass."})
-    prompt_file: str | None = field(
-        default=None, metadata={"group": _MODEL, "help": "System prompts instead of the checkpoint's."}
-    )
-    dtype: str | None = field(
-        default=None, metadata={"group": _MODEL, "help": "Dtype of the backbone, such as bfloat16, or fast."}
-    )
-    device: str | None = field(
-        default=None, metadata={"group": _MODEL, "help": "Such as cuda:0; by default an accelerator if any."}
     )
     limit: int | None = field(
         default=None,

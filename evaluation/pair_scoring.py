@@ -5,7 +5,6 @@ Scores of a model or a judge are kept line by line, those of a baseline as a who
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import Heard
-from sdiareward.common.files import JsonLines, write_file
+from sdiareward.common.files import JsonLines, read_sealed, seal, write_file
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.content import digest_pair, fingerprint_pairs, has_changed
 from sdiareward.pairs.dialogues import Dialogues
@@ -165,8 +164,7 @@ class PairLog:
         return found
 
     def _write(self, name: str, records: Sequence[Mapping[str, Any]]) -> None:
-        lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
-        write_file(self._folder / name, "".join(lines))
+        write_file(self._folder / name, "".join(map(seal, records)))
 
 
 def score_pairs(
@@ -207,7 +205,7 @@ def _score_with(
     identity: Mapping[str, str],
 ) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
     path = folder / f"{kind}.json"
-    kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    kept = read_sealed(path)
     if kept.get("identity") != identity:
         result = score_baseline(
             kind,
@@ -222,5 +220,5 @@ def _score_with(
         sides = zip(labels, result.chosen.tolist(), result.rejected.tolist(), strict=True)
         scores = {label["pair_id"]: {"chosen": chosen, "rejected": rejected} for label, chosen, rejected in sides}
         kept = {"identity": identity, "fitted": fitted, "scores": scores}
-        write_file(path, json.dumps(kept) + "\n")
+        write_file(path, seal(kept))
     return kept["scores"], kept["fitted"]

@@ -6,11 +6,14 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sdiareward.common.hub import make_revision_field
+
 
 @dataclass(kw_only=True)
 class NanoJudgeArguments:
     output_dir: Path = field(metadata={"positional": True, "help": "folder of the checkpoint"})
     whisper: str | None = field(default=None, metadata={"help": "folder or Hub id of Whisper tiny.en"})
+    whisper_revision: str | None = make_revision_field("whisper", "Whisper")
     seed: int = field(default=0, metadata={"help": "seed of the random tensors"})
 
 

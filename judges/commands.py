@@ -46,6 +46,7 @@ WAVREWARD = {
         "have another judge rate WavReward's thoughts as Good or Poor (appendix I)",
         "Answers are cached in cache_dir: the same command resumes after a kill.",
         extra="judges",
+        locked=("predictions",),
     ),
 }
 JUDGE = {

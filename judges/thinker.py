@@ -21,6 +21,7 @@ from transformers import BatchFeature, Qwen2_5OmniThinkerForConditionalGeneratio
 
 from sdiareward.checkpoint_io.adapter_files import put_adapters, reject_custom_adapters
 from sdiareward.checkpoint_io.files import ADAPTER_CONFIG
+from sdiareward.common.hub import find_snapshot, split_commit
 from sdiareward.loading_sdiareward import HUB_KWARGS
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
@@ -122,7 +123,7 @@ class Thinker:
         if device is None:
             device = str(torch.accelerator.current_accelerator()) if torch.accelerator.is_available() else "cpu"
         torch.nn.Module.to(model, device)
-        return cls(model, ThinkerProcessor.from_pretrained(path), batch_size)
+        return cls(model, ThinkerProcessor.from_pretrained(find_snapshot(path)), batch_size)
 
     def generate(
         self,
@@ -208,11 +209,13 @@ def load_thinker_model(
     path: str | Path, *, dtype: str | torch.dtype | None = None
 ) -> Qwen2_5OmniThinkerForConditionalGeneration:
     """Load the thinker of a folder or Hub id, by default in its dtype; adapters are merged into their base model."""
-    base, *adapters = _find_base(path)
+    base, *adapters = map(find_snapshot, _find_base(find_snapshot(path)))
     # Checkpoints of other formats could run code.
     model = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(
         base, dtype=dtype or "auto", use_safetensors=True
     )
+    if split_commit(str(path))[1]:
+        model.name_or_path = model.config.name_or_path = str(path)
     for folder in adapters:
         adapted: Any = put_adapters(model, folder)
         # Merging leaves the weights frozen.

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from sdiareward.common.files import hash_json, require_shallow
+from sdiareward.common.hub import split_commit
 from sdiareward.common.local_paths import require_local
 
 from .content import Stamp, stamp_file
@@ -108,13 +109,7 @@ def find_tables(path: str | Path, split: str | None = None, name: str | None = N
         return saved[_choose(split, saved, path)] if isinstance(saved, datasets.DatasetDict) else saved
     if folder.is_file():
         raise ValueError(f"{path}: is no table of rows; give a .parquet, .json or .jsonl file, or a folder of them.")
-    require_local(str(path))
-    # With a dot: of `NAME`, `datasets` takes `NAME/NAME.py` for a script, and `json` for its own reader.
-    place = f"{path}/." if folder.is_dir() else str(path)
-    try:
-        builder = datasets.load_dataset_builder(place, name)
-    except RecursionError as error:
-        raise ValueError(f"{path}: its card is nested too deeply; remove its README.md.") from error
+    builder = make_builder(path, name)
     if builder.name == "audiofolder":
         raise ValueError(
             f"{path}: is a folder of recordings; give a .jsonl or .parquet file of pairs, or a folder of these, "
@@ -132,7 +127,28 @@ def find_tables(path: str | Path, split: str | None = None, name: str | None = N
             return list(datasets.DownloadManager().download([str(file) for file in files[split]]))
     # By the names of its files: `datasets` would cache a local folder under its own last name and its card.
     options = {"data_files": {str(key): list(map(str, of_split)) for key, of_split in named.items()}} if named else {}
-    return datasets.load_dataset(place, name, split=split, **options)
+    plain, commit = split_commit(str(path))
+    return datasets.load_dataset(_locate(plain), name, split=split, revision=commit, **options)
+
+
+def make_builder(path: str | Path, name: str | None = None, **options: Any) -> datasets.DatasetBuilder:
+    """Return the builder of a folder or a data set on the Hub, and require the commit that its name has."""
+    import datasets
+
+    plain, commit = split_commit(str(path))
+    require_local(plain)
+    try:
+        builder = datasets.load_dataset_builder(_locate(plain), name, revision=commit, **options)
+    except RecursionError as error:
+        raise ValueError(f"{path}: its card is nested too deeply; remove its README.md.") from error
+    if commit and commit not in str(builder.config.data_files):
+        raise ValueError(f"{path}: the Hub cannot be reached, and the cache holds no revisions; give a local folder.")
+    return builder
+
+
+def _locate(name: str) -> str:
+    # With a dot: of `NAME`, `datasets` takes `NAME/NAME.py` for a script, and `json` for its own reader.
+    return f"{name}/." if Path(name).is_dir() else name
 
 
 def load_tables(found: list[str] | datasets.Dataset) -> datasets.Dataset:

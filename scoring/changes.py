@@ -7,7 +7,6 @@ folder of the recordings is another one than before.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sdiareward.chat_sdiareward import list_items
-from sdiareward.common.files import replace_atomically, write_file
+from sdiareward.common.files import read_sealed, replace_atomically, seal, write_file
 from sdiareward.pairs.content import digest_dialogue, has_changed, is_unchanged, stamp_file
 from sdiareward.pairs.dialogues import Dialogues, RecordingFinder
 from sdiareward.pairs.rows import Block, Rows, read_block
@@ -39,7 +38,7 @@ def drop_changed(
     """Drop the records of rows that have changed; return their number."""
     stamps = folder / "tables.json"
     now = {"tables": [list(stamp) for stamp in rows.tables], "roots": finder.roots}
-    before = json.loads(stamps.read_text(encoding="utf-8")) if stamps.is_file() else {}
+    before = read_sealed(stamps)
     # Rows that are in no file have no stamp.
     is_same = bool(rows.tables) and before.get("tables") == now["tables"]
     is_same_place = before.get("roots") == now["roots"]
@@ -52,8 +51,8 @@ def drop_changed(
     for path in list_logs(folder) if changed else ():
         with replace_atomically(path) as temporary, temporary.open("w", encoding="utf-8") as file:
             kept = (record for record in iter_records(path, len(sides)) if record["row"] not in changed)
-            file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in kept)
-    write_file(stamps, json.dumps(now) + "\n")
+            file.writelines(map(seal, kept))
+    write_file(stamps, seal(now))
     return len(changed)
 
 

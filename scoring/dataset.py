@@ -10,7 +10,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import Heard
-from sdiareward.common.locks import lock_folder
 from sdiareward.common.provenance import write_provenance
 from sdiareward.common.run_identity import claim_run_dir
 from sdiareward.common.skipped import Skipped
@@ -125,7 +124,7 @@ def _draw_rows(job: ScoringJob, rows: Rows) -> list[int] | None:
 
 def score_dataset(job: ScoringJob, folder: Path) -> Summary | None:
     """Score a data set in this process, or together with others of `accelerate launch`; None beside the main one."""
-    with joined_processes(job.model.device) as processes, nullcontext() if processes.rank else lock_folder(folder):
+    with joined_processes(job.model.device) as processes:
         if processes.rank:
             # The main one fills the cache of `datasets`, makes the folder, and cuts off what a kill left unfinished.
             processes.wait()

@@ -58,7 +58,7 @@ class FeatureCache:
             bfloat16 if the backbone computes in it and float16 otherwise.
 
     Raises:
-        ValueError: A shard in the folder is incomplete.
+        ValueError: The folder holds a safetensors file of another kind.
 
     Examples:
         >>> revision = fingerprint_model("checkpoints/nano")  # doctest: +SKIP
@@ -111,7 +111,6 @@ class FeatureCache:
 
         Raises:
             KeyError: The folder lacks the feature; the message lists the contents of the folder.
-            ValueError: The shard of the feature is damaged.
         """
         if key not in self._shards:
             raise KeyError(

@@ -3,12 +3,13 @@
 - A shard holds one matrix, the features one below the other; its metadata list the rows of each. It gets its name when
   it is complete, so there is no index beside it that a kill could leave out of date.
 - A writer gives its shards unique names. A key that two writers computed is in two shards and counts once.
-- Shards are mapped into memory: a lookup reads its rows alone. A shard's checksum is compared when one of its
-  features is first read.
+- Shards are mapped into memory: a lookup reads its rows alone. The checksum of a shard is compared once, before.
 """
 
 from __future__ import annotations
 
+import json
+import logging
 import time
 import uuid
 import zlib
@@ -24,6 +25,7 @@ from sdiareward.common.files import write_file
 from sdiareward.common.run_identity import claim_run_dir
 
 
+logger = logging.getLogger(__name__)
 _TENSOR = "features"
 # A kill loses at most one shard or one interval of work.
 _SHARD_BYTES = 64 * 2**20
@@ -73,8 +75,8 @@ class FeatureShards:
         """Find the shards that other processes have finished since."""
         for path in sorted(self.folder.glob("*.safetensors")):
             if path.name not in self._known:
-                self._places.update(_read_places(path))
                 self._known.add(path.name)
+                self._places.update(_read_places(path))
 
     def write(self, features: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Write features as they are computed, shard by shard; an error or an interrupt keeps the earlier ones."""
@@ -105,9 +107,10 @@ class FeatureShards:
 
     def _write_shard(self, features: Mapping[str, torch.Tensor]) -> None:
         matrix = torch.cat(list(features.values()))
-        metadata = {"keys": " ".join(features), "crc32": str(_compute_checksum(matrix))}
+        metadata = {"keys": " ".join(features)}
         if len(matrix) > len(features):
             metadata["num_rows"] = " ".join(str(len(rows)) for rows in features.values())
+        metadata["crc32"] = _compute_checksum(matrix, metadata)
         name = f"{uuid.uuid4().hex}.safetensors"
         # As bytes: files that the library writes can be read by their owner only.
         write_file(self.folder / name, save({_TENSOR: matrix}, metadata))
@@ -119,30 +122,24 @@ class FeatureShards:
 
     def _load_matrix(self, shard: str) -> torch.Tensor:
         if shard not in self._matrices:
-            path = self.folder / shard
-            with _open_shard(path) as file:
-                matrix, expected = file.get_tensor(_TENSOR), file.metadata()["crc32"]
-            if str(_compute_checksum(matrix)) != expected:
-                raise ValueError(f"{path}: its checksum is wrong; delete the file, its features are computed again.")
-            self._matrices[shard] = matrix
+            with safe_open(self.folder / shard, framework="pt") as file:
+                self._matrices[shard] = file.get_tensor(_TENSOR)
         return self._matrices[shard]
 
 
-def _open_shard(path: Path) -> Any:
-    try:
-        return safe_open(path, framework="pt")
-    except SafetensorError as error:
-        raise ValueError(
-            f"{path}: is no complete safetensors file ({error}); delete it, its features are computed again."
-        ) from error
-
-
 def _read_places(path: Path) -> dict[str, _Place]:
-    """Return where each feature of a shard lies, from its header alone."""
-    with _open_shard(path) as file:
-        metadata = file.metadata() or {}
-    if not {"keys", "crc32"} <= set(metadata):
-        raise ValueError(f"{path}: is no shard of a feature cache; remove it from the folder.")
+    """Return where each feature of a shard lies; none of a damaged one, which is logged."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if not {"keys", "crc32"} <= set(metadata):
+                raise ValueError(f"{path}: is no shard of a feature cache; remove it from the folder.")
+            is_whole = metadata.pop("crc32") == _compute_checksum(file.get_tensor(_TENSOR), metadata)
+    except SafetensorError:
+        is_whole = False
+    if not is_whole:
+        logger.warning("%s: is damaged; it is not read, and its features are computed again.", path)
+        return {}
     keys = metadata["keys"].split()
     lengths = [int(length) for length in metadata.get("num_rows", "").split()] or [1] * len(keys)
     places, start = {}, 0
@@ -152,5 +149,6 @@ def _read_places(path: Path) -> dict[str, _Place]:
     return places
 
 
-def _compute_checksum(matrix: torch.Tensor) -> int:
-    return zlib.crc32(matrix.view(torch.uint8).numpy().data)
+def _compute_checksum(matrix: torch.Tensor, metadata: Mapping[str, str]) -> str:
+    header = json.dumps(metadata, sort_keys=True).encode()
+    return str(zlib.crc32(header, zlib.crc32(matrix.view(torch.uint8).numpy().data)))

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.checkpoint_io.builtin import find_checkpoint
-from sdiareward.checkpoint_io.fingerprint import fingerprint_model
-from sdiareward.checkpoint_io.hub_files import require_model
+from sdiareward.checkpoint_io.fingerprint import describe_model
+from sdiareward.common.hub import require_model
 
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ class ModelSpec:
 
     def identity(self) -> dict[str, Any]:
         """Return what the rewards of given dialogues depend on: neither the device nor the size of a batch."""
-        model = f"{self.name} ({fingerprint_model(self.checkpoint)})"
-        identity: dict[str, Any] = {"model": model, "dtype": self.dtype}
+        identity: dict[str, Any] = {"model": describe_model(self.name), "dtype": self.dtype}
         return identity if self.prompts is None else {**identity, "prompts": dict(self.prompts)}
 
     def load(self, criterion: str | None = None, device: str | None = None) -> Scorer:
@@ -63,7 +62,7 @@ class ModelSpec:
         disable_progress_bar()
         options: dict[str, Any] = {"device": self.device or device, "batch_tokens": self.batch_tokens}
         with self._explain_errors():
-            scorer = Scorer.from_pretrained(checkpoint, dtype=self.dtype, prompts=self.prompts, **options)
+            scorer = Scorer.from_pretrained(self.name, dtype=self.dtype, prompts=self.prompts, **options)
         if criterion is not None and criterion not in scorer.processor.prompts:
             known = ", ".join(sorted(scorer.processor.prompts))
             raise ScoringError(f"criterion is {criterion!r}; this model knows {known}.")

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdiareward.common.local_ray import open_ray, require_room
-from sdiareward.common.locks import lock_folder
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.path_sandbox import ROOTS_VARIABLE, name_roots
 from sdiareward.pairs.rows import find_dialogue_columns
@@ -61,11 +60,6 @@ def score_on_ray(
     job: ScoringJob, folder: Path, *, num_actors: int | None = None, gpus_per_actor: float | None = None
 ) -> Summary:
     """Score a data set on the Ray cluster that `RAY_ADDRESS` names, or on one that is started on this machine."""
-    with lock_folder(folder):
-        return _score_alone(job, folder, num_actors, gpus_per_actor)
-
-
-def _score_alone(job: ScoringJob, folder: Path, num_actors: int | None, gpus_per_actor: float | None) -> Summary:
     rows, results = open_results(job, folder)
     start = time.perf_counter()
     pending = results.find_pending()

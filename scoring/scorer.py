@@ -22,6 +22,7 @@ from sdiareward.chat_sdiareward import DialogueError, expand_criteria
 from sdiareward.checkpoint_io.adapter_files import is_adapter
 from sdiareward.checkpoint_io.adapters import load_adapted
 from sdiareward.checkpoint_io.builtin import find_checkpoint
+from sdiareward.common.hub import split_commit
 from sdiareward.configuration_sdiareward import name_prompts, validate_prompts
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.pairs.dialogues import WholeDialogues
@@ -180,6 +181,8 @@ class Scorer:
         model = load(
             checkpoint, dtype="float32" if dtype == FAST else dtype or "auto", device_map=device_map, **fields
         )
+        if split_commit(str(pretrained_model_name_or_path))[1]:
+            model.config.name_or_path = str(pretrained_model_name_or_path)
         processor = processor or SDiaRewardProcessor.from_pretrained(checkpoint)
         return cls(model, processor, device=device, mixed_precision=dtype == FAST, **options)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from sdiareward.common.hub import DatasetRevision, ModelRevision, make_revision_field
 from sdiareward.common.package_files import NANO
 
 
@@ -37,7 +38,7 @@ def _make_field(help_text: str, **options: Any) -> Any:
 
 
 @dataclass
-class TrainArguments:
+class TrainArguments(ModelRevision, DatasetRevision):
     """Arguments of a training run that `trl.RewardConfig` does not cover; the help of each field describes it."""
 
     dataset: str = _make_field(
@@ -61,6 +62,7 @@ class TrainArguments:
         default_factory=list,
         metadata={"group": _DATA},
     )
+    more_revisions: list[str] | None = make_revision_field("more_datasets", "each of these", "dataset", group=_DATA)
     audio_root: str | None = _make_field(
         "Folder that relative paths of recordings begin at that are not found beside the table.",
         default=None,
@@ -131,6 +133,7 @@ class TrainArguments:
     lora_alpha: int = _make_field(
         "Scale of the adapters, in units of 1 / rank.", default=32, metadata={"group": _WHAT}
     )
+    adapter_revision: str | None = make_revision_field("adapter_name_or_path", "those adapters", group=_MODEL)
     train_projection: bool = _make_field(
         "Train the projection of the audio tower beside the adapters. Applies to train lora.",
         default=False,

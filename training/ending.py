@@ -9,7 +9,7 @@ from typing import Any
 from sdiareward.esdr_accuracy.pairwise import wilson_interval
 
 from .arguments import TrainArguments
-from .resuming import find_newest_checkpoint
+from .resuming import list_checkpoints
 from .setup import TrainingSetup
 
 
@@ -77,8 +77,8 @@ def _find_metrics(trainer: Any) -> tuple[dict[str, float], dict[str, float], int
 
 def describe_interruption(trainer: Any) -> str:
     """Return at which step training stopped, and how it resumes."""
-    step, checkpoint = trainer.state.global_step, find_newest_checkpoint(str(trainer.args.output_dir))
-    if checkpoint is None:
+    step, checkpoints = trainer.state.global_step, list_checkpoints(str(trainer.args.output_dir))
+    if not checkpoints:
         remedy = f"before its first checkpoint (save_steps is {trainer.args.save_steps:g}); start it again"
         return f"stopped at step {step}, {remedy}."
-    return f"stopped at step {step}; resume with --resume, from {checkpoint.name}."
+    return f"stopped at step {step}; resume with --resume, from {checkpoints[0].name}."

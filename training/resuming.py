@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+import logging
 import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
+from safetensors import SafetensorError, safe_open
 from transformers import TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
@@ -22,7 +24,13 @@ from sdiareward.loading_sdiareward import check_adapter
 from .options import OptionError
 
 
+logger = logging.getLogger(__name__)
 _STATE = "trainer_state.json"
+# Without one of them a run would begin anew, or with another optimizer. DeepSpeed and FSDP have folders of both.
+_PARTS = {
+    "weights": ("*.safetensors", "global_step*", "pytorch_model*"),
+    "optimizer": ("optimizer*", "global_step*"),
+}
 _YES, _NO = ("true", "yes", "1"), ("", "false", "no", "none", "0")
 # What a run began with. Hidden, so that they are no part of the checkpoint that the folder becomes.
 SETTINGS, PAIRS = ".settings.json", ".pairs.json"
@@ -30,7 +38,7 @@ SETTINGS, PAIRS = ".settings.json", ".pairs.json"
 # computes the same numbers. All others must stay.
 _MAY_CHANGE = re.compile(
     r"(?:log|logging|eval|save|hub|trackio|ddp|torch_compile|torch_empty_cache|gradient_checkpointing|activation)_.*"
-    r"|dataloader_(?!drop_last).*|output_dir|(?:more_)?datasets?|audio_root|from_cache|resume(?:_from_checkpoint)?"
+    r"|(?:.*_)?revisions?|dataloader_(?!drop_last).*|output_dir|(?:more_)?datasets?|audio_root|from_cache|resume(?:_from_checkpoint)?"
     r"|restore_callback_states_from_checkpoint|batch_tokens|per_device_eval_batch_size|gradient_checkpointing"
     r"|torch_compile|use_cpu|disable_tqdm|report_to|run_name|project|debug|do_(?:train|eval)|local_rank"
     r"|enable_jit_checkpoint|skip_memory_metrics|include_for_metrics|batch_eval_metrics|prediction_loss_only"
@@ -129,21 +137,22 @@ class ResumableTrainer:
 def choose_checkpoint(training: TrainingArguments, *, resume: bool, has_adapters: bool) -> Path | None:
     named = str(training.resume_from_checkpoint or "")
     if named.lower() in _NO:
-        return find_newest_checkpoint(str(training.output_dir)) if resume else None
+        return _find_whole_checkpoint(str(training.output_dir)) if resume else None
     if resume:
         raise OptionError(
             f"resume is True and resume_from_checkpoint is {named!r}; give resume alone for the newest checkpoint of "
             "output_dir, or resume_from_checkpoint alone for that one."
         )
     if named.lower() in _YES:
-        return find_newest_checkpoint(str(training.output_dir))
+        return _find_whole_checkpoint(str(training.output_dir))
     _require_checkpoint(Path(named), has_adapters)
     return Path(named)
 
 
 def _require_checkpoint(folder: Path, has_adapters: bool) -> None:
-    if _read_step(folder) is None:
-        state = f"holds no complete {_STATE}" if folder.is_dir() else "is no folder"
+    damage = f"holds no {_STATE}" if not (folder / _STATE).is_file() else _find_damage(folder)
+    if damage is not None:
+        state = damage if folder.is_dir() else "is no folder"
         raise OptionError(
             f"resume_from_checkpoint: {folder} {state}; give a folder that training wrote, such as "
             "output_dir/checkpoint-50, or use resume for the newest one."
@@ -155,14 +164,45 @@ def _require_checkpoint(folder: Path, has_adapters: bool) -> None:
         )
 
 
-def _read_step(folder: Path) -> int | None:
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return int(json.loads((folder / _STATE).read_text(encoding="utf-8"))["global_step"])
+def _find_whole_checkpoint(output_dir: str) -> Path | None:
+    """Return the newest checkpoint that is not damaged; the others are logged."""
+    damages = []
+    for checkpoint in list_checkpoints(output_dir):
+        if (damage := _find_damage(checkpoint)) is None:
+            return checkpoint
+        logger.warning("%s: %s; it is not resumed from.", checkpoint, damage)
+        damages.append(damage)
+    if damages:
+        raise UserError(
+            f"{output_dir}: each of its {len(damages)} checkpoints is damaged (the newest: {damages[0]}); delete them "
+            "to begin anew, or train in another output_dir."
+        )
     return None
 
 
-def find_newest_checkpoint(output_dir: str | Path) -> Path | None:
-    """Return the newest complete checkpoint: an interrupted one lacks the trainer's state, written last."""
-    steps = {folder: _read_step(folder) for folder in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*")}
-    complete = {step: folder for folder, step in steps.items() if step is not None}
-    return complete[max(complete)] if complete else None
+def _find_damage(checkpoint: Path) -> str | None:
+    """Return what is missing or damaged in a checkpoint; tensors in safetensors have no checksum, only a length."""
+    for name, patterns in _PARTS.items():
+        if not any(found for pattern in patterns for found in checkpoint.glob(pattern)):
+            return f"lacks its {name}"
+    for path in sorted(checkpoint.rglob("*")):
+        try:
+            if path.suffix == ".safetensors":
+                safe_open(path, framework="pt").__exit__(None, None, None)
+            elif path.suffix == ".json":
+                content = json.loads(path.read_text(encoding="utf-8"))
+                int(content["global_step"] if path.name == _STATE else 0)
+            elif path.suffix in (".bin", ".pt", ".pth"):
+                with ZipFile(path) as file:
+                    if damaged := file.testzip():
+                        return f"{path.name} is damaged ({damaged} has another checksum)"
+        except (SafetensorError, BadZipFile, ValueError, KeyError, TypeError) as error:
+            return f"{path.name} is damaged ({error})"
+    return None
+
+
+def list_checkpoints(output_dir: str | Path) -> list[Path]:
+    """Return the complete checkpoints, newest first; an interrupted one lacks the state, written last."""
+    folders = [path.parent for path in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*/{_STATE}")]
+    steps = {folder: folder.name.rpartition("-")[2] for folder in folders}
+    return sorted((each for each in folders if steps[each].isdecimal()), key=lambda each: -int(steps[each]))

@@ -16,11 +16,11 @@ from trl import RewardConfig
 
 from sdiareward.checkpoint_io.builtin import find_checkpoint
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
-from sdiareward.checkpoint_io.hub_files import fetch_snapshot
 from sdiareward.checkpoint_io.nano import build_nano
 from sdiareward.checkpoint_io.saving import save_checkpoint
 from sdiareward.checkpoint_io.training_record import RECORD
 from sdiareward.common.files import write_file
+from sdiareward.common.hub import fetch_snapshot
 from sdiareward.common.provenance import write_provenance
 from sdiareward.common.user_errors import UserError
 from sdiareward.configuration_sdiareward import name_prompts

@@ -19,6 +19,7 @@ from trl import RewardConfig
 from sdiareward.checkpoint_io.adapters import add_adapters, continue_adapters, load_adapted
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.checkpoint_io.hub_files import list_checkpoint_tensors
+from sdiareward.common.hub import find_snapshot, split_commit
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.loading_sdiareward import HEAD, to_native_key
 from sdiareward.modeling_sdiareward import SDiaRewardModel
@@ -127,7 +128,7 @@ def _choose_model_options(args: TrainArguments) -> dict[str, Any]:
     """Return the options of `load_model`; adapters that are trained further bring what they were trained to hear."""
     options: dict[str, Any] = {"prompts": args.read_prompts(), "max_turn_s": args.max_turn_s}
     if args.adapter_name_or_path is not None:
-        config = SDiaRewardConfig.from_pretrained(args.adapter_name_or_path)
+        config = SDiaRewardConfig.from_pretrained(find_snapshot(args.adapter_name_or_path))
         options["prompts"] = {**(config.prompts or {}), **(options["prompts"] or {})}
         options["max_turn_s"] = args.max_turn_s or config.max_turn_s
     return {"pooling_mode": args.pooling_mode, **options}
@@ -202,7 +203,10 @@ def prepare_for_training(model: SDiaRewardModel, args: TrainArguments) -> Any:
 
 def _put_adapters(model: SDiaRewardModel, args: TrainArguments) -> Any:
     if args.adapter_name_or_path is not None:
-        return continue_adapters(model, args.adapter_name_or_path)
+        return continue_adapters(model, find_snapshot(args.adapter_name_or_path))
+    # PEFT records it as their base.
+    if split_commit(args.model_name_or_path)[1]:
+        model.name_or_path = args.model_name_or_path
     return add_adapters(model, r=args.lora_r, alpha=args.lora_alpha, train_projection=args.train_projection)
 
 

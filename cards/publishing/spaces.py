@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from string import Template
 
+from sdiareward.common.hub import split_commit
 from sdiareward.common.package_files import CARDS, DEMO, METRIC
 from sdiareward.common.version import __version__
 
@@ -23,7 +24,7 @@ _METRIC_FILES = ("app.py", f"{_METRIC}.py", "pairwise.py", "requirements.txt", "
 
 
 def plan_space(model: str | None = None, *, hardware: str = "cpu-basic") -> RepositoryPlan:
-    require_hub_ids([model] if model else [])
+    require_hub_ids([split_commit(model)[0]] if model else [])
     files = [
         PlannedFile("README.md", _render_card(model, hardware).encode()),
         PlannedFile("app.py", _render_app(model).encode()),
@@ -56,7 +57,7 @@ def _render_card(model: str | None, hardware: str) -> str:
         python_version=PYTHON_VERSION,
         app_file="app.py",
         license="apache-2.0",
-        models=[model] if model else None,
+        models=[split_commit(model)[0]] if model else None,
         tags=["reward-model", "spoken-dialogue", "sdiareward"],
         suggested_hardware=hardware,
         short_description="How much does a spoken dialogue sound like people?",

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
-from sdiareward.common.files import write_file
+from sdiareward.common.files import read_sealed, seal, write_file
 
 from .json_parsing import parse_json
 from .refusals import find_change, substitute
@@ -168,12 +168,12 @@ class ChatClient:
     def _read_answer(self, path: Path, validate: Callable[[Any], Value]) -> CachedAnswer[Value] | None:
         """Return the cached answer; None if there is none that passes the check."""
         try:
-            record = json.loads(path.read_text(encoding="utf-8"))
+            record = read_sealed(path)
             value = validate(record["answer"])
             spent = TokenUsage(1, int(record["prompt_tokens"]), int(record["completion_tokens"]))
             self._change(dict(record.get("changed_parameters", {})), "recorded with a cached answer")
-        # The last two: an infinite count, and too deep nesting.
-        except (FileNotFoundError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        # The last: an infinite count.
+        except (ValueError, TypeError, KeyError, OverflowError):
             return None
         reused = {"reused_prompt_tokens": spent.prompt_tokens, "reused_completion_tokens": spent.completion_tokens}
         self._count(cached=1, **reused)
@@ -188,7 +188,7 @@ class ChatClient:
             **({"changed_parameters": self._changed} if self._changed else {}),
         }
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, json.dumps(record, ensure_ascii=False) + "\n", is_shared=True)
+        write_file(path, seal(record), is_shared=True)
 
     def _ask(
         self,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sdiareward.pairs.rows import make_builder
+
 from .schema import SPLITS, features
 
 
@@ -25,7 +27,9 @@ def load_samples(path: str | Path, split: str) -> datasets.Dataset:
             raise FileNotFoundError(f"{path}: holds no {pattern}; build the data set first.")
         samples = datasets.Dataset.from_parquet(files, split=split)
     else:
-        samples = datasets.load_dataset(str(path), data_files={split: pattern}, split=split)
+        builder = make_builder(path, data_files={split: pattern})
+        builder.download_and_prepare()
+        samples = builder.as_dataset(split)
     if missing := sorted(set(features()) - set(samples.column_names)):
         raise ValueError(f"{path}: lacks the columns {missing}; give a ChatReward folder.")
     return samples.cast_column("audio", datasets.Audio(sampling_rate=16_000, decode=False))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sdiareward.common.llm.client import ChatClient, ChatSettings
+from sdiareward.common.locks import lock_folder
 from sdiareward.common.settings import make_settings
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.prompts import PromptSet, read_prompt_file
@@ -67,7 +68,8 @@ def _fetch_recordings(values: dict[str, Any], label: str, is_dry: bool) -> list[
         wanted = [*(channel.url for channel in settings.channels), *settings.videos, *settings.searches]
         sys.stdout.write(f"{settings.output_dir}: would fetch {settings.format} of {', '.join(wanted)}\n")
         return []
-    report = fetch(settings)
+    with lock_folder(settings.output_dir):
+        report = fetch(settings)
     sys.stdout.write(
         f"{settings.output_dir}: {len(report.fetched)} fetched, {report.num_present} there before, "
         f"{report.num_other_titles} with other titles, {len(report.skipped)} skipped\n"
@@ -86,7 +88,8 @@ def _write_scripts(values: dict[str, Any], label: str, is_dry: bool) -> list[Ski
         sys.stdout.write(f"{output}: would write {count} pairs of scripts on {len(scenarios)} scenarios\n")
         return []
     client = _open_client(endpoint, output)
-    skipped = write_scripts(output, client, scenarios, settings, prompts)
+    with lock_folder(client.cache_dir):
+        skipped = write_scripts(output, client, scenarios, settings, prompts)
     _print_written(output, "pairs of scripts", skipped, client)
     return skipped
 
@@ -100,7 +103,8 @@ def _write_scenarios(values: dict[str, Any], label: str, is_dry: bool) -> list[S
         sys.stdout.write(f"{output}: would write {settings.count} scenarios\n")
         return []
     client = _open_client(endpoint, output)
-    skipped = write_scenarios(output, client, settings, prompts)
+    with lock_folder(client.cache_dir):
+        skipped = write_scenarios(output, client, settings, prompts)
     _print_written(output, "scenarios", skipped, client)
     return skipped
 

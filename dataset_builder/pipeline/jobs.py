@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sdiareward.common.files import write_file
+from sdiareward.common.files import read_sealed, seal, write_file
 from sdiareward.dataset_builder.episodes import Recording
 from sdiareward.pairs.content import stamp_file
 from sdiareward.pairs.schema import make_stable_id
@@ -53,7 +53,7 @@ class Job:
         self.is_finished = True
 
     def read_artifact(self, stage: str) -> dict[str, Any]:
-        return json.loads((Path(self.folder) / self.artifacts[stage]).read_text(encoding="utf-8"))
+        return read_sealed(Path(self.folder) / self.artifacts[stage])
 
     def read_result(self, stage: str) -> Any:
         return self.read_artifact(stage)["result"]
@@ -69,12 +69,12 @@ class Job:
 def _hash_source(path: Path, notes: Path) -> str:
     """Return the hash of a file, read again only if its stamp in `notes` has changed."""
     stamp = list(stamp_file(path))
-    kept = json.loads(notes.read_text(encoding="utf-8")) if notes.is_file() else {}
+    kept = read_sealed(notes)
     if kept.get("stamp") != stamp:
         with path.open("rb") as file:
             kept = {"stamp": stamp, "key": make_stable_id(hashlib.file_digest(file, "sha256").hexdigest())}
         notes.parent.mkdir(parents=True, exist_ok=True)
-        write_file(notes, json.dumps(kept) + "\n")
+        write_file(notes, seal(kept))
     return str(kept["key"])
 
 

@@ -20,6 +20,7 @@ import errno
 import json
 import logging
 import time
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
-from sdiareward.common.files import JsonLines, write_file
+from sdiareward.common.files import JsonLines, read_sealed, seal, write_file
 from sdiareward.pairs.schema import make_stable_id
 
 from .jobs import COMPONENT_FAILURE, Job, format_job
@@ -123,7 +124,7 @@ class Stage(ABC):
             outcome = self._try(job)
             if outcome is None:
                 return
-            write_file(path, json.dumps(self._describe(job, outcome), ensure_ascii=False, indent=1) + "\n")
+            write_file(path, seal(self._describe(job, outcome)))
         job.artifacts[self.name] = path.name
         job.is_finished = job.read_artifact(self.name)["recording_drop"] is not None
 
@@ -163,6 +164,7 @@ class Stage(ABC):
             "audio_s": outcome.audio_s,
             "wall_s": round(outcome.wall_s or 0.0, 3),
             "result": outcome.result,
+            "wav_crc32": _compute_checksum(Path(job.folder), outcome.result),
             "drops": [
                 {"item": format_job(job.recording, span.start_s, span.end_s), "kind": span.kind, "reason": span.reason}
                 for span in outcome.skipped
@@ -172,10 +174,18 @@ class Stage(ABC):
 
 
 def _is_whole(path: Path) -> bool:
-    if not path.is_file():
+    if not (kept := read_sealed(path)):
         return False
-    result = json.loads(path.read_text(encoding="utf-8"))["result"]
-    return not (isinstance(result, dict) and "wav" in result) or (path.parent / result["wav"]).is_file()
+    is_whole = kept.get("wav_crc32") == _compute_checksum(path.parent, kept["result"])
+    if not is_whole:
+        logger.warning("%s: its recording is damaged; it is made again.", path)
+    return is_whole
+
+
+def _compute_checksum(folder: Path, result: Any) -> int | None:
+    """Return the checksum of the recording that a stage made, None without one."""
+    wav = folder / result["wav"] if isinstance(result, dict) and "wav" in result else None
+    return zlib.crc32(wav.read_bytes()) if wav is not None and wav.is_file() else None
 
 
 class DecodeStage(Stage):

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sdiareward.common.files import require_other_folder
-from sdiareward.common.locks import lock_folder
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.pairs.schema import make_stable_id
@@ -66,22 +65,21 @@ def reconstruct(
     if dry_run:
         return {"pairs": count_pairs((task.split, task.row) for task in tasks), **summarise_skipped(damaged)}
     plan_id = make_stable_id(*sorted(task.key for task in tasks))
-    with lock_folder(output):
-        finished = read_finished(output, plan_id)
-        if finished and not finished["skipped"]:
-            logger.warning("%s is complete; delete its report.json to rebuild it.", output)
-            return finished
-        work = Path(f"{output}-work")
-        parts = PartFolder(work / "pairs")
-        settings = RebuildSettings(audio_roots, work / "recordings", allow_reencoded, options)
-        _copy_recordings(tasks, settings, num_workers)
-        skipped = damaged + _rebuild_pairs(tasks, settings, parts, num_workers)
-        counts = parts.write_shards(output, {task.key: task.split for task in tasks})
-        turns: Counter[str] = Counter()
-        for task in tasks:
-            turns.update(parts.read_notes(task.key) or {})
-        config = {**_read_public_config(release_folder), "allow_reencoded": allow_reencoded}
-        return write_report(output, counts, skipped, config, plan_id=plan_id, released=len(tasks), turns=dict(turns))
+    finished = read_finished(output, plan_id)
+    if finished and not finished["skipped"]:
+        logger.warning("%s is complete; delete its report.json to rebuild it.", output)
+        return finished
+    work = Path(f"{output}-work")
+    parts = PartFolder(work / "pairs")
+    settings = RebuildSettings(audio_roots, work / "recordings", allow_reencoded, options)
+    _copy_recordings(tasks, settings, num_workers)
+    skipped = damaged + _rebuild_pairs(tasks, settings, parts, num_workers)
+    counts = parts.write_shards(output, {task.key: task.split for task in tasks})
+    turns: Counter[str] = Counter()
+    for task in tasks:
+        turns.update(parts.read_notes(task.key) or {})
+    config = {**_read_public_config(release_folder), "allow_reencoded": allow_reencoded}
+    return write_report(output, counts, skipped, config, plan_id=plan_id, released=len(tasks), turns=dict(turns))
 
 
 def _read_tasks(folder: Path, settings: Any) -> tuple[list[_Task], list[Skipped]]:

@@ -167,7 +167,7 @@ def _read_manifest(output: Path) -> tuple[JsonLines, dict[str, str]]:
     """Return the manifest without lines whose file is missing, and each recording's address by yt-dlp's name."""
     from yt_dlp.utils import make_archive_id
 
-    manifest = JsonLines(output / MANIFEST)
+    manifest = JsonLines(output / MANIFEST, is_edited=True)
     rows = manifest.read()
     needed = {"id", "extractor", "url", "file"}
     kept = [row for row in rows if needed <= set(row) and (output / row["file"]).is_file()]

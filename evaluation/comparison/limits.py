@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
+from sdiareward.checkpoint_io.builtin import find_checkpoint
 from sdiareward.common.files import read_json_object
 from sdiareward.common.package_files import NANO
 
@@ -170,7 +171,7 @@ def _describe_correlations(pairs: Sequence[PairOfSystems]) -> list[Limit]:
 
 def describe_accuracy(model: str, criteria: Sequence[str]) -> list[str]:
     """Report how often the model is right on pairs with a known answer, from the `results.json` in its folder."""
-    path = Path(model) / "results.json"
+    path = Path(find_checkpoint(model)) / "results.json"
     if not path.is_file():
         return ["No evaluation lies beside this checkpoint: how often it is right is not known here."]
     results = read_json_object(path, "evaluate the checkpoint again")

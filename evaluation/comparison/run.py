@@ -17,7 +17,6 @@ from typing import Any, Literal
 import numpy as np
 
 from sdiareward.chat_sdiareward import DialogueError
-from sdiareward.checkpoint_io.builtin import find_checkpoint
 from sdiareward.common.files import replace_atomically, write_file
 from sdiareward.common.optional_dependencies import check_modules
 from sdiareward.common.provenance import describe_run
@@ -123,7 +122,7 @@ def compare(
         >>> found = compare("runs/a", "runs/b")  # doctest: +SKIP
         >>> print(found.verdict)  # doctest: +SKIP
     """
-    spec = ModelSpec(find_checkpoint(str(model)), prompts, dtype, device, batch_tokens=batch_tokens)
+    spec = ModelSpec(str(model), prompts, dtype, device, batch_tokens=batch_tokens)
     with TemporaryDirectory() if output_dir is None else nullcontext(output_dir) as folder:
         settings = Settings(
             systems=list(map(str, systems)),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.commands import run_single
-from sdiareward.common.locks import lock_folder
+from sdiareward.common.hub import DatasetRevision, ModelRevision
 from sdiareward.common.optional_dependencies import check_extra
 
 from ..commands import WAVREWARD
@@ -32,7 +32,7 @@ Records = list[dict[str, Any]]
 
 
 @dataclass
-class EvaluateArguments:
+class EvaluateArguments(ModelRevision, DatasetRevision):
     dataset: str = field(metadata={"help": "Folder of ChatReward."})
     output_dir: str = field(
         metadata={"help": "Folder for answers and results; the same command resumes a killed run."}
@@ -93,8 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(args: EvaluateArguments) -> int:
     """Evaluate and print the report; return 1 if `strict` and a sample was skipped, else 0."""
     check_extra("eval")
-    with lock_folder(args.output_dir):
-        results = evaluate(args)
+    results = evaluate(args)
     print((Path(args.output_dir) / "results.md").read_text(encoding="utf-8"), end="")
     return int(args.strict and bool(results["skipped"]))
 
@@ -145,11 +144,11 @@ def _read_sets(args: EvaluateArguments) -> dict[str, Samples]:
 
 
 def _identity(args: EvaluateArguments, sets: Mapping[str, Samples]) -> dict[str, Any]:
-    from sdiareward.checkpoint_io.fingerprint import fingerprint_model
+    from sdiareward.checkpoint_io.fingerprint import describe_model
     from sdiareward.pairs.content import fingerprint_pairs
 
     if args.model is not None:
-        whose = {"model": f"{args.model} ({fingerprint_model(args.model)})", "dtype": args.dtype}
+        whose = {"model": describe_model(args.model), "dtype": args.dtype}
     else:
         request = _choose_endpoint(args).request([])
         whose = {"judge": args.judge, **{name: request[name] for name in request if name != "messages"}}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sdiareward.common.files import read_json_object, write_file
+from sdiareward.common.hub import find_snapshot
 from sdiareward.common.settings import make_settings
 from sdiareward.pairs.prompts import PromptSet, read_prompt_file
 from sdiareward.pairs.schema import make_stable_id
@@ -73,7 +74,7 @@ def load_prompt_of_judge(name: str | Path) -> JudgingPrompt:
     """Return the prompt that a judge was trained with; by default the package's."""
     from transformers.utils import cached_file
 
-    path = cached_file(str(name), PROMPT_FILE, _raise_exceptions_for_missing_entries=False)
+    path = cached_file(find_snapshot(name), PROMPT_FILE, _raise_exceptions_for_missing_entries=False)
     return JudgingPrompt() if path is None else read_judging_prompt(path)
 
 

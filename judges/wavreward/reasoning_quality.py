@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.commands import run_single
+from sdiareward.common.hub import DatasetRevision
 from sdiareward.pairs.prompts import PromptSet, read_prompt_file
 
 from ..commands import WAVREWARD
@@ -36,7 +37,7 @@ _RESULTS = {PREDICTIONS_FILE: "reasoning_quality", OUT_OF_DOMAIN_FILE: "reasonin
 
 
 @dataclass(kw_only=True)
-class ReasoningArguments:
+class ReasoningArguments(DatasetRevision):
     predictions: Path = field(metadata={"help": "output_dir of a finished evaluation"})
     dataset: str = field(metadata={"help": "folder of the data that was evaluated"})
     split: str = field(default="test", metadata={"help": "split of the data set"})

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.files import hash_json
-from sdiareward.common.locks import lock_folder
+from sdiareward.common.hub import DatasetRevision, ModelRevision, find_snapshot
 
 from .rewards import DEFAULT_SIGMA
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class JudgeArguments:
+class JudgeArguments(ModelRevision, DatasetRevision):
     """The arguments of a training run that `trl.GRPOConfig` and `trl.SFTConfig` do not have."""
 
     dataset: str = field(metadata={"help": "Folder or repository of ChatReward samples."})
@@ -116,7 +115,7 @@ def load_judge_to_train(args: JudgeArguments, training: Any) -> tuple[Any, Think
     if args.freeze_audio_tower:
         model.model.audio_tower.requires_grad_(False)
         model.model.audio_tower.proj.requires_grad_(True)
-    return model, ThinkerProcessor.from_pretrained(name), configure_adapters(args)
+    return model, ThinkerProcessor.from_pretrained(find_snapshot(name)), configure_adapters(args)
 
 
 def _choose_dtype(args: JudgeArguments, training: Any) -> str:
@@ -158,11 +157,6 @@ class ThinkerCheckpoints:
 
 def run_training(trainer: Any, processor: ThinkerProcessor, args: JudgeArguments, training: Any) -> Path:
     """Train, from a checkpoint if `args` or `training` ask for it, and save a judge with its prompt and `run.json`."""
-    with nullcontext() if training.process_index else lock_folder(str(training.output_dir)):
-        return _train(trainer, processor, args, training)
-
-
-def _train(trainer: Any, processor: ThinkerProcessor, args: JudgeArguments, training: Any) -> Path:
     from sdiareward.common.provenance import write_provenance
     from sdiareward.training.resuming import choose_checkpoint, record_settings
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import AudioError
-from sdiareward.common.files import parse_json, split_lines
+from sdiareward.common.files import parse_json, split_lines, unseal
 from sdiareward.common.llm.client import ChatClient, ChatError, ask_again
 from sdiareward.common.llm.settings import TokenUsage
 
@@ -169,7 +169,7 @@ class ReplayBackend(Backend):
 
 def _read_line(line: str, where: str) -> dict[str, Any]:
     try:
-        record = parse_json(line)
+        record = parse_json(unseal(line.encode()) or b"")
     except ValueError as error:
         raise ValueError(f"{where}: not JSON ({error}); take the line out.") from error
     required = ("pair_id", "order", "answer")

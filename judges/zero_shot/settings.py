@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
-from sdiareward.checkpoint_io.fingerprint import fingerprint_model
+from sdiareward.checkpoint_io.fingerprint import describe_model
+from sdiareward.common.hub import resolve_revision
 from sdiareward.common.settings import make_settings
 from sdiareward.pairs.prompts import read_prompt_file
 
@@ -49,6 +50,7 @@ class LocalSettings:
     """A checkpoint that runs in this process."""
 
     path: str
+    revision: str | None = None  # Of a name on the Hub.
     dtype: str | None = None
     device: str | None = None
     batch_size: int = field(default=8, metadata=AT_LEAST_ONE)
@@ -62,12 +64,16 @@ class LocalSettings:
         check_turn_length(self.max_turn_s)
 
     @property
+    def checkpoint(self) -> str:
+        return resolve_revision(self.path, self.revision) if self.revision else self.path
+
+    @property
     def sampling(self) -> dict[str, Any]:
         """Arguments of `Thinker.generate`."""
         return {"max_new_tokens": self.max_new_tokens, "temperature": self.temperature, "seed": self.seed}
 
     def identity(self) -> dict[str, Any]:
-        model = f"{self.path} ({fingerprint_model(self.path)})"
+        model = describe_model(self.checkpoint)
         return {"model": model, "dtype": self.dtype, **self.sampling, "max_turn_s": self.max_turn_s}
 
     @property
@@ -94,7 +100,7 @@ class ThinkerSettings(LocalSettings):
         from ..thinker import Thinker
         from .backends import ThinkerBackend
 
-        thinker = Thinker.from_pretrained(self.path, **self.placement)
+        thinker = Thinker.from_pretrained(self.checkpoint, **self.placement)
         return _load_pairwise(self, ThinkerBackend(thinker, self.attempts, self.sampling), folder)
 
 
@@ -139,7 +145,7 @@ class WavRewardSettings(LocalSettings):
     def identity(self) -> dict[str, Any]:
         from ..wavreward.prompts import choose_prompt
 
-        prompt_version = choose_prompt(self.path, self.prompt_file).version
+        prompt_version = choose_prompt(self.checkpoint, self.prompt_file).version
         return {**super().identity(), "reasoning": self.reasoning, **self.options, "prompt_version": prompt_version}
 
     def load(self, folder: Path) -> PairScorer:
@@ -147,7 +153,7 @@ class WavRewardSettings(LocalSettings):
         from .judging import PointwiseJudge
 
         options: dict[str, Any] = {"reasoning": self.reasoning, "prompt_file": self.prompt_file}
-        judge = WavRewardJudge.from_pretrained(self.path, **options, **self.placement)
+        judge = WavRewardJudge.from_pretrained(self.checkpoint, **options, **self.placement)
         return PointwiseJudge(judge, folder, self.options, self.max_turn_s)
 
 

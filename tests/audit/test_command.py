@@ -11,7 +11,6 @@ from support.audit_world import make_dataset, write_data
 from sdiareward.audit.run import AuditJob, Auditor
 from sdiareward.checkpoint_io.training_record import write_pairs_record
 from sdiareward.cli import main
-from sdiareward.common.locks import lock_folder
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.perturbations.attacks import ATTACKS
 from sdiareward.perturbations.registry import PERTURBATIONS
@@ -230,12 +229,6 @@ def test_an_audit_of_other_pairs_is_refused(copy, run, capsys, monkeypatch, flag
     monkeypatch.chdir(copy)
     assert run(copy, *flags) == 2
     assert message in capsys.readouterr().err
-
-
-def test_two_audits_do_not_write_to_one_folder(run, tmp_path, capsys):
-    with lock_folder(tmp_path / "o"):
-        assert run(tmp_path / "o", *FEW) == 2
-    assert "another process is writing to this folder" in capsys.readouterr().err
 
 
 def test_baselines_are_not_fitted_on_what_is_audited(run, tmp_path, capsys):

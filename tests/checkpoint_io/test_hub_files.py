@@ -5,8 +5,9 @@ import json
 import pytest
 
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
-from sdiareward.checkpoint_io.hub_files import ModelNotFoundError, fetch_snapshot, list_checkpoint_tensors
+from sdiareward.checkpoint_io.hub_files import list_checkpoint_tensors
 from sdiareward.cli import main as command
+from sdiareward.common.hub import ModelNotFoundError, fetch_snapshot
 from sdiareward.eval import main as evaluate
 from sdiareward.loading_sdiareward import list_tensors
 from sdiareward.train import main as train

@@ -5,7 +5,6 @@ import json
 import datasets
 import pytest
 
-from sdiareward.checkpoint_io.hub_files import ModelNotFoundError
 from sdiareward.checkpoint_io.training_record import (
     PAIRS_RECORD,
     describe_heard,
@@ -14,6 +13,7 @@ from sdiareward.checkpoint_io.training_record import (
     read_stages,
     write_pairs_record,
 )
+from sdiareward.common.hub import ModelNotFoundError
 
 
 def stage(revision, synthesizers=("flite",), **arguments):

@@ -13,6 +13,7 @@ import soundfile
 from support import forked
 from support.chat_server import ChatServer, Reply
 
+from sdiareward.common.files import read_sealed
 from sdiareward.common.llm.client import ChatClient, ChatError, ChatSettings, EndpointError
 from sdiareward.common.llm.json_parsing import parse_json
 from sdiareward.pairs.messages import make_audio_content
@@ -106,7 +107,7 @@ def test_an_unusable_answer_is_asked_for_again_with_the_reason(ask, tmp_path):
     assert (client.usage["calls"], client.usage["reasks"]) == (3, 2)
     assert (client.usage["prompt_tokens"], client.usage["completion_tokens"]) == (300, 60)
     (path,) = (tmp_path / "answers").rglob("*.json")
-    assert json.loads(path.read_text()) == {
+    assert read_sealed(path) == {
         "model": "tiny",
         "answer": {"number": 42},
         "prompt_tokens": 300,

@@ -56,16 +56,17 @@ def test_a_folder_that_another_process_writes_to_is_refused_and_free_when_that_w
         pass
     holder.kill()
     holder.wait()
-    assert (tmp_path / "run" / LOCK_FILE).exists()
+    assert (tmp_path / f".run{LOCK_FILE}").exists()
     with lock_folder(tmp_path / "run"):
         (tmp_path / "run" / "result").touch()
     assert os.listdir(tmp_path / "run") == ["result"]
+    assert os.listdir(tmp_path) == ["run"]
 
 
 def test_two_folders_do_not_disturb_each_other(hold, tmp_path):
     hold(tmp_path / "one")
     with lock_folder(tmp_path / "two"):
-        assert (tmp_path / "two" / LOCK_FILE).exists()
+        assert (tmp_path / f".two{LOCK_FILE}").exists()
         with pytest.raises(UserError, match="another process"), lock_folder(tmp_path / "one"):
             pass
 

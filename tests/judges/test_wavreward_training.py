@@ -13,8 +13,6 @@ import yaml
 from support.paths import FIXTURES, ROOT
 from trl import GRPOConfig, SFTConfig
 
-from sdiareward.common.locks import lock_folder
-from sdiareward.common.user_errors import UserError
 from sdiareward.dataset_builder.chatreward.schema import features
 from sdiareward.judges.thinker import Thinker, ThinkerProcessor, load_thinker_model
 from sdiareward.judges.wavreward import settings, train_grpo, train_sft
@@ -493,10 +491,3 @@ def test_both_commands_run_from_their_recipes(tmp_path, tiny_judge, dataset_fold
     assert run["prompt_version"] == own.version
     assert WavRewardJudge.from_pretrained(tmp_path / "grpo", device="cpu").prompt == own
     assert str(tmp_path / "grpo") in capsys.readouterr().out
-
-
-def test_a_folder_that_another_run_writes_to_is_refused_before_a_step(tmp_path):
-    training = SFTConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False)
-    with lock_folder(tmp_path), pytest.raises(UserError, match="another process is writing to this folder"):
-        # Neither trainer nor processor is looked at.
-        settings.run_training(None, None, JudgeArguments("model", "data"), training)

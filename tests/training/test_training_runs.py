@@ -10,7 +10,6 @@ from support.paths import ROOT
 from support.refusals import check_refused
 
 from sdiareward.train import main
-from sdiareward.training.resuming import find_newest_checkpoint
 
 
 pytestmark = pytest.mark.slow
@@ -108,16 +107,6 @@ def test_a_checkpoint_of_another_kind_of_training_is_refused(command, tmp_path, 
     flags = ("--resume_from_checkpoint", str(tmp_path / "lora" / "checkpoint-1"))
     message = "checkpoint-1 holds adapters, but a whole model or a head is to be trained"
     assert check_refused(capsys, message, train_here, command(tmp_path / "full", *flags))
-
-
-def test_a_checkpoint_without_the_state_of_the_trainer_is_skipped(tmp_path):
-    assert find_newest_checkpoint(tmp_path) is None
-    for step, state in ((9, '{"global_step": 9}'), (10, '{"global_step": 10}'), (11, '{"glob'), (12, None)):
-        folder = tmp_path / f"checkpoint-{step}"
-        folder.mkdir()
-        if state is not None:
-            (folder / "trainer_state.json").write_text(state)
-    assert find_newest_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
 
 
 def test_data_without_a_split_are_refused_in_one_line(command, data_folder, tmp_path, capsys):

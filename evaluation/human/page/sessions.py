@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sdiareward.common.files import JsonLines, read_json_object, write_file
+from sdiareward.common.files import JsonLines, read_json_object, seal, write_file
 from sdiareward.pairs.path_sandbox import resolve_inside
 
 from ..agreement import CHOICES, TIE
@@ -91,7 +91,7 @@ class RatingSession:
         at = datetime.now(UTC).isoformat(timespec="seconds")
         record = {"item": str(given["item"]), "choice": given["choice"], "heard": sorted(set(heard)), "at": at}
         with self._lock:
-            self._append(f"{json.dumps(record)}\n".encode())
+            self._append(seal(record).encode())
             self.answers[record["item"]] = record["choice"]
             return len(self.answers)
 

@@ -1,0 +1,116 @@
+"""Repositories on the Hub: the files of a model, and revisions. `ORG/NAME@COMMIT` names a repository at a commit.
+
+The options of a command that name a revision are declared here. `commands` replaces the name that they belong to by
+that at the commit, before the command runs: all that loads or records the name gets the commit with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from .local_paths import require_local
+from .user_errors import UserError
+
+
+# What is read of a model.
+MODEL_FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja")
+_AT_COMMIT = re.compile(r"((?:[\w.-]+/)?[\w.-]+)@([0-9a-f]{40})")
+_SMALLEST_FILE = {"model": "config.json", "dataset": "README.md"}
+
+
+class ModelNotFoundError(UserError, FileNotFoundError):
+    """A model is neither in a folder nor in the cache, and the Hub does not have it."""
+
+
+def make_revision_field(target: str, what: str, repo_type: str = "model", **metadata: Any) -> Any:
+    """Return an option for the revision of the repository that the flag `target` names."""
+    help_text = f"branch, tag or commit of {what} on the Hub (default: main)"
+    return field(default=None, metadata={"revision_of": (target, repo_type), "help": help_text, **metadata})
+
+
+@dataclass(kw_only=True)
+class ModelRevision:
+    revision: str | None = make_revision_field("model", "the model", aliases="--model_revision")
+
+
+@dataclass(kw_only=True)
+class DatasetRevision:
+    dataset_revision: str | None = make_revision_field("dataset", "the data set", "dataset")
+
+
+def resolve_revisions(arguments: Any) -> None:
+    """Replace the names that have a revision by those at its commit."""
+    names_by_flag = {item.metadata.get("flag", item.name): item.name for item in fields(arguments)}
+    for item in fields(arguments):
+        flag, repo_type = item.metadata.get("revision_of", ("", ""))
+        if not (flag and (revision := getattr(arguments, item.name))):
+            continue
+        names = getattr(arguments, target := names_by_flag[flag])
+        if not names or (isinstance(revision, list) and len(revision) != len(names)):
+            raise UserError(f"--{item.name} is {revision!r}, but --{flag} is {names!r}; give one for each.")
+        if isinstance(revision, list):
+            found: Any = [resolve_revision(*each, repo_type) for each in zip(names, revision, strict=True)]
+        else:
+            found = resolve_revision(names, revision, repo_type)
+        setattr(arguments, target, found)
+
+
+def resolve_revision(name: str, revision: str, repo_type: str = "model") -> str:
+    if Path(name).exists() or name in ("nano", "small"):
+        raise UserError(f"{name}: is not on the Hub, and has no revision {revision}; omit it, or give ORG/NAME.")
+    return f"{name}@{fetch_snapshot(name, [_SMALLEST_FILE[repo_type]], revision, repo_type).name}"
+
+
+def split_commit(name: str) -> tuple[str, str | None]:
+    """Return the name of a repository, and its commit if the name has one."""
+    found = _AT_COMMIT.fullmatch(name)
+    return (name, None) if found is None or Path(name).exists() else (found[1], found[2])
+
+
+def find_snapshot(name: str | Path) -> str:
+    """Return the folder of a model at a commit; any other name, and any path, as it is."""
+    return str(fetch_snapshot(str(name), MODEL_FILES)) if split_commit(str(name))[1] else str(name)
+
+
+def require_model(model: str) -> None:
+    """Raise `ModelNotFoundError` for a path that is not a folder; a possible repository name passes."""
+    try:
+        require_local(model)
+    except FileNotFoundError as error:
+        raise ModelNotFoundError(f"{error} A model is the folder of a checkpoint, or a Hub id.") from error
+
+
+def fetch_snapshot(model: str, patterns: Sequence[str], revision: str | None = None, repo_type: str = "model") -> Path:
+    """Fetch some files of a repository on the Hub, from the cache where they are in it; return their folder."""
+    name, commit = split_commit(model)
+    require_model(name)
+    from huggingface_hub import errors, snapshot_download
+
+    try:
+        patterns, revision = list(patterns), commit or revision
+        return Path(snapshot_download(name, allow_patterns=patterns, revision=revision, repo_type=repo_type))
+    except errors.LocalEntryNotFoundError as error:
+        raise explain_unreachable(model) from error
+    except errors.RevisionNotFoundError as error:
+        raise ModelNotFoundError(
+            f"{name}: has no revision {commit or revision!r}; give a branch, tag or commit that it has on the Hub."
+        ) from error
+    except (errors.HFValidationError, errors.RepositoryNotFoundError) as error:
+        raise ModelNotFoundError(
+            f"{model}: is neither a folder here nor a repository on the Hub that can be read; correct the name, or "
+            "log in (hf auth login) if it is private."
+        ) from error
+
+
+def explain_unreachable(model: str) -> ModelNotFoundError:
+    from huggingface_hub import constants
+
+    why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "there is no connection"
+    return ModelNotFoundError(
+        f"{model}: is no folder here; the Hub cannot be reached ({why}), and the model is not, or not whole, in the "
+        f"cache ({constants.HF_HUB_CACHE}): connect and run again, or give the folder of a checkpoint."
+    )
