@@ -87,9 +87,9 @@ class Clusters:
         sizes = np.ones(len(used)) if weights is None else np.asarray(weights, dtype=np.float64)[used]
         members = self.members[used]
         is_in = np.bincount(members, minlength=len(self.strata)) > 0
-        found = {"mean": None, "interval": None, "num_groups": int(is_in.sum())}
+        num_groups = int(is_in.sum())
         if not len(used) or not sizes.sum():
-            return found
+            return {"mean": None, "interval": None, "num_groups": num_groups}
         mean = float(numbers.sum() / sizes.sum())
         residuals = numbers - mean * sizes
         # Means of equal values differ by rounding.
@@ -104,11 +104,11 @@ class Clusters:
             if np.ptp(draws) > 1e-12 * np.abs(draws).max():
                 interval = percentile_interval(draws, confidence)
         if interval is None and is_share:
-            interval = wilson_interval(mean, found["num_groups"], confidence, variance)
+            interval = wilson_interval(mean, num_groups, confidence, variance)
         elif interval is None and 0 < variance < np.inf:
-            half = student_quantile(found["num_groups"] - 1, confidence) * variance**0.5
+            half = student_quantile(num_groups - 1, confidence) * variance**0.5
             interval = [mean - half, mean + half]
-        return {**found, "mean": mean, "interval": interval}
+        return {"mean": mean, "interval": interval, "num_groups": num_groups}
 
 
 def describe_mean(

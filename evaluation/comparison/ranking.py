@@ -33,7 +33,7 @@ def rank_systems(
     strengths = fit_strengths(total)
     if has_many(clusters.strata):
         draws = np.array([fit_strengths(drawn) for drawn in np.tensordot(clusters.draws, wins, axes=1)])
-        intervals = [percentile_interval(each) for each in draws.T]
+        intervals: list[list[float] | None] = [percentile_interval(each) for each in draws.T]
     else:
         intervals = _jackknife(wins, strengths)
     rates = total.sum(axis=1) / (total + total.T).sum(axis=1)

@@ -235,9 +235,9 @@ def test_the_result_files_hold_each_accuracy_with_what_it_cannot_be_read_without
     model, acoustic, text = (RESULTS["accuracies"][name] for name in ("model", "acoustic", "text"))
     low, high = (f"{100 * value:.1f}" for value in model["interval"]["scripted"])
     assert by_task["scripted"].notes == (
-        f"In percent: {percent(model)}, 95% interval {low}-{high} over 4 recordings, of {model['num_pairs']['scripted']} "
-        f"pairs; 0 ties, which are wrong; baselines on the same pairs: acoustic {percent(acoustic)} (0 ties), text {percent(text)} "
-        f"({text['num_ties']['scripted']} ties)."
+        f"In percent: {percent(model)}, 95% interval {low}-{high} over 4 recordings, of "
+        f"{model['num_pairs']['scripted']} pairs; 0 ties, which are wrong; baselines on the same pairs: acoustic "
+        f"{percent(acoustic)} (0 ties), text {percent(text)} ({text['num_ties']['scripted']} ties)."
     )
     [row] = [
         row for row in RESULTS["by_synthesizer"] if (row["criterion"], row["synthesizer"]) == ("modality", "hibari")
