@@ -111,13 +111,6 @@ class Clusters:
         return {"mean": mean, "interval": interval, "num_groups": num_groups}
 
 
-def describe_mean(
-    values: ArrayLike, groups: Sequence[Hashable], strata: Sequence[Hashable] | None = None, **options: Any
-) -> dict[str, Any]:
-    """Return the mean of values of groups with its interval, see `Clusters.measure`."""
-    return Clusters(groups, strata, **options).measure(values)
-
-
 def describe_share(
     values: ArrayLike, groups: Sequence[Hashable], strata: Sequence[Hashable] | None = None, **options: Any
 ) -> dict[str, Any]:

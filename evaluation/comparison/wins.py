@@ -46,7 +46,5 @@ def count_wins(
 
 def is_certain(found: Mapping[str, Any]) -> bool:
     """Return whether the result of `count_wins` is hardly chance; what it is about is another question."""
-    if found["interval"] is None:
-        return False
-    low, high = found["interval"]
+    low, high = found["interval"] or (0.0, 1.0)
     return not low <= 0.5 <= high and found["p_value"] < MAX_P_VALUE

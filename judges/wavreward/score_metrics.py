@@ -15,7 +15,7 @@ from statistics import mean
 from typing import Any
 
 from sdiareward.esdr_accuracy.pairwise import combine_intervals
-from sdiareward.evaluation.statistics import describe_mean, describe_share
+from sdiareward.evaluation.statistics import Clusters, describe_share
 
 from .answers import SCORES
 
@@ -141,7 +141,7 @@ def mean_absolute_error(records: Records, options: Mapping[str, Any]) -> dict[st
     if not valid:
         return {"num_samples": 0, "error": None, "interval": None}
     errors = [abs(record["predicted"] - record["score"]) for record in valid]
-    found = describe_mean(errors, *_list_clusters(valid), **options)
+    found = Clusters(*_list_clusters(valid), **options).measure(errors)
     return {"num_samples": len(valid), "error": found["mean"], "interval": found["interval"]}
 
 
