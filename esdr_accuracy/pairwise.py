@@ -38,7 +38,7 @@ _STRATA = (*SUBSETS, NO_SUBSET)
 COLUMNS = (*MODALITY_SUBSETS, "modality_micro", "modality_macro", "colloquialness", "overall_micro", "overall_macro")
 MACRO_MEMBERS = {"modality_macro": MODALITY_SUBSETS, "overall_macro": ("modality_macro", "colloquialness")}
 
-# With fewer groups the percentiles of a bootstrap cover less than 93%, see the table in `docs/evaluation.md`.
+# Percentiles of a bootstrap over fewer groups cover too little, over 50 about 92%: the table in `docs/evaluation.md`.
 MIN_BOOTSTRAP_GROUPS = 50
 
 # What `float` would take for a number, or half of one.
