@@ -15,7 +15,7 @@ import numpy as np
 
 from sdiareward.esdr_accuracy.pairwise import SUBSETS
 from sdiareward.evaluation.columns import CRITERION_COLUMNS
-from sdiareward.evaluation.statistics import Counts, compute_percentiles, draw_groups
+from sdiareward.evaluation.statistics import Booleans, Clusters
 from sdiareward.evaluation.summary import Labels, Scores, compute_accuracy, list_groups, select_column
 from sdiareward.pairs.schema import SIDES
 from sdiareward.perturbations.decoded_pairs import AuditPair, Messages, to_messages
@@ -56,32 +56,29 @@ def describe_conditions(
     accuracies = {name: compute_accuracy(labels, found, options) for name, found in scores.items()}
     beside = {name: compute_accuracy(labels, found, options) for name, found in (baselines or {}).items()}
     margins = {name: compute_margins(labels, found) for name, found in scores.items()}
-    draws = draw_groups(list_groups(labels), [label["subset"] for label in labels], **options)
+    clusters = Clusters(list_groups(labels), [label["subset"] for label in labels], **options)
     rows = []
     for column in _COLUMNS:
         is_in = np.array([is_in_column(label["subset"], column) for label in labels])
         if not is_in.any():
             continue
-        of_column = {name: values[is_in] for name, values in margins.items()}
         conditions = {
             name: {
                 **select_column(accuracies[name], column),
-                **_compute_kept(values, of_column[BOTH], draws[:, is_in]),
+                **_compute_kept(values, margins[BOTH], is_in, clusters),
             }
-            for name, values in of_column.items()
+            for name, values in margins.items()
         }
         cheap = {name: select_column(result, column) for name, result in beside.items()}
         rows.append({"column": column, "num_pairs": int(is_in.sum()), "conditions": conditions, "baselines": cheap})
     return rows
 
 
-def _compute_kept(margins: np.ndarray, whole: np.ndarray, draws: Counts) -> dict[str, Any]:
+def _compute_kept(margins: np.ndarray, whole: np.ndarray, is_in: Booleans, clusters: Clusters) -> dict[str, Any]:
     """Return the mean margin and its share of the whole, negative if the order is reversed, None if the whole is 0."""
-    total = whole.sum()
-    with np.errstate(invalid="ignore", divide="ignore"):
-        ratios = (draws @ margins) / (draws @ whole)
+    kept = clusters.measure(margins, is_in, whole)
     return {
-        "mean_margin": float(margins.mean()),
-        "margin_kept": float(margins.sum() / total) if total else None,
-        "margin_kept_interval": compute_percentiles(ratios) if total else None,
+        "mean_margin": float(margins[is_in].mean()),
+        "margin_kept": kept["mean"],
+        "margin_kept_interval": kept["interval"],
     }

@@ -2,7 +2,7 @@
 
 A pair is right when its chosen side has the strictly higher reward. It *flips* when it is right before a change and
 not after it, or the other way round. A *shift* is the difference that a change makes to the reward of a dialogue. The
-*natural margin* is the median of `|chosen - rejected|` over the unchanged pairs. Intervals draw whole recordings.
+*natural margin* is the median of `|chosen - rejected|` over the unchanged pairs. Intervals are over recordings.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sdiareward.esdr_accuracy.pairwise import MODALITY_SUBSETS, NO_SUBSET, SUBSETS, wilson_interval
-from sdiareward.evaluation.statistics import Counts, Floats, compute_percentiles, draw_groups
+from sdiareward.esdr_accuracy.pairwise import MODALITY_SUBSETS, NO_SUBSET, SUBSETS
+from sdiareward.evaluation.statistics import Clusters, Floats
 from sdiareward.evaluation.summary import Labels, Scores, list_groups
 from sdiareward.pairs.schema import SIDES
 
@@ -38,7 +38,7 @@ OTHERS = "no_subset"
 
 
 class Pairs:
-    """The pairs that were scored unchanged, with their rewards and the bootstrap draws of every interval."""
+    """The pairs that were scored unchanged, with their rewards and the recordings that every interval is over."""
 
     def __init__(self, labels: Labels, rewards: Rewards, *, num_bootstrap: int = 1000, seed: int = 0):
         self.rewards = rewards
@@ -48,8 +48,8 @@ class Pairs:
             raise ValueError("no pair could be scored as it is; there is nothing to audit.")
         self.subsets = np.array([label["subset"] for label in self.labels])
         self.groups = np.array(list_groups(self.labels))
-        draws = {"num_bootstrap": num_bootstrap, "seed": seed}
-        self.draws: Counts = draw_groups(self.groups.tolist(), self.subsets.tolist(), **draws)
+        options = {"num_bootstrap": num_bootstrap, "seed": seed}
+        self.clusters = Clusters(self.groups.tolist(), self.subsets.tolist(), **options)
         self.natural = {side: self.get_rewards(NATURAL, side) for side in SIDES}
         self.margins: Floats = self.natural["chosen"] - self.natural["rejected"]
 
@@ -73,21 +73,13 @@ class Pairs:
         return found
 
     def average(self, values: Floats, is_used: Booleans) -> dict[str, Any]:
-        """Return `mean` and `interval` over some pairs, None without any; no `interval` if all draws are equal."""
-        if not is_used.any():
-            return {"mean": None, "interval": None}
-        weights = self.draws[:, is_used]
-        with np.errstate(invalid="ignore"):
-            draws = weights @ values[is_used] / weights.sum(axis=1)
-        return {"mean": float(values[is_used].mean()), "interval": compute_percentiles(draws)}
+        """Return `mean`, `interval` and `num_groups` over some pairs, see `Clusters.measure`."""
+        return self.clusters.measure(values, is_used)
 
     def share(self, is_so: Booleans, is_used: Booleans) -> dict[str, Any]:
-        """Return `num_pairs`, the `share` of true values among some pairs, and its `interval`; None without pairs."""
-        found = self.average(is_so.astype(np.float64), is_used)
-        share, interval = found["mean"], found["interval"]
-        if share is not None and interval is None:
-            interval = wilson_interval(share, len(set(self.groups[is_used])))
-        return {"num_pairs": int(is_used.sum()), "share": share, "interval": interval}
+        """Return the `share` of true values among some pairs, its `interval`, `num_pairs` and `num_groups`."""
+        found = self.clusters.measure(is_so, is_used, is_share=True)
+        return {"num_pairs": int(is_used.sum()), "share": found.pop("mean"), **found}
 
 
 def is_in_column(subset: str, column: str) -> bool:
@@ -143,6 +135,7 @@ def describe_change(pairs: Pairs, change: Change, is_member: Booleans | None = N
     absolute, scale = float(change.moved[is_used].mean()), compute_natural_margin(pairs.margins[is_used])
     return {
         "num_pairs": int(is_used.sum()),
+        "num_groups": flips["num_groups"],
         "accuracy_before": float(before[is_used].mean()),
         "accuracy": float(after[is_used].mean()),
         "accuracy_change": accuracy["mean"],
@@ -169,7 +162,7 @@ def _describe_natural(pairs: Pairs, is_member: Booleans) -> dict[str, Any]:
     margins = pairs.margins[is_member]
     return {
         "num_pairs": right["num_pairs"],
-        "num_groups": len(set(pairs.groups[is_member])),
+        "num_groups": right["num_groups"],
         "accuracy": right["share"],
         "interval": right["interval"],
         "num_ties": int((margins == 0).sum()),
@@ -264,7 +257,7 @@ def _describe_attack(pairs: Pairs, name: str, attack: Attack, is_member: Boolean
     attacked, own = pairs.get_rewards(make_attack_key(name), ATTACKED), pairs.natural[attack.baseline]
     is_used = np.isfinite(attacked) & is_member
     if not is_used.any():
-        return {"num_pairs": 0}
+        return {"num_pairs": 0, "num_groups": 0}
     with_itself = attack.against == "self" or attack.against == attack.baseline
     rival = own if with_itself else pairs.natural[attack.against]
     reached = np.zeros_like(is_used) if with_itself else own >= rival
@@ -273,6 +266,8 @@ def _describe_attack(pairs: Pairs, name: str, attack: Attack, is_member: Boolean
     scale = compute_natural_margin(pairs.margins[is_used])
     return {
         "num_pairs": int(is_used.sum()),
+        # Of the pairs that `paid` is about.
+        "num_groups": paid["num_groups"],
         "paid": paid["share"],
         "interval": paid["interval"],
         # Shares of all pairs whose side is not behind, without the attack and with it.

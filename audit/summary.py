@@ -117,8 +117,19 @@ def _format_means(row: Mapping[str, Any]) -> list[str]:
 def _summarise_attacks(audit: Audit) -> list[str]:
     if audit["attacks"] is None:
         return []
-    rows = [[row["title"], row["num_pairs"], *_format_attack(row)] for row in audit["attacks"]]
-    head = ["attack", "pairs", "pays in %", "95%", "ahead without it, %", "mean gain over natural margin"]
+    rows = [
+        [row["title"], row["num_pairs"], row.get("num_groups", _ABSENT), *_format_attack(row)]
+        for row in audit["attacks"]
+    ]
+    head = [
+        "attack",
+        "pairs",
+        "recordings",
+        "pays in %",
+        "95%",
+        "ahead without it, %",
+        "mean gain over natural margin",
+    ]
     return ["## Attacks that must not pay", "\n".join(render_table(head, rows))]
 
 

@@ -63,6 +63,7 @@ def _render_table(scorers: list[str], model: str, rows: list[tuple[str, Mapping[
         [
             title,
             row["num_pairs"],
+            row[scorers[0]]["num_groups"],
             *(
                 f"**{format_share(row[name])}**" if not place else format_share(row[name])
                 for place, name in enumerate(scorers)
@@ -73,7 +74,7 @@ def _render_table(scorers: list[str], model: str, rows: list[tuple[str, Mapping[
     titles = [
         {"model": model, "acoustic": "acoustic baseline", "text": "text baseline"}.get(name, name) for name in scorers
     ]
-    return "\n".join(render_markdown_table(["pairs", "number", *titles], lines))
+    return "\n".join(render_markdown_table(["pairs", "number", "recordings", *titles], lines))
 
 
 def _describe_audit(model: str, validity: Mapping[str, Any]) -> str:

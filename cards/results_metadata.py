@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sdiareward.common.hub import split_commit
 from sdiareward.esdr_accuracy.pairwise import COLUMNS
 from sdiareward.evaluation.columns import CRITERION_COLUMNS, TITLES
-from sdiareward.evaluation.summary import ALL_LEFT_OUT, describe_overlap, format_interval, format_percent
+from sdiareward.evaluation.summary import ALL_LEFT_OUT, describe_overlap, format_percent, phrase_interval
 
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def make_model_index(results: Mapping[str, Any]) -> list[EvalResult]:
             metric_name=f"accuracy, {title}",
             metric_value=round(found["accuracy"], _DIGITS),
             metric_args={
-                **{name: found[name] for name in ("num_pairs", "num_ties", "interval")},
+                **{name: found[name] for name in ("num_pairs", "num_groups", "num_ties", "interval")},
                 **({"trained_on": trained_on} if trained_on else {}),
             },
         )
@@ -114,7 +114,7 @@ def _iter_columns(results: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, A
     model = results["accuracies"]["model"]
     for column in COLUMNS:
         if model[column] is not None:
-            found = {name: model[name][column] for name in ("num_pairs", "num_ties", "interval")}
+            found = {name: model[name][column] for name in ("num_pairs", "num_groups", "num_ties", "interval")}
             yield TITLES[column], {"accuracy": model[column], **found}
 
 
@@ -132,7 +132,8 @@ def _render_notes(results: Mapping[str, Any], column: str) -> str:
     by_scorer = results["accuracies"]
     model = by_scorer["model"]
     parts = [
-        f"In percent: {format_percent(model[column])}, 95% interval {format_interval(model['interval'][column])}, of "
+        f"In percent: {format_percent(model[column])}, "
+        f"{phrase_interval(model['interval'][column], model['num_groups'][column])}, of "
         f"{model['num_pairs'][column]} pairs; {model['num_ties'][column]} ties, which are wrong"
     ]
     baselines = [name for name in by_scorer if name != "model"]

@@ -13,7 +13,7 @@ from typing import Any
 
 _FOLDER = Path(__file__).resolve().parent
 _INPUTS = ("chosen", "rejected", "subset")
-_HEADS = ("column", "accuracy", "95% interval", "pairs", "ties")
+_HEADS = ("column", "accuracy", "95% interval", "pairs", "groups", "ties")
 _COLUMNS = (
     "wild",
     "semi_wild",
@@ -34,8 +34,9 @@ def to_table(result: Mapping[str, Any]) -> list[list[str]]:
             [
                 name,
                 "no pairs" if accuracy is None else f"{accuracy:.4f}",
-                "" if bounds is None else f"{bounds[0]:.4f} to {bounds[1]:.4f}",
+                f"{bounds[0]:.4f} to {bounds[1]:.4f}" if bounds else "" if accuracy is None else "no interval",
                 str(result["num_pairs"][name]),
+                str(result["num_groups"][name]),
                 str(result["num_ties"][name]),
             ]
         )

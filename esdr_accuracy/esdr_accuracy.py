@@ -25,7 +25,7 @@ Args:
     chosen (`list[float]`): Rewards of the preferred dialogues, one a pair.
     rejected (`list[float]`): Rewards of the other dialogues, in the same order.
     subset (`list[str]`): Column of each pair: "wild", "semi_wild", "scripted" or "colloquialness".
-    group_id (`list[str]`, optional): Recording each pair stems from; intervals are drawn by it.
+    group_id (`list[str]`, optional): Recording each pair stems from; intervals are over it.
     nan, missing, num_bootstrap, seed, confidence: See `pairwise.pairwise_accuracy`.
 
 Returns:

@@ -4,19 +4,23 @@ A pair is right when `chosen > rejected` strictly (section 5.1 of the paper); a 
 
 Notable choices:
 
-- Intervals are percentiles of a bootstrap over groups, because pairs cut from one recording are not independent. Draws
-  keep the number of groups of each stratum (the set of subsets a group has pairs in), as the benchmark itself is
-  stratified, so no draw lacks a subset and every macro average is defined. Groups with equal counts are exchangeable:
-  drawing how often each distinct row of counts occurs costs the same for a hundred pairs and for a million.
-- A bootstrap without spread (all right, all wrong, or one group) says nothing about uncertainty: 824 right of 824 is
-  not certainty. There the interval is Wilson's with the number of groups as sample size, a closed form that stays
-  inside 0-1; a macro average takes the mean of its members' bounds, which is wider than needed, never narrower.
+- Pairs cut from one recording are not independent, so intervals are over groups. Where every stratum (the set of
+  subsets a group has pairs in) has `MIN_BOOTSTRAP_GROUPS`, they are percentiles of a bootstrap that keeps the number
+  of groups of each stratum, so no draw lacks a subset. Groups with equal counts are exchangeable: drawing how often
+  each distinct row of counts occurs costs the same for a hundred pairs and for a million.
+- Percentiles of fewer groups cover too little. There the interval is Wilson's with Student's quantile for the number
+  of groups and with the number of trials that has the variance over groups, never more than the number of pairs.
+- Values without spread say nothing about uncertainty: 824 right of 824 is not certainty. There the interval is
+  Wilson's with the groups as trials. One group has no interval.
+- The bounds of a macro average without a bootstrap combine those of its members (MOVER, Zou and Donner, 2008): the
+  distance to a bound is the root of the summed squared distances, and their sum where members share groups.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from functools import cache, lru_cache
 from numbers import Integral, Real
 from statistics import NormalDist
 from typing import Any, Literal
@@ -33,6 +37,9 @@ _STRATA = (*SUBSETS, NO_SUBSET)
 # The columns of Table 2, in its order.
 COLUMNS = (*MODALITY_SUBSETS, "modality_micro", "modality_macro", "colloquialness", "overall_micro", "overall_macro")
 MACRO_MEMBERS = {"modality_macro": MODALITY_SUBSETS, "overall_macro": ("modality_macro", "colloquialness")}
+
+# Percentiles of a bootstrap over fewer groups cover too little, over 50 about 92%: the table in `docs/evaluation.md`.
+MIN_BOOTSTRAP_GROUPS = 50
 
 # What `float` would take for a number, or half of one.
 _NOT_REAL = (str, bytes, np.complexfloating, np.datetime64, np.timedelta64)
@@ -68,14 +75,15 @@ def pairwise_accuracy(
         nan (`"error"` or `"wrong"`, *optional*, defaults to `"error"`):
             What becomes of a pair with a reward that is None, NaN or infinite; `"wrong"` also counts it as invalid.
         missing (`"report"` or `"error"`, *optional*, defaults to `"report"`): What becomes of an absent subset.
-        num_bootstrap (`int`, *optional*, defaults to 1000): Draws behind the intervals.
+        num_bootstrap (`int`, *optional*, defaults to 1000): Draws behind the intervals, from 50 groups on.
         seed (`int`, *optional*, defaults to 0): Seed of the draws; the order of the pairs does not matter.
         confidence (`float`, *optional*, defaults to 0.95): Coverage of the intervals.
 
     Returns:
         `dict[str, Any]`: Accuracies in 0-1 under the names in `COLUMNS`, None for what has no pairs. By the same
-        names: `num_pairs`, `num_correct`, `num_ties`, `num_invalid`, `num_groups`, `interval` (`[low, high]` or None)
-        and `interval_method` (`"bootstrap"`, `"wilson"` or None). `missing_subsets` lists what the averages lack.
+        names: `num_pairs`, `num_correct`, `num_ties`, `num_invalid`, `num_groups`, `interval` (`[low, high]`, None for
+        one group) and `interval_method` (`"bootstrap"`, `"wilson"` or None). `missing_subsets` lists what the averages
+        lack.
 
     Raises:
         ValueError: There are no pairs, a column is missing, lengths differ, a subset is unknown, a reward is not
@@ -113,8 +121,8 @@ def pairwise_accuracy(
         "missing_subsets": [name for name, total in zip(SUBSETS, totals[: len(SUBSETS)], strict=True) if total == 0],
         "confidence": confidence,
     }
-    draws = _by_column(*_bootstrap(groups, num_bootstrap, seed))
-    result["interval"], result["interval_method"] = _compute_intervals(result, draws, confidence)
+    draw = cache(lambda: _by_column(*_bootstrap(groups, num_bootstrap, seed)))
+    result["interval"], result["interval_method"] = _compute_intervals(result, groups, draw, confidence)
     return result
 
 
@@ -273,34 +281,100 @@ def _replace_nan(value: Any) -> float | None:
 
 
 def _compute_intervals(
-    result: dict[str, Any], draws: dict[str, Floats], confidence: float
+    result: dict[str, Any], groups: Counts, draw: Callable[[], dict[str, Floats]], confidence: float
 ) -> tuple[dict[str, list[float] | None], dict[str, str | None]]:
     """Return the interval of each column and its method."""
-    tail = (1 - confidence) / 2
-    intervals: dict[str, list[float] | None] = {}
-    methods: dict[str, str | None] = {}
-    # In `COLUMNS` a macro average comes after its members, whose intervals its fallback is made of.
+    intervals: dict[str, list[float] | None] = dict.fromkeys(COLUMNS)
+    methods: dict[str, str | None] = dict.fromkeys(COLUMNS)
+    counts = {name: groups[:, :, _find_strata(name)].sum(axis=2) for name in COLUMNS}
+    strata = (groups[:, 0, : len(SUBSETS)] > 0) @ (1 << np.arange(len(SUBSETS)))
+    # In `COLUMNS` a macro average comes after its members.
     for name in COLUMNS:
-        if result[name] is None:
-            intervals[name], methods[name] = None, None
-        elif np.ptp(draws[name]) > 0:
-            intervals[name] = [float(bound) for bound in np.quantile(draws[name], [tail, 1 - tail])]
+        members = [member for member in MACRO_MEMBERS.get(name, ()) if result[member] is not None]
+        is_in = counts[name][:, 0] > 0
+        is_drawn = {methods[member] for member in members} == {"bootstrap"} if members else has_many(strata[is_in])
+        if is_drawn and np.ptp(draws := draw()[name]) > 0:
+            intervals[name] = percentile_interval(draws, confidence)
             methods[name] = "bootstrap"
-        else:
-            members = [bounds for member in MACRO_MEMBERS.get(name, ()) if (bounds := intervals[member])]
-            if members:
-                intervals[name] = np.mean(members, axis=0).tolist()
-            else:
-                intervals[name] = wilson_interval(result[name], result["num_groups"][name], confidence)
-            methods[name] = "wilson"
+        elif members:
+            bounds = [(result[member], intervals[member]) for member in members]
+            has_pairs = np.stack([counts[member][:, 0] > 0 for member in members]).astype(np.int64)
+            intervals[name] = combine_intervals(bounds, has_pairs @ has_pairs.T > 0)
+        elif is_in.any():
+            pairs, correct = counts[name][is_in].T
+            share = result[name]
+            variance = cluster_variance(correct - share * pairs, pairs, share * (1 - share) * pairs.sum())
+            intervals[name] = wilson_interval(share, len(pairs), confidence, variance)
+        if intervals[name] is not None:
+            methods[name] = methods[name] or "wilson"
     return intervals, methods
 
 
-def wilson_interval(accuracy: float, num_trials: int, confidence: float = 0.95) -> list[float]:
-    """Return Wilson's score interval, in 0-1, of a proportion."""
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
+def has_many(strata: Counts) -> bool:
+    """Return whether there are groups, and each stratum has enough of them for a bootstrap; `strata` are codes."""
+    counts = np.bincount(strata)
+    return bool(len(strata) and counts[counts > 0].min() >= MIN_BOOTSTRAP_GROUPS)
+
+
+def percentile_interval(draws: Floats, confidence: float = 0.95) -> list[float]:
+    tail = (1 - confidence) / 2
+    return [float(bound) for bound in np.quantile(draws, [tail, 1 - tail])]
+
+
+def cluster_variance(residuals: ArrayLike, sizes: ArrayLike, squares: float) -> float:
+    """Return the variance of a mean from leaving out each group once, at least that of independent values.
+
+    `residuals` and `sizes` are sums over each group, of values minus the mean and of weights; `squares` is the sum of
+    squared residuals of single values.
+    """
+    sums, weights = np.asarray(residuals, dtype=np.float64), np.asarray(sizes, dtype=np.float64)
+    total = weights.sum()
+    changes = _divide(sums, total - weights)
+    return float(max((1 - 1 / len(sums)) * math.fsum(changes**2), squares / total**2)) if len(sums) > 1 else 0.0
+
+
+@lru_cache
+def student_quantile(degrees: int, confidence: float = 0.95) -> float:
+    """Return the bound of Student's t that its absolute value exceeds with probability `1 - confidence`."""
+    # As t = sqrt(degrees) tan(angle), the density of the angle is cos(angle) ** (degrees - 1).
+    degrees = min(degrees, 100_000)
+    angle = np.linspace(0, math.pi / 2, 100_001)
+    density = np.cos(angle) ** (degrees - 1)
+    share = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
+    return math.sqrt(degrees) * math.tan(np.interp(confidence, share / share[-1], angle))
+
+
+def wilson_interval(
+    share: float, num_groups: int, confidence: float = 0.95, variance: float = 0.0
+) -> list[float] | None:
+    """Return Wilson's score interval, in 0-1, of a share; None for one group.
+
+    Without a variance the groups are the trials. With one, the number of trials is that which has this variance, and
+    the quantile is Student's.
+    """
+    if num_groups < 2:
+        return None
+    z = student_quantile(num_groups - 1, confidence) if variance else NormalDist().inv_cdf((1 + confidence) / 2)
+    num_trials = share * (1 - share) / variance if variance else num_groups
     scale = 1 + z * z / num_trials
-    centre = (accuracy + z * z / (2 * num_trials)) / scale
-    half = z * math.sqrt(accuracy * (1 - accuracy) / num_trials + (z / (2 * num_trials)) ** 2) / scale
+    centre = (share + z * z / (2 * num_trials)) / scale
+    half = z * math.sqrt(share * (1 - share) / num_trials + (z / (2 * num_trials)) ** 2) / scale
     # Rounded, or a proportion of 1 ends at 0.9999999999999999.
     return [max(0.0, round(centre - half, 12)), min(1.0, round(centre + half, 12))]
+
+
+def combine_intervals(
+    estimates: Sequence[tuple[float, Sequence[float] | None]], is_shared: ArrayLike | None = None
+) -> list[float] | None:
+    """Return the interval of the mean of shares with intervals, by MOVER; None if one has none.
+
+    `is_shared` is the matrix of shares that are not independent, by default the identity.
+    """
+    if any(bounds is None for _, bounds in estimates):
+        return None
+    shares = np.array([share for share, _ in estimates])
+    distances = np.abs(shares[:, None] - np.array([bounds for _, bounds in estimates]))
+    related = np.eye(len(shares)) if is_shared is None else np.asarray(is_shared, dtype=np.float64)
+    below, above = (np.sqrt(np.einsum("ib,ij,jb->b", distances, related, distances)) / len(shares)).tolist()
+    centre = float(shares.mean())
+    return [max(0.0, round(centre - below, 12)), min(1.0, round(centre + above, 12))]

@@ -15,8 +15,7 @@ from .summary import (
     Labels,
     Scores,
     compute_accuracy,
-    format_interval,
-    format_percent,
+    format_estimate,
     select_column,
     title_scorer,
 )
@@ -76,12 +75,11 @@ def render_held_out(results: Mapping[str, Any]) -> str:
         return ""
     head = ["criterion", "held-out synthesizer", "", *titles.values()]
     text = "\n".join(render_table(head, table, 3, pad=True))
-    return f"## Held-out synthesizers by source\n\n{text}\n"
+    return f"## Held-out synthesizers by source\n\nn: pairs, recordings.\n\n{text}\n"
 
 
 def _format_cell(row: Mapping[str, Any] | None, scorer: str) -> str:
     if row is None:
         return "-"
-    return (
-        f"{format_percent(row[scorer]['accuracy'])} ({format_interval(row[scorer]['interval'])}), n {row['num_pairs']}"
-    )
+    found = row[scorer]
+    return f"{format_estimate(found['accuracy'], found['interval'])}, n {row['num_pairs']}, {found['num_groups']}"

@@ -1,18 +1,26 @@
-"""Compare scorers on the same pairs, and put intervals around any statistic of pairs.
+"""Compare scorers on the same pairs, and put intervals around any mean over pairs.
 
-Intervals are percentiles of a bootstrap that draws whole recordings, because pairs cut from one recording are not
-independent. A draw is how often each pair is in it, a weight that any statistic can take.
+Intervals are over whole recordings, because pairs cut from one recording are not independent: from many recordings
+percentiles of a bootstrap, from few the intervals of `esdr_accuracy.pairwise`, from one none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sdiareward.esdr_accuracy.pairwise import NO_SUBSET, wilson_interval
+from sdiareward.esdr_accuracy.pairwise import (
+    NO_SUBSET,
+    cluster_variance,
+    has_many,
+    percentile_interval,
+    student_quantile,
+    wilson_interval,
+)
 
 
 Booleans = NDArray[np.bool_]
@@ -20,98 +28,96 @@ Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-def mcnemar_exact(num_only_first: int, num_only_second: int) -> float:
-    """Return the exact two-sided p value of McNemar's test, as if pairs of one recording were independent."""
-    from scipy.stats import binomtest
+class Clusters:
+    """Groups of values, such as the recordings of pairs, and the bootstrap draws of whole groups within strata."""
 
-    discordant = num_only_first + num_only_second
-    return float(binomtest(num_only_first, discordant).pvalue) if discordant else 1.0
+    def __init__(
+        self,
+        groups: Sequence[Hashable],
+        strata: Sequence[Hashable] | None = None,
+        *,
+        num_bootstrap: int = 1000,
+        seed: int = 0,
+    ):
+        names: dict[Hashable, set[str]] = {}
+        for group, stratum in zip(groups, strata or [NO_SUBSET] * len(groups), strict=True):
+            names.setdefault(group, set()).add(str(stratum))
+        # A group's stratum is the set of its values' subsets.
+        keys = {group: tuple(sorted(found - {NO_SUBSET})) for group, found in names.items()}
+        order = sorted(names, key=lambda group: (keys[group], str(group)))
+        position = {group: index for index, group in enumerate(order)}
+        self.members: Counts = np.array([position[group] for group in groups], dtype=np.int64)
+        self.strata: Counts = np.unique([repr(keys[group]) for group in order], return_inverse=True)[1]
+        self._options = (num_bootstrap, seed)
 
+    @cached_property
+    def draws(self) -> Counts:
+        """How often each group is in each draw, `(num_bootstrap, num_groups)`."""
+        num_bootstrap, seed = self._options
+        generator = np.random.default_rng(seed)
+        draws = np.zeros((num_bootstrap, len(self.strata)), dtype=np.int64)
+        for stratum in dict.fromkeys(self.strata.tolist()):
+            is_in = self.strata == stratum
+            size = int(is_in.sum())
+            draws[:, is_in] = generator.multinomial(size, np.full(size, 1 / size), size=num_bootstrap)
+        return draws
 
-def paired_bootstrap(
-    first: ArrayLike,
-    second: ArrayLike,
-    groups: Sequence[Hashable],
-    strata: Sequence[Hashable],
-    *,
-    num_bootstrap: int = 1000,
-    seed: int = 0,
-    confidence: float = 0.95,
-) -> list[float] | None:
-    """Return the interval of the difference in accuracy; draws keep the groups per stratum, as in the metric."""
-    difference = np.asarray(first, dtype=np.int64) - np.asarray(second, dtype=np.int64)
-    return bootstrap_mean(difference, groups, strata, num_bootstrap=num_bootstrap, seed=seed, confidence=confidence)
+    def add_up(self, values: Counts) -> Counts:
+        """Return the sum of the values of each group."""
+        sums = np.zeros(len(self.strata), dtype=np.int64)
+        np.add.at(sums, self.members, values)
+        return sums
 
+    def measure(
+        self,
+        values: ArrayLike,
+        is_used: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
+        *,
+        is_share: bool = False,
+        confidence: float = 0.95,
+    ) -> dict[str, Any]:
+        """Return `mean`, `interval` and `num_groups` of some values, or of their ratio to weights; None without any.
 
-def bootstrap_mean(
-    values: ArrayLike,
-    groups: Sequence[Hashable],
-    strata: Sequence[Hashable],
-    *,
-    num_bootstrap: int = 1000,
-    seed: int = 0,
-    confidence: float = 0.95,
-) -> list[float] | None:
-    """Return the interval of a mean from draws of whole groups; None if all draws are equal."""
-    times, members = _draw_each_group(groups, strata, num_bootstrap, seed)
-    # Sums of whole groups: a matrix of draws by pairs would not fit in memory for large benchmarks.
-    sums, sizes = (np.bincount(members, weights, times.shape[1]) for weights in (np.asarray(values), None))
-    return compute_percentiles(times @ sums / (times @ sizes), confidence)
-
-
-def draw_groups(
-    groups: Sequence[Hashable], strata: Sequence[Hashable], *, num_bootstrap: int = 1000, seed: int = 0
-) -> Counts:
-    """Draw groups with replacement within strata; return the count of each value, `(num_bootstrap, num_values)`."""
-    times, members = _draw_each_group(groups, strata, num_bootstrap, seed)
-    return times[:, members]
-
-
-def _draw_each_group(
-    groups: Sequence[Hashable], strata: Sequence[Hashable], num_bootstrap: int, seed: int
-) -> tuple[Counts, Counts]:
-    """Return how often each group is in each draw, `(num_bootstrap, num_groups)`, and the group of each value."""
-    names: dict[Hashable, set[str]] = {}
-    for group, stratum in zip(groups, strata, strict=True):
-        names.setdefault(group, set()).add(str(stratum))
-    # A group's stratum is the set of its values' subsets.
-    by_stratum: dict[tuple[str, ...], list[Hashable]] = {}
-    for group in sorted(names, key=str):
-        by_stratum.setdefault(tuple(sorted(names[group] - {NO_SUBSET})), []).append(group)
-    generator = np.random.default_rng(seed)
-    index: dict[Hashable, int] = {}
-    drawn = []
-    for stratum in sorted(by_stratum):
-        for group in by_stratum[stratum]:
-            index[group] = len(index)
-        size = len(by_stratum[stratum])
-        drawn.append(generator.multinomial(size, np.full(size, 1 / size), size=num_bootstrap))
-    return np.concatenate(drawn, axis=1), np.array([index[group] for group in groups])
-
-
-def compute_percentiles(draws: ArrayLike, confidence: float = 0.95) -> list[float] | None:
-    """Return a percentile interval, NaN ignored; None if all draws are equal, which shows no uncertainty."""
-    values: Floats = np.asarray(draws, dtype=np.float64)
-    values = values[np.isfinite(values)]
-    # Means of equal values differ by rounding.
-    if not values.size or np.ptp(values) <= 1e-12 * np.abs(values).max():
-        return None
-    tail = (1 - confidence) / 2
-    return [float(bound) for bound in np.quantile(values, [tail, 1 - tail])]
+        A share is within 0-1 and always has an interval, except from one group. Another mean has none if all values
+        are equal.
+        """
+        used = np.arange(len(self.members)) if is_used is None else np.flatnonzero(is_used)
+        numbers = np.asarray(values, dtype=np.float64)[used]
+        sizes = np.ones(len(used)) if weights is None else np.asarray(weights, dtype=np.float64)[used]
+        members = self.members[used]
+        is_in = np.bincount(members, minlength=len(self.strata)) > 0
+        num_groups = int(is_in.sum())
+        if not len(used) or not sizes.sum():
+            return {"mean": None, "interval": None, "num_groups": num_groups}
+        mean = float(numbers.sum() / sizes.sum())
+        residuals = numbers - mean * sizes
+        # Means of equal values differ by rounding.
+        residuals[np.abs(residuals) <= 1e-12 * np.abs(numbers).max()] = 0
+        sums = [np.bincount(members, each, len(self.strata)) for each in (numbers, sizes, residuals)]
+        variance = cluster_variance(sums[2][is_in], sums[1][is_in], float(residuals @ residuals))
+        interval = None
+        if has_many(self.strata[is_in]):
+            with np.errstate(invalid="ignore", divide="ignore"):
+                draws = (self.draws @ sums[0]) / (self.draws @ sums[1])
+            draws = draws[np.isfinite(draws)]
+            if np.ptp(draws) > 1e-12 * np.abs(draws).max():
+                interval = percentile_interval(draws, confidence)
+        if interval is None and is_share:
+            interval = wilson_interval(mean, num_groups, confidence, variance)
+        elif interval is None and 0 < variance < np.inf:
+            half = student_quantile(num_groups - 1, confidence) * variance**0.5
+            interval = [mean - half, mean + half]
+        return {"mean": mean, "interval": interval, "num_groups": num_groups}
 
 
 def describe_share(
-    values: ArrayLike, groups: Sequence[Hashable], strata: Sequence[Hashable], **options: Any
+    values: ArrayLike, groups: Sequence[Hashable], strata: Sequence[Hashable] | None = None, **options: Any
 ) -> dict[str, Any]:
-    """Return a share with its bootstrap interval; if no two draws differ, Wilson's over groups, as in the metric."""
-    array = np.asarray(values, dtype=np.bool_)
-    if not len(array):
-        return {"num_values": 0, "share": None, "interval": None}
-    share = float(array.mean())
-    interval = paired_bootstrap(array, np.zeros_like(array), groups, strata, **options)
-    if interval is None:
-        interval = wilson_interval(share, len(set(groups)))
-    return {"num_values": len(array), "share": share, "interval": interval}
+    """Return a share with its interval and the numbers of values and groups."""
+    array = np.asarray(values, dtype=np.float64)
+    found = Clusters(groups, strata, **options).measure(array, is_share=True)
+    return {"num_values": len(array), "share": found.pop("mean"), **found}
 
 
 def compare(
@@ -120,13 +126,31 @@ def compare(
     """Compare two scorers pair by pair; the `difference` is first minus second."""
     one, other = np.asarray(first, dtype=np.bool_), np.asarray(second, dtype=np.bool_)
     only_first, only_second = int((one & ~other).sum()), int((other & ~one).sum())
+    difference = one.astype(np.int64) - other
+    clusters = Clusters(groups, strata, **options)
+    found = clusters.measure(difference)
     return {
         "num_pairs": len(one),
+        "num_groups": found["num_groups"],
         "num_both": int((one & other).sum()),
         "num_only_first": only_first,
         "num_only_second": only_second,
         "num_neither": int((~one & ~other).sum()),
         "difference": (only_first - only_second) / len(one),
-        "interval": paired_bootstrap(one, other, groups, strata, **options),
-        "p_value": mcnemar_exact(only_first, only_second),
+        "interval": found["interval"],
+        "p_value": sign_flip_test(clusters.add_up(difference)),
     }
+
+
+def sign_flip_test(differences: Counts) -> float:
+    """Return the exact two-sided p value of sums over groups with random signs; for single pairs it is McNemar's."""
+    from scipy.signal import convolve
+    from scipy.stats import binom
+
+    distribution = np.ones(1)
+    for size, count in zip(*np.unique(np.abs(differences[differences != 0]), return_counts=True), strict=True):
+        of_size = np.zeros(2 * count * size + 1)
+        of_size[:: 2 * size] = binom.pmf(np.arange(count + 1), count, 0.5)
+        distribution = convolve(distribution, of_size)
+    sums = np.arange(len(distribution)) - len(distribution) // 2
+    return float(min(1.0, distribution[np.abs(sums) >= abs(differences.sum())].sum()))

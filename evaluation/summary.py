@@ -120,9 +120,9 @@ def list_groups(labels: Labels) -> list[str]:
 
 def describe_accuracy(labels: Labels, scores: Scores, options: Mapping[str, Any]) -> dict[str, Any]:
     if not labels:
-        return {"num_pairs": 0, "accuracy": None, "interval": None}
+        return {"num_pairs": 0, "num_groups": 0, "accuracy": None, "interval": None}
     column = select_column(compute_accuracy(labels, scores, options), "overall_micro")
-    return {"num_pairs": len(labels), "accuracy": column["accuracy"], "interval": column["interval"]}
+    return {"num_pairs": len(labels), **{name: column[name] for name in ("num_groups", "accuracy", "interval")}}
 
 
 def _num_by_column(labels: Labels) -> dict[str, int]:
@@ -162,12 +162,14 @@ def _main_table(results: Mapping[str, Any]) -> str:
     accuracies = results["accuracies"]
     columns = choose_columns(accuracies["model"]["num_pairs"])
     titles = title_columns(columns)
-    rows = [["pairs", *(accuracies["model"]["num_pairs"][name] for name in columns)]]
+    counted = {"pairs": "num_pairs", "recordings": "num_groups"}
+    rows = [[title, *(accuracies["model"][key][name] for name in columns)] for title, key in counted.items()]
     if results["skipped"]:
         rows.append(["skipped", *(results["num_skipped"][name] for name in columns)])
     for scorer, result in accuracies.items():
         rows.append([f"**{title_scorer(scorer, results)}**", *(format_percent(result[name]) for name in columns)])
-        rows.append(["95%", *(format_interval(result["interval"][name]) for name in columns)])
+        bounds = {name: result["interval"][name] for name in columns if result[name] is not None}
+        rows.append(["95%", *(format_interval(bounds[name]) if name in bounds else _ABSENT for name in columns)])
         rows.append(["ties", *(result["num_ties"][name] for name in columns)])
     return _render_table(["", *(titles[name] for name in columns)], rows)
 
@@ -254,16 +256,13 @@ def _render_synthesizers(results: Mapping[str, Any]) -> str:
         return ""
     scorers = list(results["accuracies"])
     left_out = results["left_out_synthesizers"]
-    head = ["criterion", "synthesizer", "pairs", *(title_scorer(scorer, results) for scorer in scorers)]
+    head = ["criterion", "synthesizer", "pairs", "recordings", *(title_scorer(scorer, results) for scorer in scorers)]
     table = []
     for row in rows:
         name = SHOWN_NAMES.get(row["synthesizer"], row["synthesizer"])
         name += " (held out)" if row["synthesizer"] in (left_out or ()) else ""
-        cells = (
-            f"{format_percent(row[scorer]['accuracy'])} ({format_interval(row[scorer]['interval'])})"
-            for scorer in scorers
-        )
-        table.append([row["criterion"], name, row["num_pairs"], *cells])
+        cells = (format_estimate(row[scorer]["accuracy"], row[scorer]["interval"]) for scorer in scorers)
+        table.append([row["criterion"], name, row["num_pairs"], row[scorers[0]]["num_groups"], *cells])
     if left_out is None:
         marked = "What the model heard in training is not known."
     else:
@@ -275,6 +274,7 @@ def _render_synthesizers(results: Mapping[str, Any]) -> str:
 def render_judge(judge: Mapping[str, Any]) -> str:
     groups = judge["groups"]
     rows = [["pairs", *(group["num_pairs"] for group in groups)]]
+    rows.append(["recordings", *(group["ties"]["num_groups"] for group in groups)])
     for rule in groups[0]["decided_by"]:
         rows.append([f"decided: {rule}", *(group["decided_by"][rule] for group in groups)])
     rows.append(["ties", *(_share(group["ties"]) for group in groups)])
@@ -311,14 +311,14 @@ def render_reasons(problems: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _share(found: Mapping[str, Any]) -> str:
-    return f"{format_percent(found['share'])} ({format_interval(found['interval'])})"
+    return format_estimate(found["share"], found["interval"])
 
 
 def _format_bias(found: Mapping[str, Any]) -> str:
     if found["bias"] is None:
         return _ABSENT
-    low, high = found["interval"]
-    return f"{100 * found['bias']:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
+    bounds = found["interval"] and "{:+.1f} to {:+.1f}".format(*(100 * bound for bound in found["interval"]))
+    return f"{100 * found['bias']:+.1f} ({bounds or format_interval(None)})"
 
 
 def render_disagreements(found: Mapping[str, Any]) -> str:
@@ -352,7 +352,21 @@ def format_percent(value: float | None) -> str:
 
 
 def format_interval(bounds: Sequence[float] | None) -> str:
-    return _ABSENT if bounds is None else f"{100 * bounds[0]:.1f}-{100 * bounds[1]:.1f}"
+    """Return the bounds in percent; one recording has none."""
+    return "no interval" if bounds is None else f"{100 * bounds[0]:.1f}-{100 * bounds[1]:.1f}"
+
+
+def format_estimate(share: float | None, bounds: Sequence[float] | None) -> str:
+    return f"{format_percent(share)} ({format_interval(bounds)})"
+
+
+def phrase_interval(bounds: Sequence[float] | None, num_groups: int, what: str = "recordings") -> str:
+    """Return the interval for a sentence, with the number of recordings or other groups that it is over."""
+    if bounds is None:
+        return (
+            f"no interval: 1 {what.removesuffix('s')}" if num_groups == 1 else f"no interval over {num_groups} {what}"
+        )
+    return f"95% interval {format_interval(bounds)} over {num_groups} {what}"
 
 
 def _render_table(head: Sequence[str], rows: Sequence[Sequence[Any]], num_left: int = 1) -> str:

@@ -52,11 +52,12 @@ def _describe_validation(
 ) -> list[str]:
     """Return accuracy and mean margin; pairs of one group are not independent, so the interval counts groups."""
     accuracy = after["eval_accuracy"]
-    low, high = wilson_interval(accuracy, num_groups or num_pairs)
+    bounds = wilson_interval(accuracy, num_groups or num_pairs)
+    interval = "95% interval {:.2f} to {:.2f}".format(*bounds) if bounds else "no interval"
     groups = "group" if num_groups == 1 else "groups"
     of_groups = f" of {num_groups} {groups}" if num_groups not in (None, num_pairs) else ""
     lines = [
-        f"Validation accuracy: {accuracy:.4f} on {num_pairs} pairs{of_groups}, 95% interval {low:.2f} to {high:.2f}",
+        f"Validation accuracy: {accuracy:.4f} on {num_pairs} pairs{of_groups}, {interval}",
         f"Validation margin: {after['eval_margin']:+.3f} on average",
     ]
     if before:

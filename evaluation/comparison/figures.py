@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..report.figures import choose_marker_style, figure_file, shorten
+from ..report.figures import choose_marker_style, figure_file, measure_errors, shorten
 from .results import ScoredDialogues
 
 
@@ -103,8 +103,7 @@ def _describe_follows(pair: Mapping[str, Any]) -> str:
 
 def draw_ranking(axes: Any, ranked: Sequence[Mapping[str, Any]]) -> None:
     for position, entry in enumerate(ranked):
-        low, high = entry["interval"] or (entry["strength"], entry["strength"])
-        errors = [[max(0.0, entry["strength"] - low)], [max(0.0, high - entry["strength"])]]
+        errors = measure_errors([entry["strength"]], [entry["interval"]])
         axes.errorbar([entry["strength"]], [position], xerr=errors, capsize=3, linestyle="", **choose_marker_style(0))
     axes.set_yticks(range(len(ranked)), [shorten(entry["system"]) for entry in ranked])
     axes.invert_yaxis()

@@ -12,7 +12,7 @@ from sdiareward.common.files import read_json_object
 from sdiareward.common.package_files import NANO
 
 from ..columns import CRITERION_COLUMNS
-from ..summary import ALL_LEFT_OUT, describe_overlap, format_interval, format_percent
+from ..summary import ALL_LEFT_OUT, describe_overlap, format_percent, phrase_interval
 from .measures import COVARIATES, MATCHED_DBFS
 from .results import PairOfSystems, ScoredDialogues
 from .verdicts import order_systems, phrase_p
@@ -64,8 +64,7 @@ def _describe_sample(scored: ScoredDialogues, pairs: Sequence[PairOfSystems]) ->
         yield Limit(f"Only {few} were compared; compare more.", f"only {few}")
     elif of_groups:
         yield Limit(
-            f"The {len(scored.names)} dialogues are{of_groups}; the interval counts groups, the sign test dialogues.",
-            f"dialogues{of_groups}",
+            f"The {len(scored.names)} dialogues are{of_groups}; intervals and sign test count groups.",
         )
     num_pairs = len({(pair.first, pair.second) for pair in pairs})
     if num_pairs > 1:
@@ -181,8 +180,8 @@ def describe_accuracy(model: str, criteria: Sequence[str]) -> list[str]:
     for criterion, column in wanted.items():
         if own.get(column) is None:
             continue
-        bounds, num_pairs = format_interval(own["interval"][column]), own["num_pairs"][column]
-        text = f"{format_percent(own[column])}% ({bounds}) of {num_pairs} {criterion} pairs"
+        bounds = phrase_interval(own["interval"][column], own["num_groups"][column])
+        text = f"{format_percent(own[column])}% ({bounds}) of {own['num_pairs'][column]} {criterion} pairs"
         if (unseen := _find_unseen(results, criterion)) is not None:
             text += f", {format_percent(unseen)}% of those by synthesizers held out of training"
         parts.append(text)

@@ -24,7 +24,7 @@ from sdiareward.pairs.content import hash_items
 from sdiareward.perturbations.channel import encode_flac
 from sdiareward.perturbations.levels import measure_level
 
-from ..statistics import mcnemar_exact
+from ..statistics import sign_flip_test
 
 
 # A level below this is silence.
@@ -191,5 +191,5 @@ def correlate(margins: ArrayLike, first: ArrayLike, second: ArrayLike, covariate
         "num_first": num_first,
         "num_second": num_second,
         "is_large": is_large,
-        "is_systematic": is_large and mcnemar_exact(num_first, num_second) < MAX_P_VALUE,
+        "is_systematic": is_large and sign_flip_test(np.repeat([1, -1], [num_first, num_second])) < MAX_P_VALUE,
     }

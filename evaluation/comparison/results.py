@@ -29,11 +29,12 @@ class PairOfSystems:
     num_second: int
     num_ties: int
     win_rate: float
-    interval: list[float]
-    # Of the sign test.
+    # None for one group.
+    interval: list[float] | None
+    # Of the sign test, in which the signs of whole groups are random.
     p_value: float
     mean_margin: float
-    # None if no two bootstrap draws differ.
+    # None for one group, or if all margins are equal.
     mean_margin_interval: list[float] | None
     # By the names of `measures.COVARIATES`, the result of `measures.correlate`.
     follows: dict[str, dict[str, Any]]
@@ -47,6 +48,7 @@ class RankedSystem:
     system: str
     strength: float
     interval: list[float] | None
+    num_groups: int
     win_rate: float
 
 

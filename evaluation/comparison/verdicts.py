@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from ..summary import phrase_interval
 from .measures import COVARIATES
 from .wins import is_certain
 
@@ -52,12 +53,12 @@ def phrase_verdict(
     better, worse = order_systems(first, second, found)
     is_second = better == second
     num_wins = found["num_second" if is_second else "num_first"]
-    rate, (low, high) = found["win_rate"], found["interval"]
+    rate, bounds = found["win_rate"], found["interval"]
     if is_second:
-        rate, low, high = 1 - rate, 1 - high, 1 - low
-    share = (
-        f"{100 * rate:.1f}%, 95% interval {100 * low:.1f}-{100 * high:.1f}%, sign test {phrase_p(found['p_value'])}"
-    )
+        rate, bounds = 1 - rate, bounds and [1 - bound for bound in reversed(bounds)]
+    what = "dialogues" if found["num_groups"] == found["num_dialogues"] else "groups"
+    interval = phrase_interval(bounds, found["num_groups"], what)
+    share = f"{100 * rate:.1f}%, {interval}, sign test {phrase_p(found['p_value'])}"
     ties = f", {found['num_ties']} tied" if found["num_ties"] else ""
     share = f"win rate {share}" if ties else share
     claim = CRITERIA.get(criterion, _OTHER)["claim"]

@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sdiareward.esdr_accuracy.pairwise import wilson_interval
-
-from ..statistics import bootstrap_mean, compare
+from ..statistics import Clusters, sign_flip_test
 
 
 MAX_P_VALUE = 0.05
@@ -26,33 +24,27 @@ RULE = (
 def count_wins(
     first: ArrayLike, second: ArrayLike, groups: Sequence[Hashable], *, num_bootstrap: int = 1000, seed: int = 0
 ) -> dict[str, Any]:
-    """Compare the rewards of two systems; if no two draws differ, the interval is Wilson's over groups."""
+    """Compare the rewards of two systems, with intervals and a sign test over groups."""
     margins = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
-    draws: dict[str, Any] = {"num_bootstrap": num_bootstrap, "seed": seed}
-    strata = [""] * len(margins)
-    # McNemar's test of "the first is higher" and "the second is higher" is the sign test, which omits ties.
-    found = compare(margins > 0, margins < 0, groups, strata, **draws)
-    win_rate = (1 + found["difference"]) / 2
-    if found["interval"] is None:
-        interval = wilson_interval(win_rate, len(set(groups)))
-    else:
-        interval = [(1 + bound) / 2 for bound in found["interval"]]
+    signs = np.sign(margins).astype(np.int64)
+    clusters = Clusters(groups, num_bootstrap=num_bootstrap, seed=seed)
+    wins, means = clusters.measure((1 + signs) / 2, is_share=True), clusters.measure(margins)
+    tested = {"interval": wins["interval"], "p_value": sign_flip_test(clusters.add_up(signs))}
     return {
         "num_dialogues": len(margins),
-        "num_groups": len(set(groups)),
-        "num_first": found["num_only_first"],
-        "num_second": found["num_only_second"],
-        "num_ties": found["num_neither"],
-        "win_rate": win_rate,
-        "interval": interval,
-        "p_value": found["p_value"],
-        "is_clear": is_certain({"interval": interval, "p_value": found["p_value"]}),
-        "mean_margin": float(margins.mean()),
-        "mean_margin_interval": bootstrap_mean(margins, groups, strata, **draws),
+        "num_groups": wins["num_groups"],
+        "num_first": int((signs > 0).sum()),
+        "num_second": int((signs < 0).sum()),
+        "num_ties": int((signs == 0).sum()),
+        "win_rate": wins["mean"],
+        **tested,
+        "is_clear": is_certain(tested),
+        "mean_margin": means["mean"],
+        "mean_margin_interval": means["interval"],
     }
 
 
 def is_certain(found: Mapping[str, Any]) -> bool:
     """Return whether the result of `count_wins` is hardly chance; what it is about is another question."""
-    low, high = found["interval"]
+    low, high = found["interval"] or (0.0, 1.0)
     return not low <= 0.5 <= high and found["p_value"] < MAX_P_VALUE

@@ -1,8 +1,8 @@
 """Measure the agreement of raters with the labels of the data and with each other (Table 3 of the paper).
 
 An answer counts 1 for the chosen side, 0 for the other, 0.5 for "cannot tell". Agreement is averaged over an item's
-raters, then over items, so that strata count by their sizes, as in the paper. `se` is clustered by `group_id`, because
-items of one recording are not independent, and is within strata overall, because the study fixes their sizes.
+raters, then over items, so that strata count by their sizes, as in the paper. `interval` is over recordings, because
+items of one recording are not independent, and within strata overall, because the study fixes their sizes.
 `se_binomial`, `sqrt(p (1 - p) / n)` over items, reproduces every value of the paper. Krippendorff's alpha is nominal
 and over the answers (A, B, cannot tell): over right and wrong, mostly right answers would look like chance.
 """
@@ -14,14 +14,18 @@ import math
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
-from statistics import mean
+from statistics import fmean
 from typing import Any
+
+import numpy as np
 
 from sdiareward.common.files import JsonLines, write_file
 from sdiareward.common.markdown import render_table
 
+from ..statistics import describe_share
+from ..summary import format_interval
 from .files import read_key, read_study
 from .study import ANSWERS_FOLDER, SCORES_FORM, SIZES
 
@@ -47,7 +51,7 @@ class RatedItem:
 
     @property
     def agreement(self) -> float:
-        return mean(compute_agreement(choice, self.truth["chosen_is"]) for choice in self.choices)
+        return fmean(compute_agreement(choice, self.truth["chosen_is"]) for choice in self.choices)
 
     @property
     def cluster(self) -> Hashable:
@@ -154,29 +158,20 @@ def summarise_items(strata: Sequence[Sequence[RatedItem]]) -> dict[str, Any]:
         "num_cannot_tell": sum(item.choices.count(TIE) for item in items),
     }
     if not items:
-        return {**counts, "average_margin": None, "agreement": None, "se": None, "se_binomial": None}
-    agreement = mean(item.agreement for item in items)
-    deviations = []
-    for stratum in strata:
-        centre = mean(item.agreement for item in stratum) if stratum else 0.0
-        deviations += [item.agreement - centre for item in stratum]
+        empty = ("average_margin", "agreement", "interval", "se_binomial")
+        return {**counts, "num_groups": 0, **dict.fromkeys(empty)}
+    by_stratum = [[item.agreement for item in stratum] for stratum in strata if stratum]
+    agreement = fmean(chain(*by_stratum))
+    within = [agreement + shift for found in by_stratum for shift in (np.array(found) - fmean(found)).tolist()]
+    found = describe_share(within, [item.cluster for item in items])
     return {
         **counts,
-        "average_margin": mean(item.truth["margin"] for item in items),
+        "num_groups": found["num_groups"],
+        "average_margin": fmean(item.truth["margin"] for item in items),
         "agreement": agreement,
-        "se": clustered_se(deviations, [item.cluster for item in items]),
+        "interval": found["interval"],
         "se_binomial": math.sqrt(agreement * (1 - agreement) / len(items)),
     }
-
-
-def clustered_se(deviations: Sequence[float], clusters: Sequence[Hashable]) -> float | None:
-    """Return `sqrt(G / (G - 1) sum_g (sum_i d_i)^2) / n`, the standard error over clusters; None for a single one."""
-    sums: dict[Hashable, float] = defaultdict(float)
-    for deviation, cluster in zip(deviations, clusters, strict=True):
-        sums[cluster] += deviation
-    if len(sums) < 2:
-        return None
-    return math.sqrt(len(sums) / (len(sums) - 1) * sum(total**2 for total in sums.values())) / len(deviations)
 
 
 def describe_raters(key: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
@@ -197,7 +192,7 @@ def _describe_rater(
         "num_missing": len(items) - len(given),
         "num_cannot_tell": sum(answer["choice"] == TIE for answer in given.values()),
         "num_not_heard": sum(len(set(answer.get("heard", ("a", "b")))) < num_parts for answer in given.values()),
-        "agreement": mean(agreements) if agreements else None,
+        "agreement": fmean(agreements) if agreements else None,
     }
 
 
@@ -227,7 +222,6 @@ def _find_undefined_reason(choices: Mapping[str, Mapping[str, str]]) -> str | No
 
 def _compute_alpha(choices: Mapping[str, Mapping[str, str]]) -> float:
     import krippendorff
-    import numpy as np
 
     items = sorted({item for given in choices.values() for item in given})
     codes = {choice: code for code, choice in enumerate(CHOICES)}
@@ -241,7 +235,7 @@ def render_study(results: Mapping[str, Any]) -> str:
     parts = [
         "# Human verification",
         f"{results['num_rated']} of {results['num_items']} items rated. Agreement with the label of the data in "
-        "percent, higher is better; SE clustered by recording, in parentheses the binomial one of the paper.",
+        "percent, higher is better; 95% intervals over recordings, and the binomial SE of the paper.",
         _render_rows("sample", rows),
         _render_rows("subset", list(results["subsets"].items())),
         render_raters(results, "answered without hearing both", "human agree."),
@@ -253,16 +247,16 @@ def render_study(results: Mapping[str, Any]) -> str:
 
 
 def _render_rows(title: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    head = [title, "items", "answers", "cannot tell", "avg. margin", "human agree.", "SE"]
+    head = [title, "items", "recordings", "answers", "cannot tell", "avg. margin", "human agree.", "95%", "SE"]
     cells = []
     for name, row in rows:
-        counts = [row[count] for count in ("num_items", "num_answers", "num_cannot_tell")]
+        counts = [row[count] for count in ("num_items", "num_groups", "num_answers", "num_cannot_tell")]
         if row["agreement"] is None:
-            cells.append([name, *counts, "-", "-", "-"])
+            cells.append([name, *counts, "-", "-", "-", "-"])
             continue
-        se = "-" if row["se"] is None else f"± {100 * row['se']:.1f}"
-        se += f" (± {_format_percent(row['se_binomial'])})"
-        cells.append([name, *counts, f"{row['average_margin']:.2f}", _format_percent(row["agreement"]), se])
+        shares = [_format_percent(row["agreement"]), format_interval(row["interval"])]
+        se = f"± {_format_percent(row['se_binomial'])}" if row["se_binomial"] else "-"
+        cells.append([name, *counts, f"{row['average_margin']:.2f}", *shares, se])
     return "\n".join(render_table(head, cells))
 
 

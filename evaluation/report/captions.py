@@ -13,7 +13,7 @@ from ..summary import format_percent
 def describe_figures(report: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Return `caption` and `alt` of every figure by its name; the alternatives carry the message and its numbers."""
     captions = {
-        "accuracy": "Accuracy by column of the table; a marker a scorer, bars are 95% intervals.",
+        "accuracy": "Accuracy by column of the table; a marker a scorer, bars are 95% intervals over recordings.",
         "densities": "Density of the rewards, chosen on the left, rejected on the right of each axis.",
         "boxes": "Median, quartiles and 5-95% range of the rewards.",
         "score_alignment": "Mean reward of the chosen side over training steps.",
@@ -105,7 +105,7 @@ def _describe_comparison(report: Mapping[str, Any]) -> str:
     titles = {scorer["name"]: scorer["title"] for scorer in report["scorers"]}
     parts = []
     for row in report["comparisons"]:
-        low, high = (100 * bound for bound in row["interval"] or (row["difference"], row["difference"]))
-        interval = f", interval {low:+.1f} to {high:+.1f}" if row["interval"] else ""
+        bounds = [100 * bound for bound in row["interval"] or ()]
+        interval = ", interval {:+.1f} to {:+.1f}".format(*bounds) if bounds else ", no interval"
         parts.append(f"{titles[row['scorer']]}, {TITLES[row['column']]}: {100 * row['difference']:+.1f}{interval}.")
     return "Difference in accuracy in percentage points to " + " ".join(parts)

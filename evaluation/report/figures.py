@@ -210,14 +210,10 @@ def _draw_intervals(
 ) -> None:
     """Draw shares of 0-1 in percent along the x axis; a missing value or interval is omitted."""
     shares = [math.nan if value is None else value for value in values]
-    bounds = [interval or (value, value) for value, interval in zip(shares, intervals, strict=True)]
-    errors = [
-        [max(0.0, value - low), max(0.0, high - value)] for value, (low, high) in zip(shares, bounds, strict=True)
-    ]
     axes.errorbar(
         100 * np.array(shares),
         positions,
-        xerr=100 * np.array(errors).T,
+        xerr=100 * measure_errors(shares, intervals),
         linestyle="",
         capsize=3,
         elinewidth=1.2,
@@ -250,11 +246,13 @@ def draw_accuracy_by_margin(axes: Any, bins: Records) -> None:
 def _make_points(bins: Records, x: str) -> tuple[list[float], list[float], np.ndarray]:
     """Return x, accuracy, and the distances to its interval's bounds, shape `(2, num_bins)`."""
     values = [row["accuracy"] for row in bins]
-    errors = [
-        [max(0.0, row["accuracy"] - row["interval"][0]), max(0.0, row["interval"][1] - row["accuracy"])]
-        for row in bins
-    ]
-    return [row[x] for row in bins], values, np.array(errors).T
+    return [row[x] for row in bins], values, measure_errors(values, [row["interval"] for row in bins])
+
+
+def measure_errors(values: Sequence[float], intervals: Sequence[Sequence[float] | None]) -> np.ndarray:
+    """Return the distances to the bounds, shape `(2, num_values)`; NaN, which is not drawn, without an interval."""
+    bounds = np.array([interval or (math.nan, math.nan) for interval in intervals], dtype=np.float64).reshape(-1, 2)
+    return np.maximum(0.0, (bounds.T - np.asarray(values)) * [[-1], [1]])
 
 
 def draw_training(axes: Any, runs: Records, value: str) -> None:

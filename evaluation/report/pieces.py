@@ -12,6 +12,8 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..summary import phrase_interval
+
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -37,7 +39,7 @@ def _format_percent(value: float | None) -> str:
 
 
 def _format_interval(bounds: Sequence[float] | None) -> str:
-    return _ABSENT if bounds is None else f"{100 * bounds[0]:.1f}–{100 * bounds[1]:.1f}"
+    return "no interval" if bounds is None else f"{100 * bounds[0]:.1f}–{100 * bounds[1]:.1f}"
 
 
 def _format_number(value: float | None, digits: int = 2) -> str:
@@ -67,6 +69,7 @@ def _format_p_value(value: float) -> str:
 FILTERS = {
     "percent": _format_percent,
     "interval": _format_interval,
+    "phrase_interval": phrase_interval,
     "number": _format_number,
     "signed": _format_signed,
     "points": _format_points,

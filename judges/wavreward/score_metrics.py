@@ -2,21 +2,20 @@
 
 A sample counts in one column: `content`, `implicit`, the attribute of an explicit instruction, or `out_of_domain` for
 other data sets. An answer without a score is wrong: skipping it would favour a judge that often gives none. Intervals
-draw whole scenarios within their columns, because the answers to one question are not independent. The interval of a
-macro average combines those of its independent columns by MOVER (Zou and Donner, 2008): the distance to a bound is the
-root of the summed squared distances.
+are over whole scenarios, because the answers to one question are not independent. The interval of a macro average
+combines those of its independent columns.
 """
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import product
 from statistics import mean
 from typing import Any
 
-from sdiareward.evaluation.statistics import describe_share, paired_bootstrap
+from sdiareward.esdr_accuracy.pairwise import combine_intervals
+from sdiareward.evaluation.statistics import Clusters, describe_share
 
 from .answers import SCORES
 
@@ -96,7 +95,7 @@ def measure_accuracy(records: Records, options: Mapping[str, Any]) -> dict[str, 
 
 
 def measure_share(values: Sequence[bool], records: Records, options: Mapping[str, Any] = DRAWS) -> dict[str, Any]:
-    """Return `describe_share` of a value for each record, from draws of whole scenarios within their columns."""
+    """Return `describe_share` of a value for each record, over whole scenarios."""
     return describe_share(values, *_list_clusters(records), **options)
 
 
@@ -110,11 +109,7 @@ def average_columns(columns: Sequence[Record]) -> dict[str, Any]:
     if any(column["accuracy"] is None for column in columns):
         return {"num_columns": len(columns), "accuracy": None, "interval": None}
     accuracy = mean(column["accuracy"] for column in columns)
-    below, above = (
-        math.hypot(*(column["accuracy"] - column["interval"][bound] for column in columns)) / len(columns)
-        for bound in (0, 1)
-    )
-    bounds = [round(max(accuracy - below, 0.0), 12), round(min(accuracy + above, 1.0), 12)]
+    bounds = combine_intervals([(column["accuracy"], column["interval"]) for column in columns])
     return {"num_columns": len(columns), "accuracy": accuracy, "interval": bounds}
 
 
@@ -146,8 +141,8 @@ def mean_absolute_error(records: Records, options: Mapping[str, Any]) -> dict[st
     if not valid:
         return {"num_samples": 0, "error": None, "interval": None}
     errors = [abs(record["predicted"] - record["score"]) for record in valid]
-    interval = paired_bootstrap(errors, [0] * len(errors), *_list_clusters(valid), **options)
-    return {"num_samples": len(valid), "error": mean(errors), "interval": interval}
+    found = Clusters(*_list_clusters(valid), **options).measure(errors)
+    return {"num_samples": len(valid), "error": found["mean"], "interval": found["interval"]}
 
 
 def measure_order(records: Records, options: Mapping[str, Any], field: str = "predicted") -> dict[str, Any]:

@@ -198,7 +198,8 @@ def _measure_position_bias(
     found = _share(prefers_first, [label for label, _, _ in each], options)
     if found["share"] is None:
         return {**found, "bias": None}
-    return {**found, "bias": found["share"] - 0.5, "interval": [bound - 0.5 for bound in found["interval"]]}
+    bounds = found["interval"] and [bound - 0.5 for bound in found["interval"]]
+    return {**found, "bias": found["share"] - 0.5, "interval": bounds}
 
 
 def _share(values: Sequence[bool], labels: Labels, options: Mapping[str, Any]) -> dict[str, Any]:

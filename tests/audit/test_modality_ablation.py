@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from sdiareward.audit.modality_ablation import AUDIO_ONLY, BOTH, CONDITIONS, TEXT_ONLY, describe_conditions
-from sdiareward.evaluation.statistics import compute_percentiles, draw_groups
 from sdiareward.perturbations.decoded_pairs import AuditPair, Turn, to_messages
 from sdiareward.scoring.scorer import Scorer
 
@@ -112,23 +111,6 @@ def test_pairs_without_any_margin_keep_no_share_of_it():
     conditions = measure([pair("a", same, same)], loudness_and_words)["overall_micro"]["conditions"]
     assert conditions[AUDIO_ONLY]["margin_kept"] is conditions[AUDIO_ONLY]["margin_kept_interval"] is None
     assert conditions[BOTH]["num_ties"] == 1
-
-
-def test_a_draw_takes_whole_groups_and_as_many_of_each_stratum():
-    groups = ["a", "a", "b", "c", "c", "d"]
-    strata = ["wild", "wild", "wild", "scripted", "scripted", "scripted"]
-    draws = draw_groups(groups, strata, num_bootstrap=200)
-    assert draws.shape == (200, 6)
-    assert (draws[:, 0] == draws[:, 1]).all()
-    assert (draws[:, 1] + draws[:, 2] == 2).all()
-    assert (draws[:, 4] + draws[:, 5] == 2).all()
-    assert {0, 1, 2} == set(draws[:, 0].tolist())
-
-
-def test_draws_without_spread_give_no_interval():
-    assert compute_percentiles([0.5, 0.5, np.nan]) is None
-    assert compute_percentiles([np.nan]) is None
-    assert compute_percentiles([0.0, np.nan, 1.0], confidence=0.5) == [0.25, 0.75]
 
 
 def test_a_model_takes_dialogues_without_sound_and_without_words(make_tiny_model, tiny_processor, make_tone):

@@ -173,12 +173,14 @@ def test_pairs_to_which_an_attack_does_not_apply_are_counted_by_reason():
     )
     assert (found["num_pairs"], found["not_applicable"]) == (1, {"needs a twin": 2})
     (nothing,) = measure_attacks(Pairs(LABELS, natural()), {"break": ATTACKS["break"]})
-    assert (nothing["num_pairs"], nothing["columns"]["scripted"]) == (0, {"num_pairs": 0})
+    assert (nothing["num_pairs"], nothing["columns"]["scripted"]) == (0, {"num_pairs": 0, "num_groups": 0})
 
 
 def test_intervals_draw_recordings_and_not_pairs():
-    """A hundred pairs of one recording are no more evidence than one."""
+    """A hundred pairs of one recording are no more evidence than one, and two recordings are little."""
     labels = [make_label(f"p{row}", group=f"g{min(row, 1)}") for row in range(101)]
     rewards = {NATURAL: lines(chosen=[1.0] * 101, rejected=[2.0] + [0.0] * 100)}
     (low, high) = describe_natural(Pairs(labels, rewards))["all"]["interval"]
-    assert (low, high) == (0.0, 1.0)
+    assert low < 0.001 and high > 0.999
+    alone = describe_natural(Pairs([{**label, "group_id": "g"} for label in labels], rewards))["all"]
+    assert (alone["interval"], alone["num_groups"]) == (None, 1)

@@ -5,12 +5,14 @@ import re
 import pytest
 from support.paths import ROOT
 
-from benchmarks import ablations, gpu, scale, scoring_speed, tables, training_speed, validity
+from benchmarks import ablations, gpu, interval_coverage, scale, scoring_speed, tables, training_speed, validity
 from sdiareward.common.package_files import NANO
 
 
 @pytest.mark.parametrize(
-    "module", [ablations, validity, scoring_speed, training_speed, gpu, scale], ids=lambda module: module.__name__
+    "module",
+    [ablations, validity, scoring_speed, training_speed, gpu, scale, interval_coverage],
+    ids=lambda module: module.__name__,
 )
 def test_the_tables_of_a_benchmark_are_those_of_its_result(module):
     path = tables.RESULTS / f"{module.__name__.rpartition('.')[2]}.json"

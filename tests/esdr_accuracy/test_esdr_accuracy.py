@@ -9,15 +9,20 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy.stats import t
 from support.paths import ROOT
 
 from sdiareward.esdr_accuracy import pairwise
 from sdiareward.esdr_accuracy.pairwise import (
     COLUMNS,
+    MIN_BOOTSTRAP_GROUPS,
     MODALITY_SUBSETS,
     NO_SUBSET,
     SUBSETS,
     pairwise_accuracy,
+    student_quantile,
     wilson_interval,
 )
 
@@ -273,10 +278,52 @@ def test_the_interval_matches_the_normal_approximation_where_that_holds():
     assert result["interval"]["wild"] == pytest.approx([0.5 - half, 0.5 + half], abs=0.002)
 
 
-def test_one_group_carries_no_more_evidence_than_one_trial():
-    result = pairwise_accuracy([1, 1, 0, 1], [0, 0, 1, 0], ["wild"] * 4, ["one recording"] * 4)
-    assert result["interval_method"]["wild"] == "wilson"
-    assert result["interval"]["wild"] == wilson_interval(0.75, 1)
+FEW = {
+    "one recording": ([(52, 100)], None),
+    "two recordings": ([(27, 50), (25, 50)], (0.12, 0.90)),
+    "two equal recordings": ([(26, 50), (26, 50)], (0.12, 0.90)),
+    "two recordings all right": ([(50, 50), (50, 50)], (0.34, 1.0)),
+    "all right but one pair": ([(20, 20), (20, 20), (19, 20)], (0.74, 1.0)),
+}
+
+
+@pytest.mark.parametrize(("counts", "expected"), FEW.values(), ids=FEW)
+def test_few_recordings_have_wide_intervals_and_one_has_none(counts, expected):
+    right = [float(pair < num_right) for num_right, total in counts for pair in range(total)]
+    groups = [group for group, (_, total) in enumerate(counts) for _ in range(total)]
+    result = pairwise_accuracy(right, [0.5] * len(right), ["wild"] * len(right), groups)
+    for name in ("wild", "modality_macro", "overall_macro"):
+        assert result["interval"][name] == (expected and pytest.approx(expected, abs=0.006)), name
+        assert result["interval_method"][name] == (expected and "wilson")
+
+
+def test_a_macro_average_over_a_subset_of_one_recording_has_no_interval():
+    result = pairwise_accuracy([1, 0, 1], [0, 1, 0], ["wild", "wild", "scripted"], ["a", "b", "c"])
+    assert result["interval"]["wild"] and result["interval"]["modality_micro"]
+    assert result["interval"]["scripted"] is result["interval"]["modality_macro"] is None
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 3, 8, 49, 1000, 10**6])
+@pytest.mark.parametrize("confidence", [0.5, 0.95, 0.999])
+def test_quantiles_of_student_are_those_of_scipy(degrees, confidence):
+    assert student_quantile(degrees, confidence) == pytest.approx(t.ppf((1 + confidence) / 2, degrees), rel=1e-4)
+
+
+@given(
+    st.lists(st.lists(st.booleans(), min_size=1, max_size=6), min_size=3, max_size=20),
+    st.integers(min_value=0),
+)
+def test_fewer_recordings_with_the_same_pairs_have_no_narrower_interval_than_single_pairs(recordings, number):
+    right = [float(value) for pairs in recordings for value in pairs]
+    groups = [group for group, pairs in enumerate(recordings) for _ in pairs]
+    merged = [max(group, number % (len(recordings) - 1) + 1) for group in groups]
+    assume(len(right) < MIN_BOOTSTRAP_GROUPS and len(set(merged)) > 1)
+    widths = [
+        np.ptp(pairwise_accuracy(right, [0.5] * len(right), ["wild"] * len(right), each)["interval"]["wild"])
+        for each in (None, groups, merged)
+    ]
+    # Single pairs are the least that can be said of any grouping; merged recordings lose degrees of freedom.
+    assert widths[0] <= min(widths[1:]) + 0.02
 
 
 def test_a_perfect_score_is_not_certainty():
@@ -286,10 +333,14 @@ def test_a_perfect_score_is_not_certainty():
     assert result["interval_method"]["semi_wild"] == "bootstrap"
 
 
-def test_a_perfect_macro_average_takes_the_mean_of_its_members_bounds():
-    result = pairwise_accuracy(*rewards_with([10, 20, 0, 0], [10, 20, 0, 0]))
-    low = (wilson_interval(1.0, 10)[0] + wilson_interval(1.0, 20)[0]) / 2
-    assert result["interval"]["modality_macro"] == pytest.approx([low, 1.0])
+def test_the_bounds_of_a_macro_average_combine_those_of_its_members():
+    chosen, rejected, subset = rewards_with([10, 20, 0, 0], [10, 20, 0, 0])
+    below = [1 - wilson_interval(1.0, count)[0] for count in (10, 20)]
+    result = pairwise_accuracy(chosen, rejected, subset)
+    assert result["interval"]["modality_macro"] == pytest.approx([1 - math.hypot(*below) / 2, 1.0])
+    # A recording with pairs of both: they may be wrong together.
+    shared = pairwise_accuracy(chosen, rejected, subset, [*range(10), *range(20)])
+    assert shared["interval"]["modality_macro"] == pytest.approx([1 - sum(below) / 2, 1.0])
 
 
 def test_no_draw_lacks_a_subset_even_when_it_is_one_recording_of_many():
@@ -299,20 +350,23 @@ def test_no_draw_lacks_a_subset_even_when_it_is_one_recording_of_many():
 
 
 def test_pairs_of_no_subset_do_not_leave_a_recording_alone_in_its_stratum():
-    # Each of two recordings is in half of the draws missing, whether or not one of them has other pairs as well.
-    subset, groups = ["scripted", "scripted", NO_SUBSET], ["first", "second", "second"]
-    result = pairwise_accuracy([1, 0, 1], [0, 1, 0], subset, groups)
-    assert result["interval"]["scripted"] == [0.0, 1.0]
+    count = MIN_BOOTSTRAP_GROUPS
+    subset, groups = ["scripted"] * count + [NO_SUBSET], [*range(count), 0]
+    result = pairwise_accuracy([1, 0] * (count // 2) + [1], [0.5] * (count + 1), subset, groups)
     assert result["interval_method"]["scripted"] == "bootstrap"
+    subset[-1] = "wild"
+    result = pairwise_accuracy([1, 0] * (count // 2) + [1], [0.5] * (count + 1), subset, groups)
+    assert result["interval_method"]["scripted"] == "wilson"
 
 
 def test_intervals_depend_on_the_seed_alone_and_not_on_the_order_of_the_pairs(noisy_pairs):
-    chosen, rejected, subset, groups = noisy_pairs
     order = np.random.default_rng(1).permutation(400)
     shuffled = [[column[index] for index in order] for column in noisy_pairs]
-    first = pairwise_accuracy(chosen, rejected, subset, groups, seed=3)
-    assert pairwise_accuracy(*shuffled, seed=3) == first
-    assert pairwise_accuracy(chosen, rejected, subset, groups, seed=4)["interval"] != first["interval"]
+    assert pairwise_accuracy(*shuffled, seed=3) == pairwise_accuracy(*noisy_pairs, seed=4)
+    # Of single pairs there are enough for a bootstrap.
+    first = pairwise_accuracy(*noisy_pairs[:3], seed=3)
+    assert pairwise_accuracy(*shuffled[:3], seed=3) == first
+    assert pairwise_accuracy(*noisy_pairs[:3], seed=4)["interval"] != first["interval"]
 
 
 def test_swapping_chosen_and_rejected_turns_right_into_wrong(noisy_pairs):

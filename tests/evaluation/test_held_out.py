@@ -34,9 +34,9 @@ def test_held_out_synthesizers_are_crossed_with_sources():
     assert lines[0][3:] == ["heard", "queen (held out)", "all held out of training"]
     bounds = found["by_held_out"][-1]["model"]["interval"]
     assert lines[-1][1:3] == ["all held out of training", "model"]
-    assert lines[-1][5] == f"66.67 ({100 * bounds[0]:.1f}-{100 * bounds[1]:.1f}), n 3"
+    assert lines[-1][5] == f"66.67 ({100 * bounds[0]:.1f}-{100 * bounds[1]:.1f}), n 3, 3"
     newer = next(line for line in lines if line[1] == "newer")
-    assert newer[3] == "-" and newer[4].endswith("), n 1")
+    assert newer[3] == "-" and newer[4].endswith(" (no interval), n 1, 1")
     # Without knowledge of the training there is no table.
     assert by_held_out(labels, by_scorer, None, None, {}) == []
     assert render_held_out({"by_held_out": [], "accuracies": ["model"]}) == ""

@@ -61,7 +61,7 @@ def test_a_share_has_the_interval_of_its_recordings_and_wilsons_where_that_has_n
     certain = describe_share([True] * 20, groups, ["wild"] * 20, num_bootstrap=50)
     # Wilson's lower bound with ten recordings: 10 / (10 + 1.96 ** 2).
     assert certain["interval"] == pytest.approx([0.7225, 1.0], abs=1e-4)
-    assert describe_share([], [], []) == {"num_values": 0, "share": None, "interval": None}
+    assert describe_share([], [], []) == {"num_values": 0, "share": None, "interval": None, "num_groups": 0}
 
 
 @pytest.fixture(scope="module")

@@ -262,3 +262,12 @@ def test_pairs_of_the_released_form_make_a_page_too(tmp_path):
     page = Page(write_page(tmp_path, results, released, labels, scores, embed_audio="open").read_text())
     assert "its licence, unknown, is not known to let anyone pass it on" in " ".join(page.words)
     assert "synthesizers" not in {element["aria-labelledby"] for element in page.all("section")}
+
+
+def test_a_page_of_one_recording_has_no_interval_and_says_why(tmp_path):
+    pairs, labels, by_scorer = report_world.make_evaluation()
+    labels = [{**label, "group_id": "one"} for label in labels]
+    page = write_page(tmp_path, report_world.make_results(labels, by_scorer), pairs, labels, by_scorer)
+    text = page.read_text(encoding="utf-8")
+    assert "83.33%</strong> (no interval: 1 recording)" in text
+    assert not re.search(r'class="bounds">\d', text.partition('id="rewards"')[0].partition('id="accuracy"')[2])

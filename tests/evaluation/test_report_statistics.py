@@ -129,39 +129,46 @@ def test_the_lowest_margins_come_first_and_leave_nan_out():
     [(2, 8, 112 / 1024), (4, 1, 12 / 32), (0, 0, 1.0), (3, 3, 1.0), (0, 10, 2 / 1024)],
 )
 def test_mcnemars_exact_test_is_the_two_sided_binomial_test(first, second, expected):
-    assert statistics.mcnemar_exact(first, second) == pytest.approx(expected)
-    assert statistics.mcnemar_exact(second, first) == pytest.approx(expected)
+    signs = np.array([1] * first + [-1] * second + [0])
+    assert statistics.sign_flip_test(signs) == pytest.approx(expected)
+    assert statistics.sign_flip_test(-signs) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("sums", "expected"), [([7], 1), ([5, 5], 0.5), ([3, -1, 2], 0.5), ([1, 1, 4], 0.25)])
+def test_the_signs_of_recordings_are_flipped_together(sums, expected):
+    assert statistics.sign_flip_test(np.array(sums)) == pytest.approx(expected)
+
+
+def compute_difference(first, second, groups, subsets, **options):
+    return statistics.compare(first, second, groups, subsets, **options)["interval"]
 
 
 def test_the_paired_bootstrap_finds_the_spread_of_a_known_difference():
     # 100 recordings of one pair; the first is right in 60 of them where the second is not: the standard error is
     # sqrt(0.6 * 0.4 / 100) = 0.049.
     first = np.arange(100) < 60
-    low, high = statistics.paired_bootstrap(
-        first, np.zeros(100), list(range(100)), ["wild"] * 100, num_bootstrap=20_000
-    )
+    low, high = compute_difference(first, np.zeros(100), list(range(100)), ["wild"] * 100, num_bootstrap=20_000)
     assert low == pytest.approx(0.6 - 1.96 * 0.049, abs=0.015)
     assert high == pytest.approx(0.6 + 1.96 * 0.049, abs=0.015)
 
 
 def test_pairs_of_one_recording_are_drawn_together():
     first, second = np.arange(100) < 50, np.zeros(100)
-    alone = statistics.paired_bootstrap(first, second, list(range(100)), ["wild"] * 100)
-    together = statistics.paired_bootstrap(first, second, [row // 10 for row in range(100)], ["wild"] * 100)
+    alone = compute_difference(first, second, list(range(100)), ["wild"] * 100)
+    together = compute_difference(first, second, [row // 10 for row in range(100)], ["wild"] * 100)
     assert together[1] - together[0] > 2 * (alone[1] - alone[0])
 
 
 def test_a_draw_keeps_the_number_of_recordings_of_each_subset():
-    # Between two subsets that differ there is no spread within either: nothing can be said.
-    first, subsets = np.arange(20) < 10, ["wild"] * 10 + ["scripted"] * 10
-    assert statistics.paired_bootstrap(first, np.zeros(20), list(range(20)), subsets) is None
-    assert statistics.paired_bootstrap(first, np.zeros(20), list(range(20)), ["wild"] * 20) is not None
+    groups, subsets = ["a", "a", *range(199)], ["wild", "all"] + ["wild"] * 99 + ["scripted"] * 100
+    draws = statistics.Clusters(groups, subsets, num_bootstrap=50).draws
+    assert draws.shape == (50, 200) and (draws[:, :100].sum(axis=1) == 100).all() and 0 in draws
 
 
 def test_equal_scorers_and_a_single_recording_have_no_interval():
     is_right = np.arange(10) < 7
-    assert statistics.paired_bootstrap(is_right, is_right, list(range(10)), ["wild"] * 10) is None
-    assert statistics.paired_bootstrap(is_right, ~is_right, ["one"] * 10, ["wild"] * 10) is None
+    assert compute_difference(is_right, is_right, list(range(10)), ["wild"] * 10) is None
+    assert compute_difference(is_right, ~is_right, ["one"] * 10, ["wild"] * 10) is None
 
 
 def test_the_order_of_the_pairs_does_not_matter_to_the_bootstrap():
@@ -170,7 +177,7 @@ def test_the_order_of_the_pairs_does_not_matter_to_the_bootstrap():
     groups, subsets = [row // 3 for row in range(60)], [("wild", "scripted")[row // 30] for row in range(60)]
     order = generator.permutation(60)
     shuffled = [[column[row] for row in order] for column in (first, second, groups, subsets)]
-    assert statistics.paired_bootstrap(*shuffled) == statistics.paired_bootstrap(first, second, groups, subsets)
+    assert compute_difference(*shuffled) == compute_difference(first, second, groups, subsets)
 
 
 def test_a_comparison_counts_who_is_right_where():

@@ -117,13 +117,17 @@ def test_without_a_training_split_nothing_is_said_to_be_left_out():
     assert (summary["left_out_synthesizers"], summary["by_synthesizer"]) == (None, [])
 
 
-def test_intervals_by_synthesizer_are_drawn_by_group():
-    labels = [label(number, "wild", group="one recording") for number in range(10)]
-    summary = reporting.summarise(labels, {"model": scores([1] * 5 + [-1] * 5)}, None, [], num_bootstrap=50)
+@pytest.mark.parametrize(("num_groups", "shown"), [(1, "50.00 (no interval)"), (2, "50.00 (5.2-94.8)")])
+def test_intervals_by_synthesizer_are_over_groups_and_their_number_stands_beside(num_groups, shown):
+    labels = [label(number, "wild", group=f"recording {number % num_groups}") for number in range(40)]
+    summary = reporting.summarise(labels, {"model": scores([1] * 20 + [-1] * 20)}, None, [], num_bootstrap=50)
     (row,) = summary["by_synthesizer"]
-    assert row["model"]["num_groups"] == 1
-    low, high = row["model"]["interval"]
-    assert high - low > 0.5
+    assert row["model"]["num_groups"] == num_groups
+    config = {"model": "m", "dataset": "d", "split": "test"}
+    report = reporting.render_report({**summary, "config": config, "timing": reporting.sum_timing([])})
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in report.splitlines() if line.startswith("|")]
+    assert ["recordings", str(num_groups)] in [row[:2] for row in rows]
+    assert rows[-1] == ["modality", row["synthesizer"], "40", str(num_groups), shown]
 
 
 def test_a_run_that_scored_nothing_new_has_no_real_time_factor():

@@ -92,7 +92,7 @@ def make_evaluation(**pair_options):
 
 
 def make_judge():
-    share = {"num_values": 48, "share": 0.25, "interval": [0.1, 0.4]}
+    share = {"num_values": 48, "share": 0.25, "interval": [0.1, 0.4], "num_groups": 24}
     group = {
         "criterion": "all pairs",
         "num_pairs": 48,

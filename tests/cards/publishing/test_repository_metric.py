@@ -62,8 +62,9 @@ def test_the_page_shows_the_metric_of_the_rows_that_were_typed():
     rows = [[2.0, 1.0, "wild"], ["1", "1.0", " wild "], ["", None, ""], [0.5, 0, "scripted"]]
     table = {row[0]: row[1:] for row in app.compute_rows(PlainMetric(), rows)}
     assert tuple(table) == COLUMNS
-    assert table["wild"] == ["0.5000", table["wild"][1], "2", "1"]
-    assert table["semi_wild"] == ["no pairs", "", "0", "0"]
+    assert table["wild"] == ["0.5000", table["wild"][1], "2", "2", "1"]
+    assert table["scripted"][1] == "no interval"
+    assert table["semi_wild"] == ["no pairs", "", "0", "0", "0"]
 
 
 class PlainMetric:

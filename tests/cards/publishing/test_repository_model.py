@@ -168,6 +168,7 @@ def test_the_card_holds_the_numbers_of_the_results_and_of_nothing_else():
     [scripted] = [result for result in data.eval_results if result.metric_name == "accuracy, scripted"]
     assert scripted.metric_args == {
         "num_pairs": accuracies["num_pairs"]["scripted"],
+        "num_groups": 4,
         "num_ties": 0,
         "interval": accuracies["interval"]["scripted"],
     }
@@ -234,9 +235,9 @@ def test_the_result_files_hold_each_accuracy_with_what_it_cannot_be_read_without
     model, acoustic, text = (RESULTS["accuracies"][name] for name in ("model", "acoustic", "text"))
     low, high = (f"{100 * value:.1f}" for value in model["interval"]["scripted"])
     assert by_task["scripted"].notes == (
-        f"In percent: {percent(model)}, 95% interval {low}-{high}, of {model['num_pairs']['scripted']} pairs; 0 ties, "
-        f"which are wrong; baselines on the same pairs: acoustic {percent(acoustic)} (0 ties), text {percent(text)} "
-        f"({text['num_ties']['scripted']} ties)."
+        f"In percent: {percent(model)}, 95% interval {low}-{high} over 4 recordings, of "
+        f"{model['num_pairs']['scripted']} pairs; 0 ties, which are wrong; baselines on the same pairs: acoustic "
+        f"{percent(acoustic)} (0 ties), text {percent(text)} ({text['num_ties']['scripted']} ties)."
     )
     [row] = [
         row for row in RESULTS["by_synthesizer"] if (row["criterion"], row["synthesizer"]) == ("modality", "hibari")

@@ -2,11 +2,12 @@ import json
 import math
 
 import pytest
+from scipy.stats import t
 
 from sdiareward.cli import main
+from sdiareward.esdr_accuracy.pairwise import wilson_interval
 from sdiareward.evaluation.human.agreement import (
     RatedItem,
-    clustered_se,
     measure_raters,
     render_study,
     score_study,
@@ -99,7 +100,7 @@ def test_an_item_that_nobody_rated_is_left_out_and_counted(study):
     results = score_study(study)
     assert (results["num_rated"], results["num_items"]) == (1, 4)
     assert results["strata"]["low"]["agreement"] is None
-    assert "| Low confidence | 0 | 0 | 0 | - | - | - |" in render_study(results)
+    assert "| Low confidence | 0 | 0 | 0 | 0 | - | - | - | - |" in render_study(results)
 
 
 def test_the_last_answer_to_an_item_counts(study):
@@ -110,26 +111,27 @@ def test_the_last_answer_to_an_item_counts(study):
     assert results["raters"]["bob"]["num_not_heard"] == 1
 
 
-def test_the_standard_error_of_single_items_is_the_usual_one():
-    values = [1, 1, 0, 1]
-    # Sample variance 0.25, four items.
-    assert summarise_items([rated(values)])["se"] == pytest.approx(math.sqrt(0.25 / 4))
+def test_the_interval_is_wilsons_with_the_variance_of_the_items_and_students_quantile():
+    # Sample variance 0.25, four items: as of 3 trials.
+    z, found = t.ppf(0.975, 3), summarise_items([rated([1, 1, 0, 1])])
+    centre, half = (0.75 + z**2 / 6) / (1 + z**2 / 3), z * math.sqrt(0.75 * 0.25 / 3 + (z / 6) ** 2) / (1 + z**2 / 3)
+    assert found["num_groups"] == 4
+    assert found["interval"] == pytest.approx([centre - half, centre + half])
 
 
 def test_items_of_one_recording_count_as_one_cluster():
-    # Two recordings, one all right and one all wrong: deviations +-0.5 add up to +-1.
-    expected = math.sqrt(2 / 1 * (1 + 1)) / 4
-    assert summarise_items([rated([1, 1, 0, 0], [0, 0, 1, 1])])["se"] == pytest.approx(expected)
-    assert clustered_se([0.5, 0.5, -0.5, -0.5], [0, 0, 1, 1]) == pytest.approx(expected)
+    few, many = (summarise_items([rated([1, 1, 0, 0], groups)])["interval"] for groups in ([0, 0, 1, 1], None))
+    assert few[1] - few[0] > 0.99 > 0.9 > many[1] - many[0]
+    # Two recordings of the same agreement are no certainty either.
+    low, high = summarise_items([rated([1, 0, 0, 1, 0, 0], [0, 0, 0, 1, 1, 1])])["interval"]
+    assert low < 0.05 and high > 0.9
+    assert summarise_items([rated([1, 0], [0, 0])])["interval"] is None
 
 
-def test_a_single_cluster_has_no_standard_error():
-    assert summarise_items([rated([1, 0], [0, 0])])["se"] is None
-
-
-def test_the_overall_standard_error_is_within_strata():
-    # Without spread inside the strata there is none, however far these are apart.
-    assert summarise_items([rated([1, 1]), rated([0, 0])])["se"] == 0.0
+def test_the_overall_interval_is_within_strata():
+    # Without spread inside the strata the recordings are the trials, however far the strata are apart.
+    found = summarise_items([rated([1, 1]), rated([0, 0])])
+    assert found["interval"] == wilson_interval(0.5, 2)
 
 
 @pytest.mark.parametrize(
@@ -190,8 +192,9 @@ def test_alpha_is_left_undefined_with_a_reason(choices, reason):
 def test_the_command_prints_table_3_and_keeps_the_numbers(study, capsys):
     assert main(["human", "score", str(study)]) == 0
     printed = capsys.readouterr().out
-    assert "| High confidence | 2 | 5 | 1 | 1.50 | 66.7 | ± 16.7 (± 33.3) |" in printed
-    assert "| **Overall (weighted)** | 4 | 9 | 2 | 0.65 | 64.6 |" in printed
+    assert "| High confidence | 2 | 2 | 5 | 1 | 1.50 | 66.7 | 2.1-99.5 | ± 33.3 |" in printed
+    assert "| Low confidence | 1 | 1 | 2 | 1 | 0.10 | 25.0 | no interval | ± 43.3 |" in printed
+    assert "| **Overall (weighted)** | 4 | 4 | 9 | 2 | 0.65 | 64.6 |" in printed
     assert "Fewer pairs than asked for: wrong (1 of 5)." in printed
     assert (study / "results.md").read_text(encoding="utf-8") == printed
     assert json.loads((study / "results.json").read_text())["overall"]["num_answers"] == 9
