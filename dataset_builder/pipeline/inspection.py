@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from sdiareward.audio_sdiareward import AudioError, is_silent
+from sdiareward.audio_sdiareward import AudioError, is_silent, open_for_one_pass
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Part
 
@@ -57,7 +57,7 @@ def _find_unusual(part: Part) -> Iterator[tuple[str, str]]:
     import soundfile
 
     try:
-        with soundfile.SoundFile(part.audio) as file:
+        with open_for_one_pass(part.audio) as file:
             rate, channels, subtype = file.samplerate, file.channels, file.subtype
             # The longest turn: of a recording of hours only the beginning is inspected.
             array = file.read(60 * rate, dtype="float32", always_2d=True)
