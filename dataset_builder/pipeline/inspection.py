@@ -8,7 +8,7 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import AudioError, is_silent, open_for_one_pass
 from sdiareward.common.skipped import Skipped
-from sdiareward.dataset_builder.episodes import Episode, Part
+from sdiareward.dataset_builder.episodes import Episode, Part, compare_spans
 
 
 _CLIPPING_LEVEL = 0.999
@@ -42,7 +42,12 @@ def measure_clipped_share(array: np.ndarray) -> float:
 
 
 def inspect_episode(episode: Episode) -> Iterator[Skipped]:
-    """Yield a note on each recording that was used although it is unusual, such as one with clipping."""
+    """Yield a note on each recording that was used although it is unusual, and on each turn that overlaps another."""
+    for position, other, shared, _ in compare_spans(episode):
+        if shared > 0.01:
+            label = f"{episode.source} {episode.name}, turn {position}"
+            reason = f"{label}: has {shared:.0%} of the shorter in common with turn {other}; used."
+            yield Skipped(label, "overlap", reason)
     seen: set[str] = set()
     for position, turn in enumerate(episode.turns):
         for part in turn.parts:

@@ -237,7 +237,7 @@ def _find_missing_end(source: str | Path | bytes) -> str | None:
         size = file.seek(0, os.SEEK_END)
         if head[:4] in (b"RIFF", b"FORM"):
             promised = int.from_bytes(head[4:8], "little" if head[:4] == b"RIFF" else "big")
-            # Of files that were written to a pipe: 0, the largest number, or just under 2 GiB of samples (SoX, arecord).
+            # Of a file from a pipe: 0, the largest number, or just under 2 GiB of samples (SoX, arecord).
             is_unknown = promised in (0, 2**32 - 1) or -(2**12) <= promised - 2**31 < 2**7
             if not is_unknown and size + 64 < promised + 8:
                 return f"its header promises {promised + 8} bytes and it has {size}"

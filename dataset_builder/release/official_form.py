@@ -201,9 +201,9 @@ def _conform(data: bytes, label: str) -> tuple[bytes, float]:
 
     try:
         info = soundfile.info(io.BytesIO(data))
-        if (info.samplerate, info.channels) == (SAMPLING_RATE, 1) and info.format in _KEPT_FORMATS:
-            if (duration_s := audio_duration_s(data)) == info.duration:
-                return data, duration_s
+        is_kept = (info.samplerate, info.channels) == (SAMPLING_RATE, 1) and info.format in _KEPT_FORMATS
+        if is_kept and audio_duration_s(data) == info.duration:
+            return data, info.duration
     except (soundfile.LibsndfileError, AudioError):
         pass  # `read_media` knows more formats, and raises what is wrong with the rest.
     try:

@@ -114,7 +114,7 @@ def _make_episode(row: Mapping[str, Any], side: str, settings: RebuildSettings, 
         native_coding=tuple(row["native_coding"] or ()),
         known_group_id=row["group_id"],
     )
-    validate_episode(episode)
+    validate_episode(episode, is_broken=side == "rejected")
     return episode
 
 
