@@ -28,7 +28,15 @@ from sdiareward.perturbations.channel import CODINGS, ChannelSettings
 
 from .formats.shards import count_pairs
 from .pairing.families import FamilySpec, plan_family_pairs, validate_families
-from .pairing.pairing import PairPlan, SynthesizerSpec, TurnDurationError, list_audible, make_row, plan_pairs
+from .pairing.pairing import (
+    PairPlan,
+    SynthesizerSpec,
+    TurnDurationError,
+    list_audible,
+    list_engines_of_any_language,
+    make_row,
+    plan_pairs,
+)
 from .pairing.reference_clips import NoReference
 from .pairing.script_voices import draw_voices
 from .pairing.splits import assign_splits
@@ -305,12 +313,14 @@ def make_pair(plan: PairPlan, parts: PartFolder) -> Skipped | None:
         validate_row(row)
     except tuple(error for error, _ in SKIP_KIND_BY_ERROR) as error:
         kind = next(kind for type_, kind in SKIP_KIND_BY_ERROR if isinstance(error, type_))
+        kind = error.kind if isinstance(error, SynthesisError) else kind
         return Skipped(
             f"{plan.chosen.source} {plan.rejected.name if plan.family else plan.chosen.name} {plan.voices}",
             kind,
             str(error),
         )
-    notes = inspect_episode(plan.chosen) if plan.criterion == "modality" else ()
+    notes = [*(inspect_episode(plan.chosen) if plan.criterion == "modality" else ())]
+    notes += list_engines_of_any_language(plan)
     parts.write(plan.pair_id, [row], [asdict(note) for note in notes])
     return None
 

@@ -105,7 +105,7 @@ class TurnTimesError(ValueError):
 
 
 def validate_episode(episode: Episode, *, is_broken: bool = False) -> None:
-    """Raise `ValueError` for an episode that is none; only of a broken dialogue may a turn return or come too early."""
+    """Raise `ValueError` for an episode that is none; in a broken dialogue a turn may return or come too early."""
     from sdiareward.perturbations.channel import CODINGS
 
     label = f"{episode.source} episode {episode.name!s:.80}"
@@ -128,8 +128,8 @@ def validate_episode(episode: Episode, *, is_broken: bool = False) -> None:
     for position, other, shared, step_s in () if is_broken else compare_spans(episode):
         if shared > MAX_OVERLAP:
             raise TurnTimesError(
-                f"{label}: turns {other} and {position} have {shared:.0%} of the shorter in common; give each the times "
-                "of its own words."
+                f"{label}: turns {other} and {position} have {shared:.0%} of the shorter in common; give each "
+                "the times of its own words."
             )
         if step_s < -_MAX_STEP_BACK_S:
             raise TurnTimesError(
@@ -138,7 +138,7 @@ def validate_episode(episode: Episode, *, is_broken: bool = False) -> None:
 
 
 def compare_spans(episode: Episode) -> Iterator[tuple[int, int, float, float]]:
-    """Yield for each part and each earlier one of its recording: both turns, the share in common, the seconds between."""
+    """Yield both turns, the share in common and the seconds between of each two parts of one recording."""
     earlier: dict[str, list[tuple[int, float, float]]] = {}
     for position, turn in enumerate(episode.turns):
         for part in turn.parts:
