@@ -20,7 +20,7 @@ from sdiareward.audio_sdiareward import AudioError
 from sdiareward.common.locks import lock_folder
 from sdiareward.common.settings import require_known
 from sdiareward.common.skipped import Skipped
-from sdiareward.dataset_builder.episodes import Episode, Recording, ScriptPair, validate_episode
+from sdiareward.dataset_builder.episodes import Episode, Recording, ScriptPair, SkipError, validate_episode
 from sdiareward.dataset_builder.synthesis import SYNTHESIZERS, SynthesisError, is_available
 from sdiareward.pairs.content import hash_audio
 from sdiareward.pairs.schema import JOINT, make_stable_id, validate_row
@@ -47,6 +47,7 @@ from .pipeline.inspection import SilentAudioError, inspect_episode
 from .pipeline.media import TruncatedAudioError
 from .reports.data_card import read_finished, summarise_skipped, write_report
 from .sources import read_source
+from .sources.marks import clean_item, note_marks
 
 
 logger = logging.getLogger(__name__)
@@ -182,8 +183,12 @@ def _read_items(config: BuildConfig, skipped: list[Skipped], dry_run: bool) -> I
         sides = (item.written, item.spoken) if isinstance(item, ScriptPair) else (item,)
         name = f"{sides[-1].source} {sides[-1].name}"
         try:
+            item = clean_item(item)
             for side in sides:
                 validate_episode(side)
+        except SkipError as error:
+            skipped.append(Skipped(name, error.kind, f"{name}: {error}"))
+            continue
         except ValueError as error:
             skipped.append(Skipped(name, "invalid_episode", str(error)))
             continue
@@ -319,8 +324,9 @@ def make_pair(plan: PairPlan, parts: PartFolder) -> Skipped | None:
             kind,
             str(error),
         )
-    notes = [*(inspect_episode(plan.chosen) if plan.criterion == "modality" else ())]
-    notes += list_engines_of_any_language(plan)
+    notes = [*list_engines_of_any_language(plan), *map(note_marks, (plan.chosen, plan.rejected))]
+    notes += inspect_episode(plan.chosen) if plan.criterion == "modality" else ()
+    notes = list(filter(None, notes))
     parts.write(plan.pair_id, [row], [asdict(note) for note in notes])
     return None
 

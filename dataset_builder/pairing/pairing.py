@@ -301,7 +301,7 @@ def _speak_parts(plan: PairPlan, episode: Episode, turn: Turn, engine: Synthesiz
         # Copy-synthesis keeps the recording's channel, so it has been through its codings already.
         return [engine.speak(part.text, voice=voice, reference=read_part(part, label)) for part in turn.parts]
     speak: Callable[..., np.ndarray] = _speak_once if engine.is_deterministic else _speak
-    return [_apply_native_coding(speak(engine, part.text, voice), episode) for part in turn.parts]
+    return [_apply_native_coding(speak(engine, part.text, voice), episode) for part in turn.parts if part.text]
 
 
 def _speak(engine: Synthesizer, text: str, voice: int) -> np.ndarray:

@@ -1,6 +1,9 @@
 """Refuse speech that cannot be its words: too short or too long for them, silent, clipped, or the same for all.
 
-PACES
+Measured on 2,721 texts of the bundled sample, scripts and scenarios, as seconds per letter without silence at the ends
+(least, median, most): espeak-ng 0.048, 0.074, 0.213; piper 0.054, 0.071, 0.197; hibari 0.068, 0.085, 0.238; espeak-ng
+in Mandarin 0.235 to 0.317 per character; the recordings of the sample 0.056, 0.096, 0.788. Of the recording's time the
+synthesizers take 0.18 to 1.79.
 """
 
 from __future__ import annotations
