@@ -22,7 +22,7 @@ from sdiareward.common.package_files import CHATREWARD
 from sdiareward.pairs.schema import make_stable_id
 
 from ..llm_files import read_scenario_lines
-from ..sources.marks import remove_marks
+from ..marks import remove_marks
 from .labels import are_alike, find_named_categories, names_category
 from .schema import CATEGORIES, DESIGN_SCORES, PARTS, PLAIN, TOPICS, find_voice_attribute
 

@@ -20,19 +20,13 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
-from sdiareward.dataset_builder.synthesis import (
-    SynthesisError,
-    Synthesizer,
-    is_available,
-    load_synthesizer,
-    require_language,
-)
+from sdiareward.dataset_builder.synthesis import SynthesisError, Synthesizer, is_available, load_synthesizer
 from sdiareward.dataset_builder.synthesis.espeak import EspeakSynthesizer
 from sdiareward.dataset_builder.synthesis.voice_cloning import select_speakers
 from sdiareward.pairs.schema import make_stable_id
 from sdiareward.perturbations.voice_shaping import VoiceShape
 
-from ..pairing.plausible_speech import require_plausible
+from ..pairing.plausible_speech import require_language, require_plausible
 from .schema import CATEGORIES
 
 
@@ -209,7 +203,7 @@ def speak_line(
     engine = _load(voice)
     require_language(engine, voice.engine, language, text)
     speech = engine.speak(text, voice=voice.number)
-    require_plausible([(text, speech)], voice.engine, engine=f"{voice.engine} {json.dumps(dict(voice.options))}")
+    require_plausible([text], [speech], voice.engine, engine=f"{voice.engine} {json.dumps(dict(voice.options))}")
     by_rule = is_shaped and attribute in SHAPES
     shape = SHAPES[attribute][category] if by_rule and category else VoiceShape()
     return replace(shape, is_vocoded=by_rule and attribute in VOCODED)(speech, SAMPLING_RATE)

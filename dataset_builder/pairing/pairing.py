@@ -19,15 +19,8 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import MIN_SAMPLES, SAMPLING_RATE, AudioError
 from sdiareward.chat_sdiareward import MAX_TURNS, ROLES
-from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import RECORDING, Episode, Part, ScriptPair, Turn, is_recorded
-from sdiareward.dataset_builder.synthesis import (
-    DialogueSynthesizer,
-    ReferenceClip,
-    Synthesizer,
-    load_synthesizer,
-    require_language,
-)
+from sdiareward.dataset_builder.synthesis import DialogueSynthesizer, ReferenceClip, Synthesizer, load_synthesizer
 from sdiareward.esdr_accuracy.pairwise import NO_SUBSET
 from sdiareward.pairs.schema import MAX_TURN_S, make_stable_id, make_stable_seed
 from sdiareward.perturbations.channel import CODINGS, ChannelSettings, encode_flac
@@ -36,7 +29,7 @@ from sdiareward.perturbations.levels import trim_silence
 from ..pipeline.inspection import require_sound
 from ..pipeline.media import locate_span, read_media, read_span
 from ..references import SYNTHETIC
-from .plausible_speech import require_plausible
+from .plausible_speech import require_language, require_plausible
 from .reference_clips import Clip, choose_references
 from .script_voices import ScriptVoice, load_voices, split_options
 from .splits import choose_synthesizers, split_unit
@@ -189,24 +182,13 @@ def plan_pairs(
             )
 
 
-def list_engines_of_any_language(plan: PairPlan) -> Iterator[Skipped]:
-    """Yield a note for each synthesizer that gets every language because it declares none."""
-    for name, options in plan.engines.items():
-        engine = load_synthesizer(name, options)
-        if not (getattr(engine, "languages", None) or getattr(engine, "uses_reference", False)):
-            reason = f"{name} declares no languages and speaks every row; give it the option `languages`."
-            yield Skipped(f"synthesizer {name}", "any_language", reason)
-
-
 def make_row(plan: PairPlan) -> dict[str, Any]:
     """Speak both sides of a pair, match their channel, and encode them."""
     chosen = plan.chosen
-    sides, recorded = {}, None
-    for side in ("chosen", "rejected"):
-        arrays = _read_side(plan, side)
-        _require_plausible(plan, side, arrays, recorded)
-        sides[side] = _encode_side(plan, side, arrays)
-        recorded = arrays if plan.criterion == "modality" else None
+    arrays = _read_side(plan, "chosen")
+    recorded = arrays if plan.criterion == "modality" else None
+    sides = {"chosen": _encode_side(plan, "chosen", arrays)}
+    sides["rejected"] = _encode_side(plan, "rejected", _read_side(plan, "rejected", recorded))
     return {
         "pair_id": plan.pair_id,
         "criterion": plan.criterion,
@@ -225,31 +207,21 @@ def make_row(plan: PairPlan) -> dict[str, Any]:
     }
 
 
-def _read_side(plan: PairPlan, side: str) -> list[np.ndarray]:
-    """Return the sound of each turn, before the channel."""
+def _read_side(plan: PairPlan, side: str, recorded: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
+    """Return the sound of each turn before the channel; `recorded` has the same words."""
     episode: Episode = getattr(plan, side)
     label = f"{episode.source} {episode.name}"
-    parts = (
-        _read_recorded(episode, label)
-        if plan.is_recorded(side)
-        else _speak_turns(plan, episode, *plan.find_engine(side), label)
-    )
-    return [_join(each, plan.channel.trim_db if plan.channel else None) for each in parts]
-
-
-def _require_plausible(
-    plan: PairPlan, side: str, arrays: Sequence[np.ndarray], recorded: Sequence[np.ndarray] | None
-) -> None:
-    episode: Episode = getattr(plan, side)
-    turns = [(turn.text, array) for turn, array in zip(episode.turns, arrays, strict=True)]
-    label = f"{episode.source} {episode.name}"
+    texts, trim_db = [turn.text for turn in episode.turns], plan.channel.trim_db if plan.channel else None
     if plan.is_recorded(side):
-        require_plausible(turns, label)
-        return
+        arrays = [_join(parts, trim_db) for parts in _read_recorded(episode, label)]
+        require_plausible(texts, arrays, label)
+        return arrays
     name, options = plan.find_engine(side)
+    arrays = [_join(parts, trim_db) for parts in _speak_turns(plan, episode, name, options, label)]
     is_copy = getattr(load_synthesizer(name, options), "uses_reference", False)
     engine = f"{name} {json.dumps(options, sort_keys=True)}"
-    require_plausible(turns, f"{label}, {name}", engine=engine, recorded=recorded, is_copy=is_copy)
+    require_plausible(texts, arrays, f"{label}, {name}", engine=engine, recorded=recorded, is_copy=is_copy)
+    return arrays
 
 
 def _encode_side(plan: PairPlan, side: str, arrays: Sequence[np.ndarray]) -> list[dict[str, Any]]:

@@ -11,13 +11,15 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
+from typing import Any
 
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, is_silent
-from sdiareward.dataset_builder.synthesis import SynthesisError
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.synthesis import SynthesisError, load_synthesizer
 from sdiareward.perturbations.levels import trim_silence
 
 from ..pipeline.inspection import measure_clipped_share
@@ -37,16 +39,52 @@ _LETTERS = {"CJK": 3, "HIRAGANA": 2, "KATAKANA": 2, "HANGUL": 2}
 _DIGIT_LETTERS = 5
 _SAME_WORDS = 0.5
 _MAX_HEARD = 20_000
+# Of three letters or written out, as manifests have them; and for a language that is not known or not one.
+_LANGUAGE_CODES = {"eng": "en", "english": "en", "cmn": "zh", "zho": "zh", "chi": "zh", "jpn": "ja"}
+_ANY_LANGUAGE = ("", "und", "unknown", "mul")
 # Words of each sound that a synthesizer gave in this process.
-_HEARD: dict[tuple[str, str], str] = {}
+_HEARD: dict[tuple[str | None, str], str] = {}
+
+
+class LanguageError(SynthesisError):
+    kind = "language"
 
 
 class ImplausibleSpeechError(SynthesisError):
     kind = "implausible_speech"
 
 
+def require_language(engine: Any, name: str, language: str, text: str) -> None:
+    """Raise `LanguageError` if an engine declares its languages, and that of a row or of its letters is not one."""
+    code = re.split("[-_]", language.lower())[0]
+    if (languages := list_languages(engine)) is None:
+        return
+    if _LANGUAGE_CODES.get(code, code) not in (*languages, *_ANY_LANGUAGE):
+        raise LanguageError(f"{name} speaks {', '.join(languages)}, the words are in {language!r}: {text!r:.80}.")
+    scripts = [unicodedata.name(letter, "").startswith("LATIN") for letter in text if letter.isalpha()]
+    if languages == ("en",) and 2 * sum(scripts) < len(scripts):
+        raise LanguageError(f"{name} speaks en, the words are in other letters: {text!r:.80}.")
+
+
+def list_languages(engine: Any) -> tuple[str, ...] | None:
+    """Return the primary subtags of what an engine speaks; None for any, as of copy-synthesis."""
+    languages = getattr(engine, "languages", None)
+    if not languages or getattr(engine, "uses_reference", False):
+        return None
+    return (languages,) if isinstance(languages, str) else tuple(languages)
+
+
+def note_languages(name: str, options: Mapping[str, Any]) -> Skipped | None:
+    """Return a note on a synthesizer that gets every language because it declares none."""
+    engine = load_synthesizer(name, options)
+    if list_languages(engine) or getattr(engine, "uses_reference", False):
+        return None
+    return Skipped(f"synthesizer {name}", "any_language", f"{name} speaks every row; give it the option `languages`.")
+
+
 def require_plausible(
-    turns: Sequence[tuple[str, np.ndarray]],
+    texts: Sequence[str],
+    arrays: Sequence[np.ndarray],
     label: str,
     *,
     engine: str | None = None,
@@ -58,16 +96,15 @@ def require_plausible(
     `engine` identifies a synthesizer and its options; without one the turns are recordings. `recorded` are the same
     words, spoken by people; copy-synthesis (`is_copy`) has their pace, whatever it is.
     """
-    heard = _HEARD if engine else {}
     if len(_HEARD) > _MAX_HEARD:
         _HEARD.clear()
-    seen: dict[tuple[str, str], str] = {}
-    for position, (text, array) in enumerate(turns):
-        key = engine or "", hashlib.sha256(array.tobytes()).hexdigest()
-        other = seen.setdefault(key, heard.setdefault(key, text))
-        problem = f"sounds exactly like {other!r:.80}" if _are_other_words(text, other) else None
-        if engine:
-            problem = problem or _find_problem(text, array, recorded[position] if recorded else None, is_copy)
+    heard = _HEARD if engine else {}
+    for position, (text, array) in enumerate(zip(texts, arrays, strict=True)):
+        other = heard.setdefault((engine, hashlib.sha256(array.tobytes()).hexdigest()), text)
+        recording = recorded[position] if recorded else None
+        problem = _find_problem(text, array, recording, is_copy) if engine else None
+        if problem is None and _are_other_words(text, other):
+            problem = f"sounds exactly like {other!r:.80}"
         if problem:
             raise ImplausibleSpeechError(f"{label}, turn {position}: {text!r:.80} {problem}; it is not these words.")
 

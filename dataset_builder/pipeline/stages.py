@@ -30,7 +30,7 @@ from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
 from sdiareward.common.files import JsonLines, write_file
 from sdiareward.pairs.schema import make_stable_id
 
-from ..sources.marks import remove_marks
+from ..marks import remove_marks
 from .jobs import COMPONENT_FAILURE, Job, format_job
 from .media import decode_recording, read_span
 from .settings import AudioSeparatorSettings, ComponentError, PipelineSettings, ResemblyzerSettings

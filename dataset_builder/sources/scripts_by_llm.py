@@ -31,8 +31,8 @@ from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.prompts import PromptSet
 
 from ..llm_files import open_written, read_scenario_lines
+from ..marks import remove_marks
 from ..pairing.surface_counts import find_imbalance
-from .marks import remove_marks
 
 
 DEFAULT_SCENARIOS = SCRIPTS / "scenarios.jsonl"

@@ -7,8 +7,6 @@ from reference clips, as the paper's synthesizer does (appendix B.1).
 from __future__ import annotations
 
 import json
-import re
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -24,12 +22,6 @@ class SynthesisError(RuntimeError):
     """Raised if a synthesizer is not installed or returns no usable speech for a text; `kind` is for the report."""
 
     kind = "synthesis_failed"
-
-
-class LanguageError(SynthesisError):
-    """Raised for words of a language that a synthesizer does not speak."""
-
-    kind = "language"
 
 
 @dataclass(frozen=True)
@@ -101,9 +93,6 @@ _ENGINES: dict[str, _Engine] = {
 # Key of the options of a synthesizer with a name of its own.
 _ENGINE = "engine"
 SYNTHESIZERS = tuple(sorted(_ENGINES))
-# Of three letters or written out, as manifests have them; and for a language that is not known or not one.
-_LANGUAGE_CODES = {"eng": "en", "english": "en", "cmn": "zh", "zho": "zh", "chi": "zh", "jpn": "ja"}
-_ANY_LANGUAGE = ("", "und", "unknown", "mul")
 # Tried in this order; each speaks offline.
 _OFFLINE = ("espeak-ng", "flite", "hibari", "piper")
 
@@ -122,22 +111,6 @@ def is_available(name: str, options: Mapping[str, Any] | None = None) -> bool:
 def load_synthesizer(name: str, options: Mapping[str, Any] | None = None) -> Synthesizer | DialogueSynthesizer:
     """Load a synthesizer, once per process and set of options."""
     return _load(name, json.dumps(dict(options or {}), sort_keys=True))
-
-
-def require_language(engine: Synthesizer | DialogueSynthesizer, name: str, language: str, text: str) -> None:
-    """Raise `LanguageError` if an engine declares its languages, and that of a row or of its letters is not one."""
-    languages = getattr(engine, "languages", None)
-    languages = (languages,) if isinstance(languages, str) else languages
-    code = re.split("[-_]", language.lower())[0]
-    code = _LANGUAGE_CODES.get(code, code)
-    if not languages or getattr(engine, "uses_reference", False):
-        return
-    if code not in (*languages, *_ANY_LANGUAGE):
-        raise LanguageError(f"{name} speaks {', '.join(languages)}, the words are in {language!r}: {text!r:.80}.")
-    letters = [character for character in text if character.isalpha()]
-    foreign = sum(not unicodedata.name(character, "").startswith("LATIN") for character in letters)
-    if tuple(languages) == ("en",) and 2 * foreign > len(letters):
-        raise LanguageError(f"{name} speaks en, the words are in other letters: {text!r:.80}.")
 
 
 @cache

@@ -4,11 +4,13 @@ import pytest
 from sdiareward.dataset_builder.pairing import plausible_speech
 from sdiareward.dataset_builder.pairing.plausible_speech import (
     ImplausibleSpeechError,
+    LanguageError,
     count_letters,
+    require_language,
     require_plausible,
 )
 from sdiareward.dataset_builder.sources import read_source
-from sdiareward.dataset_builder.synthesis import LanguageError, load_synthesizer, require_language
+from sdiareward.dataset_builder.synthesis import load_synthesizer
 
 
 RATE = 16_000
@@ -48,9 +50,9 @@ def pad(array, seconds):
     ],
 )
 def test_speech_that_cannot_be_its_words_is_refused_with_its_turn(text, array, recorded, named):
-    turns, recordings = [(OTHER, speak(1.5, 7)), (text, array)], [speak(1.5), recorded]
+    texts, arrays, recordings = [OTHER, text], [speak(1.5, 7), array], [speak(1.5), recorded]
     with pytest.raises(ImplausibleSpeechError, match=rf"call-3, turn 1: .*{named}"):
-        require_plausible(turns, "call-3", engine="tts", recorded=None if recorded is None else recordings)
+        require_plausible(texts, arrays, "call-3", engine="tts", recorded=None if recorded is None else recordings)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +72,7 @@ def test_one_sound_for_other_words_is_refused_in_a_dialogue_and_of_a_synthesizer
 
     def find(*turns, **options):
         try:
-            require_plausible([(text, sound) for text in turns], "call-3", **options)
+            require_plausible(turns, [sound] * len(turns), "call-3", **options)
         except ImplausibleSpeechError as error:
             return str(error)
         return None
@@ -81,14 +83,14 @@ def test_one_sound_for_other_words_is_refused_in_a_dialogue_and_of_a_synthesizer
 
 
 def test_copies_keep_the_pace_of_their_recording():
-    require_plausible([(WORDS, speak(1.0))], "call-3", engine="world", recorded=[speak(1.0, 1)], is_copy=True)
+    require_plausible([WORDS], [speak(1.0)], "call-3", engine="world", recorded=[speak(1.0, 1)], is_copy=True)
 
 
 @pytest.mark.parametrize("text", ["A", "1984", "7,000,000", "M I S D N", "hm", "…", "I. I mean"])
 def test_little_is_required_of_a_short_text(text):
     least, most = count_letters(text)
     assert 0 <= least <= most
-    require_plausible([(text, speak(1.0))], "call-3", engine="tts")
+    require_plausible([text], [speak(1.0)], "call-3", engine="tts")
 
 
 def test_the_limits_leave_room_around_what_the_synthesizers_take():
@@ -97,7 +99,7 @@ def test_the_limits_leave_room_around_what_the_synthesizers_take():
     for number, episode in enumerate(list(read_source("sample"))[::20]):
         for turn in episode.turns[:2]:
             array = engine.speak(turn.text, voice=number)
-            require_plausible([(turn.text, array)], episode.name, engine="espeak-ng")
+            require_plausible([turn.text], [array], episode.name, engine="espeak-ng")
             paces.append(plausible_speech._measure_s(array) / max(count_letters(turn.text)[0], 1))
     assert min(paces) > 1.1 * plausible_speech._MIN_LETTER_S
     assert max(paces) < plausible_speech._MAX_LETTER_S

@@ -1,8 +1,8 @@
 import pytest
 
 from sdiareward.dataset_builder.episodes import Episode, Part, ScriptPair, SkipError, Turn
+from sdiareward.dataset_builder.marks import clean_item, note_marks, remove_marks
 from sdiareward.dataset_builder.sources import read_source
-from sdiareward.dataset_builder.sources.marks import clean_item, note_marks, remove_marks
 
 
 @pytest.mark.parametrize(
