@@ -462,24 +462,20 @@ def _decode_to_end(content: Any, label: str) -> Any:
     import soundfile
 
     content.seek(0)
-    copy = io.BytesIO()
+    copy, blocks, room = io.BytesIO(), [], _MAX_VALUES
     with open_for_one_pass(content) as file:
-        rate, num_frames = file.samplerate, 0
-        with soundfile.SoundFile(copy, "w", rate, file.channels, "FLOAT", format="WAV") as target:
-            try:
-                while len(block := file.read(_BLOCK_FRAMES, dtype="float32", always_2d=True)):
-                    num_frames += len(block)
-                    if num_frames * file.channels > _MAX_VALUES:
-                        raise AudioError(
-                            f"{label}: its header has no length that is true, and it lasts more than "
-                            f"{num_frames / rate:.0f} s; cut it, or export it as a WAV file."
-                        )
-                    target.write(block)
-            except soundfile.LibsndfileError as error:
-                raise AudioError(
-                    f"{label}: is damaged or cut off after {num_frames / rate:.1f} s ({error.error_string}); fetch or "
-                    "export it again."
-                ) from error
+        try:
+            while (block := file.read(_BLOCK_FRAMES, dtype="float32", always_2d=True)).size:
+                blocks.append(block)
+                room -= block.size
+                if room < 0:
+                    raise AudioError(f"{label}: its header has no true length, and it is too long without; cut it.")
+        except soundfile.LibsndfileError as error:
+            after_s = sum(map(len, blocks)) / file.samplerate
+            reason = f"is damaged or cut off after {after_s:.1f} s ({error.error_string}); fetch or export it again."
+            raise AudioError(f"{label}: {reason}") from error
+        samples = np.concatenate(blocks or [np.zeros((0, file.channels), dtype=np.float32)])
+        soundfile.write(copy, samples, file.samplerate, "FLOAT", format="WAV")
     return copy
 
 
