@@ -16,19 +16,22 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from sdiareward.audio_sdiareward import AudioError
+from sdiareward.audio_sdiareward import AudioError, read_audio
 from sdiareward.common.locks import lock_folder
 from sdiareward.common.settings import require_known
 from sdiareward.common.skipped import Skipped
-from sdiareward.dataset_builder.episodes import Episode, Recording, ScriptPair, validate_episode
+from sdiareward.dataset_builder.episodes import Episode, Recording, ScriptPair, SkipError, validate_episode
 from sdiareward.dataset_builder.synthesis import SYNTHESIZERS, SynthesisError, is_available
 from sdiareward.pairs.content import hash_audio
-from sdiareward.pairs.schema import JOINT, make_stable_id, validate_row
+from sdiareward.pairs.schema import JOINT, SIDES, make_stable_id, validate_row
 from sdiareward.perturbations.channel import CODINGS, ChannelSettings
 
+from .chatreward.filters import WordErrors
 from .formats.shards import count_pairs
+from .marks import clean_item, note_marks
 from .pairing.families import FamilySpec, plan_family_pairs, validate_families
 from .pairing.pairing import PairPlan, SynthesizerSpec, TurnDurationError, list_audible, make_row, plan_pairs
+from .pairing.plausible_speech import ImplausibleSpeechError, note_languages
 from .pairing.reference_clips import NoReference
 from .pairing.script_voices import draw_voices
 from .pairing.splits import assign_splits, join_groups, split_unit
@@ -88,6 +91,7 @@ class BuildConfig:
     test: float = 0.2
     seed: int = 0
     pipeline: Mapping[str, Any] | None = None
+    max_wer: float | None = None  # Of synthetic turns, by the recogniser of `pipeline`; None: not recognised.
     work_dir: str | None = None  # Of the pipeline; `<output_dir>-work` by default.
     engine: Engine = "datasets"
     num_workers: int = 2  # At least one per server of a synthesizer; ignored on a Ray cluster.
@@ -118,7 +122,7 @@ def _build(config: BuildConfig) -> dict[str, Any]:
     settings = {key: value for key, value in asdict(config).items() if key not in _PLACES}
     settings["synthesizer_options"] = list_audible(config.synthesizer_options)
     # A build without enhancement, codings, families or voices across is the same as before there were these keys.
-    settings = {key: value for key, value in settings.items() if key != "families" or value}
+    settings = {key: value for key, value in settings.items() if key not in ("families", "max_wer") or value}
     settings["synthesizers"] = {
         name: {key: value for key, value in spec.items() if key != "across" or value}
         for name, spec in settings["synthesizers"].items()
@@ -136,7 +140,7 @@ def _build(config: BuildConfig) -> dict[str, Any]:
     _require_synthesizers(plans)
     parts = PartFolder(output / ".parts")
     parts.drop_changed(contents)
-    skipped_pairs = _make_pairs(plans, parts, config.engine, config.num_workers)
+    skipped_pairs = _make_pairs(plans, parts, config)
     skipped += skipped_pairs
     counts = parts.write_shards(output, {plan.pair_id: plan.split for plan in sorted(plans, key=lambda p: p.pair_id)})
     more = {"plan_id": plan_id, "joined": joined, "noted": _read_notes(plans, parts)}
@@ -190,8 +194,12 @@ def _read_items(config: BuildConfig, skipped: list[Skipped], dry_run: bool) -> I
         sides = (item.written, item.spoken) if isinstance(item, ScriptPair) else (item,)
         name = f"{sides[-1].source} {sides[-1].name}"
         try:
+            item = clean_item(item)
             for side in sides:
                 validate_episode(side)
+        except SkipError as error:
+            skipped.append(Skipped(name, error.kind, f"{name}: {error}"))
+            continue
         except ValueError as error:
             skipped.append(Skipped(name, "invalid_episode", str(error)))
             continue
@@ -311,27 +319,43 @@ def _require_synthesizers(plans: Iterable[PairPlan]) -> None:
         )
 
 
-def _make_pairs(plans: Sequence[PairPlan], parts: PartFolder, engine: Engine, num_workers: int) -> list[Skipped]:
+def _make_pairs(plans: Sequence[PairPlan], parts: PartFolder, config: BuildConfig) -> list[Skipped]:
     todo = [plan for plan in plans if not parts.has(plan.pair_id)]
-    run = run_jobs_on_ray if engine == "ray" else run_jobs
-    results = run(partial(make_pair, parts=parts), todo, num_workers, "pairs")
+    run = run_jobs_on_ray if config.engine == "ray" else run_jobs
+    # Whisper's prompt of fillers is for spontaneous speech.
+    words = WordErrors(replace(make_settings(config.pipeline or {}).asr, prompt="")) if config.max_wer else None
+    make = partial(make_pair, parts=parts, words=words, max_wer=config.max_wer or 0.0)
+    results = run(make, todo, config.num_workers, "pairs")
     return sorted(filter(None, results), key=lambda skip: (skip.item, skip.kind, skip.reason))
 
 
-def make_pair(plan: PairPlan, parts: PartFolder) -> Skipped | None:
+def make_pair(
+    plan: PairPlan, parts: PartFolder, words: WordErrors | None = None, max_wer: float = 0.0
+) -> Skipped | None:
     """Write one pair to `parts`; return the reason if it is skipped."""
     try:
         row = make_row(plan)
+        for side in SIDES if words else ():
+            for turn in () if plan.is_recorded(side) else row[side]:
+                wer = words.rate(turn["text"], read_audio(turn["audio"]), plan.chosen.language) if words else None
+                if wer is not None and wer > max_wer:
+                    raise ImplausibleSpeechError(f"the word error rate of {turn['text']!r:.80} is {wer:.2f}.")
         validate_row(row)
     except tuple(error for error, _ in SKIP_KIND_BY_ERROR) as error:
         kind = next(kind for type_, kind in SKIP_KIND_BY_ERROR if isinstance(error, type_))
+        kind = error.kind if isinstance(error, SynthesisError) else kind
         return Skipped(
             f"{plan.chosen.source} {plan.rejected.name if plan.family else plan.chosen.name} {plan.voices}",
             kind,
             str(error),
         )
-    notes = inspect_episode(plan.chosen) if plan.criterion == "modality" else ()
-    parts.write(plan.pair_id, [row], [asdict(note) for note in notes])
+    notes = [
+        note_marks(plan.chosen),
+        note_marks(plan.rejected),
+        *(note_languages(*each) for each in plan.engines.items()),
+    ]
+    notes += inspect_episode(plan.chosen) if plan.criterion == "modality" else ()
+    parts.write(plan.pair_id, [row], [asdict(note) for note in notes if note])
     return None
 
 

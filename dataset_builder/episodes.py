@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 
 from sdiareward.chat_sdiareward import MAX_TEXT_CHARACTERS
 from sdiareward.pairs.schema import is_text, is_time, make_stable_id, validate_roles
 
 
+# Of the shorter of two turns of one recording; people interrupt each other, but rarely speak at the same time so long.
+MAX_OVERLAP = 0.5
+# Diarised turns are in the order of their starts, annotated ones up to a breath.
+_MAX_STEP_BACK_S = 0.5
 _EPISODE_TEXTS = ("name", "source", "subset", "group", "primary", "secondary", "language", "license")
 
 
@@ -47,6 +54,7 @@ class Episode:
     license: str
     split_group: str | None = None  # A coarser unit that is held out whole, such as a domain.
     native_coding: tuple[str, ...] = ()  # The `channel.CODINGS` that its synthetic speech gets.
+    marks: tuple[tuple[int, str], ...] = ()  # Turn and mark of each that was taken out of its words.
     known_group_id: str | None = None  # Of a released pair, whose `group` is not published.
 
     @property
@@ -94,7 +102,12 @@ def is_recorded(criterion: str, side: str, synthesizer: str) -> bool:
     return synthesizer == RECORDING or (criterion == "modality" and side == "chosen")
 
 
-def validate_episode(episode: Episode) -> None:
+class TurnTimesError(ValueError):
+    """Raised for turns that are not one after the other in their recording."""
+
+
+def validate_episode(episode: Episode, *, is_broken: bool = False) -> None:
+    """Raise `ValueError` for an episode that is none; in a broken dialogue a turn may return or come too early."""
     from sdiareward.perturbations.channel import CODINGS
 
     label = f"{episode.source} episode {episode.name!s:.80}"
@@ -111,6 +124,35 @@ def validate_episode(episode: Episode) -> None:
             raise ValueError(f"{label}: turn {position} has {length} characters; give at most {MAX_TEXT_CHARACTERS}.")
         for part in turn.parts:
             if not is_time(part.start_s) or not (part.end_s is None or is_time(part.end_s)):
-                raise ValueError(f"{label}: turn {position} is from {part.start_s!r:.40} s to {part.end_s!r:.40} s.")
+                raise TurnTimesError(
+                    f"{label}: turn {position} is from {part.start_s!r:.40} s to {part.end_s!r:.40} s."
+                )
             if part.end_s is not None and part.start_s >= part.end_s:
-                raise ValueError(f"{label}: turn {position} ends at {part.end_s} s, before it begins.")
+                raise TurnTimesError(f"{label}: turn {position} ends at {part.end_s} s, before it begins.")
+    for position, other, shared, step_s in () if is_broken else compare_spans(episode):
+        if shared > MAX_OVERLAP:
+            raise TurnTimesError(
+                f"{label}: turns {other} and {position} have {shared:.0%} of the shorter in common; give each "
+                "the times of its own words."
+            )
+        if step_s < -_MAX_STEP_BACK_S:
+            raise TurnTimesError(
+                f"{label}: turn {position} begins {-step_s:.2f} s before turn {other}; give the turns in their order."
+            )
+
+
+def compare_spans(episode: Episode) -> Iterator[tuple[int, int, float, float]]:
+    """Yield both turns, the share in common and the seconds between of each two parts of one recording."""
+    earlier: dict[str, list[tuple[int, float, float]]] = {}
+    for position, turn in enumerate(episode.turns):
+        for part in turn.parts:
+            if part.audio is None:
+                continue
+            start_s, end_s = part.start_s, inf if part.end_s is None else part.end_s
+            spans = earlier.setdefault(os.path.realpath(part.audio), [])
+            for other, other_start_s, other_end_s in spans:
+                shared_s = min(end_s, other_end_s) - max(start_s, other_start_s)
+                shorter_s = min(end_s - start_s, other_end_s - other_start_s)
+                shared = 1.0 if shared_s == inf else max(shared_s / shorter_s, 0.0)
+                yield position, other, shared, start_s - other_start_s
+            spans.append((position, start_s, end_s))

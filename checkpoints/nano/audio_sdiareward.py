@@ -55,6 +55,11 @@ _NUM_NAMED = 3
 _RESAMPLER_MARGIN_S = 0.1
 # The chunks before the samples are in the first bytes of a file. Of a header that gives 0 bytes, so many are believed.
 _HEADER_BYTES, _MAX_BYTES = 2**16, 2**29
+# Formats whose length libsndfile takes from a header; of the others it believes no more than their bytes.
+_PROMISING = ("FLAC", "MP3", "OGG")
+# A longer recording in so few bytes is a wrong header: speech takes at least 80 bytes per second, silence 20.
+MIN_BYTES_PER_S = 4
+_BLOCK_FRAMES = 4096
 # What libsndfile says without the name of the file, which for bytes would be an address in memory.
 _UNDECODABLE = "cannot be decoded as audio ({}); use WAV, FLAC, OGG or MP3."
 
@@ -429,18 +434,75 @@ def open_encoded(handle: Any, label: str) -> Iterator[Any]:
         # Without a name, by whose ending libsndfile would guess.
         content.name = ""
         try:
-            with soundfile.SoundFile(content) as file:
-                _require_rate(file.samplerate, label)
+            whole = content if _has_its_length(content, label) else _decode_to_end(content, label)
+            whole.seek(0)
+            with soundfile.SoundFile(whole) as file:
                 yield file
         except soundfile.LibsndfileError as error:
             raise AudioError(f"{label}: {_UNDECODABLE.format(error.error_string)}") from error
+
+
+def _has_its_length(content: Any, label: str) -> bool:
+    """Return whether a recording reaches as far as its header says; one from a pipe has none, a damaged one less."""
+    import soundfile
+
+    with soundfile.SoundFile(content) as file:
+        _require_rate(file.samplerate, label)
+        if file.format not in _PROMISING:
+            return True
+        try:
+            file.seek(max(file.frames - 1, 0))
+            is_reached = len(file.read(1)) == 1
+        except soundfile.LibsndfileError:
+            return False
+        return is_reached and file.frames / file.samplerate <= content.seek(0, os.SEEK_END) / MIN_BYTES_PER_S
+
+
+def _decode_to_end(content: Any, label: str) -> Any:
+    """Return a recording of unknown length as a WAV file in memory, whose header counts its samples."""
+    import soundfile
+
+    content.seek(0)
+    copy, blocks, room = io.BytesIO(), [], _MAX_VALUES
+    with open_for_one_pass(content) as file:
+        try:
+            while (block := file.read(_BLOCK_FRAMES, dtype="float32", always_2d=True)).size:
+                blocks.append(block)
+                room -= block.size
+                if room < 0:
+                    raise AudioError(f"{label}: its header has no true length, and it is too long without; cut it.")
+        except soundfile.LibsndfileError as error:
+            after_s = sum(map(len, blocks)) / file.samplerate
+            reason = f"is damaged or cut off after {after_s:.1f} s ({error.error_string}); fetch or export it again."
+            raise AudioError(f"{label}: {reason}") from error
+        samples = np.concatenate(blocks or [np.zeros((0, file.channels), dtype=np.float32)])
+        soundfile.write(copy, samples, file.samplerate, "FLOAT", format="WAV")
+    return copy
+
+
+def open_for_one_pass(content: Any) -> Any:
+    """Open a recording as a `soundfile.SoundFile` that never seeks and so needs no true length.
+
+    `SoundFile.read` seeks after each block, where an MP3 decoder loses its state.
+
+    Args:
+        content (`str` or binary file): A path, or an open file.
+    """
+    import soundfile
+
+    class OnePass(soundfile.SoundFile):
+        def seekable(self) -> bool:
+            return False
+
+    return OnePass(content)
 
 
 def open_stream(handle: Any) -> Any:
     """Open a recording as bytes.
 
     In a WAV file whose header gives its samples 0 bytes and itself another size than it has, as a stream that was
-    never closed does, they last to the end of the file.
+    never closed does, they last to the end of the file. An MP3 stream that does not count its frames, of which
+    libsndfile reads as many as fit at the first one's bit rate, gets a count beyond them.
 
     Args:
         handle (`str` or binary file): What `open_source` gives.
@@ -448,14 +510,40 @@ def open_stream(handle: Any) -> Any:
     content = io.FileIO(handle) if isinstance(handle, str) else handle
     size, place = content.seek(0, os.SEEK_END), 12
     content.seek(0)
-    if (head := content.read(_HEADER_BYTES))[:4] == b"RIFF" and head[8:12] == b"WAVE":
+    head = content.read(_HEADER_BYTES)
+    # What replaces the first bytes, and how many.
+    mended, skipped = _count_frames(head)
+    if head[:4] == b"RIFF" and head[8:12] == b"WAVE":
         while head[place : place + 4] not in (b"data", b""):
             chunk_bytes = int.from_bytes(head[place + 4 : place + 8], "little")
             place += 8 + chunk_bytes + chunk_bytes % 2
         is_closed = int.from_bytes(head[4:8], "little") + 8 == size
-        if not is_closed and head[place + 4 : place + 8] == bytes(4) and place + 8 < size <= _MAX_BYTES:
-            with content:
-                content.seek(place + 8)
-                return io.BytesIO(head[: place + 4] + b"\xff" * 4 + content.read())
+        if not is_closed and head[place + 4 : place + 8] == bytes(4) and place + 8 < size:
+            mended, skipped = head[: place + 4] + b"\xff" * 4, place + 8
+    if mended and size <= _MAX_BYTES:
+        with content:
+            content.seek(skipped)
+            return io.BytesIO(mended + content.read())
     content.seek(0)
     return content
+
+
+def _count_frames(head: bytes) -> tuple[bytes, int]:
+    """Return the beginning of an MP3 stream with a Xing frame where it has none, and its length without."""
+    # The tag of ID3 gives its size in four times seven bits.
+    tag_bytes = 10 + sum(byte << 7 * (3 - index) for index, byte in enumerate(head[6:10]))
+    begin = tag_bytes if head[:3] == b"ID3" else 0
+    frame = head[begin : begin + 64]
+    # Sync, layer III, and a sampling rate.
+    if len(frame) < 64 or frame[0] != 0xFF or frame[1] & 0xE6 != 0xE2 or frame[2] & 0x0C == 0x0C:
+        return b"", 0
+    is_first, is_mono = bool(frame[1] & 8), frame[3] >> 6 == 3
+    place = 4 + ((17 if is_mono else 32) if is_first else (9 if is_mono else 17))
+    if frame[place : place + 4] in (b"Xing", b"Info") or frame[36:40] == b"VBRI":
+        return b"", 0
+    rate = (44_100, 48_000, 32_000)[frame[2] >> 2 & 3] >> (0 if is_first else 1 if frame[1] & 16 else 2)
+    # At bit rate 9 of the standard's table, without a checksum.
+    num_bytes = (144 * 128_000 if is_first else 72 * 80_000) // rate
+    header = bytes([0xFF, frame[1] | 1, 9 << 4 | frame[2] & 0x0C, frame[3]])
+    count = header.ljust(place, b"\0") + b"Xing" + bytes([0, 0, 0, 1]) + b"\xff" * 4
+    return head[:begin] + count.ljust(num_bytes, b"\0"), begin

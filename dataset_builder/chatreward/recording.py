@@ -146,10 +146,10 @@ class Recorder:
             # One speaker for all answers, where the category does not decide it.
             speaker = make_stable_seed(self._config.seed, scenario.scenario_id, name == QUESTION)
             drawn, is_shaped = voice.draw(speaker), cast.is_shaped(attribute)
-            array = speak_line(line.text, drawn, attribute, line.category, is_shaped=is_shaped)
+            language = LANGUAGE_TAGS[line.category or "english"] if attribute == "language" else "en"
+            array = speak_line(line.text, drawn, attribute, line.category, is_shaped=is_shaped, language=language)
         except SynthesisError as error:
-            raise SkipError("synthesis_failed", str(error)) from error
-        language = LANGUAGE_TAGS[line.category or "english"] if attribute == "language" else "en"
+            raise SkipError(error.kind, str(error)) from error
         wer = self._check_words(line.text, array, language)
         if attribute == "emotion" and line.category:
             self._check_emotion(line.category, array)

@@ -22,6 +22,7 @@ from sdiareward.common.package_files import CHATREWARD
 from sdiareward.pairs.schema import make_stable_id
 
 from ..llm_files import read_scenario_lines
+from ..marks import remove_marks
 from .labels import are_alike, find_named_categories, names_category
 from .schema import CATEGORIES, DESIGN_SCORES, PARTS, PLAIN, TOPICS, find_voice_attribute
 
@@ -140,6 +141,8 @@ def _validate_texts(scenario: Scenario) -> None:
     for name, line in (("question", scenario.question), *((f"answer {s}", a) for s, a in scenario.answers.items())):
         if not isinstance(line.text, str) or not line.text.strip():
             raise ValueError(f"{name} has no text.")
+        if marks := remove_marks(line.text)[1]:
+            raise ValueError(f"{name} holds {marks[0]!r}, which is not spoken; write only what is said.")
         if (count := len(line.text.split())) > MAX_WORDS:
             raise ValueError(f"{name} has {count} words; at most {MAX_WORDS} are allowed.")
     if scenario.answers[1].text in (scenario.answers[5].text, scenario.answers[3].text):

@@ -11,6 +11,7 @@ always signal processing, as in the paper. Age, emotion and pitch depend on the 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -25,6 +26,7 @@ from sdiareward.dataset_builder.synthesis.voice_cloning import select_speakers
 from sdiareward.pairs.schema import make_stable_id
 from sdiareward.perturbations.voice_shaping import VoiceShape
 
+from ..pairing.plausible_speech import require_language, require_plausible
 from .schema import CATEGORIES
 
 
@@ -194,9 +196,14 @@ def order_casts(casts: Sequence[Cast], seed: int, key: str) -> list[Cast]:
     return sorted(casts, key=lambda cast: make_stable_id(seed, key, cast.name))
 
 
-def speak_line(text: str, voice: Voice, attribute: str, category: str | None, *, is_shaped: bool) -> np.ndarray:
+def speak_line(
+    text: str, voice: Voice, attribute: str, category: str | None, *, is_shaped: bool, language: str = "en"
+) -> np.ndarray:
     """Return mono 16 kHz float32 speech without silence at its ends; `is_shaped` applies the rule of the category."""
-    speech = _load(voice).speak(text, voice=voice.number)
+    engine = _load(voice)
+    require_language(engine, voice.engine, language, text)
+    speech = engine.speak(text, voice=voice.number)
+    require_plausible([text], [speech], voice.engine, engine=f"{voice.engine} {json.dumps(dict(voice.options))}")
     by_rule = is_shaped and attribute in SHAPES
     shape = SHAPES[attribute][category] if by_rule and category else VoiceShape()
     return replace(shape, is_vocoded=by_rule and attribute in VOCODED)(speech, SAMPLING_RATE)
@@ -213,4 +220,4 @@ def _load(voice: Voice) -> Synthesizer:
 
 @cache
 def _load_mandarin() -> Synthesizer:
-    return EspeakSynthesizer((b"cmn",))
+    return EspeakSynthesizer((b"cmn",), ("zh",))

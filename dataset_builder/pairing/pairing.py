@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -29,6 +29,7 @@ from sdiareward.perturbations.levels import trim_silence
 from ..pipeline.inspection import require_sound
 from ..pipeline.media import locate_span, read_media, read_span
 from ..references import SYNTHETIC
+from .plausible_speech import require_language, require_plausible
 from .reference_clips import Clip, choose_references
 from .script_voices import ScriptVoice, load_voices, split_options
 from .splits import choose_synthesizers, split_unit
@@ -44,8 +45,8 @@ _GAP = np.zeros(round(0.15 * SAMPLING_RATE), dtype=np.float32)
 _MAX_FILE_S = 2 * MAX_TURNS * MAX_TURN_S
 # Spoken texts kept in memory, a few dialogues of them.
 _KEPT_TEXTS = 128
-# Options that do not change the speech: where an engine runs, its time limits, and the folder of a file.
-_SILENT_OPTIONS = {"base_url", "api_key_env", "timeout_s", "max_retries", "addresses"}
+# Options that do not change the speech: where an engine runs, its time limits and languages, and the folder of a file.
+_SILENT_OPTIONS = {"base_url", "api_key_env", "timeout_s", "max_retries", "addresses", "languages"}
 _FILE_OPTIONS = {"model_path", "voices_path", "audio"}
 
 
@@ -184,6 +185,10 @@ def plan_pairs(
 def make_row(plan: PairPlan) -> dict[str, Any]:
     """Speak both sides of a pair, match their channel, and encode them."""
     chosen = plan.chosen
+    arrays = _read_side(plan, "chosen")
+    recorded = arrays if plan.criterion == "modality" else None
+    sides = {"chosen": _encode_side(plan, "chosen", arrays)}
+    sides["rejected"] = _encode_side(plan, "rejected", _read_side(plan, "rejected", recorded))
     return {
         "pair_id": plan.pair_id,
         "criterion": plan.criterion,
@@ -191,7 +196,7 @@ def make_row(plan: PairPlan) -> dict[str, Any]:
         "source": chosen.source,
         "primary": chosen.primary,
         "secondary": chosen.secondary,
-        **{side: _make_side(plan, side) for side in ("chosen", "rejected")},
+        **sides,
         "synthesizer": plan.voices,
         "group_id": chosen.group_id,
         "channel": plan.channel.as_row() if plan.channel else None,
@@ -202,20 +207,34 @@ def make_row(plan: PairPlan) -> dict[str, Any]:
     }
 
 
-def _make_side(plan: PairPlan, side: str) -> list[dict[str, Any]]:
+def _read_side(plan: PairPlan, side: str, recorded: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
+    """Return the sound of each turn before the channel; `recorded` has the same words."""
     episode: Episode = getattr(plan, side)
     label = f"{episode.source} {episode.name}"
-    recorded = plan.is_recorded(side)
-    synthesizer, options = plan.find_engine(side)
-    sources = _read_recorded(episode, label) if recorded else _speak_turns(plan, episode, synthesizer, options, label)
+    texts, trim_db = [turn.text for turn in episode.turns], plan.channel.trim_db if plan.channel else None
+    if plan.is_recorded(side):
+        arrays = [_join(parts, trim_db) for parts in _read_recorded(episode, label)]
+        require_plausible(texts, arrays, label)
+        return arrays
+    name, options = plan.find_engine(side)
+    arrays = [_join(parts, trim_db) for parts in _speak_turns(plan, episode, name, options, label)]
+    is_copy = getattr(load_synthesizer(name, options), "uses_reference", False)
+    engine = f"{name} {json.dumps(options, sort_keys=True)}"
+    require_plausible(texts, arrays, f"{label}, {name}", engine=engine, recorded=recorded, is_copy=is_copy)
+    return arrays
+
+
+def _encode_side(plan: PairPlan, side: str, arrays: Sequence[np.ndarray]) -> list[dict[str, Any]]:
+    episode: Episode = getattr(plan, side)
+    synthesizer = None if plan.is_recorded(side) else plan.find_engine(side)[0]
     turns = []
-    for position, (turn, parts) in enumerate(zip(episode.turns, sources, strict=True)):
-        array = _join(parts, plan.channel.trim_db if plan.channel else None)
+    for position, (turn, array) in enumerate(zip(episode.turns, arrays, strict=True)):
         if plan.channel:
             rng = np.random.default_rng(make_stable_seed(plan.pair_id, side, position))
             array = plan.channel(array, SAMPLING_RATE, rng)
-        row = _encode_turn(turn, array, f"{plan.pair_id}-{side}-{position}.flac", f"{label}, turn {position}")
-        turns.append(row | {"audio_ref": _list_references(turn, None if recorded else synthesizer)})
+        label = f"{episode.source} {episode.name}, turn {position}"
+        row = _encode_turn(turn, array, f"{plan.pair_id}-{side}-{position}.flac", label)
+        turns.append(row | {"audio_ref": _list_references(turn, synthesizer)})
     return turns
 
 
@@ -239,6 +258,8 @@ def _speak_turns(
 ) -> list[list[np.ndarray]]:
     """Return the synthetic speech of each turn, by part where the engine speaks one text at a time."""
     engine = load_synthesizer(synthesizer, options)
+    for turn in episode.turns:
+        require_language(engine, synthesizer, episode.language, turn.text)
     if isinstance(engine, DialogueSynthesizer):
         lines = [(turn.role, turn.text) for turn in episode.turns]
         arrays = engine.speak_dialogue(lines, _choose_reference_clips(plan, label))
@@ -252,7 +273,7 @@ def _speak_parts(plan: PairPlan, episode: Episode, turn: Turn, engine: Synthesiz
         # Copy-synthesis keeps the recording's channel, so it has been through its codings already.
         return [engine.speak(part.text, voice=voice, reference=read_part(part, label)) for part in turn.parts]
     speak: Callable[..., np.ndarray] = _speak_once if engine.is_deterministic else _speak
-    return [_apply_native_coding(speak(engine, part.text, voice), episode) for part in turn.parts]
+    return [_apply_native_coding(speak(engine, part.text, voice), episode) for part in turn.parts if part.text]
 
 
 def _speak(engine: Synthesizer, text: str, voice: int) -> np.ndarray:

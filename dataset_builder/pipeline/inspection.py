@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from sdiareward.audio_sdiareward import AudioError, is_silent
+from sdiareward.audio_sdiareward import AudioError, is_silent, open_for_one_pass
 from sdiareward.common.skipped import Skipped
-from sdiareward.dataset_builder.episodes import Episode, Part
+from sdiareward.dataset_builder.episodes import Episode, Part, compare_spans
 
 
 _CLIPPING_LEVEL = 0.999
@@ -42,7 +42,12 @@ def measure_clipped_share(array: np.ndarray) -> float:
 
 
 def inspect_episode(episode: Episode) -> Iterator[Skipped]:
-    """Yield a note on each recording that was used although it is unusual, such as one with clipping."""
+    """Yield a note on each recording that was used although it is unusual, and on each turn that overlaps another."""
+    for position, other, shared, _ in compare_spans(episode):
+        if shared > 0.01:
+            label = f"{episode.source} {episode.name}, turn {position}"
+            reason = f"{label}: has {shared:.0%} of the shorter in common with turn {other}; used."
+            yield Skipped(label, "overlap", reason)
     seen: set[str] = set()
     for position, turn in enumerate(episode.turns):
         for part in turn.parts:
@@ -57,7 +62,7 @@ def _find_unusual(part: Part) -> Iterator[tuple[str, str]]:
     import soundfile
 
     try:
-        with soundfile.SoundFile(part.audio) as file:
+        with open_for_one_pass(part.audio) as file:
             rate, channels, subtype = file.samplerate, file.channels, file.subtype
             # The longest turn: of a recording of hours only the beginning is inspected.
             array = file.read(60 * rate, dtype="float32", always_2d=True)

@@ -21,10 +21,12 @@ import numpy as np
 from sdiareward.audio_sdiareward import (
     MAX_RATE,
     MAX_RECORDING_S,
+    MIN_BYTES_PER_S,
     MIN_RATE,
     SAMPLING_RATE,
     AudioError,
     measure_energy,
+    open_for_one_pass,
     open_stream,
     read_audio,
     require_mix,
@@ -36,8 +38,6 @@ from sdiareward.common.files import replace_atomically
 _BLOCK_FRAMES = 48_000
 # In all channels of a block together.
 _BLOCK_VALUES = 16 * _BLOCK_FRAMES
-# Speech takes at least 80 bytes per second, silence in a usual FLAC file 20.
-_MIN_BYTES_PER_S = 4
 _MAX_WAV_S = (2**32 - 2**16) / (2 * SAMPLING_RATE)
 # An encoder's delay may be counted in the header or not; a video may last a little longer than its sound.
 _SNDFILE_TOLERANCE_S = 0.1
@@ -112,7 +112,7 @@ def read_span(path: str | Path, start_s: float, end_s: float | None = None) -> n
     try:
         with soundfile.SoundFile(path) as file:
             is_plain = file.format in ("WAV", "WAVEX", "RF64", "FLAC") and file.frames > 0
-            if is_plain and (file.samplerate, file.channels) == (SAMPLING_RATE, 1):
+            if is_plain and _is_believable(file, path) and (file.samplerate, file.channels) == (SAMPLING_RATE, 1):
                 start, end = locate_span(start_s, end_s, file.frames, label)
                 if end - start > MAX_RECORDING_S * SAMPLING_RATE:
                     raise AudioError(f"{label}: the span from {start_s} s lasts longer than an hour; give a shorter.")
@@ -157,7 +157,7 @@ def _decode_blocks(
             "once; cut it into shorter ones (the pipeline does, for up to 37 h)."
         )
     stream = soxr.ResampleStream(track.rate, rate, 2 if is_stereo else 1, dtype="float32", quality="HQ")
-    num_frames, longest_s = 0, _read_size(source) / _MIN_BYTES_PER_S
+    num_frames, longest_s = 0, _read_size(source) / MIN_BYTES_PER_S
     energy, mixed_energy, num_channels = 0.0, 0.0, 1
     for block in track.blocks:
         num_frames += len(block)
@@ -200,23 +200,21 @@ def _open_track(source: str | Path | bytes, label: str) -> _Track:
     except soundfile.LibsndfileError as error:
         return _open_with_av(source, label, str(error))
     blocks = _read_sndfile_blocks(file, label, _find_missing_end(source))
-    return _Track(file.samplerate, blocks, file.frames / file.samplerate, _SNDFILE_TOLERANCE_S)
+    # A header that was written to a pipe has no length, or one that its bytes cannot hold.
+    promised_s = file.frames / file.samplerate if _is_believable(file, source) else None
+    return _Track(file.samplerate, blocks, promised_s, _SNDFILE_TOLERANCE_S)
+
+
+def _is_believable(file: Any, source: str | Path | bytes) -> bool:
+    return file.frames / file.samplerate <= _read_size(source) / MIN_BYTES_PER_S
 
 
 def _open_for_one_pass(source: str | Path | bytes) -> Any:
-    import soundfile
-
-    class OnePass(soundfile.SoundFile):
-        """Never seeks: `SoundFile.read` seeks after each block, where an MP3 decoder loses its state."""
-
-        def seekable(self) -> bool:
-            return False
-
     stream = open_stream(_handle(source))
     if not isinstance(stream, io.BytesIO):
         stream.close()
-        return OnePass(_handle(source))
-    return OnePass(stream)
+        return open_for_one_pass(_handle(source))
+    return open_for_one_pass(stream)
 
 
 def _require_content(source: str | Path | bytes, label: str) -> None:
@@ -249,8 +247,9 @@ def _find_missing_end(source: str | Path | bytes) -> str | None:
         size = file.seek(0, os.SEEK_END)
         if head[:4] in (b"RIFF", b"FORM"):
             promised = int.from_bytes(head[4:8], "little" if head[:4] == b"RIFF" else "big")
-            # 0 and the largest number mean "unknown" in files that were written to a pipe.
-            if promised not in (0, 2**32 - 1) and size + 64 < promised + 8:
+            # Of a file from a pipe: 0, the largest number, or just under 2 GiB of samples (SoX, arecord).
+            is_unknown = promised in (0, 2**32 - 1) or -(2**12) <= promised - 2**31 < 2**7
+            if not is_unknown and size + 64 < promised + 8:
                 return f"its header promises {promised + 8} bytes and it has {size}"
         if head[:4] == b"OggS":
             # A page has at most 65,307 bytes; bit 2 of the flags marks the last one.

@@ -31,6 +31,7 @@ from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
 from sdiareward.common.files import JsonLines, read_sealed, seal, write_file
 from sdiareward.pairs.schema import make_stable_id
 
+from ..marks import remove_marks
 from .jobs import COMPONENT_FAILURE, Job, format_job
 from .media import decode_recording, read_span
 from .settings import AudioSeparatorSettings, ComponentError, PipelineSettings, ResemblyzerSettings
@@ -307,7 +308,9 @@ class AsrStage(Stage):
         texts = self._transcribe([turn for episode in episodes for turn in episode], job, lines)
         spoken, skipped = [], []
         for turns in episodes:
-            pieces, silent = split_at_silent_turns(turns, [texts[turn.start_s, turn.end_s] for turn in turns])
+            said = [texts[turn.start_s, turn.end_s] for turn in turns]
+            # The build takes the other marks out of the words.
+            pieces, silent = split_at_silent_turns(turns, [text if remove_marks(text)[0] else "" for text in said])
             spoken += [[_make_spoken_turn(turn, text) for turn, text in piece] for piece in pieces]
             skipped += silent
         records = lines.read()

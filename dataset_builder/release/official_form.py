@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.audio_sdiareward import MAX_RECORDING_S, SAMPLING_RATE, AudioError
+from sdiareward.audio_sdiareward import MAX_RECORDING_S, SAMPLING_RATE, AudioError, audio_duration_s
 from sdiareward.common.files import write_file
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError
@@ -201,9 +201,10 @@ def _conform(data: bytes, label: str) -> tuple[bytes, float]:
 
     try:
         info = soundfile.info(io.BytesIO(data))
-        if (info.samplerate, info.channels) == (SAMPLING_RATE, 1) and info.format in _KEPT_FORMATS:
-            return data, info.frames / SAMPLING_RATE
-    except soundfile.LibsndfileError:
+        is_kept = (info.samplerate, info.channels) == (SAMPLING_RATE, 1) and info.format in _KEPT_FORMATS
+        if is_kept and audio_duration_s(data) == info.duration:
+            return data, info.duration
+    except (soundfile.LibsndfileError, AudioError):
         pass  # `read_media` knows more formats, and raises what is wrong with the rest.
     try:
         array = read_media(data, name=label, max_s=MAX_RECORDING_S)

@@ -57,6 +57,7 @@ def rebuild_row(split: str, row: Mapping[str, Any], settings: RebuildSettings) -
         return Skipped(f"pair {row['pair_id']}", error.kind, str(error))
     except tuple(kind for kind, _ in _KINDS) as error:
         kind = next(name for type_, name in _KINDS if isinstance(error, type_))
+        kind = error.kind if isinstance(error, SynthesisError) else kind
         return Skipped(f"pair {row['pair_id']}", kind, str(error))
     return Rebuilt(rebuilt, counts)
 
@@ -114,7 +115,7 @@ def _make_episode(row: Mapping[str, Any], side: str, settings: RebuildSettings, 
         native_coding=tuple(row["native_coding"] or ()),
         known_group_id=row["group_id"],
     )
-    validate_episode(episode)
+    validate_episode(episode, is_broken=side == "rejected")
     return episode
 
 

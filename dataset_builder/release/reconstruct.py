@@ -5,7 +5,7 @@ fingerprints. Pairs that cannot be rebuilt are reported by kind:
 
 - recordings: `missing_audio`, `wrong_audio`, `truncated_audio`, `reencoded_audio` (accepted with `allow_reencoded`),
   `undecodable_audio`, `outside_root` (a path that climbs out), `missing_enhancement`;
-- pairs: `synthesis_failed`, `no_reference_clip`, `unusable_audio`;
+- pairs: `synthesis_failed`, `implausible_speech`, `language`, `no_reference_clip`, `unusable_audio`;
 - releases: `no_reference`, `invalid_row`, `invalid_shard`.
 
 Synthetic audio may differ: some engines are not deterministic, and a scrubbed text is spoken as it was scrubbed.

@@ -30,7 +30,7 @@ from typing import Any
 
 from sdiareward.common.settings import explain_yaml
 from sdiareward.common.skipped import Skipped
-from sdiareward.dataset_builder.episodes import Episode, Part, Recording, Turn, validate_episode
+from sdiareward.dataset_builder.episodes import Episode, Part, Recording, Turn, TurnTimesError, validate_episode
 from sdiareward.esdr_accuracy.pairwise import MODALITY_SUBSETS
 from sdiareward.pairs.messages import RECORDING_SUFFIXES, is_hidden, read_turns, walk_files
 from sdiareward.pairs.path_sandbox import resolve_inside
@@ -155,7 +155,7 @@ def _read_episode(root: Path, row: Mapping[str, Any], item: str) -> Episode | Sk
     try:
         validate_episode(episode)
     except ValueError as error:
-        return Skipped(item, "bad_turns", str(error))
+        return Skipped(item, "bad_times" if isinstance(error, TurnTimesError) else "bad_turns", str(error))
     return episode
 
 

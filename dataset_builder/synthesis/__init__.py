@@ -19,7 +19,9 @@ import numpy as np
 
 
 class SynthesisError(RuntimeError):
-    """Raised if a synthesizer is not installed or returns no usable speech for a text."""
+    """Raised if a synthesizer is not installed or returns no usable speech for a text; `kind` is for the report."""
+
+    kind = "synthesis_failed"
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,10 @@ class ReferenceClip:
 
 @runtime_checkable
 class Synthesizer(Protocol):
-    """Speaks a text, or resynthesises a recorded turn."""
+    """Speaks a text, or resynthesises a recorded turn.
+
+    `languages` are the primary subtags of those it speaks, such as `("en",)`; without it, it gets any.
+    """
 
     uses_reference: bool  # Copy-synthesis needs the recording, and its speech inherits the recording's channel.
     is_deterministic: bool  # The same call gives the same samples in any process of a machine, whatever came before.

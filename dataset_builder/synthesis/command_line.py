@@ -1,7 +1,8 @@
 """Any command that speaks a text into a WAV file: a custom synthesizer without code.
 
-Options: `command`, a list of arguments in which `{text}`, `{voice}` and `{output}` are replaced, and `voices`. Without
-`{text}` the command reads the text from standard input; without `{output}` it writes the recording to standard output.
+Options: `command`, a list of arguments in which `{text}`, `{voice}` and `{output}` are replaced, `voices`, and the
+`languages` that it speaks, any by default. Without `{text}` the command reads the text from standard input; without
+`{output}` it writes the recording to standard output.
 No shell is involved: a text cannot become a command.
 """
 
@@ -33,6 +34,7 @@ class CommandSynthesizer:
         *,
         command: Sequence[str],
         voices: Sequence[str] = (),
+        languages: Sequence[str] | None = None,
         version: str | None = None,
         is_deterministic: bool = False,
         timeout_s: float = 120.0,
@@ -48,7 +50,7 @@ class CommandSynthesizer:
         if which(command[0]) is None:
             raise SynthesisError(f"command {command[0]!r} is not found; install it, or give its path.")
         self._command, self._voices, self._used = list(command), tuple(voices), used
-        self._timeout_s = timeout_s
+        self._timeout_s, self.languages = timeout_s, languages
         self.is_deterministic = is_deterministic
         self.version = version or f"command {Path(command[0]).name}"
 

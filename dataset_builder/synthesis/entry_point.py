@@ -40,7 +40,7 @@ class _Checked:
     def __init__(self, engine: Synthesizer, entry: str):
         self._engine, self._entry = engine, entry
         self.uses_reference, self.is_deterministic = engine.uses_reference, engine.is_deterministic
-        self.version = engine.version
+        self.version, self.languages = engine.version, getattr(engine, "languages", None)
 
     def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
         speech = np.asarray(self._engine.speak(text, voice=voice, reference=reference))

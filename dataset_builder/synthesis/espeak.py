@@ -41,10 +41,10 @@ class EspeakSynthesizer:
     uses_reference = False
     is_deterministic = True
 
-    def __init__(self, voices: tuple[bytes, ...] = _VOICES) -> None:
+    def __init__(self, voices: tuple[bytes, ...] = _VOICES, languages: tuple[str, ...] = ("en",)) -> None:
         import espeakng_loader
 
-        self._voices = voices
+        self._voices, self.languages = voices, languages
         self.version = describe_distribution("espeakng-loader")
         self._library_path = espeakng_loader.get_library_path()
         self._data_path = espeakng_loader.get_data_path().encode()

@@ -23,6 +23,7 @@ class FliteSynthesizer:
     """Four English voices, statistical and diphone."""
 
     uses_reference = False
+    languages = ("en",)
     is_deterministic = True
 
     def __init__(self) -> None:

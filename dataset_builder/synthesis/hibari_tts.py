@@ -16,6 +16,7 @@ class HibariSynthesizer:
     """One American voice at three speaking rates."""
 
     uses_reference = False
+    languages = ("en",)
     is_deterministic = True
 
     def __init__(self) -> None:

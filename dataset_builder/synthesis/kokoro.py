@@ -50,7 +50,7 @@ class KokoroSynthesizer:
         library = shutil.copy(espeakng_loader.get_library_path(), self._folder.name)
         espeak = EspeakConfig(lib_path=library, data_path=espeakng_loader.get_data_path())
         self._engine = Kokoro.from_session(session, voices_path, espeak)
-        self._language = language
+        self._language, self.languages = language, (language.split("-")[0],)
         known = self._engine.get_voices()
         if unknown := sorted(set(voices or ()) - set(known)):
             raise ValueError(f"voices is {unknown}; {voices_path} has {', '.join(known)}.")

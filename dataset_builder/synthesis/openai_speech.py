@@ -34,6 +34,7 @@ class OpenAISpeech:
         base_url: str,
         model: str,
         voices: Sequence[str],
+        languages: Sequence[str] | None = None,
         api_key_env: str | None = None,
         timeout_s: float = 120.0,
         max_retries: int = 5,
@@ -45,7 +46,7 @@ class OpenAISpeech:
             raise ValueError(f"openai-speech: voices is {voices!r}; it must be a list with at least one name.")
         self._key = _read_key(api_key_env)
         self._client = openai.OpenAI(api_key=self._key, base_url=base_url, timeout=timeout_s, max_retries=max_retries)
-        self._model, self._voices = model, tuple(voices)
+        self._model, self._voices, self.languages = model, tuple(voices), languages
         self._extra_body = dict(extra_body or {})
         self.version = f"openai-speech {model}"
 

@@ -16,6 +16,7 @@ class PiperSynthesizer:
     """One American voice at three speaking rates."""
 
     uses_reference = False
+    languages = ("en",)
     # The model draws noise, and ONNX Runtime seeds its generator only when it loads a model, which takes 1 to 2 s.
     is_deterministic = False
 

@@ -48,6 +48,7 @@ class SoulXPodcast:
         model_path: str,
         addresses: Sequence[str],
         voices: Mapping[str, Mapping[str, str]] | None = None,
+        languages: Sequence[str] | None = None,
         llm_engine: str = "hf",  # Or "vllm", as the servers run.
         fp16_flow: bool = False,  # Half precision in the flow model, as the servers run.
         timeout_s: float = 1800.0,  # Includes the dialogues that wait before this one.
@@ -64,7 +65,7 @@ class SoulXPodcast:
         self._session.trust_env = False
         self._addresses, self._timeout_s = [address.rstrip("/") for address in addresses], timeout_s
         # Workers begin at different servers.
-        self._next = os.getpid()
+        self._next, self.languages = os.getpid(), languages
         self._runs = {"model": Path(model_path).name, "llm_engine": llm_engine, "fp16_flow": fp16_flow}
         self._sampling = asdict(Sampling(**sampling))
         self._voices = {

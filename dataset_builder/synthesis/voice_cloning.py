@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -87,6 +87,7 @@ class VoiceCloning:
         base_url: str,
         speakers: str,
         api: str = "cosyvoice",
+        languages: Sequence[str] | None = None,
         where: Mapping[str, str] | None = None,
         sampling_rate: int = 24_000,
         timeout_s: float = 300.0,
@@ -98,7 +99,7 @@ class VoiceCloning:
         if not self._speakers:
             raise ValueError(f"voice-cloning: {speakers} has no speaker with {dict(where or {})}; add one.")
         self._base_url, self._api, self._sampling_rate = base_url.rstrip("/"), api, sampling_rate
-        self._timeout_s = timeout_s
+        self._timeout_s, self.languages = timeout_s, languages
         self._session = _open_session(max_retries)
         self.version = f"voice-cloning {api}"
 

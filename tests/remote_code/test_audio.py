@@ -12,7 +12,8 @@ from sdiareward.audio_sdiareward import (
     read_audio,
     resample,
 )
-from sdiareward.dataset_builder.pipeline.media import read_media
+from sdiareward.dataset_builder.pipeline.media import TruncatedAudioError, decode_recording, read_media, read_span
+from sdiareward.pairs.messages import check_recording
 
 
 @pytest.fixture
@@ -203,3 +204,86 @@ def test_lists_of_integers_have_16_bits(make_tone):
     np.testing.assert_array_equal(read_audio({"array": samples.tolist(), "sampling_rate": 16_000}), expected)
     stereo = [samples.tolist(), samples.tolist()]
     np.testing.assert_array_equal(read_audio({"array": stereo, "sampling_rate": 16_000}), expected)
+
+
+def set_flac_length(data, num_samples):
+    """Set the 36 bits of STREAMINFO; 0 is what a pipe leaves."""
+    fields = int.from_bytes(data[18:26], "big") >> 36 << 36
+    return data[:18] + (fields | num_samples).to_bytes(8, "big") + data[26:]
+
+
+def set_frame_count(data, count):
+    place = data.index(b"Xing") + 8
+    return data[:place] + count.to_bytes(4, "big") + data[place + 4 :]
+
+
+def drop_frame_count(data):
+    return data[data.index(data[:2], 4) :]
+
+
+def set_last_granule(data, samples):
+    place = data.rindex(b"OggS")
+    page = data[place : place + 6] + samples.to_bytes(8, "little") + data[place + 14 : place + 22]
+    page += bytes(4) + data[place + 26 :]
+    checksum = 0
+    for byte in page:
+        checksum ^= byte << 24
+        for _ in range(8):
+            checksum = (checksum << 1 ^ (0x04C11DB7 if checksum & 1 << 31 else 0)) & 0xFFFFFFFF
+    return data[:place] + page[:22] + checksum.to_bytes(4, "little") + page[26:]
+
+
+def set_wav_sizes(data, riff, samples):
+    place = data.index(b"data") + 4
+    sizes = riff.to_bytes(4, "little"), samples.to_bytes(4, "little")
+    return data[:4] + sizes[0] + data[8:place] + sizes[1] + data[place + 4 :]
+
+
+WRONG_HEADERS = {
+    "FLAC without a length": ("FLAC", lambda data: set_flac_length(data, 0), True),
+    "FLAC of 49 days": ("FLAC", lambda data: set_flac_length(data, 2**36 - 1), True),
+    "FLAC of ten times its samples": ("FLAC", lambda data: set_flac_length(data, 320_000), False),
+    "MP3 of ten hours": ("MP3", lambda data: set_frame_count(data, 10**6), True),
+    "MP3 without a count": ("MP3", drop_frame_count, True),
+    "MP3 without a count behind a tag": (
+        "MP3",
+        lambda data: b"ID3\4\0\0\0\0\1\0" + bytes(128) + drop_frame_count(data),
+        True,
+    ),
+    "OGG of an age": ("OGG", lambda data: set_last_granule(data, 2**62), True),
+    "WAV from SoX": ("WAV", lambda data: set_wav_sizes(data, 0x7FFFF024, 0x7FFFF000), True),
+    "WAV from FFmpeg": ("WAV", lambda data: set_wav_sizes(data, 2**32 - 1, 2**32 - 1), True),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_HEADERS)
+def test_a_header_without_a_true_length_is_read_to_its_end(tmp_path, case):
+    kind, change, is_read_by_build = WRONG_HEADERS[case]
+    # A swept tone: of a steady one an MP3 keeps almost nothing.
+    sweep = np.sin(np.arange(32_000) ** 2 / 2e5).astype(np.float32) / 3
+    data = encode(sweep, kind)
+    path = tmp_path / "a.bin"
+    path.write_bytes(change(data))
+    found = read_audio(path)
+    # The end of the last MP3 or OGG frame is known from the count alone.
+    assert 0 <= found.size - sweep.size < 2_400
+    if kind in ("FLAC", "WAV"):
+        np.testing.assert_array_equal(found, read_audio(data))
+    assert audio_duration_s(path) == audio_duration_s(change(data)) == found.size / 16_000
+    assert check_recording(path) == found.size / 16_000
+    np.testing.assert_array_equal(read_audio(path, max_duration_s=1.0), found[:16_000])
+    if is_read_by_build:
+        np.testing.assert_array_equal(read_media(path), found)
+        assert decode_recording(path, tmp_path / "b.wav") == found.size / 16_000
+    else:
+        with pytest.raises(TruncatedAudioError, match=r"a\.bin: its header promises 20\.0 s; 2\.0 s"):
+            read_media(path)
+    np.testing.assert_array_equal(read_span(path, 0.5, 1.5), found[8_000:24_000])
+
+
+def test_a_recording_cut_in_the_middle_of_a_block_is_refused_by_name(tmp_path, make_tone):
+    data = encode(make_tone(2.0), "FLAC")
+    (tmp_path / "a.flac").write_bytes(set_flac_length(data, 0)[: len(data) // 2])
+    for read in (read_audio, audio_duration_s, read_media):
+        with pytest.raises(AudioError, match=r"a\.flac: .*(cut off after \d\.\d s|could be decoded)"):
+            read(tmp_path / "a.flac")

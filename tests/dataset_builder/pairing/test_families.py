@@ -18,8 +18,10 @@ from sdiareward.pairs.schema import validate_row
 SPOKEN = SynthesizerSpec(seen=("flite", "espeak-ng"), left_out=("hibari",), per_dialogue=1)
 
 
-def make_episode(name, *lines, group=None, audio=None):
-    turns = tuple(Turn(("user", "assistant")[i % 2], (Part(line, audio),)) for i, line in enumerate(lines))
+def make_episode(name, *lines, group=None, audio=None, start_s=0.0):
+    spans = [(start_s + 0.5 * i, start_s + 0.5 * i + 0.5) for i in range(len(lines))]
+    parts = [Part(line, audio, *span) for line, span in zip(lines, spans, strict=True)]
+    turns = tuple(Turn(("user", "assistant")[i % 2], (part,)) for i, part in enumerate(parts))
     return Episode(name, "asterisk", "scripted", group or name, turns, "Inform", "Unknown", "en", "CC0-1.0")
 
 
@@ -33,8 +35,11 @@ EPISODES = [
 @pytest.fixture
 def recorded(make_tone, tmp_path):
     wav = str(tmp_path / "recorded.wav")
-    soundfile.write(wav, make_tone(0.5), 16_000)
-    return [make_episode(e.name, *(t.text for t in e.turns), group=e.group, audio=wav) for e in EPISODES]
+    soundfile.write(wav, np.concatenate([make_tone(0.5, 150 + 20 * turn) for turn in range(12)]), 16_000)
+    return [
+        make_episode(e.name, *(t.text for t in e.turns), group=e.group, audio=wav, start_s=2.0 * number)
+        for number, e in enumerate(EPISODES)
+    ]
 
 
 def change(family, kind, episode=EPISODES[0], pool=EPISODES):

@@ -156,7 +156,7 @@ class CountingEngine:
 
     def speak(self, text, *, voice, reference=None):
         self.texts.append(text)
-        return self.tone
+        return np.roll(self.tone, len(text))
 
 
 @pytest.mark.parametrize(("is_deterministic", "times"), [(True, 1), (False, 2)])

@@ -73,7 +73,7 @@ def test_both_sides_of_a_pair_are_cloned_from_the_same_two_recordings(folder, mo
 
         def speak_dialogue(self, lines, references):
             heard.append(references)
-            return [references[role].array for role, _ in lines]
+            return [np.roll(references[role].array, number) for number, (role, _) in enumerate(lines)]
 
     monkeypatch.setattr(pairing, "load_synthesizer", lambda name, options: heard.append(options) or Cloner())
     (each,) = plan(str(folder))
@@ -82,7 +82,7 @@ def test_both_sides_of_a_pair_are_cloned_from_the_same_two_recordings(folder, mo
     assert heard[0] == {"model_path": "SoulX"}
     drawn = draw_voices(each.script_voices, each.pair_id)
     words = {role: voice.text for role, voice in drawn.items()}
-    for references in (heard[1], heard[3]):
+    for references in [each for each in heard if "user" in each]:
         assert {role: clip.text for role, clip in references.items()} == words
     np.testing.assert_allclose(read_audio(row["chosen"][0]["audio"]), read_audio(drawn["user"].audio), atol=1e-4)
 

@@ -43,4 +43,5 @@ def test_unusual_recordings_are_noted_once_with_their_turn(make_tone, tmp_path):
     turns = tuple(Turn(("user", "assistant")[i % 2], (Part("Yes.", path),)) for i, path in enumerate(paths))
     episode = Episode("e1", "folder", "wild", "g", turns, "Unknown", "Unknown", "en", "CC0-1.0")
     found = [(note.item, note.kind) for note in inspect_episode(episode)]
-    assert found == [(f"folder e1, turn {turn}", name) for turn, name in enumerate(recordings) if turn]
+    noted = [(f"folder e1, turn {turn}", name) for turn, name in enumerate(recordings) if turn]
+    assert found == [("folder e1, turn 5", "overlap"), *noted]

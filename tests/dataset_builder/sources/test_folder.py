@@ -34,7 +34,8 @@ def write_folder(tmp_path, make_tone):
 
 
 def turn(role="user", **fields):
-    return {"role": role, "text": "so, um, hello", "audio": "calls/a.wav", **fields}
+    audio = "calls/a.wav" if role == "user" else "calls/b.flac"
+    return {"role": role, "text": "so, um, hello", "audio": audio, **fields}
 
 
 def dialogue(*turns, **fields):
@@ -94,6 +95,7 @@ def test_a_line_with_audio_is_a_recording_and_options_fill_in_what_a_line_does_n
         (dialogue(turn(start_s=10**400), turn("assistant")), "bad_times", "start_s 1000"),
         (dialogue(turn(end_s=float("nan")), turn("assistant")), "bad_times", "end_s nan"),
         (dialogue(turn(audio="loop.wav"), turn("assistant")), "missing_audio", "is a link to loop.wav"),
+        (dialogue(turn(), turn("assistant", audio="calls/a.wav")), "bad_times", "turns 0 and 1"),
         (dialogue(turn(audio="../secret.wav"), turn("assistant")), "outside_root", "lies outside"),
         (dialogue(turn(audio="/etc/passwd"), turn("assistant")), "outside_root", "lies outside"),
         (dialogue(turn(audio="calls/c.wav"), turn("assistant")), "missing_audio", "no such file"),

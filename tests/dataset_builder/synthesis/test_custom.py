@@ -105,7 +105,7 @@ class Hum:
     def speak(self, text, *, voice, reference=None):
         if text == "wrong":
             return np.zeros((2, 3), dtype=np.int16)
-        return np.full(100 * len(text), self.level)
+        return np.full(800 * len(text), self.level)
 
 class Mute:
     pass
@@ -125,7 +125,7 @@ def test_a_custom_class_speaks(module):
     assert is_available("hum", {"engine": "entry-point", "entry": f"{module}:Hum"})
     engine = load_synthesizer("hum", {"engine": "entry-point", "entry": f"{module}:Hum", "options": {"level": 0.5}})
     speech = engine.speak("hello", voice=0)
-    assert speech.dtype == np.float32 and speech.shape == (500,) and set(speech) == {np.float32(0.5)}
+    assert speech.dtype == np.float32 and speech.shape == (4000,) and set(speech) == {np.float32(0.5)}
     assert (engine.version, engine.is_deterministic) == ("hum 1", True)
     with pytest.raises(SynthesisError, match=r"gives int16 of shape \(2, 3\) for 'wrong'; mono floats at 16 kHz"):
         engine.speak("wrong", voice=0)

@@ -44,7 +44,7 @@ class SoulXPodcast:
             raise RuntimeError("CUDA error: device-side assert triggered")
         waves = []
         for number, speaker in enumerate(spk_ids, start=1):
-            phase = 2 * np.pi * 200 * (1 + speaker) * np.arange(2400 * number) / 24_000
+            phase = 2 * np.pi * 200 * (1 + speaker) * np.arange(19_200 * number) / 24_000
             waves.append(Tensor(np.sin(phase, dtype=np.float64)[None].astype(np.float32) / 2))
         return {"generated_wavs": waves}
 

@@ -1,0 +1,143 @@
+import numpy as np
+import pytest
+
+from sdiareward.dataset_builder.pairing import plausible_speech
+from sdiareward.dataset_builder.pairing.plausible_speech import (
+    ImplausibleSpeechError,
+    LanguageError,
+    count_letters,
+    require_language,
+    require_plausible,
+)
+from sdiareward.dataset_builder.sources import read_source
+from sdiareward.dataset_builder.synthesis import load_synthesizer
+
+
+RATE = 16_000
+WORDS = "I would like to change my booking to the morning train, if there is still a seat by the window."
+OTHER = "Have you fed the cat?"
+
+
+@pytest.fixture(autouse=True)
+def forget(monkeypatch):
+    monkeypatch.setattr(plausible_speech, "_HEARD", {})
+
+
+def speak(seconds, seed=0, level=0.3):
+    noise = np.random.default_rng(seed).uniform(-1, 1, round(seconds * RATE)).astype(np.float32)
+    return noise * np.float32(level)
+
+
+def pad(array, seconds):
+    return np.concatenate([array, np.zeros(round(seconds * RATE), np.float32)])
+
+
+@pytest.mark.parametrize(
+    ("text", "array", "recorded", "named"),
+    [
+        (WORDS, speak(0.38), None, "lasts 0.38 s; 2.96 to"),
+        (WORDS, pad(speak(0.38), 6.0), None, "lasts 0.4"),
+        (WORDS, speak(2.6), None, "lasts 2.60 s"),
+        (WORDS, speak(3.3), speak(8.0), "lasts 3.30 s; 3.70 to"),
+        (WORDS, speak(40.0), None, "lasts 40.00 s"),
+        (WORDS, speak(5.0), speak(1.0), "5.00 times as long"),
+        (OTHER, speak(1.2), speak(15.0), "0.08 times as long"),
+        (WORDS, np.zeros(5 * RATE, np.float32), None, "is silent"),
+        (WORDS, np.full(5 * RATE, 0.5, np.float32), None, "is silent"),
+        (WORDS, np.clip(speak(5.0, level=50.0), -1, 1), None, "is clipped in"),
+        ("我想把预订改成早上的火车,如果还有靠窗的座位。", speak(1.0), None, "lasts 1.00 s; 2.52 to"),
+        ("予約を朝の電車に変更したいのですが、窓側の席はまだありますか。", speak(1.0), None, "lasts 1.00 s"),
+    ],
+)
+def test_speech_that_cannot_be_its_words_is_refused_with_its_turn(text, array, recorded, named):
+    texts, arrays, recordings = [OTHER, text], [speak(1.5, 7), array], [speak(1.5), recorded]
+    with pytest.raises(ImplausibleSpeechError, match=rf"call-3, turn 1: .*{named}"):
+        require_plausible(texts, arrays, "call-3", engine="tts", recorded=None if recorded is None else recordings)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_refused"),
+    [
+        (WORDS, OTHER, True),
+        ("Yes.", "No!", True),
+        ("OK.", "Okay!", False),
+        ("It's five.", "It's 5.", False),
+        (OTHER, "have you fed the cat", False),
+        ("They said it is their house over there.", "They said it is there house over their.", False),
+        ("你好吗", "再见了", True),
+    ],
+)
+def test_one_sound_for_other_words_is_refused_in_a_dialogue_and_of_a_synthesizer(first, second, is_refused):
+    sound = speak(4.0 if len(first) > 30 else 1.0)
+
+    def find(*turns, **options):
+        try:
+            require_plausible(turns, [sound] * len(turns), "call-3", **options)
+        except ImplausibleSpeechError as error:
+            return str(error)
+        return None
+
+    assert ("sounds exactly like" in (find(first, second) or "")) == is_refused
+    assert find(first, engine="tts") is None
+    assert ("sounds exactly like" in (find(second, engine="tts") or "")) == is_refused
+
+
+def test_copies_keep_the_pace_of_their_recording():
+    require_plausible([WORDS], [speak(1.0)], "call-3", engine="world", recorded=[speak(1.0, 1)], is_copy=True)
+
+
+@pytest.mark.parametrize("text", ["A", "1984", "7,000,000", "M I S D N", "hm", "…", "I. I mean"])
+def test_little_is_required_of_a_short_text(text):
+    least, most = count_letters(text)
+    assert 0 <= least <= most
+    require_plausible([text], [speak(1.0)], "call-3", engine="tts")
+
+
+def test_the_limits_leave_room_around_what_the_synthesizers_take():
+    """Measure again what the module's head has of all texts."""
+    engine, paces = load_synthesizer("espeak-ng"), []
+    for number, episode in enumerate(list(read_source("sample"))[::20]):
+        for turn in episode.turns[:2]:
+            array = engine.speak(turn.text, voice=number)
+            require_plausible([turn.text], [array], episode.name, engine="espeak-ng")
+            paces.append(plausible_speech._measure_s(array) / max(count_letters(turn.text)[0], 1))
+    assert min(paces) > 1.1 * plausible_speech._MIN_LETTER_S
+    assert max(paces) < plausible_speech._MAX_LETTER_S
+
+
+@pytest.mark.parametrize(
+    ("name", "language", "text", "is_spoken"),
+    [
+        ("hibari", "en", "Good day", True),
+        ("hibari", "en-GB", "Good day, señor Müller", True),
+        ("hibari", "EN_us", "Good day", True),
+        ("hibari", "eng", "Good day", True),
+        ("hibari", "und", "Good day", True),
+        ("hibari", "unknown", "1984", True),
+        ("hibari", "de", "Guten Tag", False),
+        ("espeak-ng", "de-AT", "Guten Tag", False),
+        ("hibari", "en", "Добрый день, how are you", False),
+        ("espeak-ng", "und", "你好", False),
+        ("world", "de", "Guten Tag", True),
+    ],
+)
+def test_a_synthesizer_speaks_its_languages_only(name, language, text, is_spoken):
+    engine = load_synthesizer(name)
+    if is_spoken:
+        require_language(engine, name, language, text)
+    else:
+        with pytest.raises(LanguageError, match=name):
+            require_language(engine, name, language, text)
+
+
+@pytest.mark.parametrize(
+    ("languages", "is_spoken"), [(None, True), (["en", "de"], True), (["en"], False), ("de", True)]
+)
+def test_a_command_speaks_the_languages_that_its_options_name(languages, is_spoken):
+    options = {"engine": "command", "command": ["cat"], **({"languages": languages} if languages else {})}
+    engine = load_synthesizer("mine", options)
+    if is_spoken:
+        require_language(engine, "mine", "de", "Guten Tag")
+    else:
+        with pytest.raises(LanguageError, match="mine speaks en"):
+            require_language(engine, "mine", "de", "Guten Tag")
