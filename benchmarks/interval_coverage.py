@@ -28,7 +28,7 @@ from sdiareward.evaluation.human.agreement import RatedItem, summarise_items
 from sdiareward.evaluation.statistics import Clusters, compare
 
 
-NUM_GROUPS = (2, 3, 5, 10, 20, 30, 50)
+NUM_GROUPS = (2, 3, 5, 10, 20, 50, 100)
 SHARES = (0.5, 0.7, 0.9)
 SETTINGS = tuple(product(SHARES, (0.0, 0.1), (True, False)))
 _UNEQUAL = (5, 10, 35, 30)

@@ -38,8 +38,8 @@ _STRATA = (*SUBSETS, NO_SUBSET)
 COLUMNS = (*MODALITY_SUBSETS, "modality_micro", "modality_macro", "colloquialness", "overall_micro", "overall_macro")
 MACRO_MEMBERS = {"modality_macro": MODALITY_SUBSETS, "overall_macro": ("modality_macro", "colloquialness")}
 
-# Percentiles of a bootstrap over fewer groups cover too little, over 50 about 92%: the table in `docs/evaluation.md`.
-MIN_BOOTSTRAP_GROUPS = 50
+# Percentiles of a bootstrap over fewer groups cover too little: see the table in `docs/evaluation.md`.
+MIN_BOOTSTRAP_GROUPS = 100
 
 # What `float` would take for a number, or half of one.
 _NOT_REAL = (str, bytes, np.complexfloating, np.datetime64, np.timedelta64)
@@ -75,7 +75,7 @@ def pairwise_accuracy(
         nan (`"error"` or `"wrong"`, *optional*, defaults to `"error"`):
             What becomes of a pair with a reward that is None, NaN or infinite; `"wrong"` also counts it as invalid.
         missing (`"report"` or `"error"`, *optional*, defaults to `"report"`): What becomes of an absent subset.
-        num_bootstrap (`int`, *optional*, defaults to 1000): Draws behind the intervals, from 50 groups on.
+        num_bootstrap (`int`, *optional*, defaults to 1000): Draws behind the intervals, from 100 groups on.
         seed (`int`, *optional*, defaults to 0): Seed of the draws; the order of the pairs does not matter.
         confidence (`float`, *optional*, defaults to 0.95): Coverage of the intervals.
 
