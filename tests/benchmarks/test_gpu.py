@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 
-from benchmarks import gpu, scoring_speed
+from benchmarks import gpu, scoring_speed, training_speed
 from sdiareward.scoring import packed_attention
 
 
@@ -20,6 +20,8 @@ def test_every_part_runs_on_a_cpu_at_a_tiny_size(tmp_path, monkeypatch):
     assert set(found) == set(gpu.Arguments().parts)
     assert max(found["parity"]["reward_differs_by"].values()) < 1e-4 < found["parity"]["reward_spread"]
     assert min(found["parity"]["gradient_cosine"].values()) > 0.9999
+    losses = found["full"]["first_loss"]
+    assert losses[training_speed.OURS] == pytest.approx(losses[training_speed.TRL], abs=1e-3)
     assert found["grpo"]["answers"] == 6
     assert 0 < found["grpo"]["generation_s"][0] < found["grpo"]["cycles_s"][0]
     table = output.with_suffix(".md").read_text()

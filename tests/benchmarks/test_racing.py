@@ -1,42 +1,8 @@
-import json
-
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import racing, scoring_speed, workloads
-from benchmarks.scoring_speed import OURS, RELEASED
-
-
-@pytest.fixture
-def quick(monkeypatch):
-    """Let no clip be padded to 300 s, and no matrix product be large."""
-    monkeypatch.setattr("benchmarks.workloads.RELEASED_CHUNK_LENGTH_S", 30)
-    monkeypatch.setattr(scoring_speed, "_MATMUL_SIZE", {"cpu": 64})
-
-
-@pytest.mark.slow
-def test_every_part_runs_on_a_tiny_model_with_equal_rewards(tmp_path, quick):
-    output = tmp_path / "scoring_speed.json"
-    few = [part for part in scoring_speed.Arguments().parts if part != "best of 8"]
-    for parts, number in ((few, 2), (["best of 8"], 8)):
-        arguments = f"--models tiny --dialogues {number} --mean-s 2 --rounds 1 --output {output} --parts"
-        scoring_speed.main([*arguments.split(), *parts])
-    by_part = {record["part"]: record for record in json.loads(output.read_text())}
-    assert set(by_part) == set(scoring_speed.Arguments().parts)
-    for part, record in by_part.items():
-        if part not in ("dtypes", "profile"):
-            assert max(record["largest_difference"].values()) < 1e-4
-    assert by_part["dtypes"]["largest_difference"][f"{OURS}, bfloat16"] > 1e-5
-    for shares in by_part["profile"]["shares"].values():
-        assert sum(shares.values()) == pytest.approx(1)
-        assert shares["matrix products"] > 0 < shares["preparation"]
-    (seconds,), (released,) = (by_part["released"]["seconds"][way] for way in (OURS, RELEASED))
-    table = output.with_suffix(".md").read_text()
-    lines = [line for line in table.splitlines() if line.startswith(f"| tiny, {OURS} | ")]
-    line = next(line for line in lines if "| 1.00 |" not in line)
-    assert f"{by_part['released']['peak_mib'][OURS]:,} MiB" in line
-    assert line.endswith(f"| {released / seconds:.2f} |")
+from benchmarks import racing, workloads
 
 
 def test_different_rewards_end_a_race_and_every_second_round_is_reversed():
