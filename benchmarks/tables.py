@@ -19,7 +19,10 @@ from sdiareward.common.package_files import NANO, PACKAGE
 from sdiareward.evaluation.summary import ALL_LEFT_OUT, ALL_SEEN
 
 
-_CAPTION = "Pairwise accuracy in percent with 95% intervals; a tie is wrong."
+_CAPTION = (
+    "Pairwise accuracy in percent with 95% intervals; a tie is wrong. These intervals are percentiles of a bootstrap, "
+    "which from few recordings cover less ([table](docs/evaluation.md))."
+)
 _SHOWN = {
     "`modality`, hibari against a game that training never heard": ("unseen", "modality", "drascula", "hibari"),
     "`joint`, last answer from another conversation, the same game": (
