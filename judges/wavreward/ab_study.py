@@ -179,7 +179,8 @@ def count_outcomes(outcomes: Sequence[str], truths: Sequence[Mapping[str, Any]])
 
 def _share(values: Sequence[bool], truths: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     found = measure_share(values, truths)
-    return {"num_answers": len(values), "num": sum(values), "share": found["share"], "interval": found["interval"]}
+    counts = {"num_answers": found.pop("num_values"), "num_scenarios": found.pop("num_groups")}
+    return {**counts, "num": sum(values), **found}
 
 
 def _count_majorities(given: Sequence[tuple[str, str]], outcomes: Sequence[str]) -> dict[str, int]:
@@ -197,7 +198,9 @@ def render_ab_study(results: Mapping[str, Any]) -> str:
     first, second = results["judges"]
     rows = [["**all**", *_format_outcomes(results["overall"])]]
     rows += [[name, *_format_outcomes(found)] for name, found in results["columns"].items()]
-    heads = ("samples", "answers", "win", "95%", "lose", "95%", "tie", "95%", "win of decided", "95%")
+    heads = ["samples", "answers"]
+    for name in ("win", "lose", "tie", "win of decided"):
+        heads += ["scenarios", name, "95%"]
     majority = results["by_majority"]
     parts = [
         f"# {first} against {second}",
@@ -217,5 +220,8 @@ def _format_outcomes(found: Mapping[str, Any]) -> list[str]:
     cells = [str(found["num_answers"])]
     for name in (*OUTCOMES, "decided"):
         share = found[name]
-        cells += ["-", "-"] if share is None else [format_percent(share["share"]), format_interval(share["interval"])]
+        if share is None:
+            cells += ["-"] * 3
+        else:
+            cells += [str(share["num_scenarios"]), format_percent(share["share"]), format_interval(share["interval"])]
     return cells
