@@ -78,6 +78,10 @@ def write_corpus(folder, lines):
             soundfile.write(folder / "a.ogg", 0.4 * array, 16_000)
             soundfile.write(folder / "a.mp3", make_mp3(24)(array, 16_000), 16_000)
             soundfile.write(folder / "narrow.wav", array[::2], 8_000)
+            # As a pipe leaves it: the header has no number of samples.
+            content = bytearray((folder / "a.flac").read_bytes())
+            content[21:26] = bytes([content[21] & 0xF0, 0, 0, 0, 0])
+            (folder / "piped.flac").write_bytes(content)
     (folder / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return SourceConfig("folder", str(folder))
 
@@ -88,7 +92,10 @@ def write_corpus(folder, lines):
         ([call("0", "a.wav"), call("1", "b.wav"), call("2", "c.wav")], (3, 0, 0, 0)),
         ([call("0", "a.wav"), call("1", "a.wav", 2.0), call("2", "b.wav")], (2, 2, 0, 0)),
         ([call("0", "a.wav"), call("1", "again/a.wav"), call("2", "b.wav")], (2, 0, 1, 0)),
-        ([call(name, name) for name in ("a.wav", "a.flac", "a.ogg", "a.mp3", "narrow.wav", "b.wav")], (2, 0, 0, 4)),
+        (
+            [call(n, n) for n in ("a.wav", "a.flac", "a.ogg", "a.mp3", "narrow.wav", "piped.flac", "b.wav")],
+            (2, 0, 0, 5),
+        ),
         # Through a third dialogue, whatever groups the user gave.
         ([call("0", "a.wav", group="x"), call("1", "b.wav", group="x"), call("2", "b.wav")], (1, 2, 0, 0)),
     ],
