@@ -86,7 +86,7 @@ def decode_recording(path: str | Path, target_wav: str | Path) -> float:
 
 
 def read_beginning(path: str, size_s: float) -> tuple[np.ndarray, float]:
-    """Return the first seconds of a recording as 16 kHz mono, and the duration of all of it, by its header if known."""
+    """Return the first seconds of a recording as 16 kHz mono, and how long all of it is."""
     promised_s = _open_track(path, path).promised_s
     size, num_samples, blocks = round(size_s * SAMPLING_RATE), 0, [np.zeros(0, np.float32)]
     for block in _decode_blocks(path, path):
