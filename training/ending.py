@@ -24,11 +24,8 @@ def report_end(trainer: Any, args: TrainArguments, setup: TrainingSetup, num_gro
         if num_shared:
             lines.append(f"Not new: {num_shared} validation pairs share a group, prompt or recording with training")
     if skipped := setup.skipped:
-        first = skipped[0]
-        reasons = Path(folder) / "skipped.jsonl"
-        lines.append(
-            f"Skipped: {len(skipped)} pairs, such as {first.item} of {first.split} ({first.reason}); all: {reasons}"
-        )
+        one = f"{skipped[0].item} of {skipped[0].split} ({skipped[0].reason})"
+        lines.append(f"Skipped: {len(skipped)} pairs, such as {one}; all: {Path(folder) / 'skipped.jsonl'}")
     if setup.num_cut_turns:
         seconds = setup.processor.max_turn_s
         lines.append(f"Cut: {setup.num_cut_turns} turns, of which this model hears the first {seconds:g} s")
@@ -69,8 +66,7 @@ def _find_metrics(trainer: Any) -> tuple[dict[str, float], dict[str, float], int
 
 def describe_interruption(trainer: Any) -> str:
     """Return at which step training stopped, and how it resumes."""
-    step, checkpoints = trainer.state.global_step, list_checkpoints(str(trainer.args.output_dir))
-    if not checkpoints:
-        remedy = f"before its first checkpoint (save_steps is {trainer.args.save_steps:g}); start it again"
-        return f"stopped at step {step}, {remedy}."
-    return f"stopped at step {step}; resume with --resume, from {checkpoints[0].name}."
+    where, checkpoints = f"stopped at step {trainer.state.global_step}", list_checkpoints(str(trainer.args.output_dir))
+    if checkpoints:
+        return f"{where}; resume with --resume, from {checkpoints[0].name}."
+    return f"{where}, before its first checkpoint (save_steps is {trainer.args.save_steps:g}); start it again."

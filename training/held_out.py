@@ -61,11 +61,8 @@ def _load_one(
     splits = {split: keep_hashes(pairs) for split, pairs in splits.items()}
     if not (shared := len(find_shared(splits))):
         return splits, None
-    count = f"{shared} of {len(splits['validation'])} pairs of 'validation'"
-    return (
-        splits,
-        f"{dataset}: {count} share a group, prompt or recording with 'train', so they are not new to the model",
-    )
+    what = "share a group, prompt or recording with 'train', so they are not new to the model"
+    return splits, f"{dataset}: {shared} of {len(splits['validation'])} pairs of 'validation' {what}"
 
 
 def find_shared(splits: dict[str, datasets.Dataset], common: Collection[Key] = ()) -> list[int]:
@@ -170,13 +167,12 @@ def _hold_out(
     rows: dict[str, list[int]] = {split: [] for split in SPLITS}
     for row, unit in enumerate(units):
         rows[SPLITS[unit in drawn]].append(row)
-    splits = {split: pairs.select(found) for split, found in rows.items()}
     notice = (
         f"{dataset} is one split: {len(rows['validation'])} of its {len(pairs)} pairs are held out for validation "
         f"(--validation_share), whole groups of {len(sizes)} that share no prompt and no recording"
         f"{f', except what most have{_describe_most_shared(shared)}' if common else ''}"
     )
-    return splits, notice
+    return {split: pairs.select(found) for split, found in rows.items()}, notice
 
 
 def _describe_most_shared(shared: Sequence[set[Key]]) -> str:

@@ -86,8 +86,8 @@ SHARED = {
 def test_pairs_that_share_something_are_held_out_together(shared, tmp_path):
     datasets.Dataset.from_list(SHARED[shared]).to_parquet(tmp_path / "pairs.parquet")
     splits, (notice,) = load_splits(str(tmp_path / "pairs.parquet"), share=0.1, seed=0)
-    assert (len(splits["train"]), len(splits["validation"])) == (8, 4) and not find_shared(splits)
-    assert count_units(splits) == 1
+    assert (len(splits["train"]), len(splits["validation"]), count_units(splits)) == (8, 4, 1)
+    assert not find_shared(splits)
     assert "4 of its 12 pairs" in notice
 
 
@@ -103,18 +103,14 @@ def test_a_unit_with_most_pairs_is_not_held_out_and_one_side_for_all_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("pair", "what"),
-    [
-        (lambda n: _pair("greeting", f"right{n // 2}", f"wrong{n}"), "prompt"),
-        (lambda n: _pair(f"greeting hello {n // 2}", f"right{n}", f"wrong{n}"), "recording"),
-        (lambda n: _pair(f"{n // 2}", f"right{n}", "hum"), "recording"),
-    ],
+    ("prompt", "rejected", "what"),
+    [("greeting", "wrong{0}", "prompt"), ("greeting hello {1}", "wrong{0}", "recording"), ("{1}", "hum", "recording")],
 )
-def test_what_all_pairs_have_joins_none_and_is_noted(pair, what, tmp_path):
-    paths = []
-    for name, rows in (("one", range(12)), ("two", range(20, 32))):
-        paths.append(str(tmp_path / f"{name}.parquet"))
-        datasets.Dataset.from_list([pair(n) | {"pair_id": f"{n}"} for n in rows]).to_parquet(paths[-1])
+def test_what_all_pairs_have_joins_none_and_is_noted(prompt, rejected, what, tmp_path):
+    pairs = [_pair(prompt.format(n, n // 2), f"right{n // 2}", rejected.format(n), pair_id=f"{n}") for n in range(24)]
+    paths = [str(tmp_path / "one.parquet"), str(tmp_path / "two.parquet")]
+    for path, rows in zip(paths, (pairs[:12], pairs[12:]), strict=True):
+        datasets.Dataset.from_list(rows).to_parquet(path)
     splits, (notice,) = load_splits(paths[0], share=0.1, seed=0)
     assert (len(splits["train"]), len(find_shared(splits)), count_units(splits)) == (10, 2, 1)
     assert f"except what most have: 12 have the same {what}, such as rows 0 and 1" in notice
