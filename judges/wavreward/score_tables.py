@@ -44,7 +44,6 @@ def render_evaluation(results: Mapping[str, Any]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-_COUNTS = (("triples", "scenarios"), ("tied", "inverted", INVALID))
 _PLACES = (("benchmark", "in_domain"), ("out of domain", OUT_OF_DOMAIN))
 
 
@@ -122,8 +121,8 @@ def _format_error(error: Mapping[str, Any]) -> list[str]:
 
 def _order_cells(order: Mapping[str, Any]) -> list[str]:
     share = [format_percent(order["share_ordered"]), format_interval(order["interval"])]
-    first, last = ([str(order[f"num_{name}"]) for name in names] for names in _COUNTS)
-    return [*first, *share, *last]
+    counts = [str(order[f"num_{name}"]) for name in ("triples", "scenarios", "tied", "inverted", INVALID)]
+    return [*counts[:2], *share, *counts[2:]]
 
 
 def _render_details(place: str, answers: Mapping[str, Any]) -> str:
