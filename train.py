@@ -50,8 +50,8 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
 
     from sdiareward.cards.model_card import write_model_card
     from sdiareward.checkpoint_io.training_record import describe_heard, write_pairs_record
-    from sdiareward.training.ending import count_groups, describe_interruption, report_end
-    from sdiareward.training.held_out import find_shared
+    from sdiareward.training.ending import describe_interruption, report_end
+    from sdiareward.training.held_out import count_units, find_shared
     from sdiareward.training.options import prepare_early_stopping, require_libraries, require_supported
     from sdiareward.training.resuming import choose_checkpoint
     from sdiareward.training.run_folder import (
@@ -98,7 +98,7 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(describe_interruption(trainer)) from None
-    end = report_end(trainer, args, setup, count_groups(splits["validation"]), len(find_shared(splits)))
+    end = report_end(trainer, args, setup, count_units(splits), len(find_shared(splits)))
     save_final_model(trainer, setup, args, base_model, training, heard)
     if trainer.is_world_process_zero():
         write_model_card(Path(str(training.output_dir)))

@@ -72,10 +72,6 @@ class Pairs:
                 found[OTHERS if name == NO_SUBSET and not is_member.all() else name] = is_member
         return found
 
-    def average(self, values: Floats, is_used: Booleans) -> dict[str, Any]:
-        """Return `mean`, `interval` and `num_groups` over some pairs, see `Clusters.measure`."""
-        return self.clusters.measure(values, is_used)
-
     def share(self, is_so: Booleans, is_used: Booleans) -> dict[str, Any]:
         """Return the `share` of true values among some pairs, its `interval`, `num_pairs` and `num_groups`."""
         found = self.clusters.measure(is_so, is_used, is_share=True)
@@ -130,8 +126,11 @@ def describe_change(pairs: Pairs, change: Change, is_member: Booleans | None = N
     if not is_used.any():
         return {"num_pairs": 0}
     before, after = pairs.margins > 0, change.margins > 0
-    accuracy = pairs.average(after.astype(np.float64) - before, is_used)
-    flips, shift = pairs.share(change.find_flips(pairs.margins), is_used), pairs.average(change.shift, is_used)
+    accuracy = pairs.clusters.measure(after.astype(np.float64) - before, is_used)
+    flips, shift = (
+        pairs.share(change.find_flips(pairs.margins), is_used),
+        pairs.clusters.measure(change.shift, is_used),
+    )
     absolute, scale = float(change.moved[is_used].mean()), compute_natural_margin(pairs.margins[is_used])
     return {
         "num_pairs": int(is_used.sum()),
@@ -234,7 +233,7 @@ def _flip_interval(pairs: Pairs, flips: Sequence[tuple[str, Floats]]) -> list[fl
         np.ma.stack([np.ma.mean(np.ma.masked_invalid(rows), axis=0) for rows in by_perturbation.values()]), axis=0
     )
     is_used = ~np.ma.getmaskarray(of_perturbations)
-    return pairs.average(np.asarray(of_perturbations.filled(np.nan)), is_used)["interval"]
+    return pairs.clusters.measure(np.asarray(of_perturbations.filled(np.nan)), is_used)["interval"]
 
 
 def measure_attacks(pairs: Pairs, attacks: Mapping[str, Attack]) -> list[dict[str, Any]]:
@@ -262,7 +261,7 @@ def _describe_attack(pairs: Pairs, name: str, attack: Attack, is_member: Boolean
     rival = own if with_itself else pairs.natural[attack.against]
     reached = np.zeros_like(is_used) if with_itself else own >= rival
     # Success: the rejected side reaches the chosen one, or a broken dialogue is not rewarded less than the intact one.
-    paid, gain = pairs.share(attacked >= rival, is_used & ~reached), pairs.average(attacked - own, is_used)
+    paid, gain = pairs.share(attacked >= rival, is_used & ~reached), pairs.clusters.measure(attacked - own, is_used)
     scale = compute_natural_margin(pairs.margins[is_used])
     return {
         "num_pairs": int(is_used.sum()),

@@ -189,10 +189,10 @@ def render(result: Mapping[str, Any]) -> str:
             f"{models[0]}; an interval that reaches below a goal leaves it open.",
             "### Attacks",
             "\n".join(render_table(head, rows)),
-            "Percent of the pairs in which the attack succeeds, with 95% intervals.",
+            "Percent of the pairs in which the attack succeeds, with 95% intervals over recordings or dialogues. "
+            f"Audited: {'; '.join(_describe_sample(model, result['audits'][model]) for model in models)}.",
             "### Audit",
             _render_checks([result["audits"][model]["verdicts"] for model in models], models),
-            "; ".join(_describe_sample(model, result["audits"][model]) for model in models) + ".",
         ]
     )
 

@@ -128,8 +128,8 @@ def read_pairs_record(name_or_path: str | Path) -> dict[str, Any] | None:
         return None
     found = read_json_object(path, "train again")
     # A record from before there were prompts and recordings in it.
-    lacking: dict[str, list[str]] = dict.fromkeys(set(_HASHED) - {"pair_id", "group_id", "side"} - set(found), [])
-    found = {**found, **lacking}
+    lacking = {"prompt", "recording"} - set(found)
+    found = {**dict.fromkeys(lacking, []), **found}
     if not all(isinstance(found.get(name), list) for name in _HASHED) or "is_whole" not in found:
         raise ValueError(f"{path}: has no lists {', '.join(_HASHED)}, or no is_whole; train again.")
     return {**found, "is_whole": found["is_whole"] and not lacking}

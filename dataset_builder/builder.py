@@ -109,9 +109,9 @@ def build(config: BuildConfig, *, dry_run: bool = False) -> dict[str, Any]:
     """Build the data set of `config`; return its report, which is also written to `report.json`."""
     if dry_run:
         plans, skipped, joined = _plan(config, dry_run)
-        report = {"groups": count_groups((plan.split, plan.chosen.group_id) for plan in plans), "joined": joined}
+        groups = count_groups((plan.split, plan.chosen.group_id) for plan in plans)
         pairs = count_pairs((plan.split, plan.label) for plan in plans)
-        return {"pairs": pairs, **report, **summarise_skipped(skipped)}
+        return {"pairs": pairs, "groups": groups, "joined": joined, **summarise_skipped(skipped)}
     with lock_folder(config.output_dir):
         return _build(config)
 

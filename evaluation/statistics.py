@@ -64,9 +64,7 @@ class Clusters:
 
     def add_up(self, values: Counts) -> Counts:
         """Return the sum of the values of each group."""
-        sums = np.zeros(len(self.strata), dtype=np.int64)
-        np.add.at(sums, self.members, values)
-        return sums
+        return np.bincount(self.members, values, len(self.strata)).astype(np.int64)
 
     def measure(
         self,
@@ -125,19 +123,15 @@ def compare(
 ) -> dict[str, Any]:
     """Compare two scorers pair by pair; the `difference` is first minus second."""
     one, other = np.asarray(first, dtype=np.bool_), np.asarray(second, dtype=np.bool_)
-    only_first, only_second = int((one & ~other).sum()), int((other & ~one).sum())
+    counts = {"both": one & other, "only_first": one & ~other, "only_second": other & ~one, "neither": ~one & ~other}
     difference = one.astype(np.int64) - other
     clusters = Clusters(groups, strata, **options)
     found = clusters.measure(difference)
     return {
         "num_pairs": len(one),
-        "num_groups": found["num_groups"],
-        "num_both": int((one & other).sum()),
-        "num_only_first": only_first,
-        "num_only_second": only_second,
-        "num_neither": int((~one & ~other).sum()),
-        "difference": (only_first - only_second) / len(one),
-        "interval": found["interval"],
+        **{f"num_{name}": int(is_so.sum()) for name, is_so in counts.items()},
+        "difference": found.pop("mean"),
+        **found,
         "p_value": sign_flip_test(clusters.add_up(difference)),
     }
 

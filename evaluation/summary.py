@@ -362,11 +362,8 @@ def format_estimate(share: float | None, bounds: Sequence[float] | None) -> str:
 
 def phrase_interval(bounds: Sequence[float] | None, num_groups: int, what: str = "recordings") -> str:
     """Return the interval for a sentence, with the number of recordings or other groups that it is over."""
-    if bounds is None:
-        return (
-            f"no interval: 1 {what.removesuffix('s')}" if num_groups == 1 else f"no interval over {num_groups} {what}"
-        )
-    return f"95% interval {format_interval(bounds)} over {num_groups} {what}"
+    found = format_interval(bounds) if bounds is None else f"95% interval {format_interval(bounds)}"
+    return f"{found} over {num_groups} {what.removesuffix('s') if num_groups == 1 else what}"
 
 
 def _render_table(head: Sequence[str], rows: Sequence[Sequence[Any]], num_left: int = 1) -> str:

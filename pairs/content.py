@@ -74,9 +74,7 @@ def digest_shared(pair: Mapping[str, Any]) -> dict[str, list[str]]:
     return {
         "side": [_digest(parts, None) for parts in sides],
         "prompt": sorted({_digest(parts, None) for parts in prompts if parts}),
-        "recording": sorted(
-            {item[1] for parts in sides for _, items in parts for item in items if item[0] == "audio"}
-        ),
+        "recording": sorted({item[1] for parts in sides for part in parts for item in part[1] if item[0] == "audio"}),
     }
 
 

@@ -13,9 +13,7 @@ from .resuming import list_checkpoints
 from .setup import TrainingSetup
 
 
-def report_end(
-    trainer: Any, args: TrainArguments, setup: TrainingSetup, num_groups: int | None = None, num_shared: int = 0
-) -> str:
+def report_end(trainer: Any, args: TrainArguments, setup: TrainingSetup, num_groups: int, num_shared: int = 0) -> str:
     """Return where the model is, its validation accuracy and the next command; all processes call it."""
     state, folder = trainer.state, str(trainer.args.output_dir)
     before, after, step = _find_metrics(trainer)
@@ -26,11 +24,8 @@ def report_end(
         if num_shared:
             lines.append(f"Not new: {num_shared} validation pairs share a group, prompt or recording with training")
     if skipped := setup.skipped:
-        first = skipped[0]
-        reasons = Path(folder) / "skipped.jsonl"
-        lines.append(
-            f"Skipped: {len(skipped)} pairs, such as {first.item} of {first.split} ({first.reason}); all: {reasons}"
-        )
+        one = f"{skipped[0].item} of {skipped[0].split} ({skipped[0].reason})"
+        lines.append(f"Skipped: {len(skipped)} pairs, such as {one}; all: {Path(folder) / 'skipped.jsonl'}")
     if setup.num_cut_turns:
         seconds = setup.processor.max_turn_s
         lines.append(f"Cut: {setup.num_cut_turns} turns, of which this model hears the first {seconds:g} s")
@@ -41,23 +36,16 @@ def report_end(
     return "\n".join(lines)
 
 
-def count_groups(pairs: Any) -> int | None:
-    """Return the number of recordings that pairs were cut from, by their groups; None if they name none."""
-    groups = pairs["group_id"] if "group_id" in pairs.column_names else [None]
-    return None if None in groups else len(set(groups))
-
-
 def _describe_validation(
-    before: Mapping[str, float], after: Mapping[str, float], num_pairs: int, num_groups: int | None
+    before: Mapping[str, float], after: Mapping[str, float], num_pairs: int, num_groups: int
 ) -> list[str]:
     """Return accuracy and mean margin; pairs of one group are not independent, so the interval counts groups."""
     accuracy = after["eval_accuracy"]
-    bounds = wilson_interval(accuracy, num_groups or num_pairs)
+    bounds = wilson_interval(accuracy, num_groups)
     interval = "95% interval {:.2f} to {:.2f}".format(*bounds) if bounds else "no interval"
     groups = "group" if num_groups == 1 else "groups"
-    of_groups = f" of {num_groups} {groups}" if num_groups not in (None, num_pairs) else ""
     lines = [
-        f"Validation accuracy: {accuracy:.4f} on {num_pairs} pairs{of_groups}, {interval}",
+        f"Validation accuracy: {accuracy:.4f} on {num_pairs} pairs of {num_groups} {groups}, {interval}",
         f"Validation margin: {after['eval_margin']:+.3f} on average",
     ]
     if before:
@@ -78,8 +66,7 @@ def _find_metrics(trainer: Any) -> tuple[dict[str, float], dict[str, float], int
 
 def describe_interruption(trainer: Any) -> str:
     """Return at which step training stopped, and how it resumes."""
-    step, checkpoints = trainer.state.global_step, list_checkpoints(str(trainer.args.output_dir))
-    if not checkpoints:
-        remedy = f"before its first checkpoint (save_steps is {trainer.args.save_steps:g}); start it again"
-        return f"stopped at step {step}, {remedy}."
-    return f"stopped at step {step}; resume with --resume, from {checkpoints[0].name}."
+    where, checkpoints = f"stopped at step {trainer.state.global_step}", list_checkpoints(str(trainer.args.output_dir))
+    if checkpoints:
+        return f"{where}; resume with --resume, from {checkpoints[0].name}."
+    return f"{where}, before its first checkpoint (save_steps is {trainer.args.save_steps:g}); start it again."

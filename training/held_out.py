@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "validation")
 _SHARED = {"group_id": "group", "prompt": "prompt", "recording": "recording", "side": "side"}
+_OF_MOST = ("prompt", "recording")
+Key = tuple[str, str]
 
 
 def load_splits(
@@ -58,22 +61,38 @@ def _load_one(
     splits = {split: keep_hashes(pairs) for split, pairs in splits.items()}
     if not (shared := len(find_shared(splits))):
         return splits, None
-    count = f"{shared} of {len(splits['validation'])} pairs of 'validation'"
-    return (
-        splits,
-        f"{dataset}: {count} share a group, prompt or recording with 'train', so they are not new to the model",
-    )
+    what = "share a group, prompt or recording with 'train', so they are not new to the model"
+    return splits, f"{dataset}: {shared} of {len(splits['validation'])} pairs of 'validation' {what}"
 
 
-def find_shared(splits: dict[str, datasets.Dataset]) -> list[int]:
-    """Return the rows of validation that share a group, a prompt or a recording with a pair of training."""
-    train, validation = (map(_list_shared, hash_pairs(splits[split])) for split in SPLITS)
-    trained = set().union(*train)
+def find_shared(splits: dict[str, datasets.Dataset], common: Collection[Key] = ()) -> list[int]:
+    """Return the rows of validation that share a group, prompt or recording, not a `common` one, with training."""
+    train, validation = (_list_shared(splits[split]) for split in SPLITS)
+    trained = set().union(*train).difference(common)
     return [row for row, keys in enumerate(validation) if not trained.isdisjoint(keys)]
 
 
-def _list_shared(hashes: dict[str, list[str]]) -> set[tuple[str, str]]:
-    return {(name, value) for name in _SHARED for value in hashes[name]}
+def count_units(splits: dict[str, datasets.Dataset]) -> int:
+    """Return the number of units of the pairs of validation, by what they share with any pair."""
+    train, validation = (_list_shared(splits[split]) for split in SPLITS)
+    return len(set(_find_units(train + validation)[0][len(train) :]))
+
+
+def _list_shared(pairs: datasets.Dataset) -> list[set[Key]]:
+    return [{(name, value) for name in _SHARED for value in hashes[name]} for hashes in hash_pairs(pairs)]
+
+
+def _find_units(shared: Sequence[set[Key]]) -> tuple[list[int], set[Key]]:
+    """Return the first pair of each pair's unit, and what joins none because it would join all.
+
+    A prompt or recording that most pairs have, such as a greeting, cannot be held out.
+    """
+    units = [*join_units(dict(enumerate(shared))).values()]
+    if any(units):
+        return units, set()
+    counts = Counter(chain.from_iterable(shared))
+    common = {key for key, count in counts.items() if key[0] in _OF_MOST and count > len(shared) / 2}
+    return [*join_units({row: keys - common for row, keys in enumerate(shared)}).values()], common
 
 
 def _join(names: Sequence[str], loaded: Sequence[dict[str, datasets.Dataset]]) -> dict[str, datasets.Dataset]:
@@ -101,7 +120,8 @@ def _join(names: Sequence[str], loaded: Sequence[dict[str, datasets.Dataset]]) -
 def _leave_out_shared(splits: dict[str, datasets.Dataset]) -> str | None:
     """Remove from validation the pairs that share something with training; return a notice."""
     validation = splits["validation"]
-    if not (shared := find_shared(splits)):
+    every = [keys for split in SPLITS for keys in _list_shared(splits[split])]
+    if not (shared := find_shared(splits, _find_units(every)[1])):
         return None
     what = "share a group, prompt or recording with pairs that another of the data sets trains on"
     if len(shared) == len(validation):
@@ -127,11 +147,12 @@ def _hold_out(
     dataset: str, pairs: datasets.Dataset, share: float, seed: int
 ) -> tuple[dict[str, datasets.Dataset], str | None]:
     """Hold out whole units: the pairs that share a group, a prompt or a recording, directly or through others."""
-    shared = list(map(_list_shared, hash_pairs(pairs)))
+    shared = _list_shared(pairs)
     known = pairs["group_id"] if "group_id" in pairs.column_names else [None] * len(pairs)
     groups = [f"row {row}" if group is None else f"group {group}" for row, group in enumerate(known)]
     # By the name of its first group, so that the draw is by group where nothing else is shared.
-    units = [groups[row] for row in join_units(dict(enumerate(shared))).values()]
+    firsts, common = _find_units(shared)
+    units = [groups[row] for row in firsts]
     sizes = Counter(units)
     if len(sizes) < 2:
         raise PairsError(
@@ -146,15 +167,15 @@ def _hold_out(
     rows: dict[str, list[int]] = {split: [] for split in SPLITS}
     for row, unit in enumerate(units):
         rows[SPLITS[unit in drawn]].append(row)
-    splits = {split: pairs.select(found) for split, found in rows.items()}
     notice = (
         f"{dataset} is one split: {len(rows['validation'])} of its {len(pairs)} pairs are held out for validation "
         f"(--validation_share), whole groups of {len(sizes)} that share no prompt and no recording"
+        f"{f', except what most have{_describe_most_shared(shared)}' if common else ''}"
     )
-    return splits, notice
+    return {split: pairs.select(found) for split, found in rows.items()}, notice
 
 
-def _describe_most_shared(shared: Sequence[set[tuple[str, str]]]) -> str:
+def _describe_most_shared(shared: Sequence[set[Key]]) -> str:
     """Return what joins the most pairs, with the first two of them."""
     counts = Counter(key for keys in shared for key in sorted(keys)).items()
     key, count = max(counts, key=lambda item: item[1], default=(("", ""), 0))

@@ -77,11 +77,8 @@ def join_groups(
     same = join_units(near)
     found = join_units({unit: [same[hashes[path]] for path in of_unit] for unit, of_unit in files.items()})
     sizes, by_file = Counter(found.values()), Counter(join_units(files).values())
-    counts = {
-        **{name: sum(n for n in of.values() if n > 1) for name, of in (("groups", sizes), ("by_file", by_file))},
-        "equal_copies": len(hashes) - len(paths),
-        "near_copies": len(paths) - len(set(same.values())),
-    }
+    counts = {name: sum(n for n in of.values() if n > 1) for name, of in (("groups", sizes), ("by_file", by_file))}
+    counts |= {"equal_copies": len(hashes) - len(paths), "near_copies": len(paths) - len(set(same.values()))}
     return {unit: first for unit, first in found.items() if sizes[first] > 1}, counts
 
 

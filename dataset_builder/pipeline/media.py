@@ -86,13 +86,15 @@ def decode_recording(path: str | Path, target_wav: str | Path) -> float:
 
 
 def read_beginning(path: str, size_s: float) -> tuple[np.ndarray, float]:
-    """Return the first seconds of a recording as 16 kHz mono, and how long all of it is (0 if its header has none)."""
-    blocks: list[np.ndarray] = [np.zeros(0, np.float32)]
+    """Return the first seconds of a recording as 16 kHz mono, and how long all of it is."""
+    promised_s = _open_track(path, path).promised_s
+    size, num_samples, blocks = round(size_s * SAMPLING_RATE), 0, [np.zeros(0, np.float32)]
     for block in _decode_blocks(path, path):
-        blocks.append(block)
-        if sum(each.size for each in blocks) >= size_s * SAMPLING_RATE:
+        blocks += [block] if num_samples < size else []
+        num_samples += block.size
+        if promised_s and num_samples >= size:
             break
-    return np.concatenate(blocks)[: round(size_s * SAMPLING_RATE)], _open_track(path, path).promised_s or 0.0
+    return np.concatenate(blocks)[:size], promised_s or num_samples / SAMPLING_RATE
 
 
 def decode_stereo(path: str | Path, rate: int) -> Iterator[np.ndarray]:

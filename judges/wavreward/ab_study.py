@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -179,7 +180,8 @@ def count_outcomes(outcomes: Sequence[str], truths: Sequence[Mapping[str, Any]])
 
 def _share(values: Sequence[bool], truths: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     found = measure_share(values, truths)
-    return {"num_answers": len(values), "num": sum(values), "share": found["share"], "interval": found["interval"]}
+    counts = {"num_answers": found.pop("num_values"), "num_scenarios": found.pop("num_groups")}
+    return {**counts, "num": sum(values), **found}
 
 
 def _count_majorities(given: Sequence[tuple[str, str]], outcomes: Sequence[str]) -> dict[str, int]:
@@ -197,7 +199,7 @@ def render_ab_study(results: Mapping[str, Any]) -> str:
     first, second = results["judges"]
     rows = [["**all**", *_format_outcomes(results["overall"])]]
     rows += [[name, *_format_outcomes(found)] for name, found in results["columns"].items()]
-    heads = ("samples", "answers", "win", "95%", "lose", "95%", "tie", "95%", "win of decided", "95%")
+    shares = [("scenarios", name, "95%") for name in ("win", "lose", "tie", "win of decided")]
     majority = results["by_majority"]
     parts = [
         f"# {first} against {second}",
@@ -205,7 +207,7 @@ def render_ab_study(results: Mapping[str, Any]) -> str:
         f"of {first} (win), of {second} (lose) or neither (tie), in percent; intervals over scenarios.",
         f"Not in the study: {results['num_equal']} samples with equal scores, and {results['num_without_score']} with "
         f"no score of one judge, of {results['num_shared']}.",
-        "\n".join(render_table(heads, rows)),
+        "\n".join(render_table(["samples", "answers", *chain(*shares)], rows)),
         f"By the majority of their raters: {majority['win']} samples won, {majority['lose']} lost, "
         f"{majority['tie']} tied.",
         render_raters(results, "answered without hearing it", f"prefers {first}"),
@@ -217,5 +219,6 @@ def _format_outcomes(found: Mapping[str, Any]) -> list[str]:
     cells = [str(found["num_answers"])]
     for name in (*OUTCOMES, "decided"):
         share = found[name]
-        cells += ["-", "-"] if share is None else [format_percent(share["share"]), format_interval(share["interval"])]
+        bounds = ["-"] * 2 if share is None else [format_percent(share["share"]), format_interval(share["interval"])]
+        cells += [str(share["num_scenarios"] if share else 0), *bounds]
     return cells

@@ -143,6 +143,7 @@ def _summarise(examined: Sequence[Mapping[str, Any]], verdicts: Mapping[str, Map
     yes = {name: [verdict[name] for verdict in verdicts.values()] for name in QUESTIONS}
     return {
         "num_examined": len(examined),
+        "num_scenarios": good["num_groups"],
         "num_without_thoughts": len(examined) - len(verdicts),
         "num_good": sum(is_good),
         "share_good": good["share"],
@@ -170,8 +171,9 @@ def render_results(results: Mapping[str, Any]) -> str:
     rows = [["**Good**", format_percent(results["share_good"]), format_interval(results["interval"])]]
     rows += [[name.replace("_", " "), format_percent(share), ""] for name, share in results["shares"].items()]
     counts = (
-        f"{results['num_examined']} samples examined by {results['judge']}; {results['num_without_thoughts']} have no "
-        f"thoughts and are Poor; on {len(results['failures'])} others it gave no usable answer."
+        f"{results['num_examined']} samples of {results['num_scenarios']} scenarios examined by {results['judge']}; "
+        f"{results['num_without_thoughts']} have no thoughts and are Poor; on {len(results['failures'])} others "
+        "it gave no usable answer."
     )
     table = "\n".join(render_table(["", "%", "95%"], rows))
     reasons = render_reasons([{"problem": reason} for reason in results["failures"].values()])

@@ -139,10 +139,11 @@ def mean_absolute_error(records: Records, options: Mapping[str, Any]) -> dict[st
     """Return the mean distance from the gold score over the answers that have a score; lower is better."""
     valid = [record for record in records if record["predicted"] is not None]
     if not valid:
-        return {"num_samples": 0, "error": None, "interval": None}
+        return {"num_samples": 0, "num_scenarios": 0, "error": None, "interval": None}
     errors = [abs(record["predicted"] - record["score"]) for record in valid]
     found = Clusters(*_list_clusters(valid), **options).measure(errors)
-    return {"num_samples": len(valid), "error": found["mean"], "interval": found["interval"]}
+    found["error"], found["num_scenarios"] = found.pop("mean"), found.pop("num_groups")
+    return {"num_samples": len(valid), **found}
 
 
 def measure_order(records: Records, options: Mapping[str, Any], field: str = "predicted") -> dict[str, Any]:
@@ -163,7 +164,8 @@ def measure_order(records: Records, options: Mapping[str, Any], field: str = "pr
     counts = {f"num_{name}": outcomes.count(name) for name in ("ordered", "tied", "inverted", "invalid")}
     is_ordered = [outcome == "ordered" for outcome in outcomes]
     ordered = measure_share(is_ordered, members, options) if {*outcomes} - {INVALID} else _NO_SHARE
-    found = {"num_triples": len(outcomes), **counts, "share_ordered": ordered["share"]}
+    num_scenarios = len({find_scenario(record) for record in members})
+    found = {"num_triples": len(outcomes), "num_scenarios": num_scenarios, **counts, "share_ordered": ordered["share"]}
     return {**found, "interval": ordered["interval"], "num_left_out": num_incomplete}
 
 

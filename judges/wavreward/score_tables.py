@@ -108,20 +108,21 @@ def _render_distances(scorers: Mapping[str, Summary]) -> list[str]:
             error, order = summary[where]["mean_absolute_error"], summary[where]["order"]
             rows.append([f"**{title}**", place, *_format_error(error), *_order_cells(order)])
             if expected := summary[where]["expected_order"]:
-                rows.append([f"**{title}**, expected score", place, _ABSENT, _ABSENT, *_order_cells(expected)])
-    heads = ("", "samples", "mean absolute error", "95%", "triples", "in order", "95%", "tied", "inverted", "invalid")
-    return render_table(heads, rows, num_left=2)
+                rows.append([f"**{title}**, expected score", place, *[_ABSENT] * 3, *_order_cells(expected)])
+    heads = ("scenarios", "mean absolute error", "95%", "triples", "scenarios", "in order", "95%")
+    return render_table(["", "samples", *heads, "tied", "inverted", INVALID], rows, num_left=2)
 
 
 def _format_error(error: Mapping[str, Any]) -> list[str]:
     bounds = error["interval"]
     value = _ABSENT if error["error"] is None else f"{error['error']:.2f}"
-    return [value, _ABSENT if bounds is None else f"{bounds[0]:.2f}-{bounds[1]:.2f}"]
+    return [str(error["num_scenarios"]), value, _ABSENT if bounds is None else f"{bounds[0]:.2f}-{bounds[1]:.2f}"]
 
 
 def _order_cells(order: Mapping[str, Any]) -> list[str]:
     share = [format_percent(order["share_ordered"]), format_interval(order["interval"])]
-    return [str(order["num_triples"]), *share, *(str(order[f"num_{name}"]) for name in ("tied", "inverted", INVALID))]
+    counts = [str(order[f"num_{name}"]) for name in ("triples", "scenarios", "tied", "inverted", INVALID)]
+    return [*counts[:2], *share, *counts[2:]]
 
 
 def _render_details(place: str, answers: Mapping[str, Any]) -> str:

@@ -60,7 +60,7 @@ def test_the_interval_draws_whole_groups():
     found = count_wins(first, 1 - first, ["a"] * 40)
     assert (found["interval"], found["mean_margin_interval"], found["p_value"]) == (None, None, 1.0)
     assert not found["is_clear"]
-    assert "(75.0%, no interval: 1 group, sign test p = 1.000)" in phrase_verdict("A", "B", "modality", found)
+    assert "(75.0%, no interval over 1 group, sign test p = 1.000)" in phrase_verdict("A", "B", "modality", found)
 
 
 def test_the_interval_of_a_win_every_time_is_wilsons():

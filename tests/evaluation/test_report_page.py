@@ -208,7 +208,8 @@ def test_the_page_begins_with_the_result_and_the_baselines_in_one_sentence(compl
     assert text == (
         "Model checkpoints/tiny puts the right dialogue first in "
         f"{model['num_correct']['overall_micro']} of 48 pairs: "
-        f"{percents[0]} (95% interval {low}–{high}). On the same pairs, other/&lt;model&gt;: {percents[1]}, "
+        f"{percents[0]} (95% interval {low}-{high} over 24 recordings). "
+        f"On the same pairs, other/&lt;model&gt;: {percents[1]}, "
         f"the acoustic baseline: {percents[2]}, the text baseline: {percents[3]} "
         "(48 ties, counted as wrong); chance: 50%."
     )
@@ -269,5 +270,5 @@ def test_a_page_of_one_recording_has_no_interval_and_says_why(tmp_path):
     labels = [{**label, "group_id": "one"} for label in labels]
     page = write_page(tmp_path, report_world.make_results(labels, by_scorer), pairs, labels, by_scorer)
     text = page.read_text(encoding="utf-8")
-    assert "83.33%</strong> (no interval: 1 recording)" in text
-    assert not re.search(r'class="bounds">\d', text.partition('id="rewards"')[0].partition('id="accuracy"')[2])
+    assert "83.33%</strong> (no interval over 1 recording)" in text
+    assert not re.search(r'class="bounds">\d+\.\d', text.partition('id="rewards"')[0].partition('id="accuracy"')[2])

@@ -172,10 +172,8 @@ def test_without_decided_answers_there_is_no_share_of_wins():
     found = summarise_ab_study(*made_up({"ann": {"i": "tie"}}))
     assert found["overall"]["decided"] is None
     assert found["by_majority"] == {"win": 0, "lose": 0, "tie": 1}
-    assert (
-        "| **all** | 1 | 0.00 | no interval | 0.00 | no interval | 100.00 | no interval | - | - |"
-        in render_ab_study(found)
-    )
+    cells = "1 | 0.00 | no interval | 1 | 0.00 | no interval | 1 | 100.00 | no interval | 0 | - | - |"
+    assert f"| **all** | 1 | {cells}" in render_ab_study(found)
 
 
 def test_a_study_without_samples_is_refused(evaluations, tmp_path, data, capsys):

@@ -4,7 +4,7 @@ import datasets
 import pytest
 
 from sdiareward.common.user_errors import PairsError
-from sdiareward.training.held_out import find_shared, load_splits
+from sdiareward.training.held_out import count_units, find_shared, load_splits
 
 
 def test_validation_takes_a_draw_of_the_pairs_and_training_all(tmp_path):
@@ -86,19 +86,35 @@ SHARED = {
 def test_pairs_that_share_something_are_held_out_together(shared, tmp_path):
     datasets.Dataset.from_list(SHARED[shared]).to_parquet(tmp_path / "pairs.parquet")
     splits, (notice,) = load_splits(str(tmp_path / "pairs.parquet"), share=0.1, seed=0)
-    assert (len(splits["train"]), len(splits["validation"])) == (8, 4) and not find_shared(splits)
+    assert (len(splits["train"]), len(splits["validation"]), count_units(splits)) == (8, 4, 1)
+    assert not find_shared(splits)
     assert "4 of its 12 pairs" in notice
 
 
-def test_a_unit_with_most_pairs_is_not_held_out_and_all_in_one_is_refused_with_what_joins_them(tmp_path):
+def test_a_unit_with_most_pairs_is_not_held_out_and_one_side_for_all_is_refused(tmp_path):
     path = tmp_path / "pairs.parquet"
     most = [_pair("a" if n < 8 else f"{n}", f"right{n}", f"wrong{n}") for n in range(10)]
     for seed in range(6):
         datasets.Dataset.from_list(most).to_parquet(path)
         assert len(load_splits(str(path), share=0.1, seed=seed)[0]["train"]) == 9
-    datasets.Dataset.from_list(most[:8]).to_parquet(path)
-    with pytest.raises(PairsError, match=r"pairs.parquet: .*8 have the same prompt, such as rows 0 and 1"):
+    datasets.Dataset.from_list([_pair("a", "right", f"wrong{n}") for n in range(8)]).to_parquet(path)
+    with pytest.raises(PairsError, match=r"pairs.parquet: .*8 have the same .*, such as rows 0 and 1"):
         load_splits(str(path), share=0.1, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "rejected", "what"),
+    [("greeting", "wrong{0}", "prompt"), ("greeting hello {1}", "wrong{0}", "recording"), ("{1}", "hum", "recording")],
+)
+def test_what_all_pairs_have_joins_none_and_is_noted(prompt, rejected, what, tmp_path):
+    pairs = [_pair(prompt.format(n, n // 2), f"right{n // 2}", rejected.format(n), pair_id=f"{n}") for n in range(24)]
+    paths = [str(tmp_path / "one.parquet"), str(tmp_path / "two.parquet")]
+    for path, rows in zip(paths, (pairs[:12], pairs[12:]), strict=True):
+        datasets.Dataset.from_list(rows).to_parquet(path)
+    splits, (notice,) = load_splits(paths[0], share=0.1, seed=0)
+    assert (len(splits["train"]), len(find_shared(splits)), count_units(splits)) == (10, 2, 1)
+    assert f"except what most have: 12 have the same {what}, such as rows 0 and 1" in notice
+    assert len(load_splits(paths, share=0.1, seed=0)[0]["validation"]) == 4
 
 
 def test_answers_without_a_prompt_share_none(tmp_path):

@@ -78,6 +78,9 @@ def write_corpus(folder, lines):
             soundfile.write(folder / "a.ogg", 0.4 * array, 16_000)
             soundfile.write(folder / "a.mp3", make_mp3(24)(array, 16_000), 16_000)
             soundfile.write(folder / "narrow.wav", array[::2], 8_000)
+            # As a pipe leaves it: the header has no number of samples.
+            content = (folder / "a.flac").read_bytes()
+            (folder / "piped.flac").write_bytes(content[:21] + bytes([content[21] & 0xF0, 0, 0, 0, 0]) + content[26:])
     (folder / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return SourceConfig("folder", str(folder))
 
@@ -88,7 +91,10 @@ def write_corpus(folder, lines):
         ([call("0", "a.wav"), call("1", "b.wav"), call("2", "c.wav")], (3, 0, 0, 0)),
         ([call("0", "a.wav"), call("1", "a.wav", 2.0), call("2", "b.wav")], (2, 2, 0, 0)),
         ([call("0", "a.wav"), call("1", "again/a.wav"), call("2", "b.wav")], (2, 0, 1, 0)),
-        ([call(name, name) for name in ("a.wav", "a.flac", "a.ogg", "a.mp3", "narrow.wav", "b.wav")], (2, 0, 0, 4)),
+        (
+            [call(n, n) for n in ("a.wav", "a.flac", "a.ogg", "a.mp3", "narrow.wav", "piped.flac", "b.wav")],
+            (2, 0, 0, 5),
+        ),
         # Through a third dialogue, whatever groups the user gave.
         ([call("0", "a.wav", group="x"), call("1", "b.wav", group="x"), call("2", "b.wav")], (1, 2, 0, 0)),
     ],
@@ -114,7 +120,7 @@ def test_a_recording_is_one_group_across_sources_and_through_the_pipeline(tmp_pa
 
     def cut(recordings, *_):
         wav = str(tmp_path / "x" / "a.flac")
-        turns = (Turn("user", (Part("well", wav),)), Turn("assistant", (Part("well", wav),)))
+        turns = (Turn("user", (Part("well", wav, 0.0, 1.0),)), Turn("assistant", (Part("well", wav, 1.0, 2.0),)))
         return [
             replace(make_episode(f"{r.recording_id}/0", r.recording_id, r.source), turns=turns) for r in recordings
         ]
@@ -126,10 +132,9 @@ def test_a_recording_is_one_group_across_sources_and_through_the_pipeline(tmp_pa
     assert of["0"] == of["talk/0"] != of["1"] and of["0"][1] == make_episode("0", "0", "folder").group_id
 
 
-def test_shares_leave_something_for_training_or_all_is_test(episodes):
+def test_shares_leave_something_for_training():
     with pytest.raises(ValueError, match=r"validation=0.5 and test=0.5"):
         assign_splits([], {}, validation=0.5, test=0.5, seed=0)
-    assert set(assign_splits(episodes, {}, validation=0.1, test=1.0, seed=0).values()) == {"test"}
 
 
 def test_synthesizers_are_spread_over_dialogues_and_stay_with_them():
