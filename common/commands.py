@@ -122,9 +122,9 @@ def run_single(command: Command, argv: Sequence[str] | None, *, prog: str, extra
 
 
 def _list_folders(given: Sequence[Any], names: Sequence[str]) -> list[Path]:
-    found = {name: getattr(arguments, name, None) for arguments in given for name in names}
+    found = [getattr(arguments, name, None) for arguments in given for name in names]
     is_dry = any(getattr(arguments, "dry_run", False) for arguments in given)
-    return [] if is_dry else [Path(folder) for folder in found.values() if folder is not None]
+    return [] if is_dry else [Path(folder) for folder in found if folder is not None]
 
 
 def _read_kinds(run: Any) -> list[type]:

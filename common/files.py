@@ -20,6 +20,8 @@ from uuid import uuid4
 
 logger = logging.getLogger(__name__)
 _CHECKSUM_NAME = b"crc32"
+# At most; the numbers of a line need not be searched.
+_CHECKSUM_LENGTH = 32
 _CHECKSUM = re.compile(rb'(?:, )?"crc32": ([0-9]+)}\s*\Z')
 # A dialogue has six levels; libraries end the process at some ten thousand.
 _MAX_JSON_DEPTH = 100
@@ -90,7 +92,7 @@ def seal(record: Mapping[str, Any]) -> str:
 
 def unseal(content: bytes) -> bytes | None:
     """Return the JSON of `seal` without its checksum, which need not be there; None if the content is damaged."""
-    found = _CHECKSUM.search(content)
+    found = _CHECKSUM.search(content, len(content) - _CHECKSUM_LENGTH)
     if found is None:
         return content
     content = content[: found.start()] + b"}"
@@ -155,7 +157,7 @@ class JsonLines:
             record = parse_json(content or b"")
         except ValueError as error:
             if number and _CHECKSUM_NAME in line:
-                logger.warning("%s, line %d: is damaged; it is not read, and made again.", self.path, number)
+                logger.warning("%s, line %d: is damaged; it is not read.", self.path, number)
                 return None
             raise ValueError(f"{self.path}, line {number}: not JSON ({error}); remove the line.") from error
         if not isinstance(record, dict):

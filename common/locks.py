@@ -49,7 +49,10 @@ def _acquire(path: Path, folder: str | Path, held: ExitStack) -> bool:
         reason = "another process is writing to this folder; wait until it ends, stop it, or name another output."
         raise UserError(f"{folder}: {reason}") from None
     except OSError as error:
-        if error.errno not in (errno.EROFS, *_NOT_ALLOWED):
+        if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP):
+            # The file system has no locks.
+            path.unlink(missing_ok=True)
+        elif error.errno not in (errno.EROFS, *_NOT_ALLOWED):
             raise
         return False
     held.callback(lock.release)

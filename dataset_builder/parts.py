@@ -37,6 +37,8 @@ _MAX_BLOCKS = 4096
 _CPUS_OF_A_WORKER = 0.9
 # At the end of a part, after the Parquet file.
 _CHECKSUM_BYTES = 4
+# A part of an older version has no checksum.
+_PARQUET_END = b"PAR1"
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,7 @@ class PartFolder:
         path, notes = self._make_path(name), self._make_path(name).with_suffix(".json")
         if not path.is_file() or (notes.is_file() and not read_sealed(notes)):
             return False
-        content = path.read_bytes()
-        is_whole = _compute_checksum(content[:-_CHECKSUM_BYTES]) == content[-_CHECKSUM_BYTES:]
-        if not is_whole:
+        if not (is_whole := bool(_read_part(path))):
             logger.warning("%s: is damaged; it is made again.", path)
         return is_whole
 
@@ -91,7 +91,7 @@ class PartFolder:
 
         if not self._make_path(name).is_file():
             return []
-        content = pa.BufferReader(self._make_path(name).read_bytes()[:-_CHECKSUM_BYTES])
+        content = pa.BufferReader(_read_part(self._make_path(name)))
         rows: list[dict[str, Any]] = pq.ParquetFile(content).read(use_threads=False).to_pylist()
         return rows
 
@@ -113,6 +113,15 @@ class PartFolder:
 
     def _make_path(self, name: str) -> Path:
         return self.folder / f"{name}.parquet"
+
+
+def _read_part(path: Path) -> bytes:
+    """Return the Parquet file, without its checksum; nothing if it is damaged."""
+    content = path.read_bytes()
+    rows, checksum = content[:-_CHECKSUM_BYTES], content[-_CHECKSUM_BYTES:]
+    if checksum == _PARQUET_END:
+        return content
+    return rows if checksum == _compute_checksum(rows) else b""
 
 
 def _compute_checksum(content: bytes) -> bytes:

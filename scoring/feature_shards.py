@@ -134,7 +134,9 @@ def _read_places(path: Path) -> dict[str, _Place]:
             metadata = file.metadata() or {}
             if not {"keys", "crc32"} <= set(metadata):
                 raise ValueError(f"{path}: is no shard of a feature cache; remove it from the folder.")
-            is_whole = metadata.pop("crc32") == _compute_checksum(file.get_tensor(_TENSOR), metadata)
+            checksum, matrix = metadata.pop("crc32"), file.get_tensor(_TENSOR)
+            # In an older version it was that of the matrix alone.
+            is_whole = checksum == _compute_checksum(matrix, metadata) or checksum == _compute_checksum(matrix, {})
     except SafetensorError:
         is_whole = False
     if not is_whole:
@@ -150,5 +152,5 @@ def _read_places(path: Path) -> dict[str, _Place]:
 
 
 def _compute_checksum(matrix: torch.Tensor, metadata: Mapping[str, str]) -> str:
-    header = json.dumps(metadata, sort_keys=True).encode()
+    header = json.dumps(metadata, sort_keys=True).encode() if metadata else b""
     return str(zlib.crc32(header, zlib.crc32(matrix.view(torch.uint8).numpy().data)))

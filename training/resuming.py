@@ -106,6 +106,10 @@ class ResumableTrainer:
         begun = super()._init_training_state(max_steps, *args, **kwargs)  # type: ignore[misc]
         # A checkpoint holds how often its run logged, evaluated and saved, and would override what is given now.
         self.state.compute_steps(self.args, max_steps)
+        best = self.state.best_model_checkpoint
+        if best and self.args.load_best_model_at_end and (damage := _find_damage(Path(best))):
+            logger.warning("%s: %s; the best model is chosen from the steps that follow.", best, damage)
+            self.state.best_metric = self.state.best_model_checkpoint = self.state.best_global_step = None
         tokens = [line["num_tokens"] for line in self.state.log_history if "num_tokens" in line]
         self._total_train_tokens = int(tokens[-1]) if tokens else 0
         return begun

@@ -50,6 +50,7 @@ from .turns import (
 
 
 logger = logging.getLogger(__name__)
+_BLOCK_BYTES = 2**20
 
 
 @dataclass
@@ -177,16 +178,24 @@ class Stage(ABC):
 def _is_whole(path: Path) -> bool:
     if not (kept := read_sealed(path)):
         return False
-    is_whole = kept.get("wav_crc32") == _compute_checksum(path.parent, kept["result"])
-    if not is_whole:
+    found = _compute_checksum(path.parent, kept["result"])
+    # An older version kept none.
+    if not (is_whole := found is not None and kept.get("wav_crc32") in (None, found)):
         logger.warning("%s: its recording is damaged; it is made again.", path)
     return is_whole
 
 
 def _compute_checksum(folder: Path, result: Any) -> int | None:
-    """Return the checksum of the recording that a stage made, None without one."""
-    wav = folder / result["wav"] if isinstance(result, dict) and "wav" in result else None
-    return zlib.crc32(wav.read_bytes()) if wav is not None and wav.is_file() else None
+    """Return the checksum of the recording that a stage made: 0 if it made none, None if it is missing."""
+    checksum = 0
+    if isinstance(result, dict) and "wav" in result:
+        if not (wav := folder / result["wav"]).is_file():
+            return None
+        # Of a recording of a day, not all at once.
+        with wav.open("rb") as file:
+            while block := file.read(_BLOCK_BYTES):
+                checksum = zlib.crc32(block, checksum)
+    return checksum
 
 
 class DecodeStage(Stage):

@@ -1,5 +1,7 @@
 """No command writes to a folder that another one is writing to, or reads a data set that is being written."""
 
+import errno
+
 import pytest
 
 from sdiareward.cli import main
@@ -24,8 +26,8 @@ WRITING = {
     "eval": "--dataset none --output_dir DIR",
     "judge eval": "--judge none --dataset none --output_dir DIR",
     "judge nano": "DIR",
-    "wavreward sft": "--dataset none --output_dir DIR",
-    "wavreward grpo": "--dataset none --output_dir DIR",
+    "wavreward sft": "--dataset none --output_dir DIR --use_cpu",
+    "wavreward grpo": "--dataset none --output_dir DIR --use_cpu",
     "wavreward eval": "--model none --dataset none --output_dir DIR",
     "wavreward reasoning": "--dataset none --judge none --predictions DIR",
     "audit": "--dataset none --output_dir DIR",
@@ -54,3 +56,13 @@ def test_a_folder_that_is_being_written_is_refused(command, tmp_path, monkeypatc
     error = capsys.readouterr().err
     assert f"{folder.name}: another process is writing to this folder" in error
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
+@pytest.mark.parametrize("reason", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_written_to(reason, tmp_path, monkeypatch):
+    def flock(*_):
+        raise OSError(reason, "no locks")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with lock_folder(tmp_path / "run"):
+        assert [path.name for path in tmp_path.rglob("*")] == ["run"]

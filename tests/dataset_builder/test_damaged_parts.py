@@ -1,5 +1,6 @@
 """What a build keeps to resume from is made again where it is damaged, and that is logged."""
 
+import json
 import zlib
 
 import pytest
@@ -25,12 +26,17 @@ def test_a_damaged_part_is_made_again(name, tmp_path, caplog):
         assert str(path) in caplog.text
     parts.write("a", rows)
     assert parts.has("a") and parts.read_notes("a") is None
+    # An older version wrote the Parquet file alone.
+    (tmp_path / "a.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-4])
+    assert parts.has("a") and parts.read_rows("a") == rows
 
 
 def test_a_stage_is_run_again_where_its_result_or_recording_is_damaged(tmp_path, caplog):
     artifact, wav = tmp_path / "decode-1.json", tmp_path / "decode-1.wav"
     wav.write_bytes(b"samples")
     record = {"result": {"wav": wav.name, "duration_s": 0.5}, "wav_crc32": zlib.crc32(b"samples")}
+    write_file(artifact, json.dumps({"result": record["result"]}))  # By an older version.
+    assert _is_whole(artifact)
     write_file(artifact, seal(record))
     assert _is_whole(artifact)
     for path, damaged in (
@@ -45,4 +51,6 @@ def test_a_stage_is_run_again_where_its_result_or_recording_is_damaged(tmp_path,
         assert str(artifact) in caplog.text
         path.write_bytes(before)
     wav.unlink()
-    assert not _is_whole(artifact)
+    for content in (seal(record), json.dumps({"result": record["result"]})):
+        write_file(artifact, content)
+        assert not _is_whole(artifact)

@@ -4,10 +4,12 @@ import os
 import pickle
 import signal
 import time
+import zlib
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save
 
 from sdiareward.perturbations.channel import encode
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
@@ -306,8 +308,12 @@ def test_a_damaged_shard_is_logged_and_its_features_are_missing(open_shards, cap
             caplog.clear()
             assert len(open_shards()) == 0
             assert str(folder / path.name) in caplog.text
-    open_shards().write(_features([1]))
+    # An older version had no checksum of the header.
+    features = torch.ones(1, 9)
+    path.write_bytes(save({"features": features}, {"keys": "a", "crc32": str(zlib.crc32(features.numpy()))}))
     assert len(open_shards()) == 1
+    open_shards().write(_features([1]))
+    assert len(open_shards()) == 2
 
 
 def test_a_value_beyond_the_stored_dtype_is_an_error(open_shards):

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import save_file
+from transformers import TrainerState
 
 from sdiareward.common.user_errors import UserError
-from sdiareward.training.resuming import choose_checkpoint
+from sdiareward.training.resuming import ResumableTrainer, choose_checkpoint
 
 
 def cut(path):
@@ -80,3 +81,17 @@ def test_a_checkpoint_that_was_not_written_to_its_end_is_none(choose, tmp_path, 
     shutil.rmtree(tmp_path / "checkpoint-9")
     assert choose() is None
     assert not caplog.text
+
+
+def test_a_damaged_best_checkpoint_is_forgotten_when_training_resumes(choose, tmp_path, caplog):
+    class Trainer(ResumableTrainer, type("Begun", (), {"_init_training_state": lambda *_: None})):
+        args = SimpleNamespace(load_best_model_at_end=True, logging_steps=1, eval_steps=1, save_steps=1)
+
+    best = tmp_path / "checkpoint-9"
+    trainer = Trainer()
+    for kept in (str(best), None):
+        trainer.state = TrainerState(best_model_checkpoint=str(best), best_metric=0.5, best_global_step=9)
+        trainer._init_training_state(10)
+        assert trainer.state.best_model_checkpoint == kept
+        empty(best / "model.safetensors")
+    assert trainer.state.best_metric is None and str(best) in caplog.text
