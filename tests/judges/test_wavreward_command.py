@@ -78,7 +78,7 @@ def test_a_prediction_holds_the_labels_and_the_judgement_of_a_sample(tmp_path, d
         *("num_cut", "problem", "changed_parameters"),
     }
     lines = (tmp_path / "predictions.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in lines] == found
+    assert [json.loads(unseal(line.encode())) for line in lines] == found
 
 
 def test_a_resumed_run_scores_the_missing_samples_and_gives_the_same_result(tmp_path):
@@ -224,7 +224,7 @@ def test_the_command_evaluates_a_real_thinker_and_resumes(evaluated, capsys):
     assert results["run"]["reasoning"] is False
     lines = {name: (folder / name).read_text().splitlines() for name in ("predictions.jsonl", "out_of_domain.jsonl")}
     assert [len(found) for found in lines.values()] == [12, 3]
-    assert read_predictions(folder) == [json.loads(line) for line in lines["predictions.jsonl"]]
+    assert read_predictions(folder) == [json.loads(unseal(line.encode())) for line in lines["predictions.jsonl"]]
     (folder / "predictions.jsonl").write_text("\n".join(lines["predictions.jsonl"][:5]) + "\n")
     assert main(arguments) == 0
     again = json.loads((folder / "results.json").read_text())
