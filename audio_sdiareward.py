@@ -260,7 +260,7 @@ def open_source(source: Any, sampling_rate: int = SAMPLING_RATE) -> tuple[Any, s
         path = find_file(source)
         if path is None:
             remedy = "; download it first" if str(source).startswith(("http://", "https://")) else ""
-            remedy = "; write its path with forward slashes" if "\\" in str(source) else remedy
+            remedy = "; write its path with forward slashes" if "\\" in repr(str(source)) else remedy
             raise FileNotFoundError(f"{str(source)[:_MAX_QUOTED]}: no such audio file{remedy}.")
         return str(path), str(path), None, 0
     raise TypeError(

@@ -190,7 +190,14 @@ def read_text(path: Path, what: str) -> str:
 def parse_json(text: str | bytes) -> Any:
     """Return the value of a JSON text; raise `ValueError` if it is malformed or nested too deeply."""
     require_shallow(text)
-    return json.loads(text)
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{error}{explain_escape(error)}") from error
+
+
+def explain_escape(error: Exception) -> str:
+    return "; write paths with forward slashes" if "escape" in str(error) else ""
 
 
 def require_shallow(text: str | bytes) -> None:

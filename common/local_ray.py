@@ -42,7 +42,7 @@ def require_room(
 ) -> None:
     """Raise `error` for more actors than Ray has CPUs, GPUs or memory for: most would wait or be killed, silently.
 
-    `num_gpus` and `num_bytes`, the bytes of a model, are of each; Ray counts to a ten-thousandth.
+    `num_gpus` and `num_bytes`, the bytes of a model, are of each.
     """
     import ray
 
@@ -50,10 +50,18 @@ def require_room(
     needs = (("CPU", "CPUs", 1.0), ("GPU", "GPUs", num_gpus), ("memory", "bytes of memory", _WORKER_BYTES + num_bytes))
     for kind, name, each in needs:
         has = found.get(kind, math.inf if kind == "memory" else 0.0)
-        if each * num_actors > has + 1e-4 and (num_actors > 1 or kind == "GPU"):
+        if count_fitting(kind, has, each) < num_actors and (num_actors > 1 or kind == "GPU"):
             raise error(
                 f"{num_actors} {what} with {each:g} {name} each are asked for; Ray has {has:g} {name}: give fewer."
             )
+
+
+def count_fitting(kind: str, available: float, each: float) -> float:
+    """Return the number of actors that fit; a fraction of a GPU is never split over two."""
+    # Ray counts to a ten-thousandth.
+    if kind == "GPU" and 0 < each < 1:
+        return available // 1 * ((1 / each + 1e-6) // 1)
+    return available / each + 1e-6 if each else math.inf
 
 
 @contextmanager

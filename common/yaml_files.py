@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from .files import read_text
+from .files import explain_escape, read_text
 
 
 def parse_yaml(text: str, label: str) -> Any:
@@ -38,7 +38,7 @@ def parse_yaml(text: str, label: str) -> Any:
     try:
         return Loader(text).get_single_data()
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"{label}: not YAML ({' '.join(str(error).split())}).") from error
+        raise ValueError(f"{label}: not YAML ({' '.join(str(error).split())}{explain_escape(error)}).") from error
 
 
 def read_yaml(path: Path) -> Any:

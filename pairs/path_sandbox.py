@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sdiareward.audio_sdiareward import decode_base64, find_file
 from sdiareward.chat_sdiareward import AUDIO_KEYS
+from sdiareward.common.files import require_shallow
 
 
 if TYPE_CHECKING:
@@ -137,6 +138,7 @@ def _iter_paths(array: pa.Array, name: str) -> Iterator[str]:
 
 def _iter_json_paths(text: str | None, is_audio: bool) -> Iterator[str]:
     """Yield the paths in what `datasets` keeps as JSON, because its values are of several kinds."""
+    require_shallow(text or "")
     try:
         waiting = [(json.loads(text or "null"), is_audio)]
     except ValueError:

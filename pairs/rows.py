@@ -75,7 +75,7 @@ def _load_json(path: str | Path) -> datasets.Dataset:
     except (datasets.exceptions.DatasetGenerationError, StopIteration) as error:
         raise ValueError(
             f"{path}: cannot be read as a table of JSON lines ({_find_cause(error) or 'it has no rows'}); give an "
-            "object in each line, or a list of objects."
+            "object in each line, or a list of objects, in UTF-8, with forward slashes in paths."
         ) from error
 
 
@@ -338,7 +338,10 @@ class Block:
 
     def __getitem__(self, position: int) -> dict[str, Any]:
         # `datasets` keeps content of mixed kinds as JSON, which its features decode.
-        row = self.features.decode_example({name: self.table.column(name)[position].as_py() for name in self.features})
+        row = {name: self.table.column(name)[position].as_py() for name in self.features}
+        for text in filter(lambda value: isinstance(value, str), row.values()):
+            require_shallow(text)
+        row = self.features.decode_example(row)
         return {side: join_turns(row[side], row.get(PROMPT)) for side in self.sides}
 
     @property
@@ -361,5 +364,11 @@ def read_block(rows: Rows, numbers: np.ndarray, sides: Sequence[str]) -> Block:
 def _have_recordings(rows: Rows, columns: tuple[str, ...]) -> bool:
     """Read rows until one has a recording; a rerun, which reads the skipped rows alone, has to find the same."""
     starts = range(0, rows.num_rows, _ROWS_READ_AT_ONCE)
-    tables = (rows.read(range(start, min(start + _ROWS_READ_AT_ONCE, rows.num_rows)), columns) for start in starts)
-    return any(holds_recordings(table, column) for table in tables for column in columns)
+    for start in starts:
+        table = rows.read(range(start, min(start + _ROWS_READ_AT_ONCE, rows.num_rows)), columns)
+        try:
+            if any(holds_recordings(table, column) for column in columns):
+                return True
+        except ValueError as error:
+            raise ValueError(f"in rows {start} to {start + table.num_rows - 1}: {error}; remove that row.") from error
+    return False

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
-from sdiareward.common.local_ray import joins_cluster
+from sdiareward.common.local_ray import count_fitting, joins_cluster
 from sdiareward.common.user_errors import UserError
 from sdiareward.scoring.model_spec import ScoringError
 
@@ -184,10 +184,9 @@ def _deploy(settings: ServiceSettings, name: str) -> Any:
 def _count_gpus_per_replica(settings: ServiceSettings) -> float:
     import ray
 
-    num_gpus = settings.replicas.num_gpus
-    if num_gpus is None:
-        return float(ray.cluster_resources().get("GPU", 0.0) > 0 and settings.model.device != "cpu")
-    return num_gpus
+    if settings.replicas.num_gpus is not None:
+        return settings.replicas.num_gpus
+    return float(ray.cluster_resources().get("GPU", 0.0) > 0 and settings.model.device != "cpu")
 
 
 def _require_room(replicas: Replicas, num_gpus: float, num_bytes: int = 0) -> None:
@@ -197,28 +196,15 @@ def _require_room(replicas: Replicas, num_gpus: float, num_bytes: int = 0) -> No
     total, free = ray.cluster_resources(), ray.available_resources()
     # A cluster may grow.
     wanted = replicas.minimum if joins_cluster() else replicas.maximum or replicas.minimum
-    rooms = [("GPU", "GPUs", num_gpus, _num_on_gpus), ("CPU", "cores", replicas.num_cpus, _num_on_nodes)]
-    rooms.append(("memory", "bytes of memory", num_bytes, _num_on_nodes))
-    for kind, name, each, num_fitting in rooms:
-        if not each:
-            continue
-        if num_fitting(total.get(kind, 0.0), each) < wanted:
+    rooms = (("GPU", "GPUs", num_gpus), ("CPU", "cores", replicas.num_cpus), ("memory", "bytes of memory", num_bytes))
+    for kind, name, each in rooms:
+        if count_fitting(kind, total.get(kind, 0.0), each) < wanted:
             raise ScoringError(
                 f"{wanted} replicas with {each:g} {name} each do not fit: Ray has {total.get(kind, 0.0):g}; "
                 "ask for fewer replicas, or for less per replica."
             )
-        if joins_cluster() and num_fitting(free.get(kind, 0.0), each) < replicas.minimum:
+        if joins_cluster() and count_fitting(kind, free.get(kind, 0.0), each) < replicas.minimum:
             logger.warning("Ray has %g %s free; waiting for other jobs.", free.get(kind, 0.0), name)
-
-
-def _num_on_gpus(available: float, each: float) -> float:
-    """Return the number of replicas that fit; a fraction of a GPU is never split over two."""
-    # Ray counts to a ten-thousandth.
-    return available // each if each >= 1 else available // 1 * ((1 / each + 1e-6) // 1)
-
-
-def _num_on_nodes(available: float, each: float) -> float:
-    return available / each + 1e-6
 
 
 def _with_absolute_path(settings: ServiceSettings) -> Any:

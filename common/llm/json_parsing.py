@@ -69,7 +69,8 @@ def _find_json(text: str) -> list[Any] | None:
     """Return the outermost objects and arrays in prose; None if one of them is incomplete."""
     found: list[Any] = []
     position, is_mended = 0, False
-    while (start := _find_next_bracket(text, position)) is not None:
+    while opening := _OPENING.search(text, position):
+        start = opening.start()
         try:
             value, position = _DECODER.raw_decode(text, start)
         except ValueError:
@@ -81,15 +82,10 @@ def _find_json(text: str) -> list[Any] | None:
                 break
             # A bracket of prose is closed before another opens; any other bracket begins incomplete JSON.
             closing = text.find("}" if text[start] == "{" else "]", start)
-            following = _find_next_bracket(text, start + 1)
-            if closing < 0 or (following is not None and following < closing):
+            following = _OPENING.search(text, start + 1)
+            if closing < 0 or (following and following.start() < closing):
                 return None
             position = closing + 1
         else:
             found.append(value)
     return found
-
-
-def _find_next_bracket(text: str, position: int) -> int | None:
-    found = _OPENING.search(text, position)
-    return found.start() if found else None

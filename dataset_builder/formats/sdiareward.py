@@ -269,9 +269,7 @@ def _embed(turn: dict[str, Any], root: str, label: str) -> dict[str, Any]:
     # A link in the folder is the user's own and is followed.
     is_below = not os.path.isabs(relative) and ".." not in relative.split("/")
     if not is_below and os.path.commonpath([os.path.realpath(path), folder]) != folder:
-        raise ValueError(
-            f"{label}: audio {relative!r} lies outside of {root}; paths must be relative and stay inside."
-        )
+        raise ValueError(f"{label}: audio {relative!r} lies outside of {root}; give a relative path inside.")
     if not os.path.isfile(path):
         raise _UnusableError("audio file missing", f"{relative} ({label})")
     with open(path, "rb") as handle:

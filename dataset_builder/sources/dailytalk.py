@@ -17,11 +17,11 @@ the last utterance (Table 5); an act that is missing is `Unknown`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from sdiareward.common.files import read_json_object
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Part
 from sdiareward.pairs.schema import TAXONOMY, UNKNOWN
@@ -35,11 +35,9 @@ _ACTS, _EMOTIONS = TAXONOMY["dailytalk"]
 
 
 def read_episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
-    if path is None or not (path / "metadata.json").is_file():
-        raise FileNotFoundError(
-            f"{path}: metadata.json of DailyTalk not found; download and unpack it, and give its folder."
-        )
-    for dialogue, entries in _by_number(_read_metadata(path / "metadata.json"), "dailytalk dialogue"):
+    path = path or Path("dailytalk")
+    metadata = read_json_object(path / "metadata.json", "download DailyTalk, unpack it, and give its folder")
+    for dialogue, entries in _by_number(metadata, "dailytalk dialogue"):
         if isinstance(entries, Skipped):
             yield entries
             continue
@@ -52,16 +50,6 @@ def read_episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
                 utterances.append(utterance)
         for stretch in cut_dialogue(utterances, f"dailytalk dialogue {dialogue}"):
             yield stretch if isinstance(stretch, Skipped) else _make_episode(dialogue, stretch)
-
-
-def _read_metadata(path: Path) -> dict[str, Any]:
-    try:
-        metadata = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not JSON ({error}); get the file again.") from error
-    if not isinstance(metadata, dict):
-        raise ValueError(f"{path}: holds {type(metadata).__name__}; dialogues by number are needed.")
-    return metadata
 
 
 def _by_number(entries: dict[str, Any], label: str) -> Iterator[tuple[int, dict[str, Any] | Skipped]]:

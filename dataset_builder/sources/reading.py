@@ -27,7 +27,8 @@ def find_clip(root: Path, relative: str, item: str) -> Path | Skipped:
     except OSError as error:
         return Skipped(item, "missing_audio", f"{relative}: {error.strerror}; a readable file is needed.")
     if size is None:
-        return Skipped(item, "missing_audio", f"{relative}: no such file under {root}{describe_link(path, root)}.")
+        link = "; write it with forward slashes" if "\\" in repr(relative) else describe_link(path, root)
+        return Skipped(item, "missing_audio", f"{relative}: no such file under {root}{link}.")
     if size == 0:
         return Skipped(item, "empty_audio", f"{relative}: has 0 bytes; get the file again.")
     return path

@@ -57,10 +57,11 @@ def read_text(text: str, criterion: str, *, is_cut: bool = False) -> Verdict:
 
 def read_verdict(answer: Any, criterion: str, *, text: str = "") -> Verdict:
     """Check a judge's JSON; the judge is sent the text of the `ValueError` to correct its answer."""
+    answer = answer[0] if isinstance(answer, list) and len(answer) == 1 else answer
     if not isinstance(answer, dict) or not isinstance(answer.get("scores"), dict):
         raise ValueError("the answer must be a JSON object with 'scores', 'overall_preference' and 'reason'.")
     _check_keys(answer, _KEYS, "the answer", optional=("reason",))
-    repairs = ["text around the JSON"] if text and not _is_json(text) else []
+    repairs = ["text around the JSON"] if text and not _is_object(text) else []
     by_dimension = answer["scores"]
     if set(by_dimension) == set(VERSIONS):
         by_dimension = _group_by_dimension(by_dimension)
@@ -127,9 +128,8 @@ def _read_preference(value: Any, repairs: list[str]) -> str:
     return preference
 
 
-def _is_json(text: str) -> bool:
+def _is_object(text: str) -> bool:
     try:
-        json.loads(text)
+        return isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):
         return False
-    return True

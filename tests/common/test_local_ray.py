@@ -38,14 +38,14 @@ def test_a_cluster_that_is_joined_has_its_own_rules(monkeypatch):
 @pytest.mark.parametrize(
     ("num_actors", "each", "named"),
     [
-        (64, {}, "64 actors with 1 CPUs each .* Ray has 2 CPUs"),
-        (2, {"num_gpus": 0.6}, "2 actors with 0.6 GPUs each .* Ray has 1 GPUs"),
+        (64, {}, "64 actors with 1 CPUs each .* Ray has 3 CPUs"),
+        (3, {"num_gpus": 0.6}, "3 actors with 0.6 GPUs each .* Ray has 2 GPUs"),
         (2, {"num_bytes": 2**30}, "2 actors with .* bytes of memory each"),
     ],
 )
 def test_more_actors_than_there_is_room_for_are_refused(num_actors, each, named, monkeypatch):
     ray = pytest.importorskip("ray")
-    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 2.0, "GPU": 1.0, "memory": 2.0**31})
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 3.0, "GPU": 2.0, "memory": 2.0**31})
     with pytest.raises(ValueError, match=named):
         require_room(ValueError, num_actors, "actors", **each)
     require_room(ValueError, 2, "actors", num_gpus=0.5, num_bytes=2**29)

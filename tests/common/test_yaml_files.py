@@ -32,10 +32,10 @@ class Settings:
         ("language: 2024-01-02", "language is .* in quotes"),
         ("language: 12", "language is 12.* in quotes"),
         ("language: 012", "012 as 10; write that number, or '012' in quotes"),
-        ("rate: 1:30", "1:30 as 90; write that number"),
         ("rate: 1:30.5", "1:30.5 as 90.5; write that number"),
         ("rate: 1e-3", "rate is '1e-3'.* write 0.001 without quotes"),
         ("rate: fast", r"a number is needed\.$"),
+        (r'language: "C:\data"', "forward slashes"),
         ("on: 1", "the key on as true or false; put it in quotes"),
     ],
 )

@@ -43,6 +43,7 @@ def by_version(answer):
     [
         ("Here you are:\n" + json.dumps(verdict("A")) + "\nI hope it helps.", "text around the JSON"),
         ("```json\n" + json.dumps(verdict("A")) + "\n```", "text around the JSON"),
+        (json.dumps([verdict("A")]), "text around the JSON"),
         (json.dumps(by_version(verdict("A"))), "scores by version"),
         (json.dumps(verdict("A", first="4")), "a score that was no whole number by its type"),
         (json.dumps(verdict("A", first=4.0)), "a score that was no whole number by its type"),

@@ -4,6 +4,7 @@ import base64
 import json
 import unicodedata
 
+import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,6 +13,7 @@ import soundfile
 
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.chat_sdiareward import AUDIO_KEYS, MAX_TEXT_CHARACTERS, DialogueError, turns_to_messages
+from sdiareward.common.user_errors import PairsError
 from sdiareward.dataset_builder.sources.reading import find_clip
 from sdiareward.pairs.content import digest_dialogue
 from sdiareward.pairs.dialogue_folders import read_dialogue_folder
@@ -102,9 +104,10 @@ def test_a_text_that_no_turn_has_is_refused(folder, door, num_items):
 
 
 @pytest.mark.parametrize("door", ["json", "table"])
-def test_a_path_of_windows_is_refused_with_what_to_write(folder, door):
+@pytest.mark.parametrize("path", ["calls\\1.wav", "calls\test.wav"])
+def test_a_path_of_windows_is_refused_with_what_to_write(folder, door, path):
     with pytest.raises(DialogueError, match="forward slashes"):
-        DOORS[door](folder, [USER, {"role": "assistant", "audio": "calls\\1.wav"}])
+        DOORS[door](folder, [USER, {"role": "assistant", "audio": path}])
 
 
 @pytest.mark.parametrize("nested", ["[" * 10**5 + "]" * 10**5, '{"a":' * 10**5 + "1" + "}" * 10**5])
@@ -120,6 +123,15 @@ def test_nesting_that_no_parser_survives_is_refused_with_its_line(folder, name, 
     (folder / "one.json").write_text(f'{{"turns": {turns}, "x": {nested}}}')
     with pytest.raises(DialogueError, match="one.json"):
         read_dialogue(folder / "one.json")
+    sides = {side: datasets.Json() for side in SIDES}
+    text = pa.array([turns, f'[{{"role": "user", "audio": "0.wav", "x": {nested}}}]'])
+    table = pa.table([text.cast(pa.string())] * 2, names=SIDES).cast(datasets.Features(sides).arrow_schema)
+    pq.write_table(table, folder / "pairs.parquet")
+    with pytest.raises(ValueError, match="nested deeper"):
+        Dialogues(read_block(open_rows("pairs.parquet"), np.arange(2), SIDES), range(2))[2]
+    pq.write_table(pa.Table.from_pylist([dict.fromkeys(SIDES, [{**USER, "x": nested}])]), folder / "pairs.parquet")
+    with pytest.raises(PairsError, match="pairs.parquet: JSON is nested deeper"):
+        load_pairs("pairs.parquet", None)
 
 
 def test_local_data_ask_nothing_of_the_network_and_a_script_beside_them_is_not_run(folder, monkeypatch):

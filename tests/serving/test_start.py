@@ -71,20 +71,22 @@ def test_a_ray_without_tokens_is_refused(calls, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("replicas", "num_gpus", "found"),
+    ("replicas", "each", "found"),
     [
-        (Replicas(minimum=2), 1.0, "2 replicas with 1 GPUs each do not fit: Ray has 1"),
-        (Replicas(minimum=3), 0.5, "3 replicas with 0.5 GPUs each do not fit"),
-        (Replicas(minimum=2), 0.6, "2 replicas with 0.6 GPUs each do not fit"),
-        (Replicas(minimum=2, num_cpus=3), 0.0, "2 replicas with 3 cores each do not fit: Ray has 4"),
+        (Replicas(minimum=2), (1.0,), "2 replicas with 1 GPUs each do not fit: Ray has 1"),
+        (Replicas(minimum=3), (0.5,), "3 replicas with 0.5 GPUs each do not fit"),
+        (Replicas(minimum=2), (0.6,), "2 replicas with 0.6 GPUs each do not fit"),
+        (Replicas(minimum=2, num_cpus=3), (0.0,), "2 replicas with 3 cores each do not fit: Ray has 4"),
+        (Replicas(maximum=64), (0.0,), "64 replicas with 1 cores"),
+        (Replicas(minimum=3, num_cpus=0), (0.0, 400), "3 replicas with 400 bytes of memory"),
     ],
 )
-def test_more_than_ray_has_is_refused_at_once(monkeypatch, replicas, num_gpus, found):
-    monkeypatch.setattr(ray, "cluster_resources", lambda: {"GPU": 1.0, "CPU": 4.0})
+def test_more_than_ray_has_is_refused_at_once(monkeypatch, replicas, each, found):
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"GPU": 1.0, "CPU": 4.0, "memory": 1000.0})
     monkeypatch.setattr(ray, "available_resources", lambda: {"GPU": 1.0, "CPU": 4.0})
     with pytest.raises(ScoringError, match=found):
-        cluster._require_room(replicas, num_gpus)
-    cluster._require_room(Replicas(minimum=10, num_cpus=0.4), 0.1)
+        cluster._require_room(replicas, *each)
+    cluster._require_room(Replicas(minimum=10, num_cpus=0.4), 0.1, 100)
 
 
 def test_what_others_use_is_waited_for_but_not_silently(monkeypatch, caplog):
@@ -94,23 +96,6 @@ def test_what_others_use_is_waited_for_but_not_silently(monkeypatch, caplog):
     with caplog.at_level(logging.WARNING):
         cluster._require_room(Replicas(), 1.0)
     assert "Ray has 0 GPUs free; waiting for other jobs." in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("replicas", "num_bytes", "named"),
-    [
-        (Replicas(minimum=64), 0, "64 replicas with 1 cores"),
-        (Replicas(maximum=64), 0, "64 replicas with 1 cores"),
-        (Replicas(minimum=3, num_cpus=0), 400, "3 replicas with 400 bytes of memory"),
-    ],
-)
-def test_more_replicas_than_there_is_room_for_are_refused(monkeypatch, replicas, num_bytes, named):
-    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 2.0, "memory": 1000.0})
-    monkeypatch.setattr(ray, "available_resources", lambda: {})
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    with pytest.raises(ScoringError, match=named):
-        cluster._require_room(replicas, 0.0, num_bytes)
-    cluster._require_room(Replicas(minimum=2), 0.0, 400)
 
 
 def test_a_signal_that_comes_before_the_first_request_ends_the_server(monkeypatch):

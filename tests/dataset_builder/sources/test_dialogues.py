@@ -259,17 +259,10 @@ def test_bad_entries_of_dailytalk_are_dropped_and_a_missing_act_is_unknown(write
     assert [kind for _, kind in drops_of(items)] == kinds
 
 
-@pytest.mark.parametrize("content", ["[1, 2]", "{", "[" * 100_000])
-def test_metadata_that_is_no_object_is_refused_with_its_path(tmp_path, content):
-    (tmp_path / "metadata.json").write_text(content)
-    with pytest.raises(ValueError, match=r"metadata\.json: (holds list|not JSON)"):
-        list(dailytalk.read_episodes(tmp_path))
-
-
 @pytest.mark.parametrize("name", ["meld", "dailytalk"])
 def test_a_corpus_that_is_not_there_says_what_to_download(name, tmp_path):
     for path in (None, tmp_path):
-        with pytest.raises(FileNotFoundError, match="not found; download"):
+        with pytest.raises(FileNotFoundError, match="; download"):
             list(read_source(name, path))
 
 

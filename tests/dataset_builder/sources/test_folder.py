@@ -95,6 +95,8 @@ def test_a_line_with_audio_is_a_recording_and_options_fill_in_what_a_line_does_n
         (dialogue(turn(start_s=10**400), turn("assistant")), "bad_times", "start_s 1000"),
         (dialogue(turn(end_s=float("nan")), turn("assistant")), "bad_times", "end_s nan"),
         (dialogue(turn(audio="loop.wav"), turn("assistant")), "missing_audio", "is a link to loop.wav"),
+        (dialogue(turn(audio="calls\\a.wav"), turn("assistant")), "missing_audio", "forward slashes"),
+        (rb'{"id": "a", "audio": "calls\new.wav\d"}', "not_json", "forward slashes"),
         (dialogue(turn(), turn("assistant", audio="calls/a.wav")), "bad_times", "turns 0 and 1"),
         (dialogue(turn(audio="../secret.wav"), turn("assistant")), "outside_root", "lies outside"),
         (dialogue(turn(audio="/etc/passwd"), turn("assistant")), "outside_root", "lies outside"),
