@@ -114,7 +114,7 @@ def test_a_recording_is_one_group_across_sources_and_through_the_pipeline(tmp_pa
 
     def cut(recordings, *_):
         wav = str(tmp_path / "x" / "a.flac")
-        turns = (Turn("user", (Part("well", wav),)), Turn("assistant", (Part("well", wav),)))
+        turns = (Turn("user", (Part("well", wav, 0.0, 1.0),)), Turn("assistant", (Part("well", wav, 1.0, 2.0),)))
         return [
             replace(make_episode(f"{r.recording_id}/0", r.recording_id, r.source), turns=turns) for r in recordings
         ]
