@@ -34,7 +34,8 @@ _SOUND = re.compile(
     r"cheer|overlap|beep|ring|whisper|mumbl|grunt|snort|scoff|hiccup|scream|shout|slam|knock|nod|shrug|smil|wink|grin|frown)"
     r"(?:e|e?s|ter|[bdgmnp]?(?:ed|ing))?|throat|cr(?:y|ies|ying)|music|noises?|silence|silent|pauses?|inaudible|"
     r"unintelligible|indistinct|unclear|crosstalk|sounds? (?:of|effects?)|(?:sounds?|static|beat)$|humm?(?:s|ing)?|"
-    r"looks (?:at|away|up|down|around)|笑声?|大笑|叹气|咳嗽?|掌声|音乐|拍手|ため息|웃음|박수|risas?|rires?|lacht|lachen|смех)\b",
+    r"looks (?:at|away|up|down|around)|risas?|rires?|lacht|lachen|смех|"
+    r"笑声?|大笑|叹气|咳嗽?|掌声|音乐|拍手|ため息|웃음|박수)\b",
     re.IGNORECASE,
 )
 # Words of a speaker about a sound: "(and I laughed)".
@@ -86,10 +87,11 @@ def clean_item(item: Episode | ScriptPair) -> Episode | ScriptPair:
 def _clean_episode(episode: Episode) -> Episode:
     turns, marks = [], []
     for position, turn in enumerate(episode.turns):
-        cleaned = [remove_marks(part.text) if isinstance(part.text, str) else (part.text, []) for part in turn.parts]
+        cleaned = [remove_marks(part.text) for part in turn.parts]
         found = [mark for _, marks_of_part in cleaned for mark in marks_of_part]
         if found and not any(words for words, _ in cleaned):
-            raise SkipError("no_words", f"turn {position} has marks only, {' '.join(found)!r:.80}; write its words.")
+            label = f"{episode.source} {episode.name}: turn {position}"
+            raise SkipError("no_words", f"{label} has marks only, {' '.join(found)!r:.80}; write its words.")
         marks += [(position, mark) for mark in found]
         parts = zip(turn.parts, cleaned, strict=True)
         turns.append(replace(turn, parts=tuple(replace(part, text=words) for part, (words, _) in parts)))
