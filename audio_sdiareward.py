@@ -56,9 +56,11 @@ _RESAMPLER_MARGIN_S = 0.1
 # The chunks before the samples are in the first bytes of a file. Of a header that gives 0 bytes, so many are believed.
 _HEADER_BYTES, _MAX_BYTES = 2**16, 2**29
 # Formats whose length libsndfile takes from a header; of the others it believes no more than their bytes.
-_PROMISING = ("FLAC", "MP3", "OGG")
+PROMISING = ("FLAC", "MP3", "OGG")
 # A longer recording in so few bytes is a wrong header: speech takes at least 80 bytes per second, silence 20.
 MIN_BYTES_PER_S = 4
+# More than tags after the last frame is a second recording, or a header that counts too few.
+MAX_TAG_BYTES = 2**11
 _BLOCK_FRAMES = 4096
 # What libsndfile says without the name of the file, which for bytes would be an address in memory.
 _UNDECODABLE = "cannot be decoded as audio ({}); use WAV, FLAC, OGG or MP3."
@@ -448,14 +450,17 @@ def _has_its_length(content: Any, label: str) -> bool:
 
     with soundfile.SoundFile(content) as file:
         _require_rate(file.samplerate, label)
-        if file.format not in _PROMISING:
+        if file.format not in PROMISING:
             return True
         try:
             file.seek(max(file.frames - 1, 0))
             is_reached = len(file.read(1)) == 1
         except soundfile.LibsndfileError:
             return False
-        return is_reached and file.frames / file.samplerate <= content.seek(0, os.SEEK_END) / MIN_BYTES_PER_S
+        seconds, num_read, size = file.frames / file.samplerate, content.tell(), content.seek(0, os.SEEK_END)
+        if is_reached and size - num_read > MAX_TAG_BYTES:
+            raise AudioError(f"{label}: goes on after the {seconds:.1f} s that its header promises; export it again.")
+        return is_reached and seconds <= size / MIN_BYTES_PER_S
 
 
 def _decode_to_end(content: Any, label: str) -> Any:

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,8 @@ class BuildConfig:
     test: float = 0.2
     seed: int = 0
     pipeline: Mapping[str, Any] | None = None
-    max_wer: float | None = None  # Of synthetic turns, by the recogniser of `pipeline`; None: not recognised.
+    # Of synthetic turns, by the recogniser of `pipeline`; None: not recognised.
+    max_wer: float | None = field(default=None, metadata={"minimum": 0.0})
     work_dir: str | None = None  # Of the pipeline; `<output_dir>-work` by default.
     engine: Engine = "datasets"
     num_workers: int = 2  # At least one per server of a synthesizer; ignored on a Ray cluster.
@@ -122,7 +124,9 @@ def _build(config: BuildConfig) -> dict[str, Any]:
     settings = {key: value for key, value in asdict(config).items() if key not in _PLACES}
     settings["synthesizer_options"] = list_audible(config.synthesizer_options)
     # A build without enhancement, codings, families or voices across is the same as before there were these keys.
-    settings = {key: value for key, value in settings.items() if key not in ("families", "max_wer") or value}
+    settings = {
+        key: value for key, value in settings.items() if key not in ("families", "max_wer") or value not in (None, {})
+    }
     settings["synthesizers"] = {
         name: {key: value for key, value in spec.items() if key != "across" or value}
         for name, spec in settings["synthesizers"].items()
@@ -131,7 +135,7 @@ def _build(config: BuildConfig) -> dict[str, Any]:
     settings["sources"] = [
         {k: v for k, v in source.items() if k not in later or v not in (None, False)} for source in settings["sources"]
     ]
-    contents = _hash_recordings(plans)
+    contents = _hash_recordings(plans, config.max_wer)
     plan_id = make_stable_id(json.dumps(settings, sort_keys=True), *sorted(contents.items()))
     finished = None if (output / ".parts").exists() else read_finished(output, plan_id)
     if finished:
@@ -194,14 +198,11 @@ def _read_items(config: BuildConfig, skipped: list[Skipped], dry_run: bool) -> I
         sides = (item.written, item.spoken) if isinstance(item, ScriptPair) else (item,)
         name = f"{sides[-1].source} {sides[-1].name}"
         try:
-            item = clean_item(item)
             for side in sides:
                 validate_episode(side)
-        except SkipError as error:
-            skipped.append(Skipped(name, error.kind, f"{name}: {error}"))
-            continue
-        except ValueError as error:
-            skipped.append(Skipped(name, "invalid_episode", str(error)))
+            item = clean_item(item)
+        except (SkipError, ValueError) as error:
+            skipped.append(Skipped(name, getattr(error, "kind", "invalid_episode"), str(error)))
             continue
         if (sides[-1].source, sides[-1].name) in seen:
             skipped.append(Skipped(name, "duplicate_id", f"{name} is duplicated; the first is kept."))
@@ -272,12 +273,12 @@ def _choose_work_dir(config: BuildConfig) -> Path:
     return Path(config.work_dir or f"{config.output_dir.rstrip('/')}-work")
 
 
-def _hash_recordings(plans: Sequence[PairPlan]) -> dict[str, str | None]:
+def _hash_recordings(plans: Sequence[PairPlan], max_wer: float | None) -> dict[str, str | None]:
     """Return a hash of the recordings of each pair, which keep their names when edited; None if one is missing."""
     hashes = {
         plan.pair_id: [
             *map(_hash_recording, _list_audio(plan)),
-            *filter(None, [plan.chosen.known_group_id]),
+            *(str(value) for value in (plan.chosen.known_group_id, max_wer) if value is not None),
             # The id of a pair depends neither on these codings nor on the times and labels of a manifest.
             *plan.chosen.native_coding,
             *(_describe(side) for side in (plan.chosen, plan.rejected) if side.source == _OF_MANIFEST),
@@ -323,7 +324,8 @@ def _make_pairs(plans: Sequence[PairPlan], parts: PartFolder, config: BuildConfi
     todo = [plan for plan in plans if not parts.has(plan.pair_id)]
     run = run_jobs_on_ray if config.engine == "ray" else run_jobs
     # Whisper's prompt of fillers is for spontaneous speech.
-    words = WordErrors(replace(make_settings(config.pipeline or {}).asr, prompt="")) if config.max_wer else None
+    asr = replace(make_settings(config.pipeline or {}).asr, prompt="")
+    words = None if config.max_wer is None else WordErrors(asr)
     make = partial(make_pair, parts=parts, words=words, max_wer=config.max_wer or 0.0)
     results = run(make, todo, config.num_workers, "pairs")
     return sorted(filter(None, results), key=lambda skip: (skip.item, skip.kind, skip.reason))
@@ -344,16 +346,9 @@ def make_pair(
     except tuple(error for error, _ in SKIP_KIND_BY_ERROR) as error:
         kind = next(kind for type_, kind in SKIP_KIND_BY_ERROR if isinstance(error, type_))
         kind = error.kind if isinstance(error, SynthesisError) else kind
-        return Skipped(
-            f"{plan.chosen.source} {plan.rejected.name if plan.family else plan.chosen.name} {plan.voices}",
-            kind,
-            str(error),
-        )
-    notes = [
-        note_marks(plan.chosen),
-        note_marks(plan.rejected),
-        *(note_languages(*each) for each in plan.engines.items()),
-    ]
+        name = plan.rejected.name if plan.family else plan.chosen.name
+        return Skipped(f"{plan.chosen.source} {name} {plan.voices}", kind, str(error))
+    notes = [*map(note_marks, (plan.chosen, plan.rejected)), *starmap(note_languages, plan.engines.items())]
     notes += inspect_episode(plan.chosen) if plan.criterion == "modality" else ()
     parts.write(plan.pair_id, [row], [asdict(note) for note in notes if note])
     return None

@@ -18,25 +18,33 @@ from sdiareward.dataset_builder.episodes import Episode, ScriptPair, SkipError
 
 # Marks with words that stay, which are the group; then those without.
 _MARK = re.compile(
-    r"\[(?i:laughter)-([^\[\]]+)\]|\[([^\[\]]*\+[^\[\]]*)\]|(\w+)\[\w+\]-|\{[A-Z] ([^{}]*)\}|\(\(([^()]*)\)\)|"
-    r"(?<!\S)%([a-z]+)|[\[【][^\[\]【】]*[\]】]|\{[^{}]*\}|&=\w+|[♪♫♬]|^\s*>>+|"
-    r"<[/|]?[A-Za-z][\w|:/.-]*(?:\s+[\w-]+=[^<>]*)*\s*/?>|"
-    r"^\W*(?:(?i:speaker[ _-]?\w{1,3}|spk[ _-]?\d+|user|assistant|agent|customer|caller|operator|host|guest|"
+    r"\[(?i:laughter)-([^\[\]]+)\]|\[([^\[\]+]*\+[^\[\]]*)\]|(?<!\w)(\w+)\[\w+\]-|\{[A-Z] ([^{}]*)\}|\(\(([^()]*)\)\)|"
+    r"(?<!\S)%([aehu]*[hm]+)\b|[\[【][^\[\]【】]*[\]】]|\{[^{}]*\}|&=\w+|[♪♫♬]|^\s*>>+|"
+    r"<[/|]?[A-Za-z][\w|:/.-]*(?:\s+[\w-]+=[^<>]*|\s*/)?>|"
+    r"^[\s-]*(?:(?i:speaker[ _-]?\w{1,3}|spk[ _-]?\d+|user|assistant|agent|customer|caller|operator|host|guest|"
     r"interviewe[er]|moderator|(?:fe)?male|(?:wo)?man)|[A-Z]\d{0,2})\s*(?:\([\d:.]+\)\s*)?:\s+"
 )
 _ENTITY = re.compile(r"&(?:#\d+|#x[0-9a-f]+|[a-z][a-z0-9]*);", re.IGNORECASE)
-_WRAPPED = re.compile(r"[(（<]([^()（）<>]*)[)）>]|(?<!\w)(\*{1,3}|_)(?=\S)([^*]+?)(?<=\S)\2(?!\w)")
-_SCENE = re.compile(r"(?:note|scene|cut to|commercial break|(?:open|clos)ing credits|off ?screen)\b", re.IGNORECASE)
+_WRAPPED = re.compile(r"[(（<]([^()（）<>]*)[)）>]|(?<!\w)(\*{1,3}|_)(?=\S)([^*]{1,200}?)(?<=\S)\2(?!\w)")
+_NO_WORDS = re.compile(
+    r"[\s.…?-]*|(?i:(?:note|scene|cut to):|commercial break|(?:open|clos)ing credits|off ?screen\b).*", re.S
+)
 _SOUND = re.compile(
-    r"\b(?:(?:laugh|chuckl|giggl|sigh|cough|gasp|gulp|sniff|sob|groan|moan|yawn|sneez|breath|inhal|exhal|applau|clap|cheer|"
-    r"overlap|static|beep|ring|whisper|mumbl|grunt|snort|scoff|hiccup|scream|shout|slam|knock)\w*|throat|cr(?:y|ies|ying)|"
-    r"music|noises?|silence|silent|pauses?|inaudible|unintelligible|indistinct|unclear|crosstalk|sounds?|humm?(?:s|ing)?|"
-    r"beat|笑声?|大笑|叹气|咳嗽?|掌声|音乐|拍手|ため息)\b",
+    r"\b(?:(?:laugh|chuckl|giggl|sigh|cough|gasp|gulp|sniffl?|sob|groan|moan|yawn|sneez|breath|inhal|exhal|applau[sd]|clap|"
+    r"cheer|overlap|beep|ring|whisper|mumbl|grunt|snort|scoff|hiccup|scream|shout|slam|knock|nod|shrug|smil|wink|grin|frown)"
+    r"(?:e|e?s|ter|[bdgmnp]?(?:ed|ing))?|throat|cr(?:y|ies|ying)|music|noises?|silence|silent|pauses?|inaudible|"
+    r"unintelligible|indistinct|unclear|crosstalk|sounds? (?:of|effects?)|(?:sounds?|static|beat)$|humm?(?:s|ing)?|"
+    r"looks (?:at|away|up|down|around)|risas?|rires?|lacht|lachen|смех|"
+    r"笑声?|大笑|叹气|咳嗽?|掌声|音乐|拍手|ため息|웃음|박수)\b",
     re.IGNORECASE,
 )
 # Words of a speaker about a sound: "(and I laughed)".
-_SAID = re.compile(r"^(?:and|or|but|not?|the|an?|my|your|that|which|with|as)\b|\b(?:i|you|we|it)\b", re.IGNORECASE)
+_SAID = re.compile(
+    r"^(?:and|or|but|not?|the|an?|my|your|that|which|with|as)\b|\b(?:i|you|we|it|is|are|was|to)\b", re.IGNORECASE
+)
 _MAX_NOTE_WORDS = 6
+# Of marks in marks, and of entities that were escaped again.
+_MAX_DEPTH = 4
 
 
 def remove_marks(text: str) -> tuple[str, list[str]]:
@@ -53,29 +61,20 @@ def remove_marks(text: str) -> tuple[str, list[str]]:
 
     def unwrap(mark: re.Match[str]) -> str:
         words = mark[1] or mark[3] or ""
-        kept = f" {words} " if mark[2] else mark[0]
-        return replace_by(mark, " " if _is_note(words, is_between_asterisks=bool(mark[2])) else kept)
+        is_sound = len(words.split()) <= _MAX_NOTE_WORDS and _SOUND.search(words) and not _SAID.search(words)
+        if is_sound or _NO_WORDS.fullmatch(words):
+            return replace_by(mark, " ")
+        return replace_by(mark, f" {words} " if mark[2] else mark[0])
 
-    before, words = "", text
-    while before != words:
-        before = words
+    words = text
+    for _ in range(_MAX_DEPTH):
         words = _ENTITY.sub(lambda mark: replace_by(mark, html.unescape(mark[0])), words)
         words = _MARK.sub(unmark, words)
         words = _WRAPPED.sub(unwrap, words)
     if not found:
         return text, []
     words = re.sub(r"\s+([,.!?;:])(?!\w)", r"\1", " ".join(words.split()))
-    return re.sub(r"^[,;:.\-\s]+", "", words) if any(map(str.isalnum, words)) else "", found
-
-
-def _is_note(words: str, *, is_between_asterisks: bool) -> bool:
-    """Return whether wrapped words are a note on a sound, a scene or, between asterisks, on what somebody does."""
-    number = len(words.split())
-    if _SCENE.match(words) or not any(map(str.isalnum, words)):
-        return True
-    is_action = is_between_asterisks and number > 1 and re.match(r"\w+(?:s|ing)\b", words)
-    is_sound = _SOUND.search(words) and not _SAID.search(words)
-    return number <= _MAX_NOTE_WORDS and bool(is_action or is_sound)
+    return re.sub(r"^(?:[,;:.-]+\s+)+", "", words) if any(map(str.isalnum, words)) else "", found
 
 
 def clean_item(item: Episode | ScriptPair) -> Episode | ScriptPair:
@@ -88,10 +87,11 @@ def clean_item(item: Episode | ScriptPair) -> Episode | ScriptPair:
 def _clean_episode(episode: Episode) -> Episode:
     turns, marks = [], []
     for position, turn in enumerate(episode.turns):
-        cleaned = [remove_marks(part.text) if isinstance(part.text, str) else (part.text, []) for part in turn.parts]
+        cleaned = [remove_marks(part.text) for part in turn.parts]
         found = [mark for _, marks_of_part in cleaned for mark in marks_of_part]
         if found and not any(words for words, _ in cleaned):
-            raise SkipError("no_words", f"turn {position} has marks only, {' '.join(found)!r:.80}; write its words.")
+            label = f"{episode.source} {episode.name}: turn {position}"
+            raise SkipError("no_words", f"{label} has marks only, {' '.join(found)!r:.80}; write its words.")
         marks += [(position, mark) for mark in found]
         parts = zip(turn.parts, cleaned, strict=True)
         turns.append(replace(turn, parts=tuple(replace(part, text=words) for part, (words, _) in parts)))

@@ -36,12 +36,11 @@ class WordErrors:
         return FasterWhisperTranscriber(self._settings)
 
     def rate(self, text: str, array: np.ndarray, language: str) -> float | None:
-        """Return the word error rate of 16 kHz mono speech; None if the recogniser does not know the language."""
+        """Return the word error rate of 16 kHz mono speech; None for other languages, and for fillers alone."""
         try:
-            heard = self._transcriber.transcribe(array, language)
+            return word_error_rate(text, self._transcriber.transcribe(array, language), language)
         except SkipError:
             return None
-        return word_error_rate(text, heard, language)
 
 
 def word_error_rate(reference: str, hypothesis: str, language: str = "en") -> float:
@@ -53,7 +52,7 @@ def word_error_rate(reference: str, hypothesis: str, language: str = "en") -> fl
     normalize = EnglishTextNormalizer({}) if code == "en" else BasicTextNormalizer()
     said, heard = normalize(reference).strip(), normalize(hypothesis).strip()
     if not any(character.isalnum() for character in said):
-        raise ValueError(f"{reference!r} holds no word; a word error rate needs one.")
+        raise SkipError("no_words", f"{reference!r} holds no word; a word error rate needs one.")
     if code in _BY_CHARACTER:
         return float(jiwer.cer(said.replace(" ", ""), heard.replace(" ", "")))
     return float(jiwer.wer(said, heard))

@@ -21,8 +21,10 @@ import numpy as np
 from sdiareward.audio_sdiareward import (
     MAX_RATE,
     MAX_RECORDING_S,
+    MAX_TAG_BYTES,
     MIN_BYTES_PER_S,
     MIN_RATE,
+    PROMISING,
     SAMPLING_RATE,
     AudioError,
     measure_energy,
@@ -198,10 +200,10 @@ def _open_track(source: str | Path | bytes, label: str) -> _Track:
 
     _require_content(source, label)
     try:
-        file = _open_for_one_pass(source)
+        file, stream = _open_for_one_pass(source)
     except soundfile.LibsndfileError as error:
         return _open_with_av(source, label, str(error))
-    blocks = _read_sndfile_blocks(file, label, _find_missing_end(source))
+    blocks = _read_sndfile_blocks(file, stream, label, _find_missing_end(source))
     # A header that was written to a pipe has no length, or one that its bytes cannot hold.
     promised_s = file.frames / file.samplerate if _is_believable(file, source) else None
     return _Track(file.samplerate, blocks, promised_s, _SNDFILE_TOLERANCE_S)
@@ -211,12 +213,16 @@ def _is_believable(file: Any, source: str | Path | bytes) -> bool:
     return file.frames / file.samplerate <= _read_size(source) / MIN_BYTES_PER_S
 
 
-def _open_for_one_pass(source: str | Path | bytes) -> Any:
+def _open_for_one_pass(source: str | Path | bytes) -> tuple[Any, Any]:
+    import soundfile
+
     stream = open_stream(_handle(source))
-    if not isinstance(stream, io.BytesIO):
-        stream.close()
-        return open_for_one_pass(_handle(source))
-    return open_for_one_pass(stream)
+    stream.name = ""
+    try:
+        return open_for_one_pass(stream), stream
+    except soundfile.LibsndfileError:
+        # GSM has no header; its name says what it is.
+        return open_for_one_pass(_handle(source)), stream
 
 
 def _require_content(source: str | Path | bytes, label: str) -> None:
@@ -226,11 +232,11 @@ def _require_content(source: str | Path | bytes, label: str) -> None:
         raise AudioError(f"{label}: is empty (0 bytes); fetch or export it again.")
 
 
-def _read_sndfile_blocks(file: Any, label: str, problem: str | None) -> Iterator[np.ndarray]:
+def _read_sndfile_blocks(file: Any, stream: Any, label: str, problem: str | None) -> Iterator[np.ndarray]:
     import soundfile
 
     num_frames = 0
-    with file:
+    with stream, file:
         try:
             block_frames = max(1, min(_BLOCK_FRAMES, _BLOCK_VALUES // file.channels))
             while (block := file.read(block_frames, dtype="float32", always_2d=True)).size:
@@ -238,6 +244,9 @@ def _read_sndfile_blocks(file: Any, label: str, problem: str | None) -> Iterator
                 yield block
         except soundfile.LibsndfileError as error:
             raise _cut_off(label, f"libsndfile cannot continue ({error})", num_frames / file.samplerate) from error
+        num_more = -stream.tell() + stream.seek(0, os.SEEK_END)
+        if file.format in PROMISING and num_more > MAX_TAG_BYTES:
+            problem = f"{num_more} bytes follow the end that its header names"
         if problem:
             raise _cut_off(label, problem, num_frames / file.samplerate)
 

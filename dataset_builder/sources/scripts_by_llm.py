@@ -31,7 +31,6 @@ from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.prompts import PromptSet
 
 from ..llm_files import open_written, read_scenario_lines
-from ..marks import remove_marks
 from ..pairing.surface_counts import find_imbalance
 
 
@@ -227,8 +226,6 @@ def _read_script(answer: Any, settings: ScriptSettings) -> Script:
 def _read_content(content: Any, position: int, settings: ScriptSettings) -> str:
     if not isinstance(content, str) or not content.strip():
         raise ValueError(f"turn {position} has no text.")
-    if marks := remove_marks(content)[1]:
-        raise ValueError(f"turn {position} holds {marks[0]!r}, which is not spoken; write only what is said.")
     if "```" in content:
         raise ValueError(f"turn {position} holds a code fence.")
     if found := _EMOJI.search(content) or _EMOTICON.search(content):

@@ -9,6 +9,7 @@ from sdiareward.dataset_builder.chatreward.experts import (
     read_ratings,
 )
 from sdiareward.dataset_builder.chatreward.filters import EmotionSettings, WordErrors, load_classifier, word_error_rate
+from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.dataset_builder.pipeline.settings import FasterWhisperSettings
 from sdiareward.dataset_builder.synthesis import load_synthesizer
 
@@ -33,7 +34,7 @@ def test_word_error_rates(said, heard, language, expected):
 
 
 def test_a_reference_without_words_is_refused():
-    with pytest.raises(ValueError, match=r"'\.\.\.'"):
+    with pytest.raises(SkipError, match=r"'\.\.\.'"):
         word_error_rate("...", "hello")
 
 

@@ -120,7 +120,9 @@ def test_ages_are_spoken_by_people_of_these_ages_and_by_no_rule(server, speakers
 
 
 @pytest.fixture
-def make_config(server, speakers, tmp_path, events):
+def make_config(server, speakers, tmp_path, events, monkeypatch):
+    # The server gives one second for any words.
+    monkeypatch.setattr("sdiareward.dataset_builder.chatreward.voices.require_plausible", lambda *_, **__: None)
     fixed = {"events": events, "max_wer": None, "min_s": 1.0, "max_s": 60.0}
     cloning = CloningSettings(options(server, speakers))
     return lambda **changes: ChatRewardConfig(str(tmp_path / "out"), cloning=cloning, **fixed, **changes)

@@ -5,11 +5,9 @@ from sdiareward.dataset_builder.pairing import plausible_speech
 from sdiareward.dataset_builder.pairing.plausible_speech import (
     ImplausibleSpeechError,
     LanguageError,
-    count_letters,
     require_language,
     require_plausible,
 )
-from sdiareward.dataset_builder.sources import read_source
 from sdiareward.dataset_builder.synthesis import load_synthesizer
 
 
@@ -35,17 +33,14 @@ def pad(array, seconds):
 @pytest.mark.parametrize(
     ("text", "array", "recorded", "named"),
     [
-        (WORDS, speak(0.38), None, "lasts 0.38 s; 2.96 to"),
+        (WORDS, speak(0.38), None, "lasts 0.38 s; 1.48 to"),
         (WORDS, pad(speak(0.38), 6.0), None, "lasts 0.4"),
-        (WORDS, speak(2.6), None, "lasts 2.60 s"),
-        (WORDS, speak(3.3), speak(8.0), "lasts 3.30 s; 3.70 to"),
         (WORDS, speak(40.0), None, "lasts 40.00 s"),
-        (WORDS, speak(5.0), speak(1.0), "5.00 times as long"),
-        (OTHER, speak(1.2), speak(15.0), "0.08 times as long"),
+        (WORDS, speak(14.0), speak(3.0), "lasts 14.00 s; 1.48 to 13.50 s"),
         (WORDS, np.zeros(5 * RATE, np.float32), None, "is silent"),
         (WORDS, np.full(5 * RATE, 0.5, np.float32), None, "is silent"),
         (WORDS, np.clip(speak(5.0, level=50.0), -1, 1), None, "is clipped in"),
-        ("我想把预订改成早上的火车,如果还有靠窗的座位。", speak(1.0), None, "lasts 1.00 s; 2.52 to"),
+        ("我想把预订改成早上的火车,如果还有靠窗的座位。", speak(1.0), None, "lasts 1.00 s; 1.26 to"),
         ("予約を朝の電車に変更したいのですが、窓側の席はまだありますか。", speak(1.0), None, "lasts 1.00 s"),
     ],
 )
@@ -65,6 +60,7 @@ def test_speech_that_cannot_be_its_words_is_refused_with_its_turn(text, array, r
         (OTHER, "have you fed the cat", False),
         ("They said it is their house over there.", "They said it is there house over their.", False),
         ("你好吗", "再见了", True),
+        ("はい。", "ハイ", False),
     ],
 )
 def test_one_sound_for_other_words_is_refused_in_a_dialogue_and_of_a_synthesizer(first, second, is_refused):
@@ -82,27 +78,24 @@ def test_one_sound_for_other_words_is_refused_in_a_dialogue_and_of_a_synthesizer
     assert ("sounds exactly like" in (find(second, engine="tts") or "")) == is_refused
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds", "recorded_s"),
+    [
+        *((text, 1.0, 1.0) for text in ("A", "1984", "7,000,000", "M I S D N", "hm", "…", "I. I mean")),
+        # At 400 and at 80 words per minute, a backchannel, and one word beside laughter or a pause.
+        (WORDS, 1.8, 6.0),
+        (WORDS, 18.0, 5.0),
+        ("https://www.example.com/a", 9.5, 5.0),
+        ("mhm", 0.9, 0.15),
+        ("Yes.", 0.4, 15.0),
+    ],
+)
+def test_people_and_synthesizers_may_be_fast_or_slow(text, seconds, recorded_s):
+    require_plausible([text], [speak(seconds)], "call-3", engine="tts", recorded=[speak(recorded_s, 1)])
+
+
 def test_copies_keep_the_pace_of_their_recording():
     require_plausible([WORDS], [speak(1.0)], "call-3", engine="world", recorded=[speak(1.0, 1)], is_copy=True)
-
-
-@pytest.mark.parametrize("text", ["A", "1984", "7,000,000", "M I S D N", "hm", "…", "I. I mean"])
-def test_little_is_required_of_a_short_text(text):
-    least, most = count_letters(text)
-    assert 0 <= least <= most
-    require_plausible([text], [speak(1.0)], "call-3", engine="tts")
-
-
-def test_the_limits_leave_room_around_what_the_synthesizers_take():
-    """Measure again what the module's head has of all texts."""
-    engine, paces = load_synthesizer("espeak-ng"), []
-    for number, episode in enumerate(list(read_source("sample"))[::20]):
-        for turn in episode.turns[:2]:
-            array = engine.speak(turn.text, voice=number)
-            require_plausible([turn.text], [array], episode.name, engine="espeak-ng")
-            paces.append(plausible_speech._measure_s(array) / max(count_letters(turn.text)[0], 1))
-    assert min(paces) > 1.1 * plausible_speech._MIN_LETTER_S
-    assert max(paces) < plausible_speech._MAX_LETTER_S
 
 
 @pytest.mark.parametrize(
@@ -131,7 +124,7 @@ def test_a_synthesizer_speaks_its_languages_only(name, language, text, is_spoken
 
 
 @pytest.mark.parametrize(
-    ("languages", "is_spoken"), [(None, True), (["en", "de"], True), (["en"], False), ("de", True)]
+    ("languages", "is_spoken"), [(None, True), (["en", "de-DE"], True), (["en"], False), ("DE", True)]
 )
 def test_a_command_speaks_the_languages_that_its_options_name(languages, is_spoken):
     options = {"engine": "command", "command": ["cat"], **({"languages": languages} if languages else {})}
