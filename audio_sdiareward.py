@@ -59,8 +59,9 @@ _HEADER_BYTES, _MAX_BYTES = 2**16, 2**29
 PROMISING = ("FLAC", "MP3", "OGG")
 # A longer recording in so few bytes is a wrong header: speech takes at least 80 bytes per second, silence 20.
 MIN_BYTES_PER_S = 4
-# More than tags after the last frame is a second recording, or a header that counts too few.
-MAX_TAG_BYTES = 2**11
+# More than tags after the last frame is a second recording, or a header that counts too few. Tags with a cover are
+# APE's: the footer is within the last bytes.
+_MAX_TAG_BYTES, _FOOTER_BYTES, _FOOTER = 2**11, 160, b"APETAGEX"
 _BLOCK_FRAMES = 4096
 # What libsndfile says without the name of the file, which for bytes would be an address in memory.
 _UNDECODABLE = "cannot be decoded as audio ({}); use WAV, FLAC, OGG or MP3."
@@ -457,10 +458,17 @@ def _has_its_length(content: Any, label: str) -> bool:
             is_reached = len(file.read(1)) == 1
         except soundfile.LibsndfileError:
             return False
-        seconds, num_read, size = file.frames / file.samplerate, content.tell(), content.seek(0, os.SEEK_END)
-        if is_reached and size - num_read > MAX_TAG_BYTES:
+        seconds = file.frames / file.samplerate
+        if is_reached and count_more_bytes(content):
             raise AudioError(f"{label}: goes on after the {seconds:.1f} s that its header promises; export it again.")
-        return is_reached and seconds <= size / MIN_BYTES_PER_S
+        return is_reached and seconds <= content.seek(0, os.SEEK_END) / MIN_BYTES_PER_S
+
+
+def count_more_bytes(content: Any) -> int:
+    """Return how many bytes follow those that were read of an open file; 0 if they can be tags."""
+    num_read, size = content.tell(), content.seek(0, os.SEEK_END)
+    content.seek(max(0, size - _FOOTER_BYTES))
+    return 0 if size - num_read <= _MAX_TAG_BYTES or _FOOTER in content.read() else size - num_read
 
 
 def _decode_to_end(content: Any, label: str) -> Any:

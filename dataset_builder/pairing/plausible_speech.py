@@ -28,8 +28,9 @@ from ..pipeline.inspection import measure_clipped_share
 _TRIM_DB = 50.0
 # Seconds per letter that is heard, from the fastest to the slowest speed of synthesizers, and once for pauses.
 _MIN_LETTER_S, _MAX_LETTER_S, _PAUSES_S = 0.02, 0.5, 1.5
-# Of the recording of the same words. It may be far longer: people pause and laugh.
-_MAX_RATIO = 4.0
+# Of the recording of the same words. It may be far longer, as people pause and laugh: less than half of it is too
+# short only where no synthesizer at its own speed is as fast.
+_MIN_RATIO, _MAX_RATIO, _FAST_LETTER_S = 0.5, 4.0, 0.035
 _MAX_CLIPPED_SHARE = 0.02
 # Letters that a character counts as: one of Han is a syllable and a tone, one of kana or hangul a syllable.
 _LETTERS = {"CJK": 3, "HIRAGANA": 2, "KATAKANA": 2, "HANGUL": 2}
@@ -119,7 +120,9 @@ def _find_problem(text: str, array: np.ndarray, recording: np.ndarray | None, is
     least, most = count_letters(text)
     least_s, most_s = least * _MIN_LETTER_S, most * _MAX_LETTER_S + _PAUSES_S
     if recording is not None:
-        most_s = min(most_s, _MAX_RATIO * _measure_s(recording) + _PAUSES_S)
+        recorded_s = _measure_s(recording)
+        least_s = max(least_s, min(_MIN_RATIO * recorded_s, least * _FAST_LETTER_S))
+        most_s = min(most_s, _MAX_RATIO * recorded_s + _PAUSES_S)
     if not is_copy and not least_s <= seconds <= most_s:
         return f"lasts {seconds:.2f} s; {least_s:.2f} to {most_s:.2f} s are plausible"
     return None

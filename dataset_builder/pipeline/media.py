@@ -21,12 +21,12 @@ import numpy as np
 from sdiareward.audio_sdiareward import (
     MAX_RATE,
     MAX_RECORDING_S,
-    MAX_TAG_BYTES,
     MIN_BYTES_PER_S,
     MIN_RATE,
     PROMISING,
     SAMPLING_RATE,
     AudioError,
+    count_more_bytes,
     measure_energy,
     open_for_one_pass,
     open_stream,
@@ -244,8 +244,7 @@ def _read_sndfile_blocks(file: Any, stream: Any, label: str, problem: str | None
                 yield block
         except soundfile.LibsndfileError as error:
             raise _cut_off(label, f"libsndfile cannot continue ({error})", num_frames / file.samplerate) from error
-        num_more = -stream.tell() + stream.seek(0, os.SEEK_END)
-        if file.format in PROMISING and num_more > MAX_TAG_BYTES:
+        if file.format in PROMISING and (num_more := count_more_bytes(stream)):
             problem = f"{num_more} bytes follow the end that its header names"
         if problem:
             raise _cut_off(label, problem, num_frames / file.samplerate)

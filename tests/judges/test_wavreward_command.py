@@ -5,6 +5,7 @@ import soundfile
 from support import wavreward_eval_world
 from support.refusals import check_refused
 
+from sdiareward.common.files import unseal
 from sdiareward.judges.wavreward.evaluate import main
 from sdiareward.judges.wavreward.judge import Judgement
 from sdiareward.judges.wavreward.predictions import Asking, predict, read_predictions

@@ -292,7 +292,9 @@ def test_a_recording_cut_in_the_middle_of_a_block_is_refused_by_name(tmp_path, m
 @pytest.mark.parametrize("kind", ["MP3", "OGG"])
 def test_a_recording_that_goes_on_after_its_promised_end_is_refused_by_name(tmp_path, kind):
     noise = encode(np.random.default_rng(0).uniform(-0.3, 0.3, 5 * 16_000).astype(np.float32), kind)
-    (tmp_path / "a.bin").write_bytes(noise + (b"TAG" + bytes(125) if kind == "MP3" else b""))
+    (tmp_path / "a.bin").write_bytes(
+        noise + (bytes(5_000) + b"APETAGEX" + bytes(24) + b"TAG" + bytes(125) if kind == "MP3" else b"")
+    )
     assert read_audio(tmp_path / "a.bin").size == read_media(tmp_path / "a.bin").size
     (tmp_path / "a.bin").write_bytes(noise + noise)
     for read in (read_audio, audio_duration_s, read_media):

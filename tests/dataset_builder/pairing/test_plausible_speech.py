@@ -36,7 +36,8 @@ def pad(array, seconds):
         (WORDS, speak(0.38), None, "lasts 0.38 s; 1.48 to"),
         (WORDS, pad(speak(0.38), 6.0), None, "lasts 0.4"),
         (WORDS, speak(40.0), None, "lasts 40.00 s"),
-        (WORDS, speak(14.0), speak(3.0), "lasts 14.00 s; 1.48 to 13.50 s"),
+        (WORDS, speak(14.0), speak(3.0), "lasts 14.00 s; 1.50 to 13.50 s"),
+        (WORDS, speak(2.5), speak(6.0), "lasts 2.50 s; 2.59 to"),
         (WORDS, np.zeros(5 * RATE, np.float32), None, "is silent"),
         (WORDS, np.full(5 * RATE, 0.5, np.float32), None, "is silent"),
         (WORDS, np.clip(speak(5.0, level=50.0), -1, 1), None, "is clipped in"),
@@ -82,8 +83,8 @@ def test_one_sound_for_other_words_is_refused_in_a_dialogue_and_of_a_synthesizer
     ("text", "seconds", "recorded_s"),
     [
         *((text, 1.0, 1.0) for text in ("A", "1984", "7,000,000", "M I S D N", "hm", "…", "I. I mean")),
-        # At 400 and at 80 words per minute, a backchannel, and one word beside laughter or a pause.
-        (WORDS, 1.8, 6.0),
+        # At 300 and at 80 words per minute, a backchannel, and one word beside laughter or a pause.
+        (WORDS, 2.7, 6.0),
         (WORDS, 18.0, 5.0),
         ("https://www.example.com/a", 9.5, 5.0),
         ("mhm", 0.9, 0.15),
