@@ -40,6 +40,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "serve": (
         "fastapi",
         "fastapi_offline",
+        "h11",
         "prometheus_client",
         "python_multipart",
         "ray",

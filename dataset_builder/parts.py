@@ -51,7 +51,7 @@ class PartFolder:
     def has(self, name: str) -> bool:
         """Return whether a part is there and whole; one that is damaged is logged, and made again."""
         path, notes = self._make_path(name), self._make_path(name).with_suffix(".json")
-        if not path.is_file() or (notes.is_file() and not read_sealed(notes)):
+        if not path.is_file() or (notes.is_file() and "notes" not in read_sealed(notes)):
             return False
         if not (is_whole := bool(_read_part(path))):
             logger.warning("%s: is damaged; it is made again.", path)

@@ -119,7 +119,7 @@ USES = {
     ),
     "training on one pair": (
         "train --dataset one.jsonl --output_dir {o}",
-        "two groups are needed, one of them to validate on",
+        "two groups that share nothing are needed, one of them to validate on",
     ),
     "training on unusable pairs": ("train --dataset unusable.jsonl --output_dir {o}", "can be used; .*nowhere.wav"),
     "no validation split": ("train --dataset trainonly --output_dir {o}", "split is 'validation'"),
@@ -234,13 +234,13 @@ def world(tmp_path_factory, tone_pairs, tiny_checkpoint, make_tone):
             labelled.add_column("pair_id", ids).to_parquet(folder / name / f"{split}.parquet")
     (folder / "wavs").mkdir()
     (folder / "empty").mkdir()
-    for path in ("a.wav", "wavs/1.wav", "wavs/2.wav"):
-        soundfile.write(folder / path, make_tone(), 16_000)
+    for number, path in enumerate(("a.wav", "wavs/1.wav", "wavs/2.wav")):
+        soundfile.write(folder / path, make_tone(0.5, 200.0 + 50 * number, number), 16_000)
     (folder / "d.json").write_text(json.dumps([{"role": role, "audio": "a.wav"} for role in ("user", "assistant")]))
     side = [{"role": role, "text": "a", "audio": "nowhere.wav"} for role in ("user", "assistant")]
     tables = {
         "flat": [{"chosen": "a.wav", "rejected": "wavs/1.wav"}] * 2,
-        "gone": [{"chosen": "nowhere.wav", "rejected": "a.wav"}, {"chosen": "a.wav", "rejected": "nowhere.wav"}],
+        "gone": [{"chosen": "nowhere.wav", "rejected": "a.wav"}, {"chosen": "wavs/1.wav", "rejected": "nowhere.wav"}],
         "numbers": [{"chosen": 1, "rejected": 2}] * 2,
         "texts": [{"text": "a"}],
         "unusable": [{"chosen": side, "rejected": side, "subset": "wild"}] * 2,

@@ -39,7 +39,9 @@ def world(tmp_path_factory, tiny_checkpoint, make_tone):
     lines = []
     for number in range(8):
         soundfile.write(root / "recordings" / f"{number}.wav", make_tone(0.5, 150.0 + 20 * number, number), 16_000)
-        turns = [{"role": r, "text": f"line {number}", "audio": f"{number}.wav"} for r in ("user", "assistant")]
+        spans = (("user", 0.0, 0.25), ("assistant", 0.25, 0.5))
+        words = {"text": f"line {number}", "audio": f"{number}.wav"}
+        turns = [{"role": role, **words, "start_s": start, "end_s": end} for role, start, end in spans]
         lines.append(json.dumps({"id": f"call-{number}", "language": "en", "license": "CC0-1.0", "turns": turns}))
     (root / "recordings" / "manifest.jsonl").write_text("\n".join(lines) + "\n")
     (root / "model").symlink_to(tiny_checkpoint)

@@ -303,7 +303,7 @@ def test_reasons_and_refused_parameters_are_on_the_page_of_results(run, capsys):
 @pytest.mark.slow
 def test_a_failed_pair_counts_as_wrong_until_it_is_retried(run):
     def not_the_first(body):
-        return "Hm." if len(server.requests) <= 3 else listening(body)
+        return "Hm." if len(server.requests) <= 2 else listening(body)
 
     server = ChatServer(not_the_first)
     with server:

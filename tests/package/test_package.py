@@ -20,8 +20,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 README = (ROOT / "README.md").read_text()
 # Not on the package index: an engine that is installed from its repository; the Hub's own module on its GPUs.
 OUTSIDE = {"funasr", "soulxpodcast", "spaces"}
-# Brought by what the extra names: jinja2, pyannote.audio, requests, scikit-learn, fastapi.
-INDIRECT = {"markupsafe", "pyannote", "scipy", "starlette", "urllib3"}
+# Brought by what the extra names: uvicorn, jinja2, pyannote.audio, requests, scikit-learn, fastapi.
+INDIRECT = {"h11", "markupsafe", "pyannote", "scipy", "starlette", "urllib3"}
 
 
 @pytest.mark.parametrize(("module", "at_most_s"), [("sdiareward", 0.3), ("sdiareward.dataset_builder.__main__", 30)])

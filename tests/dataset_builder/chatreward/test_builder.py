@@ -14,6 +14,7 @@ from support import forked
 from support.paths import CONFIGS
 
 from sdiareward.audio_sdiareward import read_audio
+from sdiareward.common.files import seal
 from sdiareward.dataset_builder.__main__ import main
 from sdiareward.dataset_builder.chatreward.builder import build
 from sdiareward.dataset_builder.chatreward.loading import load_samples
@@ -120,7 +121,7 @@ def test_a_killed_build_resumes(built, tmp_path, make_config, few, events):
     process.wait()
     assert not (output / "report.json").exists()
     mark = {"item": "mark", "kind": "mark", "reason": "left by the run that was killed"}
-    done[0].with_suffix(".json").write_text(json.dumps({"drops": [], "rejected": [mark]}))
+    done[0].with_suffix(".json").write_text(seal({"notes": {"drops": [], "rejected": [mark]}}))
     report = build(make_config(output))
     assert report["rejected"] == [mark]
     assert report["build_id"] == built[1]["build_id"]
