@@ -109,18 +109,6 @@ def test_a_second_build_of_the_same_name_is_not_answered_from_the_cache_of_the_f
     assert len(second) < len(first)
 
 
-def test_ray_makes_the_same_pairs(built, write_config, tmp_path, monkeypatch):
-    monkeypatch.setenv("RAY_ADDRESS", "local")
-    # The relative path of the folder is that of the build, wherever Ray's workers start.
-    monkeypatch.chdir(tmp_path)
-    assert main(["build", "--config", str(write_config(output_dir="sdiareward")), "--engine", "ray"]) == 0
-    shards, others = (
-        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.parquet")}
-        for folder in (built / "sdiareward", tmp_path / "sdiareward")
-    )
-    assert shards == others
-
-
 def test_no_group_is_in_two_splits_and_the_left_out_synthesizer_only_in_test(built):
     pairs = {split: load_pairs(built / "sdiareward", split) for split in ("train", "validation", "test")}
     groups = [group for each in pairs.values() for group in set(each["group_id"])]

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import sys
-import time
 
 import datasets
 import numpy as np
@@ -443,14 +442,6 @@ def run_in_background(tmp_path, checkpoint, dataset, *launcher):
         return forked.Popen(command, stdout=log, stderr=log)
 
 
-def wait_for_records(tmp_path, process, num_files=1):
-    deadline = time.monotonic() + 120
-    while sum(path.stat().st_size > 0 for path in (tmp_path / "out" / "partial").glob("*.jsonl")) < num_files:
-        assert process.poll() is None, (tmp_path / "log.txt").read_text()
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
 # Without `--multi_gpu`, accelerate starts one process where there are no GPUs.
 LAUNCHER = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0")
 
@@ -472,25 +463,6 @@ def test_two_processes_share_the_rows_that_one_left(score, write_rows, make_pair
     found = scores(tmp_path)
     assert [row["row"] for row in found] == list(range(9))
     np.testing.assert_allclose([[row[side] for side in SIDES] for row in found], expected(scorer, rows), atol=1e-5)
-
-
-@pytest.mark.slow
-def test_a_process_that_dies_leaves_a_folder_that_one_process_finishes(
-    score, write_rows, make_pair, tiny_checkpoint, tmp_path
-):
-    path = write_rows([make_pair(number % 9) for number in range(600)])
-    with (tmp_path / "log.txt").open("w") as log:
-        main_rank, other = forked.start_ranks(
-            score_command(tmp_path, tiny_checkpoint, path), 2, stdout=log, stderr=log
-        )
-    wait_for_records(tmp_path, main_rank, num_files=2)
-    other.kill()
-    assert main_rank.wait(60) != 0
-    assert not (tmp_path / "out" / "scores.parquet").exists()
-    assert 0 < len(partial_records(tmp_path)) < 600
-    score(path)
-    assert sorted(record["row"] for record in partial_records(tmp_path)) == list(range(600))
-    assert [row["row"] for row in scores(tmp_path)] == list(range(600))
 
 
 def test_parquet_is_read_across_row_groups_and_files_with_gaps(write_rows, tmp_path):

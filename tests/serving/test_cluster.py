@@ -74,19 +74,6 @@ def test_a_server_joins_a_cluster_and_leaves_it_as_it_was(
     assert told.stdout.strip() == "{}", told.stderr
 
 
-def test_a_server_without_an_address_joins_no_cluster_of_the_machine(ray_cluster, tmp_path, tiny_checkpoint):
-    """Ray itself joins any that it finds, if it is not told to start one."""
-    server = Server(tmp_path, tiny_checkpoint, *OPTIONS)
-    try:
-        assert [name for name in names_of(server.children) if "gcs_server" in name]
-    finally:
-        server.end()
-
-
-def names_of(processes):
-    return [process.name() for process in processes if process.is_running()]
-
-
 def test_a_cluster_that_does_not_know_the_token_is_said_to(ray_cluster, tmp_path, tiny_checkpoint):
     other = ray_cluster | {"RAY_AUTH_TOKEN": "another-token-of-the-tests-" + "1" * 37}
     # Ray asks once a second, 20 times.
