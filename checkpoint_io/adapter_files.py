@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sdiareward.common.files import read_json_object
 from sdiareward.common.hub import resolve_revision
 
-from .files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from .hub_files import list_checkpoint_tensors
+from .files import ADAPTER_CONFIG, ADAPTER_WEIGHTS, list_checkpoint_tensors
 
 
 if TYPE_CHECKING:

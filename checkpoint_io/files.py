@@ -1,4 +1,4 @@
-"""Names of the files of a checkpoint."""
+"""The files of a checkpoint and what they hold, by name."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sdiareward.common.files import read_json_object
+from sdiareward.common.hub import explain_unreachable, fetch_snapshot
 
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -34,3 +35,21 @@ def list_weight_files(checkpoint: Path) -> list[str]:
     if (checkpoint / WEIGHTS).is_file() or not (checkpoint / WEIGHTS_INDEX).is_file():
         return [WEIGHTS]
     return sorted(set(read_json(checkpoint / WEIGHTS_INDEX)["weight_map"].values()))
+
+
+def list_checkpoint_tensors(model: str) -> set[str]:
+    """Return the names of the tensors of a checkpoint in a folder or on the Hub."""
+    from huggingface_hub import constants
+
+    from sdiareward.loading_sdiareward import list_tensors
+
+    if Path(model).is_dir():
+        return list_tensors(model)
+    fetch_snapshot(model, ["config.json"])
+    try:
+        return list_tensors(model)
+    except FileNotFoundError as error:
+        # Without the Hub, what is not in the cache looks like what is not in the repository.
+        if constants.HF_HUB_OFFLINE:
+            raise explain_unreachable(model) from error
+        raise

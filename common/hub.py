@@ -111,6 +111,6 @@ def explain_unreachable(model: str) -> ModelNotFoundError:
 
     why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "there is no connection"
     return ModelNotFoundError(
-        f"{model}: is no folder here; the Hub cannot be reached ({why}), and the model is not, or not whole, in the "
-        f"cache ({constants.HF_HUB_CACHE}): connect and run again, or give the folder of a checkpoint."
+        f"{model}: is not a folder here; the Hub cannot be reached ({why}), and the model is not, or not whole, in "
+        f"the cache ({constants.HF_HUB_CACHE}): connect and run again, or give the folder of a checkpoint."
     )

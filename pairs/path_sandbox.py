@@ -96,7 +96,7 @@ def iter_paths(pairs: datasets.Dataset, columns: Iterable[str]) -> Iterator[str]
 
 
 def holds_recordings(table: Any, column: str) -> bool:
-    """Return whether a column of dialogues has a recording: one that is no path is in a struct under its name."""
+    """Return whether a column of dialogues has a recording: one that is not a path is in a struct under its name."""
     return any(_holds_recordings(chunk, column) for chunk in table.column(column).chunks)
 
 

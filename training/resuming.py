@@ -156,7 +156,7 @@ def choose_checkpoint(training: TrainingArguments, *, resume: bool, has_adapters
 def _require_checkpoint(folder: Path, has_adapters: bool) -> None:
     damage = f"holds no {_STATE}" if not (folder / _STATE).is_file() else _find_damage(folder)
     if damage is not None:
-        state = damage if folder.is_dir() else "is no folder"
+        state = damage if folder.is_dir() else "is not a folder"
         raise OptionError(
             f"resume_from_checkpoint: {folder} {state}; give a folder that training wrote, such as "
             "output_dir/checkpoint-50, or use resume for the newest one."
@@ -192,7 +192,8 @@ def _find_damage(checkpoint: Path) -> str | None:
     for path in sorted(checkpoint.rglob("*")):
         try:
             if path.suffix == ".safetensors":
-                safe_open(path, framework="pt").__exit__(None, None, None)
+                with safe_open(path, framework="pt"):
+                    pass
             elif path.suffix == ".json":
                 content = json.loads(path.read_text(encoding="utf-8"))
                 int(content["global_step"] if path.name == _STATE else 0)

@@ -472,7 +472,7 @@ def count_more_bytes(content: Any) -> int:
 
 
 def _decode_to_end(content: Any, label: str) -> Any:
-    """Return a recording of unknown length as a WAV file in memory, whose header counts its samples."""
+    """Return a recording of unknown length as a WAV file in memory, with its samples counted."""
     import soundfile
 
     content.seek(0)

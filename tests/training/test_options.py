@@ -157,7 +157,7 @@ NOWHERE = ["--model_name_or_path", "nowhere/model", "--dataset", "nowhere/data",
         (("--max_length", "512"), "max_length is 512, and training here does not use it"),
         (("--deepspeed", "zero.json"), "needs a library that is not installed"),
         (("--warmup_ratio", "0.1"), "unrecognized arguments: --warmup_ratio 0.1; did you mean --warmup_steps?"),
-        (("--resume_from_checkpoint", "nowhere/checkpoint-9"), "nowhere/checkpoint-9 is no folder; give"),
+        (("--resume_from_checkpoint", "nowhere/checkpoint-9"), "nowhere/checkpoint-9 is not a folder; give"),
         (("--resume_from_checkpoint", ".", "--resume", "True"), "give resume alone for the newest"),
     ],
 )

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from sdiareward.checkpoint_io.files import list_checkpoint_tensors
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
-from sdiareward.checkpoint_io.hub_files import list_checkpoint_tensors
 from sdiareward.cli import main as command
 from sdiareward.common.hub import ModelNotFoundError, fetch_snapshot
 from sdiareward.eval import main as evaluate
@@ -14,7 +14,7 @@ from sdiareward.train import main as train
 
 
 UNREACHABLE = (
-    r"ORG/absent: is no folder here; the Hub cannot be reached \(HF_HUB_OFFLINE is set\), and the model is not"
+    r"ORG/absent: is not a folder here; the Hub cannot be reached \(HF_HUB_OFFLINE is set\), and the model is not"
 )
 
 
@@ -61,7 +61,7 @@ def test_every_command_says_that_the_hub_cannot_be_reached(name, data_folder, to
     }
     assert run(*commands[name]) == 2
     line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert "error: ORG/absent: is no folder here; the Hub cannot be reached (HF_HUB_OFFLINE is set)" in line
+    assert "error: ORG/absent: is not a folder here; the Hub cannot be reached (HF_HUB_OFFLINE is set)" in line
 
 
 def test_what_describes_a_checkpoint_does_not_change_its_fingerprint_and_weights_do(tmp_path):
