@@ -1,9 +1,6 @@
 """Refuse speech that cannot be its words: too short or too long for them, silent, clipped, or the same for all.
 
-Measured on 2,721 texts of the bundled sample, scripts and scenarios, as seconds per letter without silence at the ends
-(least, median, most): espeak-ng 0.048, 0.074, 0.213; piper 0.054, 0.071, 0.197; hibari 0.068, 0.085, 0.238; espeak-ng
-in Mandarin 0.235 to 0.317 per character; the recordings of the sample 0.056, 0.096, 0.788. At 450 words per minute
-espeak-ng takes 0.022 and more, at 80 with pauses between words up to 0.24 for half of the texts.
+The limits leave room around the paces of the bundled synthesizers, which their tests measure.
 """
 
 from __future__ import annotations

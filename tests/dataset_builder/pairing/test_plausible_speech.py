@@ -1,5 +1,9 @@
+import json
+from itertools import islice
+
 import numpy as np
 import pytest
+from support.paths import ROOT
 
 from sdiareward.dataset_builder.pairing import plausible_speech
 from sdiareward.dataset_builder.pairing.plausible_speech import (
@@ -9,6 +13,7 @@ from sdiareward.dataset_builder.pairing.plausible_speech import (
     require_plausible,
 )
 from sdiareward.dataset_builder.synthesis import load_synthesizer
+from sdiareward.perturbations.levels import trim_silence
 
 
 RATE = 16_000
@@ -137,3 +142,17 @@ def test_a_command_speaks_the_languages_that_its_options_name(languages, is_spok
     else:
         with pytest.raises(LanguageError, match="mine speaks en"):
             require_language(engine, "mine", "de", "Guten Tag")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["espeak-ng", "hibari", "piper"])
+def test_the_limits_leave_room_around_the_paces_of_synthesizers(name):
+    engine, paces = load_synthesizer(name), []
+    for line in islice((ROOT / "sample" / "manifest.jsonl").read_text().splitlines(), 0, None, 8):
+        text = json.loads(line)["turns"][0]["parts"][0]["text"]
+        if min(letters := plausible_speech.count_letters(text)) > 1:
+            seconds = len(trim_silence(engine.speak(text, voice=0), plausible_speech._TRIM_DB)) / RATE
+            paces.append((seconds / letters[0], seconds / letters[1]))
+    assert len(paces) > 20
+    assert min(least for least, _ in paces) > 1.2 * plausible_speech._FAST_LETTER_S
+    assert max(most for _, most in paces) < plausible_speech._MAX_LETTER_S
