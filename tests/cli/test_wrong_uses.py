@@ -151,7 +151,7 @@ USES = {
     ),
     "missing checkpoint": (
         "train --dataset pairs --resume_from_checkpoint ./none --output_dir {o}",
-        "none is no folder",
+        "none is not a folder",
     ),
     "bfloat16 on a CPU": (
         "train --dataset pairs --bf16 True --output_dir {o}",
