@@ -1,0 +1,233 @@
+"""Do long work in parts, so that a run that was killed goes on where it stopped.
+
+A run's folder holds `parts/meta.json`, what its rows depend on besides the items, and a Parquet file for each finished
+part. A row has the `item` that it was made from, usually with a digest of its content. A rerun makes the rows of those
+items that have none or have changed; the newest row of an item counts. A kill costs the parts that are being made.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import as_completed
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .files import read_json_object, replace_atomically, write_file
+from .user_errors import UserError
+from .worker_pool import open_worker_pool
+
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+Items = Sequence[Any]
+Rows = list[dict[str, Any]]
+# Takes parts, which are sequences of items, and yields the rows of each, so that it can read the next one meanwhile.
+Make = Callable[[Iterable[Items]], Iterable[Rows]]
+# Loads a model, or whatever else the work needs, where it is done; pickles for the engines with other processes.
+Load = Callable[[], Make]
+Engine = Callable[[Load, Sequence[Items]], Iterator[tuple[int, Rows]]]
+
+
+class PartFolder:
+    """The finished parts of a run; `meta` is claimed with the first part, and another one is refused."""
+
+    def __init__(self, folder: str | Path, meta: Mapping[str, Any], schema: pa.Schema | None = None):
+        self.folder = Path(folder) / "parts"
+        self._meta = json.loads(json.dumps(meta))
+        self._schema = schema
+        self._claim_path = self.folder / "meta.json"
+        if self._claim_path.exists():
+            before = read_json_object(self._claim_path, "use another output_dir or delete it")
+            different = [name for name in {**before, **self._meta} if before.get(name) != self._meta.get(name)]
+            if different:
+                changes = "; ".join(f"{key} was {before.get(key)!r}, is {self._meta.get(key)!r}" for key in different)
+                raise ValueError(
+                    f"{folder} holds results of another run ({changes}); use another output_dir or delete it."
+                )
+        # The last part first, which has the newest rows.
+        self._paths = [path for path in sorted(self.folder.glob("part-*.parquet"), reverse=True) if _is_whole(path)]
+        self._next = max((int(path.stem.partition("-")[2]) for path in self._paths), default=-1) + 1
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def write(self, number: int, rows: Rows) -> None:
+        """Write the part with this number of this run."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if not self._claim_path.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            # All processes of a run claim its folder.
+            write_file(self._claim_path, json.dumps(self._meta, indent=2) + "\n", is_shared=True)
+        path = self.folder / f"part-{self._next + number:06d}.parquet"
+        table = pa.Table.from_pylist(rows, schema=self._schema)
+        with replace_atomically(path, is_shared=True) as temporary:
+            pq.write_table(table, temporary, write_page_checksum=True)
+        self._paths.insert(0, path)
+
+    def iter_tables(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """Yield the newest row of each item, a part at a time, the last part first."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        seen: set[Any] = set()
+        for path in sorted(self._paths, reverse=True):
+            wanted = None if columns is None else ["item", *columns]
+            # Columns that only other rows have are absent here.
+            known = set(pq.read_schema(path).names)
+            table = pq.read_table(path, columns=wanted and [name for name in wanted if name in known])
+            items = table["item"].to_pylist()
+            is_new = [item not in seen for item in items]
+            seen.update(items)
+            yield table if all(is_new) else table.filter(pa.array(is_new))
+
+    def read(self, columns: Sequence[str] | None = None) -> pa.Table | None:
+        """Return the newest row of each item; None before the first part."""
+        import pyarrow as pa
+
+        tables = [table for table in self.iter_tables(columns) if table.num_rows]
+        return pa.concat_tables(tables, promote_options="permissive") if tables else None
+
+    def iter_rows(self, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
+        for table in self.iter_tables(columns):
+            yield from table.to_pylist()
+
+    def find_pending(
+        self, items: Iterable[Any], has_changed: Callable[[Rows], Iterable[bool]] | None = None, *columns: str
+    ) -> list[Any]:
+        """Return the items that have no row, or one that `has_changed`, which gets rows with these columns."""
+        wanted = set(items)
+        kept: set[Any] = set()
+        for table in self.iter_tables(columns):
+            rows = [row for row in table.to_pylist() if row["item"] in wanted]
+            changed = has_changed(rows) if has_changed else [False] * len(rows)
+            kept.update(row["item"] for row, is_changed in zip(rows, changed, strict=True) if not is_changed)
+        return [item for item in items if item not in kept]
+
+
+def _is_whole(path: Path) -> bool:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            for _ in file.iter_batches(use_threads=False):
+                pass
+    except (pa.ArrowException, OSError) as error:
+        logger.warning("%s: is damaged (%s); its rows are made again.", path, " ".join(str(error).split())[:200])
+        return False
+    return True
+
+
+def run_parts(
+    folder: PartFolder, pending: Items, load: Load, size: int, engine: Engine | None = None, *, label: str, unit: str
+) -> float:
+    """Make the rows of pending items and write each part as it is done; return the seconds that it took."""
+    from tqdm.auto import tqdm
+
+    start = time.perf_counter()
+    if len(pending):
+        parts = [pending[first : first + size] for first in range(0, len(pending), size)]
+        with tqdm(total=len(pending), unit=unit, desc=label, smoothing=0.02) as bar:
+            for number, rows in (engine or run_here)(load, parts):
+                folder.write(number, rows)
+                bar.update(len(parts[number]))
+    return time.perf_counter() - start
+
+
+def run_here(load: Load, parts: Sequence[Items]) -> Iterator[tuple[int, Rows]]:
+    """Make the parts one after the other in this process."""
+    yield from enumerate(load()(parts))
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The engine that makes parts in worker processes of this machine."""
+
+    num_workers: int
+
+    def __call__(self, load: Load, parts: Sequence[Items]) -> Iterator[tuple[int, Rows]]:
+        """Yield each part as it is done."""
+        if self.num_workers <= 1 or len(parts) <= 1:
+            yield from run_here(load, parts)
+            return
+        with open_worker_pool(self.num_workers, _start_worker, (load,)) as pool:
+            futures = {pool.submit(_make_part, part): number for number, part in enumerate(parts)}
+            for future in as_completed(futures):
+                yield futures.pop(future), future.result()
+
+
+_WORKER: dict[str, Make] = {}
+
+
+def _start_worker(load: Load) -> None:
+    _WORKER["make"] = load()
+
+
+def _make_part(part: Items) -> Rows:
+    (rows,) = _WORKER["make"]([part])
+    return rows
+
+
+@dataclass(frozen=True)
+class OnRay:
+    """The engine that makes parts on the Ray cluster that is open, in `num_actors` actors."""
+
+    num_actors: int
+    num_cpus: float = 1.0  # Of each actor.
+    num_gpus: float = 0.0
+
+    def __call__(self, load: Load, parts: Sequence[Items]) -> Iterator[tuple[int, Rows]]:
+        """Yield each part as it is done; actors and tasks of a node that dies are started again elsewhere."""
+        import ray
+
+        blocks = [{"number": number, "part": _Box(part)} for number, part in enumerate(parts)]
+        found = ray.data.from_items(blocks, override_num_blocks=len(blocks)).map(
+            _Actor,  # type: ignore[arg-type]  # Annotated for functions only.
+            fn_constructor_args=(load, os.getcwd()),
+            compute=ray.data.ActorPoolStrategy(size=self.num_actors),
+            num_cpus=self.num_cpus,
+            num_gpus=self.num_gpus,
+        )
+        for row in found.iter_rows():
+            if row["error"].content is not None:
+                raise row["error"].content
+            yield row["number"], row["rows"].content
+
+
+@dataclass(frozen=True)
+class _Box:
+    """Keeps its content as it is, where Ray would make arrays of lists."""
+
+    content: Any
+
+
+class _Actor:
+    """Makes parts in the working directory of the driver; errors travel as results, which Ray would wrap in texts."""
+
+    def __init__(self, load: Load, folder: str):
+        # Another machine may not have it, and need none.
+        with suppress(OSError):
+            os.chdir(folder)
+        self._load = load
+        self._make: Make | None = None
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        rows: Rows = []
+        failure: Exception | None = None
+        try:
+            self._make = self._make or self._load()
+            (rows,) = self._make([row["part"].content])
+        except (UserError, ValueError, OSError) as error:
+            failure = error
+        return {"number": row["number"], "rows": _Box(rows), "error": _Box(failure)}

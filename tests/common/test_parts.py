@@ -1,0 +1,113 @@
+"""What every command that resumes relies on; tests of the commands need not show it again."""
+
+import signal
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+from support import squares
+from support.squares import load_and_die, load_nothing, load_squares
+
+from sdiareward.common.local_ray import open_ray
+from sdiareward.common.parts import OnRay, PartFolder, Processes, run_here, run_parts
+from sdiareward.common.user_errors import UserError
+
+
+META = {"model": "nano"}
+
+
+def run(folder, items, load=load_squares, engine=run_here, size=3, meta=META, **options):
+    parts = PartFolder(folder, meta)
+    pending = parts.find_pending(items, **options)
+    run_parts(parts, pending, load, size, engine, label="squares", unit="item")
+    return pending
+
+
+def read_squares(folder):
+    return {row["item"]: row["square"] for row in PartFolder(folder, META).iter_rows()}
+
+
+@pytest.mark.parametrize("engine", [run_here, Processes(2)])
+def test_only_what_has_no_row_is_made(tmp_path, engine):
+    assert run(tmp_path, [1, 2, 3, 4, 5], engine=engine) == [1, 2, 3, 4, 5]
+    assert run(tmp_path, range(7), engine=engine) == [0, 6]
+    assert run(tmp_path, range(7), load_nothing, engine) == []
+    assert read_squares(tmp_path) == {item: item * item for item in range(7)}
+
+
+@pytest.mark.slow
+def test_ray_makes_the_same_rows_and_hands_on_errors(tmp_path):
+    ray = pytest.importorskip("ray")
+    ray.cloudpickle.register_pickle_by_value(squares)
+    with open_ray(UserError, "local", 2):
+        run(tmp_path, range(20), engine=OnRay(2, 0.5))
+        with pytest.raises(UserError, match="no such model"):
+            run(tmp_path / "other", [1], load_nothing, OnRay(1, 0.5))
+    assert read_squares(tmp_path) == {item: item * item for item in range(20)}
+
+
+def test_the_newest_row_of_an_item_counts(tmp_path):
+    run(tmp_path, range(6))
+
+    def load_cubes():
+        return lambda parts: ([{"item": item, "square": item**3} for item in part] for part in parts)
+
+    assert run(tmp_path, range(6), load_cubes, has_changed=lambda rows: [row["item"] > 3 for row in rows]) == [4, 5]
+    assert read_squares(tmp_path) == {0: 0, 1: 1, 2: 4, 3: 9, 4: 64, 5: 125}
+    table = PartFolder(tmp_path, META).read(["square", "absent"])
+    assert table.sort_by("item") == pa.table({"item": range(6), "square": [0, 1, 4, 9, 64, 125]})
+
+
+def test_a_folder_is_claimed_by_the_first_part_and_refused_to_others(tmp_path):
+    with pytest.raises(UserError, match="no such model"):
+        run(tmp_path / "out", [1], load_nothing)
+    assert not (tmp_path / "out").exists()
+    run(tmp_path / "out", [1], meta={"model": "small", "dtype": None})
+    with pytest.raises(ValueError, match="model was 'small', is 'nano'; dtype was None, is 'bfloat16'"):
+        run(tmp_path / "out", [1], meta={"model": "nano", "dtype": "bfloat16"})
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty"])
+def test_a_damaged_part_is_made_again(tmp_path, caplog, damage):
+    run(tmp_path, range(6))
+    path = tmp_path / "parts" / "part-000001.parquet"
+    content = bytearray(path.read_bytes())
+    if damage == "flipped":
+        content[20] ^= 1
+    path.write_bytes({"cut": content[:-9], "empty": b""}.get(damage, content))
+    assert run(tmp_path, range(6)) == [3, 4, 5]
+    assert "part-000001.parquet: is damaged" in caplog.text
+    assert read_squares(tmp_path) == {item: item * item for item in range(6)}
+
+
+KILLED = """
+import os, signal, sys
+from sdiareward.common.parts import PartFolder, run_parts
+def load():
+    def make(parts):
+        for part in parts:
+            if {when} in part:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield [{{"item": item, "square": item * item}} for item in part]
+    return make
+run_parts(PartFolder(sys.argv[1], {{"model": "nano"}}), range(20), load, 3, label="squares", unit="item")
+"""
+
+
+def test_a_killed_run_goes_on_to_the_same_parts(tmp_path):
+    run(tmp_path / "whole", range(20))
+    for when in (1, 11):
+        script = [sys.executable, "-c", KILLED.format(when=when), str(tmp_path / str(when))]
+        assert subprocess.run(script, capture_output=True, check=False).returncode == -signal.SIGKILL
+        assert run(tmp_path / str(when), range(20)) == list(range(when // 3 * 3, 20))
+        found, wanted = (
+            {path.name: path.read_bytes() for path in (tmp_path / name / "parts").iterdir()}
+            for name in (str(when), "whole")
+        )
+        assert found == wanted
+
+
+def test_a_worker_that_dies_ends_the_run_with_a_remedy(tmp_path):
+    with pytest.raises(UserError, match="lower num_workers"):
+        run(tmp_path, range(6), load_and_die, Processes(2))

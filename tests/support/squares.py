@@ -1,0 +1,22 @@
+"""Work for the engines of `common.parts`; other processes import it by name."""
+
+import os
+import signal
+
+from sdiareward.common.user_errors import UserError
+
+
+def load_squares():
+    def make(parts):
+        for part in parts:
+            yield [{"item": item, "square": item * item} for item in part]
+
+    return make
+
+
+def load_nothing():
+    raise UserError("there is no such model.")
+
+
+def load_and_die():
+    return lambda parts: os.kill(os.getpid(), signal.SIGKILL)
