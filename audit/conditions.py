@@ -1,9 +1,9 @@
-"""Score the pairs of an audit under every condition; one line per pair and condition, so that a killed run resumes."""
+"""Score the pairs of an audit under every condition."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
-from sdiareward.common.files import JsonLines
+from sdiareward.common.files import JsonLines, seal, write_file
+from sdiareward.common.parts import Items, Make, PartFolder, Rows, run_parts
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.synthesis import find_voice
 from sdiareward.pairs.schema import SIDES
@@ -23,15 +24,14 @@ from sdiareward.scoring.engine import (
     UNREADABLE,
     Outcome,
     Record,
-    Session,
     check_finite,
     complete_items,
-    score_pending,
 )
 
 
 if TYPE_CHECKING:
     import datasets
+    import pyarrow as pa
 
     from sdiareward.scoring.scorer import Scorer
 
@@ -47,8 +47,8 @@ _KEPT_PAIRS = 16
 # Raised for a pair that a condition cannot change; any other error is a bug and ends the run.
 _CONDITION_ERRORS = (ValueError, TypeError, FileNotFoundError)
 
-# Key of a condition and id of a pair.
-Item = tuple[str, str]
+# Of an item: key of a condition and id of a pair.
+_SEPARATOR = "\t"
 Distractors = Callable[[], Sequence[AuditPair]]
 # Lines by condition and pair.
 Rewards = dict[str, dict[str, Record]]
@@ -161,57 +161,76 @@ def derive_seed(*parts: Any) -> int:
 
 
 def collect_rewards(
-    load_scorer: Callable[[], Scorer], sample: PairSample, conditions: Sequence[Condition], folder: Path
+    load_scorer: Callable[[], Scorer],
+    sample: PairSample,
+    conditions: Sequence[Condition],
+    folder: Path,
+    meta: Mapping[str, Any],
 ) -> Rewards:
-    """Score the pairs unchanged and under each condition; lines of the folder are kept, errors are retried."""
-    log = RewardLog(folder)
+    """Score the pairs unchanged and under each condition; what the folder has is kept, errors are tried again."""
     natural = Condition(NATURAL, lambda pair: {side: to_messages(getattr(pair, side)) for side in SIDES})
     plan = [natural, *(condition for condition in conditions if not condition.unavailable_reason)]
-    pending = [
-        (condition.key, label["pair_id"])
-        for label in sample.labels
+    chunks = [sample[start : start + _CHUNK_PAIRS] for start in range(0, len(sample), _CHUNK_PAIRS)]
+    items = [
+        _SEPARATOR.join((condition.key, label["pair_id"]))
+        for chunk in chunks
         for condition in plan
-        if label["pair_id"] not in log.found.get(condition.key, {})
+        for label in chunk.labels
     ]
-    score_pending(
-        pending, lambda: ConditionScorer(load_scorer(), sample, plan), log, label="audit", unit="changed pair"
-    )
-    wanted = {label["pair_id"] for label in sample.labels}
-    keys = [NATURAL, *(condition.key for condition in conditions)]
-    lines = {key: {i: line for i, line in log.found.get(key, {}).items() if i in wanted} for key in keys}
+    parts = PartFolder(folder, meta, _make_schema())
+    pending = parts.find_pending(items, lambda rows: [row[ERROR] is not None for row in rows], ERROR)
+    scorers: list[ConditionScorer] = []
+
+    def load() -> Make:
+        scorers.append(ConditionScorer(load_scorer(), sample, plan))
+        return scorers[0].make
+
+    seconds = run_parts(parts, pending, load, _CHUNK_PAIRS, label="audit", unit="changed pair")
+    for scorer in scorers:
+        counts = {"num_dialogues": scorer.num_dialogues, "audio_s": scorer.audio_s, "seconds": seconds}
+        JsonLines(folder / "sessions.jsonl").append([counts])
+    return _collect(parts, sample, conditions, folder)
+
+
+def _make_schema() -> pa.Schema:
+    import pyarrow as pa
+
+    rewards = pa.struct(dict.fromkeys((*SIDES, ATTACKED), pa.float64()))
+    return pa.schema({"item": pa.string(), "rewards": rewards, REASON: pa.string(), ERROR: pa.string()})
+
+
+def _collect(parts: PartFolder, sample: PairSample, conditions: Sequence[Condition], folder: Path) -> Rewards:
+    """Return the lines by condition and pair, and write those of all runs to `rewards.jsonl`."""
+    found: Rewards = {NATURAL: {}, **{condition.key: {} for condition in conditions}}
+    lines = []
+    for row in parts.iter_rows(("rewards", REASON, ERROR)):
+        key, _, pair_id = row.pop("item").partition(_SEPARATOR)
+        line = {"pair_id": pair_id, "condition": key} | {
+            name: value for name, value in row.items() if value is not None
+        }
+        if "rewards" in line:
+            line["rewards"] = {name: value for name, value in line["rewards"].items() if value is not None}
+        lines.append(line)
+        if key in found:
+            found[key][pair_id] = line
+    lines.sort(key=lambda line: (line["pair_id"], line["condition"]))
+    write_file(folder / "rewards.jsonl", "".join(map(seal, lines)))
+    wanted = [label["pair_id"] for label in sample.labels]
+    rewards = {key: {i: of_key[i] for i in wanted if i in of_key} for key, of_key in found.items()}
+    # A condition of a pair that cannot be read any more.
+    unread = {pair_id for pair_id, line in rewards[NATURAL].items() if ERROR in line}
     for condition in conditions:
+        of_key = rewards[condition.key]
         if condition.unavailable_reason:
-            absent = {i: {REASON: condition.unavailable_reason} for i in lines[NATURAL]}
-            lines[condition.key] = absent | lines[condition.key]
-    return lines
+            absent = {i: {REASON: condition.unavailable_reason} for i in rewards[NATURAL]}
+            rewards[condition.key] = absent | of_key
+        else:
+            rewards[condition.key] = {i: line for i, line in of_key.items() if i not in unread}
+    return rewards
 
 
-class RewardLog:
-    """The lines of an audit: `pair_id`, `condition`, and either `rewards` by name, a `reason` or an `error`."""
-
-    def __init__(self, folder: Path):
-        self._lines = JsonLines(folder / "rewards.jsonl")
-        self._sessions = JsonLines(folder / "sessions.jsonl")
-        # By condition and `pair_id`; errors of this session only.
-        self.found: Rewards = {}
-        for record in self._lines.read():
-            if ERROR not in record:
-                self._keep(record)
-
-    def _keep(self, record: Record) -> None:
-        self.found.setdefault(record["condition"], {})[record["pair_id"]] = record
-
-    def add(self, item: Item, outcome: Outcome) -> None:
-        condition, pair_id = item
-        line = {ERROR: outcome.reason} if isinstance(outcome, Skipped) else outcome
-        record = {"pair_id": pair_id, "condition": condition, **line}
-        self._lines.append([record])
-        self._keep(record)
-
-    def end(self, session: Session) -> None:
-        usage = session.usage or {}
-        if usage.get("num_dialogues"):
-            self._sessions.append([{**usage, "seconds": session.seconds, "audio_s": session.audio_s}])
+def _drop_absent(row: Mapping[str, Any]) -> Record:
+    return {name: value for name, value in row.items() if value not in (None, {})}
 
 
 class ConditionScorer:
@@ -219,43 +238,41 @@ class ConditionScorer:
 
     def __init__(self, scorer: Scorer, sample: PairSample, plan: Sequence[Condition]):
         self._scorer = scorer
+        self._rows = {label["pair_id"]: number for number, label in enumerate(sample.labels)}
         self._sample = sample
         self._plan = plan
-        self._num_dialogues = 0
+        self._audio_before_s = scorer.audio_s
+        self._unusable: set[str] = set()
+        self.num_dialogues = 0
 
     @property
     def audio_s(self) -> float:
-        return self._scorer.audio_s
+        return self._scorer.audio_s - self._audio_before_s
 
-    def usage(self) -> dict[str, Any]:
-        return {"num_dialogues": self._num_dialogues}
-
-    def score(self, items: Sequence[Item]) -> Iterator[tuple[Item, Outcome]]:
-        """Yield each pair under each condition; one that fails unchanged is not tried under any other."""
-        wanted = set(items)
-        pair_ids = {pair_id for _, pair_id in items}
-        for start in range(0, len(self._sample), _CHUNK_PAIRS):
-            chunk = self._sample[start : start + _CHUNK_PAIRS]
-            if pair_ids.isdisjoint(label["pair_id"] for label in chunk.labels):
-                continue
-            yield from self._score_chunk(chunk, wanted)
-
-    def _score_chunk(self, chunk: PairSample, wanted: Container[Item]) -> Iterator[tuple[Item, Outcome]]:
-        pairs = []
-        for number, label in enumerate(chunk.labels):
-            try:
-                pairs.append(chunk[number])
-            except _CONDITION_ERRORS as error:
-                yield (NATURAL, label["pair_id"]), Skipped(label["pair_id"], UNREADABLE, str(error))
-        unusable: set[str] = set()
-        for condition in self._plan:
-            pending = [
-                pair for pair in pairs if (condition.key, pair.pair_id) in wanted and pair.pair_id not in unusable
+    def make(self, parts: Iterable[Items]) -> Iterator[Rows]:
+        for part in parts:
+            yield [
+                {"item": item, **({ERROR: found.reason} if isinstance(found, Skipped) else found)}
+                for item, found in self._score(set(part))
             ]
+
+    def _score(self, wanted: set[str]) -> Iterator[tuple[str, Outcome]]:
+        """Yield each pair under each condition; one that fails unchanged is not tried under any other."""
+        pair_ids = dict.fromkeys(item.partition(_SEPARATOR)[2] for item in wanted)
+        pairs = []
+        for pair_id in sorted(set(pair_ids) - self._unusable, key=self._rows.__getitem__):
+            try:
+                pairs.append(self._sample[self._rows[pair_id]])
+            except _CONDITION_ERRORS as error:
+                self._unusable.add(pair_id)
+                yield _SEPARATOR.join((NATURAL, pair_id)), Skipped(pair_id, UNREADABLE, str(error))
+        for condition in self._plan:
+            items = {pair.pair_id: _SEPARATOR.join((condition.key, pair.pair_id)) for pair in pairs}
+            pending = [pair for pair in pairs if items[pair.pair_id] in wanted and pair.pair_id not in self._unusable]
             for pair_id, outcome in self._score_condition(pending, condition):
                 if condition.key == NATURAL and isinstance(outcome, Skipped):
-                    unusable.add(pair_id)
-                yield (condition.key, pair_id), outcome
+                    self._unusable.add(pair_id)
+                yield items[pair_id], outcome
 
     def _score_condition(self, pairs: Sequence[AuditPair], condition: Condition) -> Iterator[tuple[str, Outcome]]:
         """Yield each pair under one condition, first the pairs that it does not apply to."""
@@ -275,7 +292,7 @@ class ConditionScorer:
         names, pair_ids = list(built[0][1]), [pair.pair_id for pair, _ in built]
         dialogues_of_all = [dialogues[name] for _, dialogues in built for name in names]
         criteria = [pair.criterion for pair, _ in built for _ in names]
-        self._num_dialogues += len(dialogues_of_all)
+        self.num_dialogues += len(dialogues_of_all)
         failures: dict[int, str] = {}
         results = self._scorer.iter_scores(dialogues_of_all, criteria, skipped=failures, heard={})
         for position, found in complete_items(results, failures, names, pair_ids):

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.files import JsonLines
 from sdiareward.common.provenance import describe_run
-from sdiareward.common.run_identity import claim_run_dir
 from sdiareward.evaluation.baseline_pairs import LabelledPairs, load_baseline_pairs
 from sdiareward.evaluation.model_training import find_overlap
 from sdiareward.evaluation.pair_scoring import score_with_baselines
@@ -91,7 +90,6 @@ class Auditor:
             "pairs": fingerprint_pairs(self.labels, self.pairs),
             "seed": job.seed,
         }
-        claim_run_dir(self.folder, self.run)
         self.sample = PairSample(self.pairs, self.labels, sample_rows(self.labels, job.num_pairs, job.seed))
         self.training_pairs: LabelledPairs | None = None
         self.notice: str | None = None
@@ -143,7 +141,7 @@ class Auditor:
 
     def audit(self) -> dict[str, Any]:
         """Run all parts; return the content of `audit.json`, which `docs/audit.md` describes."""
-        rewards = collect_rewards(lambda: self.scorer, self.sample, self.make_conditions(), self.folder)
+        rewards = collect_rewards(lambda: self.scorer, self.sample, self.make_conditions(), self.folder, self.run)
         measured, parts = Pairs(self.sample.labels, rewards, **self.options), self.job.parts
         usable = self.sample.keep(label["pair_id"] for label in measured.labels)
         scores, fitted = self._score_baselines(usable)

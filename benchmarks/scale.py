@@ -10,7 +10,6 @@ tenth of a driver's rows.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -19,6 +18,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -78,7 +78,7 @@ def make_dialogue(number: int) -> list[dict[str, str]]:
 def main(argv: Sequence[str] | None = None) -> None:
     (args,) = parse_arguments((Arguments,), argv, prog="python -m benchmarks.scale", description=__doc__)
     if args.drive:
-        from sdiareward.scoring.ray_engine import score_on_ray
+        from sdiareward.scoring.dataset import score_on_ray
 
         data, output = args.drive
         score_on_ray(
@@ -119,13 +119,13 @@ def check_rows(output: Path) -> Record:
     table = pq.read_table(output / "scores.parquet")
     rows = table["row"].to_pylist()
     expected = np.array([compute_reward(make_dialogue(row)) for row in rows])
-    logs = list((output / "partial").glob("*.jsonl"))
-    records = [json.loads(line)["row"] for path in logs for line in path.open()]
+    parts = list((output / "parts").glob("*.parquet"))
+    records = [row for path in parts for row in pq.read_table(path, columns=["item"])["item"].to_pylist()]
     return {
         "num_scored": len(set(rows)),
         "num_twice": len(records) - len(set(records)) + len(rows) - len(set(rows)),
         "num_wrong": int((np.abs(table["reward"].to_numpy() - expected) > 1e-9).sum()),
-        "record_bytes": round(sum(path.stat().st_size for path in logs) / max(len(records), 1), 1),
+        "record_bytes": round(sum(path.stat().st_size for path in parts) / max(len(records), 1), 1),
     }
 
 
@@ -149,7 +149,7 @@ class Driver:
     def __init__(self, data: Path, output: Path, address: str):
         command = [sys.executable, "-m", "benchmarks.scale", "--drive", str(data), str(output)]
         environment = os.environ | {"RAY_ADDRESS": address}
-        self._records, self._log = output / "partial", output.with_suffix(".log")
+        self._parts, self._log = output / "parts", output.with_suffix(".log")
         self._num_before = self._count_records()
         with self._log.open("a") as log:
             self.process = subprocess.Popen(command, cwd=racing.ROOT, env=environment, stdout=log, stderr=log)
@@ -170,7 +170,7 @@ class Driver:
             time.sleep(_READ_EVERY_S)
 
     def _count_records(self) -> int:
-        return sum(path.read_bytes().count(b"\n") for path in self._records.glob("*.jsonl"))
+        return sum(map(_count_rows, self._parts.glob("*.parquet")))
 
     def describe(self) -> Record:
         """Return time, peaks in MiB, and slopes in MiB per 100,000 rows; at least ten readings give a slope."""
@@ -196,6 +196,11 @@ def _read_mib(process: psutil.Process, name: str = "") -> float:
         return float(process.memory_info().rss / 2**20) if name in " ".join(process.cmdline()) else 0.0
     except psutil.Error:
         return 0.0
+
+
+@cache
+def _count_rows(path: Path) -> int:
+    return int(pq.read_metadata(path).num_rows)
 
 
 def render(records: list[Record]) -> str:

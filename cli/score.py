@@ -14,7 +14,7 @@ from sdiareward.scoring.arguments import ModelArguments
 
 
 if TYPE_CHECKING:
-    from sdiareward.scoring.results import Summary
+    from sdiareward.scoring.dataset import Summary
     from sdiareward.scoring.scorer import Scorer
 
 _OF_RAY = ("num_actors", "gpus_per_actor")
@@ -193,7 +193,7 @@ def _score_dataset(args: ScoreArguments) -> int:
     job = ScoringJob(args.make_spec(), **{name: getattr(args, name) for name in names})
     output = Path(str(args.output))
     if args.engine == "ray":
-        from sdiareward.scoring.ray_engine import score_on_ray
+        from sdiareward.scoring.dataset import score_on_ray
 
         options: dict[str, Any] = {"num_actors": args.num_actors, "gpus_per_actor": args.gpus_per_actor}
         summary: Summary | None = score_on_ray(job, output, **options)

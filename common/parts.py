@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 logger = logging.getLogger(__name__)
+# Several batches of an accelerator.
+_MIN_ITEMS, _MAX_PARTS = 64, 1000
 
 Items = Sequence[Any]
 Rows = list[dict[str, Any]]
@@ -70,7 +72,10 @@ class PartFolder:
             # All processes of a run claim its folder.
             write_file(self._claim_path, json.dumps(self._meta, indent=2) + "\n", is_shared=True)
         path = self.folder / f"part-{self._next + number:06d}.parquet"
-        table = pa.Table.from_pylist(rows, schema=self._schema)
+        # Of rows without a schema, pyarrow would take the columns of the first.
+        names = self._schema.names if self._schema else {name: None for row in rows for name in row}
+        columns = {name: [row.get(name) for row in rows] for name in names}
+        table = pa.table(columns, schema=self._schema)
         with replace_atomically(path, is_shared=True) as temporary:
             pq.write_table(table, temporary, write_page_checksum=True)
         self._paths.insert(0, path)
@@ -113,6 +118,11 @@ class PartFolder:
             changed = has_changed(rows) if has_changed else [False] * len(rows)
             kept.update(row["item"] for row, is_changed in zip(rows, changed, strict=True) if not is_changed)
         return [item for item in items if item not in kept]
+
+
+def choose_size(num_items: int) -> int:
+    """Return the number of scored items in a part: a kill costs little, and a million items make a thousand files."""
+    return max(_MIN_ITEMS, num_items // _MAX_PARTS)
 
 
 def _is_whole(path: Path) -> bool:

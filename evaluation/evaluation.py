@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sdiareward.common.files import JsonLines, write_file
 from sdiareward.common.provenance import describe_run
-from sdiareward.common.run_identity import claim_run_dir
 from sdiareward.pairs.content import fingerprint_pairs
 from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.loading import load_pairs
@@ -66,7 +65,6 @@ class EvaluationRun:
         if args.baselines:
             self._load_baseline_pairs()
         self.run = {**evaluated.identity(), "split": args.split, "pairs": fingerprint_pairs(self.labels)}
-        claim_run_dir(self.folder, self.run)
         self.by_scorer: dict[str, Mapping[str, Any]] = {}
         self.fitted: dict[str, Any] = {}
         self.skipped: list[dict[str, Any]] = []
@@ -102,6 +100,7 @@ class EvaluationRun:
             self.pairs,
             self.labels,
             self.folder,
+            self.run,
             retry_failed=self.args.retry_failed,
         )
         rows = [row for row, label in enumerate(self.labels) if label["pair_id"] in scores]

@@ -1,20 +1,21 @@
 """Score both sides of every pair, with a model, a judge or a baseline, and keep the scores in a run's folder.
 
-Scores of a model or a judge are kept line by line, those of a baseline as a whole; a rerun computes only the others.
+Scores of a model or a judge are kept in parts, those of a baseline as a whole; a rerun computes only the others.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import Heard
 from sdiareward.common.files import JsonLines, read_sealed, seal, write_file
+from sdiareward.common.parts import Items, Make, PartFolder, Rows, choose_size, run_parts
 from sdiareward.common.skipped import Skipped
-from sdiareward.pairs.content import digest_pair, fingerprint_pairs, has_changed
+from sdiareward.pairs.content import digest_pair, fingerprint_pairs
 from sdiareward.pairs.dialogues import Dialogues
 from sdiareward.pairs.schema import SIDES
 from sdiareward.scoring.engine import (
@@ -22,10 +23,8 @@ from sdiareward.scoring.engine import (
     Outcome,
     PairScorer,
     Record,
-    Session,
     complete_items,
     describe_heard,
-    score_pending,
 )
 from sdiareward.scoring.model_spec import ModelSpec
 
@@ -106,81 +105,74 @@ class ModelToEvaluate:
         return {}
 
 
-class _BoundPairs:
-    def __init__(self, scorer: PairScorer, pairs: datasets.Dataset, labels: Labels):
-        self._scorer, self._pairs, self._labels = scorer, pairs, labels
-        self.usage = scorer.usage
-
-    @property
-    def audio_s(self) -> float:
-        return self._scorer.audio_s
-
-    def score(self, items: Sequence[int]) -> Iterator[tuple[int, Outcome]]:
-        return self._scorer.score_rows(self._pairs, self._labels, items)
-
-
-class PairLog:
-    """The lines of a run: scores, skipped pairs and sessions; those of pairs that have changed since are dropped."""
-
-    def __init__(self, folder: Path, pairs: datasets.Dataset, labels: Labels, retry_failed: bool = False):
-        self._folder = folder
-        self._pairs = pairs
-        self._labels = labels
-        self._lines = JsonLines(folder / "scores.jsonl")
-        self.scores: Scores = {record["pair_id"]: record for record in self._lines.read()}
-        self.skipped: dict[int, Skipped] = {}
-        num_lines = len(self.scores)
-        if retry_failed:
-            self.scores = {key: record for key, record in self.scores.items() if record["margin"] is not None}
-        for row, label in enumerate(labels):
-            record = self.scores.get(label["pair_id"])
-            if record is not None and has_changed(record.get("content"), self._digest(row)):
-                del self.scores[label["pair_id"]]
-        if len(self.scores) < num_lines:
-            self._write("scores.jsonl", list(self.scores.values()))
-
-    def _digest(self, row: int) -> list[str | None]:
-        return digest_pair(self._pairs[row], self._labels[row]["criterion"])
-
-    def find_pending(self) -> list[int]:
-        return [row for row, label in enumerate(self._labels) if label["pair_id"] not in self.scores]
-
-    def add(self, item: int, outcome: Outcome) -> None:
-        if isinstance(outcome, Skipped):
-            self.skipped[item] = outcome
-            return
-        record = {**self._labels[item], **outcome, "content": self._digest(item)}
-        self._lines.append([record])
-        self.scores[record["pair_id"]] = record
-
-    def end(self, session: Session) -> None:
-        timing = {"num_pairs": session.num_scored, "audio_s": session.audio_s, "scoring_s": session.seconds}
-        JsonLines(self._folder / "sessions.jsonl").append([{**timing, **(session.usage or {})}])
-
-    def write_skipped(self) -> list[dict[str, Any]]:
-        """Write `skipped.jsonl`; return its lines, the labels of each skipped pair with `kind` and `reason`."""
-        found = [{**self._labels[row], **skipped.explain()} for row, skipped in sorted(self.skipped.items())]
-        self._write("skipped.jsonl", found)
-        return found
-
-    def _write(self, name: str, records: Sequence[Mapping[str, Any]]) -> None:
-        write_file(self._folder / name, "".join(map(seal, records)))
-
-
 def score_pairs(
     load_scorer: Callable[[], PairScorer],
     pairs: datasets.Dataset,
     labels: Labels,
     folder: Path,
+    meta: Mapping[str, Any],
     *,
     retry_failed: bool = False,
 ) -> tuple[Scores, list[dict[str, Any]]]:
-    """Score every pair that `scores.jsonl` lacks, written once both sides are done; unreadable audio is skipped."""
-    log = PairLog(folder, pairs, labels, retry_failed)
-    score_pending(
-        log.find_pending(), lambda: _BoundPairs(load_scorer(), pairs, labels), log, label="scoring", unit="pair"
-    )
-    return log.scores, log.write_skipped()
+    """Score every pair that the folder lacks; return scores, and labels of skipped pairs with `kind` and `reason`.
+
+    Both are also written, to `scores.jsonl` and `skipped.jsonl`.
+    """
+    parts = PartFolder(folder, meta)
+    rows = {label["pair_id"]: row for row, label in enumerate(labels)}
+
+    def digest(pair_id: str) -> str | None:
+        digests = digest_pair(pairs[rows[pair_id]], labels[rows[pair_id]]["criterion"])
+        return None if None in digests else " ".join(map(str, digests))
+
+    def have_changed(records: Rows) -> list[bool]:
+        return [
+            bool(record.get("reason"))
+            or (retry_failed and record["margin"] is None)
+            or digest(record["item"]) not in (None, record["digest"])
+            for record in records
+        ]
+
+    def load() -> Make:
+        scorers.append(load_scorer())
+        folder.mkdir(parents=True, exist_ok=True)
+        return make
+
+    def make(batches: Iterable[Items]) -> Iterator[Rows]:
+        for batch in batches:
+            found = dict(scorers[0].score_rows(pairs, labels, [rows[pair_id] for pair_id in batch]))
+            yield [_make_line(pair_id, found[rows[pair_id]], digest) for pair_id in batch]
+
+    scorers: list[PairScorer] = []
+    pending = parts.find_pending(rows, have_changed, "reason", "margin", "digest")
+    seconds = run_parts(parts, pending, load, choose_size(len(pending)), label="scoring", unit="pair")
+    for scorer in scorers:
+        timing = {"num_pairs": len(pending), "audio_s": scorer.audio_s, "scoring_s": seconds}
+        JsonLines(folder / "sessions.jsonl").append([{**timing, **scorer.usage()}])
+    found = {record.pop("item"): record for record in parts.iter_rows()}
+    lines = [{**label, **found[pair_id]} for pair_id, label in zip(rows, labels, strict=True)]
+    skipped = [
+        {**label, "kind": line["kind"], "reason": line["reason"]}
+        for label, line in zip(labels, lines, strict=True)
+        if line.get("reason")
+    ]
+    scores = {line["pair_id"]: line for line in lines if not line.get("reason")}
+    for line in scores.values():
+        del line["digest"]
+        line.pop("reason", None), line.pop("kind", None)
+    _write_lines(folder / "scores.jsonl", scores.values())
+    _write_lines(folder / "skipped.jsonl", skipped)
+    return scores, skipped
+
+
+def _make_line(pair_id: str, outcome: Outcome, digest: Callable[[str], str | None]) -> Record:
+    if isinstance(outcome, Skipped):
+        return {"item": pair_id, "kind": outcome.kind, "reason": outcome.reason}
+    return {"item": pair_id, **outcome, "digest": digest(pair_id)}
+
+
+def _write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    write_file(path, "".join(map(seal, records)))
 
 
 def score_with_baselines(

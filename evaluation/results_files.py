@@ -27,7 +27,7 @@ class Evaluation:
 def read_evaluation(folder: str | Path, *, finite: bool = True) -> Evaluation:
     """Read an evaluation that `eval.py` finished; `finite` requires finite rewards."""
     folder = Path(folder)
-    for name in ("scores.jsonl", "results.json", "identity.json"):
+    for name in ("scores.jsonl", "results.json"):
         # Results come last, so a folder that has them is complete.
         if not (folder / name).is_file():
             raise FileNotFoundError(f"{folder}: has no {name}; give the output_dir of a finished evaluation.")
@@ -36,9 +36,9 @@ def read_evaluation(folder: str | Path, *, finite: bool = True) -> Evaluation:
         raise ValueError(f"{folder}: scores.jsonl holds no pair; evaluate at least one.")
     for record in scores:
         _check_record(record, folder, finite)
-    run, results = (read_json_object(folder / name, "evaluate again") for name in ("identity.json", "results.json"))
+    results = read_json_object(folder / "results.json", "evaluate again")
     training = {name: results[name] for name in ("overlap",) if name in results}
-    return Evaluation(folder, scores, run, results.get("config", {}), training)
+    return Evaluation(folder, scores, results.get("run", {}), results.get("config", {}), training)
 
 
 def _is_reward(value: Any) -> bool:

@@ -1,15 +1,9 @@
-"""Score the items of a run that have no result yet, and keep each outcome as soon as it is known.
-
-`score --dataset`, `eval` and `audit` bring a scorer, which yields outcomes of items, and a log, which keeps them. The
-engine loads the scorer only if an item is pending. A killed run resumes, because the log has its outcomes.
-"""
+"""Outcomes of scored dialogues and pairs: a record of rewards and of what was heard, or why there is none."""
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sdiareward.audio_sdiareward import Heard
@@ -23,27 +17,6 @@ Record = dict[str, Any]
 Outcome = Record | Skipped
 Labels = Sequence[Mapping[str, Any]]
 UNREADABLE, NOT_FINITE = "unreadable", "not_finite"
-
-
-@dataclass
-class Session:
-    num_scored: int = 0
-    audio_s: float = 0.0  # As the scorer heard it: turns are cut.
-    seconds: float = 0.0
-    usage: Mapping[str, Any] | None = None  # Such as the tokens of an endpoint.
-
-
-class ItemScorer(Protocol):
-    """Something that scores the items of a run, such as the rows of a data set."""
-
-    @property
-    def audio_s(self) -> float:
-        """Seconds of audio heard so far."""
-        ...
-
-    def score(self, items: Sequence[Any]) -> Iterator[tuple[Any, Outcome]]:
-        """Yield each item as it is done, with its record or with why it was skipped."""
-        ...
 
 
 class PairScorer(Protocol):
@@ -63,42 +36,6 @@ class PairScorer(Protocol):
     def usage(self) -> dict[str, Any]:
         """Return what else is worth keeping of this session."""
         ...
-
-
-class RunLog(Protocol):
-    """Where a run keeps its outcomes."""
-
-    def add(self, item: Any, outcome: Outcome) -> None:
-        """Keep the outcome of an item; a record is on disk before this returns."""
-        ...
-
-    def end(self, session: Session) -> None:
-        """Keep what a session did, however it ended."""
-        ...
-
-
-def score_pending(
-    pending: Sequence[Hashable], load_scorer: Callable[[], ItemScorer], log: RunLog, *, label: str, unit: str
-) -> Session:
-    from tqdm.auto import tqdm
-
-    session = Session()
-    if not len(pending):
-        return session
-    scorer = load_scorer()
-    start, before_s = time.perf_counter(), scorer.audio_s
-    try:
-        with tqdm(total=len(pending), unit=unit, desc=label, smoothing=0.02) as bar:
-            for item, outcome in scorer.score(pending):
-                log.add(item, outcome)
-                session.num_scored += not isinstance(outcome, Skipped)
-                bar.update()
-    finally:
-        session.seconds = time.perf_counter() - start
-        session.audio_s = scorer.audio_s - before_s
-        session.usage = getattr(scorer, "usage", dict)()
-        log.end(session)
-    return session
 
 
 def complete_items(

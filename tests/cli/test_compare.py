@@ -67,13 +67,12 @@ def two(systems, tiny_checkpoint, tmp_path_factory):
 def num_scored(monkeypatch):
     """Return a list that the rows that are scored are added to."""
     rows = []
-    score_block = RowScorer.score_block
+    make = RowScorer.make
 
-    def count(self, block):
-        rows.extend(block.numbers.tolist())
-        return score_block(self, block)
+    def count(self, parts, scorer):
+        return make(self, (rows.extend(part) or part for part in parts), scorer)
 
-    monkeypatch.setattr(RowScorer, "score_block", count)
+    monkeypatch.setattr(RowScorer, "make", count)
     return rows
 
 
@@ -151,15 +150,13 @@ def test_a_killed_comparison_scores_the_rest_and_a_mended_recording(compare, sys
         shutil.copytree(systems[0].parent / name, tmp_path / name)
     command = ["a", "b", "--criterion", "modality", "--output_dir", "out"]
     assert compare(*command)[0] == 0
-    [log] = (tmp_path / "out" / "scores" / "modality" / "partial").iterdir()
-    lines = log.read_text().splitlines(keepends=True)
-    # A kill in the middle of a line, before the table was written.
-    log.write_text("".join(lines[:5]) + lines[5][:20])
+    [part] = (tmp_path / "out" / "scores" / "modality" / "parts").glob("*.parquet")
+    # A kill before the second part and the table were written.
+    pq.write_table(pq.read_table(part).slice(0, 5), part)
     (tmp_path / "out" / "compare.json").unlink()
     num_scored.clear()
     assert compare(*command)[0] == 0
-    kept = [json.loads(line)["row"] for line in lines[:5]]
-    assert sorted(num_scored) == sorted(set(range(12)) - set(kept))
+    assert num_scored == list(range(5, 12))
     assert json.loads((tmp_path / "out" / "compare.json").read_text())["verdict"] == two.verdict
     num_scored.clear()
     write_tone(tmp_path / "b" / "d03" / "1.wav", 0.25, 777.0)

@@ -9,7 +9,6 @@ from sdiareward.evaluation.report import inputs
 def write_evaluation(folder, scores, skipped=(), model="other/model"):
     folder.mkdir()
     (folder / "results.json").write_text(json.dumps({"config": {"model": model}}))
-    (folder / "identity.json").write_text("{}")
     lines = [json.dumps({"pair_id": pair_id, **score}) + "\n" for pair_id, score in scores.items()]
     (folder / "scores.jsonl").write_text("".join(lines))
     (folder / "skipped.jsonl").write_text("".join(json.dumps(row) + "\n" for row in skipped))

@@ -220,14 +220,14 @@ def make_studies():
 
 
 def read_scores(folder, case):
-    for name, text in zip(("scores.jsonl", "identity.json", "results.json"), case, strict=True):
+    for name, text in zip(("scores.jsonl", "results.json"), case, strict=True):
         write(folder, f"evaluation/{name}", text)
     assert all(isinstance(record["pair_id"], str) for record in read_evaluation(folder / "evaluation").scores)
 
 
 def make_evaluations():
     records = json_texts(SCORE).map(lambda line: f"{line}\n")
-    return st.tuples(records, json_texts({"model": "m", "split": "test"}), json_texts({"config": {"model": "m"}}))
+    return st.tuples(records, json_texts({"run": {"model": "m"}, "config": {"model": "m"}}))
 
 
 def read_request(folder, text):

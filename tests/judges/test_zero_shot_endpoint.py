@@ -113,7 +113,7 @@ def test_a_judge_asked_in_one_order_hears_each_side_first_about_as_often_and_may
     assert everything["order_agreement"]["share"] is None
     asked = [json.dumps(body) for body in server.requests]
     assert all("secret chosen" in words and "secret rejected" in words for words in asked)
-    assert read(out, "identity.json")["judge_settings"]["orders"] == "one"
+    assert read(out)["run"]["judge_settings"]["orders"] == "one"
     _, again = run("--judge", "replay", out="again", options=[f"path={out / 'answers.jsonl'}", "orders=one"])
     assert read(again)["judge"]["groups"] == results["judge"]["groups"]
 
@@ -257,7 +257,7 @@ def test_the_command_line_fills_a_row_of_table_2_with_cost_and_bias(run, capsys)
     assert "| **judge**" in report
     assert re.search(r"\| decided: verdict +\| +6 \|", report)
     assert "12 answers (12 usable, 0 refused" in report
-    identity = read(out, "identity.json")
+    identity = read(out)["run"]
     assert (identity["judge"], identity["judge_settings"]["model"]) == ("own-endpoint", "tiny")
     assert server.url not in json.dumps(identity)
 

@@ -254,8 +254,8 @@ SPOILS = {
         folder / "scores.jsonl"
     ).write_text(json.dumps(make_score(7, math.nan)) + "\n"),
     "nothing is overwritten": lambda folder, output: output.mkdir() or (output / "x").touch(),
-    "was run with other prompts for joint": lambda folder, output: (folder / "identity.json").write_text(
-        '{"prompts": {"joint": "Other."}}'
+    "was run with other prompts for joint": lambda folder, output: (folder / "results.json").write_text(
+        '{"run": {"prompts": {"joint": "Other."}}}'
     ),
     "make it one with sdiareward convert": None,
 }

@@ -22,7 +22,7 @@ from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.messages import read_dialogue, turns_to_messages
 from sdiareward.pairs.rows import ArrowRows, ParquetRows, open_rows
 from sdiareward.pairs.sampling import sample_rows
-from sdiareward.scoring import changes
+from sdiareward.scoring import dataset as scoring_dataset
 from sdiareward.scoring.model_spec import ModelSpec
 from sdiareward.scoring.scorer import Scorer
 
@@ -99,9 +99,11 @@ def scores(tmp_path):
     return pq.read_table(tmp_path / "out" / "scores.parquet").to_pylist()
 
 
-def partial_records(tmp_path):
-    lines = [line for path in (tmp_path / "out" / "partial").iterdir() for line in path.read_text().splitlines()]
-    return [json.loads(line) for line in lines]
+def scored_rows(tmp_path):
+    """Return the row of each record with rewards in all parts, also of those that a newer one replaces."""
+    parts = (tmp_path / "out" / "parts").glob("*.parquet")
+    records = [record for path in parts for record in pq.read_table(path).to_pylist()]
+    return sorted(record["item"] for record in records if record["reason"] is None)
 
 
 def lines(path):
@@ -230,7 +232,7 @@ def test_bad_rows_are_skipped_with_reasons_and_tried_again(score, write_rows, ma
     assert "1 of them scored now" in out
     assert [row["row"] for row in scores(tmp_path)] == [0, 2, 5]
     assert [line["row"] for line in lines(tmp_path / "out" / "skipped.jsonl")] == [1, 3, 4]
-    assert sum("rewards" in record for record in partial_records(tmp_path)) == 3
+    assert scored_rows(tmp_path) == [0, 2, 5]
 
 
 def test_rewards_that_are_no_numbers_are_reasons_to_skip(
@@ -254,9 +256,8 @@ def test_what_is_finished_is_not_scored_again_and_a_higher_limit_goes_on(
     score(path, "--limit", 3)
     first = scores(tmp_path)
     assert len(first) == 3
-    # What a kill in the middle of a line leaves.
-    with next((tmp_path / "out" / "partial").iterdir()).open("a") as file:
-        file.write('{"row": 4, "rewa')
+    # What a kill in the middle of a part leaves.
+    (tmp_path / "out" / "parts" / ".part-000001.parquet.tmp").write_bytes(b"PAR1")
     assert "2 of them scored now" in score(path)[1]
     assert [row for row in scores(tmp_path) if row in first] == first
     monkeypatch.setattr(ModelSpec, "load", lambda *args: pytest.fail("the model was loaded"))
@@ -287,7 +288,7 @@ def test_a_limit_draws_the_rows_that_an_evaluation_draws(score, write_rows, make
         assert {subsets[row] for row in draws[-1]} == set(subsets)
     assert len({tuple(draw) for draw in draws}) > 1
     # Scores of other draws are kept.
-    assert {record["row"] for record in partial_records(tmp_path)} == {row for draw in draws for row in draw}
+    assert set(scored_rows(tmp_path)) == {row for draw in draws for row in draw}
     assert "0 of them scored now" in score(path, "--limit", 3)[1]
 
 
@@ -353,7 +354,7 @@ def test_only_the_row_that_has_changed_is_scored_again(score, write_rows, make_p
     assert "2 of them scored now" in score(path)[1]
     np.testing.assert_allclose(rewards_in(tmp_path), expected(scorer, [*rows, make_pair(6)]), atol=1e-5)
     assert (rewards_in(tmp_path)[:3] == before[:3]).all() and rewards_in(tmp_path)[3, 0] != before[3, 0]
-    assert sorted(record["row"] for record in partial_records(tmp_path)) == list(range(6))
+    assert scored_rows(tmp_path) == [0, 1, 2, 3, 3, 4, 5]
 
 
 def test_recordings_of_the_same_names_under_another_root_are_scored_anew(score, make_pair, tmp_path):
@@ -406,20 +407,11 @@ def test_recordings_mended_under_the_same_paths_are_scored_again(score, write_ro
 def test_rows_in_the_same_files_are_not_read_again(score, write_rows, make_pair, monkeypatch):
     path = write_rows([make_pair(number) for number in range(3)])
     score(path)
-    monkeypatch.setattr(changes, "read_block", lambda *_: pytest.fail("a row was read"))
+    monkeypatch.setattr(scoring_dataset, "read_block", lambda *_: pytest.fail("a row was read"))
     assert "0 of them scored now" in score(path)[1]
     monkeypatch.undo()
     os.utime(path)
     assert "0 of them scored now" in score(path)[1]
-
-
-@pytest.mark.parametrize("line", ['{"row": 1.5, "reason": "none"}', '{"row": 0, "rewards": [3, NaN]}'])
-def test_a_record_that_is_none_is_refused_by_its_line(score, write_rows, make_pair, tmp_path, line):
-    path = write_rows([make_pair(0)])
-    score(path)
-    (tmp_path / "out" / "partial" / "0000000001.jsonl").write_text(line + "\n")
-    code, _, err = score(path)
-    assert code == 2 and "0000000001.jsonl, line 1: " in err
 
 
 def test_a_prompt_file_takes_the_place_of_the_models_prompts(score, write_rows, make_pair, tiny_checkpoint, tmp_path):
@@ -451,15 +443,11 @@ def test_two_processes_share_the_rows_that_one_left(score, write_rows, make_pair
     rows = [make_pair(number) for number in range(9)]
     path = write_rows(rows)
     score(path, "--limit", 4)
-    drawn = [row["row"] for row in scores(tmp_path)]
     process = run_in_background(tmp_path, tiny_checkpoint, path, *LAUNCHER)
     assert process.wait() == 0, (tmp_path / "log.txt").read_text()
     assert "5 of them scored now" in (tmp_path / "log.txt").read_text()
     assert (tmp_path / "log.txt").read_text().count("of them scored now") == 1
-    left = sorted(set(range(9)) - set(drawn))
-    names = {int(path.stem) for path in (tmp_path / "out" / "partial").iterdir()}
-    assert names == {drawn[0], left[0], left[3]}
-    assert sorted(record["row"] for record in partial_records(tmp_path)) == list(range(9))
+    assert scored_rows(tmp_path) == list(range(9))
     found = scores(tmp_path)
     assert [row["row"] for row in found] == list(range(9))
     np.testing.assert_allclose([[row[side] for side in SIDES] for row in found], expected(scorer, rows), atol=1e-5)

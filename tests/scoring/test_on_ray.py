@@ -16,10 +16,9 @@ import soundfile
 from support import forked
 from support.server_process import list_open_addresses
 
-from sdiareward.scoring import ray_engine
-from sdiareward.scoring.dataset import ScoringJob, score_dataset
+from sdiareward.scoring import dataset as scoring_dataset
+from sdiareward.scoring.dataset import ScoringJob, compute_largest_share, score_dataset, score_on_ray
 from sdiareward.scoring.model_spec import ModelSpec, ScoringError
-from sdiareward.scoring.ray_engine import compute_largest_share, score_on_ray
 
 
 pytestmark = pytest.mark.slow
@@ -75,7 +74,7 @@ def cluster():
 
 
 def records(folder):
-    return [json.loads(line) for path in (folder / "partial").iterdir() for line in path.read_text().splitlines()]
+    return [row for path in (folder / "parts").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
 
 
 def assert_same_scores(folder, other):
@@ -115,7 +114,7 @@ def test_a_driver_that_is_killed_leaves_rows_that_actors_do_not_score_again(job,
     # While the actor loads its model: its few rows are scored sooner than a busy machine lists processes.
     wait_until(has_actor, 0.2)
     assert list_open_addresses([driver, *children]) == []
-    wait_until(lambda: any(path.stat().st_size for path in (tmp_path / "partial").glob("*.jsonl")), 0.002)
+    wait_until(lambda: any((tmp_path / "parts").glob("part-*.parquet")), 0.002)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     # Ray's own agents outlive it for a while.
@@ -124,10 +123,9 @@ def test_a_driver_that_is_killed_leaves_rows_that_actors_do_not_score_again(job,
     assert 0 < len(kept) < NUM_ROWS
     summary = score_on_ray(job, tmp_path, num_actors=2)
     assert (summary.num_rows, summary.num_scored, summary.num_skipped) == (NUM_ROWS, NUM_ROWS - 1, 1)
-    assert summary.num_new == NUM_ROWS - 1 - sum("rewards" in record for record in kept)
-    assert sorted(record["row"] for record in records(tmp_path) if "rewards" in record) == [
-        row for row in range(NUM_ROWS) if row != 7
-    ]
+    assert summary.num_new == NUM_ROWS - 1 - sum(record["reason"] is None for record in kept)
+    scored = sorted(record["item"] for record in records(tmp_path) if record["reason"] is None)
+    assert scored == [row for row in range(NUM_ROWS) if row != 7]
     assert_same_scores(tmp_path, local)
     assert not any(child.is_running() and "MapWorker" in child.name() for child in children)
 
@@ -147,22 +145,15 @@ def test_more_gpus_than_there_are_is_refused(job, cluster, tmp_path):
 def test_actors_beyond_the_cpus_are_refused_and_beyond_the_rows_not_started(job, cluster, tmp_path):
     with pytest.raises(ScoringError, match="40 actors with 1 CPUs each are asked for; Ray has 2 CPUs"):
         score_on_ray(job, tmp_path / "all", num_actors=64)
-    assert ray_engine._divide(64, None, 2, job.model).num_actors == 2
+    assert scoring_dataset._place(64, None, 2, job.model)[0].num_actors == 2
 
 
-def test_actors_look_for_recordings_where_the_driver_does(job, pairs, monkeypatch):
+def test_actors_find_recordings_where_the_driver_does(job, pairs, local, cluster, tmp_path, monkeypatch):
     monkeypatch.chdir(pairs.parent)
-    given = dataclasses.replace(job, audio_root=None)
-    assert ray_engine._from_anywhere(given).audio_root == str(pairs.parent)
-    assert ray_engine._find_audio_roots() is None
-    monkeypatch.setenv("SDIAREWARD_AUDIO_ROOT", os.pathsep.join(["here", str(pairs.parent)]))
-    roots = [str(pairs.parent / "here"), str(pairs.parent)]
-    assert ray_engine._from_anywhere(given).audio_root is None
-    assert ray_engine._find_audio_roots() == os.pathsep.join(roots)
-    assert ray_engine._from_anywhere(job).audio_root == job.audio_root
-    monkeypatch.setenv("SDIAREWARD_AUDIO_ROOT", "elsewhere")
-    ray_engine.BlockScorer(given, None, None, os.pathsep.join(roots))
-    assert os.environ["SDIAREWARD_AUDIO_ROOT"] == os.pathsep.join(roots)
+    monkeypatch.setenv("SDIAREWARD_AUDIO_ROOT", os.pathsep.join(["elsewhere", "."]))
+    given = dataclasses.replace(job, audio_root=None, dataset=pairs.name)
+    score_on_ray(given, tmp_path, num_actors=1)
+    assert_same_scores(tmp_path, local)
 
 
 @pytest.mark.parametrize(

@@ -262,7 +262,7 @@ def test_two_workers_of_either_engine_give_the_same_as_one(engine, other_dialogu
     }
 
 
-# What `protect_ray` does is told to Ray's processes by tests/scoring/test_ray_engine.py.
+# What `protect_ray` does is told to Ray's processes by tests/scoring/test_on_ray.py.
 _IS_PROTECTED = """
 import sys
 from sdiareward.common import local_ray
