@@ -15,8 +15,8 @@ from pathlib import Path
 from string import Formatter
 from typing import Any, NamedTuple
 
-from sdiareward.audio_sdiareward import compose, decode_base64, find_file
-from sdiareward.chat_sdiareward import ROLES, DialogueError, list_items, validate_form
+from sdiareward.audio_sdiareward import Clip, compose, decode_base64, find_file
+from sdiareward.chat_sdiareward import ROLES, Dialogue, DialogueError, Turn, make_dialogue
 
 from .messages import (
     RECORDING_SUFFIXES,
@@ -30,12 +30,10 @@ from .messages import (
     require_readable,
     require_turns,
     sort_naturally,
-    turns_to_messages,
     walk_files,
 )
 
 
-Messages = list[dict[str, Any]]
 USER, ASSISTANT = ROLES
 _FIELDS = {"dialogue": r"[^/]+?", "turn": r"\d+", "role": "user|assistant"}
 _DEFAULT_NAME = re.compile(
@@ -57,7 +55,7 @@ class _Recording(NamedTuple):
 
 @dataclass
 class DialogueFolder:
-    dialogues: dict[str, Messages] = field(default_factory=dict)  # By name; audio as absolute paths.
+    dialogues: dict[str, Dialogue] = field(default_factory=dict)  # By name; audio as absolute paths.
     skipped: dict[str, str] = field(default_factory=dict)  # Reason by name of the dialogue or file.
 
 
@@ -108,7 +106,7 @@ def read_dialogue_folder(
     result = DialogueFolder(skipped=skipped)
     for name, recordings in found.items():
         try:
-            result.dialogues[name] = _as_messages(_join(name, recordings, contexts), form)
+            result.dialogues[name] = _as_dialogue(_join(name, recordings, contexts), form)
         except DialogueError as error:
             result.skipped[name] = str(error)
     return result
@@ -156,8 +154,8 @@ def _read_files(folder: Path, user_turns: str | Path | None, form: Form | None) 
         try:
             if name in result.dialogues:
                 raise DialogueError("there is a folder and a JSON file of this name; remove one.")
-            result.dialogues[name] = messages = read_messages(entry, form)
-            named.update(_list_recordings(messages))
+            result.dialogues[name] = dialogue = _read_dialogue(entry, form)
+            named.update(_list_recordings(dialogue))
         except DialogueError as error:
             result.skipped[name] = str(error)
     for file in _find_audio(folder):
@@ -175,25 +173,15 @@ def _sort_name(name: str) -> tuple[Any, ...]:
     return sort_naturally(Path(name))
 
 
-def _list_recordings(messages: Messages) -> Iterator[Path]:
-    """Yield the recordings of messages, without `..` in their paths."""
-    for message in messages:
-        yield from (Path(os.path.normpath(item["audio"])) for item in list_items(message) if item["type"] == "audio")
+def _list_recordings(dialogue: Dialogue) -> Iterator[Path]:
+    """Yield the recordings of a dialogue, without `..` in their paths."""
+    yield from (Path(os.path.normpath(clip.source)) for turn in dialogue.turns for clip in turn.clips)
 
 
-def read_messages(path: Path, form: Form | None = None) -> Messages:
-    """Read the messages of one dialogue, audio as absolute paths."""
+def _read_dialogue(path: Path, form: Form | None = None) -> Dialogue:
+    """Read one dialogue or its beginning, audio as absolute paths."""
     turns, base = read_turns(path, form)
-    messages = turns_to_messages(turns)
-    validate_form(messages, name=str(path))
-    for number, message in enumerate(messages, start=1):
-        for item in message["content"] if not isinstance(message["content"], str) else ():
-            if item.get("audio") is not None:
-                try:
-                    item["audio"] = _place(read_path(item["audio"]), base)
-                except DialogueError as error:
-                    raise DialogueError(str(error), number, str(path)) from error
-    return messages
+    return make_dialogue(turns, str(path), is_whole=False, find=lambda audio: Clip(_place(read_path(audio), base)))
 
 
 def _place(audio: str, base: Path) -> str:
@@ -326,11 +314,10 @@ def _join(
     return (turn for pair in zip(context, answers, strict=True) for turn in pair)
 
 
-def _as_messages(turns: Iterable[tuple[str, Path]], form: Form | None) -> Messages:
+def _as_dialogue(turns: Iterable[tuple[str, Path]], form: Form | None) -> Dialogue:
     found = list(turns)
     for _, file in found:
         require_readable(file)
     require_turns([file for _, file in found], form)
-    return turns_to_messages(
-        [{"role": role, "text": read_transcript(file), "audio": str(file)} for role, file in found]
-    )
+    turns = [Turn(role, read_transcript(file) or "", Clip(str(file))) for role, file in found]
+    return Dialogue(tuple(turns), is_whole=False)

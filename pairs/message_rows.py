@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sdiareward.chat_sdiareward import DialogueError, list_items
+from sdiareward.audio_sdiareward import Clip
+from sdiareward.chat_sdiareward import Dialogue, DialogueError, read_parts
 
 from .content import Stamp
-from .dialogue_folders import Messages, read_dialogue_folder
+from .dialogue_folders import read_dialogue_folder
 from .messages import Form
 
 
@@ -32,7 +33,7 @@ class MessageRows:
 
     block_rows = 512
 
-    def __init__(self, ids: Sequence[str], read: Callable[[int], Messages]):
+    def __init__(self, ids: Sequence[str], read: Callable[[int], list[dict[str, Any]]]):
         import datasets
 
         self._ids = ids
@@ -64,13 +65,13 @@ def make_message_feature() -> datasets.List:
 
 def make_message_row(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return a message with content as items and audio as bytes and path."""
-    return {"role": message["role"], "content": [_as_item(item) for item in list_items(message)]}
+    return {"role": message["role"], "content": [_as_item(part) for part in read_parts(message)]}
 
 
-def _as_item(item: dict[str, Any]) -> dict[str, Any]:
-    if item["type"] == "text":
-        return item
-    audio = item["audio"]
+def _as_item(part: str | Clip) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    audio = part.source
     if isinstance(audio, str):
         audio = {"bytes": None, "path": audio}
     elif isinstance(audio, bytes):
@@ -86,4 +87,5 @@ def open_folder(folder: str | Path, form: Form | None = None) -> MessageRows:
     for name, reason in found.skipped.items():
         _logger.warning("%s: %s: %s", folder, name, reason)
     names = [*found.dialogues, *found.skipped]
-    return MessageRows(names, lambda number: found.dialogues.get(names[number], []))
+    empty = Dialogue((), is_whole=False)
+    return MessageRows(names, lambda number: found.dialogues.get(names[number], empty).to_messages())

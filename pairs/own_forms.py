@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import decode_base64, find_file, strip_scheme
-from sdiareward.chat_sdiareward import AUDIO_KEYS, ROLES, DialogueError, turns_to_messages, validate_form
+from sdiareward.chat_sdiareward import AUDIO_KEYS, ROLES, DialogueError, make_dialogue
 
 from .labels import WRITTEN_ID, hash_sides
 from .message_rows import make_message_feature, make_message_row
@@ -86,10 +86,8 @@ def unify_sides(
 
 def _as_row(turns: Any) -> list[dict[str, Any]]:
     """Return turns as a row of messages; malformed ones become an empty list, which is refused on use."""
-    messages = turns_to_messages(turns)
     try:
-        validate_form(messages)
-        return [make_message_row(message) for message in messages]
+        return list(map(make_message_row, make_dialogue(turns, is_whole=False).to_messages()))
     except DialogueError as error:
         _logger.warning("a side of a pair is malformed: %s", error)
         return []

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from sdiareward.chat_sdiareward import list_items
 from sdiareward.common.files import read_sealed, replace_atomically, seal, write_file
 from sdiareward.pairs.content import digest_dialogue, has_changed, is_unchanged, stamp_file
 from sdiareward.pairs.dialogues import Dialogues, RecordingFinder
@@ -25,10 +24,10 @@ from .results import iter_records, list_logs
 
 def describe_content(dialogues: Sequence[Any], indices: Sequence[int], criterion: str | None) -> dict[str, Any]:
     """Return the `content` of some dialogues and the stamps of the `files` that they name."""
-    messages = [dialogues[index] for index in indices]
-    content = [digest_dialogue(dialogue, criterion) for dialogue in messages]
-    audio = [item.get("audio") for dialogue in messages for turn in dialogue for item in list_items(turn)]
-    files = [stamp_file(path) for path in audio if isinstance(path, str)]
+    found = [dialogues[index] for index in indices]
+    content = [digest_dialogue(dialogue, criterion) for dialogue in found]
+    sources = [clip.source for dialogue in found for turn in dialogue.turns for clip in turn.clips]
+    files = [stamp_file(path) for path in sources if isinstance(path, str)]
     return {"content": content} | ({"files": files} if files else {})
 
 

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import Heard
-from sdiareward.chat_sdiareward import MAX_TURNS, validate_messages
-from sdiareward.pairs.messages import turns_to_messages
+from sdiareward.chat_sdiareward import MAX_TURNS, list_items, validate_messages
 
 from .request_queue import Outcome
 
@@ -130,13 +129,8 @@ def _read_messages(messages: Any) -> list[dict[str, Any]]:
     """Return copies of messages, the content of each a list of items."""
     if not isinstance(messages, Sequence) or not all(_is_message(message) for message in messages):
         raise ValueError(f"found {str(messages)[:80]!r}; give a string, or a list of messages with role and content.")
-    own = turns_to_messages(messages)
-    for message in own:
-        if isinstance(content := message.get("content"), str):
-            message["content"] = [{"type": "text", "text": content}]
-        elif content is None:  # A call of a tool says nothing.
-            message["content"] = []
-    return own
+    # A call of a tool says nothing.
+    return [{"role": message["role"], "content": list_items(message)} for message in messages]
 
 
 def _is_message(message: Any) -> bool:

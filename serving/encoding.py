@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import open_source
-from sdiareward.chat_sdiareward import ROLES, DialogueError, list_items, turns_to_messages, validate_form
+from sdiareward.chat_sdiareward import ROLES, DialogueError, list_items, turns_to_messages
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -22,7 +22,6 @@ _FULL_SCALE = 2**23
 
 def encode_dialogue(dialogue: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     messages = turns_to_messages(dialogue)
-    validate_form(messages)
     has_system = bool(messages) and messages[0]["role"] == "system"
     turns = []
     for number, message in enumerate(messages, start=0 if has_system else 1):
