@@ -319,5 +319,5 @@ def _as_dialogue(turns: Iterable[tuple[str, Path]], form: Form | None) -> Dialog
     for _, file in found:
         require_readable(file)
     require_turns([file for _, file in found], form)
-    turns = [Turn(role, read_transcript(file) or "", Clip(str(file))) for role, file in found]
-    return Dialogue(tuple(turns), is_whole=False)
+    read = (Turn(role, read_transcript(file) or "", Clip(str(file))) for role, file in found)
+    return Dialogue(tuple(read), is_whole=False)

@@ -121,15 +121,15 @@ def _find_common_depth(dialogues: Sequence[Sequence[Message]], group: list[int],
 
 
 def list_members(groups: Sequence[Hashable] | None, num_dialogues: int) -> list[list[int]]:
-    """Return the indices of each group in reverse order, so that the first group is popped first."""
+    """Return the indices of each group, in the order of their first dialogues."""
     if groups is None:
-        return [[index] for index in reversed(range(num_dialogues))]
+        return [[index] for index in range(num_dialogues)]
     if len(groups) != num_dialogues:
         raise ValueError(f"got {len(groups)} groups for {num_dialogues} dialogues; give one for each.")
     members: dict[Hashable, list[int]] = {}
     for index, group in enumerate(groups):
         members.setdefault(group, []).append(index)
-    return list(members.values())[::-1]
+    return list(members.values())
 
 
 def plan_batches(

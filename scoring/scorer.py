@@ -232,9 +232,8 @@ class Scorer:
         """Yield `(index, reward)` as each batch is finished, longer dialogues before shorter ones.
 
         Args:
-            dialogues (`Sequence[list[dict]]`): Messages of each dialogue, or a [`Dialogue`]; audio may stay encoded or
-                on disk. Items are
-                read when they are needed, from several threads, once.
+            dialogues (`Sequence[list[dict]]`): A [`Dialogue`] or the messages of each; audio may stay encoded or on
+                disk. Items are read once, when they are needed, from several threads.
             criterion (`str` or `list[str]`, *optional*, defaults to `"joint"`): One for all, or one for each.
             groups (`list`, *optional*): A value for each dialogue. Those of equal value, such as the two sides of a
                 pair or the completions of a prompt, are computed together and yielded one after the other.
@@ -255,7 +254,7 @@ class Scorer:
         """
         value_of = self._make_calibrator(expand_criteria(criterion, len(dialogues)), calibrated, subsets)
         options: dict[str, Any] = {"groups": groups, "skipped": skipped, "progress": progress}
-        found = self._iter_features(dialogues, criterion, is_whole=True, **options)
+        found = self.iter_features(dialogues, criterion, is_whole=True, **options)
         noted = self._note_heard(found, heard)
         return ((index, value_of(index, reward)) for index, reward in _iter_finite(noted, skipped))
 
@@ -292,11 +291,12 @@ class Scorer:
         groups: Sequence[Hashable] | None = None,
         skipped: MutableMapping[int, str] | None = None,
         progress: bool = False,
+        is_whole: bool = False,
     ) -> Iterator[tuple[int, Features]]:
         """Yield `(index, Features)`, on which a head on a frozen backbone is trained, as `iter_scores` yields rewards.
 
         Args:
-            dialogues (`Sequence[list[dict]]`): As in `iter_scores`, or beginnings of dialogues.
+            dialogues (`Sequence[list[dict]]`): As in `iter_scores`.
             criterion (`str` or `list[str]`, *optional*, defaults to `"joint"`): As in `iter_scores`.
             layer (`int`, *optional*, defaults to -1): -1 for the last hidden states, after the final norm, from which
                 rewards are computed; `k >= 0` for the output of text layer `k`, 0 being the embeddings.
@@ -304,26 +304,12 @@ class Scorer:
             groups (`list`, *optional*): As in `iter_scores`.
             skipped (`dict[int, str]`, *optional*): As in `iter_scores`.
             progress (`bool`, *optional*, defaults to `False`): As in `iter_scores`.
+            is_whole (`bool`, *optional*, defaults to `False`): Refuse what is only the beginning of a dialogue.
 
         Raises:
             ValueError: As `iter_scores`; or the model has no such layer; or `pack` is off and anything but pooled
                 vectors of the last layer is requested.
         """
-        options: dict[str, Any] = {"groups": groups, "skipped": skipped, "progress": progress}
-        return self._iter_features(dialogues, criterion, layer=layer, per_token=per_token, **options)
-
-    def _iter_features(
-        self,
-        dialogues: Sequence[Any],
-        criterion: str | Sequence[str],
-        *,
-        layer: int = -1,
-        per_token: bool = False,
-        groups: Sequence[Hashable] | None,
-        skipped: MutableMapping[int, str] | None,
-        progress: bool,
-        is_whole: bool = False,
-    ) -> Iterator[tuple[int, Features]]:
         from tqdm.auto import tqdm
 
         criteria = expand_criteria(criterion, len(dialogues))
@@ -334,7 +320,6 @@ class Scorer:
             )
         if not self.pack and (layer >= 0 or per_token):
             raise ValueError("hidden states of tokens or of other layers are requested; they require pack=True.")
-        members = list_members(groups, len(dialogues))
 
         def read(group: Sequence[int]) -> dict[int, ReadDialogue | Exception]:
             found: dict[int, ReadDialogue | Exception] = {}
@@ -346,7 +331,7 @@ class Scorer:
                     found[index] = error
             return found
 
-        read_groups = prefetch(read, reversed(members), self.num_workers)
+        read_groups = prefetch(read, list_members(groups, len(dialogues)), self.num_workers)
         with tqdm(total=len(dialogues), desc="features", disable=not progress, unit="dialogue") as bar:
             plan = self._plan(read_groups, skipped)
             batches = prefetch(self._prepare.join, read_ahead(plan) if self.num_workers else plan, self.num_workers)

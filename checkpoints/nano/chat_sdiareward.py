@@ -22,6 +22,7 @@ MAX_TURNS = 16
 MAX_TEXT_CHARACTERS = 100_000
 ROLES = ("user", "assistant")
 AUDIO_TOKEN, AUDIO_BOS_TOKEN, AUDIO_EOS_TOKEN = "<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"
+_PLACEHOLDER = AUDIO_BOS_TOKEN + AUDIO_TOKEN + AUDIO_EOS_TOKEN
 # Where a recording is read from, in a turn or an item: our name, and those of `transformers` and of chat endpoints.
 AUDIO_KEYS = ("audio", "audio_path", "audio_url", "input_audio", "path", "url")
 # Names of keys under which a turn may have a recording or words that are not read.
@@ -88,9 +89,14 @@ class Turn:
 
     def __post_init__(self) -> None:
         parts = tuple(part for part in self.parts or (self.text, self.audio) if not _is_empty(part))
-        texts = [part for part in parts if not isinstance(part, Clip)]
-        if problem := next(filter(None, map(_find_text_problem, texts)), None):
-            raise DialogueError(problem)
+        texts: list[Any] = [part for part in parts if not isinstance(part, Clip)]
+        for text in texts:
+            if not isinstance(text, str):
+                raise DialogueError(f"its text is {_kind_of(text)}; give a string.")
+            if _names_recording(text):
+                raise DialogueError(
+                    f"its text {shorten(text)!r} is a recording or names one; give that under 'audio'."
+                )
         if (length := sum(map(len, texts))) > MAX_TEXT_CHARACTERS:
             raise DialogueError(
                 f"its text has {length} characters; a turn has at most {MAX_TEXT_CHARACTERS}, give its own words only."
@@ -229,8 +235,8 @@ def read_parts(turn: Mapping[str, Any], is_spoken: bool = False, find: Callable[
     is_clear = len(recordings) < 2 and (_is_empty(text) or _is_empty(content) or text == content)
     if unread or not (is_clear if is_words else not recordings and not text):
         found = [key for key in turn.keys() - {"role", "content"} if not _is_empty(turn[key])]
-        found = shorten(unread or ", ".join(sorted(found)))
-        raise DialogueError(f"has {found} beside its role; give content, or text and one recording under 'audio'.")
+        named = shorten(unread or ", ".join(sorted(found)))
+        raise DialogueError(f"has {named} beside its role; give content, or text and one recording under 'audio'.")
     if not is_words:
         return [_read_item(item, find) for item in content or ()]
     if content is not None and not isinstance(content, str) and not recordings and _is_empty(text):
@@ -310,14 +316,6 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
 
 
-def _find_text_problem(text: Any) -> str | None:
-    if not isinstance(text, str):
-        return f"its text is {_kind_of(text)}; give a string."
-    if _names_recording(text):
-        return f"its text {shorten(text)!r} is a recording or names one; give that under 'audio'."
-    return None
-
-
 def _names_recording(text: str) -> bool:
     """Return whether a text is a recording in base64, or the name of one: one word, or a file that exists."""
     text = text.strip()
@@ -372,12 +370,9 @@ def render_dialogue(dialogue: Dialogue, tokenizer: Any) -> tuple[str, list[tuple
         # As one text: two that are harmless could be a control token together, with no recording between them.
         _require_plain("".join("\n" if isinstance(part, Clip) else part for part in parts), "text", number, tokenizer)
         _require_plain(role, "role", number, tokenizer)
-        rendered.append(f"<|im_start|>{role}\n{''.join(map(_render_part, parts))}<|im_end|>\n")
+        placed = (_PLACEHOLDER if isinstance(part, Clip) else part for part in parts)
+        rendered.append(f"<|im_start|>{role}\n{''.join(placed)}<|im_end|>\n")
     return "".join(rendered), recordings
-
-
-def _render_part(part: str | Clip) -> str:
-    return AUDIO_BOS_TOKEN + AUDIO_TOKEN + AUDIO_EOS_TOKEN if isinstance(part, Clip) else part
 
 
 def _require_plain(text: str, field: str, turn: int, tokenizer: Any) -> None:

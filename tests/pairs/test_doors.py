@@ -29,9 +29,8 @@ from sdiareward.pairs.content import digest_dialogue
 from sdiareward.pairs.dialogue_folders import read_dialogue_folder
 from sdiareward.pairs.dialogues import Dialogues, RecordingFinder
 from sdiareward.pairs.loading import load_pairs
-from sdiareward.pairs.message_rows import MessageRows
 from sdiareward.pairs.messages import read_dialogue, read_transcript
-from sdiareward.pairs.rows import open_rows, read_block
+from sdiareward.pairs.rows import MessageRows, open_rows, read_block
 from sdiareward.pairs.schema import SIDES
 from sdiareward.pairs.systems import read_systems
 
