@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Formatter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sdiareward.audio_sdiareward import Clip, compose, decode_base64, find_file
 from sdiareward.chat_sdiareward import ROLES, Dialogue, DialogueError, Turn, make_dialogue
@@ -72,7 +72,9 @@ def holds_dialogues(path: str | Path) -> bool:
         matches = map(_NUMBERED_TURN.fullmatch, (file.stem for file in recordings))
         turns: dict[str, str] = dict(match.groups() for match in matches if match)  # type: ignore[misc]
         is_one = len(turns) == len(recordings) and len({role.lower() for role in turns.values()}) == len(ROLES)
-        return not is_one and any(_read_name(file.stem, _DEFAULT_NAME).role for file in recordings)
+        return not is_one and any(
+            (match := _DEFAULT_NAME.fullmatch(file.stem)) and match["role"] for file in recordings
+        )
     return any(_find_audio(entry) for entry in list_visible(folder) if entry.is_dir())
 
 
@@ -124,15 +126,14 @@ def _find_audio(folder: Path) -> list[Path]:
 
 
 def _holds_json_dialogues(folder: Path) -> bool:
-    return any(_is_dialogue(file) for file in list_visible(folder) if file.suffix == ".json")
-
-
-def _is_dialogue(file: Path) -> bool:
-    try:
-        turns, _ = read_turns(file)
-    except DialogueError:
-        return False
-    return bool(turns) and isinstance(turns[0], Mapping) and "role" in turns[0]
+    for file in (file for file in list_visible(folder) if file.suffix == ".json"):
+        try:
+            turns, _ = read_turns(file)
+        except DialogueError:
+            continue
+        if turns and isinstance(turns[0], Mapping) and "role" in turns[0]:
+            return True
+    return False
 
 
 def _read_files(folder: Path, user_turns: str | Path | None, form: Form | None) -> DialogueFolder:
@@ -155,27 +156,21 @@ def _read_files(folder: Path, user_turns: str | Path | None, form: Form | None) 
             if name in result.dialogues:
                 raise DialogueError("there is a folder and a JSON file of this name; remove one.")
             result.dialogues[name] = dialogue = _read_dialogue(entry, form)
-            named.update(_list_recordings(dialogue))
+            sources = (clip.source for turn in dialogue.turns for clip in turn.clips)
+            named.update(Path(os.path.normpath(source)) for source in sources)
         except DialogueError as error:
             result.skipped[name] = str(error)
     for file in _find_audio(folder):
         if file not in named:
             result.skipped[file.name] = "no JSON dialogue beside it names this recording."
-    result.dialogues = {name: result.dialogues[name] for name in sorted(result.dialogues, key=_sort_name)}
+    result.dialogues = {
+        name: result.dialogues[name] for name in sorted(result.dialogues, key=lambda name: sort_naturally(Path(name)))
+    }
     if not result.dialogues:
         raise ValueError(
             f"{folder}: none of {len(entries)} dialogues can be used: {next(iter(result.skipped.values()))}"
         )
     return result
-
-
-def _sort_name(name: str) -> tuple[Any, ...]:
-    return sort_naturally(Path(name))
-
-
-def _list_recordings(dialogue: Dialogue) -> Iterator[Path]:
-    """Yield the recordings of a dialogue, without `..` in their paths."""
-    yield from (Path(os.path.normpath(clip.source)) for turn in dialogue.turns for clip in turn.clips)
 
 
 def _read_dialogue(path: Path, form: Form | None = None) -> Dialogue:
@@ -194,6 +189,7 @@ def _place(audio: str, base: Path) -> str:
 def _group_recordings(folder: Path, pattern: str | None) -> tuple[dict[str, list[_Recording]], dict[str, str]]:
     """Return the recordings of each dialogue by their names, and the files whose names do not match."""
     expression = _DEFAULT_NAME if pattern is None else compile_pattern(compose(pattern))
+    is_bare = pattern is None or Path(pattern).suffix.lower() not in RECORDING_SUFFIXES
     is_deep = pattern is not None and "/" in pattern
     deep = (file for file in walk_files(folder) if not is_hidden(file.relative_to(folder)))
     files: Iterable[Path] = deep if is_deep else list_visible(folder)
@@ -201,12 +197,14 @@ def _group_recordings(folder: Path, pattern: str | None) -> tuple[dict[str, list
     skipped: dict[str, str] = {}
     for file in sorted((file for file in files if file.suffix.lower() in RECORDING_SUFFIXES), key=sort_naturally):
         place = file.relative_to(folder)
-        text = place.with_suffix("").as_posix() if pattern is None or not _has_suffix(pattern) else place.as_posix()
+        text = place.with_suffix("").as_posix() if is_bare else place.as_posix()
         match = expression.fullmatch(compose(text))
         if match is None:
             skipped[place.as_posix()] = f"the name {place.as_posix()!r} does not match the pattern {pattern!r}"
             continue
-        found.setdefault(match["dialogue"], []).append(_describe(file, match))
+        turn, role = (match.groupdict().get(name) for name in ("turn", "role"))
+        recording = _Recording(file, None if turn is None else int(turn), None if role is None else role.lower())
+        found.setdefault(match["dialogue"], []).append(recording)
     return found, skipped
 
 
@@ -236,21 +234,6 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
     if "dialogue" not in seen:
         raise ValueError(f"pattern is {pattern!r}; it needs the field {{dialogue}}.")
     return re.compile(expression, re.IGNORECASE)
-
-
-def _has_suffix(pattern: str) -> bool:
-    return Path(pattern).suffix.lower() in RECORDING_SUFFIXES
-
-
-def _describe(file: Path, match: re.Match[str]) -> _Recording:
-    found = match.groupdict()
-    turn, role = found.get("turn"), found.get("role")
-    return _Recording(file, None if turn is None else int(turn), None if role is None else role.lower())
-
-
-def _read_name(stem: str, expression: re.Pattern[str]) -> _Recording:
-    match = expression.fullmatch(stem)
-    return _Recording(Path(stem), None, None) if match is None else _describe(Path(stem), match)
 
 
 def _require_user_turns(folder: Path, found: Mapping[str, Sequence[_Recording]], pattern: str | None) -> None:

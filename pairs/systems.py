@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from sdiareward.audio_sdiareward import Clip, compose
+from sdiareward.audio_sdiareward import compose
 from sdiareward.chat_sdiareward import DialogueError, make_dialogue
 from sdiareward.common.user_errors import UserError
 
 from .dialogue_folders import read_dialogue_folder
+from .dialogues import RecordingFinder
 from .messages import AUDIO_SUFFIXES, Form
-from .own_forms import find_recording
 from .path_sandbox import Roots, list_audio_roots, require_inside
 from .rows import DIALOGUE_COLUMNS, Rows, open_rows, read_block
 
@@ -171,19 +171,11 @@ def _make_system(
     groups: Sequence[str | None] | None,
     audio_root: str | Path | None,
 ) -> System:
-    roots = list_audio_roots(path, audio_root)
-
-    def find(audio: Any) -> Clip:
-        if isinstance(audio, Mapping) and audio.get("bytes") is None:
-            audio = audio.get("path")
-        if isinstance(audio, str):
-            audio = find_recording(audio, path, audio_root)
-            require_inside(audio, roots)
-        return Clip(audio)
+    finder = RecordingFinder(audio_root, path)
 
     def read(dialogue: str) -> Messages:
         block = read_block(rows, np.array([numbers[dialogue]]), (column,))
-        return make_dialogue(block[0][column], find=find).to_messages()
+        return make_dialogue(block[0][column], find=finder).to_messages()
 
     found = {} if groups is None else {each: groups[number] or each for each, number in numbers.items()}
     return System(name, str(Path(path).absolute()), list(numbers), read, found)

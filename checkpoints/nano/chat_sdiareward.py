@@ -88,7 +88,8 @@ class Turn:
     parts: tuple[str | Clip, ...] = ()
 
     def __post_init__(self) -> None:
-        parts = tuple(part for part in self.parts or (self.text, self.audio) if not _is_empty(part))
+        audio = None if _is_empty(self.audio) else _as_clip(self.audio, Clip)
+        parts = tuple(part for part in self.parts or (self.text, audio) if not _is_empty(part))
         texts: list[Any] = [part for part in parts if not isinstance(part, Clip)]
         for text in texts:
             if not isinstance(text, str):
@@ -196,7 +197,8 @@ def make_dialogue(
         try:
             turns.append(turn if isinstance(turn, Turn) else _read_turn(turn, is_spoken, find))
         except (ValueError, TypeError, OSError) as error:
-            raise DialogueError(getattr(error, "reason", str(error)), number, name) from error
+            reason = error.reason if isinstance(error, DialogueError) else str(error)
+            raise DialogueError(reason, number, name) from error
     system = "".join(map(str, turns.pop(0).parts)) if has_system else None
     try:
         return Dialogue(tuple(turns), system, is_whole)
