@@ -1,7 +1,7 @@
 """Turn spoken dialogues into the inputs of `SDiaRewardModel`: the only place where that happens.
 
-A dialogue is a list of messages, `{"role", "content"}`, whose content is a string or a list of
-`{"type": "text", "text"}` and `{"type": "audio", "audio"}` items in the order in which the model reads them.
+A dialogue is a `Dialogue`, or what `make_dialogue` reads as one, such as messages: `{"role", "content"}` with a string
+or a list of `{"type": "text", "text"}` and `{"type": "audio", "audio"}` items, which the model reads in their order.
 
 Notable choices:
 
@@ -18,9 +18,9 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,21 +29,19 @@ import numpy as np
 from transformers import AutoProcessor, AutoTokenizer, BatchFeature, WhisperFeatureExtractor
 from transformers.processing_utils import ProcessorMixin
 
-from .audio_sdiareward import Heard, audio_duration_s, is_silent, read_audio
+from .audio_sdiareward import Clip, Heard, is_silent, read_audio
 from .chat_sdiareward import (
     AUDIO_TOKEN,
     CHAT_TEMPLATE,
+    Dialogue,
     DialogueError,
     as_batch,
     expand_criteria,
-    list_items,
+    make_dialogue,
     read_padding_options,
     render_dialogue,
     require_special_tokens,
     shorten,
-    to_template_form,
-    turns_to_messages,
-    validate_form,
 )
 from .configuration_sdiareward import (
     DEFAULT_PROMPTS,
@@ -268,18 +266,22 @@ class SDiaRewardProcessor(ProcessorMixin):
         Raises:
             ValueError, AudioError: As `__call__`.
         """
-        is_single = bool(conversation) and isinstance(conversation[0], Mapping)
-        dialogues = [turns_to_messages(each) for each in as_batch(conversation)]
+        dialogues = as_batch(conversation)
+        is_single = dialogues is not conversation
         criteria = expand_criteria("joint" if criterion is None else criterion, len(dialogues))
         rendered = []
-        for dialogue, name in zip(dialogues, criteria, strict=True):
-            messages = self.with_prompt(dialogue, name) if chat_template is None else dialogue
-            _, recordings = render_dialogue(messages, self.tokenizer)
+        for given, name in zip(dialogues, criteria, strict=True):
+            dialogue = make_dialogue(given, is_whole=False)
+            dialogue = self.with_prompt(dialogue, name) if chat_template is None else dialogue
+            _, recordings = render_dialogue(dialogue, self.tokenizer)
             clips: list[Any] = [None] * len(recordings)
             if kwargs.get("tokenize"):
                 clips, heard = self._load_clips(recordings)
                 self._warn_of_unheard(heard)
-            rendered.append(to_template_form(messages, clips))
+            messages, following = dialogue.to_messages(), iter(clips)
+            for item in (item for message in messages for item in message["content"] if item["type"] == "audio"):
+                item["audio"] = next(following)
+            rendered.append(messages)
         if kwargs.get("tokenize"):
             kwargs["processor_kwargs"] = {"padding": True, **(kwargs.get("processor_kwargs") or {})}
             kwargs["return_tensors"] = {"auto": "pt"}.get(found := kwargs.get("return_tensors", "auto"), found)
@@ -295,18 +297,19 @@ class SDiaRewardProcessor(ProcessorMixin):
         rate = kwargs.get("sampling_rate")
         if rate not in (None, self.sampling_rate):
             raise ValueError(f"sampling_rate is {rate}; resample the audio to {self.sampling_rate} Hz.")
-        recordings = [(np.asarray(clip, dtype=np.float32), f"recording {number}") for number, clip in enumerate(audio)]
+        arrays = [np.asarray(clip, dtype=np.float32) for clip in audio]
+        recordings = [(Clip(array), number, f"recording {number}") for number, array in enumerate(arrays)]
         clips, heard = self._load_clips(recordings)
         self._warn_of_unheard(heard)
         features, mask = self.log_mel(clips)
         placeholders = [AUDIO_TOKEN * self.num_audio_tokens(clip.size) for clip in clips]
         return {"input_features": features, "feature_attention_mask": mask}, placeholders
 
-    def prepare(self, dialogue: Sequence[Mapping[str, Any]], criterion: str = "joint") -> PreparedDialogue:
+    def prepare(self, dialogue: Any, criterion: str = "joint") -> PreparedDialogue:
         """Return the token ids of one dialogue, audio placeholders included, its clips, and what is heard of them.
 
         Args:
-            dialogue (`list[dict]`): Its messages; the list is not changed.
+            dialogue ([`Dialogue`] or `list[dict]`): The dialogue, or its messages; the list is not changed.
             criterion (`str`, *optional*, defaults to `"joint"`): Whose system prompt is added, unless the dialogue
                 begins with a system turn.
 
@@ -314,33 +317,29 @@ class SDiaRewardProcessor(ProcessorMixin):
             ValueError: The criterion is unknown, there are no messages, or an item is neither text nor audio.
             AudioError: A recording cannot be used.
         """
-        messages = self.with_prompt(dialogue, criterion)
-        text, recordings = render_dialogue(messages, self.tokenizer)
-        turns = [turn for turn, each in enumerate(messages) for item in list_items(each) if item["type"] == "audio"]
-        clips, heard = self._load_clips(recordings, turns)
+        text, recordings = render_dialogue(self.with_prompt(dialogue, criterion), self.tokenizer)
+        clips, heard = self._load_clips(recordings)
         ids = np.asarray(self._tokenize(text), dtype=np.int64)
         repeats = np.ones(len(ids), dtype=np.int64)
         repeats[ids == self.audio_token_id] = [self.num_audio_tokens(clip.size) for clip in clips]
         return PreparedDialogue(np.repeat(ids, repeats), clips, heard)
 
-    def _load_clips(
-        self, recordings: Sequence[tuple[Any, str]], turns: Sequence[int] | None = None
-    ) -> tuple[list[np.ndarray], Heard]:
-        """Return the clips of recordings, and what is heard of them; each is a turn unless `turns` are given."""
-        turns = range(1, len(recordings) + 1) if turns is None else turns
-        clips = [self.load_clip(audio, name=name) for audio, name in recordings]
-        durations_s = [
-            clip.size / self.sampling_rate
-            if clip.size < round(self.max_turn_s * self.sampling_rate)
-            else audio_duration_s(audio)
-            for clip, (audio, _) in zip(clips, recordings, strict=True)
-        ]
-        heard_s = sum(clip.size for clip in clips) / self.sampling_rate
-        cut = {turn for turn, duration_s in zip(turns, durations_s, strict=True) if duration_s > self.max_turn_s}
-        sounding = {turn for turn, clip in zip(turns, clips, strict=True) if not is_silent(clip)}
-        silent = set(turns) - sounding
-        heard = Heard(max(sum(durations_s), heard_s), heard_s, len(clips), tuple(sorted(cut)), tuple(sorted(silent)))
-        return clips, heard
+    def _load_clips(self, recordings: Sequence[tuple[Clip, int, str]]) -> tuple[list[np.ndarray], Heard]:
+        """Return the samples of recordings, which have a turn and a name, and what is heard of them."""
+        given_s, sounding, cut, clips = 0.0, set(), set(), []
+        for clip, turn, name in recordings:
+            array = clip.read(sampling_rate=self.sampling_rate, max_duration_s=self.max_turn_s, name=name)
+            is_full = array.size >= round(self.max_turn_s * self.sampling_rate)
+            duration_s = clip.duration_s if is_full else array.size / self.sampling_rate
+            given_s += duration_s
+            clips.append(array)
+            if duration_s > self.max_turn_s:
+                cut.add(turn)
+            if not is_silent(array):
+                sounding.add(turn)
+        heard_s = sum(array.size for array in clips) / self.sampling_rate
+        silent = {turn for _, turn, _ in recordings} - sounding
+        return clips, Heard(max(given_s, heard_s), heard_s, len(clips), tuple(sorted(cut)), tuple(sorted(silent)))
 
     def _warn_of_unheard(self, heard: Heard) -> None:
         where = "`SDiaRewardProcessor.prepare` and the pipeline name such turns."
@@ -349,7 +348,7 @@ class SDiaRewardProcessor(ProcessorMixin):
         if heard.silent_turns:
             _warn_once(f"nothing above -70 dB of full scale is heard in a turn; {where}")
 
-    def num_tokens(self, dialogue: Sequence[Mapping[str, Any]], criterion: str = "joint") -> int:
+    def num_tokens(self, dialogue: Any, criterion: str = "joint") -> int:
         """Return the number of tokens that `prepare` would return, from the headers of the recordings.
 
         The header of a compressed file may be off by a few samples, and so the length by a token.
@@ -358,7 +357,7 @@ class SDiaRewardProcessor(ProcessorMixin):
             ValueError: As `prepare`, as far as headers tell.
         """
         text, recordings = render_dialogue(self.with_prompt(dialogue, criterion), self.tokenizer)
-        durations_s = [min(audio_duration_s(*each), self.max_turn_s) for each in recordings]
+        durations_s = [min(clip.duration_s, self.max_turn_s) for clip, _, _ in recordings]
         num_vectors = [self.num_audio_tokens(math.ceil(duration * self.sampling_rate)) for duration in durations_s]
         return len(self._tokenize(text)) + sum(num_vectors) - len(num_vectors)
 
@@ -380,25 +379,24 @@ class SDiaRewardProcessor(ProcessorMixin):
         rows = {"input_ids": [ids.tolist() for ids in input_ids]}
         return dict(self.tokenizer.pad(rows, padding_side=padding_side, return_tensors="pt"))
 
-    def with_prompt(self, dialogue: Sequence[Mapping[str, Any]], criterion: str = "joint") -> list[Mapping[str, Any]]:
-        """Return the messages with the criterion's system prompt before them, unless they begin with a system turn.
+    def with_prompt(self, dialogue: Any, criterion: str = "joint") -> Dialogue:
+        """Return the dialogue with the criterion's system prompt, unless it begins with a system turn.
 
         Raises:
             ValueError: The criterion is unknown, or there are no messages.
         """
-        dialogue = turns_to_messages(dialogue)
-        validate_form(dialogue)
-        if not dialogue:
+        dialogue = make_dialogue(dialogue, is_whole=False)
+        if not dialogue.turns and dialogue.system is None:
             raise DialogueError("a dialogue has no messages; give at least one turn.")
         if criterion not in self.prompts:
             raise ValueError(
                 f"criterion is {shorten(criterion)!r}; this checkpoint has {', '.join(sorted(self.prompts))}."
             )
-        if dialogue[0]["role"] == "system":
-            if "".join(item.get("text", "") for item in list_items(dialogue[0])) not in self.prompts.values():
-                _warn_once(_SYSTEM_TURN)
-            return list(dialogue)
-        return [{"role": "system", "content": self.prompts[criterion]}, *dialogue]
+        if dialogue.system is None:
+            return replace(dialogue, system=self.prompts[criterion])
+        if dialogue.system not in self.prompts.values():
+            _warn_once(_SYSTEM_TURN)
+        return dialogue
 
     def load_clip(self, audio: Any, name: str | None = None) -> np.ndarray:
         """Read one recording as mono float32 at the processor's rate, cut to `max_turn_s`.

@@ -39,7 +39,7 @@ class ReleasedWay:
         return [reward for each in inputs for reward in self.forward(each.to(self.model.device))]
 
     def prepare(self, dialogues: Sequence[Any]) -> Any:
-        return prepare(self.processor, [self._with_prompt(dialogue) for dialogue in dialogues])
+        return prepare(self.processor, [self._with_prompt(dialogue).to_messages() for dialogue in dialogues])
 
     @torch.inference_mode()
     def forward(self, inputs: Mapping[str, torch.Tensor]) -> list[float]:

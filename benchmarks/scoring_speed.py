@@ -170,7 +170,7 @@ def measure_matmul(dtype: str, device: Any) -> float:
 def profile_scoring(scorer: Scorer, dialogues: Sequence[Any]) -> dict[str, float]:
     """Return the share of the time by kind of operation; on a GPU of its time, with the rest as waiting."""
     is_cuda = scorer.model.device.type == "cuda"
-    prepares = {name: _name_calls(getattr(DialoguePreparer, name)) for name in ("__call__", "compute_mels")}
+    prepares = {name: _name_calls(getattr(DialoguePreparer, name)) for name in ("read", "join", "compute_mels")}
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]
     with patch.multiple(DialoguePreparer, **prepares), profile(activities=activities) as profiler:
         seconds = racing.measure(lambda: scorer.score(dialogues)).seconds

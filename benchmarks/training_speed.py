@@ -73,7 +73,7 @@ def measure(args: Arguments, device: str = "cpu", dtype: str = "float32", *, enc
     weights = torch.float32 if args.mode == "full" else getattr(torch, dtype)
     model, processor = workloads.load_model(args.model, args.seed, device, weights)
     dialogues = list(workloads.SyntheticDialogues(2 * args.pairs, args.seed, args.mean_s, processor.max_turn_s))
-    prompted = [processor.with_prompt(dialogue) for dialogue in (*dialogues[::2], *dialogues[1::2])]
+    prompted = [processor.with_prompt(dialogue).to_messages() for dialogue in (*dialogues[::2], *dialogues[1::2])]
     keep = (lambda collate: collate) if device == "cpu" else _prepare_once
 
     def make_model() -> Any:

@@ -14,6 +14,7 @@ from sdiareward.scoring.arguments import ModelArguments
 
 
 if TYPE_CHECKING:
+    from sdiareward.chat_sdiareward import Dialogue
     from sdiareward.scoring.dataset import Summary
     from sdiareward.scoring.scorer import Scorer
 
@@ -157,7 +158,7 @@ def _score_files(args: ScoreArguments) -> int:
     return 0
 
 
-def _score_dialogue(scorer: Scorer, path: Path, dialogue: list[dict[str, Any]], criterion: str) -> dict[str, Any]:
+def _score_dialogue(scorer: Scorer, path: Path, dialogue: Dialogue, criterion: str) -> dict[str, Any]:
     """Return the reward and what the model heard; print on stderr which turns are cut or silent."""
     from sdiareward.audio_sdiareward import Heard, describe_unheard
 

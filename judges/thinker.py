@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from transformers import BatchFeature, Qwen2_5OmniThinkerForConditionalGeneration
 
+from sdiareward.chat_sdiareward import Dialogue, make_dialogue
 from sdiareward.checkpoint_io.adapter_files import put_adapters, reject_custom_adapters
 from sdiareward.checkpoint_io.files import ADAPTER_CONFIG
 from sdiareward.common.hub import find_snapshot, split_commit
@@ -86,11 +87,11 @@ class ThinkerProcessor(SDiaRewardProcessor):
             batch["input_features"], batch["feature_attention_mask"] = torch.tensor(features), torch.tensor(mask)
         return BatchFeature(batch)
 
-    def with_prompt(self, dialogue: Conversation, criterion: str = "joint") -> list[Mapping[str, Any]]:
-        """Return the messages unchanged: they hold the judge's task."""
+    def with_prompt(self, dialogue: Any, criterion: str = "joint") -> Dialogue:
+        """Return the conversation unchanged: it holds the judge's task."""
         if not dialogue:
             raise ValueError("a conversation has no messages; give at least one.")
-        return list(dialogue)
+        return make_dialogue(dialogue, is_whole=False)
 
     def encode_text(self, text: str) -> list[int]:
         """Return the token ids of a text that may hold control tokens."""

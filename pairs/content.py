@@ -5,14 +5,13 @@ Ids, paths and labels do not show a change: recordings are replaced under the sa
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.audio_sdiareward import SAMPLING_RATE, open_source
-from sdiareward.chat_sdiareward import list_items, turns_to_messages, validate_form
+from sdiareward.audio_sdiareward import Clip
+from sdiareward.chat_sdiareward import make_dialogue, read_parts
 from sdiareward.common.files import hash_json
 
 from .labels import name_criterion
@@ -27,37 +26,32 @@ _DIGEST_CHARACTERS = 32
 Stamp = tuple[str, int, int, int]
 
 
-def hash_audio(audio: Any, sampling_rate: int = SAMPLING_RATE) -> str:
+def hash_audio(audio: Any) -> str:
     """Hash encoded bytes as they are, or samples with their rate in Hz and shape."""
-    handle, _, array, rate = open_source(audio, sampling_rate)
-    if array is not None:
-        samples = array.astype("float32").tobytes()
-        return hashlib.sha256(f"{rate} {array.shape} ".encode() + samples).hexdigest()
-    if isinstance(handle, str):
-        with open(handle, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    return hashlib.sha256(handle.getvalue()).hexdigest()
+    return Clip(audio).digest
 
 
-def hash_items(message: Mapping[str, Any], sampling_rate: int = SAMPLING_RATE) -> list[list[str]]:
-    """Return the content of a message with each recording replaced by its hash."""
-    return [
-        ["text", item["text"]] if item["type"] == "text" else ["audio", hash_audio(item["audio"], sampling_rate)]
-        for item in list_items(message)
-    ]
+def hash_parts(parts: Iterable[str | Clip]) -> list[list[str]]:
+    """Return the words and the recordings of a turn, each recording replaced by its hash."""
+    return [["audio", part.digest] if isinstance(part, Clip) else ["text", part] for part in parts]
+
+
+def hash_items(message: Mapping[str, Any]) -> list[list[str]]:
+    """Return `hash_parts` of a message."""
+    return hash_parts(read_parts(message))
 
 
 def digest_dialogue(turns: Any, criterion: str | None) -> str | None:
     """Return a digest of all that a reward depends on except the model; None if the row cannot be read."""
-    parts = _hash_messages(turns)
+    parts = _hash_turns(turns)
     return None if parts is None else _digest(parts, criterion)
 
 
-def _hash_messages(turns: Any) -> list[Any] | None:
-    messages = turns_to_messages(turns)
+def _hash_turns(turns: Any) -> list[Any] | None:
     try:
-        validate_form(messages)
-        return [[message["role"], hash_items(message)] for message in messages]
+        dialogue = make_dialogue(turns, is_whole=False)
+        system = [] if dialogue.system is None else [["system", [["text", dialogue.system]]]]
+        return [*system, *([turn.role, hash_parts(turn.parts)] for turn in dialogue.turns)]
     # Malformed messages, invalid samples, and missing files.
     except (ValueError, TypeError, OSError):
         return None
@@ -69,7 +63,7 @@ def _digest(parts: list[Any], criterion: str | None) -> str:
 
 def digest_shared(pair: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return digests of what pairs may share: whole sides, prompts (all before the last answer), and recordings."""
-    sides = [parts for side in SIDES if (parts := _hash_messages(pair[side])) is not None]
+    sides = [parts for side in SIDES if (parts := _hash_turns(pair[side])) is not None]
     prompts = [[part for part in parts[:-1] if part[0] != "system"] for parts in sides]
     return {
         "side": [_digest(parts, None) for parts in sides],

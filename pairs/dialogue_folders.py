@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Formatter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from sdiareward.audio_sdiareward import compose, decode_base64, find_file
-from sdiareward.chat_sdiareward import ROLES, DialogueError, list_items, validate_form
+from sdiareward.audio_sdiareward import Clip, compose, decode_base64, find_file
+from sdiareward.chat_sdiareward import ROLES, Dialogue, DialogueError, Turn, make_dialogue
 
 from .messages import (
     RECORDING_SUFFIXES,
@@ -30,12 +30,10 @@ from .messages import (
     require_readable,
     require_turns,
     sort_naturally,
-    turns_to_messages,
     walk_files,
 )
 
 
-Messages = list[dict[str, Any]]
 USER, ASSISTANT = ROLES
 _FIELDS = {"dialogue": r"[^/]+?", "turn": r"\d+", "role": "user|assistant"}
 _DEFAULT_NAME = re.compile(
@@ -57,7 +55,7 @@ class _Recording(NamedTuple):
 
 @dataclass
 class DialogueFolder:
-    dialogues: dict[str, Messages] = field(default_factory=dict)  # By name; audio as absolute paths.
+    dialogues: dict[str, Dialogue] = field(default_factory=dict)  # By name; audio as absolute paths.
     skipped: dict[str, str] = field(default_factory=dict)  # Reason by name of the dialogue or file.
 
 
@@ -74,7 +72,9 @@ def holds_dialogues(path: str | Path) -> bool:
         matches = map(_NUMBERED_TURN.fullmatch, (file.stem for file in recordings))
         turns: dict[str, str] = dict(match.groups() for match in matches if match)  # type: ignore[misc]
         is_one = len(turns) == len(recordings) and len({role.lower() for role in turns.values()}) == len(ROLES)
-        return not is_one and any(_read_name(file.stem, _DEFAULT_NAME).role for file in recordings)
+        return not is_one and any(
+            (match := _DEFAULT_NAME.fullmatch(file.stem)) and match["role"] for file in recordings
+        )
     return any(_find_audio(entry) for entry in list_visible(folder) if entry.is_dir())
 
 
@@ -108,7 +108,7 @@ def read_dialogue_folder(
     result = DialogueFolder(skipped=skipped)
     for name, recordings in found.items():
         try:
-            result.dialogues[name] = _as_messages(_join(name, recordings, contexts), form)
+            result.dialogues[name] = _as_dialogue(_join(name, recordings, contexts), form)
         except DialogueError as error:
             result.skipped[name] = str(error)
     return result
@@ -126,15 +126,14 @@ def _find_audio(folder: Path) -> list[Path]:
 
 
 def _holds_json_dialogues(folder: Path) -> bool:
-    return any(_is_dialogue(file) for file in list_visible(folder) if file.suffix == ".json")
-
-
-def _is_dialogue(file: Path) -> bool:
-    try:
-        turns, _ = read_turns(file)
-    except DialogueError:
-        return False
-    return bool(turns) and isinstance(turns[0], Mapping) and "role" in turns[0]
+    for file in (file for file in list_visible(folder) if file.suffix == ".json"):
+        try:
+            turns, _ = read_turns(file)
+        except DialogueError:
+            continue
+        if turns and isinstance(turns[0], Mapping) and "role" in turns[0]:
+            return True
+    return False
 
 
 def _read_files(folder: Path, user_turns: str | Path | None, form: Form | None) -> DialogueFolder:
@@ -156,14 +155,17 @@ def _read_files(folder: Path, user_turns: str | Path | None, form: Form | None) 
         try:
             if name in result.dialogues:
                 raise DialogueError("there is a folder and a JSON file of this name; remove one.")
-            result.dialogues[name] = messages = read_messages(entry, form)
-            named.update(_list_recordings(messages))
+            result.dialogues[name] = dialogue = _read_dialogue(entry, form)
+            sources = (clip.source for turn in dialogue.turns for clip in turn.clips)
+            named.update(Path(os.path.normpath(source)) for source in sources)
         except DialogueError as error:
             result.skipped[name] = str(error)
     for file in _find_audio(folder):
         if file not in named:
             result.skipped[file.name] = "no JSON dialogue beside it names this recording."
-    result.dialogues = {name: result.dialogues[name] for name in sorted(result.dialogues, key=_sort_name)}
+    result.dialogues = {
+        name: result.dialogues[name] for name in sorted(result.dialogues, key=lambda name: sort_naturally(Path(name)))
+    }
     if not result.dialogues:
         raise ValueError(
             f"{folder}: none of {len(entries)} dialogues can be used: {next(iter(result.skipped.values()))}"
@@ -171,29 +173,10 @@ def _read_files(folder: Path, user_turns: str | Path | None, form: Form | None) 
     return result
 
 
-def _sort_name(name: str) -> tuple[Any, ...]:
-    return sort_naturally(Path(name))
-
-
-def _list_recordings(messages: Messages) -> Iterator[Path]:
-    """Yield the recordings of messages, without `..` in their paths."""
-    for message in messages:
-        yield from (Path(os.path.normpath(item["audio"])) for item in list_items(message) if item["type"] == "audio")
-
-
-def read_messages(path: Path, form: Form | None = None) -> Messages:
-    """Read the messages of one dialogue, audio as absolute paths."""
+def _read_dialogue(path: Path, form: Form | None = None) -> Dialogue:
+    """Read one dialogue or its beginning, audio as absolute paths."""
     turns, base = read_turns(path, form)
-    messages = turns_to_messages(turns)
-    validate_form(messages, name=str(path))
-    for number, message in enumerate(messages, start=1):
-        for item in message["content"] if not isinstance(message["content"], str) else ():
-            if item.get("audio") is not None:
-                try:
-                    item["audio"] = _place(read_path(item["audio"]), base)
-                except DialogueError as error:
-                    raise DialogueError(str(error), number, str(path)) from error
-    return messages
+    return make_dialogue(turns, str(path), is_whole=False, find=lambda audio: Clip(_place(read_path(audio), base)))
 
 
 def _place(audio: str, base: Path) -> str:
@@ -206,6 +189,7 @@ def _place(audio: str, base: Path) -> str:
 def _group_recordings(folder: Path, pattern: str | None) -> tuple[dict[str, list[_Recording]], dict[str, str]]:
     """Return the recordings of each dialogue by their names, and the files whose names do not match."""
     expression = _DEFAULT_NAME if pattern is None else compile_pattern(compose(pattern))
+    is_bare = pattern is None or Path(pattern).suffix.lower() not in RECORDING_SUFFIXES
     is_deep = pattern is not None and "/" in pattern
     deep = (file for file in walk_files(folder) if not is_hidden(file.relative_to(folder)))
     files: Iterable[Path] = deep if is_deep else list_visible(folder)
@@ -213,12 +197,14 @@ def _group_recordings(folder: Path, pattern: str | None) -> tuple[dict[str, list
     skipped: dict[str, str] = {}
     for file in sorted((file for file in files if file.suffix.lower() in RECORDING_SUFFIXES), key=sort_naturally):
         place = file.relative_to(folder)
-        text = place.with_suffix("").as_posix() if pattern is None or not _has_suffix(pattern) else place.as_posix()
+        text = place.with_suffix("").as_posix() if is_bare else place.as_posix()
         match = expression.fullmatch(compose(text))
         if match is None:
             skipped[place.as_posix()] = f"the name {place.as_posix()!r} does not match the pattern {pattern!r}"
             continue
-        found.setdefault(match["dialogue"], []).append(_describe(file, match))
+        turn, role = (match.groupdict().get(name) for name in ("turn", "role"))
+        recording = _Recording(file, None if turn is None else int(turn), None if role is None else role.lower())
+        found.setdefault(match["dialogue"], []).append(recording)
     return found, skipped
 
 
@@ -248,21 +234,6 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
     if "dialogue" not in seen:
         raise ValueError(f"pattern is {pattern!r}; it needs the field {{dialogue}}.")
     return re.compile(expression, re.IGNORECASE)
-
-
-def _has_suffix(pattern: str) -> bool:
-    return Path(pattern).suffix.lower() in RECORDING_SUFFIXES
-
-
-def _describe(file: Path, match: re.Match[str]) -> _Recording:
-    found = match.groupdict()
-    turn, role = found.get("turn"), found.get("role")
-    return _Recording(file, None if turn is None else int(turn), None if role is None else role.lower())
-
-
-def _read_name(stem: str, expression: re.Pattern[str]) -> _Recording:
-    match = expression.fullmatch(stem)
-    return _Recording(Path(stem), None, None) if match is None else _describe(Path(stem), match)
 
 
 def _require_user_turns(folder: Path, found: Mapping[str, Sequence[_Recording]], pattern: str | None) -> None:
@@ -326,11 +297,10 @@ def _join(
     return (turn for pair in zip(context, answers, strict=True) for turn in pair)
 
 
-def _as_messages(turns: Iterable[tuple[str, Path]], form: Form | None) -> Messages:
+def _as_dialogue(turns: Iterable[tuple[str, Path]], form: Form | None) -> Dialogue:
     found = list(turns)
     for _, file in found:
         require_readable(file)
     require_turns([file for _, file in found], form)
-    return turns_to_messages(
-        [{"role": role, "text": read_transcript(file), "audio": str(file)} for role, file in found]
-    )
+    read = (Turn(role, read_transcript(file) or "", Clip(str(file))) for role, file in found)
+    return Dialogue(tuple(read), is_whole=False)

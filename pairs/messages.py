@@ -22,6 +22,7 @@ import numpy as np
 from sdiareward.audio_sdiareward import (
     SAMPLING_RATE,
     AudioError,
+    Clip,
     audio_duration_s,
     decode_base64,
     find_file,
@@ -30,7 +31,8 @@ from sdiareward.audio_sdiareward import (
     read_audio,
     strip_scheme,
 )
-from sdiareward.chat_sdiareward import ROLES, DialogueError, turns_to_messages, validate_messages
+from sdiareward.chat_sdiareward import ROLES, Dialogue, DialogueError, make_dialogue
+from sdiareward.chat_sdiareward import turns_to_messages as turns_to_messages  # For callers that take messages.
 from sdiareward.common.files import parse_json
 
 from .schema import MAX_TURN_S
@@ -48,23 +50,30 @@ _ONE_CLOCK_S = 0.02
 # Numbers that count speakers or channels, not turns.
 _NUMBERED_SPEAKER = re.compile(r"(?<![^ _.-])(speaker|spk|channel|ch|track|side|mic)[ _.-]?\d+", re.IGNORECASE)
 GAP_S = 1.0
+_MAX_NAME = 200
 # A minute of stereo at the highest usual rate; a few kilobytes of compressed silence can hold many times that.
 _MAX_DECODED_VALUES = 60 * 2 * 192_000
 
 
-def read_dialogue(path: str | Path, form: Form | None = None) -> list[dict[str, Any]]:
-    """Read a JSON file or a folder of recordings as messages with decoded audio."""
-    path = Path(path)
-    turns, base = read_turns(path, form)
-    messages = turns_to_messages(turns)
-    validate_messages(messages, name=str(path))
-    spoken = [message for message in messages if message["role"] != "system"]
-    for number, message in enumerate(spoken, start=1):
+def read_dialogue(path: str | Path, form: Form | None = None) -> Dialogue:
+    """Read a JSON file or a folder of recordings as a dialogue with decoded audio."""
+    turns, base = read_turns(Path(path), form)
+
+    def find(audio: Any) -> Clip:
+        source = read_path(audio)
+        source = source if decode_base64(source) is not None else str(base / source)
         try:
-            message["content"] = _load_content(message["content"], base)
-        except (ValueError, FileNotFoundError) as error:
-            raise DialogueError(str(error).replace("\n", " "), number, str(path)) from error
-    return messages
+            array = read_recording(source)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"{error} Paths are relative to the dialogue's file.") from error
+        return Clip({"array": array, "sampling_rate": SAMPLING_RATE, "path": source[:_MAX_NAME]})
+
+    dialogue = make_dialogue(turns, str(path), find=find)
+    if silent := [number for number, turn in enumerate(dialogue.turns, start=1) if turn.audio is None]:
+        raise DialogueError(
+            "has no audio; every turn of a spoken dialogue needs a recording.", silent[0], name=str(path)
+        )
+    return dialogue
 
 
 def read_turns(path: Path, form: Form | None = None) -> tuple[list[Any], Path]:
@@ -193,17 +202,6 @@ def _read_turns_of_json(path: Path) -> list[Any]:
     return turns
 
 
-def _load_content(content: str | list[dict[str, Any]], base: Path) -> list[dict[str, Any]]:
-    items = [] if isinstance(content, str) else content
-    recordings = [item for item in items if item.get("audio")]
-    if not recordings:
-        raise ValueError("has no audio; every turn of a spoken dialogue needs a recording.")
-    for item in recordings:
-        path = read_path(item["audio"])
-        item["audio"] = _load_recording(path if decode_base64(path) is not None else base / path)
-    return items
-
-
 def read_path(audio: Any) -> str:
     """Return the path of a recording in JSON, which is a text or in the form of `datasets`."""
     found = audio.get("path") if isinstance(audio, Mapping) else audio
@@ -212,22 +210,13 @@ def read_path(audio: Any) -> str:
     return strip_scheme(found)
 
 
-def _load_recording(source: str | Path) -> dict[str, Any]:
-    try:
-        array = read_recording(source)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{error} Paths are relative to the dialogue's file.") from error
-    path = str(source) if isinstance(source, Path) else None
-    return {"array": array, "sampling_rate": SAMPLING_RATE, "path": path}
-
-
 def check_recording(source: Any, max_turn_s: float = MAX_TURN_S) -> float:
     """Return the seconds of a recording that is short enough; only its header is read."""
-    duration_s = audio_duration_s(source)
     handle, name, _, _ = open_source(source)
-    if duration_s > max_turn_s:
-        raise AudioError(f"{name}: lasts {duration_s:.1f} s; a turn lasts at most {max_turn_s:g} s, cut it.")
     with open_encoded(handle, name) as file:
+        duration_s = float(file.frames / file.samplerate)
+        if duration_s > max_turn_s:
+            raise AudioError(f"{name}: lasts {duration_s:.1f} s; a turn lasts at most {max_turn_s:g} s, cut it.")
         if file.frames * file.channels > _MAX_DECODED_VALUES:
             raise AudioError(
                 f"{name}: has {file.channels} channels at {file.samplerate} Hz; give one or two at 192 kHz or less."
@@ -236,9 +225,8 @@ def check_recording(source: Any, max_turn_s: float = MAX_TURN_S) -> float:
 
 
 def read_recording(source: Any, name: str | None = None) -> np.ndarray:
-    """Read a recording, mono at 16 kHz, once `check_recording` has accepted its header."""
-    check_recording(source)
-    return read_audio(source, name=name)
+    """Read a recording of a turn, mono at 16 kHz."""
+    return Clip(source).read(longest_s=MAX_TURN_S, name=name)
 
 
 def join_turns(clips: Sequence[np.ndarray], gap_s: float = GAP_S) -> np.ndarray:

@@ -12,11 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.audio_sdiareward import decode_base64, find_file, strip_scheme
-from sdiareward.chat_sdiareward import AUDIO_KEYS, ROLES, DialogueError, turns_to_messages, validate_form
+from sdiareward.audio_sdiareward import Clip, decode_base64, find_file, strip_scheme
+from sdiareward.chat_sdiareward import AUDIO_KEYS, ROLES, DialogueError, make_dialogue, read_parts
 
 from .labels import WRITTEN_ID, hash_sides
-from .message_rows import make_message_feature, make_message_row
 from .path_sandbox import iter_paths, name_roots
 from .schema import SIDES
 
@@ -86,13 +85,38 @@ def unify_sides(
 
 def _as_row(turns: Any) -> list[dict[str, Any]]:
     """Return turns as a row of messages; malformed ones become an empty list, which is refused on use."""
-    messages = turns_to_messages(turns)
     try:
-        validate_form(messages)
-        return [make_message_row(message) for message in messages]
+        return list(map(make_message_row, make_dialogue(turns, is_whole=False).to_messages()))
     except DialogueError as error:
         _logger.warning("a side of a pair is malformed: %s", error)
         return []
+
+
+def make_message_feature() -> datasets.List:
+    import datasets
+
+    text = datasets.Value("string")
+    # Not `Audio`: that would decode.
+    audio = {"bytes": datasets.Value("binary"), "path": text}
+    return datasets.List({"role": text, "content": datasets.List({"type": text, "text": text, "audio": audio})})
+
+
+def make_message_row(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message with content as items and audio as bytes and path."""
+    return {"role": message["role"], "content": [_as_item(part) for part in read_parts(message)]}
+
+
+def _as_item(part: str | Clip) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    audio = part.source
+    if isinstance(audio, str):
+        audio = {"bytes": None, "path": audio}
+    elif isinstance(audio, bytes):
+        audio = {"bytes": audio, "path": None}
+    elif not isinstance(audio, Mapping) or not {"bytes", "path"} & set(audio):
+        raise DialogueError(f"its audio is a {type(audio).__name__}; give the path of a recording, or its bytes.")
+    return {"type": "audio", "audio": {"bytes": audio.get("bytes"), "path": audio.get("path")}}
 
 
 def _list_holders(turns: Any) -> list[tuple[dict[str, Any], str]]:

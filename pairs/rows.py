@@ -6,26 +6,27 @@ copied to a cache; everything else goes through `datasets`.
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from sdiareward.chat_sdiareward import Dialogue
 from sdiareward.common.files import hash_json, require_shallow
 from sdiareward.common.hub import split_commit
 from sdiareward.common.local_paths import require_local
 
 from .content import Stamp, stamp_file
-from .dialogue_folders import holds_dialogues
-from .message_rows import open_folder
+from .dialogue_folders import holds_dialogues, read_dialogue_folder
 from .messages import Form
-from .own_forms import PROMPT, join_turns
+from .own_forms import PROMPT, join_turns, make_message_feature, make_message_row
 from .path_sandbox import holds_recordings
 from .schema import SIDES
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     import datasets
     import pyarrow as pa
 
+_logger = logging.getLogger(__name__)
 DIALOGUE_COLUMNS = ("messages", "turns", "dialogue")
 # Enough dialogues to sort by length and to keep an accelerator busy, few enough to hold their encoded audio.
 _MAX_BLOCK_ROWS = 512
@@ -59,7 +61,7 @@ class Rows(Protocol):
 def open_rows(path: str | Path, split: str | None = None, name: str | None = None, form: Form | None = None) -> Rows:
     """Open one split of a data set without reading its rows; `split` may be omitted if there is only one."""
     if holds_dialogues(path):
-        return open_folder(path, form)
+        return _open_folder(path, form)
     found = find_tables(path, split, name)
     return ParquetRows(found) if isinstance(found, list) else ArrowRows(found)
 
@@ -205,21 +207,49 @@ class ArrowRows:
         return self._dataset.select_columns(list(columns))[list(numbers)]
 
 
-class _Cursor:
-    """A row group that is read forwards, a batch at a time."""
+class MessageRows:
+    """Dialogues by number as `rows.Rows`, with the columns `id` and `messages`."""
 
-    def __init__(self, place: tuple[int, tuple[str, ...]], batches: Iterator[tuple[int, pa.RecordBatch]]):
-        self.place = place
-        self._batches = batches
-        self.first, self.num_rows = 0, 0
-        self.batch: Any = None
+    block_rows = 512
 
-    def advance(self) -> bool:
-        found = next(self._batches, None)
-        if found is not None:
-            self.first, self.batch = found
-            self.num_rows = self.batch.num_rows
-        return found is not None
+    def __init__(self, ids: Sequence[str], read: Callable[[int], list[dict[str, Any]]]):
+        import datasets
+
+        self._ids = ids
+        self._read = read
+        self.num_rows = len(ids)
+        self.tables: list[Stamp] = []
+        self.features = datasets.Features({"id": datasets.Value("string"), "messages": make_message_feature()})
+
+    def read(self, numbers: Sequence[int] | np.ndarray, columns: Sequence[str]) -> pa.Table:
+        import datasets
+        import pyarrow as pa
+
+        schema = datasets.Features({name: self.features[name] for name in columns}).arrow_schema
+        rows = [{name: self._read_value(int(number), name) for name in columns} for number in numbers]
+        return pa.Table.from_pylist(rows, schema=schema)
+
+    def _read_value(self, number: int, column: str) -> Any:
+        return self._ids[number] if column == "id" else list(map(make_message_row, self._read(number)))
+
+
+def _open_folder(folder: str | Path, form: Form | None = None) -> MessageRows:
+    """Open a folder of dialogues as rows; a malformed dialogue is logged, and has no turns."""
+    found = read_dialogue_folder(folder, form=form)
+    for name, reason in found.skipped.items():
+        _logger.warning("%s: %s: %s", folder, name, reason)
+    names = [*found.dialogues, *found.skipped]
+    empty = Dialogue((), is_whole=False)
+    return MessageRows(names, lambda number: found.dialogues.get(names[number], empty).to_messages())
+
+
+class _Cursor(NamedTuple):
+    """A row group that is read forwards: the batches to come, the last one, and the number of its first row."""
+
+    place: tuple[int, tuple[str, ...]]
+    batches: Iterator[tuple[int, pa.RecordBatch]]
+    first: int
+    batch: Any
 
 
 class ParquetRows:
@@ -264,14 +294,17 @@ class ParquetRows:
         if not 0 <= number < self.num_rows:
             raise IndexError(f"row {number} of {self.num_rows}")
         place = (bisect_right(self._starts, number) - 1, columns)
-        before = [each for each in self._cursors if each.place == place and each.first <= number]
         # The one that skips the fewest rows: another may be where the next row of a second sequence is.
-        cursor = max(before, key=lambda each: each.first, default=None) or _Cursor(place, self._iter_group(*place))
-        self._cursors = [*(each for each in self._cursors if each is not cursor), cursor][-_MAX_CURSORS:]
-        while number >= cursor.first + cursor.num_rows:
-            if not cursor.advance():
+        before = [each for each in self._cursors if each.place == place and each.first <= number]
+        cursor = max(before, key=lambda each: each.first, default=None)
+        cursor = cursor or _Cursor(place, self._iter_group(*place), -1, None)
+        others = [each for each in self._cursors if each is not cursor]
+        while cursor.batch is None or number >= cursor.first + cursor.batch.num_rows:
+            if (found := next(cursor.batches, None)) is None:
                 file, index = self._groups[place[0]]
                 raise ValueError(f"{file}: row group {index} ends before row {number}; {_REMEDY}")
+            cursor = _Cursor(place, cursor.batches, *found)
+        self._cursors = [*others, cursor][-_MAX_CURSORS:]
         return cursor.first, cursor.batch
 
     def _iter_group(self, group: int, columns: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -14,16 +14,17 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import compose
-from sdiareward.chat_sdiareward import DialogueError, validate_messages
+from sdiareward.chat_sdiareward import DialogueError, make_dialogue
 from sdiareward.common.user_errors import UserError
 
-from .dialogue_folders import Messages, read_dialogue_folder
-from .messages import AUDIO_SUFFIXES, Form, turns_to_messages
-from .own_forms import find_recording
+from .dialogue_folders import read_dialogue_folder
+from .dialogues import RecordingFinder
+from .messages import AUDIO_SUFFIXES, Form
 from .path_sandbox import Roots, list_audio_roots, require_inside
 from .rows import DIALOGUE_COLUMNS, Rows, open_rows, read_block
 
 
+Messages = list[dict[str, Any]]
 NAME_COLUMNS = ("dialogue_id", "id", "pair_id", "name")
 SYSTEM_COLUMN, GROUP_COLUMN = "system", "group_id"
 _TABLES = (".json", ".jsonl", ".parquet")
@@ -121,27 +122,15 @@ def _read_folder(name: str, path: str, audio_root: str | Path | None, options: M
     roots = Roots(sum((roots.own for roots in given), ()), given[0].others)
 
     def read(dialogue: str) -> Messages:
-        messages = found.dialogues[dialogue]
-        validate_messages(messages)
-        _require_paths_inside(messages, roots)
-        return messages
-
-    return System(name, str(Path(path).absolute()), list(found.dialogues), read, skipped=found.skipped)
-
-
-def _require_paths_inside(messages: Messages, roots: Roots) -> None:
-    for item in _list_items(messages):
-        audio = item.get("audio")
-        path = audio.get("path") if isinstance(audio, Mapping) and audio.get("bytes") is None else audio
-        if isinstance(path, str):
+        whole = make_dialogue(found.dialogues[dialogue])
+        for clip in (clip for turn in whole.turns for clip in turn.clips):
             try:
-                require_inside(path, roots)
+                require_inside(clip.source, roots)
             except ValueError as error:
                 raise DialogueError(str(error)) from error
+        return whole.to_messages()
 
-
-def _list_items(messages: Messages) -> list[dict[str, Any]]:
-    return [item for turn in messages if not isinstance(turn["content"], str) for item in turn["content"]]
+    return System(name, str(Path(path).absolute()), list(found.dialogues), read, skipped=found.skipped)
 
 
 def _read_table(name: str, path: str, audio_root: str | Path | None) -> list[System]:
@@ -182,24 +171,11 @@ def _make_system(
     groups: Sequence[str | None] | None,
     audio_root: str | Path | None,
 ) -> System:
-    roots = list_audio_roots(path, audio_root)
+    finder = RecordingFinder(audio_root, path)
 
     def read(dialogue: str) -> Messages:
         block = read_block(rows, np.array([numbers[dialogue]]), (column,))
-        messages = turns_to_messages(block[0][column])
-        validate_messages(messages)
-        for item in _list_items(messages):
-            _place(item, path, audio_root)
-        _require_paths_inside(messages, roots)
-        return messages
+        return make_dialogue(block[0][column], find=finder).to_messages()
 
     found = {} if groups is None else {each: groups[number] or each for each, number in numbers.items()}
     return System(name, str(Path(path).absolute()), list(numbers), read, found)
-
-
-def _place(item: dict[str, Any], path: str, audio_root: str | Path | None) -> None:
-    audio = item.get("audio")
-    if isinstance(audio, Mapping) and audio.get("bytes") is None:
-        audio = audio.get("path")
-    if isinstance(audio, str):
-        item["audio"] = find_recording(audio, path, audio_root)

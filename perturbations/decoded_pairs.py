@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
-from sdiareward.chat_sdiareward import list_items, turns_to_messages, validate_messages
+from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
+from sdiareward.chat_sdiareward import make_dialogue
 from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.schema import SIDES
 
@@ -42,16 +42,12 @@ class AuditPair:
 
 def to_messages(turns: Iterable[Turn], audio: bool = True, text: bool = True) -> Messages:
     """Return a dialogue as the processor takes it, text before audio in each turn."""
-    return turns_to_messages(
-        [
-            {
-                "role": turn.role,
-                "text": turn.text if text else None,
-                "audio": {"array": turn.array, "sampling_rate": SAMPLING_RATE} if audio else None,
-            }
-            for turn in turns
-        ]
-    )
+    messages: Messages = []
+    for turn in turns:
+        words = [{"type": "text", "text": turn.text}] if text and turn.text else []
+        sound = {"type": "audio", "audio": {"array": turn.array, "sampling_rate": SAMPLING_RATE}}
+        messages.append({"role": turn.role, "content": [*words, *([sound] if audio else [])]})
+    return messages
 
 
 def decode_pairs(pairs: datasets.Dataset, rows: Iterable[int], audio: bool = True) -> list[AuditPair]:
@@ -67,16 +63,12 @@ def _read_pair(row: Mapping[str, Any], label: Mapping[str, Any], audio: bool) ->
 
 
 def _read_side(turns: Sequence[Mapping[str, Any]], name: str, audio: bool) -> list[Turn]:
-    read, messages = [], turns_to_messages(turns)
-    validate_messages(messages, name)
-    for number, message in enumerate(messages):
-        if message["role"] == "system":
-            raise AudioError(f"{name}: begins with a system turn; give the spoken turns alone.")
-        items = list_items(message)
-        sounds = [item["audio"] for item in items if item["type"] == "audio"]
-        if len(sounds) != 1:
-            raise AudioError(f"{name} turn {number}: has {len(sounds)} recordings; give exactly one per turn.")
-        words = " ".join(item["text"] for item in items if item["type"] == "text")
-        array = read_audio(sounds[0], name=f"{name} turn {number}") if audio else np.zeros(0, dtype=np.float32)
-        read.append(Turn(message["role"], words, array))
+    read, dialogue = [], make_dialogue(turns, name)
+    if dialogue.system is not None:
+        raise AudioError(f"{name}: begins with a system turn; give the spoken turns alone.")
+    for number, turn in enumerate(dialogue.turns):
+        if len(turn.clips) != 1:
+            raise AudioError(f"{name} turn {number}: has {len(turn.clips)} recordings; give exactly one per turn.")
+        array = turn.clips[0].read(name=f"{name} turn {number}") if audio else np.zeros(0, dtype=np.float32)
+        read.append(Turn(turn.role, turn.text, array))
     return read

@@ -121,15 +121,15 @@ def _find_common_depth(dialogues: Sequence[Sequence[Message]], group: list[int],
 
 
 def list_members(groups: Sequence[Hashable] | None, num_dialogues: int) -> list[list[int]]:
-    """Return the indices of each group in reverse order, so that the first group is popped first."""
+    """Return the indices of each group, in the order of their first dialogues."""
     if groups is None:
-        return [[index] for index in reversed(range(num_dialogues))]
+        return [[index] for index in range(num_dialogues)]
     if len(groups) != num_dialogues:
         raise ValueError(f"got {len(groups)} groups for {num_dialogues} dialogues; give one for each.")
     members: dict[Hashable, list[int]] = {}
     for index, group in enumerate(groups):
         members.setdefault(group, []).append(index)
-    return list(members.values())[::-1]
+    return list(members.values())
 
 
 def plan_batches(
@@ -154,6 +154,23 @@ def plan_batches(
         yield batch
 
 
+@dataclass(frozen=True)
+class ReadDialogue:
+    """A dialogue whose recordings are decoded."""
+
+    messages: list[Message]
+    clips: dict[bytes, np.ndarray]
+    heard: Heard
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(message.input_ids) for message in self.messages)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(clip.nbytes for clip in self.clips.values())
+
+
 @dataclass
 class PreparedBatch:
     indices: list[int] = field(default_factory=list)
@@ -165,7 +182,7 @@ class PreparedBatch:
 
 
 class DialoguePreparer:
-    """Prepare batches of dialogues; clips with a digest in `encoded` get no mel features."""
+    """Read dialogues and prepare batches of them; clips with a digest in `encoded` get no mel features."""
 
     def __init__(self, processor: SDiaRewardProcessor, encoded: Container[bytes] = (), *, with_mels: bool = True):
         self.processor = processor
@@ -175,22 +192,34 @@ class DialoguePreparer:
         self._start_id = to_id("<|im_start|>")
         self._audio_start_id = to_id(AUDIO_BOS_TOKEN)
 
-    def __call__(self, indices: Sequence[int], dialogues: Sequence[Any], criteria: Sequence[str]) -> PreparedBatch:
-        """Prepare the dialogues at `indices`; one that cannot be used goes to `failures`."""
-        batch = PreparedBatch()
-        for index in indices:
-            try:
-                prepared = self.processor.prepare(dialogues[index], criteria[index])
-            except DIALOGUE_ERRORS as error:
-                batch.failures[index] = error
-            else:
-                batch.indices.append(index)
-                digests = [digest_clip(clip) for clip in prepared.clips]
-                batch.clips.update(zip(digests, prepared.clips, strict=True))
-                batch.dialogues.append(self.split_messages(prepared.input_ids, digests))
-                batch.heard[index] = prepared.heard
+    def read(self, dialogue: Any, criterion: str) -> ReadDialogue:
+        """Decode the recordings of a dialogue, once, and tokenize it."""
+        prepared = self.processor.prepare(dialogue, criterion)
+        digests = [digest_clip(clip) for clip in prepared.clips]
+        messages = self.split_messages(prepared.input_ids, digests)
+        return ReadDialogue(messages, dict(zip(digests, prepared.clips, strict=True)), prepared.heard)
+
+    def join(self, read: Mapping[int, ReadDialogue]) -> PreparedBatch:
+        """Make a batch of dialogues that were read."""
+        batch = PreparedBatch(list(read), [each.messages for each in read.values()])
+        for index, each in read.items():
+            batch.clips |= each.clips
+            batch.heard[index] = each.heard
         if self.with_mels:
             batch.mels = self.compute_mels({key: clip for key, clip in batch.clips.items() if key not in self.encoded})
+        return batch
+
+    def __call__(self, indices: Sequence[int], dialogues: Sequence[Any], criteria: Sequence[str]) -> PreparedBatch:
+        """Prepare the dialogues at `indices`; one that cannot be used goes to `failures`."""
+        read: dict[int, ReadDialogue] = {}
+        failures: dict[int, Exception] = {}
+        for index in indices:
+            try:
+                read[index] = self.read(dialogues[index], criteria[index])
+            except DIALOGUE_ERRORS as error:
+                failures[index] = error
+        batch = self.join(read)
+        batch.failures = failures
         return batch
 
     def split_messages(self, input_ids: np.ndarray, digests: Sequence[bytes]) -> list[Message]:
@@ -226,6 +255,18 @@ def prefetch(task: Callable[[Any], Any], items: Iterable[Any], num_workers: int)
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def read_ahead(items: Iterator[Any]) -> Iterator[Any]:
+    """Yield items while a thread makes the next one; None is no item."""
+    pool = ThreadPoolExecutor(1, thread_name_prefix="sdiareward")
+    try:
+        following = pool.submit(next, items, None)
+        while (item := following.result()) is not None:
+            following = pool.submit(next, items, None)
+            yield item
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import Heard
-from sdiareward.chat_sdiareward import list_items
 from sdiareward.common.files import hash_json, replace_atomically, write_file
 from sdiareward.common.local_ray import open_ray, require_room
 from sdiareward.common.parts import Engine, Items, Load, OnRay, PartFolder, choose_size, run_here, run_parts
@@ -178,16 +177,16 @@ class RowScorer:
                 yield {**record, "reason": found.reason}
                 continue
             span = range(position * num_sides, (position + 1) * num_sides)
-            messages = [dialogues[index] for index in span]
-            audio = [item.get("audio") for dialogue in messages for turn in dialogue for item in list_items(turn)]
-            files = [stamp_file(path) for path in audio if isinstance(path, str)]
+            scored = [dialogues[index] for index in span]
+            sources = [clip.source for dialogue in scored for turn in dialogue.turns for clip in turn.clips]
+            files = [stamp_file(path) for path in sources if isinstance(path, str)]
             if len(found) > 1:
                 record["margin"] = found[0] - found[1]
             yield {
                 **record,
                 **dict(zip(self.sides if len(found) > 1 else ("reward",), found, strict=True)),
                 **describe_heard(block.sides, [heard[index] for index in span]),
-                "digest": _join(digest_dialogue(dialogue, criteria[span[0]]) for dialogue in messages),
+                "digest": _join(digest_dialogue(dialogue, criteria[span[0]]) for dialogue in scored),
                 "files": json.dumps(files),
             }
 

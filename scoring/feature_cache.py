@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -21,7 +21,7 @@ import torch
 
 from sdiareward.chat_sdiareward import expand_criteria
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
-from sdiareward.pairs.content import hash_items
+from sdiareward.pairs.content import hash_parts
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 from .batching import DIALOGUE_ERRORS, format_reason
@@ -138,11 +138,11 @@ class FeatureCache:
                 parts.append(f"others of {', '.join(different)}")
         return "; ".join(parts)
 
-    def key(self, dialogue: Sequence[Mapping[str, Any]], criterion: str = "joint") -> str:
+    def key(self, dialogue: Any, criterion: str = "joint") -> str:
         """Return the hash of everything that the feature of a dialogue depends on; reads its audio without decoding.
 
         Args:
-            dialogue (`list[dict]`): Its messages, as the processor takes them.
+            dialogue ([`Dialogue`] or `list[dict]`): The dialogue, or its messages, as the processor takes them.
             criterion (`str`, *optional*, defaults to `"joint"`): Selects the system prompt.
 
         Raises:
@@ -150,10 +150,9 @@ class FeatureCache:
             FileNotFoundError: A recording does not exist.
             TypeError: A recording has a form that cannot be read.
         """
-        messages = self.processor.with_prompt(dialogue, criterion)
-        rate = self.processor.sampling_rate
-        turns = [[message["role"], hash_items(message, rate)] for message in messages]
-        return _digest([self.identity, turns])[:_KEY_DIGITS]
+        prompted = self.processor.with_prompt(dialogue, criterion)
+        turns = [[turn.role, hash_parts(turn.parts)] for turn in prompted.turns]
+        return _digest([self.identity, prompted.system, turns])[:_KEY_DIGITS]
 
     def keys(
         self,

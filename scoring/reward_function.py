@@ -191,7 +191,7 @@ class _Rewarder:
             if rollout.error is None and self.options.require_audio and not rollout.has_audio:
                 rollout.error = "the completion has no audio; set require_audio=False to score the text alone."
         good = [rollout for rollout in rollouts if rollout.error is None]
-        dialogues = [rollout.messages for rollout in good]
+        dialogues = [rollout.dialogue for rollout in good]
         return Request(self.scorer, self.options.criterion, dialogues, [rollout.group for rollout in good])
 
     def _settle(

@@ -10,15 +10,14 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sdiareward.audio_sdiareward import Heard
-from sdiareward.chat_sdiareward import MAX_TURNS, validate_messages
-from sdiareward.pairs.messages import turns_to_messages
+from sdiareward.audio_sdiareward import Clip, Heard
+from sdiareward.chat_sdiareward import MAX_TURNS, Dialogue, Turn, list_items, make_dialogue
 
 from .request_queue import Outcome
 
@@ -28,37 +27,39 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Rollout:
-    messages: list[dict[str, Any]] = field(default_factory=list)  # The completion last; empty after an error.
+    dialogue: Dialogue = Dialogue((), is_whole=False)  # The completion last; empty after an error.
     error: str | None = None
     reward: float | None = None
     heard: Heard = Heard()
 
     @property
     def text(self) -> str:
-        return " ".join(item["text"] for item in self.messages[-1]["content"] if item.get("text"))
+        return self.dialogue.turns[-1].text
 
     @property
     def has_audio(self) -> bool:
-        return _has_audio(self.messages[-1])
+        return self.dialogue.turns[-1].audio is not None
 
     @property
     def group(self) -> str:
         """A hash of everything before the completion: the completions of one prompt have the same."""
-        text = json.dumps(self.messages[:-1], sort_keys=True, default=_digest)
+        text = json.dumps(make_dialogue(self.dialogue).to_messages()[:-1], sort_keys=True, default=_digest)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def settle(self, outcome: Outcome) -> None:
         """Take the reward, unless the completion is silent, or the reason why there is none."""
         if isinstance(outcome, str):
             self.error = outcome
-        elif sum(message["role"] != "system" for message in self.messages) in outcome[1].silent_turns:
+        elif len(self.dialogue.turns) in outcome[1].silent_turns:
             self.error = "the completion is silent: nothing above -70 dB of full scale is heard."
         else:
             self.reward, self.heard = outcome
 
     def add_audio(self, audio: Any) -> None:
         """Add audio to the completion, after its text as in training."""
-        self.messages[-1]["content"].append({"type": "audio", "audio": audio})
+        *before, last = self.dialogue.turns
+        answer = Turn(last.role, parts=(*last.parts, Clip(audio)))
+        self.dialogue = Dialogue((*before, answer), self.dialogue.system)
 
 
 @dataclass(frozen=True)
@@ -92,12 +93,13 @@ class RolloutReader:
     def _read_one(self, prompt: Any, completion: Any, prompt_audio: Any, completion_audio: Any) -> Rollout:
         try:
             system, turns = self._read_prompt(prompt, prompt_audio)
-            rollout = Rollout([*system, *[*turns, _read_completion(completion)][-MAX_TURNS:]])
-            if completion_audio is not None and not rollout.has_audio:
-                rollout.add_audio(completion_audio)
-            if not rollout.messages[-1]["content"]:
+            answer = _read_completion(completion)
+            if completion_audio is not None and not _has_audio(answer):
+                answer["content"].append({"type": "audio", "audio": completion_audio})
+            if not answer["content"]:
                 raise ValueError("the completion is empty; there is nothing to score.")
-            validate_messages(rollout.messages, name="prompt and completion")
+            messages = [*system, *[*turns, answer][-MAX_TURNS:]]
+            rollout = Rollout(make_dialogue(messages, "prompt and completion"))
         except ValueError as error:
             return Rollout(error=str(error))
         if len(turns) >= MAX_TURNS:
@@ -130,13 +132,8 @@ def _read_messages(messages: Any) -> list[dict[str, Any]]:
     """Return copies of messages, the content of each a list of items."""
     if not isinstance(messages, Sequence) or not all(_is_message(message) for message in messages):
         raise ValueError(f"found {str(messages)[:80]!r}; give a string, or a list of messages with role and content.")
-    own = turns_to_messages(messages)
-    for message in own:
-        if isinstance(content := message.get("content"), str):
-            message["content"] = [{"type": "text", "text": content}]
-        elif content is None:  # A call of a tool says nothing.
-            message["content"] = []
-    return own
+    # A call of a tool says nothing.
+    return [{"role": message["role"], "content": list_items(message)} for message in messages]
 
 
 def _is_message(message: Any) -> bool:

@@ -11,6 +11,7 @@ import math
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +19,27 @@ import numpy as np
 import torch
 
 from sdiareward.audio_sdiareward import Heard, describe_unheard
-from sdiareward.chat_sdiareward import DialogueError, expand_criteria
+from sdiareward.chat_sdiareward import DialogueError, expand_criteria, make_dialogue
 from sdiareward.checkpoint_io.adapter_files import is_adapter
 from sdiareward.checkpoint_io.adapters import load_adapted
 from sdiareward.checkpoint_io.builtin import find_checkpoint
 from sdiareward.common.hub import split_commit
 from sdiareward.configuration_sdiareward import name_prompts, validate_prompts
 from sdiareward.modeling_sdiareward import SDiaRewardModel
-from sdiareward.pairs.dialogues import WholeDialogues
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 from .batching import (
     DIALOGUE_ERRORS,
     DialoguePreparer,
     PreparedBatch,
+    ReadDialogue,
     check_agreement,
     choose_batch_tokens,
     format_reason,
     list_members,
     plan_batches,
     prefetch,
+    read_ahead,
 )
 from .calibration import Calibration
 from .packed_forward import ClipCache, encode_clips, run_packed_batch
@@ -48,8 +50,8 @@ logger = logging.getLogger(__name__)
 
 _NUM_WORKERS = {"cpu": 0}
 _NUM_WORKERS_ACCELERATOR = 2
-# Dialogues that are sorted by length together: enough to fill batches well, few enough to start soon.
-_PLANNED_AT_A_TIME = 1024
+# Dialogues that are sorted by length together, decoded: enough to fill batches well, few enough to start soon.
+_PLANNED_AT_A_TIME, _PLANNED_BYTES = 1024, 256 * 2**20
 # Clips recur mostly within a batch: the two sides of a pair, the candidates of a group.
 _CLIP_CACHE_BYTES = 64 * 2**20
 # Of all scorers, so that one can be copied.
@@ -230,8 +232,8 @@ class Scorer:
         """Yield `(index, reward)` as each batch is finished, longer dialogues before shorter ones.
 
         Args:
-            dialogues (`Sequence[list[dict]]`): Messages of each dialogue; audio may stay encoded or on disk. Items are
-                read when they are needed, from several threads, once to plan and once to compute.
+            dialogues (`Sequence[list[dict]]`): A [`Dialogue`] or the messages of each; audio may stay encoded or on
+                disk. Items are read once, when they are needed, from several threads.
             criterion (`str` or `list[str]`, *optional*, defaults to `"joint"`): One for all, or one for each.
             groups (`list`, *optional*): A value for each dialogue. Those of equal value, such as the two sides of a
                 pair or the completions of a prompt, are computed together and yielded one after the other.
@@ -251,8 +253,8 @@ class Scorer:
             OSError: A recording cannot be read.
         """
         value_of = self._make_calibrator(expand_criteria(criterion, len(dialogues)), calibrated, subsets)
-        whole = WholeDialogues(dialogues)
-        found = self.iter_features(whole, criterion, groups=groups, skipped=skipped, progress=progress)
+        options: dict[str, Any] = {"groups": groups, "skipped": skipped, "progress": progress}
+        found = self.iter_features(dialogues, criterion, is_whole=True, **options)
         noted = self._note_heard(found, heard)
         return ((index, value_of(index, reward)) for index, reward in _iter_finite(noted, skipped))
 
@@ -289,11 +291,12 @@ class Scorer:
         groups: Sequence[Hashable] | None = None,
         skipped: MutableMapping[int, str] | None = None,
         progress: bool = False,
+        is_whole: bool = False,
     ) -> Iterator[tuple[int, Features]]:
         """Yield `(index, Features)`, on which a head on a frozen backbone is trained, as `iter_scores` yields rewards.
 
         Args:
-            dialogues (`Sequence[list[dict]]`): As in `iter_scores`, or beginnings of dialogues.
+            dialogues (`Sequence[list[dict]]`): As in `iter_scores`.
             criterion (`str` or `list[str]`, *optional*, defaults to `"joint"`): As in `iter_scores`.
             layer (`int`, *optional*, defaults to -1): -1 for the last hidden states, after the final norm, from which
                 rewards are computed; `k >= 0` for the output of text layer `k`, 0 being the embeddings.
@@ -301,11 +304,14 @@ class Scorer:
             groups (`list`, *optional*): As in `iter_scores`.
             skipped (`dict[int, str]`, *optional*): As in `iter_scores`.
             progress (`bool`, *optional*, defaults to `False`): As in `iter_scores`.
+            is_whole (`bool`, *optional*, defaults to `False`): Refuse what is only the beginning of a dialogue.
 
         Raises:
             ValueError: As `iter_scores`; or the model has no such layer; or `pack` is off and anything but pooled
                 vectors of the last layer is requested.
         """
+        from tqdm.auto import tqdm
+
         criteria = expand_criteria(criterion, len(dialogues))
         num_layers = self.model.model.language_model.config.num_hidden_layers
         if not -1 <= layer < num_layers:
@@ -314,56 +320,53 @@ class Scorer:
             )
         if not self.pack and (layer >= 0 or per_token):
             raise ValueError("hidden states of tokens or of other layers are requested; they require pack=True.")
-        for batch in self._iter_prepared(dialogues, criteria, list_members(groups, len(dialogues)), skipped, progress):
-            with torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.mixed_precision):
-                features = self._compute(batch, layer, per_token)
-            for index, each in zip(batch.indices, features, strict=True):
-                yield index, replace(each, heard=batch.heard[index])
 
-    def _iter_prepared(
-        self,
-        dialogues: Sequence[Any],
-        criteria: list[str],
-        groups: list[list[int]],
-        skipped: MutableMapping[int, str] | None,
-        progress: bool,
-    ) -> Iterator[PreparedBatch]:
-        from tqdm.auto import tqdm
+        def read(group: Sequence[int]) -> dict[int, ReadDialogue | Exception]:
+            found: dict[int, ReadDialogue | Exception] = {}
+            for index in group:
+                try:
+                    dialogue = make_dialogue(dialogues[index], is_whole=is_whole)
+                    found[index] = self._prepare.read(dialogue, criteria[index])
+                except DIALOGUE_ERRORS as error:
+                    found[index] = error
+            return found
 
-        plan = self._plan(dialogues, criteria, groups, skipped)
+        read_groups = prefetch(read, list_members(groups, len(dialogues)), self.num_workers)
         with tqdm(total=len(dialogues), desc="features", disable=not progress, unit="dialogue") as bar:
-            for batch in prefetch(lambda indices: self._prepare(indices, dialogues, criteria), plan, self.num_workers):
-                for index, error in batch.failures.items():
-                    _skip(index, error, skipped)
+            plan = self._plan(read_groups, skipped)
+            batches = prefetch(self._prepare.join, read_ahead(plan) if self.num_workers else plan, self.num_workers)
+            for batch in batches:
                 with _counting:
                     self.audio_s += sum(each.heard_s for each in batch.heard.values())
-                if batch.indices:
-                    yield batch
-                bar.update(len(batch.indices) + len(batch.failures))
-            # What was skipped while it was planned.
+                with torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.mixed_precision):
+                    features = self._compute(batch, layer, per_token)
+                for index, each in zip(batch.indices, features, strict=True):
+                    yield index, replace(each, heard=batch.heard[index])
+                bar.update(len(batch.indices))
+            # What was skipped.
             bar.update(len(dialogues) - bar.n)
 
     def _plan(
-        self,
-        dialogues: Sequence[Any],
-        criteria: list[str],
-        groups: list[list[int]],
-        skipped: MutableMapping[int, str] | None,
-    ) -> Iterator[list[int]]:
-        while groups:
-            window: list[list[int]] = []
-            lengths: dict[int, int] = {}
-            while groups and len(lengths) < _PLANNED_AT_A_TIME:
-                members = []
-                for index in groups.pop():
-                    try:
-                        lengths[index] = self.processor.num_tokens(dialogues[index], criteria[index])
-                        members.append(index)
-                    except DIALOGUE_ERRORS as error:
-                        _skip(index, error, skipped)
-                if members:
-                    window.append(members)
-            yield from plan_batches(lengths, window, self.batch_tokens, padded=not self.pack)
+        self, groups: Iterator[dict[int, ReadDialogue | Exception]], skipped: MutableMapping[int, str] | None
+    ) -> Iterator[dict[int, ReadDialogue]]:
+        """Yield the dialogues of each batch; those that are sorted by length together are held decoded."""
+        window: dict[int, ReadDialogue] = {}
+        members: list[list[int]] = []
+        num_bytes = 0
+        for group in chain(groups, [None]):
+            for index, found in (group or {}).items():
+                if isinstance(found, Exception):
+                    _skip(index, found, skipped)
+                else:
+                    window[index] = found
+                    num_bytes += found.num_bytes
+            if group is not None:
+                members.append([index for index in group if index in window])
+            if window and (group is None or len(window) >= _PLANNED_AT_A_TIME or num_bytes >= _PLANNED_BYTES):
+                lengths = {index: each.num_tokens for index, each in window.items()}
+                for batch in plan_batches(lengths, list(filter(None, members)), self.batch_tokens, not self.pack):
+                    yield {index: window.pop(index) for index in batch}
+                members, num_bytes = [], 0
 
     @torch.inference_mode()
     def _compute(self, batch: PreparedBatch, layer: int, per_token: bool) -> list[Features]:

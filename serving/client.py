@@ -18,7 +18,7 @@ import requests
 from urllib3.util import Retry
 
 from sdiareward.audio_sdiareward import Heard, describe_unheard, open_source
-from sdiareward.chat_sdiareward import ROLES, DialogueError, list_items, turns_to_messages, validate_form
+from sdiareward.chat_sdiareward import ROLES, DialogueError, make_dialogue
 
 from .settings import API_KEY_ENV
 
@@ -277,24 +277,24 @@ def _encode(dialogue: Any, number: int) -> dict[str, Any]:
         raise RefusedError([{"msg": " ".join(str(error).split()), "dialogue": number}]) from error
 
 
-def encode_dialogue(dialogue: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def encode_dialogue(given: Any) -> dict[str, Any]:
     """Return a dialogue in the form of a request, with its recordings in base64."""
-    messages = turns_to_messages(dialogue)
-    validate_form(messages)
-    turns = []
-    for number, message in enumerate(messages, start=0 if messages and messages[0]["role"] == "system" else 1):
-        role, items = message["role"], list_items(message)
-        if role not in (*ROLES, "system"):
-            raise DialogueError(f"its role is {role!r}; use 'user' or 'assistant'.", number)
-        if role == "system" and any(item["type"] == "audio" for item in items):
-            raise DialogueError("is of the system and has a recording; give text alone.", number)
-        if any(_SURROGATE.search(item["text"]) for item in items if item["type"] == "text"):
+    dialogue = make_dialogue(given, is_whole=False)
+    turns: list[dict[str, Any]] = []
+    if dialogue.system is not None:
+        turns.append({"role": "system", "text": dialogue.system})
+    for number, turn in enumerate(dialogue.turns, start=1):
+        if turn.role not in ROLES:
+            raise DialogueError(f"its role is {turn.role!r}; use 'user' or 'assistant'.", number)
+        if _SURROGATE.search(turn.text):
             raise DialogueError("its text holds half of a character of two; give whole ones.", number)
         content = [
-            item if item["type"] == "text" else {"type": "audio", "audio": {"base64": _to_base64(item["audio"])}}
-            for item in items
+            {"type": "text", "text": part}
+            if isinstance(part, str)
+            else {"type": "audio", "audio": {"base64": _to_base64(part.source)}}
+            for part in turn.parts
         ]
-        turns.append({"role": role, "content": content})
+        turns.append({"role": turn.role, "content": content})
     return {"turns": turns}
 
 

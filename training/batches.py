@@ -16,7 +16,6 @@ from transformers.trainer_pt_utils import BatchRebalanceSampler
 
 from sdiareward.modeling_sdiareward import SDiaRewardModel, SDiaRewardOutput
 from sdiareward.pairs.labels import name_criterion
-from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.pairs.schema import SIDES
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.batching import DialoguePreparer, Message
@@ -99,7 +98,7 @@ class PairCollator:
     def _read_audio(self, row: Mapping[str, Any], side: str, clips: dict[bytes, torch.Tensor]) -> list[Message]:
         """Return the messages of a side; add the mel features of its clips to `clips`."""
         criterion = name_criterion(row.get("criterion"))
-        batch = self._prepare([0], [turns_to_messages(row[side])], [criterion])
+        batch = self._prepare([0], [row[side]], [criterion])
         if batch.failures:
             error = batch.failures[0]
             raise type(error)(f"pair {row['pair_id']}, {side}: {error}") from error

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from sdiareward.audio_sdiareward import audio_duration_s
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.dialogues import Dialogues
 from sdiareward.pairs.schema import SIDES
@@ -42,10 +41,10 @@ class CountedDialogues(Dialogues):
         self.num_cut = np.zeros(len(self), dtype=np.int64)
 
     def __getitem__(self, index: Any) -> Any:
-        messages = super().__getitem__(index)
-        recordings = [item["audio"] for message in messages for item in message["content"] if "audio" in item]
-        self.num_cut[index] = sum(audio_duration_s(recording) > self._max_turn_s for recording in recordings)
-        return messages
+        dialogue = super().__getitem__(index)
+        clips = [clip for turn in dialogue.turns for clip in turn.clips]
+        self.num_cut[index] = sum(clip.duration_s > self._max_turn_s for clip in clips)
+        return dialogue
 
 
 def explain_equal_sides(sides: Sequence[Sequence[Message]]) -> str | None:

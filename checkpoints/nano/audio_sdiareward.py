@@ -14,14 +14,16 @@ decoded in one way, by their content: libsndfile takes a text named `x.vox` for 
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import math
 import os
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -138,23 +140,70 @@ def resample(array: np.ndarray, sampling_rate: int, target_sampling_rate: int = 
     return soxr.resample(np.asarray(array, dtype=np.float32), sampling_rate, target_sampling_rate, quality="HQ")
 
 
-def audio_duration_s(source: Any, name: str | None = None) -> float:
+@dataclass(frozen=True, eq=False)
+class Clip:
+    """A recording as it is given. Opened once, it gives its samples, its duration and its digest from the same bytes.
+
+    Args:
+        source (`str`, `Path`, `bytes`, mapping, decoder or `np.ndarray`): Anything `read_audio` takes.
+        sampling_rate (`int`, *optional*): Rate of an array, in Hz; by default the rate at which it is read.
+    """
+
+    source: Any
+    sampling_rate: int | None = None
+
+    def read(
+        self,
+        *,
+        sampling_rate: int = SAMPLING_RATE,
+        max_duration_s: float | None = None,
+        longest_s: float = MAX_RECORDING_S,
+        name: str | None = None,
+    ) -> np.ndarray:
+        """Return the samples as `read_audio` does; `longest_s` is what is refused if nothing is cut."""
+        handle, label, array, rate = open_source(self.source, self.sampling_rate or sampling_rate)
+        label = name or label
+        if array is None:
+            with _open_bytes(handle) as content:
+                digest = _hash_bytes(content)
+                array, rate, duration_s = _decode(content, label, max_duration_s, longest_s)
+            vars(self).update(duration_s=duration_s, digest=digest)
+        elif max_duration_s is not None:
+            array = array[..., : math.ceil((max_duration_s + _RESAMPLER_MARGIN_S) * rate)]
+        return _make_mono(array, rate, sampling_rate, max_duration_s, label)
+
+    @cached_property
+    def duration_s(self) -> float:
+        """Seconds of the whole recording."""
+        handle, label, array, rate = open_source(self.source, self.sampling_rate or SAMPLING_RATE)
+        if array is not None:
+            _require_rate(rate, label)
+            return array.shape[-1] / rate
+        with open_encoded(handle, label) as file:
+            return file.frames / file.samplerate
+
+    @cached_property
+    def digest(self) -> str:
+        """Hash of the encoded bytes as they are, or of the samples with their rate and shape."""
+        handle, _, array, rate = open_source(self.source, self.sampling_rate or SAMPLING_RATE)
+        if array is not None:
+            samples = array.astype("float32").tobytes()
+            return hashlib.sha256(f"{rate} {array.shape} ".encode() + samples).hexdigest()
+        with _open_bytes(handle) as content:
+            return _hash_bytes(content)
+
+
+def audio_duration_s(source: Any) -> float:
     """Return the duration of a recording in seconds, from its header where there is one.
 
     Args:
         source: Anything `read_audio` takes.
-        name (`str`, *optional*): What to call the recording in an error.
 
     Raises:
         FileNotFoundError: The path does not exist.
         AudioError: The header cannot be read.
     """
-    handle, label, array, rate = open_source(source)
-    if array is not None:
-        _require_rate(rate, name or label)
-        return array.shape[-1] / rate
-    with open_encoded(handle, name or label) as file:
-        return file.frames / file.samplerate
+    return Clip(source).duration_s
 
 
 def read_audio(
@@ -190,12 +239,13 @@ def read_audio(
             a rate that no recording has, too large, not finite, or beyond `MAX_AMPLITUDE`; or its channels cancel.
         TypeError: `source` is none of the accepted types.
     """
-    handle, source_name, array, rate = open_source(source, sampling_rate)
-    label = name or source_name
-    if array is None:
-        array, rate = _decode(handle, label, max_duration_s)
-    elif max_duration_s is not None:
-        array = array[..., : math.ceil((max_duration_s + _RESAMPLER_MARGIN_S) * rate)]
+    return Clip(source).read(sampling_rate=sampling_rate, max_duration_s=max_duration_s, name=name)
+
+
+def _make_mono(
+    array: np.ndarray, rate: int, sampling_rate: int, max_duration_s: float | None, label: str
+) -> np.ndarray:
+    """Return decoded samples, mono at `sampling_rate`; raise for what cannot be scored."""
     _require_rate(rate, label)
     if array.ndim == 2:
         array = _mix(array, label)
@@ -404,20 +454,50 @@ def _require_rate(rate: int, label: str) -> None:
         raise AudioError(f"{label}: is sampled at {rate} Hz; give a recording at {MIN_RATE} to {MAX_RATE} Hz.")
 
 
-def _decode(handle: Any, label: str, max_duration_s: float | None) -> tuple[np.ndarray, int]:
-    """Decode to `(num_channels, num_samples)` at the file's own rate."""
-    with open_encoded(handle, label) as file:
-        rate = file.samplerate
-        longest_s = MAX_RECORDING_S if max_duration_s is None else max_duration_s + _RESAMPLER_MARGIN_S
-        num_frames = min(file.frames, math.ceil(longest_s * rate))
-        if max_duration_s is None and file.frames > num_frames:
-            raise AudioError(f"{label}: lasts {file.frames / rate / 3600:.2f} h; at most 1 h is read; cut it.")
-        if num_frames * file.channels > _MAX_VALUES:
-            raise AudioError(
-                f"{label}: has {file.channels} channels of {num_frames} samples at {rate} Hz; at most "
-                f"{_MAX_VALUES} samples are decoded in one piece: cut it, or give one channel at 48 kHz or less."
-            )
-        return file.read(num_frames, dtype="float32", always_2d=True).T, rate
+def _decode(content: Any, label: str, max_duration_s: float | None, longest_s: float) -> tuple[np.ndarray, int, float]:
+    """Decode to `(num_channels, num_samples)` at the file's own rate; also return that rate and the whole duration."""
+    import soundfile
+
+    with open_stream(content) as stream:
+        stream.name = ""
+        num_bytes = stream.seek(0, os.SEEK_END)
+        stream.seek(0)
+        with suppress(soundfile.LibsndfileError), soundfile.SoundFile(stream) as file:
+            # A promised length is believed once it is read; one beyond what is wanted is looked into first.
+            most_s = min(num_bytes / MIN_BYTES_PER_S, longest_s if max_duration_s is None else max_duration_s)
+            is_known = file.format not in PROMISING
+            if is_known or (file.frames <= most_s * file.samplerate and file.frames * file.channels <= _MAX_VALUES):
+                array = _read_frames(file, label, max_duration_s, longest_s)
+                if is_known or (0 < file.frames == array.shape[1] and not count_more_bytes(stream)):
+                    return array, file.samplerate, file.frames / file.samplerate
+        with open_encoded(stream, label) as file:
+            array = _read_frames(file, label, max_duration_s, longest_s)
+            return array, file.samplerate, file.frames / file.samplerate
+
+
+def _read_frames(file: Any, label: str, max_duration_s: float | None, longest_s: float) -> np.ndarray:
+    rate = file.samplerate
+    _require_rate(rate, label)
+    num_frames = file.frames
+    if max_duration_s is not None:
+        num_frames = min(num_frames, math.ceil((max_duration_s + _RESAMPLER_MARGIN_S) * rate))
+    elif num_frames > longest_s * rate:
+        raise AudioError(f"{label}: lasts {num_frames / rate:.1f} s; at most {longest_s:g} s are read: cut it.")
+    if num_frames * file.channels > _MAX_VALUES:
+        raise AudioError(
+            f"{label}: has {file.channels} channels of {num_frames} samples at {rate} Hz; at most "
+            f"{_MAX_VALUES} samples are decoded in one piece: cut it, or give one channel at 48 kHz or less."
+        )
+    samples: np.ndarray = file.read(num_frames, dtype="float32", always_2d=True).T
+    return samples
+
+
+def _open_bytes(handle: Any) -> Any:
+    return io.FileIO(handle) if isinstance(handle, str) else handle
+
+
+def _hash_bytes(content: Any) -> str:
+    return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 @contextmanager
@@ -520,7 +600,7 @@ def open_stream(handle: Any) -> Any:
     Args:
         handle (`str` or binary file): What `open_source` gives.
     """
-    content = io.FileIO(handle) if isinstance(handle, str) else handle
+    content = _open_bytes(handle)
     size, place = content.seek(0, os.SEEK_END), 12
     content.seek(0)
     head = content.read(_HEADER_BYTES)

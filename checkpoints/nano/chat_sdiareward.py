@@ -1,15 +1,19 @@
-"""The messages of a dialogue, their form and rules, and their text: ChatML with a placeholder for each recording.
+"""A dialogue: how it is read from any form and checked, and its text, ChatML with a placeholder for each recording.
 
-Every reader of dialogues calls these functions, and most load no model: this file needs no torch.
+`make_dialogue` is the border: what comes in as messages, turns, rows or requests becomes a [`Dialogue`] there, and
+functions inside take that. This file needs no torch: most that read dialogues load no model.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from .audio_sdiareward import Clip
 
 
 # Of a dialogue, a system turn not counted.
@@ -18,6 +22,7 @@ MAX_TURNS = 16
 MAX_TEXT_CHARACTERS = 100_000
 ROLES = ("user", "assistant")
 AUDIO_TOKEN, AUDIO_BOS_TOKEN, AUDIO_EOS_TOKEN = "<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"
+_PLACEHOLDER = AUDIO_BOS_TOKEN + AUDIO_TOKEN + AUDIO_EOS_TOKEN
 # Where a recording is read from, in a turn or an item: our name, and those of `transformers` and of chat endpoints.
 AUDIO_KEYS = ("audio", "audio_path", "audio_url", "input_audio", "path", "url")
 # Names of keys under which a turn may have a recording or words that are not read.
@@ -33,6 +38,7 @@ _RECORDING_NAME = re.compile(
 # No word is that long.
 _RECORDING_BASE64 = re.compile(r"data:[^,\s]*,|[A-Za-z0-9+/]{70}", re.IGNORECASE)
 _MAX_QUOTED = 200
+_NULL_RECORDING = "its recording is null or empty; give one, or omit the item or the turn's key."
 # What `render_dialogue` writes, for `apply_chat_template`. An audio item is recognised by its type: a library may take
 # the recording out before it renders.
 CHAT_TEMPLATE = (
@@ -58,27 +64,189 @@ class DialogueError(ValueError):
     def __init__(self, reason: str, turn: int | None = None, name: str | None = None):
         place = ", ".join(filter(None, (name, None if turn is None else f"turn {turn}")))
         super().__init__(f"{place}: {reason}" if place else reason)
-        self.turn = turn
+        self.reason, self.turn = reason, turn
 
 
-def turns_to_messages(turns: Any) -> list[dict[str, Any]]:
-    """Turn the turns of a dialogue into messages: text before audio in each turn; the paper leaves their order open.
-
-    Messages stay as they are, and so does what is malformed: `validate_form` names it.
+@dataclass(frozen=True)
+class Turn:
+    """What one speaker contributes to a dialogue: words, a recording, or both.
 
     Args:
-        turns (`Sequence[Mapping]`): Turns of our schema (`role`, `text`, `audio`), or messages with a `content` list,
-            in which `datasets` has filled absent keys with None; those are dropped here. A recording may also be under
-            `path`, `url`, `audio_path`, `audio_url` or `input_audio`.
+        role (`str`): `"user"` or `"assistant"`; the processor also renders others.
+        text (`str`, *optional*): All its words; with `parts`, these joined by spaces.
+        audio ([`Clip`], *optional*): Its recording; with `parts`, the first of them.
+        parts (`tuple[str | Clip, ...]`, *optional*): Its words and recordings in the order in which the model reads
+            them; by default the text before the recording, an order that the paper leaves open.
 
-    Returns:
-        `list[dict]`: `{"role", "content": [{"type": "text", "text"}, {"type": "audio", "audio"}]}` for each turn.
+    Raises:
+        DialogueError: The turn has neither words nor a recording, too many words, or the name of a recording as words.
     """
-    if not _is_list(turns):
-        unchanged: list[dict[str, Any]] = turns
-        return unchanged
-    is_spoken = any(True for turn in turns for holder in _list_holders(turn) for _ in _list_recordings(holder))
-    return [_read_turn(turn, is_spoken) if isinstance(turn, Mapping) else turn for turn in turns]
+
+    role: str
+    text: str = ""
+    audio: Clip | None = None
+    parts: tuple[str | Clip, ...] = ()
+
+    def __post_init__(self) -> None:
+        audio = None if _is_empty(self.audio) else _as_clip(self.audio, Clip)
+        parts = tuple(part for part in self.parts or (self.text, audio) if not _is_empty(part))
+        texts: list[Any] = [part for part in parts if not isinstance(part, Clip)]
+        for text in texts:
+            if not isinstance(text, str):
+                raise DialogueError(f"its text is {_kind_of(text)}; give a string.")
+            if _names_recording(text):
+                raise DialogueError(
+                    f"its text {shorten(text)!r} is a recording or names one; give that under 'audio'."
+                )
+        if (length := sum(map(len, texts))) > MAX_TEXT_CHARACTERS:
+            raise DialogueError(
+                f"its text has {length} characters; a turn has at most {MAX_TEXT_CHARACTERS}, give its own words only."
+            )
+        text, audio = " ".join(texts), next((part for part in parts if isinstance(part, Clip)), None)
+        if self.role == "system" and audio:
+            raise DialogueError("is of the system and has a recording; give text alone.")
+        if self.role != "system" and not audio and not text.strip():
+            raise DialogueError("has neither words nor a recording; give one of them.")
+        vars(self).update(parts=parts, text=text, audio=audio)
+
+    @property
+    def clips(self) -> list[Clip]:
+        """All recordings of the turn, in order."""
+        return [part for part in self.parts if isinstance(part, Clip)]
+
+
+@dataclass(frozen=True)
+class Dialogue:
+    """A dialogue that can be scored: user and assistant in turn, an even number of turns, at most 16.
+
+    One answer of the assistant alone is a dialogue, too. `make_dialogue` reads all other forms.
+
+    Args:
+        turns (`tuple[Turn, ...]`): The turns, the user's first.
+        system (`str`, *optional*): What the model reads in place of the prompt of the criterion.
+        is_whole (`bool`, *optional*, defaults to `True`): Require these rules of roles and numbers; otherwise it may
+            also be the beginning of a dialogue.
+
+    Raises:
+        DialogueError: The dialogue breaks these rules.
+    """
+
+    turns: tuple[Turn, ...]
+    system: str | None = None
+    is_whole: bool = True
+
+    def __post_init__(self) -> None:
+        roles = [turn.role for turn in self.turns]
+        if not self.is_whole or roles == ["assistant"]:
+            return
+        if not roles:
+            raise DialogueError("has no turns; give at least one user turn and the assistant's reply.")
+        for number, role in enumerate(roles, start=1):
+            if role not in ROLES:
+                raise DialogueError(f"its role is {shorten(role)!r}; use 'user' or 'assistant'.", number)
+            if role != ROLES[(number - 1) % 2]:
+                problem = f"two {role} turns in a row" if number > 1 else "the dialogue begins with the assistant"
+                raise DialogueError(f"{problem}; user and assistant must alternate, the user first.", number)
+        if len(roles) % 2:
+            raise DialogueError(f"has {len(roles)} turns and ends with the user; end it with the assistant's reply.")
+        if len(roles) > MAX_TURNS:
+            raise DialogueError(f"has {len(roles)} turns; at most {MAX_TURNS} are scored, keep the last of them.")
+
+    def to_messages(self) -> list[dict[str, Any]]:
+        """Return the dialogue as messages: `{"role", "content"}` with text and audio items."""
+        system = [] if self.system is None else [Turn("system", self.system)]
+        return [{"role": turn.role, "content": list(map(_make_item, turn.parts))} for turn in (*system, *self.turns)]
+
+
+def _make_item(part: str | Clip) -> dict[str, Any]:
+    if not isinstance(part, Clip):
+        return {"type": "text", "text": part}
+    rate = part.sampling_rate
+    return {"type": "audio", "audio": {"array": part.source, "sampling_rate": rate} if rate else part.source}
+
+
+def make_dialogue(
+    given: Any, name: str | None = None, *, is_whole: bool = True, find: Callable[[Any], Any] = Clip
+) -> Dialogue:
+    """Return the dialogue of turns or messages: the border where every dialogue is read and checked, once.
+
+    Args:
+        given (`Dialogue` or `Sequence[Mapping]`): Turns of our schema (`role`, `text`, `audio`), or messages with a
+            `content`, a text or items, in which `datasets` has filled absent keys with None. The text of a turn comes
+            before its recording, which may also be under `path`, `url`, `audio_path`, `audio_url` or `input_audio`. A
+            [`Dialogue`] stays as it is.
+        name (`str`, *optional*): What to call the dialogue in an error, for instance its file.
+        is_whole (`bool`, *optional*, defaults to `True`): As in [`Dialogue`].
+        find (`Callable`, *optional*): Makes the [`Clip`] of each recording as it is given, for instance of a path that
+            begins at another folder; its errors are those of the turn.
+
+    Raises:
+        DialogueError: A turn is malformed or holds what is not read, or the dialogue breaks the rules of [`Dialogue`].
+    """
+    if isinstance(given, Dialogue):
+        return given if given.is_whole or not is_whole else Dialogue(given.turns, given.system)
+    if hasattr(given, "to_messages"):
+        # The class of the package in the code of a checkpoint, or the other way round.
+        given = given.to_messages()
+    if not _is_list(given):
+        raise DialogueError(f"is {_kind_of(given)}; give a list of turns.", name=name)
+    has_system = bool(given) and isinstance(given[0], Mapping) and given[0].get("role") == "system"
+    is_spoken = any(_list_recordings(holder) for turn in given for holder in _list_holders(turn))
+    turns: list[Turn] = []
+    for number, turn in enumerate(given, start=0 if has_system else 1):
+        try:
+            turns.append(turn if isinstance(turn, Turn) else _read_turn(turn, is_spoken, find))
+        except (ValueError, TypeError, OSError) as error:
+            reason = error.reason if isinstance(error, DialogueError) else str(error)
+            raise DialogueError(reason, number, name) from error
+    system = "".join(map(str, turns.pop(0).parts)) if has_system else None
+    try:
+        return Dialogue(tuple(turns), system, is_whole)
+    except DialogueError as error:
+        raise DialogueError(error.reason, error.turn, name) from error
+
+
+def _read_turn(turn: Any, is_spoken: bool, find: Callable[[Any], Any]) -> Turn:
+    if not isinstance(turn, Mapping):
+        raise DialogueError(f"is {_kind_of(turn)}; give an object with a role and content.")
+    role = turn.get("role") or None
+    if not isinstance(role, str):
+        raise DialogueError(f"its role is {_kind_of(role)}; use 'user' or 'assistant'.")
+    parts = read_parts(turn, is_spoken, find)
+    if not parts and turn.keys() <= {"role", "content"} and turn.get("content") is None:
+        raise DialogueError("its content is missing; give a text or a list of text and audio items.")
+    return Turn(role, parts=tuple(parts))
+
+
+def read_parts(turn: Mapping[str, Any], is_spoken: bool = False, find: Callable[[Any], Any] = Clip) -> list[Any]:
+    """Return the words and the recordings of a turn or message in order, not checked but for their keys.
+
+    Args:
+        turn (`Mapping`): As in `make_dialogue`.
+        is_spoken (`bool`, *optional*, defaults to `False`): Refuse a null recording beside words: others of the
+            dialogue have one.
+        find (`Callable`, *optional*): As in `make_dialogue`.
+
+    Raises:
+        DialogueError: A key or an item would not be read.
+    """
+    content, text, recordings = turn.get("content"), turn.get("text"), _list_recordings(turn)
+    is_words = not _is_list(content)
+    has_text = not is_words or not (_is_empty(text) and _is_empty(content))
+    unread = _find_unread(turn, has_text, bool(recordings) or (not is_words and bool(content)))
+    is_clear = len(recordings) < 2 and (_is_empty(text) or _is_empty(content) or text == content)
+    if unread or not (is_clear if is_words else not recordings and not text):
+        found = [key for key in turn.keys() - {"role", "content"} if not _is_empty(turn[key])]
+        named = shorten(unread or ", ".join(sorted(found)))
+        raise DialogueError(f"has {named} beside its role; give content, or text and one recording under 'audio'.")
+    if not is_words:
+        return [_read_item(item, find) for item in content or ()]
+    if content is not None and not isinstance(content, str) and not recordings and _is_empty(text):
+        raise DialogueError(f"its content is {_kind_of(content)}; give a text or a list of text and audio items.")
+    if is_spoken and not recordings and not turn.keys().isdisjoint(AUDIO_KEYS):
+        raise DialogueError(_NULL_RECORDING)
+    words = [content if _is_empty(text) else text] if has_text else []
+    return [*words, *(_as_clip(recording, find) for recording in recordings)]
 
 
 def _list_holders(turn: Any) -> list[Mapping[str, Any]]:
@@ -87,33 +255,13 @@ def _list_holders(turn: Any) -> list[Mapping[str, Any]]:
     return [each for each in [turn, *(content if _is_list(content) else [])] if isinstance(each, Mapping)]
 
 
-def _read_turn(turn: Mapping[str, Any], is_spoken: bool) -> dict[str, Any]:
-    """Return the message of a turn; one that `_find_problem` has to refuse keeps its keys."""
-    content, text, recordings = turn.get("content"), turn.get("text"), list(_list_recordings(turn))
-    if _is_list(content):
-        if recordings or text or _find_unread(turn, has_text=True, has_audio=bool(content)):
-            return {"content": None, **turn}
-        return {"role": turn.get("role"), "content": [_read_item(item) for item in content or ()]}
-    has_text = not _is_empty(text) or not _is_empty(content)
-    is_clear = len(recordings) < 2 and (_is_empty(text) or _is_empty(content) or text == content)
-    if not is_clear or _find_unread(turn, has_text, bool(recordings)):
-        return {"content": None, **turn}
-    if not recordings and _is_empty(text) and content is not None:
-        return {"role": turn.get("role"), "content": content}
-    items = [{"type": "text", "text": content if _is_empty(text) else text}] if has_text else []
-    if recordings:
-        items.append({"type": "audio", "audio": recordings[0]})
-    elif is_spoken and not turn.keys().isdisjoint(AUDIO_KEYS):
-        # A null among recordings: `_find_problem` refuses it.
-        items.append({"type": "audio"})
-    return {"role": turn.get("role"), "content": items if items or len(turn) > 1 else None}
+def _list_recordings(holder: Mapping[str, Any]) -> list[Any]:
+    """Return the recordings of a turn or an item, under any of their names."""
+    return [_unwrap(value) for key in AUDIO_KEYS if not _is_empty(value := holder.get(key))]
 
 
-def _list_recordings(holder: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the recordings of a turn or an item, under any of their names."""
-    for key in AUDIO_KEYS:
-        if not _is_empty(value := holder.get(key)):
-            yield _unwrap(value)
+def _as_clip(recording: Any, find: Callable[[Any], Any]) -> Any:
+    return recording if isinstance(recording, Clip) else find(recording)
 
 
 def _unwrap(value: Any) -> Any:
@@ -125,19 +273,27 @@ def _unwrap(value: Any) -> Any:
     return value["url"] if isinstance(value.get("url"), str) else value
 
 
-def _read_item(item: Any) -> Any:
-    """Return an item with its text or its recording alone; one that cannot be read stays as it is."""
+def _read_item(item: Any, find: Callable[[Any], Any]) -> Any:
+    """Return the text or the recording of an item of a message."""
     if not isinstance(item, Mapping):
-        return item
+        raise DialogueError(
+            f"its content holds {'null' if item is None else _kind_of(item)}; give text and audio items."
+        )
+    kind = item.get("type") or None
     given = {key: value for key, value in item.items() if key != "type" and not _is_empty(value)}
-    recordings = list(_list_recordings(given))
-    if len(recordings) == len(given) == 1 and item.get("type") in (None, "audio", *AUDIO_KEYS):
-        return {"type": "audio", "audio": recordings[0]}
-    if not given and "text" not in item and not item.keys().isdisjoint(AUDIO_KEYS):
-        return {"type": "audio"}
-    if not given.keys() - {"text"} and item.get("type") in (None, "text"):
-        return {"type": "text", "text": given.get("text", "")}
-    return {"type": item["type"], **given} if item.get("type") else given
+    recordings = _list_recordings(given)
+    if len(recordings) == len(given) == 1 and kind in (None, "audio", *AUDIO_KEYS):
+        return _as_clip(recordings[0], find)
+    is_null = not given and not item.keys().isdisjoint(AUDIO_KEYS)
+    if given.keys() <= {"text"} and kind in (None, "text") and (not is_null or "text" in item):
+        return given.get("text", "")
+    if kind not in (None, "text", "audio", *AUDIO_KEYS):
+        raise DialogueError(f"holds an item of type {shorten(kind)!r}; only text and audio can be scored.")
+    if not given:
+        raise DialogueError(_NULL_RECORDING)
+    wanted = "its recording under 'audio'" if kind != "text" else "its words under 'text'"
+    keys = shorten(", ".join(sorted(map(str, given))))
+    raise DialogueError(f"holds an item with the keys {keys}, which are not read; give {wanted} and nothing else.")
 
 
 def _is_empty(value: Any) -> bool:
@@ -162,111 +318,6 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
 
 
-def list_items(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the content of a message as items, in order.
-
-    Args:
-        message (`Mapping`): A message that `validate_form` accepts: its content is a text or items, which need no
-            `type`.
-
-    Returns:
-        `list[dict]`: `{"type": "text", "text"}` or `{"type": "audio", "audio"}` for each.
-
-    Raises:
-        DialogueError: An item is not read.
-    """
-    content = message["content"]
-    items = [{"text": content}] if isinstance(content, str) else content
-    if problem := next(filter(None, map(_find_item_problem, items)), None):
-        raise DialogueError(problem)
-    return list(map(_read_item, items))
-
-
-def validate_messages(messages: Any, name: str | None = None) -> None:
-    """Raise unless messages are an episode: user and assistant in turn, an even number of turns, at most 16.
-
-    A system turn at the beginning is not counted. One answer of the assistant alone is accepted, too.
-
-    Args:
-        messages (`list[dict]`): Messages as the processor takes them.
-        name (`str`, *optional*): What to call the dialogue in the error, for instance its file.
-
-    Raises:
-        DialogueError: A message is malformed, or roles or the number of turns break these rules.
-    """
-    validate_form(messages, name)
-    turns = messages[1:] if messages and messages[0]["role"] == "system" else messages
-    if not turns:
-        raise DialogueError("has no turns; give at least one user turn and the assistant's reply.", name=name)
-    if [turn["role"] for turn in turns] == ["assistant"]:
-        return
-    for number, turn in enumerate(turns, start=1):
-        _validate_role(turn["role"], number, name)
-    if len(turns) % 2:
-        problem = f"has {len(turns)} turns and ends with the user; end it with the assistant's reply."
-        raise DialogueError(problem, name=name)
-    if len(turns) > MAX_TURNS:
-        problem = f"has {len(turns)} turns; at most {MAX_TURNS} are scored, keep the last of them."
-        raise DialogueError(problem, name=name)
-
-
-def validate_form(messages: Any, name: str | None = None) -> None:
-    """Raise [`DialogueError`] unless messages are objects with a role and a text or text and audio items."""
-    if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
-        raise DialogueError(f"is {_kind_of(messages)}; give a list of turns.", name=name)
-    has_system = bool(messages) and isinstance(messages[0], Mapping) and messages[0].get("role") == "system"
-    for number, message in enumerate(messages, start=0 if has_system else 1):
-        if problem := _find_problem(message):
-            raise DialogueError(problem, number, name)
-
-
-def _find_problem(message: Any) -> str | None:
-    """Return what is wrong with the form of one message."""
-    if not isinstance(message, Mapping):
-        return f"is {_kind_of(message)}; give an object with a role and content."
-    role = message.get("role") or None
-    if not isinstance(role, str):
-        return f"its role is {_kind_of(role)}; use 'user' or 'assistant'."
-    if unread := sorted(key for key in message.keys() - {"role", "content"} if not _is_empty(message[key])):
-        is_worded = not (_is_empty(message.get("text")) and _is_empty(message.get("content")))
-        key = _find_unread(message, is_worded, any(True for _ in _list_recordings(message)))
-        found = shorten(", ".join([key] if key else unread))
-        return f"has {found} beside its role; give content, or text and one recording under 'audio'."
-    content = message.get("content")
-    if not isinstance(content, Sequence):
-        return f"its content is {_kind_of(content)}; give a text or a list of text and audio items."
-    items = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    if problem := next(filter(None, map(_find_item_problem, items)), None):
-        return problem
-    items = list(map(_read_item, items))
-    if (length := sum(len(item.get("text", "")) for item in items)) > MAX_TEXT_CHARACTERS:
-        return f"its text has {length} characters; a turn has at most {MAX_TEXT_CHARACTERS}, give its own words only."
-    if role != "system" and not any(item["type"] == "audio" or item["text"].strip() for item in items):
-        return "has neither words nor a recording; give one of them."
-    return None
-
-
-def _find_item_problem(item: Any) -> str | None:
-    if not isinstance(item, Mapping):
-        return f"its content holds {'null' if item is None else _kind_of(item)}; give text and audio items."
-    read = _read_item(item)
-    if read.keys() == {"type", "audio"}:
-        return None
-    keys = shorten(", ".join(sorted(map(str, read.keys() - {"type"}))))
-    if read.get("type") not in (None, "text", "audio", *AUDIO_KEYS):
-        return f"holds an item of type {shorten(read['type'])!r}; only text and audio can be scored."
-    if not keys:
-        return "its recording is null or empty; give one, or omit the item or the turn's key."
-    if read.keys() != {"type", "text"}:
-        kind = "its recording under 'audio'" if read.get("type") != "text" else "its words under 'text'"
-        return f"holds an item with the keys {keys}, which are not read; give {kind} and nothing else."
-    if not isinstance(read["text"], str):
-        return f"its text is {_kind_of(read['text'])}; give a string."
-    if _names_recording(read["text"]):
-        return f"its text {shorten(read['text'])!r} is a recording or names one; give that under 'audio'."
-    return None
-
-
 def _names_recording(text: str) -> bool:
     """Return whether a text is a recording in base64, or the name of one: one word, or a file that exists."""
     text = text.strip()
@@ -275,6 +326,21 @@ def _names_recording(text: str) -> bool:
     if not _RECORDING_NAME.fullmatch(text):
         return False
     return len(text.split()) == 1 or os.path.isfile(text)
+
+
+def turns_to_messages(turns: Any) -> list[dict[str, Any]]:
+    """Return the messages of turns, for callers that take messages; `make_dialogue` reads them."""
+    return make_dialogue(turns, is_whole=False).to_messages()
+
+
+def list_items(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the items of a message, for callers that take messages."""
+    return list(map(_make_item, read_parts(message)))
+
+
+def validate_messages(messages: Any, name: str | None = None) -> None:
+    """Raise unless messages are a whole dialogue, for callers that take messages."""
+    make_dialogue(messages, name)
 
 
 def shorten(value: Any) -> str:
@@ -287,42 +353,28 @@ def _kind_of(value: Any) -> str:
     return "missing" if value is None else f"a {type(value).__name__}"
 
 
-def _validate_role(role: str, number: int, name: str | None) -> None:
-    if role not in ROLES:
-        raise DialogueError(f"its role is {shorten(role)!r}; use 'user' or 'assistant'.", number, name)
-    if role != ROLES[(number - 1) % 2]:
-        problem = f"two {role} turns in a row" if number > 1 else "the dialogue begins with the assistant"
-        raise DialogueError(f"{problem}; user and assistant must alternate, the user first.", number, name)
-
-
-def render_dialogue(messages: Sequence[Mapping[str, Any]], tokenizer: Any) -> tuple[str, list[tuple[Any, str]]]:
-    """Return the ChatML text of a dialogue, one audio placeholder for each recording, and these with names.
+def render_dialogue(dialogue: Dialogue, tokenizer: Any) -> tuple[str, list[tuple[Clip, int, str]]]:
+    """Return the ChatML text of a dialogue, a placeholder for each recording; and these with their turns and names.
 
     Args:
-        messages (`list[dict]`): The messages, the system turn included.
+        dialogue ([`Dialogue`]): The dialogue; a system turn is rendered as it is, and no prompt is added.
         tokenizer (`PreTrainedTokenizerBase`): Its control tokens are refused in roles and texts.
 
     Raises:
         DialogueError: A role or a text holds a control token or half a character.
     """
-    recordings: list[tuple[Any, str]] = []
-    turns = []
-    for index, message in enumerate(messages):
-        rendered = _render_items(list_items(message), index, recordings, tokenizer)
-        _require_plain(message["role"], "role", index, tokenizer)
-        turns.append(f"<|im_start|>{message['role']}\n{rendered}<|im_end|>\n")
-    return "".join(turns), recordings
-
-
-def _render_items(
-    items: Sequence[Mapping[str, Any]], turn: int, recordings: list[tuple[Any, str]], tokenizer: Any
-) -> str:
-    """Return the text of one turn, a placeholder for each recording; append these to `recordings`."""
-    pieces = [item.get("text") for item in items]
-    recordings += [(item["audio"], _clip_name(item["audio"], turn)) for item in items if item["type"] == "audio"]
-    # As one text: two that are harmless could be a control token together, with no recording between them.
-    _require_plain("".join("\n" if piece is None else piece for piece in pieces), "text", turn, tokenizer)
-    return "".join(AUDIO_BOS_TOKEN + AUDIO_TOKEN + AUDIO_EOS_TOKEN if piece is None else piece for piece in pieces)
+    recordings: list[tuple[Clip, int, str]] = []
+    system = [] if dialogue.system is None else [(0, "system", (dialogue.system,))]
+    turns = [(number, turn.role, turn.parts) for number, turn in enumerate(dialogue.turns, start=1)]
+    rendered = []
+    for number, role, parts in (*system, *turns):
+        recordings += [(part, number, _name_clip(part, number)) for part in parts if isinstance(part, Clip)]
+        # As one text: two that are harmless could be a control token together, with no recording between them.
+        _require_plain("".join("\n" if isinstance(part, Clip) else part for part in parts), "text", number, tokenizer)
+        _require_plain(role, "role", number, tokenizer)
+        placed = (_PLACEHOLDER if isinstance(part, Clip) else part for part in parts)
+        rendered.append(f"<|im_start|>{role}\n{''.join(placed)}<|im_end|>\n")
+    return "".join(rendered), recordings
 
 
 def _require_plain(text: str, field: str, turn: int, tokenizer: Any) -> None:
@@ -333,8 +385,8 @@ def _require_plain(text: str, field: str, turn: int, tokenizer: Any) -> None:
         raise DialogueError(f"its {field} holds the control token {forged[0]!r}; take it out of the transcript.", turn)
 
 
-def _clip_name(audio: Any, turn: int) -> str:
-    path = audio.get("path") if isinstance(audio, Mapping) else audio
+def _name_clip(clip: Clip, turn: int) -> str:
+    path = clip.source.get("path") if isinstance(clip.source, Mapping) else clip.source
     return f"turn {turn} ({shorten(path)})" if isinstance(path, (str, Path)) else f"turn {turn}"
 
 
@@ -344,23 +396,6 @@ def require_special_tokens(tokenizer: Any) -> None:
     for token in ("<|im_start|>", "<|im_end|>", AUDIO_TOKEN, AUDIO_BOS_TOKEN, AUDIO_EOS_TOKEN):
         if token not in vocabulary:
             raise ValueError(f"the tokenizer has no token {token}; use the tokenizer of a Qwen2.5-Omni checkpoint.")
-
-
-def to_template_form(messages: Sequence[Mapping[str, Any]], clips: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return messages as templates take them: a list of items with a type, and clips in the place of recordings.
-
-    Args:
-        messages (`list[dict]`): The messages, as `render_dialogue` takes them.
-        clips (`list`): One for each of their recordings, in order.
-    """
-    following = iter(clips)
-    converted = []
-    for message in messages:
-        content = [
-            item if item["type"] == "text" else {**item, "audio": next(following)} for item in list_items(message)
-        ]
-        converted.append({"role": message["role"], "content": content})
-    return converted
 
 
 def expand_criteria(criterion: str | Sequence[str], num_dialogues: int) -> list[str]:
@@ -379,11 +414,13 @@ def expand_criteria(criterion: str | Sequence[str], num_dialogues: int) -> list[
     return criteria
 
 
-def as_batch(dialogues: Sequence[Any] | None) -> Sequence[Sequence[Mapping[str, Any]]]:
+def as_batch(dialogues: Any) -> Sequence[Any]:
     """Return dialogues as they are, and a single one as a batch of one; raise `ValueError` for none."""
+    if hasattr(dialogues, "to_messages"):
+        return [dialogues]
     if not dialogues:
         raise ValueError("no dialogues were given; give the messages of at least one.")
-    return [dialogues] if isinstance(dialogues[0], Mapping) else dialogues
+    return [dialogues] if isinstance(dialogues[0], (Mapping, Turn)) else dialogues
 
 
 def read_padding_options(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
@@ -417,16 +454,18 @@ __all__ = [
     "MAX_TEXT_CHARACTERS",
     "MAX_TURNS",
     "ROLES",
+    "Dialogue",
     "DialogueError",
+    "Turn",
     "as_batch",
     "expand_criteria",
     "list_items",
+    "make_dialogue",
     "read_padding_options",
+    "read_parts",
     "render_dialogue",
     "require_special_tokens",
     "shorten",
-    "to_template_form",
     "turns_to_messages",
-    "validate_form",
     "validate_messages",
 ]

@@ -6,13 +6,13 @@ faster: it computes no padding, and what dialogues share once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from transformers import Pipeline
 
-from .chat_sdiareward import DialogueError, expand_criteria, turns_to_messages, validate_messages
+from .chat_sdiareward import DialogueError, as_batch, expand_criteria, make_dialogue
 
 
 # Of `transformers.pipeline`. Those after the first are what a model with one label is taken for: they would read texts
@@ -68,15 +68,17 @@ class SDiaRewardPipeline(Pipeline):
             of `Heard`: seconds given and heard, turns that are cut, silent turns.
 
         Raises:
-            DialogueError: What is given is no dialogue, or breaks a rule of `validate_messages`.
+            DialogueError: What is given is no dialogue, or breaks a rule of `Dialogue`.
             ValueError: The criterion is unknown.
         """
-        if not isinstance(dialogues, Sequence) or isinstance(dialogues, (str, bytes)) or not dialogues:
+        is_given = isinstance(dialogues, Sequence) and not isinstance(dialogues, (str, bytes))
+        is_given = is_given or hasattr(dialogues, "to_messages")
+        if not is_given or dialogues == []:
             raise DialogueError(f"this model scores dialogues, not a {type(dialogues).__name__}; give {_EXAMPLE}.")
-        is_single = isinstance(dialogues[0], Mapping)
-        batch = [turns_to_messages(dialogue) for dialogue in ([dialogues] if is_single else dialogues)]
-        for number, messages in enumerate(batch, start=1):
-            validate_messages(messages, None if is_single else f"dialogue {number}")
+        given = as_batch(dialogues)
+        is_single = given is not dialogues
+        names = [None if is_single else f"dialogue {number}" for number in range(1, len(given) + 1)]
+        batch = list(map(make_dialogue, given, names))
         criteria = expand_criteria(criterion, len(batch))
         size = batch_size or self._batch_size or 1
         # A batch is one item of the library's pipeline, which cannot pad recordings.

@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from sdiareward.common.files import JsonLines
-from sdiareward.pairs.message_rows import MessageRows
-from sdiareward.pairs.rows import Rows
+from sdiareward.pairs.rows import MessageRows, Rows
 from sdiareward.pairs.systems import System
 from sdiareward.scoring.dataset import ScoringJob, Summary, score_dataset
 from sdiareward.scoring.scorer import Scorer

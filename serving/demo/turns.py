@@ -91,11 +91,9 @@ def _read(path: Path) -> bytes:
 def read_example(path: Path) -> tuple[tuple[RecordedTurn, ...], str]:
     """Return the turns of a dialogue's JSON file and their words, one line per turn."""
     turns, words = [], []
-    for message in read_dialogue(path):
-        items = {item["type"]: item for item in message["content"]}
-        array = items["audio"]["audio"]["array"]
-        turns.append(_make_turn(array))
-        words.append(items.get("text", {}).get("text", ""))
+    for turn in read_dialogue(path).turns:
+        turns.append(_make_turn(turn.clips[0].read()))
+        words.append(turn.text)
     return tuple(turns), "\n".join(words)
 
 

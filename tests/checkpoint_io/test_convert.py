@@ -327,8 +327,8 @@ def test_the_exported_chat_template_writes_what_the_processor_writes(
     keeps_audio, official, tiny_processor, make_dialogue, tmp_path
 ):
     export_checkpoint(official, tmp_path / "exported", layout="vllm")
-    messages = tiny_processor.with_prompt(make_dialogue())
-    expected = render_dialogue(messages, tiny_processor.tokenizer)[0]
+    dialogue = tiny_processor.with_prompt(make_dialogue())
+    messages, expected = dialogue.to_messages(), render_dialogue(dialogue, tiny_processor.tokenizer)[0]
     if not keeps_audio:
         for message in messages[1:]:
             message["content"] = [

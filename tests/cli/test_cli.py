@@ -209,7 +209,7 @@ def test_a_turn_of_twenty_minutes_is_refused_without_decoding_it(write_dialogue,
 def test_the_files_of_a_folder_are_turns_in_the_order_of_their_numbers(write_wav, tmp_path):
     for number in range(1, 13):
         write_wav(f"turn{number}.wav", 0.1 * number)
-    lengths = [turn["content"][0]["audio"]["array"].size for turn in read_dialogue(tmp_path)]
+    lengths = [turn.audio.read().size for turn in read_dialogue(tmp_path).turns]
     assert lengths == sorted(lengths)
 
 

@@ -133,9 +133,7 @@ class StubScorer:
                 raise KeyboardInterrupt
             StubScorer.num_scored += 1
             try:
-                sounds = [
-                    soundfile.read(io.BytesIO(turn["content"][1]["audio"]["bytes"])) for turn in dialogues[index]
-                ]
+                sounds = [soundfile.read(io.BytesIO(turn.audio.source["bytes"])) for turn in dialogues[index].turns]
             except soundfile.LibsndfileError as error:
                 skipped[index] = f"turn 1: cannot be decoded ({error})"
                 continue
@@ -368,7 +366,7 @@ class PathScorer(StubScorer):
     def iter_features(self, dialogues, criterion, *, groups, skipped):
         assert set(criterion) == {"joint"}
         for index, dialogue in enumerate(dialogues):
-            yield index, Features(np.zeros(1), float("chosen" in dialogue[0]["content"][0]["audio"]["path"]))
+            yield index, Features(np.zeros(1), float("chosen" in dialogue.turns[0].audio.source["path"]))
 
 
 @pytest.mark.slow

@@ -31,14 +31,6 @@ def test_the_pipeline_gives_the_rewards_of_the_scorer(batch_size, parts, make_di
     assert found == pytest.approx(scorer.score(dialogues, criteria), abs=1e-6)
 
 
-def test_turns_of_a_data_set_are_taken(parts, tone_pairs):
-    pipeline, scorer = parts
-    sides = [tone_pairs[0]["chosen"], tone_pairs[0]["rejected"]]
-    assert rewards_of(pipeline(sides)) == pytest.approx(scorer.score(sides), abs=1e-6)
-    # One dialogue gives one result.
-    assert pipeline(sides[0])["score"] == pytest.approx(scorer.score(sides)[0], abs=1e-6)
-
-
 @pytest.mark.parametrize("given", ["hello", b"RIFF", [], {"text": "hello"}, None])
 def test_what_is_no_dialogue_is_refused_with_an_example(given, parts):
     with pytest.raises(DialogueError, match=r"scores dialogues, not a .*; give \[\{'role': 'user', 'content'"):

@@ -26,8 +26,8 @@ def make(tmp_path):
 def shape(found):
     """Return role and file name of each turn, by dialogue."""
     return {
-        name: [(turn["role"], Path(turn["content"][-1]["audio"]).name) for turn in messages]
-        for name, messages in found.dialogues.items()
+        name: [(turn.role, Path(turn.audio.source).name) for turn in dialogue.turns]
+        for name, dialogue in found.dialogues.items()
     }
 
 
@@ -87,8 +87,8 @@ def test_a_json_dialogue_is_named_after_its_file_and_its_paths_begin_there(make,
     turns = [{"role": "user", "audio": "audio/0.wav"}, {"role": "assistant", "audio": "audio/1.wav", "text": "Hi."}]
     (folder / "call.json").write_text(json.dumps({"turns": turns}))
     found = read_dialogue_folder(folder)
-    assert found.dialogues["call"][1]["content"][0] == {"type": "text", "text": "Hi."}
-    assert found.dialogues["call"][1]["content"][1]["audio"] == str(tmp_path / "a" / "audio/1.wav")
+    answer = found.dialogues["call"].turns[1]
+    assert (answer.text, answer.audio.source) == ("Hi.", str(tmp_path / "a" / "audio/1.wav"))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_recordings_beside_json_dialogues_or_in_folders_are_theirs(make):
     assert holds_dialogues(folder)
     found = read_dialogue_folder(folder)
     assert list(shape(found)) == ["x", "y", "z"]
-    assert found.dialogues["x"][0]["content"][0]["text"] == "Hi."
+    assert found.dialogues["x"].turns[0].text == "Hi."
     assert found.skipped == {"alone_user.wav": "no JSON dialogue beside it names this recording."}
     # A pattern asks for the names of the recordings.
     assert list(read_dialogue_folder(folder, "{dialogue}_{role}.wav").dialogues) == ["alone", "x"]
@@ -154,7 +154,7 @@ def test_the_users_turns_may_be_shared(make):
         "two": [("user", "two_user.wav"), ("assistant", "two.wav")],
         "three": [*context, ("assistant", "three_assistant.wav")],
     }
-    assert found.dialogues["one"][0]["content"][0]["audio"].startswith(str(user))
+    assert found.dialogues["one"].turns[0].audio.source.startswith(str(user))
     assert list(found.skipped) == ["five"]
 
 

@@ -2,7 +2,9 @@
 
 import base64
 import json
+import sys
 import unicodedata
+from collections import Counter
 
 import datasets
 import numpy as np
@@ -11,17 +13,24 @@ import pyarrow.parquet as pq
 import pytest
 import soundfile
 
-from sdiareward.audio_sdiareward import read_audio
-from sdiareward.chat_sdiareward import AUDIO_KEYS, MAX_TEXT_CHARACTERS, DialogueError, turns_to_messages
+from sdiareward import chat_sdiareward
+from sdiareward.chat_sdiareward import (
+    AUDIO_KEYS,
+    MAX_TEXT_CHARACTERS,
+    ROLES,
+    DialogueError,
+    make_dialogue,
+    turns_to_messages,
+)
+from sdiareward.cli import main
 from sdiareward.common.user_errors import PairsError
 from sdiareward.dataset_builder.sources.reading import find_clip
 from sdiareward.pairs.content import digest_dialogue
 from sdiareward.pairs.dialogue_folders import read_dialogue_folder
-from sdiareward.pairs.dialogues import Dialogues, RecordingFinder, WholeDialogues
+from sdiareward.pairs.dialogues import Dialogues, RecordingFinder
 from sdiareward.pairs.loading import load_pairs
-from sdiareward.pairs.message_rows import MessageRows
 from sdiareward.pairs.messages import read_dialogue, read_transcript
-from sdiareward.pairs.rows import open_rows, read_block
+from sdiareward.pairs.rows import MessageRows, open_rows, read_block
 from sdiareward.pairs.schema import SIDES
 from sdiareward.pairs.systems import read_systems
 
@@ -55,7 +64,7 @@ def read_pairs(folder, turns):
 
 
 def read_python(folder, turns):
-    return WholeDialogues([turns])[0]
+    return make_dialogue(turns)
 
 
 DOORS = {"json": read_json, "table": read_table, "pairs": read_pairs, "python": read_python}
@@ -163,7 +172,7 @@ def test_recordings_in_base64_are_read(folder, door, wrap, make):
     key = "input_audio" if isinstance(make(text), dict) else "audio"
     got = DOORS[door](folder, [USER, item(type=key, **{key: make(text)})])
     expected = read_json(folder, [USER, {"role": "assistant", "audio": "1.wav"}])
-    samples = [read_audio(messages[1]["content"][0]["audio"]) for messages in (got, expected)]
+    samples = [each.turns[1].audio.read() for each in (got, expected)]
     np.testing.assert_array_equal(*samples)
 
 
@@ -178,8 +187,8 @@ def test_a_table_names_no_recording_outside_of_its_folder_under_any_name(folder,
             read_recordings(DOORS[door](folder, [USER, answer]))
 
 
-def read_recordings(messages):
-    return [read_audio(entry["audio"]) for message in messages for entry in message["content"]]
+def read_recordings(dialogue):
+    return [clip.read() for turn in dialogue.turns for clip in turn.clips]
 
 
 WORDS = {"role": "user", "text": "hello"}
@@ -245,16 +254,16 @@ def test_a_row_of_words_is_skipped_among_rows_with_recordings_whatever_their_key
     for skipped, index in ((dialogues, 0), (dialogues, 2), (again[0], 0), (again[1], 0)):
         with pytest.raises(DialogueError, match="turn 1"):
             skipped[index]
-    assert len(dialogues[1]) == 2
+    assert len(dialogues[1].turns) == 2
 
 
 def test_words_alone_are_scored_in_data_without_recordings(folder):
     turns = [WORDS, {"role": "assistant", "text": "hi", "audio": None}]
-    assert [message["role"] for message in read_table(folder, turns)] == ["user", "assistant"]
+    assert [turn.role for turn in read_table(folder, turns).turns] == ["user", "assistant"]
     as_messages = MessageRows(["a"], lambda _: turns_to_messages(turns))
-    assert len(Dialogues(read_block(as_messages, np.arange(1), ["messages"]), [0], ["messages"])[0]) == 2
+    assert len(Dialogues(read_block(as_messages, np.arange(1), ["messages"]), [0], ["messages"])[0].turns) == 2
     mixed = [{"role": "user", "content": "a text prompt"}, {"role": "assistant", "audio": "1.wav"}]
-    assert len(read_python(folder, mixed)) == 2
+    assert len(read_python(folder, mixed).turns) == 2
 
 
 def test_no_error_quotes_more_than_200_characters_of_an_input(folder):
@@ -281,7 +290,7 @@ def test_names_match_in_both_forms_of_unicode(folder, form):
     (folder / "0.wav").rename(folder / f"{name}.wav")
     for read in (read_json, read_table, read_pairs):
         answer = {"role": "assistant", "audio": "1.wav"}
-        assert len(read(folder, [{"role": "user", "audio": f"{written}.wav"}, answer])) == 2
+        assert len(read(folder, [{"role": "user", "audio": f"{written}.wav"}, answer]).turns) == 2
 
 
 def test_transcripts_and_corpora_match_in_both_forms_of_unicode(folder):
@@ -314,7 +323,7 @@ def test_hidden_files_are_no_recordings_and_no_dialogues(tmp_path):
     for place in ("a/one/._0_user.wav", "a/._one.json", "a/__MACOSX/one/._0_user.wav", "a/.DS_Store"):
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).write_bytes(b"\0\5\x16\7")
-    assert len(read_dialogue(tmp_path / "a" / "one")) == 2
+    assert len(read_dialogue(tmp_path / "a" / "one").turns) == 2
     for pattern in (None, "{dialogue}/{turn}_{role}.wav"):
         found = read_dialogue_folder(tmp_path / "a", pattern)
         assert (list(found.dialogues), found.skipped) == (["one"], {})
@@ -335,7 +344,7 @@ def test_hidden_files_are_no_recordings_and_no_dialogues(tmp_path):
 )
 def test_two_channels_of_a_call_are_no_turns(tmp_path, names, duration_s, is_call):
     write_dialogue(tmp_path / "a" / "call", *names.split(), duration_s=duration_s)
-    assert len(read_dialogue(tmp_path / "a" / "call", form="turns")) == 2
+    assert len(read_dialogue(tmp_path / "a" / "call", form="turns").turns) == 2
     found = read_dialogue_folder(tmp_path / "a", form="turns").dialogues
     assert list(found) == ["call"]
     if is_call:
@@ -344,7 +353,7 @@ def test_two_channels_of_a_call_are_no_turns(tmp_path, names, duration_s, is_cal
         with pytest.raises(ValueError, match="--form turns"):
             read_dialogue_folder(tmp_path / "a")
     else:
-        assert len(read_dialogue(tmp_path / "a" / "call")) == 2
+        assert len(read_dialogue(tmp_path / "a" / "call").turns) == 2
 
 
 def test_two_channels_of_a_call_are_refused_among_dialogues_by_name(tmp_path):
@@ -353,3 +362,36 @@ def test_two_channels_of_a_call_are_refused_among_dialogues_by_name(tmp_path):
     found = read_dialogue_folder(tmp_path)
     assert list(found.dialogues) == ["a"]
     assert "channels of one call" in found.skipped["b"]
+
+
+opened: Counter[str] = Counter()
+sys.addaudithook(lambda event, args: opened.update([str(args[0])]) if event == "open" else None)
+
+
+@pytest.mark.parametrize("kind", ["flac", "wav", "ogg", "mp3"])
+def test_a_recording_of_a_table_is_opened_and_decoded_once_and_a_turn_is_read_once(
+    folder, kind, make_tone, tiny_checkpoint, monkeypatch
+):
+    turns, decoded, read_turn = [], Counter(), chat_sdiareward._read_turn
+
+    class Counted(soundfile.SoundFile):
+        def read(self, *args, **kwargs):
+            decoded["files"] += 1
+            return super().read(*args, **kwargs)
+
+    monkeypatch.setattr(chat_sdiareward, "_read_turn", lambda *args: turns.append(args) or read_turn(*args))
+    rows = []
+    for row in range(3):
+        names = [f"{row}_{turn}.{kind}" for turn in range(2)]
+        for turn, name in enumerate(names):
+            soundfile.write(folder / name, make_tone(0.5 + turn / 10, seed=2 * row + turn), 16_000)
+        messages = [{"role": role, "audio": name} for role, name in zip(ROLES, names, strict=True)]
+        rows.append(json.dumps({"id": str(row), "messages": messages}) + "\n")
+    (folder / "table.jsonl").write_text("".join(rows))
+    monkeypatch.setattr(soundfile, "SoundFile", Counted)
+    opened.clear()
+    assert main(["score", "--dataset", "table.jsonl", "--output_dir", "out", "--model", str(tiny_checkpoint)]) == 0
+    recordings = {name: count for name, count in opened.items() if name.endswith(kind)}
+    assert len(recordings) == 6
+    assert set(recordings.values()) == {1}
+    assert (decoded["files"], len(turns)) == (6, 6)

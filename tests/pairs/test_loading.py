@@ -25,7 +25,7 @@ ENCODED, ARRAY = {"bytes": b"x", "path": None}, np.zeros(800, np.float32)
         ({"text": "", "audio": "a.wav"}, [AUDIO]),
         # Arrow fills in the keys that other items have.
         ({"content": FILLED_IN}, [TEXT, AUDIO]),
-        ({"content": "Judge."}, "Judge."),
+        ({"content": "Judge."}, [{"type": "text", "text": "Judge."}]),
     ],
 )
 def test_a_turn_becomes_a_message_with_text_before_audio(turn, content):

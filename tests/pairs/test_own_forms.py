@@ -11,7 +11,7 @@ from sdiareward.chat_sdiareward import turns_to_messages
 from sdiareward.pairs.dialogues import Dialogues, RecordingFinder
 from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.loading import load_pairs
-from sdiareward.pairs.own_forms import find_recording, join_turns
+from sdiareward.pairs.own_forms import find_recording
 from sdiareward.pairs.path_sandbox import ROOTS_VARIABLE
 from sdiareward.pairs.rows import SIDES, open_rows, read_block
 
@@ -150,10 +150,3 @@ def test_a_malformed_side_is_no_dialogue_and_stops_no_other(folder, caplog):
     pairs = load_pairs(write_rows(folder / "pairs.jsonl", rows), "train")
     assert (pairs[0]["chosen"], len(pairs[1]["chosen"])) == ([], 2)
     assert "its content is a int" in caplog.text
-
-
-def test_turns_are_joined_with_their_prompt_only_where_both_are_well_formed():
-    assert join_turns("a.wav") == [{"role": "assistant", "audio": "a.wav"}]
-    assert join_turns([turn("assistant", "a.wav")]) == [turn("assistant", "a.wav")]
-    assert join_turns(None, "q.wav") is None
-    assert join_turns(3) == 3

@@ -75,7 +75,7 @@ def test_a_link_in_the_users_folder_is_followed_at_every_door(path, root, tmp_pa
     table.write_text(json.dumps(row_of(path)) + "\n")
     assert len(load_pairs(table, "train")) == 1
     block = read_block(open_rows(table), range(1), SIDES)
-    assert len(Dialogues(block, range(1), finder=RecordingFinder(None, table))[0]) == 2
+    assert len(Dialogues(block, range(1), finder=RecordingFinder(None, table))[0].turns) == 2
 
 
 def test_data_of_the_hub_follow_links_only_below_the_folder_that_is_named_for_them(root, monkeypatch):
@@ -147,12 +147,12 @@ def test_a_row_that_is_scored_cannot_name_one(root, monkeypatch):
     table.write_text("".join(json.dumps(row) + "\n" for row in rows))
     block = read_block(open_rows(table), range(3), SIDES)
     dialogues = Dialogues(block, range(3), finder=RecordingFinder(None, table))
-    assert len(dialogues[0]) == 2
+    assert len(dialogues[0].turns) == 2
     for index in (2, 4):
         with pytest.raises(ValueError, match="turn 1: audio .* lies outside of the audio root"):
             dialogues[index]
     # Asked for, it is read.
-    assert len(Dialogues(block, range(3), finder=RecordingFinder(root.parent, table))[4]) == 2
+    assert len(Dialogues(block, range(3), finder=RecordingFinder(root.parent, table))[4].turns) == 2
 
 
 @pytest.mark.parametrize(("name", "reason"), [("../../secret.wav", "is no study"), ("link.wav", "is a link to")])

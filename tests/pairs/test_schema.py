@@ -83,8 +83,3 @@ def test_an_episode_needs_alternating_turns_with_words():
         validate_episode(make_episode(["user"]))
     with pytest.raises(ValueError, match="turn 0 has no text"):
         validate_episode(make_episode(["user", "assistant"], text=" "))
-
-
-def test_the_group_id_does_not_depend_on_the_episode():
-    first, second = make_episode(["user", "assistant"]), make_episode(["user", "assistant"] * 2)
-    assert first.group_id == second.group_id == make_stable_id("asterisk", "g")

@@ -30,6 +30,6 @@ def test_a_system_turn_and_a_turn_without_a_recording_are_named(pairs):
     first, second = pairs.select([0, 0]).to_list()
     first["chosen"] = [{**first["chosen"][0], "role": "system"}, *first["chosen"]]
     second["rejected"][1]["audio"] = None
-    for row, place in ((first, "pair p0, chosen: .*system turn"), (second, "pair p0, rejected, turn 2")):
+    for row, place in ((first, "pair p0, chosen, turn 0: is of the system"), (second, "pair p0, rejected, turn 2")):
         with pytest.raises(ValueError, match=place):
             decode_pairs(pairs.from_list([row]), [0])

@@ -85,16 +85,6 @@ def test_a_reward_model_has_one_label(tmp_path):
     assert SDiaRewardConfig(num_labels=1).num_labels == 1
 
 
-def test_changing_the_prompts_of_one_configuration_leaves_the_defaults():
-    SDiaRewardConfig().prompts["joint"] = "changed"
-    assert SDiaRewardConfig().prompts == DEFAULT_PROMPTS
-
-
-def test_default_prompts_have_a_criterion_each_and_moderate_length():
-    assert set(DEFAULT_PROMPTS) == {"modality", "colloquialness", "joint"}
-    assert all(60 <= len(prompt.split()) <= 110 for prompt in DEFAULT_PROMPTS.values())
-
-
 def test_configuration_of_a_full_checkpoint_gives_its_thinker(fixtures_dir):
     from transformers import Qwen2_5OmniThinkerConfig
 

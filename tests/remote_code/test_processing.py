@@ -1,10 +1,13 @@
 import copy
+from dataclasses import FrozenInstanceError
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import soundfile
 
-from sdiareward.chat_sdiareward import validate_messages
+from sdiareward.audio_sdiareward import Clip
+from sdiareward.chat_sdiareward import Dialogue, DialogueError, Turn, make_dialogue
 from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
@@ -33,15 +36,6 @@ def test_a_dialogue_is_written_as_chatml(tiny_processor):
         f"<|im_start|>system\n{DEFAULT_PROMPTS['modality']}<|im_end|>\n"
         "<|im_start|>user\nHello.<|im_end|>\n<|im_start|>assistant\nHi.<|im_end|>\n"
     )
-
-
-def test_keys_that_hold_none_are_no_audio(tiny_processor):
-    messages = [{"role": "user", "content": [{"type": "text", "text": "a", "audio": None}]}]
-    messages[0]["content"].append({"type": None, "text": None, "audio": None})
-    batch = tiny_processor(messages)
-    assert "input_features" not in batch
-    plain = tiny_processor([{"role": "user", "content": "a"}])
-    assert batch["input_ids"].tolist() == plain["input_ids"].tolist()
 
 
 def test_the_messages_given_are_not_changed(tiny_processor, make_dialogue):
@@ -82,17 +76,6 @@ def test_a_long_turn_is_cut(fixtures_dir, make_tone):
     processor = SDiaRewardProcessor.from_backbone(fixtures_dir / "base_tiny", max_turn_s=0.25)
     messages = [{"role": "user", "content": [{"type": "audio", "audio": make_tone(1.0)}]}]
     assert processor(messages)["feature_attention_mask"].sum() == 25
-
-
-def test_a_recording_can_come_as_a_file_in_memory(tiny_processor, fixtures_dir):
-    path = fixtures_dir / "audio" / "syn_noise_am.wav"
-    array, rate = soundfile.read(path, dtype="float32")
-    sources = [str(path), path.read_bytes(), {"bytes": path.read_bytes(), "path": "a.wav"}, array]
-    sources.append({"array": array, "sampling_rate": rate})
-    dialogues = [[{"role": "user", "content": [{"type": "audio", "audio": source}]}] for source in sources]
-    batches = [tiny_processor(dialogue) for dialogue in dialogues]
-    for batch in batches[1:]:
-        assert batch["input_features"].equal(batches[0]["input_features"])
 
 
 def split_text(*texts):
@@ -165,10 +148,36 @@ def turns(*roles):
 )
 def test_messages_that_are_no_episode_are_refused_by_name(messages, problem):
     with pytest.raises(ValueError, match=f"row 3.*{problem}"):
-        validate_messages(messages, name="row 3")
+        make_dialogue(messages, "row 3")
 
 
 def test_an_episode_is_accepted_with_and_without_a_system_turn():
-    assert validate_messages(turns(*["user", "assistant"] * 8)) is None
-    assert validate_messages(turns("system", "user", "assistant")) is None
-    assert validate_messages(turns("assistant")) is None
+    assert len(make_dialogue(turns(*["user", "assistant"] * 8)).turns) == 16
+    assert make_dialogue(turns("system", "user", "assistant")).system == "a"
+    assert make_dialogue(turns("assistant")).turns == (Turn("assistant", "a"),)
+
+
+def test_a_dialogue_of_turns_and_clips_is_read_as_its_messages(tiny_processor, make_tone):
+    tone = make_tone(0.3)
+    dialogue = Dialogue((Turn("user", "hi", Clip(tone, 16_000)), Turn("assistant", audio=Clip(tone))))
+    items = [{"type": "text", "text": "hi"}, {"type": "audio", "audio": tone}]
+    expected = tiny_processor([{"role": "user", "content": items}, {"role": "assistant", "content": items[1:]}])
+    # Also a dialogue of another copy of the remote code.
+    for given in (dialogue, [dialogue], SimpleNamespace(to_messages=dialogue.to_messages)):
+        found = tiny_processor(given)
+        assert all(found[name].equal(expected[name]) for name in expected)
+    with pytest.raises(FrozenInstanceError):
+        dialogue.turns = ()
+    for make in (lambda: Turn("user"), lambda: Turn("user", "a.wav"), lambda: Dialogue((Turn("user", "a"),))):
+        with pytest.raises(DialogueError):
+            make()
+
+
+def test_samples_duration_and_digest_of_a_clip_come_from_one_reading(tmp_path, make_tone):
+    path = tmp_path / "a.flac"
+    soundfile.write(path, make_tone(0.5), 16_000)
+    clip, again = Clip(str(path)), Clip(path.read_bytes())
+    samples = clip.read()
+    path.unlink()
+    assert (clip.duration_s, clip.digest) == (0.5, again.digest)
+    np.testing.assert_array_equal(samples, again.read())

@@ -223,7 +223,7 @@ def test_bad_rows_are_skipped_with_reasons_and_tried_again(score, write_rows, ma
     assert reasons[1].startswith("rejected: turn 2: ")
     assert "late.flac: no such audio file" in reasons[1]
     assert "criterion is 'beauty'" in reasons[2]
-    assert "chosen: turn 1: audio bytes: cannot be decoded" in reasons[3]
+    assert "chosen: turn 1: cannot be decoded" in reasons[3]
     assert [row["row"] for row in scores(tmp_path)] == [0, 5]
 
     (tmp_path / "late.flac").write_bytes(rows[2]["rejected"][0]["audio"]["bytes"])

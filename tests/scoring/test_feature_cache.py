@@ -203,13 +203,15 @@ def test_a_scorer_that_computes_something_else_is_refused(scorer, open_cache, ti
         open_cache(dtype="bfloat16").fill(scorer, dialogues)
 
 
-def test_an_error_keeps_what_was_computed_before_it(open_cache, make_tiny_model, tiny_processor, dialogues):
+def test_an_error_keeps_what_was_computed_before_it(
+    open_cache, make_tiny_model, tiny_processor, dialogues, monkeypatch
+):
+    monkeypatch.setattr("sdiareward.scoring.scorer._PLANNED_AT_A_TIME", len(dialogues))
     scorer, cache = Scorer(make_tiny_model(), tiny_processor, batch_tokens=1), open_cache()
     turns = [(role, np.zeros(400, np.float32) * np.nan) for role in ("user", "assistant")]
     silent = [{"role": role, "content": [{"audio": samples}]} for role, samples in turns]
     with pytest.raises(ValueError, match="NaN"):
         cache.fill(scorer, [*dialogues, silent])
-    # The bad one is the shortest, so it comes last.
     assert len(open_cache()) == len(cache) == 4
 
 

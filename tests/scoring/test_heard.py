@@ -171,7 +171,7 @@ def test_a_call_that_takes_no_account_of_it_warns_once(scorer, path, make_dialog
 
 @pytest.mark.parametrize("make", ["local", "remote"])
 def test_a_reward_function_counts_them_and_refuses_a_silent_completion(make, scorer, client, path, caplog):
-    long = read_dialogue(path)
+    long = read_dialogue(path).to_messages()
     if make == "remote":
         from sdiareward.serving.client import remote_reward_fn
 
