@@ -17,7 +17,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from sdiareward.chat_sdiareward import DialogueError
+from sdiareward.chat_sdiareward import Dialogue, DialogueError
 from sdiareward.common.own_names import is_own_host, is_own_origin, list_own_names
 from sdiareward.common.version import __version__
 from sdiareward.scoring.calibration import Calibration, sigmoid
@@ -30,7 +30,6 @@ from .bodies import JSON, MULTIPART, REQUEST_PART, BadRequestError, read_body
 from .forms import (
     CompareRequest,
     CompareResponse,
-    Dialogue,
     Health,
     Options,
     Problem,
@@ -39,7 +38,8 @@ from .forms import (
     ScoreRequest,
     ScoreResponse,
 )
-from .inputs import Messages, find_turn, read_dialogue_form
+from .forms import Dialogue as DialogueForm
+from .inputs import find_turn, read_dialogue_form
 from .settings import Limits, ServiceSettings
 
 
@@ -116,7 +116,7 @@ class RequestScorer:
     async def _score(
         self,
         options: Options,
-        dialogues: Sequence[Dialogue],
+        dialogues: Sequence[DialogueForm],
         places: Sequence[Place],
         files: Mapping[str, bytes],
         *,
@@ -139,9 +139,9 @@ class RequestScorer:
         return results
 
     def _read(
-        self, dialogues: Sequence[Dialogue], files: Mapping[str, bytes], require_audio: bool
-    ) -> list[Messages | DialogueError]:
-        read: list[Messages | DialogueError] = []
+        self, dialogues: Sequence[DialogueForm], files: Mapping[str, bytes], require_audio: bool
+    ) -> list[Dialogue | DialogueError]:
+        read: list[Dialogue | DialogueError] = []
         for dialogue in dialogues:
             try:
                 read.append(read_dialogue_form(dialogue, files, self._limits, require_audio=require_audio))
@@ -149,7 +149,7 @@ class RequestScorer:
                 read.append(error)
         return read
 
-    async def _compute(self, dialogues: list[Messages], criterion: str) -> list[Outcome]:
+    async def _compute(self, dialogues: list[Dialogue], criterion: str) -> list[Outcome]:
         """Return the outcomes of dialogues; the shared context of several answers is computed once."""
         if not dialogues:
             return []

@@ -1,4 +1,4 @@
-"""Convert the dialogues of a request to messages for the processor, with errors that name the turn.
+"""Convert the dialogues of a request for the scorer, with errors that name the turn.
 
 Order, number of turns and the headers of recordings are checked before decoding: a few kilobytes of FLAC can hold
 hours of silence.
@@ -11,35 +11,33 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sdiareward.audio_sdiareward import AudioError, compose, read_base64
-from sdiareward.chat_sdiareward import MAX_TURNS, DialogueError, validate_messages
+from sdiareward.chat_sdiareward import MAX_TURNS, Dialogue, DialogueError, make_dialogue
 from sdiareward.pairs.messages import check_recording
 from sdiareward.pairs.schema import MAX_TURN_S
 
-from .forms import Audio, Dialogue, Problem, Turn
+from .forms import Audio, Problem, Turn
+from .forms import Dialogue as DialogueForm
 from .settings import Limits
 
-
-Messages = list[dict[str, Any]]
 
 # Per turn; thousands of short recordings would be decoded one by one.
 _MAX_ITEMS = 64
 
 
 def read_dialogue_form(
-    dialogue: Dialogue, files: Mapping[str, bytes], limits: Limits, *, require_audio: bool = True
-) -> Messages:
-    has_system = bool(dialogue.turns) and dialogue.turns[0].role == "system"
+    form: DialogueForm, files: Mapping[str, bytes], limits: Limits, *, require_audio: bool = True
+) -> Dialogue:
+    has_system = bool(form.turns) and form.turns[0].role == "system"
     longest = min(limits.max_turns or MAX_TURNS, MAX_TURNS)
-    if (num_turns := len(dialogue.turns) - has_system) > longest:
+    if (num_turns := len(form.turns) - has_system) > longest:
         raise DialogueError(f"has {num_turns} turns; this server scores at most {longest}, keep the last {longest}.")
     messages = []
-    for number, turn in enumerate(dialogue.turns, start=0 if has_system else 1):
+    for number, turn in enumerate(form.turns, start=0 if has_system else 1):
         try:
             messages.append({"role": turn.role, "content": _read_turn(turn, files, limits, require_audio)})
         except ValueError as error:
             raise DialogueError(str(error), number) from error
-    validate_messages(messages)
-    return messages
+    return make_dialogue(messages)
 
 
 def _read_turn(turn: Turn, files: Mapping[str, bytes], limits: Limits, require_audio: bool) -> list[dict[str, Any]]:

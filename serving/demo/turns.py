@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
-from sdiareward.chat_sdiareward import MAX_TURNS, ROLES, DialogueError, validate_messages
+from sdiareward.chat_sdiareward import MAX_TURNS, ROLES, DialogueError, make_dialogue
 from sdiareward.pairs.messages import (
     AUDIO_SUFFIXES,
     is_hidden,
@@ -16,7 +16,6 @@ from sdiareward.pairs.messages import (
     read_recording,
     require_turns,
     sort_naturally,
-    turns_to_messages,
 )
 from sdiareward.perturbations.channel import encode_flac
 
@@ -118,6 +117,4 @@ def make_messages(turns: Sequence[RecordedTurn], words: str, name: str) -> list[
         {"role": find_role(index), "text": text, "audio": {"bytes": turn.flac, "path": None}}
         for index, (turn, text) in enumerate(zip(turns, texts, strict=True))
     ]
-    messages = turns_to_messages(rows)
-    validate_messages(messages, name=name)
-    return messages
+    return make_dialogue(rows, name).to_messages()

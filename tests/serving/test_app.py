@@ -42,7 +42,7 @@ def test_examples_are_requests_that_can_be_sent(client, path, form):
     operation = client.get("/openapi.json").json()["paths"][path]["post"]
     found = form.model_validate(operation["requestBody"]["content"][JSON]["example"])
     for dialogue in getattr(found, "dialogues", None) or [found.a, found.b]:
-        messages = read_dialogue_form(dialogue, {}, Limits(), require_audio=True)
+        messages = read_dialogue_form(dialogue, {}, Limits(), require_audio=True).to_messages()
         assert [message["role"] for message in messages] == ["user", "assistant"]
 
 

@@ -48,7 +48,7 @@ def dialogue_of(*turns):
 
 
 def read(dialogue, limits=None, *, files=None, **options):
-    return read_dialogue_form(dialogue, files or {}, limits or Limits(), **options)
+    return read_dialogue_form(dialogue, files or {}, limits or Limits(), **options).to_messages()
 
 
 def sound(recording):
