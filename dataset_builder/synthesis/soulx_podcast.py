@@ -20,7 +20,7 @@ import numpy as np
 from sdiareward.audio_sdiareward import MIN_SAMPLES, SAMPLING_RATE, read_audio, resample
 from sdiareward.common.user_errors import AGAIN, UserError
 
-from . import ReferenceClip, SynthesisError
+from . import Engine, ReferenceClip, SynthesisError
 
 
 # Length of a server's answer in an error message.
@@ -38,7 +38,8 @@ class Sampling:
     repetition_penalty: float = 1.25
 
 
-class SoulXPodcast:
+class SoulXPodcast(Engine):
+    needs, remedy = ("requests",), "pip install requests"
     # Seeded, but a GPU may sum in another order.
     is_deterministic = False
 
@@ -125,6 +126,3 @@ def _make_prompt(clip: ReferenceClip) -> dict[str, str]:
         "prompt_audio": base64.b64encode(buffer.getvalue()).decode(),
         "prompt_text": " ".join(clip.text.split()),
     }
-
-
-build = SoulXPodcast

@@ -54,7 +54,7 @@ GOOD = ROWS["content-text-01"]["answers"]["5"]["text"]
         ("content-text-01", "part", "small_talk", "part is 'small_talk'; it must be one of"),
         ("content-text-01", "topic", "politics", "topic is 'politics'"),
         ("content-text-01", "attribute", "emotion", "attribute is 'emotion'; the part content has none"),
-        ("content-text-01", "question/category", "happy", "the question's 'happy'"),
+        ("content-text-01", "question/category", "happy", "it must be heard as 'neutral'"),
         ("content-text-01", "question/text", "  ", "question has no text"),
         ("content-text-01", "answers/1/text", "so " * 36, "answer 1 has 36 words; at most 35 are allowed"),
         ("content-text-01", "answers/1/text", GOOD, "off topic"),

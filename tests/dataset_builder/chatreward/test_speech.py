@@ -88,7 +88,7 @@ def test_a_child_speaks_higher_and_with_higher_formants_than_the_old():
 
 def test_mandarin_leaves_the_english_voices_as_they_were():
     before = say("language", "english")
-    chinese = speak_line("你好,今天天气很好。", Voice(MANDARIN), "language", "chinese", is_shaped=True, language="zh")
+    chinese = speak_line("你好,今天天气很好。", MANDARIN, "language", "chinese", is_shaped=True, language="zh")
     assert 0.5 < len(chinese) / RATE < 6
     with pytest.raises(LanguageError, match="espeak-ng speaks en"):
         speak_line("你好,今天天气很好。", MAN, "language", "chinese", is_shaped=True, language="zh")

@@ -132,11 +132,6 @@ def test_a_recording_is_one_group_across_sources_and_through_the_pipeline(tmp_pa
     assert of["0"] == of["talk/0"] != of["1"] and of["0"][1] == make_episode("0", "0", "folder").group_id
 
 
-def test_shares_leave_something_for_training():
-    with pytest.raises(ValueError, match=r"validation=0.5 and test=0.5"):
-        assign_splits([], {}, validation=0.5, test=0.5, seed=0)
-
-
 def test_synthesizers_are_spread_over_dialogues_and_stay_with_them():
     names = ("piper", "world", "flite")
     chosen = [choose_synthesizers(f"d{i}", names, 1, seed=0)[0] for i in range(60)]

@@ -85,17 +85,6 @@ def test_groups_are_taken_whole_so_that_none_of_their_pairs_is_lost():
     assert len(alternating) == 250 and "train" not in isolate(labels, alternating)[0].values()
 
 
-def test_groups_of_a_bucket_that_is_taken_whole_come_first():
-    rare = [label("cough", "Cough", group="mixed"), *many(3, "None", name="m", group="mixed")]
-    labels = rare + [row for n in range(9) for row in many(2, "None", name=f"g{n}-", group=f"g{n}")]
-    labels += many(1, split="train")
-    bench = sample_bench(labels, BenchSettings(cap=5))
-    # All of `mixed`, of which nothing is lost, and one other group whole.
-    assert {"cough", "m0", "m1", "m2"} <= bench and len(bench) == 6
-    assignment, skipped = isolate(labels, bench)
-    assert not skipped and Counter(assignment.values()) == {"test": 6, "train": 17}
-
-
 def random_labels(seed):
     rng = random.Random(seed)
     names = {"split": ("train", "validation", "test"), "source": ("meld", "youtube", "scripts")}
@@ -109,7 +98,7 @@ def random_labels(seed):
 
 @pytest.mark.parametrize("draw", ["whole_groups", "alternate"])
 @pytest.mark.parametrize("candidates", ["test", "all"])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_every_choice_keeps_its_promises(seed, candidates, draw):
     labels = random_labels(seed)
     options = {"cap": 12, "colloquialness_cap": 20, "candidates": candidates, "seed": seed, "draw": draw}
@@ -196,14 +185,6 @@ def test_the_counts_of_table_1_are_reached_where_pairs_alone_are_excised(excise)
     trained = [counts[source, "train"] for source, *_ in TABLE_1]
     assert (trained == [6879, 309, 2192, 2250]) == (excise == "pairs") == (not skipped)
     assert sum(trained) + len(skipped) == 11_630
-
-
-def test_two_synthesizers_that_are_taught_are_not_held_out_together():
-    labels = [label("bench"), label("both", synthesizer="flite+piper"), label("new", synthesizer="flite+hibari")]
-    labels += [label("a", split="train"), label("b", split="train", synthesizer="piper+world")]
-    assignment, skipped = isolate(labels, {"bench"})
-    assert assignment["both"] == "train"
-    assert [(skip.item, skip.kind) for skip in skipped] == [("new", "held_out_synthesizer")]
 
 
 def test_a_turn_of_another_group_leaves_training_with_the_pair_that_took_it(tmp_path):
@@ -312,15 +293,6 @@ def test_the_benchmark_is_written_with_its_report(folder, tmp_path):
     assert "| meld / Joy | 3 | 1 | 2 | 1 |" in page
     assert "| semi_wild | 2 | 1 | 4 | 7 |" in page
     assert (tmp_path / "sdiareward" / "bench.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.slow
-def test_a_benchmark_of_excised_pairs_counts_the_groups_that_training_knows(folder, tmp_path):
-    report = make_bench(folder, tmp_path / "out", BenchSettings(cap=2, excise="pairs"))
-    splits = {row["pair_id"]: split for split, row in read_rows(tmp_path / "out")}
-    assert splits["leak"] == "train" and len(splits) == 9 and report["drops"] == {}
-    assert report["bench"]["num_known_groups"] == 1
-    assert "1 groups of the test split have other pairs in training" in (tmp_path / "out" / "README.md").read_text()
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import yaml
 
-from sdiareward.dataset_builder.__main__ import main
 from sdiareward.dataset_builder.formats.shards import ShardWriter, read_rows
 from sdiareward.dataset_builder.recording_check import compare, describe
 from sdiareward.dataset_builder.release.recorded_parts import AudioRoots
@@ -137,15 +136,3 @@ def test_the_release_has_a_card_and_loads_by_name_with_its_columns(make_data, ro
     rows = load_dataset(str(tmp_path / "release"), split="train", cache_dir=str(tmp_path / "cache"))
     assert rows.features == release_features()
     assert rows[0]["chosen"][1]["text"] == "from [ADDRESS]"
-
-
-def test_the_command_reads_names_from_a_file_and_is_strict_when_asked(make_data, tmp_path, capsys):
-    names = tmp_path / "names.txt"
-    names.write_text("Hello\n\n")
-    command = ["release", str(make_data()), "--output-dir", str(tmp_path / "release")]
-    assert main([*command, "--strict"]) == 1
-    assert "missing_audio: 1" in capsys.readouterr().out
-    roots = ["--audio-root", f"folder={tmp_path / 'home_of_ann' / 'folder'}"]
-    assert main([*command, *roots, "--names", str(names), "--strict"]) == 0
-    [(_, row)] = read_rows(tmp_path / "release")
-    assert row["chosen"][0]["text"].startswith("[NAME], [EMAIL]")
