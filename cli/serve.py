@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sdiareward.common.user_errors import UserError
 from sdiareward.scoring.arguments import ModelArguments
-from sdiareward.serving.settings import API_KEY_ENV, Limits, Replicas
+from sdiareward.serving.settings import API_KEY_ENV, Limits
 
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ _MIB = 2**20
 # Options that are a limit of the same name.
 _LIMITS = (
     "max_in_flight",
-    "max_queued",
     "max_dialogues",
     "max_turns",
     "max_turn_s",
@@ -39,26 +38,17 @@ class ServeArguments(ModelArguments):
     drain_timeout_s: float = field(
         default=60.0, metadata={"help": "seconds to answer accepted requests after SIGTERM"}
     )
-    num_replicas: int = field(default=Replicas.minimum, metadata={"help": "copies of the model"})
+    num_replicas: int = field(default=1, metadata={"help": "copies of the model; several run on Ray"})
     max_replicas: int | None = field(
-        default=None, metadata={"help": "largest number of copies; some are added under load"}
+        default=None, metadata={"help": "largest number of copies; Ray adds some under load"}
     )
     gpus_per_replica: float | None = field(
         default=None, metadata={"help": "GPUs of each copy; a fraction shares one (default: 1 if there are any)"}
     )
-    cpus_per_replica: float = field(
-        default=Replicas.num_cpus, metadata={"help": "cores that Ray reserves for each copy"}
-    )
+    cpus_per_replica: float = field(default=1.0, metadata={"help": "cores that Ray reserves for each copy"})
     threads: int | None = field(
         default=None,
         metadata={"help": "threads of PyTorch in each copy on a CPU (default: an equal share of the cores)"},
-    )
-    max_batch_size: int = field(default=Replicas.max_batch_size, metadata={"help": "requests in one batch"})
-    batch_wait_s: float = field(
-        default=Replicas.batch_wait_s, metadata={"help": "seconds that a free copy waits for a fuller batch"}
-    )
-    object_store_mib: int = field(
-        default=Replicas.object_store_bytes // _MIB, metadata={"help": "shared memory for requests, in MiB"}
     )
     max_body_mib: float = field(
         default=Limits.max_body_bytes / _MIB,
@@ -66,9 +56,6 @@ class ServeArguments(ModelArguments):
     )
     max_in_flight: int = field(
         default=Limits.max_in_flight, metadata={"help": "concurrent requests; further ones get 503"}
-    )
-    max_queued: int = field(
-        default=Limits.max_queued, metadata={"help": "requests that wait for a copy; further ones get 503"}
     )
     max_dialogues: int = field(default=Limits.max_dialogues, metadata={"help": "dialogues in a request"})
     max_turns: int | None = field(default=None, metadata={"help": "turns of a dialogue (default: the model's limit)"})
@@ -84,9 +71,6 @@ class ServeArguments(ModelArguments):
 
 
 def run(args: ServeArguments) -> None:
-    from sdiareward.common.local_ray import protect_ray
-
-    protect_ray()
     try:
         settings = _make_settings(args)
     except UserError:
@@ -101,10 +85,10 @@ def run(args: ServeArguments) -> None:
 
 def _make_settings(args: ServeArguments) -> ServiceSettings:
     from sdiareward.common.hub import fetch_snapshot
-    from sdiareward.serving.settings import Limits, Replicas, ServiceSettings, read_api_key
+    from sdiareward.serving.settings import Limits, ServiceSettings, read_api_key
 
     spec = args.make_spec()
-    # Before Ray starts: its copies of the model would report only that they cannot.
+    # Before anything is started.
     if not Path(spec.checkpoint).is_dir():
         fetch_snapshot(spec.checkpoint, ["config.json"])
     limits = {name: getattr(args, name) for name in _LIMITS}
@@ -115,16 +99,11 @@ def _make_settings(args: ServeArguments) -> ServiceSettings:
         host=args.host,
         port=args.port,
         limits=Limits(max_body_bytes=round(args.max_body_mib * _MIB), **limits),
-        replicas=Replicas(
-            minimum=args.num_replicas,
-            maximum=args.max_replicas,
-            num_cpus=args.cpus_per_replica,
-            num_gpus=args.gpus_per_replica,
-            num_threads=args.threads,
-            max_batch_size=args.max_batch_size,
-            batch_wait_s=args.batch_wait_s,
-            object_store_bytes=args.object_store_mib * _MIB,
-        ),
+        num_replicas=args.num_replicas,
+        max_replicas=args.max_replicas,
+        cpus_per_replica=args.cpus_per_replica,
+        gpus_per_replica=args.gpus_per_replica,
+        num_threads=args.threads,
         api_key=read_api_key(args.api_key_file),
         drain_timeout_s=args.drain_timeout_s,
     )

@@ -1,38 +1,38 @@
-"""The client of a server: it needs neither torch nor the model."""
+"""The client of a server, which needs neither torch nor the model, and a reward function for TRL that asks one."""
 
 from __future__ import annotations
 
-import json
+import base64
+import io
 import logging
 import os
-import random
-import time
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+import re
+from collections.abc import Hashable, Iterator, Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
-from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import requests
 from urllib3.util import Retry
 
-from sdiareward.audio_sdiareward import Heard, describe_unheard
-from sdiareward.chat_sdiareward import DialogueError
+from sdiareward.audio_sdiareward import Heard, describe_unheard, open_source
+from sdiareward.chat_sdiareward import ROLES, DialogueError, list_items, turns_to_messages, validate_form
 
-from .encoding import encode_dialogue
 from .settings import API_KEY_ENV
 
 
+if TYPE_CHECKING:
+    from sdiareward.scoring.reward_function import RewardFunction
+
 logger = logging.getLogger(__name__)
 
-# A dialogue's index and its form in a request.
-Numbered = tuple[int, dict[str, Any]]
-
 _RETRIED = (502, 503, 504)
-_LONGEST_PAUSE_S = 30.0
 _QUOTED_CHARACTERS = 300
-# The fields of a request other than its dialogues.
-_SPARE_BYTES = 1024
+_SURROGATE = re.compile("[\ud800-\udfff]")
+# Samples of 24 bits, aligned to the top of 32.
+_FULL_SCALE = 2**23
 
 
 class ServiceError(RuntimeError):
@@ -43,29 +43,15 @@ class RefusedError(ValueError):
     """Raised when the server refuses the request; `problems` name dialogue and turn from 1."""
 
     def __init__(self, problems: Sequence[Mapping[str, Any]]):
-        super().__init__("; ".join(_as_line(problem) for problem in problems))
+        lines = (
+            f"dialogue {each['dialogue']}, {each['msg']}" if each.get("dialogue") else each["msg"] for each in problems
+        )
+        super().__init__("; ".join(lines))
         self.problems = list(problems)
 
 
-class _TooLargeError(RefusedError):
-    """Raised when a request is too large."""
-
-
-class _FailedError(ServiceError):
-    """Raised when the model failed on the request."""
-
-
-class ExponentialRetry(Retry):
-    """Pause longer before each retry, at least `Retry-After`; at random, so that refused clients spread out."""
-
-    def sleep(self, response: Any = None) -> None:
-        requested_s = self.get_retry_after(response) if response is not None else None
-        time.sleep(max(requested_s or 0.0, self.get_backoff_time()) * random.uniform(1.0, 1.5))
-
-
-def _as_line(problem: Mapping[str, Any]) -> str:
-    number = problem.get("dialogue")
-    return f"dialogue {number}, {problem['msg']}" if number else str(problem["msg"])
+class _SplitError(ServiceError):
+    """Raised when a request is too large, or the model failed on it: each half may be answered."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +79,24 @@ class RewardClient:
         self.timeout_s = timeout_s
         self.dialogues_per_request = dialogues_per_request
         self.concurrency = concurrency
-        self._api_key = api_key if api_key is not None else os.environ.get(API_KEY_ENV)
+        key = api_key if api_key is not None else os.environ.get(API_KEY_ENV)
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._session = requests.Session()
+        # Use neither the proxies of the environment nor .netrc: the server is on this machine or in its network.
+        self._session.trust_env = False
         # A reward depends on the dialogue alone, so a retry is safe.
-        self._session = self._open_session(max_retries)
+        retry = Retry(
+            max_retries,
+            status_forcelist=_RETRIED,
+            allowed_methods=None,
+            backoff_factor=0.2,
+            backoff_max=30.0,
+            backoff_jitter=0.2,
+            raise_on_status=False,
+        )
+        adapter = requests.adapters.HTTPAdapter(max_retries=retry, pool_maxsize=max(concurrency, 10))
+        for scheme in ("http://", "https://"):
+            self._session.mount(scheme, adapter)
 
     def __repr__(self) -> str:
         return f"RewardClient({self.url!r})"
@@ -115,7 +116,7 @@ class RewardClient:
         `heard` is as in `Scorer.score`.
         """
         options = {"criterion": criterion, "calibrated": calibrated, "subset": subset, "require_audio": require_audio}
-        results = list(self._iter_results(dialogues, options))
+        results = self._score_all(dialogues, options)
         _note_heard(results, heard)
         return [result["calibrated" if calibrated else "reward"] for result in results]
 
@@ -129,7 +130,7 @@ class RewardClient:
     ) -> list[float | str]:
         """Return the reward of each dialogue, or the reason why it was skipped."""
         options = {"criterion": criterion, "require_audio": require_audio, "skip_bad": True}
-        results = list(self._iter_results(dialogues, options))
+        results = self._score_all(dialogues, options)
         _note_heard(results, heard)
         return [result["error"]["msg"] if result["error"] else result["reward"] for result in results]
 
@@ -144,7 +145,7 @@ class RewardClient:
         require_audio: bool = True,
     ) -> Comparison:
         options = {"criterion": criterion, "calibrated": calibrated, "subset": subset, "require_audio": require_audio}
-        found = self._post("/compare", {**options, "a": encode_dialogue(a), "b": encode_dialogue(b)})
+        found = self._send("POST", "/compare", {**options, "a": encode_dialogue(a), "b": encode_dialogue(b)})
         a, b = found["a"], found["b"]
         heard = _read_heard(a), _read_heard(b)
         return Comparison((a["reward"], b["reward"]), found["margin"], found["probability"], heard)
@@ -153,120 +154,103 @@ class RewardClient:
         """Return the state of the server: its model, criteria and limits."""
         return self._send("GET", "/health")
 
-    def _iter_results(self, dialogues: Sequence[Any], options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        size = min(self.dialogues_per_request, int(self._limits["max_dialogues"])) if len(dialogues) > 1 else 1
+    def _score_all(self, dialogues: Sequence[Any], options: Mapping[str, Any]) -> list[dict[str, Any]]:
+        size = self.dialogues_per_request
         parts = [range(first, min(first + size, len(dialogues))) for first in range(0, len(dialogues), size)]
-        if len(parts) == 1:
-            yield from self._score_part(dialogues, parts[0], options)
-            return
         with ThreadPoolExecutor(self.concurrency) as pool:
-            for results in pool.map(lambda part: self._score_part(dialogues, part, options), parts):
-                yield from results
+            found = pool.map(lambda part: self._score_part(dialogues, part, options), parts)
+            return [result for results in found for result in results]
 
     def _score_part(
-        self, dialogues: Sequence[Any], part: range, options: Mapping[str, Any]
-    ) -> Sequence[dict[str, Any]]:
-        encoded = [_encode_or_reason(dialogues[index], index, options) for index in part]
-        valid = [(index, each) for index, each in zip(part, encoded, strict=True) if not isinstance(each, str)]
-        found = iter(
-            [result for group in self._split_by_size(valid) for result in self._score_together(group, options)]
-        )
-        return [{"error": {"msg": each}} if isinstance(each, str) else next(found) for each in encoded]
-
-    @cached_property
-    def _limits(self) -> dict[str, Any]:
-        given = self.health().get("limits", {})
-        return {"max_dialogues": self.dialogues_per_request, "max_body_bytes": float("inf"), **given}
-
-    def _split_by_size(self, encoded: Sequence[Numbered]) -> Iterator[list[Numbered]]:
-        """Yield groups of dialogues that fit into one request, or a single one that is too large."""
-        group: list[Numbered] = []
-        size = 0
-        for index, each in encoded:
-            added = len(json.dumps(each))
-            if group and size + added > self._limits["max_body_bytes"] - _SPARE_BYTES:
-                yield group
-                group, size = [], 0
-            group.append((index, each))
-            # Two bytes are the separator.
-            size += added + 2
-        if group:
-            yield group
-
-    def _score_together(self, group: Sequence[Numbered], options: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return the results of one request; if it is too large, or the model fails on it, send each half."""
+        self, dialogues: Sequence[Any], part: Sequence[int], options: Mapping[str, Any]
+    ) -> list[dict[str, Any]]:
+        """Return the results of one request; of one that fails, or with `skip_bad` is refused, those of its halves."""
+        skips_bad = options.get("skip_bad", False)
         try:
-            return self._post("/score", {**options, "dialogues": [each for _, each in group]})["results"]
-        except (_TooLargeError, _FailedError) as error:
-            if len(group) > 1:
-                middle = len(group) // 2
-                return [
-                    *self._score_together(group[:middle], options),
-                    *self._score_together(group[middle:], options),
+            encoded = [_encode(dialogues[index], number) for number, index in enumerate(part, start=1)]
+            results: list[dict[str, Any]] = self._send("POST", "/score", {**options, "dialogues": encoded})["results"]
+            return results
+        except (RefusedError, _SplitError) as error:
+            if len(part) > 1 and (skips_bad or isinstance(error, _SplitError)):
+                middle = len(part) // 2
+                halves = (self._score_part(dialogues, half, options) for half in (part[:middle], part[middle:]))
+                return [result for half in halves for result in half]
+            if isinstance(error, RefusedError) and not skips_bad:
+                # The server counts dialogues within the request.
+                places = [
+                    {**p, "dialogue": part[p["dialogue"] - 1] + 1} if p.get("dialogue") else p for p in error.problems
                 ]
-            if not options.get("skip_bad"):
+                raise RefusedError(places) from None
+            if not skips_bad:
                 raise
-            return [{"error": {"msg": str(error)}}]
-        except RefusedError as error:
-            # The server counts dialogues within the request.
-            named = {each["dialogue"] - 1: each for each in error.problems if each.get("dialogue")}
-            if options.get("skip_bad") and named:
-                rest = [each for place, each in enumerate(group) if place not in named]
-                found = iter(self._score_together(rest, options) if rest else ())
-                return [{"error": named[k]} if k in named else next(found) for k in range(len(group))]
-            problems = [
-                {**each, "dialogue": group[each["dialogue"] - 1][0] + 1} if each.get("dialogue") else each
-                for each in error.problems
-            ]
-            raise RefusedError(problems) from None
+            reason = error.problems[0]["msg"] if isinstance(error, RefusedError) else str(error)
+            return [{"error": {"msg": reason}}]
 
-    def _post(self, path: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        return self._send("POST", path, {name: value for name, value in request.items() if value is not None})
-
-    def _send(self, method: str, path: str, content: Any = None) -> dict[str, Any]:
-        headers = {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
+    def _send(self, method: str, path: str, content: Mapping[str, Any] | None = None) -> dict[str, Any]:
         address = f"{self.url}{path}"
+        body = content and {name: value for name, value in content.items() if value is not None}
         try:
-            answer = self._session.request(method, address, json=content, headers=headers, timeout=self.timeout_s)
+            answer = self._session.request(method, address, json=body, headers=self._headers, timeout=self.timeout_s)
         except requests.RequestException as error:
             kind = type(error).__name__
             raise ServiceError(f"{address} does not answer ({kind}); start it with `sdiareward serve`.") from None
-        return self._read(answer, address)
-
-    @staticmethod
-    def _read(answer: requests.Response, address: str) -> dict[str, Any]:
         try:
-            content = answer.json()
+            found = answer.json()
         except ValueError:
-            content = None
-        if answer.status_code == 200 and isinstance(content, dict):
-            return content
-        detail = content.get("detail", answer.text) if isinstance(content, dict) else answer.text
+            found = None
+        if answer.status_code == 200 and isinstance(found, dict):
+            return found
+        detail = found.get("detail", answer.text) if isinstance(found, dict) else answer.text
         if answer.status_code == 422 and isinstance(detail, list):
             raise RefusedError(detail)
+        error = _SplitError if answer.status_code in (413, 500) else ServiceError
+        more = "; send shorter recordings" if answer.status_code == 413 else ""
         text = str(detail)[:_QUOTED_CHARACTERS]
-        if answer.status_code == 413:
-            raise _TooLargeError([{"msg": f"it is larger than the server accepts ({text}); send shorter recordings."}])
-        kind = _FailedError if answer.status_code == 500 else ServiceError
-        raise kind(f"{address} answered with status {answer.status_code}: {text}")
+        raise error(f"{address} answered with status {answer.status_code}: {text}{more}")
 
-    def _open_session(self, max_retries: int) -> requests.Session:
-        retry = ExponentialRetry(
-            max_retries,
-            status_forcelist=_RETRIED,
-            allowed_methods=None,
-            backoff_factor=0.2,
-            backoff_max=_LONGEST_PAUSE_S,
-            backoff_jitter=0.2,
-            raise_on_status=False,
-        )
-        session = requests.Session()
-        # Use neither the proxies of the environment nor .netrc: the server is on this machine or in its network.
-        session.trust_env = False
-        adapter = requests.adapters.HTTPAdapter(max_retries=retry, pool_maxsize=max(self.concurrency, 10))
-        session.mount("http://", adapter)
-        session.mount("https://", adapter)
-        return session
+
+def remote_reward_fn(url: str | RewardClient, api_key: str | None = None, **options: Any) -> RewardFunction:
+    """Build a reward function with the options of `reward_fn`; a server that does not answer ends the run."""
+    from sdiareward.scoring.reward_function import RewardFunction, RewardOptions
+
+    client = url if isinstance(url, RewardClient) else RewardClient(url, api_key)
+    own = RewardOptions(**options)
+    known = client.health()["criteria"]
+    if own.criterion not in known:
+        raise ValueError(f"criterion is {own.criterion!r}; the server's model knows {', '.join(known)}.")
+    return RewardFunction(RemoteScorer(client), own)  # type: ignore[arg-type]
+
+
+class RemoteScorer:
+    """Score with a server instead of the [`Scorer`] of a reward function."""
+
+    def __init__(self, client: RewardClient):
+        import torch
+
+        self.client = client
+        # Stands for the model in the request queue.
+        self.model = torch.nn.Identity()
+        self.model.device = torch.device("cpu")  # type: ignore[assignment]
+
+    def iter_scores(
+        self,
+        dialogues: Sequence[Any],
+        criterion: Sequence[str],
+        *,
+        groups: Sequence[Hashable] | None = None,  # Not sent: the server finds shared prefixes.
+        skipped: MutableMapping[int, str],
+        heard: MutableMapping[int, Heard],
+    ) -> Iterator[tuple[int, float]]:
+        """Yield `(index, reward)`; write the reason for each skipped dialogue to `skipped`. All have one criterion."""
+        # The `require_audio` of the reward function has been applied before.
+        if not dialogues:
+            return
+        results = self.client.score_or_reason(dialogues, criterion[0], require_audio=False, heard=heard)
+        for index, result in enumerate(results):
+            if isinstance(result, str):
+                skipped[index] = result
+            else:
+                yield index, result
 
 
 def _read_heard(result: Mapping[str, Any]) -> Heard:
@@ -286,15 +270,48 @@ def _note_heard(results: Sequence[Mapping[str, Any]], heard: MutableMapping[int,
         logger.warning(notice)
 
 
-def _encode_or_reason(
-    dialogue: Sequence[Mapping[str, Any]], index: int, options: Mapping[str, Any]
-) -> dict[str, Any] | str:
-    """Return a dialogue in the form of a request or, with `skip_bad`, the reason to skip it."""
+def _encode(dialogue: Any, number: int) -> dict[str, Any]:
     try:
         return encode_dialogue(dialogue)
     except (OSError, TypeError, ValueError) as error:
-        if not options.get("skip_bad"):
-            if isinstance(error, DialogueError):
-                raise RefusedError([{"msg": str(error), "dialogue": index + 1}]) from None
-            raise
-        return " ".join(str(error).split())
+        raise RefusedError([{"msg": " ".join(str(error).split()), "dialogue": number}]) from error
+
+
+def encode_dialogue(dialogue: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a dialogue in the form of a request, with its recordings in base64."""
+    messages = turns_to_messages(dialogue)
+    validate_form(messages)
+    turns = []
+    for number, message in enumerate(messages, start=0 if messages and messages[0]["role"] == "system" else 1):
+        role, items = message["role"], list_items(message)
+        if role not in (*ROLES, "system"):
+            raise DialogueError(f"its role is {role!r}; use 'user' or 'assistant'.", number)
+        if role == "system" and any(item["type"] == "audio" for item in items):
+            raise DialogueError("is of the system and has a recording; give text alone.", number)
+        if any(_SURROGATE.search(item["text"]) for item in items if item["type"] == "text"):
+            raise DialogueError("its text holds half of a character of two; give whole ones.", number)
+        content = [
+            item if item["type"] == "text" else {"type": "audio", "audio": {"base64": _to_base64(item["audio"])}}
+            for item in items
+        ]
+        turns.append({"role": role, "content": content})
+    return {"turns": turns}
+
+
+def _to_base64(audio: Any) -> str:
+    """Return a file in base64; samples become a file of 24 bits, the precision of float32."""
+    import soundfile
+
+    handle, _, array, sampling_rate = open_source(audio)
+    if array is None:
+        data = Path(handle).read_bytes() if isinstance(handle, str) else handle.getvalue()
+        return base64.b64encode(data).decode()
+    buffer = io.BytesIO()
+    samples = array.T if array.ndim == 2 else array
+    # FLAC cannot hold samples beyond full scale or not finite; the server checks those.
+    if samples.size and np.issubdtype(samples.dtype, np.floating) and np.abs(samples).max() < 1 - 1 / _FULL_SCALE:
+        scaled = np.rint(samples.astype(np.float64) * _FULL_SCALE).astype(np.int32) << 8
+        soundfile.write(buffer, scaled, sampling_rate, format="FLAC", subtype="PCM_24")
+    else:
+        soundfile.write(buffer, samples, sampling_rate, format="WAV", subtype="FLOAT")
+    return base64.b64encode(buffer.getvalue()).decode()

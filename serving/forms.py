@@ -152,10 +152,9 @@ class CompareResponse(BaseModel):
 class Health(BaseModel):
     """The state of the server, its model, and what it accepts."""
 
-    status: Literal["ok", "unavailable"]
+    status: Literal["ok"]
     model: str
     criteria: list[str]
     calibration_subsets: list[str] | None = Field(description="Null for a model without calibration.")
     max_turn_s: float = Field(description="Seconds of a turn that the model hears; the rest is cut.")
-    num_replicas: int = Field(description="Replicas of the model that can answer now.")
     limits: dict[str, int | float]

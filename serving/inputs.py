@@ -81,11 +81,6 @@ def find_turn(reason: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def make_problem(reason: str, turn: int | None, place: Sequence[str | int], number: int) -> Problem:
-    """Return why a dialogue cannot be scored; turn and dialogue are counted from 1."""
-    return Problem(loc=["body", *place], msg=reason, type="dialogue", dialogue=number, turn=turn)
-
-
 def explain_form_errors(errors: Sequence[Mapping[str, Any]], body: Any) -> list[Problem]:
     """Describe the errors of `pydantic` by turn, without the values, which can be megabytes of audio."""
     problems = []

@@ -25,7 +25,6 @@ class Limits:
     max_turns: int | None = None  # If fewer than the 16 of any dialogue.
     max_turn_s: float | None = None  # If less than the 60 s of any turn.
     max_in_flight: int = 128  # Times `max_body_bytes`, it bounds the memory of bodies.
-    max_queued: int = 64
     body_timeout_s: float = 30.0  # For a body to arrive.
     request_timeout_s: float = 120.0  # For the model, waiting included.
     retry_after_s: int = 1
@@ -37,44 +36,36 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replicas:
-    minimum: int = 1
-    maximum: int | None = None
-    num_cpus: float = 1.0
-    num_gpus: float | None = None
-    num_threads: int | None = None  # Of PyTorch on a CPU; by default an equal part of the cores.
-    max_batch_size: int = 8
-    batch_wait_s: float = 0.005
-    object_store_bytes: int = 256 * 2**20  # Shared memory through which requests travel.
-
-    def __post_init__(self) -> None:
-        for name in ("minimum", "num_threads", "max_batch_size", "object_store_bytes"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}; give at least 1.")
-        if self.maximum is not None and self.maximum < self.minimum:
-            raise ValueError(f"at most {self.maximum} replicas but at least {self.minimum} are asked for; swap them.")
-        for name in ("batch_wait_s", "num_cpus", "num_gpus"):
-            value = getattr(self, name)
-            if value is not None and not value >= 0:
-                raise ValueError(f"{name} is {value}; give 0 or more.")
-
-
-@dataclass(frozen=True, kw_only=True)
 class ServiceSettings:
     model: ModelSpec
     host: str = "127.0.0.1"
     port: int = 8000
     limits: Limits = field(default_factory=Limits)
-    replicas: Replicas = field(default_factory=Replicas)
     api_key: ApiKey | None = None
     drain_timeout_s: float = 60.0
+    num_replicas: int = 1  # More than one run on Ray.
+    max_replicas: int | None = None
+    cpus_per_replica: float = 1.0
+    gpus_per_replica: float | None = None
+    num_threads: int | None = None  # Of PyTorch on a CPU, in each replica.
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= _LAST_PORT:
             raise ValueError(f"port is {self.port}; give one up to {_LAST_PORT}, or 0 for any that is free.")
         if not 0 <= self.drain_timeout_s < math.inf:
             raise ValueError(f"drain_timeout_s is {self.drain_timeout_s}; give a number of seconds, 0 or more.")
+        for name, least in {"num_replicas": 1, "num_threads": 1, "cpus_per_replica": 0, "gpus_per_replica": 0}.items():
+            value = getattr(self, name)
+            if value is not None and not value >= least:
+                raise ValueError(f"{name} is {value}; give at least {least}.")
+        if self.max_replicas is not None and self.max_replicas < self.num_replicas:
+            raise ValueError(
+                f"at most {self.max_replicas} replicas but at least {self.num_replicas} are asked for; swap them."
+            )
+
+    @property
+    def is_on_ray(self) -> bool:
+        return self.num_replicas > 1 or self.max_replicas is not None
 
 
 class ApiKey:

@@ -105,26 +105,15 @@ def by_table(scorer, path, folder, tmp_path, capsys):
 @pytest.fixture(scope="module")
 def client(folder):
     pytest.importorskip("fastapi", reason="no serving: pip install 'sdiareward[serve]'")
-    pytest.importorskip("ray", reason="no serving: pip install 'sdiareward[serve]'")
     from fastapi.testclient import TestClient
 
     from sdiareward.scoring.model_spec import ModelSpec
     from sdiareward.serving.app import create_app
     from sdiareward.serving.client import RewardClient
-    from sdiareward.serving.replica import Replica
     from sdiareward.serving.settings import ServiceSettings
 
-    spec = ModelSpec(str(folder))
-    replica = Replica(spec, "cpu")
-
-    async def score(job, metrics):
-        return replica._score([job])[0]
-
-    async def num_replicas():
-        return 1
-
-    cluster = SimpleNamespace(facts=replica.read_facts(), score=score, num_replicas=num_replicas)
-    http = TestClient(create_app(cluster, ServiceSettings(model=spec)), base_url="http://127.0.0.1")
+    settings = ServiceSettings(model=ModelSpec(str(folder)))
+    http = TestClient(create_app(settings, settings.model.load(device="cpu")), base_url="http://127.0.0.1")
     client = RewardClient("http://127.0.0.1")
     client._session = SimpleNamespace(
         request=lambda method, url, json, headers, timeout: http.request(method, url, json=json, headers=headers)
@@ -146,7 +135,7 @@ def to_heard(result):
 
 
 def test_a_server_and_its_client_name_them(client, path, caplog):
-    from sdiareward.serving.encoding import encode_dialogue
+    from sdiareward.serving.client import encode_dialogue
 
     messages, heard = read_dialogue(path), {}
     form = encode_dialogue(messages)
@@ -184,7 +173,7 @@ def test_a_call_that_takes_no_account_of_it_warns_once(scorer, path, make_dialog
 def test_a_reward_function_counts_them_and_refuses_a_silent_completion(make, scorer, client, path, caplog):
     long = read_dialogue(path)
     if make == "remote":
-        from sdiareward.serving.remote_reward import remote_reward_fn
+        from sdiareward.serving.client import remote_reward_fn
 
         reward = remote_reward_fn(client)
     else:

@@ -1,5 +1,6 @@
 """What the client does with answers, without a server's model: a small server says what it is told to."""
 
+import base64
 import io
 import json
 import threading
@@ -12,10 +13,7 @@ import soundfile
 
 pytest.importorskip("requests", reason="no client: pip install 'sdiareward[serve]'")
 
-from types import SimpleNamespace
-
-from sdiareward.serving.client import ExponentialRetry, RefusedError, RewardClient, ServiceError
-from sdiareward.serving.encoding import _read_bytes
+from sdiareward.serving.client import RefusedError, RewardClient, ServiceError, encode_dialogue
 
 
 class Told:
@@ -82,29 +80,19 @@ def words(*texts):
     return [[{"role": "user", "content": [{"type": "text", "text": text}]}] for text in texts]
 
 
-@pytest.mark.parametrize(
-    ("texts", "limits", "num_answered"),
-    [
-        ([spoken("a", 4000), spoken("b", 4001), spoken("c", 4002), "d"], {}, 2),
-        (["a", "bb", "c", "d", "e"], {"max_dialogues": 2}, 3),
-        # What the server still finds too large is sent in halves.
-        ([spoken("a", 6000), spoken("b", 6001), "c"], {"max_body_bytes": 10**9}, 2),
-    ],
-    ids=["bytes", "dialogues", "halves"],
-)
-def test_dialogues_that_are_too_many_or_too_large_together_are_sent_apart(told, texts, limits, num_answered):
-    vars(told).update(limits)
+def test_dialogues_that_are_too_many_or_too_large_together_are_sent_apart(told):
+    texts = [spoken("a", 6000), spoken("b", 6001), "c", *"defghi"]
     assert told.client.score(words(*texts)) == [len(text) for text in texts]
-    assert len([size for size in told.sizes if size <= 10_000]) == num_answered
+    assert len([size for size in told.sizes if size <= 10_000]) == 5
 
 
 def test_a_dialogue_that_is_too_large_alone_costs_itself_alone(told):
     large = words("a", spoken("b", 20_000), "c")
-    with pytest.raises(RefusedError, match="larger than the server accepts"):
+    with pytest.raises(ServiceError, match="send shorter recordings"):
         told.client.score(large)
     first, reason, last = told.client.score_or_reason(large)
     assert (first, last) == (1, 1)
-    assert reason == "it is larger than the server accepts (Content Too Large); send shorter recordings."
+    assert "status 413: Content Too Large; send shorter recordings" in reason
 
 
 def test_a_dialogue_on_which_the_model_fails_costs_itself_alone(told):
@@ -153,35 +141,21 @@ def test_an_answer_that_is_no_object_is_the_services_fault(told, status, text):
         told.client.health()
 
 
-def test_pauses_grow_and_are_no_shorter_than_the_server_asks_for(monkeypatch):
-    pauses = []
-    monkeypatch.setattr("time.sleep", pauses.append)
-    monkeypatch.setattr("random.uniform", lambda low, high: low)
-    retry = ExponentialRetry(8, backoff_factor=0.2, status_forcelist=[503])
-    answer = SimpleNamespace(headers={"Retry-After": "1"}, status=503, get_redirect_location=lambda: None)
-    for _ in range(7):
-        retry = retry.increment("GET", "/", response=answer)
-        retry.sleep(answer)
-    assert pauses == pytest.approx([1, 1, 1, 1.6, 3.2, 6.4, 12.8])
-
-
-def test_clients_that_were_turned_away_together_come_back_apart(monkeypatch):
-    pauses = []
-    monkeypatch.setattr("time.sleep", pauses.append)
-    answer = SimpleNamespace(headers={"Retry-After": "1"})
-    for _ in range(50):
-        ExponentialRetry(8).sleep(answer)
-    assert min(pauses) >= 1 and max(pauses) <= 1.5 and len(set(pauses)) > 40
+def encode(samples):
+    """Return the bytes that are sent of samples."""
+    dialogue = [{"role": "user", "audio": {"array": samples, "sampling_rate": 16_000}}]
+    (item,) = encode_dialogue(dialogue)["turns"][0]["content"]
+    return base64.b64decode(item["audio"]["base64"])
 
 
 def test_samples_are_sent_in_as_many_bits_as_the_model_sees(make_tone):
     tone = make_tone(1.0)
-    data = _read_bytes(tone)
+    data = encode(tone)
     found, rate = soundfile.read(io.BytesIO(data), dtype="float32")
     assert rate == 16_000 and len(data) < tone.size * 4
     np.testing.assert_allclose(found, tone, rtol=0, atol=2.0**-24)
     of_16_bits = np.rint(tone * 2**15).astype(np.float32) / 2**15
-    data = _read_bytes(of_16_bits)
+    data = encode(of_16_bits)
     np.testing.assert_array_equal(soundfile.read(io.BytesIO(data), dtype="float32")[0], of_16_bits)
     assert len(data) < tone.size * 2
 
@@ -190,5 +164,5 @@ def test_samples_are_sent_in_as_many_bits_as_the_model_sees(make_tone):
     "samples", [np.full(800, 1.5), np.full(800, np.nan), np.zeros(0)], ids=["loud", "nan", "none"]
 )
 def test_samples_that_flac_cannot_hold_are_sent_as_they_are(samples):
-    found, _ = soundfile.read(io.BytesIO(_read_bytes(samples.astype(np.float32))))
+    found, _ = soundfile.read(io.BytesIO(encode(samples.astype(np.float32))))
     np.testing.assert_array_equal(found, samples)

@@ -233,8 +233,8 @@ def test_the_key_comes_from_a_file_or_the_environment(tmp_path, monkeypatch):
         ("--max-body-mib inf", "--max-body-mib is inf"),
         ("--request-timeout-s inf", "request_timeout_s is inf"),
         ("--num-replicas 2 --max-replicas 1", "at most 1 replicas"),
+        ("--num-replicas 0", "num_replicas is 0"),
         ("--api-key-file /nowhere/at/all", "'/nowhere/at/all'"),
-        ("--max-batch-size 0", "max_batch_size is 0"),
         ("--host 192.0.2.1", "192.0.2.1, port 8000"),
     ],
 )
