@@ -110,7 +110,7 @@ class TransformersClassifier(EmotionClassifier):
         from transformers import pipeline
 
         self._pipeline: Any = pipeline("audio-classification", model=settings.model, device=settings.device)
-        self._require_labels(self._pipeline.model.config.label2id)
+        self._require_labels(self._pipeline.model.config.label2id or ())
 
     def _score_labels(self, array: np.ndarray) -> Iterable[tuple[str, float]]:
         # The pipeline takes the mapping apart.

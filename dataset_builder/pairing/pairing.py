@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -232,7 +232,7 @@ def _speak_parts(plan: PairPlan, episode: Episode, turn: Turn, engine: Synthesiz
     if engine.uses_reference:
         # Copy-synthesis keeps the recording's channel, so it has been through its codings already.
         return [engine.speak(part.text, voice=voice, reference=read_part(part, label)) for part in turn.parts]
-    speak = _speak if engine.is_deterministic else _speak.__wrapped__
+    speak: Callable[..., np.ndarray] = _speak if engine.is_deterministic else _speak.__wrapped__
     return [_apply_native_coding(speak(engine, part.text, voice), episode) for part in turn.parts if part.text]
 
 
@@ -277,7 +277,7 @@ def _encode_side(plan: PairPlan, side: str, arrays: Sequence[np.ndarray]) -> lis
                 "than 0.02 and at most 60 s."
             )
         if plan.is_recorded(side):
-            references = [(part.ref, part.start_s, part.end_s) for part in turn.parts]
+            references: list[tuple[Any, ...]] = [(part.ref, part.start_s, part.end_s) for part in turn.parts]
         else:
             references = [(f"{SYNTHETIC}:{plan.find_engine(side)[0]}", None, None)] * len(turn.parts)
         turns.append(

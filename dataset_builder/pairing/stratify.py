@@ -278,7 +278,7 @@ def _describe_bench(
             name: [label for label in members if settings.find_bucket(label) == key]
             for name, members in (("available", candidates), ("taken", benched))
         }
-        counts = {}
+        counts: dict[str, int] = {}
         for name, members in of_bucket.items():
             counts |= {name: len(members), f"{name}_groups": len({label["group_id"] for label in members})}
         buckets.append({"bucket": " / ".join(key), **counts})

@@ -25,7 +25,14 @@ from sdiareward.pairs.schema import JOINT, SIDES, features, make_stable_id
 from ..formats.shards import ShardWriter, read_rows
 from ..pairing.pairing import read_file_version
 from ..recording_check import describe
-from ..reports.data_card import list_configs, read_public_settings, read_report, render_header, write_report
+from ..reports.data_card import (
+    list_configs,
+    make_report,
+    read_public_settings,
+    read_report,
+    render_header,
+    save_report,
+)
 from .recorded_parts import AudioRoots, find_part, read_recording
 from .scrubbing import DEFAULT_REGIONS, contains_name, scrub
 
@@ -79,7 +86,8 @@ def release(
     settings = {**read_public_settings(folder), "released_from": read_report(folder).get("build_id")}
     settings |= {"phone_regions": list(regions), "num_names": len(scrubber.names)}
     scrubbed = dict(sorted(scrubber.counts.items()))
-    return write_report(output, writer.counts, skipped, settings, render=_render_release_card, scrubbed=scrubbed)
+    report = make_report(output, writer.counts, skipped, settings, scrubbed=scrubbed)
+    return save_report(output, report, _render_release_card(report))
 
 
 def _release_row(row: Mapping[str, Any], scrubber: _Scrubber, taker: _FingerprintTaker) -> dict[str, Any]:

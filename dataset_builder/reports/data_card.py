@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from string import Template
@@ -48,21 +48,30 @@ _WHOLE_GROUPS = "a group is in one split only"
 _SYNTHETIC_ONLY = ("balanced_scripts", "colloquial_scripts")
 
 
+def make_report(
+    folder: Path,
+    counts: Sequence[Mapping[str, Any]],
+    skipped: Sequence[Skipped],
+    settings: Mapping[str, Any],
+    **more: Any,
+) -> dict[str, Any]:
+    """Return the report of a data set folder whose shards are complete."""
+    report = {"build_id": make_content_id(folder), **more, "config": dict(settings), "pairs": list(counts)}
+    languages = list_languages(code for _, code in read_column(folder, "language"))
+    report |= {"languages": languages, "groups": count_groups(read_column(folder, "group_id"))}
+    return {**report, **summarise_skipped(skipped)}
+
+
 def write_report(
     folder: Path,
     counts: Sequence[Mapping[str, Any]],
     skipped: Sequence[Skipped],
     settings: Mapping[str, Any],
-    *,
-    render: Callable[[dict[str, Any]], str] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
     """Write `README.md` and `report.json` of a data set folder whose shards are complete; return the report."""
-    report = {"build_id": make_content_id(folder), **more, "config": dict(settings), "pairs": list(counts)}
-    languages = list_languages(code for _, code in read_column(folder, "language"))
-    report |= {"languages": languages, "groups": count_groups(read_column(folder, "group_id"))}
-    report |= summarise_skipped(skipped)
-    return save_report(folder, report, (render or render_card)(report))
+    report = make_report(folder, counts, skipped, settings, **more)
+    return save_report(folder, report, render_card(report))
 
 
 def read_column(folder: Path, name: str) -> list[tuple[str, Any]]:
@@ -204,7 +213,7 @@ def list_configs(rows: Sequence[Mapping[str, Any]], folder: str = "data") -> lis
     """Return the configurations of a data set: everything, each criterion, and the benchmark (the test split)."""
     configs = []
     for name in ("default", *sorted({row["criterion"] for row in rows}), "esdr_bench"):
-        files = []
+        files: list[dict[str, Any]] = []
         for split in ("test",) if name == "esdr_bench" else SPLITS:
             present = sorted({row["criterion"] for row in rows if row["split"] == split})
             if name in present:

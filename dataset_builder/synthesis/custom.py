@@ -49,11 +49,8 @@ class Command(Engine):
         is_deterministic: bool = False,
         timeout_s: float = 120.0,
     ) -> None:
-        is_list = isinstance(command, (list, tuple)) and all(isinstance(part, str) for part in command)
-        if not is_list or not command:
-            raise ValueError(
-                f"command is {command!r}; give a list of the program and its arguments, such as [say, ...]."
-            )
+        if isinstance(command, str) or not command:
+            raise ValueError(f"command is {command!r}; give a list of the program and its arguments.")
         used = set(_PLACEHOLDER.findall(" ".join(command)))
         if ("voice" in used) != bool(voices) or isinstance(voices, str):
             raise ValueError(f"voices is {voices!r}; give a list of names if, and only if, command has {{voice}}.")

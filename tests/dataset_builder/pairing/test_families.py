@@ -70,10 +70,6 @@ def test_a_broken_dialogue_has_the_turns_of_its_kind(kind, expected):
     assert texts(change("context", kind)) in expected
 
 
-def test_a_repetition_stays_within_sixteen_turns():
-    assert change("context", "repetition", make_episode("l", *["yes"] * 16)) is None
-
-
 def test_two_dialogues_exchange_their_words_and_keep_their_recordings(recorded):
     changed, other = (change("context", "transcript", episode, recorded) for episode in recorded[:2])
     assert texts(changed) == texts(recorded[1])
@@ -129,11 +125,6 @@ def test_a_cut_answer_is_a_beginning_of_it():
     assert change("fluency", "cut_off", make_episode("s", "well", "no")) is None
 
 
-def test_nothing_is_made_of_a_dialogue_without_another():
-    alone = make_episode("x", "yes", "no")
-    assert {change("context", kind, alone, [alone]) for kind in ("last_answer", "near_answer", "order")} == {None}
-
-
 def plan(items, families, synthesizers=SPOKEN, split="train", options=None):
     episodes = [item.spoken if isinstance(item, ScriptPair) else item for item in items]
     assignment = {split_unit(episode): split for episode in episodes}
@@ -172,23 +163,6 @@ def test_both_sides_of_a_context_pair_are_recordings(recorded):
     assert all(ref["uri"] is None for side in ("chosen", "rejected") for t in row[side] for ref in t["audio_ref"])
     np.testing.assert_array_equal(read_audio(row["chosen"][0]["audio"]), read_audio(row["rejected"][0]["audio"]))
     assert [turn["text"] for turn in row["chosen"]][:3] == [turn["text"] for turn in row["rejected"]][:3]
-
-
-def test_a_pair_of_a_family_names_it_whatever_table_5_has_for_its_source(recorded):
-    meld = [replace(episode, source="meld", primary="Positive", secondary="Joy") for episode in recorded]
-    row = make_row(plan(meld, {"context": {"kinds": ("last_answer",)}})[0])
-    validate_row(row)
-    assert (row["primary"], row["secondary"]) == ("context", "last_answer")
-    with pytest.raises(ValueError, match="Table 5 allows"):
-        validate_row({**row, "criterion": "modality", "subset": "semi_wild"})
-
-
-def test_a_family_of_scripts_has_the_voices_of_a_pool_to_clone():
-    pool = [{"audio": f"{name}.wav", "text": name} for name in ("a", "b")]
-    options = {"flite": {"script_voices": pool, "model_path": "m"}}
-    found = plan(EPISODES, {"fluency": {}}, synthesizers=SynthesizerSpec(("flite",)), options=options)
-    assert {tuple(voice.text for voice in each.script_voices) for each in found} == {("a", "b")}
-    assert all(each.options == {"model_path": "m"} for each in found)
 
 
 def test_both_sides_of_a_prosody_pair_go_through_the_vocoder(recorded):

@@ -262,12 +262,6 @@ def test_labels_of_a_source_or_a_family_are_kept(ask, unlabelled, source, primar
         assert not server.requests
 
 
-def test_only_the_label_that_is_missing_is_filled(ask, unlabelled):
-    with ChatServer({"primary": "Positive", "secondary": "Joy"}) as server:
-        (labelled,) = annotate_rows([unlabelled("meld", "Negative", "")], ask(server))
-    assert (labelled["primary"], labelled["secondary"]) == ("Negative", "Joy")
-
-
 def test_a_label_outside_table_5_is_asked_for_again_and_then_drops_the_pair(ask, unlabelled):
     with ChatServer("[]", {"primary": "Joy", "secondary": "Laughter"}) as server:
         client = ask(server)

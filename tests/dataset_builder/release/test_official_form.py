@@ -67,16 +67,6 @@ def test_the_released_form_becomes_valid_rows(save):
     assert len({row["group_id"] for _, row in read}) == 3
 
 
-def test_ids_depend_on_the_content_alone(save, tmp_path):
-    path, root = save({"train": [example("d1", category="scripted")]})
-    before = [row["pair_id"] for _, row in read_official(path, root)]
-    root.rename(tmp_path / "elsewhere")
-    assert [row["pair_id"] for _, row in read_official(path, tmp_path / "elsewhere")] == before
-    audio = tmp_path / "elsewhere" / "d1" / "tts-0.wav"
-    audio.write_bytes((tmp_path / "elsewhere" / "d1" / "real-1.wav").read_bytes())
-    assert [row["pair_id"] for _, row in read_official(path, tmp_path / "elsewhere")] != before
-
-
 @pytest.mark.parametrize(("splits", "is_one_group"), [(("train", "validation"), False), (("train", "train"), True)])
 def test_a_folder_is_a_group_unless_splits_share_it(splits, is_one_group, save):
     # Another chosen side in the other split, another rejected side in the same split.

@@ -1,6 +1,5 @@
 import json
 
-import numpy as np
 import pytest
 import yaml
 
@@ -106,21 +105,6 @@ def test_a_phone_number_across_two_parts_or_a_missing_recording_skips_the_pair(m
     (skip,) = release(folder, tmp_path / "release", audio_roots=roots)["skipped"]
     assert (skip["item"], skip["kind"]) == ("pair 0123456789abcdef", "missing_audio")
     assert skip["reason"].startswith("folder:b.flac: ") and str(tmp_path) not in skip["reason"]
-
-
-def test_parts_without_words_leave_no_blanks_and_a_second_release_reads_only_recordings_that_changed(
-    make_data, roots, tmp_path
-):
-    folder = make_data(("as it was", "", "yes"))
-    for _ in range(2):
-        release(folder, tmp_path / "release", audio_roots=roots)
-        assert len((tmp_path / "release-work" / "fingerprints.jsonl").read_text().splitlines()) == 3
-    noise = np.random.default_rng(99).standard_normal(16_000).astype(np.float32) * 0.1
-    (tmp_path / "home_of_ann" / "folder" / "a.flac").write_bytes(encode(noise, 16_000, "FLAC", "PCM_16", None))
-    release(folder, tmp_path / "release", audio_roots=roots)
-    [(_, row)] = read_rows(tmp_path / "release")
-    assert row["chosen"][0]["text"] == "as it was"
-    assert compare(row["chosen"][0]["fingerprints"][0], describe(noise)) == "same"
 
 
 def test_the_release_has_a_card_and_loads_by_name_with_its_columns(make_data, roots, tmp_path):

@@ -75,12 +75,6 @@ def test_distributions_keep_the_real_and_the_synthetic_side_apart(folder):
     assert found["histograms"]["dialogue_s"]["synthetic"] == {"10": 1, "50": 1, "140": 2}
 
 
-def test_one_split_can_be_described_alone(folder):
-    found = compute_statistics(folder, split="test")
-    assert found["pairs"] == 1
-    assert found["distributions"]["real"]["turn_s"] is None
-
-
 def test_the_audio_is_not_read(folder):
     for shard in (folder / "data").glob("*/*.parquet"):
         content = pq.ParquetFile(shard).metadata.row_group(0)

@@ -1,12 +1,10 @@
 """SoulX-Podcast: the server as a process around a stand-in for its repository, its client, and a pair that uses it."""
 
-import ast
 import dataclasses
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -149,14 +147,6 @@ def test_a_page_in_a_browser_cannot_make_the_server_speak(served):
         answer = requests.post(f"{address}/dialogue", data=b"", headers=headers, timeout=30)
         assert (answer.status_code, "127.0.0.1" in answer.json()["error"]) == (400, True)
     assert address.startswith("http://127.0.0.1:") and read_notes() == []
-
-
-def test_the_server_is_one_file_that_needs_nothing_of_this_package():
-    tree = ast.parse(Path(soulx_server.__file__).read_text(encoding="utf-8"))
-    imported = [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
-    names = {alias.name.partition(".")[0] for node in imported for alias in node.names}
-    names |= {node.module.partition(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert names - set(sys.stdlib_module_names) == {"soulxpodcast"}
 
 
 @pytest.mark.parametrize(
