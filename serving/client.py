@@ -203,10 +203,10 @@ class RewardClient:
         detail = found.get("detail", answer.text) if isinstance(found, dict) else answer.text
         if answer.status_code == 422 and isinstance(detail, list):
             raise RefusedError(detail)
-        error = _SplitError if answer.status_code in (413, 500) else ServiceError
+        failure = _SplitError if answer.status_code in (413, 500) else ServiceError
         more = "; send shorter recordings" if answer.status_code == 413 else ""
         text = str(detail)[:_QUOTED_CHARACTERS]
-        raise error(f"{address} answered with status {answer.status_code}: {text}{more}")
+        raise failure(f"{address} answered with status {answer.status_code}: {text}{more}")
 
 
 def remote_reward_fn(url: str | RewardClient, api_key: str | None = None, **options: Any) -> RewardFunction:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from transformers import Trainer
@@ -15,35 +15,30 @@ from trl import RewardConfig
 from sdiareward.common.user_errors import UserError
 
 
-_TOKENIZER = "the tokenizer is saved with the model as it is"
-_PACKED = "nothing is padded: dialogues are packed by batch_tokens"
-_LIGER = "Liger has no kernels for this model"
-# The values under which an option changes nothing, and why others are refused.
-_UNUSED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "average_tokens_across_devices": ((True,), "the loss is the mean over the pairs of a step"),
-    "auto_find_batch_size": ((False,), "memory is bounded by batch_tokens"),
-    "chat_template_path": ((None,), _TOKENIZER),
-    "dataset_num_proc": ((None,), "each process reads its share of the pairs; see dataloader_num_workers"),
-    "do_predict": ((False,), "run sdiareward-eval on the finished model"),
-    "eos_token": ((None,), _TOKENIZER),
-    "hub_token": ((None,), "nothing is published from here"),
-    "ignore_data_skip": ((False,), "a resumed run takes the pairs that follow"),
-    "include_num_input_tokens_seen": (("no", False), "the log has num_tokens"),
-    "label_names": ((None,), "pairs have no labels"),
-    "length_column_name": (("length",), "lengths are measured before the first step"),
-    "liger_kernel_config": ((None, {}), _LIGER),
-    "max_length": ((1024, None), "no pair is skipped for its length; max_turn_s of the model cuts long turns"),
-    "model_init_kwargs": ((None, {}), "the model is loaded by the other options, its dtype by bf16"),
-    "pad_to_multiple_of": ((None, "auto"), _PACKED),
-    "pad_token": ((None,), _PACKED),
-    "push_to_hub": ((False,), "publish the finished folder with sdiareward push model, which checks what it sends"),
-    "train_sampling_strategy": (
-        ("random",),
-        "the pairs of a step are drawn at random and grouped by length within the step",
-    ),
-    "trust_remote_code": ((False,), "no code of a checkpoint is run"),
-    "use_liger_kernel": ((False,), _LIGER),
-}
+# What training here does not use: pairs are packed by `batch_tokens`, the tokenizer is saved as it is, the model is
+# loaded by other options, and a finished folder is published by `sdiareward push`.
+_UNUSED = [
+    "average_tokens_across_devices",
+    "auto_find_batch_size",
+    "chat_template_path",
+    "dataset_num_proc",
+    "do_predict",
+    "eos_token",
+    "hub_token",
+    "ignore_data_skip",
+    "include_num_input_tokens_seen",
+    "label_names",
+    "length_column_name",
+    "liger_kernel_config",
+    "max_length",
+    "model_init_kwargs",
+    "pad_to_multiple_of",
+    "pad_token",
+    "push_to_hub",
+    "train_sampling_strategy",
+    "trust_remote_code",
+    "use_liger_kernel",
+]
 
 
 class OptionError(UserError, ValueError):
@@ -110,9 +105,10 @@ def choose_schedule(args: RewardConfig, mode: str, num_pairs: int) -> str | None
 
 
 def require_supported(args: RewardConfig) -> None:
-    for name, (allowed, reason) in _UNUSED.items():
-        if (value := getattr(args, name)) not in allowed:
-            raise OptionError(f"{name} is {value!r}, and training here does not use it: {reason}; omit it.")
+    defaults = {item.name: item.default for item in fields(RewardConfig)}
+    values = {name: getattr(args, name) for name in _UNUSED}
+    if given := [name for name, value in values.items() if value not in (defaults[name], None, False, {})]:
+        raise OptionError(f"{', '.join(given)}: training here does not use it; omit it.")
     if not 0 <= args.label_smoothing_factor < 0.5:
         raise OptionError(
             f"label_smoothing_factor is {args.label_smoothing_factor:g}; it must be at least 0 and below 0.5: from "

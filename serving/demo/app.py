@@ -6,16 +6,19 @@ reading. Nothing is sent elsewhere, and fonts come from the reader's system.
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from html import escape
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sdiareward.audio_sdiareward import Heard, describe_unheard
 from sdiareward.chat_sdiareward import MAX_TURNS, DialogueError
 from sdiareward.common.escaping import escape_markdown
 from sdiareward.common.package_files import DEMO, EXAMPLES, NANO
@@ -25,14 +28,13 @@ from sdiareward.pairs.schema import MAX_TURN_S
 from sdiareward.scoring.model_spec import ModelSpec, ScoringError
 
 from . import on_gpu
-from .rendering import render_details, render_error, render_panel, render_verdict
-from .results import NAMES, Result, compute_result
 from .turns import (
     MAX_DIALOGUE_S,
     MAX_FILE_BYTES,
     MAX_WORDS_CHARACTERS,
     RecordedTurn,
     add_turns,
+    find_role,
     make_messages,
     read_example,
     read_files,
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
     from sdiareward.scoring.scorer import Scorer
 
+NAMES = ("A", "B")
 MODEL_VARIABLE = "SDIAREWARD_MODEL"
 _QUESTIONS = {
     "modality": "modality: does it sound like people talking?",
@@ -83,8 +86,10 @@ def build(scorer: Scorer | None = None, others: Sequence[Scorer] = (), **options
     criteria = _find_criteria(scorers)
 
     @on_gpu
-    def score_dialogues(dialogues: Sequence[Any], criterion: str, with_checks: bool, model: int) -> Result:
-        return compute_result(scorers[model], dialogues, criterion, with_checks)
+    def score_dialogues(dialogues: Sequence[Any], criterion: str, model: int) -> str:
+        heard: dict[int, Heard] = {}
+        rewards = scorers[model].score(dialogues, criterion, heard=heard)
+        return render_result(criterion, rewards, [heard[index] for index in range(len(dialogues))])
 
     kept = (_SWEEP_EVERY_S, _KEPT_S)
     examples = [read_example(EXAMPLES / f"{name}.json") for name in _EXAMPLE_PAIR]
@@ -103,23 +108,19 @@ def build(scorer: Scorer | None = None, others: Sequence[Scorer] = (), **options
         verdict = gr.HTML(js_on_load=None)
         with gr.Row():
             panels = [_add_panel(name, *example) for name, example in zip(NAMES, examples, strict=True)]
-        details = gr.HTML(js_on_load=None)
-        with_checks = gr.Checkbox(True, label="Also run the shortcut checks")
         with gr.Accordion("Limits, privacy, what a reward means", open=False):
             gr.Markdown(_describe_limits(scorers))
         given = [component for panel in panels for component in (panel.turns, panel.words)]
         button.click(
             partial(_score, score_dialogues),
-            [*given, criterion, with_checks, model],
-            [verdict, details],
+            [*given, criterion, model],
+            verdict,
             concurrency_limit=1,
             api_visibility="private",
         )
         shown = [component for panel in panels for component in (panel.turns, panel.words, panel.view)]
-        reset.click(
-            partial(_take_examples, examples), None, [*shown, verdict, details],
-            api_visibility="private", show_progress="minimal",
-        )  # fmt: skip
+        quiet: dict[str, Any] = {"api_visibility": "private", "show_progress": "minimal"}
+        reset.click(partial(_take_examples, examples), None, [*shown, verdict], **quiet)
     return page.queue(max_size=_MAX_WAITING, default_concurrency_limit=_MAX_READING)
 
 
@@ -274,7 +275,7 @@ def _delete(paths: Sequence[Path]) -> None:
 
 def _take_examples(examples: Sequence[tuple[Sequence[RecordedTurn], str]]) -> list[Any]:
     shown = [[turns, words, render_panel(name, turns)] for name, (turns, words) in zip(NAMES, examples, strict=True)]
-    return [*shown[0], *shown[1], "", ""]
+    return [*shown[0], *shown[1], ""]
 
 
 def _remove(name: str, turns: Sequence[RecordedTurn]) -> tuple[Any, str]:
@@ -283,16 +284,15 @@ def _remove(name: str, turns: Sequence[RecordedTurn]) -> tuple[Any, str]:
 
 
 def _score(
-    score_dialogues: Callable[..., Result],
+    score_dialogues: Callable[..., str],
     first: Sequence[RecordedTurn],
     first_words: str,
     second: Sequence[RecordedTurn],
     second_words: str,
     criterion: str,
-    with_checks: bool,
     model: int = 0,
-) -> tuple[str, str]:
-    """Return the verdict, or the error, and the details as HTML."""
+) -> str:
+    """Return the result, or the error, as HTML."""
     try:
         if not first:
             raise DialogueError("dialogue A has no turns; upload or record some there, or load the example pair.")
@@ -300,7 +300,48 @@ def _score(
         dialogues = [
             make_messages(turns, words, f"dialogue {name}") for name, (turns, words) in zip(NAMES, given, strict=False)
         ]
-        found = score_dialogues(dialogues, criterion, with_checks, model)
+        return score_dialogues(dialogues, criterion, model)
     except ValueError as error:
-        return render_error(str(error)), ""
-    return render_verdict(found), render_details(found)
+        return _render_message("Not scored", str(error))
+
+
+def _render_message(title: str, message: str) -> str:
+    return f'<p class="message" role="alert"><strong>{title}.</strong> {escape(message)}</p>'
+
+
+def render_panel(name: str, turns: Sequence[RecordedTurn], message: str = "") -> str:
+    """Return the turns of one dialogue, with players, and the error of the last action."""
+    items = [
+        f"<li><p><b>{number}. {find_role(number - 1)}</b>, {turn.duration_s:.1f} s</p>"
+        f'<audio controls preload="metadata" src="data:audio/flac;base64,{base64.b64encode(turn.flac).decode()}" '
+        f'aria-label="Dialogue {name}, turn {number}, {find_role(number - 1)}"></audio></li>'
+        for number, turn in enumerate(turns, start=1)
+    ]
+    shown = f'<ol class="turns" aria-label="Turns of dialogue {name}">{"".join(items)}</ol>' if items else ""
+    upcoming = f"Next: a turn of the {find_role(len(turns))}." if turns else "No turns yet: upload or record some."
+    return f'{_render_message("Rejected", message) if message else ""}{shown}<p class="soft">{upcoming}</p>'
+
+
+def render_result(criterion: str, rewards: Sequence[float], heard: Sequence[Heard]) -> str:
+    """Return the verdict of a comparison, or the reward of one dialogue, and what the model did not hear."""
+    numbers = {f"Dialogue {name}": reward for name, reward in zip(NAMES, rewards, strict=False)}
+    heading = f"Reward of dialogue A: {_format_signed(rewards[0])}"
+    if len(rewards) == len(NAMES):
+        margin = numbers["Margin, A minus B"] = rewards[0] - rewards[1]
+        order = "A is scored higher than B." if margin > 0 else "B is scored higher than A."
+        heading = order if margin else "Both have the same reward."
+    shown = "".join(f"<div><dt>{name}</dt><dd>{_format_signed(value)}</dd></div>" for name, value in numbers.items())
+    notices = [
+        f"<p>Dialogue {name}: {escape(notice)}.</p>"
+        for name, each in zip(NAMES, heard, strict=False)
+        for notice in describe_unheard([("", each)])
+    ]
+    return (
+        f'<section class="result" aria-label="Result" role="status"><h3>{heading}</h3>'
+        f'<p class="soft">Criterion {escape(criterion)}, higher is better.</p><dl class="rewards">{shown}</dl>'
+        f"{''.join(notices)}</section>"
+    )
+
+
+def _format_signed(value: float) -> str:
+    return f"{value:+.2f}".replace("-", "\N{MINUS SIGN}")

@@ -75,8 +75,8 @@ from sdiareward.serving.demo import app, turns
 
 (score,) = [block.fn for block in page.fns.values() if getattr(block.fn, "func", None) is app._score]
 given = turns.read_example(EXAMPLES / "human.json")
-result = score(*given, (), "", "modality", False)
-print(spaces.was_first, spaces.calls, "Dialogue A" in result[0])
+result = score(*given, (), "", "modality")
+print(spaces.was_first, spaces.calls, "Dialogue A" in result)
 """
 
 
