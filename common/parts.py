@@ -15,6 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from contextlib import suppress
 from dataclasses import dataclass
+from heapq import merge
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 # Several batches of an accelerator.
 _MIN_ITEMS, _MAX_PARTS = 64, 1000
+# In memory for each part where rows are large.
+_ROWS_PER_BATCH = 4
 
 Items = Sequence[Any]
 Rows = list[dict[str, Any]]
@@ -106,6 +111,22 @@ class PartFolder:
     def iter_rows(self, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
         for table in self.iter_tables(columns):
             yield from table.to_pylist()
+
+    def iter_ordered(self, items: Iterable[Any]) -> Iterator[dict[str, Any]]:
+        """Yield the newest row of each item in the order of `items`, in which all runs made them."""
+        import pyarrow.parquet as pq
+
+        ranks = {item: rank for rank, item in enumerate(items)}
+
+        def read(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches(batch_size=_ROWS_PER_BATCH, use_threads=False):
+                    yield from ((ranks[row["item"]], row) for row in batch.to_pylist() if row["item"] in ranks)
+
+        # Of equal ranks `merge` yields that of the first reader, which has the newest part, first.
+        readers = map(read, sorted(self._paths, reverse=True))
+        for _, group in groupby(merge(*readers, key=itemgetter(0)), itemgetter(0)):
+            yield next(group)[1]
 
     def find_pending(
         self, items: Iterable[Any], has_changed: Callable[[Rows], Iterable[bool]] | None = None, *columns: str

@@ -10,8 +10,8 @@ import json
 import logging
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,29 +19,28 @@ from typing import Any
 from sdiareward.common.escaping import escape_markdown
 from sdiareward.common.locks import lock_folder
 from sdiareward.common.markdown import render_table
+from sdiareward.common.parts import Make, Processes, Rows, run_parts
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.schema import make_stable_id
 
 from ..formats.shards import read_rows
-from ..parts import PartFolder, run_jobs
 from ..reports.data_card import (
     list_languages,
     make_content_id,
-    read_column,
     read_finished,
     render_header,
     save_report,
     summarise_skipped,
 )
+from ..row_parts import choose_size, open_row_parts, write_shards
 from .recording import Recorder
-from .scenarios import Scenario, assign_splits, read_scenarios, take_evenly
+from .scenarios import assign_splits, read_scenarios, take_evenly
 from .schema import LANGUAGE_TAGS, MIXED_LANGUAGES, features
 from .settings import ChatRewardConfig
 from .voices import read_engine_versions
 
 
 logger = logging.getLogger(__name__)
-_PARTS = ".parts"
 _CARD = """---
 {header}
 ---
@@ -60,96 +59,75 @@ All speech is synthetic: {synthesizers}. {skipped} samples are missing, each wit
 """
 
 
-@dataclass(frozen=True)
-class Plan:
-    scenario: Scenario
-    split: str
-
-    @property
-    def part(self) -> str:
-        """Name of its part: an id may hold characters that a file name must not have."""
-        return make_stable_id(self.scenario.scenario_id)
-
-
 def build(config: ChatRewardConfig) -> dict[str, Any]:
     """Build the data set of `config`; return its report."""
-    with lock_folder(config.output_dir):
-        return _build(config)
-
-
-def _build(config: ChatRewardConfig) -> dict[str, Any]:
     output = Path(config.output_dir)
-    scenarios = take_evenly(read_scenarios(config.scenarios), config.limit)
-    content = [scenario.as_row() for scenario in scenarios]
-    plan_id = make_stable_id(json.dumps([config.identity(), content], sort_keys=True))
-    if finished := None if (output / _PARTS).exists() else read_finished(output, plan_id):
-        logger.warning("%s is up to date; delete its report.json to build it again.", output)
-        return finished
-    casts = config.read_casts()
-    splits = assign_splits(scenarios, test=config.test, seed=config.seed)
-    plans = [Plan(scenario, splits[scenario.scenario_id]) for scenario in scenarios]
-    parts = PartFolder(output / _PARTS / plan_id, features())
-    _record_all(plans, parts, config)
-    notes = [parts.read_notes(plan.part) for plan in plans]
-    reasons = [entry["reason"] for note in notes for entry in note["drops"]]
-    if len(reasons) == sum(len(scenario.answers) for scenario in scenarios):
-        raise ValueError(f"no sample is left of {len(plans)} scenarios: {reasons[:3]}.")
-    parts.write_shards(output, {plan.part: plan.split for plan in plans})
-    report = _make_report(notes, plan_id, config, read_engine_versions(casts))
-    report["scenarios"] = {"read": len(plans), **Counter(plan.split for plan in plans)}
-    report = save_samples_report(output, report)
-    shutil.rmtree(output / _PARTS)
-    return report
+    with lock_folder(output):
+        scenarios = take_evenly(read_scenarios(config.scenarios), config.limit)
+        identity = json.loads(json.dumps(config.identity()))
+        plan_id = make_stable_id(json.dumps([identity, [s.as_row() for s in scenarios]], sort_keys=True))
+        work = output / ".parts" / plan_id
+        if finished := None if work.parent.exists() else read_finished(output, plan_id):
+            logger.warning("%s is up to date; delete its report.json to build it again.", output)
+            return finished
+        casts = config.read_casts()
+        splits = assign_splits(scenarios, test=config.test, seed=config.seed)
+        plans = {scenario.scenario_id: (scenario, splits[scenario.scenario_id]) for scenario in scenarios}
+        parts = open_row_parts(work, {}, features())
+        pending = [plans[name] for name in parts.find_pending(list(plans))]
+        engine, load = Processes(config.num_workers), partial(_load, config)
+        run_parts(parts, pending, load, choose_size(len(plans)), engine, label="scenarios", unit="scenario")
+        skipped, rejected = list[Skipped](), list[Skipped]()
+        found = {row["item"]: json.loads(row["notes"]) for row in parts.iter_rows(["notes"])}
+        for name in plans:
+            skipped += [Skipped(**entry) for entry in found[name]["skipped"]]
+            rejected += [Skipped(**entry) for entry in found[name]["rejected"]]
+        if len(skipped) == sum(len(scenario.answers) for scenario in scenarios):
+            raise ValueError(f"no sample is left of {len(plans)} scenarios: {[s.reason for s in skipped[:3]]}.")
+        write_shards(parts, {name: split for name, (_, split) in plans.items()}, output, features())
+        report = {
+            "plan_id": plan_id,
+            "config": identity,
+            "synthesizers": read_engine_versions(casts),
+            "rejected_lines": dict(sorted(Counter(skip.kind for skip in rejected).items())),
+            **summarise_skipped(skipped),
+            "rejected": [asdict(skip) for skip in rejected],
+            "scenarios": {"read": len(plans), **Counter(splits.values())},
+        }
+        report = save_samples_report(output, report)
+        shutil.rmtree(work.parent)
+        return report
 
 
-def _record_all(plans: Sequence[Plan], parts: PartFolder, config: ChatRewardConfig) -> None:
-    todo = [plan for plan in plans if not parts.has(plan.part)]
-    record = partial(_record_part, recorder=Recorder(config), parts=parts)
-    for _ in run_jobs(record, todo, config.num_workers, "scenarios"):
-        pass
+def _load(config: ChatRewardConfig) -> Make:
+    recorder = Recorder(config)
 
+    def record(parts: Iterable[Any]) -> Iterator[Rows]:
+        for part in parts:
+            rows = []
+            for scenario, split in part:
+                found = recorder.record(scenario, split)
+                notes = {"skipped": [*map(asdict, found.skipped)], "rejected": [*map(asdict, found.rejected)]}
+                rows.append({"item": scenario.scenario_id, "rows": found.rows, "notes": json.dumps(notes)})
+            yield rows
 
-def _record_part(plan: Plan, recorder: Recorder, parts: PartFolder) -> None:
-    recorded = recorder.record(plan.scenario, plan.split)
-    notes = {"drops": recorded.skipped, "rejected": recorded.rejected}
-    parts.write(plan.part, recorded.rows, {name: list(map(asdict, items)) for name, items in notes.items()})
-
-
-def _make_report(
-    notes: Sequence[Mapping[str, Any]], plan_id: str, config: ChatRewardConfig, versions: Mapping[str, str]
-) -> dict[str, Any]:
-    skipped, rejected = (
-        [Skipped(**entry) for note in notes for entry in note[name]] for name in ("drops", "rejected")
-    )
-    return {
-        "plan_id": plan_id,
-        "config": json.loads(json.dumps(config.identity())),
-        "synthesizers": dict(versions),
-        "rejected_lines": dict(sorted(Counter(skip.kind for skip in rejected).items())),
-        **summarise_skipped(skipped),
-        "rejected": [asdict(skip) for skip in rejected],
-    }
+    return record
 
 
 def save_samples_report(output: Path, report: dict[str, Any]) -> dict[str, Any]:
     """Write the card and the report of a folder; return the report with the content of its shards."""
-    languages = set(list_languages(code for _, code in read_column(output, "language")))
-    if MIXED_LANGUAGES in languages:
-        languages = languages - {MIXED_LANGUAGES} | set(LANGUAGE_TAGS.values())
-    found = {"build_id": make_content_id(output), "samples": _count_samples(output), "languages": sorted(languages)}
-    report = {**report, **found}
-    return save_report(output, report, _render_card(report))
-
-
-def _count_samples(folder: Path) -> list[dict[str, Any]]:
-    """Return samples and hours by split and attribute, as in Table 4."""
     seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for split, row in read_rows(folder, ("attribute", "duration_s")):
+    codes = set()
+    for split, row in read_rows(output, ("attribute", "duration_s", "language")):
         seconds[split, row["attribute"] or "content"].append(row["duration_s"])
-    return [
+        codes |= {*LANGUAGE_TAGS.values()} if row["language"] == MIXED_LANGUAGES else {row["language"]}
+    # Samples and hours by split and attribute, as in Table 4.
+    samples = [
         {"split": split, "attribute": attribute, "samples": len(found), "hours": round(sum(found) / 3600, 4)}
         for (split, attribute), found in sorted(seconds.items())
     ]
+    report = {**report, "build_id": make_content_id(output), "samples": samples, "languages": list_languages(codes)}
+    return save_report(output, report, _render_card(report))
 
 
 def _render_card(report: Mapping[str, Any]) -> str:

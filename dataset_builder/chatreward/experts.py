@@ -45,37 +45,26 @@ def read_ratings(path: Path, known: set[str]) -> tuple[dict[str, dict[str, int]]
         if missing := [name for name in _COLUMNS if name not in (rows.fieldnames or ())]:
             raise ValueError(f"{path}: the header lacks {missing}; the columns are {list(_COLUMNS)}.")
         for row in rows:
-            item = f"{path.name} line {rows.line_num}"
-            problem = _find_problem(row, known, ratings)
-            sample, rater, wrong = (_read(row, name) for name in ("sample_id", "rater", "wrong"))
-            if problem:
-                skipped.append(Skipped(item, *problem))
+            sample, rater, score, wrong = ((row.get(name) or "").strip() for name in (*_COLUMNS, "wrong"))
+            if sample not in known:
+                problem = "unknown_sample", f"sample_id {sample!r} is not in the data set."
+            elif not rater:
+                problem = "missing_rater", "rater is empty; every score needs one."
+            elif wrong and wrong not in _WRONG:
+                problem = "bad_wrong", f"wrong is {wrong!r}; it must be one of {list(_WRONG)}."
             elif wrong:
                 rejected.append(Skipped(sample, f"wrong_{wrong}", f"{rater} rejects it."))
+                continue
+            elif score not in ("1", "2", "3", "4", "5"):
+                problem = "bad_score", f"score is {score!r}; it must be a whole number from 1 to 5."
+            elif rater in ratings[sample]:
+                problem = "rated_twice", f"{rater!r} has rated {sample} before; the first score is kept."
             else:
-                ratings[sample][rater] = int(row["score"])
+                ratings[sample][rater] = int(score)
+                continue
+            skipped.append(Skipped(f"{path.name} line {rows.line_num}", *problem))
     gone = {skip.item for skip in rejected}
-    return {sample: given for sample, given in ratings.items() if sample not in gone}, rejected, skipped
-
-
-def _read(row: Mapping[str, str | None], name: str) -> str:
-    return (row.get(name) or "").strip()
-
-
-def _find_problem(row: Mapping[str, str | None], known: set[str], ratings: Ratings) -> tuple[str, str] | None:
-    """Return kind and reason of a problem; None if the row is usable."""
-    sample, rater, score, wrong = (_read(row, name) for name in (*_COLUMNS, "wrong"))
-    if sample not in known:
-        return "unknown_sample", f"sample_id {sample!r} is not in the data set."
-    if not rater:
-        return "missing_rater", "rater is empty; every score needs one."
-    if wrong:
-        return None if wrong in _WRONG else ("bad_wrong", f"wrong is {wrong!r}; it must be one of {list(_WRONG)}.")
-    if score not in ("1", "2", "3", "4", "5"):
-        return "bad_score", f"score is {score!r}; it must be a whole number from 1 to 5."
-    if rater in ratings.get(sample, {}):
-        return "rated_twice", f"{rater!r} has rated {sample} before; the first score is kept."
-    return None
+    return {sample: given for sample, given in ratings.items() if given and sample not in gone}, rejected, skipped
 
 
 def compute_gold_score(scores: Sequence[int]) -> int:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -78,33 +78,51 @@ class EmotionSettings:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {list(known)}.")
 
 
-class EmotionClassifier(Protocol):
+class EmotionClassifier:
+    """Returns scores from 0 to 1 by emotion of Table 4 for mono 16 kHz speech, without unlabelled emotions."""
+
+    def __init__(self, settings: EmotionSettings):
+        self._settings = settings
+
     def score_emotions(self, array: np.ndarray) -> dict[str, float]:
-        """Return scores from 0 to 1 by emotion of Table 4 for mono 16 kHz speech, without unlabelled emotions."""
-        ...
+        scores: dict[str, float] = {}
+        for label, score in self._score_labels(array):
+            if emotion := self._settings.labels.get(label):
+                scores[emotion] = scores.get(emotion, 0.0) + float(score)
+        return scores
+
+    def _score_labels(self, array: np.ndarray) -> Iterable[tuple[str, float]]:
+        raise NotImplementedError
+
+    def _require_labels(self, known: Iterable[str]) -> None:
+        if not set(known) & set(self._settings.labels):
+            raise ValueError(
+                f"{self._settings.model}: has the labels {sorted(known)}, and 'labels' names "
+                f"{sorted(self._settings.labels)}; say which emotion each label of the model is."
+            )
 
 
-class TransformersClassifier:
+class TransformersClassifier(EmotionClassifier):
     """An audio classifier of `transformers`, such as a fine-tuned wav2vec 2.0."""
 
     def __init__(self, settings: EmotionSettings):
+        super().__init__(settings)
         from transformers import pipeline
 
         self._pipeline: Any = pipeline("audio-classification", model=settings.model, device=settings.device)
-        self._labels = dict(settings.labels)
-        model: Any = self._pipeline.model
-        _require_labels(settings, model.config.label2id)
+        self._require_labels(self._pipeline.model.config.label2id or ())
 
-    def score_emotions(self, array: np.ndarray) -> dict[str, float]:
+    def _score_labels(self, array: np.ndarray) -> Iterable[tuple[str, float]]:
         # The pipeline takes the mapping apart.
         found = self._pipeline({"raw": array, "sampling_rate": SAMPLING_RATE}, top_k=None)
-        return _sum_scores(((entry["label"], entry["score"]) for entry in found), self._labels)
+        return [(entry["label"], entry["score"]) for entry in found]
 
 
-class FunasrClassifier:
+class FunasrClassifier(EmotionClassifier):
     """Emotion2Vec (Ma et al. 2023) in FunASR: the paper's classifier. A checkpoint without a head has no labels."""
 
     def __init__(self, settings: EmotionSettings):
+        super().__init__(settings)
         try:
             from funasr import AutoModel
         except ImportError as error:
@@ -112,15 +130,14 @@ class FunasrClassifier:
                 f"the emotion classifier {settings.model} runs in FunASR, which cannot be imported ({error}); pip "
                 "install funasr."
             ) from error
-        self._settings = settings
         options = {"device": settings.device, "hub": settings.hub, "disable_update": True, "disable_pbar": True}
         self._model: Any = AutoModel(model=settings.model, **options)
 
-    def score_emotions(self, array: np.ndarray) -> dict[str, float]:
+    def _score_labels(self, array: np.ndarray) -> Iterable[tuple[str, float]]:
         (found,) = self._model.generate(array, fs=SAMPLING_RATE, granularity="utterance", extract_embedding=False)
         labels = [str(label).rpartition("/")[2] for label in found["labels"]]
-        _require_labels(self._settings, labels if found["scores"] else ())
-        return _sum_scores(zip(labels, found["scores"], strict=True), self._settings.labels)
+        self._require_labels(labels if found["scores"] else ())
+        return zip(labels, found["scores"], strict=True)
 
 
 _CLASSIFIERS: dict[str, Any] = {"transformers": TransformersClassifier, "funasr": FunasrClassifier}
@@ -129,20 +146,3 @@ _CLASSIFIERS: dict[str, Any] = {"transformers": TransformersClassifier, "funasr"
 def load_classifier(settings: EmotionSettings) -> EmotionClassifier:
     classifier: EmotionClassifier = _CLASSIFIERS[settings.backend](settings)
     return classifier
-
-
-def _require_labels(settings: EmotionSettings, known: Iterable[str]) -> None:
-    if not set(known) & set(settings.labels):
-        raise ValueError(
-            f"{settings.model}: has the labels {sorted(known)}, and 'labels' names {sorted(settings.labels)}; say "
-            "which emotion each label of the model is."
-        )
-
-
-def _sum_scores(found: Iterable[tuple[str, float]], emotions: Mapping[str, str]) -> dict[str, float]:
-    """Return by emotion the sum of the scores of its labels."""
-    scores: dict[str, float] = {}
-    for label, score in found:
-        if emotion := emotions.get(label):
-            scores[emotion] = scores.get(emotion, 0.0) + float(score)
-    return scores

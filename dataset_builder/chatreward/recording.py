@@ -36,6 +36,7 @@ from .voices import Cast, order_casts, speak_line
 Speaker = tuple[Cast, str]
 QUESTION = "question"
 _GENDERS = ("female", "male")
+_OF_SCENARIO = ("scenario_id", "part", "attribute", "category", "topic", "license")
 
 
 @dataclass(frozen=True)
@@ -87,22 +88,19 @@ class Recorder:
         """Return the speakers for the question and for the answers, different genders first."""
         held_out = frozenset(self._config.left_out) if split == "train" else frozenset()
         named = self._config.casts_by_attribute.get(scenario.voices, self._config.casts)
-        speaking = [cast for cast in self._casts if cast.name in named]
-        casts = [
-            cast.drop_engines(held_out) for cast in order_casts(speaking, self._config.seed, scenario.scenario_id)
-        ]
-        first = make_stable_seed(self._config.seed, scenario.scenario_id) % 2
-        answering, asking = _GENDERS[first], _GENDERS[1 - first]
+        speaking = [cast.drop_engines(held_out) for cast in self._casts if cast.name in named]
+        casts = order_casts(speaking, self._config.seed, scenario.scenario_id)
         # A female voice is closest to all ages.
         if scenario.voices == "age":
-            women = [(cast, _GENDERS[0]) for cast in casts]
+            women = [(cast, "female") for cast in casts]
             return women, women
-        by_gender = {gender: [(cast, gender) for cast in casts] for gender in _GENDERS}
-        return by_gender[asking] + by_gender[answering], by_gender[answering] + by_gender[asking]
+        first = make_stable_seed(self._config.seed, scenario.scenario_id) % 2
+        answering, asking = ([(cast, _GENDERS[i]) for cast in casts] for i in (first, 1 - first))
+        return asking + answering, answering + asking
 
     def _record_question(self, scenario: Scenario, speakers: list[Speaker], rejected: list[Skipped]) -> Take | None:
-        for cast, gender in speakers:
-            take = self._try_line(cast, scenario, QUESTION, scenario.question, gender)
+        for speaker in speakers:
+            take = self._try_line(speaker, scenario, QUESTION, scenario.question)
             if isinstance(take, Take):
                 return take
             rejected.append(take)
@@ -117,68 +115,49 @@ class Recorder:
         """
         attempts: list[dict[int, Take | Skipped]] = [{} for _ in speakers]
         for is_last_round in (False, True):
-            for (cast, gender), takes in zip(speakers, attempts, strict=True):
-                for score, line in scenario.answers.items():
-                    if score not in takes:
-                        takes[score] = take = self._try_line(cast, scenario, str(score), line, gender)
-                        if isinstance(take, Skipped):
-                            rejected.append(take)
-                            if not is_last_round:
-                                break
-                if _count_takes(takes) == len(scenario.answers):
+            for speaker, takes in zip(speakers, attempts, strict=True):
+                for score in [score for score in scenario.answers if score not in takes]:
+                    takes[score] = take = self._try_line(speaker, scenario, str(score), scenario.answers[score])
+                    if isinstance(take, Skipped):
+                        rejected.append(take)
+                        if not is_last_round:
+                            break
+                if _rank(takes)[0] == len(scenario.answers):
                     return takes
-        # Among equals the one with most voices: a missing voice is the least informative reason.
-        return max(attempts, key=lambda takes: (_count_takes(takes), -_count_missing_voices(takes)))
+        return max(attempts, key=_rank)
 
-    def _try_line(self, cast: Cast, scenario: Scenario, name: str, line: Line, gender: str) -> Take | Skipped:
+    def _try_line(self, speaker: Speaker, scenario: Scenario, name: str, line: Line) -> Take | Skipped:
         try:
-            return self._speak(cast, scenario, name, line, gender)
-        except SkipError as error:
-            return Skipped(f"{scenario.scenario_id} {name}", error.kind, f"{cast.name}: {error}")
+            return self._speak(*speaker, scenario, name, line)
+        except (SkipError, SynthesisError) as error:
+            return Skipped(f"{scenario.scenario_id} {name}", error.kind, f"{speaker[0].name}: {error}")
 
-    def _speak(self, cast: Cast, scenario: Scenario, name: str, line: Line, gender: str) -> Take:
+    def _speak(self, cast: Cast, gender: str, scenario: Scenario, name: str, line: Line) -> Take:
         """Speak and check a line; a question with the attribute `audio` then gets its sound."""
-        attribute = scenario.voices
+        attribute, config = scenario.voices, self._config
         voice = cast.find_voice(attribute, line.category, gender)
         if voice is None:
             raise SkipError(NO_VOICE, f"has no voice for {attribute} {line.category!r}.")
-        try:
-            # One speaker for all answers, where the category does not decide it.
-            speaker = make_stable_seed(self._config.seed, scenario.scenario_id, name == QUESTION)
-            drawn, is_shaped = voice.draw(speaker), cast.is_shaped(attribute)
-            language = LANGUAGE_TAGS[line.category or "english"] if attribute == "language" else "en"
-            array = speak_line(line.text, drawn, attribute, line.category, is_shaped=is_shaped, language=language)
-        except SynthesisError as error:
-            raise SkipError(error.kind, str(error)) from error
-        wer = self._check_words(line.text, array, language)
-        if attribute == "emotion" and line.category:
-            self._check_emotion(line.category, array)
+        # One speaker for all answers, where the category does not decide it.
+        drawn = voice.draw(make_stable_seed(config.seed, scenario.scenario_id, name == QUESTION))
+        language = LANGUAGE_TAGS[line.category or "english"] if attribute == "language" else "en"
+        is_shaped = cast.is_shaped(attribute)
+        array = speak_line(line.text, drawn, attribute, line.category, is_shaped=is_shaped, language=language)
+        wer = None if config.max_wer is None else self._words.rate(line.text, array, language)
+        if wer is not None and wer > (config.max_wer or 0.0):
+            raise SkipError("wer", f"the word error rate is {wer:.3f}; at most {config.max_wer} is allowed.")
+        if attribute == "emotion" and line.category and self._emotions and config.emotion:
+            score, least = self._emotions.score_emotions(array).get(line.category, 0.0), config.emotion.threshold
+            if score < least:
+                raise SkipError("emotion", f"{line.category!r} has the score {score:.3f}; at least {least} is needed.")
         if attribute == "audio" and name == QUESTION:
-            array = self._add_event(str(line.category), scenario.scenario_id, array)
-        return Take(array, voice.engine_name, wer, language)
-
-    def _check_words(self, text: str, array: np.ndarray, language: str) -> float | None:
-        limit = self._config.max_wer
-        if limit is None:
-            return None
-        wer = self._words.rate(text, array, language)
-        if wer is not None and wer > limit:
-            raise SkipError("wer", f"the word error rate is {wer:.3f}; at most {limit} is allowed.")
-        return wer
-
-    def _check_emotion(self, category: str, array: np.ndarray) -> None:
-        if self._emotions is None or self._config.emotion is None:
-            return
-        score, least = self._emotions.score_emotions(array).get(category, 0.0), self._config.emotion.threshold
-        if score < least:
-            raise SkipError("emotion", f"{category!r} has the score {score:.3f}; at least {least} is needed.")
-
-    def _add_event(self, category: str, scenario_id: str, speech: np.ndarray) -> np.ndarray:
-        seed = make_stable_seed(self._config.seed, scenario_id, category)
-        try:
-            return mix_event(speech, load_event(category, seed, self._config.events), self._config.events)
-        except AudioError as error:
-            raise SkipError("no_event", str(error)) from error
+            category = str(line.category)
+            seed = make_stable_seed(config.seed, scenario.scenario_id, category)
+            try:
+                array = mix_event(array, load_event(category, seed, config.events), config.events)
+            except AudioError as error:
+                raise SkipError("no_event", str(error)) from error
+        return Take(array, voice.engine, wer, language)
 
     def _join(
         self, scenario: Scenario, score: int, question: Take | None, answer: Take | Skipped | None
@@ -212,12 +191,10 @@ def mix_event(speech: np.ndarray, clip: np.ndarray, events: EventSettings) -> np
     return (mixed / max(1.0, float(np.abs(mixed).max(initial=0.0)) / 0.99)).astype(np.float32)
 
 
-def _count_takes(takes: Mapping[int, Take | Skipped]) -> int:
-    return sum(isinstance(take, Take) for take in takes.values())
-
-
-def _count_missing_voices(takes: Mapping[int, Take | Skipped]) -> int:
-    return sum(isinstance(take, Skipped) and take.kind == NO_VOICE for take in takes.values())
+def _rank(takes: Mapping[int, Take | Skipped]) -> tuple[int, int]:
+    """Rank the most lines first; among equals the most voices, as a missing one is the least informative reason."""
+    num_missing = sum(isinstance(take, Skipped) and take.kind == NO_VOICE for take in takes.values())
+    return sum(isinstance(take, Take) for take in takes.values()), -num_missing
 
 
 def _make_row(scenario: Scenario, score: int, question: Take, answer: Take, array: np.ndarray) -> dict[str, Any]:
@@ -226,12 +203,11 @@ def _make_row(scenario: Scenario, score: int, question: Take, answer: Take, arra
     sample_id = make_stable_id(scenario.scenario_id, score, *labels, scenario.question.text, line.text)
     return {
         "sample_id": sample_id,
-        "scenario_id": scenario.scenario_id,
-        "part": scenario.part,
-        "attribute": scenario.attribute,
-        "category": scenario.category,
+        **{
+            name: getattr(scenario, name)
+            for name in ("scenario_id", "part", "attribute", "category", "topic", "license")
+        },
         "response_category": line.category,
-        "topic": scenario.topic,
         "score": score,
         "design_score": score,
         "expert_scores": None,
@@ -246,5 +222,4 @@ def _make_row(scenario: Scenario, score: int, question: Take, answer: Take, arra
         "question_wer": question.wer,
         "response_wer": answer.wer,
         "language": question.language if question.language == answer.language else MIXED_LANGUAGES,
-        "license": scenario.license,
     }

@@ -56,7 +56,7 @@ class Scenario:
         try:
             _validate_labels(self)
             _validate_texts(self)
-            _VALIDATE_PART[self.part](self)
+            _validate_part(self)
         except ValueError as error:
             raise ValueError(f"scenario {self.scenario_id!r}: {error}") from None
 
@@ -109,6 +109,20 @@ def take_evenly(scenarios: Sequence[Scenario], limit: int | None) -> list[Scenar
     return [scenarios[number * len(scenarios) // limit] for number in range(limit)]
 
 
+def _require_one_of(name: str, value: Any, allowed: Any) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} is {value!r}; it must be one of {list(allowed)}.")
+
+
+def _require_unnamed(name: str, text: str, attribute: str) -> None:
+    if found := find_named_categories(text, attribute):
+        raise ValueError(f"{name} names {found}; it must not name a category of {attribute!r}.")
+
+
+def _list_lines(scenario: Scenario) -> list[tuple[str, Line]]:
+    return [("question", scenario.question), *((f"answer {s}", line) for s, line in scenario.answers.items())]
+
+
 def _validate_labels(scenario: Scenario) -> None:
     """Check every label, and that the wrong voice differs clearly from the right one."""
     if not isinstance(scenario.scenario_id, str) or not isinstance(scenario.license, str):
@@ -121,10 +135,10 @@ def _validate_labels(scenario: Scenario) -> None:
         _require_one_of("attribute", scenario.attribute, CATEGORIES)
     if tuple(scenario.answers) != DESIGN_SCORES:
         raise ValueError(f"the answers have the scores {list(scenario.answers)}; they must be {list(DESIGN_SCORES)}.")
-    right = scenario.category if scenario.attribute else PLAIN[scenario.voices]
-    for name, line in (("question", scenario.question), *((f"answer {s}", a) for s, a in scenario.answers.items())):
+    for name, line in _list_lines(scenario):
         if line.category is not None or name in ("answer 5", "answer 3"):
             _require_one_of(f"{name}'s category", line.category, CATEGORIES[scenario.voices])
+    right = scenario.category if scenario.attribute else PLAIN[scenario.voices]
     if scenario.answers[5].category != right:
         raise ValueError(f"answer 5 has the category {scenario.answers[5].category!r}; it must be {right!r}.")
     wrong = str(scenario.answers[3].category)
@@ -132,13 +146,8 @@ def _validate_labels(scenario: Scenario) -> None:
         raise ValueError(f"answer 3 has the category {wrong!r}; it must be clearly another than {right!r}.")
 
 
-def _require_one_of(name: str, value: Any, allowed: Any) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name} is {value!r}; it must be one of {list(allowed)}.")
-
-
 def _validate_texts(scenario: Scenario) -> None:
-    for name, line in (("question", scenario.question), *((f"answer {s}", a) for s, a in scenario.answers.items())):
+    for name, line in _list_lines(scenario):
         if not isinstance(line.text, str) or not line.text.strip():
             raise ValueError(f"{name} has no text.")
         if marks := remove_marks(line.text)[1]:
@@ -149,60 +158,28 @@ def _validate_texts(scenario: Scenario) -> None:
         raise ValueError("answer 1 has the words of another; it must be off topic.")
 
 
-def _validate_content(scenario: Scenario) -> None:
-    if scenario.category is not None or scenario.question.category != PLAIN[scenario.voices]:
-        raise ValueError(
-            f"category is {scenario.category!r}, the question's {scenario.question.category!r}; in the part content "
-            f"they must be None and {PLAIN[scenario.voices]!r}."
-        )
-
-
-def _validate_understanding(scenario: Scenario) -> None:
-    """Check that the question is in the category's voice and that each answer names what it heard."""
-    _validate_question_voice(scenario)
-    attribute = str(scenario.attribute)
-    for score in (5, 3):
-        line = scenario.answers[score]
-        found = find_named_categories(line.text, attribute)
-        if found != [line.category]:
-            raise ValueError(f"answer {score} names {found}; it must name {line.category!r} alone.")
-    if attribute == "audio":
-        _require_unnamed("the question", scenario.question.text, attribute)
-
-
-def _validate_generation(scenario: Scenario) -> None:
-    attribute, category = str(scenario.attribute), str(scenario.category)
-    if attribute == "audio":
-        raise ValueError("attribute is 'audio'; no voice can be asked for a sound, so use another part.")
-    if not names_category(scenario.question.text, attribute, category):
-        raise ValueError(f"the question does not name {category!r}; a scenario of generation must ask for it.")
-
-
-def _validate_implicit(scenario: Scenario) -> None:
-    """Check that nothing names what is heard (rule 1 of figure 4)."""
-    _validate_question_voice(scenario)
-    attribute = str(scenario.attribute)
-    _require_unnamed("the question", scenario.question.text, attribute)
-    if attribute in _UNSPOKEN:
-        for score, line in scenario.answers.items():
-            _require_unnamed(f"answer {score}", line.text, attribute)
-
-
-def _validate_question_voice(scenario: Scenario) -> None:
-    if scenario.question.category != scenario.category:
-        raise ValueError(
-            f"the question has the category {scenario.question.category!r}; it must be heard as {scenario.category!r}."
-        )
-
-
-def _require_unnamed(name: str, text: str, attribute: str) -> None:
-    if found := find_named_categories(text, attribute):
-        raise ValueError(f"{name} names {found}; it must not name a category of {attribute!r}.")
-
-
-_VALIDATE_PART = {
-    "content": _validate_content,
-    "understanding": _validate_understanding,
-    "generation": _validate_generation,
-    "implicit": _validate_implicit,
-}
+def _validate_part(scenario: Scenario) -> None:
+    """Check what each part asks of the question and of the words (rule 1 of figure 4)."""
+    question, attribute = scenario.question, str(scenario.attribute)
+    heard = PLAIN[scenario.voices] if scenario.part == "content" else scenario.category
+    if scenario.part != "generation" and question.category != heard:
+        raise ValueError(f"the question has the category {question.category!r}; it must be heard as {heard!r}.")
+    if scenario.part == "content" and scenario.category is not None:
+        raise ValueError(f"category is {scenario.category!r}; in the part content there is none.")
+    if scenario.part == "understanding":
+        # Each answer names what it heard.
+        for score in (5, 3):
+            line = scenario.answers[score]
+            found = find_named_categories(line.text, attribute)
+            if found != [line.category]:
+                raise ValueError(f"answer {score} names {found}; it must name {line.category!r} alone.")
+    if scenario.part == "generation":
+        if attribute == "audio":
+            raise ValueError("attribute is 'audio'; no voice can be asked for a sound, so use another part.")
+        if not names_category(question.text, attribute, str(scenario.category)):
+            raise ValueError(f"the question does not name {scenario.category!r}; it must ask for it.")
+    if scenario.part == "implicit" or (scenario.part, attribute) == ("understanding", "audio"):
+        _require_unnamed("the question", question.text, attribute)
+    if scenario.part == "implicit" and attribute in _UNSPOKEN:
+        for name, line in _list_lines(scenario)[1:]:
+            _require_unnamed(name, line.text, attribute)

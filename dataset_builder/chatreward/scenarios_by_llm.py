@@ -7,7 +7,6 @@ the bundled scenarios; errors are sent back to the model. Scenarios are appended
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -104,17 +103,21 @@ def write_scenarios(
     prompts = prompts or PromptSet()
     writer = {"writer": client.settings.model, "prompt_version": prompts.compute_version(*PROMPTS)}
     file, written = open_written(path, writer)
-    known, questions = (
-        {row["scenario_id"] for row in written},
-        {_normalise(row["question"]["text"]) for row in written},
-    )
+    known = {row["scenario_id"] for row in written}
+    questions = {_normalise(row["question"]["text"]) for row in written}
     slots = [slot for slot in plan_slots(settings.count, seed=settings.seed) if slot.scenario_id not in known]
     skipped = []
     limit = FailureLimit(settings.max_failed, "the model failed to write {} scenarios", "max_failed")
-    ask = partial(_ask, client=client, license=settings.license, prompts=prompts)
+
+    def ask(slot: Slot) -> Scenario | Skipped:
+        try:
+            read = partial(_read_answer, slot=slot, license=settings.license)
+            return client.ask_json(_make_messages(slot, prompts), read)
+        except ChatError as error:
+            return Skipped(slot.scenario_id, "writing_failed", f"{slot.scenario_id}: {error}")
+
+    found: Any
     for slot, found in zip(slots, client.map(ask, slots, failures=(), description="scenarios"), strict=True):
-        # `failures` is empty: an exception would have been raised.
-        assert not isinstance(found, Exception)
         limit.count(found.reason if isinstance(found, Skipped) else None)
         if isinstance(found, Scenario) and _normalise(found.question.text) in questions:
             found = Skipped(slot.scenario_id, "duplicate_question", "was asked before; raise the temperature.")
@@ -124,13 +127,6 @@ def write_scenarios(
             questions.add(_normalise(found.question.text))
             file.append([{**found.as_row(), **writer}])
     return skipped
-
-
-def _ask(slot: Slot, *, client: ChatClient, license: str, prompts: PromptSet) -> Scenario | Skipped:
-    try:
-        return client.ask_json(_make_messages(slot, prompts), partial(_read_answer, slot=slot, license=license))
-    except ChatError as error:
-        return Skipped(slot.scenario_id, "writing_failed", f"{slot.scenario_id}: {error}")
 
 
 def _make_messages(slot: Slot, prompts: PromptSet) -> list[dict[str, str]]:
@@ -164,27 +160,23 @@ def _read_answer(answer: Any, *, slot: Slot, license: str) -> Scenario:
     right = slot.category or PLAIN[find_voice_attribute(slot.attribute)]
     if words["appropriate_label"] != right:
         raise ValueError(f"appropriate_label is {words['appropriate_label']!r}; it must be {right!r}.")
-    return make_scenario({**_read_labels(slot), **_make_lines(words, slot, right), "license": license})
-
-
-def _read_labels(slot: Slot) -> dict[str, Any]:
-    return {name: getattr(slot, name) for name in ("scenario_id", "part", "attribute", "category", "topic")}
-
-
-def _make_lines(words: Mapping[str, str], slot: Slot, right: str) -> dict[str, Any]:
-    wrong = words["incorrect_label"]
     heard = right
     if slot.part == "generation":
         heard = PLAIN["language"] if slot.attribute == "language" else ""
-    off_topic = None if slot.attribute == "audio" else right
-    return {
+    row = {
+        **{name: getattr(slot, name) for name in ("scenario_id", "part", "attribute", "category", "topic")},
         "question": {"text": words["question"], "category": heard or None},
         "answers": {
             "5": {"text": words["good_answer"], "category": right},
-            "3": {"text": words.get("mistaken_answer", words["good_answer"]), "category": wrong},
-            "1": {"text": words["off_topic_answer"], "category": off_topic},
+            "3": {
+                "text": words.get("mistaken_answer", words["good_answer"]),
+                "category": words["incorrect_label"],
+            },
+            "1": {"text": words["off_topic_answer"], "category": None if slot.attribute == "audio" else right},
         },
+        "license": license,
     }
+    return make_scenario(row)
 
 
 def _normalise(text: str) -> str:

@@ -105,7 +105,12 @@ class ChatRewardConfig:
                 )
 
     def read_casts(self) -> list[Cast]:
-        casts = [self._cast(name) for name in self.casts]
+        made = dict(CASTS)
+        if self.endpoint:
+            made[ENDPOINT] = make_endpoint_cast(self.endpoint.options, self.endpoint.attributes)
+        if self.cloning:
+            made[CLONING] = make_cloning_cast(self.cloning.options, self.cloning.attributes)
+        casts = [made[name] for name in self.casts]
         missing = sorted({engine for cast in casts for engine in find_missing_engines(cast)})
         if missing:
             raise ValueError(f"engines {missing} are not installed; install them or take their casts out of 'casts'.")
@@ -113,13 +118,6 @@ class ChatRewardConfig:
         if set(self.left_out) - engines or engines <= set(self.left_out):
             raise ValueError(f"left_out is {list(self.left_out)}; name some of {sorted(engines)}, not all.")
         return casts
-
-    def _cast(self, name: str) -> Cast:
-        if name == ENDPOINT and self.endpoint is not None:
-            return make_endpoint_cast(self.endpoint.options, self.endpoint.attributes)
-        if name == CLONING and self.cloning is not None:
-            return make_cloning_cast(self.cloning.options, self.cloning.attributes)
-        return CASTS[name]
 
     def identity(self) -> dict[str, Any]:
         """Return the values that determine the content, as JSON."""
@@ -140,9 +138,9 @@ def read_config(path: Path, overrides: Mapping[str, Any] | None = None) -> ChatR
         "asr": FasterWhisperSettings,
         "emotion": EmotionSettings,
     }
-    for name, kind in sections.items():
-        if values.get(name) is not None:
-            # Whisper's prompt of fillers is for spontaneous speech; synthesised lines have none.
-            given = {"prompt": "", **values[name]} if name == "asr" else values[name]
-            values[name] = make_settings(kind, given, f"{path}: {name}")
+    if values.get("asr"):
+        # Whisper's prompt of fillers is for spontaneous speech; synthesised lines have none.
+        values["asr"] = {"prompt": "", **values["asr"]}
+    for name in sections.keys() & {name for name, value in values.items() if value is not None}:
+        values[name] = make_settings(sections[name], values[name], f"{path}: {name}")
     return make_settings(ChatRewardConfig, values, str(path))

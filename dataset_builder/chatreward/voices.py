@@ -14,15 +14,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.dataset_builder.synthesis import SynthesisError, Synthesizer, is_available, load_synthesizer
-from sdiareward.dataset_builder.synthesis.espeak import EspeakSynthesizer
-from sdiareward.dataset_builder.synthesis.voice_cloning import select_speakers
+from sdiareward.dataset_builder.synthesis.custom import select_speakers
 from sdiareward.pairs.schema import make_stable_id
 from sdiareward.perturbations.voice_shaping import VoiceShape
 
@@ -33,7 +31,6 @@ from .schema import CATEGORIES
 ENDPOINT = "openai-speech"
 CLONING = "voice-cloning"
 _GENDERS = ("female", "male")
-MANDARIN = "espeak-ng cmn"
 # Attributes with a voice of the cast for each category.
 _BY_VOICE = ("gender", "accent", "language")
 # Toys. After Murray and Arnott (1993) and Burkhardt and Sendlmeier (2000): the directions are theirs, the sizes ours.
@@ -79,10 +76,6 @@ class Voice:
         """Return one of `choices`, the same for the same seed."""
         return replace(self, number=self.choices[seed % len(self.choices)]) if self.choices else self
 
-    @property
-    def engine_name(self) -> str:
-        return self.engine.split()[0]
-
 
 @dataclass(frozen=True)
 class Cast:
@@ -97,10 +90,10 @@ class Cast:
 
     @property
     def engines(self) -> frozenset[str]:
-        return frozenset(voice.engine_name for voice in self.voices.values())
+        return frozenset(voice.engine for voice in self.voices.values())
 
     def drop_engines(self, engines: frozenset[str]) -> Cast:
-        return replace(self, voices={r: v for r, v in self.voices.items() if v.engine_name not in engines})
+        return replace(self, voices={r: v for r, v in self.voices.items() if v.engine not in engines})
 
     def find_voice(self, attribute: str, category: str | None, gender: str) -> Voice | None:
         """Return the voice for a category; `gender` decides where the category does not."""
@@ -116,6 +109,7 @@ class Cast:
         return self.voices.get(category if attribute in self.by_voice else gender)
 
 
+MANDARIN = Voice("espeak-ng", options={"voices": ["cmn"], "languages": ["zh"]})
 CASTS: dict[str, Cast] = {
     "neural": Cast(
         "neural",
@@ -123,7 +117,7 @@ CASTS: dict[str, Cast] = {
             "female": Voice("hibari"),
             "male": Voice("piper"),
             "english": Voice("hibari"),
-            "chinese": Voice(MANDARIN),
+            "chinese": MANDARIN,
         },
     ),
     "flite": Cast(
@@ -144,7 +138,7 @@ CASTS: dict[str, Cast] = {
             "american": Voice("espeak-ng", 0),
             "british": Voice("espeak-ng", 4),
             "english": Voice("espeak-ng", 0),
-            "chinese": Voice(MANDARIN),
+            "chinese": MANDARIN,
         },
     ),
 }
@@ -182,12 +176,12 @@ def make_cloning_cast(options: Mapping[str, Any], attributes: Sequence[str]) -> 
 
 
 def find_missing_engines(cast: Cast) -> list[str]:
-    found = {voice.engine_name: voice.options for voice in cast.voices.values()}
+    found = {voice.engine: voice.options for voice in cast.voices.values()}
     return sorted(name for name, options in found.items() if not is_available(name, options or None))
 
 
 def read_engine_versions(casts: Sequence[Cast]) -> dict[str, str]:
-    voices = {voice.engine_name: voice for cast in casts for voice in cast.voices.values()}
+    voices = {voice.engine: voice for cast in casts for voice in cast.voices.values()}
     return {name: _load(voice).version for name, voice in sorted(voices.items())}
 
 
@@ -210,14 +204,7 @@ def speak_line(
 
 
 def _load(voice: Voice) -> Synthesizer:
-    if voice.engine == MANDARIN:
-        return _load_mandarin()
     engine = load_synthesizer(voice.engine, voice.options or None)
     if not isinstance(engine, Synthesizer):
         raise SynthesisError(f"{voice.engine} speaks whole dialogues only; use another engine for ChatReward.")
     return engine
-
-
-@cache
-def _load_mandarin() -> Synthesizer:
-    return EspeakSynthesizer((b"cmn",), ("zh",))

@@ -7,18 +7,16 @@ trusted: only a missing label is asked for. All pairs of one recording cost one 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from sdiareward.audio_sdiareward import AudioError
 from sdiareward.common.llm.client import ChatClient, ChatError
-from sdiareward.common.llm.failures import FailureLimit
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.prompts import PromptSet
 from sdiareward.pairs.schema import TAXONOMY, list_allowed_labels
 
-from .filtering import Row, make_spoken_turns
+from .filtering import Row, ask_judge, make_spoken_turns, name_pair
 
 
 PROMPTS = ("annotation", "annotation_request")
@@ -33,64 +31,51 @@ _DIMENSIONS = {
     "dailytalk": ("what the speakers do with what they say", "the emotion that carries the conversation"),
 }
 _LABELS = ("primary", "secondary")
-_FAILED = "annotation_failed"
-Turns = Sequence[Mapping[str, Any]]
-
-
-def label_dialogue(
-    source: str, turns: Turns, client: ChatClient, name: str, prompts: PromptSet | None = None
-) -> dict[str, str]:
-    prompts = prompts or PromptSet()
-    words = dict(zip(_LABELS, _DIMENSIONS[source], strict=True))
-    allowed = {f"{name}_labels": ", ".join(sorted(TAXONOMY[source][i])) for i, name in enumerate(_LABELS)}
-    content = [*make_spoken_turns(turns, name), {"type": "text", "text": prompts.fill("annotation_request")}]
-    messages: list[dict[str, Any]] = [
-        {"role": "system", "content": prompts.fill("annotation", **words, **allowed)},
-        {"role": "user", "content": content},
-    ]
-    return client.ask_json(messages, partial(_read_labels, source=source))
 
 
 def annotate_rows(
     rows: Iterable[Row], client: ChatClient, prompts: PromptSet | None = None, *, max_failed: float = 0.1
 ) -> Iterator[Row | Skipped]:
     """Yield, in order, each pair with labels of Table 5, or why it has none; a source outside `TAXONOMY` passes."""
-    annotate = partial(_annotate_row, client=client, prompts=prompts or PromptSet())
-    limit = FailureLimit(max_failed, "the judge failed to label {} pairs", "filter.max_failed")
-    for result in client.map(annotate, rows, failures=(), description="annotating"):
-        # `failures` is empty: an exception would have been raised.
-        assert not isinstance(result, Exception)
-        row, is_asked = result
-        if is_asked:
-            limit.count(row.reason if isinstance(row, Skipped) and row.kind == _FAILED else None)
-        yield row
-    limit.require_few()
+    texts = prompts or PromptSet()
+
+    def annotate(row: Row) -> tuple[Row | Skipped, bool]:
+        missing = [label for label, names in list_allowed_labels(row).items() if row[label] not in names]
+        if not missing:
+            return row, False
+        try:
+            given = _ask_labels(row, client, texts)
+        except AudioError as error:
+            return Skipped(name_pair(row), "unusable_audio", str(error)), False
+        except ChatError as error:
+            return Skipped(name_pair(row), "annotation_failed", str(error)), True
+        return {**row, **{label: given[label] for label in missing}}, True
+
+    yield from ask_judge(rows, client, annotate, "annotating", "the judge failed to label {} pairs", max_failed)
 
 
-def _annotate_row(row: Row, *, client: ChatClient, prompts: PromptSet) -> tuple[Row | Skipped, bool]:
-    """Return the pair with both labels, and whether the judge was asked; it hears the recording, the chosen side."""
-    missing = [label for label, names in list_allowed_labels(row).items() if row[label] not in names]
-    if not missing:
-        return row, False
-    name = f"{row['source']} pair {row['pair_id']}"
-    try:
-        given = label_dialogue(row["source"], row["chosen"], client, name, prompts)
-    except AudioError as error:
-        return Skipped(name, "unusable_audio", str(error)), False
-    except ChatError as error:
-        return Skipped(name, _FAILED, str(error)), True
-    return {**row, **{label: given[label] for label in missing}}, True
+def _ask_labels(row: Row, client: ChatClient, prompts: PromptSet) -> dict[str, str]:
+    """Return both labels of a pair by the recording, its chosen side."""
+    source = row["source"]
+    words = dict(zip(_LABELS, _DIMENSIONS[source], strict=True))
+    allowed = {f"{name}_labels": ", ".join(sorted(TAXONOMY[source][i])) for i, name in enumerate(_LABELS)}
+    request = {"type": "text", "text": prompts.fill("annotation_request")}
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": prompts.fill("annotation", **words, **allowed)},
+        {"role": "user", "content": [*make_spoken_turns(row["chosen"], name_pair(row)), request]},
+    ]
 
+    def read_labels(answer: Any) -> dict[str, str]:
+        """Return the labels of an answer as Table 5 spells them; raise `ValueError` for others."""
+        if not isinstance(answer, dict):
+            raise ValueError("the answer must be a JSON object with 'primary' and 'secondary'.")
+        labels = {}
+        for label, names in zip(_LABELS, TAXONOMY[source], strict=True):
+            spelling = {name.casefold(): name for name in names}
+            given = str(answer.get(label)).strip().casefold()
+            if given not in spelling:
+                raise ValueError(f"{label!r} is {answer.get(label)!r}; it must be one of {sorted(names)}.")
+            labels[label] = spelling[given]
+        return labels
 
-def _read_labels(answer: Any, *, source: str) -> dict[str, str]:
-    """Return the labels of an answer as Table 5 spells them; raise `ValueError` for others."""
-    if not isinstance(answer, dict):
-        raise ValueError("the answer must be a JSON object with 'primary' and 'secondary'.")
-    labels = {}
-    for label, names in zip(_LABELS, TAXONOMY[source], strict=True):
-        spelling = {name.casefold(): name for name in names}
-        given = str(answer.get(label)).strip().casefold()
-        if given not in spelling:
-            raise ValueError(f"{label!r} is {answer.get(label)!r}; it must be one of {sorted(names)}.")
-        labels[label] = spelling[given]
-    return labels
+    return client.ask_json(messages, read_labels)

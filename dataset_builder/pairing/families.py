@@ -26,7 +26,7 @@ from sdiareward.pairs.schema import JOINT, make_stable_seed
 from sdiareward.perturbations.channel import ChannelSettings
 
 from .pairing import PairPlan, SynthesizerSpec
-from .script_voices import split_options
+from .reference_clips import split_options
 from .splits import choose_synthesizers, split_unit
 
 
@@ -45,14 +45,13 @@ class Pool(list[Episode]):
         Partners are of different groups, have the same number of turns, and no turn with the same words.
         """
         found: dict[str, Episode] = {}
-        left = sorted(
-            filter(_is_recorded, self), key=lambda episode: (_count_words(episode.turns).sum(), episode.name)
-        )
+        recorded = filter(_is_recorded, self)
+        left = sorted(recorded, key=lambda episode: (_count_words(episode.turns).sum(), episode.name))
         while left:
             episode = left.pop(0)
+            sizes = _count_words(episode.turns)
             suited = [index for index, other in enumerate(left) if _can_exchange_words(episode, other)]
             if suited:
-                sizes = _count_words(episode.turns)
                 nearest = min(suited, key=lambda index: int(np.abs(_count_words(left[index].turns) - sizes).sum()))
                 other = left.pop(nearest)
                 found |= {episode.name: other, other.name: episode}
@@ -90,20 +89,31 @@ def plan_family_pairs(
     channel: ChannelSettings | None,
     seed: int,
     options: Mapping[str, Mapping[str, Any]] | None = None,
-) -> Iterator[PairPlan]:
-    """Yield the pairs of the families; a kind that a dialogue cannot give is omitted."""
+) -> list[PairPlan]:
+    """Return the pairs of the families; a kind that a dialogue cannot give is omitted."""
     validate_families(families)
-    episodes = _list_episodes(items)
+    # Each dialogue once: a script against a caricature has the spoken side of its scenario.
+    episodes: dict[tuple[str, str], Episode] = {}
+    for item in items:
+        episode = item.spoken if isinstance(item, ScriptPair) else item
+        if not (isinstance(item, ScriptPair) and episode.secondary == "caricature"):
+            episodes.setdefault((episode.source, episode.name), episode)
     pools: dict[tuple[str, str], Pool] = {}
-    for episode in episodes:
+    for episode in episodes.values():
         pools.setdefault((episode.source, assignment[split_unit(episode)]), Pool()).append(episode)
-    for episode in episodes:
+    plans = []
+    for episode in episodes.values():
         split = assignment[split_unit(episode)]
         for family, kind, rejected in _change(episode, pools[episode.source, split], families, seed):
-            for name in _choose_engines(episode, family, split, synthesizers, seed):
+            is_prosody = family == "prosody"
+            if _is_recorded(episode):
+                names = [_WORLD if is_prosody else RECORDING]
+            else:
+                key = f"{family}/{episode.source}/{episode.name}"
+                names = synthesizers.for_dialogue(split, key, seed) if synthesizers else []
+            for name in names:
                 own, voices = split_options((options or {}).get(name, {}), JOINT)
-                is_prosody = family == "prosody"
-                yield PairPlan(
+                plan = PairPlan(
                     JOINT,
                     replace(episode, primary=family, secondary=kind),
                     rejected,
@@ -115,17 +125,8 @@ def plan_family_pairs(
                     rejected_options={**own, "contour": kind} if is_prosody else None,
                     family=family,
                 )
-
-
-def _list_episodes(items: Iterable[Episode | ScriptPair]) -> list[Episode]:
-    """Return each dialogue once: a script against a caricature has the spoken side of its scenario."""
-    found: dict[tuple[str, str], Episode] = {}
-    for item in items:
-        episode = item.spoken if isinstance(item, ScriptPair) else item
-        is_copy = isinstance(item, ScriptPair) and episode.secondary == "caricature"
-        if not is_copy:
-            found.setdefault((episode.source, episode.name), episode)
-    return list(found.values())
+                plans.append(plan)
+    return plans
 
 
 def _change(
@@ -134,9 +135,8 @@ def _change(
     """Yield family, kind and the broken dialogue of each pair."""
     key = f"{episode.source}/{episode.name}"
     for family, spec in families.items():
-        kinds = choose_synthesizers(f"{family}/{key}", spec.kinds or tuple(KINDS[family]), None, seed)
         done = 0
-        for kind in kinds:
+        for kind in choose_synthesizers(f"{family}/{key}", spec.kinds or tuple(KINDS[family]), None, seed):
             rng = np.random.default_rng(make_stable_seed(seed, family, kind, key))
             rejected = KINDS[family][kind](episode, pool, rng)
             if rejected is None:
@@ -147,22 +147,21 @@ def _change(
                 break
 
 
-def _choose_engines(
-    episode: Episode, family: str, split: str, synthesizers: SynthesizerSpec | None, seed: int
-) -> list[str]:
-    if _is_recorded(episode):
-        return [_WORLD] if family == "prosody" else [RECORDING]
-    if synthesizers is None:
-        return []
-    return synthesizers.for_dialogue(split, f"{family}/{episode.source}/{episode.name}", seed)
-
-
 def _is_recorded(episode: Episode) -> bool:
     return all(part.audio is not None for turn in episode.turns for part in turn.parts)
 
 
-def _list_answers(episode: Episode) -> list[Turn]:
-    return [turn for turn in episode.turns if turn.role == "assistant"]
+def _count_words(turns: Sequence[Turn]) -> np.ndarray:
+    return np.array([len(turn.text.split()) for turn in turns])
+
+
+def _list_answers(episodes: Iterable[Episode]) -> list[Turn]:
+    return [turn for episode in episodes for turn in episode.turns if turn.role == "assistant"]
+
+
+def _draw_other(episode: Episode, pool: Pool, rng: np.random.Generator, count: int = 8) -> list[Episode]:
+    others = [other for other in pool if other.group_id != episode.group_id]
+    return [others[index] for index in rng.permutation(len(others))[:count].tolist()]
 
 
 def _find_nearest(turn: Turn, candidates: Iterable[Turn]) -> Turn | None:
@@ -171,73 +170,60 @@ def _find_nearest(turn: Turn, candidates: Iterable[Turn]) -> Turn | None:
     return min(others, key=lambda other: (abs(len(other.text.split()) - size), other.text), default=None)
 
 
-def _with_answers(episode: Episode, answers: Mapping[int, Turn]) -> Episode:
+def _exchange_answers(episode: Episode, answers: Mapping[int, Turn | None]) -> Episode | None:
+    """Return the dialogue with other answers; None if one is missing or all words stay the same."""
     turns = [answers.get(index, turn) for index, turn in enumerate(episode.turns)]
-    return replace(episode, turns=tuple(turns))
-
-
-def _draw_other(episode: Episode, pool: Pool, rng: np.random.Generator, count: int = 8) -> list[Episode]:
-    others = [other for other in pool if other.group_id != episode.group_id]
-    return [others[index] for index in rng.permutation(len(others))[:count].tolist()]
+    found = tuple(turn for turn in turns if turn is not None)
+    is_changed = [turn.text for turn in found] != [turn.text for turn in episode.turns]
+    return replace(episode, turns=found) if is_changed and len(found) == len(turns) else None
 
 
 def _replace_last_answer(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
-    last = len(episode.turns) - 1
-    turns = [turn for other in _draw_other(episode, pool, rng) for turn in _list_answers(other)]
-    found = _find_nearest(episode.turns[last], turns)
-    return None if found is None else _with_answers(episode, {last: found})
+    answers = _list_answers(_draw_other(episode, pool, rng))
+    return _exchange_answers(episode, {len(episode.turns) - 1: _find_nearest(episode.turns[-1], answers)})
 
 
 def _replace_by_near_answer(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
     """Take the last answer from the same conversation: from an earlier exchange, or another part of its recording."""
-    last = len(episode.turns) - 1
-    turns = [turn for other in pool if other.group_id == episode.group_id for turn in _list_answers(other)]
-    found = _find_nearest(episode.turns[last], turns)
-    return None if found is None else _with_answers(episode, {last: found})
+    answers = _list_answers(other for other in pool if other.group_id == episode.group_id)
+    return _exchange_answers(episode, {len(episode.turns) - 1: _find_nearest(episode.turns[-1], answers)})
 
 
 def _replace_answers(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
-    turns = [turn for other in _draw_other(episode, pool, rng) for turn in _list_answers(other)]
-    answers: dict[int, Turn] = {}
+    turns = _list_answers(_draw_other(episode, pool, rng))
+    answers: dict[int, Turn | None] = {}
     for index, turn in enumerate(episode.turns):
         if turn.role == "assistant":
-            found = _find_nearest(turn, [other for other in turns if other not in answers.values()])
-            if found is None:
-                return None
-            answers[index] = found
-    return _with_answers(episode, answers)
+            answers[index] = _find_nearest(turn, [other for other in turns if other not in answers.values()])
+    return _exchange_answers(episode, answers)
 
 
 def _move_answers(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
     """Give every question the answer of another one."""
-    answers = _list_answers(episode)
+    answers = _list_answers([episode])
     if len({answer.text for answer in answers}) < 2:
         return None
     shift = int(rng.integers(1, len(answers)))
     moved = answers[shift:] + answers[:shift]
-    return _unless_the_same(episode, {2 * index + 1: answer for index, answer in enumerate(moved)})
+    return _exchange_answers(episode, {2 * index + 1: answer for index, answer in enumerate(moved)})
 
 
 def _exchange_transcripts(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
     # Both dialogues are whole conversations, right in one pair and wrong in the other: only the recordings decide.
     other = pool.partners.get(episode.name) if _is_recorded(episode) else None
-    return other and replace(episode, turns=tuple(map(_write_words, episode.turns, other.turns)))
+    if other is None:
+        return None
+    turns = []
+    for turn, words in zip(episode.turns, other.turns, strict=True):
+        first, *rest = turn.parts
+        turns.append(Turn(turn.role, (replace(first, text=words.text), *(replace(part, text="") for part in rest))))
+    return replace(episode, turns=tuple(turns))
 
 
 def _can_exchange_words(one: Episode, other: Episode) -> bool:
     if one.group_id == other.group_id or len(one.turns) != len(other.turns):
         return False
     return all(turn.text != own.text for turn, own in zip(one.turns, other.turns, strict=True))
-
-
-def _count_words(turns: Sequence[Turn]) -> np.ndarray:
-    return np.array([len(turn.text.split()) for turn in turns])
-
-
-def _write_words(turn: Turn, other: Turn) -> Turn:
-    """Return the recording of a turn with the words of another."""
-    first, *rest = turn.parts
-    return Turn(turn.role, (replace(first, text=other.text), *(replace(part, text="") for part in rest)))
 
 
 def _repeat_exchange(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
@@ -249,30 +235,22 @@ def _repeat_exchange(episode: Episode, pool: Pool, rng: np.random.Generator) -> 
 def _shuffle_words(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
     if _is_recorded(episode):
         return None
-
-    def shuffle(turn: Turn) -> Turn:
-        words = turn.text.split()
-        return Turn(turn.role, (Part(" ".join(words[index] for index in rng.permutation(len(words)))),))
-
-    return _unless_the_same(
-        episode, {index: shuffle(turn) for index, turn in enumerate(episode.turns) if turn.role == "assistant"}
-    )
-
-
-def _unless_the_same(episode: Episode, answers: Mapping[int, Turn]) -> Episode | None:
-    """Return the dialogue with other answers; None if the words stay the same (one word, one answer given twice)."""
-    if all(episode.turns[index].text == answer.text for index, answer in answers.items()):
-        return None
-    return _with_answers(episode, answers)
+    answers: dict[int, Turn | None] = {}
+    for index, turn in enumerate(episode.turns):
+        if turn.role == "assistant":
+            words = turn.text.split()
+            shuffled = " ".join(words[place] for place in rng.permutation(len(words)))
+            answers[index] = Turn(turn.role, (Part(shuffled),))
+    return _exchange_answers(episode, answers)
 
 
 def _cut_answer(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
-    last = len(episode.turns) - 1
-    words = episode.turns[last].text.split()
+    words = episode.turns[-1].text.split()
     if _is_recorded(episode) or len(words) < 4:
         return None
     kept = int(rng.integers(len(words) // 3, 2 * len(words) // 3 + 1))
-    return _with_answers(episode, {last: Turn("assistant", (Part(" ".join(words[:kept])),))})
+    cut = Turn("assistant", (Part(" ".join(words[:kept])),))
+    return _exchange_answers(episode, {len(episode.turns) - 1: cut})
 
 
 def _keep_recorded(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:

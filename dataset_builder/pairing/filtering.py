@@ -1,4 +1,4 @@
-"""Filter pairs: rules first (`check_rules`), then a judge that listens (`judge_pair`; appendix B.1).
+"""Filter pairs: rules first (`check_rules`), then a judge that listens (appendix B.1).
 
 A language model that takes audio compares the recording (version A) with its synthetic counterpart (version B) "within
 an identical multi-turn context, focusing specifically on the quality of the final turn". We read this as two whole
@@ -9,10 +9,11 @@ default both of its sides must reach 3. Naturalness does not count: the pairs ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field
 
 from sdiareward.audio_sdiareward import AudioError
 from sdiareward.chat_sdiareward import MAX_TURNS, ROLES
@@ -33,31 +34,35 @@ SIDES = {"A": "chosen", "B": "rejected"}
 # The system prompt, and the request after both versions.
 PROMPTS = ("filter", "filter_request")
 _SOUND_TURNS = [{"role": role, "duration_s": 1.0} for role in ROLES]
+_FAILED = ("judge_failed", "annotation_failed")
 Row = dict[str, Any]
+Score = Annotated[int, Field(strict=True, ge=1, le=5)]
 
 
-@dataclass(frozen=True)
-class Scores:
-    """A judge's scores of one side, whole numbers from 1 to 5; higher is better."""
-
-    content: int
-    naturalness: int
-    coherence: int
+class _Versions(BaseModel):
+    A: Score
+    B: Score
 
 
-@dataclass(frozen=True)
-class Quality:
-    chosen: Scores
-    rejected: Scores
-    preference: str
-    reason: str  # The prompt asks for at most 80 words; longer reasons are accepted.
-    judge: str
-    prompt_version: str
+class _Scores(BaseModel):
+    final_turn_content: _Versions
+    final_turn_naturalness_prosody: _Versions
+    dialog_context_coherence: _Versions
 
-    def as_row(self) -> dict[str, Any]:
-        """Return the column `quality`; preference and reason stay with the judge's answer on disk."""
-        scores = {"chosen": asdict(self.chosen), "rejected": asdict(self.rejected)}
-        return {**scores, "judge": self.judge, "prompt_version": self.prompt_version}
+
+class Verdict(BaseModel):
+    """The answer of the judge; the prompt asks for a reason of at most 80 words, and longer ones are accepted."""
+
+    scores: _Scores
+    overall_preference: Annotated[Literal["A", "B"], BeforeValidator(lambda text: str(text).strip().upper())]
+    reason: str
+
+    def read_scores(self) -> dict[str, dict[str, int]]:
+        """Return the scores by side and dimension, as the column `quality` has them."""
+        return {
+            side: {name: getattr(getattr(self.scores, key), version) for name, key in DIMENSIONS.items()}
+            for version, side in SIDES.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -84,38 +89,25 @@ def check_rules(row: Mapping[str, Any]) -> Skipped | None:
     try:
         validate_row(row)
     except ValueError as error:
-        return Skipped(_name(row), _find_broken_rule(row), str(error))
+        return Skipped(name_pair(row), _find_broken_rule(row), str(error))
     return None
 
 
-def judge_pair(row: Mapping[str, Any], client: ChatClient, prompts: PromptSet | None = None) -> Quality:
-    prompts = prompts or PromptSet()
-    system, request = map(prompts.fill, PROMPTS)
-    content: list[dict[str, Any]] = []
-    for version, side in SIDES.items():
-        content.append({"type": "text", "text": f"Version {version}:"})
-        content += make_spoken_turns(row[side], f"{_name(row)}, {side}")
-    content.append({"type": "text", "text": request})
-    messages: list[dict[str, Any]] = [
-        {"role": "system", "content": system},
-        {"role": "user", "content": content},
-    ]
-    return client.ask_json(
-        messages, partial(_read_quality, judge=client.settings.model, prompt_version=prompts.compute_version(*PROMPTS))
-    )
-
-
-def make_spoken_turns(
-    turns: Sequence[Mapping[str, Any]], name: str, *, with_words: bool = False
-) -> list[dict[str, Any]]:
-    """Return turns as parts of a message: role, then recording. Without the words the judge has to listen."""
-    parts: list[dict[str, Any]] = []
-    for position, turn in enumerate(turns):
-        label = "last turn" if position == len(turns) - 1 else f"turn {position + 1}"
-        words = f" {turn['text']}" if with_words else ""
-        parts.append({"type": "text", "text": f"{label}, {turn['role']}:{words}"})
-        parts.append(make_audio_content(turn["audio"], name=f"{name} turn {position}"))
-    return parts
+def _find_broken_rule(row: Mapping[str, Any]) -> str:
+    """Return the kind of the first rule on turns that the pair breaks, if it breaks no other."""
+    try:
+        validate_row({**row, "chosen": _SOUND_TURNS, "rejected": _SOUND_TURNS})
+        for turns in (row["chosen"], row["rejected"]):
+            if not turns or len(turns) % 2 or len(turns) > MAX_TURNS:
+                return "turn_count"
+            if [turn["role"] for turn in turns] != [*ROLES] * (len(turns) // 2):
+                return "turn_order"
+            if not all(0 < turn["duration_s"] <= MAX_TURN_S for turn in turns):
+                return "turn_duration"
+    # A column is missing, or has a value of another kind.
+    except (ValueError, TypeError, LookupError):
+        pass
+    return "invalid_row"
 
 
 def filter_rows(
@@ -131,96 +123,81 @@ def filter_rows(
     if client is None:
         yield from (check_rules(row) or row for row in rows)
         return
-    settings = settings or FilterSettings()
-    examine = partial(_examine, client=client, settings=settings, prompts=prompts or PromptSet())
-    limit = FailureLimit(settings.max_failed, "the judge failed on {} pairs", "filter.max_failed")
-    for result in client.map(examine, rows, failures=(), description="judging"):
-        # `failures` is empty: an exception would have been raised.
-        assert not isinstance(result, Exception)
-        if result.is_judged:
-            limit.count(result.failure)
-        yield result.outcome
+    rules, texts = settings or FilterSettings(), prompts or PromptSet()
+
+    def examine(row: Row) -> tuple[Row | Skipped, bool]:
+        if skip := check_rules(row):
+            return skip, False
+        if row["criterion"] not in rules.criteria:
+            return row, False
+        outcome = _judge(row, client, rules, texts)
+        has_failed = isinstance(outcome, Skipped) and outcome.kind in _FAILED
+        return row if has_failed and rules.keep_unjudged else outcome, True
+
+    yield from ask_judge(rows, client, examine, "judging", "the judge failed on {} pairs", rules.max_failed)
+
+
+def ask_judge(
+    rows: Iterable[Row],
+    client: ChatClient,
+    ask: Callable[[Row], tuple[Row | Skipped, bool]],
+    description: str,
+    failed: str,
+    max_failed: float,
+) -> Iterator[Row | Skipped]:
+    """Yield what `ask` makes of each row, in order; it also returns whether the judge was asked.
+
+    Too large a share of failures raises `EndpointError`.
+    """
+    limit = FailureLimit(max_failed, failed, "filter.max_failed")
+    result: Any
+    for result in client.map(ask, rows, failures=(), description=description):
+        outcome, is_asked = result
+        if is_asked:
+            limit.count(outcome.reason if isinstance(outcome, Skipped) and outcome.kind in _FAILED else None)
+        yield outcome
     limit.require_few()
 
 
-@dataclass(frozen=True)
-class _Examined:
-    outcome: Row | Skipped
-    is_judged: bool = False
-    failure: str | None = None
-
-
-def _examine(row: Row, *, client: ChatClient, settings: FilterSettings, prompts: PromptSet) -> _Examined:
-    if skip := check_rules(row):
-        return _Examined(skip)
-    if row["criterion"] not in settings.criteria:
-        return _Examined(row)
-    try:
-        return _Examined(_judge(row, client, settings, prompts), is_judged=True)
-    except ChatError as error:
-        if settings.keep_unjudged:
-            return _Examined(row, is_judged=True)
-        return _Examined(Skipped(_name(row), "judge_failed", str(error)), is_judged=True, failure=str(error))
-
-
 def _judge(row: Row, client: ChatClient, settings: FilterSettings, prompts: PromptSet) -> Row | Skipped:
+    name, content = name_pair(row), list[dict[str, Any]]()
+    system, request = map(prompts.fill, PROMPTS)
     try:
-        quality = judge_pair(row, client, prompts)
+        for version, side in SIDES.items():
+            content.append({"type": "text", "text": f"Version {version}:"})
+            content += make_spoken_turns(row[side], f"{name}, {side}")
+        content.append({"type": "text", "text": request})
+        messages: list[dict[str, Any]] = [{"role": "system", "content": system}, {"role": "user", "content": content}]
+        verdict = client.ask_json(messages, Verdict.model_validate)
     except AudioError as error:
-        return Skipped(_name(row), "unusable_audio", str(error))
+        return Skipped(name, "unusable_audio", str(error))
+    except ChatError as error:
+        return Skipped(name, "judge_failed", str(error))
+    judge, scores = client.settings.model, verdict.read_scores()
     low = [
-        f"{side} {dimension} {score}"
+        f"{side} {dimension} {scores[side][dimension]}"
         for side in settings.sides
         for dimension in settings.dimensions
-        if (score := getattr(getattr(quality, side), dimension)) < settings.min_score
+        if scores[side][dimension] < settings.min_score
     ]
     if low:
-        reason = f"{quality.judge} gave {', '.join(low)}; at least {settings.min_score} is needed. {quality.reason}"
-        return Skipped(_name(row), "low_quality", reason)
-    return {**row, "quality": quality.as_row()}
+        reason = f"{judge} gave {', '.join(low)}; at least {settings.min_score} is needed. {verdict.reason}"
+        return Skipped(name, "low_quality", reason)
+    return {**row, "quality": {**scores, "judge": judge, "prompt_version": prompts.compute_version(*PROMPTS)}}
 
 
-def _read_quality(answer: Any, *, judge: str, prompt_version: str) -> Quality:
-    """Check a judge's answer; raise `ValueError` with what the judge must correct."""
-    if not isinstance(answer, dict) or not isinstance(answer.get("scores"), dict):
-        raise ValueError("the answer must be a JSON object with 'scores', 'overall_preference' and 'reason'.")
-    chosen, rejected = (Scores(**_read_scores(answer["scores"], version)) for version in SIDES)
-    preference = str(answer.get("overall_preference")).strip().upper()
-    if preference not in SIDES:
-        raise ValueError(f"'overall_preference' is {answer.get('overall_preference')!r}; it must be 'A' or 'B'.")
-    if not isinstance(answer.get("reason"), str):
-        raise ValueError("'reason' must be a text.")
-    return Quality(chosen, rejected, SIDES[preference], answer["reason"], judge, prompt_version)
+def make_spoken_turns(
+    turns: Sequence[Mapping[str, Any]], name: str, *, with_words: bool = False
+) -> list[dict[str, Any]]:
+    """Return turns as parts of a message: role, then recording. Without the words the judge has to listen."""
+    parts: list[dict[str, Any]] = []
+    for position, turn in enumerate(turns):
+        label = "last turn" if position == len(turns) - 1 else f"turn {position + 1}"
+        words = f" {turn['text']}" if with_words else ""
+        parts.append({"type": "text", "text": f"{label}, {turn['role']}:{words}"})
+        parts.append(make_audio_content(turn["audio"], name=f"{name} turn {position}"))
+    return parts
 
 
-def _read_scores(scores: Mapping[str, Any], version: str) -> dict[str, int]:
-    found = {}
-    for name, dimension in DIMENSIONS.items():
-        by_version = scores.get(dimension)
-        score = by_version.get(version) if isinstance(by_version, dict) else None
-        if type(score) is not int or not 1 <= score <= 5:
-            raise ValueError(f"{dimension!r} of version {version} is {score!r}; it must be a whole number, 1 to 5.")
-        found[name] = score
-    return found
-
-
-def _find_broken_rule(row: Mapping[str, Any]) -> str:
-    """Return the kind of the first rule on turns that the pair breaks, if it breaks no other."""
-    try:
-        validate_row({**row, "chosen": _SOUND_TURNS, "rejected": _SOUND_TURNS})
-        return next(filter(None, (_find_broken_side(row[side]) for side in ("chosen", "rejected"))), "invalid_row")
-    # A column is missing, or has a value of another kind.
-    except (ValueError, TypeError, LookupError):
-        return "invalid_row"
-
-
-def _find_broken_side(turns: Any) -> str | None:
-    if not turns or len(turns) % 2 or len(turns) > MAX_TURNS:
-        return "turn_count"
-    if [turn["role"] for turn in turns] != [*ROLES] * (len(turns) // 2):
-        return "turn_order"
-    return None if all(0 < turn["duration_s"] <= MAX_TURN_S for turn in turns) else "turn_duration"
-
-
-def _name(row: Mapping[str, Any]) -> str:
+def name_pair(row: Mapping[str, Any]) -> str:
     return f"{row.get('source')} pair {row.get('pair_id')}"

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import MIN_SAMPLES, SAMPLING_RATE, AudioError
-from sdiareward.chat_sdiareward import MAX_TURNS, ROLES
+from sdiareward.chat_sdiareward import MAX_TURNS
 from sdiareward.dataset_builder.episodes import RECORDING, Episode, Part, ScriptPair, Turn, is_recorded
 from sdiareward.dataset_builder.synthesis import DialogueSynthesizer, ReferenceClip, Synthesizer, load_synthesizer
 from sdiareward.esdr_accuracy.pairwise import NO_SUBSET
@@ -30,8 +30,7 @@ from ..pipeline.inspection import require_sound
 from ..pipeline.media import locate_span, read_media, read_span
 from ..references import SYNTHETIC
 from .plausible_speech import require_language, require_plausible
-from .reference_clips import Clip, choose_references
-from .script_voices import ScriptVoice, load_voices, split_options
+from .reference_clips import Clip, ScriptVoice, choose_references, load_voices, split_options
 from .splits import choose_synthesizers, split_unit
 
 
@@ -105,13 +104,10 @@ class PairPlan:
     @property
     def label(self) -> dict[str, str]:
         """The columns that a report counts the pair by, apart from its split."""
-        chosen = {"subset": self.subset, "source": self.chosen.source}
-        return {"criterion": self.criterion, **chosen, "synthesizer": self.voices}
-
-    @property
-    def subset(self) -> str:
-        """A family is in none of the paper's subsets."""
-        return NO_SUBSET if self.family else self.chosen.subset
+        # A family is in none of the paper's subsets.
+        subset = NO_SUBSET if self.family else self.chosen.subset
+        labels = {"criterion": self.criterion, "subset": subset, "source": self.chosen.source}
+        return {**labels, "synthesizer": self.voices}
 
 
 def list_audible(options: Any) -> Any:
@@ -155,49 +151,36 @@ def plan_pairs(
     channel: ChannelSettings | None,
     seed: int,
     options: Mapping[str, Mapping[str, Any]] | None = None,
-) -> Iterator[PairPlan]:
+) -> list[PairPlan]:
+    plans = []
     for item in items:
-        is_script = isinstance(item, ScriptPair)
-        criterion = "colloquialness" if is_script else "modality"
+        criterion = "colloquialness" if isinstance(item, ScriptPair) else "modality"
         chosen, rejected = (item.spoken, item.written) if isinstance(item, ScriptPair) else (item, item)
         if criterion not in choices:
             raise ValueError(f"{chosen.source} gives {criterion} pairs, but synthesizers has no entry {criterion!r}.")
-        split = assignment[split_unit(chosen)]
-        for name in choices[criterion].for_dialogue(split, f"{chosen.source}/{chosen.name}", seed):
+        split, key = assignment[split_unit(chosen)], f"{chosen.source}/{chosen.name}"
+        couples = [(name, None) for name in choices[criterion].for_dialogue(split, key, seed)]
+        for name, other in [*couples, *choices[criterion].choose_across_dialogue(split, key, seed)]:
             own, voices = split_options((options or {}).get(name, {}), criterion)
-            yield PairPlan(criterion, chosen, rejected, name, split, channel, own, script_voices=voices)
-        for name, other in choices[criterion].choose_across_dialogue(split, f"{chosen.source}/{chosen.name}", seed):
-            (own, voices), (others, _) = (split_options((options or {}).get(n, {}), criterion) for n in (name, other))
-            yield PairPlan(
-                criterion,
-                chosen,
-                rejected,
-                name,
-                split,
-                channel,
-                own,
-                script_voices=voices,
-                rejected_synthesizer=other,
-                rejected_options=others,
-            )
+            plan = PairPlan(criterion, chosen, rejected, name, split, channel, own, script_voices=voices)
+            if other:
+                others, _ = split_options((options or {}).get(other, {}), criterion)
+                plan = replace(plan, rejected_synthesizer=other, rejected_options=others)
+            plans.append(plan)
+    return plans
 
 
 def make_row(plan: PairPlan) -> dict[str, Any]:
     """Speak both sides of a pair, match their channel, and encode them."""
+    sounds = {"chosen": _read_side(plan, "chosen")}
+    sounds["rejected"] = _read_side(plan, "rejected", sounds["chosen"] if plan.criterion == "modality" else None)
     chosen = plan.chosen
-    arrays = _read_side(plan, "chosen")
-    recorded = arrays if plan.criterion == "modality" else None
-    sides = {"chosen": _encode_side(plan, "chosen", arrays)}
-    sides["rejected"] = _encode_side(plan, "rejected", _read_side(plan, "rejected", recorded))
     return {
         "pair_id": plan.pair_id,
-        "criterion": plan.criterion,
-        "subset": plan.subset,
-        "source": chosen.source,
+        **plan.label,
         "primary": chosen.primary,
         "secondary": chosen.secondary,
-        **sides,
-        "synthesizer": plan.voices,
+        **{side: _encode_side(plan, side, arrays) for side, arrays in sounds.items()},
         "group_id": chosen.group_id,
         "channel": plan.channel.as_row() if plan.channel else None,
         "native_coding": list(chosen.native_coding),
@@ -211,39 +194,30 @@ def _read_side(plan: PairPlan, side: str, recorded: Sequence[np.ndarray] | None 
     """Return the sound of each turn before the channel; `recorded` has the same words."""
     episode: Episode = getattr(plan, side)
     label = f"{episode.source} {episode.name}"
-    texts, trim_db = [turn.text for turn in episode.turns], plan.channel.trim_db if plan.channel else None
+    trim_db = plan.channel.trim_db if plan.channel else None
     if plan.is_recorded(side):
         arrays = [_join(parts, trim_db) for parts in _read_recorded(episode, label)]
-        require_plausible(texts, arrays, label)
+        require_plausible([turn.text for turn in episode.turns], arrays, label)
         return arrays
     name, options = plan.find_engine(side)
-    arrays = [_join(parts, trim_db) for parts in _speak_turns(plan, episode, name, options, label)]
-    is_copy = getattr(load_synthesizer(name, options), "uses_reference", False)
-    engine = f"{name} {json.dumps(options, sort_keys=True)}"
-    require_plausible(texts, arrays, f"{label}, {name}", engine=engine, recorded=recorded, is_copy=is_copy)
+    engine = load_synthesizer(name, options)
+    for turn in episode.turns:
+        require_language(engine, name, episode.language, turn.text)
+    if isinstance(engine, DialogueSynthesizer):
+        lines = [(turn.role, turn.text) for turn in episode.turns]
+        spoken = engine.speak_dialogue(lines, _choose_reference_clips(plan, label))
+        arrays = [_join([_apply_native_coding(array, episode)], trim_db) for array in spoken]
+    else:
+        arrays = [_join(_speak_parts(plan, episode, turn, engine, label), trim_db) for turn in episode.turns]
+    require_plausible(
+        [turn.text for turn in episode.turns],
+        arrays,
+        f"{label}, {name}",
+        engine=f"{name} {json.dumps(options, sort_keys=True)}",
+        recorded=recorded,
+        is_copy=getattr(engine, "uses_reference", False),
+    )
     return arrays
-
-
-def _encode_side(plan: PairPlan, side: str, arrays: Sequence[np.ndarray]) -> list[dict[str, Any]]:
-    episode: Episode = getattr(plan, side)
-    synthesizer = None if plan.is_recorded(side) else plan.find_engine(side)[0]
-    turns = []
-    for position, (turn, array) in enumerate(zip(episode.turns, arrays, strict=True)):
-        if plan.channel:
-            rng = np.random.default_rng(make_stable_seed(plan.pair_id, side, position))
-            array = plan.channel(array, SAMPLING_RATE, rng)
-        label = f"{episode.source} {episode.name}, turn {position}"
-        row = _encode_turn(turn, array, f"{plan.pair_id}-{side}-{position}.flac", label)
-        turns.append(row | {"audio_ref": _list_references(turn, synthesizer)})
-    return turns
-
-
-def _list_references(turn: Turn, synthesizer: str | None) -> list[dict[str, Any]]:
-    if synthesizer:
-        return [
-            {"uri": f"{SYNTHETIC}:{synthesizer}", "start_s": None, "end_s": None, "text": p.text} for p in turn.parts
-        ]
-    return [{"uri": p.ref, "start_s": p.start_s, "end_s": p.end_s, "text": p.text} for p in turn.parts]
 
 
 def _read_recorded(episode: Episode, label: str) -> list[list[np.ndarray]]:
@@ -253,35 +227,19 @@ def _read_recorded(episode: Episode, label: str) -> list[list[np.ndarray]]:
     ]
 
 
-def _speak_turns(
-    plan: PairPlan, episode: Episode, synthesizer: str, options: Mapping[str, Any], label: str
-) -> list[list[np.ndarray]]:
-    """Return the synthetic speech of each turn, by part where the engine speaks one text at a time."""
-    engine = load_synthesizer(synthesizer, options)
-    for turn in episode.turns:
-        require_language(engine, synthesizer, episode.language, turn.text)
-    if isinstance(engine, DialogueSynthesizer):
-        lines = [(turn.role, turn.text) for turn in episode.turns]
-        arrays = engine.speak_dialogue(lines, _choose_reference_clips(plan, label))
-        return [[_apply_native_coding(array, episode)] for array in arrays]
-    return [_speak_parts(plan, episode, turn, engine, label) for turn in episode.turns]
-
-
 def _speak_parts(plan: PairPlan, episode: Episode, turn: Turn, engine: Synthesizer, label: str) -> list[np.ndarray]:
     voice = make_stable_seed(plan.chosen.group_id, turn.role)
     if engine.uses_reference:
         # Copy-synthesis keeps the recording's channel, so it has been through its codings already.
         return [engine.speak(part.text, voice=voice, reference=read_part(part, label)) for part in turn.parts]
-    speak: Callable[..., np.ndarray] = _speak_once if engine.is_deterministic else _speak
+    speak: Callable[..., np.ndarray] = _speak if engine.is_deterministic else _speak.__wrapped__
     return [_apply_native_coding(speak(engine, part.text, voice), episode) for part in turn.parts if part.text]
 
 
+# The pairs of a dialogue are made one after the other, and most of their turns are the same.
+@lru_cache(maxsize=_KEPT_TEXTS)
 def _speak(engine: Synthesizer, text: str, voice: int) -> np.ndarray:
     return engine.speak(text, voice=voice)
-
-
-# The pairs of a dialogue are made one after the other, and most of their turns are the same.
-_speak_once = lru_cache(maxsize=_KEPT_TEXTS)(_speak)
 
 
 def _apply_native_coding(array: np.ndarray, episode: Episode) -> np.ndarray:
@@ -296,14 +254,45 @@ def _choose_reference_clips(plan: PairPlan, label: str) -> dict[str, ReferenceCl
         return load_voices(plan.script_voices, plan.pair_id)
     arrays = [_join(parts, None) for parts in _read_recorded(plan.chosen, label)]
     turns = plan.chosen.turns
-    clips = [Clip(t.role, t.text, len(a) / SAMPLING_RATE) for t, a in zip(turns, arrays, strict=True)]
-    chosen = choose_references(clips)
+    chosen = choose_references(
+        [Clip(t.role, t.text, len(a) / SAMPLING_RATE) for t, a in zip(turns, arrays, strict=True)]
+    )
     return {
-        role: ReferenceClip(
-            _join([arrays[i] for i in chosen[role]], None), " ".join(turns[i].text for i in chosen[role])
-        )
-        for role in ROLES
+        role: ReferenceClip(_join([arrays[i] for i in places], None), " ".join(turns[i].text for i in places))
+        for role, places in chosen.items()
     }
+
+
+def _encode_side(plan: PairPlan, side: str, arrays: Sequence[np.ndarray]) -> list[dict[str, Any]]:
+    episode: Episode = getattr(plan, side)
+    turns = []
+    for position, (turn, array) in enumerate(zip(episode.turns, arrays, strict=True)):
+        if plan.channel:
+            rng = np.random.default_rng(make_stable_seed(plan.pair_id, side, position))
+            array = plan.channel(array, SAMPLING_RATE, rng)
+        duration_s = len(array) / SAMPLING_RATE
+        if len(array) < MIN_SAMPLES or duration_s > MAX_TURN_S:
+            raise TurnDurationError(
+                f"{episode.source} {episode.name}, turn {position}: lasts {duration_s:.2f} s; a turn must last more "
+                "than 0.02 and at most 60 s."
+            )
+        if plan.is_recorded(side):
+            references: list[tuple[Any, ...]] = [(part.ref, part.start_s, part.end_s) for part in turn.parts]
+        else:
+            references = [(f"{SYNTHETIC}:{plan.find_engine(side)[0]}", None, None)] * len(turn.parts)
+        turns.append(
+            {
+                "role": turn.role,
+                "text": turn.text,
+                "audio": {"bytes": encode_flac(array), "path": f"{plan.pair_id}-{side}-{position}.flac"},
+                "duration_s": duration_s,
+                "audio_ref": [
+                    {"uri": uri, "start_s": start_s, "end_s": end_s, "text": part.text}
+                    for (uri, start_s, end_s), part in zip(references, turn.parts, strict=True)
+                ],
+            }
+        )
+    return turns
 
 
 def read_part(part: Part, label: str) -> np.ndarray:
@@ -332,24 +321,9 @@ def read_file_version(path: str) -> tuple[str, int, int]:
     return path, status.st_size, status.st_mtime_ns
 
 
-def _join(parts: list[np.ndarray], trim_db: float | None) -> np.ndarray:
+def _join(parts: Sequence[np.ndarray], trim_db: float | None) -> np.ndarray:
     """Join the trimmed parts of a turn with the same gap on both sides of a pair."""
     pieces: list[np.ndarray] = []
     for part in parts:
         pieces += [part if trim_db is None else trim_silence(part, trim_db), _GAP]
     return np.concatenate(pieces[:-1])
-
-
-def _encode_turn(turn: Turn, array: np.ndarray, path: str, label: str) -> dict[str, Any]:
-    duration_s = len(array) / SAMPLING_RATE
-    if len(array) < MIN_SAMPLES or duration_s > MAX_TURN_S:
-        raise TurnDurationError(
-            f"{label}: lasts {duration_s:.2f} s; a turn must last more than 0.02 and at most 60 s."
-        )
-    data = encode_flac(array)
-    return {
-        "role": turn.role,
-        "text": turn.text,
-        "audio": {"bytes": data, "path": path},
-        "duration_s": duration_s,
-    }

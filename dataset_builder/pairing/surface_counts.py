@@ -30,31 +30,26 @@ _FILLER = re.compile(
 Turns = Sequence[Mapping[str, str]]
 
 
-def _count_words(texts: Sequence[str]) -> float:
-    return sum(len(_WORD.findall(text)) for text in texts)
-
-
 def _count(pattern: re.Pattern[str]) -> Callable[[Sequence[str]], float]:
     return lambda texts: sum(len(pattern.findall(text)) for text in texts)
 
 
+_count_words, _count_stops = _count(_WORD), _count(_STOP)
+
+
 def _measure_words(texts: Sequence[str]) -> float:
-    words = [word for text in texts for word in _WORD.findall(text)]
-    return round(sum(map(len, words)) / max(1, len(words)), 6)
-
-
-def _measure_sentences(texts: Sequence[str]) -> float:
-    return round(_count_words(texts) / max(1, _count(_STOP)(texts)), 6)
+    letters = sum(len(word) for text in texts for word in _WORD.findall(text))
+    return round(letters / max(1, _count_words(texts)), 6)
 
 
 COUNTS: dict[str, Callable[[Sequence[str]], float]] = {
     "words": _count_words,
     "commas": _count(re.compile(",")),
-    "stops": _count(_STOP),
+    "stops": _count_stops,
     "punctuation marks": _count(_MARK),
     "apostrophes": _count(_APOSTROPHE),
     "mean word length": _measure_words,
-    "words per stop": _measure_sentences,
+    "words per stop": lambda texts: round(_count_words(texts) / max(1, _count_stops(texts)), 6),
     "fillers": _count(_FILLER),
 }
 

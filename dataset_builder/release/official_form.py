@@ -113,28 +113,26 @@ def _find_first_path(messages: Sequence[Mapping[str, Any]]) -> str:
 
 def _make_row(example: Mapping[str, Any], root: Path, path_prefix: str, shared_folders: set[str]) -> dict[str, Any]:
     try:
-        return _make_checked_row(example, root, path_prefix, shared_folders)
+        source = str(example.get("source") or "unknown").lower()
+        subset = _find_subset(example, source)
+        row = {name: example[name] if example.get(name) else value for name, value in _UNSTATED.items()}
+        row |= {"source": source, "subset": subset}
+        row["criterion"] = "colloquialness" if subset == "colloquialness" else "modality"
+        # Columns of these names, or a `category` that is in Table 5.
+        category = example.get("category")
+        for name, values in zip(("primary", "secondary"), TAXONOMY.get(source, ((), ())), strict=True):
+            row[name] = example.get(name) or (category if category in values else UNKNOWN)
+        for side in SIDES:
+            messages = [message for message in example[side] if message["role"] != "system"]
+            row[side] = [_read_turn(each, root, path_prefix, f"{side} turn {i}") for i, each in enumerate(messages)]
+        contents = [_hash_content(row[side]) for side in SIDES]
+        folder = os.path.dirname(_find_first_path(example["chosen"]))
+        unit = contents[0] if folder in shared_folders or not folder else folder.removeprefix(path_prefix)
+        row["pair_id"] = example.get("pair_id") or make_stable_id(row["criterion"], source, *contents)
+        row["group_id"] = example.get("group_id") or make_stable_id(source, unit)
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         reason = f"a field is missing or of another kind ({error!r:.200}); the released form is needed."
         raise SkipError("invalid_pair", reason) from error
-
-
-def _make_checked_row(
-    example: Mapping[str, Any], root: Path, path_prefix: str, shared_folders: set[str]
-) -> dict[str, Any]:
-    source = str(example.get("source") or "unknown").lower()
-    subset = _find_subset(example, source)
-    row = {name: example[name] if example.get(name) else value for name, value in _UNSTATED.items()}
-    row |= {"source": source, "subset": subset, **_find_taxonomy(example, source)}
-    row["criterion"] = "colloquialness" if subset == "colloquialness" else "modality"
-    for side in SIDES:
-        messages = [message for message in example[side] if message["role"] != "system"]
-        row[side] = [_read_turn(message, root, path_prefix, f"{side} turn {i}") for i, message in enumerate(messages)]
-    contents = [_hash_content(row[side]) for side in SIDES]
-    folder = os.path.dirname(_find_first_path(example["chosen"]))
-    unit = contents[0] if folder in shared_folders or not folder else folder.removeprefix(path_prefix)
-    row["pair_id"] = example.get("pair_id") or make_stable_id(row["criterion"], source, *contents)
-    row["group_id"] = example.get("group_id") or make_stable_id(source, unit)
     try:
         validate_row(row)
     except ValueError as error:
@@ -152,16 +150,6 @@ def _find_subset(example: Mapping[str, Any], source: str) -> str:
         "unknown_subset",
         f"neither category {example.get('category')!r} nor source {source!r} is one of {list(SUBSETS)}.",
     )
-
-
-def _find_taxonomy(example: Mapping[str, Any], source: str) -> dict[str, str]:
-    """Return both dimensions from columns of these names, or from a `category` that is in Table 5."""
-    found = {}
-    known = TAXONOMY.get(source, (frozenset[str](), frozenset[str]()))
-    for name, values in zip(("primary", "secondary"), known, strict=True):
-        category = example.get("category")
-        found[name] = example.get(name) or (category if category in values else UNKNOWN)
-    return found
 
 
 def _read_turn(message: Mapping[str, Any], root: Path, path_prefix: str, place: str) -> dict[str, Any]:
@@ -248,28 +236,21 @@ def write_official(
 
 
 def _write_example(row: Mapping[str, Any], output: Path, path_prefix: str) -> dict[str, Any]:
+    # An id from a foreign table may not be a valid name of a folder.
+    folder = row["pair_id"] if _SAFE_NAME.fullmatch(row["pair_id"]) else make_stable_id(row["pair_id"])
     sides: dict[str, Sequence[Any]] = {}
     for side in SIDES:
         turns = []
         for position, turn in enumerate(row[side]):
-            path = _make_audio_path(row["pair_id"], f"{side}-{position}", turn["audio"])
-            _write_audio(output / path, turn["audio"]["bytes"])
+            data, name = turn["audio"]["bytes"], turn["audio"]["path"] or ""
+            path = f"audio/{folder}/{side}-{position}{_ENDINGS.get(data[:4], PurePosixPath(name).suffix)}"
+            # An interrupted run may have written it.
+            if not (output / path).is_file() or (output / path).read_bytes() != data:
+                (output / path).parent.mkdir(parents=True, exist_ok=True)
+                write_file(output / path, data)
             turns.append({**turn, "audio": path_prefix + path})
         sides[side] = turns_to_messages(turns)
     return {**row, **sides, "category": row["subset"]}
-
-
-def _make_audio_path(pair_id: str, name: str, audio: Mapping[str, Any]) -> str:
-    # An id from a foreign table may not be a valid name of a folder.
-    folder = pair_id if _SAFE_NAME.fullmatch(pair_id) else make_stable_id(pair_id)
-    return f"audio/{folder}/{name}{_ENDINGS.get(audio['bytes'][:4], PurePosixPath(audio['path'] or '').suffix)}"
-
-
-def _write_audio(path: Path, data: bytes) -> None:
-    """Write a file unless an interrupted run wrote it."""
-    if not path.is_file() or path.read_bytes() != data:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, data)
 
 
 def _make_official_features() -> datasets.Features:

@@ -16,19 +16,10 @@ from sdiareward.pairs.schema import SIDES, validate_row
 from sdiareward.perturbations.channel import ChannelSettings
 
 from ..pairing.pairing import PairPlan, make_row
-from ..pairing.reference_clips import NoReference
-from ..pairing.script_voices import split_options
+from ..pairing.reference_clips import NoReference, split_options
 from ..recording_check import compare, describe
 from .recorded_parts import AudioRoots, find_part, read_recording
 from .scrubbing import is_scrubbed
-
-
-_KINDS: tuple[tuple[type[Exception], str], ...] = (
-    (NoReference, "no_reference_clip"),
-    (AudioError, "unusable_audio"),
-    (SynthesisError, "synthesis_failed"),
-    (ValueError, "invalid_row"),
-)
 
 
 @dataclass(frozen=True)
@@ -53,12 +44,10 @@ def rebuild_row(split: str, row: Mapping[str, Any], settings: RebuildSettings) -
         rebuilt = make_row(plan) | {"quality": row["quality"]}
         validate_row(rebuilt)
         _compare_synthetic(row, rebuilt, counts)
-    except SkipError as error:
-        return Skipped(f"pair {row['pair_id']}", error.kind, str(error))
-    except tuple(kind for kind, _ in _KINDS) as error:
-        kind = next(name for type_, name in _KINDS if isinstance(error, type_))
-        kind = error.kind if isinstance(error, SynthesisError) else kind
-        return Skipped(f"pair {row['pair_id']}", kind, str(error))
+    except (SkipError, NoReference, AudioError, SynthesisError, ValueError) as error:
+        known = {NoReference: "no_reference_clip", AudioError: "unusable_audio", ValueError: "invalid_row"}
+        kinds = (kind for type_, kind in known.items() if isinstance(error, type_))
+        return Skipped(f"pair {row['pair_id']}", getattr(error, "kind", None) or next(kinds), str(error))
     return Rebuilt(rebuilt, counts)
 
 
@@ -70,27 +59,24 @@ def _plan(split: str, row: Mapping[str, Any], settings: RebuildSettings, counts:
     (options, script_voices), (other_options, _) = (
         split_options(settings.synthesizer_options.get(each, {}), row["criterion"]) for each in (name, other)
     )
+    # The columns are float32; six digits are what was set.
+    channel: dict[str, Any] = {
+        name: float(f"{value:.6g}") if isinstance(value, float) else value
+        for name, value in (row["channel"] or {}).items()
+    }
     return PairPlan(
         row["criterion"],
         chosen,
         rejected,
         name,
         split,
-        _read_channel(row["channel"]),
+        ChannelSettings(**channel) if channel else None,
         options,
         known_pair_id=row["pair_id"],
         script_voices=script_voices,
         rejected_synthesizer=other,
         rejected_options=other_options if other else None,
     )
-
-
-def _read_channel(values: Mapping[str, Any] | None) -> ChannelSettings | None:
-    if values is None:
-        return None
-    # The columns are float32; six digits are what was set.
-    settings: dict[str, Any] = {name: float(f"{v:.6g}") if isinstance(v, float) else v for name, v in values.items()}
-    return ChannelSettings(**settings)
 
 
 def _make_episode(row: Mapping[str, Any], side: str, settings: RebuildSettings, counts: Counter[str]) -> Episode:
@@ -102,18 +88,14 @@ def _make_episode(row: Mapping[str, Any], side: str, settings: RebuildSettings, 
         else:
             parts = [Part(reference["text"]) for reference in turn["audio_ref"]]
         turns.append(Turn(turn["role"], tuple(parts)))
+    same = ("source", "subset", "primary", "secondary", "language", "license")
     episode = Episode(
         name=row["pair_id"],
-        source=row["source"],
-        subset=row["subset"],
         group=row["group_id"],
-        turns=tuple(turns),
-        primary=row["primary"],
-        secondary=row["secondary"],
-        language=row["language"],
-        license=row["license"],
-        native_coding=tuple(row["native_coding"] or ()),
         known_group_id=row["group_id"],
+        turns=tuple(turns),
+        native_coding=tuple(row["native_coding"] or ()),
+        **{name: row[name] for name in same},
     )
     validate_episode(episode, is_broken=side == "rejected")
     return episode

@@ -69,7 +69,13 @@ def find_part(reference: Mapping[str, Any], roots: AudioRoots, cache_dir: Path) 
         raise SkipError("no_reference", "a part has no reference to its recording; its source does not name one.")
     source, path = split_reference(uri)
     path, _, enhancement = path.partition(_ENHANCEMENT)
-    found = _locate(uri, roots.find_root(source), source, path)
+    root = roots.find_root(source)
+    try:
+        found = locate(source, root, path)
+    except ValueError as error:
+        raise SkipError("outside_root", f"{uri}: lies outside of the audio root; such a path is not read.") from error
+    except FileNotFoundError as error:
+        raise SkipError("missing_audio", f"{uri}: not found; get the corpus, see the card of {source}.") from error
     if needs_copy(reference):
         found = _decode(uri, found, cache_dir, enhancement)
     return Part(reference["text"], str(found), start_s, end_s, uri)
@@ -90,22 +96,13 @@ def read_recording(part: Part) -> np.ndarray:
             return read_part(part, label)
         whole = require_sound(read_whole(path), path)
     except (FileNotFoundError, AudioError) as error:
-        raise _skip_error(label, error, path) from error
+        raise _make_skip(label, error, path) from error
     end = None if part.end_s is None else round(part.end_s * SAMPLING_RATE)
     array = whole[round(part.start_s * SAMPLING_RATE) : end]
     if not array.size:
         lasts_s = whole.size / SAMPLING_RATE
         raise SkipError("truncated_audio", f"{label}: lasts {lasts_s:.1f} s and the part begins at {part.start_s} s.")
     return array
-
-
-def _locate(uri: str, root: Path, source: str, path: str) -> Path:
-    try:
-        return locate(source, root, path)
-    except ValueError as error:
-        raise SkipError("outside_root", f"{uri}: lies outside of the audio root; such a path is not read.") from error
-    except FileNotFoundError as error:
-        raise SkipError("missing_audio", f"{uri}: not found; get the corpus, see the card of {source}.") from error
 
 
 def _decode(uri: str, path: Path, cache_dir: Path, enhancement: str) -> Path:
@@ -121,7 +118,7 @@ def _decode(uri: str, path: Path, cache_dir: Path, enhancement: str) -> Path:
         if not wav.is_file():
             decode_recording(path, wav)
     except AudioError as error:
-        problem = _skip_error(uri, error, str(path))
+        problem = _make_skip(uri, error, str(path))
         # A damaged recording is not decoded again for each of its pairs.
         write_file(failure, json.dumps([problem.kind, str(problem)]))
         raise problem from error
@@ -149,11 +146,8 @@ def _load_enhancer(name: str) -> Any:
         raise SkipError("missing_enhancement", reason) from error
 
 
-def _skip_error(uri: str, error: Exception, path: str) -> SkipError:
+def _make_skip(uri: str, error: Exception, path: str) -> SkipError:
     """Convert an error to a `SkipError` without the local path."""
-    reason = str(error).replace(path, uri)
-    if isinstance(error, FileNotFoundError):
-        return SkipError("missing_audio", reason)
-    if isinstance(error, TruncatedAudioError):
-        return SkipError("truncated_audio", reason)
-    return SkipError("wrong_audio" if isinstance(error, SilentAudioError) else "undecodable_audio", reason)
+    kinds = {FileNotFoundError: "missing", TruncatedAudioError: "truncated", SilentAudioError: "wrong"}
+    kind = next((kind for type_, kind in kinds.items() if isinstance(error, type_)), "undecodable")
+    return SkipError(f"{kind}_audio", str(error).replace(path, uri))

@@ -20,18 +20,18 @@ from sdiareward.common.files import JsonLines, require_other_folder
 from sdiareward.common.package_files import CARDS
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError, is_recorded
-from sdiareward.pairs.schema import JOINT, features, make_stable_id
+from sdiareward.pairs.schema import JOINT, SIDES, features, make_stable_id
 
 from ..formats.shards import ShardWriter, read_rows
 from ..pairing.pairing import read_file_version
 from ..recording_check import describe
 from ..reports.data_card import (
-    describe_rows,
-    make_content_id,
+    list_configs,
+    make_report,
+    read_public_settings,
     read_report,
-    render_card,
+    render_header,
     save_report,
-    summarise_skipped,
 )
 from .recorded_parts import AudioRoots, find_part, read_recording
 from .scrubbing import DEFAULT_REGIONS, contains_name, scrub
@@ -40,8 +40,7 @@ from .scrubbing import DEFAULT_REGIONS, contains_name, scrub
 if TYPE_CHECKING:
     import datasets
 
-CARD_TEMPLATE = CARDS / "release_card.md"
-SIDES = ("chosen", "rejected")
+_CARD = CARDS / "release_card.md"
 
 
 def release_features() -> datasets.Features:
@@ -81,31 +80,32 @@ def release(
         for split, row in tqdm(read_rows(folder), total=total, desc="release", unit="pair"):
             try:
                 writer.write(split, _release_row(row, scrubber, taker))
-            except SkipError as error:
-                skipped.append(Skipped(f"pair {row['pair_id']}", error.kind, str(error)))
-            except AudioError as error:
-                skipped.append(Skipped(f"pair {row['pair_id']}", "undecodable_audio", str(error)))
-    settings = {**_read_public_settings(folder), "phone_regions": list(regions), "num_names": len(scrubber.names)}
-    return _write_report(output, writer.counts, skipped, settings, scrubber.counts)
+            except (SkipError, AudioError) as error:
+                kind = getattr(error, "kind", "undecodable_audio")
+                skipped.append(Skipped(f"pair {row['pair_id']}", kind, str(error)))
+    settings = {**read_public_settings(folder), "released_from": read_report(folder).get("build_id")}
+    settings |= {"phone_regions": list(regions), "num_names": len(scrubber.names)}
+    scrubbed = dict(sorted(scrubber.counts.items()))
+    report = make_report(output, writer.counts, skipped, settings, scrubbed=scrubbed)
+    return save_report(output, report, _render_release_card(report))
 
 
 def _release_row(row: Mapping[str, Any], scrubber: _Scrubber, taker: _FingerprintTaker) -> dict[str, Any]:
     if row["criterion"] == JOINT:
         raise SkipError("family", "pairs about the conversation are built again from the recipe, not released.")
-    sides = {}
+    sides: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
     for side in SIDES:
-        turns = []
         for turn in row[side]:
-            parts = [_make_public_part(part, scrubber) for part in turn["audio_ref"] or ()]
+            if not turn["audio_ref"]:
+                raise SkipError("no_reference", f"a {side} turn has no reference to its source; build it again.")
+            parts = [_make_public_part(part, scrubber) for part in turn["audio_ref"]]
             if is_recorded(row["criterion"], side, row["synthesizer"]):
-                fingerprints = [taker.take(part) for part in turn["audio_ref"] or ()]
+                fingerprints = [taker.take(part) for part in turn["audio_ref"]]
             else:
                 fingerprints = [describe(read_audio(turn["audio"], name=f"pair {row['pair_id']}, {side}"))]
-            if not parts:
-                raise SkipError("no_reference", f"a {side} turn has no reference to its source; build it again.")
+            kept = {"role": turn["role"], "duration_s": turn["duration_s"]}
             text = scrubber.join([part["text"] for part in parts])
-            turns.append({**turn, "text": text, "audio_ref": parts, "fingerprints": fingerprints})
-        sides[side] = [{name: value for name, value in turn.items() if name != "audio"} for turn in turns]
+            sides[side].append({**kept, "text": text, "audio_ref": parts, "fingerprints": fingerprints})
     return {**row, **sides}
 
 
@@ -160,35 +160,14 @@ class _FingerprintTaker:
         return self._known[key]
 
 
-def _read_public_settings(folder: Path) -> dict[str, Any]:
-    """Return the seed and channel of a build, from its report; its other settings may hold local paths."""
-    report = read_report(folder)
-    config = report.get("config", {})
-    return {**{key: config.get(key) for key in ("seed", "channel")}, "released_from": report.get("build_id")}
-
-
-def _write_report(
-    output: Path,
-    counts: Sequence[Mapping[str, Any]],
-    skipped: Sequence[Skipped],
-    settings: Mapping[str, Any],
-    scrubbed: Mapping[str, int],
-) -> dict[str, Any]:
-    report: dict[str, Any] = {"build_id": make_content_id(output), "config": dict(settings)}
-    report |= {"scrubbed": dict(sorted(scrubbed.items())), "pairs": list(counts), **summarise_skipped(skipped)}
-    report |= describe_rows(output)
-    return save_report(output, report, _render_release_card(report))
-
-
 def _render_release_card(report: Mapping[str, Any]) -> str:
-    header = render_card(report).split("\n---\n")[0]
     sources: Counter[str] = Counter()
     for row in report["pairs"]:
         sources[row["source"]] += row["pairs"]
-    body = Template(CARD_TEMPLATE.read_text(encoding="utf-8")).substitute(
+    body = Template(_CARD.read_text(encoding="utf-8")).substitute(
         total=sum(row["pairs"] for row in report["pairs"]),
         skipped=len(report["skipped"]),
         scrubbed=", ".join(f"{count} {kind}" for kind, count in report["scrubbed"].items()) or "nothing was found",
         sources="\n".join(f"- {escape_code(source)}: {pairs} pairs" for source, pairs in sorted(sources.items())),
     )
-    return f"{header}\n---\n{body}"
+    return f"---\n{render_header(report, list_configs(report['pairs']))}\n---\n{body}"

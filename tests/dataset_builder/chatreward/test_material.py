@@ -99,14 +99,6 @@ def test_speakers_that_cannot_be_used_are_refused_by_line(line, server, tmp_path
         load_synthesizer("voice-cloning", options(server, tmp_path / "s.jsonl"))
 
 
-def test_speakers_and_apis_that_do_not_exist_are_refused(server, speakers, tmp_path):
-    with pytest.raises(FileNotFoundError, match="none.jsonl"):
-        load_synthesizer("voice-cloning", options(server, tmp_path / "none.jsonl"))
-    for changes, named in (({"where": {"age": "old"}}, "'old'"), ({"api": "bark"}, "bark")):
-        with pytest.raises(ValueError, match=named):
-            load_synthesizer("voice-cloning", options(server, speakers, **changes))
-
-
 def test_ages_are_spoken_by_people_of_these_ages_and_by_no_rule(server, speakers):
     cast = make_cloning_cast(options(server, speakers), ("age",))
     assert not cast.is_shaped("age") and cast.is_shaped("emotion")
@@ -141,22 +133,6 @@ def test_each_scenario_draws_its_speakers_and_its_answers_share_one(server, make
         asking[question] += 1
         answering[answers[0]] += 1
     assert len(chosen) > 8 and min(len(asking), len(answering)) > 4
-
-
-@pytest.mark.slow
-def test_an_attribute_is_spoken_by_the_casts_that_are_named_for_it(make_config):
-    casts = ("espeak-ng", "voice-cloning")
-    by_attribute = {"age": ["voice-cloning"], "emotion": ["espeak-ng"]}
-    recorder = Recorder(make_config(casts=casts, casts_by_attribute=by_attribute))
-    engines = {}
-    for attribute in ("age", "emotion"):
-        scenario = next(each for each in SCENARIOS.values() if each.voices == attribute)
-        rows = recorder.record(scenario, "train").rows
-        engines[attribute] = {row[name] for row in rows for name in ("question_synthesizer", "synthesizer")}
-    assert engines == {"age": {"voice-cloning"}, "emotion": {"espeak-ng"}}
-    for wrong in ({"mood": ["espeak-ng"]}, {"age": ["flite"]}, {"age": "espeak-ng"}, {"age": []}):
-        with pytest.raises(ValueError, match="casts_by_attribute has"):
-            make_config(casts=casts, casts_by_attribute=wrong)
 
 
 def test_ten_voices_of_an_endpoint_alternate_and_each_scenario_draws_one():

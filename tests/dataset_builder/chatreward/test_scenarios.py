@@ -4,13 +4,12 @@ from collections import Counter
 
 import pytest
 
-from sdiareward.dataset_builder.chatreward.labels import are_alike, find_named_categories, names_category
+from sdiareward.dataset_builder.chatreward.labels import find_named_categories, names_category
 from sdiareward.dataset_builder.chatreward.scenarios import (
     DEFAULT_SCENARIOS,
     assign_splits,
     make_scenario,
     read_scenarios,
-    take_evenly,
 )
 from sdiareward.dataset_builder.chatreward.schema import CATEGORIES, PARTS, TOPICS
 
@@ -28,11 +27,6 @@ def test_the_bundled_scenarios_have_the_shares_of_the_paper():
     assert {scenario.topic for scenario in scenarios} == set(TOPICS)
     assert len({scenario.question.text for scenario in scenarios}) == 140
     assert len({scenario.answers[1].text for scenario in scenarios}) == 140
-
-
-def test_a_scenario_survives_the_way_to_json_and_back():
-    scenario = make_scenario(ROWS["understanding-language-01"])
-    assert make_scenario(json.loads(json.dumps(scenario.as_row()))) == scenario
 
 
 def changed(scenario_id, path, value):
@@ -54,7 +48,7 @@ GOOD = ROWS["content-text-01"]["answers"]["5"]["text"]
         ("content-text-01", "part", "small_talk", "part is 'small_talk'; it must be one of"),
         ("content-text-01", "topic", "politics", "topic is 'politics'"),
         ("content-text-01", "attribute", "emotion", "attribute is 'emotion'; the part content has none"),
-        ("content-text-01", "question/category", "happy", "the question's 'happy'"),
+        ("content-text-01", "question/category", "happy", "it must be heard as 'neutral'"),
         ("content-text-01", "question/text", "  ", "question has no text"),
         ("content-text-01", "answers/1/text", "so " * 36, "answer 1 has 36 words; at most 35 are allowed"),
         ("content-text-01", "answers/1/text", GOOD, "off topic"),
@@ -98,11 +92,6 @@ def test_a_text_names_categories_in_whole_words():
     assert find_named_categories("The old LADY laughed.", "age") == ["elderly"]
 
 
-def test_similar_categories_are_alike_in_both_directions():
-    assert are_alike("emotion", "surprised", "happy") and are_alike("emotion", "happy", "surprised")
-    assert are_alike("volume", "low", "low") and not are_alike("volume", "low", "high")
-
-
 def test_test_gets_its_share_of_every_attribute():
     scenarios = read_scenarios()
     splits = assign_splits(scenarios, test=0.15, seed=0)
@@ -113,8 +102,3 @@ def test_test_gets_its_share_of_every_attribute():
         assert "test" in own
     assert assign_splits(scenarios[::-1], test=0.15, seed=0) == splits
     assert assign_splits(scenarios, test=0.15, seed=1) != splits
-
-
-def test_a_limit_takes_scenarios_from_all_over_the_file():
-    assert take_evenly(list(range(10)), 4) == [0, 2, 5, 7]
-    assert take_evenly(list(range(3)), None) == take_evenly(list(range(3)), 5) == [0, 1, 2]

@@ -9,14 +9,12 @@ import soundfile
 from sdiareward.audio_sdiareward import resample
 from sdiareward.dataset_builder.chatreward.recording import load_event, mix_event
 from sdiareward.dataset_builder.chatreward.scenarios import read_scenarios
-from sdiareward.dataset_builder.chatreward.settings import EventSettings
 from sdiareward.dataset_builder.chatreward.voices import (
     CASTS,
     MANDARIN,
     SHAPES,
     Voice,
     make_endpoint_cast,
-    order_casts,
     speak_line,
 )
 from sdiareward.dataset_builder.episodes import SkipError
@@ -63,22 +61,6 @@ def test_volume_changes_the_level_alone():
     np.testing.assert_allclose(low / np.abs(low).max(), high / np.abs(high).max(), atol=1e-4)
 
 
-@pytest.mark.slow
-def test_pitch_is_lowered_and_raised_by_its_factor():
-    low, normal, high = (median_pitch_hz(say("pitch", name)) for name in ("low", "normal", "high"))
-    assert low / normal == pytest.approx(0.7, rel=0.08)
-    assert high / normal == pytest.approx(1.5, rel=0.08)
-
-
-@pytest.mark.slow
-def test_emotions_differ_as_their_rules_say():
-    spoken = {name: say("emotion", name) for name in ("neutral", "happy", "sad", "angry")}
-    assert level_db(spoken["angry"]) - level_db(spoken["sad"]) == pytest.approx(11.0, abs=0.1)
-    assert len(spoken["sad"]) > 1.15 * len(spoken["neutral"]) > 1.15 * len(spoken["happy"])
-    assert median_pitch_hz(spoken["happy"]) > 1.1 * median_pitch_hz(spoken["neutral"])
-    assert share_of_power(spoken["angry"], 2000, 8000) > 1.5 * share_of_power(spoken["sad"], 2000, 8000)
-
-
 def test_a_child_speaks_higher_and_with_higher_formants_than_the_old():
     child, old = say("age", "children", Voice("espeak-ng", 1)), say("age", "elderly", Voice("espeak-ng", 1))
     assert median_pitch_hz(child) > 1.4 * median_pitch_hz(old)
@@ -88,7 +70,7 @@ def test_a_child_speaks_higher_and_with_higher_formants_than_the_old():
 
 def test_mandarin_leaves_the_english_voices_as_they_were():
     before = say("language", "english")
-    chinese = speak_line("你好,今天天气很好。", Voice(MANDARIN), "language", "chinese", is_shaped=True, language="zh")
+    chinese = speak_line("你好,今天天气很好。", MANDARIN, "language", "chinese", is_shaped=True, language="zh")
     assert 0.5 < len(chinese) / RATE < 6
     with pytest.raises(LanguageError, match="espeak-ng speaks en"):
         speak_line("你好,今天天气很好。", MAN, "language", "chinese", is_shaped=True, language="zh")
@@ -108,13 +90,6 @@ def test_a_cast_without_an_engine_lacks_its_voices():
     assert cast.find_voice("emotion", "happy", "female") == Voice("hibari")
     assert cast.engines == {"hibari", "espeak-ng"}
     assert cast.find_voice("accent", "indian", "female") is None
-
-
-def test_the_order_of_casts_depends_on_seed_and_scenario_alone():
-    casts = list(CASTS.values())
-    orders = [[cast.name for cast in order_casts(casts, 0, f"scenario {number}")] for number in range(30)]
-    assert {order[0] for order in orders} == set(CASTS)
-    assert [cast.name for cast in order_casts(casts[::-1], 0, "scenario 3")] == orders[3]
 
 
 def answer_speech(path, headers, body):
@@ -160,9 +135,3 @@ def test_a_clip_is_drawn_from_the_folders_of_its_category(events):
     assert pitches_hz("waterfall burbling") == {700}
     with pytest.raises(SkipError, match="sound 'cat' has no clip"):
         load_event("cat", 0, events)
-
-
-@pytest.mark.parametrize("classes", [{"siren": ["Siren"]}, {"police": "Siren"}, {"police": []}])
-def test_folders_are_listed_for_categories_of_table_4(classes, events):
-    with pytest.raises(ValueError, match="classes"):
-        EventSettings(events.folder, classes=classes)

@@ -120,20 +120,6 @@ def test_an_answer_that_breaks_a_rule_is_sent_back_with_the_reason(ask, tmp_path
         assert remark in server.requests[1]["messages"][-1]["content"]
 
 
-def test_implicit_questions_that_name_the_label_are_not_taken(ask, tmp_path):
-    def blunt(body):
-        answer = json.loads(writer(body))
-        category = re.search(r"\w+: ([\w -]+)\. Topic", body["messages"][1]["content"])
-        if "Part: implicit" in body["messages"][1]["content"]:
-            answer["question"] = f"I am so {NAMES.get(category[1], category[1])} today. What now?"
-        return json.dumps(answer)
-
-    with ChatServer(blunt) as server:
-        skipped = write_scenarios(tmp_path / "s.jsonl", ask(server), ScenarioSettings(8))
-    assert [skip.item.split("-")[1] for skip in skipped] == ["implicit"] * 2
-    assert all("must not name" in skip.reason for skip in skipped)
-
-
 def test_a_question_that_comes_twice_is_dropped(ask, tmp_path):
     def forgetful(body):
         return json.dumps({**json.loads(writer(body)), "question": "What is the time in Rome?"})
@@ -150,14 +136,6 @@ def fetch(tmp_path, server, **settings):
     config = {"output": str(tmp_path / "s.jsonl"), "endpoint": endpoint, **settings}
     (tmp_path / "write.yaml").write_text(json.dumps({"chatreward": config}))
     return main(["fetch", "--config", str(tmp_path / "write.yaml")])
-
-
-def test_the_command_writes_what_its_configuration_asks_for(tmp_path, capsys):
-    with ChatServer(writer) as server:
-        assert fetch(tmp_path, server, count=5) == 0
-        assert "5 scenarios, 0 skipped" in capsys.readouterr().out
-        assert fetch(tmp_path, server, number=5) == 2
-        assert "['number']" in capsys.readouterr().err
 
 
 def test_own_prompts_write_the_scenarios_and_no_file_of_others_or_of_another_model_is_resumed(ask, tmp_path):

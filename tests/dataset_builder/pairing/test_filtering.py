@@ -9,17 +9,10 @@ from support.chat_server import ChatServer, Reply
 
 from sdiareward.common.llm.client import EndpointError
 from sdiareward.common.skipped import Skipped
-from sdiareward.dataset_builder.pairing.filtering import (
-    DIMENSIONS,
-    PROMPTS,
-    FilterSettings,
-    Scores,
-    check_rules,
-    filter_rows,
-    judge_pair,
-)
+from sdiareward.dataset_builder.pairing.annotation import annotate_rows
+from sdiareward.dataset_builder.pairing.filtering import DIMENSIONS, PROMPTS, FilterSettings, check_rules, filter_rows
 from sdiareward.pairs.prompts import PromptSet
-from sdiareward.pairs.schema import features
+from sdiareward.pairs.schema import TAXONOMY, features
 
 
 LABELS = {"criterion": "modality", "subset": "scripted", "source": "amazon_queen", "primary": "Unknown"}
@@ -92,10 +85,10 @@ def heard(part):
     return soundfile.read(data, dtype="int16")[0]
 
 
-def test_the_judge_hears_every_turn_of_both_versions_in_order_and_reads_none(ask, make_row):
+def test_the_judge_hears_both_versions_and_reads_none_and_its_scores_are_the_column_quality(ask, make_row):
     row = make_row(turns=4)
     with ChatServer(verdict()) as server:
-        quality = judge_pair(row, ask(server))
+        (kept,) = filter_rows([row], ask(server))
     system, user = server.requests[0]["messages"]
     assert system == {"role": "system", "content": PromptSet().fill("filter")}
     parts = user["content"]
@@ -107,15 +100,6 @@ def test_the_judge_hears_every_turn_of_both_versions_in_order_and_reads_none(ask
         sent, _ = soundfile.read(io.BytesIO(turn["audio"]["bytes"]), dtype="int16")
         np.testing.assert_array_equal(array, sent)
     assert "words" not in "".join(texts) and "amazon" not in json.dumps(server.requests)
-    assert quality.chosen == Scores(content=4, naturalness=5, coherence=4)
-    assert quality.rejected == Scores(content=4, naturalness=2, coherence=3)
-    assert (quality.preference, quality.judge) == ("chosen", "writer")
-
-
-def test_a_kept_pair_carries_the_scores_in_the_column_of_the_schema(ask, make_row):
-    row = make_row()
-    with ChatServer(verdict()) as server:
-        (kept,) = filter_rows([row], ask(server))
     assert kept["quality"] == {
         "chosen": {"content": 4, "naturalness": 5, "coherence": 4},
         "rejected": {"content": 4, "naturalness": 2, "coherence": 3},
@@ -151,19 +135,19 @@ def test_a_pair_is_kept_if_the_scores_that_count_reach_the_threshold(ask, make_r
 @pytest.mark.parametrize(
     ("bad", "remark"),
     [
-        ([1], "JSON object"),
-        ({"scores": {}}, "version A is None"),
-        (verdict(chosen=(4, 6, 4)), "'final_turn_naturalness_prosody' of version A is 6"),
-        (verdict(rejected=(4, 2, 3.5)), "'dialog_context_coherence' of version B is 3.5"),
-        (verdict(chosen=(True, 2, 3)), "of version A is True"),
-        (verdict(overall_preference="both"), "'overall_preference' is 'both'"),
-        (verdict(reason=None), "'reason'"),
+        ([1], ""),
+        ({"scores": {}}, "final_turn_content"),
+        (verdict(chosen=(4, 6, 4)), "final_turn_naturalness_prosody"),
+        (verdict(rejected=(4, 2, 3.5)), "dialog_context_coherence"),
+        (verdict(chosen=(True, 2, 3)), "final_turn_content"),
+        (verdict(overall_preference="both"), "overall_preference"),
+        (verdict(reason=None), "reason"),
     ],
 )
-def test_an_invalid_verdict_is_asked_for_again_with_the_error(ask, make_row, bad, remark):
+def test_an_invalid_verdict_is_asked_for_again_with_the_field(ask, make_row, bad, remark):
     with ChatServer(bad, verdict(reason="word " * 200)) as server:
-        found = judge_pair(make_row(), ask(server))
-    assert (found.preference, found.reason) == ("chosen", "word " * 200)
+        (kept,) = filter_rows([make_row()], ask(server))
+    assert kept["quality"]["judge"] == "writer"
     assert remark in server.requests[1]["messages"][-1]["content"]
 
 
@@ -205,22 +189,6 @@ def test_a_second_run_calls_nothing_and_a_stricter_one_neither(ask, make_row):
     assert client.usage["cached"] == 6
 
 
-def test_rows_are_taken_as_they_are_needed_and_come_back_in_order(ask, make_row):
-    row = make_row()
-    taken = []
-
-    def rows():
-        for index in range(500):
-            taken.append(index)
-            yield {**row, "pair_id": f"p{index}"}
-
-    with ChatServer(verdict()) as server:
-        results = filter_rows(rows(), ask(server, concurrency=2))
-        assert [next(results)["pair_id"] for _ in range(3)] == ["p0", "p1", "p2"]
-        results.close()
-    assert len(taken) <= 11
-
-
 def test_pairs_of_scripts_are_not_judged_by_default(ask, make_row):
     row = make_row(criterion="colloquialness", subset="colloquialness", source="colloquial_scripts")
     with ChatServer(verdict()) as server:
@@ -234,11 +202,6 @@ def test_a_turn_that_cannot_be_decoded_costs_its_pair(ask, make_row):
     with ChatServer(verdict()) as server:
         (skip,) = filter_rows([row], ask(server))
     assert skip.kind == "unusable_audio" and "rejected turn 1" in skip.reason
-
-
-def test_an_unusable_endpoint_ends_the_run_instead_of_dropping_every_pair(ask, make_row):
-    with ChatServer(Reply(status=401)) as server, pytest.raises(EndpointError):
-        list(filter_rows([make_row()], ask(server)))
 
 
 @pytest.mark.parametrize(
@@ -257,3 +220,68 @@ def test_own_prompts_are_sent_and_have_their_own_version(ask, make_row):
     system, user = server.requests[0]["messages"]
     assert system["content"] == "Listen well." and user["content"][-1] == {"type": "text", "text": "Now?"}
     assert kept["quality"]["prompt_version"] == own.compute_version(*PROMPTS) != PromptSet().compute_version(*PROMPTS)
+
+
+FOUND = {"primary": "sadness", "secondary": " FILLED PAUSES "}
+
+
+@pytest.fixture
+def unlabelled(make_row):
+    def make(source="youtube", primary="", secondary="", criterion="modality"):
+        return make_row(source=source, primary=primary, secondary=secondary, criterion=criterion, rejected="not heard")
+
+    return make
+
+
+def test_missing_labels_are_asked_for_and_spelt_as_in_table_5(ask, unlabelled):
+    row = unlabelled(primary="Unknown", secondary="Unknown")
+    with ChatServer(FOUND) as server:
+        # The pairs of one recording cost one question.
+        labelled, *_ = annotate_rows([row] * 3, ask(server))
+        assert len(server.requests) == 1
+    assert labelled == {**row, "primary": "Sadness", "secondary": "Filled Pauses"}
+    system, user = server.requests[0]["messages"]
+    for label in (*TAXONOMY["youtube"][0], *TAXONOMY["youtube"][1]):
+        assert label in system["content"]
+    assert [part["type"] for part in user["content"]] == ["text", "input_audio"] * 2 + ["text"]
+
+
+@pytest.mark.parametrize(
+    ("source", "primary", "secondary", "criterion"),
+    [
+        ("youtube", "Neutral", "No Feature", "modality"),
+        ("meld", "Positive", "Joy", "modality"),
+        ("amazon_queen", "Unknown", "Unknown", "modality"),
+        ("meld", "context", "order", "joint"),
+    ],
+)
+def test_labels_of_a_source_or_a_family_are_kept(ask, unlabelled, source, primary, secondary, criterion):
+    row = unlabelled(source, primary, secondary, criterion)
+    with ChatServer(FOUND) as server:
+        assert list(annotate_rows([row], ask(server))) == [row]
+        assert not server.requests
+
+
+def test_a_label_outside_table_5_is_asked_for_again_and_then_drops_the_pair(ask, unlabelled):
+    with ChatServer("[]", {"primary": "Joy", "secondary": "Laughter"}) as server:
+        client = ask(server)
+        (skip,) = annotate_rows([unlabelled()], client, max_failed=1.0)
+    assert isinstance(skip, Skipped) and skip.kind == "annotation_failed" and "'Joy'" in skip.reason
+    assert (len(server.requests), client.usage["failures"]) == (2, 1)
+
+
+def test_a_recording_that_cannot_be_heard_is_skipped(ask, unlabelled):
+    row = unlabelled()
+    row["chosen"] = [{**turn, "audio": {"bytes": b"noise", "path": "turn.flac"}} for turn in row["chosen"]]
+    with ChatServer(FOUND) as server:
+        (skip,) = annotate_rows([row], ask(server))
+    assert (skip.item, skip.kind) == ("youtube pair p0", "unusable_audio")
+
+
+def test_labelled_pairs_do_not_count_as_questions_of_which_too_many_fail(ask, unlabelled):
+    labelled = unlabelled("youtube", "Neutral", "No Feature")
+    with ChatServer(Reply(status=400, error="no such parameter")) as server:
+        with pytest.raises(EndpointError, match="1 of 1 pairs.*no such parameter"):
+            list(annotate_rows([labelled] * 30 + [unlabelled()], ask(server)))
+        *kept, skip = annotate_rows([labelled, unlabelled()], ask(server), max_failed=1.0)
+    assert kept == [labelled] and skip.kind == "annotation_failed"

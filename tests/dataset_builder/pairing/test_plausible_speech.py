@@ -131,19 +131,6 @@ def test_a_synthesizer_speaks_its_languages_only(name, language, text, is_spoken
             require_language(engine, name, language, text)
 
 
-@pytest.mark.parametrize(
-    ("languages", "is_spoken"), [(None, True), (["en", "de-DE"], True), (["en"], False), ("DE", True)]
-)
-def test_a_command_speaks_the_languages_that_its_options_name(languages, is_spoken):
-    options = {"engine": "command", "command": ["cat"], **({"languages": languages} if languages else {})}
-    engine = load_synthesizer("mine", options)
-    if is_spoken:
-        require_language(engine, "mine", "de", "Guten Tag")
-    else:
-        with pytest.raises(LanguageError, match="mine speaks en"):
-            require_language(engine, "mine", "de", "Guten Tag")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["espeak-ng", "hibari", "piper"])
 def test_the_limits_leave_room_around_the_paces_of_synthesizers(name):

@@ -31,11 +31,6 @@ def test_every_source_is_split_in_the_shares_asked_for(episodes):
         assert {name: splits.count(name) for name in set(splits)} == {"train": 70, "validation": 10, "test": 20}
 
 
-def test_splits_depend_on_the_seed_and_not_on_the_order_of_the_episodes(episodes):
-    first, second = (assign_splits(episodes, {}, validation=0.1, test=0.2, seed=seed) for seed in (0, 1))
-    assert first == assign_splits(reversed(episodes), {}, validation=0.1, test=0.2, seed=0) != second
-
-
 def test_a_coarser_unit_is_held_out_whole():
     episodes = [make_episode(f"e{i}", f"g{i}", split_group=f"domain{i % 5}") for i in range(50)]
     assignment = assign_splits(episodes, {}, validation=0.2, test=0.2, seed=0)
@@ -130,11 +125,6 @@ def test_a_recording_is_one_group_across_sources_and_through_the_pipeline(tmp_pa
     assert (joined["groups"], joined["near_copies"]) == (2, 1)
     of = {plan.chosen.name: (plan.split, plan.chosen.group_id) for plan in plans}
     assert of["0"] == of["talk/0"] != of["1"] and of["0"][1] == make_episode("0", "0", "folder").group_id
-
-
-def test_shares_leave_something_for_training():
-    with pytest.raises(ValueError, match=r"validation=0.5 and test=0.5"):
-        assign_splits([], {}, validation=0.5, test=0.5, seed=0)
 
 
 def test_synthesizers_are_spread_over_dialogues_and_stay_with_them():

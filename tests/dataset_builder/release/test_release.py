@@ -1,10 +1,8 @@
 import json
 
-import numpy as np
 import pytest
 import yaml
 
-from sdiareward.dataset_builder.__main__ import main
 from sdiareward.dataset_builder.formats.shards import ShardWriter, read_rows
 from sdiareward.dataset_builder.recording_check import compare, describe
 from sdiareward.dataset_builder.release.recorded_parts import AudioRoots
@@ -109,21 +107,6 @@ def test_a_phone_number_across_two_parts_or_a_missing_recording_skips_the_pair(m
     assert skip["reason"].startswith("folder:b.flac: ") and str(tmp_path) not in skip["reason"]
 
 
-def test_parts_without_words_leave_no_blanks_and_a_second_release_reads_only_recordings_that_changed(
-    make_data, roots, tmp_path
-):
-    folder = make_data(("as it was", "", "yes"))
-    for _ in range(2):
-        release(folder, tmp_path / "release", audio_roots=roots)
-        assert len((tmp_path / "release-work" / "fingerprints.jsonl").read_text().splitlines()) == 3
-    noise = np.random.default_rng(99).standard_normal(16_000).astype(np.float32) * 0.1
-    (tmp_path / "home_of_ann" / "folder" / "a.flac").write_bytes(encode(noise, 16_000, "FLAC", "PCM_16", None))
-    release(folder, tmp_path / "release", audio_roots=roots)
-    [(_, row)] = read_rows(tmp_path / "release")
-    assert row["chosen"][0]["text"] == "as it was"
-    assert compare(row["chosen"][0]["fingerprints"][0], describe(noise)) == "same"
-
-
 def test_the_release_has_a_card_and_loads_by_name_with_its_columns(make_data, roots, tmp_path):
     from datasets import load_dataset
 
@@ -137,15 +120,3 @@ def test_the_release_has_a_card_and_loads_by_name_with_its_columns(make_data, ro
     rows = load_dataset(str(tmp_path / "release"), split="train", cache_dir=str(tmp_path / "cache"))
     assert rows.features == release_features()
     assert rows[0]["chosen"][1]["text"] == "from [ADDRESS]"
-
-
-def test_the_command_reads_names_from_a_file_and_is_strict_when_asked(make_data, tmp_path, capsys):
-    names = tmp_path / "names.txt"
-    names.write_text("Hello\n\n")
-    command = ["release", str(make_data()), "--output-dir", str(tmp_path / "release")]
-    assert main([*command, "--strict"]) == 1
-    assert "missing_audio: 1" in capsys.readouterr().out
-    roots = ["--audio-root", f"folder={tmp_path / 'home_of_ann' / 'folder'}"]
-    assert main([*command, *roots, "--names", str(names), "--strict"]) == 0
-    [(_, row)] = read_rows(tmp_path / "release")
-    assert row["chosen"][0]["text"].startswith("[NAME], [EMAIL]")

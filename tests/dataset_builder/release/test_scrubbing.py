@@ -4,7 +4,7 @@ from collections import Counter
 import pytest
 from support.paths import ROOT
 
-from sdiareward.dataset_builder.release.scrubbing import contains_name, scrub
+from sdiareward.dataset_builder.release.scrubbing import scrub
 from sdiareward.dataset_builder.sources import colloquial_scripts
 
 
@@ -56,13 +56,6 @@ def test_numbers_that_are_merely_numbers_and_ordinary_words_survive(text):
     assert scrub(text, names=["Ann"]) == (text, Counter())
 
 
-def test_several_kinds_in_one_text_are_each_counted():
-    text = "I'm Ann Lee, ann@example.org, 650-253-0000 or 650-253-0001, 12 Elm Street. Ann Lee!"
-    scrubbed, counts = scrub(text, names=["ann lee"])
-    assert scrubbed == "I'm [NAME], [EMAIL], [PHONE] or [PHONE], [ADDRESS]. [NAME]!"
-    assert counts == {"name": 2, "email": 1, "phone": 2, "address": 1}
-
-
 def test_scrubbing_twice_changes_nothing_even_where_a_name_is_the_word_of_a_placeholder():
     text = "Name this: ann@example.org650-253-0000 @x.y 12 Elm St. 650-253-0000 email"
     once, _ = scrub(text, names=["name", "email"])
@@ -87,17 +80,8 @@ def test_of_the_bundled_dialogues_only_one_link_and_one_spoken_phone_number_are_
     assert sum(counts, Counter()) == {"url": 1, "phone": 2}
 
 
-def test_a_name_is_found_as_a_whole_word_only():
-    assert contains_name("clips/ANN lee/3.wav", ["Ann Lee"])
-    assert not contains_name("clips/annabel.wav", ["Ann"])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ["a." * 50_000, "a-" * 50_000, "a" * 100_000], ids=["labels", "dashes", "one word"])
 def test_a_long_text_of_what_identifiers_are_made_of_is_searched_once(text):
     # Each beginning searched to the end of the text would take most of an hour.
     assert scrub(text) == (text, {})
-
-
-def test_an_identifier_longer_than_any_real_one_loses_all_but_its_first_letters():
-    assert scrub("a" * 200 + "@example.org")[0] == "a" * 72 + "[EMAIL]"

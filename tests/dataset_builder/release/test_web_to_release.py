@@ -39,10 +39,8 @@ def write_dialogue(path, name, num_parts):
     soundfile.write(path, np.stack([mono, mono], axis=1), 44_100)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Return a folder in which a recording was fetched, built, released and rebuilt."""
-    root = tmp_path_factory.mktemp("web")
+def test_a_fetched_recording_becomes_a_pair_is_released_without_audio_and_rebuilt_as_it_was(tmp_path):
+    root = tmp_path
     write_dialogue(root / "talk.flac", "WITCH3.DOG/12", 4)
     audio = str(root / "audio" / "youtube")
     videos = {"videos": [(root / "talk.flac").as_uri()], "allow_file_urls": True, "sleep_s": 0}
@@ -59,27 +57,14 @@ def folder(tmp_path_factory):
     for command in commands:
         places = ["--audio-root", str(root / "audio")] if command[0] in ("release", "reconstruct") else []
         assert main([*command, *places]) == 0
-    return root
-
-
-def test_a_fetched_recording_becomes_a_pair_with_references_of_its_turns(folder):
-    rows = [row for _, row in read_rows(folder / "sdiareward")]
-    assert [row["source"] for row in rows] == ["youtube"]
-    assert [row["subset"] for row in rows] == ["wild"]
-    references = [part for turn in rows[0]["chosen"] for part in turn["audio_ref"]]
+    (before,), (released,), (after,) = (
+        [r for _, r in read_rows(root / n)] for n in ("sdiareward", "release", "again")
+    )
+    assert (before["source"], before["subset"]) == ("youtube", "wild")
+    references = [part for turn in before["chosen"] for part in turn["audio_ref"]]
     assert all(part["uri"].startswith("youtube:") and part["start_s"] < part["end_s"] for part in references)
-    assert len(rows[0]["chosen"]) % 2 == 0
-    assert all(turn["text"] for turn in rows[0]["chosen"])
-
-
-def test_the_release_holds_neither_audio_nor_the_place_of_the_recording(folder):
-    (row,) = [row for _, row in read_rows(folder / "release")]
-    assert "audio" not in row["chosen"][0]
-    assert all(fingerprint for turn in row["chosen"] for fingerprint in turn["fingerprints"])
-    for path in (folder / "release").rglob("*"):
-        assert path.is_dir() or str(folder).encode() not in path.read_bytes()
-
-
-def test_what_is_rebuilt_from_the_fetched_file_is_the_same_sample_for_sample(folder):
-    (before,), (after,) = ([row for _, row in read_rows(folder / name)] for name in ("sdiareward", "again"))
+    assert len(before["chosen"]) % 2 == 0 and all(turn["text"] for turn in before["chosen"])
     assert before == after
+    assert all("audio" not in turn and all(turn["fingerprints"]) for turn in released["chosen"])
+    for path in (root / "release").rglob("*"):
+        assert path.is_dir() or str(root).encode() not in path.read_bytes()

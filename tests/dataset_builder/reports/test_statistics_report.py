@@ -4,7 +4,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sdiareward.dataset_builder.formats.shards import ShardWriter, read_rows
-from sdiareward.dataset_builder.reports.statistics_report import compute_statistics, read_labels, write_statistics
+from sdiareward.dataset_builder.reports.statistics_report import compute_statistics, write_statistics
 
 
 def make_turns(*durations_s, text="one two three"):
@@ -75,17 +75,6 @@ def test_distributions_keep_the_real_and_the_synthetic_side_apart(folder):
     assert found["histograms"]["dialogue_s"]["synthetic"] == {"10": 1, "50": 1, "140": 2}
 
 
-def test_one_split_can_be_described_alone(folder):
-    found = compute_statistics(folder, split="test")
-    assert found["pairs"] == 1
-    assert found["distributions"]["real"]["turn_s"] is None
-
-
-def test_labels_are_read_with_their_split(folder):
-    found = [(label["pair_id"], label["split"]) for label in read_labels(folder)]
-    assert found == [("p2", "test"), ("p0", "train"), ("p1", "train")]
-
-
 def test_the_audio_is_not_read(folder):
     for shard in (folder / "data").glob("*/*.parquet"):
         content = pq.ParquetFile(shard).metadata.row_group(0)
@@ -111,8 +100,3 @@ def test_the_statistics_are_written_as_json_markdown_and_png(folder, tmp_path):
     assert "| colloquialness | 1 | 0.00 | 0.08 |" in page
     assert (tmp_path / "out" / "stats.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["stats.json", "stats.md", "stats.png"]
-
-
-def test_an_empty_folder_is_an_error(tmp_path):
-    with pytest.raises(FileNotFoundError, match=str(tmp_path)):
-        compute_statistics(tmp_path)

