@@ -181,8 +181,7 @@ def _choose_prompt(args: EvaluateArguments) -> JudgingPrompt:
 
 
 def _load_judge(args: EvaluateArguments) -> ScoreJudge:
-    from .endpoint_judge import EndpointJudge
-    from .judge import WavRewardJudge
+    from .judge import EndpointJudge, WavRewardJudge
 
     if args.model is None:
         cache, prompt = Path(args.output_dir) / "cache", _choose_prompt(args)

@@ -25,7 +25,7 @@ from .predictions import OUT_OF_DOMAIN_FILE, PREDICTIONS_FILE, read_predictions
 
 
 if TYPE_CHECKING:
-    from sdiareward.common.llm.client import ChatClient
+    from sdiareward.common.llm import ChatClient
 
     from .score_samples import Samples
 
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(args: ReasoningArguments) -> int:
     """Have the thoughts rated; return 1 if the judge failed on a sample, else 0."""
-    from sdiareward.common.llm.client import ChatClient
+    from sdiareward.common.llm import ChatClient
 
     from ..settings import choose_endpoint
     from .score_samples import read_out_of_domain, read_samples
@@ -80,7 +80,7 @@ def examine(
     predictions: Sequence[Mapping[str, Any]], samples: Samples, client: ChatClient, prompts: PromptSet | None = None
 ) -> dict[str, Any]:
     """Rate the thoughts of every prediction; `share_good` is 0-1, higher is better. `prompts` replace shipped ones."""
-    from sdiareward.common.llm.client import EndpointError
+    from sdiareward.common.llm import EndpointError
 
     if not predictions:
         raise ValueError("there are no predictions to examine; evaluate at least one sample.")
