@@ -229,7 +229,7 @@ class ChatClient:
 
         with self._lock:
             if self._cache is None:
-                # Nothing is ever evicted. A rollback journal also works on network file systems, a write-ahead log not.
+                # Nothing is evicted. A rollback journal works on network file systems, too, unlike a write-ahead log.
                 options = {"eviction_policy": "none", "sqlite_journal_mode": "delete", "sqlite_synchronous": 2}
                 try:
                     self._cache = diskcache.Cache(str(self.cache_dir), disk=TextDisk, **options)
