@@ -49,25 +49,26 @@ class Judgement:
     changed_parameters: Mapping[str, str | None] = field(default_factory=dict)
 
     @classmethod
-    def from_texts(
-        cls,
-        texts: Sequence[str],
-        *,
-        reasoning: bool,
-        num_tokens: int,
-        seconds: float,
-        expected_score: float | None = None,
-        problem: str | None = None,
-        **more: Any,
+    def from_answers(
+        cls, answers: Sequence[Any], *, reasoning: bool, expected_score: float | None = None, **more: Any
     ) -> Judgement:
         """Make a judgement from at least one answer; with `reasoning` thoughts were requested."""
+        texts = tuple(answer.text for answer in answers)
         scores = tuple(map(parse_score, texts))
-        is_in_format = all(follows_format(text, reasoning) for text in texts)
-        score, texts = vote(scores), tuple(texts)
-        if score is None and problem is None:
-            problem = f"no score in the answer that begins {texts[0][:_QUOTED_CHARACTERS]!r}."
-        more["problem"] = problem
-        return cls(score, expected_score, scores, texts, is_in_format, num_tokens, seconds, **more)
+        score = vote(scores)
+        if score is None and more.get("problem") is None:
+            more["problem"] = f"no score in the answer that begins {texts[0][:_QUOTED_CHARACTERS]!r}."
+        return cls(
+            score,
+            expected_score,
+            scores,
+            texts,
+            all(follows_format(text, reasoning) for text in texts),
+            sum(answer.num_tokens for answer in answers),
+            sum(answer.seconds for answer in answers),
+            sum(answer.is_cut for answer in answers),
+            **more,
+        )
 
 
 class WavRewardJudge:
@@ -112,14 +113,7 @@ class WavRewardJudge:
         answers = self.thinker.generate(conversations, **sampling)
         means = self._compute_expected_scores(conversations, answers) if expected else [None] * len(answers)
         return [
-            Judgement.from_texts(
-                [answer.text for answer in found],
-                reasoning=self.reasoning,
-                num_tokens=sum(answer.num_tokens for answer in found),
-                seconds=sum(answer.seconds for answer in found),
-                expected_score=mean,
-                num_cut=sum(answer.is_cut for answer in found),
-            )
+            Judgement.from_answers(found, reasoning=self.reasoning, expected_score=mean)
             for found, mean in zip(answers, means, strict=True)
         ]
 
@@ -176,12 +170,9 @@ class EndpointJudge:
         if answers and all(answer.problem for answer in answers) and not clients[0].has_answers():
             raise EndpointError(f"none of {len(answers)} questions got an answer; the first: {answers[0].problem}")
         return [
-            Judgement.from_texts(
-                [answer.text for answer in found],
+            Judgement.from_answers(
+                found,
                 reasoning=self.reasoning,
-                num_tokens=sum(answer.num_tokens for answer in found),
-                seconds=sum(answer.seconds for answer in found),
-                num_cut=sum(answer.is_cut for answer in found),
                 problem=next((answer.problem for answer in found if answer.problem), None),
                 changed_parameters=found[0].changed_parameters,
             )
