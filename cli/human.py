@@ -108,7 +108,7 @@ def compare(args: CompareArguments) -> None:
     from sdiareward.evaluation.human.texts import read_texts
     from sdiareward.judges.wavreward.ab_study import pair_scores, sample_ab_study
     from sdiareward.judges.wavreward.predictions import OUT_OF_DOMAIN_FILE, PREDICTIONS_FILE, read_predictions
-    from sdiareward.judges.wavreward.score_samples import read_out_of_domain, read_samples
+    from sdiareward.judges.wavreward.scores import read_out_of_domain, read_samples
 
     file = OUT_OF_DOMAIN_FILE if args.out_of_domain else PREDICTIONS_FILE
     predictions = [read_predictions(folder, file) for folder in (args.first_dir, args.second_dir)]

@@ -67,8 +67,16 @@ def make_settings(kind: type[_Settings], values: Any, label: str) -> _Settings:
         require_minimums(settings)
     # A value of another type fails in the checks of the dataclass, with any of these errors.
     except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
-        raise ValueError(f"{label}: {error}") from error
+        raise ValueError(f"{label}: {explain_error(error)}") from error
     return settings
+
+
+def explain_error(error: Exception) -> str:
+    """Return the message of an error in one line; of a pydantic error, each field with its value."""
+    if not hasattr(error, "errors"):
+        return str(error)
+    found = [(".".join(map(str, each["loc"])), each["input"], each["msg"]) for each in error.errors()]
+    return " ".join(f"{name} is {value!r:.80}: {what}." if name else f"{what}." for name, value, what in found)
 
 
 def _require_types(kind: type, values: Mapping[str, Any], label: str) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
 from sdiareward.common.arguments import Inherited
 from sdiareward.common.commands import Command
 from sdiareward.common.data_help import PAIR_HELP
+from sdiareward.common.hub import make_revision_field
 
 
 _MODULE = "sdiareward.judges"
@@ -50,12 +55,47 @@ WAVREWARD = {
     ),
 }
 JUDGE = {
-    "list": Command(f"{_MODULE}.listing:run", "list the zero-shot judges of a file of judges"),
+    "list": Command(f"{_MODULE}.commands:list_judges", "list the zero-shot judges of a file of judges"),
     "eval": Command(
         "sdiareward.eval:run",
         "evaluate a judge on pairs; the same as `sdiareward eval --judge NAME`",
         "docs/judges.md is the guide.\n\n" + PAIR_HELP,
         extra="eval",
     ),
-    "nano": Command(f"{_MODULE}.arguments:build_nano", "write the untrained nano judge, a thinker for tests"),
+    "nano": Command(f"{_MODULE}.commands:build_nano", "write the untrained nano judge, a thinker for tests"),
 }
+
+
+@dataclass(kw_only=True)
+class ListArguments:
+    judges_file: Path | None = field(
+        default=None, metadata={"help": "YAML of judges (default: configs/judges.yaml of the package)"}
+    )
+
+
+def list_judges(args: ListArguments) -> None:
+    from sdiareward.common.settings import read_mapping, require_mapping
+
+    from .settings import JUDGES_FILE
+
+    path = args.judges_file or JUDGES_FILE
+    judges = read_mapping(path)
+    width = max(map(len, map(str, judges)), default=0)
+    for name, settings in judges.items():
+        require_mapping(settings, f"{path}: {name}")
+        shown = f"{name!s:<{width}}  {settings.get('backend', '')}  {settings.get('model', '')}"
+        sys.stdout.write(f"{shown.rstrip()}\n")
+
+
+@dataclass(kw_only=True)
+class NanoJudgeArguments:
+    output_dir: Path = field(metadata={"positional": True, "help": "folder of the checkpoint"})
+    whisper: str | None = field(default=None, metadata={"help": "folder or Hub id of Whisper tiny.en"})
+    whisper_revision: str | None = make_revision_field("whisper", "Whisper")
+    seed: int = field(default=0, metadata={"help": "seed of the random tensors"})
+
+
+def build_nano(args: NanoJudgeArguments) -> None:
+    from .nano_judge import build_nano_judge
+
+    sys.stdout.write(f"{build_nano_judge(args.output_dir, whisper=args.whisper, seed=args.seed)}\n")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from sdiareward.common.llm.settings import ChatSettings
+from pydantic import PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
+
+from sdiareward.common.llm import ChatSettings
 from sdiareward.common.package_files import CONFIGS
 from sdiareward.common.settings import make_settings, read_mapping, require_mapping
 from sdiareward.common.yaml_files import parse_yaml
@@ -17,7 +19,6 @@ from sdiareward.common.yaml_files import parse_yaml
 JUDGES_FILE = CONFIGS / "judges.yaml"
 # Seconds heard of each turn, as the reward model hears.
 MAX_TURN_S = 30.0
-AT_LEAST_ONE = {"minimum": 1}
 
 
 @dataclass(frozen=True)
@@ -26,21 +27,12 @@ class EndpointSettings(ChatSettings):
 
     backend: ClassVar[str] = "endpoint"
     # The largest number of requests until an answer is valid.
-    attempts: int = field(default=2, metadata=AT_LEAST_ONE)
-    max_turn_s: float = MAX_TURN_S
+    attempts: PositiveInt = 2
+    max_turn_s: PositiveFloat = MAX_TURN_S
     # Folder of valid answers, which runs may share; by default `cache` in the run's folder.
     cache_dir: str | None = None
     # YAML of prompts that replace shipped ones.
     prompt_file: str | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_turn_length(self.max_turn_s)
-
-
-def check_turn_length(max_turn_s: float) -> None:
-    if max_turn_s <= 0:
-        raise ValueError(f"max_turn_s is {max_turn_s}; it must be more than 0.")
 
 
 def read_judge(
@@ -54,17 +46,13 @@ def read_judge(
         raise ValueError(f"{path}: has no judge {name!r}; it has {known}. Add one, or name another file.")
     label = f"{path}: {name}"
     require_mapping(entries[name], label)
-    return {**entries[name], **_read_overrides(overrides)}, label
-
-
-def _read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    found = {}
+    values = dict(entries[name])
     for text in overrides:
         key, sign, value = text.partition("=")
         if not sign or not key:
             raise ValueError(f"judge_options holds {text!r}; give KEY=VALUE, such as temperature=0.5.")
-        found[key] = parse_yaml(value, f"judge_options: {text!r}")
-    return found
+        values[key] = parse_yaml(value, f"judge_options: {text!r}")
+    return values, label
 
 
 def choose_endpoint(

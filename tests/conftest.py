@@ -189,7 +189,7 @@ def nano_judge(tmp_path_factory):
 @pytest.fixture
 def ask(tmp_path):
     """Return a function giving a client of a scripted chat server, whose answers are kept in the test's folder."""
-    from sdiareward.common.llm.client import ChatClient, ChatSettings
+    from sdiareward.common.llm import ChatClient, ChatSettings
 
     def make(server, **changes):
         settings = {"model": "writer", "base_url": server.url, "api_key_env": None, "max_retries": 0}

@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sdiareward.common.llm.client import ChatClient, ChatError
-from sdiareward.common.llm.failures import FailureLimit
+from sdiareward.common.llm import ChatClient, ChatError, FailureLimit
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.prompts import PromptSet
 from sdiareward.pairs.schema import make_stable_seed

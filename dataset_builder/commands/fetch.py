@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sdiareward.common.llm.client import ChatClient, ChatSettings
+from sdiareward.common.llm import ChatClient, ChatSettings
 from sdiareward.common.locks import lock_folder
 from sdiareward.common.settings import make_settings
 from sdiareward.common.skipped import Skipped

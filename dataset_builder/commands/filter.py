@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sdiareward.common.files import require_other_folder
-from sdiareward.common.llm.client import ChatClient, ChatSettings
+from sdiareward.common.llm import ChatClient, ChatSettings
 from sdiareward.common.settings import make_settings
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.prompts import read_prompt_file

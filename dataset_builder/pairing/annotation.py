@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from sdiareward.audio_sdiareward import AudioError
-from sdiareward.common.llm.client import ChatClient, ChatError
+from sdiareward.common.llm import ChatClient, ChatError
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.prompts import PromptSet
 from sdiareward.pairs.schema import TAXONOMY, list_allowed_labels

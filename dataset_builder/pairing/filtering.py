@@ -17,8 +17,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from sdiareward.audio_sdiareward import AudioError
 from sdiareward.chat_sdiareward import MAX_TURNS, ROLES
-from sdiareward.common.llm.client import ChatClient, ChatError
-from sdiareward.common.llm.failures import FailureLimit, require_share
+from sdiareward.common.llm import ChatClient, ChatError, FailureLimit, require_share
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.messages import make_audio_content
 from sdiareward.pairs.prompts import PromptSet

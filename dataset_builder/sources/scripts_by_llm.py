@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from sdiareward.chat_sdiareward import MAX_TURNS, ROLES
-from sdiareward.common.llm.client import ChatClient, ChatError
-from sdiareward.common.llm.failures import FailureLimit, require_share
+from sdiareward.common.llm import ChatClient, ChatError, FailureLimit, require_share
 from sdiareward.common.package_files import SCRIPTS
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.prompts import PromptSet

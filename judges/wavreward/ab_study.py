@@ -28,11 +28,11 @@ from sdiareward.evaluation.human.study import (
 from sdiareward.evaluation.human.texts import StudyTexts, read_texts
 from sdiareward.evaluation.summary import format_interval, format_percent
 
-from .score_metrics import OUT_OF_DOMAIN, find_column, find_scenario, measure_share
+from .scores import OUT_OF_DOMAIN, find_column, find_scenario, measure_share
 
 
 if TYPE_CHECKING:
-    from .score_samples import Samples
+    from .scores import Samples
 
 QUESTION = (
     "Which score is more reasonable for the answer? 5: its words and how it is spoken fit. 3: only its words fit. "

@@ -12,21 +12,36 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sdiareward.checkpoint_io.fingerprint import describe_model
 from sdiareward.common.commands import run_single
+from sdiareward.common.files import write_file
 from sdiareward.common.hub import DatasetRevision, ModelRevision
 from sdiareward.common.optional_dependencies import check_extra
+from sdiareward.common.provenance import describe_run
+from sdiareward.common.run_identity import claim_run_dir
+from sdiareward.evaluation.summary import list_reasons
+from sdiareward.pairs.content import fingerprint_pairs
 
 from ..commands import WAVREWARD
+from ..settings import EndpointSettings, choose_endpoint
 from .answers import MAX_ANSWER_TOKENS
+from .judge import EndpointJudge, WavRewardJudge
+from .predictions import OUT_OF_DOMAIN_FILE, PREDICTIONS_FILE, Asking, predict
+from .prompts import JudgingPrompt, choose_prompt
+from .scores import (
+    JUDGE,
+    KINDS,
+    Samples,
+    find_scenario,
+    predict_scores,
+    read_out_of_domain,
+    read_samples,
+    render_evaluation,
+    summarise_scores,
+)
 
-
-if TYPE_CHECKING:
-    from ..settings import EndpointSettings
-    from .predictions import Asking, ScoreJudge
-    from .prompts import JudgingPrompt
-    from .score_samples import Samples
 
 Records = list[dict[str, Any]]
 
@@ -81,8 +96,6 @@ class EvaluateArguments(ModelRevision, DatasetRevision):
 
     @property
     def asking(self) -> Asking:
-        from .predictions import Asking
-
         return Asking(self.num_samples, self.temperature, self.expected, self.max_new_tokens, self.seed)
 
 
@@ -99,15 +112,6 @@ def run(args: EvaluateArguments) -> int:
 
 
 def evaluate(args: EvaluateArguments) -> dict[str, Any]:
-    from sdiareward.common.files import write_file
-    from sdiareward.common.provenance import describe_run
-    from sdiareward.common.run_identity import claim_run_dir
-    from sdiareward.evaluation.summary import list_reasons
-
-    from .predictions import predict
-    from .score_metrics import summarise_scores
-    from .score_tables import JUDGE, render_evaluation
-
     folder = Path(args.output_dir)
     sets = _read_sets(args)
     run = _identity(args, sets)
@@ -118,9 +122,10 @@ def evaluate(args: EvaluateArguments) -> dict[str, Any]:
         options: dict[str, Any] = {"batch_size": args.batch_size}
         judged[name], lost = predict(lambda: _load_judge(args), samples, folder / name, args.asking, **options)
         skipped += lost
-    scorers = {JUDGE: summarise_scores(*judged.values(), **_make_options(args))}
+    draws = {"num_bootstrap": args.num_bootstrap, "seed": args.seed}
+    scorers = {JUDGE: summarise_scores(*judged.values(), **draws)}
     if train is not None:
-        scorers |= _measure_baselines(train, sets, judged, args)
+        scorers |= _measure_baselines(train, sets, judged, draws)
     records = [record for found in judged.values() for record in found]
     results: dict[str, Any] = {"scorers": scorers, "num_train": train and len(train), "skipped": skipped, "run": run}
     results["problems"] = list_reasons([record for record in records if record["problem"]])
@@ -134,9 +139,6 @@ def evaluate(args: EvaluateArguments) -> dict[str, Any]:
 
 def _read_sets(args: EvaluateArguments) -> dict[str, Samples]:
     """Read the samples by file of predictions: the benchmark, then the out-of-domain samples."""
-    from .predictions import OUT_OF_DOMAIN_FILE, PREDICTIONS_FILE
-    from .score_samples import read_out_of_domain, read_samples
-
     sets = {PREDICTIONS_FILE: read_samples(args.dataset, args.split)}
     if args.out_of_domain is not None:
         sets[OUT_OF_DOMAIN_FILE] = read_out_of_domain(args.out_of_domain, args.split)
@@ -144,9 +146,6 @@ def _read_sets(args: EvaluateArguments) -> dict[str, Samples]:
 
 
 def _identity(args: EvaluateArguments, sets: Mapping[str, Samples]) -> dict[str, Any]:
-    from sdiareward.checkpoint_io.fingerprint import describe_model
-    from sdiareward.pairs.content import fingerprint_pairs
-
     if args.model is not None:
         whose = {"model": describe_model(args.model), "dtype": args.dtype}
     else:
@@ -162,28 +161,17 @@ def _identity(args: EvaluateArguments, sets: Mapping[str, Samples]) -> dict[str,
     }
 
 
-def _make_options(args: EvaluateArguments) -> dict[str, Any]:
-    return {"num_bootstrap": args.num_bootstrap, "seed": args.seed}
-
-
 def _choose_endpoint(args: EvaluateArguments) -> EndpointSettings:
-    from ..settings import choose_endpoint
-
     defaults = {"max_tokens": MAX_ANSWER_TOKENS}
     return choose_endpoint(str(args.judge), args.judges_file, args.judge_options, defaults=defaults)
 
 
 def _choose_prompt(args: EvaluateArguments) -> JudgingPrompt:
-    from .prompts import choose_prompt
-
     own = None if args.model is not None else _choose_endpoint(args).prompt_file
     return choose_prompt(args.model, args.prompt_file or own)
 
 
-def _load_judge(args: EvaluateArguments) -> ScoreJudge:
-    from .endpoint_judge import EndpointJudge
-    from .judge import WavRewardJudge
-
+def _load_judge(args: EvaluateArguments) -> EndpointJudge | WavRewardJudge:
     if args.model is None:
         cache, prompt = Path(args.output_dir) / "cache", _choose_prompt(args)
         return EndpointJudge(_choose_endpoint(args), cache, reasoning=args.reasoning, prompt=prompt)
@@ -194,9 +182,6 @@ def _load_judge(args: EvaluateArguments) -> ScoreJudge:
 
 def _read_training_samples(args: EvaluateArguments, sets: Mapping[str, Samples]) -> Samples:
     """Read the samples to fit baselines on; raise if they share a scenario with the evaluated ones."""
-    from .score_metrics import find_scenario
-    from .score_samples import read_samples
-
     train = read_samples(args.dataset, args.train_split)
     evaluated = {find_scenario(label) for samples in sets.values() for label in samples.labels}
     if shared := evaluated & {find_scenario(label) for label in train.labels}:
@@ -208,25 +193,20 @@ def _read_training_samples(args: EvaluateArguments, sets: Mapping[str, Samples])
 
 
 def _measure_baselines(
-    train: Samples, sets: Mapping[str, Samples], judged: Mapping[str, Records], args: EvaluateArguments
+    train: Samples, sets: Mapping[str, Samples], judged: Mapping[str, Records], draws: Mapping[str, int]
 ) -> dict[str, Any]:
-    from .score_baselines import KINDS, predict_scores
-    from .score_metrics import summarise_scores
-
     found: dict[str, Any] = {}
     for kind in KINDS:
         predictions = []
         for name, samples in sets.items():
             if kind == "most_frequent" or samples.has_texts:
-                predictions.append(_label(predict_scores(kind, train, samples), samples, judged[name]))
-        found[kind] = summarise_scores(*predictions, **_make_options(args))
+                heard = {record["sample_id"] for record in judged[name]}
+                scored = zip(samples.labels, predict_scores(kind, train, samples), strict=True)
+                predictions.append(
+                    [{**each, "predicted": score} for each, score in scored if each["sample_id"] in heard]
+                )
+        found[kind] = summarise_scores(*predictions, **draws)
     return found
-
-
-def _label(scores: Sequence[int | None], samples: Samples, judged: Records) -> Records:
-    heard = {record["sample_id"] for record in judged}
-    pairs = zip(samples.labels, scores, strict=True)
-    return [{**label, "predicted": score} for label, score in pairs if label["sample_id"] in heard]
 
 
 if __name__ == "__main__":

@@ -1,12 +1,20 @@
-"""WavReward as a judge: listen to a question and its answer, think, and score the answer from 1 to 5."""
+"""WavReward as a judge: listen to a question and its answer, think, and score the answer from 1 to 5.
+
+The model runs in this process, or is any model behind an endpoint that takes `input_audio` (Table 1, I).
+"""
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from sdiareward.common.llm import ChatClient, ChatError, ChatSettings, EndpointError
+from sdiareward.pairs.messages import make_audio_content
 
 from .answers import MAX_ANSWER_TOKENS, SCORES, follows_format, parse_score
 from .prompts import JudgingPrompt, choose_prompt
@@ -15,6 +23,7 @@ from .prompts import JudgingPrompt, choose_prompt
 if TYPE_CHECKING:
     from ..thinker import Generation, Thinker
 
+logger = logging.getLogger(__name__)
 _SCORE_TAG = "<score>"
 _QUOTED_CHARACTERS = 200
 
@@ -40,25 +49,26 @@ class Judgement:
     changed_parameters: Mapping[str, str | None] = field(default_factory=dict)
 
     @classmethod
-    def from_texts(
-        cls,
-        texts: Sequence[str],
-        *,
-        reasoning: bool,
-        num_tokens: int,
-        seconds: float,
-        expected_score: float | None = None,
-        problem: str | None = None,
-        **more: Any,
+    def from_answers(
+        cls, answers: Sequence[Any], *, reasoning: bool, expected_score: float | None = None, **more: Any
     ) -> Judgement:
         """Make a judgement from at least one answer; with `reasoning` thoughts were requested."""
+        texts = tuple(answer.text for answer in answers)
         scores = tuple(map(parse_score, texts))
-        is_in_format = all(follows_format(text, reasoning) for text in texts)
-        score, texts = vote(scores), tuple(texts)
-        if score is None and problem is None:
-            problem = f"no score in the answer that begins {texts[0][:_QUOTED_CHARACTERS]!r}."
-        more["problem"] = problem
-        return cls(score, expected_score, scores, texts, is_in_format, num_tokens, seconds, **more)
+        score = vote(scores)
+        if score is None and more.get("problem") is None:
+            more["problem"] = f"no score in the answer that begins {texts[0][:_QUOTED_CHARACTERS]!r}."
+        return cls(
+            score,
+            expected_score,
+            scores,
+            texts,
+            all(follows_format(text, reasoning) for text in texts),
+            sum(answer.num_tokens for answer in answers),
+            sum(answer.seconds for answer in answers),
+            sum(answer.is_cut for answer in answers),
+            **more,
+        )
 
 
 class WavRewardJudge:
@@ -102,17 +112,10 @@ class WavRewardJudge:
         sampling |= {"num_return_sequences": num_samples, "max_new_tokens": max_new_tokens}
         answers = self.thinker.generate(conversations, **sampling)
         means = self._compute_expected_scores(conversations, answers) if expected else [None] * len(answers)
-        return [self._make_judgement(found, mean) for found, mean in zip(answers, means, strict=True)]
-
-    def _make_judgement(self, answers: Sequence[Generation], expected_score: float | None) -> Judgement:
-        return Judgement.from_texts(
-            [answer.text for answer in answers],
-            reasoning=self.reasoning,
-            num_tokens=sum(answer.num_tokens for answer in answers),
-            seconds=sum(answer.seconds for answer in answers),
-            expected_score=expected_score,
-            num_cut=sum(answer.is_cut for answer in answers),
-        )
+        return [
+            Judgement.from_answers(found, reasoning=self.reasoning, expected_score=mean)
+            for found, mean in zip(answers, means, strict=True)
+        ]
 
     def _compute_expected_scores(
         self, conversations: Sequence[Any], answers: Sequence[Sequence[Generation]]
@@ -126,6 +129,90 @@ class WavRewardJudge:
         for (index, _), row in zip(rows, probabilities.tolist(), strict=True):
             by_recording[index].append(sum(score * share for score, share in zip(SCORES, row, strict=True)))
         return [sum(means) / len(means) for means in by_recording]
+
+
+class EndpointJudge:
+    """Score with any model that takes `input_audio`; as with a local model, a bad answer is not requested again."""
+
+    def __init__(
+        self,
+        settings: ChatSettings,
+        cache_dir: str | Path,
+        *,
+        reasoning: bool = True,
+        prompt: JudgingPrompt | None = None,
+    ):
+        self.prompt = prompt or JudgingPrompt()
+        self.settings = settings
+        self.cache_dir = cache_dir
+        self.reasoning = reasoning
+        # By temperature and seed; a client knows what the endpoint refuses.
+        self._clients: dict[tuple[float, int], ChatClient] = {}
+
+    def judge(
+        self,
+        recordings: Sequence[Any],
+        *,
+        num_samples: int = 1,
+        temperature: float = 0.0,
+        expected: bool = False,
+        max_new_tokens: int | None = None,
+        seed: int = 0,
+    ) -> list[Judgement]:
+        """Score as [`WavRewardJudge.judge`]; the settings replace `max_new_tokens` and a temperature of 0."""
+        if expected:
+            raise ValueError("an endpoint returns no distribution over scores; omit expected.")
+        if num_samples > 1 and self.settings.seed is None:
+            raise ValueError(f"{num_samples} answers need a seed to differ; set seed for this judge.")
+        clients = [self._make_client(temperature, seed + number) for number in range(num_samples)]
+        jobs = [(recording, client) for recording in recordings for client in clients]
+        answers: list[Any] = list(clients[0].map(self._ask, jobs, failures=()))
+        if answers and all(answer.problem for answer in answers) and not clients[0].has_answers():
+            raise EndpointError(f"none of {len(answers)} questions got an answer; the first: {answers[0].problem}")
+        return [
+            Judgement.from_answers(
+                found,
+                reasoning=self.reasoning,
+                problem=next((answer.problem for answer in found if answer.problem), None),
+                changed_parameters=found[0].changed_parameters,
+            )
+            for found in (answers[start : start + num_samples] for start in range(0, len(answers), num_samples))
+        ]
+
+    def _make_client(self, temperature: float, seed: int) -> ChatClient:
+        changes: dict[str, Any] = {"temperature": temperature} if temperature else {}
+        if self.settings.seed is not None:
+            changes["seed"] = self.settings.seed + seed
+        client = ChatClient(replace(self.settings, **changes), self.cache_dir)
+        return self._clients.setdefault((temperature, seed), client)
+
+    def _ask(self, job: tuple[Any, ChatClient]) -> _EndpointAnswer:
+        recording, client = job
+        messages: list[dict[str, Any]] = []
+        for message in self.prompt.make_conversation(recording, reasoning=self.reasoning):
+            parts = message["content"]
+            parts = [make_audio_content(part["audio"]) if part["type"] == "audio" else part for part in parts]
+            messages.append({**message, "content": parts})
+        start = time.perf_counter()
+        try:
+            # An answer that was cut off has no score, as from a model in this process.
+            found = client.ask(messages, lambda text, is_cut: is_cut, attempts=1)
+        except ChatError as error:
+            logger.warning("no answer: %s", error)
+            seconds = time.perf_counter() - start
+            return _EndpointAnswer("", error.spent.completion_tokens, seconds, problem=str(error))
+        seconds, changed = time.perf_counter() - start, client.usage.get("changed_parameters", {})
+        return _EndpointAnswer(found.text, found.spent.completion_tokens, seconds, found.value, None, changed)
+
+
+@dataclass(frozen=True)
+class _EndpointAnswer:
+    text: str  # Empty without a reply.
+    num_tokens: int
+    seconds: float
+    is_cut: bool = False
+    problem: str | None = None
+    changed_parameters: Mapping[str, str | None] = field(default_factory=dict)
 
 
 def vote(scores: Sequence[int | None]) -> int | None:

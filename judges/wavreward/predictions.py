@@ -7,11 +7,14 @@ same whether or not a run was interrupted. `scoring.engine` is for items that ar
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+from pydantic import NonNegativeFloat, PositiveInt
+from pydantic.dataclasses import dataclass
 
 from sdiareward.audio_sdiareward import AudioError, read_audio
 from sdiareward.common.files import JsonLines, write_file
@@ -22,8 +25,8 @@ from .answers import MAX_ANSWER_TOKENS
 
 
 if TYPE_CHECKING:
-    from .judge import Judgement
-    from .score_samples import Samples
+    from .judge import EndpointJudge, Judgement, WavRewardJudge
+    from .scores import Samples
 
 PREDICTIONS_FILE, OUT_OF_DOMAIN_FILE = "predictions.jsonl", "out_of_domain.jsonl"
 # A kill costs one chunk at most.
@@ -34,41 +37,24 @@ _CHUNK_SAMPLES = 32
 class Asking:
     """How a judge is asked."""
 
-    num_samples: int = 1
-    temperature: float = 0.0
+    num_samples: PositiveInt = 1
+    temperature: NonNegativeFloat = 0.0
     expected: bool = False
-    max_new_tokens: int = MAX_ANSWER_TOKENS
+    max_new_tokens: PositiveInt = MAX_ANSWER_TOKENS
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("num_samples", "max_new_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
-        if self.temperature < 0:
-            raise ValueError(f"temperature is {self.temperature}; it must not be negative.")
         if self.num_samples > 1 and self.temperature == 0:
             raise ValueError(f"num_samples is {self.num_samples}: without a temperature all answers are the same.")
 
 
-class ScoreJudge(Protocol):
-    """A scorer of recordings from 1 to 5, such as [`WavRewardJudge`]."""
-
-    def judge(
-        self,
-        recordings: Sequence[Any],
-        *,
-        num_samples: int,
-        temperature: float,
-        expected: bool,
-        max_new_tokens: int,
-        seed: int,
-    ) -> list[Judgement]:
-        """Return a judgement of each recording, a mono array at 16 kHz."""
-        ...
-
-
 def predict(
-    load_judge: Callable[[], ScoreJudge], samples: Samples, path: Path, asking: Asking, *, batch_size: int = 8
+    load_judge: Callable[[], EndpointJudge | WavRewardJudge],
+    samples: Samples,
+    path: Path,
+    asking: Asking,
+    *,
+    batch_size: int = 8,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Score the samples that the file lacks; return all predictions in order, and the skipped samples with reasons."""
     from tqdm.auto import tqdm
@@ -93,7 +79,7 @@ def predict(
 
 
 def _judge_chunk(
-    load_judge: Callable[[], ScoreJudge],
+    load_judge: Callable[[], EndpointJudge | WavRewardJudge],
     samples: Samples,
     indices: range,
     asking: Asking,

@@ -13,24 +13,38 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pydantic
 
 from sdiareward.common.commands import run_single
+from sdiareward.common.files import write_file
 from sdiareward.common.hub import DatasetRevision
+from sdiareward.common.llm import ChatClient, EndpointError
+from sdiareward.common.markdown import render_table
+from sdiareward.common.provenance import write_provenance
+from sdiareward.evaluation.summary import describe_changed, format_interval, format_percent, render_reasons
+from sdiareward.pairs.messages import make_audio_content
 from sdiareward.pairs.prompts import PromptSet, read_prompt_file
 
 from ..commands import WAVREWARD
+from ..settings import choose_endpoint
 from .answers import parse_thoughts
 from .predictions import OUT_OF_DOMAIN_FILE, PREDICTIONS_FILE, read_predictions
+from .scores import Samples, measure_share, read_out_of_domain, read_samples
 
 
-if TYPE_CHECKING:
-    from sdiareward.common.llm.client import ChatClient
+class Verdict(pydantic.BaseModel, strict=True):
+    """The judge's answer; the prompt holds the questions."""
 
-    from .score_samples import Samples
+    is_complete: bool
+    is_right_on_content: bool
+    is_right_on_sound: bool
+    is_faithful: bool
+    reason: str
 
-# Keys of the judge's answer; the prompt holds the questions.
-QUESTIONS = ("is_complete", "is_right_on_content", "is_right_on_sound", "is_faithful")
+
+QUESTIONS = tuple(name for name in Verdict.model_fields if name != "reason")
 PROMPT = "reasoning_quality"
 GOOD, POOR = "Good", "Poor"
 _RESULTS = {PREDICTIONS_FILE: "reasoning_quality", OUT_OF_DOMAIN_FILE: "reasoning_quality_out_of_domain"}
@@ -59,11 +73,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(args: ReasoningArguments) -> int:
     """Have the thoughts rated; return 1 if the judge failed on a sample, else 0."""
-    from sdiareward.common.llm.client import ChatClient
-
-    from ..settings import choose_endpoint
-    from .score_samples import read_out_of_domain, read_samples
-
     name = OUT_OF_DOMAIN_FILE if args.out_of_domain else PREDICTIONS_FILE
     predictions = read_predictions(args.predictions, name)[: args.limit]
     read = read_out_of_domain if args.out_of_domain else read_samples
@@ -71,7 +80,9 @@ def run(args: ReasoningArguments) -> int:
     settings = choose_endpoint(args.judge, args.judges_file, args.judge_options)
     client = ChatClient(settings, args.cache_dir or args.predictions / "reasoning_answers")
     results = examine(predictions, samples, client, read_prompt_file(settings.prompt_file))
-    report = write_results(results, args.predictions / _RESULTS[name])
+    path, report = args.predictions / _RESULTS[name], render_results(results)
+    write_provenance(path.with_suffix(".json"), **results)
+    write_file(path.with_suffix(".md"), report)
     print(report, end="")
     return int(bool(results["failures"]))
 
@@ -80,8 +91,6 @@ def examine(
     predictions: Sequence[Mapping[str, Any]], samples: Samples, client: ChatClient, prompts: PromptSet | None = None
 ) -> dict[str, Any]:
     """Rate the thoughts of every prediction; `share_good` is 0-1, higher is better. `prompts` replace shipped ones."""
-    from sdiareward.common.llm.client import EndpointError
-
     if not predictions:
         raise ValueError("there are no predictions to examine; evaluate at least one sample.")
     rows = samples.find_rows([record["sample_id"] for record in predictions])
@@ -109,35 +118,18 @@ def examine(
 
 
 def _ask(record: Mapping[str, Any], sample: Mapping[str, Any], client: ChatClient, system: str) -> dict[str, Any]:
-    from sdiareward.pairs.messages import make_audio_content
-
     thoughts, score = parse_thoughts(record["text"]), record["predicted"]
     given = "no score" if score is None else f"the score {score}"
     content = [
         make_audio_content(sample["audio"], name=f"sample {record['sample_id']}"),
         {"type": "text", "text": f"The judge's thoughts:\n{thoughts}\n\nIt gave {given}. Answer in JSON alone."},
     ]
-    return client.ask_json(
-        [{"role": "system", "content": system}, {"role": "user", "content": content}], _read_verdict
-    )
-
-
-def _read_verdict(answer: Any) -> dict[str, Any]:
-    """Check the judge's answer; the `ValueError` tells it what to correct."""
-    if not isinstance(answer, dict):
-        raise ValueError(f"the answer must be a JSON object with {', '.join(QUESTIONS)} and reason.")
-    for name in QUESTIONS:
-        if not isinstance(answer.get(name), bool):
-            raise ValueError(f"{name!r} is {answer.get(name)!r}; it must be true or false.")
-    if not isinstance(answer.get("reason"), str):
-        raise ValueError("'reason' must be a text.")
-    found = {name: answer[name] for name in QUESTIONS}
-    return {"quality": GOOD if all(found.values()) else POOR, **found, "reason": answer["reason"]}
+    messages: list[dict[str, Any]] = [{"role": "system", "content": system}, {"role": "user", "content": content}]
+    found = client.ask_json(messages, Verdict.model_validate).model_dump()
+    return {"quality": GOOD if all(found[name] for name in QUESTIONS) else POOR, **found}
 
 
 def _summarise(examined: Sequence[Mapping[str, Any]], verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    from .score_metrics import measure_share
-
     is_good = [verdicts.get(record["sample_id"], {}).get("quality") == GOOD for record in examined]
     good = measure_share(is_good, examined)
     yes = {name: [verdict[name] for verdict in verdicts.values()] for name in QUESTIONS}
@@ -153,21 +145,7 @@ def _summarise(examined: Sequence[Mapping[str, Any]], verdicts: Mapping[str, Map
     }
 
 
-def write_results(results: Mapping[str, Any], path: Path) -> str:
-    """Write the results of `examine` to `path` with the suffixes .json and .md; return the Markdown."""
-    from sdiareward.common.files import write_file
-    from sdiareward.common.provenance import write_provenance
-
-    report = render_results(results)
-    write_provenance(path.with_suffix(".json"), **results)
-    write_file(path.with_suffix(".md"), report)
-    return report
-
-
 def render_results(results: Mapping[str, Any]) -> str:
-    from sdiareward.common.markdown import render_table
-    from sdiareward.evaluation.summary import describe_changed, format_interval, format_percent, render_reasons
-
     rows = [["**Good**", format_percent(results["share_good"]), format_interval(results["interval"])]]
     rows += [[name.replace("_", " "), format_percent(share), ""] for name, share in results["shares"].items()]
     counts = (

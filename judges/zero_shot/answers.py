@@ -1,8 +1,20 @@
-"""Parse a judge's answer about two versions: its scores, its preference, and whether it is a refusal.
+"""Parse a judge's answers about two versions (figures 12 and 13), and decide a pair by them.
 
 The parts that decide must be present and exact. A score of 7, a missing dimension or an unknown one makes the answer
 invalid, and the judge is asked again. Errors of form with a clear meaning are repaired and counted: prose around the
 JSON, "4" for 4, scores by version instead of by dimension, a missing reason.
+
+A judge hears A and B, and then B and A. Its preference counts only if it names the same side twice.
+
+1. `verdict`: both answers prefer the same side.
+2. `scores`: they disagree, and one side has the higher mean score over all dimensions and both answers.
+3. `tie`: neither applies. The metric counts a tie as wrong, and reports ties separately.
+4. `failed`: an answer is missing or has no verdict. The pair has no reward and counts as wrong: skipping it would
+   favour a judge that refuses hard pairs.
+
+A side's reward is its mean score, 1 to 5. The sign of the margin is the decision, its size the difference of the
+scores. If a verdict contradicts the scores, or the scores are equal, the verdict decides the sign: both sides get the
+mean of the two, `VERDICT_MARGIN` apart, which is less than any difference of mean scores.
 """
 
 from __future__ import annotations
@@ -10,15 +22,35 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
-from sdiareward.common.llm.json_parsing import parse_json
+from sdiareward.common.llm import TokenUsage, parse_json
+from sdiareward.dataset_builder.pairing.filtering import DIMENSIONS as MODALITY_DIMENSIONS
+from sdiareward.pairs.schema import SIDES
 
-from .prompts import DIMENSIONS
 
-
+DIMENSIONS: dict[str, tuple[str, ...]] = {
+    "modality": tuple(MODALITY_DIMENSIONS.values()),
+    "colloquialness": (
+        "lexical_informality",
+        "syntactic_simplicity",
+        "disfluencies",
+        "pragmatic_naturalness",
+        "prosody",
+    ),
+}
+# System prompt, and the request that follows both versions.
+PROMPTS = {criterion: (f"judge_{criterion}", f"judge_{criterion}_request") for criterion in DIMENSIONS}
 VERSIONS = ("A", "B")
+# Which side is version A.
+ORDERS = {"chosen_first": SIDES, "rejected_first": SIDES[::-1]}
+Orders = Literal["both", "one"]
+# Five dimensions and two answers: the smallest difference of mean scores is 0.1.
+VERDICT_MARGIN = 0.05
+RULES = ("verdict", "scores", "tie", "failed")
+# Unusable: no valid verdict after all attempts; unanswered: no reply; unheard: unreadable audio, not sent.
+Status = Literal["usable", "refused", "unusable", "unanswered", "unheard"]
 _KEYS = ("scores", "overall_preference", "reason")
 _PREFERENCE = re.compile(r"(?:version\s+)?[\"']?([AB])[\"']?\.?", re.IGNORECASE)
 # How models begin a refusal. The same words inside a longer answer are not a refusal.
@@ -48,6 +80,65 @@ class Verdict:
         """Whether the version that is preferred has the lower scores."""
         other = VERSIONS[1 - VERSIONS.index(self.preference)]
         return self.sum_scores(self.preference) < self.sum_scores(other)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to a question."""
+
+    verdict: Verdict | None
+    text: str = ""
+    status: Status = "usable"
+    problem: str | None = None
+    spent: TokenUsage = field(default_factory=TokenUsage)
+    audio_s: float = 0.0
+
+    def find_preferred_side(self, order: str) -> str | None:
+        """Return the side that the judge prefers, `"chosen"` or `"rejected"`; None without a verdict."""
+        return None if self.verdict is None else ORDERS[order][VERSIONS.index(self.verdict.preference)]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The decision on a pair: the rewards, 1-5 or None if the pair failed, and one of `RULES`."""
+
+    chosen: float | None
+    rejected: float | None
+    decided_by: str
+
+    def as_record(self) -> dict[str, Any]:
+        margin = None if self.chosen is None or self.rejected is None else self.chosen - self.rejected
+        return {**asdict(self), "margin": margin}
+
+
+FAILED = Decision(None, None, "failed")
+
+
+def decide(answers: Mapping[str, Answer]) -> Decision:
+    """Decide a pair from its answers by order, a key of `ORDERS`; a pair asked in one order has one."""
+    verdicts = {order: answer.verdict for order, answer in answers.items() if answer.verdict is not None}
+    if len(verdicts) < len(answers):
+        return FAILED
+    num_scores = sum(len(verdict.scores) for verdict in verdicts.values())
+    chosen, rejected = (
+        sum(verdict.sum_scores(VERSIONS[ORDERS[order].index(side)]) for order, verdict in verdicts.items())
+        / num_scores
+        for side in SIDES
+    )
+    preferred = {answer.find_preferred_side(order) for order, answer in answers.items()}
+    if len(preferred) > 1:
+        return Decision(chosen, rejected, "tie" if chosen == rejected else "scores")
+    sign = 1 if preferred == {"chosen"} else -1
+    if sign * (chosen - rejected) > 0:
+        return Decision(chosen, rejected, "verdict")
+    middle, half = (chosen + rejected) / 2, sign * VERDICT_MARGIN / 2
+    return Decision(middle + half, middle - half, "verdict")
+
+
+def make_failed_answer(problem: str, text: str | None, spent: TokenUsage, audio_s: float = 0.0) -> Answer:
+    """Make an answer without a verdict; `text` is None if there was no reply."""
+    status: Status = "unanswered" if text is None else "refused" if is_refusal(text) else "unusable"
+    return Answer(None, text or "", status, problem, spent, audio_s)
 
 
 def read_text(text: str, criterion: str, *, is_cut: bool = False) -> Verdict:

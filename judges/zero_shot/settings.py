@@ -4,27 +4,45 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pydantic.dataclasses
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from sdiareward.checkpoint_io.fingerprint import describe_model
 from sdiareward.common.hub import resolve_revision
 from sdiareward.common.settings import make_settings
 from sdiareward.pairs.prompts import read_prompt_file
 
-from ..settings import AT_LEAST_ONE, MAX_TURN_S, EndpointSettings, check_turn_length, read_judge
+from ..settings import MAX_TURN_S, EndpointSettings, read_judge
 from ..wavreward.answers import MAX_ANSWER_TOKENS
-from .prompts import PROMPTS
-from .questions import Backend, Orders
+from .answers import PROMPTS, Orders
 
 
 if TYPE_CHECKING:
     from sdiareward.scoring.engine import PairScorer
 
 
-@dataclass(frozen=True)
-class PairwiseEndpoint(EndpointSettings):
+class _Pairwise:
+    """How the two sides of a pair are compared."""
+
+    def describe_comparison(self: Any) -> dict[str, Any]:
+        prompts = read_prompt_file(self.prompt_file)
+        versions = {criterion: prompts.compute_version(*names) for criterion, names in PROMPTS.items()}
+        how = {name: getattr(self, name) for name in ("attempts", "max_turn_s", "orders", "transcripts")}
+        return {**how, "prompt_versions": versions}
+
+    def load_judge(self: Any, backend: Any, folder: Path) -> PairScorer:
+        from .judging import PairwiseJudge
+
+        how: dict[str, Any] = {"orders": self.orders, "transcripts": self.transcripts}
+        return PairwiseJudge(backend, folder, self.max_turn_s, read_prompt_file(self.prompt_file), **how)
+
+
+@pydantic.dataclasses.dataclass(frozen=True)
+class PairwiseEndpoint(EndpointSettings, _Pairwise):
     """An endpoint that compares the two sides of a pair."""
 
     orders: Orders = "both"
@@ -34,18 +52,18 @@ class PairwiseEndpoint(EndpointSettings):
     def identity(self) -> dict[str, Any]:
         """Return what the scores depend on, which excludes the endpoint's address and its speed."""
         request = {name: value for name, value in self.request([]).items() if name != "messages"}
-        return {**request, "attempts": self.attempts, **_make_pairwise_identity(self)}
+        return {**request, **self.describe_comparison()}
 
     def load(self, folder: Path) -> PairScorer:
-        from sdiareward.common.llm.client import ChatClient
+        from sdiareward.common.llm import ChatClient
 
-        from .backends import EndpointBackend
+        from .judging import EndpointBackend
 
         client = ChatClient(self, self.cache_dir or folder / "cache")
-        return _load_pairwise(self, EndpointBackend(client, self.attempts), folder)
+        return self.load_judge(EndpointBackend(client, self.attempts), folder)
 
 
-@dataclass(frozen=True, kw_only=True)
+@pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
 class LocalSettings:
     """A checkpoint that runs in this process."""
 
@@ -53,15 +71,11 @@ class LocalSettings:
     revision: str | None = None  # Of a name on the Hub.
     dtype: str | None = None
     device: str | None = None
-    batch_size: int = field(default=8, metadata=AT_LEAST_ONE)
-    max_new_tokens: int = field(default=512, metadata=AT_LEAST_ONE)
-    # 0 is greedy decoding.
-    temperature: float = field(default=0.0, metadata={"minimum": 0})
+    batch_size: PositiveInt = 8
+    max_new_tokens: PositiveInt = 512
+    temperature: NonNegativeFloat = 0.0  # 0 is greedy decoding.
     seed: int = 0
-    max_turn_s: float = MAX_TURN_S
-
-    def __post_init__(self) -> None:
-        check_turn_length(self.max_turn_s)
+    max_turn_s: PositiveFloat = MAX_TURN_S
 
     @property
     def checkpoint(self) -> str:
@@ -72,39 +86,38 @@ class LocalSettings:
         """Arguments of `Thinker.generate`."""
         return {"max_new_tokens": self.max_new_tokens, "temperature": self.temperature, "seed": self.seed}
 
-    def identity(self) -> dict[str, Any]:
-        model = describe_model(self.checkpoint)
-        return {"model": model, "dtype": self.dtype, **self.sampling, "max_turn_s": self.max_turn_s}
-
     @property
     def placement(self) -> dict[str, Any]:
         """Arguments of `Thinker.from_pretrained`."""
         return {"dtype": self.dtype, "device": self.device, "batch_size": self.batch_size}
 
+    def identity(self) -> dict[str, Any]:
+        model = describe_model(self.checkpoint)
+        return {"model": model, "dtype": self.dtype, **self.sampling, "max_turn_s": self.max_turn_s}
 
-@dataclass(frozen=True, kw_only=True)
-class ThinkerSettings(LocalSettings):
+
+@pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
+class ThinkerSettings(LocalSettings, _Pairwise):
     """A thinker of a Qwen2.5-Omni checkpoint that compares the two sides of a pair."""
 
     backend: ClassVar[str] = "thinker"
-    # The largest number of answers until one is valid.
-    attempts: int = field(default=2, metadata=AT_LEAST_ONE)
+    attempts: PositiveInt = 2  # The largest number of answers until one is valid.
     prompt_file: str | None = None
     orders: Orders = "both"
     transcripts: bool = False
 
     def identity(self) -> dict[str, Any]:
-        return {**super().identity(), "attempts": self.attempts, **_make_pairwise_identity(self)}
+        return {**super().identity(), **self.describe_comparison()}
 
     def load(self, folder: Path) -> PairScorer:
         from ..thinker import Thinker
-        from .backends import ThinkerBackend
+        from .judging import ThinkerBackend
 
         thinker = Thinker.from_pretrained(self.checkpoint, **self.placement)
-        return _load_pairwise(self, ThinkerBackend(thinker, self.attempts, self.sampling), folder)
+        return self.load_judge(ThinkerBackend(thinker, self.attempts, self.sampling), folder)
 
 
-@dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(frozen=True)
 class ReplaySettings:
     """The recorded answers of a judge."""
 
@@ -113,28 +126,27 @@ class ReplaySettings:
     orders: Orders = "both"
 
     def identity(self) -> dict[str, Any]:
-        if not Path(self.path).is_file():
-            raise FileNotFoundError(f"{self.path}: no such file of answers; give the answers.jsonl of a run as path.")
-        return {"answers": hashlib.sha256(Path(self.path).read_bytes()).hexdigest(), "orders": self.orders}
+        from .judging import require_answers
+
+        answers = require_answers(self.path).read_bytes()
+        return {"answers": hashlib.sha256(answers).hexdigest(), "orders": self.orders}
 
     def load(self, folder: Path) -> PairScorer:
-        from .backends import ReplayBackend
-        from .judging import PairwiseJudge
+        from .judging import PairwiseJudge, ReplayBackend
 
         return PairwiseJudge(ReplayBackend(self.path), folder, orders=self.orders)
 
 
-@dataclass(frozen=True, kw_only=True)
+@pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
 class WavRewardSettings(LocalSettings):
     """WavReward, or another checkpoint with its prompt, which scores each side by itself."""
 
     backend: ClassVar[str] = "wavreward"
-    max_new_tokens: int = field(default=MAX_ANSWER_TOKENS, metadata=AT_LEAST_ONE)
+    max_new_tokens: PositiveInt = MAX_ANSWER_TOKENS
     reasoning: bool = True
     # The reward is the expected score, which hardly ever ties, instead of the score.
     expected: bool = True
-    # Answers per side; the majority of their scores counts.
-    num_samples: int = field(default=1, metadata=AT_LEAST_ONE)
+    num_samples: PositiveInt = 1  # Answers per side; the majority of their scores counts.
     prompt_file: str | None = None
 
     @property
@@ -202,20 +214,4 @@ def choose_judge(name: str, judges_file: str | Path | None = None, overrides: Se
     backend = values.pop("backend", None)
     if not isinstance(backend, str) or backend not in BACKENDS:
         raise ValueError(f"{label}: backend is {backend!r}; it must be one of {sorted(BACKENDS)}.")
-    if (orders := values.get("orders", "both")) not in get_args(Orders):
-        raise ValueError(f"{label}: orders is {orders!r}; it must be one of {list(get_args(Orders))}.")
     return JudgeSpec(name, make_settings(BACKENDS[backend], values, label))
-
-
-def _load_pairwise(settings: PairwiseEndpoint | ThinkerSettings, backend: Backend, folder: Path) -> PairScorer:
-    from .judging import PairwiseJudge
-
-    how: dict[str, Any] = {"orders": settings.orders, "transcripts": settings.transcripts}
-    return PairwiseJudge(backend, folder, settings.max_turn_s, read_prompt_file(settings.prompt_file), **how)
-
-
-def _make_pairwise_identity(settings: PairwiseEndpoint | ThinkerSettings) -> dict[str, Any]:
-    prompts = read_prompt_file(settings.prompt_file)
-    versions = {criterion: prompts.compute_version(*names) for criterion, names in PROMPTS.items()}
-    how = {name: getattr(settings, name) for name in ("max_turn_s", "orders", "transcripts")}
-    return {**how, "prompt_versions": versions}

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from sdiareward.common.files import JsonLines, write_file
-from sdiareward.common.llm.settings import TokenUsage
+from sdiareward.common.llm import TokenUsage
 from sdiareward.common.user_errors import UserError
 from sdiareward.esdr_accuracy.pairwise import NO_SUBSET
 from sdiareward.evaluation.statistics import describe_share
 from sdiareward.evaluation.summary import list_groups, list_reasons, render_reasons
 
-from .backends import ReplayBackend
-from .decisions import RULES
-from .judging import ANSWERS_FILE
-from .questions import ORDERS, Answer, Orders, Question, choose_orders, find_criterion
+from .answers import ORDERS, RULES, Answer, Orders
+from .judging import ANSWERS_FILE, Question, ReplayBackend, choose_orders, find_criterion
 
 
 Labels = Sequence[Mapping[str, Any]]
@@ -49,19 +48,24 @@ def summarise_pairwise(
 ) -> dict[str, Any]:
     """Summarise a run that compared the sides of each pair."""
     answers = _read_answers(labels, folder, orders)
-    flat = [answer for both in answers.values() for answer in both.values()]
-    counts = Counter(answer.status for answer in flat)
-    verdicts = [answer.verdict for answer in flat if answer.verdict is not None]
+    flat = [(pair_id, order, answer) for pair_id, both in answers.items() for order, answer in both.items()]
+    counts = Counter(answer.status for _, _, answer in flat)
+    verdicts = [answer.verdict for _, _, answer in flat if answer.verdict is not None]
+    problems = [
+        {"pair_id": pair_id, "order": order, "status": answer.status, "problem": answer.problem}
+        for pair_id, order, answer in flat
+        if answer.verdict is None
+    ]
     return {
         "kind": "pairwise",
         "num_answers": len(flat),
-        **summarise_usage(_list_spent(labels, folder), folder),
+        **summarise_usage(labels, folder),
         "answers": {
             **{status: counts[status] for status in ("usable", "refused", "unusable", "unanswered")},
             "repaired": sum(bool(verdict.repairs) for verdict in verdicts),
             "contradictory": sum(verdict.is_contradictory for verdict in verdicts),
         },
-        "problems": _list_problems(answers),
+        "problems": problems[:_MAX_PROBLEMS],
         "groups": [
             _summarise_group(name, rows, scores, answers, options) for name, rows in _group_by_column(labels).items()
         ],
@@ -73,53 +77,45 @@ def summarise_pointwise(labels: Labels, scores: Scores, folder: Path, options: M
     wanted = {label["pair_id"] for label in labels}
     lines = JsonLines(folder / ANSWERS_FILE).read()
     records = {(line["pair_id"], line["side"]): line for line in lines if line["pair_id"] in wanted}.values()
+    names = ("pair_id", "side", "problem")
+    failed = [
+        {**{name: line[name] for name in names}, "status": "unusable"} for line in records if line["score"] is None
+    ]
     return {
         "kind": "pointwise",
         "num_answers": len(records),
-        **summarise_usage(_list_spent(labels, folder), folder),
+        **summarise_usage(labels, folder),
         "answers": {
             "follow_format": sum(line["follows_format"] for line in records),
-            "without_score": sum(line["score"] is None for line in records),
+            "without_score": len(failed),
             "cut": sum(line["num_cut"] > 0 for line in records),
         },
-        "problems": [
-            {"pair_id": line["pair_id"], "side": line["side"], "status": "unusable", "problem": line["problem"]}
-            for line in records
-            if line["score"] is None
-        ][:_MAX_PROBLEMS],
+        "problems": failed[:_MAX_PROBLEMS],
         "groups": [
             _summarise_decisions(name, rows, scores, options) for name, rows in _group_by_column(labels).items()
         ],
     }
 
 
-def summarise_usage(spent: Sequence[TokenUsage], folder: Path) -> dict[str, Any]:
-    """Return the tokens of all answers and the counters of all sessions of a run."""
-    total = TokenUsage.total(spent)
-    sessions = JsonLines(folder / "sessions.jsonl").read()
-    counted = {name: sum(session[name] for session in sessions if name in session) for name in _SESSION_COUNTS}
-    changed = {name: other for each in sessions for name, other in each.get("changed_parameters", {}).items()}
-    return {
-        "num_replies": total.num_replies,
-        "prompt_tokens": total.prompt_tokens,
-        "completion_tokens": total.completion_tokens,
-        "sessions": counted if any("calls" in session for session in sessions) else None,
-        "changed_parameters": changed,
-    }
-
-
-def _list_spent(labels: Labels, folder: Path) -> list[TokenUsage]:
-    """Return the usage of each recorded answer, failed attempts included; an answer that was reused counts once."""
+def summarise_usage(labels: Labels, folder: Path) -> dict[str, Any]:
+    """Return the tokens of all answers, failed attempts included, and the counters of all sessions of a run."""
     wanted = {label["pair_id"] for label in labels}
     spent: dict[Any, TokenUsage] = {}
     for number, line in enumerate(JsonLines(folder / ANSWERS_FILE)):
         if line["pair_id"] in wanted:
             counts = [int(line.get(name) or 0) for name in ("num_replies", "prompt_tokens", "completion_tokens")]
-            # Only usable answers are cached.
+            # An answer that was reused counts once; only usable answers are cached.
             is_usable = line.get("status", "usable") == "usable"
             key = (line["pair_id"], line.get("order", line.get("side")), line["answer"]) if is_usable else number
             spent[key] = TokenUsage(counts[0] or 1, *counts[1:])
-    return list(spent.values())
+    sessions = JsonLines(folder / "sessions.jsonl").read()
+    counted = {name: sum(session[name] for session in sessions if name in session) for name in _SESSION_COUNTS}
+    changed = {name: other for each in sessions for name, other in each.get("changed_parameters", {}).items()}
+    return {
+        **asdict(sum(spent.values(), TokenUsage())),
+        "sessions": counted if any("calls" in session for session in sessions) else None,
+        "changed_parameters": changed,
+    }
 
 
 def _read_answers(labels: Labels, folder: Path, orders: Orders) -> dict[str, Both]:
@@ -133,16 +129,6 @@ def _read_answers(labels: Labels, folder: Path, orders: Orders) -> dict[str, Bot
     for question, answer in zip(questions, ReplayBackend(folder / ANSWERS_FILE).answer(questions), strict=True):
         found.setdefault(question.pair_id, {})[question.order] = answer
     return dict(found)
-
-
-def _list_problems(answers: Mapping[str, Both]) -> list[dict[str, str | None]]:
-    found = [
-        {"pair_id": pair_id, "order": order, "status": answer.status, "problem": answer.problem}
-        for pair_id, both in answers.items()
-        for order, answer in both.items()
-        if answer.verdict is None
-    ]
-    return found[:_MAX_PROBLEMS]
 
 
 def _group_by_column(labels: Labels) -> dict[str, Labels]:
@@ -171,35 +157,24 @@ def _summarise_group(
     usable = [(label, answers[label["pair_id"]]) for label in labels]
     # In both orders.
     complete = [(label, both) for label, both in usable if len(both) > 1 and all(a.verdict for a in both.values())]
-    each = [(label, order, answer) for label, both in usable for order, answer in both.items() if answer.verdict]
     agree = [len({both[order].find_preferred_side(order) for order in ORDERS}) == 1 for _, both in complete]
+    each = [(label, order, answer) for label, both in usable for order, answer in both.items() if answer.verdict]
+    prefers_first = [answer.find_preferred_side(order) == ORDERS[order][0] for _, order, answer in each]
+    bias = _share(prefers_first, [label for label, _, _ in each], options)
+    # The share of answers that prefer the version heard first, minus one half.
+    bias["bias"] = None if bias["share"] is None else bias["share"] - 0.5
+    bias["interval"] = bias["interval"] and [bound - 0.5 for bound in bias["interval"]]
+    one_order = {}
+    for order in ORDERS:
+        asked = [(label, both[order]) for label, both in usable if order in both]
+        is_right = [answer.find_preferred_side(order) == "chosen" for _, answer in asked]
+        one_order[order] = _share(is_right, [label for label, _ in asked], options)
     return {
         **_summarise_decisions(name, labels, scores, options),
-        "position_bias": _measure_position_bias(each, options),
+        "position_bias": bias,
         "order_agreement": _share(agree, [label for label, _ in complete], options),
-        "one_order": {order: _measure_order(order, usable, options) for order in ORDERS},
+        "one_order": one_order,
     }
-
-
-def _measure_order(
-    order: str, answered: Sequence[tuple[Mapping[str, Any], Both]], options: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the accuracy of the verdicts in one order, over the pairs that were asked in it."""
-    asked = [(label, both[order]) for label, both in answered if order in both]
-    is_right = [answer.find_preferred_side(order) == "chosen" for _, answer in asked]
-    return _share(is_right, [label for label, _ in asked], options)
-
-
-def _measure_position_bias(
-    each: Sequence[tuple[Mapping[str, Any], str, Answer]], options: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the share of answers that prefer the version heard first, minus one half."""
-    prefers_first = [answer.find_preferred_side(order) == ORDERS[order][0] for _, order, answer in each]
-    found = _share(prefers_first, [label for label, _, _ in each], options)
-    if found["share"] is None:
-        return {**found, "bias": None}
-    bounds = found["interval"] and [bound - 0.5 for bound in found["interval"]]
-    return {**found, "bias": found["share"] - 0.5, "interval": bounds}
 
 
 def _share(values: Sequence[bool], labels: Labels, options: Mapping[str, Any]) -> dict[str, Any]:

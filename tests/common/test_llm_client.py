@@ -2,20 +2,20 @@ import base64
 import io
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 import traceback
 
 import numpy as np
+import pydantic
 import pytest
 import soundfile
 from support import forked
 from support.chat_server import ChatServer, Reply
 
-from sdiareward.common.files import read_sealed
-from sdiareward.common.llm.client import ChatClient, ChatError, ChatSettings, EndpointError
-from sdiareward.common.llm.json_parsing import parse_json
+from sdiareward.common.llm import ChatClient, ChatError, ChatSettings, EndpointError, parse_json
 from sdiareward.pairs.messages import make_audio_content
 
 
@@ -78,7 +78,7 @@ def test_whatever_the_answer_depends_on_makes_another_question(ask, changes):
     assert len(server.requests) == 3
 
 
-def test_an_answer_on_disk_that_is_damaged_or_fails_a_new_check_is_asked_for_again_and_replaced(ask, tmp_path):
+def test_an_answer_on_disk_that_fails_a_new_check_is_asked_for_again_and_a_damaged_cache_is_an_error(ask, tmp_path):
     def negative(answer):
         if number(answer) > 0:
             raise ValueError("'number' must be negative.")
@@ -88,13 +88,35 @@ def test_an_answer_on_disk_that_is_damaged_or_fails_a_new_check_is_asked_for_aga
         client = ask(server)
         assert client.ask_json(QUESTION, number) == 42
         assert client.ask_json(QUESTION, negative) == -42
-        (path,) = (tmp_path / "answers").rglob("*.json")
-        path.write_text(path.read_text()[:-10])
-        assert [ask(server).ask_json(QUESTION, number) for _ in range(2)] == [-42] * 2
-    assert len(server.requests) == 3
+        assert ask(server).ask_json(QUESTION, negative) == -42
+        assert len(server.requests) == 2
+        (tmp_path / "answers" / "cache.db").write_bytes(b"damaged" * 1000)
+        with pytest.raises(EndpointError, match="answers: the cache cannot be read .*move it away"):
+            ask(server).ask_json(QUESTION, number)
 
 
-def test_an_unusable_answer_is_asked_for_again_with_the_reason(ask, tmp_path):
+def test_a_cache_that_would_run_code_is_refused(ask, tmp_path, bomb):
+    content, trace = bomb
+    with ChatServer({"number": 42}) as server:
+        client = ask(server)
+        client.ask_json(QUESTION, number)
+        with sqlite3.connect(tmp_path / "answers" / "cache.db") as cache:
+            cache.execute("UPDATE Cache SET value = ?, mode = 4", (content,))
+        with pytest.raises(ValueError, match="remove the cache"):
+            ask(server).ask_json(QUESTION, number)
+    assert not trace.exists()
+
+
+def test_a_pydantic_model_checks_an_answer_and_its_errors_are_sent_back(ask):
+    class Answer(pydantic.BaseModel):
+        number: pydantic.StrictInt
+
+    with ChatServer({"number": "42"}, {"number": 42}) as server:
+        assert ask(server).ask_json(QUESTION, Answer.model_validate).number == 42
+    assert "number is '42': Input should be a valid integer" in server.requests[1]["messages"][-1]["content"]
+
+
+def test_an_unusable_answer_is_asked_for_again_with_the_reason(ask):
     answers = ("I would say 42.", {"number": "42"}, {"number": 42})
     with ChatServer(*answers) as server:
         client = ask(server)
@@ -106,23 +128,16 @@ def test_an_unusable_answer_is_asked_for_again_with_the_reason(ask, tmp_path):
     assert "'number' must be an integer." in third[2]["content"]
     assert (client.usage["calls"], client.usage["reasks"]) == (3, 2)
     assert (client.usage["prompt_tokens"], client.usage["completion_tokens"]) == (300, 60)
-    (path,) = (tmp_path / "answers").rglob("*.json")
-    assert read_sealed(path) == {
-        "model": "tiny",
-        "answer": {"number": 42},
-        "prompt_tokens": 300,
-        "completion_tokens": 60,
-    }
 
 
-def test_answers_that_never_become_usable_end_in_an_error_with_the_last_one_and_nothing_on_disk(ask, tmp_path):
+def test_answers_that_never_become_usable_end_in_an_error_with_the_last_one_and_nothing_on_disk(ask):
     with ChatServer("no", "never") as server:
         client = ask(server)
         with pytest.raises(ChatError, match="no usable answer in 2 attempts.*begins 'never'"):
             client.ask_json(QUESTION, number)
     assert len(server.requests) == 2
     assert client.usage["failures"] == 1
-    assert not list((tmp_path / "answers").rglob("*.json"))
+    assert not client.has_answers()
 
 
 def test_an_answer_cut_at_the_token_limit_is_not_mended(ask):
@@ -339,7 +354,7 @@ def test_the_key_is_in_no_error_no_log_and_no_file(ask, tmp_path, caplog, status
             client.ask_json([*QUESTION, *QUESTION], number)
     assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
     shown = "".join(traceback.format_exception(caught.value))
-    (written,) = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()).decode("latin-1")
     for text in (shown, repr(client.settings), str(client.usage), caplog.text, written):
         assert KEY not in text
 
@@ -402,7 +417,7 @@ def test_the_same_question_at_the_same_time_is_sent_once(ask):
     assert len(server.requests) == 1
 
 
-def test_a_caller_that_stops_begins_nothing_new_and_keeps_what_was_under_way(ask, tmp_path):
+def test_a_caller_that_stops_begins_nothing_new_and_keeps_what_was_under_way(ask):
     taken = []
 
     def items():
@@ -419,12 +434,12 @@ def test_a_caller_that_stops_begins_nothing_new_and_keeps_what_was_under_way(ask
         time.sleep(0.15)
         assert len(server.requests) == sent <= 4
     assert len(taken) <= 8
-    assert len(list((tmp_path / "answers").rglob("*.json"))) == sent
+    assert len(client._open_cache()) == sent
 
 
 ASKING = """
 import sys
-from sdiareward.common.llm.client import ChatClient, ChatSettings
+from sdiareward.common.llm import ChatClient, ChatSettings
 client = ChatClient(ChatSettings("tiny", sys.argv[1], api_key_env=None, concurrency=2), sys.argv[2])
 questions = [[{"role": "user", "content": str(index)}] for index in range(20)]
 print(list(client.map(lambda messages: client.ask_json(messages, lambda answer: answer["number"]), questions)))
@@ -441,9 +456,9 @@ def test_a_killed_run_asks_only_for_what_it_had_no_answer_to(ask, tmp_path):
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
         process.wait()
-        before = len(list((tmp_path / "answers").rglob("*.json")))
         server.requests.clear()
         client = ask(server, api_key_env=None)
+        before = len(client._open_cache())
         assert list(client.map(lambda messages: client.ask_json(messages, number), numbered(20))) == [1] * 20
         assert len(server.requests) == 20 - before
     assert 4 <= before < 20
@@ -460,6 +475,8 @@ def test_a_killed_run_asks_only_for_what_it_had_no_answer_to(ask, tmp_path):
         *(f'{{"a": [1, {{"b": 2}}]}}{behind}' for behind in (" [1]", "}", "]", " [", "\n{", '\n{"a": [1, {"b": 2}]}')),
         'See [1] and ["x", 2]: {"a": [1, {"b": 2,},],}',
         '{"a": [1, {"b": 2}], "a": [1, {"b": 2}]}',
+        "{'a': [1, {'b': 2}]}",
+        "[x,] " * 2_000 + '{"a": [1, {"b": 2}]}',
     ],
 )
 def test_json_is_found_among_prose_and_fences_and_repaired_where_it_has_one_meaning(text):
@@ -474,9 +491,9 @@ def test_repairs_change_no_text_and_keep_line_breaks():
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "Yes.", "42", "{'a': 1}", '{"a": NaN}', "[" * 100_000, '{"a": 1} or {"a": 2}', '{"a": {"b": 1}'),
+        *("", "Yes.", "42", '{"a": NaN}', "[" * 100_000, '{"a": 1} or {"a": 2}', '{"a": {"b": 1}'),
         *('[{"a": 1}, {"a": 2', 'Well: [{"a": 1}, {"a": 2', '{"a": 1}\n[{"a": 2}]', '{"a": 1} {"a": true}'),
-        *('{"a": 1, "a": 2}', 'So: {"a": 1, "a": 2}', '{"a": 1} {"a": 2', '{"a": 1,, "b": 2}', "[x,] " * 2_000),
+        *('{"a": 1, "a": 2}', 'So: {"a": 1, "a": 2}', '{"a": 1} {"a": 2'),
     ],
 )
 def test_json_that_is_missing_ambiguous_or_broken_is_refused(text):

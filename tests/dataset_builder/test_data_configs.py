@@ -10,7 +10,7 @@ import soundfile
 from support.paths import ROOT
 
 from sdiareward.cli import main
-from sdiareward.common.llm.client import ChatSettings
+from sdiareward.common.llm import ChatSettings
 from sdiareward.common.settings import make_settings, read_mapping
 from sdiareward.dataset_builder.commands.fetch import FetchArguments
 from sdiareward.dataset_builder.commands.filter import FilterArguments

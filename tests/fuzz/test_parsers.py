@@ -19,7 +19,7 @@ from support.paths import CONFIGS
 from sdiareward.audio_sdiareward import AudioError, read_audio
 from sdiareward.chat_sdiareward import DialogueError, validate_messages
 from sdiareward.common.files import JsonLines
-from sdiareward.common.llm.json_parsing import parse_json
+from sdiareward.common.llm import parse_json
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError, validate_episode
 from sdiareward.dataset_builder.formats.sdiareward import SDiaReward
@@ -30,8 +30,7 @@ from sdiareward.dataset_builder.sources import read_source
 from sdiareward.evaluation.human.agreement import score_study
 from sdiareward.evaluation.results_files import read_evaluation
 from sdiareward.judges.wavreward.answers import SCORES, parse_score
-from sdiareward.judges.zero_shot.answers import VERSIONS, read_text
-from sdiareward.judges.zero_shot.prompts import DIMENSIONS
+from sdiareward.judges.zero_shot.answers import DIMENSIONS, VERSIONS, read_text
 from sdiareward.pairs.messages import read_dialogue
 from sdiareward.pairs.prompts import read_prompts
 from sdiareward.pairs.schema import MAX_TURN_S, SIDES, features, validate_row

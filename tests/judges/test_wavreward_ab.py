@@ -14,7 +14,7 @@ from sdiareward.judges.wavreward.ab_study import (
     score_ab_study,
     summarise_ab_study,
 )
-from sdiareward.judges.wavreward.score_samples import read_samples
+from sdiareward.judges.wavreward.scores import read_samples
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,10 @@ from support import wavreward_eval_world
 from support.chat_server import ChatServer, Reply
 from support.refusals import check_refused
 
-from sdiareward.common.llm.client import ChatSettings, EndpointError
+from sdiareward.common.llm import ChatSettings, EndpointError
 from sdiareward.judges.settings import choose_endpoint
-from sdiareward.judges.wavreward.endpoint_judge import EndpointJudge
 from sdiareward.judges.wavreward.evaluate import EvaluateArguments, main
+from sdiareward.judges.wavreward.judge import EndpointJudge
 from sdiareward.judges.wavreward.prompts import JudgingPrompt
 
 

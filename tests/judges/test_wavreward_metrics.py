@@ -2,7 +2,7 @@ import pytest
 from support.wavreward_eval_world import prediction
 
 from sdiareward.esdr_accuracy.pairwise import wilson_interval
-from sdiareward.judges.wavreward.score_metrics import (
+from sdiareward.judges.wavreward.scores import (
     COLUMNS,
     average_columns,
     find_column,

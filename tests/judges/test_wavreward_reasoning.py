@@ -10,7 +10,7 @@ from support.chat_server import ChatServer, Reply
 from support.refusals import check_refused
 
 from sdiareward.judges.wavreward.reasoning_quality import QUESTIONS, main
-from sdiareward.judges.wavreward.score_samples import read_samples
+from sdiareward.judges.wavreward.scores import read_samples
 
 
 YES = dict.fromkeys(QUESTIONS, True) | {"reason": "It follows."}
@@ -102,7 +102,7 @@ def test_an_unusable_answer_is_requested_again_with_the_reason(ask):
     with ChatServer(verdict(is_faithful="yes"), YES) as server:
         code, found = ask(server, "--limit", 1)
     assert (code, found["num_good"]) == (0, 1)
-    assert "'is_faithful' is 'yes'; it must be true or false." in server.requests[1]["messages"][-1]["content"]
+    assert "is_faithful is 'yes': Input should be a valid boolean" in server.requests[1]["messages"][-1]["content"]
 
 
 def test_a_sample_without_a_usable_answer_is_skipped_and_named(ask, predictions):

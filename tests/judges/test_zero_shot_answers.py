@@ -7,10 +7,18 @@ from support.judge_world import verdict
 from support.paths import ROOT
 
 from sdiareward.judges.settings import JUDGES_FILE
-from sdiareward.judges.zero_shot.answers import Verdict, is_refusal, read_text, read_verdict
-from sdiareward.judges.zero_shot.decisions import VERDICT_MARGIN, decide
-from sdiareward.judges.zero_shot.prompts import DIMENSIONS, PROMPTS
-from sdiareward.judges.zero_shot.questions import Answer, find_criterion
+from sdiareward.judges.zero_shot.answers import (
+    DIMENSIONS,
+    PROMPTS,
+    VERDICT_MARGIN,
+    Answer,
+    Verdict,
+    decide,
+    is_refusal,
+    read_text,
+    read_verdict,
+)
+from sdiareward.judges.zero_shot.judging import find_criterion
 from sdiareward.judges.zero_shot.settings import BACKENDS
 from sdiareward.pairs.prompts import PromptSet
 

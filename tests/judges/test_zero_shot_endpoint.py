@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import datasets
+import diskcache
 import pytest
 from support import forked, judge_world
 from support.chat_server import ChatServer, Reply
@@ -15,11 +16,10 @@ from support.judge_world import always_first, deaf, listening, verdict
 from support.refusals import check_refused
 
 from sdiareward import eval as evaluation
-from sdiareward.common.llm.client import ChatClient, EndpointError
+from sdiareward.common.llm import ChatClient, EndpointError
 from sdiareward.evaluation.pair_scoring import score_pairs
 from sdiareward.judges.settings import EndpointSettings
-from sdiareward.judges.zero_shot.backends import EndpointBackend, ReplayBackend
-from sdiareward.judges.zero_shot.judging import PairwiseJudge
+from sdiareward.judges.zero_shot.judging import EndpointBackend, PairwiseJudge, ReplayBackend
 from sdiareward.judges.zero_shot.summary import summarise_pairwise
 from sdiareward.pairs.labels import describe_pairs
 
@@ -412,10 +412,16 @@ def test_an_unreadable_turn_skips_its_pair_without_a_request(run, data_folder, p
     [
         (["--judge", "own-endpoint", "--judge_options", "modle=x"], "own-endpoint: unknown keys .'modle'."),
         (["--judge", "own-endpoint", "--judge_options", "model"], "give KEY=VALUE"),
-        (["--judge", "own-endpoint", "--judge_options", "attempts=0"], "attempts is 0; it must be at least 1"),
+        (
+            ["--judge", "own-endpoint", "--judge_options", "attempts=0"],
+            "attempts is 0: Input should be greater than 0",
+        ),
         (["--judge", "own-endpoint", "--dtype", "bfloat16"], "dtype can be set for a model only; give judge_options"),
         (["--model", "m", "--retry_failed"], "retry_failed can be set for a judge only"),
-        (["--judge", "own-endpoint", "--judge_options", "orders=ab"], "orders is 'ab'; it must be one of"),
+        (
+            ["--judge", "own-endpoint", "--judge_options", "orders=ab"],
+            "orders is 'ab': Input should be 'both' or 'one'",
+        ),
         (["--judge", "own-endpoint", "--judge_options", "backend=fax"], "backend is 'fax'; it must be one of"),
     ],
 )
@@ -437,7 +443,7 @@ def test_a_resumed_run_sends_no_answered_question_again(data_folder, tmp_path):
         process.wait()
         # The server is still writing to a reader that is gone.
         time.sleep(0.3)
-        answered = len(list((tmp_path / "out" / "cache").rglob("[!.]*.json")))
+        answered = len(diskcache.Cache(tmp_path / "out" / "cache"))
         server.requests.clear()
         forked.run(command, check=True)
         assert len(server.requests) == 12 - answered

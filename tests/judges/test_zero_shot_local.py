@@ -9,8 +9,7 @@ from sdiareward.evaluation.pair_scoring import score_pairs
 from sdiareward.judges.settings import JUDGES_FILE
 from sdiareward.judges.thinker import Generation, Thinker
 from sdiareward.judges.wavreward.judge import Judgement, WavRewardJudge
-from sdiareward.judges.zero_shot.backends import ThinkerBackend
-from sdiareward.judges.zero_shot.judging import PairwiseJudge, PointwiseJudge
+from sdiareward.judges.zero_shot.judging import PairwiseJudge, PointwiseJudge, ThinkerBackend
 from sdiareward.judges.zero_shot.settings import choose_judge
 from sdiareward.judges.zero_shot.summary import summarise_pairwise
 from sdiareward.pairs.labels import describe_pairs
@@ -236,8 +235,8 @@ def test_other_prompts_are_another_identity(name, tiny_judge, tmp_path):
 
 
 def test_a_judge_is_asked_with_its_own_prompts(tmp_path, pairs):
-    from sdiareward.judges.zero_shot.prompts import PROMPTS
-    from sdiareward.judges.zero_shot.questions import Question
+    from sdiareward.judges.zero_shot.answers import PROMPTS
+    from sdiareward.judges.zero_shot.judging import Question
     from sdiareward.pairs.prompts import PromptSet
 
     names = PROMPTS["modality"]

@@ -7,7 +7,7 @@ import pytest
 import soundfile
 from support.chat_server import ChatServer, Reply
 
-from sdiareward.common.llm.client import EndpointError
+from sdiareward.common.llm import EndpointError
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.pairing.annotation import annotate_rows
 from sdiareward.dataset_builder.pairing.filtering import DIMENSIONS, PROMPTS, FilterSettings, check_rules, filter_rows

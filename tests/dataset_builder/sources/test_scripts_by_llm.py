@@ -4,7 +4,7 @@ from collections import Counter
 import pytest
 from support.chat_server import ChatServer, Reply
 
-from sdiareward.common.llm.client import ChatClient, EndpointError
+from sdiareward.common.llm import ChatClient, EndpointError
 from sdiareward.common.package_files import SCRIPTS
 from sdiareward.dataset_builder.episodes import ScriptPair, validate_episode
 from sdiareward.dataset_builder.sources import read_source

@@ -14,7 +14,7 @@ from sdiareward.evaluation.human.page.sessions import Raters, RatingSession
 from sdiareward.evaluation.human.study import sample_study
 from sdiareward.evaluation.results_files import read_evaluation
 from sdiareward.judges.wavreward.ab_study import pair_scores, sample_ab_study
-from sdiareward.judges.wavreward.score_samples import read_samples
+from sdiareward.judges.wavreward.scores import read_samples
 from sdiareward.pairs.loading import load_pairs
 
 

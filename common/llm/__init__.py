@@ -1,1 +1,0 @@
-"""The client for language models and judges at endpoints."""
