@@ -175,8 +175,6 @@ def rate(args: RateArguments) -> None:
         server.serve_forever()
     except KeyboardInterrupt:
         print(f"sdiareward: {_render_progress(raters)}", file=sys.stderr)
-    finally:
-        server.server_close()
 
 
 def _choose_key(path: Path | None) -> str:

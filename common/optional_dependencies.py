@@ -11,7 +11,20 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "train": ("accelerate", "peft", "trl"),
     # Imported by accelerate and transformers.
     "deepspeed": ("deepspeed",),
-    "eval": ("choix", "evaluate", "jinja2", "krippendorff", "markupsafe", "matplotlib", "scipy", "sklearn", "trl"),
+    "eval": (
+        "choix",
+        "evaluate",
+        "fastapi",
+        "jinja2",
+        "krippendorff",
+        "markupsafe",
+        "matplotlib",
+        "scipy",
+        "sklearn",
+        "starlette",
+        "trl",
+        "uvicorn",
+    ),
     "build": (
         "av",
         "espeakng_loader",

@@ -10,7 +10,7 @@ import pytest
 from support import human_world, report_world
 
 from sdiareward.evaluation.human.page.server import RatingServer
-from sdiareward.evaluation.human.page.sessions import RatingSession
+from sdiareward.evaluation.human.page.sessions import Raters
 from sdiareward.evaluation.human.study import sample_study
 from sdiareward.evaluation.report import write_page
 from sdiareward.evaluation.results_files import read_evaluation
@@ -84,10 +84,10 @@ def test_the_page_of_a_study_shows_hostile_transcripts_as_text(browser, tmp_path
     evaluation = read_evaluation(human_world.write_evaluation(tmp_path / "eval", scores))
     sizes = {"high": 1, "low": 1, "wrong": 1}
     sample_study(evaluation, load_pairs(pairs, "test"), tmp_path / "study", seed=0, sizes=sizes)
-    session = RatingSession(tmp_path / "study", "ann")
-    session.consent()
-    server = RatingServer(session)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    raters = Raters(tmp_path / "study", "ann")
+    raters.find("ann").consent()
+    server = RatingServer(raters)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         browser.get(server.url)
         from selenium.webdriver.support.ui import WebDriverWait
@@ -100,4 +100,3 @@ def test_the_page_of_a_study_shows_hostile_transcripts_as_text(browser, tmp_path
         assert browser.execute_script(display) == "block"
     finally:
         server.shutdown()
-        server.server_close()

@@ -71,13 +71,12 @@ def opened(browser, study, rater="ann"):
     if rater:
         raters.find(rater).consent()
     server = RatingServer(raters)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
     resize(browser, PHONE)
     browser.get(server.url)
     wait(browser, lambda: text(browser, "count" if rater else "begin").startswith("Pair" if rater else "Begin"))
     yield
     server.shutdown()
-    server.server_close()
 
 
 def resize(browser, size):
