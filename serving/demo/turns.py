@@ -11,6 +11,7 @@ from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
 from sdiareward.chat_sdiareward import MAX_TURNS, ROLES, DialogueError, make_dialogue
 from sdiareward.pairs.messages import (
     AUDIO_SUFFIXES,
+    check_recording,
     is_hidden,
     read_dialogue,
     read_recording,
@@ -47,6 +48,8 @@ def read_turn(content: bytes, name: str) -> RecordedTurn:
         )
     source = {"bytes": content, "path": label}
     try:
+        # Before it is decoded: a small file may fill the memory.
+        check_recording(source)
         array = read_recording(source, name=label)
     except AudioError as error:
         raise DialogueError(str(error).replace("\n", " ")) from error

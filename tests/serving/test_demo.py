@@ -107,7 +107,7 @@ def test_a_small_file_that_would_fill_the_memory_is_refused_before_it_is_decoded
     buffer = io.BytesIO()
     soundfile.write(buffer, np.zeros((4_000_000, 8), dtype=np.int16), 655_350, format="FLAC")
     assert buffer.tell() < 100_000
-    monkeypatch.setattr("sdiareward.pairs.messages.read_audio", lambda *_, **__: pytest.fail("it was decoded"))
+    monkeypatch.setattr("sdiareward.serving.demo.turns.read_recording", lambda *_, **__: pytest.fail("it was decoded"))
     with pytest.raises(DialogueError, match="^bomb.flac: has 8 channels at 655350 Hz"):
         read_turn(buffer.getvalue(), "bomb.flac")
 
