@@ -47,7 +47,9 @@ class AudioRoots:
         if len(bases) > 1:
             raise ValueError(f"audio roots {bases} name no source; give one folder for all, others as SOURCE=DIR.")
         if bases and not Path(bases[0]).is_dir():
-            raise ValueError(f"audio root {bases[0]!r} is not a folder; give DIR or SOURCE=DIR, one of {list(SOURCES)}.")
+            raise ValueError(
+                f"audio root {bases[0]!r} is not a folder; give DIR or SOURCE=DIR, one of {list(SOURCES)}."
+            )
         return cls(Path(bases[0]) if bases else None, {source: Path(path) for source, path in named.items()})
 
     def find_root(self, source: str) -> Path:

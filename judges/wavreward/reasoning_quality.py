@@ -165,7 +165,7 @@ def write_results(results: Mapping[str, Any], path: Path) -> str:
 
 
 def render_results(results: Mapping[str, Any]) -> str:
-    from sdiareward.common.markdown import render_table
+    from sdiareward.common.tables import render_table
     from sdiareward.evaluation.summary import describe_changed, format_interval, format_percent, render_reasons
 
     rows = [["**Good**", format_percent(results["share_good"]), format_interval(results["interval"])]]
