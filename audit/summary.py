@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sdiareward.common.escaping import escape_markdown
-from sdiareward.common.markdown import render_table
+from sdiareward.common.tables import render_table
 from sdiareward.evaluation.columns import TITLES
 from sdiareward.evaluation.summary import describe_overlap, format_interval
 from sdiareward.pairs.loading import name_data

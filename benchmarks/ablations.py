@@ -24,9 +24,9 @@ from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.checkpoint_io.nano import build_nano
 from sdiareward.common.arguments import parse_arguments
 from sdiareward.common.files import write_file
-from sdiareward.common.markdown import render_markdown_table
 from sdiareward.common.provenance import write_provenance
 from sdiareward.common.settings import read_mapping
+from sdiareward.common.tables import render_markdown_table
 from sdiareward.esdr_accuracy.pairwise import COLUMNS, pairwise_accuracy
 from sdiareward.evaluation.columns import TITLES
 from sdiareward.evaluation.pair_scoring import score_with_baselines

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from sdiareward.common.arguments import parse_arguments
 from sdiareward.common.files import write_file
-from sdiareward.common.markdown import render_markdown_table
 from sdiareward.common.provenance import write_provenance
+from sdiareward.common.tables import render_markdown_table
 from sdiareward.esdr_accuracy.pairwise import pairwise_accuracy, percentile_interval
 from sdiareward.evaluation.human.agreement import RatedItem, summarise_items
 from sdiareward.evaluation.statistics import Clusters, compare

@@ -22,8 +22,8 @@ import torch
 from tqdm.auto import tqdm
 
 from sdiareward.common.files import write_file
-from sdiareward.common.markdown import render_markdown_table
 from sdiareward.common.provenance import describe_run
+from sdiareward.common.tables import render_markdown_table
 from sdiareward.scoring.tolerances import SAME_REWARD, scale_tolerance
 
 

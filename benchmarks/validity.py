@@ -22,8 +22,8 @@ from sdiareward import cli
 from sdiareward.audit.verdicts import FAIL, show_limit, show_value
 from sdiareward.common.arguments import parse_arguments
 from sdiareward.common.files import write_file
-from sdiareward.common.markdown import render_markdown_table, render_table
 from sdiareward.common.provenance import write_provenance
+from sdiareward.common.tables import render_markdown_table, render_table
 from sdiareward.dataset_builder.pairing.surface_counts import measure_shares
 from sdiareward.evaluation.baselines import KINDS
 from sdiareward.evaluation.results_files import read_evaluation

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from itertools import product
 from typing import Any
 
-from sdiareward.common.markdown import render_table
+from sdiareward.common.tables import render_table
 from sdiareward.evaluation.columns import group_by_criterion, is_of_criterion
 
 from .summary import (

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sdiareward.common.escaping import escape_code, escape_markdown
-from sdiareward.common.markdown import render_table
+from sdiareward.common.tables import render_table
 from sdiareward.esdr_accuracy.pairwise import COLUMNS, MACRO_MEMBERS, NO_SUBSET, SUBSETS, pairwise_accuracy
 from sdiareward.evaluation.columns import (
     CRITERION_COLUMNS,

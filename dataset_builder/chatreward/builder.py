@@ -18,9 +18,9 @@ from typing import Any
 
 from sdiareward.common.escaping import escape_markdown
 from sdiareward.common.locks import lock_folder
-from sdiareward.common.markdown import render_table
 from sdiareward.common.parts import Make, Processes, Rows, run_parts
 from sdiareward.common.skipped import Skipped
+from sdiareward.common.tables import render_table
 from sdiareward.pairs.schema import make_stable_id
 
 from ..formats.shards import read_rows

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sdiareward.common.files import require_other_folder, write_file
-from sdiareward.common.markdown import render_table
 from sdiareward.common.settings import require_minimums
 from sdiareward.common.skipped import Skipped
+from sdiareward.common.tables import render_table
 from sdiareward.pairs.labels import split_synthesizers
 from sdiareward.pairs.schema import JOINT, SIDES, make_stable_id
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from sdiareward.common.markdown import render_markdown_table
+from sdiareward.common.tables import render_markdown_table
 
 
 MAX_SHARE = 0.65

@@ -15,9 +15,9 @@ import yaml
 
 from sdiareward.common.escaping import escape_code, escape_markdown
 from sdiareward.common.files import write_file
-from sdiareward.common.markdown import render_table
 from sdiareward.common.package_files import CARDS
 from sdiareward.common.skipped import Skipped
+from sdiareward.common.tables import render_table
 from sdiareward.pairs.schema import JOINT
 
 from ..formats.shards import SPLITS, read_rows

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from sdiareward.common.files import replace_atomically, write_file
-from sdiareward.common.markdown import render_table
+from sdiareward.common.tables import render_table
 from sdiareward.esdr_accuracy.pairwise import SUBSETS
 from sdiareward.pairs.schema import SIDES, make_stable_id
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from sdiareward.common.files import JsonLines, write_file
-from sdiareward.common.markdown import render_table
+from sdiareward.common.tables import render_table
 
 from ..statistics import describe_share
 from ..summary import format_interval

@@ -47,6 +47,17 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#e69f00")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 LINES = ("-", "--", "-.", ":")
 _MAX_TITLE_CHARACTERS = 34
+# For readers who do not see a figure; the table beside it has the numbers.
+FIGURE_TITLES = {
+    "accuracy": "Accuracy by subset",
+    "densities": "Density of rewards by subset",
+    "boxes": "Quartiles of rewards by subset",
+    "score_alignment": "Mean reward of the chosen side over training steps",
+    "margin_stability": "Mean margin over training steps",
+    "reliability": "Accuracy against confidence",
+    "accuracy_by_margin": "Accuracy by margin",
+    "comparison": "Difference in accuracy from other scorers",
+}
 
 
 def draw_figures(report: Mapping[str, Any], records: Records, folder: Path) -> list[str]:

@@ -10,52 +10,29 @@ from typing import TYPE_CHECKING, Any
 from sdiareward.common.files import write_file
 from sdiareward.common.html import make_html_environment
 from sdiareward.common.package_files import EVALUATION_PAGE
-from sdiareward.common.papers import SDIAREWARD_ARXIV
-from sdiareward.evaluation.columns import title_columns
 
-from ..cut_turns import describe_cut
-from ..held_out import name_held_out_sources
-from ..summary import ALL_LEFT_OUT, ALL_SEEN, SHOWN_NAMES, describe_training
-from .captions import describe_figures
-from .content import MIN_GROUPS, MIN_PAIRS, TAXONOMY, build_report
+from ..summary import phrase_interval
+from .content import TAXONOMY, build_report
 from .disagreements import find_disagreements
 from .examples import Collector, EmbedAudio, describe_disagreements, describe_lowest
-from .figures import draw_figures
+from .figures import FIGURE_TITLES, draw_figures
 from .inputs import ComparedEvaluation, TrainingRun
-from .pieces import FILTERS, hash_content, make_picture
+from .pieces import (
+    FILTERS,
+    format_interval,
+    format_number,
+    format_percent,
+    hash_content,
+    make_breakable,
+    make_picture,
+)
+from .sections import build_sections, get_titles
 
 
 if TYPE_CHECKING:
     import datasets
+    from markupsafe import Markup
 
-# A table and a figure need the short form, a page does not.
-SECTIONS = {
-    "accuracy": "Accuracy",
-    "judge": "The judge",
-    "synthesizers": "By synthesizer",
-    "categories": "By source and category",
-    "rewards": "Rewards",
-    "training": "Training",
-    "calibration": "Calibration",
-    "margins": "Margins",
-    "comparison": "Comparison",
-    "examples": "Lowest margins",
-    "disagreements": "Disagreements",
-    "left-out": "Skipped and cut",
-    "provenance": "How this was made",
-}
-
-# Sections that a page has only if the report has something for them, by its name there.
-_OPTIONAL = {
-    "judge": "judge",
-    "synthesizers": "by_synthesizer",
-    "rewards": "rewards",
-    "training": "training",
-    "calibration": "calibration",
-    "comparison": "comparisons",
-    "examples": "examples",
-    "disagreements": "disagreements",
-}
 # Averages of the table that are also shown large.
 _TILES = ("overall_macro", "overall_micro", "modality_micro", "colloquialness")
 
@@ -105,63 +82,70 @@ def render_page(report: Mapping[str, Any], figures: Mapping[str, bytes], clips: 
 
     environment = make_html_environment(EVALUATION_PAGE)
     environment.filters |= FILTERS
-    texts = {name: (EVALUATION_PAGE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js")}
-    descriptions = describe_figures(report)
-    sections = {key: title for key, title in SECTIONS.items() if _has_content(key, report)}
-    columns = report["columns"]
+    style, script = ((EVALUATION_PAGE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    contents = build_sections(report)
+    split = f", split {report['split']}" if report["split"] else ""
     page = environment.get_template("page.html").render(
-        report=report,
-        figures={name: {**descriptions[name], **make_picture(data)} for name, data in figures.items()},
+        title=f"Evaluation of {report['model']}",
+        kind="Evaluation on preference pairs of spoken dialogue",
+        subject=report["model"],
+        subtitle=f"{report['num_pairs']} pairs from {report['num_groups']} recordings or dialogues of "
+        f"{report['dataset']}{split}",
+        headline=_write_headline(report),
+        tiles=_list_tiles(report),
+        notes=report["notes"],
+        contents=contents,
+        sections=[(key, title) for key, title, _ in contents],
+        figures={name: {"alt": FIGURE_TITLES[name], **make_picture(data)} for name, data in figures.items()},
         clips=clips,
-        sections=list(sections.items()),
-        shown=tuple(sections),
-        columns=columns,
-        tiles=columns if len(columns) == 1 else [name for name in _TILES if name in columns],
-        cut=describe_cut(report["cut"]),
-        trained_on=describe_training(report),
-        paper=SDIAREWARD_ARXIV,
-        titles={**title_columns(columns), "colloquialness": "colloquialness"},
-        scorer_titles={scorer["name"]: scorer["title"] for scorer in report["scorers"]},
-        sums=(ALL_SEEN, ALL_LEFT_OUT),
-        shown_names=SHOWN_NAMES,
-        held_out_sources=name_held_out_sources(report),
-        min_pairs=MIN_PAIRS,
-        min_groups=MIN_GROUPS,
-        settings=_list_settings(report),
-        style=Markup(texts["page.css"]),
-        script=Markup(texts["page.js"]),
-        style_hash=hash_content(texts["page.css"]),
-        script_hash=hash_content(texts["page.js"]),
+        titles=get_titles(report),
+        left_out=report["left_out_synthesizers"],
+        style=Markup(style),
+        script=Markup(script),
+        style_hash=hash_content(style),
+        script_hash=hash_content(script),
     )
     return page + "\n"
 
 
-def _has_content(section: str, report: Mapping[str, Any]) -> bool:
-    """Return whether a section adds anything to the others."""
-    if section == "categories":
-        # One cell repeats the table of subsets.
-        return len(report["by_taxonomy"]) > 1
-    if section == "margins":
-        return bool(report["margins"]["bins"])
-    if section == "left-out":
-        return bool(report["skipped"] or report["not_finite"] or describe_cut(report["cut"]))
-    return section not in _OPTIONAL or bool(report[_OPTIONAL[section]])
+def _write_headline(report: Mapping[str, Any]) -> Markup:
+    """Return the result of the model and of the other scorers in one sentence."""
+    from markupsafe import Markup, escape
+
+    own, num_pairs = report["accuracies"]["model"], report["num_pairs"]
+    who, what = ("Judge", "answer") if report["judge"] else ("Model", "reward")
+    if own["overall_micro"] is None:
+        found = escape(f"has no usable {what} for any of {num_pairs} pairs")
+    else:
+        interval = phrase_interval(own["interval"]["overall_micro"], own["num_groups"]["overall_micro"])
+        found = Markup("puts the right dialogue first in {} of {} pairs: <strong>{}%</strong> ({})").format(
+            own["num_correct"]["overall_micro"], num_pairs, format_percent(own["overall_micro"]), interval
+        )
+    others = []
+    for scorer in report["scorers"][1:]:
+        result = report["accuracies"][scorer["name"]]
+        ties = result["num_ties"]["overall_micro"]
+        counted = f" ({ties} ties, counted as wrong)" if ties else ""
+        article = "the " if scorer["kind"] == "baseline" else ""
+        others.append(f"{article}{scorer['title']}: {format_percent(result['overall_micro'])}%{counted}")
+    rest = f"On the same pairs, {', '.join(others)}; chance: 50%." if others else "Chance: 50%."
+    return Markup("{} <strong>{}</strong> {}. {}").format(who, make_breakable(report["model"]), found, rest)
 
 
-def _list_settings(report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    depends_on = {**report["config"], **report["run"]}
-    versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items() if version)
-    machine = ", ".join(f"{name} {value}" for name, value in report["machine"].items())
-    found = {"versions": versions, "python": report["python"], "machine": machine, "git": report["git_revision"]}
-    settings = {name: _format_value(value) for name, value in {**depends_on, **found}.items()}
-    return [(name, value) for name, value in settings.items() if value]
-
-
-def _format_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name}: {_format_value(item)}" for name, item in value.items() if item is not None)
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return "" if value is None else str(value)
+def _list_tiles(report: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+    """Return name, value, unit and note of the numbers that are shown large."""
+    own, columns, titles = report["accuracies"]["model"], report["columns"], get_titles(report)
+    tiles = []
+    for name in columns if len(columns) == 1 else [name for name in _TILES if name in columns]:
+        num_groups = own["num_groups"][name]
+        recordings = f"{num_groups} recording{'' if num_groups == 1 else 's'}"
+        note = f"{format_interval(own['interval'][name])}, {recordings}"
+        tiles.append((titles[name], format_percent(own[name]), "%", note))
+    num_wrong = own["num_pairs"]["overall_micro"] - own["num_correct"]["overall_micro"]
+    ties = f"of {report['num_pairs']} pairs, {own['num_ties']['overall_micro']} of them ties"
+    tiles.append(("wrong", str(num_wrong), "", ties))
+    if report["calibration"]:
+        before, after = (report["calibration"][0][when] for when in ("before", "after"))
+        note = f"{format_number(after['error'], 3)} with temperature" if after else "no temperature fits"
+        tiles.append(("calibration error", format_number(before["error"], 3), "", note))
+    return tiles

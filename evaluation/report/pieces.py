@@ -34,45 +34,49 @@ def hash_content(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
-def _format_percent(value: float | None) -> str:
+def format_percent(value: float | None) -> str:
     return _ABSENT if value is None else f"{100 * value:.2f}"
 
 
-def _format_interval(bounds: Sequence[float] | None) -> str:
+def format_interval(bounds: Sequence[float] | None) -> str:
     return "no interval" if bounds is None else f"{100 * bounds[0]:.1f}–{100 * bounds[1]:.1f}"
 
 
-def _format_number(value: float | None, digits: int = 2) -> str:
+def format_number(value: float | None, digits: int = 2) -> str:
     return _ABSENT if value is None else f"{value:.{digits}f}".replace("-", _MINUS)
 
 
-def _format_signed(value: float | None) -> str:
+def format_signed(value: float | None) -> str:
     return _ABSENT if value is None else f"{value:+.2f}".replace("-", _MINUS)
 
 
-def _format_points(value: float) -> str:
-    return f"{100 * value:+.1f}".replace("-", _MINUS)
+def format_points(value: float | None) -> str:
+    return _ABSENT if value is None else f"{100 * value:+.1f}".replace("-", _MINUS)
 
 
-def _make_breakable(text: str) -> Markup:
+def format_range(low: float, high: float, digits: int = 2) -> str:
+    return f"{format_number(low, digits)} to {format_number(high, digits)}"
+
+
+def make_breakable(text: str) -> Markup:
     """Let a long name break where its parts end."""
     from markupsafe import Markup
 
     return Markup("<wbr>").join(re.split(r"(?<=[/_-])", text))
 
 
-def _format_p_value(value: float) -> str:
+def format_p_value(value: float) -> str:
     return f"<{_NO_BREAK}0.001" if value < 0.001 else f"{value:.3f}"
 
 
 # By the names that templates use.
 FILTERS = {
-    "percent": _format_percent,
-    "interval": _format_interval,
+    "percent": format_percent,
+    "interval": format_interval,
     "phrase_interval": phrase_interval,
-    "number": _format_number,
-    "signed": _format_signed,
-    "points": _format_points,
-    "p_value": _format_p_value,
-    "breakable": _make_breakable,
+    "number": format_number,
+    "signed": format_signed,
+    "points": format_points,
+    "p_value": format_p_value,
+    "breakable": make_breakable,
 }

@@ -194,7 +194,7 @@ def _count_majorities(given: Sequence[tuple[str, str]], outcomes: Sequence[str])
 
 
 def render_ab_study(results: Mapping[str, Any]) -> str:
-    from sdiareward.common.markdown import render_table
+    from sdiareward.common.tables import render_table
 
     first, second = results["judges"]
     rows = [["**all**", *_format_outcomes(results["overall"])]]

@@ -21,8 +21,8 @@ from sdiareward.common.commands import run_single
 from sdiareward.common.files import write_file
 from sdiareward.common.hub import DatasetRevision
 from sdiareward.common.llm import ChatClient, EndpointError
-from sdiareward.common.markdown import render_table
 from sdiareward.common.provenance import write_provenance
+from sdiareward.common.tables import render_table
 from sdiareward.evaluation.summary import describe_changed, format_interval, format_percent, render_reasons
 from sdiareward.pairs.messages import make_audio_content
 from sdiareward.pairs.prompts import PromptSet, read_prompt_file

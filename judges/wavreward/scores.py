@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sdiareward.common.escaping import escape_markdown
 from sdiareward.common.files import split_lines
-from sdiareward.common.markdown import render_table
+from sdiareward.common.tables import render_table
 from sdiareward.esdr_accuracy.pairwise import combine_intervals
 from sdiareward.evaluation.statistics import Clusters, describe_share
 from sdiareward.evaluation.summary import describe_changed, format_interval, format_percent

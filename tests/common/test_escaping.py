@@ -8,7 +8,7 @@ import yaml
 
 from sdiareward import cli
 from sdiareward.common.escaping import escape_code, escape_markdown, escape_terminal
-from sdiareward.common.markdown import render_table
+from sdiareward.common.tables import render_table
 from sdiareward.dataset_builder.reports.data_card import render_card
 
 

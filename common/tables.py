@@ -1,11 +1,39 @@
-"""Render tables in Markdown."""
+"""Tables of plain values: rendered as Markdown here, as HTML by `evaluation/report/page.html`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sdiareward.common.escaping import escape_markdown
+
+
+class Cell(NamedTuple):
+    """A value of a page's table with what stands below it, such as its interval, and a mark beside it."""
+
+    value: Any
+    note: str = ""
+    mark: str = ""
+
+
+class Row(NamedTuple):
+    """The cells of a row, its name first; `style` is `own`, `sum`, `small`, `foot`, or `group` for a heading."""
+
+    cells: Sequence[Any]
+    style: str = ""
+
+
+class Table(NamedTuple):
+    """A table of a page; the columns in `words` hold text, the others numbers."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Row]
+    words: Sequence[str] = ()
+    has_caption: bool = False
+
+    def list_cells(self, row: Row) -> list[Cell]:
+        return [cell if isinstance(cell, Cell) else Cell(cell) for cell in row.cells]
 
 
 def render_markdown_table(
