@@ -146,10 +146,10 @@ class ChatClient:
     @property
     def usage(self) -> dict[str, Any]:
         """The counts so far; `reused_...` were spent by an earlier run, `usd` is None without prices."""
-        names = ("calls", "cached", "retries", "reasks", "refusals", "failures", "calls_without_usage")
-        names += ("prompt_tokens", "completion_tokens", "reused_prompt_tokens", "reused_completion_tokens")
+        events = ("calls", "cached", "retries", "reasks", "refusals", "failures", "calls_without_usage")
+        tokens = ("prompt_tokens", "completion_tokens", "reused_prompt_tokens", "reused_completion_tokens")
         with self._lock:
-            counts: dict[str, Any] = {name: self._counts[name] for name in names}
+            counts: dict[str, Any] = {name: self._counts[name] for name in (*events, *tokens)}
             changed = {"changed_parameters": self._changed} if self._changed else {}
         usd = self.settings.compute_price_usd(counts["prompt_tokens"], counts["completion_tokens"])
         return {**counts, "usd": usd, **changed}
@@ -219,7 +219,7 @@ class ChatClient:
     def _open_cache(self) -> Any:
         import diskcache
 
-        class TextDisk(diskcache.Disk):  # type: ignore[misc]
+        class TextDisk(diskcache.Disk):
             """Texts alone: a cache that others wrote runs no code."""
 
             def fetch(self, mode: int, filename: Any, value: Any, read: bool) -> Any:
@@ -359,7 +359,7 @@ class ChatClient:
         self._count(retries=sent)
         what, status = self._quote(error), getattr(error, "status_code", None)
         is_lost = isinstance(error, openai.APIConnectionError) and not isinstance(error, openai.APITimeoutError)
-        if problem := _ENDPOINT_PROBLEMS.get(0 if is_lost else status):
+        if problem := _ENDPOINT_PROBLEMS.get(0 if is_lost else status or -1):
             found = problem[0].format(key=self.settings.api_key_env, model=self.settings.model)
             return EndpointError(f"{found} after {sent + 1} tries ({what}); {problem[1]}.")
         return ChatError(f"the endpoint gave no answer after {sent + 1} tries ({what}).")

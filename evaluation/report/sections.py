@@ -171,7 +171,7 @@ def _show_synthesizers(report: Report) -> list[Block]:
         by_cell = {(row["synthesizer"], row["source"]): row for row in members}
         for name in dict.fromkeys(name for name, _ in by_cell):
             for scorer in report["scorers"]:
-                cells = []
+                cells: list[Cell] = []
                 for source in sources:
                     found = by_cell.get((name, source))
                     if found is None:

@@ -122,7 +122,7 @@ def evaluate(args: EvaluateArguments) -> dict[str, Any]:
         options: dict[str, Any] = {"batch_size": args.batch_size}
         judged[name], lost = predict(lambda: _load_judge(args), samples, folder / name, args.asking, **options)
         skipped += lost
-    draws = {"num_bootstrap": args.num_bootstrap, "seed": args.seed}
+    draws: dict[str, Any] = {"num_bootstrap": args.num_bootstrap, "seed": args.seed}
     scorers = {JUDGE: summarise_scores(*judged.values(), **draws)}
     if train is not None:
         scorers |= _measure_baselines(train, sets, judged, draws)
@@ -193,7 +193,7 @@ def _read_training_samples(args: EvaluateArguments, sets: Mapping[str, Samples])
 
 
 def _measure_baselines(
-    train: Samples, sets: Mapping[str, Samples], judged: Mapping[str, Records], draws: Mapping[str, int]
+    train: Samples, sets: Mapping[str, Samples], judged: Mapping[str, Records], draws: Mapping[str, Any]
 ) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for kind in KINDS:
