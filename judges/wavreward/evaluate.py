@@ -144,7 +144,7 @@ def _read_sets(args: EvaluateArguments) -> dict[str, Samples]:
 
 
 def _identity(args: EvaluateArguments, sets: Mapping[str, Samples]) -> dict[str, Any]:
-    from sdiareward.checkpoint_io.fingerprint import describe_model
+    from sdiareward.checkpoint_io.models import describe_model
     from sdiareward.pairs.content import fingerprint_pairs
 
     if args.model is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
-from sdiareward.checkpoint_io.fingerprint import describe_model
+from sdiareward.checkpoint_io.models import describe_model
 from sdiareward.common.hub import resolve_revision
 from sdiareward.common.settings import make_settings
 from sdiareward.pairs.prompts import read_prompt_file
