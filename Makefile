@@ -74,7 +74,7 @@ lint: install
 
 # Copies the remote code into checkpoints/nano; run it after a change of the root's *_sdiareward.py.
 nano-code: install
-	$(BIN)/python -m sdiareward.checkpoint_io.remote_code
+	$(BIN)/python -m sdiareward.checkpoint_io.files
 
 # The tables of README and model card from the result files.
 tables: install

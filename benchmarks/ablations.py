@@ -20,7 +20,7 @@ from typing import Any
 import datasets
 from trl import RewardConfig
 
-from sdiareward.checkpoint_io.fingerprint import fingerprint_model
+from sdiareward.checkpoint_io.models import fingerprint_model
 from sdiareward.checkpoint_io.nano import build_nano
 from sdiareward.common.arguments import parse_arguments
 from sdiareward.common.files import write_file

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .adapter_files import PROJECTION, is_adapter, merge_adapters, put_adapters, reject_custom_adapters
-from .builtin import find_base, find_checkpoint
+from .models import find_base, find_checkpoint
 
 
 if TYPE_CHECKING:

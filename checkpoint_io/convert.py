@@ -1,7 +1,9 @@
 """Convert checkpoints from the authors' layout into the native one, and export native ones for their code and vLLM.
 
-Names and shapes are checked against the headers before anything is written. Tensors are rewritten shard by shard, and
-a stopped run resumes (`tensor_files`).
+Names and shapes are checked against the headers before anything is written, and a folder gets its name when it is
+complete. The authors' code and vLLM read the thinker's configuration of `transformers` 4, in which the text model's
+rotary settings are two fields. Settings that these layouts lack (pooling, prompts, seconds per turn) are under a
+separate key of `config.json`, which they ignore and this package reads back.
 """
 
 from __future__ import annotations
@@ -9,32 +11,34 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from huggingface_hub import save_torch_state_dict
+from safetensors.torch import load_file
+from transformers import Qwen2_5OmniThinkerConfig
 
+from sdiareward.chat_sdiareward import CHAT_TEMPLATE
 from sdiareward.common.files import replace_atomically
 from sdiareward.common.hub import MODEL_FILES, fetch_snapshot
-from sdiareward.configuration_sdiareward import EXTERNAL_MODEL_TYPES, SDiaRewardConfig
+from sdiareward.configuration_sdiareward import EXTERNAL_MODEL_TYPES, OWN_FIELDS_KEY, SDiaRewardConfig
 from sdiareward.loading_sdiareward import (
     HEAD,
-    INDEX_FILE,
-    SINGLE_FILE,
-    check_keys,
+    OFFICIAL_ARCHITECTURE,
+    check_shapes,
+    list_shapes,
     list_tensors,
-    listed,
     read_foreign_config,
     to_native_key,
+    to_official_key,
 )
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
-from .builtin import find_checkpoint
-from .export import RENAMES, require_one_token_a_vector, require_vllm_pooling, write_config_files
-from .tensor_files import DTYPES, PlannedTensor, StoredTensor, read_header, write_checkpoint
+from .files import list_weight_files
+from .models import find_checkpoint
 from .training_record import PAIRS_RECORD
 
 
@@ -42,49 +46,41 @@ logger = logging.getLogger(__name__)
 
 ExportFormat = Literal["official", "vllm"]
 EXPORT_FORMATS: tuple[ExportFormat, ...] = ("official", "vllm")
-_DTYPES_BY_NAME = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES.values()}
-
-
-@dataclass(frozen=True)
-class Source:
-    name: str
-    folder: Path
-    config: SDiaRewardConfig
-    tensors: dict[str, StoredTensor]
+_DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "float16", "bfloat16")}
+_PROCESSOR_FIELDS = ("prompts", "prompt_version", "max_turn_s")
+# The names of sentence-transformers, whose files tell vLLM how to pool; its default is the last token.
+_VLLM_POOLING = {"mean": "pooling_mode_mean_tokens", "last_token": "pooling_mode_lasttoken"}
+_SENTENCE_TRANSFORMERS = "sentence_transformers.models"
+# Both loaders require settings for images, though no dialogue has any.
+_IMAGE_PROCESSOR = {
+    "image_processor_type": "Qwen2VLImageProcessor",
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+    "min_pixels": 3136,
+    "max_pixels": 12845056,
+    "patch_size": 14,
+    "temporal_patch_size": 2,
+    "merge_size": 2,
+}
 
 
 def convert_checkpoint(
-    source: str | Path,
-    output_dir: str | Path,
-    *,
-    dtype: str | None = None,
-    max_shard_size: str = "5GB",
-    **fields: Any,
+    source: str | Path, output_dir: str | Path, *, dtype: str | None = None, max_shard_size: str = "5GB", **fields: Any
 ) -> Path:
-    """Write a released checkpoint of the authors, or a native one, as a native checkpoint; a stopped run resumes.
+    """Write a released checkpoint of the authors, or a native one, as a native checkpoint.
 
-    A backbone of Qwen2.5-Omni without a head gets a new one, at zero; it is loaded whole.
+    A backbone of Qwen2.5-Omni without a head gets a new one, at zero.
     """
-    if HEAD not in map(to_native_key, list_tensors(folder := _find(source))):
-        if (output := Path(output_dir)).is_dir() and any(output.iterdir()):
-            raise FileExistsError(f"{output}: is not empty; nothing is overwritten, name another folder.")
-        model = SDiaRewardModel.from_backbone(folder, dtype=dtype or "auto", **fields)
-        names = ("prompts", "prompt_version", "max_turn_s")
-        processor = SDiaRewardProcessor.from_backbone(folder, **{name: getattr(model.config, name) for name in names})
-        logger.warning("%s: holds no reward head; the result has a new one, at zero, which has to be trained.", source)
-        with replace_atomically(output) as temporary:
-            model.save_pretrained(temporary, max_shard_size=max_shard_size)
-            processor.save_pretrained(temporary)
-        return output
-    opened = open_checkpoint(source, **fields)
-    tensors = {name: _plan_tensor(name, tensor, dtype) for name, tensor in opened.tensors.items()}
-    processor = _load_processor(opened)
-    _set_dtype(opened, dtype)
-
-    def write_config(folder: Path) -> None:
-        _write_native_config(opened.config, processor, folder)
-
-    return _write(opened, output_dir, tensors, write_config, "ours", max_shard_size)
+    folder, output = _find(source), Path(output_dir)
+    if HEAD in map(to_native_key, list_tensors(folder)):
+        return _rewrite(source, output, None, dtype, max_shard_size, fields)
+    _require_empty(output)
+    model = SDiaRewardModel.from_backbone(folder, dtype=dtype or "auto", **fields)
+    logger.warning("%s: holds no reward head; the result has a new one, at zero, which has to be trained.", source)
+    with replace_atomically(output) as temporary:
+        model.save_pretrained(temporary, max_shard_size=max_shard_size)
+        _load_processor(folder, model.config, _PROCESSOR_FIELDS).save_pretrained(temporary)
+    return output
 
 
 def export_checkpoint(
@@ -98,50 +94,7 @@ def export_checkpoint(
     """Write a checkpoint for the authors' code or as vLLM's classifier; `reward_scale` is put into the score head."""
     if layout not in EXPORT_FORMATS:
         raise ValueError(f"layout is {layout!r}; choose one of {', '.join(EXPORT_FORMATS)}.")
-    opened = open_checkpoint(source)
-    require_one_token_a_vector(opened.config, opened.name)
-    if layout == "vllm":
-        require_vllm_pooling(opened.config, opened.name)
-    rename, scale = RENAMES[layout], opened.config.reward_scale
-    tensors = {rename(name): _plan_tensor(name, tensor, dtype, scale) for name, tensor in opened.tensors.items()}
-    processor = _load_processor(opened)
-    _set_dtype(opened, dtype)
-
-    def write_config(folder: Path) -> None:
-        write_config_files(opened.config, processor, layout, folder)
-
-    return _write(opened, output_dir, tensors, write_config, layout, max_shard_size)
-
-
-def open_checkpoint(source: str | Path, **fields: Any) -> Source:
-    """Read a checkpoint's configuration and headers, and check that it is complete."""
-    folder = _find(source)
-    stored = _read_headers(folder)
-    config_dict, _ = SDiaRewardConfig.get_config_dict(folder)
-    if config_dict.get("model_type") in EXTERNAL_MODEL_TYPES:
-        config = read_foreign_config(config_dict, stored, source, **fields)
-        _drop_stale_calibration(config, read_foreign_config(config_dict, stored, source), fields)
-    else:
-        config = SDiaRewardConfig.from_dict(config_dict, **fields)
-        _drop_stale_calibration(config, SDiaRewardConfig.from_dict(config_dict), fields)
-    shapes = _find_expected_shapes(config)
-    check_keys(stored, shapes, source)
-    tensors = {own: tensor for name, tensor in stored.items() if (own := to_native_key(name)) is not None}
-    for name, tensor in tensors.items():
-        if tensor.shape != shapes[name] or tensor.dtype not in DTYPES:
-            raise ValueError(
-                f"{source}: {name} is {tensor.dtype} of shape {tensor.shape}; the configuration asks for floating "
-                f"point values of shape {shapes[name]}: configuration and tensors are not of one checkpoint."
-            )
-    return Source(str(source), folder, config, tensors)
-
-
-def _drop_stale_calibration(config: SDiaRewardConfig, before: SDiaRewardConfig, fields: Iterable[str]) -> None:
-    """Remove the calibration of a model whose rewards change with its configuration."""
-    changed = [name for name in fields if getattr(config, name, None) != getattr(before, name, None)]
-    if changed and config.calibration is not None and "calibration" not in changed:
-        logger.warning("with another %s rewards are others: the calibration is left out.", ", ".join(changed))
-        config.calibration = None
+    return _rewrite(source, Path(output_dir), layout, dtype, max_shard_size, {})
 
 
 def _find(source: str | Path) -> Path:
@@ -153,80 +106,195 @@ def _find(source: str | Path) -> Path:
     return fetch_snapshot(source, MODEL_FILES)
 
 
-def _read_headers(folder: Path) -> dict[str, StoredTensor]:
-    names = list_tensors(folder)
-    files = [SINGLE_FILE]
-    if (folder / INDEX_FILE).exists():
-        index = json.loads((folder / INDEX_FILE).read_text(encoding="utf-8"))
-        files = sorted(set(index["weight_map"].values()))
-    absent = [file for file in files if not (folder / file).is_file()]
-    if absent:
-        raise FileNotFoundError(f"{folder}: lacks {len(absent)} files of its index ({listed(absent)}); download them.")
-    stored = {name: tensor for file in files for name, tensor in read_header(folder / file).items()}
-    if other := sorted(names ^ stored.keys()):
-        raise ValueError(
-            f"{folder}: its index and its files disagree about {len(other)} tensors ({listed(other)}); download the "
-            "checkpoint again."
-        )
-    return stored
+def _require_empty(output: Path) -> None:
+    if output.exists() and any(output.iterdir()):
+        raise FileExistsError(f"{output}: is not empty; nothing is overwritten, name another folder.")
 
 
-def _find_expected_shapes(config: SDiaRewardConfig) -> dict[str, tuple[int, ...]]:
+def _rewrite(
+    source: str | Path,
+    output: Path,
+    layout: ExportFormat | None,
+    dtype: str | None,
+    max_shard_size: str,
+    fields: dict[str, Any],
+) -> Path:
+    """Write a checkpoint in another layout, the native one by default, and in another dtype of the backbone."""
+    if dtype is not None and dtype not in _DTYPES:
+        raise ValueError(f"dtype is {dtype!r}; choose one of {', '.join(_DTYPES)}.")
+    folder = _find(source)
+    _require_empty(output)
+    config = read_config(source, **fields)
+    if layout is not None:
+        _require_exportable(config, layout, source)
     with torch.device("meta"):
         model = SDiaRewardModel(config)
-    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    check_shapes(list_shapes(folder), shapes, (), source)
+    tensors = _map_tensors(folder, source)
+    config.dtype = dtype or config.dtype or str(next(iter(tensors.values())).dtype).removeprefix("torch.")
+    state = {}
+    for name, tensor in tensors.items():
+        if layout is not None and name.startswith("score.") and config.reward_scale != 1.0:
+            tensor = (tensor.double() * config.reward_scale).to(tensor.dtype)
+        new_name = {None: name, "official": to_official_key(name), "vllm": _to_vllm_key(name)}[layout]
+        state[new_name] = tensor.to(_DTYPES[dtype]) if dtype and name.startswith("model.") else tensor
+    processor = _load_processor(folder, config, (*_PROCESSOR_FIELDS, "stack_factor"))
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with replace_atomically(output) as temporary:
+        temporary.mkdir()
+        if layout is None:
+            model.to(_DTYPES[str(config.dtype).removeprefix("torch.")]).save_pretrained(temporary, state_dict={})
+            processor.save_pretrained(temporary)
+        else:
+            _write_exported_files(config, processor, layout, temporary)
+        save_torch_state_dict(state, temporary, max_shard_size=max_shard_size)
+        for path in temporary.glob("*.safetensors"):
+            # The library writes them for their owner only.
+            path.chmod(0o644)
+        if (hashes := folder / PAIRS_RECORD).is_file():
+            shutil.copy(hashes, temporary)
+    return output
 
 
-def _plan_tensor(name: str, tensor: StoredTensor, dtype: str | None, reward_scale: float = 1.0) -> PlannedTensor:
-    if dtype is not None and dtype not in _DTYPES_BY_NAME:
-        raise ValueError(f"dtype is {dtype!r}; choose one of {', '.join(_DTYPES_BY_NAME)}.")
-    is_backbone = name.startswith("model.")
-    factor = reward_scale if name.startswith("score.") else 1.0
-    return PlannedTensor(tensor, _DTYPES_BY_NAME[dtype] if dtype and is_backbone else DTYPES[tensor.dtype], factor)
+def read_config(source: str | Path, **fields: Any) -> SDiaRewardConfig:
+    """Return a checkpoint's configuration with other `fields`, and without a calibration that these make invalid."""
+    folder = _find(source)
+    config_dict, _ = SDiaRewardConfig.get_config_dict(folder)
+
+    def read(**fields: Any) -> SDiaRewardConfig:
+        if config_dict.get("model_type") in EXTERNAL_MODEL_TYPES:
+            return read_foreign_config(config_dict, list_tensors(folder), source, **fields)
+        return SDiaRewardConfig.from_dict(config_dict, **fields)
+
+    config = read(**fields)
+    if config.calibration is not None and "calibration" not in fields:
+        before = read()
+        if changed := [name for name in fields if getattr(config, name, None) != getattr(before, name, None)]:
+            logger.warning("with another %s rewards are others: the calibration is left out.", ", ".join(changed))
+            config.calibration = None
+    return config
 
 
-def _write(
-    source: Source,
-    output_dir: str | Path,
-    tensors: Mapping[str, PlannedTensor],
-    write_config: Callable[[Path], None],
-    layout: str,
-    max_shard_size: str,
-) -> Path:
-    paths = sorted({tensor.source.path for tensor in tensors.values()})
-    identity = {
-        "layout": layout,
-        "source": [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in paths],
-        "config": json.loads(source.config.to_json_string()),
-        "dtypes": sorted({str(tensor.dtype) for tensor in tensors.values()}),
+def _map_tensors(folder: Path, source: str | Path) -> dict[str, torch.Tensor]:
+    """Return the tensors by native name, mapped from their files."""
+    tensors = {}
+    for file in list_weight_files(folder):
+        for name, tensor in load_file(folder / file).items():
+            if (native := to_native_key(name)) is None:
+                continue
+            if tensor.dtype not in _DTYPES.values():
+                raise ValueError(f"{source}: {name} is {tensor.dtype}; only {', '.join(_DTYPES)} can be converted.")
+            tensors[native] = tensor
+    return tensors
+
+
+def _load_processor(folder: Path, config: SDiaRewardConfig, names: tuple[str, ...]) -> SDiaRewardProcessor:
+    return SDiaRewardProcessor.from_backbone(folder, **{name: getattr(config, name) for name in names})
+
+
+def _require_exportable(config: SDiaRewardConfig, layout: ExportFormat, where: str | Path) -> None:
+    if config.stack_factor != 1:
+        raise ValueError(
+            f"{where}: joins {config.stack_factor} vectors of the audio tower to one token, which neither the "
+            "authors' code nor vLLM does: score with this checkpoint through Scorer."
+        )
+    if layout == "vllm" and config.pooling_mode not in _VLLM_POOLING:
+        raise ValueError(
+            f"{where}: pools by {config.pooling_mode}, which vLLM cannot; only {' and '.join(_VLLM_POOLING)} pooling "
+            "can be exported: score with this checkpoint through Scorer."
+        )
+
+
+def _to_vllm_key(name: str) -> str:
+    """Return the name of a tensor of `SDiaRewardModel` for vLLM's thinker, whose text model holds the classifier."""
+    return "language_model.score.weight" if name == HEAD else f"thinker.{to_official_key(name)}"
+
+
+def _write_exported_files(
+    config: SDiaRewardConfig, processor: SDiaRewardProcessor, layout: ExportFormat, folder: Path
+) -> None:
+    """Write what is beside the tensors: a `Qwen2_5OmniProcessor`, the pooling for vLLM and the configuration."""
+    processor.tokenizer.save_pretrained(folder)
+    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
+    path = folder / "tokenizer_config.json"
+    _write_json(path, _for_transformers_4(json.loads(path.read_text(encoding="utf-8"))))
+    features = {**processor.feature_extractor.to_dict(), **_IMAGE_PROCESSOR}
+    _write_json(folder / "preprocessor_config.json", {**features, "processor_class": "Qwen2_5OmniProcessor"})
+    thinker = _make_thinker_config(config, processor)
+    # The score head was multiplied by the scale already.
+    own = {name: getattr(config, name) for name in SDiaRewardConfig.__annotations__} | {"reward_scale": 1.0}
+    if layout == "official":
+        exported = {"architectures": [OFFICIAL_ARCHITECTURE], **thinker}
+    else:
+        _write_vllm_pooling(config, folder)
+        # A full Qwen2.5-Omni with one label, also in the thinker, which vLLM classifies with.
+        label = {"id2label": {"0": "reward"}, "label2id": {"reward": 0}, "problem_type": "regression"}
+        exported = {
+            "architectures": ["Qwen2_5OmniForConditionalGeneration"],
+            "model_type": "qwen2_5_omni",
+            "enable_audio_output": False,
+            "enable_talker": False,
+            **label,
+            "thinker_config": {**thinker, "text_config": {**thinker["text_config"], **label}},
+            "dtype": thinker["dtype"],
+        }
+    _write_json(folder / "config.json", {**exported, OWN_FIELDS_KEY: own})
+
+
+def _write_vllm_pooling(config: SDiaRewardConfig, folder: Path) -> None:
+    """Write the pooling, and that nothing follows the head, as the files of a sentence-transformers model."""
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": f"{_SENTENCE_TRANSFORMERS}.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": f"{_SENTENCE_TRANSFORMERS}.Pooling"},
+    ]
+    _write_json(folder / "modules.json", modules)
+    (folder / "1_Pooling").mkdir()
+    pooling = {name: mode == config.pooling_mode for mode, name in _VLLM_POOLING.items()}
+    text_config: Any = config.text_config
+    _write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": text_config.hidden_size, **pooling})
+
+
+def _make_thinker_config(config: SDiaRewardConfig, processor: SDiaRewardProcessor) -> dict[str, Any]:
+    """Return the thinker's configuration in the fields that `transformers` 4 and 5 both read."""
+    text_config: Any = config.text_config
+    text, rope = _read_declared(text_config), text_config.rope_parameters
+    sections = {"mrope_section": rope["mrope_section"], "rope_type": "default", "type": "default"}
+    # There is no output matrix that could be tied.
+    text |= {"rope_theta": rope["rope_theta"], "rope_scaling": sections, "tie_word_embeddings": False}
+    tokenizer = processor.tokenizer
+    dtype = str(config.dtype).removeprefix("torch.")
+    scalars = {
+        name: getattr(config, name)
+        for name in Qwen2_5OmniThinkerConfig.__annotations__
+        if not name.endswith("_config")
+    }
+    return {
+        **scalars,
+        "model_type": "qwen2_5_omni_thinker",
+        "text_config": text,
+        "audio_config": _read_declared(config.audio_config),
+        "vision_config": _read_declared(config.vision_config),
+        "vision_start_token_id": tokenizer.convert_tokens_to_ids("<|vision_bos|>"),
+        "vision_end_token_id": tokenizer.convert_tokens_to_ids("<|vision_eos|>"),
+        "pad_token_id": tokenizer.pad_token_id,
+        "dtype": dtype,
     }
 
-    def write_files(folder: Path) -> None:
-        write_config(folder)
-        if (hashes := source.folder / PAIRS_RECORD).is_file():
-            shutil.copy(hashes, folder)
 
-    write_checkpoint(Path(output_dir), tensors, write_files, identity=identity, max_shard_size=max_shard_size)
-    return Path(output_dir)
+def _read_declared(config: Any) -> dict[str, Any]:
+    """Return the fields that a configuration's class declares in every version of `transformers`."""
+    names = type(config).__annotations__.keys() - {"rope_parameters"}
+    return {"model_type": config.model_type} | {name: getattr(config, name) for name in sorted(names)}
 
 
-def _load_processor(source: Source) -> SDiaRewardProcessor:
-    config = source.config
-    names = ("prompts", "prompt_version", "max_turn_s", "stack_factor")
-    return SDiaRewardProcessor.from_backbone(source.folder, **{name: getattr(config, name) for name in names})
+def _for_transformers_4(tokenizer_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tokenizer's configuration with the list of special tokens under the name that version 4 knows."""
+    converted = {key: value for key, value in tokenizer_config.items() if key not in ("auto_map", "processor_class")}
+    if isinstance(converted.get("extra_special_tokens"), list):
+        converted["additional_special_tokens"] = converted.pop("extra_special_tokens")
+    return converted
 
 
-def _set_dtype(source: Source, dtype: str | None) -> None:
-    """Set the dtype in which the backbone computes; by default it stays as it is configured or stored."""
-    if dtype is None and source.config.dtype is None:
-        dtype = str(DTYPES[next(iter(source.tensors.values())).dtype]).removeprefix("torch.")
-    if dtype is not None:
-        source.config.dtype = dtype
-
-
-def _write_native_config(config: SDiaRewardConfig, processor: SDiaRewardProcessor, folder: Path) -> None:
-    with torch.device("meta"):
-        model = SDiaRewardModel(config)
-    model.to(getattr(torch, str(config.dtype).removeprefix("torch.")))
-    model.save_pretrained(folder, state_dict={})
-    processor.save_pretrained(folder)
+def _write_json(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

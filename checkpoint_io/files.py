@@ -1,13 +1,22 @@
-"""The files of a checkpoint and what they hold, by name."""
+"""The files of a checkpoint: their names, how they are saved, and the remote code.
+
+The repository's checkpoint holds copies of the remote code, written by `python -m sdiareward.checkpoint_io.files`
+(`make nano-code`).
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.files import read_json_object
 from sdiareward.common.hub import explain_unreachable, fetch_snapshot
+from sdiareward.common.package_files import NANO, PACKAGE
 
+
+if TYPE_CHECKING:
+    from sdiareward.modeling_sdiareward import SDiaRewardModel
+    from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 # Of the small model only. Its base is assembled from packages.
@@ -53,3 +62,26 @@ def list_checkpoint_tensors(model: str) -> set[str]:
         if constants.HF_HUB_OFFLINE:
             raise explain_unreachable(model) from error
         raise
+
+
+def save_checkpoint(
+    model: SDiaRewardModel, processor: SDiaRewardProcessor, output_dir: str | Path, *, compact: bool = False
+) -> None:
+    """Save a model and its processor; `compact` stores the backbone in float16, its configuration keeps float32."""
+    state_dict = model.state_dict()
+    if compact:
+        state_dict = {name: t.half() if name.startswith("model.") else t for name, t in state_dict.items()}
+    model.save_pretrained(output_dir, state_dict=state_dict)
+    processor.save_pretrained(output_dir)
+
+
+def write_remote_code(folder: Path) -> None:
+    for name in REMOTE_CODE:
+        target = folder / name
+        # A symbolic link would be written through.
+        target.unlink(missing_ok=True)
+        target.write_bytes((PACKAGE / name).read_bytes())
+
+
+if __name__ == "__main__":
+    write_remote_code(NANO)

@@ -29,30 +29,18 @@ from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS, SDiaRewardConfi
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
-from .saving import save_checkpoint
+from .files import save_checkpoint
 from .whisper import load_audio_tower, load_whisper_encoder_weights, make_tower_config
 
 
 BPE_VOCAB_SIZE = 4096
 SPECIAL_TOKENS = (
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|AUDIO|>",
-    "<|audio_bos|>",
-    "<|audio_eos|>",
-    "<|box_end|>",
-    "<|quad_start|>",
-    "<|quad_end|>",
-    "<|vision_bos|>",
-    "<|vision_eos|>",
-    "<|vision_pad|>",
-    "<|IMAGE|>",
+    *("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>", "<|box_end|>"),
+    *("<|quad_start|>", "<|quad_end|>", "<|vision_bos|>", "<|vision_eos|>", "<|vision_pad|>", "<|IMAGE|>"),
     "<|VIDEO|>",
 )
 # Attention's cost grows with the square of a dialogue's length, which two CPU cores feel; most turns end before.
 _MAX_TURN_S = 6.0
-_SCRIPTS = SCRIPTS / "colloquial_scripts.jsonl"
 
 
 def build_nano(output_dir: str | Path, *, whisper: str | Path | None = None, seed: int = 0) -> Path:
@@ -69,28 +57,38 @@ def build_nano(output_dir: str | Path, *, whisper: str | Path | None = None, see
 
 
 def make_nano_config(tokenizer: Any) -> SDiaRewardConfig:
-    token_id = dict(zip(SPECIAL_TOKENS, tokenizer.convert_tokens_to_ids(list(SPECIAL_TOKENS)), strict=True))
+    text: dict[str, Any] = {
+        "hidden_size": 256,
+        "intermediate_size": 1024,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 32768,
+        "tie_word_embeddings": False,
+    }
+    return make_config(tokenizer, text, rope_theta=1e6, max_turn_s=_MAX_TURN_S)
+
+
+def make_config(tokenizer: Any, text: dict[str, Any], *, rope_theta: float, **fields: Any) -> SDiaRewardConfig:
+    """Return the configuration of a text model under Whisper's encoder; the tokenizer has the markers of audio."""
+    audio, start, end, image, video, user = tokenizer.convert_tokens_to_ids(
+        ["<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>", "<|IMAGE|>", "<|VIDEO|>", "user"]
+    )
     return SDiaRewardConfig(
-        audio_config=make_tower_config(256),
+        audio_config=make_tower_config(text["hidden_size"]),
         text_config={
             "vocab_size": len(tokenizer),
-            "hidden_size": 256,
-            "intermediate_size": 1024,
-            "num_hidden_layers": 4,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "max_position_embeddings": 32768,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [8, 12, 12]},
+            "rope_parameters": {"rope_type": "default", "rope_theta": rope_theta, "mrope_section": [8, 12, 12]},
             "pad_token_id": tokenizer.pad_token_id,
-            "tie_word_embeddings": False,
+            **text,
         },
-        audio_token_index=token_id["<|AUDIO|>"],
-        audio_start_token_id=token_id["<|audio_bos|>"],
-        audio_end_token_id=token_id["<|audio_eos|>"],
-        image_token_index=token_id["<|IMAGE|>"],
-        video_token_index=token_id["<|VIDEO|>"],
-        user_token_id=tokenizer.convert_tokens_to_ids("user"),
-        max_turn_s=_MAX_TURN_S,
+        audio_token_index=audio,
+        audio_start_token_id=start,
+        audio_end_token_id=end,
+        image_token_index=image,
+        video_token_index=video,
+        user_token_id=user,
+        **fields,
     )
 
 
@@ -124,7 +122,7 @@ def train_tokenizer(texts: Iterator[str]) -> Qwen2Tokenizer:
 
 def read_training_texts() -> Iterator[str]:
     yield from DEFAULT_PROMPTS.values()
-    with _SCRIPTS.open(encoding="utf-8") as lines:
+    with (SCRIPTS / "colloquial_scripts.jsonl").open(encoding="utf-8") as lines:
         for line in lines:
             scenario = json.loads(line)
             for turn in (*scenario["written"], *scenario["spoken"]):

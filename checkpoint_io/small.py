@@ -38,9 +38,9 @@ from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 from .adapter_files import merge_adapters
-from .files import SMALL_PROJECTION
-from .saving import save_checkpoint
-from .whisper import load_audio_tower, load_whisper_encoder_weights, make_tower_config
+from .files import SMALL_PROJECTION, save_checkpoint
+from .nano import make_config
+from .whisper import load_audio_tower, load_whisper_encoder_weights
 
 
 SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -60,10 +60,7 @@ _STACK_FACTOR = 4
 
 
 def build_small(
-    output_dir: str | Path,
-    *,
-    whisper: str | Path | None = None,
-    language_model: str | Path | None = None,
+    output_dir: str | Path, *, whisper: str | Path | None = None, language_model: str | Path | None = None
 ) -> Path:
     """Write the base of the small model, with a new projection and a score head at zero, and its processor."""
     weights, tokenizer = read_language_model(language_model)
@@ -97,31 +94,17 @@ def assemble_small(output_dir: str | Path, trained: Path = SMALL, **sources: Any
 
 
 def make_small_config(tokenizer: Any) -> SDiaRewardConfig:
-    token_id = dict(zip(_RENAMED.values(), tokenizer.convert_tokens_to_ids(list(_RENAMED.values())), strict=True))
-    return SDiaRewardConfig(
-        audio_config=make_tower_config(576),
-        text_config={
-            "vocab_size": len(tokenizer),
-            "hidden_size": 576,
-            "intermediate_size": 1536,
-            "num_hidden_layers": 30,
-            "num_attention_heads": 9,
-            "num_key_value_heads": 3,
-            "rms_norm_eps": 1e-5,
-            "max_position_embeddings": 8192,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 1e5, "mrope_section": [8, 12, 12]},
-            "pad_token_id": tokenizer.pad_token_id,
-            "tie_word_embeddings": True,
-        },
-        audio_token_index=token_id["<|AUDIO|>"],
-        audio_start_token_id=token_id["<|audio_bos|>"],
-        audio_end_token_id=token_id["<|audio_eos|>"],
-        image_token_index=token_id["<|IMAGE|>"],
-        video_token_index=token_id["<|VIDEO|>"],
-        user_token_id=tokenizer.convert_tokens_to_ids("user"),
-        max_turn_s=_MAX_TURN_S,
-        stack_factor=_STACK_FACTOR,
-    )
+    text = {
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 8192,
+        "tie_word_embeddings": True,
+    }
+    return make_config(tokenizer, text, rope_theta=1e5, max_turn_s=_MAX_TURN_S, stack_factor=_STACK_FACTOR)
 
 
 def read_language_model(source: str | Path | None = None) -> tuple[dict[str, torch.Tensor], PreTrainedTokenizerFast]:

@@ -14,8 +14,8 @@ from sdiareward.pairs.labels import TRAINED_ON, describe_trained_on
 from sdiareward.pairs.loading import list_ids
 from sdiareward.pairs.schema import ID_COLUMNS
 
-from .builtin import find_checkpoint
 from .files import ADAPTER_CONFIG
+from .models import find_checkpoint
 
 
 if TYPE_CHECKING:
@@ -127,9 +127,6 @@ def read_pairs_record(name_or_path: str | Path) -> dict[str, Any] | None:
     if path is None:
         return None
     found = read_json_object(path, "train again")
-    # A record from before there were prompts and recordings in it.
-    lacking = {"prompt", "recording"} - set(found)
-    found = {**dict.fromkeys(lacking, []), **found}
     if not all(isinstance(found.get(name), list) for name in _HASHED) or "is_whole" not in found:
         raise ValueError(f"{path}: has no lists {', '.join(_HASHED)}, or no is_whole; train again.")
-    return {**found, "is_whole": found["is_whole"] and not lacking}
+    return found

@@ -19,6 +19,13 @@ from sdiareward.common.hub import find_snapshot
 
 WHISPER_HUB_ID = "openai/whisper-tiny.en"
 _CT2_DTYPES = (np.float32, np.int8, np.int16, np.int32, np.float16)
+_LAYER_PARTS = {
+    "self_attention/layer_norm": "self_attn_layer_norm",
+    "self_attention/linear_1": "self_attn.out_proj",
+    "ffn/layer_norm": "final_layer_norm",
+    "ffn/linear_0": "fc1",
+    "ffn/linear_1": "fc2",
+}
 
 
 def make_tower_config(output_dim: int) -> dict[str, int]:
@@ -105,33 +112,19 @@ def _from_ctranslate2(variables: Mapping[str, np.ndarray]) -> dict[str, torch.Te
     for name, value in variables.items():
         if not name.startswith("encoder/") or "position_encodings" in name:
             continue
-        parts = name.removeprefix("encoder/").split("/")
-        kind = {"gamma": "weight", "beta": "bias"}.get(parts[-1], parts[-1])
-        if parts[0].startswith("layer_") and parts[0] != "layer_norm":
-            _add_layer_variable(weights, f"layers.{parts[0][6:]}.", "/".join(parts[1:-1]), kind, value)
-        elif parts[0] in ("conv1", "conv2", "layer_norm"):
-            weights[f"{'ln_post' if parts[0] == 'layer_norm' else parts[0]}.{kind}"] = value
+        place, _, kind = name.removeprefix("encoder/").rpartition("/")
+        kind = {"gamma": "weight", "beta": "bias"}.get(kind, kind)
+        if not (layer := re.fullmatch(r"layer_(\d+)/(.+)", place)):
+            if place in ("conv1", "conv2", "layer_norm"):
+                weights[f"{'ln_post' if place == 'layer_norm' else place}.{kind}"] = value
+        elif layer[2] == "self_attention/linear_0":
+            for projection, part in zip("qkv", np.split(value, 3), strict=True):
+                # Whisper's keys have no bias.
+                if (projection, kind) != ("k", "bias"):
+                    weights[f"layers.{layer[1]}.self_attn.{projection}_proj.{kind}"] = part
+        else:
+            weights[f"layers.{layer[1]}.{_LAYER_PARTS.get(layer[2], layer[2])}.{kind}"] = value
     return {name: torch.from_numpy(value.astype(np.float32)) for name, value in weights.items()}
-
-
-def _add_layer_variable(weights: dict[str, np.ndarray], prefix: str, place: str, kind: str, value: np.ndarray) -> None:
-    if place == "self_attention/linear_0":
-        query, key, value_part = np.split(value, 3)
-        weights[f"{prefix}self_attn.q_proj.{kind}"] = query
-        weights[f"{prefix}self_attn.v_proj.{kind}"] = value_part
-        if kind == "weight":
-            weights[f"{prefix}self_attn.k_proj.weight"] = key
-        return
-    targets = {
-        "self_attention/layer_norm": "self_attn_layer_norm",
-        "self_attention/linear_1": "self_attn.out_proj",
-        "ffn/layer_norm": "final_layer_norm",
-        "ffn/linear_0": "fc1",
-        "ffn/linear_1": "fc2",
-    }
-    if place not in targets:
-        raise ValueError(f"a layer holds {place!r}, which Whisper's encoder does not have; give tiny.en's weights.")
-    weights[f"{prefix}{targets[place]}.{kind}"] = value
 
 
 def _find_installed_whisper() -> Path | None:

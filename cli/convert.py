@@ -18,9 +18,7 @@ class ConvertArguments(TensorArguments):
             "new head",
         }
     )
-    output_dir: Path = field(
-        metadata={"positional": True, "help": "folder of the result; the same command resumes a conversion in it"}
-    )
+    output_dir: Path = field(metadata={"positional": True, "help": "new or empty folder of the result"})
     pooling_mode: str | None = field(
         default=None, metadata={"help": "last_token where it applies; the other two are recognised by their tensors"}
     )

@@ -12,9 +12,7 @@ from .arguments import TensorArguments
 @dataclass(kw_only=True)
 class ExportArguments(TensorArguments):
     source: str = field(metadata={"positional": True, "help": "folder or Hub id of a checkpoint"})
-    output_dir: Path = field(
-        metadata={"positional": True, "help": "folder of the result; the same command resumes an export in it"}
-    )
+    output_dir: Path = field(metadata={"positional": True, "help": "new or empty folder of the result"})
     layout: Literal["official", "vllm"] = field(metadata={"help": "layout to write"})
 
 

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.checkpoint_io.fingerprint import fingerprint_model
+from sdiareward.checkpoint_io.models import fingerprint_model
 from sdiareward.common.files import replace_atomically, write_file
 from sdiareward.pairs.schema import SIDES
 from sdiareward.scoring.calibration import fit

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.checkpoint_io.builtin import find_checkpoint
+from sdiareward.checkpoint_io.models import find_checkpoint
 from sdiareward.checkpoint_io.training_record import describe_stages, hash_pairs, read_pairs_record, read_stages
 from sdiareward.common.files import read_json_object
 from sdiareward.pairs.labels import TRAINED_ON

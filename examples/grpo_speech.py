@@ -24,7 +24,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from sdiareward import reward_fn
 from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
-from sdiareward.checkpoint_io.builtin import find_checkpoint
+from sdiareward.checkpoint_io.models import find_checkpoint
 from sdiareward.common.arguments import parse_arguments
 from sdiareward.common.provenance import write_provenance
 from sdiareward.dataset_builder.episodes import Episode

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.checkpoint_io.builtin import find_checkpoint
-from sdiareward.checkpoint_io.fingerprint import describe_model
+from sdiareward.checkpoint_io.models import describe_model, find_checkpoint
 from sdiareward.common.hub import require_model
 
 

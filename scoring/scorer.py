@@ -22,7 +22,7 @@ from sdiareward.audio_sdiareward import Heard, describe_unheard
 from sdiareward.chat_sdiareward import DialogueError, expand_criteria, make_dialogue
 from sdiareward.checkpoint_io.adapter_files import is_adapter
 from sdiareward.checkpoint_io.adapters import load_adapted
-from sdiareward.checkpoint_io.builtin import find_checkpoint
+from sdiareward.checkpoint_io.models import find_checkpoint
 from sdiareward.common.hub import split_commit
 from sdiareward.configuration_sdiareward import name_prompts, validate_prompts
 from sdiareward.modeling_sdiareward import SDiaRewardModel

@@ -14,10 +14,9 @@ import torch
 from transformers import TrainingArguments
 from trl import RewardConfig
 
-from sdiareward.checkpoint_io.builtin import find_checkpoint
-from sdiareward.checkpoint_io.fingerprint import fingerprint_model
+from sdiareward.checkpoint_io.files import save_checkpoint
+from sdiareward.checkpoint_io.models import find_checkpoint, fingerprint_model
 from sdiareward.checkpoint_io.nano import build_nano
-from sdiareward.checkpoint_io.saving import save_checkpoint
 from sdiareward.checkpoint_io.training_record import RECORD
 from sdiareward.common.files import write_file
 from sdiareward.common.hub import fetch_snapshot

@@ -18,7 +18,7 @@ from trl import RewardConfig
 
 from sdiareward.checkpoint_io.adapters import add_adapters, continue_adapters, load_adapted
 from sdiareward.checkpoint_io.files import list_checkpoint_tensors
-from sdiareward.checkpoint_io.fingerprint import fingerprint_model
+from sdiareward.checkpoint_io.models import fingerprint_model
 from sdiareward.common.hub import find_snapshot, split_commit
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.loading_sdiareward import HEAD, to_native_key

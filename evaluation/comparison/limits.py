@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
-from sdiareward.checkpoint_io.builtin import find_checkpoint
+from sdiareward.checkpoint_io.models import find_checkpoint
 from sdiareward.common.files import read_json_object
 from sdiareward.common.package_files import NANO
 

@@ -179,7 +179,7 @@ def _show_synthesizers(report: Report) -> list[Block]:
                         continue
                     share = make_share(found[scorer["name"]]["accuracy"], found[scorer["name"]]["interval"])
                     counts = f"\n{found['num_pairs']} pairs, {found['model']['num_groups']} recordings"
-                    cells.append(share._replace(note=share.note + counts))
+                    cells.append(Cell(share.value, share.note + counts))
                 rows.append(Row([Cell(SHOWN_NAMES.get(name, name), scorer["title"]), *cells]))
     head = ["held-out synthesizer", *sources.values()]
     table = Table("Accuracy by held-out synthesizer and source", head, rows)

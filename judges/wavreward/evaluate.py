@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sdiareward.checkpoint_io.fingerprint import describe_model
+from sdiareward.checkpoint_io.models import describe_model
 from sdiareward.common.commands import run_single
 from sdiareward.common.files import write_file
 from sdiareward.common.hub import DatasetRevision, ModelRevision

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pydantic.dataclasses
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
-from sdiareward.checkpoint_io.fingerprint import describe_model
+from sdiareward.checkpoint_io.models import describe_model
 from sdiareward.common.hub import resolve_revision
 from sdiareward.common.settings import make_settings
 from sdiareward.pairs.prompts import read_prompt_file

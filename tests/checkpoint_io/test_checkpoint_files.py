@@ -1,13 +1,14 @@
-"""A model on the Hub that cannot be had; the tests run without the Hub (HF_HUB_OFFLINE)."""
+"""The files of a checkpoint; the tests run without the Hub (HF_HUB_OFFLINE)."""
 
 import json
 
 import pytest
 
-from sdiareward.checkpoint_io.files import list_checkpoint_tensors
-from sdiareward.checkpoint_io.fingerprint import fingerprint_model
+from sdiareward.checkpoint_io.files import REMOTE_CODE, list_checkpoint_tensors, write_remote_code
+from sdiareward.checkpoint_io.models import fingerprint_model
 from sdiareward.cli import main as command
 from sdiareward.common.hub import ModelNotFoundError, fetch_snapshot
+from sdiareward.common.package_files import NANO, PACKAGE
 from sdiareward.eval import main as evaluate
 from sdiareward.loading_sdiareward import list_tensors
 from sdiareward.train import main as train
@@ -77,3 +78,23 @@ def test_what_describes_a_checkpoint_does_not_change_its_fingerprint_and_weights
     (tmp_path / "model.safetensors").write_bytes(b"2")
     assert fingerprint_model(str(tmp_path)) != before
     assert fingerprint_model(str(adapters)) != on_base
+
+
+def test_nano_holds_the_remote_code_of_the_package():
+    for name in REMOTE_CODE:
+        assert not (NANO / name).is_symlink(), f"{name} is a symbolic link; run make nano-code"
+        assert (NANO / name).read_bytes() == (PACKAGE / name).read_bytes(), (
+            f"{name} is out of date; run make nano-code"
+        )
+
+
+def test_the_remote_code_is_all_that_lies_beside_the_package_init():
+    assert {path.name for path in PACKAGE.glob("*_sdiareward.py")} == set(REMOTE_CODE)
+
+
+def test_writing_the_remote_code_replaces_a_symbolic_link(tmp_path):
+    (tmp_path / "other.py").write_text("other")
+    (tmp_path / REMOTE_CODE[0]).symlink_to(tmp_path / "other.py")
+    write_remote_code(tmp_path)
+    assert (tmp_path / "other.py").read_text() == "other"
+    assert (tmp_path / REMOTE_CODE[0]).read_bytes() == (PACKAGE / REMOTE_CODE[0]).read_bytes()

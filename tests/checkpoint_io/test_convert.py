@@ -1,8 +1,5 @@
 import json
-import os
 import shutil
-import signal
-from pathlib import Path
 
 import jinja2
 import pytest
@@ -14,9 +11,8 @@ from support.official_layout import official_tensors, write_official
 from transformers import AutoConfig, AutoModel
 
 from sdiareward.chat_sdiareward import render_dialogue
-from sdiareward.checkpoint_io.convert import convert_checkpoint, export_checkpoint, open_checkpoint
-from sdiareward.checkpoint_io.saving import save_checkpoint
-from sdiareward.checkpoint_io.tensor_files import PlannedTensor, read_header
+from sdiareward.checkpoint_io.convert import convert_checkpoint, export_checkpoint, read_config
+from sdiareward.checkpoint_io.files import save_checkpoint
 from sdiareward.cli import main
 from sdiareward.common.package_files import NANO
 from sdiareward.configuration_sdiareward import POOLING_MODES
@@ -76,15 +72,6 @@ def test_a_converted_checkpoint_holds_the_files_of_a_saved_one(attention, tmp_pa
     }
 
 
-def test_pooling_prompts_and_seconds_can_be_given(official, tmp_path):
-    fields = {"pooling_mode": "last_token", "prompts": PROMPTS, "prompt_version": "theirs", "max_turn_s": 20.0}
-    convert_checkpoint(official, tmp_path / "ours", **fields)
-    config = SDiaRewardModel.from_pretrained(tmp_path / "ours").config
-    processor = SDiaRewardProcessor.from_pretrained(tmp_path / "ours")
-    assert {name: getattr(config, name) for name in fields} == fields
-    assert (processor.prompts, processor.prompt_version, processor.max_turn_s) == (PROMPTS, "theirs", 20.0)
-
-
 @pytest.mark.slow
 def test_another_dtype_is_that_of_the_backbone_alone(official, tmp_path):
     convert_checkpoint(official, tmp_path / "ours", dtype="bfloat16")
@@ -124,19 +111,11 @@ def cut_short(folder):
         file.truncate(path.stat().st_size - 1)
 
 
-def contradict_index(folder):
-    write_official(folder, max_shard_size="300KB")
-    index = json.loads((folder / "model.safetensors.index.json").read_text())
-    index["weight_map"]["model.extra.weight"] = next(iter(index["weight_map"].values()))
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-
-
 INCOMPLETE = {
     "missing": (lambda folder: write_official(folder, without=["model.norm.weight"]), r"lacks 1 .*\(model.norm"),
-    "another shape": (spoil_shape, r"model.language_model.norm.weight is F32 of shape \(63,\);.*shape \(64,\)"),
-    "a shard too few": (lose_shard, r"lacks 1 files of its index \(model-00002-of-"),
+    "another shape": (spoil_shape, r"model.norm.weight has the shape \[63\].* \[64\]"),
+    "a shard too few": (lose_shard, "model-00002-of-"),
     "cut short": (cut_short, "cannot be read as safetensors .*; download it again"),
-    "another index": (contradict_index, r"disagree about 1 tensors \(model.extra.weight\)"),
 }
 
 
@@ -150,85 +129,25 @@ def test_an_incomplete_source_is_refused_before_anything_is_written(problem, tmp
 
 
 def test_a_calibration_is_kept_while_rewards_stay_the_same(caplog, tmp_path):
-    given = open_checkpoint(NANO).config.calibration
+    given = read_config(NANO).calibration
     assert given is not None
-    assert open_checkpoint(NANO, max_turn_s=6.0).config.calibration == given
-    assert open_checkpoint(NANO, pooling_mode="last_token").config.calibration is None
+    assert read_config(NANO, max_turn_s=6.0).calibration == given
+    assert read_config(NANO, pooling_mode="last_token").calibration is None
     assert "with another pooling_mode rewards are others: the calibration is left out." in caplog.text
     export_checkpoint(NANO, tmp_path / "released", layout="official")
-    assert open_checkpoint(tmp_path / "released").config.calibration == given
-    assert open_checkpoint(tmp_path / "released", max_turn_s=3.0).config.calibration is None
-
-
-def test_a_file_that_is_no_safetensors_is_refused(tmp_path):
-    for content in (b"", b"PK", b"\x08\0\0\0\0\0\0\0no json!", b"\xff" * 100):
-        (tmp_path / "model.safetensors").write_bytes(content)
-        with pytest.raises(ValueError, match="model.safetensors: cannot be read as safetensors"):
-            read_header(tmp_path / "model.safetensors")
+    assert read_config(tmp_path / "released").calibration == given
+    assert read_config(tmp_path / "released", max_turn_s=3.0).calibration is None
 
 
 def test_nothing_is_overwritten(official, tmp_path):
     convert_checkpoint(official, tmp_path / "ours")
-    with pytest.raises(FileExistsError, match="holds a finished checkpoint; nothing is overwritten"):
+    with pytest.raises(FileExistsError, match="is not empty; nothing is overwritten"):
         convert_checkpoint(official, tmp_path / "ours")
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "mine.txt").write_text("mine")
-    with pytest.raises(FileExistsError, match="holds other files"):
+    with pytest.raises(FileExistsError, match="is not empty"):
         convert_checkpoint(official, tmp_path / "notes")
     assert [path.name for path in (tmp_path / "notes").iterdir()] == ["mine.txt"]
-
-
-def convert_until_killed(source, output_dir, monkeypatch, at_file):
-    """Convert in another process, which is killed when it is about to give the file of that number its name."""
-    replace, left = Path.replace, at_file
-
-    def replace_or_die(path, target):
-        nonlocal left
-        left -= 1
-        if not left:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return replace(path, target)
-
-    process_id = os.fork()
-    if not process_id:
-        monkeypatch.setattr(Path, "replace", replace_or_die)
-        convert_checkpoint(source, output_dir, max_shard_size="200KB")
-        os._exit(0)
-    _, status = os.waitpid(process_id, 0)
-    assert os.WIFSIGNALED(status)
-
-
-def test_a_killed_conversion_resumes_with_the_shards_that_are_whole(official, tmp_path, monkeypatch):
-    output_dir = tmp_path / "ours"
-    # The file that records what is being written is the first.
-    convert_until_killed(official, output_dir, monkeypatch, at_file=5)
-    shards = sorted(output_dir.glob("*.safetensors"))
-    assert len(shards) == 3
-    assert list(output_dir.glob(".model-00004*.tmp"))
-    assert not (output_dir / "config.json").exists()
-    with pytest.raises(FileExistsError, match=r"beginning of another checkpoint \(other config.*repeat the command"):
-        convert_checkpoint(official, output_dir, max_shard_size="200KB", pooling_mode="last_token")
-    # A power failure leaves a named file cut short.
-    shards[1].write_bytes(shards[1].read_bytes()[:-1])
-    times = [path.stat().st_mtime_ns for path in shards]
-    convert_checkpoint(official, output_dir, max_shard_size="200KB")
-    kept = [path.stat().st_mtime_ns == time for path, time in zip(shards, times, strict=True)]
-    assert kept == [True, False, True]
-    assert same_tensors(load_all(output_dir), as_ours(official_tensors()))
-    assert not [path for path in output_dir.iterdir() if path.name.startswith(".")]
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-def test_values_are_rounded_as_torch_rounds_them(dtype, tmp_path):
-    tensors = {"a": torch.randn(7, 11), "empty": torch.zeros(0, 3), "scalar": torch.tensor(0.3)}
-    save_file(tensors, tmp_path / "source.safetensors")
-    planned = {
-        name: PlannedTensor(tensor, dtype, factor=3.0 if name == "scalar" else 1.0)
-        for name, tensor in read_header(tmp_path / "source.safetensors").items()
-    }
-    expected = {name: tensor.to(dtype) for name, tensor in tensors.items()}
-    expected["scalar"] = (tensors["scalar"].double() * 3.0).to(dtype)
-    assert same_tensors({name: tensor.read() for name, tensor in planned.items()}, expected)
 
 
 @pytest.mark.parametrize(
@@ -338,17 +257,6 @@ def test_the_exported_chat_template_writes_what_the_processor_writes(
     assert template.render(messages=messages) == expected
 
 
-def test_the_exported_tokenizer_can_be_read_by_the_authors_version(official, tmp_path):
-    export_checkpoint(official, tmp_path / "exported", layout="official")
-    tokenizer = json.loads((tmp_path / "exported" / "tokenizer_config.json").read_text())
-    # A list under this name makes version 4 of transformers fail.
-    assert "extra_special_tokens" not in tokenizer
-    assert "<|AUDIO|>" in tokenizer["additional_special_tokens"]
-    processor = SDiaRewardProcessor.from_backbone(tmp_path / "exported")
-    assert processor.audio_token_id == 643
-    assert processor.feature_extractor.feature_size == 128
-
-
 def test_the_commands_convert_and_export(official, tmp_path, capsys):
     (tmp_path / "prompt.txt").write_text("Judge.")
     ours, exported = tmp_path / "ours", tmp_path / "exported"
@@ -364,10 +272,10 @@ def test_the_commands_convert_and_export(official, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["convert", "SOURCE", "SOURCE"], "holds a finished checkpoint"),
+        (["convert", "SOURCE", "SOURCE"], "is not empty"),
         (["convert", "SOURCE", "OUT", "--pooling-mode", "attention"], "holds no pooler.attn"),
         (["convert", "./absent", "OUT"], "absent: no such folder"),
-        (["export", "SOURCE", "SOURCE", "--layout", "vllm"], "holds a finished checkpoint"),
+        (["export", "SOURCE", "SOURCE", "--layout", "vllm"], "is not empty"),
     ],
 )
 def test_a_command_that_cannot_work_reports_the_reason_in_one_line(arguments, message, official, tmp_path, capsys):
@@ -397,5 +305,3 @@ def test_a_backbone_without_a_head_gets_a_new_one_at_zero(layout, pooling_mode, 
     assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in expected.state_dict().items())
     with pytest.raises(FileExistsError, match="out: is not empty"):
         convert_checkpoint(source, found)
-    # It is converted again like any other.
-    assert convert_checkpoint(found, tmp_path / "again").is_dir()

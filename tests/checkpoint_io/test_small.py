@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoTokenizer, LlamaModel
 
-from sdiareward.checkpoint_io import builtin, small
+from sdiareward.checkpoint_io import models, small
 from sdiareward.checkpoint_io.adapters import add_adapters, load_adapted, write_adapter_files
 from sdiareward.common.package_files import SMALL
 from sdiareward.common.user_errors import UserError
@@ -122,7 +122,7 @@ def trained(checkpoint, processor, tmp_path):
 
 def test_what_was_trained_is_put_on_a_base_once(trained, make_dialogue, processor, monkeypatch, tmp_path):
     model, kept = trained
-    for module in (small, builtin):
+    for module in (small, models):
         monkeypatch.setattr(module, "SMALL", kept)
     monkeypatch.setenv("HF_ASSETS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("huggingface_hub.constants.HF_ASSETS_CACHE", str(tmp_path / "cache"))
@@ -137,7 +137,7 @@ def test_what_was_trained_is_put_on_a_base_once(trained, make_dialogue, processo
     # The folder of what was trained, or a copy of it, stands for the same model.
     for name in ("small", kept, shutil.copytree(kept, tmp_path / "copy")):
         assert Scorer.from_pretrained(name, device="cpu").score([make_dialogue(0.4, 0.6)]) == rewards
-        assert builtin.find_checkpoint(name) == builtin.find_checkpoint("small") == resolve_base_model(str(name), None)
+        assert models.find_checkpoint(name) == models.find_checkpoint("small") == resolve_base_model(str(name), None)
         loaded = Scorer(load_adapted(name), processor, device="cpu")
         assert loaded.score([make_dialogue(0.4, 0.6)]) == pytest.approx(rewards, abs=1e-6)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sdiareward.checkpoint_io import builtin
-from sdiareward.checkpoint_io.fingerprint import fingerprint_model
+from sdiareward.checkpoint_io import models
+from sdiareward.checkpoint_io.models import fingerprint_model
 from sdiareward.cli import main
 from sdiareward.common.package_files import NANO
 from sdiareward.scoring.model_spec import ModelSpec
@@ -37,9 +37,9 @@ def test_an_untrained_nano_has_the_seed_that_was_given(tmp_path):
 
 def test_a_name_of_the_package_stands_for_its_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert builtin.find_checkpoint("nano") == str(NANO)
+    assert models.find_checkpoint("nano") == str(NANO)
     assert ModelSpec("nano").checkpoint == str(NANO)
-    assert builtin.find_checkpoint("owner/model") == "owner/model"
+    assert models.find_checkpoint("owner/model") == "owner/model"
     # A folder of that name counts first.
     (tmp_path / "nano").mkdir()
-    assert builtin.find_checkpoint("nano") == "nano"
+    assert models.find_checkpoint("nano") == "nano"

@@ -12,7 +12,7 @@ import pytest
 from huggingface_hub.errors import RevisionNotFoundError
 from safetensors.torch import load_file, save_file
 
-from sdiareward.checkpoint_io.fingerprint import fingerprint_model
+from sdiareward.checkpoint_io.models import fingerprint_model
 from sdiareward.cli import COMMANDS, main
 from sdiareward.common.commands import _read_kinds
 from sdiareward.common.package_files import EXAMPLES, NANO

@@ -7,7 +7,7 @@ import pytest
 from support.human_world import make_score, write_evaluation
 
 from sdiareward.checkpoint_io.convert import convert_checkpoint, export_checkpoint
-from sdiareward.checkpoint_io.fingerprint import fingerprint_model
+from sdiareward.checkpoint_io.models import fingerprint_model
 from sdiareward.cli import main
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.modeling_sdiareward import SDiaRewardModel

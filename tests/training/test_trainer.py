@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from sdiareward.checkpoint_io.fingerprint import fingerprint_model
+from sdiareward.checkpoint_io.models import fingerprint_model
 from sdiareward.common.user_errors import UserError
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.pairs.dialogues import Dialogues
