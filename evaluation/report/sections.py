@@ -178,8 +178,8 @@ def _show_synthesizers(report: Report) -> list[Block]:
                         cells.append(Cell(""))
                         continue
                     share = make_share(found[scorer["name"]]["accuracy"], found[scorer["name"]]["interval"])
-                    counts = f"\n{found['num_pairs']} pairs, {found['model']['num_groups']} recordings"
-                    cells.append(Cell(share.value, share.note + counts))
+                    of_cell = f"\n{found['num_pairs']} pairs, {found['model']['num_groups']} recordings"
+                    cells.append(Cell(share.value, share.note + of_cell))
                 rows.append(Row([Cell(SHOWN_NAMES.get(name, name), scorer["title"]), *cells]))
     head = ["held-out synthesizer", *sources.values()]
     table = Table("Accuracy by held-out synthesizer and source", head, rows)
