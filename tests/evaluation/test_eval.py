@@ -242,8 +242,8 @@ def test_a_table_that_moved_resumes_and_only_a_recording_that_changed_is_scored_
 def score_by_file(self, dialogues, criterion, *, groups, skipped):
     for index in range(len(dialogues)):
         StubScorer.num_scored += 1
-        (item,) = dialogues[index][0]["content"]
-        path = item["audio"] if isinstance(item["audio"], str) else item["audio"]["path"]
+        source = dialogues[index].turns[0].audio.source
+        path = source if isinstance(source, str) else source["path"]
         yield index, Features(np.zeros(1), -float(np.abs(np.diff(soundfile.read(path)[0])).mean()))
 
 

@@ -180,6 +180,6 @@ def test_a_killed_command_resumes_to_the_result_of_an_undisturbed_run(name, worl
         resumed = run()
         assert resumed.succeeded
         assert _result(output, patterns) == expected
-    # What was done before the last kill was not done again.
-    assert resumed.changes < undisturbed.changes
+    # What was done before the last kill was not done again; a conversion begins anew.
+    assert resumed.changes < undisturbed.changes or name == "convert"
     shutil.rmtree(output)

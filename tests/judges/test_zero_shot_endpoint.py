@@ -51,7 +51,7 @@ def judge_with(tmp_path, pairs):
         common = {"model": "tiny", "base_url": server.url, "api_key_env": None, "timeout_s": 5.0, "concurrency": 2}
         client = ChatClient(EndpointSettings(**{**common, **settings}), folder / "cache")
         scorer = PairwiseJudge(EndpointBackend(client, attempts=3), folder)
-        scores, skipped = score_pairs(lambda: scorer, some, labels, folder)
+        scores, skipped = score_pairs(lambda: scorer, some, labels, folder, {})
         assert skipped == []
         return scores, summarise_pairwise(labels, scores, folder, DRAWS)
 
@@ -351,7 +351,7 @@ def test_a_replay_needs_only_pair_order_and_answer(tmp_path, pairs):
     path.write_text("\n".join(map(json.dumps, lines)))
     one = pairs.select([0])
     scores, _ = score_pairs(
-        lambda: PairwiseJudge(ReplayBackend(path), tmp_path), one, describe_pairs(one), tmp_path / "."
+        lambda: PairwiseJudge(ReplayBackend(path), tmp_path), one, describe_pairs(one), tmp_path / ".", {}
     )
     assert (scores["pair-0"]["chosen"], scores["pair-0"]["rejected"]) == (4.5, 1.5)
 
@@ -470,7 +470,7 @@ def test_pairs_of_the_released_form_are_judged_by_their_subset(tmp_path):
     with ChatServer(listening) as server:
         client = ChatClient(EndpointSettings("tiny", server.url, api_key_env=None, concurrency=1), tmp_path / "cache")
         scorer = PairwiseJudge(EndpointBackend(client, attempts=3), tmp_path)
-        scores, _ = score_pairs(lambda: scorer, released, describe_pairs(released), tmp_path)
+        scores, _ = score_pairs(lambda: scorer, released, describe_pairs(released), tmp_path, {})
     assert [score["margin"] for score in scores.values()] == [2.0, 2.0]
     asked = ["COLLOQUIAL" in request["messages"][0]["content"] for request in server.requests]
     assert asked == [False, False, True, True]

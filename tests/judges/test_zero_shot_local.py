@@ -48,7 +48,7 @@ def judge_with(thinker, pairs, folder, attempts=2, max_new_tokens=1000):
     labels = describe_pairs(pairs)
     sampling = {"max_new_tokens": max_new_tokens, "temperature": 0.0, "seed": 0}
     backend = ThinkerBackend(thinker, attempts, sampling)
-    scores, skipped = score_pairs(lambda: PairwiseJudge(backend, folder), pairs, labels, folder)
+    scores, skipped = score_pairs(lambda: PairwiseJudge(backend, folder), pairs, labels, folder, {})
     scored = [label for label in labels if label["pair_id"] in scores]
     return scores, skipped, summarise_pairwise(scored, scores, folder, DRAWS)
 
@@ -142,7 +142,7 @@ def options(tiny_judge, **more):
 def test_wavreward_scores_each_side_by_itself(tiny_judge, pairs, tmp_path):
     choice = choose_judge("wavreward", None, options(tiny_judge, max_new_tokens=4, batch_size=2))
     labels = describe_pairs(pairs.select([0, 1]))
-    scores, _ = score_pairs(lambda: choice.load(tmp_path), pairs.select([0, 1]), labels, tmp_path)
+    scores, _ = score_pairs(lambda: choice.load(tmp_path), pairs.select([0, 1]), labels, tmp_path, {})
     judge = WavRewardJudge.from_pretrained(tiny_judge, device="cpu", batch_size=2)
     side = pairs[0]["chosen"]
     recording = join_turns([read(turn["audio"]["bytes"]) for turn in side])
@@ -182,7 +182,7 @@ def test_scores_alone_tie_and_a_side_without_a_score_has_no_reward(real_thinker,
     grades = [judgement(5), judgement(3), judgement(3), judgement(3), judgement(None), judgement(5)]
     judge = PointwiseJudge(Grades(real_thinker, *grades), tmp_path, {})
     some = pairs.select([0, 1, 2])
-    scores, _ = score_pairs(lambda: judge, some, describe_pairs(some), tmp_path)
+    scores, _ = score_pairs(lambda: judge, some, describe_pairs(some), tmp_path, {})
     found = [(score["margin"], score["decided_by"]) for score in scores.values()]
     assert found == [(2, "scores"), (0, "tie"), (None, "failed")]
 
@@ -194,7 +194,7 @@ def test_the_beginning_of_a_dialogue_that_is_too_long_is_omitted(real_thinker, t
     try:
         # Two turns of a tenth of a second and a second between them fit, three do not.
         real_thinker.processor.max_turn_s = 2.0
-        score_pairs(lambda: PointwiseJudge(grades, tmp_path, {}), pairs, describe_pairs(pairs), tmp_path)
+        score_pairs(lambda: PointwiseJudge(grades, tmp_path, {}), pairs, describe_pairs(pairs), tmp_path, {})
     finally:
         real_thinker.processor.max_turn_s = limit
     assert [recording.size / 16_000 for recording in grades.recordings] == [1.2, 1.2]

@@ -160,7 +160,7 @@ def rewards_of(page):
 
 
 def expected_rewards(scorer, criterion, words=True):
-    sides = [read_dialogue(EXAMPLES / f"{name}.json") for name in ("human", "synthetic")]
+    sides = [read_dialogue(EXAMPLES / f"{name}.json").to_messages() for name in ("human", "synthetic")]
     for side in [] if words else sides:
         for turn in side:
             turn["content"] = [item for item in turn["content"] if "audio" in item]
