@@ -49,6 +49,15 @@ def test_adapters_and_head_come_back_in_one_line(adapted, tiny_processor, make_d
     assert not any("lora" in name for name, _ in loaded.named_parameters())
 
 
+def test_a_scorer_loads_adapters_like_a_checkpoint_also_with_other_prompts(adapted, tiny_processor, make_dialogue):
+    model, folder = adapted
+    expected = rewards(model.eval(), tiny_processor, make_dialogue)
+    found = Scorer.from_pretrained(folder, device="cpu").score([make_dialogue(0.3, 0.2)], "modality")
+    assert found == pytest.approx([expected], abs=1e-5)
+    other = Scorer.from_pretrained(folder, device="cpu", prompts={"modality": "Say something else."})
+    assert other.score([make_dialogue(0.3, 0.2)], "modality") != found
+
+
 def test_the_checkpoint_underneath_may_have_moved(adapted, tiny_checkpoint, tmp_path, tiny_processor, make_dialogue):
     model, folder = adapted
     expected = rewards(model.eval(), tiny_processor, make_dialogue)
