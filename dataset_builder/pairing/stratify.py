@@ -20,16 +20,22 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+import numpy as np
+
+from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
 from sdiareward.common.files import require_other_folder, write_file
 from sdiareward.common.settings import require_minimums
 from sdiareward.common.skipped import Skipped
 from sdiareward.common.tables import render_table
+from sdiareward.pairs.content import join_units
 from sdiareward.pairs.labels import split_synthesizers
 from sdiareward.pairs.schema import JOINT, SIDES, make_stable_id
 
+from ..episodes import is_recorded
 from ..formats.shards import ShardWriter, read_rows
+from ..recording_check import find_copies, measure_energies
 from ..reports.data_card import make_content_id, read_finished, read_report, write_report
 from ..reports.statistics_report import LABELS, compute_statistics, plot_overview, read_labels, render_table1
 
@@ -37,6 +43,11 @@ from ..reports.statistics_report import LABELS, compute_statistics, plot_overvie
 Labels = Sequence[Mapping[str, Any]]
 
 BENCH_SPLIT = "test"
+CANDIDATES = ("test", "all")
+DRAWS = ("whole_groups", "alternate")
+RESTS = ("train", "skip")
+EXCISED = ("groups", "pairs")
+_CHOICES = {"candidates": CANDIDATES, "draw": DRAWS, "rest": RESTS, "excise": EXCISED}
 _COLLOQUIALNESS = "colloquialness"
 # Named leaves: the audio is not read.
 _TURN_LEAVES = ("text", "audio_ref.list.element.uri", "audio_ref.list.element.start_s")
@@ -53,30 +64,34 @@ class BenchSettings:
     )
     colloquialness_cap: int = field(default=250, metadata={"help": "colloquialness pairs in all", "minimum": 1})
     seed: int = field(default=0, metadata={"help": "seed of the draw"})
-    candidates: Literal["test", "all"] = field(
+    candidates: str = field(
         default="test",
         metadata={
+            "choices": CANDIDATES,
             "help": "draw from the test split, which alone has its groups and held-out synthesizers, or from all "
             "splits, as the paper does",
         },
     )
-    draw: Literal["whole_groups", "alternate"] = field(
+    draw: str = field(
         default="whole_groups",
         metadata={
+            "choices": DRAWS,
             "help": "take groups whole where they fit, which loses the fewest pairs; or let the groups of a bucket "
             "alternate, which gives the most groups, and loses what else they hold",
         },
     )
-    rest: Literal["train", "skip"] = field(
+    rest: str = field(
         default="train",
         metadata={
+            "choices": RESTS,
             "help": "what becomes of the groups of the test split without a chosen pair: they go to training, or are "
             "skipped, which keeps coarser units of the split, such as domains of scripts, out of training",
         },
     )
-    excise: Literal["groups", "pairs"] = field(
+    excise: str = field(
         default="groups",
         metadata={
+            "choices": EXCISED,
             "help": "what leaves training: the groups of the chosen pairs, so that no recording is on both sides; or "
             "the chosen pairs alone, as in the paper",
         },
@@ -88,6 +103,9 @@ class BenchSettings:
     def __post_init__(self) -> None:
         object.__setattr__(self, "bucket_by", tuple(self.bucket_by))
         require_minimums(self)
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {list(choices)}.")
         if unknown := set(self.bucket_by) - set(LABELS):
             raise ValueError(f"bucket_by names {sorted(unknown)}; it takes {list(LABELS)}.")
 
@@ -159,10 +177,38 @@ def _take_turns(members: Iterable[tuple[str, str]], seed: int) -> list[str]:
 
 
 def draw_bench(folder: Path, settings: BenchSettings) -> tuple[list[dict[str, Any]], dict[str, str], list[Skipped]]:
-    labels = list(read_labels(folder))
+    joined = join_recordings(folder)
+    labels = [{**label, "group_id": joined.get(label["group_id"], label["group_id"])} for label in read_labels(folder)]
+    # Of a folder that was built before, a joined group may be in train and validation.
+    taught = {label["group_id"] for label in labels if joined and label["split"] == "train"}
+    for label in labels:
+        if label["split"] == "validation" and label["group_id"] in taught:
+            label["split"] = "train"
     bench = sample_bench(labels, settings)
     shared = find_shared(folder, bench) if settings.excise == "groups" else ()
     return labels, *isolate(labels, bench, settings.rest, shared, settings.excise)
+
+
+def join_recordings(folder: Path) -> dict[str, str]:
+    """Return the first group of each that shares a file or copies of a dialogue; none if the build joined them."""
+    if "joined" in read_report(folder):
+        return {}
+    keys: dict[str, set[Any]] = defaultdict(set)
+    heard: dict[tuple[Any, ...], tuple[float, np.ndarray]] = {}
+    for _, row in read_rows(folder):
+        # The rejected side of a family may have turns of another dialogue.
+        if not is_recorded(row["criterion"], "chosen", row["synthesizer"]):
+            continue
+        parts = [(part["uri"], part["start_s"]) for turn in row["chosen"] for part in turn["audio_ref"] or ()]
+        keys[row["group_id"]].update(uri for uri, _ in parts if uri)
+        # A dialogue is in several pairs, in other channels.
+        if (dialogue := (row["group_id"], *parts)) not in heard:
+            array = np.concatenate([read_audio(turn["audio"]) for turn in row["chosen"]])
+            heard[dialogue] = array.size / SAMPLING_RATE, measure_energies(array)
+    for couple in find_copies(heard):
+        for group, *_ in couple:
+            keys[group].add(couple)
+    return join_units(keys)
 
 
 def find_shared(folder: Path, bench: set[str]) -> set[str]:
@@ -245,7 +291,7 @@ def make_bench(folder: Path, output: Path, settings: BenchSettings) -> dict[str,
     if finished := read_finished(output, plan_id):
         return finished
     labels, assignment, skipped = draw_bench(folder, settings)
-    counts = _copy(folder, output, assignment)
+    counts = _copy(folder, output, labels, assignment)
     found = _describe_bench(output, labels, assignment, settings)
     plot_overview(found["statistics"], output / "bench.png")
     write_file(output / "bench.md", render_bench(found))
@@ -255,13 +301,14 @@ def make_bench(folder: Path, output: Path, settings: BenchSettings) -> dict[str,
     return write_report(output, counts, skipped, config, plan_id=plan_id, bench=found, joined=before.get("joined"))
 
 
-def _copy(folder: Path, output: Path, assignment: Mapping[str, str]) -> list[dict[str, Any]]:
+def _copy(folder: Path, output: Path, labels: Labels, assignment: Mapping[str, str]) -> list[dict[str, Any]]:
     from tqdm import tqdm
 
+    groups = {label["pair_id"]: label["group_id"] for label in labels}
     with ShardWriter(output) as writer, tqdm(total=len(assignment), desc="bench", unit="pair") as progress:
         for _, row in read_rows(folder):
             if row["pair_id"] in assignment:
-                writer.write(assignment[row["pair_id"]], row)
+                writer.write(assignment[row["pair_id"]], {**row, "group_id": groups[row["pair_id"]]})
                 progress.update()
     return writer.counts
 
@@ -269,28 +316,32 @@ def _copy(folder: Path, output: Path, assignment: Mapping[str, str]) -> list[dic
 def _describe_bench(
     output: Path, labels: Labels, assignment: Mapping[str, str], settings: BenchSettings
 ) -> dict[str, Any]:
-    benched = [label for label in labels if assignment.get(label["pair_id"]) == BENCH_SPLIT]
-    taught = [label for label in labels if assignment.get(label["pair_id"]) in ("train", "validation")]
-    buckets = []
-    candidates = [label for label in labels if settings.is_candidate(label)]
-    for key in sorted({settings.find_bucket(label) for label in candidates}):
-        of_bucket = {
-            name: [label for label in members if settings.find_bucket(label) == key]
-            for name, members in (("available", candidates), ("taken", benched))
-        }
-        counts: dict[str, int] = {}
-        for name, members in of_bucket.items():
-            counts |= {name: len(members), f"{name}_groups": len({label["group_id"] for label in members})}
-        buckets.append({"bucket": " / ".join(key), **counts})
-    left_out = {label["synthesizer"] for label in benched} - {label["synthesizer"] for label in taught}
-    known_groups = {label["group_id"] for label in benched} & {label["group_id"] for label in taught}
+    now = [{**label, "now": assignment.get(label["pair_id"])} for label in labels]
+    buckets: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
+    for label in now:
+        if settings.is_candidate(label):
+            buckets[settings.find_bucket(label)].append(label)
+    (benched, groups), (taught, known_groups) = (
+        [{label[name] for label in now if label["now"] in splits} for name in ("synthesizer", "group_id")]
+        for splits in ((BENCH_SPLIT,), ("train", "validation"))
+    )
     return {
         "settings": asdict(settings),
         "table1": compute_statistics(output)["table1"],
-        "buckets": buckets,
-        "left_out_synthesizers": sorted(left_out),
-        "num_known_groups": len(known_groups),
+        "buckets": [{"bucket": " / ".join(key), **_count_bucket(members)} for key, members in sorted(buckets.items())],
+        "left_out_synthesizers": sorted(benched - taught),
+        "num_known_groups": len(groups & known_groups),
         "statistics": compute_statistics(output, split=BENCH_SPLIT),
+    }
+
+
+def _count_bucket(members: Labels) -> dict[str, int]:
+    taken = [label for label in members if label["now"] == BENCH_SPLIT]
+    return {
+        "available": len(members),
+        "available_groups": len({label["group_id"] for label in members}),
+        "taken": len(taken),
+        "taken_groups": len({label["group_id"] for label in taken}),
     }
 
 

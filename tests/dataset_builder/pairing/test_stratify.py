@@ -3,7 +3,9 @@ import random
 from collections import Counter
 
 import pytest
+from support.paths import SAMPLE
 
+from sdiareward.audio_sdiareward import read_audio
 from sdiareward.dataset_builder.formats.shards import ShardWriter, read_rows
 from sdiareward.dataset_builder.pairing import stratify
 from sdiareward.dataset_builder.pairing.stratify import (
@@ -15,6 +17,7 @@ from sdiareward.dataset_builder.pairing.stratify import (
     make_bench,
     sample_bench,
 )
+from sdiareward.perturbations.channel import encode_flac, make_mp3, make_opus
 
 
 def label(pair_id, secondary="Joy", *, group=None, split="test", source="meld", synthesizer="flite"):
@@ -111,6 +114,24 @@ def test_every_choice_keeps_its_promises(seed, candidates, draw):
     assert sample_bench(labels, BenchSettings(**options)) == bench
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"cap": 0}, {"candidates": "train"}, {"draw": "random"}, {"rest": "test"}, {"excise": "rows"}),
+        {"bucket_by": ["mood"]},
+    ],
+)
+def test_a_wrong_option_is_refused(options):
+    with pytest.raises(ValueError, match=f"{next(iter(options))} .*"):
+        BenchSettings(**options)
+
+
+def test_another_seed_gives_another_choice_and_a_repeated_pair_is_refused():
+    assert sample_bench(many(100), BenchSettings(seed=1)) != sample_bench(many(100), BenchSettings(seed=2))
+    with pytest.raises(ValueError, match="pair 'p' comes twice"):
+        sample_bench([label("p"), label("p")], BenchSettings())
+
+
 def test_what_shares_a_group_with_the_bench_leaves_training():
     labels = [
         label("bench", group="g1"),
@@ -187,6 +208,7 @@ def test_a_turn_of_another_group_leaves_training_with_the_pair_that_took_it(tmp_
     with ShardWriter(tmp_path / "all") as writer:
         for row in rows:
             writer.write(row.pop("split"), {**row, "subset": "all", "language": "en", "license": "CC0-1.0"})
+    (tmp_path / "all" / "report.json").write_text('{"joined": null}')
     assert find_shared(tmp_path / "all", {"bench"}) == {"donor", "words"}
     # Of two pairs of recordings, what is said says nothing: the paper's recipe stays as it is.
     assert find_shared(tmp_path / "all", {"donor"}) == {"bench"}
@@ -194,6 +216,35 @@ def test_a_turn_of_another_group_leaves_training_with_the_pair_that_took_it(tmp_
     _, assignment, skipped = draw_bench(tmp_path / "all", BenchSettings())
     assert assignment == {"bench": "test", "far": "train"}
     assert {(skip.item, skip.kind) for skip in skipped} == {(name, "turn_in_bench") for name in ("donor", "words")}
+
+
+def test_copies_of_the_benchmark_leave_the_training_of_a_folder_that_was_built_before(tmp_path):
+    paths = sorted((SAMPLE / "amazon_queen").glob("*.ogg"))[:4]
+
+    def write(writer, name, split, array, uri):
+        reference = {"uri": f"folder:{uri}.wav", "start_s": 0.0, "end_s": None, "text": "well"}
+        half, turns = len(array) // 2, []
+        for role, samples in (("user", array[:half]), ("assistant", array[half:])):
+            audio = {"bytes": encode_flac(samples), "path": "t.flac"}
+            seconds = len(samples) / 16_000
+            turns.append(
+                {"role": role, "text": "well", "audio": audio, "duration_s": seconds, "audio_ref": [reference]}
+            )
+        more = {"subset": "wild", "language": "en", "license": "CC0-1.0", "chosen": turns, "rejected": turns}
+        writer.write(split, {**label(name), **more})
+
+    first, second, third, fourth = (read_audio(path)[: 16_000 * 6] for path in paths)
+    with ShardWriter(tmp_path / "old") as writer:
+        write(writer, "bench", "test", first, "a")
+        write(writer, "copy", "train", make_mp3(32)(0.3 * first, 16_000), "again/a")
+        write(writer, "same file", "validation", fourth, "a")
+        write(writer, "kept", "train", second, "b")
+        write(writer, "moved", "validation", make_opus(24)(second, 16_000), "again/b")
+        write(writer, "other", "validation", third, "c")
+    labels, assignment, skipped = draw_bench(tmp_path / "old", BenchSettings())
+    assert assignment == {"bench": "test", "kept": "train", "moved": "train", "other": "validation"}
+    assert {(skip.item, skip.kind) for skip in skipped} == {(n, "group_in_bench") for n in ("copy", "same file")}
+    assert len({found["group_id"] for found in labels}) == 3
 
 
 def test_a_group_in_two_splits_is_an_error_that_names_it():
@@ -253,3 +304,8 @@ def test_rows_are_copied_whole_and_a_finished_benchmark_is_not_made_again(folder
     assert json.dumps(make_bench(folder, tmp_path / "out", BenchSettings(cap=2))) == json.dumps(first)
     with pytest.raises(pytest.fail.Exception):
         make_bench(folder, tmp_path / "out", BenchSettings(cap=1))
+
+
+def test_the_data_set_itself_is_not_overwritten(folder):
+    with pytest.raises(ValueError, match="is the data set itself"):
+        make_bench(folder, folder, BenchSettings())
