@@ -338,11 +338,6 @@ def list_items(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     return list(map(_make_item, read_parts(message)))
 
 
-def validate_messages(messages: Any, name: str | None = None) -> None:
-    """Raise unless messages are a whole dialogue, for callers that take messages."""
-    make_dialogue(messages, name)
-
-
 def shorten(value: Any) -> str:
     """Return a value as a text of at most 200 characters, for an error."""
     text = str(value)
@@ -467,5 +462,4 @@ __all__ = [
     "require_special_tokens",
     "shorten",
     "turns_to_messages",
-    "validate_messages",
 ]

@@ -20,7 +20,7 @@ from sdiareward.pairs.schema import SIDES
 from sdiareward.perturbations.attacks import Attack, AttackContext, is_heard
 from sdiareward.perturbations.decoded_pairs import AuditPair, Messages, Turn, decode_pairs, to_messages
 from sdiareward.perturbations.registry import PERTURBATIONS, apply
-from sdiareward.scoring.engine import (
+from sdiareward.scoring.outcomes import (
     UNREADABLE,
     Outcome,
     Record,
@@ -205,11 +205,8 @@ def _collect(parts: PartFolder, sample: PairSample, conditions: Sequence[Conditi
     lines = []
     for row in parts.iter_rows(("rewards", REASON, ERROR)):
         key, _, pair_id = row.pop("item").partition(_SEPARATOR)
-        line = {"pair_id": pair_id, "condition": key} | {
-            name: value for name, value in row.items() if value is not None
-        }
-        if "rewards" in line:
-            line["rewards"] = {name: value for name, value in line["rewards"].items() if value is not None}
+        row["rewards"] = _drop_absent(row["rewards"] or {})
+        line = _drop_absent({"pair_id": pair_id, "condition": key, **row})
         lines.append(line)
         if key in found:
             found[key][pair_id] = line

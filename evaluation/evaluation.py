@@ -28,7 +28,7 @@ from .summary import name_synthesizers, render_report, sum_timing, summarise
 
 
 if TYPE_CHECKING:
-    from sdiareward.scoring.engine import PairScorer
+    from sdiareward.scoring.outcomes import PairScorer
 
 
 class Evaluated(Protocol):

@@ -18,7 +18,8 @@ from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.content import digest_pair, fingerprint_pairs
 from sdiareward.pairs.dialogues import Dialogues
 from sdiareward.pairs.schema import SIDES
-from sdiareward.scoring.engine import (
+from sdiareward.scoring.model_spec import ModelSpec
+from sdiareward.scoring.outcomes import (
     Labels,
     Outcome,
     PairScorer,
@@ -26,7 +27,6 @@ from sdiareward.scoring.engine import (
     complete_items,
     describe_heard,
 )
-from sdiareward.scoring.model_spec import ModelSpec
 
 from .baselines import KINDS, Kind, score_baseline
 

@@ -114,11 +114,6 @@ def digest_pair(pair: Mapping[str, Any], criterion: str | None) -> list[str | No
     return [digest_dialogue(pair[side], criterion) for side in SIDES]
 
 
-def has_changed(before: Sequence[str | None] | None, now: Sequence[str | None]) -> bool:
-    """Return whether a dialogue changed; one that cannot be read now keeps its reward."""
-    return before is None or any(new not in (None, old) for old, new in zip(before, now, strict=True))
-
-
 def stamp_file(path: str | Path) -> Stamp:
     """Return what identifies a file without reading it: path, size, time of change in ns, inode."""
     found = os.stat(path)

@@ -35,8 +35,8 @@ from sdiareward.pairs.rows import Block, Rows, find_dialogue_columns, open_rows,
 from sdiareward.pairs.sampling import sample_rows
 from sdiareward.pairs.schema import ID_COLUMNS, SIDES
 
-from .engine import complete_items, describe_heard
 from .model_spec import ModelSpec, ScoringError
+from .outcomes import complete_items, describe_heard
 
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ def serve_model(settings: ServiceSettings, on_ready: Callable[[str], None] = lam
     with _bind(settings) as listener:
         settings = replace(settings, port=listener.getsockname()[1])
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        announce = lambda: on_ready(f"http://{host}:{settings.port}")  # noqa: E731
+        announce = partial(on_ready, f"http://{host}:{settings.port}")
         if not settings.is_on_ray:
             _serve_here(settings, listener, announce)
             return

@@ -13,7 +13,7 @@ from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.dialogues import Dialogues
 from sdiareward.pairs.schema import SIDES
 from sdiareward.scoring.batching import Message
-from sdiareward.scoring.engine import UNREADABLE
+from sdiareward.scoring.outcomes import UNREADABLE
 
 
 logger = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """Have a judge score samples, one line of `predictions.jsonl` per sample, and resume after a kill.
 
 Samples are scored in chunks of fixed positions, and each chunk has its own seed. Sampled answers are therefore the
-same whether or not a run was interrupted. `scoring.engine` is for items that are scored one by one.
+same whether or not a run was interrupted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydantic.dataclasses import dataclass
 from sdiareward.audio_sdiareward import AudioError, read_audio
 from sdiareward.common.files import JsonLines, write_file
 from sdiareward.common.skipped import Skipped
-from sdiareward.scoring.engine import UNREADABLE
+from sdiareward.scoring.outcomes import UNREADABLE
 
 from .answers import MAX_ANSWER_TOKENS
 

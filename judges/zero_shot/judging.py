@@ -26,7 +26,7 @@ from sdiareward.dataset_builder.pairing.filtering import make_spoken_turns
 from sdiareward.pairs.messages import GAP_S, join_turns, turns_to_messages
 from sdiareward.pairs.prompts import PromptSet
 from sdiareward.pairs.schema import SIDES
-from sdiareward.scoring.engine import UNREADABLE, Outcome
+from sdiareward.scoring.outcomes import UNREADABLE, Outcome
 
 from ..settings import MAX_TURN_S
 from .answers import (

@@ -22,7 +22,7 @@ from .answers import PROMPTS, Orders
 
 
 if TYPE_CHECKING:
-    from sdiareward.scoring.engine import PairScorer
+    from sdiareward.scoring.outcomes import PairScorer
 
 
 class _Pairwise:

@@ -10,7 +10,7 @@ import pytest
 from support.paths import ROOT
 from support.systems_world import write_tone
 
-from sdiareward.chat_sdiareward import turns_to_messages, validate_messages
+from sdiareward.chat_sdiareward import make_dialogue, turns_to_messages
 from sdiareward.cli import main
 from sdiareward.common import data_help
 from sdiareward.dataset_builder.sources.folder import read_items
@@ -59,7 +59,7 @@ def check_pair(folder, text):
     (pair,) = load_pairs(folder / "rows.jsonl", "train")
     for side in SIDES:
         messages = turns_to_messages(pair[side])
-        validate_messages(messages)
+        make_dialogue(messages)
         assert messages[-1]["content"][-1]["audio"]
 
 
@@ -68,7 +68,7 @@ def check_dialogue(folder, text):
     rows = open_rows(folder / "rows.jsonl")
     (column,) = find_dialogue_columns(rows.features, "rows")
     assert column in DIALOGUE_COLUMNS
-    validate_messages(turns_to_messages(read_block(rows, [0], (column,))[0][column]))
+    make_dialogue(turns_to_messages(read_block(rows, [0], (column,))[0][column]))
 
 
 def test_the_rows_of_the_help_are_read(folder):

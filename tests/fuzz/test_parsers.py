@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from support.paths import CONFIGS
 
 from sdiareward.audio_sdiareward import AudioError, read_audio
-from sdiareward.chat_sdiareward import DialogueError, validate_messages
+from sdiareward.chat_sdiareward import DialogueError, make_dialogue
 from sdiareward.common.files import JsonLines
 from sdiareward.common.llm import parse_json
 from sdiareward.common.skipped import Skipped
@@ -107,11 +107,11 @@ def read_recording(folder, data):
 
 def read_dialogue_file(folder, text):
     write(folder, "a.wav", WAV)
-    validate_messages(read_dialogue(write(folder, "dialogue.json", text)))
+    make_dialogue(read_dialogue(write(folder, "dialogue.json", text)))
 
 
 def read_messages(folder, messages):
-    validate_messages(messages, name="dialogue")
+    make_dialogue(messages, "dialogue")
     turns = [message for message in messages if message["role"] != "system"]
     assert [turn["role"] for turn in turns] == [*ROLES] * (len(turns) // 2)
 
@@ -232,7 +232,7 @@ def make_evaluations():
 def read_request(folder, text):
     body, limits = Body(text.encode("utf-8", "surrogatepass"), {"a": WAV}), Limits()
     for dialogue in body.parse(ScoreRequest).dialogues:
-        validate_messages(read_dialogue_form(dialogue, body.files, limits))
+        make_dialogue(read_dialogue_form(dialogue, body.files, limits))
 
 
 REQUEST = {"dialogues": [{"turns": make_turns(audio={"file": "a"})}], "criterion": "modality", "require_audio": True}

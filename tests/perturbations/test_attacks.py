@@ -7,7 +7,7 @@ import pytest
 from support.sound_files import write_sound
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
-from sdiareward.chat_sdiareward import validate_messages
+from sdiareward.chat_sdiareward import make_dialogue
 from sdiareward.dataset_builder.synthesis import find_voice
 from sdiareward.perturbations import attacks
 from sdiareward.perturbations.attack_sounds import FILLERS, load_sound
@@ -80,7 +80,7 @@ def test_every_attack_builds_a_valid_dialogue_that_is_heard_and_leaves_the_pair_
     before = {side: [turn.array.copy() for turn in getattr(pair, side)] for side in ("chosen", "rejected")}
     first, again = (attack(name, pair, make_context(context)) for _ in range(2))
     assert (ATTACKS[name].baseline, ATTACKS[name].against) in {("rejected", "chosen"), ("chosen", "self")}
-    validate_messages(to_messages(first))
+    make_dialogue(to_messages(first))
     assert all(turn.array.dtype == np.float32 and np.isfinite(turn.array).all() for turn in first)
     assert all(0 < len(turn.array) <= 60 * SAMPLING_RATE for turn in first)
     assert is_heard(getattr(pair, ATTACKS[name].baseline), first, 6.0)

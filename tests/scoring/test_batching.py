@@ -8,7 +8,7 @@ from sdiareward.scoring.batching import (
     plan_batches,
     split_messages,
 )
-from sdiareward.scoring.engine import complete_groups
+from sdiareward.scoring.outcomes import complete_groups
 
 
 START, BOS, AUDIO, EOS = 1, 2, 3, 4
