@@ -31,6 +31,7 @@ import pyarrow.parquet as pq
 
 from benchmarks import racing
 from benchmarks.racing import Record
+from sdiareward.chat_sdiareward import make_dialogue as read_dialogue
 from sdiareward.common.arguments import parse_arguments
 from sdiareward.scoring.dataset import ScoringJob
 from sdiareward.scoring.model_spec import ModelSpec
@@ -66,7 +67,8 @@ class FreeJob(ScoringJob):
 
 def compute_reward(dialogue: Any) -> float:
     """Return a checksum of the words, from 0 to 1."""
-    return zlib.crc32(" ".join(turn["content"] for turn in dialogue).encode()) / 2**32
+    words = " ".join(turn.text for turn in read_dialogue(dialogue).turns)
+    return zlib.crc32(words.encode()) / 2**32
 
 
 def make_dialogue(number: int) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""Do long work in parts, so that a run that was killed goes on where it stopped.
+"""Do long work in parts, so that a run that was killed resumes.
 
 A run's folder holds `parts/meta.json`, what its rows depend on besides the items, and a Parquet file for each finished
 part. A row has the `item` that it was made from, usually with a digest of its content. A rerun makes the rows of those

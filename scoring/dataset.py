@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
     from .scorer import Scorer
 
+# Columns that tell whether a row has changed.
+_KEPT_FOR = ("digest", "source", "files")
 QUANTILES = {"q05": 0.05, "q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95}
 _NUM_REASONS = 3
 # A tenth is left for what Ray itself does.
@@ -349,8 +351,7 @@ class _Run:
             self.scorer = RowScorer(job)
             self._wanted = self.scorer.draw()
             self._parts = PartFolder(folder, job.identity(), self.scorer.schema)
-            columns = ("reason", "digest", "source", "files")
-            self.pending = self._parts.find_pending(self._wanted, self.scorer.have_changed, *columns)
+            self.pending = self._parts.find_pending(self._wanted, self.scorer.have_changed, "reason", *_KEPT_FOR)
         except (OSError, ValueError) as error:
             raise ScoringError(str(error)) from error
         self.part_rows = min(self.scorer.rows.block_rows, choose_size(len(self._wanted)))
@@ -365,14 +366,15 @@ class _Run:
 
         folder, schema = self._folder, self.scorer.schema
         # Of the parts that other processes wrote as well.
-        found = PartFolder(folder, self._job.identity(), schema).read(schema.names[1:])
-        table = found or schema.empty_table()
+        names = [name for name in schema.names[1:] if name not in _KEPT_FOR]
+        found = PartFolder(folder, self._job.identity(), schema).read(names)
+        table = found or schema.empty_table().drop_columns(list(_KEPT_FOR))
         table = table.take(np.argsort(table["item"].to_numpy()))
         table = table.filter(pc.is_in(table["item"], pa.array(self._wanted, pa.int64())))
         if num_missing := len(self._wanted) - table.num_rows:
             raise ScoringError(f"{folder}: {num_missing} rows have no result; run the same command again.")
         table = table.rename_columns(["row", *table.column_names[1:]])
-        scored = table.filter(pc.is_null(table["reason"])).drop_columns(["reason", "digest", "source", "files"])
+        scored = table.filter(pc.is_null(table["reason"])).drop_columns("reason")
         ids = [name for name in ID_COLUMNS if name in table.column_names]
         skipped = table.filter(pc.is_valid(table["reason"])).select(["row", "reason", *ids]).to_pylist()
         _write(folder, scored, skipped)

@@ -103,7 +103,7 @@ run_parts(PartFolder(sys.argv[1], {{"model": "nano"}}), range(20), load, 3, labe
 """
 
 
-def test_a_killed_run_goes_on_to_the_same_parts(tmp_path):
+def test_a_killed_run_resumes_to_the_same_parts(tmp_path):
     run(tmp_path / "whole", range(20))
     for when in (1, 11):
         script = [sys.executable, "-c", KILLED.format(when=when), str(tmp_path / str(when))]
