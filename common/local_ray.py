@@ -38,16 +38,26 @@ def protect_ray() -> None:
 
 
 def require_room(
-    error: type[Exception], num_actors: int, what: str, *, num_gpus: float = 0.0, num_bytes: int = 0
+    error: type[Exception],
+    num_actors: int,
+    what: str,
+    *,
+    num_cpus: float = 1.0,
+    num_gpus: float = 0.0,
+    num_bytes: int = 0,
 ) -> None:
     """Raise `error` for more actors than Ray has CPUs, GPUs or memory for: most would wait or be killed, silently.
 
-    `num_gpus` and `num_bytes`, the bytes of a model, are of each.
+    All numbers are of each; `num_bytes` is the size of a model.
     """
     import ray
 
     found = ray.cluster_resources()
-    needs = (("CPU", "CPUs", 1.0), ("GPU", "GPUs", num_gpus), ("memory", "bytes of memory", _WORKER_BYTES + num_bytes))
+    needs = (
+        ("CPU", "CPUs", num_cpus),
+        ("GPU", "GPUs", num_gpus),
+        ("memory", "bytes of memory", _WORKER_BYTES + num_bytes),
+    )
     for kind, name, each in needs:
         has = found.get(kind, math.inf if kind == "memory" else 0.0)
         if count_fitting(kind, has, each) < num_actors and (num_actors > 1 or kind == "GPU"):

@@ -109,8 +109,8 @@ def _serve_on_ray(settings: ServiceSettings, announce: Callable[[], None]) -> No
         num_gpus = _count_gpus(settings)
         wanted = settings.num_replicas if joins_cluster() else settings.max_replicas or settings.num_replicas
         num_bytes = 0 if num_gpus else settings.model.weight_bytes
-        if settings.cpus_per_replica or num_gpus:
-            require_room(ScoringError, wanted, "replicas", num_gpus=num_gpus, num_bytes=num_bytes)
+        of_each: dict[str, Any] = {"num_cpus": settings.cpus_per_replica, "num_gpus": num_gpus, "num_bytes": num_bytes}
+        require_room(ScoringError, wanted, "replicas", **of_each)
         ended = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: ended.set())

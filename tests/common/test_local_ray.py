@@ -38,6 +38,7 @@ def test_a_cluster_that_is_joined_has_its_own_rules(monkeypatch):
 @pytest.mark.parametrize(
     ("num_actors", "each", "named"),
     [
+        (2, {"num_cpus": 2.0}, "2 actors with 2 CPUs each .* Ray has 3 CPUs"),
         (64, {}, "64 actors with 1 CPUs each .* Ray has 3 CPUs"),
         (3, {"num_gpus": 0.6}, "3 actors with 0.6 GPUs each .* Ray has 2 GPUs"),
         (2, {"num_bytes": 2**30}, "2 actors with .* bytes of memory each"),
@@ -50,3 +51,4 @@ def test_more_actors_than_there_is_room_for_are_refused(num_actors, each, named,
         require_room(ValueError, num_actors, "actors", **each)
     require_room(ValueError, 2, "actors", num_gpus=0.5, num_bytes=2**29)
     require_room(ValueError, 1, "actors", num_bytes=2**40)
+    require_room(ValueError, 3, "actors", num_cpus=0.0)
