@@ -12,7 +12,7 @@ from support import human_world, report_world
 from sdiareward.evaluation.human.page.server import RatingServer
 from sdiareward.evaluation.human.page.sessions import Raters
 from sdiareward.evaluation.human.study import sample_study
-from sdiareward.evaluation.report import write_page
+from sdiareward.evaluation.report.sections import write_page
 from sdiareward.evaluation.results_files import read_evaluation
 from sdiareward.pairs.loading import load_pairs
 
