@@ -10,9 +10,10 @@ import json
 import math
 import os
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -236,13 +237,12 @@ def compare(
         )
     options: Record = {"pattern": pattern, "user_turns": user_turns, "audio_root": audio_root, "form": form}
     found = read_systems(systems, **options)
-    if len(found) > 2:
-        check_modules(["choix"])
+    check_modules(["choix"] if len(found) > 2 else [])
     names, unmatched = match_dialogues(found)
     max_turn_s = _check_model(spec, criteria)
     measures, skipped = measure_systems(found, names, max_turn_s, match_level)
     if match_level:
-        found = [_match_system(system, max_turn_s) for system in found]
+        found = [replace(system, read=partial(_read_matched, system.read, max_turn_s)) for system in found]
     draws = {"num_bootstrap": num_bootstrap, "seed": seed}
     with TemporaryDirectory() if output_dir is None else nullcontext(output_dir) as place:
         folder = Path(place)
@@ -255,7 +255,11 @@ def compare(
             of_pair = (limit for limit in limits if {pair.first, pair.second}.issuperset(limit.systems))
             short = [limit.short for limit in of_pair if limit.short]
             pairs[number] = replace(pair, verdict=phrase_verdict(pair, short))
-        ranking = _rank(scored, draws) if len(found) > 2 else []
+        ranking = [
+            RankedSystem(name, scored.systems[system], **entry)
+            for name, rewards in scored.rewards.items()
+            for system, entry in (rank_systems(rewards, scored.groups, **draws) if len(found) > 2 else {}).items()
+        ]
         result = Comparison(
             verdict=join_verdicts(pairs, ranking),
             systems={system.name: system.path for system in found},
@@ -343,18 +347,17 @@ def _require_some(left: Sequence[str], num_common: int, skipped: Sequence[Record
 def measure_dialogue(given: Dialogue, max_turn_s: float, *, match_level: bool = False) -> Record:
     """Measure what a reward might follow instead of the speech, as it is scored; the rates are those given."""
     dialogue = match_levels(given, max_turn_s) if match_level else given
-    answers, answers_s, others_s, user, rates = list[Any](), list[float](), list[float](), list[Any](), list[int]()
+    answers, answers_s, durations, user, rates = list[Any](), 0.0, list[float](), list[Any](), list[int]()
     for number, (turn, original) in enumerate(zip(dialogue.turns, given.turns, strict=True), start=1):
         is_answer = turn.role == ROLES[1]
         try:
             rates += [_read_sampling_rate(clip) for clip in original.clips]
             answers += [clip.read(max_duration_s=max_turn_s) for clip in turn.clips if is_answer]
-            (answers_s if is_answer else others_s).extend(clip.duration_s for clip in turn.clips)
-            if not is_answer:
-                user.append(hash_parts(turn.parts))
+            durations += (found_s := [clip.duration_s for clip in turn.clips])
+            answers_s += sum(found_s) if is_answer else 0.0
+            user += [] if is_answer else [hash_parts(turn.parts)]
         except (ValueError, OSError, TypeError) as error:
             raise DialogueError(str(error), number) from error
-    durations = [clip.duration_s for turn in dialogue.turns for clip in turn.clips]
     cut_s = [max(duration - max_turn_s, 0.0) for duration in durations]
     heard = np.concatenate(answers) if answers else np.zeros(0, dtype=np.float32)
     return {
@@ -363,7 +366,7 @@ def measure_dialogue(given: Dialogue, max_turn_s: float, *, match_level: bool = 
         "num_silent": sum(map(is_silent, answers)),
         "audio_s": sum(durations),
         "cut_s": sum(cut_s),  # That the model does not hear.
-        "answer_s": sum(answers_s),
+        "answer_s": answers_s,
         "heard_answer_s": len(heard) / SAMPLING_RATE,
         # Root mean square of the heard part of the assistant's turns.
         "level_dbfs": max(20 * math.log10(max(measure_level(heard), 1e-10)), _FLOOR_DBFS),
@@ -402,9 +405,8 @@ def match_levels(dialogue: Dialogue, max_turn_s: float) -> Dialogue:
     return replace(dialogue, turns=tuple(turns))
 
 
-def _match_system(system: System, max_turn_s: float) -> System:
-    read = system.read
-    return replace(system, read=lambda name: match_levels(make_dialogue(read(name)), max_turn_s).to_messages())
+def _read_matched(read: Callable[[str], Any], max_turn_s: float, name: str) -> Any:
+    return match_levels(make_dialogue(read(name)), max_turn_s).to_messages()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -534,14 +536,6 @@ def correlate(margins: ArrayLike, first: ArrayLike, second: ArrayLike, covariate
         "is_large": is_large,
         "is_systematic": is_large and sign_flip_test(signs) < MAX_P_VALUE,
     }
-
-
-def _rank(scored: ScoredDialogues, draws: Mapping[str, int]) -> list[RankedSystem]:
-    return [
-        RankedSystem(criterion, scored.systems[system], **found)
-        for criterion, rewards in scored.rewards.items()
-        for system, found in rank_systems(rewards, scored.groups, **draws).items()
-    ]
 
 
 def rank_systems(

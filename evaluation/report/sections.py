@@ -177,11 +177,9 @@ def _show_accuracy(report: Report) -> list[Block]:
     counts = {"pairs": own["num_pairs"], "recordings": own["num_groups"]}
     counts |= {"skipped": report["num_skipped"]} if report["skipped"] else {}
     rows += [Row([title, *(count[name] for name in columns)], "foot") for title, count in counts.items()]
-    weights = "Micro weighs pairs, macro weighs subsets; intervals" if len(columns) > 1 else "Intervals"
     text = (
-        "The share of pairs whose chosen side gets the higher reward, in percent, with 95% intervals (Table 2 of the "
-        f"SDiaReward paper, arXiv:{SDIAREWARD_ARXIV}). A tie is wrong. {weights} are over recordings; one recording "
-        "has none."
+        f"Pairwise accuracy in percent (Table 2 of arXiv:{SDIAREWARD_ARXIV}), with 95% intervals over recordings. A "
+        "tie is wrong. Micro weighs pairs, macro weighs subsets."
     )
     table = Table("Accuracy by subset", ["scorer", *(titles[name] for name in columns)], rows)
     return [("text", text), ("table", table), ("figures", ["accuracy"])]
@@ -194,12 +192,9 @@ def _show_judge(report: Report) -> list[Block]:
     text = "The judge scored each side by itself, from 1 to 5; the side with the higher score wins."
     if judge["kind"] == "pairwise":
         text = (
-            "The judge heard every pair twice, with the chosen side first and with the rejected side first (once, if "
-            "its setting orders is one). Its verdict counts where both answers prefer the same side; else the side "
-            "with the higher mean score over all dimensions and both answers wins; else the pair is a tie. A pair "
-            "without a usable answer counts as wrong. Position bias is the share of answers that prefer the version "
-            "heard first, minus one half, in percentage points. The last two columns are the accuracy of the verdicts "
-            "in one order alone."
+            "The judge heard every pair in both orders. Where both answers prefer one side, it wins; else the side "
+            "with the higher mean score; else the pair is a tie. A pair without a usable answer is wrong. Position "
+            "bias is the share of answers that prefer the version heard first, minus one half, in percentage points."
         )
     sessions = " ".join(f"{name.capitalize()}: {count}." for name, count in judge["sessions"].items())
     answers = f"{summary.describe_answers(judge)} {sessions}".replace("_", " ")
@@ -240,10 +235,7 @@ def _show_categories(report: Report) -> list[Block]:
             title = Cell(row["source"] or "unknown source", categories, "few" if row["is_small"] else "")
             cells = [title, *(_share(row[scorer]) for scorer in scorers), row["num_pairs"], row["num_groups"]]
             rows.append(Row(cells, "small" if row["is_small"] else ""))
-    text = (
-        "Primary and secondary category are those of Table 5 of the SDiaReward paper. A cell marked “few” has fewer "
-        f"than {MIN_PAIRS} pairs or {MIN_GROUPS} recordings: read nothing into it."
-    )
+    text = f"As in Table 5 of the paper. “few” marks fewer than {MIN_PAIRS} pairs or {MIN_GROUPS} recordings."
     head = ["source: primary, secondary", *scorers.values(), "pairs", "recordings"]
     return [("text", text), ("table", Table("Accuracy by source, primary and secondary category", head, rows))]
 
@@ -255,9 +247,8 @@ def _show_rewards(report: Report) -> list[Block]:
         spread = [format_signed(row["mean"]), format_number(row["sd"])]
         rows.append(Row([f"{titles[row['subset']]}, {row['side']}", row["num_pairs"], *spread, *quantiles]))
     text = (
-        "As in Figures 4 and 8, c and d, of the SDiaReward paper. Where the chosen side of one subset lies below the "
-        "rejected side of another, rewards order the two renderings of one dialogue but do not compare dialogues of "
-        "different subsets."
+        "As in Figures 4 and 8, c and d, of the paper. Where the chosen side of one subset is below the rejected side "
+        "of another, rewards do not compare dialogues of different subsets."
     )
     head = ["subset, side", "pairs", "mean", "standard deviation", "5%", "25%", "median", "75%", "95%"]
     table = Table("Rewards by subset and side", head, rows)
@@ -271,11 +262,7 @@ def _show_training(report: Report) -> list[Block]:
             for point in run[name][-1:]:
                 numbers = (format_signed(point[value]) for value in ("chosen", "rejected", "margin"))
                 rows.append(Row([run["title"], title, point["step"], *numbers]))
-    text = (
-        "As in Figures 4 and 8, a and b, of the SDiaReward paper: the loss without centering leaves the level of "
-        "rewards free to drift; the margin is what the ranking needs. Lines are training batches, markers the "
-        "validation split."
-    )
+    text = "As in Figures 4 and 8, a and b, of the paper. Lines are training batches, markers the validation split."
     head = ["run", "measured on", "last step", "chosen", "rejected", "margin"]
     table = Table("Rewards at the end of training", head, rows, ("measured on",))
     return [("text", text), ("figures", ["score_alignment", "margin_stability"]), ("table", table)] if rows else []
@@ -286,10 +273,8 @@ def _show_calibration(report: Report) -> list[Block]:
         return []
     scorers, titles, rows = _title_scorers(report), _title_columns(report), []
     text = (
-        "Can sigmoid(margin) be read as the probability that the chosen side is better? A pair’s confidence is "
-        "sigmoid(|margin|), and it is right if the margin is positive. The calibration error is the mean gap between "
-        "the two in bins of equally many pairs. The temperature divides margins; each pair’s was fitted on other "
-        "recordings, so the error after it is not fitted."
+        "A pair’s confidence is sigmoid(|margin|). The calibration error is the mean gap between confidence and "
+        "accuracy in bins of equally many pairs; the temperature of each pair was fitted on other recordings."
     )
     blocks: list[Block] = [("text", text)]
     for found in report["calibration"]:
@@ -342,10 +327,7 @@ def _show_margins(report: Report) -> list[Block]:
         cells = [Cell(row["name"], row["rule"]), row["num_pairs"], sizes, margin, _share(row)]
         counts = ", ".join(f"{titles[subset]} {count}" for subset, count in row["by_subset"].items())
         rows.append(Row([*cells, counts] if has_subsets else cells))
-    text = (
-        "The strata of Table 3 of the SDiaReward paper. If large margins are not more often right than small ones, "
-        "the margin says nothing about how sure the model can be."
-    )
+    text = "The strata of Table 3 of the paper: large margins should be right more often than small ones."
     head = ["stratum", "pairs", "|margin|", "mean margin", "accuracy", *(["by subset"] if has_subsets else [])]
     strata = Table("Strata by margin", head, rows, ("by subset",))
     title = "Accuracy in bins of equally many pairs by margin"
@@ -365,9 +347,8 @@ def _show_comparisons(report: Report) -> list[Block]:
             title = titles[columns[0] if len(columns) == 1 else row["column"]]
             rows.append(Row([title, difference, format_p_value(row["p_value"]), *(row[name] for name in counts)]))
     text = (
-        f"Each row sets {report['model']} against another scorer: in how many pairs only one of the two is right, the "
-        "difference in accuracy in percentage points with its 95% interval, and McNemar’s exact test. Both are over "
-        "recordings. p values are not corrected for the number of rows."
+        "The difference is in percentage points, its 95% interval and McNemar’s exact test are over recordings; p "
+        "values are not corrected for the number of rows."
     )
     head = ["other scorer, pairs of", "difference", "McNemar’s p", f"only this {_name_kind(report)} right"]
     head += ["only the other right", "both right", "both wrong", "pairs", "recordings"]
@@ -430,9 +411,8 @@ def _show_disagreements(report: Report) -> list[Block]:
         return []
     who = f"this {_name_kind(report)}"
     text = (
-        "Pairs that only one of two has right. Margins of different scorers have no scale in common, so a scorer’s "
-        "confidence in a pair is the share of the pairs on which its |margin| is smaller; the disagreements on which "
-        "both are most confident come first."
+        "Pairs that only one of two has right, the most confident first. A scorer’s confidence in a pair is the share "
+        "of the pairs on which its |margin| is smaller."
     )
     blocks: list[Block] = [("text", text)]
     for other, found in enumerate(report["disagreements"], start=1):

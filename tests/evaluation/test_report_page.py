@@ -144,7 +144,7 @@ def test_the_page_shows_the_numbers_of_the_json_and_marks_in_words(complete):
     numbers += [f"{report['calibration'][0]['after']['error']:.3f}", f"{report['comparisons'][0]['p_value']:.3f}"]
     numbers += [f"{report['training'][1]['validation'][-1]['chosen']:+.2f}"]
     skipped = ["broken-1", "chosen, turn 1: cannot be decoded"]
-    judge = ["The judge heard every pair twice", "−25.0", "0.12 US dollars", "I <can't>.", "Retries: 4."]
+    judge = ["The judge heard every pair in both orders", "−25.0", "0.12 US dollars", "I <can't>.", "Retries: 4."]
     for expected in (*numbers, *skipped, *judge, "new held out", "few"):
         assert expected in complete.shown, expected
 
