@@ -45,7 +45,7 @@ class Table(NamedTuple):
         heading, rows = "", []
         for row in self.rows:
             cells = [
-                " ".join([str(cell.value), *_bracket(cell.note), *_bracket(cell.mark)])
+                " ".join([str(cell.value) or ABSENT, *_bracket(cell.note), *_bracket(cell.mark)])
                 for cell in self.list_cells(row)
             ]
             if row.style == "group":

@@ -256,28 +256,19 @@ def describe_calibration(records: Labels, scores: Scores, options: Mapping[str, 
 
 def describe_comparisons(records: Labels, by_scorer: Mapping[str, Scores], options: Mapping[str, Any]) -> list[Record]:
     """Compare the evaluated model with every other scorer, on all pairs and by criterion."""
-    right = {
-        name: np.array([is_right(scores[record["pair_id"]]) for record in records])
-        for name, scores in by_scorer.items()
-    }
-    is_colloquial = np.array([record["subset"] == "colloquialness" for record in records])
-    columns = {"modality_micro": ~is_colloquial, "colloquialness": is_colloquial}
+    parts = [(column, members) for _, column, members in summary.split_by_criterion(records)]
     # With pairs of one criterion alone, the column of all pairs is that criterion's.
-    all_pairs = {"overall_micro": np.ones(len(records), dtype=np.bool_)}
     if any(record["subset"] == NO_SUBSET for record in records):
-        columns = all_pairs
-    elif all(rows.any() for rows in columns.values()):
-        columns = {**all_pairs, **columns}
-    groups, subsets = np.array(summary.list_groups(records)), np.array([record["subset"] for record in records])
+        parts = [("overall_micro", records)]
+    elif len(parts) > 1:
+        parts = [("overall_micro", records), *parts]
     draws = {name: options[name] for name in ("num_bootstrap", "seed")}
     found = []
-    for name in by_scorer:
-        for column, rows in columns.items():
-            if name == "model" or not rows.any():
-                continue
-            parts = (groups[rows].tolist(), subsets[rows].tolist())
-            compared = statistics.compare(right["model"][rows], right[name][rows], *parts, **draws)
-            found.append({"scorer": name, "column": column, **compared})
+    for name in [name for name in by_scorer if name != "model"]:
+        for column, members in parts:
+            right = ([is_right(by_scorer[each][record["pair_id"]]) for record in members] for each in ("model", name))
+            groups = (summary.list_groups(members), [record["subset"] for record in members])
+            found.append({"scorer": name, "column": column, **statistics.compare(*right, *groups, **draws)})
     return found
 
 

@@ -233,8 +233,8 @@ def test_a_win_every_time_has_wilsons_interval_and_is_clear_only_of_enough_dialo
 
 
 def test_systems_of_equal_quality_are_told_apart_about_as_often_as_the_rule_allows():
-    draws = np.random.default_rng(0).normal(size=(200, 40))
-    told = [count_wins(margins, own_groups(margins), num_bootstrap=200)["is_clear"] for margins in draws]
+    draws = np.random.default_rng(0).normal(size=(200, 2, 40))
+    told = [count_wins(one - two, own_groups(one), num_bootstrap=200)["is_clear"] for one, two in draws]
     assert np.mean(told) <= 0.06
 
 
