@@ -9,9 +9,8 @@ import threading
 import pytest
 from support import human_world, report_world
 
-from sdiareward.evaluation.human.page.server import RatingServer
-from sdiareward.evaluation.human.page.sessions import Raters
-from sdiareward.evaluation.human.study import sample_study
+from sdiareward.evaluation.human.server import RatingServer
+from sdiareward.evaluation.human.study import Study, sample_study
 from sdiareward.evaluation.report import write_page
 from sdiareward.evaluation.results_files import read_evaluation
 from sdiareward.pairs.loading import load_pairs
@@ -84,9 +83,9 @@ def test_the_page_of_a_study_shows_hostile_transcripts_as_text(browser, tmp_path
     evaluation = read_evaluation(human_world.write_evaluation(tmp_path / "eval", scores))
     sizes = {"high": 1, "low": 1, "wrong": 1}
     sample_study(evaluation, load_pairs(pairs, "test"), tmp_path / "study", seed=0, sizes=sizes)
-    raters = Raters(tmp_path / "study", "ann")
-    raters.find("ann").consent()
-    server = RatingServer(raters)
+    study = Study(tmp_path / "study")
+    study.save("ann", texts=study.content["texts"])
+    server = RatingServer(tmp_path / "study", "ann")
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         browser.get(server.url)

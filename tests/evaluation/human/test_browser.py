@@ -9,9 +9,8 @@ import pytest
 from support import human_world, wavreward_eval_world
 from support.chromium import SIZES, needs_chromium, started
 
-from sdiareward.evaluation.human.page.server import RatingServer
-from sdiareward.evaluation.human.page.sessions import Raters, RatingSession
-from sdiareward.evaluation.human.study import sample_study
+from sdiareward.evaluation.human.server import RatingServer
+from sdiareward.evaluation.human.study import Study, sample_study
 from sdiareward.evaluation.results_files import read_evaluation
 from sdiareward.judges.wavreward.ab_study import pair_scores, sample_ab_study
 from sdiareward.judges.wavreward.scores import read_samples
@@ -67,10 +66,10 @@ def scores_page(browser, tmp_path):
 @contextmanager
 def opened(browser, study, rater="ann"):
     """Serve a study to a rater who has agreed, or to raters who have not, and open it at phone width."""
-    raters = Raters(study, rater)
     if rater:
-        raters.find(rater).consent()
-    server = RatingServer(raters)
+        content = Study(study)
+        content.save(rater, texts=content.content["texts"])
+    server = RatingServer(study, rater)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     resize(browser, PHONE)
     browser.get(server.url)
@@ -101,8 +100,9 @@ def press(browser, *keys):
 
 
 def answers(study):
-    path = study / "answers" / "ann.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    path = study / "answers.jsonl"
+    records = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
+    return [record for record in records if "item" in record]
 
 
 def is_playing(browser):
@@ -111,8 +111,10 @@ def is_playing(browser):
 
 def test_a_study_is_rated_by_keyboard_alone(page):
     browser, study = page
-    items = [item["item"] for item in RatingSession(study, "ann").study["items"]]
+    items = [item["item"] for item in Study(study).order_items("ann")]
     assert text(browser, "count") == "Pair 1 of 3, 0 answered"
+    # Transcripts are text and not markup.
+    assert "<b>&amp;" in browser.find_element("css selector", "#a .turns p").text
     for number, key in enumerate("1b3", start=1):
         press(browser, key)
         wait(browser, lambda number=number: text(browser, "status").startswith(f"Saved for pair {number}:"))
@@ -134,17 +136,17 @@ def test_a_rater_reads_the_instructions_agrees_and_gives_a_name_first(browser, t
         press(browser, "1")
         begin = browser.find_element("id", "begin")
         begin.click()
-        assert not (study / "answers").exists()
+        assert not (study / "answers.jsonl").exists()
         browser.find_element("id", "name").send_keys("bob")
         begin.click()
-        assert not (study / "answers").exists()
+        assert not (study / "answers.jsonl").exists()
         browser.find_element("id", "agree").click()
         begin.click()
         wait(browser, lambda: text(browser, "count").startswith("Pair 1 of 3"))
-        assert (study / "answers" / "bob.consent.json").exists()
+        assert list(Study(study).consents) == ["bob"]
         press(browser, "2")
         wait(browser, lambda: text(browser, "count").startswith("Pair 2"))
-        assert len((study / "answers" / "bob.jsonl").read_text().splitlines()) == 1
+        assert [record["rater"] for record in answers(study)] == ["bob"]
         browser.find_element("id", "again").click()
         assert text(browser, "begin") == "Back to the pairs"
         browser.find_element("id", "begin").click()
@@ -212,19 +214,15 @@ def test_nothing_is_wider_than_the_screen_or_asked_for_elsewhere(page, size, tmp
     assert browser.get_screenshot_as_file(str(tmp_path / "page.png"))
 
 
-def test_transcripts_are_text_and_not_markup(page):
-    browser, _ = page
-    assert "<b>&amp;" in browser.find_element("css selector", "#a .turns p").text
-    assert not browser.find_elements("css selector", ".turns b")
-
-
 def test_an_answer_that_cannot_be_saved_is_said_and_the_page_stays(page):
     browser, study = page
-    (study / "answers" / "ann.jsonl").mkdir()
+    kept = (study / "answers.jsonl").rename(study / "kept.jsonl")
+    (study / "answers.jsonl").mkdir()
     press(browser, "1")
-    wait(browser, lambda: text(browser, "status").startswith("Not saved:"))
+    wait(browser, lambda: text(browser, "status").startswith("Not saved: the answer cannot be saved"))
     assert text(browser, "count") == "Pair 1 of 3, 0 answered"
-    (study / "answers" / "ann.jsonl").rmdir()
+    (study / "answers.jsonl").rmdir()
+    kept.rename(study / "answers.jsonl")
     time.sleep(0.05)
     press(browser, "1")
     wait(browser, lambda: text(browser, "count") == "Pair 2 of 3, 1 answered")
@@ -232,7 +230,7 @@ def test_an_answer_that_cannot_be_saved_is_said_and_the_page_stays(page):
 
 def test_two_scores_of_one_recording_are_compared_by_keyboard(scores_page):
     browser, study = scores_page
-    item = RatingSession(study, "ann").study["items"][0]
+    item = Study(study).order_items("ann")[0]
     assert text(browser, "title") == browser.title == "Compare two scores"
     assert text(browser, "context-title") == "The conversation"
     assert browser.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")

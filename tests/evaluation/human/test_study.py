@@ -11,7 +11,7 @@ import soundfile
 from support.human_world import make_score, write_evaluation, write_pairs
 
 from sdiareward.cli import main
-from sdiareward.evaluation.human.study import draw_strata, sample_study
+from sdiareward.evaluation.human.study import SIZES, draw_strata, sample_study
 from sdiareward.evaluation.results_files import read_evaluation
 from sdiareward.pairs.loading import load_pairs
 
@@ -53,19 +53,10 @@ def ids(stratum):
     return {record["pair_id"] for record in stratum}
 
 
-def test_strata_have_the_sizes_of_the_paper_and_share_no_pair(scores):
+def test_strata_have_the_sizes_of_the_paper_hold_what_their_names_say_and_share_no_pair(scores):
     strata = draw_strata(scores, seed=3)
-    assert {name: len(records) for name, records in strata.items()} == {
-        "high": 20,
-        "low": 20,
-        "random": 20,
-        "wrong": 15,
-    }
+    assert {name: len(records) for name, records in strata.items()} == SIZES
     assert len(set().union(*map(ids, strata.values()))) == 75
-
-
-def test_strata_hold_what_their_names_say(scores):
-    strata = draw_strata(scores, seed=3)
     assert all(record["margin"] > 120 for record in strata["high"])
     # The lowest quarter has ten pairs of each subset; the five smallest of each are the 20 smallest.
     assert sorted(record["margin"] for record in strata["low"]) == list(range(1, 21))
@@ -106,9 +97,6 @@ def test_the_same_words_are_not_drawn_twice_while_there_are_others(scores):
     strata = draw_strata(scores, 0, {"high": 8, "random": 20}, words.__getitem__)
     drawn = [words[record["pair_id"]] for stratum in strata.values() for record in stratum]
     assert len(drawn) == len(set(drawn)) == 28
-
-
-def test_the_same_words_are_drawn_again_when_nothing_else_is_left(scores):
     assert len(draw_strata(scores, 0, {"random": 5}, lambda pair_id: "always")["random"]) == 5
 
 
@@ -137,18 +125,9 @@ def test_what_raters_see_tells_nothing_of_the_truth(study, scores):
     assert turns == ("role", "text", "audio", "duration_s")
 
 
-def test_names_of_recordings_are_hashes_and_no_two_items_share_one(study):
-    items = read(study, "study.json")["items"]
-    by_item = [{turn["audio"] for part in ("context", "a", "b") for turn in item[part]} for item in items]
-    names = [name for each in by_item for name in each]
-    assert len(names) == len(set(names)) == 3 * len(items)
-    assert {path.name for path in (study / "audio").iterdir()} == set(names)
-    assert all(len(Path(name).stem) == 16 and int(Path(name).stem, 16) >= 0 for name in names)
-
-
-def test_recordings_are_those_of_the_side_that_the_key_names(study):
-    truth = read(study, "key.json")["items"]
-    for item in read(study, "study.json")["items"]:
+def test_recordings_have_neutral_names_and_are_those_of_the_side_that_the_key_names(study):
+    truth, items, names = read(study, "key.json")["items"], read(study, "study.json")["items"], []
+    for item in items:
         sides = {}
         for letter in "ab":
             array, rate = soundfile.read(study / "audio" / item[letter][0]["audio"])
@@ -156,15 +135,15 @@ def test_recordings_are_those_of_the_side_that_the_key_names(study):
             sides[letter] = np.abs(np.fft.rfft(array)).argmax() * rate / array.size
         assert min(sides, key=sides.get) == truth[item["item"]]["chosen_is"]
         assert item["a"][0]["duration_s"] == 0.2
-
-
-def test_what_both_sides_begin_with_is_context_and_the_question_is_that_of_the_criterion(study):
-    truth = read(study, "key.json")["items"]
-    for item in read(study, "study.json")["items"]:
-        asks_for_speech = "spontaneous, everyday speech" in item["question"]
-        assert asks_for_speech == (truth[item["item"]]["criterion"] == "colloquialness")
+        # What both sides begin with is context.
         assert [turn["text"] for turn in item["context"]] == ["well, hello"]
         assert [len(item["a"]), len(item["b"])] == [1, 1]
+        asks_for_speech = "spontaneous, everyday speech" in item["question"]
+        assert asks_for_speech == (truth[item["item"]]["criterion"] == "colloquialness")
+        names += [turn["audio"] for part in ("context", "a", "b") for turn in item[part]]
+    assert len(names) == len(set(names)) == 3 * len(items)
+    assert {path.name for path in (study / "audio").iterdir()} == set(names)
+    assert all(len(Path(name).stem) == 16 and int(Path(name).stem, 16) >= 0 for name in names)
 
 
 def test_the_chosen_side_is_a_as_often_as_b(study):
