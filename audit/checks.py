@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sdiareward.checkpoint_io.training_record import read_stages
-from sdiareward.evaluation.columns import CRITERION_COLUMNS
+from sdiareward.evaluation.summary import CRITERION_COLUMNS
 from sdiareward.perturbations.attacks import ATTACKS
 from sdiareward.perturbations.registry import HELD_OUT, PERTURBATIONS
 from sdiareward.training.augmentation import AugmentationSettings

@@ -14,9 +14,15 @@ from typing import Any
 import numpy as np
 
 from sdiareward.esdr_accuracy.pairwise import SUBSETS
-from sdiareward.evaluation.columns import CRITERION_COLUMNS
 from sdiareward.evaluation.statistics import Booleans, Clusters
-from sdiareward.evaluation.summary import Labels, Scores, compute_accuracy, list_groups, select_column
+from sdiareward.evaluation.summary import (
+    CRITERION_COLUMNS,
+    Labels,
+    Scores,
+    compute_accuracy,
+    list_groups,
+    select_column,
+)
 from sdiareward.pairs.schema import SIDES
 from sdiareward.perturbations.decoded_pairs import AuditPair, Messages, to_messages
 

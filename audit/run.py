@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.files import JsonLines
 from sdiareward.common.provenance import describe_run
-from sdiareward.evaluation.baseline_pairs import LabelledPairs, load_baseline_pairs
-from sdiareward.evaluation.model_training import find_overlap
-from sdiareward.evaluation.pair_scoring import score_with_baselines
+from sdiareward.evaluation.baselines import LabelledPairs, load_baseline_pairs, score_with_baselines
+from sdiareward.evaluation.held_out import find_overlap
 from sdiareward.evaluation.report.content import make_plain
 from sdiareward.pairs.content import fingerprint_pairs
 from sdiareward.pairs.labels import describe_pairs

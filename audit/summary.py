@@ -7,8 +7,7 @@ from typing import Any
 
 from sdiareward.common.escaping import escape_markdown
 from sdiareward.common.tables import render_table
-from sdiareward.evaluation.columns import TITLES
-from sdiareward.evaluation.summary import describe_overlap, format_interval
+from sdiareward.evaluation.summary import TITLES, describe_overlap, format_interval
 from sdiareward.pairs.loading import name_data
 from sdiareward.perturbations.registry import PERTURBATIONS
 

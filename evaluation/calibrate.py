@@ -52,9 +52,9 @@ def find_calibration_warnings(evaluation: Evaluation, checkpoint: str | Path) ->
     warnings = []
     if evaluation.run.get("split") == "test":
         warnings.append("this is the test split: calibrate on validation, or report calibrated numbers on other pairs")
-    overlap = evaluation.training.get("overlap", {})
+    overlap = evaluation.results.get("overlap", {})
     if overlap is None or (overlap and overlap["others"]["num_pairs"] < overlap["num_pairs"]):
-        warnings.append(f"{describe_overlap(evaluation.training)} Calibrate on pairs that were not trained on")
+        warnings.append(f"{describe_overlap(evaluation.results)} Calibrate on pairs that were not trained on")
     if fingerprint_model(str(checkpoint)) not in evaluation.run.get("model", ""):
         warnings.append(
             f"the scores are of {evaluation.run.get('model')}, but the files of {checkpoint} differ: make sure that "
