@@ -36,7 +36,7 @@ from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.chat_sdiareward import make_dialogue
 from sdiareward.common.files import JsonLines, read_json_object, replace_atomically, seal, write_file
 from sdiareward.common.settings import read_mapping, require_known
-from sdiareward.common.tables import render_table
+from sdiareward.common.tables import format_interval, format_percent, render_table
 from sdiareward.pairs.schema import SIDES
 
 
@@ -376,7 +376,7 @@ def compute_agreement(choice: str, chosen_is: str) -> float:
 
 def summarise_items(strata: Sequence[Sequence[Mapping[str, Any]]]) -> Record:
     """Return a row of Table 3 over the rated items of one or several strata; agreement is higher-is-better."""
-    from ..statistics import describe_share
+    from sdiareward.evaluation.statistics import describe_share
 
     items = [item for stratum in strata for item in stratum]
     found: Record = {
@@ -465,22 +465,21 @@ def render_study(results: Mapping[str, Any]) -> str:
 
 
 def _render_rows(title: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
-    from ..summary import format_interval
-
     head = [title, "items", "recordings", "answers", "cannot tell", "avg. margin", "human agree.", "95%", "SE"]
     table = []
     for name, row in rows.items():
         cells = ["-"] * 4
         if row["agreement"] is not None:
-            se = f"± {_percent(row['se_binomial'])}" if row["se_binomial"] else "-"
-            cells = [f"{row['average_margin']:.2f}", _percent(row["agreement"]), format_interval(row["interval"]), se]
+            se = f"± {format_percent(row['se_binomial'], 1)}" if row["se_binomial"] else "-"
+            cells = [
+                f"{row['average_margin']:.2f}",
+                format_percent(row["agreement"], 1),
+                format_interval(row["interval"]),
+                se,
+            ]
         counts = [row[count] for count in ("num_items", "num_groups", "num_answers", "num_cannot_tell")]
         table.append([name, *counts, *cells])
     return "\n".join(render_table(head, table))
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}"
 
 
 def render_raters(results: Mapping[str, Any], unheard: str, agreement: str) -> str:
@@ -490,11 +489,13 @@ def render_raters(results: Mapping[str, Any], unheard: str, agreement: str) -> s
     found = f" is not defined: {among['undefined']}" if alpha is None else f" (nominal): {alpha:.3f}"
     lines = ["## Raters", "", f"Krippendorff's alpha{found}."]
     if among["percent_agreement"] is not None:
-        lines.append(f"Two raters give the same answer to {_percent(among['percent_agreement'])}% of the items.")
+        lines.append(
+            f"Two raters give the same answer to {format_percent(among['percent_agreement'], 1)}% of the items."
+        )
     rows = []
     for name, rater in results["raters"].items():
         answered = f"{rater['num_answered']} of {rater['num_answered'] + rater['num_missing']}"
         answered += " (incomplete)" if rater["num_missing"] else ""
         counts = (rater["num_cannot_tell"], rater["num_not_heard"])
-        rows.append([name, answered, *counts, _percent(rater["agreement"])])
+        rows.append([name, answered, *counts, format_percent(rater["agreement"], 1)])
     return "\n".join([*lines, "", *render_table(["rater", "answered", "cannot tell", unheard, agreement], rows)])

@@ -2,9 +2,6 @@ import errno
 import http.client
 import json
 import re
-import signal
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -12,24 +9,16 @@ from support import human_world
 
 from sdiareward.cli import main
 from sdiareward.evaluation.human.server import RatingServer
-from sdiareward.evaluation.human.study import CONSENT, INSTRUCTIONS, Study, read_texts, sample_study
-from sdiareward.evaluation.results_files import read_evaluation
-from sdiareward.pairs.loading import load_pairs
+from sdiareward.evaluation.human.study import Study, read_texts
 
 
 KEY = "a-key-of-16-signs"
-TEXTS = {"instructions": INSTRUCTIONS["dialogues"], "consent": CONSENT}
+TEXTS = read_texts()
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("source")
-    scores = [human_world.make_score(number, margin) for number, margin in enumerate((3.0, 2.0, 1.0, -1.0))]
-    pairs = human_world.write_pairs(folder / "pairs.parquet", scores)
-    evaluation = read_evaluation(human_world.write_evaluation(folder / "eval", scores))
-    sizes = {"high": 2, "low": 1, "random": 0, "wrong": 1}
-    sample_study(evaluation, load_pairs(pairs, "test"), folder / "study", seed=0, sizes=sizes)
-    return folder / "study"
+    return human_world.draw_study(tmp_path_factory.mktemp("source"), (3.0, 2.0, 1.0, -1.0), high=2, low=1, wrong=1)
 
 
 @pytest.fixture
@@ -157,10 +146,14 @@ def test_a_study_has_texts_of_its_own_and_asks_again_if_they_change(serve, study
     texts = read_texts(file)
     assert texts == {**TEXTS, "consent": "You may stop at any time."}
     assert "items" in serve().state()
+    changed = {**json.loads((source / "study.json").read_text()), "texts": texts, "allow_tie": False}
     (study / "study.json").unlink()
-    (study / "study.json").write_text(json.dumps({**json.loads((source / "study.json").read_text()), "texts": texts}))
-    again = serve(agrees=False).state()
-    assert ("items" in again, again["texts"]) == (False, texts)
+    (study / "study.json").write_text(json.dumps(changed))
+    client = serve(agrees=False)
+    assert ("items" in client.state(), client.state()["texts"]) == (False, texts)
+    # Raters of this one must choose.
+    assert client.consent()[0] == 200
+    assert client.answer({"item": changed["items"][0]["item"], "choice": "tie"})[0] == 400
     file.write_text("consnet: x\n")
     with pytest.raises(ValueError, match="consnet.*consent"):
         read_texts(file)
@@ -290,14 +283,6 @@ def test_a_bad_answer_is_refused_and_not_kept(serve, study, given, status):
     assert read_answers(study) == []
 
 
-def test_where_raters_must_choose_a_tie_is_refused(serve, study):
-    content = json.loads((study / "study.json").read_text())
-    (study / "study.json").unlink()
-    (study / "study.json").write_text(json.dumps({**content, "allow_tie": False}))
-    client = serve()
-    assert client.answer({"item": content["items"][0]["item"], "choice": "tie"})[0] == 400
-
-
 def test_answers_given_at_the_same_time_are_all_kept(serve, study):
     client = serve()
     given = [{"item": item, "choice": choice} for item in Study(study).items for choice in "abab"]
@@ -315,33 +300,17 @@ def test_a_name_with_other_signs_is_refused(study, capsys, rater):
     assert "letters, digits" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_a_killed_server_resumes_where_it_stopped(study):
-    command = [sys.executable, "-m", "sdiareward.cli", "human", "rate", str(study), "--rater", "ann"]
-
-    def start():
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        line = process.stdout.readline()
-        return process, Client(int(line.split("/")[2].rpartition(":")[2])), line
-
-    process, client, line = start()
-    try:
-        assert "0 of 4 answered" in line
-        client.consent()
-        item = client.state()["items"][0]["item"]
-        assert client.answer({"item": item, "choice": "a"})[0] == 200
-    finally:
-        process.kill()
-        process.wait()
+def test_a_killed_server_resumes_where_it_stopped(serve, study, monkeypatch, capsys):
+    client = serve()
+    item = client.state()["items"][0]["item"]
+    client.answer({"item": item, "choice": "a"})
     with (study / "answers.jsonl").open("a") as file:
         file.write('{"item": "torn')
-    process, client, line = start()
-    try:
-        assert "1 of 4 answered" in line
-        assert client.state()["answers"] == {item: "a"}
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) == 0
-    finally:
-        process.kill()
-        process.wait()
+
+    def stop(server):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RatingServer, "serve_forever", stop)
+    assert main(["human", "rate", str(study), "--rater", "ann"]) == 0
+    assert "1 of 4 answered" in capsys.readouterr().out
     assert read_answers(study) == [("ann", item, "a")]
