@@ -39,7 +39,7 @@ NATURAL = "natural"
 ATTACKED = "attacked"
 # What of each turn the model gets, by the name of the condition.
 AUDIO_ONLY, TEXT_ONLY = "audio_only", "text_only"
-MODALITIES = {AUDIO_ONLY: {"text": False}, TEXT_ONLY: {"audio": False}}
+MODALITIES: dict[str, dict[str, Any]] = {AUDIO_ONLY: {"text": False}, TEXT_ONLY: {"audio": False}}
 # Keys of a line: the condition does not apply to the pair, or an error occurred.
 REASON, ERROR = "reason", "error"
 # Pairs that are in memory together, and scored in one call under each condition.
@@ -185,18 +185,12 @@ def _collect(parts: PartFolder, pair_ids: Sequence[str], conditions: Sequence[Co
     lines.sort(key=lambda line: (line["pair_id"], line["condition"]))
     write_file(folder / "rewards.jsonl", "".join(map(seal, lines)))
     by_item = {(line["condition"], line["pair_id"]): line for line in lines}
-
-    def find(key: str, wanted: Iterable[str]) -> dict[str, Record]:
-        return {pair_id: by_item[key, pair_id] for pair_id in wanted if (key, pair_id) in by_item}
-
-    natural = find(NATURAL, pair_ids)
-    rewards = {NATURAL: natural}
-    # A pair that cannot be read any more may have lines of an earlier run.
-    readable = [pair_id for pair_id in pair_ids if ERROR not in natural.get(pair_id, {})]
-    for condition in conditions:
+    rewards: Rewards = {}
+    for condition in [Condition(NATURAL, present), *conditions]:
         reason = {REASON: condition.unavailable_reason}
-        absent = dict.fromkeys(natural, reason) if condition.unavailable_reason else {}
-        rewards[condition.key] = absent | find(condition.key, readable)
+        absent = dict.fromkeys(pair_ids, reason) if condition.unavailable_reason else {}
+        found = {pair_id: by_item.get((condition.key, pair_id)) for pair_id in pair_ids}
+        rewards[condition.key] = absent | {pair_id: line for pair_id, line in found.items() if line}
     return rewards
 
 
@@ -221,32 +215,28 @@ class ConditionScorer:
             rows: Rows = []
             for key, members in groupby((item.split(_SEPARATOR, 1) for item in part), lambda item: item[0]):
                 pair_ids = [pair_id for _, pair_id in members if pair_id not in self._unusable]
-                for of_key, pair_id, row in self._score(self._conditions[key], pair_ids):
-                    if of_key == NATURAL and ERROR in row:
+                for pair_id, row in self._score(self._conditions[key], pair_ids):
+                    if key == NATURAL and ERROR in row:
                         self._unusable.add(pair_id)
-                    rows.append({"item": f"{of_key}{_SEPARATOR}{pair_id}", **row})
+                    rows.append({"item": f"{key}{_SEPARATOR}{pair_id}", **row})
             yield rows
 
-    def _score(self, condition: Condition, pair_ids: Iterable[str]) -> Iterator[tuple[str, str, Record]]:
-        """Yield a condition, a pair and its row; a pair that cannot be read is an error of the natural condition."""
+    def _score(self, condition: Condition, pair_ids: Iterable[str]) -> Iterator[tuple[str, Record]]:
+        """Yield each pair with its row."""
         built: dict[str, Mapping[str, Messages]] = {}
         criteria: list[str] = []
         for pair_id in pair_ids:
             try:
                 pair = self._read(pair_id)
-            except _CONDITION_ERRORS as error:
-                yield NATURAL, pair_id, {ERROR: str(error)}
-                continue
-            try:
                 dialogues = condition.build(pair)
             except _CONDITION_ERRORS as error:
-                yield condition.key, pair_id, {ERROR: str(error)}
+                yield pair_id, {ERROR: str(error)}
                 continue
             if isinstance(dialogues, str):
-                yield condition.key, pair_id, {REASON: dialogues}
-                continue
-            built[pair_id] = dialogues
-            criteria += [pair.criterion] * len(dialogues)
+                yield pair_id, {REASON: dialogues}
+            else:
+                built[pair_id] = dialogues
+                criteria += [pair.criterion] * len(dialogues)
         if not built:
             return
         names, scored = list(next(iter(built.values()))), list(built)
@@ -258,4 +248,4 @@ class ConditionScorer:
             rewards = [] if isinstance(found, Skipped) else found
             skipped = found if isinstance(found, Skipped) else check_finite(scored[position], found)
             row = {ERROR: skipped.reason} if skipped else {"rewards": dict(zip(names, rewards, strict=True))}
-            yield condition.key, scored[position], row
+            yield scored[position], row

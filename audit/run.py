@@ -126,7 +126,7 @@ class Auditor:
         natural = {label["pair_id"]: lines[label["pair_id"]]["rewards"] for label in pairs.labels}
         usable = (self.pairs.select([self._row_of[pair_id] for pair_id in natural]), pairs.labels)
         baselines = score_with_baselines(*self.training_pairs, *usable, self.output_dir) if self.training_pairs else {}
-        scores = {kind: of for kind, (of, _) in baselines.items()}
+        scores = {str(kind): of for kind, (of, _) in baselines.items()}
         subsets = {label["pair_id"]: label["subset"] for label in self.sample}
         failed = [
             {"condition": key, "pair_id": pair_id, "subset": subsets[pair_id], "reason": line[conditions.ERROR]}
@@ -135,7 +135,6 @@ class Auditor:
             if conditions.ERROR in line
         ]
         audit: dict[str, Any] = {
-            "format": 1,
             "model": self.model.name,
             "trained_with": verdicts.read_trained_with(self.model.checkpoint),
             "dataset": self.data,
