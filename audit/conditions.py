@@ -65,7 +65,11 @@ class Condition:
 
 
 def make_modality_conditions() -> list[Condition]:
-    return [Condition(f"hearing/{name}", partial(present, **options)) for name, options in MODALITIES.items()]
+    return [Condition(make_modality_key(name), partial(present, **options)) for name, options in MODALITIES.items()]
+
+
+def make_modality_key(name: str) -> str:
+    return f"hearing/{name}"
 
 
 def present(pair: AuditPair, **options: bool) -> dict[str, Messages] | str:

@@ -127,6 +127,7 @@ class Auditor:
         usable = (self.pairs.select([self._row_of[pair_id] for pair_id in natural]), pairs.labels)
         baselines = score_with_baselines(*self.training_pairs, *usable, self.output_dir) if self.training_pairs else {}
         scores = {str(kind): of for kind, (of, _) in baselines.items()}
+        heard = conditions.MODALITIES if "hearing" in self.parts else ()
         subsets = {label["pair_id"]: label["subset"] for label in self.sample}
         failed = [
             {"condition": key, "pair_id": pair_id, "subset": subsets[pair_id], "reason": line[conditions.ERROR]}
@@ -148,7 +149,7 @@ class Auditor:
             "overlap": find_overlap(self.model.checkpoint, *usable, natural, {**options, "nan": "wrong"}),
             "nuisances": verdicts.measure_perturbations(pairs, self.nuisances) if "nuisances" in self.parts else None,
             "attacks": verdicts.measure_attacks(pairs, self.attacks) if "attacks" in self.parts else None,
-            "hearing": self._measure_hearing(pairs, rewards, scores, options),
+            "hearing": verdicts.measure_modalities(pairs, heard, scores),
             "baselines": {kind: of for kind, (_, of) in baselines.items()} if self.training_pairs else None,
         }
         audit["verdicts"] = verdicts.judge(verdicts.measure_checks(audit))
@@ -158,19 +159,3 @@ class Auditor:
         audit["timing"] = {name: sum(session[name] for session in sessions) for name in names}
         audit["config"] = {**asdict(self), "output_dir": str(self.output_dir)}
         return dict(make_plain({**audit, "run": self.run, **describe_run()}))
-
-    def _measure_hearing(
-        self, pairs: verdicts.Pairs, rewards: conditions.Rewards, baselines: dict[str, Any], options: dict[str, int]
-    ) -> dict[str, Any] | None:
-        """Compare the modalities and the baselines on the pairs that have a reward with each modality."""
-        keys = {conditions.NATURAL: verdicts.BOTH}
-        if "hearing" in self.parts:
-            keys |= {f"hearing/{name}": name for name in conditions.MODALITIES}
-        scores = {
-            name: {pair_id: line["rewards"] for pair_id, line in rewards[key].items() if "rewards" in line}
-            for key, name in keys.items()
-        }
-        labels = [label for label in pairs.labels if all(label["pair_id"] in of_one for of_one in scores.values())]
-        if not labels or not (len(keys) > 1 or baselines):
-            return None
-        return {"num_pairs": len(labels), "rows": verdicts.describe_modalities(labels, scores, baselines, **options)}

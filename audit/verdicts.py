@@ -8,7 +8,7 @@ not after it, or the other way round. A *shift* is the difference that a change 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import filter as filter_names
 from fnmatch import fnmatchcase
 from functools import cache
@@ -48,6 +48,7 @@ from .conditions import (
     Rewards,
     list_severities,
     make_attack_key,
+    make_modality_key,
     make_perturbation_key,
 )
 
@@ -77,14 +78,14 @@ class Pairs:
     """The pairs that were scored unchanged, with their rewards and the recordings that every interval is over."""
 
     def __init__(self, labels: Labels, rewards: Rewards, *, num_bootstrap: int = 1000, seed: int = 0):
-        self._rewards = rewards
+        self.rewards, self.options = rewards, {"num_bootstrap": num_bootstrap, "seed": seed}
         natural = rewards.get(NATURAL, {})
         self.labels = [label for label in labels if "rewards" in natural.get(label["pair_id"], {})]
         if not self.labels:
             raise ValueError("no pair could be scored as it is; there is nothing to audit.")
         self.subsets = np.array([label["subset"] for label in self.labels])
         self.groups = list_groups(self.labels)
-        self.clusters = Clusters(self.groups, self.subsets.tolist(), num_bootstrap=num_bootstrap, seed=seed)
+        self.clusters = Clusters(self.groups, self.subsets.tolist(), **self.options)
         self.natural = {side: self.get_rewards(NATURAL, side) for side in SIDES}
         self.margins: Floats = self.natural["chosen"] - self.natural["rejected"]
         self.everyone = np.ones(len(self.labels), dtype=np.bool_)
@@ -96,7 +97,7 @@ class Pairs:
 
     def get_lines(self, condition: str) -> list[Mapping[str, Any]]:
         """Return the line of each pair under a condition, empty where it is missing."""
-        found = self._rewards.get(condition, {})
+        found = self.rewards.get(condition, {})
         return [found.get(label["pair_id"], {}) for label in self.labels]
 
     def find_columns(self) -> dict[str, Booleans]:
@@ -266,34 +267,34 @@ def _describe_attack(pairs: Pairs, name: str, attack: Attack, is_member: Boolean
     }
 
 
-def describe_modalities(
-    labels: Labels, scores: Mapping[str, Scores], baselines: Mapping[str, Scores], **options: int
-) -> list[Record]:
-    """Compare modalities (`"both"` among them) with each other and with the baselines, by column of Table 2.
+def measure_modalities(pairs: Pairs, names: Collection[str], baselines: Mapping[str, Scores]) -> Record | None:
+    """Compare modalities and baselines by column of Table 2, on the pairs that have a reward with each modality.
 
     `margin_kept` is the share of the margin with both, negative if the order is reversed, None if that margin is 0.
     """
-    accuracies = {name: compute_accuracy(labels, found, options) for name, found in {**scores, **baselines}.items()}
-    margins = {
-        name: np.array([np.subtract(*(found[label["pair_id"]][side] for side in SIDES)) for label in labels])
-        for name, found in scores.items()
-    }
-    subsets = [label["subset"] for label in labels]
-    clusters = Clusters(list_groups(labels), subsets, **options)
+    keys = {BOTH: NATURAL, **{name: make_modality_key(name) for name in names}}
+    lines = {name: pairs.rewards.get(key, {}).items() for name, key in keys.items()}
+    scores = {name: {i: line["rewards"] for i, line in found if "rewards" in line} for name, found in lines.items()}
+    labels = [label for label in pairs.labels if all(label["pair_id"] in found for found in scores.values())]
+    if not labels or not (names or baselines):
+        return None
+    accuracies = {name: compute_accuracy(labels, of, pairs.options) for name, of in {**scores, **baselines}.items()}
+    some = Pairs(labels, pairs.rewards, **pairs.options)
+    margins = {name: np.subtract(*(some.get_rewards(key, side) for side in SIDES)) for name, key in keys.items()}
     rows = []
     for column in dict.fromkeys((*SUBSETS, *CRITERION_COLUMNS.values(), "overall_micro")):
-        is_in = np.isin(subsets, _SETS.get(column, SUBSET_LABELS))
+        is_in = np.isin(some.subsets, _SETS.get(column, SUBSET_LABELS))
         if not is_in.any():
             continue
         conditions = {}
         for name, values in margins.items():
-            kept = clusters.measure(values, is_in, margins[BOTH])
+            kept = some.clusters.measure(values, is_in, margins[BOTH])
             of_margins = {"mean_margin": float(values[is_in].mean()), "margin_kept": kept["mean"]}
             of_margins["margin_kept_interval"] = kept["interval"]
             conditions[name] = {**select_column(accuracies[name], column), **of_margins}
         beside = {name: select_column(accuracies[name], column) for name in baselines}
         rows.append({"column": column, "num_pairs": int(is_in.sum()), "conditions": conditions, "baselines": beside})
-    return rows
+    return {"num_pairs": len(labels), "rows": rows}
 
 
 class Measured(NamedTuple):

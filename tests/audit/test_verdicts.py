@@ -14,12 +14,12 @@ from sdiareward.audit.verdicts import (
     Measured,
     Pairs,
     describe_change,
-    describe_modalities,
     describe_natural,
     judge,
     measure_attacks,
     measure_changes,
     measure_checks,
+    measure_modalities,
     measure_perturbations,
     read_trained_with,
 )
@@ -195,27 +195,33 @@ def make_scores(*margins):
     return {f"p{row}": {"chosen": margin, "rejected": 0.0} for row, margin in enumerate(margins)}
 
 
-def test_modalities_are_compared_by_accuracy_and_by_the_share_of_the_margin_that_stays():
+def hear(both, baselines=(), **margins):
+    """Compare modalities by the margins of two pairs with each."""
     labels = make_labels(["semi_wild", "colloquialness"], ["g", "h"])
-    scores = {BOTH: make_scores(0.25, 0.45), "audio_only": make_scores(0.25, 0.5), "text_only": make_scores(0, -0.05)}
+    rewards = {f"hearing/{name}": lines(chosen=values, rejected=[0.0] * 2) for name, values in margins.items()}
+    pairs = Pairs(labels, {NATURAL: lines(chosen=both, rejected=[0.0] * 2), **rewards}, num_bootstrap=20)
+    found = measure_modalities(pairs, list(margins), dict(baselines))
+    return found and {row["column"]: row for row in found["rows"]}
+
+
+def test_modalities_are_compared_by_accuracy_and_by_the_share_of_the_margin_that_stays():
     acoustic = {"acoustic": make_scores(-1.0, 1.0)}
-    rows = {row["column"]: row for row in describe_modalities(labels, scores, acoustic, num_bootstrap=20)}
+    rows = hear([0.25, 0.45], acoustic, audio_only=[0.25, 0.5], text_only=[0.0, -0.05])
     assert list(rows) == ["semi_wild", "colloquialness", "modality_micro", "overall_micro"]
     found = rows["overall_micro"]["conditions"]
-    assert {name: (row["accuracy"], row["num_ties"]) for name, row in found.items()} == {
-        BOTH: (1.0, 0),
-        "audio_only": (1.0, 0),
-        "text_only": (0.0, 1),
-    }
+    accuracies = {name: (row["accuracy"], row["num_ties"]) for name, row in found.items()}
+    assert accuracies == {BOTH: (1.0, 0), "audio_only": (1.0, 0), "text_only": (0.0, 1)}
     kept = {name: row["margin_kept"] for name, row in found.items()}
     assert kept == pytest.approx({BOTH: 1.0, "audio_only": 0.75 / 0.7, "text_only": -0.05 / 0.7})
     assert found["text_only"]["mean_margin"] == pytest.approx(-0.025)
     assert rows["semi_wild"]["conditions"]["text_only"]["margin_kept"] == 0.0
     accuracy = {column: row["baselines"]["acoustic"]["accuracy"] for column, row in rows.items()}
     assert accuracy == {"semi_wild": 0.0, "colloquialness": 1.0, "modality_micro": 0.0, "overall_micro": 0.5}
-    ties = {BOTH: make_scores(0.0, 0.0), "audio_only": make_scores(0.1, 0.1)}
-    found = describe_modalities(labels, ties, {}, num_bootstrap=20)[-1]["conditions"]["audio_only"]
+    found = hear([0.0, 0.0], audio_only=[0.1, 0.1])["overall_micro"]["conditions"]["audio_only"]
     assert found["margin_kept"] is found["margin_kept_interval"] is None
+    # A pair without a reward with one modality is not compared.
+    assert list(hear([0.1, 0.1], audio_only=[0.1, None])) == ["semi_wild", "modality_micro", "overall_micro"]
+    assert hear([0.1, 0.1]) is None
 
 
 def test_every_check_has_a_limit_and_every_limit_a_check_and_the_limit_itself_passes():
