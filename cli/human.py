@@ -16,21 +16,26 @@ from sdiareward.common.hub import DatasetRevision
 from sdiareward.common.user_errors import UserError
 
 
-_SEED = {"help": "seed of everything that is drawn"}
-_STUDY = {"flag": "output_dir", "help": "folder of the study; new or empty"}
-_TIE = {"help": "let raters answer `cannot tell`"}
-_TEXTS = {
-    "metavar": "FILE",
-    "help": "YAML with `instructions` and `consent`, in place of the texts that raters read before they begin",
-}
-
-
 def _count(default: int, text: str) -> Any:
     return field(default=default, metadata={"help": text, "minimum": 0})
 
 
 @dataclass(kw_only=True)
-class SampleArguments(DatasetRevision):
+class StudyArguments(DatasetRevision):
+    output: Path = field(metadata={"flag": "output_dir", "help": "folder of the study; new or empty"})
+    seed: int = field(default=0, metadata={"help": "seed of everything that is drawn"})
+    tie: bool = field(default=True, metadata={"help": "let raters answer `cannot tell`"})
+    texts: Path | None = field(
+        default=None,
+        metadata={
+            "metavar": "FILE",
+            "help": "YAML with `instructions` and `consent`, in place of the texts that raters read before they begin",
+        },
+    )
+
+
+@dataclass(kw_only=True)
+class SampleArguments(StudyArguments):
     eval_dir: Path = field(
         metadata={"positional": True, "help": "output_dir of a finished evaluation, by `sdiareward eval`"}
     )
@@ -46,14 +51,10 @@ class SampleArguments(DatasetRevision):
             "help": "configuration of the data set (default: the evaluation's)",
         },
     )
-    output: Path = field(metadata=_STUDY)
-    seed: int = field(default=0, metadata=_SEED)
     high: int = _count(20, "correctly ordered pairs with large margins")
     low: int = _count(20, "correctly ordered pairs with the smallest margins")
     random: int = _count(20, "pairs from all the rest")
     wrong: int = _count(15, "pairs that the model orders wrongly")
-    tie: bool = field(default=True, metadata=_TIE)
-    texts: Path | None = field(default=None, metadata=_TEXTS)
 
 
 def sample(args: SampleArguments) -> None:
@@ -86,7 +87,7 @@ def _count_subsets(drawn: Iterable[Mapping[str, Any]]) -> str:
 
 
 @dataclass(kw_only=True)
-class CompareArguments(DatasetRevision):
+class CompareArguments(StudyArguments):
     first_dir: Path = field(metadata={"positional": True, "help": "evaluation of the judge whose wins are counted"})
     second_dir: Path = field(
         metadata={"positional": True, "help": "evaluation of the other judge, on the same samples"}
@@ -98,12 +99,8 @@ class CompareArguments(DatasetRevision):
         default=None, metadata={"help": "split of the data set (default: the first evaluation's)"}
     )
     out_of_domain: bool = field(default=False, metadata={"help": "draw from the samples evaluated as out of domain"})
-    output: Path = field(metadata=_STUDY)
-    seed: int = field(default=0, metadata=_SEED)
     size: int = _count(120, "samples to draw")
     all: bool = field(default=False, metadata={"help": "also draw samples that both judges score the same"})
-    tie: bool = field(default=True, metadata=_TIE)
-    texts: Path | None = field(default=None, metadata=_TEXTS)
 
 
 def compare(args: CompareArguments) -> None:
