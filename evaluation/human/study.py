@@ -61,6 +61,7 @@ QUESTIONS = {
     "modality": "Which sounds more like a real conversation?",
     "colloquialness": "Which conversation is closer to spontaneous, everyday speech?",
 }
+_percent = partial(format_percent, digits=1)
 STUDY_FILE, KEY_FILE, ANSWERS_FILE, AUDIO_FOLDER = "study.json", "key.json", "answers.jsonl", "audio"
 INSTRUCTIONS = {
     DIALOGUES: """You will hear pairs of short conversations. Answer the question above each pair.
@@ -470,13 +471,9 @@ def _render_rows(title: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
     for name, row in rows.items():
         cells = ["-"] * 4
         if row["agreement"] is not None:
-            se = f"± {format_percent(row['se_binomial'], 1)}" if row["se_binomial"] else "-"
-            cells = [
-                f"{row['average_margin']:.2f}",
-                format_percent(row["agreement"], 1),
-                format_interval(row["interval"]),
-                se,
-            ]
+            se = f"± {_percent(row['se_binomial'])}" if row["se_binomial"] else "-"
+            shares = [_percent(row["agreement"]), format_interval(row["interval"])]
+            cells = [f"{row['average_margin']:.2f}", *shares, se]
         counts = [row[count] for count in ("num_items", "num_groups", "num_answers", "num_cannot_tell")]
         table.append([name, *counts, *cells])
     return "\n".join(render_table(head, table))
@@ -489,13 +486,11 @@ def render_raters(results: Mapping[str, Any], unheard: str, agreement: str) -> s
     found = f" is not defined: {among['undefined']}" if alpha is None else f" (nominal): {alpha:.3f}"
     lines = ["## Raters", "", f"Krippendorff's alpha{found}."]
     if among["percent_agreement"] is not None:
-        lines.append(
-            f"Two raters give the same answer to {format_percent(among['percent_agreement'], 1)}% of the items."
-        )
+        lines.append(f"Two raters give the same answer to {_percent(among['percent_agreement'])}% of the items.")
     rows = []
     for name, rater in results["raters"].items():
         answered = f"{rater['num_answered']} of {rater['num_answered'] + rater['num_missing']}"
         answered += " (incomplete)" if rater["num_missing"] else ""
         counts = (rater["num_cannot_tell"], rater["num_not_heard"])
-        rows.append([name, answered, *counts, format_percent(rater["agreement"], 1)])
+        rows.append([name, answered, *counts, _percent(rater["agreement"])])
     return "\n".join([*lines, "", *render_table(["rater", "answered", "cannot tell", unheard, agreement], rows)])
