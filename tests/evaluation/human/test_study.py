@@ -68,27 +68,19 @@ def test_strata_have_the_sizes_of_the_paper_hold_what_their_names_say_and_share_
 def test_subsets_are_as_even_as_they_can_be(scores):
     for stratum in draw_strata(scores, seed=5, sizes={"high": 18, "low": 18, "random": 18, "wrong": 10}).values():
         counts = Counter(record["subset"] for record in stratum).values()
-        assert len(counts) == 4
-        assert max(counts) - min(counts) <= 1
-
-
-def test_a_subset_with_few_pairs_gives_its_place_to_the_others(scores):
+        assert len(counts) == 4 and max(counts) - min(counts) <= 1
+    # A subset with few pairs gives its place to the others, and fewer pairs than asked for are all drawn.
     rare = [record for record in scores if record["subset"] != "wild" or record["margin"] in (150.0, 149.0)]
-    strata = draw_strata(rare, seed=0, sizes={"high": 12})
-    counts = Counter(record["subset"] for record in strata["high"])
-    assert len(strata["high"]) == 12
-    assert counts["wild"] <= 2
+    drawn = draw_strata(rare, seed=0, sizes={"high": 12})["high"]
+    assert len(drawn) == 12 and sum(record["subset"] == "wild" for record in drawn) <= 2
+    strata = draw_strata(scores[:9] + scores[-2:], seed=0)
+    assert [len(strata[name]) for name in ("wrong", "high", "low", "random")] == [2, 9, 0, 0]
 
 
 def test_the_seed_alone_decides_what_is_drawn(scores):
     shuffled = random.Random(9).sample(scores, len(scores))
     assert draw_strata(scores, seed=4) == draw_strata(shuffled, seed=4)
     assert ids(draw_strata(scores, seed=4)["random"]) != ids(draw_strata(scores, seed=5)["random"])
-
-
-def test_fewer_pairs_than_asked_for_are_all_drawn(scores):
-    strata = draw_strata(scores[:9] + scores[-2:], seed=0)
-    assert [len(strata[name]) for name in ("wrong", "high", "low", "random")] == [2, 9, 0, 0]
 
 
 def test_the_same_words_are_not_drawn_twice_while_there_are_others(scores):
@@ -100,17 +92,17 @@ def test_the_same_words_are_not_drawn_twice_while_there_are_others(scores):
     assert len(draw_strata(scores, 0, {"random": 5}, lambda pair_id: "always")["random"]) == 5
 
 
-def test_the_same_seed_writes_the_same_bytes_and_another_seed_others(world, study, tmp_path):
-    def write(name, seed):
-        pairs = load_pairs(world.parent / "pairs.parquet", "test")
-        sample_study(read_evaluation(world), pairs, tmp_path / name, seed=seed, sizes=SMALL)
-        files = (path for path in (tmp_path / name).rglob("*") if path.is_file())
-        return {str(path.relative_to(tmp_path / name)): path.read_bytes() for path in files}
+def read_files(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
-    original = {str(path.relative_to(study)): path.read_bytes() for path in study.rglob("*") if path.is_file()}
-    assert write("again", 1) == original
-    other = write("other", 2)
-    assert not other.keys() & original.keys() - {"study.json", "key.json"}
+
+def test_the_same_seed_writes_the_same_bytes_and_another_seed_others(world, study, tmp_path):
+    pairs = load_pairs(world.parent / "pairs.parquet", "test")
+    for seed in (1, 2):
+        sample_study(read_evaluation(world), pairs, tmp_path / str(seed), seed=seed, sizes=SMALL)
+    same, other = read_files(tmp_path / "1"), read_files(tmp_path / "2")
+    assert same == read_files(study)
+    assert set(map(str, same.keys() & other.keys())) == {"study.json", "key.json"}
 
 
 def test_what_raters_see_tells_nothing_of_the_truth(study, scores):
@@ -148,11 +140,9 @@ def test_recordings_have_neutral_names_and_are_those_of_the_side_that_the_key_na
 
 def test_the_chosen_side_is_a_as_often_as_b(study):
     items = read(study, "key.json")["items"].values()
-    counts = Counter(item["chosen_is"] for item in items)
-    assert abs(counts["a"] - counts["b"]) <= 1
-    for stratum in SMALL:
-        letters = [item["chosen_is"] for item in items if item["stratum"] == stratum]
-        assert abs(letters.count("a") - letters.count("b")) <= 2
+    for strata, limit in ((SMALL, 1), *(([name], 2) for name in SMALL)):
+        letters = [item["chosen_is"] for item in items if item["stratum"] in strata]
+        assert abs(letters.count("a") - letters.count("b")) <= limit
 
 
 def test_the_command_says_what_was_drawn_and_what_there_is_less_of(world, tmp_path, capsys):
