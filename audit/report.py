@@ -276,11 +276,12 @@ def _show_skipped(audit: Audit) -> list[Block]:
     skipped = [f"{row['pair_id']}, {_COLUMNS[row['subset']]}: {row['reason']}" for row in audit["skipped"]]
     failures = [f"{row['condition']}, pair {row['pair_id']}: {row['reason']}" for row in audit["failures"]]
     blocks: list[Block] = []
-    for title, lines in (("pairs, as they are", skipped), ("changed dialogues", failures)):
-        first = " The first of them:" if len(lines) > _NUM_SHOWN else ""
-        blocks.append(("text", f"Could not be read or scored: {len(lines)} {title}.{first}"))
-        blocks += [("list", lines[:_NUM_SHOWN])] if lines else []
-    return blocks
+    for what, lines in (("pairs", skipped), ("changed dialogues", failures)):
+        if lines:
+            first = f"; the first {_NUM_SHOWN}:" if len(lines) > _NUM_SHOWN else ":"
+            blocks.append(("text", f"{len(lines)} {what} could not be read or scored{first}"))
+            blocks.append(("list", lines[:_NUM_SHOWN]))
+    return blocks or [("text", "Every pair of the sample could be read and scored.")]
 
 
 def _show_provenance(audit: Audit) -> list[Block]:
