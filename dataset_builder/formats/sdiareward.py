@@ -24,7 +24,6 @@ import json
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +41,14 @@ _CRITERIA = ("colloquialness", "joint", "modality")
 # Trained on with the others, measured apart.
 _APART = "joint"
 _SPLITS = ("train", "validation", "test")
+_VERSION = datasets.Version("1.0.0")
+_CONFIGS = {
+    "default": "Every pair.",
+    "modality": "A recording against the same words synthesised.",
+    "colloquialness": "A spoken-style script against a written-style one.",
+    "joint": "A dialogue against itself with something in it broken.",
+    "esdr_bench": "The test split.",
+}
 _SIDES = ("chosen", "rejected")
 _SAMPLING_RATE = 16_000
 _ROWS_PER_TABLE = 20
@@ -72,15 +79,9 @@ class SDiaReward(datasets.ArrowBasedBuilder):
     `joint`, and `esdr_bench` (only the test split).
     """
 
-    VERSION = datasets.Version("1.0.0")
+    VERSION = _VERSION
     BUILDER_CONFIG_CLASS = SDiaRewardConfig
-    BUILDER_CONFIGS = [
-        SDiaRewardConfig("default", VERSION, description="Every pair."),
-        SDiaRewardConfig("modality", VERSION, description="A recording against the same words synthesised."),
-        SDiaRewardConfig("colloquialness", VERSION, description="A spoken-style script against a written-style one."),
-        SDiaRewardConfig("joint", VERSION, description="A dialogue against itself with something in it broken."),
-        SDiaRewardConfig("esdr_bench", VERSION, description="The test split."),
-    ]
+    BUILDER_CONFIGS = [SDiaRewardConfig(name, _VERSION, description=text) for name, text in _CONFIGS.items()]
     DEFAULT_CONFIG_NAME = "default"
 
     def _info(self) -> datasets.DatasetInfo:
@@ -91,10 +92,7 @@ class SDiaReward(datasets.ArrowBasedBuilder):
     def _split_generators(self, dl_manager: Any) -> list[datasets.SplitGenerator]:
         folder = self.config.folder
         tables = find_tables(folder, self.config.name)
-        return [
-            datasets.SplitGenerator(split, gen_kwargs={"files": files, "root": folder})
-            for split, files in tables.items()
-        ]
+        return [datasets.SplitGenerator(s, gen_kwargs={"files": f, "root": folder}) for s, f in tables.items()]
 
     def _generate_shards(self, files: list[str], root: str) -> Iterator[str]:
         yield from files
@@ -104,21 +102,16 @@ class SDiaReward(datasets.ArrowBasedBuilder):
         for file_index, path in enumerate(files):
             is_shard = os.path.relpath(path, root).split(os.sep)[0] == "data"
             tables = _read_shard(path) if is_shard else _read_apart(path, root, schema)
-            with _name_table(path):
+            try:
                 for index, table in enumerate(tables):
                     yield f"{file_index}-{index}", table_cast(table, schema)
-
-
-@contextmanager
-def _name_table(path: str) -> Iterator[None]:
-    try:
-        yield
-    # Arrow raises the third for numbers that are too large, the last for a value of another kind than its column.
-    except (pa.ArrowException, OSError, OverflowError, TypeError) as error:
-        # Of the system, such as that there is no such file.
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise ValueError(f"{path}: cannot be read ({type(error).__name__}: {error}); get the table again.") from error
+            # Arrow raises the third for numbers that are too large, the last for a value of another kind.
+            except (pa.ArrowException, OSError, OverflowError, TypeError) as error:
+                # Of the system, such as that there is no such file.
+                if isinstance(error, OSError) and error.errno is not None:
+                    raise
+                problem = f"{type(error).__name__}: {error}"
+                raise ValueError(f"{path}: cannot be read ({problem}); get the table again.") from error
 
 
 def make_features(decode: bool = False) -> datasets.Features:
@@ -152,12 +145,11 @@ def make_features(decode: bool = False) -> datasets.Features:
 def find_tables(folder: str, config_name: str) -> dict[str, list[str]]:
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"{folder}: no such folder; pass data_dir=, the folder of your pairs.")
-    is_one = config_name in _CRITERIA
-    criteria = (config_name,) if is_one else _CRITERIA
+    criteria = (config_name,) if config_name in _CRITERIA else _CRITERIA
     splits = ("test",) if config_name == "esdr_bench" else _SPLITS
     found = {}
     for split in splits:
-        read = criteria if is_one or split != "test" else tuple(name for name in criteria if name != _APART)
+        read = [name for name in criteria if name != _APART or split != "test" or len(criteria) == 1]
         shards = [p for c in read for p in _glob(folder, "data", c, f"{split}-*.parquet")]
         apart = [p for c in read for p in _glob(folder, c, f"{split}.jsonl") + _glob(folder, c, f"{split}.parquet")]
         if shards and apart:
@@ -212,11 +204,10 @@ def _read_apart(path: str, root: str, schema: pa.Schema) -> Iterator[pa.Table]:
     criterion = os.path.basename(os.path.dirname(path))
     for label, row in _read_rows(path):
         pair_id = _read_pair_id(row, criterion, label)
-        if pair_id in seen:
-            skipped.setdefault("duplicate pair_id", []).append(f"{label}: pair {pair_id}")
-            continue
-        seen.add(pair_id)
         try:
+            if pair_id in seen:
+                raise _UnusableError("duplicate pair_id", f"{label}: pair {pair_id}")
+            seen.add(pair_id)
             sides = {side: [_embed(turn, root, label) for turn in row[side]] for side in _SIDES}
         except _UnusableError as error:
             skipped.setdefault(error.kind, []).append(str(error))

@@ -19,7 +19,7 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import MIN_SAMPLES, SAMPLING_RATE, AudioError
 from sdiareward.chat_sdiareward import MAX_TURNS
-from sdiareward.dataset_builder.episodes import RECORDING, Episode, Part, ScriptPair, Turn, is_recorded
+from sdiareward.dataset_builder.episodes import RECORDING, SYNTHETIC, Episode, Part, ScriptPair, Turn, is_recorded
 from sdiareward.dataset_builder.synthesis import DialogueSynthesizer, ReferenceClip, Synthesizer, load_synthesizer
 from sdiareward.esdr_accuracy.pairwise import NO_SUBSET
 from sdiareward.pairs.schema import MAX_TURN_S, make_stable_id, make_stable_seed
@@ -28,7 +28,6 @@ from sdiareward.perturbations.levels import trim_silence
 
 from ..pipeline.inspection import require_sound
 from ..pipeline.media import locate_span, read_media, read_span
-from ..references import SYNTHETIC
 from .plausible_speech import require_language, require_plausible
 from .reference_clips import Clip, ScriptVoice, choose_references, load_voices, split_options
 from .splits import choose_synthesizers, split_unit

@@ -11,7 +11,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +18,14 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
 from sdiareward.common.files import write_file
-from sdiareward.dataset_builder.episodes import Part, SkipError
+from sdiareward.dataset_builder.episodes import Part, SkipError, split_reference
 from sdiareward.pairs.schema import make_stable_id
 
 from ..pairing.pairing import read_file_version, read_part, read_whole
 from ..pipeline.inspection import SilentAudioError, require_sound
 from ..pipeline.media import TruncatedAudioError, decode_recording
 from ..pipeline.settings import AudioSeparatorSettings, ComponentError
-from ..references import split_reference
-from ..sources import SOURCES, locate
+from ..sources import DEFAULT_PATHS, SOURCES, locate
 
 
 _LONG_SOURCES = ("folder", "youtube")
@@ -57,7 +55,7 @@ class AudioRoots:
             return self.by_source[source]
         if self.base and (self.base / source).exists():
             return self.base / source
-        default = getattr(import_module(f"sdiareward.dataset_builder.sources.{source}"), "DEFAULT_PATH", None)
+        default = DEFAULT_PATHS.get(source)
         if default is None or not default.exists():
             raise SkipError("missing_audio", f"no audio of {source} is known; give --audio-root {source}=DIR.")
         return default

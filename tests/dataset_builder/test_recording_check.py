@@ -7,7 +7,7 @@ import pytest
 import soundfile
 from support.paths import SAMPLE
 
-from sdiareward.dataset_builder.recording_check import MIN_CORRELATION, compare, correlate, describe
+from sdiareward.dataset_builder.recording_check import MIN_CORRELATION, compare, correlate, describe, measure_energies
 from sdiareward.perturbations.channel import make_mp3, make_opus
 
 
@@ -36,7 +36,7 @@ def clips(spans):
 
 
 def correlation(one, other):
-    return correlate(describe(one)["energies"], describe(other)["energies"])
+    return correlate(measure_energies(one), measure_energies(other))
 
 
 @pytest.mark.slow

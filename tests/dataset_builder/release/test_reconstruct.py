@@ -14,7 +14,7 @@ from sdiareward.dataset_builder.release.rebuilding import RebuildSettings, rebui
 from sdiareward.dataset_builder.release.reconstruct import reconstruct
 from sdiareward.dataset_builder.release.recorded_parts import AudioRoots, find_part, read_recording
 from sdiareward.dataset_builder.release.release import release
-from sdiareward.dataset_builder.sources import colloquial_scripts, sample
+from sdiareward.dataset_builder.sources import DEFAULT_PATHS, read_source
 from sdiareward.perturbations.channel import ChannelSettings, encode
 
 
@@ -26,7 +26,7 @@ NUM_EPISODES = 8
 
 def short_episodes(count):
     """Return the episodes of the sample that last the least, each with at least 2 s."""
-    return sorted(sample.read_episodes(), key=lambda episode: episode.turns[-1].parts[-1].end_s)[4 : 4 + count]
+    return sorted(read_source("sample"), key=lambda episode: episode.turns[-1].parts[-1].end_s)[4 : 4 + count]
 
 
 def copy_of_audio(source, target):
@@ -39,7 +39,7 @@ def copy_of_audio(source, target):
 
 
 def plan_script(split):
-    script = next(colloquial_scripts.read_pairs())
+    script = next(read_source("colloquial_scripts"))
     spoken, written = (replace(side, turns=side.turns[:2]) for side in (script.spoken, script.written))
     return PairPlan("colloquialness", spoken, written, "hibari", split, None)
 
@@ -101,7 +101,7 @@ def test_damaged_recordings_are_separated_by_kind_and_cost_no_other_pair(built, 
     originals = [path.read_bytes() for path in paths]
     arrays = [soundfile.read(path, dtype="float32")[0] for path in paths]
     paths[0].unlink()
-    longest = max(sample.read_episodes(), key=lambda e: e.turns[-1].parts[-1].end_s)
+    longest = max(read_source("sample"), key=lambda e: e.turns[-1].parts[-1].end_s)
     shutil.copy(longest.turns[0].parts[0].audio, paths[1])
     paths[2].write_bytes(originals[2][: len(originals[2]) // 2])
     for index, array in ((3, arrays[3][: round(0.3 * arrays[3].size)]), (4, arrays[4])):
@@ -192,7 +192,7 @@ def test_audio_roots_are_one_folder_for_all_and_places_of_single_sources(tmp_pat
     (tmp_path / "youtube").mkdir()
     assert roots.find_root("meld") == Path("/corpora/meld=1")
     assert roots.find_root("youtube") == tmp_path / "youtube"
-    assert roots.find_root("sample") == sample.DEFAULT_PATH
+    assert roots.find_root("sample") == DEFAULT_PATHS["sample"]
     with pytest.raises(SkipError, match="--audio-root dailytalk=DIR"):
         roots.find_root("dailytalk")
     for values in ([str(tmp_path), str(tmp_path)], ["melt=/corpora/meld"]):

@@ -5,7 +5,7 @@ import pytest
 from support.paths import ROOT
 
 from sdiareward.dataset_builder.release.scrubbing import scrub
-from sdiareward.dataset_builder.sources import colloquial_scripts
+from sdiareward.dataset_builder.sources import read_source
 
 
 SAMPLE = ROOT / "sample" / "manifest.jsonl"
@@ -70,7 +70,7 @@ def test_phone_numbers_of_a_region_are_found_only_where_the_region_is_asked_for(
 
 @pytest.mark.slow
 def test_of_the_bundled_dialogues_only_one_link_and_one_spoken_phone_number_are_scrubbed():
-    scripts = [side for pair in colloquial_scripts.read_pairs() for side in (pair.written, pair.spoken)]
+    scripts = [side for pair in read_source("colloquial_scripts") for side in (pair.written, pair.spoken)]
     texts = [turn.text for script in scripts for turn in script.turns]
     rows = [json.loads(line) for line in SAMPLE.read_text(encoding="utf-8").splitlines()]
     texts += [part["text"] for row in rows for turn in row["turns"] for part in turn["parts"]]
