@@ -8,9 +8,10 @@ from reference clips, as the paper's synthesizer does (appendix B.1). A class of
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from importlib import import_module, metadata, util
 from inspect import signature
 from shutil import which
@@ -64,7 +65,7 @@ class DialogueSynthesizer(Protocol):
 
 
 class Engine:
-    """The attributes of a bundled engine; the parameters of its constructor are its options."""
+    """A bundled `Synthesizer`, which makes the speech in `say`; the parameters of its constructor are its options."""
 
     needs: tuple[str, ...] = ()  # Modules or commands.
     remedy = ""
@@ -73,19 +74,36 @@ class Engine:
     languages: Sequence[str] | None = None
     version = ""
 
+    def say(self, text: str, voice: int, reference: np.ndarray | None) -> np.ndarray:
+        raise NotImplementedError
+
+    def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
+        label = f"{self.version!r} gives no speech for {text!r}"
+        try:
+            speech = np.asarray(self.say(text, voice, reference))
+        # Errors of `requests` are OSErrors, those of decoding ValueErrors.
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            raise SynthesisError(f"{label}: {error}") from error
+        if not (speech.ndim == 1 and speech.size and speech.dtype.kind == "f" and np.isfinite(speech).all()):
+            raise SynthesisError(
+                f"{label}, but {speech.dtype} of shape {speech.shape}; mono floats at 16 kHz, of shape "
+                "(num_samples,), are needed."
+            )
+        return speech.astype(np.float32, copy=False)
+
 
 # Name -> module and class.
 _ENGINES = {
     "command": "custom:Command",
-    "entry-point": "custom:EntryPoint",
+    "entry-point": "custom:load_entry_point",
     "espeak-ng": "local:Espeak",
     "flite": "local:Flite",
     "hibari": "local:Hibari",
     "kokoro": "local:Kokoro",
-    "openai-speech": "custom:OpenAISpeech",
+    "openai-speech": "servers:OpenAISpeech",
     "piper": "local:Piper",
-    "soulx-podcast": "soulx_podcast:SoulXPodcast",
-    "voice-cloning": "custom:VoiceCloning",
+    "soulx-podcast": "servers:SoulXPodcast",
+    "voice-cloning": "servers:VoiceCloning",
     "world": "local:World",
 }
 # Key of the options of a synthesizer with a name of its own.
@@ -117,14 +135,8 @@ def load_synthesizer(name: str, options: Mapping[str, Any] | None = None) -> Syn
 def find_voice() -> Callable[[str], np.ndarray] | None:
     """Return what speaks a text with the first offline synthesizer that is installed; None if there is none."""
     name = next(filter(is_available, _OFFLINE), None)
-
-    @lru_cache(32)
-    def speak(text: str) -> np.ndarray:
-        engine: Any = load_synthesizer(str(name))
-        speech: np.ndarray = engine.speak(text, voice=0)
-        return speech
-
-    return speak if name else None
+    engine: Any = load_synthesizer(name) if name else None
+    return lru_cache(32)(partial(engine.speak, voice=0)) if engine else None
 
 
 def describe_distribution(distribution: str) -> str:
@@ -149,8 +161,8 @@ def _load(name: str, options_json: str) -> Synthesizer | DialogueSynthesizer:
     return engine(**options)
 
 
-def _is_installed(engine: type[Engine]) -> bool:
-    return all(util.find_spec(need) is not None or which(need) is not None for need in engine.needs)
+def _is_installed(engine: Any) -> bool:
+    return all(util.find_spec(need) is not None or which(need) is not None for need in getattr(engine, "needs", ()))
 
 
 def _find_engine(name: str, options: Mapping[str, Any] | None = None) -> Any:

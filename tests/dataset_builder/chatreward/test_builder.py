@@ -16,12 +16,10 @@ from support.paths import CONFIGS
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.dataset_builder.__main__ import main
 from sdiareward.dataset_builder.chatreward.builder import build
-from sdiareward.dataset_builder.chatreward.loading import load_samples
 from sdiareward.dataset_builder.chatreward.recording import Recorder
 from sdiareward.dataset_builder.chatreward.scenarios import make_scenario, read_scenarios
-from sdiareward.dataset_builder.chatreward.schema import features
-from sdiareward.dataset_builder.chatreward.settings import ChatRewardConfig, read_config
-from sdiareward.dataset_builder.chatreward.voices import order_casts
+from sdiareward.dataset_builder.chatreward.schema import features, load_samples
+from sdiareward.dataset_builder.chatreward.voices import ChatRewardConfig, order_casts, read_config
 from sdiareward.dataset_builder.commands.chatreward import summarise
 from sdiareward.dataset_builder.pipeline.settings import FasterWhisperSettings
 

@@ -2,7 +2,7 @@ import csv
 
 import pytest
 
-from sdiareward.dataset_builder.chatreward.experts import (
+from sdiareward.dataset_builder.chatreward.builder import (
     compute_gold_score,
     measure_agreement,
     read_ratings,
@@ -62,17 +62,17 @@ def classifier_folder(tmp_path_factory):
 def test_a_classifier_scores_the_emotions_its_labels_stand_for(classifier_folder, make_tone):
     single = {"ang": "angry", "hap": "happy", "neu": "neutral"}
     both = load_classifier(EmotionSettings(str(classifier_folder), {**single, "calm": "neutral"}))
-    scores = both.score_emotions(make_tone(1.0))
-    alone = load_classifier(EmotionSettings(str(classifier_folder), single)).score_emotions(make_tone(1.0))
+    scores = both(make_tone(1.0))
+    alone = load_classifier(EmotionSettings(str(classifier_folder), single))(make_tone(1.0))
     assert set(scores) == {"angry", "happy", "neutral"}
     assert 0 < sum(alone.values()) < sum(scores.values()) < 1
     assert scores["neutral"] > alone["neutral"]
     assert scores["angry"] == pytest.approx(alone["angry"])
 
 
-def test_wrong_settings_of_a_classifier_are_refused(classifier_folder):
+def test_wrong_settings_of_a_classifier_are_refused(classifier_folder, make_tone):
     with pytest.raises(ValueError, match="'ang', 'calm'"):
-        load_classifier(EmotionSettings(str(classifier_folder)))
+        load_classifier(EmotionSettings(str(classifier_folder)))(make_tone(1.0))
     wrong = (
         {"labels": {"b": "bored"}},
         {"threshold": 2},

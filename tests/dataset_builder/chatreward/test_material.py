@@ -14,8 +14,13 @@ import soundfile
 from sdiareward.dataset_builder.chatreward.filters import EmotionSettings, load_classifier
 from sdiareward.dataset_builder.chatreward.recording import Recorder
 from sdiareward.dataset_builder.chatreward.scenarios import read_scenarios
-from sdiareward.dataset_builder.chatreward.settings import ChatRewardConfig, CloningSettings
-from sdiareward.dataset_builder.chatreward.voices import make_cloning_cast, make_endpoint_cast, speak_line
+from sdiareward.dataset_builder.chatreward.voices import (
+    ChatRewardConfig,
+    CloningSettings,
+    make_cloning_cast,
+    make_endpoint_cast,
+    speak_line,
+)
 from sdiareward.dataset_builder.pipeline.settings import ComponentError
 from sdiareward.dataset_builder.synthesis import SynthesisError, load_synthesizer
 
@@ -172,7 +177,7 @@ def funasr(monkeypatch):
 
 def test_emotion2vec_scores_the_seven_emotions_of_table_4(funasr, make_tone):
     settings = EmotionSettings("emotion2vec/emotion2vec_plus_large", backend="funasr", device="cpu")
-    scores = load_classifier(settings).score_emotions(make_tone(1.0))
+    scores = load_classifier(settings)(make_tone(1.0))
     expected = {"angry": 0.6, "disgusted": 0.1, "fearful": 0.05, "happy": 0.05, "neutral": 0.1}
     assert scores == expected | {"sad": 0.03, "surprised": 0.02}
     made, asked = funasr
@@ -183,7 +188,7 @@ def test_emotion2vec_scores_the_seven_emotions_of_table_4(funasr, make_tone):
 def test_an_emotion2vec_without_a_head_and_a_missing_funasr_are_errors(funasr, make_tone, monkeypatch):
     headless = load_classifier(EmotionSettings("emotion2vec_base", backend="funasr"))
     with pytest.raises(ValueError, match="emotion2vec_base"):
-        headless.score_emotions(make_tone(1.0))
+        headless(make_tone(1.0))
     monkeypatch.setitem(sys.modules, "funasr", None)
     with pytest.raises(ComponentError, match="pip install funasr"):
         load_classifier(EmotionSettings("emotion2vec_plus_large", backend="funasr"))

@@ -4,17 +4,16 @@ from collections import Counter
 
 import pytest
 
-from sdiareward.dataset_builder.chatreward.labels import find_named_categories, names_category
+from sdiareward.common.package_files import CHATREWARD
 from sdiareward.dataset_builder.chatreward.scenarios import (
-    DEFAULT_SCENARIOS,
     assign_splits,
     make_scenario,
     read_scenarios,
 )
-from sdiareward.dataset_builder.chatreward.schema import CATEGORIES, PARTS, TOPICS
+from sdiareward.dataset_builder.chatreward.schema import CATEGORIES, PARTS, TOPICS, find_named_categories
 
 
-BUNDLED = [json.loads(line) for line in DEFAULT_SCENARIOS.read_text(encoding="utf-8").splitlines()]
+BUNDLED = [json.loads(line) for line in (CHATREWARD / "scenarios.jsonl").read_text(encoding="utf-8").splitlines()]
 ROWS = {row["scenario_id"]: row for row in BUNDLED}
 
 
@@ -87,7 +86,7 @@ def test_a_missing_field_or_a_second_scenario_of_an_id_names_the_line_or_the_id(
 
 def test_a_text_names_categories_in_whole_words():
     assert find_named_categories("You sound like a woman to me.", "gender") == ["female"]
-    assert not names_category("Breakfast is over.", "speed", "fast")
+    assert find_named_categories("Breakfast is over.", "speed") == []
     assert find_named_categories("你说的是中文。", "language") == ["chinese"]
     assert find_named_categories("The old LADY laughed.", "age") == ["elderly"]
 

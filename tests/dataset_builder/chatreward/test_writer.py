@@ -6,10 +6,13 @@ import pytest
 from support.chat_server import ChatServer, Reply
 
 from sdiareward.dataset_builder.__main__ import main
-from sdiareward.dataset_builder.chatreward.labels import are_alike
-from sdiareward.dataset_builder.chatreward.scenarios import read_scenarios
-from sdiareward.dataset_builder.chatreward.scenarios_by_llm import ScenarioSettings, plan_slots, write_scenarios
-from sdiareward.dataset_builder.chatreward.schema import CATEGORIES, PARTS, TOPICS, find_voice_attribute
+from sdiareward.dataset_builder.chatreward.scenarios import (
+    ScenarioSettings,
+    plan_slots,
+    read_scenarios,
+    write_scenarios,
+)
+from sdiareward.dataset_builder.chatreward.schema import CATEGORIES, PARTS, TOPICS, are_alike, find_voice_attribute
 from sdiareward.pairs.prompts import PromptSet
 
 

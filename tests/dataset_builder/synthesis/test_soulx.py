@@ -23,7 +23,7 @@ from sdiareward.dataset_builder.synthesis import (
     is_available,
     soulx_server,
 )
-from sdiareward.dataset_builder.synthesis.soulx_podcast import SoulXPodcast
+from sdiareward.dataset_builder.synthesis.servers import SoulXPodcast
 
 
 pytestmark = pytest.mark.slow
