@@ -31,9 +31,17 @@ from .chatreward.filters import WordErrors
 from .formats.shards import count_pairs
 from .marks import clean_item, note_marks
 from .pairing.families import FamilySpec, plan_family_pairs, validate_families
-from .pairing.pairing import PairPlan, SynthesizerSpec, TurnDurationError, list_audible, make_row, plan_pairs
+from .pairing.pairing import (
+    NoReference,
+    PairPlan,
+    SynthesizerSpec,
+    TurnDurationError,
+    draw_voices,
+    list_audible,
+    make_row,
+    plan_pairs,
+)
 from .pairing.plausible_speech import ImplausibleSpeechError, note_languages
-from .pairing.reference_clips import NoReference, draw_voices
 from .pairing.splits import assign_splits, join_groups, split_unit
 from .parts import PartFolder, run_jobs, run_jobs_on_ray
 from .pipeline import enhance_episodes, make_settings, run_pipeline

@@ -34,15 +34,7 @@ from sdiareward.common.tables import render_table
 from sdiareward.pairs.schema import make_stable_id
 
 from ..formats.shards import ShardWriter, read_rows
-from ..reports.data_card import (
-    list_languages,
-    make_content_id,
-    read_finished,
-    read_report,
-    render_header,
-    save_report,
-    summarise_skipped,
-)
+from ..reports import data_card
 from ..row_parts import choose_size, open_row_parts, write_shards
 from .recording import Recorder
 from .scenarios import assign_splits, read_scenarios, take_evenly
@@ -81,7 +73,7 @@ def build(config: ChatRewardConfig) -> dict[str, Any]:
         identity = json.loads(json.dumps(config.identity()))
         plan_id = make_stable_id(json.dumps([identity, [s.as_row() for s in scenarios]], sort_keys=True))
         work = output / ".parts" / plan_id
-        if finished := None if work.parent.exists() else read_finished(output, plan_id):
+        if finished := None if work.parent.exists() else data_card.read_finished(output, plan_id):
             logger.warning("%s is up to date; delete its report.json to build it again.", output)
             return finished
         casts = config.read_casts()
@@ -103,7 +95,7 @@ def build(config: ChatRewardConfig) -> dict[str, Any]:
             "config": identity,
             "synthesizers": read_engine_versions(casts),
             "rejected_lines": dict(sorted(Counter(skip["kind"] for skip in rejected).items())),
-            **summarise_skipped([Skipped(**skip) for skip in skipped]),
+            **data_card.summarise_skipped([Skipped(**skip) for skip in skipped]),
             "rejected": rejected,
             "scenarios": {"read": len(plans), **Counter(splits.values())},
         }
@@ -139,20 +131,25 @@ def _save_report(output: Path, report: dict[str, Any]) -> dict[str, Any]:
         {"split": split, "attribute": attribute, "samples": len(found), "hours": round(sum(found) / 3600, 4)}
         for (split, attribute), found in sorted(seconds.items())
     ]
-    report = {**report, "build_id": make_content_id(output), "samples": samples, "languages": list_languages(codes)}
+    report = {
+        **report,
+        "build_id": data_card.make_content_id(output),
+        "samples": samples,
+        "languages": data_card.list_languages(codes),
+    }
     splits = sorted({split for split, _ in seconds}, reverse=True)
     files = [{"split": split, "path": f"data/{split}-*.parquet"} for split in splits]
     configs = [{"config_name": "default", "data_files": files}]
     tags = ["spoken-dialogue", "reward-model", "synthetic"]
     card = _CARD.format(
-        header=render_header(report, configs, pretty_name="ChatReward", tags=tags),
+        header=data_card.render_header(report, configs, pretty_name="ChatReward", tags=tags),
         seed=report["config"]["seed"],
         gap_s=report["config"]["gap_s"],
         table="\n".join(render_table(list(samples[0]), [list(row.values()) for row in samples], num_left=2)),
         synthesizers=", ".join(map(escape_markdown, report["synthesizers"].values())),
         skipped=len(report["skipped"]),
     )
-    return save_report(output, report, card)
+    return data_card.save_report(output, report, card)
 
 
 def read_ratings(path: Path, known: set[str]) -> tuple[dict[str, dict[str, int]], list[Skipped], list[Skipped]]:
@@ -227,9 +224,9 @@ def merge_experts(folder: Path, ratings_path: Path, output: Path) -> dict[str, A
                 row |= {"expert_scores": scores, "score": compute_gold_score(scores)}
             if row["sample_id"] not in gone:
                 writer.write(split, row)
-    report = read_report(folder)
+    report = data_card.read_report(folder)
     report |= {
-        "plan_id": make_stable_id(report["plan_id"], make_content_id(output)),
+        "plan_id": make_stable_id(report["plan_id"], data_card.make_content_id(output)),
         "experts": {**measure_agreement(design, ratings), "rejected": len(gone)},
         "rejected_by_experts": [*report.get("rejected_by_experts", ()), *map(asdict, rejected)],
         "bad_rows": [asdict(skip) for skip in bad_rows],

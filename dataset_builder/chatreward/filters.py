@@ -80,10 +80,8 @@ def load_classifier(settings: EmotionSettings) -> Callable[[np.ndarray], dict[st
     def score_emotions(array: np.ndarray) -> dict[str, float]:
         found = dict(score_labels(array))
         if not found.keys() & settings.labels.keys():
-            raise ValueError(
-                f"{settings.model}: has the labels {sorted(found)}, and 'labels' names {sorted(settings.labels)}; "
-                "say which emotion each label of the model is."
-            )
+            named = f"'labels' names {sorted(settings.labels)}; name the emotion of each label of the model"
+            raise ValueError(f"{settings.model}: has the labels {sorted(found)}, and {named}.")
         scores: dict[str, float] = {}
         for label, emotion in settings.labels.items():
             if label in found:

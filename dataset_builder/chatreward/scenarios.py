@@ -103,10 +103,8 @@ def make_scenario(row: Mapping[str, Any]) -> Scenario:
         license = row.get("license", DEFAULT_LICENSE)
         return Scenario(**labels, question=Line(**row["question"]), answers=answers, license=license)
     except (KeyError, TypeError, AttributeError) as error:
-        name = row.get("scenario_id") if isinstance(row, Mapping) else None
-        raise ValueError(
-            f"scenario {name!r}: a field is missing or of another kind ({type(error).__name__}: {error})."
-        ) from error
+        name, found = row.get("scenario_id") if isinstance(row, Mapping) else None, f"{type(error).__name__}: {error}"
+        raise ValueError(f"scenario {name!r}: a field is missing or of another kind ({found}).") from error
 
 
 def read_scenarios(path: str | Path | None = None) -> list[Scenario]:
@@ -116,11 +114,10 @@ def read_scenarios(path: str | Path | None = None) -> list[Scenario]:
 
 def assign_splits(scenarios: Sequence[Scenario], *, test: float, seed: int) -> dict[str, str]:
     """Split the scenarios (appendix A: 85 to 15): `test` is the share of every attribute and part, to one scenario."""
-    ordered = sorted(
-        scenarios, key=lambda item: (item.attribute or "", item.part, make_stable_id(seed, item.scenario_id))
-    )
+    by_id = {scenario.scenario_id: scenario for scenario in scenarios}
+    ordered = sorted((item.attribute or "", item.part, make_stable_id(seed, i), i) for i, item in by_id.items())
     is_test = [math.floor((i + 1.5) * test) > math.floor((i + 0.5) * test) for i in range(len(ordered))]
-    return {item.scenario_id: "test" if test else "train" for item, test in zip(ordered, is_test, strict=True)}
+    return {name: "test" if test else "train" for (*_, name), test in zip(ordered, is_test, strict=True)}
 
 
 def take_evenly(scenarios: Sequence[Scenario], limit: int | None) -> list[Scenario]:

@@ -152,10 +152,8 @@ def make_cloning_cast(options: Mapping[str, Any], attributes: Sequence[str]) -> 
             if count := len(select_speakers(str(options.get("speakers")), where)):
                 found[category] = Voice(CLONING, 0, {**options, "where": where}, tuple(range(count)))
         if not found or (attribute == "gender" and len(found) < len(_GENDERS)):
-            raise ValueError(
-                f"cloning: {options.get('speakers')} has speakers of {attribute} {sorted(found)}; Table 4 has "
-                f"{list(CATEGORIES.get(attribute, ()))}. Add {attribute!r} to its lines."
-            )
+            speakers, needed = options.get("speakers"), list(CATEGORIES.get(attribute, ()))
+            raise ValueError(f"cloning: {speakers} has speakers of {attribute} {sorted(found)}; add some of {needed}.")
         voices |= found
     return Cast(CLONING, voices, by_voice=tuple(dict.fromkeys((*_BY_VOICE, *attributes))))
 
@@ -203,10 +201,8 @@ class EventSettings:
         if empty := [name for name, folders in self.classes.items() if not folders]:
             raise ValueError(f"classes of {empty} are empty; give the names of their folders.")
         if not self.folder or not Path(self.folder).is_dir():
-            raise ValueError(
-                f"events.folder is {self.folder!r}, which is not a folder; the sounds of the attribute 'audio' need "
-                "clips in FOLDER/CATEGORY/*.wav (docs/chatreward.md)."
-            )
+            needed = "clips for the attribute 'audio' in FOLDER/CATEGORY/*.wav (docs/chatreward.md)"
+            raise ValueError(f"events.folder is {self.folder!r}, which is not a folder; put {needed}.")
 
 
 @dataclass(frozen=True)
@@ -247,16 +243,12 @@ class ChatRewardConfig:
             raise ValueError(f"min_s={self.min_s}, max_s={self.max_s}: must be in this order.")
         known = [*CASTS, *([ENDPOINT] if self.endpoint else []), *([CLONING] if self.cloning else [])]
         if not self.casts or set(self.casts) - set(known):
-            raise ValueError(
-                f"casts is {list(self.casts)}; name some of {known} ({ENDPOINT!r} needs the settings 'endpoint', "
-                f"{CLONING!r} the settings 'cloning')."
-            )
+            needed = f"{ENDPOINT!r} needs the settings 'endpoint', {CLONING!r} the settings 'cloning'"
+            raise ValueError(f"casts is {list(self.casts)}; name some of {known} ({needed}).")
         for attribute, names in self.casts_by_attribute.items():
             if attribute not in CATEGORIES or not names or set(names) - set(self.casts):
-                raise ValueError(
-                    f"casts_by_attribute has {attribute!r}: {names!r}; attributes are {list(CATEGORIES)}, and each "
-                    f"needs a list of some of the casts {list(self.casts)}."
-                )
+                needed = f"give one of {list(CATEGORIES)} a list of some of the casts {list(self.casts)}"
+                raise ValueError(f"casts_by_attribute has {attribute!r}: {names!r}; {needed}.")
 
     def read_casts(self) -> list[Cast]:
         made = dict(CASTS)

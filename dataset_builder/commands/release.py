@@ -31,7 +31,7 @@ class ReleaseArguments(BuilderArguments):
 
 def run(args: ReleaseArguments) -> int:
     from ..formats.shards import count_pairs, read_rows
-    from ..release.recorded_parts import AudioRoots
+    from ..release.reconstruct import AudioRoots
     from ..release.release import release
     from ..reports.data_card import summarise_skipped
 

@@ -71,10 +71,11 @@ def require_balance(pairs: Iterable[tuple[Turns, Turns]], max_share: float = MAX
     """Return `measure_shares` of a set in which no count alone orders more than `max_share` of the pairs."""
     shares = measure_shares(pairs)
     if over := [name for name, share in shares.items() if share > max_share]:
-        raise ValueError(
-            f"{', '.join(over)} alone order{'s' if len(over) == 1 else ''} more than {max_share:.0%} of the pairs; "
-            f"rewrite or omit pairs until no count does.\n{render_shares(shares)}"
+        table = render_markdown_table(
+            ["count", "pairs that it orders (%)"], [[name, f"{100 * share:.1f}"] for name, share in shares.items()]
         )
+        found = f"counts of {', '.join(over)} order more than {max_share:.0%} of the pairs"
+        raise ValueError("\n".join([f"{found}; rewrite or omit pairs until no count does.", *table]))
     return shares
 
 
@@ -88,10 +89,8 @@ def find_imbalance(chosen: Turns, rejected: Turns) -> str | None:
     for position, turns in enumerate(zip(chosen, rejected, strict=True)):
         marks = [len(_MARK.findall(turn["content"])) for turn in turns]
         if abs(marks[0] - marks[1]) > MAX_MARKS_DIFFERENCE:
-            return (
-                f"turn {position} has {marks[0]} and {marks[1]} punctuation marks; "
-                f"they may differ by {MAX_MARKS_DIFFERENCE}."
-            )
+            found = f"turn {position} has {marks[0]} and {marks[1]} punctuation marks"
+            return f"{found}; they may differ by {MAX_MARKS_DIFFERENCE}."
     return None
 
 

@@ -25,35 +25,22 @@ from sdiareward.pairs.schema import JOINT, SIDES, features, make_stable_id
 from ..formats.shards import ShardWriter, read_rows
 from ..pairing.pairing import read_file_version
 from ..recording_check import describe
-from ..reports.data_card import (
-    list_configs,
-    make_report,
-    read_public_settings,
-    read_report,
-    render_header,
-    save_report,
-)
-from .recorded_parts import AudioRoots, find_part, read_recording
+from ..reports import data_card
+from .reconstruct import AudioRoots, find_part, read_recording
 from .scrubbing import DEFAULT_REGIONS, contains_name, scrub
 
 
 if TYPE_CHECKING:
     import datasets
 
-_CARD = CARDS / "release_card.md"
-
 
 def release_features() -> datasets.Features:
     """Return the columns of a pair, each turn with `fingerprints` in place of `audio`."""
     import datasets
 
-    columns = features()
-    fingerprint = {
-        "duration_s": datasets.Value("float32"),
-        "level_dbfs": datasets.Value("float32"),
-        "digest": datasets.Value("string"),
-        "energies": datasets.List(datasets.Value("uint8")),
-    }
+    columns, real = features(), datasets.Value("float32")
+    fingerprint = {"duration_s": real, "level_dbfs": real, "digest": datasets.Value("string")}
+    fingerprint["energies"] = datasets.List(datasets.Value("uint8"))
     for side in SIDES:
         turn = {name: kind for name, kind in columns[side].feature.items() if name != "audio"}
         columns[side] = datasets.List({**turn, "fingerprints": datasets.List(fingerprint)})
@@ -73,101 +60,85 @@ def release(
     from tqdm import tqdm
 
     total = sum(1 for _ in read_rows(folder, ["pair_id"]))
-    scrubber = _Scrubber(names, regions)
-    taker = _FingerprintTaker(audio_roots or AudioRoots(), Path(f"{output}-work"))
+    releaser = _Releaser(audio_roots or AudioRoots(), Path(f"{output}-work"), names, regions)
     skipped: list[Skipped] = []
     with ShardWriter(output, release_features()) as writer:
         for split, row in tqdm(read_rows(folder), total=total, desc="release", unit="pair"):
             try:
-                writer.write(split, _release_row(row, scrubber, taker))
+                writer.write(split, releaser.make_row(row))
             except (SkipError, AudioError) as error:
                 kind = getattr(error, "kind", "undecodable_audio")
                 skipped.append(Skipped(f"pair {row['pair_id']}", kind, str(error)))
-    settings = {**read_public_settings(folder), "released_from": read_report(folder).get("build_id")}
-    settings |= {"phone_regions": list(regions), "num_names": len(scrubber.names)}
-    scrubbed = dict(sorted(scrubber.counts.items()))
-    report = make_report(output, writer.counts, skipped, settings, scrubbed=scrubbed)
-    return save_report(output, report, _render_release_card(report))
+    settings = {
+        **data_card.read_public_settings(folder),
+        "released_from": data_card.read_report(folder).get("build_id"),
+    }
+    settings |= {"phone_regions": list(regions), "num_names": len(releaser.names)}
+    scrubbed = dict(sorted(releaser.counts.items()))
+    report = data_card.make_report(output, writer.counts, skipped, settings, scrubbed=scrubbed)
+    sources: Counter[str] = Counter()
+    for row in report["pairs"]:
+        sources[row["source"]] += row["pairs"]
+    body = Template((CARDS / "release_card.md").read_text(encoding="utf-8")).substitute(
+        total=sources.total(),
+        skipped=len(skipped),
+        scrubbed=", ".join(f"{count} {kind}" for kind, count in scrubbed.items()) or "nothing was found",
+        sources="\n".join(f"- {escape_code(source)}: {pairs} pairs" for source, pairs in sorted(sources.items())),
+    )
+    return data_card.save_report(
+        output, report, f"---\n{data_card.render_header(report, data_card.list_configs(report['pairs']))}\n---\n{body}"
+    )
 
 
-def _release_row(row: Mapping[str, Any], scrubber: _Scrubber, taker: _FingerprintTaker) -> dict[str, Any]:
-    if row["criterion"] == JOINT:
-        raise SkipError("family", "pairs about the conversation are built again from the recipe, not released.")
-    sides: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
-    for side in SIDES:
-        for turn in row[side]:
-            if not turn["audio_ref"]:
-                raise SkipError("no_reference", f"a {side} turn has no reference to its source; build it again.")
-            parts = [_make_public_part(part, scrubber) for part in turn["audio_ref"]]
-            if is_recorded(row["criterion"], side, row["synthesizer"]):
-                fingerprints = [taker.take(part) for part in turn["audio_ref"]]
-            else:
-                fingerprints = [describe(read_audio(turn["audio"], name=f"pair {row['pair_id']}, {side}"))]
-            kept = {"role": turn["role"], "duration_s": turn["duration_s"]}
-            text = scrubber.join([part["text"] for part in parts])
-            sides[side].append({**kept, "text": text, "audio_ref": parts, "fingerprints": fingerprints})
-    return {**row, **sides}
+class _Releaser:
+    """Makes released rows. A dialogue is in several pairs: it scrubs a text and finds a fingerprint once.
 
+    Fingerprints are kept in a file for a resumed run.
+    """
 
-def _make_public_part(part: Mapping[str, Any], scrubber: _Scrubber) -> dict[str, Any]:
-    if contains_name(re.sub(r"[\W_]+", " ", part["uri"] or ""), scrubber.names):
-        raise SkipError("name_in_reference", "a reference holds one of the names to remove; rename the file.")
-    return {**part, "text": scrubber.scrub(part["text"])}
-
-
-class _Scrubber:
-    """Scrubs texts and counts replacements, once per distinct text: a dialogue is in several pairs."""
-
-    def __init__(self, names: Sequence[str], regions: Sequence[str]):
+    def __init__(self, roots: AudioRoots, work: Path, names: Sequence[str], regions: Sequence[str]):
         self.names = [name for name in names if name.strip()]
         self.counts: Counter[str] = Counter()
-        self._regions = regions
+        self._regions, self._roots, self._cache_dir = regions, roots, work / "recordings"
         self._texts: dict[str, str] = {}
+        work.mkdir(parents=True, exist_ok=True)
+        self._file = JsonLines(work / "fingerprints.jsonl")
+        self._fingerprints = {record["key"]: record["fingerprint"] for record in self._file.read()}
 
-    def scrub(self, text: str) -> str:
-        if text not in self._texts:
+    def make_row(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        if row["criterion"] == JOINT:
+            raise SkipError("family", "pairs about the conversation are built again from the recipe, not released.")
+        sides: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
+        for side in SIDES:
+            for turn in row[side]:
+                if not turn["audio_ref"]:
+                    raise SkipError("no_reference", f"a {side} turn has no reference to its source; build it again.")
+                parts = [{**part, "text": self._scrub(part)} for part in turn["audio_ref"]]
+                if is_recorded(row["criterion"], side, row["synthesizer"]):
+                    fingerprints = [self._find_fingerprint(part) for part in turn["audio_ref"]]
+                else:
+                    fingerprints = [describe(read_audio(turn["audio"], name=f"pair {row['pair_id']}, {side}"))]
+                text = " ".join(filter(None, (part["text"] for part in parts)))
+                # An identifier may cross the border of two parts.
+                if len(parts) > 1 and (found := scrub(text, self.names, self._regions)[1]):
+                    reason = f"a turn names {sorted(found)} across two parts; edit its text."
+                    raise SkipError("identifier_across_parts", reason)
+                kept = {"role": turn["role"], "duration_s": turn["duration_s"]}
+                sides[side].append({**kept, "text": text, "audio_ref": parts, "fingerprints": fingerprints})
+        return {**row, **sides}
+
+    def _scrub(self, part: Mapping[str, Any]) -> str:
+        if contains_name(re.sub(r"[\W_]+", " ", part["uri"] or ""), self.names):
+            raise SkipError("name_in_reference", "a reference holds one of the names to remove; rename the file.")
+        if (text := part["text"]) not in self._texts:
             self._texts[text], counts = scrub(text, self.names, self._regions)
             self.counts += counts
         return self._texts[text]
 
-    def join(self, texts: Sequence[str]) -> str:
-        """Join the scrubbed parts of a turn; an identifier may cross the border of two parts."""
-        text = " ".join(filter(None, texts))
-        if len(texts) > 1 and (found := scrub(text, self.names, self._regions)[1]):
-            raise SkipError(
-                "identifier_across_parts", f"a turn names {sorted(found)} across two parts; edit its text."
-            )
-        return text
-
-
-class _FingerprintTaker:
-    """Computes fingerprints and keeps them in a file, for the next pair and for a resumed run."""
-
-    def __init__(self, roots: AudioRoots, work: Path):
-        self._roots = roots
-        self._cache_dir = work / "recordings"
-        work.mkdir(parents=True, exist_ok=True)
-        self._file = JsonLines(work / "fingerprints.jsonl")
-        self._known = {record["key"]: record["fingerprint"] for record in self._file.read()}
-
-    def take(self, reference: Mapping[str, Any]) -> dict[str, Any]:
+    def _find_fingerprint(self, reference: Mapping[str, Any]) -> dict[str, Any]:
         part = find_part(reference, self._roots, self._cache_dir)
-        version = read_file_version(str(part.audio))
-        key = make_stable_id(*version, part.start_s, part.end_s)
-        if key not in self._known:
-            self._known[key] = describe(read_recording(part))
-            self._file.append([{"key": key, "fingerprint": self._known[key]}])
-        return self._known[key]
-
-
-def _render_release_card(report: Mapping[str, Any]) -> str:
-    sources: Counter[str] = Counter()
-    for row in report["pairs"]:
-        sources[row["source"]] += row["pairs"]
-    body = Template(_CARD.read_text(encoding="utf-8")).substitute(
-        total=sum(row["pairs"] for row in report["pairs"]),
-        skipped=len(report["skipped"]),
-        scrubbed=", ".join(f"{count} {kind}" for kind, count in report["scrubbed"].items()) or "nothing was found",
-        sources="\n".join(f"- {escape_code(source)}: {pairs} pairs" for source, pairs in sorted(sources.items())),
-    )
-    return f"---\n{render_header(report, list_configs(report['pairs']))}\n---\n{body}"
+        key = make_stable_id(*read_file_version(str(part.audio)), part.start_s, part.end_s)
+        if key not in self._fingerprints:
+            self._fingerprints[key] = describe(read_recording(part))
+            self._file.append([{"key": key, "fingerprint": self._fingerprints[key]}])
+        return self._fingerprints[key]

@@ -86,8 +86,7 @@ class Engine:
             raise SynthesisError(f"{label}: {error}") from error
         if not (speech.ndim == 1 and speech.size and speech.dtype.kind == "f" and np.isfinite(speech).all()):
             raise SynthesisError(
-                f"{label}, but {speech.dtype} of shape {speech.shape}; mono floats at 16 kHz, of shape "
-                "(num_samples,), are needed."
+                f"{label}, but {speech.dtype} of shape {speech.shape}; mono floats at 16 kHz are needed."
             )
         return speech.astype(np.float32, copy=False)
 
@@ -154,10 +153,8 @@ def _load(name: str, options_json: str) -> Synthesizer | DialogueSynthesizer:
     try:
         parameters.bind(**options)
     except TypeError as error:
-        raise ValueError(
-            f"synthesizer {name!r}: its options {sorted(options)} are wrong ({error}); it takes "
-            f"{list(parameters.parameters)}."
-        ) from error
+        known = list(parameters.parameters)
+        raise ValueError(f"synthesizer {name!r}: options {sorted(options)}: {error}; it takes {known}.") from error
     return engine(**options)
 
 
@@ -171,9 +168,7 @@ def _find_engine(name: str, options: Mapping[str, Any] | None = None) -> Any:
     if name in _ENGINES and engine != name:
         raise ValueError(f"synthesizer {name!r} has the engine {engine!r}, but is one itself; give it another name.")
     if engine not in _ENGINES:
-        raise ValueError(
-            f"there is no synthesizer {engine!r}; choose from {list(SYNTHESIZERS)}, or give a name of your own an "
-            f"`{_ENGINE}` of these in synthesizer_options."
-        )
+        remedy = f"or give a name of your own an `{_ENGINE}` of these in synthesizer_options"
+        raise ValueError(f"there is no synthesizer {engine!r}; choose from {list(SYNTHESIZERS)}, {remedy}.")
     module, _, class_name = _ENGINES[engine].partition(":")
     return getattr(import_module(f"{__name__}.{module}"), class_name)

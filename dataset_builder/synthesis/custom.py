@@ -90,7 +90,5 @@ def load_entry_point(*, entry: str, options: dict[str, Any] | None = None) -> Sy
         return engine
     if isinstance(engine, Synthesizer):
         return _EntryPoint(engine)
-    raise ValueError(
-        f"entry {entry!r} gives a {type(engine).__name__}, no synthesizer; it needs speak (or speak_dialogue), "
-        "uses_reference, is_deterministic and version."
-    )
+    needed = "speak (or speak_dialogue), uses_reference, is_deterministic and version"
+    raise ValueError(f"entry {entry!r} gives a {type(engine).__name__}, which is no synthesizer; it needs {needed}.")

@@ -99,10 +99,8 @@ def _read_speakers(path: str) -> tuple[Speaker, ...]:
             if not speaker.text.strip():
                 raise ValueError("text is empty")
         except (ValueError, AttributeError, KeyError, RecursionError) as error:
-            raise ValueError(
-                f"{path}, line {number}: needs a JSON object with the text and the path of a recording below the "
-                f"file's folder, audio ({type(error).__name__}: {error})."
-            ) from None
+            needed = "a JSON object with text and audio, a path below the file's folder"
+            raise ValueError(f"{path}, line {number}: {type(error).__name__}: {error}; it needs {needed}.") from None
         speakers.append(speaker)
     if not speakers:
         raise ValueError(f"{path}: has no speakers; give one JSON object with audio and text per line.")
@@ -174,9 +172,8 @@ class VoiceCloning(Engine):
             # Not a buffer of whole samples: ValueError.
             return resample(np.frombuffer(answer.content, dtype="<i2").astype(np.float32) / 2**15, self.sampling_rate)
         except ValueError as error:
-            raise ValueError(
-                f"in the voice of {speaker.audio.name}: {error} The answer begins {answer.content[:40]!r}."
-            ) from error
+            voice_name, beginning = speaker.audio.name, answer.content[:40]
+            raise ValueError(f"in the voice of {voice_name}: {error} The answer begins {beginning!r}.") from error
 
 
 @dataclass(eq=False)
@@ -230,10 +227,8 @@ class SoulXPodcast:
         waves = [np.frombuffer(base64.b64decode(wave), "<f4") for wave in answer["waves"]]
         turns = [resample(wave, answer["sampling_rate"]) for wave in waves]
         if len(turns) != len(lines) or not all(len(t) >= MIN_SAMPLES and np.isfinite(t).all() for t in turns):
-            raise SynthesisError(
-                f"soulx-podcast gave waveforms of {[len(turn) for turn in turns]} samples for {len(lines)} lines; "
-                f"each line needs {MIN_SAMPLES} samples or more, all finite."
-            )
+            found = f"waveforms of {[len(turn) for turn in turns]} samples for {len(lines)} lines"
+            raise SynthesisError(f"soulx-podcast gave {found}; each needs {MIN_SAMPLES} or more, all finite.")
         return turns
 
     def _post(self, request: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from sdiareward.dataset_builder.commands.fetch import FetchArguments
 from sdiareward.dataset_builder.commands.filter import FilterArguments
 from sdiareward.dataset_builder.formats.shards import read_rows
 from sdiareward.dataset_builder.pairing.filtering import FilterSettings
-from sdiareward.dataset_builder.pairing.stratify import BenchSettings
+from sdiareward.dataset_builder.pairing.splits import BenchSettings
 from sdiareward.dataset_builder.pipeline import make_settings as make_pipeline_settings
 from sdiareward.dataset_builder.settings import read_build_config
 from sdiareward.dataset_builder.sources import SOURCES

@@ -8,7 +8,13 @@ import soundfile
 
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.dataset_builder.episodes import RECORDING, Episode, Part, ScriptPair, Turn
-from sdiareward.dataset_builder.pairing.families import KINDS, FamilySpec, Pool, plan_family_pairs, validate_families
+from sdiareward.dataset_builder.pairing.families import (
+    FamilySpec,
+    Pool,
+    break_dialogue,
+    plan_family_pairs,
+    validate_families,
+)
 from sdiareward.dataset_builder.pairing.pairing import SynthesizerSpec, make_row, plan_pairs
 from sdiareward.dataset_builder.pairing.splits import split_unit
 from sdiareward.dataset_builder.synthesis import load_synthesizer
@@ -43,7 +49,7 @@ def recorded(make_tone, tmp_path):
 
 
 def change(family, kind, episode=EPISODES[0], pool=EPISODES):
-    return KINDS[family][kind](episode, Pool(pool), np.random.default_rng(0))
+    return break_dialogue(kind, episode, Pool(pool), np.random.default_rng(0))
 
 
 def texts(episode):
@@ -107,7 +113,7 @@ def test_partners_are_the_nearest_in_words_that_share_no_turn():
 )
 def test_a_dialogue_that_would_stay_as_it_is_gives_no_pair(family, kind, lines):
     episode = make_episode("x", *lines)
-    found = [KINDS[family][kind](episode, Pool(EPISODES), np.random.default_rng(n)) for n in range(20)]
+    found = [break_dialogue(kind, episode, Pool(EPISODES), np.random.default_rng(n)) for n in range(20)]
     assert all(each is None or texts(each) != lines for each in found)
     assert None in found
 

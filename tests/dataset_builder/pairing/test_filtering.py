@@ -9,8 +9,14 @@ from support.chat_server import ChatServer, Reply
 
 from sdiareward.common.llm import EndpointError
 from sdiareward.common.skipped import Skipped
-from sdiareward.dataset_builder.pairing.annotation import annotate_rows
-from sdiareward.dataset_builder.pairing.filtering import DIMENSIONS, PROMPTS, FilterSettings, check_rules, filter_rows
+from sdiareward.dataset_builder.pairing.filtering import (
+    DIMENSIONS,
+    PROMPTS,
+    FilterSettings,
+    annotate_rows,
+    check_rules,
+    filter_rows,
+)
 from sdiareward.pairs.prompts import PromptSet
 from sdiareward.pairs.schema import TAXONOMY, features
 

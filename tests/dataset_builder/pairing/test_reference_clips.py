@@ -6,12 +6,14 @@ import pytest
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.dataset_builder.episodes import Episode, Part, ScriptPair, Turn
 from sdiareward.dataset_builder.pairing import pairing
-from sdiareward.dataset_builder.pairing.pairing import SynthesizerSpec, make_row, plan_pairs
-from sdiareward.dataset_builder.pairing.reference_clips import (
+from sdiareward.dataset_builder.pairing.pairing import (
     Clip,
     NoReference,
+    SynthesizerSpec,
     choose_references,
     draw_voices,
+    make_row,
+    plan_pairs,
     split_options,
 )
 from sdiareward.perturbations.channel import encode

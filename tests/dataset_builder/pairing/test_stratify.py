@@ -7,8 +7,8 @@ from support.paths import SAMPLE
 
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.dataset_builder.formats.shards import ShardWriter, read_rows
-from sdiareward.dataset_builder.pairing import stratify
-from sdiareward.dataset_builder.pairing.stratify import (
+from sdiareward.dataset_builder.pairing import splits
+from sdiareward.dataset_builder.pairing.splits import (
     BenchSettings,
     check_isolation,
     draw_bench,
@@ -300,7 +300,7 @@ def test_rows_are_copied_whole_and_a_finished_benchmark_is_not_made_again(folder
     first = make_bench(folder, tmp_path / "out", BenchSettings(cap=2))
     before = {row["pair_id"]: row for _, row in read_rows(folder)}
     assert all(row == before[row["pair_id"]] for _, row in read_rows(tmp_path / "out"))
-    monkeypatch.setattr(stratify, "_copy", lambda *args: pytest.fail("copied again"))
+    monkeypatch.setattr(splits, "draw_bench", lambda *args: pytest.fail("copied again"))
     assert json.dumps(make_bench(folder, tmp_path / "out", BenchSettings(cap=2))) == json.dumps(first)
     with pytest.raises(pytest.fail.Exception):
         make_bench(folder, tmp_path / "out", BenchSettings(cap=1))

@@ -10,9 +10,13 @@ import soundfile
 from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.dataset_builder.formats.shards import ShardWriter, read_rows
 from sdiareward.dataset_builder.pairing.pairing import PairPlan, make_row
-from sdiareward.dataset_builder.release.rebuilding import RebuildSettings, rebuild_row
-from sdiareward.dataset_builder.release.reconstruct import reconstruct
-from sdiareward.dataset_builder.release.recorded_parts import AudioRoots, find_part, read_recording
+from sdiareward.dataset_builder.release.reconstruct import (
+    AudioRoots,
+    Rebuilder,
+    find_part,
+    read_recording,
+    reconstruct,
+)
 from sdiareward.dataset_builder.release.release import release
 from sdiareward.dataset_builder.sources import colloquial_scripts, sample
 from sdiareward.perturbations.channel import ChannelSettings, encode
@@ -137,7 +141,7 @@ def modality_rows(built):
 
 
 def rebuild(row, tmp_path, roots=None):
-    return rebuild_row("train", row, RebuildSettings(roots or AudioRoots(), tmp_path / "recordings"))
+    return Rebuilder(roots or AudioRoots(), tmp_path / "recordings").rebuild("train", row)
 
 
 @pytest.mark.parametrize(
@@ -164,10 +168,9 @@ def test_a_text_that_was_scrubbed_is_spoken_scrubbed_and_counted(built, tmp_path
     row = modality_rows(built)[0]
     for side in ("chosen", "rejected"):
         row[side][0]["audio_ref"][0]["text"] = "Call [PHONE]!"
-    rebuilt = rebuild(row, tmp_path)
-    assert rebuilt.turns["scrubbed"] == 1
-    assert rebuilt.turns["different"] == 1
-    assert "[PHONE]" in rebuilt.row["rejected"][0]["text"]
+    rebuilt, turns = rebuild(row, tmp_path)
+    assert (turns["scrubbed"], turns["different"]) == (1, 1)
+    assert "[PHONE]" in rebuilt["rejected"][0]["text"]
 
 
 def test_a_long_recording_is_cut_from_the_copy_that_the_pipeline_cuts_from(tmp_path, make_tone):

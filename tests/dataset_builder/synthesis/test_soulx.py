@@ -14,8 +14,7 @@ from support.paths import ROOT
 
 from sdiareward.common.user_errors import UserError
 from sdiareward.dataset_builder.episodes import Episode, Part, Turn
-from sdiareward.dataset_builder.pairing.pairing import PairPlan, make_row
-from sdiareward.dataset_builder.pairing.reference_clips import NoReference
+from sdiareward.dataset_builder.pairing.pairing import NoReference, PairPlan, make_row
 from sdiareward.dataset_builder.synthesis import (
     DialogueSynthesizer,
     ReferenceClip,
