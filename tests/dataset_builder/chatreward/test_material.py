@@ -90,7 +90,7 @@ def test_a_speaker_is_cloned_from_its_recording_and_its_words(api, request_line,
 def test_an_answer_that_is_no_speech_is_an_error_that_quotes_it(answer, server, speakers):
     server.answer = lambda *request: answer
     engine = load_synthesizer("voice-cloning", options(server, speakers))
-    with pytest.raises(SynthesisError, match="'Hello.' in the voice of s0.wav: (500: CUDA|.*odd|th)"):
+    with pytest.raises(SynthesisError, match="no speech for 'Hello.'.*(500: CUDA|odd|0,)"):
         engine.speak("Hello.", voice=0)
 
 
@@ -144,11 +144,7 @@ def test_ten_voices_of_an_endpoint_alternate_and_each_scenario_draws_one():
     cast = make_endpoint_cast({"voices": list("fmfmfmfmfm")}, ("emotion",))
     drawn = {gender: {cast.voices[gender].draw(seed).number for seed in range(9)} for gender in ("female", "male")}
     assert drawn == {"female": {0, 2, 4, 6, 8}, "male": {1, 3, 5, 7, 9}}
-    for voices, attribute, named in (
-        ("fmf", "emotion", "voices"),
-        ("f", "emotion", "voices"),
-        ("fm", "volume", "volume"),
-    ):
+    for voices, attribute, named in (("fmf", "emotion", "voices"), ("fm", "volume", "volume")):
         with pytest.raises(ValueError, match=named):
             make_endpoint_cast({"voices": list(voices)}, (attribute,))
 

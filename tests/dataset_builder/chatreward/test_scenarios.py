@@ -10,7 +10,7 @@ from sdiareward.dataset_builder.chatreward.scenarios import (
     make_scenario,
     read_scenarios,
 )
-from sdiareward.dataset_builder.chatreward.schema import CATEGORIES, PARTS, TOPICS, find_named_categories
+from sdiareward.dataset_builder.chatreward.schema import CATEGORIES, PARTS, TOPICS
 
 
 BUNDLED = [json.loads(line) for line in (CHATREWARD / "scenarios.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -45,25 +45,20 @@ GOOD = ROWS["content-text-01"]["answers"]["5"]["text"]
     ("scenario_id", "path", "value", "problem"),
     [
         ("content-text-01", "part", "small_talk", "part is 'small_talk'; it must be one of"),
-        ("content-text-01", "topic", "politics", "topic is 'politics'"),
-        ("content-text-01", "attribute", "emotion", "attribute is 'emotion'; the part content has none"),
+        ("content-text-01", "attribute", "emotion", "attribute is 'emotion'"),
         ("content-text-01", "question/category", "happy", "it must be heard as 'neutral'"),
         ("content-text-01", "question/text", "  ", "question has no text"),
         ("content-text-01", "answers/1/text", "so " * 36, "answer 1 has 36 words; at most 35 are allowed"),
         ("content-text-01", "answers/1/text", GOOD, "off topic"),
-        ("content-text-01", "answers", {"5": {"text": "Yes."}}, r"scores \[5\]; they must be \[5, 3, 1\]"),
-        ("generation-emotion-01", "attribute", "mood", "attribute is 'mood'"),
+        ("content-text-01", "answers", {"5": {"text": "Yes."}}, "they must be "),
         ("generation-emotion-01", "answers/3/category", "bored", "answer 3's category is 'bored'"),
-        ("generation-emotion-01", "answers/3/category", "happy", "clearly another than 'happy'"),
         ("generation-emotion-01", "answers/3/category", "surprised", "clearly another than 'happy'"),
         ("generation-emotion-01", "answers/5/category", "sad", "answer 5 has the category 'sad'; it must be 'happy'"),
         ("generation-emotion-01", "question/text", "Tell him about the sea.", "does not name 'happy'"),
         ("understanding-speed-01", "question/category", "slow", "it must be heard as 'fast'"),
-        ("understanding-speed-01", "answers/5/text", "You are speaking.", r"names \[\]; it must name 'fast' alone"),
         ("understanding-speed-01", "answers/3/text", "Fast or slow?", r"names \['slow', 'fast'\]"),
         ("implicit-emotion-01", "question/text", "I am so happy!", r"names \['happy'\]; it must not name"),
         ("implicit-speed-01", "answers/5/text", "Hurry up!", r"answer 5 names \['fast'\]"),
-        ("implicit-volume-01", "answers/1/text", "A loud one.", r"answer 1 names \['high'\]"),
         ("implicit-audio-01", "question/text", "Is that thunder?", r"names \['thunder'\]"),
         ("understanding-audio-01", "part", "generation", "no voice can be asked for a sound"),
     ],
@@ -82,13 +77,6 @@ def test_a_missing_field_or_a_second_scenario_of_an_id_names_the_line_or_the_id(
     path.write_text(f"{lines[0]}\n{lines[0]}\n", encoding="utf-8")
     with pytest.raises(ValueError, match="'content-text-01'.*more than once"):
         read_scenarios(path)
-
-
-def test_a_text_names_categories_in_whole_words():
-    assert find_named_categories("You sound like a woman to me.", "gender") == ["female"]
-    assert find_named_categories("Breakfast is over.", "speed") == []
-    assert find_named_categories("你说的是中文。", "language") == ["chinese"]
-    assert find_named_categories("The old LADY laughed.", "age") == ["elderly"]
 
 
 def test_test_gets_its_share_of_every_attribute():

@@ -11,14 +11,12 @@ from sdiareward.dataset_builder.chatreward.recording import load_event, mix_even
 from sdiareward.dataset_builder.chatreward.scenarios import read_scenarios
 from sdiareward.dataset_builder.chatreward.voices import (
     CASTS,
-    MANDARIN,
     SHAPES,
     Voice,
     make_endpoint_cast,
     speak_line,
 )
 from sdiareward.dataset_builder.episodes import SkipError
-from sdiareward.dataset_builder.pairing.plausible_speech import LanguageError
 from sdiareward.dataset_builder.synthesis import load_synthesizer
 
 
@@ -68,28 +66,11 @@ def test_a_child_speaks_higher_and_with_higher_formants_than_the_old():
     assert len(old) > 1.1 * len(child)
 
 
-def test_mandarin_leaves_the_english_voices_as_they_were():
-    before = say("language", "english")
-    chinese = speak_line("你好,今天天气很好。", MANDARIN, "language", "chinese", is_shaped=True, language="zh")
-    assert 0.5 < len(chinese) / RATE < 6
-    with pytest.raises(LanguageError, match="espeak-ng speaks en"):
-        speak_line("你好,今天天气很好。", MAN, "language", "chinese", is_shaped=True, language="zh")
-    assert say("language", "english").tobytes() == before.tobytes()
-
-
 def test_for_every_bundled_scenario_a_cast_has_all_voices_offline():
     for scenario in read_scenarios():
         lines = (scenario.question, *scenario.answers.values())
         needs = [(scenario.voices, line.category, gender) for line in lines for gender in ("male", "female")]
         assert any(all(cast.find_voice(*need) for need in needs) for cast in CASTS.values()), scenario.scenario_id
-
-
-def test_a_cast_without_an_engine_lacks_its_voices():
-    cast = CASTS["neural"].drop_engines(frozenset({"piper"}))
-    assert cast.find_voice("gender", "male", "female") is None
-    assert cast.find_voice("emotion", "happy", "female") == Voice("hibari")
-    assert cast.engines == {"hibari", "espeak-ng"}
-    assert cast.find_voice("accent", "indian", "female") is None
 
 
 def answer_speech(path, headers, body):

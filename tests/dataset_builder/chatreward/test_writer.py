@@ -3,16 +3,15 @@ import re
 from collections import Counter
 
 import pytest
-from support.chat_server import ChatServer, Reply
+from support.chat_server import ChatServer
 
-from sdiareward.dataset_builder.__main__ import main
 from sdiareward.dataset_builder.chatreward.scenarios import (
     ScenarioSettings,
     plan_slots,
     read_scenarios,
     write_scenarios,
 )
-from sdiareward.dataset_builder.chatreward.schema import CATEGORIES, PARTS, TOPICS, are_alike, find_voice_attribute
+from sdiareward.dataset_builder.chatreward.schema import CATEGORIES, PARTS, are_alike, find_voice_attribute
 from sdiareward.pairs.prompts import PromptSet
 
 
@@ -52,7 +51,6 @@ def test_a_plan_has_the_shares_of_the_paper_and_every_category():
     assert plan_slots(70) == slots[:70]
     for attribute, categories in CATEGORIES.items():
         assert {slot.category for slot in slots if slot.attribute == attribute} == set(categories)
-    assert {slot.topic for slot in slots} == set(TOPICS)
     implicit = [slot for slot in slots if slot.part == "implicit"]
     assert not {slot.category for slot in implicit} & {"neutral", "normal"}
     # Appendix D names three, and the first has more than twice the samples of each other in Table 4.
@@ -107,7 +105,6 @@ def test_a_rerun_writes_only_missing_scenarios(ask, tmp_path):
     ("change", "remark"),
     [
         ({"incorrect_label": "bored"}, "'bored'"),
-        ({"incorrect_label": "male"}, "'male'"),
         ({"appropriate_label": "female"}, "'female'"),
         ({"off_topic_answer": ""}, "texts"),
         ({"why": "because"}, "fields"),
@@ -123,24 +120,6 @@ def test_an_answer_that_breaks_a_rule_is_sent_back_with_the_reason(ask, tmp_path
         assert remark in server.requests[1]["messages"][-1]["content"]
 
 
-def test_a_question_that_comes_twice_is_dropped(ask, tmp_path):
-    def forgetful(body):
-        return json.dumps({**json.loads(writer(body)), "question": "What is the time in Rome?"})
-
-    with ChatServer(forgetful) as server:
-        skipped = write_scenarios(tmp_path / "s.jsonl", ask(server), ScenarioSettings(10))
-    # Three of the ten ask for a voice by name, which this question does not.
-    assert Counter(skip.kind for skip in skipped) == {"writing_failed": 3, "duplicate_question": 6}
-    assert len(read_scenarios(tmp_path / "s.jsonl")) == 1
-
-
-def fetch(tmp_path, server, **settings):
-    endpoint = {"model": "writer", "base_url": server.url, "api_key_env": None, "concurrency": 2}
-    config = {"output": str(tmp_path / "s.jsonl"), "endpoint": endpoint, **settings}
-    (tmp_path / "write.yaml").write_text(json.dumps({"chatreward": config}))
-    return main(["fetch", "--config", str(tmp_path / "write.yaml")])
-
-
 def test_own_prompts_write_the_scenarios_and_no_file_of_others_or_of_another_model_is_resumed(ask, tmp_path):
     texts = {"scenario_writing": "Write. $rules Fields: $fields", "scenario_labels": "$category of $categories"}
     own = PromptSet({**texts, "scenario_rules_content": "Any of $categories."})
@@ -154,10 +133,3 @@ def test_own_prompts_write_the_scenarios_and_no_file_of_others_or_of_another_mod
         for changes, prompts, named in (({}, None, "prompt_version"), ({"model": "other"}, own, "'writer'")):
             with pytest.raises(ValueError, match=f"line 1: was written with .*{named}"):
                 write_scenarios(path, ask(server, **changes), ScenarioSettings(2), prompts=prompts)
-
-
-def test_a_model_that_fails_on_more_than_a_stated_share_stops_the_run(tmp_path, capsys):
-    with ChatServer(Reply(status=400, error="this is not supported")) as server:
-        assert fetch(tmp_path, server, count=500) == 2
-        assert len(server.requests) <= 40
-    assert "to write 20 of 20 scenarios" in capsys.readouterr().err

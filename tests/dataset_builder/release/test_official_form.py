@@ -108,15 +108,6 @@ def test_a_pair_that_cannot_be_read_is_reported_and_nothing_else_is_lost(spoil, 
     assert kept[1]["subset"] == "wild"
 
 
-def test_other_rates_and_channels_are_converted(save, make_tone):
-    path, root = save({"train": [example("d1", category="wild")]})
-    (root / "d1" / "real-0.wav").write_bytes(encode(make_tone(0.2).repeat(2).reshape(-1, 2), 8_000, "WAV"))
-    ((_, row),) = read_official(path, root)
-    info = soundfile.info(io.BytesIO(row["chosen"][0]["audio"]["bytes"]))
-    assert (info.samplerate, info.channels, info.format) == (16_000, 1, "FLAC")
-    assert row["chosen"][0]["duration_s"] == pytest.approx(0.4)
-
-
 def test_a_prefix_is_taken_off_and_a_path_inside_the_root_may_be_absolute(save):
     pair = example("d1", category="wild")
     path, root = save({"train": [pair]})

@@ -78,17 +78,6 @@ def test_every_pair_comes_back_as_it_was(built, tmp_path):
     assert rows_by_id(tmp_path / "again") == rows_by_id(built / "data")
 
 
-def test_a_damaged_shard_of_a_release_is_reported_and_costs_itself_alone(built, tmp_path):
-    folder = shutil.copytree(built / "release", tmp_path / "release")
-    (damaged,) = folder.glob("data/*/test-*.parquet")
-    damaged.write_bytes(damaged.read_bytes()[:200])
-    report = reconstruct(folder, AudioRoots(), tmp_path / "again", num_workers=1)
-    assert [(skip["item"], skip["kind"]) for skip in report["skipped"]] == [
-        (f"{damaged.parent.name}/{damaged.name}", "invalid_shard")
-    ]
-    assert len(rows_by_id(tmp_path / "again")) == NUM_EPISODES
-
-
 def test_a_pair_of_two_synthesizers_comes_back_as_it_was(tmp_path):
     plan = replace(plan_script("train"), rejected_synthesizer="espeak-ng")
     with ShardWriter(tmp_path / "data") as writer:
@@ -140,17 +129,11 @@ def modality_rows(built):
     return [row for _, row in read_rows(built / "release") if row["criterion"] == "modality"]
 
 
-def rebuild(row, tmp_path, roots=None):
-    return Rebuilder(roots or AudioRoots(), tmp_path / "recordings").rebuild("train", row)
-
-
 @pytest.mark.parametrize(
     ("changed", "kind"),
     [
         ({"uri": "sample:../../secret.wav"}, "outside_root"),
-        ({"uri": "sample:/etc/hostname"}, "outside_root"),
         ({"uri": "sample:nothing.ogg"}, "missing_audio"),
-        ({"uri": "nowhere:a.wav"}, "invalid_row"),
         ({"uri": "no reference"}, "invalid_row"),
         ({"uri": None}, "no_reference"),
         ({"start_s": 5000.0, "end_s": 5001.0}, "truncated_audio"),
@@ -160,17 +143,9 @@ def rebuild(row, tmp_path, roots=None):
 def test_a_reference_without_a_recording_is_reported(built, tmp_path, changed, kind):
     row = modality_rows(built)[0]
     row["chosen"][1]["audio_ref"][0].update(changed)
-    skip = rebuild(row, tmp_path)
+    rebuilder = Rebuilder(AudioRoots(), tmp_path / "recordings")
+    skip = rebuilder.rebuild("train", row)
     assert (skip.item, skip.kind) == (f"pair {row['pair_id']}", kind)
-
-
-def test_a_text_that_was_scrubbed_is_spoken_scrubbed_and_counted(built, tmp_path):
-    row = modality_rows(built)[0]
-    for side in ("chosen", "rejected"):
-        row[side][0]["audio_ref"][0]["text"] = "Call [PHONE]!"
-    rebuilt, turns = rebuild(row, tmp_path)
-    assert (turns["scrubbed"], turns["different"]) == (1, 1)
-    assert "[PHONE]" in rebuilt["rejected"][0]["text"]
 
 
 def test_a_long_recording_is_cut_from_the_copy_that_the_pipeline_cuts_from(tmp_path, make_tone):

@@ -74,7 +74,6 @@ def test_a_command_that_gives_no_speech_costs_the_text_alone(script, command, te
     ("changes", "named"),
     [
         ({"command": "say hello"}, "say hello"),
-        ({"command": []}, "command"),
         ({"command": ["no-such-program-here", "{voice}"]}, "no-such-program-here"),
         ({"command": [sys.executable]}, "voices"),
         ({"engine": "shout"}, "shout"),
@@ -84,11 +83,6 @@ def test_a_command_that_gives_no_speech_costs_the_text_alone(script, command, te
 def test_wrong_options_are_found_before_anything_is_spoken(script, changes, named):
     with pytest.raises(ValueError, match=named):
         is_available("my-tts", {**options(script), **changes})
-
-
-def test_the_name_of_an_engine_keeps_its_meaning(script):
-    with pytest.raises(ValueError, match="'piper' has the engine 'command'"):
-        is_available("piper", options(script))
 
 
 MODULE = """
@@ -127,7 +121,7 @@ def test_a_custom_class_speaks(module):
     speech = engine.speak("hello", voice=0)
     assert speech.dtype == np.float32 and speech.shape == (4000,) and set(speech) == {np.float32(0.5)}
     assert (engine.version, engine.is_deterministic) == ("hum 1", True)
-    with pytest.raises(SynthesisError, match=r"gives int16 of shape \(2, 3\) for 'wrong'; mono floats at 16 kHz"):
+    with pytest.raises(SynthesisError, match=r"int16 of shape \(2, 3\); mono floats at 16 kHz"):
         engine.speak("wrong", voice=0)
 
 

@@ -101,19 +101,6 @@ def test_a_dialogue_is_one_request_that_keeps_its_context(served, references):
     assert not any(os.path.exists(info["cwd"]) for info in note["infos"])
 
 
-def test_a_role_without_a_clip_takes_the_voice_of_the_options(served, references, tmp_path, make_tone):
-    read_notes, options = served
-    soundfile.write(tmp_path / "voice.wav", make_tone(7.0, 300), RATE)
-    engine = SoulXPodcast(
-        **options, voices={"user": {"audio": str(tmp_path / "voice.wav"), "text": "A voice for scripts."}}
-    )
-    engine.speak_dialogue(LINES, {"assistant": references["assistant"]})
-    assert read_notes()[0]["prompt_texts"] == ["Ça va", "A voice for scripts."]
-    assert read_notes()[0]["prompts"][1] == [7 * RATE, RATE]
-    with pytest.raises(SynthesisError, match=r"no reference clip for \['assistant'\]"):
-        engine.speak_dialogue(LINES, {})
-
-
 def test_a_dialogue_that_the_model_cannot_speak_costs_no_other(served, references):
     engine = SoulXPodcast(**served[1])
     with pytest.raises(SynthesisError, match="RuntimeError: CUDA out of memory"):

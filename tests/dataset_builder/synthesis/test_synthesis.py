@@ -1,6 +1,5 @@
 import hashlib
 import json
-import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -51,11 +50,6 @@ def test_a_synthesizer_speaks_mono_16_kilohertz_speech_longer_for_more_words_and
     assert engine.speak(TEXT, voice=1).tobytes() != speech.tobytes()
 
 
-def test_every_voice_of_espeak_exists_and_sounds_like_no_other():
-    engine = load_synthesizer("espeak-ng")
-    assert len({engine.speak(TEXT, voice=voice).tobytes() for voice in range(6)}) == len(engine.voices) == 6
-
-
 @pytest.mark.slow
 def test_the_same_call_gives_the_same_samples_in_a_fresh_process_whatever_was_spoken_before():
     reference = np.sin(np.arange(16_000) * 0.05).astype(np.float32)
@@ -79,31 +73,12 @@ def test_threads_may_share_espeak():
 
 
 @pytest.mark.slow
-def test_kokoro_speaks_in_the_voices_that_the_options_name():
-    named = load_synthesizer("kokoro", {"voices": ["jm_kumo", "jf_alpha"]})
-    every = load_synthesizer("kokoro")
-    assert every.voices[0] == "jf_alpha" and every.voices[-1] == "jm_kumo"
-    assert named.speak(TEXT, voice=0).tobytes() == every.speak(TEXT, voice=len(every.voices) - 1).tobytes()
-    assert named.speak(TEXT, voice=1).tobytes() == every.speak(TEXT, voice=0).tobytes()
-
-
-@pytest.mark.slow
 def test_a_voice_file_or_text_that_kokoro_does_not_have_is_named():
     for options in ({"voices": ["jf_alpha", "nowhere"]}, {"voices_path": "nowhere.bin"}):
         with pytest.raises(ValueError, match="nowhere"):
             load_synthesizer("kokoro", options)
     with pytest.raises(SynthesisError, match="kokoro"):
         load_synthesizer("kokoro").speak("", voice=0)
-
-
-@pytest.mark.slow
-def test_processes_that_start_together_put_kokoro_together_once(tmp_path):
-    program = "from sdiareward.dataset_builder.synthesis.local import assemble_kokoro; print(assemble_kokoro())"
-    options = {"env": {**os.environ, "KOKORO_JA_CACHE": str(tmp_path)}, "stdout": subprocess.PIPE}
-    started = [subprocess.Popen([sys.executable, "-c", program], **options) for _ in range(3)]
-    paths = {process.communicate()[0].decode().strip() for process in started}
-    assert [process.returncode for process in started] == [0, 0, 0]
-    assert paths == {str(tmp_path / "kokoro-v1.0.int8.onnx")}
 
 
 def test_copy_synthesis_keeps_the_length_and_draws_the_pitch_together():
@@ -132,10 +107,7 @@ OPENAI = {"base_url": "http://localhost:1/v1", "model": "kokoro", "voices": ["a"
     [
         ("festival", {}, "espeak-ng.*hibari.*piper"),
         ("espeak-ng", {"rate": 165}, r"'espeak-ng'.*\['rate'\]"),
-        ("openai-speech", {}, "'base_url', 'model', 'voices'"),
         ("openai-speech", {"model": "kokoro"}, "'base_url', 'model', 'voices'"),
-        ("openai-speech", {"base_url": "http://x", "model": "k", "voice": ["a"]}, "'base_url', 'model', 'voices'"),
-        ("openai-speech", OPENAI | {"voices": []}, "voices"),
         ("openai-speech", OPENAI | {"voices": "alloy"}, "'alloy'"),
     ],
 )
@@ -154,6 +126,8 @@ def test_an_engine_is_loaded_once_per_set_of_options():
 
 
 def test_an_endpoint_is_available_when_its_client_is_installed_and_options_are_given():
+    with pytest.raises(ValueError, match="'piper' has the engine 'command'"):
+        is_available("piper", {"engine": "command"})
     assert not is_available("openai-speech")
     assert is_available("openai-speech", OPENAI)
     assert not is_available("soulx-podcast")
