@@ -196,10 +196,8 @@ class EventSettings:
     lead_s: NonNegativeFloat = 1.0  # Time that the sound is heard before the speech.
 
     def __post_init__(self) -> None:
-        if unknown := sorted(set(self.classes) - set(CATEGORIES["audio"])):
-            raise ValueError(f"classes names {unknown}; Table 4 has {list(CATEGORIES['audio'])}.")
-        if empty := [name for name, folders in self.classes.items() if not folders]:
-            raise ValueError(f"classes of {empty} are empty; give the names of their folders.")
+        if wrong := [name for name, found in self.classes.items() if name not in CATEGORIES["audio"] or not found]:
+            raise ValueError(f"classes has {wrong}; give folders to categories of {list(CATEGORIES['audio'])}.")
         if not self.folder or not Path(self.folder).is_dir():
             needed = "clips for the attribute 'audio' in FOLDER/CATEGORY/*.wav (docs/chatreward.md)"
             raise ValueError(f"events.folder is {self.folder!r}, which is not a folder; put {needed}.")

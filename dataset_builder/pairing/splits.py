@@ -29,7 +29,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pydantic.dataclasses
-from pydantic import PositiveInt
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
 from sdiareward.common.files import require_other_folder, write_file
@@ -43,8 +42,8 @@ from sdiareward.pairs.schema import JOINT, SIDES, make_stable_id
 from ..formats.shards import ShardWriter, read_rows
 from ..pipeline.media import read_beginning
 from ..recording_check import COPY_S, find_copies, measure_energies
-from ..reports.data_card import make_content_id, read_finished, read_report, write_report
-from ..reports.statistics_report import LABELS, compute_statistics, plot_overview, read_labels, render_table1
+from ..reports import data_card
+from ..reports.data_card import LABELS, compute_statistics, read_labels
 
 
 Unit = tuple[str, str]
@@ -130,41 +129,22 @@ def choose_synthesizers(key: str, names: Iterable[str], count: int | None, seed:
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class BenchSettings:
-    cap: PositiveInt = field(
-        default=50,
-        metadata={"help": "modality pairs of a bucket; if it has fewer, all of them are taken", "minimum": 1},
-    )
-    colloquialness_cap: PositiveInt = field(
-        default=250, metadata={"help": "colloquialness pairs in all", "minimum": 1}
-    )
+    cap: int = field(default=50, metadata={"help": "modality pairs of a bucket, or all that it has", "minimum": 1})
+    colloquialness_cap: int = field(default=250, metadata={"help": "colloquialness pairs in all", "minimum": 1})
     seed: int = field(default=0, metadata={"help": "seed of the draw"})
     candidates: Literal["test", "all"] = field(
-        default="test",
-        metadata={
-            "help": "draw from the test split, which alone has its groups and held-out synthesizers, or from all "
-            "splits, as the paper does"
-        },
+        default="test", metadata={"help": "draw from the test split, or from all splits, as the paper does"}
     )
     draw: Literal["whole_groups", "alternate"] = field(
         default="whole_groups",
-        metadata={
-            "help": "take groups whole where they fit, which loses the fewest pairs; or let the groups of a bucket "
-            "alternate, which gives the most groups, and loses what else they hold"
-        },
+        metadata={"help": "take groups whole, which loses the fewest pairs, or in turns, which gives the most groups"},
     )
     rest: Literal["train", "skip"] = field(
-        default="train",
-        metadata={
-            "help": "what becomes of the groups of the test split without a chosen pair: they go to training, or are "
-            "skipped, which keeps coarser units of the split, such as domains of scripts, out of training"
-        },
+        default="train", metadata={"help": "what becomes of the groups of the test split without a chosen pair"}
     )
     excise: Literal["groups", "pairs"] = field(
         default="groups",
-        metadata={
-            "help": "what leaves training: the groups of the chosen pairs, so that no recording is on both sides; or "
-            "the chosen pairs alone, as in the paper"
-        },
+        metadata={"help": "what leaves training: the groups of the chosen pairs, or those pairs, as in the paper"},
     )
     bucket_by: tuple[str, ...] = field(
         default=("source", "secondary"), metadata={"help": "columns that make a bucket"}
@@ -250,7 +230,7 @@ def draw_bench(folder: Path, settings: BenchSettings) -> tuple[list[dict[str, An
 
 def join_recordings(folder: Path) -> dict[str, str]:
     """Return the first group of each that shares a file or copies of a dialogue; none if the build joined them."""
-    if "joined" in read_report(folder):
+    if "joined" in data_card.read_report(folder):
         return {}
     keys: dict[str, set[Any]] = defaultdict(set)
     heard: dict[tuple[Any, ...], tuple[float, np.ndarray]] = {}
@@ -346,8 +326,8 @@ def make_bench(folder: Path, output: Path, settings: BenchSettings) -> dict[str,
     from tqdm import tqdm
 
     require_other_folder(folder, output)
-    plan_id = make_stable_id(make_content_id(folder), json.dumps(asdict(settings)))
-    if finished := read_finished(output, plan_id):
+    plan_id = make_stable_id(data_card.make_content_id(folder), json.dumps(asdict(settings)))
+    if finished := data_card.read_finished(output, plan_id):
         return finished
     labels, assignment, skipped = draw_bench(folder, settings)
     groups = {label["pair_id"]: label["group_id"] for label in labels}
@@ -357,14 +337,13 @@ def make_bench(folder: Path, output: Path, settings: BenchSettings) -> dict[str,
                 writer.write(assignment[row["pair_id"]], {**row, "group_id": groups[row["pair_id"]]})
                 progress.update()
     found = _describe_bench(output, labels, assignment, settings)
-    plot_overview(found["statistics"], output / "bench.png")
+    data_card.plot_overview(found["statistics"], output / "bench.png")
     write_file(output / "bench.md", render_bench(found))
     write_file(output / "bench.json", json.dumps(found, indent=2, ensure_ascii=False) + "\n")
-    before = read_report(folder)
+    before = data_card.read_report(folder)
     config = {**before.get("config", {}), "bench": asdict(settings)}
-    return write_report(
-        output, writer.counts, skipped, config, plan_id=plan_id, bench=found, joined=before.get("joined")
-    )
+    more = {"plan_id": plan_id, "bench": found, "joined": before.get("joined")}
+    return data_card.write_report(output, writer.counts, skipped, config, **more)
 
 
 def _describe_bench(
@@ -408,7 +387,7 @@ def render_bench(found: Mapping[str, Any]) -> str:
         f"Synthesizers that training does not have: {', '.join(found['left_out_synthesizers']) or 'none'}. "
         f"Recordings or dialogues of which training has other pairs: {found['num_known_groups']}.",
         "",
-        *render_table1(found["table1"]),
+        *data_card.render_table1(found["table1"]),
         "",
         *render_table(_BUCKET_COLUMNS, [list(bucket.values()) for bucket in found["buckets"]]),
         "",

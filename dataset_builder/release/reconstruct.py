@@ -217,7 +217,7 @@ def reconstruct(
 
 
 def _read_tasks(folder: Path, settings: Any, damaged: list[Skipped]) -> dict[str, Task]:
-    """Return the pairs of a release by key, in the order of their ids; append the shards that cannot be read to `damaged`."""
+    """Return the pairs of a release by key, in the order of their ids; append unreadable shards to `damaged`."""
     import pyarrow as pa
 
     tasks = []

@@ -197,12 +197,12 @@ def test_groups_take_turns_within_a_bucket():
 @pytest.mark.parametrize(
     "options",
     [
-        *({"cap": 0}, {"candidates": "train"}, {"draw": "random"}, {"rest": "test"}, {"excise": "rows"}),
+        *({"candidates": "train"}, {"draw": "random"}, {"rest": "test"}, {"excise": "rows"}),
         {"bucket_by": ["mood"]},
     ],
 )
 def test_a_wrong_option_is_refused(options):
-    with pytest.raises(ValueError, match=f"{next(iter(options))} .*"):
+    with pytest.raises(ValueError, match=next(iter(options))):
         BenchSettings(**options)
 
 

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from sdiareward.dataset_builder.formats.shards import ShardWriter
-from sdiareward.dataset_builder.reports.statistics_report import compute_statistics, write_statistics
+from sdiareward.dataset_builder.reports.data_card import compute_statistics, write_statistics
 
 
 def make_turns(*durations_s, text="one two three"):
