@@ -84,9 +84,8 @@ def build(config: ChatRewardConfig) -> dict[str, Any]:
         engine, load = Processes(config.num_workers), partial(_load, config)
         run_parts(parts, pending, load, choose_size(len(plans)), engine, label="scenarios", unit="scenario")
         found = {row["item"]: json.loads(row["notes"]) for row in parts.iter_rows(["notes"])}
-        skipped, rejected = (
-            [skip for name in plans for skip in found[name][kind]] for kind in ("skipped", "rejected")
-        )
+        kinds = ("skipped", "rejected")
+        skipped, rejected = ([skip for name in plans for skip in found[name][kind]] for kind in kinds)
         if len(skipped) == sum(len(scenario.answers) for scenario in scenarios):
             raise ValueError(f"no sample is left of {len(plans)} scenarios: {[s['reason'] for s in skipped[:3]]}.")
         write_shards(parts, {name: split for name, (_, split) in plans.items()}, output, features())
@@ -131,12 +130,8 @@ def _save_report(output: Path, report: dict[str, Any]) -> dict[str, Any]:
         {"split": split, "attribute": attribute, "samples": len(found), "hours": round(sum(found) / 3600, 4)}
         for (split, attribute), found in sorted(seconds.items())
     ]
-    report = {
-        **report,
-        "build_id": data_card.make_content_id(output),
-        "samples": samples,
-        "languages": data_card.list_languages(codes),
-    }
+    report |= {"build_id": data_card.make_content_id(output), "samples": samples}
+    report |= {"languages": data_card.list_languages(codes)}
     splits = sorted({split for split, _ in seconds}, reverse=True)
     files = [{"split": split, "path": f"data/{split}-*.parquet"} for split in splits]
     configs = [{"config_name": "default", "data_files": files}]

@@ -43,9 +43,10 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "understanding": tuple(CATEGORIES),
 }
 # Category of a voice without a request.
-PLAIN: dict[str, str] = {"age": "middle-aged", "language": "english", "emotion": "neutral"} | dict.fromkeys(
-    ("pitch", "speed", "volume"), "normal"
-)
+PLAIN: dict[str, str] = {
+    **{"age": "middle-aged", "language": "english", "emotion": "neutral"},
+    **{"pitch": "normal", "speed": "normal", "volume": "normal"},
+}
 # The voices of the content part: right words in a voice that does not suit them get 3 points (equation 1).
 CONTENT_VOICES = "emotion"
 # Section 3.2.3, stage 1.

@@ -117,15 +117,14 @@ class Cast:
 
 MANDARIN = Voice("espeak-ng", options={"voices": ["cmn"], "languages": ["zh"]})
 _HIBARI = Voice("hibari")
-_ESPEAK = {"female": 1, "male": 0, "american": 0, "british": 4, "english": 0}
 # The British voice of flite is a Scottish speaker.
 _FLITE = {"female": 0, "male": 1, "american": 1, "british": 2}
+_ESPEAK = {"female": 1, "male": 0, "american": 0, "british": 4, "english": 0}
+_OF_ESPEAK = {role: Voice("espeak-ng", number) for role, number in _ESPEAK.items()}
 CASTS = {
     "neural": Cast("neural", {"female": _HIBARI, "male": Voice("piper"), "english": _HIBARI, "chinese": MANDARIN}),
     "flite": Cast("flite", {role: Voice("flite", number) for role, number in _FLITE.items()}),
-    "espeak-ng": Cast(
-        "espeak-ng", {**{role: Voice("espeak-ng", n) for role, n in _ESPEAK.items()}, "chinese": MANDARIN}
-    ),
+    "espeak-ng": Cast("espeak-ng", {**_OF_ESPEAK, "chinese": MANDARIN}),
 }
 
 

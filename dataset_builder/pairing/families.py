@@ -105,9 +105,7 @@ def plan_family_pairs(
             for name in ["world" if is_prosody else RECORDING] if _is_recorded(episode) else names:
                 own, voices = split_options((options or {}).get(name, {}), JOINT)
                 chosen = replace(episode, primary=family, secondary=kind)
-                plan = PairPlan(
-                    JOINT, chosen, rejected, name, split, channel, own, script_voices=voices, family=family
-                )
+                plan = PairPlan(JOINT, chosen, rejected, name, split, channel, own, None, voices, family=family)
                 if is_prosody:
                     kept, changed = ({**own, "contour": contour} for contour in ("kept", kind))
                     plan = replace(plan, options=kept, rejected_options=changed)

@@ -233,9 +233,7 @@ def _make_messages(system: str, content: list[dict[str, Any]]) -> list[dict[str,
     return [{"role": "system", "content": system}, {"role": "user", "content": content}]
 
 
-def make_spoken_turns(
-    turns: Sequence[Mapping[str, Any]], name: str, *, with_words: bool = False
-) -> list[dict[str, Any]]:
+def make_spoken_turns(turns: Sequence[Mapping[str, Any]], name: str, *, with_words: bool = False) -> list[Row]:
     """Return turns as parts of a message: role, then recording. Without the words the judge has to listen."""
     parts: list[dict[str, Any]] = []
     for position, turn in enumerate(turns):

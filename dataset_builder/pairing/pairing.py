@@ -379,9 +379,7 @@ def _encode_side(plan: PairPlan, side: str, arrays: Sequence[np.ndarray]) -> lis
         if len(array) < MIN_SAMPLES or duration_s > MAX_TURN_S:
             label = f"{episode.source} {episode.name}, turn {position}"
             raise TurnDurationError(f"{label}: lasts {duration_s:.2f} s; more than 0.02 and at most 60 s are needed.")
-        references = [
-            {"uri": part.ref, "start_s": part.start_s, "end_s": part.end_s, "text": part.text} for part in turn.parts
-        ]
+        references = [{"uri": p.ref, "start_s": p.start_s, "end_s": p.end_s, "text": p.text} for p in turn.parts]
         if not plan.is_recorded(side):
             made = {"uri": f"{SYNTHETIC}:{plan.find_engine(side)[0]}", "start_s": None, "end_s": None}
             references = [{**reference, **made} for reference in references]

@@ -132,9 +132,7 @@ class BenchSettings:
     cap: int = field(default=50, metadata={"help": "modality pairs of a bucket, or all that it has", "minimum": 1})
     colloquialness_cap: int = field(default=250, metadata={"help": "colloquialness pairs in all", "minimum": 1})
     seed: int = field(default=0, metadata={"help": "seed of the draw"})
-    candidates: Literal["test", "all"] = field(
-        default="test", metadata={"help": "draw from the test split, or from all splits, as the paper does"}
-    )
+    candidates: Literal["test", "all"] = field(default="test", metadata={"help": "split to draw from; paper: all"})
     draw: Literal["whole_groups", "alternate"] = field(
         default="whole_groups",
         metadata={"help": "take groups whole, which loses the fewest pairs, or in turns, which gives the most groups"},
@@ -290,9 +288,8 @@ def isolate(
         if pair in bench:
             assignment[pair] = BENCH_SPLIT
         elif group in bench_groups:
-            skipped.append(
-                Skipped(pair, "group_in_bench", f"its group {group} is in ESDR-Bench; training must not see it")
-            )
+            reason = f"its group {group} is in ESDR-Bench; training must not see it"
+            skipped.append(Skipped(pair, "group_in_bench", reason))
         elif pair in shared:
             skipped.append(Skipped(pair, "turn_in_bench", "a turn of it is in ESDR-Bench; training must not see it"))
         elif split != BENCH_SPLIT:

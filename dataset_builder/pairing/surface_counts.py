@@ -71,9 +71,8 @@ def require_balance(pairs: Iterable[tuple[Turns, Turns]], max_share: float = MAX
     """Return `measure_shares` of a set in which no count alone orders more than `max_share` of the pairs."""
     shares = measure_shares(pairs)
     if over := [name for name, share in shares.items() if share > max_share]:
-        table = render_markdown_table(
-            ["count", "pairs that it orders (%)"], [[name, f"{100 * share:.1f}"] for name, share in shares.items()]
-        )
+        rows = [[name, f"{100 * share:.1f}"] for name, share in shares.items()]
+        table = render_markdown_table(["count", "pairs that it orders (%)"], rows)
         found = f"counts of {', '.join(over)} order more than {max_share:.0%} of the pairs"
         raise ValueError("\n".join([f"{found}; rewrite or omit pairs until no count does.", *table]))
     return shares

@@ -54,6 +54,7 @@ from .scrubbing import is_scrubbed
 logger = logging.getLogger(__name__)
 _LONG_SOURCES = ("folder", "youtube")
 _ENHANCEMENT = "?enhancement="
+Row = Mapping[str, Any]
 # Key, split and row of a released pair; the key is a hash of it and of what decides how it is rebuilt.
 Task = tuple[str, str, dict[str, Any]]
 
@@ -130,9 +131,8 @@ class Rebuilder:
             for key, value in (row["channel"] or {}).items()
         }
         matched = ChannelSettings(**channel) if channel else None
-        plan = pairing.PairPlan(
-            row["criterion"], chosen, rejected, name, split, matched, options, row["pair_id"], voices
-        )
+        names = (row["criterion"], chosen, rejected, name, split)
+        plan = pairing.PairPlan(*names, matched, options, row["pair_id"], voices)
         return replace(plan, rejected_synthesizer=other, rejected_options=other_options) if other else plan
 
     def _make_episode(self, row: Mapping[str, Any], side: str, counts: Counter[str]) -> Episode:
@@ -156,9 +156,7 @@ class Rebuilder:
         validate_episode(episode, is_broken=side == "rejected")
         return episode
 
-    def _find_checked_part(
-        self, reference: Mapping[str, Any], expected: Mapping[str, Any], counts: Counter[str]
-    ) -> Part:
+    def _find_checked_part(self, reference: Row, expected: Row, counts: Counter[str]) -> Part:
         part = find_part(reference, self.roots, self.cache_dir)
         found = describe(read_recording(part))
         kind = compare(expected, found)
@@ -200,9 +198,8 @@ def reconstruct(
     parts, engine = open_row_parts(work, {}), Processes(num_workers)
     pending = [tasks[key] for key in parts.find_pending(list(tasks), _find_skipped, "notes")]
     # Each recording is decoded and enhanced once, before several pairs ask for it at the same time.
-    references = [
-        ref for *_, row in pending for turn in row["chosen"] for ref in turn["audio_ref"] if _needs_copy(ref)
-    ]
+    turns = [turn for *_, row in pending for turn in row["chosen"]]
+    references = [part for turn in turns for part in turn["audio_ref"] if _needs_copy(part)]
     for _ in engine(partial(_load_decoder, rebuilder), [[ref] for ref in {r["uri"]: r for r in references}.values()]):
         pass
     load, size = partial(_load, rebuilder), choose_size(len(tasks))

@@ -69,10 +69,8 @@ def release(
             except (SkipError, AudioError) as error:
                 kind = getattr(error, "kind", "undecodable_audio")
                 skipped.append(Skipped(f"pair {row['pair_id']}", kind, str(error)))
-    settings = {
-        **data_card.read_public_settings(folder),
-        "released_from": data_card.read_report(folder).get("build_id"),
-    }
+    before = data_card.read_report(folder).get("build_id")
+    settings = {**data_card.read_public_settings(folder), "released_from": before}
     settings |= {"phone_regions": list(regions), "num_names": len(releaser.names)}
     scrubbed = dict(sorted(releaser.counts.items()))
     report = data_card.make_report(output, writer.counts, skipped, settings, scrubbed=scrubbed)
@@ -85,9 +83,8 @@ def release(
         scrubbed=", ".join(f"{count} {kind}" for kind, count in scrubbed.items()) or "nothing was found",
         sources="\n".join(f"- {escape_code(source)}: {pairs} pairs" for source, pairs in sorted(sources.items())),
     )
-    return data_card.save_report(
-        output, report, f"---\n{data_card.render_header(report, data_card.list_configs(report['pairs']))}\n---\n{body}"
-    )
+    header = data_card.render_header(report, data_card.list_configs(report["pairs"]))
+    return data_card.save_report(output, report, f"---\n{header}\n---\n{body}")
 
 
 class _Releaser:

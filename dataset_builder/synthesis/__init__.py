@@ -34,6 +34,10 @@ class ReferenceClip:
     text: str
 
 
+# Role and text of each turn.
+Lines = Sequence[tuple[str, str]]
+
+
 @runtime_checkable
 class Synthesizer(Protocol):
     """Speaks a text, or resynthesises a recorded turn.
@@ -57,9 +61,7 @@ class DialogueSynthesizer(Protocol):
     is_deterministic: bool
     version: str
 
-    def speak_dialogue(
-        self, lines: Sequence[tuple[str, str]], references: Mapping[str, ReferenceClip]
-    ) -> list[np.ndarray]:
+    def speak_dialogue(self, lines: Lines, references: Mapping[str, ReferenceClip]) -> list[np.ndarray]:
         """Return one mono 16 kHz float32 array per `(role, text)`; `references` has one clip per role."""
         ...
 
@@ -85,9 +87,7 @@ class Engine:
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             raise SynthesisError(f"{label}: {error}") from error
         if not (speech.ndim == 1 and speech.size and speech.dtype.kind == "f" and np.isfinite(speech).all()):
-            raise SynthesisError(
-                f"{label}, but {speech.dtype} of shape {speech.shape}; mono floats at 16 kHz are needed."
-            )
+            raise SynthesisError(f"{label}: {speech.dtype} of shape {speech.shape}; mono floats at 16 kHz are needed.")
         return speech.astype(np.float32, copy=False)
 
 

@@ -19,7 +19,7 @@ from sdiareward.common.files import split_lines
 from sdiareward.common.user_errors import AGAIN, UserError
 from sdiareward.pairs.path_sandbox import resolve_inside
 
-from . import Engine, ReferenceClip, SynthesisError
+from . import Engine, Lines, ReferenceClip, SynthesisError
 
 
 # Length of an answer in an error message.
@@ -161,9 +161,8 @@ class VoiceCloning(Engine):
         fields = {"tts_text": text, "prompt_text": speaker.text}
         fields |= {} if is_raw else {"speaker_name": speaker.audio.stem}
         files = {"prompt_wav": (speaker.audio.name, speaker.audio.read_bytes(), "application/octet-stream")}
-        answer = self._session.request(
-            "GET" if is_raw else "POST", url, data=fields, files=files, timeout=self.timeout_s
-        )
+        send = self._session.get if is_raw else self._session.post
+        answer = send(url, data=fields, files=files, timeout=self.timeout_s)
         try:
             if not answer.ok:
                 raise ValueError(f"{answer.status_code}: {answer.text[:_MAX_QUOTED_CHARS]}")
@@ -219,9 +218,7 @@ class SoulXPodcast:
         self._clips = {role: ReferenceClip(read_audio(voice["audio"]), voice["text"]) for role, voice in voices}
         self.version = f"soulx-podcast {name}"
 
-    def speak_dialogue(
-        self, lines: Sequence[tuple[str, str]], references: Mapping[str, ReferenceClip]
-    ) -> list[np.ndarray]:
+    def speak_dialogue(self, lines: Lines, references: Mapping[str, ReferenceClip]) -> list[np.ndarray]:
         script = _make_script(lines, {**self._clips, **references})
         answer = self._post({**script, "sampling": self._sampling, "runs": self._runs})
         waves = [np.frombuffer(base64.b64decode(wave), "<f4") for wave in answer["waves"]]
@@ -248,7 +245,7 @@ class SoulXPodcast:
         return answer.json()
 
 
-def _make_script(lines: Sequence[tuple[str, str]], references: Mapping[str, ReferenceClip]) -> dict[str, Any]:
+def _make_script(lines: Lines, references: Mapping[str, ReferenceClip]) -> dict[str, Any]:
     """Return a dialogue as the repository's examples have it, with single spaces: a line break would end the text."""
     import soundfile
 

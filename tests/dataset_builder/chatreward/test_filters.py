@@ -7,7 +7,7 @@ from sdiareward.dataset_builder.chatreward.builder import (
     measure_agreement,
     read_ratings,
 )
-from sdiareward.dataset_builder.chatreward.filters import EmotionSettings, WordErrors, load_classifier, word_error_rate
+from sdiareward.dataset_builder.chatreward.filters import WordErrors, word_error_rate
 from sdiareward.dataset_builder.pipeline.settings import FasterWhisperSettings
 from sdiareward.dataset_builder.synthesis import load_synthesizer
 
@@ -38,44 +38,6 @@ def test_what_was_said_is_recognised_and_something_else_is_not():
     assert words.rate("The library opens at nine in the morning.", speech, "en") == 0.0
     assert words.rate("My cat sleeps under the old piano.", speech, "en") > 0.8
     assert words.rate("图书馆九点开门。", speech, "zh") is None
-
-
-@pytest.fixture(scope="module")
-def classifier_folder(tmp_path_factory):
-    """Return a tiny random classifier with five labels."""
-    import torch
-    from transformers import Wav2Vec2Config, Wav2Vec2FeatureExtractor, Wav2Vec2ForSequenceClassification
-
-    labels = dict(enumerate(("ang", "calm", "hap", "neu", "noise")))
-    convolutions = {"conv_dim": (8, 8), "conv_stride": (10, 16), "conv_kernel": (10, 16), "num_feat_extract_layers": 2}
-    convolutions |= {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    names = {"id2label": labels, "label2id": {name: number for number, name in labels.items()}}
-    torch.manual_seed(0)
-    config = Wav2Vec2Config(**sizes, **convolutions, classifier_proj_size=8, **names)
-    folder = tmp_path_factory.mktemp("classifier")
-    Wav2Vec2ForSequenceClassification(config).save_pretrained(folder)
-    Wav2Vec2FeatureExtractor().save_pretrained(folder)
-    return folder
-
-
-def test_a_classifier_scores_the_emotions_its_labels_stand_for(classifier_folder, make_tone):
-    single = {"ang": "angry", "hap": "happy", "neu": "neutral"}
-    both = load_classifier(EmotionSettings(str(classifier_folder), {**single, "calm": "neutral"}))
-    scores = both(make_tone(1.0))
-    alone = load_classifier(EmotionSettings(str(classifier_folder), single))(make_tone(1.0))
-    assert set(scores) == {"angry", "happy", "neutral"}
-    assert 0 < sum(alone.values()) < sum(scores.values()) < 1
-    assert scores["neutral"] > alone["neutral"]
-    assert scores["angry"] == pytest.approx(alone["angry"])
-
-
-def test_wrong_settings_of_a_classifier_are_refused(classifier_folder, make_tone):
-    with pytest.raises(ValueError, match="'ang', 'calm'"):
-        load_classifier(EmotionSettings(str(classifier_folder)))(make_tone(1.0))
-    for changes in ({"labels": {"b": "bored"}}, {"threshold": 2}, {"backend": "funasr", "hub": "github"}):
-        with pytest.raises(ValueError, match=[*changes][-1]):
-            EmotionSettings("model", **changes)
 
 
 def write_ratings(path, *rows, header=("sample_id", "rater", "score")):

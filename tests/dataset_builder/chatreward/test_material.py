@@ -21,7 +21,6 @@ from sdiareward.dataset_builder.chatreward.voices import (
     make_endpoint_cast,
     speak_line,
 )
-from sdiareward.dataset_builder.pipeline.settings import ComponentError
 from sdiareward.dataset_builder.synthesis import SynthesisError, load_synthesizer
 
 
@@ -179,12 +178,19 @@ def test_emotion2vec_scores_the_seven_emotions_of_table_4(funasr, make_tone):
     made, asked = funasr
     assert (made["model"], made["hub"], made["device"]) == (settings.model, "hf", "cpu")
     assert asked == ((16_000,), "float32", {"fs": 16_000, "granularity": "utterance", "extract_embedding": False})
-
-
-def test_an_emotion2vec_without_a_head_and_a_missing_funasr_are_errors(funasr, make_tone, monkeypatch):
     headless = load_classifier(EmotionSettings("emotion2vec_base", backend="funasr"))
+    funasr[0]["model"] = "base"
     with pytest.raises(ValueError, match="emotion2vec_base"):
         headless(make_tone(1.0))
-    monkeypatch.setitem(sys.modules, "funasr", None)
-    with pytest.raises(ComponentError, match="pip install funasr"):
-        load_classifier(EmotionSettings("emotion2vec_plus_large", backend="funasr"))
+
+
+def test_a_classifier_scores_the_emotions_its_labels_stand_for(monkeypatch, make_tone):
+    found = [{"label": label, "score": score} for label, score in (("ang", 0.5), ("calm", 0.2), ("neu", 0.3))]
+    monkeypatch.setattr("transformers.pipeline", lambda *args, **kwargs: lambda *args, **kwargs: found)
+    labels = {"ang": "angry", "calm": "neutral", "neu": "neutral"}
+    assert load_classifier(EmotionSettings("m", labels))(make_tone(1.0)) == {"angry": 0.5, "neutral": 0.5}
+    with pytest.raises(ValueError, match="'ang', 'calm'"):
+        load_classifier(EmotionSettings("m"))(make_tone(1.0))
+    for changes in ({"labels": {"b": "bored"}}, {"threshold": 2}, {"backend": "funasr", "hub": "github"}):
+        with pytest.raises(ValueError, match=[*changes][-1]):
+            EmotionSettings("model", **changes)

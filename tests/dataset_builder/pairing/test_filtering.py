@@ -127,11 +127,9 @@ def test_a_pair_is_kept_if_the_scores_that_count_reach_the_threshold(ask, make_r
 @pytest.mark.parametrize(
     ("bad", "remark"),
     [
-        ([1], ""),
         ({"scores": {}}, "final_turn_content"),
         (verdict(chosen=(4, 6, 4)), "final_turn_naturalness_prosody"),
         (verdict(rejected=(4, 2, 3.5)), "dialog_context_coherence"),
-        (verdict(overall_preference="both"), "overall_preference"),
     ],
 )
 def test_an_invalid_verdict_is_asked_for_again_with_the_field(ask, make_row, bad, remark):
@@ -152,13 +150,6 @@ def test_a_judge_that_fails_for_good_costs_its_pair_unless_the_settings_keep_it(
         unjudged, again = filter_rows(rows, ask(server), FilterSettings(keep_unjudged=True))
     assert unjudged == rows[0]
     assert again["quality"] == kept["quality"]
-
-
-def test_a_judge_that_fails_on_more_than_a_stated_share_stops_the_filter(ask, make_row):
-    rows = [make_row(f"p{number}") for number in range(3)]
-    refused = pytest.raises(EndpointError, match="failed on 3 of 3 pairs.*this is not supported")
-    with ChatServer(Reply(status=400, error="this is not supported")) as server, refused:
-        list(filter_rows(rows, ask(server, concurrency=1)))
 
 
 def test_what_is_not_judged_passes_and_what_cannot_be_heard_costs_its_pair(ask, make_row):

@@ -109,6 +109,8 @@ OPENAI = {"base_url": "http://localhost:1/v1", "model": "kokoro", "voices": ["a"
         ("espeak-ng", {"rate": 165}, r"'espeak-ng'.*\['rate'\]"),
         ("openai-speech", {"model": "kokoro"}, "'base_url', 'model', 'voices'"),
         ("openai-speech", OPENAI | {"voices": "alloy"}, "'alloy'"),
+        ("soulx-podcast", {"model_path": "m"}, "'addresses'"),
+        ("soulx-podcast", {"model_path": "m", "addresses": "http://localhost"}, "addresses is"),
     ],
 )
 def test_unknown_names_and_wrong_options_are_refused_with_those_that_exist(name, options, named):
