@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from sdiareward.common.tables import render_markdown_table
 
@@ -91,8 +90,3 @@ def find_imbalance(chosen: Turns, rejected: Turns) -> str | None:
             found = f"turn {position} has {marks[0]} and {marks[1]} punctuation marks"
             return f"{found}; they may differ by {MAX_MARKS_DIFFERENCE}."
     return None
-
-
-def render_shares(shares: Mapping[str, float]) -> str:
-    rows: list[list[Any]] = [[name, f"{100 * share:.1f}"] for name, share in shares.items()]
-    return "\n".join(render_markdown_table(["count", "pairs that it orders (%)"], rows))

@@ -20,7 +20,6 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib import import_module
@@ -197,11 +196,6 @@ def reconstruct(
         return finished
     parts, engine = open_row_parts(work, {}), Processes(num_workers)
     pending = [tasks[key] for key in parts.find_pending(list(tasks), _find_skipped, "notes")]
-    # Each recording is decoded and enhanced once, before several pairs ask for it at the same time.
-    turns = [turn for *_, row in pending for turn in row["chosen"]]
-    references = [part for turn in turns for part in turn["audio_ref"] if _needs_copy(part)]
-    for _ in engine(partial(_load_decoder, rebuilder), [[ref] for ref in {r["uri"]: r for r in references}.values()]):
-        pass
     load, size = partial(_load, rebuilder), choose_size(len(tasks))
     run_parts(parts, pending, load, size, engine, label="pairs", unit="pair")
     counts, notes = write_shards(parts, {key: split for key, (_, split, _) in tasks.items()}, output)
@@ -232,17 +226,6 @@ def _read_tasks(folder: Path, settings: Any, damaged: list[Skipped]) -> dict[str
 def _find_skipped(rows: Rows) -> Iterator[bool]:
     """Pairs that could not be rebuilt are tried again."""
     return ("skip" in json.loads(row["notes"]) for row in rows)
-
-
-def _load_decoder(rebuilder: Rebuilder) -> Make:
-    def decode(parts: Iterable[Any]) -> Iterator[Rows]:
-        for (reference,) in parts:
-            # What fails here is reported with its pairs.
-            with suppress(SkipError, ValueError):
-                find_part(reference, rebuilder.roots, rebuilder.cache_dir)
-            yield []
-
-    return decode
 
 
 def _load(rebuilder: Rebuilder) -> Make:
@@ -307,27 +290,30 @@ def read_recording(part: Part) -> np.ndarray:
 def _decode(uri: str, path: Path, cache_dir: Path, enhancement: str) -> Path:
     """Return the 16 kHz copy of a recording, made and enhanced as by the pipeline."""
     import soundfile
+    from filelock import FileLock
 
     name = make_stable_id(*pairing.read_file_version(str(path.resolve())))
     wav, failure = cache_dir / f"{name}.wav", cache_dir / f"{name}.json"
     cache_dir.mkdir(parents=True, exist_ok=True)
-    if failure.is_file():
-        raise SkipError(*json.loads(failure.read_text(encoding="utf-8")))
-    try:
-        if not wav.is_file():
-            decode_recording(path, wav)
-    except AudioError as error:
-        problem = _make_skip(uri, error, str(path))
-        # A damaged recording is not decoded again for each of its pairs.
-        write_file(failure, json.dumps([problem.kind, str(problem)]))
-        raise problem from error
-    if not enhancement:
-        return wav
-    identity = json.dumps(AudioSeparatorSettings().identity(), sort_keys=True)
-    enhanced = cache_dir / f"{name}-{make_stable_id(enhancement, identity)}.wav"
-    if not enhanced.is_file():
-        _load_enhancer(enhancement).enhance(path, enhanced, soundfile.info(wav).frames)
-    return enhanced
+    # Pairs in several processes ask for one recording, which is decoded and enhanced once.
+    with FileLock(wav.with_suffix(".lock")):
+        if failure.is_file():
+            raise SkipError(*json.loads(failure.read_text(encoding="utf-8")))
+        try:
+            if not wav.is_file():
+                decode_recording(path, wav)
+        except AudioError as error:
+            problem = _make_skip(uri, error, str(path))
+            # A damaged recording is not decoded again for each of its pairs.
+            write_file(failure, json.dumps([problem.kind, str(problem)]))
+            raise problem from error
+        if not enhancement:
+            return wav
+        identity = json.dumps(AudioSeparatorSettings().identity(), sort_keys=True)
+        enhanced = cache_dir / f"{name}-{make_stable_id(enhancement, identity)}.wav"
+        if not enhanced.is_file():
+            _load_enhancer(enhancement).enhance(path, enhanced, soundfile.info(wav).frames)
+        return enhanced
 
 
 @cache
