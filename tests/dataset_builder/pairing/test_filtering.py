@@ -19,6 +19,7 @@ from sdiareward.dataset_builder.pairing.filtering import (
 )
 from sdiareward.pairs.prompts import PromptSet
 from sdiareward.pairs.schema import TAXONOMY
+from sdiareward.perturbations.channel import encode_flac
 
 
 LABELS = {"criterion": "modality", "subset": "scripted", "source": "amazon_queen", "primary": "Unknown"}
@@ -37,10 +38,8 @@ def make_row(make_tone):
     """Return a function giving a pair whose turns are tones of their own pitch, as FLAC."""
 
     def make_turn(position, side):
-        buffer = io.BytesIO()
         tone = make_tone(0.1, 200.0 + 50 * position + 400 * (side == "rejected"))
-        soundfile.write(buffer, tone, 16_000, format="FLAC", subtype="PCM_16")
-        audio = {"bytes": buffer.getvalue(), "path": f"{side}-{position}.flac"}
+        audio = {"bytes": encode_flac(tone), "path": f"{side}-{position}.flac"}
         role = ("user", "assistant")[position % 2]
         return {"role": role, "text": f"words {position}", "audio": audio, "duration_s": 0.1}
 

@@ -1,18 +1,16 @@
+import hashlib
 import json
 import shutil
 from collections import Counter
-from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import soundfile
 from support.paths import SAMPLE
 
 from sdiareward.audio_sdiareward import read_audio
-from sdiareward.dataset_builder import builder
-from sdiareward.dataset_builder.builder import BuildConfig, SourceConfig, build
-from sdiareward.dataset_builder.episodes import Episode, Part, Turn
+from sdiareward.dataset_builder.episodes import Episode
 from sdiareward.dataset_builder.formats.shards import ShardWriter, read_rows
-from sdiareward.dataset_builder.pairing.pairing import SynthesizerSpec
 from sdiareward.dataset_builder.pairing.splits import (
     BenchSettings,
     assign_splits,
@@ -20,6 +18,7 @@ from sdiareward.dataset_builder.pairing.splits import (
     draw_bench,
     find_shared,
     isolate,
+    join_groups,
     make_bench,
     sample_bench,
     split_unit,
@@ -58,75 +57,22 @@ def test_a_coarser_unit_is_held_out_whole():
     assert sorted(assignment.values()) == ["test", "train", "train", "train", "validation"]
 
 
-def call(name, audio, start_s=0.0, **more):
-    turns = [
-        {"role": role, "text": "well", "audio": audio, "start_s": start_s + second, "end_s": start_s + second + 1}
-        for second, role in enumerate(("user", "assistant"))
-    ]
-    return {"id": name, "language": "en", "license": "CC0-1.0", "turns": turns, **more}
-
-
-def write_corpus(folder, lines):
-    """Write `a`, `b` and `c`, and copies of `a`: the file again, other encodings, and other rates and levels."""
-    folder.mkdir()
-    for name, path in zip("abc", sorted((SAMPLE / "amazon_queen").glob("*.ogg")), strict=False):
-        array = read_audio(path)[: 16_000 * 5]
-        soundfile.write(folder / f"{name}.wav", array, 16_000)
-        if name == "a":
-            (folder / "again").mkdir()
-            shutil.copy(folder / "a.wav", folder / "again" / "a.wav")
-            soundfile.write(folder / "a.flac", array, 16_000)
-            soundfile.write(folder / "a.ogg", 0.4 * array, 16_000)
-            soundfile.write(folder / "a.mp3", make_mp3(24)(array, 16_000), 16_000)
-    (folder / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return SourceConfig("folder", str(folder))
-
-
-@pytest.mark.parametrize(
-    ("lines", "expected"),
-    [
-        ([call("0", "a.wav"), call("1", "b.wav"), call("2", "c.wav")], (3, 0, 0, 0)),
-        ([call("0", "a.wav"), call("1", "a.wav", 2.0), call("2", "b.wav")], (2, 2, 0, 0)),
-        ([call("0", "a.wav"), call("1", "again/a.wav"), call("2", "b.wav")], (2, 0, 1, 0)),
-        (
-            [call(n, n) for n in ("a.wav", "a.flac", "a.ogg", "a.mp3", "b.wav")],
-            (2, 0, 0, 3),
-        ),
-        # Through a third dialogue, whatever groups the user gave.
-        ([call("0", "a.wav", group="x"), call("1", "b.wav", group="x"), call("2", "b.wav")], (1, 2, 0, 0)),
-    ],
-)
-def test_dialogues_that_share_a_recording_are_one_group(lines, expected, tmp_path):
-    spec = {"modality": SynthesizerSpec(("espeak-ng",))}
-    config = BuildConfig(str(tmp_path / "out"), (write_corpus(tmp_path / "corpus", lines),), spec, test=0.5)
-    report = build(config, dry_run=True)
-    joined = report["joined"]
-    found = (report["groups"]["all"], joined["by_file"], joined["equal_copies"], joined["near_copies"])
-    assert found == expected
-
-
-def test_a_recording_is_one_group_across_sources_and_through_the_pipeline(tmp_path, monkeypatch):
-    lines = [{**call("talk", ""), "audio": "again/a.wav"}]
-    lines[0].pop("turns")
-    sources = [
-        write_corpus(tmp_path / n, of) for n, of in (("x", [call("0", "a.wav")]), ("y", [*lines, call("1", "b.wav")]))
-    ]
-    config = BuildConfig(
-        str(tmp_path / "out"), tuple(sources), {"modality": SynthesizerSpec(("espeak-ng",))}, test=0.5
+def test_units_that_share_a_recording_are_one_group_in_all_sources(tmp_path):
+    first, second, third = (
+        read_audio(path)[: 16_000 * 5] for path in sorted((SAMPLE / "amazon_queen").glob("*.ogg"))[:3]
     )
-
-    def cut(recordings, *_):
-        wav = str(tmp_path / "x" / "a.flac")
-        turns = (Turn("user", (Part("well", wav, 0.0, 1.0),)), Turn("assistant", (Part("well", wav, 1.0, 2.0),)))
-        return [
-            replace(make_episode(f"{r.recording_id}/0", r.recording_id, r.source), turns=turns) for r in recordings
-        ]
-
-    monkeypatch.setattr(builder, "_run_pipeline", cut)
-    plans, _, joined = builder._plan(config, False)
-    assert (joined["groups"], joined["near_copies"]) == (2, 1)
-    of = {plan.chosen.name: (plan.split, plan.chosen.group_id) for plan in plans}
-    assert of["0"] == of["talk/0"] != of["1"] and of["0"][1] == make_episode("0", "0", "folder").group_id
+    copies = {"a.flac": first, "quiet.ogg": 0.4 * first, "a.mp3": make_mp3(24)(first, 16_000)}
+    for name, array in {"a.wav": first, **copies, "b.wav": second, "c.wav": third}.items():
+        soundfile.write(tmp_path / name, array, 16_000)
+    shutil.copy(tmp_path / "a.wav", tmp_path / "again.wav")
+    named = {"a": "a.wav", "again": "again.wav", "near": "a.mp3", "b": "b.wav", "c": "c.wav", "same": "c.wav"}
+    files = {("folder" if name == "a" else "meld", name): [str(tmp_path / path)] for name, path in named.items()}
+    files["meld", "both"] = [str(tmp_path / "a.flac"), str(tmp_path / "quiet.ogg")]
+    joined, counts = join_groups(files, lambda path: hashlib.sha256(Path(path).read_bytes()).hexdigest())
+    of_a = {("folder", "a"), ("meld", "again"), ("meld", "near"), ("meld", "both")}
+    assert {unit for unit, unit_of in joined.items() if unit_of == joined["folder", "a"]} == of_a
+    assert {unit for unit in joined if unit not in of_a} == {("meld", "c"), ("meld", "same")}
+    assert counts == {"groups": 6, "by_file": 2, "equal_copies": 1, "near_copies": 3}
 
 
 def label(pair_id, secondary="Joy", *, group=None, split="test", source="meld", synthesizer="flite"):

@@ -1,20 +1,12 @@
-import io
-
 import datasets
 import pytest
-import soundfile
 
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.formats.shards import ShardWriter, read_rows
 from sdiareward.dataset_builder.release.official_form import read_official, write_official
 from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.schema import validate_row
-
-
-def encode(array, rate=16_000, form="FLAC"):
-    buffer = io.BytesIO()
-    soundfile.write(buffer, array, rate, format=form)
-    return buffer.getvalue()
+from sdiareward.perturbations.channel import encode, encode_flac
 
 
 def message(role, path, text="so, um"):
@@ -37,7 +29,7 @@ def save(tmp_path, make_tone):
                 path = tmp_path / "root" / item["audio"]
                 if not path.exists():
                     path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_bytes(encode(make_tone(0.1, 200 + 50 * turn, seed), form="WAV"))
+                    path.write_bytes(encode(make_tone(0.1, 200 + 50 * turn, seed), 16_000, "WAV", "PCM_16", None))
         saved = {name: datasets.Dataset.from_list(examples) for name, examples in splits.items()}
         datasets.DatasetDict(saved).save_to_disk(tmp_path / "released")
         return tmp_path / "released", tmp_path / "root"
@@ -133,7 +125,7 @@ def folder(tmp_path, make_tone):
     scores = {"content": 4, "naturalness": 3, "coherence": 5}
     with ShardWriter(tmp_path / "ours") as writer:
         for index, split in enumerate(("train", "validation", "test")):
-            audio = {"bytes": encode(make_tone(0.1, seed=index)), "path": f"p{index}.flac"}
+            audio = {"bytes": encode_flac(make_tone(0.1, seed=index)), "path": f"p{index}.flac"}
             sides = {
                 name: [
                     {"role": role, "text": f"{name} {role}", "audio": audio, "duration_s": 0.1, "audio_ref": []}
