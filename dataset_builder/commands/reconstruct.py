@@ -25,7 +25,7 @@ class ReconstructArguments(BuilderArguments):
 
 
 def run(args: ReconstructArguments) -> int:
-    from ..release.reconstruct import AudioRoots, reconstruct
+    from ..release.release import AudioRoots, reconstruct
 
     report = reconstruct(
         args.folder,

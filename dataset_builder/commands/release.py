@@ -31,8 +31,7 @@ class ReleaseArguments(BuilderArguments):
 
 def run(args: ReleaseArguments) -> int:
     from ..formats.shards import count_pairs, read_rows
-    from ..release.reconstruct import AudioRoots
-    from ..release.release import release
+    from ..release.release import AudioRoots, release
     from ..reports.data_card import summarise_skipped
 
     if args.dry_run:

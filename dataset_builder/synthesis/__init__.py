@@ -93,8 +93,8 @@ class Engine:
 
 # Name -> module and class.
 _ENGINES = {
-    "command": "custom:Command",
-    "entry-point": "custom:load_entry_point",
+    "command": "local:Command",
+    "entry-point": "local:load_entry_point",
     "espeak-ng": "local:Espeak",
     "flite": "local:Flite",
     "hibari": "local:Hibari",

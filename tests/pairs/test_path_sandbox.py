@@ -13,7 +13,7 @@ from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.dataset_builder.formats import sdiareward as builder
 from sdiareward.dataset_builder.release.official_form import read_official
-from sdiareward.dataset_builder.release.reconstruct import AudioRoots, find_part
+from sdiareward.dataset_builder.release.release import AudioRoots, find_part
 from sdiareward.dataset_builder.sources import read_source
 from sdiareward.dataset_builder.sources.reading import find_clip
 from sdiareward.pairs.dialogues import Dialogues, RecordingFinder

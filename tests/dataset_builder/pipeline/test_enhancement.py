@@ -17,8 +17,8 @@ from sdiareward.dataset_builder.pairing.pairing import SynthesizerSpec
 from sdiareward.dataset_builder.pipeline import ComponentError, enhance_episodes, make_settings, run_pipeline
 from sdiareward.dataset_builder.pipeline.enhancement import AudioSeparatorEnhancer, cut_windows
 from sdiareward.dataset_builder.pipeline.settings import AudioSeparatorSettings
-from sdiareward.dataset_builder.release import reconstruct
-from sdiareward.dataset_builder.release.reconstruct import AudioRoots, find_part, read_recording
+from sdiareward.dataset_builder.release import release
+from sdiareward.dataset_builder.release.release import AudioRoots, find_part, read_recording
 from sdiareward.dataset_builder.sources import meld
 
 
@@ -234,7 +234,7 @@ def test_an_interrupted_build_does_not_mix_enhanced_and_plain_pairs(config, inpu
 def test_an_enhanced_clip_is_found_and_enhanced_again_by_its_reference(config, inputs, tmp_path, monkeypatch):
     build(config(enhance=True))
     turn = read_chosen(tmp_path)[0]
-    monkeypatch.setattr(reconstruct, "_load_enhancer", reconstruct._load_enhancer.__wrapped__)
+    monkeypatch.setattr(release, "_load_enhancer", release._load_enhancer.__wrapped__)
     part = find_part(turn["audio_ref"][0], AudioRoots(tmp_path), tmp_path / "recordings")
     np.testing.assert_array_equal(read_recording(part), read_audio(turn["audio"]))
 
@@ -253,7 +253,7 @@ def test_the_clips_of_meld_are_enhanced_from_their_mp4_files(inputs, tmp_path, m
     settings = make_settings({})
     (episode,), skipped = enhance_episodes(episodes, settings, tmp_path / "work", "datasets", 1)
     assert skipped == []
-    monkeypatch.setattr(reconstruct, "_load_enhancer", reconstruct._load_enhancer.__wrapped__)
+    monkeypatch.setattr(release, "_load_enhancer", release._load_enhancer.__wrapped__)
     for index, turn in enumerate(episode.turns):
         (part,) = turn.parts
         assert part.ref == f"meld:train_splits/dia0_utt{index}.mp4?enhancement=audio-separator"

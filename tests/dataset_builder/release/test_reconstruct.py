@@ -10,14 +10,14 @@ import soundfile
 from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.dataset_builder.formats.shards import ShardWriter, read_rows
 from sdiareward.dataset_builder.pairing.pairing import PairPlan, make_row
-from sdiareward.dataset_builder.release.reconstruct import (
+from sdiareward.dataset_builder.release.release import (
     AudioRoots,
     Rebuilder,
     find_part,
     read_recording,
     reconstruct,
+    release,
 )
-from sdiareward.dataset_builder.release.release import release
 from sdiareward.dataset_builder.sources import colloquial_scripts, sample
 from sdiareward.perturbations.channel import ChannelSettings, encode
 

@@ -5,8 +5,7 @@ import yaml
 
 from sdiareward.dataset_builder.formats.shards import ShardWriter, read_rows
 from sdiareward.dataset_builder.recording_check import compare, describe
-from sdiareward.dataset_builder.release.reconstruct import AudioRoots
-from sdiareward.dataset_builder.release.release import release, release_features
+from sdiareward.dataset_builder.release.release import AudioRoots, release, release_features
 from sdiareward.pairs.schema import features
 from sdiareward.perturbations.channel import encode
 
