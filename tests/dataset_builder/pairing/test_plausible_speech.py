@@ -77,7 +77,6 @@ def test_one_sound_for_other_words_is_refused_in_a_dialogue_and_of_a_synthesizer
     [
         *((text, 1.0, 1.0) for text in ("A", "1984", "7,000,000", "M I S D N", "hm", "…", "I. I mean")),
         # At 300 and at 80 words per minute, a backchannel, and one word beside laughter or a pause.
-        (WORDS, 2.7, 6.0),
         (WORDS, 18.0, 5.0),
         ("https://www.example.com/a", 9.5, 5.0),
         ("mhm", 0.9, 0.15),
@@ -86,11 +85,6 @@ def test_one_sound_for_other_words_is_refused_in_a_dialogue_and_of_a_synthesizer
 )
 def test_people_and_synthesizers_may_be_fast_or_slow(text, seconds, recorded_s):
     assert find([text], [speak(seconds)], engine="tts", recorded=[speak(recorded_s, 1)]) == ""
-
-
-def test_copies_keep_the_pace_of_their_recording():
-    options = {"engine": "world", "recorded": [speak(1.0, 1)]}
-    assert find([WORDS], [speak(1.0)], **options) and not find([WORDS], [speak(1.0, 2)], **options, is_copy=True)
 
 
 @pytest.mark.parametrize(

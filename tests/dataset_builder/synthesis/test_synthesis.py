@@ -2,7 +2,6 @@ import hashlib
 import json
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -63,13 +62,6 @@ def test_the_same_call_gives_the_same_samples_in_a_fresh_process_whatever_was_sp
     command = [sys.executable, "-W", "ignore", "-c", FINGERPRINTS, json.dumps(calls[::-1])]
     there = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     assert there[::-1] == here
-
-
-def test_threads_may_share_espeak():
-    engine = load_synthesizer("espeak-ng")
-    with ThreadPoolExecutor(4) as pool:
-        spoken = list(pool.map(lambda voice: engine.speak(TEXT, voice=voice).tobytes(), [0, 1, 2, 3] * 5))
-    assert spoken == [engine.speak(TEXT, voice=voice).tobytes() for voice in (0, 1, 2, 3)] * 5
 
 
 @pytest.mark.slow
