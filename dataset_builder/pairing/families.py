@@ -148,9 +148,9 @@ def break_dialogue(kind: str, episode: Episode, pool: Pool, rng: np.random.Gener
             new = {index: turns[place] for index, place in zip(answers, moved, strict=True)}
         # Both dialogues are whole conversations, right in one pair and wrong in the other: only the recordings decide.
         case "transcript" if _is_recorded(episode) and (other := pool.partners.get(episode.name)):
-            for index, (turn, words) in enumerate(zip(turns, other.turns, strict=True)):
+            for index, (turn, said) in enumerate(zip(turns, other.turns, strict=True)):
                 first, *rest = turn.parts
-                parts = (replace(first, text=words.text), *(replace(part, text="") for part in rest))
+                parts = (replace(first, text=said.text), *(replace(part, text="") for part in rest))
                 new[index] = Turn(turn.role, parts)
         case "repetition" if len(turns) + 2 <= MAX_TURNS:
             return replace(episode, turns=(*turns, *turns[-2:]))
