@@ -95,10 +95,6 @@ class Cast:
         """Whether an attribute is a rule on a voice."""
         return attribute not in (*self.instructed, *self.by_voice)
 
-    @property
-    def engines(self) -> frozenset[str]:
-        return frozenset(voice.engine for voice in self.voices.values())
-
     def drop_engines(self, engines: frozenset[str]) -> Cast:
         return replace(self, voices={r: v for r, v in self.voices.items() if v.engine not in engines})
 
