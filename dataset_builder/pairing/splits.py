@@ -157,59 +157,49 @@ class BenchSettings:
             return (_COLLOQUIALNESS,)
         return tuple(str(label[name]) for name in self.bucket_by)
 
-    def find_cap(self, bucket: tuple[str, ...]) -> int:
-        return self.colloquialness_cap if bucket == (_COLLOQUIALNESS,) else self.cap
-
     def is_candidate(self, label: Mapping[str, Any]) -> bool:
         return self.candidates == "all" or label["split"] == BENCH_SPLIT
 
 
-def sample_bench(labels: Iterable[Mapping[str, Any]], settings: BenchSettings) -> set[str]:
+def sample_bench(labels: Labels, settings: BenchSettings) -> set[str]:
     """Return the ids of the pairs of ESDR-Bench, which depend on the seed and the ids alone, not on their order."""
-    # By bucket the pairs of each group.
-    buckets: dict[tuple[str, ...], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    seen: set[str] = set()
-    for label in labels:
-        if label["pair_id"] in seen:
-            raise ValueError(f"pair {label['pair_id']!r} comes twice; take one of the two out.")
-        seen.add(label["pair_id"])
-        if settings.is_candidate(label):
-            buckets[settings.find_bucket(label)][label["group_id"]].append(label["pair_id"])
-    if settings.draw == "whole_groups":
-        return _take_groups(buckets, settings)
-    chosen: set[str] = set()
-    for bucket, groups in buckets.items():
-        # Every group gives its first pair before any gives its second, by hash.
-        ranked = []
-        for group, pairs in groups.items():
-            pairs.sort(key=lambda pair: make_stable_id(settings.seed, pair))
-            ranked += [(rank, make_stable_id(settings.seed, group), pair) for rank, pair in enumerate(pairs)]
-        chosen.update(pair for _, _, pair in sorted(ranked)[: settings.find_cap(bucket)])
-    return chosen
-
-
-def _take_groups(buckets: Mapping[tuple[str, ...], Mapping[str, list[str]]], settings: BenchSettings) -> set[str]:
-    """Choose pairs group by group, so that few groups are only partly chosen; hashes decide the rest."""
+    if twice := [pair for pair, count in Counter(label["pair_id"] for label in labels).items() if count > 1]:
+        raise ValueError(f"pair {twice[0]!r} comes twice; take one of the two out.")
     groups: dict[str, list[tuple[str, tuple[str, ...]]]] = defaultdict(list)
-    for bucket, members in buckets.items():
-        for group, pairs in members.items():
-            groups[group] += [(pair, bucket) for pair in pairs]
-    room = {bucket: settings.find_cap(bucket) for bucket in buckets}
-    rare = {bucket for bucket, members in buckets.items() if sum(map(len, members.values())) <= room[bucket]}
-    order = sorted(groups, key=lambda group: make_stable_id(settings.seed, group))
-    needed = {group: None for group in order if any(bucket in rare for _, bucket in groups[group])}
-    others = [group for group in order if group not in needed]
+    for label in sorted(labels, key=lambda label: make_stable_id(settings.seed, label["pair_id"])):
+        if settings.is_candidate(label):
+            groups[label["group_id"]].append((label["pair_id"], settings.find_bucket(label)))
+    hashes = {group: make_stable_id(settings.seed, group) for group in groups}
+    order = sorted(groups, key=hashes.__getitem__)
+    sizes = Counter(bucket for members in groups.values() for _, bucket in members)
+    room = {b: settings.colloquialness_cap if b == (_COLLOQUIALNESS,) else settings.cap for b in sizes}
+    rare = {bucket for bucket, size in sizes.items() if size <= room[bucket]}
     chosen: set[str] = set()
-    # Groups of a bucket that is taken whole anyway, then those that fit whole, then what fits of the others.
-    for names, is_whole in (([*needed], False), (others, True), (others, False)):
-        for group in names:
-            wanted = Counter(bucket for _, bucket in groups[group])
-            if is_whole and any(count > room[bucket] for bucket, count in wanted.items()):
-                continue
-            for pair, bucket in sorted(groups[group], key=lambda entry: make_stable_id(settings.seed, entry[0])):
-                if room[bucket] and pair not in chosen:
-                    room[bucket] -= 1
-                    chosen.add(pair)
+
+    def take(members: Iterable[tuple[str, tuple[str, ...]]]) -> None:
+        for pair, bucket in members:
+            if room[bucket] and pair not in chosen:
+                room[bucket] -= 1
+                chosen.add(pair)
+
+    if settings.draw == "alternate":
+        # In a bucket every group gives its first pair before any gives its second.
+        ranks, ranked = Counter[Any](), []
+        for group in order:
+            for pair, bucket in groups[group]:
+                ranked.append((ranks[group, bucket], hashes[group], pair, bucket))
+                ranks[group, bucket] += 1
+        take((pair, bucket) for _, _, pair, bucket in sorted(ranked))
+        return chosen
+    # Few groups are only partly chosen: those of a bucket that is taken whole anyway, then those that fit whole, then
+    # what fits of the others.
+    needed = {group for group in order if any(bucket in rare for _, bucket in groups[group])}
+    for group in sorted(order, key=lambda group: group not in needed):
+        wanted = Counter(bucket for _, bucket in groups[group])
+        if group in needed or all(count <= room[bucket] for bucket, count in wanted.items()):
+            take(groups[group])
+    for group in order:
+        take(groups[group])
     return chosen
 
 
