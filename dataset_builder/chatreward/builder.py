@@ -23,11 +23,13 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median
+from string import Template
 from typing import Any
 
 from sdiareward.common.escaping import escape_markdown
 from sdiareward.common.files import require_other_folder
 from sdiareward.common.locks import lock_folder
+from sdiareward.common.package_files import CARDS
 from sdiareward.common.parts import Make, Processes, Rows, run_parts
 from sdiareward.common.skipped import Skipped
 from sdiareward.common.tables import render_table
@@ -47,22 +49,6 @@ _COLUMNS = ("sample_id", "rater", "score")
 _WRONG = ("text", "speech", "sample")
 # Sample -> rater -> score.
 Ratings = Mapping[str, Mapping[str, int]]
-_CARD = """---
-{header}
----
-
-# ChatReward: spoken answers with scores
-
-Built by `sdiareward build chatreward` (seed {seed}) after section 3.2 of the WavReward paper. A sample is a spoken
-question, {gap_s} s of silence and a spoken answer in one recording (mono, 16 kHz), with a score from 1 to 5: 5 for the
-right content in the right voice, 3 for the right content in a voice that does not suit it, 1 for an answer beside the
-point. Where experts gave `expert_scores`, the score is their median. All samples of a scenario are in one split.
-`audio` is left encoded: `soundfile.read(io.BytesIO(row["audio"]["bytes"]))` decodes it.
-
-{table}
-
-All speech is synthetic: {synthesizers}. {skipped} samples are missing, each with its reason in `report.json`.
-"""
 
 
 def build(config: ChatRewardConfig) -> dict[str, Any]:
@@ -136,15 +122,15 @@ def _save_report(output: Path, report: dict[str, Any]) -> dict[str, Any]:
     files = [{"split": split, "path": f"data/{split}-*.parquet"} for split in splits]
     configs = [{"config_name": "default", "data_files": files}]
     tags = ["spoken-dialogue", "reward-model", "synthetic"]
-    card = _CARD.format(
-        header=data_card.render_header(report, configs, pretty_name="ChatReward", tags=tags),
+    header = data_card.render_header(report, configs, pretty_name="ChatReward", tags=tags)
+    card = Template((CARDS / "chatreward_card.md").read_text(encoding="utf-8")).substitute(
         seed=report["config"]["seed"],
         gap_s=report["config"]["gap_s"],
         table="\n".join(render_table(list(samples[0]), [list(row.values()) for row in samples], num_left=2)),
         synthesizers=", ".join(map(escape_markdown, report["synthesizers"].values())),
         skipped=len(report["skipped"]),
     )
-    return data_card.save_report(output, report, card)
+    return data_card.save_report(output, report, f"---\n{header}\n---\n{card}")
 
 
 def read_ratings(path: Path, known: set[str]) -> tuple[dict[str, dict[str, int]], list[Skipped], list[Skipped]]:
