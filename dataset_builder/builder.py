@@ -29,18 +29,26 @@ from sdiareward.pairs.schema import JOINT, SIDES, make_stable_id, validate_row
 from sdiareward.perturbations.channel import CODINGS, ChannelSettings
 
 from .chatreward.filters import WordErrors
-from .formats.shards import count_pairs
 from .marks import clean_item, note_marks
 from .pairing.families import FamilySpec, plan_family_pairs, validate_families
-from .pairing.pairing import PairPlan, SynthesizerSpec, TurnDurationError, list_audible, make_row, plan_pairs
+from .pairing.pairing import (
+    NoReference,
+    PairPlan,
+    SynthesizerSpec,
+    TurnDurationError,
+    draw_voices,
+    list_audible,
+    make_row,
+    plan_pairs,
+)
 from .pairing.plausible_speech import ImplausibleSpeechError, note_languages
-from .pairing.reference_clips import NoReference, draw_voices
 from .pairing.splits import assign_splits, join_groups, split_unit
 from .pipeline import enhance_episodes, make_settings, run_pipeline
 from .pipeline.inspection import SilentAudioError, inspect_episode
 from .pipeline.media import TruncatedAudioError
 from .reports.data_card import count_groups, read_finished, summarise_skipped, write_report
 from .row_parts import EngineName, choose_size, open_engines, open_row_parts, require_engine, write_shards
+from .shards import count_pairs
 from .sources import read_source
 
 
@@ -300,21 +308,15 @@ def _make_pairs(
 def _load(words: WordErrors | None, max_wer: float) -> Make:
     def make(parts: Iterable[Any]) -> Iterator[Rows]:
         for part in parts:
-            rows = []
-            for plan, content in part:
-                found = make_pair(plan, words, max_wer)
-                notes = {"content": content, **found[1]} if isinstance(found, tuple) else {"skipped": asdict(found)}
-                made = [found[0]] if isinstance(found, tuple) else []
-                rows.append({"item": plan.pair_id, "rows": made, "notes": json.dumps(notes)})
-            yield rows
+            yield [make_pair(plan, content, words, max_wer) for plan, content in part]
 
     return make
 
 
 def make_pair(
-    plan: PairPlan, words: WordErrors | None = None, max_wer: float = 0.0
-) -> tuple[dict[str, Any], dict[str, Any]] | Skipped:
-    """Return the row of a pair and the notes on it, or the reason if it is skipped."""
+    plan: PairPlan, content: str | None, words: WordErrors | None = None, max_wer: float = 0.0
+) -> dict[str, Any]:
+    """Return the row of a part: a pair with the notes on it, or the reason if it is skipped."""
     try:
         row = make_row(plan)
         for side in SIDES if words else ():
@@ -326,7 +328,10 @@ def make_pair(
     except tuple(error for error, _ in SKIP_KIND_BY_ERROR) as error:
         kind = next(kind for type_, kind in SKIP_KIND_BY_ERROR if isinstance(error, type_))
         name = plan.rejected.name if plan.family else plan.chosen.name
-        return Skipped(f"{plan.chosen.source} {name} {plan.voices}", getattr(error, "kind", kind), str(error))
+        item = f"{plan.chosen.source} {name} {plan.voices}"
+        skipped = Skipped(item, getattr(error, "kind", kind), str(error)).to_dict()
+        return {"item": plan.pair_id, "rows": [], "notes": json.dumps({"skipped": skipped})}
     notes = [*map(note_marks, (plan.chosen, plan.rejected)), *starmap(note_languages, plan.engines.items())]
     notes += inspect_episode(plan.chosen) if plan.criterion == "modality" else ()
-    return row, {"noted": [asdict(note) for note in notes if note]}
+    found = {"content": content, "noted": [note.to_dict() for note in notes if note]}
+    return {"item": plan.pair_id, "rows": [row], "notes": json.dumps(found)}

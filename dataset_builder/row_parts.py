@@ -13,7 +13,7 @@ from sdiareward.common.parts import Engine, OnRay, PartFolder, Processes
 from sdiareward.common.user_errors import UserError
 from sdiareward.pairs.schema import features, make_arrow_schema
 
-from .formats.shards import ShardWriter
+from .shards import ShardWriter
 
 
 if TYPE_CHECKING:

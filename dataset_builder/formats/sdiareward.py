@@ -1,12 +1,14 @@
 """Load SDiaReward pairs from a folder with `datasets`: a builder class, and a classic loading script in one file.
 
-The file needs nothing else of the package, so that it also works by itself under `datasets` 3
-(`load_dataset("path/to/sdiareward.py", "modality", data_dir=AUDIO_ROOT, trust_remote_code=True)`). Under `datasets` 4
+The file also works by itself under `datasets` 3 (`load_dataset("path/to/sdiareward.py", "modality",
+data_dir=AUDIO_ROOT, trust_remote_code=True)`), and needs the package for metadata releases only. Under `datasets` 4
 and later, which refuse scripts, use the class, or `load_dataset("sdiareward", ...)` after
 `import sdiareward.dataset_builder.formats.loading`.
 
-`data_dir` is a folder in one of two layouts:
+`data_dir` is a folder in one of three layouts:
 
+- a metadata release (or the one that `metadata=` names) beside the user's recordings, a folder for each source: its
+  pairs are made again, cut, resampled and spoken, as by `sdiareward build reconstruct`;
 - shards with the audio inside, as `build` and `reconstruct` write them: `data/<criterion>/<split>-*.parquet`;
 - tables and audio files apart: `<criterion>/<split>.jsonl` (or `.parquet`), in which a turn's `audio` is the path of a
   16 kHz mono WAV, FLAC or OGG file relative to `data_dir`; its bytes are embedded as they are.
@@ -25,6 +27,7 @@ import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import datasets
@@ -60,16 +63,24 @@ _DEFAULT_FOLDER = "sdiareward"
 @dataclass
 class SDiaRewardConfig(datasets.BuilderConfig):
     decode: bool = False  # True needs torchcodec, or librosa under `datasets` 3.
+    metadata: str | None = None  # Folder of a metadata release; by default `data_dir`.
+    # Of a metadata release: as those of `sdiareward build reconstruct`.
+    allow_reencoded: bool = False
+    synthesizer_options: dict[str, Any] | None = None
 
     @property
     def folder(self) -> str:
         """`data_dir`, or the folder `sdiareward` of the working directory, as `load_dataset` finds it."""
         return os.path.abspath(os.path.expanduser(self.data_dir or _DEFAULT_FOLDER))
 
+    @property
+    def tables(self) -> str:
+        return os.path.abspath(os.path.expanduser(self.metadata)) if self.metadata else self.folder
+
     def create_config_id(self, config_kwargs: dict[str, Any], custom_features: Any = None) -> str:
         """Name the cache after the state of the folder, so that a changed folder is read again."""
         kwargs = {key: value for key, value in config_kwargs.items() if key not in ("data_dir", "data_files")}
-        return super().create_config_id({**kwargs, "state": _hash_state(self.folder)}, custom_features)
+        return super().create_config_id({**kwargs, "state": _hash_state(self.folder, self.tables)}, custom_features)
 
 
 class SDiaReward(datasets.ArrowBasedBuilder):
@@ -90,7 +101,7 @@ class SDiaReward(datasets.ArrowBasedBuilder):
         )
 
     def _split_generators(self, dl_manager: Any) -> list[datasets.SplitGenerator]:
-        folder = self.config.folder
+        folder = self.config.tables
         tables = find_tables(folder, self.config.name)
         return [datasets.SplitGenerator(s, gen_kwargs={"files": f, "root": folder}) for s, f in tables.items()]
 
@@ -101,7 +112,10 @@ class SDiaReward(datasets.ArrowBasedBuilder):
         schema = self.info.features.arrow_schema
         for file_index, path in enumerate(files):
             is_shard = os.path.relpath(path, root).split(os.sep)[0] == "data"
-            tables = _read_shard(path) if is_shard else _read_apart(path, root, schema)
+            if is_shard and not _is_release(path):
+                tables = _read_shard(path)
+            else:
+                tables = _make_tables(self._rebuild(path) if is_shard else _read_apart(path, root), path, schema)
             try:
                 for index, table in enumerate(tables):
                     yield f"{file_index}-{index}", table_cast(table, schema)
@@ -112,6 +126,24 @@ class SDiaReward(datasets.ArrowBasedBuilder):
                     raise
                 problem = f"{type(error).__name__}: {error}"
                 raise ValueError(f"{path}: cannot be read ({problem}); get the table again.") from error
+
+    def _rebuild(self, path: str) -> Iterator[dict[str, Any] | _UnusableError]:
+        """Yield the pairs of a released shard, made again from the recordings below `data_dir`."""
+        from sdiareward.dataset_builder.release.release import AudioRoots, Rebuilder
+
+        config = self.config
+        copies = Path(datasets.config.HF_DATASETS_CACHE, "sdiareward-recordings")
+        options = config.synthesizer_options or {}
+        rebuilder = Rebuilder(AudioRoots(Path(config.folder)), copies, config.allow_reencoded, options)
+        split = os.path.basename(path).split("-")[0]
+        for table in _read_shard(path):
+            for row in table.to_pylist():
+                found = rebuilder.rebuild(split, row)
+                yield (
+                    found[0]
+                    if isinstance(found, tuple)
+                    else _UnusableError(found.kind, f"{found.item}: {found.reason}")
+                )
 
 
 def make_features(decode: bool = False) -> datasets.Features:
@@ -168,12 +200,18 @@ def _glob(folder: str, *parts: str) -> list[str]:
     return sorted(glob.glob(os.path.join(glob.escape(folder), *parts)))
 
 
-def _hash_state(folder: str) -> str:
+def _is_release(path: str) -> bool:
+    turn = pq.read_schema(path).field(_SIDES[0]).type.value_type
+    return turn.get_field_index("audio") < 0
+
+
+def _hash_state(folder: str, tables: str) -> str:
     """Hash the state of a folder: its tables, and the times of its subfolders, which change when audio is added."""
-    digest = hashlib.sha256(folder.encode())
+    digest = hashlib.sha256(f"{folder} {tables}".encode())
     patterns = ("data/*/*.parquet", "*/*.jsonl", "*/*.parquet")
-    paths = [path for pattern in patterns for path in _glob(folder, *pattern.split("/"))]
-    if not _glob(folder, "data", "*", "*.parquet"):
+    paths = [path for pattern in patterns for path in _glob(tables, *pattern.split("/"))]
+    shards = _glob(tables, "data", "*", "*.parquet")
+    if not shards or _is_release(shards[0]):
         paths += sorted(parent for parent, _, _ in os.walk(folder))
     for path in paths:
         status = os.stat(path)
@@ -196,11 +234,27 @@ class _UnusableError(Exception):
         self.kind = kind
 
 
-def _read_apart(path: str, root: str, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yield the pairs of a table with separate audio files; log the number of skipped pairs and the first of them."""
-    rows: list[dict[str, Any]] = []
-    seen: set[str] = set()
+def _make_tables(rows: Iterator[dict[str, Any] | _UnusableError], path: str, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield the pairs of a table; log the number of skipped pairs by kind and the first of each."""
+    batch: list[dict[str, Any]] = []
     skipped: dict[str, list[str]] = {}
+    for row in rows:
+        if isinstance(row, _UnusableError):
+            skipped.setdefault(row.kind, []).append(str(row))
+            continue
+        batch.append(row)
+        if len(batch) == _ROWS_PER_TABLE:
+            yield pa.Table.from_pylist(batch, schema=schema)
+            batch = []
+    if batch:
+        yield pa.Table.from_pylist(batch, schema=schema)
+    for kind, items in skipped.items():
+        logger.warning("%s: skipped %d pairs, %s; first: %s", path, len(items), kind, items[0])
+
+
+def _read_apart(path: str, root: str) -> Iterator[dict[str, Any] | _UnusableError]:
+    """Yield the pairs of a table with separate audio files."""
+    seen: set[str] = set()
     criterion = os.path.basename(os.path.dirname(path))
     for label, row in _read_rows(path):
         pair_id = _read_pair_id(row, criterion, label)
@@ -209,17 +263,9 @@ def _read_apart(path: str, root: str, schema: pa.Schema) -> Iterator[pa.Table]:
                 raise _UnusableError("duplicate pair_id", f"{label}: pair {pair_id}")
             seen.add(pair_id)
             sides = {side: [_embed(turn, root, label) for turn in row[side]] for side in _SIDES}
+            yield {**row, **sides, "criterion": criterion}
         except _UnusableError as error:
-            skipped.setdefault(error.kind, []).append(str(error))
-            continue
-        rows.append({**row, **sides, "criterion": criterion})
-        if len(rows) == _ROWS_PER_TABLE:
-            yield pa.Table.from_pylist(rows, schema=schema)
-            rows = []
-    if rows:
-        yield pa.Table.from_pylist(rows, schema=schema)
-    for kind, items in skipped.items():
-        logger.warning("%s: skipped %d pairs, %s; first: %s", path, len(items), kind, items[0])
+            yield error
 
 
 def _read_rows(path: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -8,7 +8,7 @@ from support.chat_server import ChatServer, Reply
 from support.paths import SAMPLE
 
 from sdiareward.dataset_builder.__main__ import main
-from sdiareward.dataset_builder.formats.shards import read_rows
+from sdiareward.dataset_builder.shards import read_rows
 from sdiareward.dataset_builder.sources import read_source
 
 

@@ -12,11 +12,11 @@ from sdiareward.common.llm import ChatSettings
 from sdiareward.common.settings import make_settings, read_mapping
 from sdiareward.dataset_builder.commands.fetch import FetchArguments
 from sdiareward.dataset_builder.commands.filter import FilterArguments
-from sdiareward.dataset_builder.formats.shards import read_rows
 from sdiareward.dataset_builder.pairing.filtering import FilterSettings
-from sdiareward.dataset_builder.pairing.stratify import BenchSettings
+from sdiareward.dataset_builder.pairing.splits import BenchSettings
 from sdiareward.dataset_builder.pipeline import make_settings as make_pipeline_settings
 from sdiareward.dataset_builder.settings import read_build_config
+from sdiareward.dataset_builder.shards import read_rows
 from sdiareward.dataset_builder.sources import SOURCES
 from sdiareward.dataset_builder.sources.fetching import FetchSettings
 from sdiareward.dataset_builder.synthesis import SYNTHESIZERS

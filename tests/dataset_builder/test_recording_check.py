@@ -40,7 +40,7 @@ def correlation(one, other):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("codec", [make_mp3(16), make_mp3(64), make_opus(8), make_opus(24)], ids=repr)
+@pytest.mark.parametrize("codec", [make_mp3(16), make_opus(8)], ids=repr)
 def test_another_encoding_correlates_above_the_threshold(clips, codec):
     for clip in clips:
         changed = codec(clip, RATE)

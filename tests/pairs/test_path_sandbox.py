@@ -12,7 +12,7 @@ from sdiareward.chat_sdiareward import ROLES
 from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.dataset_builder.formats import sdiareward as builder
 from sdiareward.dataset_builder.release.official_form import read_official
-from sdiareward.dataset_builder.release.recorded_parts import AudioRoots, find_part
+from sdiareward.dataset_builder.release.release import AudioRoots, find_part
 from sdiareward.dataset_builder.sources import read_source
 from sdiareward.dataset_builder.sources.reading import find_clip
 from sdiareward.pairs.dialogues import Dialogues, RecordingFinder

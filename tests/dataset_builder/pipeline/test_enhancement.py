@@ -11,13 +11,13 @@ from support.paths import ROOT
 
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.dataset_builder.builder import BuildConfig, SourceConfig, build
-from sdiareward.dataset_builder.formats.shards import read_rows
 from sdiareward.dataset_builder.pairing.pairing import SynthesizerSpec
 from sdiareward.dataset_builder.pipeline import ComponentError
 from sdiareward.dataset_builder.pipeline.enhancement import AudioSeparatorEnhancer, cut_windows
 from sdiareward.dataset_builder.pipeline.settings import AudioSeparatorSettings
-from sdiareward.dataset_builder.release import recorded_parts
-from sdiareward.dataset_builder.release.recorded_parts import AudioRoots, find_part, read_recording
+from sdiareward.dataset_builder.release import release
+from sdiareward.dataset_builder.release.release import AudioRoots, find_part, read_recording
+from sdiareward.dataset_builder.shards import read_rows
 
 
 RATE, MODEL_RATE = 16_000, 44_100
@@ -195,7 +195,7 @@ def test_an_interrupted_build_does_not_mix_enhanced_and_plain_pairs(config, inpu
 def test_an_enhanced_clip_is_found_and_enhanced_again_by_its_reference(config, inputs, tmp_path, monkeypatch):
     build(config(enhance=True))
     turn = read_chosen(tmp_path)[0]
-    monkeypatch.setattr(recorded_parts, "_load_enhancer", recorded_parts._load_enhancer.__wrapped__)
+    monkeypatch.setattr(release, "_load_enhancer", release._load_enhancer.__wrapped__)
     part = find_part(turn["audio_ref"][0], AudioRoots(tmp_path), tmp_path / "recordings")
     np.testing.assert_array_equal(read_recording(part), read_audio(turn["audio"]))
 
