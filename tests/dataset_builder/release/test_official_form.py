@@ -1,5 +1,8 @@
+import io
+
 import datasets
 import pytest
+import soundfile
 from support.repository_world import make_row, write_data
 
 from sdiareward.common.skipped import Skipped
@@ -112,11 +115,15 @@ def test_a_prefix_is_taken_off_and_a_path_inside_the_root_may_be_absolute(save):
     assert split == "train"
 
 
-def test_an_unknown_split_has_to_be_named(save):
+def test_an_unknown_split_has_to_be_named_a_pair_is_kept_once_and_other_rates_are_converted(save, make_tone):
     path, root = save({"dev": [example("d1", category="wild")] * 2})
+    # Another rate is converted.
+    (root / "d1" / "real-0.wav").write_bytes(encode(make_tone(0.2), 8_000, "WAV", "PCM_16", None))
     with pytest.raises(ValueError, match="has a split 'dev'; map it in splits to one of"):
         list(read_official(path, root))
-    (split, _), twice = read_official(path, root, splits={"dev": "validation"})
+    (split, row), twice = read_official(path, root, splits={"dev": "validation"})
+    info = soundfile.info(io.BytesIO(row["chosen"][0]["audio"]["bytes"]))
+    assert (info.samplerate, info.format, info.duration) == (16_000, "FLAC", pytest.approx(0.4))
     assert (split, twice.item, twice.kind) == ("validation", "dev row 1", "duplicate_id")
 
 
