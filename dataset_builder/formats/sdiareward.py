@@ -201,8 +201,10 @@ def _glob(folder: str, *parts: str) -> list[str]:
 
 
 def _is_release(path: str) -> bool:
-    turn = pq.read_schema(path).field(_SIDES[0]).type.value_type
-    return turn.get_field_index("audio") < 0
+    try:
+        return bool(pq.read_schema(path).field(_SIDES[0]).type.value_type.get_field_index("audio") < 0)
+    except (pa.ArrowException, KeyError, AttributeError, OSError):
+        return False  # Its reader reports what is wrong with it.
 
 
 def _hash_state(folder: str, tables: str) -> str:

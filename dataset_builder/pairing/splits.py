@@ -132,13 +132,16 @@ class BenchSettings:
     cap: int = field(default=50, metadata={"help": "modality pairs of a bucket, or all that it has", "minimum": 1})
     colloquialness_cap: int = field(default=250, metadata={"help": "colloquialness pairs in all", "minimum": 1})
     seed: int = field(default=0, metadata={"help": "seed of the draw"})
-    candidates: Literal["test", "all"] = field(default="test", metadata={"help": "split to draw from; paper: all"})
+    candidates: Literal["test", "all"] = field(
+        default="test", metadata={"help": "draw from the test split, or from all splits, as the paper does"}
+    )
     draw: Literal["whole_groups", "alternate"] = field(
         default="whole_groups",
         metadata={"help": "take groups whole, which loses the fewest pairs, or in turns, which gives the most groups"},
     )
     rest: Literal["train", "skip"] = field(
-        default="train", metadata={"help": "what becomes of the groups of the test split without a chosen pair"}
+        default="train",
+        metadata={"help": "where groups of the test split without a chosen pair go: to training or nowhere"},
     )
     excise: Literal["groups", "pairs"] = field(
         default="groups",

@@ -70,9 +70,10 @@ class OpenAISpeech(Engine):
                 model=self.model, voice=name, input=text, response_format="wav", extra_body=self.extra_body
             ).content
             return read_audio(answer)
+        except openai.APIStatusError as error:
+            reason = f"{type(error).__name__}: {error.status_code}: {self._quote(error.response.text)}"
         except openai.OpenAIError as error:
-            text = f"{error.status_code}: {error.response.text}" if isinstance(error, openai.APIStatusError) else error
-            reason = f"{type(error).__name__}: {self._quote(str(text))}"
+            reason = f"{type(error).__name__}: {self._quote(str(error))}"
         except AudioError as error:
             reason = f"{error} The answer of {len(answer)} bytes begins {self._quote(answer.decode('latin-1'))!r}."
         # Not chained: a server may quote the key, and the cause would print it.

@@ -1,9 +1,13 @@
+import io
+
 import datasets
 import pytest
+import soundfile
+from support.repository_world import make_row, write_data
 
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.release.official_form import read_official, write_official
-from sdiareward.dataset_builder.shards import ShardWriter, read_rows
+from sdiareward.dataset_builder.shards import read_rows
 from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.schema import validate_row
 from sdiareward.perturbations.channel import encode, encode_flac
@@ -111,37 +115,32 @@ def test_a_prefix_is_taken_off_and_a_path_inside_the_root_may_be_absolute(save):
     assert split == "train"
 
 
-def test_an_unknown_split_has_to_be_named(save):
+def test_an_unknown_split_has_to_be_named_a_pair_is_kept_once_and_other_rates_are_converted(save, make_tone):
     path, root = save({"dev": [example("d1", category="wild")] * 2})
+    # Another rate is converted.
+    (root / "d1" / "real-0.wav").write_bytes(encode(make_tone(0.2), 8_000, "WAV", "PCM_16", None))
     with pytest.raises(ValueError, match="has a split 'dev'; map it in splits to one of"):
         list(read_official(path, root))
-    (split, _), twice = read_official(path, root, splits={"dev": "validation"})
+    (split, row), twice = read_official(path, root, splits={"dev": "validation"})
+    info = soundfile.info(io.BytesIO(row["chosen"][0]["audio"]["bytes"]))
+    assert (info.samplerate, info.format, info.duration) == (16_000, "FLAC", pytest.approx(0.4))
     assert (split, twice.item, twice.kind) == ("validation", "dev row 1", "duplicate_id")
 
 
 @pytest.fixture
 def folder(tmp_path, make_tone):
     """Return a data set folder of ours with a pair in each split."""
-    scores = {"content": 4, "naturalness": 3, "coherence": 5}
-    with ShardWriter(tmp_path / "ours") as writer:
-        for index, split in enumerate(("train", "validation", "test")):
-            audio = {"bytes": encode_flac(make_tone(0.1, seed=index)), "path": f"p{index}.flac"}
-            sides = {
-                name: [
-                    {"role": role, "text": f"{name} {role}", "audio": audio, "duration_s": 0.1, "audio_ref": []}
-                    for role in ("user", "assistant")
-                ]
-                for name in ("chosen", "rejected")
-            }
-            writer.write(
-                split,
-                {"pair_id": f"p{index}", "criterion": "modality", "subset": "semi_wild", "source": "meld"}
-                | {"primary": "Positive", "secondary": "Joy", **sides, "synthesizer": "flite", "group_id": f"g{index}"}
-                | {"channel": {"trim_db": 40.0, "coding": "opus"}, "native_coding": ["opus"], "language": "en"}
-                | {"quality": {"chosen": scores, "rejected": scores, "judge": "j", "prompt_version": "1"}}
-                | {"license": "GPL-3.0-only"},
-            )
-    return tmp_path / "ours"
+    scores, rows = {"content": 4, "naturalness": 3, "coherence": 5}, []
+    more = {"quality": {"chosen": scores, "rejected": scores, "judge": "j", "prompt_version": "1"}}
+    more |= {"source": "meld", "subset": "semi_wild", "primary": "Positive", "secondary": "Joy"}
+    more |= {"channel": {"trim_db": 40.0, "coding": "opus"}, "native_coding": ["opus"]}
+    for index, split in enumerate(("train", "validation", "test")):
+        row = make_row(f"p{index}", **more, group_id=f"g{index}")
+        audio = {"bytes": encode_flac(make_tone(0.1, seed=index)), "path": "p.flac"}
+        for turn in (*row["chosen"], *row["rejected"]):
+            turn |= {"audio": audio, "duration_s": 0.1, "audio_ref": []}
+        rows.append((split, row))
+    return write_data(tmp_path / "ours", *rows)
 
 
 def without_names(rows):
@@ -168,7 +167,7 @@ def test_what_is_written_is_the_released_form(folder, tmp_path):
     pair = released["validation"][0]
     assert (pair["category"], pair["source"]) == ("semi_wild", "meld")
     assert pair["chosen"][0]["content"] == [
-        {"type": "text", "text": "chosen user", "audio": None},
+        {"type": "text", "text": "p2 chosen user", "audio": None},
         {"type": "audio", "text": None, "audio": f"{output}/audio/p2/chosen-0.flac"},
     ]
     assert describe_pairs(released["validation"])[0]["subset"] == "semi_wild"

@@ -98,6 +98,20 @@ def test_load_dataset_makes_the_pairs_of_a_release_again(built, tmp_path, monkey
     assert again == rows_by_id(built / "data")
 
 
+def test_a_damaged_shard_costs_itself_alone_and_a_scrubbed_text_is_counted(built, tmp_path):
+    folder = shutil.copytree(built / "release", tmp_path / "release")
+    (damaged,) = folder.glob("data/*/test-*.parquet")
+    damaged.write_bytes(damaged.read_bytes()[:200])
+    report = reconstruct(folder, AudioRoots(), tmp_path / "again", num_workers=1)
+    (skip,) = report["skipped"]
+    assert (skip["item"], skip["kind"]) == (f"{damaged.parent.name}/{damaged.name}", "invalid_shard")
+    assert len(rows_by_id(tmp_path / "again")) == NUM_EPISODES
+    row = modality_rows(built)[0]
+    row["rejected"][0]["audio_ref"][0]["text"] = row["chosen"][0]["audio_ref"][0]["text"] = "Call [PHONE]!"
+    _, turns = Rebuilder(AudioRoots(), tmp_path / "recordings").rebuild("train", row)
+    assert (turns["scrubbed"], turns["different"]) == (1, 1)
+
+
 def test_a_pair_of_two_synthesizers_comes_back_as_it_was(tmp_path):
     plan = replace(plan_script("train"), rejected_synthesizer="espeak-ng")
     with ShardWriter(tmp_path / "data") as writer:
