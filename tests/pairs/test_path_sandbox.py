@@ -9,11 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from sdiareward.chat_sdiareward import ROLES
-from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.dataset_builder.formats import sdiareward as builder
 from sdiareward.dataset_builder.release.official_form import read_official
-from sdiareward.dataset_builder.release.recorded_parts import AudioRoots, find_part
+from sdiareward.dataset_builder.release.release import AudioRoots, find_part
 from sdiareward.dataset_builder.sources import read_source
 from sdiareward.dataset_builder.sources.reading import find_clip
 from sdiareward.pairs.dialogues import Dialogues, RecordingFinder
@@ -46,9 +45,9 @@ def root(tmp_path, make_tone):
 def test_no_path_leaves_the_root(path, root, tmp_path):
     with pytest.raises(ValueError, match="lies outside of"):
         resolve_inside(root, path)
-    found = find_clip(root, path, "row 1")
-    assert isinstance(found, Skipped)
-    assert found.kind == "outside_root"
+    with pytest.raises(SkipError) as error:
+        find_clip(root, path)
+    assert error.value.kind == "outside_root"
     reference = {"uri": f"folder:{path}", "start_s": 0.0, "end_s": 0.2, "text": "hello"}
     with pytest.raises(SkipError) as error:
         find_part(reference, AudioRoots(by_source={"folder": root}), tmp_path / "cache")
@@ -66,7 +65,7 @@ def test_ordinary_names_stay_usable(path, root):
 @pytest.mark.parametrize("path", LINKS[:2])
 def test_a_link_in_the_users_folder_is_followed_at_every_door(path, root, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert find_clip(root, path, "row 1") == root / path
+    assert find_clip(root, path) == root / path
     reference = {"uri": f"folder:{path}", "start_s": 0.0, "end_s": 0.2, "text": "hello"}
     assert find_part(reference, AudioRoots(by_source={"folder": root}), tmp_path / "cache")
     (root / "x.wav").symlink_to(root / path)

@@ -1,23 +1,100 @@
-"""What takes the place of the toys: cloned speakers, an endpoint's voices, Emotion2Vec."""
+"""Voices of casts, endpoints and cloned speakers, and the emotions heard in them."""
 
-import io
 import json
 import sys
 from collections import Counter
+from dataclasses import replace
 from email import message_from_bytes
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 import soundfile
 
+from sdiareward.audio_sdiareward import resample
 from sdiareward.dataset_builder.chatreward.filters import EmotionSettings, load_classifier
-from sdiareward.dataset_builder.chatreward.recording import Recorder
+from sdiareward.dataset_builder.chatreward.recording import Recorder, load_event, mix_event
 from sdiareward.dataset_builder.chatreward.scenarios import read_scenarios
-from sdiareward.dataset_builder.chatreward.settings import ChatRewardConfig, CloningSettings
-from sdiareward.dataset_builder.chatreward.voices import make_cloning_cast, make_endpoint_cast, speak_line
-from sdiareward.dataset_builder.pipeline.settings import ComponentError
+from sdiareward.dataset_builder.chatreward.voices import (
+    CASTS,
+    ChatRewardConfig,
+    CloningSettings,
+    Voice,
+    make_cloning_cast,
+    make_endpoint_cast,
+    speak_line,
+)
+from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.dataset_builder.synthesis import SynthesisError, load_synthesizer
+from sdiareward.perturbations.channel import encode
+
+
+RATE = 16_000
+TEXT = "The second train leaves a little later."
+MAN = Voice("espeak-ng", 0)
+
+
+def say(attribute, category, voice=MAN):
+    return speak_line(TEXT, voice, attribute, category, is_shaped=True)
+
+
+def level_db(array):
+    return 10 * np.log10(np.mean(np.square(array, dtype=np.float64)))
+
+
+def test_volume_changes_the_level_alone():
+    low, high = say("volume", "low"), say("volume", "high")
+    assert level_db(high) - level_db(low) == pytest.approx(23.0, abs=0.01)
+    np.testing.assert_allclose(low / np.abs(low).max(), high / np.abs(high).max(), atol=1e-4)
+
+
+def test_for_every_bundled_scenario_a_cast_has_all_voices_offline():
+    for scenario in read_scenarios():
+        lines = (scenario.question, *scenario.answers.values())
+        needs = [(scenario.voices, line.category, gender) for line in lines for gender in ("male", "female")]
+        assert any(all(cast.find_voice(*need) for need in needs) for cast in CASTS.values()), scenario.scenario_id
+
+
+def answer_speech(path, headers, body):
+    """Answer as `/v1/audio/speech` does."""
+    speech = load_synthesizer("espeak-ng").speak(TEXT, voice=0)
+    return 200, encode(resample(speech, RATE, 24_000), 24_000, "WAV", "FLOAT", None)
+
+
+def test_an_endpoint_gets_instructions_for_its_voice(serve):
+    server = serve(answer_speech)
+    options = {"base_url": f"{server.url}/v1", "model": "tts", "voices": ["nova", "onyx"]}
+    cast = make_endpoint_cast(options, ("emotion", "accent"))
+    for attribute, category, gender in (("emotion", "sad", "male"), ("accent", "indian", "female")):
+        voice = cast.find_voice(attribute, category, gender)
+        speech = speak_line(TEXT, voice, attribute, category, is_shaped=cast.is_shaped(attribute))
+        assert level_db(speech) == pytest.approx(-28.0, abs=0.01)
+    asked = [json.loads(body) for _, _, body in server.requests]
+    assert [(body["voice"], body["input"]) for body in asked] == [("onyx", TEXT), ("nova", TEXT)]
+    assert "sad" in asked[0]["instructions"] and "indian accent" in asked[1]["instructions"]
+    assert cast.find_voice("accent", None, "male").options == cast.voices["male"].options
+
+
+def test_a_sound_lies_under_speech_at_the_ratio_asked_for(make_tone, events):
+    speech, clip = 0.2 * make_tone(1.0, 300.0), load_event("bee", 0, events)
+    mixed = mix_event(speech, clip, replace(events, lead_s=0.5))
+    assert len(mixed) == 1.5 * RATE
+    under = mixed.copy()
+    under[RATE // 2 :] -= speech
+    assert level_db(speech) - level_db(under) == pytest.approx(6.0, abs=0.05)
+    assert level_db(mixed[: RATE // 2]) > level_db(speech) - 20
+    assert np.abs(mix_event(speech, clip, replace(events, snr_db=-40.0))).max() == pytest.approx(0.99)
+
+
+def test_a_clip_is_drawn_from_the_folders_of_its_category(events):
+    def pitches_hz(category):
+        clips = [load_event(category, seed, events) for seed in range(9)]
+        return {int(np.abs(np.fft.rfft(clip)).argmax() * RATE / len(clip)) for clip in clips}
+
+    assert pitches_hz("knocking") == {500, 900}
+    assert pitches_hz("waterfall burbling") == {700}
+    with pytest.raises(SkipError, match="sound 'cat' has no clip"):
+        load_event("cat", 0, events)
 
 
 SCENARIOS = {scenario.scenario_id: scenario for scenario in read_scenarios()}
@@ -51,9 +128,8 @@ def cosyvoice_or_step_audio(path, headers, body):
     tone = np.sin(np.arange(24_000) * 2 * np.pi * 200 / 24_000) / 2
     if path == "/inference_zero_shot":
         return 200, (tone * 2**15).astype("<i2").tobytes()
-    buffer = io.BytesIO()
-    soundfile.write(buffer, tone, 24_000, format="WAV")
-    return (200, buffer.getvalue()) if path == "/clone" else (404, b"Not Found")
+    wav = encode(tone.astype(np.float32), 24_000, "WAV", "PCM_16", None)
+    return (200, wav) if path == "/clone" else (404, b"Not Found")
 
 
 @pytest.fixture
@@ -85,7 +161,7 @@ def test_a_speaker_is_cloned_from_its_recording_and_its_words(api, request_line,
 def test_an_answer_that_is_no_speech_is_an_error_that_quotes_it(answer, server, speakers):
     server.answer = lambda *request: answer
     engine = load_synthesizer("voice-cloning", options(server, speakers))
-    with pytest.raises(SynthesisError, match="'Hello.' in the voice of s0.wav: (500: CUDA|.*odd|th)"):
+    with pytest.raises(SynthesisError, match="no speech for 'Hello.'.*(500: CUDA|odd|0,)"):
         engine.speak("Hello.", voice=0)
 
 
@@ -139,11 +215,7 @@ def test_ten_voices_of_an_endpoint_alternate_and_each_scenario_draws_one():
     cast = make_endpoint_cast({"voices": list("fmfmfmfmfm")}, ("emotion",))
     drawn = {gender: {cast.voices[gender].draw(seed).number for seed in range(9)} for gender in ("female", "male")}
     assert drawn == {"female": {0, 2, 4, 6, 8}, "male": {1, 3, 5, 7, 9}}
-    for voices, attribute, named in (
-        ("fmf", "emotion", "voices"),
-        ("f", "emotion", "voices"),
-        ("fm", "volume", "volume"),
-    ):
+    for voices, attribute, named in (("fmf", "emotion", "voices"), ("fm", "volume", "volume")):
         with pytest.raises(ValueError, match=named):
             make_endpoint_cast({"voices": list(voices)}, (attribute,))
 
@@ -172,18 +244,26 @@ def funasr(monkeypatch):
 
 def test_emotion2vec_scores_the_seven_emotions_of_table_4(funasr, make_tone):
     settings = EmotionSettings("emotion2vec/emotion2vec_plus_large", backend="funasr", device="cpu")
-    scores = load_classifier(settings).score_emotions(make_tone(1.0))
+    scores = load_classifier(settings)(make_tone(1.0))
     expected = {"angry": 0.6, "disgusted": 0.1, "fearful": 0.05, "happy": 0.05, "neutral": 0.1}
     assert scores == expected | {"sad": 0.03, "surprised": 0.02}
     made, asked = funasr
     assert (made["model"], made["hub"], made["device"]) == (settings.model, "hf", "cpu")
     assert asked == ((16_000,), "float32", {"fs": 16_000, "granularity": "utterance", "extract_embedding": False})
-
-
-def test_an_emotion2vec_without_a_head_and_a_missing_funasr_are_errors(funasr, make_tone, monkeypatch):
     headless = load_classifier(EmotionSettings("emotion2vec_base", backend="funasr"))
+    funasr[0]["model"] = "base"
     with pytest.raises(ValueError, match="emotion2vec_base"):
-        headless.score_emotions(make_tone(1.0))
-    monkeypatch.setitem(sys.modules, "funasr", None)
-    with pytest.raises(ComponentError, match="pip install funasr"):
-        load_classifier(EmotionSettings("emotion2vec_plus_large", backend="funasr"))
+        headless(make_tone(1.0))
+
+
+def test_a_classifier_scores_the_emotions_its_labels_stand_for(monkeypatch, make_tone):
+    found = [{"label": label, "score": score} for label, score in (("ang", 0.5), ("calm", 0.2), ("neu", 0.3))]
+    pipeline = SimpleNamespace(pipeline=lambda *args, **kwargs: lambda *args, **kwargs: found)
+    monkeypatch.setitem(sys.modules, "transformers", pipeline)
+    labels = {"ang": "angry", "calm": "neutral", "neu": "neutral"}
+    assert load_classifier(EmotionSettings("m", labels))(make_tone(1.0)) == {"angry": 0.5, "neutral": 0.5}
+    with pytest.raises(ValueError, match="'ang', 'calm'"):
+        load_classifier(EmotionSettings("m"))(make_tone(1.0))
+    for changes in ({"labels": {"b": "bored"}}, {"threshold": 2}, {"backend": "funasr", "hub": "github"}):
+        with pytest.raises(ValueError, match=[*changes][-1]):
+            EmotionSettings("model", **changes)

@@ -83,8 +83,9 @@ class ShardWriter:
         self.counts: list[dict[str, Any]] = []
         self._schema: pa.Schema = make_arrow_schema(columns or features())
         self._tally = PairTally()
+        # By criterion and split.
         self._pending: dict[tuple[str, str], list[dict[str, Any]]] = {}
-        self._written: dict[tuple[str, str], int] = {}
+        self._written: Counter[tuple[str, str]] = Counter()
         self._writers: dict[tuple[str, str], Any] = {}
         self._replacement = replace_atomically(folder / "data")
 
@@ -97,12 +98,15 @@ class ShardWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            for key in list(self._pending):
+            for key in self._pending:
                 self._flush(key)
-        for key in list(self._writers):
-            self._close(key)
+        for writer in self._writers.values():
+            writer.close()
         if kind is None:
-            self._name_shards()
+            for criterion, split in self._written:
+                paths = sorted((self._temporary / criterion).glob(f"{split}-*"))
+                for index, path in enumerate(paths):
+                    path.rename(path.with_name(f"{split}-{index:05d}-of-{len(paths):05d}.parquet"))
             shutil.rmtree(self.folder / "data", ignore_errors=True)
             self.counts = self._tally.counts
         self._replacement.__exit__(kind, error, trace)
@@ -120,25 +124,16 @@ class ShardWriter:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        rows = self._pending.pop(key, [])
+        rows, self._pending[key] = self._pending[key], []
         if not rows:
             return
-        criterion, split = key
-        done = self._written.get(key, 0)
-        if done % _ROWS_PER_SHARD == 0:
-            self._close(key)
-            path = self._temporary / criterion / f"{split}-{done // _ROWS_PER_SHARD:05d}"
+        number, place = divmod(self._written[key], _ROWS_PER_SHARD)
+        if place == 0:
+            if key in self._writers:
+                self._writers[key].close()
+            criterion, split = key
+            path = self._temporary / criterion / f"{split}-{number:05d}"
             path.parent.mkdir(exist_ok=True)
             self._writers[key] = pq.ParquetWriter(path, self._schema)
         self._writers[key].write_table(pa.Table.from_pylist(rows, schema=self._schema))
-        self._written[key] = done + len(rows)
-
-    def _close(self, key: tuple[str, str]) -> None:
-        if writer := self._writers.pop(key, None):
-            writer.close()
-
-    def _name_shards(self) -> None:
-        for criterion, split in self._written:
-            paths = sorted((self._temporary / criterion).glob(f"{split}-*"))
-            for index, path in enumerate(paths):
-                path.rename(path.with_name(f"{split}-{index:05d}-of-{len(paths):05d}.parquet"))
+        self._written[key] += len(rows)
