@@ -33,9 +33,8 @@ from sdiareward.judges.zero_shot.answers import DIMENSIONS, VERSIONS, read_text
 from sdiareward.pairs.messages import read_dialogue
 from sdiareward.pairs.prompts import read_prompts
 from sdiareward.pairs.schema import MAX_TURN_S, SIDES, features, validate_row
-from sdiareward.serving.bodies import BadRequestError, Body
+from sdiareward.serving.bodies import BadRequestError, Body, read_dialogue_form
 from sdiareward.serving.forms import ScoreRequest
-from sdiareward.serving.inputs import read_dialogue_form
 from sdiareward.serving.settings import Limits
 
 
