@@ -340,8 +340,11 @@ def _load_diarizer(settings: PipelineSettings) -> Step:
     from .diarization import PyannoteDiarizer, ResemblyzerDiarizer
 
     options = settings.diarization
-    is_offline = isinstance(options, ResemblyzerSettings)
-    diarizer = ResemblyzerDiarizer(options) if is_offline else PyannoteDiarizer(options)
+    diarizer: PyannoteDiarizer | ResemblyzerDiarizer
+    if isinstance(options, ResemblyzerSettings):
+        diarizer = ResemblyzerDiarizer(options)
+    else:
+        diarizer = PyannoteDiarizer(options)
 
     def find_speakers(job: Job, work_dir: Path) -> dict[str, Any]:
         segments = diarizer.find_speakers(work_dir / job.found["wav"], job.found["speech"])
