@@ -52,8 +52,8 @@ _PROBLEMS = {
     (404,): ("the endpoint does not know {model!r}", "check base_url"),
     (402, 429): ("the endpoint's limit is used up", "resume later"),
 }
-_COUNTS = ("calls", "cached", "retries", "reasks", "refusals", "failures", "calls_without_usage", "prompt_tokens")
-_COUNTS += ("completion_tokens", "reused_prompt_tokens", "reused_completion_tokens")
+_EVENTS = ("calls", "cached", "retries", "reasks", "refusals", "failures", "calls_without_usage")
+_TOKENS = ("prompt_tokens", "completion_tokens", "reused_prompt_tokens", "reused_completion_tokens")
 _RENAMED = {"max_tokens": "max_completion_tokens"}
 # The refusal of a question that is too long often names `max_tokens`.
 _TOO_LONG = re.compile(r"context.{0,9}(length|size)", re.IGNORECASE)
@@ -150,7 +150,7 @@ class ChatClient:
     def usage(self) -> dict[str, Any]:
         """The counts so far; `reused_...` were spent by an earlier run, `usd` is None without prices."""
         with self._lock:
-            counts: dict[str, Any] = {name: self._counts[name] for name in _COUNTS}
+            counts: dict[str, Any] = {name: self._counts[name] for name in (*_EVENTS, *_TOKENS)}
             changed = {"changed_parameters": self._changed} if self._changed else {}
         usd = self.settings.compute_price_usd(counts["prompt_tokens"], counts["completion_tokens"])
         return {**counts, "usd": usd, **changed}

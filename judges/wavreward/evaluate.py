@@ -62,31 +62,25 @@ Records = list[dict[str, Any]]
 @dataclass
 class EvaluateArguments(ModelRevision, DatasetRevision):
     dataset: str = field(metadata={"help": "Folder of ChatReward."})
-    output_dir: str = field(
-        metadata={"help": "Folder for answers and results; the same command resumes a killed run."}
-    )
+    output_dir: str = field(metadata={"help": "Folder of answers and results; the same command resumes a run."})
     model: str | None = field(default=None, metadata={"help": "Folder or Hub name of the thinker."})
     judge: str | None = field(default=None, metadata={"help": "Name of an endpoint, instead of a model."})
     judges_file: str | None = field(default=None, metadata={"help": "YAML of judges instead of configs/judges.yaml."})
-    judge_options: list[str] = field(
-        default_factory=list, metadata={"help": "KEY=VALUE instead of the options in the file."}
-    )
+    judge_options: list[str] = field(default_factory=list, metadata={"help": "KEY=VALUE instead of the file's."})
     split: str = field(default="test", metadata={"help": "Split to evaluate."})
     train_split: str = field(default="train", metadata={"help": "Split the baselines are fitted on."})
     baselines: bool = field(default=True, metadata={"help": "Also measure the baselines."})
     out_of_domain: str | None = field(
-        default=None, metadata={"help": "Folder of recordings with a list of file,score, or another data set."}
+        default=None, metadata={"help": "Folder with a list of file,score, or a data set."}
     )
     reasoning: bool = field(default=True, metadata={"help": "Ask for thoughts before the score."})
-    num_samples: int = field(
-        default=1, metadata={"help": "Answers to each recording; the majority of their scores counts.", "minimum": 1}
-    )
+    num_samples: int = field(default=1, metadata={"help": "Answers to each recording, which vote.", "minimum": 1})
     temperature: float = field(default=0.0, metadata={"help": "Temperature of sampling; 0 is greedy.", "minimum": 0})
     expected: bool = field(default=False, metadata={"help": "Also compute the expected score."})
     max_new_tokens: int = field(
         default=MAX_ANSWER_TOKENS,
         metadata={
-            "help": "Longest answer of a model, in tokens; an endpoint has max_tokens in the file of judges.",
+            "help": "Longest answer of a model; of an endpoint, max_tokens in the file of judges.",
             "minimum": 1,
         },
     )
@@ -96,9 +90,7 @@ class EvaluateArguments(ModelRevision, DatasetRevision):
         metadata={"help": "YAML of prompts or JSON of a JudgingPrompt, instead of the judge's own or the package's."},
     )
     dtype: str | None = field(default=None, metadata={"help": "Dtype of the model, such as bfloat16."})
-    device: str | None = field(
-        default=None, metadata={"help": "Device, such as cuda:0; by default an accelerator if there is one."}
-    )
+    device: str | None = field(default=None, metadata={"help": "Device, such as cuda:0 (default: an accelerator)."})
     limit: int | None = field(default=None, metadata={"help": "Evaluate only the first samples, this number."})
     num_bootstrap: int = field(default=1000, metadata={"help": "Bootstrap draws for the intervals."})
     seed: int = field(default=0, metadata={"help": "Seed of sampling and of the bootstrap."})

@@ -43,31 +43,18 @@ class JudgeArguments(ModelRevision, DatasetRevision):
 
     dataset: str = field(metadata={"help": "Folder or repository of ChatReward samples."})
     model_name_or_path: str = field(
-        default="nano",
-        metadata={
-            "flag": "model",
-            "help": "A thinker (Hub id or folder), or nano for a new, untrained nano judge.",
-        },
+        default="nano", metadata={"flag": "model", "help": "A thinker (Hub id or folder), or nano: a new nano judge."}
     )
     split: str = field(default="train", metadata={"help": "Split to train on."})
     train: str = field(
         default="full",
-        metadata={
-            "choices": ("full", "lora"),
-            "help": "full trains all weights, as the paper does; lora trains adapters in the text model.",
-        },
+        metadata={"choices": ("full", "lora"), "help": "All weights, as in the paper, or adapters in the text model."},
     )
-    freeze_audio_tower: bool = field(
-        default=False,
-        metadata={"help": "Freeze the audio tower up to its projection; lora freezes all of it."},
-    )
+    freeze_audio_tower: bool = field(default=False, metadata={"help": "Freeze the audio tower up to its projection."})
     reasoning: bool = field(default=True, metadata={"help": "Ask for thoughts before the score."})
     prompt_file: str | None = field(
         default=None,
-        metadata={
-            "help": "YAML of prompts (configs/prompts.yaml) or JSON of a JudgingPrompt to train with, which is saved "
-            "with the judge; by default the prompt of the start model."
-        },
+        metadata={"help": "YAML of prompts or JSON of a JudgingPrompt, saved with the judge (default: the model's)."},
     )
     lora_r: int = field(default=16, metadata={"help": "Rank of the adapters."})
     lora_alpha: int = field(default=32, metadata={"help": "Scale of the adapters."})
@@ -87,14 +74,9 @@ class GRPOArguments(JudgeArguments):
     )
     accuracy_reward: str = field(
         default="nonlinear",
-        metadata={
-            "choices": ("nonlinear", "exact"),
-            "help": "nonlinear is equation 3, exact is right or wrong (section 4.4).",
-        },
+        metadata={"choices": ("nonlinear", "exact"), "help": "Equation 3, or right and wrong alone (section 4.4)."},
     )
-    sigma: float = field(
-        default=DEFAULT_SIGMA, metadata={"help": "Sigma of equation 3, for which the paper gives no value."}
-    )
+    sigma: float = field(default=DEFAULT_SIGMA, metadata={"help": "Sigma of equation 3; the paper gives no value."})
 
 
 def run_grpo(args: GRPOArguments, training: GRPOConfig) -> None:

@@ -161,7 +161,7 @@ def _is_object(text: str) -> bool:
     return False
 
 
-def _read_score(given: Any, info: ValidationInfo) -> Any:
+def _read_score(given: Any, info: ValidationInfo[list[str]]) -> Any:
     is_quoted = isinstance(given, str) and re.fullmatch(r"\s*\d+\s*", given)
     if is_quoted or (isinstance(given, float) and given.is_integer()):
         info.context.append("a score that was no whole number by its type")
@@ -169,20 +169,20 @@ def _read_score(given: Any, info: ValidationInfo) -> Any:
     return given
 
 
-def _read_preference(given: Any, info: ValidationInfo) -> Any:
+def _read_preference(given: Any, info: ValidationInfo[list[str]]) -> Any:
     match = _PREFERENCE.fullmatch(given.strip()) if isinstance(given, str) else None
     if match and match[1].upper() != given:
         info.context.append("a preference in other words")
     return match[1].upper() if match else given
 
 
-def _read_reason(given: Any, info: ValidationInfo) -> str:
+def _read_reason(given: Any, info: ValidationInfo[list[str]]) -> str:
     if not isinstance(given, str):
         info.context.append("no reason")
     return given if isinstance(given, str) else ""
 
 
-def _group_by_dimension(given: Any, info: ValidationInfo) -> Any:
+def _group_by_dimension(given: Any, info: ValidationInfo[list[str]]) -> Any:
     if (
         not isinstance(given, dict)
         or set(given) != set(VERSIONS)

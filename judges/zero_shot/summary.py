@@ -16,7 +16,7 @@ from sdiareward.evaluation.statistics import describe_share
 from sdiareward.evaluation.summary import list_groups, list_reasons, render_reasons
 
 from .answers import ORDERS, RULES, Answer
-from .judging import ANSWERS_FILE, Orders, RecordedAnswer, choose_orders, find_criterion
+from .judging import ANSWERS_FILE, Orders, Question, Recorded, choose_orders, find_criterion
 
 
 Labels = Sequence[Mapping[str, Any]]
@@ -36,7 +36,7 @@ def summarise_judge(
     if orders is None:
         found, problems, answers = *_summarise_sides(lines), None
     else:
-        answers = _parse_answers(lines, labels, orders)
+        answers = _read_answers(labels, folder, orders)
         found, problems = _summarise_answers(answers)
     if all(scores[label["pair_id"]]["margin"] is None for label in labels):
         what = f"judge {name}: none of {len(labels)} pairs got a usable answer"
@@ -52,16 +52,17 @@ def summarise_judge(
     return {**found, **_sum_usage(lines, folder), "problems": problems[:_MAX_PROBLEMS], "groups": groups}
 
 
-def _parse_answers(lines: Sequence[Mapping[str, Any]], labels: Labels, orders: Orders) -> dict[str, Both]:
-    """Return the last answers about each pair by order, parsed as in a replay."""
-    last = {(line["pair_id"], line["order"]): line for line in lines}
-    return {
-        label["pair_id"]: {
-            order: RecordedAnswer.model_validate(last[label["pair_id"], order]).parse(find_criterion(label))
-            for order in choose_orders(label["pair_id"], orders)
-        }
+def _read_answers(labels: Labels, folder: Path, orders: Orders) -> dict[str, Both]:
+    """Return the answers about each pair by order, parsed as in a replay."""
+    asked = [
+        Question(label["pair_id"], order, find_criterion(label), build=lambda: ([], 0.0))
         for label in labels
-    }
+        for order in choose_orders(label["pair_id"], orders)
+    ]
+    found: dict[str, dict[str, Answer]] = {}
+    for question, answer in zip(asked, Recorded(folder / ANSWERS_FILE)(asked), strict=True):
+        found.setdefault(question.pair_id, {})[question.order] = answer
+    return dict(found)
 
 
 def _summarise_answers(answers: Mapping[str, Both]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
