@@ -11,28 +11,20 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.common.tables import render_table
-from sdiareward.evaluation.human.agreement import TIE, describe_raters, read_rated_study, render_raters, write_results
-from sdiareward.evaluation.human.study import (
-    SCORES_FORM,
-    draw_evenly,
-    name_items,
-    require_new_folder,
-    write_clip,
-    write_study,
-)
-from sdiareward.evaluation.human.texts import StudyTexts, read_texts
-from sdiareward.evaluation.summary import format_interval, format_percent
+from sdiareward.common.tables import format_interval, format_percent, render_table
+from sdiareward.evaluation.human import study as human
 
 from .scores import OUT_OF_DOMAIN, find_column, find_scenario, measure_share
 
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from .scores import Samples
 
 QUESTION = (
@@ -82,50 +74,43 @@ def sample_ab_study(
     size: int,
     judges: Sequence[str],
     allow_tie: bool = True,
-    texts: StudyTexts | None = None,
+    texts: Mapping[str, str] | None = None,
     **facts: Any,
 ) -> dict[str, Any]:
     """Draw a study of two judges and write its folder atomically; the same seed writes the same bytes."""
-    target = require_new_folder(output_dir)
     rows = samples.find_rows([pair["sample_id"] for pair in pairs])
     pool = sorted(pairs, key=lambda record: record["sample_id"])
     rng = random.Random(seed)
     rng.shuffle(pool)
     scenarios = {record["pair_id"]: record["group_id"] for record in pool}
-    drawn = draw_evenly(pool, size, rng, set(), scenarios.__getitem__)
+    drawn = human.draw_evenly(pool, size, rng, set(), scenarios.__getitem__)
     if not drawn:
         raise ValueError("no sample is drawn: the two judges agree on all samples, or the size is 0; change either.")
-    study, items = name_items(drawn, seed)
-    key = {"study": study, "form": SCORES_FORM, "seed": seed, "asked": size, "judges": list(judges), **facts}
-    key["items"] = items
 
-    def write_item(name: str, truth: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-        return _write_item(name, truth, samples[rows[truth["sample_id"]]], seed, folder)
+    def show_item(truth: Record, write_clip: Callable[[np.ndarray], Record]) -> Record:
+        return _show_item(truth, samples[rows[truth["sample_id"]]], write_clip)
 
-    shown = (texts or read_texts(None, of_scores=True)).as_fields()
-    write_study(target, key, write_item, form=SCORES_FORM, allow_tie=allow_tie, texts=shown)
-    return key
+    options = {"allow_tie": allow_tie, "texts": texts or human.read_texts(form=human.SCORES)}
+    facts = {"asked": size, "judges": list(judges), **facts}
+    return human.write_study(output_dir, drawn, show_item, human.SCORES, seed, options, **facts)
 
 
-def _write_item(
-    name: str, truth: Mapping[str, Any], sample: Mapping[str, Any], seed: int, folder: Path
-) -> dict[str, Any]:
+def _show_item(truth: Record, sample: Mapping[str, Any], write_clip: Callable[[np.ndarray], Record]) -> Record:
     """Write the recording of an item; return what raters see: the words, and the scores as A and B."""
-    from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
+    from sdiareward.audio_sdiareward import read_audio
 
     array = read_audio(sample["audio"], name=f"sample {truth['sample_id']}")
     words = [f"{title}: {sample[side]}" for side, title in _SPEAKERS.items() if sample.get(side)]
-    clip, duration_s = write_clip(array, name, seed, folder), round(array.size / SAMPLING_RATE, 2)
-    context = {"role": None, "text": "\n".join(words), "audio": clip, "duration_s": duration_s}
+    context = {"role": None, "text": "\n".join(words), **write_clip(array)}
     order = ("first", "second") if truth["chosen_is"] == "a" else ("second", "first")
     shown = [[{"role": None, "text": f"{truth[judge]} of 5", "audio": None}] for judge in order]
-    return {"item": name, "question": QUESTION, "context": [context], "a": shown[0], "b": shown[1]}
+    return {"question": QUESTION, "context": [context], "a": shown[0], "b": shown[1]}
 
 
 def score_ab_study(folder: str | Path, key_file: str | Path | None = None) -> dict[str, Any]:
     """Score the answers and write `results.json` and `results.md`."""
-    results = summarise_ab_study(*read_rated_study(folder, key_file))
-    write_results(Path(folder), results, render_ab_study(results))
+    results = summarise_ab_study(*human.read_rated_study(folder, key_file))
+    human.write_results(folder, results, render_ab_study(results))
     return results
 
 
@@ -138,7 +123,7 @@ def summarise_ab_study(
     for by_item in answers.values():
         for item, answer in by_item.items():
             truth, choice = key["items"][item], answer["choice"]
-            outcome = "tie" if choice == TIE else "win" if choice == truth["chosen_is"] else "lose"
+            outcome = "tie" if choice == human.TIE else "win" if choice == truth["chosen_is"] else "lose"
             given.append((outcome, truth))
             balance[item] += {"win": 1, "lose": -1, "tie": 0}[outcome]
     columns = sorted({truth["subset"] for _, truth in given})
@@ -151,7 +136,7 @@ def summarise_ab_study(
         # By the judge that most raters of an item prefer; a draw is a tie.
         "by_majority": {"win": sum(s > 0 for s in signs), "lose": sum(s < 0 for s in signs), "tie": signs.count(0)},
         "columns": {name: _count_outcomes([each for each in given if each[1]["subset"] == name]) for name in columns},
-        **describe_raters(key, answers),
+        **human.describe_raters(key, answers),
     }
 
 
@@ -188,6 +173,6 @@ def render_ab_study(results: Mapping[str, Any]) -> str:
         "\n".join(render_table(["samples", "answers", *chain(*shares)], rows)),
         f"By the majority of their raters: {majority['win']} samples won, {majority['lose']} lost, "
         f"{majority['tie']} tied.",
-        render_raters(results, "answered without hearing it", f"prefers {first}"),
+        human.render_raters(results, "answered without hearing it", f"prefers {first}"),
     ]
     return "\n\n".join(parts) + "\n"

@@ -33,11 +33,9 @@ from sdiareward.common.optional_dependencies import check_extra
 from sdiareward.common.parts import Make, PartFolder, run_parts
 from sdiareward.common.provenance import describe_run, write_provenance
 from sdiareward.common.skipped import Skipped
-from sdiareward.common.tables import render_table
+from sdiareward.common.tables import format_interval, format_percent, render_table
 from sdiareward.evaluation.summary import (
     describe_changed,
-    format_interval,
-    format_percent,
     list_reasons,
     render_reasons,
 )

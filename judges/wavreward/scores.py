@@ -37,10 +37,10 @@ from pydantic import BaseModel, BeforeValidator, Field
 from sdiareward.common.escaping import escape_markdown
 from sdiareward.common.files import parse_json, split_lines
 from sdiareward.common.settings import explain_error
-from sdiareward.common.tables import render_table
+from sdiareward.common.tables import format_interval, format_percent, render_table
 from sdiareward.esdr_accuracy.pairwise import combine_intervals
 from sdiareward.evaluation.statistics import Clusters, describe_share
-from sdiareward.evaluation.summary import describe_changed, format_interval, format_percent
+from sdiareward.evaluation.summary import describe_changed
 
 from .judge import SCORES, vote
 
@@ -107,7 +107,7 @@ class Samples:
 
 
 def read_samples(path: str | Path, split: str) -> Samples:
-    from sdiareward.dataset_builder.chatreward.loading import load_samples
+    from sdiareward.dataset_builder.chatreward.schema import load_samples
 
     samples = Samples(load_samples(path, split))
     for label in samples.labels:

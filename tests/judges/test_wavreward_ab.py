@@ -6,6 +6,7 @@ import soundfile
 from support import wavreward_eval_world
 
 from sdiareward.cli import main
+from sdiareward.evaluation.human.study import Study
 from sdiareward.judges.wavreward.ab_study import (
     pair_scores,
     render_ab_study,
@@ -91,18 +92,18 @@ def test_raters_hear_one_recording_and_see_two_scores_but_no_judge(evaluations, 
         assert word not in seen
 
 
-def write_answers(study, key, choices):
-    """Write the answers of raters; each choice is a letter, or a function of the entry of the key."""
-    (study / "answers").mkdir()
-    for rater, choose in choices.items():
-        lines = [{"item": item, "choice": choose(truth), "heard": ["context"]} for item, truth in key["items"].items()]
-        (study / "answers" / f"{rater}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+def rate(folder, rater, choose):
+    """Answer every item of a study as its page does; `choose` gets its entry of the key."""
+    study, key = Study(folder), json.loads((folder / "key.json").read_text())
+    for item in study.content["items"]:
+        study.save(rater, item=item["item"], choice=choose(key["items"][item["item"]]), heard=["context"])
 
 
 def test_the_command_prints_the_share_of_answers_that_prefer_the_first_judge(evaluations, tmp_path, capsys):
     study = tmp_path / "study"
-    _, key = draw(evaluations, study, "--size", "8")
-    write_answers(study, key, {"ann": lambda truth: truth["chosen_is"], "bob": lambda truth: "tie"})
+    draw(evaluations, study, "--size", "8")
+    rate(study, "ann", lambda truth: truth["chosen_is"])
+    rate(study, "bob", lambda truth: "tie")
     capsys.readouterr()
     assert main(["human", "score", str(study)]) == 0
     results = json.loads((study / "results.json").read_text())
