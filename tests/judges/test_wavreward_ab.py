@@ -129,7 +129,10 @@ def made_up(choices):
     }
     counts = {"num_shared": 2, "num_equal": 0, "num_without_score": 0}
     key = {"study": "s", "form": "scores", "seed": 0, "judges": ["one", "other"], **counts, "items": items}
-    answers = {rater: {item: {"choice": each} for item, each in given.items()} for rater, given in choices.items()}
+    answers = {
+        rater: {item: {"choice": each, "heard": []} for item, each in given.items()}
+        for rater, given in choices.items()
+    }
     return key, answers
 
 
