@@ -9,7 +9,7 @@ from sdiareward.cli import audit, calibrate, human, score
 from sdiareward.common.arguments import parse_arguments
 from sdiareward.common.package_files import NANO
 from sdiareward.evaluation.arguments import EvalArguments
-from sdiareward.judges.wavreward.settings import JudgeArguments
+from sdiareward.judges.wavreward.train import JudgeArguments
 from sdiareward.training.arguments import TrainArguments
 
 
