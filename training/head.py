@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import datasets
 import torch
 from accelerate import PartialState
-from accelerate.utils import gather_object
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
@@ -30,14 +29,11 @@ from sdiareward.modeling_sdiareward import (
     compute_reward,
 )
 from sdiareward.pairs.dialogues import Dialogues
-from sdiareward.pairs.labels import name_criterion
-from sdiareward.pairs.loading import name_pairs
 from sdiareward.pairs.schema import SIDES
-from sdiareward.scoring.batching import DialoguePreparer
 from sdiareward.scoring.feature_cache import FeatureCache
 
 from .batches import PairBatch, list_labels
-from .usable_pairs import CountedDialogues, SkippedPair, explain_equal_sides, explain_side, select_usable
+from .precompute import READ_AHEAD, SkippedPair, list_criteria, precompute_pairs
 
 
 if TYPE_CHECKING:
@@ -45,8 +41,6 @@ if TYPE_CHECKING:
 
 
 _HEAD_PREFIXES = ("score.", "pooler.")
-# Largest relative difference between two computations of a feature, in bfloat16 and in different batches.
-_ROUNDING = 0.05
 
 
 class SDiaRewardHead(PreTrainedModel):
@@ -121,90 +115,50 @@ class FeatureBatch(PairBatch):
 
 
 class FeatureCollator:
-    def __init__(self, cache: FeatureCache):
-        self.cache = cache
+    """Make a [`FeatureBatch`] of rows from `cache_pairs`."""
+
+    def __init__(self, features: Mapping[str, torch.Tensor] | FeatureCache):
+        self.features = features
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, PairBatch]:
-        sides: dict[str, Any] = {side: [self.cache[row[f"{side}_key"]] for row in rows] for side in SIDES}
+        sides: dict[str, Any] = {side: [self.features[row[f"{side}_key"]] for row in rows] for side in SIDES}
         return {"pairs": FeatureBatch(**list_labels(rows), **sides)}
 
 
 def cache_pairs(
-    splits: Mapping[str, datasets.Dataset], cache: FeatureCache, load_scorer: Callable[[], Scorer]
+    splits: Mapping[str, Any],
+    cache: FeatureCache,
+    load_scorer: Callable[[], Scorer],
+    *,
+    max_length: int | None = None,
+    num_workers: int = 0,
 ) -> tuple[dict[str, datasets.Dataset], list[SkippedPair]]:
     """Compute missing features, under `accelerate launch` a share per process; return rows for `FeatureCollator`."""
     state = PartialState()
     scorer: Scorer | None = None
-    keys: dict[str, list[str | None]] = {}
-    dialogues: dict[str, CountedDialogues] = {}
-    found: list[tuple[str, int, str]] = []
+    rows, skipped, keys = {}, [], {}
     for split, pairs in splits.items():
-        sides, criteria = CountedDialogues(pairs, cache.processor.max_turn_s), _list_criteria(pairs)
-        dialogues[split] = sides
-        rows = [index // len(SIDES) for index in range(len(sides))]
-        bad: dict[int, str] = {}
-        keys[split] = cache.keys(sides, criteria, skipped=bad, progress=True)
+        options: dict[str, Any] = {"split": split, "max_length": max_length, "num_workers": num_workers}
+        found, bad = precompute_pairs(pairs, cache.processor, cache.folder / READ_AHEAD, **options)
+        rows[split] = found.select_columns(["row", "pair_id", "num_cut", "content"])
+        skipped += bad
+        numbers, criteria = found["row"], list_criteria(pairs)
+        dialogues = Dialogues(pairs, numbers)
+        prompts, groups = [criteria[row] for row in numbers for _ in SIDES], [row for row in numbers for _ in SIDES]
+        keys[split] = cache.keys(dialogues, prompts, progress=True)
         own = [
-            key if row % state.num_processes == state.process_index else None
-            for row, key in zip(rows, keys[split], strict=True)
+            key if index // 2 % state.num_processes == state.process_index else None
+            for index, key in enumerate(keys[split])
         ]
         if cache.missing(own):
             scorer = scorer or load_scorer()
-            cache.fill(scorer, sides, criteria, keys=own, groups=rows, skipped=bad, progress=True)
-        found += [(split, index, reason) for index, reason in bad.items()]
-    found = gather_object(found)
+            cache.fill(scorer, dialogues, prompts, keys=own, groups=groups, progress=True)
+    state.wait_for_everyone()
     cache.refresh()
-    usable, skipped = {}, []
-    for split, pairs in splits.items():
-        # The first side that cannot be used gives the reason.
-        of_split = sorted(((index, reason) for name, index, reason in found if name == split), reverse=True)
-        reasons = {index // len(SIDES): explain_side(index % len(SIDES), reason) for index, reason in of_split}
-        reasons |= _find_equal_sides(dialogues[split], _list_criteria(pairs), keys[split], cache, reasons)
-        rows, of_pairs = select_usable(split, name_pairs(pairs), reasons)
-        num_cut = dialogues[split].num_cut.reshape(-1, len(SIDES)).sum(axis=1)[rows]
-        usable[split] = _make_rows(pairs, rows, keys[split], cache).add_column("num_cut", num_cut)
-        skipped += of_pairs
-    return usable, skipped
-
-
-def _find_equal_sides(
-    dialogues: Dialogues, criteria: Sequence[str], keys: Sequence[str | None], cache: FeatureCache, known: Any
-) -> dict[int, str]:
-    """Return the reason for each pair with equal sides; only pairs with nearly equal features are decoded."""
-    prepare = DialoguePreparer(cache.processor, with_mels=False)
-    reasons = {}
-    for row in range(len(keys) // len(SIDES)):
-        both = range(len(SIDES) * row, len(SIDES) * (row + 1))
-        if row not in known and _are_nearly_equal(*(cache[str(keys[side])] for side in both)):
-            batch = prepare(both, dialogues, criteria)
-            if not batch.failures and (reason := explain_equal_sides(batch.dialogues)):
-                reasons[row] = reason
-    return reasons
-
-
-def _are_nearly_equal(chosen: torch.Tensor, rejected: torch.Tensor) -> bool:
-    """Compare the last vectors, which depend on all tokens: they differ by rounding if the dialogues are equal."""
-    first, second = chosen[-1].float(), rejected[-1].float()
-    return len(chosen) == len(rejected) and bool((first - second).norm() <= _ROUNDING * first.norm())
-
-
-def _list_criteria(pairs: datasets.Dataset) -> list[str]:
-    names = pairs["criterion"] if "criterion" in pairs.column_names else [None] * len(pairs)
-    return [name_criterion(name) for name in names for _ in SIDES]
-
-
-def _make_rows(
-    pairs: datasets.Dataset, rows: Sequence[int], keys: Sequence[str | None], cache: FeatureCache
-) -> datasets.Dataset:
-    """Return what `FeatureCollator` takes of the pairs at `rows`; `keys` are those of all sides."""
-    names = name_pairs(pairs)
-    sides = [[str(key) for key in keys[len(SIDES) * row : len(SIDES) * (row + 1)]] for row in rows]
-    return datasets.Dataset.from_dict(
-        {
-            "row": list(rows),
-            "pair_id": [names[row] for row in rows],
-            **{f"{side}_key": [pair[index] for pair in sides] for index, side in enumerate(SIDES)},
-            "length": [sum(map(cache.num_rows, pair)) for pair in sides],
-            "content": list(map(" ".join, sides)),
-        }
-    )
+    for split, found in rows.items():
+        sides = [keys[split][number :: len(SIDES)] for number in range(len(SIDES))]
+        for side, of_side in zip(SIDES, sides, strict=True):
+            found = found.add_column(f"{side}_key", of_side)
+        lengths = [sum(map(cache.num_rows, pair)) for pair in zip(*sides, strict=True)]
+        rows[split] = found.add_column("length", lengths)
+    return rows, skipped
