@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sdiareward.common.commands import Command, report_errors
+from sdiareward.common.commands import Command, run_guarded
 from sdiareward.common.locks import lock_folder
 
 
@@ -112,7 +112,7 @@ def main(argv: list[str] | None = None) -> int:
         with lock_folder(str(training.output_dir)):
             train(args, training, model_args)
 
-    return report_errors(run, prog=prog, extra="train")
+    return run_guarded(prog, run, "train")
 
 
 if __name__ == "__main__":

@@ -41,8 +41,9 @@ from sdiareward.scoring.feature_cache import FeatureCache
 from sdiareward.scoring.scorer import Scorer
 from sdiareward.train import train
 from sdiareward.training.arguments import SDiaRewardModelConfig, SDiaRewardScriptArguments
-from sdiareward.training.head import FeatureCollator, SDiaRewardHead, cache_pairs
-from sdiareward.training.setup import choose_backbone_dtype, load_model
+from sdiareward.training.batches import FeatureCollator
+from sdiareward.training.precompute import cache_pairs
+from sdiareward.training.setup import SDiaRewardHead, choose_backbone_dtype, load_model
 from sdiareward.training.trainer import SDiaRewardTrainer
 
 

@@ -111,10 +111,10 @@ def run_single(command: Command, argv: Sequence[str] | None, *, prog: str, extra
                 locks.enter_context(lock_folder(folder))
             return run(*given)
 
-    return report_errors(run_command, prog=prog, extra=extra or command.extra)
+    return run_guarded(prog, run_command, extra or command.extra)
 
 
-def report_errors(run: Callable[[], int | None], *, prog: str, extra: str | None = None) -> int:
+def run_guarded(prog: str, run: Callable[[], int | None], extra: str | None = None) -> int:
     """Run a program; end a user error or an interrupt in one line, and return the exit status."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A path may have characters that the terminal's encoding lacks; the work is done when it is printed.

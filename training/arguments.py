@@ -199,18 +199,12 @@ def parse_arguments(
         formatter_class=_HelpFormatter,
     )
     try:
-        args, training, model_args, of_file, of_line = parser.parse_args_and_config(
-            argv, return_remaining_strings=True, separate_remaining_strings=True
-        )
+        args, training, model_args = parser.parse_args_and_config(argv)
     except ImportError as error:
         reason = " ".join(str(error).split())
         raise UserError(f"an option needs a library that is not installed ({reason}); install or omit it.") from error
     except yaml.YAMLError as error:
         raise OptionError(f"--config is no YAML: {error}") from error
-    if unknown := [*of_file, *of_line]:
-        near = get_close_matches(unknown[0].partition("=")[0], parser._option_string_actions, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        parser.error(f"unknown {'keys of --config' if of_file else 'arguments'}: {' '.join(unknown)}{hint}")
     if not args.dataset_name:
         parser.error("--dataset_name is missing; give a folder, a file or a Hub id of pairs.")
     _resolve_revisions(args, model_args)
@@ -245,8 +239,23 @@ class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter)
 
 
 class _OneLineParser(TrlParser):
+    """Refuse a wrong option in one line, an unknown one with the nearest."""
+
     def error(self, message: str) -> NoReturn:
         raise OptionError(message)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, unknown = super().parse_known_args(args, namespace)
+        return found, self._refuse(unknown)
+
+    def set_defaults_with_config(self, **values: Any) -> list[str]:
+        return self._refuse(super().set_defaults_with_config(**values))
+
+    def _refuse(self, unknown: list[str]) -> list[str]:
+        if unknown:
+            near = get_close_matches(unknown[0].partition("=")[0], self._option_string_actions, n=1)
+            self.error(f"unknown option {unknown[0]}{f'; did you mean {near[0]}?' if near else '.'}")
+        return unknown
 
 
 def _resolve_revisions(args: SDiaRewardScriptArguments, model_args: SDiaRewardModelConfig) -> None:

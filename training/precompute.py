@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,10 @@ from sdiareward.pairs.loading import name_pairs
 from sdiareward.pairs.schema import SIDES
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.batching import DialoguePreparer, Message, format_reason
+from sdiareward.scoring.feature_cache import FeatureCache
 from sdiareward.scoring.outcomes import UNREADABLE
 from sdiareward.scoring.packed_forward import encode_clips
+from sdiareward.scoring.scorer import Scorer
 
 from .augmentation import AugmentedPairs
 from .batches import serialize_vectors
@@ -104,6 +106,45 @@ def precompute_pairs(
         return found, skipped
     kept = pairs.remove_columns([name for name in found.column_names if name in pairs.column_names]).select(usable)
     return datasets.concatenate_datasets([kept, found], axis=1), skipped
+
+
+def cache_pairs(
+    splits: Mapping[str, Any],
+    cache: FeatureCache,
+    load_scorer: Callable[[], Scorer],
+    *,
+    max_length: int | None = None,
+    num_workers: int = 0,
+) -> tuple[dict[str, datasets.Dataset], list[SkippedPair]]:
+    """Compute missing features, under `accelerate launch` a share per process; return rows for `FeatureCollator`."""
+    state = PartialState()
+    scorer: Scorer | None = None
+    rows, skipped, keys = {}, [], {}
+    for split, pairs in splits.items():
+        options: dict[str, Any] = {"split": split, "max_length": max_length, "num_workers": num_workers}
+        found, bad = precompute_pairs(pairs, cache.processor, cache.folder / READ_AHEAD, **options)
+        rows[split] = found.select_columns(["row", "pair_id", "num_cut", "content"])
+        skipped += bad
+        numbers, criteria = found["row"], list_criteria(pairs)
+        dialogues = Dialogues(pairs, numbers)
+        prompts, groups = [criteria[row] for row in numbers for _ in SIDES], [row for row in numbers for _ in SIDES]
+        keys[split] = cache.keys(dialogues, prompts, progress=True)
+        own = [
+            key if index // 2 % state.num_processes == state.process_index else None
+            for index, key in enumerate(keys[split])
+        ]
+        if cache.missing(own):
+            scorer = scorer or load_scorer()
+            cache.fill(scorer, dialogues, prompts, keys=own, groups=groups, progress=True)
+    state.wait_for_everyone()
+    cache.refresh()
+    for split, found in rows.items():
+        sides = [keys[split][number :: len(SIDES)] for number in range(len(SIDES))]
+        for side, of_side in zip(SIDES, sides, strict=True):
+            found = found.add_column(f"{side}_key", of_side)
+        lengths = [sum(map(cache.num_rows, pair)) for pair in zip(*sides, strict=True)]
+        rows[split] = found.add_column("length", lengths)
+    return rows, skipped
 
 
 def list_criteria(pairs: Any) -> list[str]:

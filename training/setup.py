@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, TrainingArguments
+from torch import nn
+from transformers import AutoConfig, PreTrainedModel, TrainingArguments
+from transformers import initialization as init
 from transformers.integrations import deepspeed
 from trl import RewardConfig
 
@@ -24,8 +26,14 @@ from sdiareward.checkpoint_io.models import find_checkpoint, fingerprint_model
 from sdiareward.checkpoint_io.nano import build_nano
 from sdiareward.common.hub import fetch_snapshot, find_snapshot, split_commit
 from sdiareward.configuration_sdiareward import SDiaRewardConfig, name_prompts
-from sdiareward.loading_sdiareward import HEAD, to_native_key
-from sdiareward.modeling_sdiareward import SDiaRewardModel
+from sdiareward.loading_sdiareward import HEAD, check_shapes, list_shapes, read_thinker_config, to_native_key
+from sdiareward.modeling_sdiareward import (
+    Float32Linear,
+    SDiaRewardModel,
+    SDiaRewardOutput,
+    SDiaRewardPooler,
+    compute_reward,
+)
 from sdiareward.pairs.loading import list_ids
 from sdiareward.pairs.sampling import draw_rows
 from sdiareward.pairs.schema import ID_COLUMNS
@@ -35,15 +43,73 @@ from sdiareward.scoring.scorer import Scorer
 
 from .arguments import OptionError, SDiaRewardModelConfig, SDiaRewardScriptArguments, choose_max_length
 from .augmentation import AugmentedPairs
-from .batches import PairCollator
-from .head import FeatureCollator, SDiaRewardHead, cache_pairs
-from .precompute import READ_AHEAD, SkippedPair, precompute_pairs
+from .batches import FeatureCollator, PairCollator
+from .precompute import READ_AHEAD, SkippedPair, cache_pairs, precompute_pairs
 
 
+_HEAD_PREFIXES = ("score.", "pooler.")
 # Below the run's folder: cached features, and the first weights of a new model.
 _FEATURES, _INITIAL_MODEL = "features", "init"
 # Pairs drawn for each that the steps need: some cannot be used.
 _SPARE = 1.05
+
+
+class SDiaRewardHead(PreTrainedModel):
+    """The pooler and the score head of `SDiaRewardModel`, under the same names."""
+
+    config: SDiaRewardConfig
+    config_class = SDiaRewardConfig
+    base_model_prefix = ""
+    # A head has no attention: any attention implementation of its model is accepted.
+    _supports_sdpa = _supports_flash_attn = True
+    _keep_in_fp32_modules_strict = ["score", "pooler"]
+    # The rest of a checkpoint, in any layout.
+    _keys_to_ignore_on_load_unexpected = [r"^(?!score\.|pooler\.)"]
+
+    def __init__(self, config: SDiaRewardConfig):
+        super().__init__(config)
+        hidden_size = config.get_text_config().hidden_size
+        self.pooler = SDiaRewardPooler(hidden_size, config.pooling_mode)
+        self.score = Float32Linear(hidden_size, 1, bias=False)
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        for parameter in module.parameters(recurse=False):
+            init.zeros_(parameter)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Load the head of a checkpoint that `SDiaRewardModel.from_pretrained` takes, and nothing else of it."""
+        kwargs = SDiaRewardModel.with_foreign_config(pretrained_model_name_or_path, kwargs)
+        config = kwargs.get("config") or SDiaRewardConfig.from_pretrained(pretrained_model_name_or_path)
+        with torch.device("meta"):
+            expected = {name: tuple(tensor.shape) for name, tensor in cls(config).state_dict().items()}
+        shapes = list_shapes(pretrained_model_name_or_path)
+        found = {
+            name: shape for name, shape in shapes.items() if (to_native_key(name) or "").startswith(_HEAD_PREFIXES)
+        }
+        check_shapes(found, expected, (), pretrained_model_name_or_path)
+        return super().from_pretrained(
+            pretrained_model_name_or_path,
+            *args,
+            **{**kwargs, "key_mapping": {r"^score_head\.": "score."}, "use_safetensors": True},
+        )
+
+    @classmethod
+    def from_backbone(cls, pretrained_model_name_or_path: Any, *, pooling_mode: str = "mean") -> SDiaRewardHead:
+        """Make the head, at zero, that `SDiaRewardModel.from_backbone` puts on a pretrained thinker."""
+        thinker = read_thinker_config(pretrained_model_name_or_path)
+        return cls(SDiaRewardConfig.from_thinker(thinker, pooling_mode=pooling_mode))
+
+    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor, **kwargs: Any) -> SDiaRewardOutput:
+        """Compute rewards from features; a pooled vector is a sequence of one, kept by mean and last-token pooling."""
+        with torch.autocast(hidden_states.device.type, enabled=False):
+            pooled = self.pooler(hidden_states, attention_mask)
+        return SDiaRewardOutput(logits=compute_reward(self.score, pooled, self.config.reward_scale), pooled=pooled)
+
+    def put_into(self, model: SDiaRewardModel) -> None:
+        model.pooler.load_state_dict(self.pooler.state_dict())
+        model.score.load_state_dict(self.score.state_dict())
 
 
 @dataclass

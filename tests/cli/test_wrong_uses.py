@@ -136,7 +136,7 @@ USES = {
     ),
     "an option that TRL does not have": (
         "train --dataset_name pairs --trian_projection --output_dir {o}",
-        "unknown arguments: --trian_projection; did you mean --train_projection",
+        "unknown option --trian_projection; did you mean --train_projection",
     ),
     "unknown pooling": (
         "train --dataset_name pairs --pooling_mode max --output_dir {o}",

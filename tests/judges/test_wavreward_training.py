@@ -28,7 +28,7 @@ from sdiareward.judges.wavreward.training_rows import (
     make_target_rows,
 )
 from sdiareward.perturbations.channel import encode
-from sdiareward.training.options import OptionError
+from sdiareward.training.arguments import OptionError
 
 
 ask = partial(JudgingPrompt().make_conversation, reasoning=False)

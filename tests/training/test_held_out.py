@@ -164,3 +164,15 @@ def test_data_sets_that_cannot_be_joined_are_named(tmp_path):
     ):
         with pytest.raises(PairsError, match=message):
             load(*paths)
+
+
+def test_groups_are_held_out_whole_and_by_the_seed(tmp_path):
+    path = _write_pairs(tmp_path / "pairs.jsonl", "abcdefgh", group_id=[*"11223344"])
+    drawn = set()
+    for seed in range(4):
+        (splits, notices), again = load(path, share=0.3, seed=seed), load(path, share=0.3, seed=seed)
+        train, validation = (set(splits[name]["group_id"]) for name in ("train", "validation"))
+        assert (len(train), len(validation)) == (2, 2) and not train & validation
+        assert again[1] == notices and again[0]["train"]["pair_id"] == splits["train"]["pair_id"]
+        drawn.add(tuple(sorted(validation)))
+    assert len(drawn) > 1

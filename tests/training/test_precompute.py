@@ -14,8 +14,7 @@ from sdiareward.pairs.schema import SIDES
 from sdiareward.scoring.feature_cache import FeatureCache
 from sdiareward.scoring.scorer import Scorer
 from sdiareward.training.batches import PairCollator
-from sdiareward.training.head import cache_pairs
-from sdiareward.training.precompute import precompute_pairs
+from sdiareward.training.precompute import cache_pairs, precompute_pairs
 
 
 def broken(pairs, row, side):

@@ -28,8 +28,7 @@ from sdiareward.scoring.feature_cache import FeatureCache
 from sdiareward.scoring.scorer import Scorer
 from sdiareward.train import main
 from sdiareward.training import setup
-from sdiareward.training.head import SDiaRewardHead
-from sdiareward.training.setup import load_model, resolve_base_model
+from sdiareward.training.setup import SDiaRewardHead, load_model, resolve_base_model
 from sdiareward.training.trainer import EpochOfSampler, SDiaRewardTrainer
 
 
