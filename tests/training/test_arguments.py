@@ -71,6 +71,15 @@ def test_flags_override_the_file_of_config_and_a_single_value_is_a_list(tmp_path
     assert (training.learning_rate, training.seed, training.bf16, model_args.mode) == (1e-4, 5, False, "full")
 
 
+def test_names_get_the_commits_of_their_revisions(tmp_path, monkeypatch):
+    monkeypatch.setattr("sdiareward.training.arguments.resolve_revision", lambda *names: "@".join(names))
+    flags = "--dataset_name d --dataset_revision r1 --more_datasets a b --more_revisions r2 r3 --use_peft"
+    flags += " --model_name_or_path m --model_revision r4 --adapter_name_or_path p --adapter_revision r5 --use_cpu"
+    args, _, model_args = parse_arguments([*flags.split(), "--output_dir", str(tmp_path)], "train.py")
+    assert (args.dataset_name, args.more_datasets) == ("d@r1@dataset", ["a@r2@dataset", "b@r3@dataset"])
+    assert (model_args.model_name_or_path, model_args.adapter_name_or_path) == ("m@r4", "p@r5")
+
+
 NOWHERE = ["--model_name_or_path", "nowhere/model", "--dataset_name", "nowhere/data", "--use_cpu", "--bf16", "False"]
 REFUSED = {
     "--eos_token </s> --hub_token x": "hub_token, eos_token: training here does not use it; omit it",
