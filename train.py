@@ -14,12 +14,14 @@ from sdiareward.common.locks import lock_folder
 
 
 if TYPE_CHECKING:
-    from sdiareward.training.arguments import RewardTrainingConfig, SDiaRewardModelConfig, SDiaRewardScriptArguments
+    from trl import RewardConfig
+
+    from sdiareward.training.arguments import SDiaRewardModelConfig, SDiaRewardScriptArguments
 
 TRAIN = Command("sdiareward.train:main", "train a reward model on preference pairs", is_program=True)
 
 
-def train(args: SDiaRewardScriptArguments, training: RewardTrainingConfig, model_args: SDiaRewardModelConfig) -> Path:
+def train(args: SDiaRewardScriptArguments, training: RewardConfig, model_args: SDiaRewardModelConfig) -> Path:
     """Train, select by validation loss, and save the best model whole, with its processor and code.
 
     Returns:

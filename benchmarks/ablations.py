@@ -90,7 +90,7 @@ class Arguments:
     output: Path = field(default=RESULTS / "ablations.json", metadata={"help": "file of the result"})
 
 
-def read_recipe(path: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+def read_recipe(path: Path) -> tuple[dict[str, Any], ...]:
     """Return the arguments of the script, those of `trl.RewardConfig`, and those of the model."""
     values = read_mapping(path)
     script, model = (
@@ -200,13 +200,19 @@ def train_heads(
 def train_frozen(mode: str, recipe: Path, model: str, splits: Splits, folder: Path) -> dict[str, Any]:
     """Run `train.py` with some parts frozen, by the recipe of that mode beside this file if there is one."""
     own = Path(__file__).with_name(f"{recipe.stem}_{mode}.yaml")
-    arguments, training, model_args = read_recipe(own if own.exists() else recipe)
+    arguments, training, of_model = read_recipe(own if own.exists() else recipe)
     for split, pairs in splits.items():
         pairs.to_parquet(folder / "data" / f"{split}.parquet")
     args = SDiaRewardScriptArguments(**{**arguments, "dataset_name": str(folder / "data"), "dataset_config": None})
-    model_args = SDiaRewardModelConfig(**{**model_args, **FROZEN[mode], "model_name_or_path": model})
+    model_args = SDiaRewardModelConfig(**{**of_model, **FROZEN[mode], "model_name_or_path": model})
     # The recipe may warm up for more steps than a few pairs give.
-    options = {**training, **_SELECTION, "warmup_steps": 0.15, "output_dir": str(folder / "model"), "seed": 0}
+    options: dict[str, Any] = {
+        **training,
+        **_SELECTION,
+        "warmup_steps": 0.15,
+        "output_dir": str(folder / "model"),
+        "seed": 0,
+    }
     checkpoint = train(args, RewardConfig(**options), model_args)
     test = splits["test"]
     criteria = [label["criterion"] for label in describe_pairs(test) for _ in SIDES]

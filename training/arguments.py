@@ -100,7 +100,7 @@ class SDiaRewardScriptArguments(AugmentationSettings, ScriptArguments):
 class SDiaRewardModelConfig(ModelConfig):
     """The model to begin from, and what of it is trained: all, with `use_peft` adapters, or the head alone."""
 
-    model_name_or_path: str = make_option(  # type: ignore[assignment]
+    model_name_or_path: str = make_option(
         str(NANO),
         "Checkpoint or Qwen2.5-Omni backbone (Hub id or folder), small, or nano for a new model of that size.",
     )
@@ -188,8 +188,9 @@ def parse_arguments(
     argv: Sequence[str] | None, prog: str
 ) -> tuple[SDiaRewardScriptArguments, RewardTrainingConfig, SDiaRewardModelConfig]:
     """Parse flags and the YAML file of `--config`, which they override; an unknown one is refused with the nearest."""
+    kinds: Any = (SDiaRewardScriptArguments, RewardTrainingConfig, SDiaRewardModelConfig)
     parser = _OneLineParser(
-        (SDiaRewardScriptArguments, RewardTrainingConfig, SDiaRewardModelConfig),
+        kinds,
         prog=prog,
         usage="%(prog)s --dataset_name DATASET_NAME [options]",
         description="Train a reward model on preference pairs; docs/training.md is the guide. --config FILE reads "
@@ -270,8 +271,8 @@ def _resolve_revisions(args: SDiaRewardScriptArguments, model_args: SDiaRewardMo
     if model_args.model_revision != "main":
         model_args.model_name_or_path = resolve_revision(model_args.model_name_or_path, model_args.model_revision)
     if model_args.adapter_revision:
-        named = str(model_args.adapter_name_or_path)
-        model_args.adapter_name_or_path = resolve_revision(named, model_args.adapter_revision)
+        adapters = str(model_args.adapter_name_or_path)
+        model_args.adapter_name_or_path = resolve_revision(adapters, model_args.adapter_revision)
 
 
 def _list_changed(arguments: Any) -> list[str]:

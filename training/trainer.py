@@ -282,8 +282,10 @@ class RewardProgressCallback(ProgressCallback):
         if self.training_bar is not None:
             self.training_bar.set_description("steps")
 
-    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        super().on_prediction_step(args, state, control, **kwargs)
+    def on_prediction_step(
+        self, args: Any, state: Any, control: Any, eval_dataloader: Any = None, **kwargs: Any
+    ) -> None:
+        super().on_prediction_step(args, state, control, eval_dataloader=eval_dataloader, **kwargs)
         if self.prediction_bar is not None:
             self.prediction_bar.set_description("validation", refresh=False)
 
