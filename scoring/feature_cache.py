@@ -41,7 +41,7 @@ _KEY_DIGITS = 32
 _NUM_THREADS = 2
 _SCHEMA = pa.schema({"item": pa.string(), "num_rows": pa.int32(), "data": pa.large_binary()})
 # A feature is a row group, so that a lookup reads no other; random numbers cannot be compressed.
-_WRITING: dict[str, Any] = {"row_group_size": 1, "write_statistics": False, "compression": "none"}
+_WRITING: dict[str, Any] = {"rows_per_group": 1, "write_statistics": False, "compression": "none"}
 # A kill loses at most one part or one interval of work.
 _PART_BYTES = 64 * 2**20
 _PART_INTERVAL_S = 60.0
