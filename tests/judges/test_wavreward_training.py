@@ -29,7 +29,7 @@ from sdiareward.judges.wavreward.train import (
 )
 from sdiareward.judges.wavreward.wavreward_trainer import ScenarioSampler, TargetCollator
 from sdiareward.perturbations.channel import encode
-from sdiareward.training.options import OptionError
+from sdiareward.training.arguments import OptionError
 
 
 ask = partial(JudgingPrompt().make_conversation, reasoning=False)

@@ -10,7 +10,7 @@ from support.paths import CONFIGS, ROOT
 from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
 
 
-_TRAINERS = {"train.py": "RewardConfig", "grpo": "GRPOConfig", "sft": "SFTConfig"}
+_TRAINERS = {"grpo": "GRPOConfig", "sft": "SFTConfig"}
 _LINE = re.compile(
     r"accelerate launch --config_file configs/(?P<launch>accelerate_\w+\.yaml)"
     r"(?: --num_processes (?P<number>\d+))?[\s\\#]+(?:-m sdiareward\.cli wavreward )?"
@@ -62,10 +62,12 @@ def read_training_arguments(trainer, recipe):
 
     from sdiareward.common.arguments import parse_arguments
     from sdiareward.judges.wavreward.train import GRPOArguments, JudgeArguments
-    from sdiareward.training.arguments import TrainArguments
+    from sdiareward.training.arguments import parse_arguments as parse_training
 
-    own = {"train.py": TrainArguments, "grpo": GRPOArguments, "sft": JudgeArguments}[trainer]
     flags = ["--config", str(ROOT / recipe), "--use_cpu", "True"]
+    if trainer == "train.py":
+        return parse_training(flags, trainer)[1]
+    own = {"grpo": GRPOArguments, "sft": JudgeArguments}[trainer]
     kinds = (own, getattr(trl, _TRAINERS[trainer]))
     return parse_arguments(kinds, flags, prog=trainer, description=None)[1]
 
