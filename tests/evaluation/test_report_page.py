@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 from support import report_world
 
-from sdiareward.cards.results_metadata import make_model_index
+from sdiareward.cards.model_card import make_model_index
 from sdiareward.evaluation.report import write_page
 from sdiareward.evaluation.report.content import build_report
 from sdiareward.evaluation.report.figures import draw_figures
