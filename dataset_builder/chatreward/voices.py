@@ -22,7 +22,7 @@ from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.dataset_builder.synthesis import SynthesisError, Synthesizer, is_available, load_synthesizer
 from sdiareward.dataset_builder.synthesis.custom import select_speakers
 from sdiareward.pairs.schema import make_stable_id
-from sdiareward.perturbations.voice_shaping import VoiceShape
+from sdiareward.perturbations.voices import VoiceShape
 
 from ..pairing.plausible_speech import require_language, require_plausible
 from .schema import CATEGORIES

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from sdiareward.audio_sdiareward import AudioError, read_audio, resample
-from sdiareward.perturbations.vocoder import analyze_speech, flatten_pitch, synthesize_speech
+from sdiareward.perturbations.voices import analyze_speech, flatten_pitch, synthesize_speech
 
 from . import Engine, SynthesisError, describe_distribution
 

@@ -22,7 +22,7 @@ from sdiareward.chat_sdiareward import ROLES, DialogueError, list_items
 from sdiareward.common.files import hash_json
 from sdiareward.pairs.content import hash_items
 from sdiareward.perturbations.channel import encode_flac
-from sdiareward.perturbations.levels import measure_level
+from sdiareward.perturbations.effects import measure_level
 
 from ..statistics import sign_flip_test
 

@@ -13,7 +13,7 @@ from sdiareward.dataset_builder.pairing.plausible_speech import (
     require_plausible,
 )
 from sdiareward.dataset_builder.synthesis import load_synthesizer
-from sdiareward.perturbations.levels import trim_silence
+from sdiareward.perturbations.effects import trim_silence
 
 
 RATE = 16_000

@@ -12,7 +12,7 @@ from sdiareward.dataset_builder.builder import BuildConfig, SourceConfig, build
 from sdiareward.dataset_builder.episodes import Episode, Part, Turn
 from sdiareward.dataset_builder.pairing.pairing import SynthesizerSpec
 from sdiareward.dataset_builder.pairing.splits import assign_splits, choose_synthesizers, split_unit
-from sdiareward.perturbations.channel import make_mp3
+from sdiareward.perturbations.channel import degrade_mp3
 
 
 def make_episode(name, group, source="asterisk", split_group=None):
@@ -71,7 +71,7 @@ def write_corpus(folder, lines):
             shutil.copy(folder / "a.wav", folder / "again" / "a.wav")
             soundfile.write(folder / "a.flac", array, 16_000)
             soundfile.write(folder / "a.ogg", 0.4 * array, 16_000)
-            soundfile.write(folder / "a.mp3", make_mp3(24)(array, 16_000), 16_000)
+            soundfile.write(folder / "a.mp3", degrade_mp3(array, 16_000, None, 24), 16_000)
             soundfile.write(folder / "narrow.wav", array[::2], 8_000)
             # As a pipe leaves it: the header has no number of samples.
             content = (folder / "a.flac").read_bytes()

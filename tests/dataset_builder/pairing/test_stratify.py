@@ -17,7 +17,7 @@ from sdiareward.dataset_builder.pairing.stratify import (
     make_bench,
     sample_bench,
 )
-from sdiareward.perturbations.channel import encode_flac, make_mp3, make_opus
+from sdiareward.perturbations.channel import degrade_mp3, degrade_opus, encode_flac
 
 
 def label(pair_id, secondary="Joy", *, group=None, split="test", source="meld", synthesizer="flite"):
@@ -236,10 +236,10 @@ def test_copies_of_the_benchmark_leave_the_training_of_a_folder_that_was_built_b
     first, second, third, fourth = (read_audio(path)[: 16_000 * 6] for path in paths)
     with ShardWriter(tmp_path / "old") as writer:
         write(writer, "bench", "test", first, "a")
-        write(writer, "copy", "train", make_mp3(32)(0.3 * first, 16_000), "again/a")
+        write(writer, "copy", "train", degrade_mp3(0.3 * first, 16_000, None, 32), "again/a")
         write(writer, "same file", "validation", fourth, "a")
         write(writer, "kept", "train", second, "b")
-        write(writer, "moved", "validation", make_opus(24)(second, 16_000), "again/b")
+        write(writer, "moved", "validation", degrade_opus(second, 16_000, None, 24), "again/b")
         write(writer, "other", "validation", third, "c")
     labels, assignment, skipped = draw_bench(tmp_path / "old", BenchSettings())
     assert assignment == {"bench": "test", "kept": "train", "moved": "train", "other": "validation"}
