@@ -17,8 +17,13 @@ from transformers import (
     WhisperFeatureExtractor,
 )
 
-from sdiareward.checkpoint_io.nano import make_nano_config, read_training_texts, train_tokenizer
-from sdiareward.checkpoint_io.whisper import load_audio_tower, load_whisper_encoder_weights
+from sdiareward.checkpoint_io.nano import (
+    load_audio_tower,
+    load_whisper_encoder_weights,
+    make_nano_config,
+    read_training_texts,
+    train_tokenizer,
+)
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 
 from .thinker import MAX_RECORDING_S, ThinkerProcessor
