@@ -56,7 +56,9 @@ def decode_pairs(pairs: datasets.Dataset, rows: Iterable[int], audio: bool = Tru
     labels = describe_pairs(subset)
     read = []
     for row, label in zip(subset, labels, strict=True):
-        sides = {side: _read_side(row[side], f"pair {label['pair_id']}, {side}", audio) for side in SIDES}
+        sides: dict[str, Any] = {
+            side: _read_side(row[side], f"pair {label['pair_id']}, {side}", audio) for side in SIDES
+        }
         read.append(AuditPair(**label, license=row.get("license"), **sides))
     return read
 

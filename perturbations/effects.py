@@ -18,7 +18,8 @@ import numpy as np
 from sdiareward.audio_sdiareward import SAMPLING_RATE, resample
 
 
-Samples, Rng = np.ndarray, np.random.Generator
+Samples = np.ndarray
+Rng = np.random.Generator
 _FRAME_SAMPLES = SAMPLING_RATE // 100
 _TRIM_MARGIN_FRAMES = 5
 # Frames this far below the loudest one are pauses, not speech, when the level of a noise is set, in dB.
@@ -63,7 +64,8 @@ def perturbation(name: str, *fields: Any, keeps_length: bool = True, is_held_out
     """Enter the decorated effect into `PERTURBATIONS`; `fields` are the first ones of [`Perturbation`]."""
 
     def enter(effect: Effect) -> Effect:
-        PERTURBATIONS[name] = Perturbation(*fields, effect, keeps_length, is_held_out)
+        given = (*fields, effect, keeps_length, is_held_out)
+        PERTURBATIONS[name] = Perturbation(*given)
         return effect
 
     return enter

@@ -149,7 +149,6 @@ BENCHMARK = {"wild": 824, "semi_wild": 186, "scripted": 466, "colloquialness": 2
     ("data", "counts", "expected"),
     [
         ({"dataset": "ORG/ESDR-Bench", "is_from_hub": True}, BENCHMARK, ("ESDR-Bench", "ORG/ESDR-Bench", "test")),
-        ({"dataset": "/home/ann/esdr_bench"}, BENCHMARK, ("ESDR-Bench", None, "test")),
         (
             {"dataset": "me/x", "dataset_name": "esdr_bench", "is_from_hub": 1},
             BENCHMARK,
@@ -161,7 +160,6 @@ BENCHMARK = {"wild": 824, "semi_wild": 186, "scripted": 466, "colloquialness": 2
             {**BENCHMARK, "wild": 0},
             ("ORG/ESDR-Bench", "ORG/ESDR-Bench", "test"),
         ),
-        ({"dataset": "runs/mine"}, BENCHMARK, ("mine", None, "test")),
         ({"dataset": "/home/ann/six.jsonl"}, {"overall_micro": 6}, ("six.jsonl", None, None)),
         ({"dataset": "/home/ann/full/sdiareward/"}, {"scripted": 6}, ("full/sdiareward", None, "test")),
     ],

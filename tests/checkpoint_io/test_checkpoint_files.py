@@ -6,9 +6,8 @@ import pytest
 
 from sdiareward.checkpoint_io.files import REMOTE_CODE, list_checkpoint_tensors, write_remote_code
 from sdiareward.checkpoint_io.models import fingerprint_model
-from sdiareward.common.hub import ModelNotFoundError, fetch_snapshot
+from sdiareward.common.hub import ModelNotFoundError
 from sdiareward.common.package_files import NANO, PACKAGE
-from sdiareward.loading_sdiareward import list_tensors
 
 
 UNREACHABLE = (
@@ -22,21 +21,6 @@ def test_a_model_that_is_not_in_the_cache_is_reported_as_that(read):
         read("ORG/absent")
     with pytest.raises(ModelNotFoundError, match="runs/nano/typo: no such file or folder"):
         read("runs/nano/typo")
-
-
-def test_a_model_of_which_the_cache_lacks_the_weights_is_not_said_to_have_none(tmp_path, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr("transformers.utils.hub.constants.HF_HUB_CACHE", str(tmp_path))
-    snapshot = tmp_path / "models--ORG--part" / "snapshots" / "abc"
-    snapshot.mkdir(parents=True)
-    (snapshot / "config.json").write_text("{}")
-    (refs := tmp_path / "models--ORG--part" / "refs").mkdir()
-    (refs / "main").write_text("abc")
-    assert fetch_snapshot("ORG/part", ["config.json"]).name == "abc"
-    with pytest.raises(ModelNotFoundError, match="ORG/part: .* not whole, in the cache"):
-        list_checkpoint_tensors("ORG/part")
-    with pytest.raises(FileNotFoundError, match="ORG/part: its weights are not in the cache"):
-        list_tensors("ORG/part")
 
 
 def test_what_describes_a_checkpoint_does_not_change_its_fingerprint_and_weights_do(tmp_path):

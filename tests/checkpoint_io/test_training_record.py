@@ -76,13 +76,6 @@ def test_a_model_that_cannot_be_had_and_a_record_that_is_none_are_reported(save)
         read_stages(damaged.parent)
 
 
-def test_what_all_stages_heard_is_known_if_each_of_them_tells():
-    both = [stage("a", ["flite", "piper"]), stage("b", ["flite", "espeak-ng"])]
-    known = {"synthesizers": ["espeak-ng", "flite", "piper"], "sources": ["plays"], "licenses": None}
-    assert describe_stages(both) == known
-    assert set(describe_stages([]).values()) == set(describe_stages([*both, {"arguments": {}}]).values()) == {None}
-
-
 def sounds(*names):
     return [[{"role": role, "text": name, "audio": None} for role in ("user", "assistant")] for name in names]
 

@@ -12,8 +12,6 @@ from sdiareward.chat_sdiareward import make_dialogue
 from sdiareward.perturbations import attacks
 from sdiareward.perturbations.attack_sounds import (
     FILLERS,
-    add_noise_floor,
-    estimate_noise_floor,
     fingerprint_sounds,
     load_sound,
 )
@@ -274,23 +272,6 @@ def test_what_lies_behind_what_a_model_hears_is_recognised(make_pair):
     assert is_heard(pair.chosen, changed, float("inf"))
     assert is_heard(pair.chosen, [*pair.chosen, *pair.chosen], 1.0)
     assert not is_heard(pair.chosen, list(pair.chosen), float("inf"))
-
-
-def test_a_noise_floor_keeps_its_spectrum():
-    rng = np.random.default_rng(0)
-    low = np.convolve(rng.standard_normal(200_000), np.ones(8) / 8, "same").astype(np.float32)
-    noise = add_noise_floor(np.zeros(100_000, np.float32), estimate_noise_floor([low]), rng)
-
-    def octave_db(array, edge_hz):
-        power = np.square(np.abs(np.fft.rfft(array)))
-        hertz = np.fft.rfftfreq(len(array), 1 / SAMPLING_RATE)
-        return 10 * np.log10(power[(hertz >= edge_hz) & (hertz < 2 * edge_hz)].mean())
-
-    fall = [octave_db(array, 250) - octave_db(array, 4000) for array in (low, noise)]
-    assert fall[0] > 10
-    assert fall[1] == pytest.approx(fall[0], abs=2.0)
-    assert estimate_noise_floor([np.zeros(5000, np.float32)]) is None
-    assert estimate_noise_floor([np.ones(100, np.float32)]) is None
 
 
 def test_recordings_in_a_folder_replace_synthesised_sounds(tmp_path, make_tone):
