@@ -141,8 +141,8 @@ def read_about(checkpoint: Path) -> tuple[dict[str, Any], str]:
     try:
         found = dict(yaml.safe_load(header))
     except (yaml.YAMLError, TypeError, ValueError) as error:
-        found = " ".join(str(error).split())
-        raise ValueError(f"{path}: its header is not YAML with names and values ({found}); correct it.") from error
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{path}: its header is not YAML with names and values ({reason}); correct it.") from error
     # As on the Hub, one name needs no list.
     lists = {
         name: [found[name]] if isinstance(found[name], str) else found[name]

@@ -218,8 +218,8 @@ def _read_results(checkpoint: Path, results: Path | None) -> tuple[dict[str, Any
         raise ValueError(f"{path}: is of the judge {config['judge']}, not of a reward model.")
     missing = [key for key in ("accuracies", "by_synthesizer", "config") if key not in found]
     if missing or not config.get("model"):
-        found = ", ".join(missing or ["model in its config"])
-        raise ValueError(f"{path}: has no {found}; give the results.json of a finished evaluation.")
+        lacking = ", ".join(missing or ["model in its config"])
+        raise ValueError(f"{path}: has no {lacking}; give the results.json of a finished evaluation.")
     return found, path
 
 
