@@ -13,16 +13,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from sdiareward.common.commands import Command, name_program, run_single
 from sdiareward.common.data_help import PAIR_HELP
 from sdiareward.common.optional_dependencies import check_extra
 from sdiareward.evaluation.arguments import EvalArguments
-
-
-if TYPE_CHECKING:
-    from sdiareward.evaluation.evaluation import Evaluated
 
 
 EVAL = Command(
@@ -47,24 +42,16 @@ def run(args: EvalArguments) -> int:
 
 def evaluate(args: EvalArguments) -> int:
     """Load, score, measure and report; return the exit status."""
-    from sdiareward.evaluation.evaluation import EvaluationRun
+    from sdiareward.evaluation.evaluation import run_evaluation
 
-    run = EvaluationRun(args, choose_evaluated(args))
-    run.score()
-    results = run.measure()
-    print(run.report(results))
-    return int(args.strict and bool(results["skipped"]))
-
-
-def choose_evaluated(args: EvalArguments) -> Evaluated:
-    """Return the model or the judge, not loaded yet."""
+    judge = None
     if args.judge is not None:
         from sdiareward.judges.zero_shot.settings import choose_judge
 
-        return choose_judge(args.judge, args.judges_file, args.judge_options)
-    from sdiareward.evaluation.pair_scoring import ModelToEvaluate
-
-    return ModelToEvaluate(args.make_spec())
+        judge = choose_judge(args.judge, args.judges_file, args.judge_options)
+    results, text = run_evaluation(args, judge)
+    print(text)
+    return int(args.strict and bool(results["skipped"]))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.escaping import escape_markdown
 from sdiareward.common.package_files import CARDS
-from sdiareward.dataset_builder.formats.shards import COUNTED, SPLITS, PairTally, list_paths
 from sdiareward.dataset_builder.licences import find_corpus, find_licence, find_redistribution_block
 from sdiareward.dataset_builder.reports.data_card import (
     HEADER,
@@ -20,6 +19,7 @@ from sdiareward.dataset_builder.reports.data_card import (
     read_report,
     render_card,
 )
+from sdiareward.dataset_builder.shards import COUNTED, SPLITS, PairTally, list_paths
 from sdiareward.pairs.schema import CRITERIA, JOINT, SIDES, make_arrow_schema
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from sdiareward.audit.summary import describe_sample
+from sdiareward.audit.report import describe_sample
 from sdiareward.audit.verdicts import FAIL, PASS, read_audit, show_limit, show_value
 from sdiareward.checkpoint_io.files import ADAPTER_WEIGHTS, iter_tensors, list_weight_files, read_json
 from sdiareward.checkpoint_io.training_record import describe_stages, list_stages
@@ -28,10 +28,11 @@ from sdiareward.common.hub import split_commit
 from sdiareward.common.package_files import CARDS
 from sdiareward.common.tables import render_markdown_table
 from sdiareward.esdr_accuracy.pairwise import COLUMNS
-from sdiareward.evaluation.columns import CRITERION_COLUMNS, TITLES
 from sdiareward.evaluation.summary import (
     ALL_LEFT_OUT,
     ALL_SEEN,
+    CRITERION_COLUMNS,
+    TITLES,
     describe_overlap,
     format_percent,
     phrase_interval,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -12,7 +12,7 @@ from sdiareward.scoring.arguments import ModelArguments
 
 
 if TYPE_CHECKING:
-    from sdiareward.evaluation.comparison.results import Comparison
+    from sdiareward.evaluation.comparison import Comparison
 
 
 _MAX_LISTED = 5
@@ -75,28 +75,20 @@ class CompareArguments(ModelArguments):
 
 
 def run(args: CompareArguments) -> int:
-    from sdiareward.evaluation.comparison.run import Settings, name_output_dir
-    from sdiareward.evaluation.comparison.run import run as run_comparison
+    from sdiareward.evaluation.comparison import OtherProcessError, compare, name_output_dir
 
-    options = ("systems", "criterion", "pattern", "form", "audio_root")
-    names = (*options, "num_bootstrap", "seed", "embed_audio", "match_level")
-    settings = Settings(
-        model=args.make_spec(),
-        output_dir=args.output_dir or name_output_dir(args.systems),
-        user_turns=None if args.user_turns is None else str(args.user_turns),
-        **{name: getattr(args, name) for name in names},
-    )
-    with nullcontext() if args.output_dir else lock_folder(settings.output_dir):
-        found = run_comparison(settings)
-    if found is not None:  # Of several processes the main one prints.
-        print(describe(found))
+    names = ("criterion", "pattern", "form", "user_turns", "audio_root")
+    options = {name: getattr(args, name) for name in (*names, "num_bootstrap", "seed", "embed_audio", "match_level")}
+    folder = args.output_dir or name_output_dir(args.systems)
+    # Of several processes the main one prints.
+    with nullcontext() if args.output_dir else lock_folder(folder), suppress(OtherProcessError):
+        print(describe(compare(*args.systems, model=args.make_spec(), output_dir=folder, **options)))
     return 0
 
 
 def describe(found: Comparison) -> str:
     """Return what a terminal shows of a comparison: the verdict first."""
-    from sdiareward.evaluation.comparison.verdicts import describe_criterion
-    from sdiareward.evaluation.comparison.wins import RULE
+    from sdiareward.evaluation.verdicts import RULE, describe_criterion
 
     lines = [found.verdict, ""]
     lines += [f"{criterion}: {describe_criterion(criterion)}" for criterion in found.criteria]

@@ -6,31 +6,36 @@ import json
 import secrets
 import sys
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sdiareward.common.hub import DatasetRevision
 from sdiareward.common.user_errors import UserError
-from sdiareward.evaluation.human.strata import SIZES
 
 
-if TYPE_CHECKING:
-    from sdiareward.evaluation.human.page.sessions import Raters
-
-_STRATA = ("high", "low", "random", "wrong")
-_SEED = {"help": "seed of everything that is drawn"}
-_STUDY = {"flag": "output_dir", "help": "folder of the study; new or empty"}
-_TIE = {"help": "let raters answer `cannot tell`"}
-_TEXTS = {
-    "metavar": "FILE",
-    "help": "YAML with `instructions` and `consent`, in place of the texts that raters read before they begin",
-}
+def _count(default: int, text: str) -> Any:
+    return field(default=default, metadata={"help": text, "minimum": 0})
 
 
 @dataclass(kw_only=True)
-class SampleArguments(DatasetRevision):
+class StudyArguments(DatasetRevision):
+    output: Path = field(metadata={"flag": "output_dir", "help": "folder of the study; new or empty"})
+    seed: int = field(default=0, metadata={"help": "seed of everything that is drawn"})
+    tie: bool = field(default=True, metadata={"help": "let raters answer `cannot tell`"})
+    texts: Path | None = field(
+        default=None,
+        metadata={
+            "metavar": "FILE",
+            "help": "YAML with `instructions` and `consent`, in place of the texts that raters read before they begin",
+        },
+    )
+
+
+@dataclass(kw_only=True)
+class SampleArguments(StudyArguments):
     eval_dir: Path = field(
         metadata={"positional": True, "help": "output_dir of a finished evaluation, by `sdiareward eval`"}
     )
@@ -46,23 +51,14 @@ class SampleArguments(DatasetRevision):
             "help": "configuration of the data set (default: the evaluation's)",
         },
     )
-    output: Path = field(metadata=_STUDY)
-    seed: int = field(default=0, metadata=_SEED)
-    high: int = field(
-        default=SIZES["high"], metadata={"help": "correctly ordered pairs with large margins", "minimum": 0}
-    )
-    low: int = field(
-        default=SIZES["low"], metadata={"help": "correctly ordered pairs with the smallest margins", "minimum": 0}
-    )
-    random: int = field(default=SIZES["random"], metadata={"help": "pairs from all the rest", "minimum": 0})
-    wrong: int = field(default=SIZES["wrong"], metadata={"help": "pairs that the model orders wrongly", "minimum": 0})
-    tie: bool = field(default=True, metadata=_TIE)
-    texts: Path | None = field(default=None, metadata=_TEXTS)
+    high: int = _count(20, "correctly ordered pairs with large margins")
+    low: int = _count(20, "correctly ordered pairs with the smallest margins")
+    random: int = _count(20, "pairs from all the rest")
+    wrong: int = _count(15, "pairs that the model orders wrongly")
 
 
 def sample(args: SampleArguments) -> None:
-    from sdiareward.evaluation.human.study import sample_study
-    from sdiareward.evaluation.human.texts import read_texts
+    from sdiareward.evaluation.human.study import SIZES, read_texts, sample_study
     from sdiareward.evaluation.results_files import read_evaluation
     from sdiareward.pairs.loading import load_pairs
 
@@ -74,17 +70,24 @@ def sample(args: SampleArguments) -> None:
         raise UserError("the evaluation does not say which pairs it read; name them with --dataset and --split.")
     name, root = args.name or evaluation.config.get("dataset_name"), evaluation.config.get("audio_root")
     pairs = load_pairs(dataset, split, name=name, audio_root=root)
-    sizes = {name: getattr(args, name) for name in _STRATA}
-    options: dict[str, Any] = {"seed": args.seed, "sizes": sizes, "allow_tie": args.tie, "texts": texts}
-    key = sample_study(evaluation, pairs, args.output, **options)
+    sizes = {name: getattr(args, name) for name in SIZES}
+    key = sample_study(evaluation, pairs, args.output, seed=args.seed, sizes=sizes, allow_tie=args.tie, texts=texts)
     for name, asked in sizes.items():
         drawn = [truth for truth in key["items"].values() if truth["stratum"] == name]
-        print(_render_stratum(name, drawn, asked))
+        parts = [f"{name:<6} {len(drawn):>3}" + (f" of {asked}: there are no more" if len(drawn) < asked else "")]
+        if drawn:
+            parts += [_count_subsets(drawn), f"average margin {mean(truth['margin'] for truth in drawn):+.3f}"]
+        print("; ".join(parts))
     print(f"{args.output}: {len(key['items'])} items; keep key.json away from the raters")
 
 
+def _count_subsets(drawn: Iterable[Mapping[str, Any]]) -> str:
+    counts = Counter(truth["subset"] for truth in drawn)
+    return ", ".join(f"{subset} {count}" for subset, count in sorted(counts.items()))
+
+
 @dataclass(kw_only=True)
-class CompareArguments(DatasetRevision):
+class CompareArguments(StudyArguments):
     first_dir: Path = field(metadata={"positional": True, "help": "evaluation of the judge whose wins are counted"})
     second_dir: Path = field(
         metadata={"positional": True, "help": "evaluation of the other judge, on the same samples"}
@@ -96,44 +99,29 @@ class CompareArguments(DatasetRevision):
         default=None, metadata={"help": "split of the data set (default: the first evaluation's)"}
     )
     out_of_domain: bool = field(default=False, metadata={"help": "draw from the samples evaluated as out of domain"})
-    output: Path = field(metadata=_STUDY)
-    seed: int = field(default=0, metadata=_SEED)
-    size: int = field(default=120, metadata={"help": "samples to draw", "minimum": 0})
+    size: int = _count(120, "samples to draw")
     all: bool = field(default=False, metadata={"help": "also draw samples that both judges score the same"})
-    tie: bool = field(default=True, metadata=_TIE)
-    texts: Path | None = field(default=None, metadata=_TEXTS)
 
 
 def compare(args: CompareArguments) -> None:
-    from sdiareward.evaluation.human.texts import read_texts
+    from sdiareward.evaluation.human.study import SCORES, read_texts
     from sdiareward.judges.wavreward.ab_study import pair_scores, sample_ab_study
     from sdiareward.judges.wavreward.predictions import OUT_OF_DOMAIN_FILE, PREDICTIONS_FILE, read_predictions
     from sdiareward.judges.wavreward.scores import read_out_of_domain, read_samples
 
+    folders = (args.first_dir, args.second_dir)
     file = OUT_OF_DOMAIN_FILE if args.out_of_domain else PREDICTIONS_FILE
-    predictions = [read_predictions(folder, file) for folder in (args.first_dir, args.second_dir)]
-    pairs, counts = pair_scores(*predictions, include_equal=args.all)
+    pairs, counts = pair_scores(*(read_predictions(folder, file) for folder in folders), include_equal=args.all)
     config = json.loads((args.first_dir / "results.json").read_text(encoding="utf-8"))["config"]
     read = read_out_of_domain if args.out_of_domain else read_samples
     dataset = args.dataset or config["out_of_domain" if args.out_of_domain else "dataset"]
     samples = read(dataset, args.split or config["split"])
-    texts = read_texts(args.texts, of_scores=True)
-    options: dict[str, Any] = {"seed": args.seed, "size": args.size, "allow_tie": args.tie, "texts": texts, **counts}
-    names = (str(args.first_dir), str(args.second_dir))
-    key = sample_ab_study(pairs, samples, args.output, judges=names, **options)
-    by_column = sorted(Counter(truth["subset"] for truth in key["items"].values()).items())
+    options: dict[str, Any] = {"seed": args.seed, "size": args.size, "judges": [*map(str, folders)], **counts}
+    options |= {"allow_tie": args.tie, "texts": read_texts(args.texts, SCORES)}
+    key = sample_ab_study(pairs, samples, args.output, **options)
     print(f"{counts['num_shared']} samples scored by both judges, {len(pairs)} to draw from")
-    print(", ".join(f"{column} {count}" for column, count in by_column))
+    print(_count_subsets(key["items"].values()))
     print(f"{args.output}: {len(key['items'])} items; keep key.json away from the raters")
-
-
-def _render_stratum(name: str, drawn: list[dict[str, Any]], asked: int) -> str:
-    parts = [f"{name:<6} {len(drawn):>3}" + (f" of {asked}: there are no more" if len(drawn) < asked else "")]
-    if drawn:
-        counts = sorted(Counter(truth["subset"] for truth in drawn).items())
-        parts.append(", ".join(f"{subset} {count}" for subset, count in counts))
-        parts.append(f"average margin {mean(truth['margin'] for truth in drawn):+.3f}")
-    return "; ".join(parts)
 
 
 @dataclass(kw_only=True)
@@ -158,54 +146,41 @@ class RateArguments:
 
 
 def rate(args: RateArguments) -> None:
-    from sdiareward.evaluation.human.page.server import HOST, RatingServer
-    from sdiareward.evaluation.human.page.sessions import Raters
+    from sdiareward.evaluation.human.server import LOCAL_HOSTS, RatingServer
 
-    raters = Raters(args.study_dir, args.rater)
-    needs_key = args.key_file is not None or args.host not in (HOST, "localhost")
-    key = _choose_key(args.key_file) if needs_key else None
-    server = RatingServer(raters, args.port, host=args.host, key=key, public_url=args.public_url)
+    path, key = args.key_file, None if args.host in LOCAL_HOSTS else secrets.token_urlsafe(24)
+    if path is not None:
+        if not path.is_file():
+            raise FileNotFoundError(f"{path}: no such file; write a key into it, or omit --key_file to have one made.")
+        key = path.read_text(encoding="utf-8").strip()
+    options: dict[str, Any] = {"host": args.host, "key": key, "public_url": args.public_url}
+    server = RatingServer(args.study_dir, args.rater, args.port, **options)
+
+    def describe_progress() -> str:
+        num_items = len(server.study.items)
+        num_answered = len(server.study.answers.get(args.rater or "", ()))
+        return f"{num_items} items" if args.rater is None else f"{num_answered} of {num_items} answered"
+
     # The content of a key file is the user's secret; a new key is known from here only.
-    address = server.url if args.key_file is None else f"{server.page}?key=(the key in {args.key_file})"
-    print(
-        f"{address} for {args.rater or 'raters, each under a name'}: {_render_progress(raters)}; Ctrl+C ends",
-        flush=True,
-    )
+    address = server.url if path is None else f"{server.page}?key=(the key in {path})"
+    raters = args.rater or "raters, each under a name"
+    print(f"{address} for {raters}: {describe_progress()}; Ctrl+C ends", flush=True)
     try:
         server.serve_forever()
     except KeyboardInterrupt:
-        print(f"sdiareward: {_render_progress(raters)}", file=sys.stderr)
-
-
-def _choose_key(path: Path | None) -> str:
-    if path is None:
-        return secrets.token_urlsafe(24)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file; write a key into it, or omit --key_file to have one made.")
-    return path.read_text(encoding="utf-8").strip()
-
-
-def _render_progress(raters: Raters) -> str:
-    num_items = len(raters.study["items"])
-    if raters.only is None:
-        return f"{num_items} items"
-    return f"{len(raters.find(raters.only).answers)} of {num_items} answered"
+        print(f"sdiareward: {describe_progress()}", file=sys.stderr)
 
 
 @dataclass(kw_only=True)
 class AgreementArguments:
-    study_dir: Path = field(
-        metadata={"positional": True, "help": "folder of the study, with the raters' files in answers/"}
-    )
+    study_dir: Path = field(metadata={"positional": True, "help": "folder of the study, with the answers"})
     key: Path | None = field(default=None, metadata={"help": "the study's key.json, if it is kept elsewhere"})
 
 
 def score(args: AgreementArguments) -> None:
-    from sdiareward.evaluation.human.agreement import is_score_study, render_study, score_study
+    from sdiareward.evaluation.human.study import SCORES, Study, score_study
+    from sdiareward.judges.wavreward.ab_study import score_ab_study
 
-    if is_score_study(args.study_dir):
-        from sdiareward.judges.wavreward.ab_study import render_ab_study, score_ab_study
-
-        print(render_ab_study(score_ab_study(args.study_dir, args.key)), end="")
-    else:
-        print(render_study(score_study(args.study_dir, args.key)), end="")
+    score_form = score_ab_study if Study(args.study_dir).content["form"] == SCORES else score_study
+    score_form(args.study_dir, args.key)
+    print((args.study_dir / "results.md").read_text(encoding="utf-8"), end="")

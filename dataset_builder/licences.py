@@ -12,7 +12,7 @@ from typing import Any
 
 from sdiareward.pairs.schema import SIDES
 
-from .references import SYNTHETIC
+from .episodes import SYNTHETIC
 
 
 @dataclass(frozen=True)

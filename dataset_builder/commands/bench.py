@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..formats.shards import count_pairs
-from ..pairing.stratify import BenchSettings, draw_bench, make_bench
+from ..pairing.splits import BenchSettings, draw_bench, make_bench
 from ..reports.data_card import summarise_skipped
+from ..shards import count_pairs
 from . import BuilderArguments, finish
 
 

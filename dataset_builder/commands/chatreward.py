@@ -18,7 +18,7 @@ class BuildArguments:
 
 def build(args: BuildArguments) -> int:
     from ..chatreward import builder
-    from ..chatreward.settings import read_config
+    from ..chatreward.voices import read_config
 
     config = read_config(args.config, {"output_dir": args.output_dir, "num_workers": args.num_workers})
     report = builder.build(config)
@@ -46,7 +46,7 @@ class RateArguments:
 
 
 def rate(args: RateArguments) -> None:
-    from ..chatreward.experts import merge_experts
+    from ..chatreward.builder import merge_experts
 
     report = merge_experts(args.folder, args.ratings, args.output_dir)
     experts = {name: value for name, value in report["experts"].items() if name != "disagreements"}

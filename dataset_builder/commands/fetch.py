@@ -95,7 +95,7 @@ def _write_scripts(values: dict[str, Any], label: str, is_dry: bool) -> list[Ski
 
 
 def _write_scenarios(values: dict[str, Any], label: str, is_dry: bool) -> list[Skipped]:
-    from ..chatreward.scenarios_by_llm import ScenarioSettings, write_scenarios
+    from ..chatreward.scenarios import ScenarioSettings, write_scenarios
 
     output, endpoint, prompts = _read_writer(values, label)
     settings = make_settings(ScenarioSettings, values, label)

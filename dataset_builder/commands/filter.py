@@ -13,11 +13,9 @@ from sdiareward.common.settings import make_settings
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.prompts import read_prompt_file
 
-from ..formats.shards import ShardWriter, count_pairs, read_rows
-from ..pairing import annotation, filtering
-from ..pairing.annotation import annotate_rows
-from ..pairing.filtering import FilterSettings, filter_rows
+from ..pairing.filtering import ANNOTATION_PROMPTS, PROMPTS, FilterSettings, annotate_rows, filter_rows
 from ..reports.data_card import read_report, summarise_skipped, write_report
+from ..shards import ShardWriter, count_pairs, read_rows
 from . import BuilderArguments, finish
 
 
@@ -69,7 +67,7 @@ def filter_folder(args: FilterArguments, rules: FilterSettings, client: ChatClie
     with ShardWriter(output) as writer:
         for row in _keep(rows, skipped):
             writer.write(row["split"], row)
-    used = {"filter": filtering.PROMPTS, **({"annotation": annotation.PROMPTS} if args.annotate else {})}
+    used = {"filter": PROMPTS, **({"annotation": ANNOTATION_PROMPTS} if args.annotate else {})}
     judge = {
         "judge": client.settings.model if client else None,
         "prompt_versions": {name: prompts.compute_version(*names) for name, names in used.items()} if client else None,

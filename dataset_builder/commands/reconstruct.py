@@ -25,8 +25,7 @@ class ReconstructArguments(BuilderArguments):
 
 
 def run(args: ReconstructArguments) -> int:
-    from ..release.reconstruct import reconstruct
-    from ..release.recorded_parts import AudioRoots
+    from ..release.release import AudioRoots, reconstruct
 
     report = reconstruct(
         args.folder,

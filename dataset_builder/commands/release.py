@@ -30,10 +30,9 @@ class ReleaseArguments(BuilderArguments):
 
 
 def run(args: ReleaseArguments) -> int:
-    from ..formats.shards import count_pairs, read_rows
-    from ..release.recorded_parts import AudioRoots
-    from ..release.release import release
+    from ..release.release import AudioRoots, release
     from ..reports.data_card import summarise_skipped
+    from ..shards import count_pairs, read_rows
 
     if args.dry_run:
         report = {"pairs": count_pairs(read_rows(args.folder, _COLUMNS)), **summarise_skipped([])}

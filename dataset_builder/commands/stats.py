@@ -20,7 +20,7 @@ class StatsArguments:
 
 
 def run(args: StatsArguments) -> None:
-    from ..reports.statistics_report import compute_statistics, render_statistics, write_statistics
+    from ..reports.data_card import compute_statistics, render_statistics, write_statistics
 
     if args.output_dir is None:
         sys.stdout.write(render_statistics(compute_statistics(args.folder, split=args.split)))

@@ -16,7 +16,7 @@ from sdiareward.checkpoint_io.models import fingerprint_model
 from sdiareward.cli import COMMANDS, main
 from sdiareward.common.commands import _read_kinds
 from sdiareward.common.package_files import EXAMPLES, NANO
-from sdiareward.dataset_builder.chatreward.loading import load_samples
+from sdiareward.dataset_builder.chatreward.schema import load_samples
 from sdiareward.pairs.loading import load_pairs
 
 

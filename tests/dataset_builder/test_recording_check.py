@@ -7,7 +7,7 @@ import pytest
 import soundfile
 from support.paths import SAMPLE
 
-from sdiareward.dataset_builder.recording_check import MIN_CORRELATION, compare, correlate, describe
+from sdiareward.dataset_builder.recording_check import MIN_CORRELATION, compare, correlate, describe, measure_energies
 from sdiareward.perturbations.channel import degrade_mp3, degrade_opus
 
 
@@ -36,13 +36,11 @@ def clips(spans):
 
 
 def correlation(one, other):
-    return correlate(describe(one)["energies"], describe(other)["energies"])
+    return correlate(measure_energies(one), measure_energies(other))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("codec", "kbit_s"), [(degrade_mp3, 16), (degrade_mp3, 64), (degrade_opus, 8), (degrade_opus, 24)]
-)
+@pytest.mark.parametrize(("codec", "kbit_s"), [(degrade_mp3, 16), (degrade_opus, 8)])
 def test_another_encoding_correlates_above_the_threshold(clips, codec, kbit_s):
     for clip in clips:
         changed = codec(clip, RATE, None, kbit_s)
