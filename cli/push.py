@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal
 
 from sdiareward.common.hub import make_revision_field
@@ -15,7 +13,7 @@ from sdiareward.common.user_errors import UserError, format_user_error
 
 
 if TYPE_CHECKING:
-    from sdiareward.cards.publishing.plan import RepositoryPlan
+    from sdiareward.cards.push import RepositoryPlan
 
 
 _REPO = {"positional": True, "help": "ORG/NAME on the Hub; a name alone is in the account of the token"}
@@ -58,10 +56,6 @@ class DatasetArguments(GatedArguments):
     metadata: Path | None = field(
         default=None, metadata={"help": "folder of its metadata release, which is published too"}
     )
-    work_dir: Path | None = field(
-        default=None,
-        metadata={"help": "folder for rewritten shards (default: SOURCE-publish; without --yes, nothing is kept)"},
-    )
 
 
 @dataclass(kw_only=True)
@@ -98,16 +92,13 @@ class SpaceArguments(PushArguments):
 
 
 def push_dataset(args: DatasetArguments) -> None:
-    from sdiareward.cards.publishing.dataset_repository import plan_dataset
+    from sdiareward.cards.push import plan_dataset
 
-    # A missing folder is an error of the plan.
-    with _open_work_folder(args) if args.source.is_dir() else nullcontext(args.work_dir) as work_dir:
-        options = {"metadata": args.metadata, "work_dir": work_dir}
-        _push(args, args.repo, lambda: plan_dataset(args.source, repo_id=args.repo, **options))
+    _push(args, args.repo, lambda: plan_dataset(args.source, repo_id=args.repo, metadata=args.metadata))
 
 
 def push_model(args: ModelArguments) -> None:
-    from sdiareward.cards.publishing.model_repository import plan_model
+    from sdiareward.cards.push import plan_model
 
     chosen = {name: getattr(args, name) for name in ("results", "base_model", "head_only")}
     # The card's examples load the version that is being published.
@@ -117,44 +108,24 @@ def push_model(args: ModelArguments) -> None:
 
 
 def push_metric(args: MetricArguments) -> None:
-    from sdiareward.cards.publishing.spaces import plan_metric
+    from sdiareward.cards.push import plan_metric
 
     _push(args, args.repo, lambda: plan_metric(args.repo))
 
 
 def push_space(args: SpaceArguments) -> None:
-    from sdiareward.cards.publishing.spaces import plan_space
+    from sdiareward.cards.push import plan_space
 
     _push(args, args.repo, lambda: plan_space(args.model, hardware=args.hardware))
 
 
-@contextmanager
-def _open_work_folder(args: DatasetArguments) -> Iterator[Path]:
-    """Lock the folder in which a data set is prepared; without --yes use a temporary one, unless one is given."""
-    from sdiareward.common.locks import lock_folder
-
-    source = args.source.resolve()
-    if args.yes or args.work_dir:
-        work_dir = args.work_dir or source.with_name(f"{source.name}-publish")
-        with lock_folder(work_dir):
-            yield work_dir
-        return
-    # Beside the source: a large data set does not fit into the folder of temporary files.
-    with TemporaryDirectory(prefix=f".{source.name}-publish-", dir=source.parent) as folder:
-        yield Path(folder)
-
-
 def _push(args: PushArguments, repo: str, make_plan: Callable[[], RepositoryPlan]) -> None:
-    from sdiareward.cards.publishing.plan import write_preview
-    from sdiareward.cards.publishing.preflight import check_plan
-    from sdiareward.cards.publishing.uploading import PublishError, PushOptions, publish
+    from sdiareward.cards.push import PublishError, check_plan, publish, render_plan, write_preview
 
     names = ("private", "gated", "revision", "create_pr", "message", "tag", "prune")
-    chosen = {name: getattr(args, name) for name in names if getattr(args, name, None) is not None}
     try:
-        options = PushOptions(**chosen)
         plan = make_plan()
-        listing = _render_plan(plan, repo)
+        listing = render_plan(plan, repo)
         print(listing)
         if args.preview is not None:
             print(f"Card: {write_preview(plan, listing, args.preview)}")
@@ -162,22 +133,10 @@ def _push(args: PushArguments, repo: str, make_plan: Callable[[], RepositoryPlan
             check_plan(plan)
             print("Nothing was sent. To publish: the same command with --yes")
             return
-        pushed = publish(plan, repo, options)
+        pushed = publish(plan, repo, **{name: getattr(args, name) for name in names if hasattr(args, name)})
     except (UserError, OSError, ValueError, PublishError) as error:
         raise UserError(format_user_error(error) or str(error)) from None
-    for notice in pushed.notices:
-        print(f"sdiareward: notice: {notice}", file=sys.stderr)
+    for path in pushed.kept:
+        print(f"sdiareward: notice: {path} is in the repository but not in the plan, and stays", file=sys.stderr)
     print(f"{'commit' if pushed.is_changed else 'nothing new: commit'} {pushed.commit}")
     print(pushed.pull_request_url or pushed.url)
-
-
-def _render_plan(plan: RepositoryPlan, repo: str) -> str:
-    from tqdm import tqdm
-
-    rows = sorted((file.path_in_repo, tqdm.format_sizeof(file.size_bytes, "B")) for file in plan.files)
-    count = "1 file" if len(rows) == 1 else f"{len(rows)} files"
-    rows.append(("total", tqdm.format_sizeof(plan.total_bytes, "B")))
-    width = max(len(path) for path, _ in rows)
-    lines = [f"{plan.repo_type} {repo}: {count}"]
-    lines += [f"  {path:<{width}}  {size:>9}" for path, size in rows]
-    return "\n".join(lines + [f"note: {note}" for note in plan.notes])

@@ -15,7 +15,6 @@ EXTRAS: dict[str, tuple[str, ...]] = {
         "choix",
         "evaluate",
         "fastapi",
-        "jinja2",
         "krippendorff",
         "markupsafe",
         "matplotlib",
@@ -64,7 +63,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
         "uvicorn",
     ),
     "small": ("gguf", "peft"),
-    "demo": ("gradio", "jinja2", "matplotlib"),
+    "demo": ("gradio", "matplotlib"),
     "decode": ("torchcodec",),
     "pipeline-paper": ("audio_separator", "pyannote"),
 }

@@ -282,8 +282,13 @@ def find_repeats(clips: Sequence[torch.Tensor]) -> tuple[list[int], list[int]]:
 
 def build_nano_judge(output_dir: str | Path, *, whisper: str | Path | None = None, seed: int = 0) -> Path:
     """Write the untrained nano judge: Whisper tiny.en's encoder and a random text model, and its processor."""
-    from sdiareward.checkpoint_io.nano import make_nano_config, read_training_texts, train_tokenizer
-    from sdiareward.checkpoint_io.whisper import load_audio_tower, load_whisper_encoder_weights
+    from sdiareward.checkpoint_io.nano import (
+        load_audio_tower,
+        load_whisper_encoder_weights,
+        make_nano_config,
+        read_training_texts,
+        train_tokenizer,
+    )
 
     tokenizer = train_tokenizer(read_training_texts())
     torch.manual_seed(seed)

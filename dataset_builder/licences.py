@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sdiareward.dataset_builder.episodes import SYNTHETIC
 from sdiareward.pairs.schema import SIDES
+
+from .episodes import SYNTHETIC
 
 
 @dataclass(frozen=True)
@@ -32,28 +33,24 @@ class Corpus:
 
 
 # Without the licences that forbid modified versions (ND): both sides of a pair are modified.
+_SAME_ON_HUB = (
+    *("Apache-2.0", "BSD-3-Clause", "CC-BY-3.0", "CC-BY-4.0", "CC-BY-NC-4.0", "CC-BY-NC-SA-4.0", "CC-BY-SA-3.0"),
+    *("CC-BY-SA-4.0", "CC0-1.0", "CDLA-Permissive-2.0", "MIT"),
+)
 LICENCES = {
     licence.name.lower(): licence
     for licence in (
-        Licence("Apache-2.0", "apache-2.0"),
-        Licence("BSD-3-Clause", "bsd-3-clause"),
-        Licence("CC-BY-3.0", "cc-by-3.0"),
-        Licence("CC-BY-4.0", "cc-by-4.0"),
-        Licence("CC-BY-NC-4.0", "cc-by-nc-4.0"),
-        Licence("CC-BY-NC-SA-4.0", "cc-by-nc-sa-4.0"),
-        Licence("CC-BY-SA-3.0", "cc-by-sa-3.0"),
-        Licence("CC-BY-SA-4.0", "cc-by-sa-4.0"),
-        Licence("CC0-1.0", "cc0-1.0"),
-        Licence("CDLA-Permissive-2.0", "cdla-permissive-2.0"),
-        Licence("GPL-2.0-only", "gpl-2.0"),
-        Licence("GPL-2.0-or-later", "gpl-2.0"),
-        Licence("GPL-3.0-only", "gpl-3.0"),
-        Licence("GPL-3.0-or-later", "gpl-3.0"),
+        *(Licence(name, name.lower()) for name in _SAME_ON_HUB),
+        *(
+            Licence(f"GPL-{version}-{end}", f"gpl-{version}")
+            for version in ("2.0", "3.0")
+            for end in ("only", "or-later")
+        ),
         Licence("LicenseRef-Flight-of-the-Amazon-Queen", "other", "flight-of-the-amazon-queen.txt"),
-        Licence("MIT", "mit"),
         Licence("PDDL-1.0", "pddl"),
     )
 }
+_OUR_SCRIPTS = Corpus(True, "Scripts of the sdiareward authors, spoken by synthesizers.")
 # `folder` is the user's own audio and `sample` the bundled one: the row's licence decides. The paper passes on no
 # audio of the last three (ethics section), whatever a row says.
 CORPORA = {
@@ -61,14 +58,9 @@ CORPORA = {
         True, "Flight of the Amazon Queen, (c) 1995 John Passfield and Steven Stamatiadis. Modified versions."
     ),
     "asterisk": Corpus(True, "Asterisk core sounds, (c) 2003-2010 Allison Smith and Digium, Inc. Modified versions."),
-    "balanced_scripts": Corpus(True, "Scripts of the sdiareward authors, spoken by synthesizers."),
-    "colloquial_scripts": Corpus(True, "Scripts of the sdiareward authors, spoken by synthesizers."),
-    "folder": Corpus(True),
-    "sample": Corpus(True),
-    SYNTHETIC: Corpus(True),
-    "dailytalk": Corpus(False),
-    "meld": Corpus(False),
-    "youtube": Corpus(False),
+    **dict.fromkeys(("balanced_scripts", "colloquial_scripts"), _OUR_SCRIPTS),
+    **dict.fromkeys(("folder", "sample", SYNTHETIC), Corpus(True)),
+    **dict.fromkeys(("dailytalk", "meld", "youtube"), Corpus(False)),
 }
 
 
@@ -88,16 +80,11 @@ def find_redistribution_block(row: Mapping[str, Any]) -> str | None:
     corpus = find_corpus(row.get("source"))
     if corpus is not None and not corpus.allows_audio:
         return f"the source {str(row['source']).strip().lower()} is not passed on"
-    for origin in _find_origins(row):
+    parts = [part for side in SIDES for turn in row.get(side) or () for part in turn.get("audio_ref") or ()]
+    for origin in {str(part["uri"]).partition(":")[0] for part in parts if part.get("uri")}:
         corpus = find_corpus(origin)
         if corpus is None or not corpus.allows_audio:
             return f"it refers to {origin.strip().lower()!r}, which is not passed on"
     if find_licence(row.get("license")) is None:
         return f"the licence {row.get('license')!r} is not known to allow it"
     return None
-
-
-def _find_origins(row: Mapping[str, Any]) -> set[str]:
-    """Return the sources in the references of both sides: `source` of `source:path`."""
-    parts = [part for side in SIDES for turn in row.get(side) or () for part in turn.get("audio_ref") or ()]
-    return {str(part["uri"]).partition(":")[0] for part in parts if part.get("uri")}
