@@ -6,35 +6,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.common.arguments import Inherited
-from sdiareward.common.commands import Command, name_program, run_single
-from sdiareward.common.data_help import PAIR_HELP
+from sdiareward.common.commands import parse_trl, run_guarded
+from sdiareward.common.locks import lock_folder
 from sdiareward.training.arguments import TrainArguments
 
 
 if TYPE_CHECKING:
     from sdiareward.training.options import RewardTrainingConfig
-
-_SHOWN = {
-    "output_dir": "folder of the run and of the finished model (default: trainer_output)",
-    "num_train_epochs": "passes over the training pairs (default: by --train and the number of pairs)",
-    "learning_rate": "largest learning rate (default: 0.001 for head, 0.0002 for lora, 0.0001 for full)",
-    "per_device_train_batch_size": "pairs per device and step (default: 8)",
-    "eval_strategy": "when to evaluate: no, steps or epoch (default: no, which evaluates once, at the end)",
-    "save_steps": "steps between checkpoints (default: 500)",
-    "resume_from_checkpoint": "checkpoint to resume from; --resume takes the newest one",
-    "bf16": "compute in bfloat16 (default: whether the machine has a GPU for it)",
-    "use_cpu": "compute on the CPU (default: whether the machine has no GPU)",
-    "seed": "seed of new weights and of the order of pairs (default: 42)",
-}
-TRAIN = Command(
-    "sdiareward.train:run",
-    "train a reward model on preference pairs",
-    "The folder output_dir holds checkpoints, and in the end the model with its card; docs/training.md is the guide.\n"
-    "For several processes: accelerate launch -m sdiareward.train ...\n\n" + PAIR_HELP,
-    extra="train",
-    inherited=Inherited("sdiareward.training.options:RewardTrainingConfig", "trl.RewardConfig", _SHOWN),
-)
 
 
 def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
@@ -136,13 +114,17 @@ def _print_notices(*notices: str | None) -> None:
             print(f"sdiareward: notice: {notice}", file=sys.stderr)
 
 
-def run(args: TrainArguments, training: RewardTrainingConfig) -> None:
-    train(args, training)
-
-
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit status."""
-    return run_single(TRAIN, argv, prog=name_program("sdiareward-train", "train.py"))
+
+    def run() -> None:
+        from sdiareward.training.options import RewardTrainingConfig
+
+        args, training = parse_trl((TrainArguments, RewardTrainingConfig), argv, prog="sdiareward train")
+        with lock_folder(training.output_dir):
+            train(args, training)
+
+    return run_guarded("sdiareward train", run, "train")
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from trl import GRPOConfig
 
 from benchmarks import racing, scoring_speed, training_speed, workloads
 from benchmarks.racing import Record
-from sdiareward.common.arguments import parse_arguments
+from sdiareward.common.commands import parse_options
 from sdiareward.judges.nano_judge import make_thinker_config
 from sdiareward.judges.repeated_clips import encode_each_clip_once
 from sdiareward.judges.thinker import MAX_RECORDING_S, ThinkerProcessor
@@ -79,7 +79,7 @@ class Arguments:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    (args,) = parse_arguments((Arguments,), argv, prog="python -m benchmarks.gpu", description=__doc__)
+    args = parse_options(Arguments, argv, prog="python -m benchmarks.gpu", description=__doc__)
     for size in args.sizes:
         for part in args.parts:
             found = measure(part, size, args)

@@ -22,8 +22,8 @@ from sdiareward.checkpoint_io.training_record import describe_stages, list_stage
 from sdiareward.common.escaping import escape_code, escape_markdown
 from sdiareward.common.files import write_file
 from sdiareward.common.package_files import CARDS
+from sdiareward.common.settings import parse_yaml
 from sdiareward.common.tables import render_markdown_table
-from sdiareward.common.yaml_files import parse_yaml
 from sdiareward.evaluation.summary import ALL_LEFT_OUT, ALL_SEEN, render_report
 from sdiareward.pairs.labels import TRAINED_ON
 from sdiareward.pairs.loading import name_data

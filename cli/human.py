@@ -6,125 +6,127 @@ import json
 import secrets
 import sys
 from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.common.hub import DatasetRevision
+from cyclopts.types import NonNegativeInt
+
+from sdiareward.common.commands import make_app
+from sdiareward.common.data_help import PAIR_HELP
+from sdiareward.common.hub import resolve_revision
+from sdiareward.common.locks import lock_folder
 from sdiareward.common.user_errors import UserError
-from sdiareward.evaluation.human.strata import SIZES
+from sdiareward.scoring.arguments import DATASET, DatasetArguments
 
 
 if TYPE_CHECKING:
     from sdiareward.evaluation.human.page.sessions import Raters
 
-_STRATA = ("high", "low", "random", "wrong")
-_SEED = {"help": "seed of everything that is drawn"}
-_STUDY = {"flag": "output_dir", "help": "folder of the study; new or empty"}
-_TIE = {"help": "let raters answer `cannot tell`"}
-_TEXTS = {
-    "metavar": "FILE",
-    "help": "YAML with `instructions` and `consent`, in place of the texts that raters read before they begin",
-}
+HUMAN = make_app("human", "Let people rate pairs blindly, and measure agreement.")
 
 
-@dataclass(kw_only=True)
-class SampleArguments(DatasetRevision):
-    eval_dir: Path = field(
-        metadata={"positional": True, "help": "output_dir of a finished evaluation, by `sdiareward eval`"}
-    )
-    dataset: str | None = field(
-        default=None, metadata={"help": "pairs that were evaluated (default: the evaluation's)"}
-    )
-    split: str | None = field(default=None, metadata={"help": "split of the data set (default: the evaluation's)"})
-    name: str | None = field(
-        default=None,
-        metadata={
-            "flag": "dataset_config",
-            "aliases": ("--dataset_name",),
-            "help": "configuration of the data set (default: the evaluation's)",
-        },
-    )
-    output: Path = field(metadata=_STUDY)
-    seed: int = field(default=0, metadata=_SEED)
-    high: int = field(
-        default=SIZES["high"], metadata={"help": "correctly ordered pairs with large margins", "minimum": 0}
-    )
-    low: int = field(
-        default=SIZES["low"], metadata={"help": "correctly ordered pairs with the smallest margins", "minimum": 0}
-    )
-    random: int = field(default=SIZES["random"], metadata={"help": "pairs from all the rest", "minimum": 0})
-    wrong: int = field(default=SIZES["wrong"], metadata={"help": "pairs that the model orders wrongly", "minimum": 0})
-    tie: bool = field(default=True, metadata=_TIE)
-    texts: Path | None = field(default=None, metadata=_TEXTS)
+@HUMAN.command(help_epilogue=PAIR_HELP)
+def sample(
+    eval_dir: Path,
+    /,
+    *,
+    output_dir: Path,
+    seed: int = 0,
+    high: NonNegativeInt = 20,
+    low: NonNegativeInt = 20,
+    random: NonNegativeInt = 20,
+    wrong: NonNegativeInt = 15,
+    tie: bool = True,
+    texts: Path | None = None,
+    data: DatasetArguments = DATASET,
+) -> None:
+    """Draw a study from a finished evaluation; its pairs are read again, or those of --dataset.
 
-
-def sample(args: SampleArguments) -> None:
+    Args:
+        eval_dir: output_dir of a finished evaluation, by `sdiareward eval`.
+        output_dir: Folder of the study; new or empty.
+        seed: Seed of everything that is drawn.
+        high: Correctly ordered pairs with large margins.
+        low: Correctly ordered pairs with the smallest margins.
+        random: Pairs from all the rest.
+        wrong: Pairs that the model orders wrongly.
+        tie: Let raters answer `cannot tell`.
+        texts: YAML with `instructions` and `consent`, in place of the texts that raters read before they begin.
+    """
     from sdiareward.evaluation.human.study import sample_study
     from sdiareward.evaluation.human.texts import read_texts
     from sdiareward.evaluation.results_files import read_evaluation
     from sdiareward.pairs.loading import load_pairs
 
-    texts = read_texts(args.texts)
-    evaluation = read_evaluation(args.eval_dir)
-    dataset = args.dataset or evaluation.config.get("dataset")
-    split = args.split or evaluation.run.get("split")
+    written = read_texts(texts)
+    evaluation = read_evaluation(eval_dir)
+    config = evaluation.config
+    dataset = data.dataset or config.get("dataset")
     if not dataset:
         raise UserError("the evaluation does not say which pairs it read; name them with --dataset and --split.")
-    name, root = args.name or evaluation.config.get("dataset_name"), evaluation.config.get("audio_root")
-    pairs = load_pairs(dataset, split, name=name, audio_root=root)
-    sizes = {name: getattr(args, name) for name in _STRATA}
-    options: dict[str, Any] = {"seed": args.seed, "sizes": sizes, "allow_tie": args.tie, "texts": texts}
-    key = sample_study(evaluation, pairs, args.output, **options)
+    name, root = data.dataset_config or config.get("dataset_name"), data.audio_root or config.get("audio_root")
+    pairs = load_pairs(dataset, data.split or evaluation.run.get("split"), name=name, audio_root=root)
+    sizes = {"high": high, "low": low, "random": random, "wrong": wrong}
+    key = sample_study(evaluation, pairs, output_dir, seed=seed, sizes=sizes, allow_tie=tie, texts=written)
     for name, asked in sizes.items():
         drawn = [truth for truth in key["items"].values() if truth["stratum"] == name]
         print(_render_stratum(name, drawn, asked))
-    print(f"{args.output}: {len(key['items'])} items; keep key.json away from the raters")
+    print(f"{output_dir}: {len(key['items'])} items; keep key.json away from the raters")
 
 
-@dataclass(kw_only=True)
-class CompareArguments(DatasetRevision):
-    first_dir: Path = field(metadata={"positional": True, "help": "evaluation of the judge whose wins are counted"})
-    second_dir: Path = field(
-        metadata={"positional": True, "help": "evaluation of the other judge, on the same samples"}
-    )
-    dataset: str | None = field(
-        default=None, metadata={"help": "samples that were evaluated (default: the first evaluation's)"}
-    )
-    split: str | None = field(
-        default=None, metadata={"help": "split of the data set (default: the first evaluation's)"}
-    )
-    out_of_domain: bool = field(default=False, metadata={"help": "draw from the samples evaluated as out of domain"})
-    output: Path = field(metadata=_STUDY)
-    seed: int = field(default=0, metadata=_SEED)
-    size: int = field(default=120, metadata={"help": "samples to draw", "minimum": 0})
-    all: bool = field(default=False, metadata={"help": "also draw samples that both judges score the same"})
-    tie: bool = field(default=True, metadata=_TIE)
-    texts: Path | None = field(default=None, metadata=_TEXTS)
+@HUMAN.command(name="ab")
+def compare(
+    first_dir: Path,
+    second_dir: Path,
+    /,
+    *,
+    output_dir: Path,
+    dataset: str | None = None,
+    dataset_revision: str | None = None,
+    split: str | None = None,
+    out_of_domain: bool = False,
+    seed: int = 0,
+    size: NonNegativeInt = 120,
+    all: bool = False,
+    tie: bool = True,
+    texts: Path | None = None,
+) -> None:
+    """Draw a study of the scores of two judges (WavReward).
 
-
-def compare(args: CompareArguments) -> None:
+    Args:
+        first_dir: Evaluation of the judge whose wins are counted.
+        second_dir: Evaluation of the other judge, on the same samples.
+        output_dir: Folder of the study; new or empty.
+        dataset: Samples that were evaluated; the first evaluation's by default.
+        dataset_revision: Branch, tag or commit of the data set on the Hub; main by default.
+        split: Split of the data set; the first evaluation's by default.
+        out_of_domain: Draw from the samples evaluated as out of domain.
+        seed: Seed of everything that is drawn.
+        size: Samples to draw.
+        all: Also draw samples that both judges score the same.
+        tie: Let raters answer `cannot tell`.
+        texts: YAML with `instructions` and `consent`, in place of the texts that raters read before they begin.
+    """
     from sdiareward.evaluation.human.texts import read_texts
     from sdiareward.judges.wavreward.ab_study import pair_scores, sample_ab_study
     from sdiareward.judges.wavreward.predictions import OUT_OF_DOMAIN_FILE, PREDICTIONS_FILE, read_predictions
     from sdiareward.judges.wavreward.scores import read_out_of_domain, read_samples
 
-    file = OUT_OF_DOMAIN_FILE if args.out_of_domain else PREDICTIONS_FILE
-    predictions = [read_predictions(folder, file) for folder in (args.first_dir, args.second_dir)]
-    pairs, counts = pair_scores(*predictions, include_equal=args.all)
-    config = json.loads((args.first_dir / "results.json").read_text(encoding="utf-8"))["config"]
-    read = read_out_of_domain if args.out_of_domain else read_samples
-    dataset = args.dataset or config["out_of_domain" if args.out_of_domain else "dataset"]
-    samples = read(dataset, args.split or config["split"])
-    texts = read_texts(args.texts, of_scores=True)
-    options: dict[str, Any] = {"seed": args.seed, "size": args.size, "allow_tie": args.tie, "texts": texts, **counts}
-    names = (str(args.first_dir), str(args.second_dir))
-    key = sample_ab_study(pairs, samples, args.output, judges=names, **options)
+    file = OUT_OF_DOMAIN_FILE if out_of_domain else PREDICTIONS_FILE
+    predictions = [read_predictions(folder, file) for folder in (first_dir, second_dir)]
+    pairs, counts = pair_scores(*predictions, include_equal=all)
+    config = json.loads((first_dir / "results.json").read_text(encoding="utf-8"))["config"]
+    read = read_out_of_domain if out_of_domain else read_samples
+    dataset = resolve_revision(dataset, dataset_revision, "dataset")
+    samples = read(dataset or config["out_of_domain" if out_of_domain else "dataset"], split or config["split"])
+    written = read_texts(texts, of_scores=True)
+    options: dict[str, Any] = {"seed": seed, "size": size, "allow_tie": tie, "texts": written, **counts}
+    key = sample_ab_study(pairs, samples, output_dir, judges=(str(first_dir), str(second_dir)), **options)
     by_column = sorted(Counter(truth["subset"] for truth in key["items"].values()).items())
     print(f"{counts['num_shared']} samples scored by both judges, {len(pairs)} to draw from")
     print(", ".join(f"{column} {count}" for column, count in by_column))
-    print(f"{args.output}: {len(key['items'])} items; keep key.json away from the raters")
+    print(f"{output_dir}: {len(key['items'])} items; keep key.json away from the raters")
 
 
 def _render_stratum(name: str, drawn: list[dict[str, Any]], asked: int) -> str:
@@ -136,45 +138,43 @@ def _render_stratum(name: str, drawn: list[dict[str, Any]], asked: int) -> str:
     return "; ".join(parts)
 
 
-@dataclass(kw_only=True)
-class RateArguments:
-    study_dir: Path = field(metadata={"positional": True, "help": "folder of the study; key.json need not be in it"})
-    rater: str | None = field(
-        default=None,
-        metadata={"help": "name of the only rater; the same name resumes (default: raters give theirs on the page)"},
-    )
-    port: int = field(default=0, metadata={"help": "port of the page (default: a free one)"})
-    host: str = field(
-        default="127.0.0.1",
-        metadata={"help": "address to listen at, such as 0.0.0.0 for raters elsewhere; another one needs a key"},
-    )
-    key_file: Path | None = field(
-        default=None,
-        metadata={"help": "file with the key in the raters' address (default: with --host, a new key at every start)"},
-    )
-    public_url: str | None = field(
-        default=None, metadata={"help": "address by which raters reach the page, such as that of a proxy with TLS"}
-    )
+@HUMAN.command
+def rate(
+    study_dir: Path,
+    /,
+    *,
+    rater: str | None = None,
+    port: int = 0,
+    host: str = "127.0.0.1",
+    key_file: Path | None = None,
+    public_url: str | None = None,
+) -> None:
+    """Open a study for raters on a page.
 
-
-def rate(args: RateArguments) -> None:
+    Args:
+        study_dir: Folder of the study; key.json need not be in it.
+        rater: Name of the only rater; the same name resumes; by default raters give theirs on the page.
+        port: Port of the page; a free one by default.
+        host: Address to listen at, such as 0.0.0.0 for raters elsewhere; another one needs a key.
+        key_file: File with the key in the raters' address; by default, with --host, a new key at every start.
+        public_url: Address by which raters reach the page, such as that of a proxy with TLS.
+    """
     from sdiareward.evaluation.human.page.server import HOST, RatingServer
     from sdiareward.evaluation.human.page.sessions import Raters
 
-    raters = Raters(args.study_dir, args.rater)
-    needs_key = args.key_file is not None or args.host not in (HOST, "localhost")
-    key = _choose_key(args.key_file) if needs_key else None
-    server = RatingServer(raters, args.port, host=args.host, key=key, public_url=args.public_url)
-    # The content of a key file is the user's secret; a new key is known from here only.
-    address = server.url if args.key_file is None else f"{server.page}?key=(the key in {args.key_file})"
-    print(
-        f"{address} for {args.rater or 'raters, each under a name'}: {_render_progress(raters)}; Ctrl+C ends",
-        flush=True,
-    )
-    try:
-        server.serve_forever()
-    except KeyboardInterrupt:
-        print(f"sdiareward: {_render_progress(raters)}", file=sys.stderr)
+    with lock_folder(study_dir):
+        raters = Raters(study_dir, rater)
+        needs_key = key_file is not None or host not in (HOST, "localhost")
+        key = _choose_key(key_file) if needs_key else None
+        server = RatingServer(raters, port, host=host, key=key, public_url=public_url)
+        # The content of a key file is the user's secret; a new key is known from here only.
+        address = server.url if key_file is None else f"{server.page}?key=(the key in {key_file})"
+        who = rater or "raters, each under a name"
+        print(f"{address} for {who}: {_render_progress(raters)}; Ctrl+C ends", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print(f"sdiareward: {_render_progress(raters)}", file=sys.stderr)
 
 
 def _choose_key(path: Path | None) -> str:
@@ -192,20 +192,19 @@ def _render_progress(raters: Raters) -> str:
     return f"{len(raters.find(raters.only).answers)} of {num_items} answered"
 
 
-@dataclass(kw_only=True)
-class AgreementArguments:
-    study_dir: Path = field(
-        metadata={"positional": True, "help": "folder of the study, with the raters' files in answers/"}
-    )
-    key: Path | None = field(default=None, metadata={"help": "the study's key.json, if it is kept elsewhere"})
+@HUMAN.command
+def score(study_dir: Path, /, *, key: Path | None = None) -> None:
+    """Compute agreement or wins from the answers.
 
-
-def score(args: AgreementArguments) -> None:
+    Args:
+        study_dir: Folder of the study, with the raters' files in answers/.
+        key: The study's key.json, if it is kept elsewhere.
+    """
     from sdiareward.evaluation.human.agreement import is_score_study, render_study, score_study
 
-    if is_score_study(args.study_dir):
+    if is_score_study(study_dir):
         from sdiareward.judges.wavreward.ab_study import render_ab_study, score_ab_study
 
-        print(render_ab_study(score_ab_study(args.study_dir, args.key)), end="")
+        print(render_ab_study(score_ab_study(study_dir, key)), end="")
     else:
-        print(render_study(score_study(args.study_dir, args.key)), end="")
+        print(render_study(score_study(study_dir, key)), end="")

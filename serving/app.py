@@ -238,7 +238,7 @@ def create_app(settings: ServiceSettings, scorer: Scorer) -> FastAPI:
             criteria=sorted(processor.prompts),
             calibration_subsets=sorted(calibration.parameters["subsets"]) if calibration else None,
             max_turn_s=processor.max_turn_s,
-            limits={name: limits[name] for name in shown if limits[name] is not None},
+            limits={name: value for name in shown if (value := getattr(limits, name)) is not None},
         )
 
     @app.get("/metrics", response_class=Response, tags=["monitoring"], dependencies=[Depends(authorize)])

@@ -8,14 +8,14 @@ Predictions are written after each chunk, and the same command resumes after a k
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cyclopts import Parameter
+
 from sdiareward.checkpoint_io.models import describe_model
-from sdiareward.common.commands import run_single
 from sdiareward.common.files import write_file
 from sdiareward.common.hub import DatasetRevision, ModelRevision
 from sdiareward.common.optional_dependencies import check_extra
@@ -24,7 +24,6 @@ from sdiareward.common.run_identity import claim_run_dir
 from sdiareward.evaluation.summary import list_reasons
 from sdiareward.pairs.content import fingerprint_pairs
 
-from ..commands import WAVREWARD
 from ..settings import EndpointSettings, choose_endpoint
 from .answers import MAX_ANSWER_TOKENS
 from .judge import EndpointJudge, WavRewardJudge
@@ -46,6 +45,7 @@ from .scores import (
 Records = list[dict[str, Any]]
 
 
+@Parameter(name="*")
 @dataclass
 class EvaluateArguments(ModelRevision, DatasetRevision):
     dataset: str = field(metadata={"help": "Folder of ChatReward."})
@@ -97,10 +97,6 @@ class EvaluateArguments(ModelRevision, DatasetRevision):
     @property
     def asking(self) -> Asking:
         return Asking(self.num_samples, self.temperature, self.expected, self.max_new_tokens, self.seed)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    return run_single(WAVREWARD["eval"], argv, prog="python -m sdiareward.judges.wavreward.evaluate")
 
 
 def run(args: EvaluateArguments) -> int:
@@ -207,7 +203,3 @@ def _measure_baselines(
                 )
         found[kind] = summarise_scores(*predictions, **draws)
     return found
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,25 +9,24 @@ without asking the judge. Samples without a usable answer of the judge are skipp
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pydantic
+from cyclopts import Parameter
 
-from sdiareward.common.commands import run_single
 from sdiareward.common.files import write_file
 from sdiareward.common.hub import DatasetRevision
 from sdiareward.common.llm import ChatClient, EndpointError
+from sdiareward.common.locks import lock_folder
 from sdiareward.common.provenance import write_provenance
 from sdiareward.common.tables import render_table
 from sdiareward.evaluation.summary import describe_changed, format_interval, format_percent, render_reasons
 from sdiareward.pairs.messages import make_audio_content
 from sdiareward.pairs.prompts import PromptSet, read_prompt_file
 
-from ..commands import WAVREWARD
 from ..settings import choose_endpoint
 from .answers import parse_thoughts
 from .predictions import OUT_OF_DOMAIN_FILE, PREDICTIONS_FILE, read_predictions
@@ -50,6 +49,7 @@ GOOD, POOR = "Good", "Poor"
 _RESULTS = {PREDICTIONS_FILE: "reasoning_quality", OUT_OF_DOMAIN_FILE: "reasoning_quality_out_of_domain"}
 
 
+@Parameter(name="*")
 @dataclass(kw_only=True)
 class ReasoningArguments(DatasetRevision):
     predictions: Path = field(metadata={"help": "output_dir of a finished evaluation"})
@@ -67,10 +67,6 @@ class ReasoningArguments(DatasetRevision):
     limit: int | None = field(default=None, metadata={"help": "examine only the first samples, this number"})
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return run_single(WAVREWARD["reasoning"], argv, prog="python -m sdiareward.judges.wavreward.reasoning_quality")
-
-
 def run(args: ReasoningArguments) -> int:
     """Have the thoughts rated; return 1 if the judge failed on a sample, else 0."""
     name = OUT_OF_DOMAIN_FILE if args.out_of_domain else PREDICTIONS_FILE
@@ -79,7 +75,8 @@ def run(args: ReasoningArguments) -> int:
     samples = read(args.dataset, args.split)
     settings = choose_endpoint(args.judge, args.judges_file, args.judge_options)
     client = ChatClient(settings, args.cache_dir or args.predictions / "reasoning_answers")
-    results = examine(predictions, samples, client, read_prompt_file(settings.prompt_file))
+    with lock_folder(args.predictions):
+        results = examine(predictions, samples, client, read_prompt_file(settings.prompt_file))
     path, report = args.predictions / _RESULTS[name], render_results(results)
     write_provenance(path.with_suffix(".json"), **results)
     write_file(path.with_suffix(".md"), report)
@@ -157,7 +154,3 @@ def render_results(results: Mapping[str, Any]) -> str:
     reasons = render_reasons([{"problem": reason} for reason in results["failures"].values()])
     notes = [reasons, *describe_changed(results["usage"].get("changed_parameters", {}))]
     return "\n\n".join(["# Quality of the thoughts", counts, table, *filter(None, notes)]) + "\n"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

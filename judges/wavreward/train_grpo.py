@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.common.commands import run_single
+from sdiareward.common.commands import parse_trl, run_guarded
+from sdiareward.common.locks import lock_folder
 
-from ..commands import WAVREWARD
 from .settings import GRPOArguments
 
 
@@ -50,12 +50,17 @@ def train(args: GRPOArguments, training: GRPOConfig, callbacks: Any = None) -> P
     return run_training(trainer, processor, args, training)
 
 
-def run(args: GRPOArguments, training: GRPOConfig) -> None:
-    print(train(args, training))
-
-
 def main(argv: list[str] | None = None) -> int:
-    return run_single(WAVREWARD["grpo"], argv, prog="python -m sdiareward.judges.wavreward.train_grpo")
+    prog = "sdiareward wavreward grpo"
+
+    def run() -> None:
+        from trl import GRPOConfig
+
+        args, training = parse_trl((GRPOArguments, GRPOConfig), argv, prog=prog)
+        with lock_folder(training.output_dir):
+            print(train(args, training))
+
+    return run_guarded(prog, run, "judges")
 
 
 if __name__ == "__main__":

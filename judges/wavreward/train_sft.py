@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.common.commands import run_single
+from sdiareward.common.commands import parse_trl, run_guarded
+from sdiareward.common.locks import lock_folder
 
-from ..commands import WAVREWARD
 from .settings import JudgeArguments
 
 
@@ -61,12 +61,17 @@ def make_trainer(
     )
 
 
-def run(args: JudgeArguments, training: SFTConfig) -> None:
-    print(train(args, training))
-
-
 def main(argv: list[str] | None = None) -> int:
-    return run_single(WAVREWARD["sft"], argv, prog="python -m sdiareward.judges.wavreward.train_sft")
+    prog = "sdiareward wavreward sft"
+
+    def run() -> None:
+        from trl import SFTConfig
+
+        args, training = parse_trl((JudgeArguments, SFTConfig), argv, prog=prog)
+        with lock_folder(training.output_dir):
+            print(train(args, training))
+
+    return run_guarded(prog, run, "judges")
 
 
 if __name__ == "__main__":

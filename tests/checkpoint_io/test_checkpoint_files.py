@@ -57,7 +57,17 @@ def test_every_command_says_that_the_hub_cannot_be_reached(name, data_folder, to
     commands = {
         "train": (train, "--model_name_or_path", "ORG/absent", *data, *output, "--use_cpu", "--bf16", "False"),
         "eval": (evaluate, "--model", "ORG/absent", *data, *output, "--split", "train", "--no_baselines"),
-        "score": (command, name, "--model", "ORG/absent", *data, "--split", "train", "--output", tmp_path / "s.jsonl"),
+        "score": (
+            command,
+            name,
+            "--model",
+            "ORG/absent",
+            *data,
+            "--split",
+            "train",
+            "--output_dir",
+            tmp_path / "s.jsonl",
+        ),
         "convert": (command, name, "ORG/absent", tmp_path / "converted"),
     }
     assert run(*commands[name]) == 2

@@ -43,7 +43,7 @@ def evaluations(tmp_path, data):
 
 
 def draw(evaluations, output, *more):
-    arguments = ["human", "ab", *map(str, evaluations), "--output", str(output), *more]
+    arguments = ["human", "ab", *map(str, evaluations), "--output_dir", str(output), *more]
     assert main(arguments) == 0
     return [json.loads((output / name).read_text()) for name in ("study.json", "key.json")]
 
@@ -178,9 +178,9 @@ def test_without_decided_answers_there_is_no_share_of_wins():
 
 def test_a_study_without_samples_is_refused(evaluations, tmp_path, data, capsys):
     right, threes = evaluations
-    assert main(["human", "ab", str(right), str(right), "--output", str(tmp_path / "same")]) == 2
+    assert main(["human", "ab", str(right), str(right), "--output_dir", str(tmp_path / "same")]) == 2
     assert "the two judges agree on all samples" in capsys.readouterr().err
-    assert main(["human", "ab", str(right), str(tmp_path), "--output", str(tmp_path / "none")]) == 2
+    assert main(["human", "ab", str(right), str(tmp_path), "--output_dir", str(tmp_path / "none")]) == 2
     assert "has no predictions.jsonl" in capsys.readouterr().err
     pairs, _ = pair_scores([wavreward_eval_world.prediction(77, 5, 5)], [wavreward_eval_world.prediction(77, 5, 3)])
     with pytest.raises(ValueError, match="1 of 1 samples are not in the data"):

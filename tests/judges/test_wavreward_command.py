@@ -5,8 +5,8 @@ import soundfile
 from support import wavreward_eval_world
 from support.refusals import check_refused
 
+from sdiareward.cli import main
 from sdiareward.common.files import unseal
-from sdiareward.judges.wavreward.evaluate import main
 from sdiareward.judges.wavreward.judge import Judgement
 from sdiareward.judges.wavreward.predictions import Asking, predict, read_predictions
 from sdiareward.judges.wavreward.scores import predict_scores, read_out_of_domain, read_samples
@@ -208,7 +208,7 @@ def evaluated(tmp_path_factory, data, tiny_judge):
     arguments = ["--model", tiny_judge, "--dataset", data, "--output_dir", folder / "eval"]
     arguments += ["--out_of_domain", outside, "--max_new_tokens", 4, "--num_bootstrap", 50, "--no-reasoning"]
     arguments = [str(argument) for argument in arguments]
-    assert main(arguments) == 0
+    assert main(["wavreward", "eval", *arguments]) == 0
     return arguments, folder / "eval"
 
 
@@ -226,7 +226,7 @@ def test_the_command_evaluates_a_real_thinker_and_resumes(evaluated, capsys):
     assert [len(found) for found in lines.values()] == [12, 3]
     assert read_predictions(folder) == [json.loads(unseal(line.encode())) for line in lines["predictions.jsonl"]]
     (folder / "predictions.jsonl").write_text("\n".join(lines["predictions.jsonl"][:5]) + "\n")
-    assert main(arguments) == 0
+    assert main(["wavreward", "eval", *arguments]) == 0
     again = json.loads((folder / "results.json").read_text())
     for name in ("columns", "overall_micro", "overall_macro"):
         assert again["scorers"]["judge"][name] == judge[name]

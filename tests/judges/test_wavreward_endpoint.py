@@ -5,9 +5,10 @@ from support import wavreward_eval_world
 from support.chat_server import ChatServer, Reply
 from support.refusals import check_refused
 
+from sdiareward.cli import main
 from sdiareward.common.llm import ChatSettings, EndpointError
 from sdiareward.judges.settings import choose_endpoint
-from sdiareward.judges.wavreward.evaluate import EvaluateArguments, main
+from sdiareward.judges.wavreward.evaluate import EvaluateArguments
 from sdiareward.judges.wavreward.judge import EndpointJudge
 from sdiareward.judges.wavreward.prompts import JudgingPrompt
 
@@ -98,7 +99,7 @@ def test_the_command_evaluates_an_endpoint_and_caches_its_answers(tmp_path, caps
         judges.write_text(json.dumps({"ears": {**fields, "max_retries": 0, "concurrency": 1}}))
         arguments = ["--judge", "ears", "--judges_file", judges, "--dataset", data, "--output_dir", tmp_path / "eval"]
         arguments += ["--baselines", "false", "--num_bootstrap", 20]
-        return main([str(argument) for argument in arguments])
+        return main(["wavreward", "eval", *(str(argument) for argument in arguments)])
 
     with ChatServer(*[FIVE] * 7, Reply(status=401)) as server:
         assert check_refused(capsys, r"^python -m sdiareward.judges.wavreward.evaluate: error: ", run, server)

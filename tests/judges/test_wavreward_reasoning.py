@@ -9,7 +9,8 @@ from support import wavreward_eval_world
 from support.chat_server import ChatServer, Reply
 from support.refusals import check_refused
 
-from sdiareward.judges.wavreward.reasoning_quality import QUESTIONS, main
+from sdiareward.cli import main
+from sdiareward.judges.wavreward.reasoning_quality import QUESTIONS
 from sdiareward.judges.wavreward.scores import read_samples
 
 
@@ -50,7 +51,7 @@ def ask(tmp_path, data, predictions):
         judges.write_text(json.dumps({"examiner": {"backend": "endpoint", **fields}}))
         arguments = ["--predictions", predictions, "--dataset", data, "--judge", "examiner", "--judges_file", judges]
         arguments += more
-        code = main([str(argument) for argument in arguments])
+        code = main(["wavreward", "reasoning", *(str(argument) for argument in arguments)])
         path = predictions / "reasoning_quality.json"
         return code, json.loads(path.read_text()) if path.exists() else None
 

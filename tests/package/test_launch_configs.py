@@ -60,14 +60,14 @@ def launched(monkeypatch):
 def read_training_arguments(trainer, recipe):
     import trl
 
-    from sdiareward.common.arguments import parse_arguments
+    from sdiareward.common.commands import parse_trl
     from sdiareward.judges.wavreward.settings import GRPOArguments, JudgeArguments
     from sdiareward.training.arguments import TrainArguments
 
     own = {"train.py": TrainArguments, "train_grpo": GRPOArguments, "train_sft": JudgeArguments}[trainer]
     flags = ["--config", str(ROOT / recipe), "--use_cpu", "True"]
     kinds = (own, getattr(trl, _TRAINERS[trainer]))
-    return parse_arguments(kinds, flags, prog=trainer, description=None)[1]
+    return parse_trl(kinds, flags, prog=trainer)[1]
 
 
 def test_the_launches_of_the_guides_are_found():

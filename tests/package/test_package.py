@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 from support.paths import ROOT
 
 from sdiareward.checkpoint_io.files import REMOTE_CODE
-from sdiareward.common.optional_dependencies import EXTRAS, explain_missing_extra
+from sdiareward.common.optional_dependencies import explain_missing_extra, read_extras
 from sdiareward.common.package_files import NANO
 
 
@@ -88,13 +88,13 @@ def test_the_configs_of_the_paper_have_the_values_of_its_appendix():
 def test_every_training_config_is_understood(name, monkeypatch):
     from trl import RewardConfig
 
-    from sdiareward.common.arguments import parse_arguments
+    from sdiareward.common.commands import parse_trl
     from sdiareward.training.arguments import TRAIN_MODES, TrainArguments
 
     # bf16 and DeepSpeed are checked against the machine when the arguments are built.
     extra = ["--bf16", "False"] if name in ("3b", "7b") else []
     flags = ["--config", str(ROOT / "configs" / f"{name}.yaml"), *extra]
-    args, training = parse_arguments((TrainArguments, RewardConfig), flags, prog="train.py", description=None)
+    args, training = parse_trl((TrainArguments, RewardConfig), flags, prog="train.py")
     assert args.train in TRAIN_MODES
     assert training.load_best_model_at_end
     assert training.metric_for_best_model == "eval_loss"
@@ -179,7 +179,7 @@ def test_every_import_belongs_to_the_core_or_to_an_extra_that_a_missing_one_is_t
     # Of what the core brings, the rest comes with `datasets`, `transformers` and `huggingface_hub`.
     core = distributions_of(PROJECT["project"]["dependencies"])
     core |= {"multiprocess", "packaging", "pandas", "pyarrow", "pydantic", "tokenizers"}
-    of_extras = {module for modules in EXTRAS.values() for module in modules}
+    of_extras = {module for modules in read_extras().values() for module in modules}
     unknown = {
         f"{file}: {module}"
         for module, file in third_party_imports()
@@ -190,7 +190,7 @@ def test_every_import_belongs_to_the_core_or_to_an_extra_that_a_missing_one_is_t
 
 def test_the_extra_that_is_named_for_a_module_brings_it(brought):
     wrong = []
-    for extra, modules in EXTRAS.items():
+    for extra, modules in read_extras().items():
         required = distributions_of(PROJECT["project"]["optional-dependencies"][extra])
         for module in modules:
             names = brought.get(module)

@@ -7,7 +7,7 @@ import pytest
 from support.paths import ROOT
 from support.refusals import check_refused
 
-from sdiareward.common.arguments import parse_arguments
+from sdiareward.common.commands import parse_trl
 from sdiareward.train import main
 from sdiareward.training.arguments import TrainArguments
 from sdiareward.training.options import (
@@ -142,7 +142,7 @@ def test_the_options_of_every_recipe_have_an_effect(name, tmp_path):
 
     flags = ["--config", str(ROOT / "configs" / f"{name}.yaml"), "--output_dir", str(tmp_path), "--bf16", "False"]
     kinds = (TrainArguments, RewardConfig)
-    args, training = parse_arguments(kinds, [*flags, "--use_cpu", "True"], prog="train", description=None)
+    args, training = parse_trl(kinds, [*flags, "--use_cpu", "True"], prog="train")
     require_supported(training)
     assert args.train in ("head", "lora", "full")
 
@@ -155,7 +155,7 @@ NOWHERE = ["--model_name_or_path", "nowhere/model", "--dataset", "nowhere/data",
     [
         (("--max_length", "512"), "max_length: training here does not use it"),
         (("--deepspeed", "zero.json"), "needs a library that is not installed"),
-        (("--warmup_ratio", "0.1"), "unrecognized arguments: --warmup_ratio 0.1; did you mean --warmup_steps?"),
+        (("--warmup_ratio", "0.1"), "unknown option --warmup_ratio; did you mean --warmup_steps?"),
         (("--resume_from_checkpoint", "nowhere/checkpoint-9"), "nowhere/checkpoint-9 is not a folder; give"),
         (("--resume_from_checkpoint", ".", "--resume", "True"), "give resume alone for the newest"),
     ],

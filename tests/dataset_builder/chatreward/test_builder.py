@@ -22,7 +22,7 @@ from sdiareward.dataset_builder.chatreward.scenarios import make_scenario, read_
 from sdiareward.dataset_builder.chatreward.schema import features
 from sdiareward.dataset_builder.chatreward.settings import ChatRewardConfig, read_config
 from sdiareward.dataset_builder.chatreward.voices import order_casts
-from sdiareward.dataset_builder.commands.chatreward import summarise
+from sdiareward.dataset_builder.commands import summarise_samples
 from sdiareward.dataset_builder.pipeline.settings import FasterWhisperSettings
 
 
@@ -195,7 +195,7 @@ def test_report_summary_and_card_count_samples_and_hours_by_split_and_attribute(
     seconds = sum(row["duration_s"] for row in rows)
     assert sum(count["hours"] for count in report["samples"]) == pytest.approx(seconds / 3600, abs=2e-4)
     missing = {"drops": {"wer": 2}, "skipped": [{}, {}], "rejected_lines": {"no_voice": 1, "wer": 2}}
-    lines = summarise({**report, **missing}).splitlines()
+    lines = summarise_samples({**report, **missing}).splitlines()
     assert (
         "12 samples" in lines[0] and "no_voice 1, wer 2" in lines[1] and lines[2:] == ["2 samples missing", "  wer: 2"]
     )
