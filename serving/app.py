@@ -26,7 +26,7 @@ from sdiareward.scoring.request_queue import Request as ScoringRequest
 from sdiareward.scoring.rollouts import Rollout
 
 from . import examples
-from .bodies import JSON, MULTIPART, REQUEST_PART, BadRequestError, read_body
+from .bodies import JSON, MULTIPART, REQUEST_PART, BadRequestError, find_turn, read_body, read_dialogue_form
 from .forms import (
     CompareRequest,
     CompareResponse,
@@ -39,7 +39,6 @@ from .forms import (
     ScoreResponse,
 )
 from .forms import Dialogue as DialogueForm
-from .inputs import find_turn, read_dialogue_form
 from .settings import Limits, ServiceSettings
 
 

@@ -50,8 +50,8 @@ class RefusedError(ValueError):
         self.problems = list(problems)
 
 
-class _SplitError(ServiceError):
-    """Raised when a request is too large, or the model failed on it: each half may be answered."""
+class _FailedError(ServiceError):
+    """Raised when a request is too large, or the model failed on it: others may be answered."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +72,10 @@ class RewardClient:
         *,
         max_retries: int = 8,
         timeout_s: float = 150.0,
-        dialogues_per_request: int = 8,
-        concurrency: int = 4,
+        concurrency: int = 16,
     ):
         self.url = url.rstrip("/")
         self.timeout_s = timeout_s
-        self.dialogues_per_request = dialogues_per_request
         self.concurrency = concurrency
         key = api_key if api_key is not None else os.environ.get(API_KEY_ENV)
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -129,8 +127,8 @@ class RewardClient:
         heard: MutableMapping[int, Heard] | None = None,
     ) -> list[float | str]:
         """Return the reward of each dialogue, or the reason why it was skipped."""
-        options = {"criterion": criterion, "require_audio": require_audio, "skip_bad": True}
-        results = self._score_all(dialogues, options)
+        options = {"criterion": criterion, "require_audio": require_audio}
+        results = self._score_all(dialogues, options, skips_bad=True)
         _note_heard(results, heard)
         return [result["error"]["msg"] if result["error"] else result["reward"] for result in results]
 
@@ -154,37 +152,30 @@ class RewardClient:
         """Return the state of the server: its model, criteria and limits."""
         return self._send("GET", "/health")
 
-    def _score_all(self, dialogues: Sequence[Any], options: Mapping[str, Any]) -> list[dict[str, Any]]:
-        size = self.dialogues_per_request
-        parts = [range(first, min(first + size, len(dialogues))) for first in range(0, len(dialogues), size)]
-        with ThreadPoolExecutor(self.concurrency) as pool:
-            found = pool.map(lambda part: self._score_part(dialogues, part, options), parts)
-            return [result for results in found for result in results]
-
-    def _score_part(
-        self, dialogues: Sequence[Any], part: Sequence[int], options: Mapping[str, Any]
+    def _score_all(
+        self, dialogues: Sequence[Any], options: Mapping[str, Any], *, skips_bad: bool = False
     ) -> list[dict[str, Any]]:
-        """Return the results of one request; of one that fails, or with `skip_bad` is refused, those of its halves."""
-        skips_bad = options.get("skip_bad", False)
-        try:
-            encoded = [_encode(dialogues[index], number) for number, index in enumerate(part, start=1)]
-            results: list[dict[str, Any]] = self._send("POST", "/score", {**options, "dialogues": encoded})["results"]
-            return results
-        except (RefusedError, _SplitError) as error:
-            if len(part) > 1 and (skips_bad or isinstance(error, _SplitError)):
-                middle = len(part) // 2
-                halves = (self._score_part(dialogues, half, options) for half in (part[:middle], part[middle:]))
-                return [result for half in halves for result in half]
-            if isinstance(error, RefusedError) and not skips_bad:
-                # The server counts dialogues within the request.
-                places = [
-                    {**p, "dialogue": part[p["dialogue"] - 1] + 1} if p.get("dialogue") else p for p in error.problems
-                ]
-                raise RefusedError(places) from None
-            if not skips_bad:
-                raise
-            reason = error.problems[0]["msg"] if isinstance(error, RefusedError) else str(error)
-            return [{"error": {"msg": reason}}]
+        """Return the results: of one request each, since the server scores together what waits together."""
+
+        def score(number: int) -> dict[str, Any]:
+            try:
+                body = {**options, "dialogues": [encode_dialogue(dialogues[number - 1])]}
+                result: dict[str, Any] = self._send("POST", "/score", body)["results"][0]
+                return result
+            except RefusedError as error:
+                problems = error.problems
+            except _FailedError as error:
+                if not skips_bad:
+                    raise
+                problems = [{"msg": str(error)}]
+            except (OSError, TypeError, ValueError) as error:
+                problems = [{"msg": " ".join(str(error).split())}]
+            if skips_bad:
+                return {"error": problems[0]}
+            raise RefusedError([{**each, "dialogue": number} for each in problems])
+
+        with ThreadPoolExecutor(self.concurrency) as pool:
+            return list(pool.map(score, range(1, len(dialogues) + 1)))
 
     def _send(self, method: str, path: str, content: Mapping[str, Any] | None = None) -> dict[str, Any]:
         address = f"{self.url}{path}"
@@ -203,7 +194,7 @@ class RewardClient:
         detail = found.get("detail", answer.text) if isinstance(found, dict) else answer.text
         if answer.status_code == 422 and isinstance(detail, list):
             raise RefusedError(detail)
-        failure = _SplitError if answer.status_code in (413, 500) else ServiceError
+        failure = _FailedError if answer.status_code in (413, 500) else ServiceError
         more = "; send shorter recordings" if answer.status_code == 413 else ""
         text = str(detail)[:_QUOTED_CHARACTERS]
         raise failure(f"{address} answered with status {answer.status_code}: {text}{more}")
@@ -268,13 +259,6 @@ def _note_heard(results: Sequence[Mapping[str, Any]], heard: MutableMapping[int,
         return
     for notice in describe_unheard((f"dialogues[{index}]", each) for index, each in found.items()):
         logger.warning(notice)
-
-
-def _encode(dialogue: Any, number: int) -> dict[str, Any]:
-    try:
-        return encode_dialogue(dialogue)
-    except (OSError, TypeError, ValueError) as error:
-        raise RefusedError([{"msg": " ".join(str(error).split()), "dialogue": number}]) from error
 
 
 def encode_dialogue(given: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -13,62 +13,13 @@ class Form(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Audio(Form):
-    """A recording (WAV, FLAC, OGG or MP3), given in exactly one way."""
-
-    base64: str | None = Field(default=None, description="The encoded file, in base64 or as a data: URL.")
-    file: str | None = Field(default=None, description="Name of the part of a multipart request that holds the file.")
-
-    @model_validator(mode="after")
-    def _require_one(self) -> Audio:
-        given = [name for name in ("base64", "file") if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ValueError(f"found {', '.join(given) or 'nothing'}; give either base64 or file")
-        return self
-
-
-class Item(Form):
-    """A part of a turn: text or a recording."""
-
-    type: Literal["text", "audio"]
-    text: str | None = None
-    audio: Audio | None = None
-
-    @model_validator(mode="after")
-    def _require_own(self) -> Item:
-        if getattr(self, self.type) is None or (self.text is not None) == (self.audio is not None):
-            raise ValueError(f"an item of type {self.type} needs {self.type} and nothing else")
-        return self
-
-
-class Turn(Form):
-    """A speaker's contribution: either `text` and `audio`, or `content` for any order of several."""
-
-    role: Literal["user", "assistant", "system"]
-    text: str | None = Field(default=None, description="The transcript.")
-    audio: Audio | None = None
-    content: list[Item] | None = None
-
-    @model_validator(mode="after")
-    def _require_one_form(self) -> Turn:
-        if self.content is not None and (self.text is not None or self.audio is not None):
-            raise ValueError("found content beside text or audio; give either")
-        if self.role == "system" and any(item.audio for item in self.list_items()):
-            raise ValueError("a system turn holds an instruction; give text alone")
-        return self
-
-    def list_items(self) -> list[Item]:
-        """Return the parts of the turn in order: text before the recording, unless `content` has another order."""
-        if self.content is not None:
-            return self.content
-        text = [Item(type="text", text=self.text)] if self.text else []
-        return text + ([Item(type="audio", audio=self.audio)] if self.audio else [])
-
-
 class Dialogue(Form):
-    """Turns of user and assistant, alternating, the user first, the assistant last."""
+    """Turns or messages of user and assistant, alternating, the user first, the assistant last."""
 
-    turns: list[Turn]
+    turns: list[dict[str, Any]] = Field(
+        description="Each has a `role` and `text`, `audio` or both, or `content`, a list of items. A recording (WAV, "
+        'FLAC, OGG or MP3) is `{"base64": ...}`, a data: URL, or `{"file": NAME}` with the name of a multipart part.'
+    )
 
 
 class Options(Form):

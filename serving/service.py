@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
@@ -12,6 +13,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sdiareward.common.local_ray import joins_cluster, open_ray, require_room
 from sdiareward.common.user_errors import UserError
@@ -26,7 +31,36 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 # Longer than the usual pause between two requests on one connection.
 _KEEP_ALIVE_S = 75
+HEADER_TIMEOUT_S = 10.0
 _QUIET = {"log_level": "WARNING", "enable_access_log": False}
+
+
+class LimitedProtocol(H11Protocol):
+    """Limit the time of a request's line and headers; uvicorn limits the pause between two requests alone.
+
+    h11 limits their size, to 16 KiB; uvicorn's other parser, httptools, takes any.
+    """
+
+    _deadline: float | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._limit_time()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._limit_time()
+
+    def _limit_time(self) -> None:
+        """Close the connection at a time that further bytes do not move, unless a request is being answered."""
+        # A body that nobody reads comes after its answer.
+        is_answered = self.cycle is not None and self.cycle.response_complete
+        if self.conn.their_state is not h11.IDLE and not is_answered:
+            self._deadline = None
+            return
+        self._deadline = self._deadline or self.loop.time() + HEADER_TIMEOUT_S
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_at(self._deadline, self.timeout_keep_alive_handler)
 
 
 def serve_model(settings: ServiceSettings, on_ready: Callable[[str], None] = lambda url: None) -> None:
@@ -66,10 +100,6 @@ def build_app(settings: ServiceSettings, device: str | None = None) -> FastAPI:
 
 
 def _serve_here(settings: ServiceSettings, listener: socket.socket, announce: Callable[[], None]) -> None:
-    import uvicorn
-
-    from .connections import LimitedProtocol
-
     config = uvicorn.Config(
         build_app(settings),
         log_level="warning",

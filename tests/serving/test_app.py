@@ -13,9 +13,8 @@ from fastapi.testclient import TestClient
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.scoring.model_spec import ModelSpec
 from sdiareward.serving.app import create_app
-from sdiareward.serving.bodies import JSON
+from sdiareward.serving.bodies import JSON, read_dialogue_form
 from sdiareward.serving.forms import CompareRequest, ScoreRequest
-from sdiareward.serving.inputs import read_dialogue_form
 from sdiareward.serving.settings import Limits, ServiceSettings
 
 

@@ -19,21 +19,13 @@ from sdiareward.serving.client import RefusedError, RewardClient, ServiceError, 
 class Told:
     """Answer `/score` by the words of the dialogues: their length is the reward, `fail` makes the model fail."""
 
-    max_body_bytes = 10_000
-    max_dialogues = 8
     reply = None
-
-    def __init__(self):
-        self.sizes = []
 
     def answer(self, path, body):
         if self.reply is not None:
             return self.reply
         if path == "/health":
-            return 200, json.dumps(
-                {"limits": {"max_body_bytes": self.max_body_bytes, "max_dialogues": float(self.max_dialogues)}}
-            )
-        self.sizes.append(len(body))
+            return 200, "{}"
         if len(body) > 10_000:
             return 413, '{"detail": "Content Too Large"}'
         words = [dialogue["turns"][0]["content"][0]["text"] for dialogue in json.loads(body)["dialogues"]]
@@ -80,32 +72,19 @@ def words(*texts):
     return [[{"role": "user", "content": [{"type": "text", "text": text}]}] for text in texts]
 
 
-def test_dialogues_that_are_too_many_or_too_large_together_are_sent_apart(told):
-    texts = [spoken("a", 6000), spoken("b", 6001), "c", *"defghi"]
-    assert told.client.score(words(*texts)) == [len(text) for text in texts]
-    assert len([size for size in told.sizes if size <= 10_000]) == 5
-
-
-def test_a_dialogue_that_is_too_large_alone_costs_itself_alone(told):
-    large = words("a", spoken("b", 20_000), "c")
-    with pytest.raises(ServiceError, match="send shorter recordings"):
-        told.client.score(large)
-    first, reason, last = told.client.score_or_reason(large)
-    assert (first, last) == (1, 1)
-    assert "status 413: Content Too Large; send shorter recordings" in reason
-
-
-def test_a_dialogue_on_which_the_model_fails_costs_itself_alone(told):
-    first, reason, *others = told.client.score_or_reason(words("a", "fail", "ccc", "dd"))
-    assert [first, *others] == [1, 3, 2]
-    assert "answered with status 500: the model failed on this request" in reason
-    with pytest.raises(ServiceError, match="status 500"):
-        told.client.score(words("a", "fail"))
-
-
-def test_a_bad_dialogue_has_its_number_among_all_however_they_were_sent(told):
-    with pytest.raises(RefusedError, match="^dialogue 3, is bad$"):
-        told.client.score(words(spoken("a", 6000), spoken("b", 6000), "bad"))
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (spoken("b", 20_000), "status 413: Content Too Large; send shorter recordings"),
+        ("fail", "answered with status 500: the model failed on this request"),
+        ("bad", "is bad"),
+    ],
+)
+def test_a_dialogue_that_is_refused_costs_itself_alone(told, text, reason):
+    first, found, last = told.client.score_or_reason(words("a", text, "ccc"))
+    assert (first, last) == (1, 3) and reason in found
+    with pytest.raises(RefusedError if text == "bad" else ServiceError, match=reason):
+        told.client.score(words("a", text))
 
 
 @pytest.mark.parametrize(
@@ -127,10 +106,6 @@ def test_what_no_request_can_hold_costs_itself_alone(told, dialogue, place):
     with pytest.raises(RefusedError) as caught:
         told.client.score([*words("a"), dialogue])
     assert caught.value.problems[0]["dialogue"] == 2
-
-
-def test_what_a_server_refuses_in_whole_costs_the_others_nothing(told):
-    assert told.client.score_or_reason(words("a", "bad", "ccc", "bad")) == [1, "is bad", 3, "is bad"]
 
 
 @pytest.mark.parametrize("text", ["[]", "null", "3", "<html>", ""])

@@ -23,7 +23,7 @@ def test_replicas_answer_as_the_scorer_and_one_that_is_killed_is_replaced(tmp_pa
     try:
         dialogues = [make_dialogue(0.2 + 0.02 * k, 0.1, text=f"line {k}") for k in range(6)]
         expected = pytest.approx(Scorer.from_pretrained(tiny_checkpoint, device="cpu").score(dialogues), abs=1e-5)
-        client = RewardClient(server.url, (tmp_path / "key").read_text(), dialogues_per_request=1)
+        client = RewardClient(server.url, (tmp_path / "key").read_text())
         assert client.score(dialogues) == expected
         with pytest.raises(ServiceError, match="status 401"):
             RewardClient(server.url, "another").score(dialogues)

@@ -19,9 +19,8 @@ from starlette.requests import Request
 
 from sdiareward.chat_sdiareward import ROLES, DialogueError
 from sdiareward.cli import main
-from sdiareward.serving.bodies import BadRequestError, Body, read_body
+from sdiareward.serving.bodies import BadRequestError, Body, read_body, read_dialogue_form
 from sdiareward.serving.forms import Dialogue, ScoreRequest
-from sdiareward.serving.inputs import read_dialogue_form
 from sdiareward.serving.settings import API_KEY_ENV, ApiKey, Limits, read_api_key
 
 
@@ -82,6 +81,7 @@ def long(make_tone):
     return in_base64(encoded(make_tone(2.0)))
 
 
+SECRET = "A" * 60
 # By what is wrong: turns made of a short and of a long recording, limits, and the number of the turn that is named.
 BAD_DIALOGUES = {
     "base64": (lambda a, _: two_turns(a, audio={"base64": "!!!"}), {}, 2),
@@ -95,11 +95,11 @@ BAD_DIALOGUES = {
     "instructed": (lambda a, _: [{"role": "system", "text": "judge"}, *two_turns(a, audio=None)], {}, 2),
     "long turn": (lambda _, long: two_turns(long), {"max_turn_s": 1.5}, 1),
     "long together": (lambda _, long: [{"role": role, "content": [sound(long)] * 31} for role in ROLES], {}, 1),
-    "many items": (
-        lambda *_: [{"role": role, "content": [{"type": "text", "text": "a"}] * 65} for role in ROLES],
-        {},
-        1,
-    ),
+    "many recordings": (lambda a, _: [{"role": role, "content": [sound(a)] * 600} for role in ROLES], {}, 2),
+    "role": (lambda a, _: two_turns(a, role=SECRET), {}, 2),
+    "two ways": (lambda a, _: two_turns(a, audio={**a, "file": "a"}), {}, 2),
+    "web": (lambda a, _: two_turns(a, audio={"url": "http://169.254.169.254/"}), {}, 2),
+    "disk": (lambda a, _: two_turns(a, audio="/etc/passwd"), {}, 2),
     "many turns, before they are decoded": (lambda *_: two_turns({"base64": "AAAA"}) * 2, {"max_turns": 2}, None),
     "memory": (lambda *_: two_turns(in_base64(encoded(np.zeros((4_000_000, 8)), 655_350, "FLAC"))), {}, 1),
 }
@@ -116,7 +116,8 @@ def test_what_is_just_within_the_limits_is_read(audio, long):
     assert read(dialogue_of(*two_turns(long)), Limits(max_turn_s=2.0, max_turns=2))
     several = [{"role": role, "content": [sound(long)] * 30} for role in ROLES]
     assert len(read(dialogue_of(*several))[0]["content"]) == 30
-    instructed = dialogue_of({"role": "system", "text": "judge"}, *two_turns(audio, audio=None))
+    answer = {"role": "assistant", "text": "hi"}
+    instructed = dialogue_of({"role": "system", "text": "judge"}, {"role": "user", "audio": audio}, answer)
     messages = read(instructed, require_audio=False)
     assert messages[2]["content"] == [{"type": "text", "text": "hi"}]
 
@@ -131,37 +132,27 @@ def with_turns(*dialogues):
     return {"dialogues": [{"turns": turns} for turns in dialogues]}
 
 
-SECRET = "A" * 1000
-# Requests, and the type, dialogue and turn of the problem that is named.
+# Requests, and the type and dialogue of the problem that is named.
 BAD_REQUESTS = {
-    "no json": ("not json", ("json_invalid", None, None)),
-    "deep": ("[" * 10_000, ("json_invalid", None, None)),
-    "list": ("[]", ("model_type", None, None)),
-    "no dialogues": ({"dialogues": []}, ("too_short", None, None)),
-    "misspelt": ({"dialogues": [{"turns": []}], "criteria": "joint"}, ("extra_forbidden", None, None)),
-    "subset": ({"dialogues": [{"turns": []}], "subset": "wild"}, ("value_error", None, None)),
-    "role": (with_turns([], [{"role": "user"}, {"role": SECRET}]), ("literal_error", 2, 2)),
-    "instructed": (
-        with_turns([{"role": "system", "text": "a"}, {"role": "user", "audio": {}}]),
-        ("value_error", 1, 1),
-    ),
-    "two ways": (with_turns([{"role": "user", "audio": {"base64": "AA", "file": "a"}}]), ("value_error", 1, 1)),
-    "web": (with_turns([{"role": "user", "audio": {"url": "http://169.254.169.254/"}}]), ("extra_forbidden", 1, 1)),
-    "disk": (with_turns([{"role": "user", "audio": {"url": "file:///etc/passwd"}}]), ("extra_forbidden", 1, 1)),
+    "no json": ("not json", ("json_invalid", None)),
+    "deep": ("[" * 10_000, ("json_invalid", None)),
+    "list": ("[]", ("model_type", None)),
+    "no dialogues": ({"dialogues": []}, ("too_short", None)),
+    "misspelt": ({"dialogues": [{"turns": []}], "criteria": "joint"}, ("extra_forbidden", None)),
+    "subset": ({"dialogues": [{"turns": []}], "subset": "wild"}, ("value_error", None)),
+    "turn": (with_turns([], [{"role": "user"}, 1]), ("dict_type", 2)),
 }
 
 
 @pytest.mark.parametrize(("request_body", "expected"), BAD_REQUESTS.values(), ids=BAD_REQUESTS)
-def test_a_malformed_request_is_explained_without_repeating_it(request_body, expected):
+def test_a_malformed_request_is_explained(request_body, expected):
     (problem,) = problems_of(request_body if isinstance(request_body, str) else json.dumps(request_body))
-    assert (problem.type, problem.dialogue, problem.turn) == expected
-    assert SECRET not in problem.model_dump_json()
+    assert (problem.type, problem.dialogue) == expected
 
 
 def test_of_very_many_problems_the_first_are_listed_and_the_others_counted():
     problems = problems_of('{"dialogues": [{"turns": [' + "1," * 299 + "1]}]}")
     assert len(problems) == 101
-    assert problems[99].turn == 100
     assert problems[100].msg == "200 more problems are not listed; fix these first."
 
 

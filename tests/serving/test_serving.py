@@ -70,7 +70,7 @@ def server(tmp_path_factory, checkpoint):
 
 @pytest.fixture(scope="module")
 def client(server):
-    return RewardClient(server.url, KEY, dialogues_per_request=1, concurrency=5)
+    return RewardClient(server.url, KEY, concurrency=5)
 
 
 @pytest.fixture(scope="module")
@@ -101,11 +101,10 @@ def test_rewards_are_those_of_the_scorer_whatever_is_scored_together(server, cli
     assert metric(server, "sdiareward_dialogues_total") == len(dialogues)
 
 
-def test_several_dialogues_and_the_other_criterion_in_one_request(client, server, scorer, dialogues):
-    together = RewardClient(server.url, KEY, dialogues_per_request=4)
-    assert together.score(dialogues[:6], "modality") == pytest.approx(
-        scorer.score(dialogues[:6], "modality"), abs=1e-5
-    )
+def test_several_dialogues_and_the_other_criterion_in_one_request(server, scorer, dialogues):
+    request = {"dialogues": [encode_dialogue(each) for each in dialogues[:4]], "criterion": "modality"}
+    found = [result["reward"] for result in post(server, json=request).json()["results"]]
+    assert found == pytest.approx(scorer.score(dialogues[:4], "modality"), abs=1e-5)
 
 
 def test_turns_with_files_are_scored_like_messages(client, scorer, fixtures_dir, tmp_path, make_tone):
@@ -192,7 +191,7 @@ def test_the_client_numbers_bad_dialogues_across_its_requests(client, dialogues)
         ({"data": b"x", "headers": {"Content-Type": "multipart/form-data; boundary=b"}}, 400, "Invalid multipart"),
         ({"files": {"a": b"x"}}, 422, "has no part 'request'"),
         ({"json": {"dialogues": [{"turns": []}] * 5}}, 422, "has 5 dialogues; send at most 4"),
-        ({"json": {"dialogues": [{"turns": [{"role": "user", "audio": "a.wav"}]}]}}, 422, "should be an object"),
+        ({"json": {"dialogues": [{"turns": [{"role": "user", "audio": "a.wav"}]}]}}, 422, "its recording is neither"),
         ({"data": b"0" * (2**20 + 1), "headers": AS_JSON}, 413, "Too Large"),
         ({"data": (b"0" * 2**16 for _ in range(17)), "headers": AS_JSON}, 413, "Too Large"),
     ],
@@ -245,7 +244,7 @@ def test_the_openapi_page_describes_bodies_and_needs_no_other_server(server):
     known = content["components"]["schemas"]
     wanted = set(re.findall(r"#/components/schemas/(\w+)", json.dumps(content)))
     assert wanted <= set(known)
-    assert {"ScoreRequest", "CompareRequest", "Turn", "Audio", "Problems"} <= wanted
+    assert {"ScoreRequest", "CompareRequest", "Dialogue", "Problems"} <= wanted
     page = requests.get(f"{server.url}/docs", timeout=60).text
     linked = re.findall(r'(?:src|href)="([^"]+)"', page)
     assert linked and all(link.startswith("/") for link in linked)

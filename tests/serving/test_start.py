@@ -18,7 +18,7 @@ from fastapi import FastAPI
 
 from sdiareward.cli import main
 from sdiareward.scoring.model_spec import ModelSpec
-from sdiareward.serving import connections, service
+from sdiareward.serving import service
 from sdiareward.serving.app import Metrics, _add_gate
 from sdiareward.serving.settings import ApiKey, ServiceSettings
 
@@ -45,7 +45,7 @@ def connect(monkeypatch):
     app, address, servers = FastAPI(), [], []
     app.add_api_route("/{path:path}", lambda path: "ok")
     _add_gate(app, SETTINGS, Metrics())
-    monkeypatch.setattr(connections, "HEADER_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(service, "HEADER_TIMEOUT_S", 0.5)
     monkeypatch.setattr(signal, "signal", lambda _, handler: servers.append(handler))
     monkeypatch.setattr(service, "build_app", lambda _: app)
     thread = threading.Thread(target=service.serve_model, args=(SETTINGS, address.append))
