@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from dataclasses import MISSING, fields, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Parameter
@@ -127,7 +128,7 @@ def parse_options(kind: type, argv: Sequence[str] | None, *, prog: str, descript
     return sys.exit(0) if options is None else options
 
 
-def parse_trl(kinds: Sequence[type], argv: Sequence[str] | None, *, prog: str) -> list[Any]:
+def parse_trl(kinds: Sequence[Any], argv: Sequence[str] | None, *, prog: str) -> list[Any]:
     """Return dataclasses made of flags and the file of `--config`, as `trl.TrlParser` reads them."""
     from trl import TrlParser
 
@@ -150,7 +151,8 @@ def parse_trl(kinds: Sequence[type], argv: Sequence[str] | None, *, prog: str) -
 
     # argparse takes no other metadata.
     for item in (item for kind in kinds for item in fields(kind)):
-        item.metadata = {name: item.metadata[name] for name in ("help", "choices") if name in item.metadata}
+        kept = {name: item.metadata[name] for name in ("help", "choices") if name in item.metadata}
+        item.metadata = MappingProxyType(kept)
     parser = Parser(kinds, prog=prog, usage=f"{prog} [options]", allow_abbrev=False)
     try:
         given = parser.parse_args_and_config(argv)

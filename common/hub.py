@@ -41,19 +41,19 @@ class DatasetRevision:
     dataset_revision: str | None = make_revision_field("dataset", "the data set", "dataset")
 
 
-# Option -> the option whose name has that revision, and the kind of its repository.
-_REVISION_OF = {
-    "revision": ("model", "model"),
-    "dataset_revision": ("dataset", "dataset"),
-    "baseline_revision": ("baseline_data", "dataset"),
-}
+# A revision, the option with the name that it is of, and the kind of its repository.
+_REVISIONS = (
+    ("revision", "model", "model"),
+    ("revision", "model_name_or_path", "model"),
+    ("dataset_revision", "dataset", "dataset"),
+    ("baseline_revision", "baseline_data", "dataset"),
+)
 
 
 def resolve_revisions(arguments: Any) -> None:
     """Replace the names that have a revision by those at its commit."""
-    for option, (name, repo_type) in _REVISION_OF.items():
-        if revision := getattr(arguments, option, None):
-            name = name if hasattr(arguments, name) else f"{name}_name_or_path"
+    for option, name, repo_type in _REVISIONS:
+        if hasattr(arguments, name) and (revision := getattr(arguments, option, None)):
             setattr(arguments, name, resolve_revision(getattr(arguments, name), revision, repo_type))
 
 

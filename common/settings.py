@@ -82,7 +82,7 @@ def make_settings(kind: type[_Settings], values: Any, label: str) -> _Settings:
     require_mapping(values, label)
     # In a tuple, because pydantic takes no configuration beside a dataclass.
     rules = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
-    adapter = TypeAdapter(tuple[kind], config=rules)
+    adapter: TypeAdapter[Any] = TypeAdapter(tuple[kind], config=rules)  # type: ignore[valid-type]
     try:
         [settings] = adapter.validate_python((values,))
         require_minimums(settings)

@@ -229,7 +229,7 @@ def create_app(settings: ServiceSettings, scorer: Scorer) -> FastAPI:
     @app.get("/health", tags=["monitoring"])
     async def health() -> Health:
         """Report the model and what the server accepts."""
-        calibration, processor, limits = requests.calibration, scorer.processor, asdict(settings.limits)
+        calibration, processor, limits = requests.calibration, scorer.processor, settings.limits
         shown = ("max_body_bytes", "max_dialogues", "max_turns", "max_turn_s")
         return Health(
             status="ok",

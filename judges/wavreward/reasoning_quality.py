@@ -69,14 +69,18 @@ class ReasoningArguments(DatasetRevision):
 
 def run(args: ReasoningArguments) -> int:
     """Have the thoughts rated; return 1 if the judge failed on a sample, else 0."""
+    with lock_folder(args.predictions):
+        return _rate(args)
+
+
+def _rate(args: ReasoningArguments) -> int:
     name = OUT_OF_DOMAIN_FILE if args.out_of_domain else PREDICTIONS_FILE
     predictions = read_predictions(args.predictions, name)[: args.limit]
     read = read_out_of_domain if args.out_of_domain else read_samples
     samples = read(args.dataset, args.split)
     settings = choose_endpoint(args.judge, args.judges_file, args.judge_options)
     client = ChatClient(settings, args.cache_dir or args.predictions / "reasoning_answers")
-    with lock_folder(args.predictions):
-        results = examine(predictions, samples, client, read_prompt_file(settings.prompt_file))
+    results = examine(predictions, samples, client, read_prompt_file(settings.prompt_file))
     path, report = args.predictions / _RESULTS[name], render_results(results)
     write_provenance(path.with_suffix(".json"), **results)
     write_file(path.with_suffix(".md"), report)
