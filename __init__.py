@@ -22,7 +22,7 @@ _PUBLIC_NAMES = {
     "reward_fn": "scoring.reward_function",
     "async_reward_fn": "scoring.reward_function",
     "SDiaRewardTrainer": "training.trainer",
-    "compare": "evaluation.comparison.run",
+    "compare": "evaluation.comparison",
     "pairwise_accuracy": "esdr_accuracy.pairwise",
     "read_audio": "audio_sdiareward",
 }
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from sdiareward.audio_sdiareward import read_audio as read_audio
     from sdiareward.configuration_sdiareward import SDiaRewardConfig as SDiaRewardConfig
     from sdiareward.esdr_accuracy.pairwise import pairwise_accuracy as pairwise_accuracy
-    from sdiareward.evaluation.comparison.run import compare as compare
+    from sdiareward.evaluation.comparison import compare as compare
     from sdiareward.modeling_sdiareward import SDiaRewardModel as SDiaRewardModel
     from sdiareward.modeling_sdiareward import SDiaRewardOutput as SDiaRewardOutput
     from sdiareward.pipeline_sdiareward import SDiaRewardPipeline as SDiaRewardPipeline

@@ -1,11 +1,17 @@
-"""Score the pairs of an audit under every condition."""
+"""The conditions under which an audit presents pairs to a model, and the rewards under each.
+
+With the sound or the words alone, a low accuracy may only show that such input is unfamiliar to a model that was
+trained on both. A high accuracy is evidence: a model that is as good without the sound does not need it, and one that
+is as good without the words does not use them. A pair with a turn without words is not presented without sound.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,20 +23,13 @@ from sdiareward.common.parts import Items, Make, PartFolder, Rows, run_parts
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.synthesis import find_voice
 from sdiareward.pairs.schema import SIDES
-from sdiareward.perturbations.attacks import Attack, AttackContext, is_heard
-from sdiareward.perturbations.decoded_pairs import AuditPair, Messages, Turn, decode_pairs, to_messages
+from sdiareward.perturbations.attacks import ATTACKS, AttackContext, is_heard
+from sdiareward.perturbations.decoded_pairs import AuditPair, Messages, Turn, to_messages
 from sdiareward.perturbations.registry import PERTURBATIONS, apply
-from sdiareward.scoring.outcomes import (
-    UNREADABLE,
-    Outcome,
-    Record,
-    check_finite,
-    complete_items,
-)
+from sdiareward.scoring.outcomes import Record, check_finite, complete_items
 
 
 if TYPE_CHECKING:
-    import datasets
     import pyarrow as pa
 
     from sdiareward.scoring.scorer import Scorer
@@ -38,49 +37,19 @@ if TYPE_CHECKING:
 NATURAL = "natural"
 # Name of the reward of an attacked dialogue.
 ATTACKED = "attacked"
+# What of each turn the model gets, by the name of the condition.
+AUDIO_ONLY, TEXT_ONLY = "audio_only", "text_only"
+MODALITIES: dict[str, dict[str, Any]] = {AUDIO_ONLY: {"text": False}, TEXT_ONLY: {"audio": False}}
 # Keys of a line: the condition does not apply to the pair, or an error occurred.
 REASON, ERROR = "reason", "error"
-# Pairs that are decoded together, and scored in one call under each condition.
+# Pairs that are in memory together, and scored in one call under each condition.
 _CHUNK_PAIRS = 8
-# Decoded pairs in memory: neighbours are scored together.
-_KEPT_PAIRS = 16
 # Raised for a pair that a condition cannot change; any other error is a bug and ends the run.
 _CONDITION_ERRORS = (ValueError, TypeError, FileNotFoundError)
-
 # Of an item: key of a condition and id of a pair.
 _SEPARATOR = "\t"
-Distractors = Callable[[], Sequence[AuditPair]]
 # Lines by condition and pair.
 Rewards = dict[str, dict[str, Record]]
-
-
-class PairSample(Sequence[Any]):
-    """Rows of a data set of pairs, decoded on access; only a few are in memory at a time."""
-
-    def __init__(self, pairs: datasets.Dataset, labels: Sequence[Mapping[str, Any]], rows: Sequence[int]):
-        self._pairs = pairs
-        self._all_labels = labels
-        self._rows = list(rows)
-        self._decode = lru_cache(_KEPT_PAIRS)(lambda row: decode_pairs(pairs, [row])[0])
-        self.labels = [labels[row] for row in rows]
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: Any) -> Any:
-        """Return a pair, or the sample of a slice; raises the errors of `decoded_pairs.decode_pairs`."""
-        if isinstance(index, slice):
-            return PairSample(self._pairs, self._all_labels, self._rows[index])
-        return self._decode(self._rows[index])
-
-    def select_encoded(self) -> datasets.Dataset:
-        return self._pairs.select(self._rows)
-
-    def keep(self, pair_ids: Iterable[str]) -> PairSample:
-        """Return the pairs with one of these ids, in the sample's order."""
-        wanted = set(pair_ids)
-        rows = [row for row, label in zip(self._rows, self.labels, strict=True) if label["pair_id"] in wanted]
-        return PairSample(self._pairs, self._all_labels, rows)
 
 
 @dataclass(frozen=True)
@@ -95,8 +64,19 @@ class Condition:
     unavailable_reason: str = ""
 
 
-def make_perturbation_key(name: str, severity: float) -> str:
-    return f"nuisance/{name}/{severity:g}"
+def make_modality_conditions() -> list[Condition]:
+    return [Condition(make_modality_key(name), partial(present, **options)) for name, options in MODALITIES.items()]
+
+
+def make_modality_key(name: str) -> str:
+    return f"hearing/{name}"
+
+
+def present(pair: AuditPair, **options: bool) -> dict[str, Messages] | str:
+    """Return both sides of a pair, without `audio` or `text` if one is False."""
+    sides = {side: to_messages(getattr(pair, side), **options) for side in SIDES}
+    is_whole = all(message["content"] for messages in sides.values() for message in messages)
+    return sides if is_whole else "has a turn without words"
 
 
 def list_severities(names: Iterable[str]) -> list[tuple[str, float]]:
@@ -108,21 +88,20 @@ def list_severities(names: Iterable[str]) -> list[tuple[str, float]]:
     ]
 
 
+def make_perturbation_key(name: str, severity: float) -> str:
+    return f"nuisance/{name}/{severity:g}"
+
+
 def make_perturbation_conditions(settings: Iterable[tuple[str, float]], seed: int = 0) -> list[Condition]:
-    return [_make_perturbation_condition(name, severity, seed) for name, severity in settings]
+    def build(name: str, severity: float, pair: AuditPair) -> dict[str, Messages]:
+        def change(number: int, turn: Turn) -> Turn:
+            # The same noise on both sides, as from one microphone, and at every severity.
+            turn_seed = derive_seed(seed, pair.pair_id, number)
+            return replace(turn, array=apply(name, turn.array, SAMPLING_RATE, severity, seed=turn_seed))
 
+        return {side: to_messages(change(*turn) for turn in enumerate(getattr(pair, side))) for side in SIDES}
 
-def _make_perturbation_condition(name: str, severity: float, seed: int) -> Condition:
-    def change(pair: AuditPair, number: int, turn: Turn) -> Turn:
-        # The same noise on both sides, as from one microphone, and at every severity.
-        turn_seed = derive_seed(seed, pair.pair_id, number)
-        return replace(turn, array=apply(name, turn.array, SAMPLING_RATE, severity, seed=turn_seed))
-
-    def build(pair: AuditPair) -> dict[str, Messages]:
-        sides = {side: enumerate(getattr(pair, side)) for side in SIDES}
-        return {side: to_messages(change(pair, *turn) for turn in turns) for side, turns in sides.items()}
-
-    return Condition(make_perturbation_key(name, severity), build)
+    return [Condition(make_perturbation_key(*setting), partial(build, *setting)) for setting in settings]
 
 
 def make_attack_key(name: str) -> str:
@@ -130,8 +109,8 @@ def make_attack_key(name: str) -> str:
 
 
 def make_attack_conditions(
-    attacks: Mapping[str, Attack],
-    distractors: Distractors,
+    names: Iterable[str],
+    distractors: Callable[[], Sequence[AuditPair]],
     heard_s: Callable[[], float],
     seed: int = 0,
     sounds_dir: str | None = None,
@@ -139,20 +118,22 @@ def make_attack_conditions(
     """Return a condition for each attack; `heard_s` returns the number of seconds of a turn that the model hears."""
     speak = find_voice()
 
-    def make_condition(name: str, attack: Attack) -> Condition:
-        def build(pair: AuditPair) -> dict[str, Messages] | str:
-            rng = np.random.default_rng(derive_seed(seed, pair.pair_id, name))
-            turns = attack.build(pair, AttackContext(rng, distractors(), heard_s(), sounds_dir, speak=speak))
-            if turns is None:
-                return f"needs {attack.needs}"
-            if not is_heard(getattr(pair, attack.baseline), turns, heard_s()):
-                return "changes nothing that the model is given"
-            return {ATTACKED: to_messages(turns)}
+    def build(name: str, pair: AuditPair) -> dict[str, Messages] | str:
+        attack = ATTACKS[name]
+        rng = np.random.default_rng(derive_seed(seed, pair.pair_id, name))
+        turns = attack.build(pair, AttackContext(rng, distractors(), heard_s(), sounds_dir, speak=speak))
+        if turns is None:
+            return f"needs {attack.needs}"
+        if not is_heard(getattr(pair, attack.baseline), turns, heard_s()):
+            return "changes nothing that the model is given"
+        return {ATTACKED: to_messages(turns)}
 
-        unavailable = "" if attack.is_possible(sounds_dir, speak) else f"needs {attack.needs}"
-        return Condition(make_attack_key(name), build, unavailable)
-
-    return [make_condition(name, attack) for name, attack in attacks.items()]
+    found = []
+    for name in names:
+        is_possible = ATTACKS[name].is_possible(sounds_dir, speak)
+        reason = "" if is_possible else f"needs {ATTACKS[name].needs}"
+        found.append(Condition(make_attack_key(name), partial(build, name), reason))
+    return found
 
 
 def derive_seed(*parts: Any) -> int:
@@ -162,34 +143,33 @@ def derive_seed(*parts: Any) -> int:
 
 def collect_rewards(
     load_scorer: Callable[[], Scorer],
-    sample: PairSample,
+    read_pair: Callable[[str], AuditPair],
+    pair_ids: Sequence[str],
     conditions: Sequence[Condition],
     folder: Path,
     meta: Mapping[str, Any],
 ) -> Rewards:
     """Score the pairs unchanged and under each condition; what the folder has is kept, errors are tried again."""
-    natural = Condition(NATURAL, lambda pair: {side: to_messages(getattr(pair, side)) for side in SIDES})
-    plan = [natural, *(condition for condition in conditions if not condition.unavailable_reason)]
-    chunks = [sample[start : start + _CHUNK_PAIRS] for start in range(0, len(sample), _CHUNK_PAIRS)]
+    plan = [Condition(NATURAL, present), *(each for each in conditions if not each.unavailable_reason)]
     items = [
-        _SEPARATOR.join((condition.key, label["pair_id"]))
-        for chunk in chunks
+        f"{condition.key}{_SEPARATOR}{pair_id}"
+        for start in range(0, len(pair_ids), _CHUNK_PAIRS)
         for condition in plan
-        for label in chunk.labels
+        for pair_id in pair_ids[start : start + _CHUNK_PAIRS]
     ]
     parts = PartFolder(folder, meta, _make_schema())
     pending = parts.find_pending(items, lambda rows: [row[ERROR] is not None for row in rows], ERROR)
     scorers: list[ConditionScorer] = []
 
     def load() -> Make:
-        scorers.append(ConditionScorer(load_scorer(), sample, plan))
+        scorers.append(ConditionScorer(load_scorer(), read_pair, plan))
         return scorers[0].make
 
     seconds = run_parts(parts, pending, load, _CHUNK_PAIRS, label="audit", unit="changed pair")
     for scorer in scorers:
         counts = {"num_dialogues": scorer.num_dialogues, "audio_s": scorer.audio_s, "seconds": seconds}
         JsonLines(folder / "sessions.jsonl").append([counts])
-    return _collect(parts, sample, conditions, folder)
+    return _collect(parts, pair_ids, conditions, folder)
 
 
 def _make_schema() -> pa.Schema:
@@ -199,46 +179,34 @@ def _make_schema() -> pa.Schema:
     return pa.schema({"item": pa.string(), "rewards": rewards, REASON: pa.string(), ERROR: pa.string()})
 
 
-def _collect(parts: PartFolder, sample: PairSample, conditions: Sequence[Condition], folder: Path) -> Rewards:
+def _collect(parts: PartFolder, pair_ids: Sequence[str], conditions: Sequence[Condition], folder: Path) -> Rewards:
     """Return the lines by condition and pair, and write those of all runs to `rewards.jsonl`."""
-    found: Rewards = {NATURAL: {}, **{condition.key: {} for condition in conditions}}
     lines = []
     for row in parts.iter_rows(("rewards", REASON, ERROR)):
         key, _, pair_id = row.pop("item").partition(_SEPARATOR)
-        row["rewards"] = _drop_absent(row["rewards"] or {})
-        line = _drop_absent({"pair_id": pair_id, "condition": key, **row})
-        lines.append(line)
-        if key in found:
-            found[key][pair_id] = line
+        row["rewards"] = {name: value for name, value in (row["rewards"] or {}).items() if value is not None}
+        lines.append({"pair_id": pair_id, "condition": key, **{name: row[name] for name in row if row[name]}})
     lines.sort(key=lambda line: (line["pair_id"], line["condition"]))
     write_file(folder / "rewards.jsonl", "".join(map(seal, lines)))
-    wanted = [label["pair_id"] for label in sample.labels]
-    rewards = {key: {i: of_key[i] for i in wanted if i in of_key} for key, of_key in found.items()}
-    # A condition of a pair that cannot be read any more.
-    unread = {pair_id for pair_id, line in rewards[NATURAL].items() if ERROR in line}
-    for condition in conditions:
-        of_key = rewards[condition.key]
-        if condition.unavailable_reason:
-            absent = {i: {REASON: condition.unavailable_reason} for i in rewards[NATURAL]}
-            rewards[condition.key] = absent | of_key
-        else:
-            rewards[condition.key] = {i: line for i, line in of_key.items() if i not in unread}
+    by_item = {(line["condition"], line["pair_id"]): line for line in lines}
+    rewards: Rewards = {}
+    for condition in [Condition(NATURAL, present), *conditions]:
+        reason = {REASON: condition.unavailable_reason}
+        absent = dict.fromkeys(pair_ids, reason) if condition.unavailable_reason else {}
+        found = {pair_id: by_item.get((condition.key, pair_id)) for pair_id in pair_ids}
+        rewards[condition.key] = absent | {pair_id: line for pair_id, line in found.items() if line}
     return rewards
 
 
-def _drop_absent(row: Mapping[str, Any]) -> Record:
-    return {name: value for name, value in row.items() if value not in (None, {})}
-
-
 class ConditionScorer:
-    """Score pairs of a sample under conditions, the natural one first."""
+    """Score pairs under conditions."""
 
-    def __init__(self, scorer: Scorer, sample: PairSample, plan: Sequence[Condition]):
-        self._scorer = scorer
-        self._rows = {label["pair_id"]: number for number, label in enumerate(sample.labels)}
-        self._sample = sample
-        self._plan = plan
+    def __init__(self, scorer: Scorer, read_pair: Callable[[str], AuditPair], plan: Sequence[Condition]):
+        # Neighbours are scored together.
+        self._scorer, self._read = scorer, lru_cache(_CHUNK_PAIRS)(read_pair)
+        self._conditions = {condition.key: condition for condition in plan}
         self._audio_before_s = scorer.audio_s
+        # Pairs that failed unchanged, which come first: they are not tried under any other condition.
         self._unusable: set[str] = set()
         self.num_dialogues = 0
 
@@ -248,53 +216,40 @@ class ConditionScorer:
 
     def make(self, parts: Iterable[Items]) -> Iterator[Rows]:
         for part in parts:
-            yield [
-                {"item": item, **({ERROR: found.reason} if isinstance(found, Skipped) else found)}
-                for item, found in self._score(set(part))
-            ]
+            rows: Rows = []
+            for key, members in groupby((item.split(_SEPARATOR, 1) for item in part), lambda item: item[0]):
+                pair_ids = [pair_id for _, pair_id in members if pair_id not in self._unusable]
+                for pair_id, row in self._score(self._conditions[key], pair_ids):
+                    if key == NATURAL and ERROR in row:
+                        self._unusable.add(pair_id)
+                    rows.append({"item": f"{key}{_SEPARATOR}{pair_id}", **row})
+            yield rows
 
-    def _score(self, wanted: set[str]) -> Iterator[tuple[str, Outcome]]:
-        """Yield each pair under each condition; one that fails unchanged is not tried under any other."""
-        pair_ids = dict.fromkeys(item.partition(_SEPARATOR)[2] for item in wanted)
-        pairs = []
-        for pair_id in sorted(set(pair_ids) - self._unusable, key=self._rows.__getitem__):
+    def _score(self, condition: Condition, pair_ids: Iterable[str]) -> Iterator[tuple[str, Record]]:
+        """Yield each pair with its row."""
+        built: dict[str, Mapping[str, Messages]] = {}
+        criteria: list[str] = []
+        for pair_id in pair_ids:
             try:
-                pairs.append(self._sample[self._rows[pair_id]])
-            except _CONDITION_ERRORS as error:
-                self._unusable.add(pair_id)
-                yield _SEPARATOR.join((NATURAL, pair_id)), Skipped(pair_id, UNREADABLE, str(error))
-        for condition in self._plan:
-            items = {pair.pair_id: _SEPARATOR.join((condition.key, pair.pair_id)) for pair in pairs}
-            pending = [pair for pair in pairs if items[pair.pair_id] in wanted and pair.pair_id not in self._unusable]
-            for pair_id, outcome in self._score_condition(pending, condition):
-                if condition.key == NATURAL and isinstance(outcome, Skipped):
-                    self._unusable.add(pair_id)
-                yield items[pair_id], outcome
-
-    def _score_condition(self, pairs: Sequence[AuditPair], condition: Condition) -> Iterator[tuple[str, Outcome]]:
-        """Yield each pair under one condition, first the pairs that it does not apply to."""
-        built: list[tuple[AuditPair, Mapping[str, Messages]]] = []
-        for pair in pairs:
-            try:
+                pair = self._read(pair_id)
                 dialogues = condition.build(pair)
             except _CONDITION_ERRORS as error:
-                yield pair.pair_id, Skipped(pair.pair_id, UNREADABLE, str(error))
+                yield pair_id, {ERROR: str(error)}
                 continue
             if isinstance(dialogues, str):
-                yield pair.pair_id, {REASON: dialogues}
+                yield pair_id, {REASON: dialogues}
             else:
-                built.append((pair, dialogues))
+                built[pair_id] = dialogues
+                criteria += [pair.criterion] * len(dialogues)
         if not built:
             return
-        names, pair_ids = list(built[0][1]), [pair.pair_id for pair, _ in built]
-        dialogues_of_all = [dialogues[name] for _, dialogues in built for name in names]
-        criteria = [pair.criterion for pair, _ in built for _ in names]
+        names, scored = list(next(iter(built.values()))), list(built)
+        dialogues_of_all = [dialogues[name] for dialogues in built.values() for name in names]
         self.num_dialogues += len(dialogues_of_all)
         failures: dict[int, str] = {}
         results = self._scorer.iter_scores(dialogues_of_all, criteria, skipped=failures, heard={})
-        for position, found in complete_items(results, failures, names, pair_ids):
-            if not isinstance(found, Skipped):
-                rewards = dict(zip(names, found, strict=True))
-                yield pair_ids[position], check_finite(pair_ids[position], found) or {"rewards": rewards}
-            else:
-                yield pair_ids[position], found
+        for position, found in complete_items(results, failures, names, scored):
+            rewards = [] if isinstance(found, Skipped) else found
+            skipped = found if isinstance(found, Skipped) else check_finite(scored[position], found)
+            row = {ERROR: skipped.reason} if skipped else {"rewards": dict(zip(names, rewards, strict=True))}
+            yield scored[position], row

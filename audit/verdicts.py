@@ -1,149 +1,498 @@
-"""Verdicts of an audit: every check with its value and its limit in `limits.yaml`, passed, failed or not measured."""
+"""Statistics of an audit from its rewards, and a verdict on each check by its limit in `limits.yaml`.
+
+A pair is right when its chosen side has the strictly higher reward. It *flips* when it is right before a change and
+not after it, or the other way round. A *shift* is the difference that a change makes to the reward of a dialogue. The
+*natural margin* is the median of `|chosen - rejected|` over the unchanged pairs. Intervals are over recordings.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import filter as filter_names
 from fnmatch import fnmatchcase
 from functools import cache
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from sdiareward.checkpoint_io.training_record import read_stages
 from sdiareward.common.files import read_json_object
 from sdiareward.common.package_files import AUDIT
-from sdiareward.common.settings import make_settings, read_mapping
+from sdiareward.common.settings import read_mapping
+from sdiareward.esdr_accuracy.pairwise import MODALITY_SUBSETS, NO_SUBSET, SUBSETS
+from sdiareward.evaluation.statistics import Clusters, Floats
+from sdiareward.evaluation.summary import (
+    CRITERION_COLUMNS,
+    SUBSET_LABELS,
+    Labels,
+    Scores,
+    compute_accuracy,
+    list_groups,
+    select_column,
+)
+from sdiareward.pairs.schema import SIDES
+from sdiareward.perturbations.attacks import ATTACKS, Attack
+from sdiareward.perturbations.registry import HELD_OUT, PERTURBATIONS
+from sdiareward.training.augmentation import AugmentationSettings
+
+from .conditions import (
+    ATTACKED,
+    AUDIO_ONLY,
+    NATURAL,
+    REASON,
+    TEXT_ONLY,
+    Rewards,
+    list_severities,
+    make_attack_key,
+    make_modality_key,
+    make_perturbation_key,
+)
 
 
-LIMITS = AUDIT / "limits.yaml"
 PASS, FAIL, NOT_MEASURED = "pass", "fail", "not measured"
+# In place of patterns of checks: all of them.
 ANY = "any"
-# Suffix of a value; values of other units are plain numbers.
-_SIGNS = {"share": "%", "points": " points"}
 # Of differences of shares: 0.95 less 0.9 is a little below 0.05.
 _ROUNDING = 1e-12
+Verdicts = Sequence[Mapping[str, Any]]
+Booleans = NDArray[np.bool_]
+# Of each pair: the margin after a change, NaN where it could not be applied; the mean shift and the mean absolute
+# shift of the rewards of the changed dialogues.
+Change = tuple[Floats, Floats, Floats]
+Row = Mapping[str, Any]
+Record = dict[str, Any]
+# Sides of a pair that a change is applied to; sound and words together.
+BOTH = "both"
+PLACES = (*SIDES, BOTH)
+# Columns of Table 2 that are sets of pairs, not macro averages, and the subsets that they count.
+_SETS = {**{name: (name,) for name in SUBSET_LABELS}, "modality_micro": MODALITY_SUBSETS}
+# The column of pairs of no subset where there are others: `NO_SUBSET` is a word for all pairs.
+OTHERS = "no_subset"
 
 
-@dataclass(frozen=True)
-class Limit:
-    """The limit of all checks whose names match a shell pattern; it is inclusive, and one of the two."""
+class Pairs:
+    """The pairs that were scored unchanged, with their rewards and the recordings that every interval is over."""
 
-    pattern: str
-    # What is measured; `{}` is replaced by the part of the name that matches the star.
-    title: str
-    # "share", "points" or "ratio".
-    unit: str
-    at_most: float | None = None
-    at_least: float | None = None
-    # What the page calls the check, in a few words; `{}` as in `title`.
-    name: str = "{}"
+    def __init__(self, labels: Labels, rewards: Rewards, *, num_bootstrap: int = 1000, seed: int = 0):
+        self.rewards, self.options = rewards, {"num_bootstrap": num_bootstrap, "seed": seed}
+        natural = rewards.get(NATURAL, {})
+        self.labels = [label for label in labels if "rewards" in natural.get(label["pair_id"], {})]
+        if not self.labels:
+            raise ValueError("no pair could be scored as it is; there is nothing to audit.")
+        self.subsets = np.array([label["subset"] for label in self.labels])
+        self.groups = list_groups(self.labels)
+        self.clusters = Clusters(self.groups, self.subsets.tolist(), **self.options)
+        self.natural = {side: self.get_rewards(NATURAL, side) for side in SIDES}
+        self.margins: Floats = self.natural["chosen"] - self.natural["rejected"]
+        self.everyone = np.ones(len(self.labels), dtype=np.bool_)
 
-    def __post_init__(self) -> None:
-        if (self.at_most is None) == (self.at_least is None):
-            raise ValueError("give at_most or at_least, one of the two.")
+    def get_rewards(self, condition: str, name: str) -> Floats:
+        """Return a reward of each pair under a condition, NaN where it is missing."""
+        found = [line.get("rewards", {}).get(name, np.nan) for line in self.get_lines(condition)]
+        return np.array(found, dtype=np.float64)
 
-    def is_kept(self, value: float) -> bool:
-        if self.at_most is not None:
-            return value - self.at_most <= _ROUNDING
-        return float(self.at_least or 0.0) - value <= _ROUNDING
+    def get_lines(self, condition: str) -> list[Mapping[str, Any]]:
+        """Return the line of each pair under a condition, empty where it is missing."""
+        found = self.rewards.get(condition, {})
+        return [found.get(label["pair_id"], {}) for label in self.labels]
 
+    def find_columns(self) -> dict[str, Booleans]:
+        """Return a mask of pairs for each column; empty columns and repeated sets of pairs are omitted."""
+        found: dict[str, Booleans] = {}
+        for name, members in _SETS.items():
+            is_member = np.isin(self.subsets, members)
+            if is_member.any() and not any(np.array_equal(is_member, other) for other in found.values()):
+                found[OTHERS if name == NO_SUBSET and not is_member.all() else name] = is_member
+        return found
 
-@dataclass(frozen=True)
-class Measured:
-    """The result of a check; its value is None if it could not be measured."""
+    def share(self, is_so: Booleans, is_used: Booleans) -> Record:
+        """Return the `share` of true values among some pairs, its `interval`, `num_pairs` and `num_groups`."""
+        found = self.clusters.measure(is_so, is_used, is_share=True)
+        return {"num_pairs": int(is_used.sum()), "share": found.pop("mean"), **found}
 
-    value: float | None
-    # A note for the reader.
-    detail: str = ""
-    # Replaces `{}` in the title of the limit; by default the end of the check's name.
-    title: str = ""
-
-
-@cache
-def read_limits(path: Path = LIMITS) -> tuple[Limit, ...]:
-    """Read the limits, fields of [`Limit`] by pattern; the first pattern that matches a check applies."""
-    return tuple(
-        make_settings(Limit, {"pattern": pattern, **fields}, f"{path}, {pattern}")
-        for pattern, fields in read_mapping(path).items()
-    )
-
-
-def find_limit(name: str, limits: Sequence[Limit]) -> Limit:
-    for limit in limits:
-        if fnmatchcase(name, limit.pattern):
-            return limit
-    raise KeyError(f"no limit is stated for the check {name!r}; add one to {LIMITS.name}.")
+    def compute_scale(self, is_used: Booleans) -> float:
+        """Return the natural margin of some pairs, the scale of shifts."""
+        return float(np.median(np.abs(self.margins[is_used])))
 
 
-def name_check(check: str) -> str:
-    return find_limit(check, read_limits()).name.format(check.rpartition(".")[2].replace("_", " "))
+def measure_changes(pairs: Pairs, condition: str) -> dict[str, Change]:
+    """Return the effect of a perturbation on the chosen side alone, on the rejected one alone, and on both."""
+    changed = {side: pairs.get_rewards(condition, side) for side in SIDES}
+    chosen, rejected = (changed[side] - pairs.natural[side] for side in SIDES)
+    both = np.stack([chosen, rejected])
+    return {
+        "chosen": (pairs.margins + chosen, chosen, np.abs(chosen)),
+        "rejected": (pairs.margins - rejected, rejected, np.abs(rejected)),
+        BOTH: (changed["chosen"] - changed["rejected"], both.mean(axis=0), np.abs(both).mean(axis=0)),
+    }
 
 
-def judge(measured: Mapping[str, Measured], limits: Sequence[Limit] | None = None) -> list[dict[str, Any]]:
-    """Compare the result of every check with its limit, by default that of `limits.yaml`."""
-    limits = read_limits() if limits is None else limits
-    return [_judge(name, found, find_limit(name, limits)) for name, found in measured.items()]
+def describe_change(pairs: Pairs, change: Change, is_member: Booleans) -> Record:
+    """Describe a change over a mask of pairs; `num_lost` counts pairs that are no longer right."""
+    margins, shifts, sizes = change
+    is_used = np.isfinite(margins) & is_member
+    if not is_used.any():
+        return {"num_pairs": 0}
+    before, after = pairs.margins > 0, margins > 0
+    flips, size, scale = pairs.share(before != after, is_used), sizes[is_used].mean(), pairs.compute_scale(is_used)
+    accuracy, shift = (pairs.clusters.measure(values, is_used) for values in (after.astype(float) - before, shifts))
+    return {
+        "num_pairs": flips["num_pairs"],
+        "num_groups": flips["num_groups"],
+        "accuracy_before": float(before[is_used].mean()),
+        "accuracy": float(after[is_used].mean()),
+        "accuracy_change": accuracy["mean"],
+        "accuracy_change_interval": accuracy["interval"],
+        "flip_rate": flips["share"],
+        "flip_interval": flips["interval"],
+        "num_lost": int((before & ~after & is_used).sum()),
+        "num_won": int((~before & after & is_used).sum()),
+        "mean_shift": shift["mean"],
+        "mean_shift_interval": shift["interval"],
+        "absolute_shift": float(size),
+        "relative_shift": float(size / scale) if scale else None,
+    }
 
 
-def _judge(name: str, found: Measured, limit: Limit) -> dict[str, Any]:
-    status = NOT_MEASURED if found.value is None else PASS if limit.is_kept(found.value) else FAIL
-    fields = {key: value for key, value in asdict(limit).items() if key in ("unit", "at_most", "at_least")}
-    title = limit.title.format(found.title or name.rpartition(".")[2])
-    return {"name": name, "title": title, "value": found.value, **fields, "status": status, "detail": found.detail}
-
-
-def select(verdicts: Sequence[Mapping[str, Any]], patterns: Iterable[str]) -> list[Mapping[str, Any]]:
-    """Return the verdicts that fail a run; a check that a pattern names, and `any` check at all, must be measured."""
-    patterns = list(patterns)
-    named = [pattern for pattern in patterns if pattern != ANY]
-    if ANY in patterns and all(verdict["status"] == NOT_MEASURED for verdict in verdicts):
-        return list(verdicts)
-    return [
-        verdict
-        for verdict in verdicts
-        if (verdict["status"] == FAIL and ANY in patterns)
-        or (verdict["status"] != PASS and any(fnmatchcase(verdict["name"], pattern) for pattern in named))
-    ]
-
-
-def find_unknown_patterns(patterns: Iterable[str], names: Iterable[str]) -> list[str]:
-    names = list(names)
-    return [pattern for pattern in patterns if pattern != ANY and not filter_names(names, pattern)]
-
-
-def read_audit(path: Path) -> dict[str, Any]:
-    remedy = "give the audit.json of an earlier audit"
-    try:
-        found = read_json_object(path, remedy)
-        for verdict in found["verdicts"]:
-            verdict["name"], verdict["status"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: holds no verdicts; {remedy}.") from error
+def describe_natural(pairs: Pairs) -> dict[str, Record]:
+    """Return accuracy, ties and the natural margin of the unchanged pairs, by column and over all (`"all"`)."""
+    found = {}
+    for name, is_member in {"all": pairs.everyone, **pairs.find_columns()}.items():
+        right = pairs.share(pairs.margins > 0, is_member)
+        right["accuracy"] = right.pop("share")
+        num_ties = int((pairs.margins[is_member] == 0).sum())
+        found[name] = {**right, "num_ties": num_ties, "natural_margin": pairs.compute_scale(is_member)}
     return found
 
 
-def require_same_pairs(earlier: Mapping[str, Any], run: Mapping[str, Any], num_pairs: int) -> None:
-    """Raise unless an earlier audit drew the same pairs; otherwise the models cannot be compared."""
-    names = ("split", "pairs", "seed")
-    now = {**{name: run[name] for name in names}, "num_pairs": num_pairs}
+def measure_perturbations(pairs: Pairs, names: Sequence[str]) -> Record:
+    """Measure the effect of each perturbation by severity, place and column (`rows`), and means of these rows."""
+    columns = pairs.find_columns()
+    rows: list[Record] = []
+    flips: dict[str, list[Floats]] = {}
+    for name, severity in list_severities(names):
+        for place, change in measure_changes(pairs, make_perturbation_key(name, severity)).items():
+            where = {"nuisance": name, "severity": severity, "place": place}
+            found = {column: describe_change(pairs, change, is_in) for column, is_in in columns.items()}
+            rows.append({**where, **describe_change(pairs, change, pairs.everyone), "columns": found})
+            has_flipped = (pairs.margins > 0) != (change[0] > 0)
+            flips.setdefault(name, []).append(np.where(np.isfinite(change[0]), has_flipped, np.nan))
+    measured = [row for row in rows if row["num_pairs"]]
+
+    def sum_up_of(key: str, value: str) -> Record:
+        return {key: value, **sum_up([row for row in measured if row[key] == value])}
+
+    by_column = []
+    for column, is_in in columns.items():
+        of_column = [{**row, **row["columns"][column]} for row in measured if row["columns"][column]["num_pairs"]]
+        by_column.append({"column": column, "num_pairs": int(is_in.sum()), **sum_up(of_column)})
+    return {
+        "rows": rows,
+        "by_nuisance": [sum_up_of("nuisance", name) for name in names],
+        "by_place": [sum_up_of("place", place) for place in PLACES],
+        "by_column": by_column,
+        "total": {**sum_up(measured), "flip_interval": _measure_flip_interval(pairs, flips)},
+    }
+
+
+def sum_up(rows: Sequence[Mapping[str, Any]]) -> Record:
+    """Return means of sizes over rows of `measure_perturbations`, each perturbation with the same weight."""
+    keys = ("accuracy_change", "flip_rate", "relative_shift")
+    if not rows:
+        return dict.fromkeys((*keys, "worst"))
+    by_perturbation = [list(members) for _, members in groupby(rows, lambda row: row["nuisance"])]
+
+    def average(key: str) -> float | None:
+        found = [[abs(row[key]) for row in members if row[key] is not None] for members in by_perturbation]
+        means = [np.mean(values) for values in found if values]
+        return float(np.mean(means)) if means else None
+
+    worst = max(rows, key=lambda row: row["flip_rate"])
+    where = {key: worst[key] for key in ("nuisance", "severity", "place", "flip_rate", "accuracy_change")}
+    return {**{key: average(key) for key in keys}, "worst": where}
+
+
+def _measure_flip_interval(pairs: Pairs, flips: Mapping[str, Sequence[Floats]]) -> list[float] | None:
+    """Return the interval of the total flip rate: for each pair the mean over perturbations of means over rows."""
+    if not flips:
+        return None
+    means = [np.ma.mean(np.ma.masked_invalid(rows), axis=0) for rows in flips.values()]
+    total = np.ma.mean(np.ma.stack(means), axis=0)
+    is_used = ~np.ma.getmaskarray(total)
+    return pairs.clusters.measure(np.asarray(total.filled(np.nan)), is_used)["interval"]
+
+
+def measure_attacks(pairs: Pairs, names: Iterable[str]) -> list[Record]:
+    """Measure how often each attack succeeds, overall and by column; `not_applicable` counts pairs by reason."""
+    rows = []
+    for name in names:
+        attack = ATTACKS[name]
+        about = {"attack": name, "title": attack.title, "baseline": attack.baseline, "against": attack.against}
+        columns = pairs.find_columns().items()
+        found = {column: _describe_attack(pairs, name, attack, is_in) for column, is_in in columns}
+        reasons = Counter(line[REASON] for line in pairs.get_lines(make_attack_key(name)) if line.get(REASON))
+        whole = _describe_attack(pairs, name, attack, pairs.everyone)
+        rows.append({**about, **whole, "columns": found, "not_applicable": dict(reasons)})
+    return rows
+
+
+def _describe_attack(pairs: Pairs, name: str, attack: Attack, is_member: Booleans) -> Record:
+    """Describe an attack on some pairs: `paid` is its success rate among pairs whose side is behind without it."""
+    attacked, own = pairs.get_rewards(make_attack_key(name), ATTACKED), pairs.natural[attack.baseline]
+    is_used = np.isfinite(attacked) & is_member
+    if not is_used.any():
+        return {"num_pairs": 0, "num_groups": 0}
+    with_itself = attack.against in ("self", attack.baseline)
+    rival = own if with_itself else pairs.natural[attack.against]
+    reached = np.zeros_like(is_used) if with_itself else own >= rival
+    # Success: the rejected side reaches the chosen one, or a broken dialogue is not rewarded less than the intact one.
+    paid, gain = pairs.share(attacked >= rival, is_used & ~reached), pairs.clusters.measure(attacked - own, is_used)
+    scale = pairs.compute_scale(is_used)
+    return {
+        "num_pairs": int(is_used.sum()),
+        # Of the pairs that `paid` is about.
+        "num_groups": paid["num_groups"],
+        "paid": paid["share"],
+        "interval": paid["interval"],
+        # Shares of all pairs whose side is not behind, without the attack and with it.
+        "paid_before": None if with_itself else float(reached[is_used].mean()),
+        "reaches": float((attacked >= rival)[is_used].mean()),
+        "gain": gain["mean"],
+        "gain_interval": gain["interval"],
+        "relative_gain": gain["mean"] / scale if scale else None,
+    }
+
+
+def measure_modalities(pairs: Pairs, names: Collection[str], baselines: Mapping[str, Scores]) -> Record | None:
+    """Compare modalities and baselines by column of Table 2, on the pairs that have a reward with each modality.
+
+    `margin_kept` is the share of the margin with both, negative if the order is reversed, None if that margin is 0.
+    """
+    keys = {BOTH: NATURAL, **{name: make_modality_key(name) for name in names}}
+    lines = {name: pairs.rewards.get(key, {}).items() for name, key in keys.items()}
+    scores = {name: {i: line["rewards"] for i, line in found if "rewards" in line} for name, found in lines.items()}
+    labels = [label for label in pairs.labels if all(label["pair_id"] in found for found in scores.values())]
+    if not labels or not (names or baselines):
+        return None
+    accuracies = {name: compute_accuracy(labels, of, pairs.options) for name, of in {**scores, **baselines}.items()}
+    some = Pairs(labels, pairs.rewards, **pairs.options)
+    margins = {name: np.subtract(*(some.get_rewards(key, side) for side in SIDES)) for name, key in keys.items()}
+    rows = []
+    for column in dict.fromkeys((*SUBSETS, *CRITERION_COLUMNS.values(), "overall_micro")):
+        is_in = np.isin(some.subsets, _SETS.get(column, SUBSET_LABELS))
+        if not is_in.any():
+            continue
+        conditions = {}
+        for name, values in margins.items():
+            kept = some.clusters.measure(values, is_in, margins[BOTH])
+            of_margins = {"mean_margin": float(values[is_in].mean()), "margin_kept": kept["mean"]}
+            of_margins["margin_kept_interval"] = kept["interval"]
+            conditions[name] = {**select_column(accuracies[name], column), **of_margins}
+        beside = {name: select_column(accuracies[name], column) for name in baselines}
+        rows.append({"column": column, "num_pairs": int(is_in.sum()), "conditions": conditions, "baselines": beside})
+    return {"num_pairs": len(labels), "rows": rows}
+
+
+class Measured(NamedTuple):
+    """The result of a check; its value is None if it could not be measured."""
+
+    value: float | None
+    detail: str = ""  # A note for the reader.
+
+
+def measure_checks(audit: Row) -> dict[str, Measured]:
+    """Return the result of every check by name, in the order of the page; checks of absent parts have no value."""
+    return {**_check_perturbations(audit), **_check_attacks(audit), **_check_modalities(audit)}
+
+
+def list_checks() -> list[str]:
+    return list(measure_checks(dict.fromkeys(("nuisances", "attacks", "hearing"))))
+
+
+def read_trained_with(model: str) -> dict[str, list[str]] | None:
+    """Return the perturbations and attacks of a model's training, if known; robustness to these is weaker evidence."""
+    found: dict[str, list[str]] = {"nuisances": [], "attacks": []}
     try:
-        before = {name: earlier["run"][name] for name in names}
-        before["num_pairs"] = earlier["num_pairs"] + len(earlier["skipped"])
-    except (KeyError, TypeError) as error:
-        raise ValueError("the earlier audit does not say which pairs it drew; audit that model again.") from error
-    if different := [name for name, value in now.items() if before[name] != value]:
-        changes = "; ".join(f"{name} was {before[name]!r}, is {now[name]!r}" for name in different)
-        raise ValueError(f"the earlier audit is of other pairs ({changes}); audit both models on the same.")
+        stages = [stage["arguments"] for stage in read_stages(model)]
+        for arguments in stages:
+            names = {key: arguments.get(key, []) for key in ("augmentations", "hard_negatives")}
+            settings = AugmentationSettings(**names)
+            found["nuisances"] += settings.list_perturbations()
+            found["attacks"] += settings.find_attacks()
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None  # The record only adds a note to a verdict, and the folder may come from anywhere.
+    return {key: list(dict.fromkeys(names)) for key, names in found.items()} if stages else None
 
 
-def find_regressions(
-    verdicts: Sequence[Mapping[str, Any]], earlier: Sequence[Mapping[str, Any]]
-) -> list[Mapping[str, Any]]:
+def _note_training(audit: Row, kind: str, name: str) -> str:
+    return "trained with it" if name in (audit.get("trained_with") or {}).get(kind, ()) else ""
+
+
+def _join(*notes: str) -> str:
+    return "; ".join(filter(None, notes))
+
+
+def _check_perturbations(audit: Row) -> dict[str, Measured]:
+    nuisances = audit["nuisances"] or {"by_nuisance": (), "total": {}}
+    total, worst = nuisances["total"], nuisances["total"].get("worst")
+    rows = {row["nuisance"]: row for row in nuisances["by_nuisance"] if row["flip_rate"] is not None}
+    trained = [name for name in rows if _note_training(audit, "nuisances", name)]
+    of_all = _join(
+        f"over {len(rows)} of {len(PERTURBATIONS)} changes" if 0 < len(rows) < len(PERTURBATIONS) else "",
+        f"{len(trained)} of {len(rows)} in training" if trained else "",
+    )
+    found = {f"nuisances.{name}": Measured(total.get(name), of_all) for name in ("accuracy_change", "flip_rate")}
+    at_worst = Measured(worst["flip_rate"], _join(describe_worst(worst), of_all)) if worst else Measured(None)
+    found |= {"nuisances.worst_flip_rate": at_worst}
+    found |= {"nuisances.relative_shift": Measured(total.get("relative_shift"), of_all)}
+    # The held-out channels, without those that the model was trained with by name.
+    held_out = [name for name in rows if name in HELD_OUT]
+    unseen = [name for name in held_out if name not in trained]
+    over = f"over {', '.join(unseen).replace('_', ' ')}" if unseen else "all of them in training" if held_out else ""
+    rate = sum(rows[name]["flip_rate"] for name in unseen) / len(unseen) if unseen else None
+    found["nuisances.held_out_flip_rate"] = Measured(rate, over)
+    for name in PERTURBATIONS:
+        if name not in rows:
+            found[f"nuisance.{name}"] = Measured(None)
+            continue
+        worst = rows[name]["worst"]
+        where = f"at worst {100 * worst['flip_rate']:.1f}%: {describe_worst(worst)}" if worst["flip_rate"] else ""
+        # Some severity may have been scored on some pairs only.
+        fewest = min(row["num_pairs"] for row in nuisances["rows"] if row["nuisance"] == name)
+        some = f"a severity on {fewest} of {audit['num_pairs']} pairs only" if fewest < audit["num_pairs"] else ""
+        detail = _join(where, some, _note_training(audit, "nuisances", name))
+        found[f"nuisance.{name}"] = Measured(rows[name]["flip_rate"], detail)
+    return found
+
+
+def describe_worst(worst: Row) -> str:
+    """Describe the change under which most pairs flip, from `sum_up`; empty if none does."""
+    if not worst["flip_rate"]:
+        return ""
+    sides = "both sides" if worst["place"] == BOTH else f"the {worst['place']} side"
+    return f"{PERTURBATIONS[worst['nuisance']].format_title(worst['severity'])}, on {sides}"
+
+
+def _check_attacks(audit: Row) -> dict[str, Measured]:
+    rows, found = {row["attack"]: row for row in audit["attacks"] or ()}, {}
+    for name in ATTACKS:
+        row = rows.get(name)
+        if row is None:
+            value, detail = None, ""
+        elif not row["num_pairs"]:
+            value, detail = None, "; ".join(row["not_applicable"])
+        elif row["paid"] is None:
+            value, detail = None, f"all {row['num_pairs']} were ahead without it"
+        else:
+            before = row["paid_before"]
+            ahead = f", the {100 * before:.1f}% ahead without it left out" if before else ""
+            note = f"on {row['num_pairs']}{ahead}, mean gain {row['gain']:+.2f}"
+            value, detail = row["paid"], _join(note, _note_training(audit, "attacks", name))
+        found[f"attack.{name}"] = Measured(value, detail)
+    return found
+
+
+def _check_modalities(audit: Row) -> dict[str, Measured]:
+    """Check what the model does with the sound or the words alone, and whether cheap baselines do as well."""
+    rows = {row["column"]: row for row in (audit["hearing"] or {}).get("rows", ())}
+    found, beside = {}, {}
+    for criterion, column in CRITERION_COLUMNS.items():
+        row = rows.get(column, {})
+        conditions = row.get("conditions", {})
+        sound, words = conditions.get(AUDIO_ONLY, {}), conditions.get(TEXT_ONLY, {})
+        found[f"hearing.{AUDIO_ONLY}.{criterion}"] = Measured(sound.get("accuracy"))
+        if criterion == "modality":
+            ties = f"{words['num_ties']} ties" if words else ""
+            found[f"hearing.{TEXT_ONLY}.{criterion}"] = Measured(words.get("accuracy"), ties)
+        else:
+            found[f"hearing.text_margin.{criterion}"] = Measured(words.get("margin_kept"))
+        cheap = {name: result["accuracy"] for name, result in row.get("baselines", {}).items()}
+        value, detail = None, ""
+        if cheap:
+            best, own = max(cheap, key=lambda name: cheap[name]), conditions[BOTH]["accuracy"]
+            value = own - cheap[best]
+            detail = f"{100 * own:.1f}% against {100 * cheap[best]:.1f}% of the {best} baseline"
+        beside[f"baselines.{criterion}"] = Measured(value, detail)
+    return {**found, **beside}
+
+
+@cache
+def read_limits() -> dict[str, Record]:
+    """Return the limit of the checks whose names match a pattern: `at_most` or `at_least`, both inclusive."""
+    return read_mapping(AUDIT / "limits.yaml")
+
+
+def find_limit(check: str) -> Record:
+    return next(limit for pattern, limit in read_limits().items() if fnmatchcase(check, pattern))
+
+
+def judge(measured: Mapping[str, Measured]) -> list[Record]:
+    """Compare the result of every check with its limit."""
+    verdicts = []
+    for name, (value, detail) in measured.items():
+        limit, last = find_limit(name), name.rpartition(".")[2]
+        title = limit["title"].format(ATTACKS[last].title if last in ATTACKS else last.replace("_", " "))
+        bounds = {bound: limit.get(bound) for bound in ("at_most", "at_least")}
+        status = NOT_MEASURED if value is None else PASS if is_kept(value, **bounds) else FAIL
+        about = {"name": name, "title": title, "value": value, "unit": limit["unit"]}
+        verdicts.append({**about, **bounds, "status": status, "detail": detail})
+    return verdicts
+
+
+def is_kept(value: float, at_most: float | None, at_least: float | None) -> bool:
+    return (at_most is None or value - at_most <= _ROUNDING) and (at_least is None or at_least - value <= _ROUNDING)
+
+
+def name_check(check: str) -> str:
+    name: str = find_limit(check)["name"]
+    return name.format(check.rpartition(".")[2].replace("_", " "))
+
+
+def count_statuses(verdicts: Verdicts) -> dict[str, int]:
+    return dict(Counter(verdict["status"] for verdict in verdicts))
+
+
+def select(verdicts: Verdicts, patterns: Sequence[str]) -> list[Row]:
+    """Return the verdicts that fail a run; a check that a pattern names, and `any` check at all, must be measured."""
+    if ANY in patterns and all(verdict["status"] == NOT_MEASURED for verdict in verdicts):
+        return list(verdicts)
+
+    def is_failing(verdict: Row) -> bool:
+        is_named = any(fnmatchcase(verdict["name"], pattern) for pattern in patterns)
+        return verdict["status"] != PASS and (is_named or (verdict["status"] == FAIL and ANY in patterns))
+
+    return [verdict for verdict in verdicts if is_failing(verdict)]
+
+
+def find_unknown_patterns(patterns: Iterable[str]) -> list[str]:
+    return [pattern for pattern in patterns if pattern != ANY and not filter_names(list_checks(), pattern)]
+
+
+def read_audit(path: Path) -> Record:
+    remedy = "give the audit.json of an earlier audit"
+    found = read_json_object(path, remedy)
+    if missing := {"verdicts", "run", "natural"} - set(found):
+        raise ValueError(f"{path}: has no {', '.join(sorted(missing))}; {remedy}.")
+    return found
+
+
+def require_same_pairs(earlier: Row, run: Row, num_pairs: int) -> None:
+    """Raise unless an earlier audit drew the same pairs; otherwise the models cannot be compared."""
+    now = {**{name: run[name] for name in ("split", "pairs", "seed")}, "num_pairs": num_pairs}
+    before = {**earlier["run"], "num_pairs": earlier["num_pairs"] + len(earlier["skipped"])}
+    if changes := [f"{name} was {before[name]!r}, is {now[name]!r}" for name in now if before[name] != now[name]]:
+        raise ValueError(f"the earlier audit is of other pairs ({'; '.join(changes)}); audit both models on the same.")
+
+
+def find_regressions(verdicts: Verdicts, earlier: Verdicts) -> list[Row]:
     """Return the checks that passed in an earlier audit and do not pass now, are missing or were not measured."""
     now = {verdict["name"]: verdict for verdict in verdicts}
-    passed = [verdict for verdict in earlier if verdict["status"] == PASS]
     gone = {"status": NOT_MEASURED, "value": None}
-    found = [now.get(verdict["name"], {**verdict, **gone}) for verdict in passed]
+    found = [now.get(each["name"], {**each, **gone}) for each in earlier if each["status"] == PASS]
     return [verdict for verdict in found if verdict["status"] != PASS]
 
 
@@ -151,11 +500,10 @@ def show_value(value: float | None, unit: str) -> str:
     """Format a value in its unit: shares in percent, differences of shares in points."""
     if value is None:
         return "n/a"
-    number = f"{100 * value:.1f}" if unit in ("share", "points") else f"{value:.3g}"
-    return number + _SIGNS.get(unit, "")
+    signs = {"share": "%", "points": " points"}
+    return f"{100 * value:.1f}{signs[unit]}" if unit in signs else f"{value:.3g}"
 
 
-def show_limit(verdict: Mapping[str, Any]) -> str:
-    is_upper = verdict["at_most"] is not None
-    limit = show_value(verdict["at_most"] if is_upper else verdict["at_least"], verdict["unit"])
-    return f"{'at most' if is_upper else 'at least'} {limit}"
+def show_limit(verdict: Row) -> str:
+    bound = "at_least" if verdict["at_most"] is None else "at_most"
+    return f"{bound.replace('_', ' ')} {show_value(verdict[bound], verdict['unit'])}"

@@ -28,9 +28,8 @@ from sdiareward.common.provenance import write_provenance
 from sdiareward.common.settings import read_mapping
 from sdiareward.common.tables import render_markdown_table
 from sdiareward.esdr_accuracy.pairwise import COLUMNS, pairwise_accuracy
-from sdiareward.evaluation.columns import TITLES
-from sdiareward.evaluation.pair_scoring import score_with_baselines
-from sdiareward.evaluation.summary import list_groups
+from sdiareward.evaluation.baselines import score_with_baselines
+from sdiareward.evaluation.summary import TITLES, list_groups
 from sdiareward.pairs.dialogues import Dialogues
 from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.loading import load_pairs

@@ -24,7 +24,7 @@ from sdiareward.common.files import write_file
 from sdiareward.common.provenance import write_provenance
 from sdiareward.common.tables import render_markdown_table
 from sdiareward.esdr_accuracy.pairwise import pairwise_accuracy, percentile_interval
-from sdiareward.evaluation.human.agreement import RatedItem, summarise_items
+from sdiareward.evaluation.human.study import rate_item, summarise_items
 from sdiareward.evaluation.statistics import Clusters, compare
 
 
@@ -81,7 +81,7 @@ def _measure_difference(sample: Sample) -> Bounds:
 def _measure_agreement(sample: Sample) -> Bounds:
     """Of one rater; items are dealt out to four strata."""
     items = [
-        RatedItem({"chosen_is": "a", "margin": 0.0, "pair_id": row, "group_id": f"g{group}"}, ["a" if right else "b"])
+        rate_item({"chosen_is": "a", "margin": 0.0, "pair_id": row, "group_id": f"g{group}"}, ["a" if right else "b"])
         for row, (group, right) in enumerate(zip(sample.groups, sample.is_right, strict=True))
     ]
     bounds: Bounds = summarise_items([items[number::4] for number in range(4)])["interval"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sdiareward.audit.summary import describe_sample
+from sdiareward.audit.report import describe_sample
 from sdiareward.audit.verdicts import FAIL, PASS, show_limit, show_value
 from sdiareward.common.escaping import escape_markdown
 

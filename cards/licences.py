@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sdiareward.dataset_builder.references import SYNTHETIC
+from sdiareward.dataset_builder.episodes import SYNTHETIC
 from sdiareward.pairs.schema import SIDES
 
 

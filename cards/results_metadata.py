@@ -13,8 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.hub import split_commit
 from sdiareward.esdr_accuracy.pairwise import COLUMNS
-from sdiareward.evaluation.columns import CRITERION_COLUMNS, TITLES
-from sdiareward.evaluation.summary import ALL_LEFT_OUT, describe_overlap, format_percent, phrase_interval
+from sdiareward.evaluation.summary import (
+    ALL_LEFT_OUT,
+    CRITERION_COLUMNS,
+    TITLES,
+    describe_overlap,
+    format_percent,
+    phrase_interval,
+)
 
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -13,7 +13,7 @@ from sdiareward.scoring.arguments import MODEL, ModelArguments
 
 
 if TYPE_CHECKING:
-    from sdiareward.evaluation.comparison.results import Comparison
+    from sdiareward.evaluation.comparison import Comparison
 
 
 _MAX_LISTED = 5
@@ -52,33 +52,32 @@ def compare(
         seed: Seed of those draws.
         embed_audio: Recordings that the page plays.
     """
-    from sdiareward.evaluation.comparison.run import Settings, name_output_dir, run
+    from sdiareward.evaluation.comparison import OtherProcessError, compare, name_output_dir
 
-    settings = Settings(
-        systems=systems,
-        model=model.make_spec(),
-        criterion=criterion,
-        output_dir=output_dir or name_output_dir(systems),
-        pattern=pattern,
-        user_turns=None if user_turns is None else str(user_turns),
-        form=form,
-        audio_root=audio_root,
-        match_level=match_level,
-        num_bootstrap=num_bootstrap,
-        seed=seed,
-        embed_audio=embed_audio,
-    )
-    with nullcontext() if output_dir else lock_folder(settings.output_dir):
-        found = run(settings)
-    if found is not None:  # Of several processes the main one prints.
+    folder = output_dir or name_output_dir(systems)
+    # Of several processes the main one prints.
+    with nullcontext() if output_dir else lock_folder(folder), suppress(OtherProcessError):
+        found = compare(
+            *systems,
+            model=model.make_spec(),
+            criterion=criterion,
+            output_dir=folder,
+            pattern=pattern,
+            form=form,
+            user_turns=user_turns,
+            audio_root=audio_root,
+            num_bootstrap=num_bootstrap,
+            seed=seed,
+            embed_audio=embed_audio,
+            match_level=match_level,
+        )
         print(describe(found))
     return 0
 
 
 def describe(found: Comparison) -> str:
     """Return what a terminal shows of a comparison: the verdict first."""
-    from sdiareward.evaluation.comparison.verdicts import describe_criterion
-    from sdiareward.evaluation.comparison.wins import RULE
+    from sdiareward.evaluation.verdicts import RULE, describe_criterion
 
     lines = [found.verdict, ""]
     lines += [f"{criterion}: {describe_criterion(criterion)}" for criterion in found.criteria]

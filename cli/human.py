@@ -6,9 +6,10 @@ import json
 import secrets
 import sys
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cyclopts.types import NonNegativeInt
 
@@ -19,9 +20,6 @@ from sdiareward.common.locks import lock_folder
 from sdiareward.common.user_errors import UserError
 from sdiareward.scoring.arguments import DATASET, DatasetArguments
 
-
-if TYPE_CHECKING:
-    from sdiareward.evaluation.human.page.sessions import Raters
 
 HUMAN = make_app("human", "Let people rate pairs blindly, and measure agreement.")
 
@@ -54,8 +52,7 @@ def sample(
         tie: Let raters answer `cannot tell`.
         texts: YAML with `instructions` and `consent`, in place of the texts that raters read before they begin.
     """
-    from sdiareward.evaluation.human.study import sample_study
-    from sdiareward.evaluation.human.texts import read_texts
+    from sdiareward.evaluation.human.study import read_texts, sample_study
     from sdiareward.evaluation.results_files import read_evaluation
     from sdiareward.pairs.loading import load_pairs
 
@@ -71,7 +68,10 @@ def sample(
     key = sample_study(evaluation, pairs, output_dir, seed=seed, sizes=sizes, allow_tie=tie, texts=written)
     for name, asked in sizes.items():
         drawn = [truth for truth in key["items"].values() if truth["stratum"] == name]
-        print(_render_stratum(name, drawn, asked))
+        parts = [f"{name:<6} {len(drawn):>3}" + (f" of {asked}: there are no more" if len(drawn) < asked else "")]
+        if drawn:
+            parts += [_count_subsets(drawn), f"average margin {mean(truth['margin'] for truth in drawn):+.3f}"]
+        print("; ".join(parts))
     print(f"{output_dir}: {len(key['items'])} items; keep key.json away from the raters")
 
 
@@ -108,34 +108,28 @@ def compare(
         tie: Let raters answer `cannot tell`.
         texts: YAML with `instructions` and `consent`, in place of the texts that raters read before they begin.
     """
-    from sdiareward.evaluation.human.texts import read_texts
+    from sdiareward.evaluation.human.study import SCORES, read_texts
     from sdiareward.judges.wavreward.ab_study import pair_scores, sample_ab_study
     from sdiareward.judges.wavreward.predictions import OUT_OF_DOMAIN_FILE, PREDICTIONS_FILE, read_predictions
     from sdiareward.judges.wavreward.scores import read_out_of_domain, read_samples
 
+    folders = (first_dir, second_dir)
     file = OUT_OF_DOMAIN_FILE if out_of_domain else PREDICTIONS_FILE
-    predictions = [read_predictions(folder, file) for folder in (first_dir, second_dir)]
-    pairs, counts = pair_scores(*predictions, include_equal=all)
+    pairs, counts = pair_scores(*(read_predictions(folder, file) for folder in folders), include_equal=all)
     config = json.loads((first_dir / "results.json").read_text(encoding="utf-8"))["config"]
     read = read_out_of_domain if out_of_domain else read_samples
     dataset = resolve_revision(dataset, dataset_revision, "dataset")
     samples = read(dataset or config["out_of_domain" if out_of_domain else "dataset"], split or config["split"])
-    written = read_texts(texts, of_scores=True)
-    options: dict[str, Any] = {"seed": seed, "size": size, "allow_tie": tie, "texts": written, **counts}
-    key = sample_ab_study(pairs, samples, output_dir, judges=(str(first_dir), str(second_dir)), **options)
-    by_column = sorted(Counter(truth["subset"] for truth in key["items"].values()).items())
+    options: dict[str, Any] = {"seed": seed, "size": size, "judges": [*map(str, folders)], **counts}
+    key = sample_ab_study(pairs, samples, output_dir, allow_tie=tie, texts=read_texts(texts, SCORES), **options)
     print(f"{counts['num_shared']} samples scored by both judges, {len(pairs)} to draw from")
-    print(", ".join(f"{column} {count}" for column, count in by_column))
+    print(_count_subsets(key["items"].values()))
     print(f"{output_dir}: {len(key['items'])} items; keep key.json away from the raters")
 
 
-def _render_stratum(name: str, drawn: list[dict[str, Any]], asked: int) -> str:
-    parts = [f"{name:<6} {len(drawn):>3}" + (f" of {asked}: there are no more" if len(drawn) < asked else "")]
-    if drawn:
-        counts = sorted(Counter(truth["subset"] for truth in drawn).items())
-        parts.append(", ".join(f"{subset} {count}" for subset, count in counts))
-        parts.append(f"average margin {mean(truth['margin'] for truth in drawn):+.3f}")
-    return "; ".join(parts)
+def _count_subsets(drawn: Iterable[Mapping[str, Any]]) -> str:
+    counts = Counter(truth["subset"] for truth in drawn)
+    return ", ".join(f"{subset} {count}" for subset, count in sorted(counts.items()))
 
 
 @HUMAN.command
@@ -159,37 +153,29 @@ def rate(
         key_file: File with the key in the raters' address; by default, with --host, a new key at every start.
         public_url: Address by which raters reach the page, such as that of a proxy with TLS.
     """
-    from sdiareward.evaluation.human.page.server import HOST, RatingServer
-    from sdiareward.evaluation.human.page.sessions import Raters
+    from sdiareward.evaluation.human.server import LOCAL_HOSTS, RatingServer
 
+    key = None if host in LOCAL_HOSTS else secrets.token_urlsafe(24)
+    if key_file is not None:
+        if not key_file.is_file():
+            raise FileNotFoundError(
+                f"{key_file}: no such file; write a key into it, or omit --key_file to make one."
+            )
+        key = key_file.read_text(encoding="utf-8").strip()
     with lock_folder(study_dir):
-        raters = Raters(study_dir, rater)
-        needs_key = key_file is not None or host not in (HOST, "localhost")
-        key = _choose_key(key_file) if needs_key else None
-        server = RatingServer(raters, port, host=host, key=key, public_url=public_url)
+        server = RatingServer(study_dir, rater, port, host=host, key=key, public_url=public_url)
+
+        def describe_progress() -> str:
+            num_items, num_answered = len(server.study.items), len(server.study.answers.get(rater or "", ()))
+            return f"{num_items} items" if rater is None else f"{num_answered} of {num_items} answered"
+
         # The content of a key file is the user's secret; a new key is known from here only.
         address = server.url if key_file is None else f"{server.page}?key=(the key in {key_file})"
-        who = rater or "raters, each under a name"
-        print(f"{address} for {who}: {_render_progress(raters)}; Ctrl+C ends", flush=True)
+        print(f"{address} for {rater or 'raters, each under a name'}: {describe_progress()}; Ctrl+C ends", flush=True)
         try:
             server.serve_forever()
         except KeyboardInterrupt:
-            print(f"sdiareward: {_render_progress(raters)}", file=sys.stderr)
-
-
-def _choose_key(path: Path | None) -> str:
-    if path is None:
-        return secrets.token_urlsafe(24)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file; write a key into it, or omit --key_file to have one made.")
-    return path.read_text(encoding="utf-8").strip()
-
-
-def _render_progress(raters: Raters) -> str:
-    num_items = len(raters.study["items"])
-    if raters.only is None:
-        return f"{num_items} items"
-    return f"{len(raters.find(raters.only).answers)} of {num_items} answered"
+            print(f"sdiareward: {describe_progress()}", file=sys.stderr)
 
 
 @HUMAN.command
@@ -197,14 +183,12 @@ def score(study_dir: Path, /, *, key: Path | None = None) -> None:
     """Compute agreement or wins from the answers.
 
     Args:
-        study_dir: Folder of the study, with the raters' files in answers/.
+        study_dir: Folder of the study, with the answers.
         key: The study's key.json, if it is kept elsewhere.
     """
-    from sdiareward.evaluation.human.agreement import is_score_study, render_study, score_study
+    from sdiareward.evaluation.human.study import SCORES, Study, score_study
+    from sdiareward.judges.wavreward.ab_study import score_ab_study
 
-    if is_score_study(study_dir):
-        from sdiareward.judges.wavreward.ab_study import render_ab_study, score_ab_study
-
-        print(render_ab_study(score_ab_study(study_dir, key)), end="")
-    else:
-        print(render_study(score_study(study_dir, key)), end="")
+    score_form = score_ab_study if Study(study_dir).content["form"] == SCORES else score_study
+    score_form(study_dir, key)
+    print((study_dir / "results.md").read_text(encoding="utf-8"), end="")

@@ -71,7 +71,7 @@ def score(
         raise ValueError("give either a dialogue's file or --dataset; see `sdiareward score --help`.")
     if given and output_dir is not None and given[0].is_dir():
         raise ValueError(f"{dialogue}: is one dialogue, or holds none; --output_dir is for a folder of dialogues.")
-    of_ray = {"num_actors": num_actors, "gpus_per_actor": gpus_per_actor}
+    of_ray: dict[str, Any] = {"num_actors": num_actors, "gpus_per_actor": gpus_per_actor}
     of_data = {"output_dir": output_dir, "limit": limit, "seed": seed, "strict": strict, "engine": engine, **of_ray}
     foreign = vars(data) | of_data if given else of_ray if engine != "ray" else {}
     if unused := [f"--{name}" for name, value in foreign.items() if value]:

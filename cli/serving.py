@@ -68,9 +68,8 @@ def demo(
 
     spec = model.make_spec()
     options: dict[str, Any] = {name: getattr(spec, name) for name in ("prompts", "dtype", "device", "batch_tokens")}
-    names = [
-        resolve_revision(*each) for each in zip(also or [], also_revisions or [None] * len(also or []), strict=True)
-    ]
+    revisions = also_revisions or [None for _ in also or []]
+    names = [resolve_revision(*each) for each in zip(also or [], revisions, strict=True)]
     others = [load_scorer(name, **options) for name in names]
     # Without --model, the page takes that of SDIAREWARD_MODEL.
     page = build(others=others, model=None if model.model == MODEL.model else model.model, **options)

@@ -15,9 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from contextlib import suppress
 from dataclasses import dataclass
-from heapq import merge
-from itertools import groupby
-from operator import itemgetter
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 # Several batches of an accelerator.
 _MIN_ITEMS, _MAX_PARTS = 64, 1000
-# In memory for each part where rows are large.
-_ROWS_PER_BATCH = 4
+_OPEN_GROUPS = 4
 
 Items = Sequence[Any]
 Rows = list[dict[str, Any]]
@@ -47,8 +44,16 @@ Engine = Callable[[Load, Sequence[Items]], Iterator[tuple[int, Rows]]]
 class PartFolder:
     """The finished parts of a run; `meta` is claimed with the first part, and another one is refused."""
 
-    def __init__(self, folder: str | Path, meta: Mapping[str, Any], schema: pa.Schema | None = None):
+    def __init__(
+        self,
+        folder: str | Path,
+        meta: Mapping[str, Any],
+        schema: pa.Schema | None = None,
+        *,
+        rows_per_group: int | None = None,  # Few where rows are large, for `iter_ordered`.
+    ):
         self.folder = Path(folder) / "parts"
+        self._rows_per_group = rows_per_group
         self._meta = json.loads(json.dumps(meta))
         self._schema = schema
         self._claim_path = self.folder / "meta.json"
@@ -82,7 +87,7 @@ class PartFolder:
         columns = {name: [row.get(name) for row in rows] for name in names}
         table = pa.table(columns, schema=self._schema)
         with replace_atomically(path, is_shared=True) as temporary:
-            pq.write_table(table, temporary, write_page_checksum=True)
+            pq.write_table(table, temporary, row_group_size=self._rows_per_group, write_page_checksum=True)
         self._paths.insert(0, path)
 
     def iter_tables(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
@@ -113,20 +118,23 @@ class PartFolder:
             yield from table.to_pylist()
 
     def iter_ordered(self, items: Iterable[Any]) -> Iterator[dict[str, Any]]:
-        """Yield the newest row of each item in the order of `items`, in which all runs made them."""
+        """Yield the newest row of each item in the order of `items`, with a few groups of rows in memory."""
         import pyarrow.parquet as pq
 
-        ranks = {item: rank for rank, item in enumerate(items)}
-
-        def read(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+        @lru_cache(_OPEN_GROUPS)
+        def read_group(path: Path, group: int) -> Rows:
             with pq.ParquetFile(path) as file:
-                for batch in file.iter_batches(batch_size=_ROWS_PER_BATCH, use_threads=False):
-                    yield from ((ranks[row["item"]], row) for row in batch.to_pylist() if row["item"] in ranks)
+                rows: Rows = file.read_row_group(group, use_threads=False).to_pylist()
+                return rows
 
-        # Of equal ranks `merge` yields that of the first reader, which has the newest part, first.
-        readers = map(read, sorted(self._paths, reverse=True))
-        for _, group in groupby(merge(*readers, key=itemgetter(0)), itemgetter(0)):
-            yield next(group)[1]
+        places: dict[Any, tuple[Path, int, int]] = {}
+        for path in sorted(self._paths):
+            with pq.ParquetFile(path) as file:
+                for group in range(file.num_row_groups):
+                    found = file.read_row_group(group, columns=["item"], use_threads=False)["item"].to_pylist()
+                    places |= {item: (path, group, place) for place, item in enumerate(found)}
+        for path, group, place in (places[item] for item in items if item in places):
+            yield read_group(path, group)[place]
 
     def find_pending(
         self, items: Iterable[Any], has_changed: Callable[[Rows], Iterable[bool]] | None = None, *columns: str

@@ -1,19 +1,23 @@
-"""Tables of plain values: rendered as Markdown here, as HTML by `evaluation/report/page.html`."""
+"""Numbers as text, and tables of them: rendered as Markdown here, as HTML by `evaluation/report/page.html`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from sdiareward.common.escaping import escape_markdown
 
 
+ABSENT = "-"
+
+
 class Cell(NamedTuple):
-    """A value of a page's table with what stands below it, such as its interval, and a mark beside it."""
+    """A value with what is below it, such as its interval, a mark beside it, and the style of a check."""
 
     value: Any
     note: str = ""
     mark: str = ""
+    style: str = ""
 
 
 class Row(NamedTuple):
@@ -24,16 +28,36 @@ class Row(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table of a page; the columns in `words` hold text, the others numbers."""
+    """A table; the columns in `words` hold text, the others numbers. See `evaluation.report.page` for the styles."""
 
     title: str
     head: Sequence[str]
     rows: Sequence[Row]
     words: Sequence[str] = ()
     has_caption: bool = False
+    style: str = ""
 
     def list_cells(self, row: Row) -> list[Cell]:
         return [cell if isinstance(cell, Cell) else Cell(cell) for cell in row.cells]
+
+    def to_markdown(self, group: str = "") -> str:
+        """Return the table as Markdown, notes and marks in brackets; group rows become a column called `group`."""
+        heading, rows = "", []
+        for row in self.rows:
+            cells = [
+                " ".join([str(cell.value) or ABSENT, *_bracket(cell.note), *_bracket(cell.mark)])
+                for cell in self.list_cells(row)
+            ]
+            if row.style == "group":
+                heading = cells[0]
+            else:
+                rows.append([heading, *cells] if group else cells)
+        head = [group, *self.head] if group else self.head
+        return "\n".join(render_table(head, rows, 1 + bool(group), pad=True))
+
+
+def _bracket(text: str) -> list[str]:
+    return [f"({', '.join(text.splitlines())})"] if text else []
 
 
 def render_markdown_table(
@@ -59,3 +83,38 @@ def render_table(
     """Render a Markdown table, `num_left` text columns before numbers; cells, which come from data, are escaped."""
     escaped_head, *escaped_rows = ([escape_markdown(cell) for cell in row] for row in (head, *rows))
     return render_markdown_table(escaped_head, escaped_rows, num_left, pad=pad)
+
+
+def format_percent(value: float | None, digits: int = 2) -> str:
+    return ABSENT if value is None else f"{100 * value:.{digits}f}"
+
+
+def format_interval(bounds: Sequence[float] | None) -> str:
+    """Return the bounds in percent; one recording has none."""
+    return "no interval" if bounds is None else f"{100 * bounds[0]:.1f}-{100 * bounds[1]:.1f}"
+
+
+def format_number(value: float | None, digits: int = 2) -> str:
+    return ABSENT if value is None else f"{value:.{digits}f}"
+
+
+def format_signed(value: float | None) -> str:
+    return ABSENT if value is None else f"{value:+.2f}"
+
+
+def format_points(value: float | None) -> str:
+    """Return a difference of shares in percentage points."""
+    return ABSENT if value is None else f"{100 * value:+.1f}"
+
+
+def format_range(bounds: Sequence[float] | None, form: Callable[[float], str] = format_signed) -> str:
+    return "no interval" if bounds is None else f"{form(bounds[0])} to {form(bounds[1])}"
+
+
+def format_p_value(value: float) -> str:
+    return "<\N{NO-BREAK SPACE}0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def make_share(value: float | None, bounds: Sequence[float] | None, mark: str = "") -> Cell:
+    """Return a share in percent above its interval."""
+    return Cell(format_percent(value), "" if value is None else format_interval(bounds), mark)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from itertools import starmap
@@ -19,6 +19,7 @@ from typing import Any
 
 from sdiareward.audio_sdiareward import AudioError, read_audio
 from sdiareward.common.locks import lock_folder
+from sdiareward.common.parts import Make, PartFolder, Rows, run_parts
 from sdiareward.common.settings import require_known
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Recording, ScriptPair, SkipError, validate_episode
@@ -28,27 +29,33 @@ from sdiareward.pairs.schema import JOINT, SIDES, make_stable_id, validate_row
 from sdiareward.perturbations.channel import CODINGS, ChannelSettings
 
 from .chatreward.filters import WordErrors
-from .formats.shards import count_pairs
 from .marks import clean_item, note_marks
 from .pairing.families import FamilySpec, plan_family_pairs, validate_families
-from .pairing.pairing import PairPlan, SynthesizerSpec, TurnDurationError, list_audible, make_row, plan_pairs
+from .pairing.pairing import (
+    NoReference,
+    PairPlan,
+    SynthesizerSpec,
+    TurnDurationError,
+    draw_voices,
+    list_audible,
+    make_row,
+    plan_pairs,
+)
 from .pairing.plausible_speech import ImplausibleSpeechError, note_languages
-from .pairing.reference_clips import NoReference, draw_voices
 from .pairing.splits import assign_splits, join_groups, split_unit
-from .parts import PartFolder, run_jobs, run_jobs_on_ray
 from .pipeline import enhance_episodes, make_settings, run_pipeline
-from .pipeline.engines import Engine, require_engine
 from .pipeline.inspection import SilentAudioError, inspect_episode
 from .pipeline.media import TruncatedAudioError
 from .reports.data_card import count_groups, read_finished, summarise_skipped, write_report
+from .row_parts import EngineName, choose_size, open_engines, open_row_parts, require_engine, write_shards
+from .shards import count_pairs
 from .sources import read_source
 
 
 logger = logging.getLogger(__name__)
 # Settings that may differ between two builds of the same data set.
 _PLACES = ("output_dir", "work_dir", "num_workers", "engine")
-# The source whose labels and spans the user writes.
-_OF_MANIFEST = "folder"
+_PARTS = ".parts"
 SKIP_KIND_BY_ERROR: tuple[tuple[type[Exception], str], ...] = (
     (NoReference, "no_reference_clip"),
     (SilentAudioError, "silent_audio"),
@@ -94,7 +101,7 @@ class BuildConfig:
     # Of synthetic turns, by the recogniser of `pipeline`; None: not recognised.
     max_wer: float | None = field(default=None, metadata={"minimum": 0.0})
     work_dir: str | None = None  # Of the pipeline; `<output_dir>-work` by default.
-    engine: Engine = "datasets"
+    engine: EngineName = "datasets"
     num_workers: int = 2  # At least one per server of a synthesizer; ignored on a Ray cluster.
 
     def __post_init__(self) -> None:
@@ -122,37 +129,29 @@ def _build(config: BuildConfig) -> dict[str, Any]:
     output = Path(config.output_dir)
     settings = {key: value for key, value in asdict(config).items() if key not in _PLACES}
     settings["synthesizer_options"] = list_audible(config.synthesizer_options)
-    # A build without enhancement, codings, families or voices across is the same as before there were these keys.
-    settings = {
-        key: value for key, value in settings.items() if key not in ("families", "max_wer") or value not in (None, {})
-    }
-    settings["synthesizers"] = {
-        name: {key: value for key, value in spec.items() if key != "across" or value}
-        for name, spec in settings["synthesizers"].items()
-    }
-    later = ("enhance", "native_coding")
-    settings["sources"] = [
-        {k: v for k, v in source.items() if k not in later or v not in (None, False)} for source in settings["sources"]
-    ]
-    contents = _hash_recordings(plans, config.max_wer)
+    by_id = {plan.pair_id: plan for plan in plans}
+    contents = {pair_id: _hash_plan(plan, config.max_wer) for pair_id, plan in by_id.items()}
     plan_id = make_stable_id(json.dumps(settings, sort_keys=True), *sorted(contents.items()))
-    finished = None if (output / ".parts").exists() else read_finished(output, plan_id)
+    finished = None if (output / _PARTS).exists() else read_finished(output, plan_id)
     if finished:
         logger.warning("%s is up to date; delete its report.json to build it again.", output)
         return finished
     _require_synthesizers(plans)
-    parts = PartFolder(output / ".parts")
-    parts.drop_changed(contents)
-    skipped_pairs = _make_pairs(plans, parts, config)
-    skipped += skipped_pairs
-    counts = parts.write_shards(output, {plan.pair_id: plan.split for plan in sorted(plans, key=lambda p: p.pair_id)})
-    more = {"plan_id": plan_id, "joined": joined, "noted": _read_notes(plans, parts)}
+    parts = open_row_parts(output / _PARTS, {})
+    _make_pairs(by_id, contents, parts, config)
+    splits = {pair_id: by_id[pair_id].split for pair_id in sorted(by_id)}
+    counts, notes = write_shards(parts, splits, output)
+    skipped_pairs = [Skipped(**note["skipped"]) for note in notes if "skipped" in note]
+    skipped += sorted(skipped_pairs, key=lambda skip: (skip.item, skip.kind, skip.reason))
+    # Each recording once.
+    noted = {(entry["item"], entry["kind"]): entry for note in notes for entry in note.get("noted", ())}
+    more = {"plan_id": plan_id, "joined": joined, "noted": [noted[key] for key in sorted(noted)]}
     report = write_report(output, counts, skipped, settings, **more)
     if any(skip.kind == "missing_audio" for skip in skipped_pairs):
         # The file was there when the sources were read. Once it is back, only its pairs are made.
         logger.warning("%s: recordings have vanished; when they are back, run the same command again.", output)
     else:
-        shutil.rmtree(parts.folder, ignore_errors=True)
+        shutil.rmtree(output / _PARTS, ignore_errors=True)
     return report
 
 
@@ -195,18 +194,17 @@ def _read_items(config: BuildConfig, skipped: list[Skipped], dry_run: bool) -> I
     seen: set[tuple[str, str]] = set()
     for item in _read_sources(config, skipped, dry_run):
         sides = (item.written, item.spoken) if isinstance(item, ScriptPair) else (item,)
-        name = f"{sides[-1].source} {sides[-1].name}"
+        key = (sides[-1].source, sides[-1].name)
         try:
             for side in sides:
                 validate_episode(side)
             item = clean_item(item)
+            if key in seen:
+                raise SkipError("duplicate_id", f"{' '.join(key)} is duplicated; the first is kept.")
         except (SkipError, ValueError) as error:
-            skipped.append(Skipped(name, getattr(error, "kind", "invalid_episode"), str(error)))
+            skipped.append(Skipped(" ".join(map(str, key)), getattr(error, "kind", "invalid_episode"), str(error)))
             continue
-        if (sides[-1].source, sides[-1].name) in seen:
-            skipped.append(Skipped(name, "duplicate_id", f"{name} is duplicated; the first is kept."))
-            continue
-        seen.add((sides[-1].source, sides[-1].name))
+        seen.add(key)
         yield item
 
 
@@ -227,75 +225,43 @@ def _read_sources(config: BuildConfig, skipped: list[Skipped], dry_run: bool) ->
                     f"sources: {source.name} has `enhance`, which is for dialogues of recorded clips; remove it. The "
                     "key `enhancement` of `pipeline` decides for long recordings."
                 )
-            item = _set_coding(item, source, config.channel)
+            if not isinstance(item, ScriptPair):
+                # The codings that its synthetic speech gets, as its row will name them.
+                coding = source.native_coding if config.channel or source.native_coding is not None else ()
+                item = item if coding is None else replace(item, native_coding=tuple(coding))
+            elif source.native_coding is not None:
+                raise ValueError(
+                    f"sources: {source.name} has `native_coding`, but scripts have no recordings; remove it."
+                )
             if isinstance(item, Recording):
                 recordings.append(item)
             elif source.enhance and isinstance(item, Episode) and not dry_run:
                 enhanced.append(item)
             else:
                 yield item
-    yield from _enhance(enhanced, config, skipped)
-    if recordings and not dry_run:
-        yield from _run_pipeline(recordings, config, skipped)
+    work_dir = Path(config.work_dir or f"{config.output_dir.rstrip('/')}-work")
+    made: Callable[..., tuple[list[Episode], list[Skipped]]]
+    for made, given in ((enhance_episodes, enhanced), (run_pipeline, [] if dry_run else recordings)):
+        if given:
+            pipeline = make_settings(config.pipeline or {})
+            done, drops = made(given, pipeline, work_dir, engine=config.engine, num_workers=config.num_workers)
+            skipped += drops
+            yield from done
 
 
-def _set_coding(
-    item: Episode | ScriptPair | Recording, source: SourceConfig, channel: ChannelSettings | None
-) -> Episode | ScriptPair | Recording:
-    """Return an item with the codings that its synthetic speech gets, as its row will name them."""
-    if isinstance(item, ScriptPair):
-        if source.native_coding is not None:
-            raise ValueError(f"sources: {source.name} has `native_coding`, but scripts have no recordings; remove it.")
-        return item
-    if source.native_coding is None:
-        return item if channel else replace(item, native_coding=())
-    return replace(item, native_coding=tuple(source.native_coding))
-
-
-def _enhance(episodes: Sequence[Episode], config: BuildConfig, skipped: list[Skipped]) -> Iterator[Episode]:
-    if episodes:
-        settings = make_settings(config.pipeline or {})
-        done, drops = enhance_episodes(episodes, settings, _choose_work_dir(config), config.engine, config.num_workers)
-        skipped += drops
-        yield from done
-
-
-def _run_pipeline(recordings: Sequence[Recording], config: BuildConfig, skipped: list[Skipped]) -> Iterator[Episode]:
-    settings = make_settings(config.pipeline or {})
-    work = _choose_work_dir(config)
-    result = run_pipeline(recordings, settings, work, engine=config.engine, num_workers=config.num_workers)
-    skipped += result.skipped
-    yield from result.episodes
-
-
-def _choose_work_dir(config: BuildConfig) -> Path:
-    return Path(config.work_dir or f"{config.output_dir.rstrip('/')}-work")
-
-
-def _hash_recordings(plans: Sequence[PairPlan], max_wer: float | None) -> dict[str, str | None]:
-    """Return a hash of the recordings of each pair, which keep their names when edited; None if one is missing."""
-    hashes = {
-        plan.pair_id: [
-            *map(_hash_recording, _list_audio(plan)),
-            *(str(value) for value in (plan.chosen.known_group_id, max_wer) if value is not None),
-            # The id of a pair depends neither on these codings nor on the times and labels of a manifest.
-            *plan.chosen.native_coding,
-            *(_describe(side) for side in (plan.chosen, plan.rejected) if side.source == _OF_MANIFEST),
-        ]
-        for plan in plans
-    }
-    return {pair_id: None if None in found else make_stable_id(*found) for pair_id, found in hashes.items()}
+def _hash_plan(plan: PairPlan, max_wer: float | None) -> str | None:
+    """Return a hash of what the id of a pair does not show, such as its recordings; None if one is missing."""
+    voices = draw_voices(plan.script_voices, plan.pair_id).values()
+    files = [*_list_files(plan.chosen), *_list_files(plan.rejected), *(voice.audio for voice in voices)]
+    hashes = [_hash_recording(file) for file in files]
+    sides = [_describe(side) for side in (plan.chosen, plan.rejected)]
+    return None if None in hashes else make_stable_id(*hashes, max_wer, *sides)
 
 
 def _describe(episode: Episode) -> str:
     spans = [(part.start_s, part.end_s) for turn in episode.turns for part in turn.parts]
     labels = (episode.subset, episode.primary, episode.secondary, episode.language, episode.license)
-    return json.dumps([spans, episode.group, labels, episode.native_coding])
-
-
-def _list_audio(plan: PairPlan) -> list[str]:
-    recorded = [*_list_files(plan.chosen), *_list_files(plan.rejected)]
-    return recorded + [voice.audio for voice in draw_voices(plan.script_voices, plan.pair_id).values()]
+    return json.dumps([spans, episode.group_id, labels, episode.native_coding, episode.marks])
 
 
 def _list_files(episode: Episode) -> list[str]:
@@ -319,21 +285,38 @@ def _require_synthesizers(plans: Iterable[PairPlan]) -> None:
         )
 
 
-def _make_pairs(plans: Sequence[PairPlan], parts: PartFolder, config: BuildConfig) -> list[Skipped]:
-    todo = [plan for plan in plans if not parts.has(plan.pair_id)]
-    run = run_jobs_on_ray if config.engine == "ray" else run_jobs
+def _make_pairs(
+    plans: Mapping[str, PairPlan], contents: Mapping[str, str | None], parts: PartFolder, config: BuildConfig
+) -> None:
+    """Make the pairs that have no row, or one that was skipped or made of something else."""
+
+    def have_changed(rows: Rows) -> Iterator[bool]:
+        for row in rows:
+            note, content = json.loads(row["notes"]), contents[row["item"]]
+            # A pair of recordings that are missing now is kept.
+            yield "skipped" in note or content not in (None, note["content"])
+
+    pending = [(plans[pair_id], contents[pair_id]) for pair_id in parts.find_pending(plans, have_changed, "notes")]
+    size = choose_size(len(pending))
     # Whisper's prompt of fillers is for spontaneous speech.
     asr = replace(make_settings(config.pipeline or {}).asr, prompt="")
-    words = None if config.max_wer is None else WordErrors(asr)
-    make = partial(make_pair, parts=parts, words=words, max_wer=config.max_wer or 0.0)
-    results = run(make, todo, config.num_workers, "pairs")
-    return sorted(filter(None, results), key=lambda skip: (skip.item, skip.kind, skip.reason))
+    load = partial(_load, None if config.max_wer is None else WordErrors(asr), config.max_wer or 0.0)
+    with open_engines(config.engine, config.num_workers) as choose:
+        run_parts(parts, pending, load, size, choose(-(-len(pending) // size), None, 0.0), label="pairs", unit="pair")
+
+
+def _load(words: WordErrors | None, max_wer: float) -> Make:
+    def make(parts: Iterable[Any]) -> Iterator[Rows]:
+        for part in parts:
+            yield [make_pair(plan, content, words, max_wer) for plan, content in part]
+
+    return make
 
 
 def make_pair(
-    plan: PairPlan, parts: PartFolder, words: WordErrors | None = None, max_wer: float = 0.0
-) -> Skipped | None:
-    """Write one pair to `parts`; return the reason if it is skipped."""
+    plan: PairPlan, content: str | None, words: WordErrors | None = None, max_wer: float = 0.0
+) -> dict[str, Any]:
+    """Return the row of a part: a pair with the notes on it, or the reason if it is skipped."""
     try:
         row = make_row(plan)
         for side in SIDES if words else ():
@@ -344,17 +327,11 @@ def make_pair(
         validate_row(row)
     except tuple(error for error, _ in SKIP_KIND_BY_ERROR) as error:
         kind = next(kind for type_, kind in SKIP_KIND_BY_ERROR if isinstance(error, type_))
-        kind = error.kind if isinstance(error, SynthesisError) else kind
         name = plan.rejected.name if plan.family else plan.chosen.name
-        return Skipped(f"{plan.chosen.source} {name} {plan.voices}", kind, str(error))
+        item = f"{plan.chosen.source} {name} {plan.voices}"
+        skipped = Skipped(item, getattr(error, "kind", kind), str(error)).to_dict()
+        return {"item": plan.pair_id, "rows": [], "notes": json.dumps({"skipped": skipped})}
     notes = [*map(note_marks, (plan.chosen, plan.rejected)), *starmap(note_languages, plan.engines.items())]
     notes += inspect_episode(plan.chosen) if plan.criterion == "modality" else ()
-    parts.write(plan.pair_id, [row], [asdict(note) for note in notes if note])
-    return None
-
-
-def _read_notes(plans: Iterable[PairPlan], parts: PartFolder) -> list[dict[str, str]]:
-    """Return the notes on the recordings of the finished pairs, each recording once."""
-    found = [note for plan in plans for note in parts.read_notes(plan.pair_id) or ()]
-    notes = {(note["item"], note["kind"]): note for note in found}
-    return [notes[key] for key in sorted(notes)]
+    found = {"content": content, "noted": [note.to_dict() for note in notes if note]}
+    return {"item": plan.pair_id, "rows": [row], "notes": json.dumps(found)}

@@ -138,7 +138,7 @@ def _write_scripts(values: Any, label: str, is_dry: bool) -> list[Skipped]:
 
 
 def _write_scenarios(values: Any, label: str, is_dry: bool) -> list[Skipped]:
-    from .chatreward.scenarios_by_llm import ScenarioSettings, write_scenarios
+    from .chatreward.scenarios import ScenarioSettings, write_scenarios
 
     output, client, prompts, rest = _read_writer(values, label)
     settings = make_settings(ScenarioSettings, rest, label)
@@ -220,9 +220,9 @@ def _filter_folder(
     """Write the pairs that are kept, and return the report; a dry run only counts what the rules keep."""
     from sdiareward.pairs.prompts import read_prompt_file
 
-    from .formats.shards import ShardWriter, count_pairs, read_rows
-    from .pairing import annotation, filtering
+    from .pairing import filtering
     from .reports.data_card import read_report, summarise_skipped, write_report
+    from .shards import ShardWriter, count_pairs, read_rows
 
     prompts, skipped = read_prompt_file(config.prompt_file), list[Skipped]()
 
@@ -239,8 +239,8 @@ def _filter_folder(
         return {"pairs": count_pairs((row["split"], row) for row in rows), **summarise_skipped(skipped)}
     before, used = read_report(Path(config.folder)), {"filter": filtering.PROMPTS}
     if client and config.annotate:
-        rows = keep(annotation.annotate_rows(rows, client, prompts, max_failed=rules.max_failed))
-        used["annotation"] = annotation.PROMPTS
+        rows = keep(filtering.annotate_rows(rows, client, prompts, max_failed=rules.max_failed))
+        used["annotation"] = filtering.ANNOTATION_PROMPTS
     with ShardWriter(Path(config.output_dir)) as writer:
         for row in rows:
             writer.write(row["split"], row)
@@ -284,9 +284,9 @@ def bench(
         excise: What leaves training: the groups of the chosen pairs, or these pairs alone, as in the paper.
         bucket_by: Columns that make a bucket.
     """
-    from .formats.shards import count_pairs
-    from .pairing.stratify import BenchSettings, draw_bench, make_bench
+    from .pairing.splits import BenchSettings, draw_bench, make_bench
     from .reports.data_card import summarise_skipped
+    from .shards import count_pairs
 
     settings = BenchSettings(cap, colloquialness_cap, seed, candidates, draw, rest, excise, bucket_by)
     if not run.dry_run:
@@ -316,11 +316,10 @@ def release(
         names: Text file of names to remove, one per line (uploaders).
         phone_region: Country of phone numbers without +.
     """
-    from .formats.shards import count_pairs, read_rows
-    from .release.recorded_parts import AudioRoots
-    from .release.release import release
+    from .release.release import AudioRoots, release
     from .release.scrubbing import DEFAULT_REGIONS
     from .reports.data_card import summarise_skipped
+    from .shards import count_pairs, read_rows
 
     if run.dry_run:
         return run.finish(output_dir, {"pairs": count_pairs(read_rows(folder, _LABELS)), **summarise_skipped([])})
@@ -356,8 +355,7 @@ def reconstruct(
         synthesizer_options: YAML file: options by synthesizer, such as an endpoint's address.
         num_workers: Processes.
     """
-    from .release.reconstruct import reconstruct
-    from .release.recorded_parts import AudioRoots
+    from .release.release import AudioRoots, reconstruct
 
     report = reconstruct(
         folder,
@@ -382,7 +380,7 @@ def stats(
         output_dir: Folder for the tables and figures; by default the tables are printed.
         split: Describe this split alone.
     """
-    from .reports.statistics_report import compute_statistics, render_statistics, write_statistics
+    from .reports.data_card import compute_statistics, render_statistics, write_statistics
 
     if output_dir is None:
         sys.stdout.write(render_statistics(compute_statistics(folder, split=split)))
@@ -405,7 +403,7 @@ def build_chatreward(
         strict: Exit with 1 when a sample is missing.
     """
     from .chatreward import builder
-    from .chatreward.settings import read_config
+    from .chatreward.voices import read_config
 
     settings = read_config(config, {"output_dir": output_dir, "num_workers": num_workers})
     report = builder.build(settings)
@@ -434,7 +432,7 @@ def rate(folder: Path, /, *, ratings: Path, output_dir: Path) -> None:
         ratings: CSV: sample_id, rater, score and, to reject a sample, wrong.
         output_dir: Folder to write.
     """
-    from .chatreward.experts import merge_experts
+    from .chatreward.builder import merge_experts
 
     report = merge_experts(folder, ratings, output_dir)
     experts = {name: value for name, value in report["experts"].items() if name != "disagreements"}

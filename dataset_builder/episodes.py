@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
+from pathlib import Path
 
 from sdiareward.chat_sdiareward import MAX_TEXT_CHARACTERS
 from sdiareward.pairs.schema import is_text, is_time, make_stable_id, validate_roles
@@ -100,6 +101,22 @@ class ScriptPair:
 def is_recorded(criterion: str, side: str, synthesizer: str) -> bool:
     """Return whether a side of a pair is a recording, not synthetic."""
     return synthesizer == RECORDING or (criterion == "modality" and side == "chosen")
+
+
+# In the place of a source, for turns that a synthesizer spoke.
+SYNTHETIC = "synthetic"
+
+
+def make_reference(source: str, path: str | Path) -> str:
+    """Return the reference of a recording, the same on every machine; path is relative to the corpus."""
+    return f"{source}:{Path(path).as_posix()}"
+
+
+def split_reference(reference: str) -> tuple[str, str]:
+    source, _, path = reference.partition(":")
+    if not (source and path):
+        raise ValueError(f"reference {reference!r}: must read 'source:path'.")
+    return source, path
 
 
 class TurnTimesError(ValueError):

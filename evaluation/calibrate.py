@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from sdiareward.checkpoint_io.models import fingerprint_model
 from sdiareward.common.files import replace_atomically, write_file
-from sdiareward.pairs.schema import SIDES
 from sdiareward.scoring.calibration import fit
 
 from .summary import describe_overlap
 
 
 if TYPE_CHECKING:
-    from sdiareward.configuration_sdiareward import SDiaRewardConfig
-
     from .results_files import Evaluation
 
 _CONFIG = "config.json"
@@ -29,16 +26,31 @@ def calibrate_checkpoint(
     checkpoint: str | Path, evaluation: Evaluation, output_dir: str | Path | None = None
 ) -> dict[str, Any]:
     """Fit a calibration on pairs that no results are reported on; save it in the checkpoint, or in a copy."""
+    from sdiareward.configuration_sdiareward import SDiaRewardConfig
+
     folder = Path(checkpoint)
-    content, config = _read_config(folder)
-    _require_same_prompts(evaluation, config, folder)
-    columns = {name: [record[name] for record in evaluation.scores] for name in (*SIDES, "subset", "criterion")}
+    if not (folder / _CONFIG).is_file():
+        raise FileNotFoundError(f"{folder}: has no {_CONFIG}; give the folder of a checkpoint.")
+    content = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+    if content.get("model_type") != SDiaRewardConfig.model_type:
+        raise ValueError(
+            f"{folder}: its model_type is {content.get('model_type')!r}; only a checkpoint of this package keeps a "
+            "calibration: make it one with sdiareward convert."
+        )
+    config = SDiaRewardConfig.from_dict(content)
+    prompts, run = config.prompts or {}, evaluation.run
+    if other := sorted(name for name, text in run.get("prompts", {}).items() if prompts.get(name) != text):
+        raise ValueError(
+            f"{evaluation.folder}: was run with other prompts for {', '.join(other)} than {folder} has; give the "
+            "checkpoint these prompts with sdiareward convert --prompt-file, or evaluate it with its own."
+        )
+    subsets, criteria = ([record[name] for record in evaluation.scores] for name in ("subset", "criterion"))
     calibration = fit(
-        list(zip(*(columns[side] for side in SIDES), strict=True)),
-        columns["subset"],
-        columns["criterion"],
+        [(record["chosen"], record["rejected"]) for record in evaluation.scores],
+        subsets,
+        criteria,
         prompt_version=config.prompt_version,
-        data={name: evaluation.run.get(name) for name in ("split", "pairs", "dtype")},
+        data={name: run.get(name) for name in ("split", "pairs", "dtype")},
     )
     text = json.dumps({**content, "calibration": calibration}, indent=2, sort_keys=True) + "\n"
     if output_dir is None:
@@ -52,9 +64,9 @@ def find_calibration_warnings(evaluation: Evaluation, checkpoint: str | Path) ->
     warnings = []
     if evaluation.run.get("split") == "test":
         warnings.append("this is the test split: calibrate on validation, or report calibrated numbers on other pairs")
-    overlap = evaluation.training.get("overlap", {})
+    overlap = evaluation.results.get("overlap", {})
     if overlap is None or (overlap and overlap["others"]["num_pairs"] < overlap["num_pairs"]):
-        warnings.append(f"{describe_overlap(evaluation.training)} Calibrate on pairs that were not trained on")
+        warnings.append(f"{describe_overlap(evaluation.results)} Calibrate on pairs that were not trained on")
     if fingerprint_model(str(checkpoint)) not in evaluation.run.get("model", ""):
         warnings.append(
             f"the scores are of {evaluation.run.get('model')}, but the files of {checkpoint} differ: make sure that "
@@ -65,31 +77,6 @@ def find_calibration_warnings(evaluation: Evaluation, checkpoint: str | Path) ->
     if few:
         warnings.append(f"fewer than {_FEW_PAIRS} pairs of {', '.join(few)}")
     return warnings
-
-
-def _read_config(folder: Path) -> tuple[dict[str, Any], SDiaRewardConfig]:
-    from sdiareward.configuration_sdiareward import SDiaRewardConfig
-
-    path = folder / _CONFIG
-    if not path.is_file():
-        raise FileNotFoundError(f"{folder}: has no {_CONFIG}; give the folder of a checkpoint.")
-    content = json.loads(path.read_text(encoding="utf-8"))
-    if content.get("model_type") != SDiaRewardConfig.model_type:
-        raise ValueError(
-            f"{folder}: its model_type is {content.get('model_type')!r}; only a checkpoint of this package keeps a "
-            "calibration: make it one with sdiareward convert."
-        )
-    return content, SDiaRewardConfig.from_dict(content)
-
-
-def _require_same_prompts(evaluation: Evaluation, config: SDiaRewardConfig, folder: Path) -> None:
-    own = config.prompts or {}
-    other = sorted(name for name, text in evaluation.run.get("prompts", {}).items() if own.get(name) != text)
-    if other:
-        raise ValueError(
-            f"{evaluation.folder}: was run with other prompts for {', '.join(other)} than {folder} has; give the "
-            "checkpoint these prompts with sdiareward convert --prompt-file, or evaluate it with its own."
-        )
 
 
 def _copy(source: Path, target: Path, config: str) -> None:

@@ -1,11 +1,17 @@
-"""Compare scorers on the same pairs, and put intervals around any mean over pairs.
+"""Compare scorers on the same pairs, put intervals around means over pairs, and measure calibration.
 
 Intervals are over whole recordings, because pairs cut from one recording are not independent: from many recordings
 percentiles of a bootstrap, from few the intervals of `esdr_accuracy.pairwise`, from one none.
+
+The Bradley-Terry model of the paper's loss says that the chosen side wins with probability `sigmoid(margin)`. Every
+pair is labelled "chosen", so for calibration a pair is folded: its confidence is `sigmoid(|margin|)`, the probability
+the model gives to the side it prefers, and it is right if `margin > 0`. Counting each pair in both orders gives the
+same error.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Hashable, Sequence
 from functools import cached_property
 from typing import Any
@@ -26,6 +32,8 @@ from sdiareward.esdr_accuracy.pairwise import (
 Booleans = NDArray[np.bool_]
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
+_NUM_FOLDS = 5
+_MAX_BINS, _MIN_PAIRS_A_BIN = 10, 20
 
 
 class Clusters:
@@ -148,3 +156,76 @@ def sign_flip_test(differences: Counts) -> float:
         distribution = convolve(distribution, of_size)
     sums = np.arange(len(distribution)) - len(distribution) // 2
     return float(min(1.0, distribution[np.abs(sums) >= abs(differences.sum())].sum()))
+
+
+def make_equal_mass_bins(values: ArrayLike) -> list[NDArray[np.intp]]:
+    """Sort values into at most 10 bins of at least 20, equal in size to within one, smallest values first."""
+    array = np.asarray(values, dtype=np.float64)
+    num_bins = max(1, min(_MAX_BINS, len(array) // _MIN_PAIRS_A_BIN))
+    return np.array_split(np.argsort(array, kind="stable"), num_bins)
+
+
+def fold(margins: ArrayLike) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return each pair's confidence, 0.5-1, and whether the model orders it correctly; a tie is wrong."""
+    from scipy.special import expit
+
+    array = np.asarray(margins, dtype=np.float64)
+    return expit(np.abs(array)), array > 0
+
+
+def expected_calibration_error(margins: ArrayLike) -> float:
+    """Return the mean over pairs of `|accuracy - confidence|` of their bin; lower is better, few pairs inflate it."""
+    confidence, is_right = fold(margins)
+    if len(confidence) == 0:
+        raise ValueError("there are no margins; a calibration error needs at least one pair.")
+    bins = make_equal_mass_bins(confidence)
+    gaps = [len(rows) * abs(is_right[rows].mean() - confidence[rows].mean()) for rows in bins]
+    return float(sum(gaps) / len(confidence))
+
+
+def negative_log_likelihood(margins: ArrayLike) -> float:
+    """Return the mean of `-log sigmoid(margin)` in nats, the paper's ranking loss; lower is better."""
+    return float(np.logaddexp(0.0, -np.asarray(margins, dtype=np.float64)).mean())
+
+
+def fit_temperature(margins: ArrayLike) -> float | None:
+    """Return the likeliest T of `sigmoid(margin / T)`; above 1 the model is overconfident. None if no T helps."""
+    from scipy.optimize import brentq
+    from scipy.special import expit
+
+    array = np.asarray(margins, dtype=np.float64)
+    # Pairs that are all right have no maximum of the likelihood. So, as in Platt scaling, the labels are not 1.
+    target = (len(array) + 1) / (len(array) + 2)
+
+    def slope(inverse: float) -> float:
+        """Return the derivative of the smoothed negative log likelihood by 1 / T, which never falls."""
+        return float(np.mean(array * (expit(inverse * array) - target)))
+
+    if len(array) == 0 or slope(0.0) >= 0:
+        return None
+    high = 1.0 / float(np.abs(array).max())
+    while slope(high) < 0:
+        high *= 2
+    return 1.0 / brentq(slope, 0.0, high, xtol=1e-12 * high)
+
+
+def deal_folds(groups: Sequence[Hashable], strata: Sequence[str], num_folds: int = _NUM_FOLDS) -> NDArray[np.int64]:
+    """Deal whole groups into folds, those of each stratum evenly, in an order that depends on their names alone."""
+    stratum: dict[Hashable, str] = {}
+    for group, name in zip(groups, strata, strict=True):
+        stratum.setdefault(group, name)
+    order = sorted(stratum, key=lambda group: (stratum[group], hashlib.sha256(str(group).encode()).digest()))
+    position = {group: number % num_folds for number, group in enumerate(order)}
+    return np.array([position[group] for group in groups], dtype=np.int64)
+
+
+def cross_fit_temperatures(margins: ArrayLike, folds: ArrayLike) -> Floats | None:
+    """Return each pair's temperature, fitted on the other folds; None with a single fold or if a fit fails."""
+    array, fold_of = np.asarray(margins, dtype=np.float64), np.asarray(folds)
+    temperatures = np.empty_like(array)
+    for number in np.unique(fold_of):
+        fitted = fit_temperature(array[fold_of != number])
+        if fitted is None:
+            return None
+        temperatures[fold_of == number] = fitted
+    return temperatures

@@ -28,7 +28,7 @@ from sdiareward.checkpoint_io.models import find_checkpoint
 from sdiareward.common.commands import parse_options
 from sdiareward.common.provenance import write_provenance
 from sdiareward.dataset_builder.episodes import Episode
-from sdiareward.dataset_builder.sources import sample
+from sdiareward.dataset_builder.sources import read_source
 from sdiareward.dataset_builder.synthesis import SynthesisError, load_synthesizer
 from sdiareward.perturbations.channel import encode_flac
 
@@ -38,7 +38,7 @@ POLICY = "the policy's answers"
 
 def read_questions(num_questions: int) -> datasets.Dataset:
     """Return the first turns of recorded dialogues: the words as prompt, the sound `voice`, the reply `answer`."""
-    episodes = (episode for episode in sample.read_episodes() if isinstance(episode, Episode))
+    episodes = (episode for episode in read_source("sample") if isinstance(episode, Episode))
     rows = []
     for episode in islice(episodes, num_questions):
         part = episode.turns[0].parts[0]

@@ -29,8 +29,8 @@ import wave
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sdiareward.dataset_builder.episodes import Part
-from sdiareward.dataset_builder.sources.assembly import Stretch, Utterance, cut_dialogue
+from sdiareward.dataset_builder.episodes import Episode, Part
+from sdiareward.dataset_builder.sources.corpora import Utterance, cut_dialogue
 
 from .folders import Dialogue, run
 
@@ -125,9 +125,10 @@ def _cut(
         if words[speaker][number : number + 1] not in ([], [""]) and clip.is_file():
             part = Part(capitalise_sentences(words[speaker][number].lower()), _wrap(clip.read_bytes()))
             utterances.append(Utterance(place, speaker, part))
-    for stretch in cut_dialogue(utterances, name):
-        if isinstance(stretch, Stretch):
-            yield Dialogue(f"{name}/{stretch.first}", f"{chapter}/{partner}", stretch.turns)
+    fields = dict.fromkeys(("source", "subset", "language", "license"), "")
+    for episode in cut_dialogue(utterances, name, group=name, **fields):
+        if isinstance(episode, Episode):
+            yield Dialogue(episode.name, f"{chapter}/{partner}", episode.turns)
 
 
 def capitalise_sentences(words: str) -> str:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from sdiareward.cards.dataset_repository_card import render_dataset_repository_card
 from sdiareward.cards.licences import find_licence
-from sdiareward.dataset_builder.formats.shards import COUNTED, SPLITS, PairTally
 from sdiareward.dataset_builder.release.release import release_features
 from sdiareward.dataset_builder.reports.data_card import list_configs, list_languages
+from sdiareward.dataset_builder.shards import COUNTED, SPLITS, PairTally
 from sdiareward.pairs.schema import SIDES, features
 
 from .plan import NOTICES, PlannedFile, RepositoryPlan

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sdiareward.cards.licences import find_redistribution_block
 from sdiareward.common.files import replace_atomically
-from sdiareward.dataset_builder.formats.shards import COUNTED, SPLITS, list_paths
+from sdiareward.dataset_builder.shards import COUNTED, SPLITS, list_paths
 from sdiareward.pairs.schema import CRITERIA, JOINT, SIDES, features, make_arrow_schema
 
 

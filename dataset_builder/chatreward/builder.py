@@ -2,61 +2,53 @@
 
 Finished scenarios stay in part files until the last shard is written: a killed build resumes; another configuration
 starts anew; a finished build is not repeated. Deterministic synthesizers give the same samples again.
+
+Then human experts verify text, speech and scores (the paper has five). Raters write a CSV with the columns
+`sample_id`, `rater` and `score` (1 to 5), a row per sample that they heard. The gold score is the median; a half is
+rounded up. The optional column `wrong` rejects a sample: `text` or `speech` says what is wrong with it, `sample` that
+it is of no use; it then needs no score. One rater suffices, and a rejected sample is not in the new data set. Unusable
+rows are reported by line and change nothing.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import logging
+import math
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from statistics import fmean, median
+from string import Template
 from typing import Any
 
 from sdiareward.common.escaping import escape_markdown
+from sdiareward.common.files import require_other_folder
 from sdiareward.common.locks import lock_folder
+from sdiareward.common.package_files import CARDS
 from sdiareward.common.parts import Make, Processes, Rows, run_parts
 from sdiareward.common.skipped import Skipped
 from sdiareward.common.tables import render_table
 from sdiareward.pairs.schema import make_stable_id
 
-from ..formats.shards import read_rows
-from ..reports.data_card import (
-    list_languages,
-    make_content_id,
-    read_finished,
-    render_header,
-    save_report,
-    summarise_skipped,
-)
+from ..reports import data_card
 from ..row_parts import choose_size, open_row_parts, write_shards
+from ..shards import ShardWriter, read_rows
 from .recording import Recorder
 from .scenarios import assign_splits, read_scenarios, take_evenly
 from .schema import LANGUAGE_TAGS, MIXED_LANGUAGES, features
-from .settings import ChatRewardConfig
-from .voices import read_engine_versions
+from .voices import ChatRewardConfig, read_engine_versions
 
 
 logger = logging.getLogger(__name__)
-_CARD = """---
-{header}
----
-
-# ChatReward: spoken answers with scores
-
-Built by `sdiareward build chatreward` (seed {seed}) after section 3.2 of the WavReward paper. A sample is a spoken
-question, {gap_s} s of silence and a spoken answer in one recording (mono, 16 kHz), with a score from 1 to 5: 5 for the
-right content in the right voice, 3 for the right content in a voice that does not suit it, 1 for an answer beside the
-point. Where experts gave `expert_scores`, the score is their median. All samples of a scenario are in one split.
-`audio` is left encoded: `soundfile.read(io.BytesIO(row["audio"]["bytes"]))` decodes it.
-
-{table}
-
-All speech is synthetic: {synthesizers}. {skipped} samples are missing, each with its reason in `report.json`.
-"""
+_COLUMNS = ("sample_id", "rater", "score")
+_WRONG = ("text", "speech", "sample")
+# Sample -> rater -> score.
+Ratings = Mapping[str, Mapping[str, int]]
 
 
 def build(config: ChatRewardConfig) -> dict[str, Any]:
@@ -67,7 +59,7 @@ def build(config: ChatRewardConfig) -> dict[str, Any]:
         identity = json.loads(json.dumps(config.identity()))
         plan_id = make_stable_id(json.dumps([identity, [s.as_row() for s in scenarios]], sort_keys=True))
         work = output / ".parts" / plan_id
-        if finished := None if work.parent.exists() else read_finished(output, plan_id):
+        if finished := None if work.parent.exists() else data_card.read_finished(output, plan_id):
             logger.warning("%s is up to date; delete its report.json to build it again.", output)
             return finished
         casts = config.read_casts()
@@ -77,24 +69,22 @@ def build(config: ChatRewardConfig) -> dict[str, Any]:
         pending = [plans[name] for name in parts.find_pending(list(plans))]
         engine, load = Processes(config.num_workers), partial(_load, config)
         run_parts(parts, pending, load, choose_size(len(plans)), engine, label="scenarios", unit="scenario")
-        skipped, rejected = list[Skipped](), list[Skipped]()
         found = {row["item"]: json.loads(row["notes"]) for row in parts.iter_rows(["notes"])}
-        for name in plans:
-            skipped += [Skipped(**entry) for entry in found[name]["skipped"]]
-            rejected += [Skipped(**entry) for entry in found[name]["rejected"]]
+        kinds = ("skipped", "rejected")
+        skipped, rejected = ([skip for name in plans for skip in found[name][kind]] for kind in kinds)
         if len(skipped) == sum(len(scenario.answers) for scenario in scenarios):
-            raise ValueError(f"no sample is left of {len(plans)} scenarios: {[s.reason for s in skipped[:3]]}.")
+            raise ValueError(f"no sample is left of {len(plans)} scenarios: {[s['reason'] for s in skipped[:3]]}.")
         write_shards(parts, {name: split for name, (_, split) in plans.items()}, output, features())
         report = {
             "plan_id": plan_id,
             "config": identity,
             "synthesizers": read_engine_versions(casts),
-            "rejected_lines": dict(sorted(Counter(skip.kind for skip in rejected).items())),
-            **summarise_skipped(skipped),
-            "rejected": [asdict(skip) for skip in rejected],
+            "rejected_lines": dict(sorted(Counter(skip["kind"] for skip in rejected).items())),
+            **data_card.summarise_skipped([Skipped(**skip) for skip in skipped]),
+            "rejected": rejected,
             "scenarios": {"read": len(plans), **Counter(splits.values())},
         }
-        report = save_samples_report(output, report)
+        report = _save_report(output, report)
         shutil.rmtree(work.parent)
         return report
 
@@ -114,7 +104,7 @@ def _load(config: ChatRewardConfig) -> Make:
     return record
 
 
-def save_samples_report(output: Path, report: dict[str, Any]) -> dict[str, Any]:
+def _save_report(output: Path, report: dict[str, Any]) -> dict[str, Any]:
     """Write the card and the report of a folder; return the report with the content of its shards."""
     seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
     codes = set()
@@ -126,21 +116,100 @@ def save_samples_report(output: Path, report: dict[str, Any]) -> dict[str, Any]:
         {"split": split, "attribute": attribute, "samples": len(found), "hours": round(sum(found) / 3600, 4)}
         for (split, attribute), found in sorted(seconds.items())
     ]
-    report = {**report, "build_id": make_content_id(output), "samples": samples, "languages": list_languages(codes)}
-    return save_report(output, report, _render_card(report))
-
-
-def _render_card(report: Mapping[str, Any]) -> str:
-    rows = report["samples"]
-    splits = sorted({row["split"] for row in rows}, reverse=True)
+    report |= {"build_id": data_card.make_content_id(output), "samples": samples}
+    report |= {"languages": data_card.list_languages(codes)}
+    splits = sorted({split for split, _ in seconds}, reverse=True)
     files = [{"split": split, "path": f"data/{split}-*.parquet"} for split in splits]
     configs = [{"config_name": "default", "data_files": files}]
     tags = ["spoken-dialogue", "reward-model", "synthetic"]
-    return _CARD.format(
-        header=render_header(report, configs, pretty_name="ChatReward", tags=tags),
+    header = data_card.render_header(report, configs, pretty_name="ChatReward", tags=tags)
+    card = Template((CARDS / "chatreward_card.md").read_text(encoding="utf-8")).substitute(
         seed=report["config"]["seed"],
         gap_s=report["config"]["gap_s"],
-        table="\n".join(render_table(list(rows[0]), [list(row.values()) for row in rows], num_left=2)),
+        table="\n".join(render_table(list(samples[0]), [list(row.values()) for row in samples], num_left=2)),
         synthesizers=", ".join(map(escape_markdown, report["synthesizers"].values())),
         skipped=len(report["skipped"]),
     )
+    return data_card.save_report(output, report, f"---\n{header}\n---\n{card}")
+
+
+def read_ratings(path: Path, known: set[str]) -> tuple[dict[str, dict[str, int]], list[Skipped], list[Skipped]]:
+    """Return the ratings of a CSV, and a `Skipped` for each rejection of a sample and for each unusable row."""
+    ratings: dict[str, dict[str, int]] = defaultdict(dict)
+    rejected, skipped = [], []
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        rows = csv.DictReader(file)
+        if missing := [name for name in _COLUMNS if name not in (rows.fieldnames or ())]:
+            raise ValueError(f"{path}: the header lacks {missing}; the columns are {list(_COLUMNS)}.")
+        for row in rows:
+            sample, rater, score, wrong = ((row.get(name) or "").strip() for name in (*_COLUMNS, "wrong"))
+            if sample not in known:
+                problem = "unknown_sample", f"sample_id {sample!r} is not in the data set."
+            elif not rater:
+                problem = "missing_rater", "rater is empty; every score needs one."
+            elif wrong and wrong not in _WRONG:
+                problem = "bad_wrong", f"wrong is {wrong!r}; it must be one of {list(_WRONG)}."
+            elif wrong:
+                rejected.append(Skipped(sample, f"wrong_{wrong}", f"{rater} rejects it."))
+                continue
+            elif score not in ("1", "2", "3", "4", "5"):
+                problem = "bad_score", f"score is {score!r}; it must be a whole number from 1 to 5."
+            elif rater in ratings[sample]:
+                problem = "rated_twice", f"{rater!r} has rated {sample} before; the first score is kept."
+            else:
+                ratings[sample][rater] = int(score)
+                continue
+            skipped.append(Skipped(f"{path.name} line {rows.line_num}", *problem))
+    gone = {skip.item for skip in rejected}
+    return {sample: given for sample, given in ratings.items() if given and sample not in gone}, rejected, skipped
+
+
+def compute_gold_score(scores: Sequence[int]) -> int:
+    return math.floor(median(scores) + 0.5)
+
+
+def measure_agreement(design: Mapping[str, int], ratings: Ratings) -> dict[str, Any]:
+    """Measure how far raters agree with each other (ranges) and with the designed scores (changes)."""
+    golds = {sample: compute_gold_score(list(given.values())) for sample, given in ratings.items()}
+    changes = Counter(f"{design[sample]} -> {gold}" for sample, gold in golds.items() if gold != design[sample])
+    ranges = {sample: max(given.values()) - min(given.values()) for sample, given in ratings.items() if len(given) > 1}
+    # From a difference of 2 on, two raters disagree clearly.
+    wide = sorted(sample for sample, width in ranges.items() if width >= 2)
+    return {
+        "rated": len(ratings),
+        "ratings": sum(map(len, ratings.values())),
+        "raters": len({rater for given in ratings.values() for rater in given}),
+        "changed": changes.total(),
+        "changes": dict(sorted(changes.items())),
+        "mean_range": round(fmean(ranges.values()), 4) if ranges else None,
+        "wide": len(wide),
+        "disagreements": wide,
+    }
+
+
+def merge_experts(folder: Path, ratings_path: Path, output: Path) -> dict[str, Any]:
+    """Copy a data set with the expert scores of a CSV, without what experts reject; return the report of the copy."""
+    require_other_folder(folder, output)
+    design = {row["sample_id"]: row["design_score"] for _, row in read_rows(folder, ("sample_id", "design_score"))}
+    ratings, rejected, bad_rows = read_ratings(ratings_path, set(design))
+    gone = {skip.item for skip in rejected}
+    if gone >= set(design):
+        raise ValueError(f"{ratings_path}: rejects all {len(design)} samples; nothing is left to write.")
+    if not ratings and not rejected:
+        raise ValueError(f"{ratings_path}: no row can be used ({[skip.reason for skip in bad_rows[:3]]}).")
+    with ShardWriter(output, features()) as writer:
+        for split, row in read_rows(folder):
+            if given := ratings.get(row["sample_id"]):
+                # In the order of the raters' names.
+                scores = [given[rater] for rater in sorted(given)]
+                row |= {"expert_scores": scores, "score": compute_gold_score(scores)}
+            if row["sample_id"] not in gone:
+                writer.write(split, row)
+    report = data_card.read_report(folder)
+    report |= {
+        "plan_id": make_stable_id(report["plan_id"], data_card.make_content_id(output)),
+        "experts": {**measure_agreement(design, ratings), "rejected": len(gone)},
+        "rejected_by_experts": [*report.get("rejected_by_experts", ()), *map(asdict, rejected)],
+        "bad_rows": [asdict(skip) for skip in bad_rows],
+    }
+    return _save_report(output, report)

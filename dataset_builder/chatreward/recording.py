@@ -25,18 +25,16 @@ from sdiareward.perturbations.channel import encode_flac
 from sdiareward.perturbations.levels import measure_level, scale_to_level
 from sdiareward.perturbations.sound_clips import find_clips
 
-from .filters import EmotionClassifier, WordErrors, load_classifier
+from .filters import WordErrors, load_classifier
 from .scenarios import Line, Scenario
 from .schema import LANGUAGE_TAGS, MIXED_LANGUAGES, NO_VOICE
-from .settings import ChatRewardConfig, EventSettings
-from .voices import Cast, order_casts, speak_line
+from .voices import Cast, ChatRewardConfig, EventSettings, order_casts, speak_line
 
 
 # A cast, and the gender of its voice for a category that does not determine it.
 Speaker = tuple[Cast, str]
 QUESTION = "question"
 _GENDERS = ("female", "male")
-_OF_SCENARIO = ("scenario_id", "part", "attribute", "category", "topic", "license")
 
 
 @dataclass(frozen=True)
@@ -51,6 +49,9 @@ class Take:
         return len(self.array) / SAMPLING_RATE
 
 
+Takes = dict[Any, Take | Skipped]
+
+
 @dataclass
 class Recorded:
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -62,26 +63,27 @@ class Recorder:
     def __init__(self, config: ChatRewardConfig):
         self._config = config
         self._casts = config.read_casts()
+        self._words = WordErrors(config.asr)
 
     @cached_property
-    def _words(self) -> WordErrors:
-        return WordErrors(self._config.asr)
-
-    @cached_property
-    def _emotions(self) -> EmotionClassifier | None:
+    def _score_emotions(self) -> Any:
         return load_classifier(self._config.emotion) if self._config.emotion else None
 
     def record(self, scenario: Scenario, split: str) -> Recorded:
         recorded = Recorded()
         asking, answering = self._choose_speakers(scenario, split)
-        question = self._record_question(scenario, asking, recorded.rejected)
-        takes = {} if question is None else self._record_answers(scenario, answering, recorded.rejected)
+        question = self._record_lines(scenario, {QUESTION: scenario.question}, asking, recorded).get(QUESTION)
+        answers = scenario.answers if isinstance(question, Take) else {}
+        takes = self._record_lines(scenario, answers, answering, recorded)
         for score in scenario.answers:
-            outcome = self._join(scenario, score, question, takes.get(score))
-            if isinstance(outcome, Skipped):
-                recorded.skipped.append(outcome)
+            item, answer = f"{scenario.scenario_id} {score}", takes.get(score)
+            if not isinstance(question, Take) or answer is None:
+                reason = "no voice spoke the question; see the rejected lines."
+                recorded.skipped.append(Skipped(item, "no_question", reason))
+            elif isinstance(answer, Skipped):
+                recorded.skipped.append(Skipped(item, answer.kind, answer.reason))
             else:
-                recorded.rows.append(outcome)
+                self._join(scenario, score, question, answer, recorded)
         return recorded
 
     def _choose_speakers(self, scenario: Scenario, split: str) -> tuple[list[Speaker], list[Speaker]]:
@@ -98,81 +100,87 @@ class Recorder:
         answering, asking = ([(cast, _GENDERS[i]) for cast in casts] for i in (first, 1 - first))
         return asking + answering, answering + asking
 
-    def _record_question(self, scenario: Scenario, speakers: list[Speaker], rejected: list[Skipped]) -> Take | None:
-        for speaker in speakers:
-            take = self._try_line(speaker, scenario, QUESTION, scenario.question)
-            if isinstance(take, Take):
-                return take
-            rejected.append(take)
-        return None
+    def _record_lines(
+        self, scenario: Scenario, lines: Mapping[Any, Line], speakers: list[Speaker], recorded: Recorded
+    ) -> Takes:
+        """Return the lines of the first speaker with whom all pass, else of the one with the most.
 
-    def _record_answers(
-        self, scenario: Scenario, speakers: list[Speaker], rejected: list[Skipped]
-    ) -> dict[int, Take | Skipped]:
-        """Return the answers of the first speaker with three that pass, else of the one with the most.
-
-        A speaker is skipped at the first failed answer; the other answers are synthesised only if all speakers fail.
+        A speaker is skipped at the first failed line; the other lines are synthesised only if all speakers fail.
         """
-        attempts: list[dict[int, Take | Skipped]] = [{} for _ in speakers]
+        attempts: list[Takes] = [{} for _ in speakers]
         for is_last_round in (False, True):
-            for speaker, takes in zip(speakers, attempts, strict=True):
-                for score in [score for score in scenario.answers if score not in takes]:
-                    takes[score] = take = self._try_line(speaker, scenario, str(score), scenario.answers[score])
-                    if isinstance(take, Skipped):
-                        rejected.append(take)
+            for (cast, gender), takes in zip(speakers, attempts, strict=True):
+                for name in [name for name in lines if name not in takes]:
+                    try:
+                        takes[name] = self._speak(cast, gender, scenario, lines[name], is_question=name == QUESTION)
+                    except (SkipError, SynthesisError) as error:
+                        skip = Skipped(f"{scenario.scenario_id} {name}", error.kind, f"{cast.name}: {error}")
+                        takes[name] = skip
+                        recorded.rejected.append(skip)
                         if not is_last_round:
                             break
-                if _rank(takes)[0] == len(scenario.answers):
+                if _rank(takes)[0] == len(lines):
                     return takes
-        return max(attempts, key=_rank)
+        return max(attempts, key=_rank, default={})
 
-    def _try_line(self, speaker: Speaker, scenario: Scenario, name: str, line: Line) -> Take | Skipped:
-        try:
-            return self._speak(*speaker, scenario, name, line)
-        except (SkipError, SynthesisError) as error:
-            return Skipped(f"{scenario.scenario_id} {name}", error.kind, f"{speaker[0].name}: {error}")
-
-    def _speak(self, cast: Cast, gender: str, scenario: Scenario, name: str, line: Line) -> Take:
+    def _speak(self, cast: Cast, gender: str, scenario: Scenario, line: Line, *, is_question: bool) -> Take:
         """Speak and check a line; a question with the attribute `audio` then gets its sound."""
-        attribute, config = scenario.voices, self._config
-        voice = cast.find_voice(attribute, line.category, gender)
+        attribute, category, config = scenario.voices, line.category, self._config
+        voice = cast.find_voice(attribute, category, gender)
         if voice is None:
-            raise SkipError(NO_VOICE, f"has no voice for {attribute} {line.category!r}.")
+            raise SkipError(NO_VOICE, f"has no voice for {attribute} {category!r}.")
         # One speaker for all answers, where the category does not decide it.
-        drawn = voice.draw(make_stable_seed(config.seed, scenario.scenario_id, name == QUESTION))
-        language = LANGUAGE_TAGS[line.category or "english"] if attribute == "language" else "en"
+        drawn = voice.draw(make_stable_seed(config.seed, scenario.scenario_id, is_question))
+        language = LANGUAGE_TAGS[category or "english"] if attribute == "language" else "en"
         is_shaped = cast.is_shaped(attribute)
-        array = speak_line(line.text, drawn, attribute, line.category, is_shaped=is_shaped, language=language)
+        array = speak_line(line.text, drawn, attribute, category, is_shaped=is_shaped, language=language)
         wer = None if config.max_wer is None else self._words.rate(line.text, array, language)
         if wer is not None and wer > (config.max_wer or 0.0):
             raise SkipError("wer", f"the word error rate is {wer:.3f}; at most {config.max_wer} is allowed.")
-        if attribute == "emotion" and line.category and self._emotions and config.emotion:
-            score, least = self._emotions.score_emotions(array).get(line.category, 0.0), config.emotion.threshold
+        if attribute == "emotion" and category and config.emotion:
+            score, least = self._score_emotions(array).get(category, 0.0), config.emotion.threshold
             if score < least:
-                raise SkipError("emotion", f"{line.category!r} has the score {score:.3f}; at least {least} is needed.")
-        if attribute == "audio" and name == QUESTION:
-            category = str(line.category)
+                raise SkipError("emotion", f"{category!r} has the score {score:.3f}; at least {least} is needed.")
+        if attribute == "audio" and is_question:
             seed = make_stable_seed(config.seed, scenario.scenario_id, category)
             try:
-                array = mix_event(array, load_event(category, seed, config.events), config.events)
+                array = mix_event(array, load_event(str(category), seed, config.events), config.events)
             except AudioError as error:
                 raise SkipError("no_event", str(error)) from error
         return Take(array, voice.engine, wer, language)
 
-    def _join(
-        self, scenario: Scenario, score: int, question: Take | None, answer: Take | Skipped | None
-    ) -> dict[str, Any] | Skipped:
-        item = f"{scenario.scenario_id} {score}"
-        if question is None or answer is None:
-            return Skipped(item, "no_question", "no voice spoke the question; see the rejected lines.")
-        if isinstance(answer, Skipped):
-            return Skipped(item, answer.kind, answer.reason)
+    def _join(self, scenario: Scenario, score: int, question: Take, answer: Take, recorded: Recorded) -> None:
         array = join_turns([question.array, answer.array], self._config.gap_s)
         duration_s = len(array) / SAMPLING_RATE
         if not self._config.min_s <= duration_s <= self._config.max_s:
             limits = f"{self._config.min_s:.0f} to {self._config.max_s:.0f} s are kept"
-            return Skipped(item, "duration", f"the dialogue lasts {duration_s:.1f} s; {limits}.")
-        return _make_row(scenario, score, question, answer, array)
+            reason = f"the dialogue lasts {duration_s:.1f} s; {limits}."
+            recorded.skipped.append(Skipped(f"{scenario.scenario_id} {score}", "duration", reason))
+            return
+        line = scenario.answers[score]
+        labels = (scenario.part, scenario.attribute, scenario.category, scenario.question.category, line.category)
+        sample_id = make_stable_id(scenario.scenario_id, score, *labels, scenario.question.text, line.text)
+        of_scenario = ("scenario_id", "part", "attribute", "category", "topic", "license")
+        row = {
+            "sample_id": sample_id,
+            **{name: getattr(scenario, name) for name in of_scenario},
+            "response_category": line.category,
+            "score": score,
+            "design_score": score,
+            "expert_scores": None,
+            "question": scenario.question.text,
+            "response": line.text,
+            "question_s": question.duration_s,
+            "response_s": answer.duration_s,
+            "duration_s": duration_s,
+            "audio": {"bytes": encode_flac(array), "path": f"{sample_id}.flac"},
+            "question_synthesizer": question.synthesizer,
+            "synthesizer": answer.synthesizer,
+            "question_wer": question.wer,
+            "response_wer": answer.wer,
+            "language": question.language if question.language == answer.language else MIXED_LANGUAGES,
+        }
+        recorded.rows.append(row)
 
 
 def load_event(category: str, seed: int, events: EventSettings) -> np.ndarray:
@@ -191,35 +199,7 @@ def mix_event(speech: np.ndarray, clip: np.ndarray, events: EventSettings) -> np
     return (mixed / max(1.0, float(np.abs(mixed).max(initial=0.0)) / 0.99)).astype(np.float32)
 
 
-def _rank(takes: Mapping[int, Take | Skipped]) -> tuple[int, int]:
+def _rank(takes: Takes) -> tuple[int, int]:
     """Rank the most lines first; among equals the most voices, as a missing one is the least informative reason."""
     num_missing = sum(isinstance(take, Skipped) and take.kind == NO_VOICE for take in takes.values())
     return sum(isinstance(take, Take) for take in takes.values()), -num_missing
-
-
-def _make_row(scenario: Scenario, score: int, question: Take, answer: Take, array: np.ndarray) -> dict[str, Any]:
-    line = scenario.answers[score]
-    labels = (scenario.part, scenario.attribute, scenario.category, scenario.question.category, line.category)
-    sample_id = make_stable_id(scenario.scenario_id, score, *labels, scenario.question.text, line.text)
-    return {
-        "sample_id": sample_id,
-        **{
-            name: getattr(scenario, name)
-            for name in ("scenario_id", "part", "attribute", "category", "topic", "license")
-        },
-        "response_category": line.category,
-        "score": score,
-        "design_score": score,
-        "expert_scores": None,
-        "question": scenario.question.text,
-        "response": line.text,
-        "question_s": question.duration_s,
-        "response_s": answer.duration_s,
-        "duration_s": len(array) / SAMPLING_RATE,
-        "audio": {"bytes": encode_flac(array), "path": f"{sample_id}.flac"},
-        "question_synthesizer": question.synthesizer,
-        "synthesizer": answer.synthesizer,
-        "question_wer": question.wer,
-        "response_wer": answer.wer,
-        "language": question.language if question.language == answer.language else MIXED_LANGUAGES,
-    }

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from sdiareward.pairs.rows import make_builder
 
 
 if TYPE_CHECKING:
@@ -38,9 +43,10 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "understanding": tuple(CATEGORIES),
 }
 # Category of a voice without a request.
-PLAIN: dict[str, str] = {"age": "middle-aged", "language": "english", "emotion": "neutral"} | dict.fromkeys(
-    ("pitch", "speed", "volume"), "normal"
-)
+PLAIN: dict[str, str] = {
+    **{"age": "middle-aged", "language": "english", "emotion": "neutral"},
+    **{"pitch": "normal", "speed": "normal", "volume": "normal"},
+}
 # The voices of the content part: right words in a voice that does not suit them get 3 points (equation 1).
 CONTENT_VOICES = "emotion"
 # Section 3.2.3, stage 1.
@@ -58,9 +64,101 @@ MIXED_LANGUAGES = "mul"
 NO_VOICE = "no_voice"
 
 
+# Attribute -> category -> words that name it; any other category is named by itself.
+_WORDS: dict[str, dict[str, str]] = {
+    "gender": {"male": "male man men man's gentleman guy", "female": "female woman women woman's lady girl"},
+    "age": {
+        "children": "child children child's kid kids",
+        "adolescent": "adolescent adolescents teen teens teenager teenage",
+        "middle-aged": "middle-aged|middle aged",
+        "elderly": "elderly|senior|old man|old lady|old woman|old person",
+    },
+    "language": {"chinese": "chinese mandarin 中文 汉语 普通话", "english": "english 英语 英文"},
+    "emotion": {
+        "happy": "happy happily happiness cheerful joy joyful glad delighted excited thrilled",
+        "sad": "sad sadly sadness sorrow sorrowful unhappy gloomy depressed miserable",
+        "angry": "angry angrily anger furious fury mad rage annoyed outraged",
+        "surprised": "surprised surprise surprising amazed amazement astonished shocked stunned",
+        "disgusted": "disgusted disgust disgusting revolted revolting",
+        "fearful": "fearful fear afraid scared frightened frightening terrified terrifying panic",
+    },
+    "pitch": {"low": "low lower deep deeper", "high": "high higher squeaky"},
+    "speed": {"slow": "slow slowly slower", "fast": "fast faster quick quickly rapid rapidly hurry rush"},
+    "volume": {
+        "low": "low quiet quietly whisper whispering soft softly silent silently",
+        "high": "high loud loudly louder shout shouting yell yelling",
+    },
+    "audio": {
+        "bee": "bee bees buzzing",
+        "bird": "bird birds",
+        "car": "car cars engine",
+        "chirping": "chirp chirps chirping",
+        "clapping": "clap claps clapping applause",
+        "crying": "cry cries crying weeping",
+        "coughing": "cough coughs coughing",
+        "horse": "horse horses hooves",
+        "knocking": "knock knocks knocking",
+        "laughing": "laugh laughs laughing laughter",
+        "ocean": "ocean sea waves",
+        "police": "police siren",
+        "screaming": "scream screams screaming",
+        "sneezing": "sneeze sneezes sneezing",
+        "waterfall burbling": "waterfall burbling stream brook",
+    },
+}
+# Too similar for a right and a wrong label.
+_ALIKE = {
+    "age": ({"children", "adolescent"}, {"adolescent", "middle-aged"}, {"middle-aged", "elderly"}),
+    "accent": ({"american", "canadian"},),
+    "emotion": ({"happy", "surprised"}, {"angry", "disgusted"}, {"sad", "fearful"}),
+    "audio": ({"bird", "chirping"}, {"ocean", "waterfall burbling"}, {"crying", "screaming"}),
+}
+
+
 def find_voice_attribute(attribute: str | None) -> str:
     """Return the attribute in which the voices of a scenario differ."""
     return attribute or CONTENT_VOICES
+
+
+def find_named_categories(text: str, attribute: str) -> list[str]:
+    """Return the categories of an attribute that a text names, in the order of Table 4."""
+    return [category for category in CATEGORIES[attribute] if _compile_pattern(attribute, category).search(text)]
+
+
+def are_alike(attribute: str, first: str, second: str) -> bool:
+    """Check whether two categories are too similar for a right and a wrong label."""
+    return first == second or {first, second} in _ALIKE.get(attribute, ())
+
+
+@cache
+def _compile_pattern(attribute: str, category: str) -> re.Pattern[str]:
+    listed = _WORDS.get(attribute, {}).get(category, category)
+    # Several words make a name where bars stand between the names.
+    names = listed.split("|") if "|" in listed or listed == category else listed.split()
+    # Chinese has no spaces, so there are no word boundaries.
+    bordered = [re.escape(name) if not name.isascii() else rf"\b{re.escape(name)}\b" for name in names]
+    return re.compile("|".join(bordered), re.IGNORECASE)
+
+
+def load_samples(path: str | Path, split: str) -> datasets.Dataset:
+    """Load one split of a ChatReward folder; `audio` stays encoded, as `read_audio` takes it."""
+    import datasets
+
+    if split not in SPLITS:
+        raise ValueError(f"split is {split!r}; it must be one of {list(SPLITS)}.")
+    pattern = f"data/{split}-*.parquet"
+    if Path(path).is_dir():
+        files = sorted(map(str, Path(path).glob(pattern)))
+        if not files:
+            raise FileNotFoundError(f"{path}: holds no {pattern}; build the data set first.")
+        samples = datasets.Dataset.from_parquet(files, split=split)
+    else:
+        builder = make_builder(path, data_files={split: pattern})
+        builder.download_and_prepare()
+        samples = builder.as_dataset(split)
+    if missing := sorted(set(features()) - set(samples.column_names)):
+        raise ValueError(f"{path}: lacks the columns {missing}; give a ChatReward folder.")
+    return samples.cast_column("audio", datasets.Audio(sampling_rate=16_000, decode=False))
 
 
 def features() -> datasets.Features:
@@ -77,20 +175,13 @@ def features() -> datasets.Features:
     return datasets.Features(
         {
             **dict.fromkeys(names, text),
-            "score": whole,
-            "design_score": whole,
+            **dict.fromkeys(("score", "design_score"), whole),
             "expert_scores": datasets.List(whole),
-            "question": text,
-            "response": text,
-            "question_s": real,
-            "response_s": real,
-            "duration_s": real,
+            **dict.fromkeys(("question", "response"), text),
+            **dict.fromkeys(("question_s", "response_s", "duration_s"), real),
             "audio": datasets.Audio(sampling_rate=16_000, decode=False),
-            "question_synthesizer": text,
-            "synthesizer": text,
-            "question_wer": real,
-            "response_wer": real,
-            "language": text,
-            "license": text,
+            **dict.fromkeys(("question_synthesizer", "synthesizer"), text),
+            **dict.fromkeys(("question_wer", "response_wer"), real),
+            **dict.fromkeys(("language", "license"), text),
         }
     )

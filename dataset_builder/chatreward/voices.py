@@ -1,4 +1,4 @@
-"""Speak the lines of ChatReward in the voices that their categories need (section 3.2.3, stage 2).
+"""The voices of ChatReward, which speak lines as their categories need (section 3.2.3, stage 2), and its settings.
 
 Gender, accent and language are voices of a cast; four of Table 4's accents need an endpoint. Speed and volume are
 always signal processing, as in the paper. Age, emotion and pitch depend on the cast:
@@ -13,18 +13,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
+import pydantic.dataclasses
+from pydantic import NonNegativeFloat, PositiveInt
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
+from sdiareward.common.settings import make_settings, read_mapping
 from sdiareward.dataset_builder.synthesis import SynthesisError, Synthesizer, is_available, load_synthesizer
-from sdiareward.dataset_builder.synthesis.custom import select_speakers
+from sdiareward.dataset_builder.synthesis.servers import select_speakers
+from sdiareward.pairs.messages import GAP_S
 from sdiareward.pairs.schema import make_stable_id
 from sdiareward.perturbations.voice_shaping import VoiceShape
 
 from ..pairing.plausible_speech import require_language, require_plausible
+from ..pipeline.settings import FasterWhisperSettings
+from .filters import EmotionSettings
 from .schema import CATEGORIES
 
 
@@ -88,10 +95,6 @@ class Cast:
         """Whether an attribute is a rule on a voice."""
         return attribute not in (*self.instructed, *self.by_voice)
 
-    @property
-    def engines(self) -> frozenset[str]:
-        return frozenset(voice.engine for voice in self.voices.values())
-
     def drop_engines(self, engines: frozenset[str]) -> Cast:
         return replace(self, voices={r: v for r, v in self.voices.items() if v.engine not in engines})
 
@@ -100,8 +103,7 @@ class Cast:
         if category is None:
             return self.voices.get(gender)
         if attribute in self.instructed:
-            voice = self.voices.get(gender)
-            if voice is None:
+            if (voice := self.voices.get(gender)) is None:
                 return None
             instructions = INSTRUCTIONS[attribute].format(category=category)
             body = {**voice.options.get("extra_body", {}), "instructions": instructions}
@@ -110,37 +112,15 @@ class Cast:
 
 
 MANDARIN = Voice("espeak-ng", options={"voices": ["cmn"], "languages": ["zh"]})
-CASTS: dict[str, Cast] = {
-    "neural": Cast(
-        "neural",
-        {
-            "female": Voice("hibari"),
-            "male": Voice("piper"),
-            "english": Voice("hibari"),
-            "chinese": MANDARIN,
-        },
-    ),
-    "flite": Cast(
-        "flite",
-        {
-            "female": Voice("flite", 0),
-            "male": Voice("flite", 1),
-            "american": Voice("flite", 1),
-            # A Scottish speaker.
-            "british": Voice("flite", 2),
-        },
-    ),
-    "espeak-ng": Cast(
-        "espeak-ng",
-        {
-            "female": Voice("espeak-ng", 1),
-            "male": Voice("espeak-ng", 0),
-            "american": Voice("espeak-ng", 0),
-            "british": Voice("espeak-ng", 4),
-            "english": Voice("espeak-ng", 0),
-            "chinese": MANDARIN,
-        },
-    ),
+_HIBARI = Voice("hibari")
+# The British voice of flite is a Scottish speaker.
+_FLITE = {"female": 0, "male": 1, "american": 1, "british": 2}
+_ESPEAK = {"female": 1, "male": 0, "american": 0, "british": 4, "english": 0}
+_OF_ESPEAK = {role: Voice("espeak-ng", number) for role, number in _ESPEAK.items()}
+CASTS = {
+    "neural": Cast("neural", {"female": _HIBARI, "male": Voice("piper"), "english": _HIBARI, "chinese": MANDARIN}),
+    "flite": Cast("flite", {role: Voice("flite", number) for role, number in _FLITE.items()}),
+    "espeak-ng": Cast("espeak-ng", {**_OF_ESPEAK, "chinese": MANDARIN}),
 }
 
 
@@ -167,17 +147,10 @@ def make_cloning_cast(options: Mapping[str, Any], attributes: Sequence[str]) -> 
             if count := len(select_speakers(str(options.get("speakers")), where)):
                 found[category] = Voice(CLONING, 0, {**options, "where": where}, tuple(range(count)))
         if not found or (attribute == "gender" and len(found) < len(_GENDERS)):
-            raise ValueError(
-                f"cloning: {options.get('speakers')} has speakers of {attribute} {sorted(found)}; Table 4 has "
-                f"{list(CATEGORIES.get(attribute, ()))}. Add {attribute!r} to its lines."
-            )
+            speakers, needed = options.get("speakers"), list(CATEGORIES.get(attribute, ()))
+            raise ValueError(f"cloning: {speakers} has speakers of {attribute} {sorted(found)}; add some of {needed}.")
         voices |= found
     return Cast(CLONING, voices, by_voice=tuple(dict.fromkeys((*_BY_VOICE, *attributes))))
-
-
-def find_missing_engines(cast: Cast) -> list[str]:
-    found = {voice.engine: voice.options for voice in cast.voices.values()}
-    return sorted(name for name, options in found.items() if not is_available(name, options or None))
 
 
 def read_engine_versions(casts: Sequence[Cast]) -> dict[str, str]:
@@ -208,3 +181,100 @@ def _load(voice: Voice) -> Synthesizer:
     if not isinstance(engine, Synthesizer):
         raise SynthesisError(f"{voice.engine} speaks whole dialogues only; use another engine for ChatReward.")
     return engine
+
+
+@pydantic.dataclasses.dataclass(frozen=True)
+class EventSettings:
+    folder: str = ""  # Clips, FOLDER/CATEGORY/*.wav.
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # Folders of a category with other names.
+    snr_db: float = 6.0
+    lead_s: NonNegativeFloat = 1.0  # Time that the sound is heard before the speech.
+
+    def __post_init__(self) -> None:
+        if wrong := [name for name, found in self.classes.items() if name not in CATEGORIES["audio"] or not found]:
+            raise ValueError(f"classes has {wrong}; give folders to categories of {list(CATEGORIES['audio'])}.")
+        if not self.folder or not Path(self.folder).is_dir():
+            needed = "clips for the attribute 'audio' in FOLDER/CATEGORY/*.wav (docs/chatreward.md)"
+            raise ValueError(f"events.folder is {self.folder!r}, which is not a folder; put {needed}.")
+
+
+@dataclass(frozen=True)
+class EndpointSettings:
+    options: Mapping[str, Any]  # `voices` alternate: female, male, female, ...
+    attributes: tuple[str, ...] = tuple(sorted(INSTRUCTIONS))  # Followed by instruction.
+
+
+@dataclass(frozen=True)
+class CloningSettings:
+    options: Mapping[str, Any]
+    attributes: tuple[str, ...] = ("age",)  # With reference speakers per category.
+
+
+@pydantic.dataclasses.dataclass(frozen=True)
+class ChatRewardConfig:
+    output_dir: str
+    scenarios: str | None = None
+    limit: PositiveInt | None = None  # Number of scenarios, evenly spaced over the file.
+    casts: tuple[str, ...] = tuple(CASTS)  # Or "openai-speech" (`endpoint`), "voice-cloning" (`cloning`).
+    casts_by_attribute: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # Default: all speak an attribute.
+    left_out: tuple[str, ...] = ()  # Engines that speak in the test split only.
+    endpoint: EndpointSettings | None = None
+    cloning: CloningSettings | None = None
+    events: EventSettings = field(default_factory=EventSettings)
+    gap_s: float = GAP_S  # Silence between question and answer.
+    max_wer: NonNegativeFloat | None = 0.05  # None: no recogniser.
+    asr: FasterWhisperSettings = field(default_factory=lambda: FasterWhisperSettings(prompt=""))
+    emotion: EmotionSettings | None = None
+    min_s: NonNegativeFloat = 5.0  # Section 3.2.2: 5 to 35 s.
+    max_s: float = 35.0
+    test: Annotated[float, pydantic.Field(gt=0, lt=1)] = 0.15  # Share of the scenarios.
+    seed: int = 0
+    num_workers: PositiveInt = 2
+
+    def __post_init__(self) -> None:
+        if not self.min_s < self.max_s:
+            raise ValueError(f"min_s={self.min_s}, max_s={self.max_s}: must be in this order.")
+        known = [*CASTS, *([ENDPOINT] if self.endpoint else []), *([CLONING] if self.cloning else [])]
+        if not self.casts or set(self.casts) - set(known):
+            needed = f"{ENDPOINT!r} needs the settings 'endpoint', {CLONING!r} the settings 'cloning'"
+            raise ValueError(f"casts is {list(self.casts)}; name some of {known} ({needed}).")
+        for attribute, names in self.casts_by_attribute.items():
+            if attribute not in CATEGORIES or not names or set(names) - set(self.casts):
+                needed = f"give one of {list(CATEGORIES)} a list of some of the casts {list(self.casts)}"
+                raise ValueError(f"casts_by_attribute has {attribute!r}: {names!r}; {needed}.")
+
+    def read_casts(self) -> list[Cast]:
+        made = dict(CASTS)
+        if self.endpoint:
+            made[ENDPOINT] = make_endpoint_cast(self.endpoint.options, self.endpoint.attributes)
+        if self.cloning:
+            made[CLONING] = make_cloning_cast(self.cloning.options, self.cloning.attributes)
+        casts = [made[name] for name in self.casts]
+        engines = {voice.engine: voice.options for cast in casts for voice in cast.voices.values()}
+        if missing := sorted(name for name, options in engines.items() if not is_available(name, options or None)):
+            raise ValueError(f"engines {missing} are not installed; install them or take their casts out of 'casts'.")
+        if set(self.left_out) - set(engines) or set(engines) <= set(self.left_out):
+            raise ValueError(f"left_out is {list(self.left_out)}; name some of {sorted(engines)}, not all.")
+        return casts
+
+    def identity(self) -> dict[str, Any]:
+        """Return the values that determine the content, as JSON."""
+        values = {key: value for key, value in asdict(self).items() if key not in ("output_dir", "num_workers")}
+        if self.cloning is not None:
+            path = Path(str(self.cloning.options.get("speakers")))
+            values["speakers"] = make_stable_id(path.read_text(encoding="utf-8")) if path.is_file() else None
+        return {**values, "asr": self.asr.identity()}
+
+
+def read_config(path: Path, overrides: Mapping[str, Any] | None = None) -> ChatRewardConfig:
+    """Read a `ChatRewardConfig` from YAML; `overrides` replace its values."""
+    values = read_mapping(path) | {key: value for key, value in (overrides or {}).items() if value is not None}
+    sections: dict[str, type] = {"endpoint": EndpointSettings, "cloning": CloningSettings, "events": EventSettings}
+    sections |= {"asr": FasterWhisperSettings, "emotion": EmotionSettings}
+    if values.get("asr"):
+        # Whisper's prompt of fillers is for spontaneous speech; synthesised lines have none.
+        values["asr"] = {"prompt": "", **values["asr"]}
+    for name, kind in sections.items():
+        if values.get(name) is not None:
+            values[name] = make_settings(kind, values[name], f"{path}: {name}")
+    return make_settings(ChatRewardConfig, values, str(path))

@@ -1,1 +1,1 @@
-"""The forms of a data set on disk: Parquet shards, files, the released form, `load_dataset`."""
+"""What `load_dataset` reads: the builder class, which is also a loading script."""

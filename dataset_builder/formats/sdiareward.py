@@ -1,12 +1,14 @@
 """Load SDiaReward pairs from a folder with `datasets`: a builder class, and a classic loading script in one file.
 
-The file needs nothing else of the package, so that it also works by itself under `datasets` 3
-(`load_dataset("path/to/sdiareward.py", "modality", data_dir=AUDIO_ROOT, trust_remote_code=True)`). Under `datasets` 4
+The file also works by itself under `datasets` 3 (`load_dataset("path/to/sdiareward.py", "modality",
+data_dir=AUDIO_ROOT, trust_remote_code=True)`), and needs the package for metadata releases only. Under `datasets` 4
 and later, which refuse scripts, use the class, or `load_dataset("sdiareward", ...)` after
 `import sdiareward.dataset_builder.formats.loading`.
 
-`data_dir` is a folder in one of two layouts:
+`data_dir` is a folder in one of three layouts:
 
+- a metadata release (or the one that `metadata=` names) beside the user's recordings, a folder for each source: its
+  pairs are made again, cut, resampled and spoken, as by `sdiareward build reconstruct`;
 - shards with the audio inside, as `build` and `reconstruct` write them: `data/<criterion>/<split>-*.parquet`;
 - tables and audio files apart: `<criterion>/<split>.jsonl` (or `.parquet`), in which a turn's `audio` is the path of a
   16 kHz mono WAV, FLAC or OGG file relative to `data_dir`; its bytes are embedded as they are.
@@ -24,8 +26,8 @@ import json
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import datasets
@@ -42,6 +44,14 @@ _CRITERIA = ("colloquialness", "joint", "modality")
 # Trained on with the others, measured apart.
 _APART = "joint"
 _SPLITS = ("train", "validation", "test")
+_VERSION = datasets.Version("1.0.0")
+_CONFIGS = {
+    "default": "Every pair.",
+    "modality": "A recording against the same words synthesised.",
+    "colloquialness": "A spoken-style script against a written-style one.",
+    "joint": "A dialogue against itself with something in it broken.",
+    "esdr_bench": "The test split.",
+}
 _SIDES = ("chosen", "rejected")
 _SAMPLING_RATE = 16_000
 _ROWS_PER_TABLE = 20
@@ -53,16 +63,24 @@ _DEFAULT_FOLDER = "sdiareward"
 @dataclass
 class SDiaRewardConfig(datasets.BuilderConfig):
     decode: bool = False  # True needs torchcodec, or librosa under `datasets` 3.
+    metadata: str | None = None  # Folder of a metadata release; by default `data_dir`.
+    # Of a metadata release: as those of `sdiareward build reconstruct`.
+    allow_reencoded: bool = False
+    synthesizer_options: dict[str, Any] | None = None
 
     @property
     def folder(self) -> str:
         """`data_dir`, or the folder `sdiareward` of the working directory, as `load_dataset` finds it."""
         return os.path.abspath(os.path.expanduser(self.data_dir or _DEFAULT_FOLDER))
 
+    @property
+    def tables(self) -> str:
+        return os.path.abspath(os.path.expanduser(self.metadata)) if self.metadata else self.folder
+
     def create_config_id(self, config_kwargs: dict[str, Any], custom_features: Any = None) -> str:
         """Name the cache after the state of the folder, so that a changed folder is read again."""
         kwargs = {key: value for key, value in config_kwargs.items() if key not in ("data_dir", "data_files")}
-        return super().create_config_id({**kwargs, "state": _hash_state(self.folder)}, custom_features)
+        return super().create_config_id({**kwargs, "state": _hash_state(self.folder, self.tables)}, custom_features)
 
 
 class SDiaReward(datasets.ArrowBasedBuilder):
@@ -72,15 +90,9 @@ class SDiaReward(datasets.ArrowBasedBuilder):
     `joint`, and `esdr_bench` (only the test split).
     """
 
-    VERSION = datasets.Version("1.0.0")
+    VERSION = _VERSION
     BUILDER_CONFIG_CLASS = SDiaRewardConfig
-    BUILDER_CONFIGS = [
-        SDiaRewardConfig("default", VERSION, description="Every pair."),
-        SDiaRewardConfig("modality", VERSION, description="A recording against the same words synthesised."),
-        SDiaRewardConfig("colloquialness", VERSION, description="A spoken-style script against a written-style one."),
-        SDiaRewardConfig("joint", VERSION, description="A dialogue against itself with something in it broken."),
-        SDiaRewardConfig("esdr_bench", VERSION, description="The test split."),
-    ]
+    BUILDER_CONFIGS = [SDiaRewardConfig(name, _VERSION, description=text) for name, text in _CONFIGS.items()]
     DEFAULT_CONFIG_NAME = "default"
 
     def _info(self) -> datasets.DatasetInfo:
@@ -89,12 +101,9 @@ class SDiaReward(datasets.ArrowBasedBuilder):
         )
 
     def _split_generators(self, dl_manager: Any) -> list[datasets.SplitGenerator]:
-        folder = self.config.folder
+        folder = self.config.tables
         tables = find_tables(folder, self.config.name)
-        return [
-            datasets.SplitGenerator(split, gen_kwargs={"files": files, "root": folder})
-            for split, files in tables.items()
-        ]
+        return [datasets.SplitGenerator(s, gen_kwargs={"files": f, "root": folder}) for s, f in tables.items()]
 
     def _generate_shards(self, files: list[str], root: str) -> Iterator[str]:
         yield from files
@@ -103,22 +112,38 @@ class SDiaReward(datasets.ArrowBasedBuilder):
         schema = self.info.features.arrow_schema
         for file_index, path in enumerate(files):
             is_shard = os.path.relpath(path, root).split(os.sep)[0] == "data"
-            tables = _read_shard(path) if is_shard else _read_apart(path, root, schema)
-            with _name_table(path):
+            if is_shard and not _is_release(path):
+                tables = _read_shard(path)
+            else:
+                tables = _make_tables(self._rebuild(path) if is_shard else _read_apart(path, root), path, schema)
+            try:
                 for index, table in enumerate(tables):
                     yield f"{file_index}-{index}", table_cast(table, schema)
+            # Arrow raises the third for numbers that are too large, the last for a value of another kind.
+            except (pa.ArrowException, OSError, OverflowError, TypeError) as error:
+                # Of the system, such as that there is no such file.
+                if isinstance(error, OSError) and error.errno is not None:
+                    raise
+                problem = f"{type(error).__name__}: {error}"
+                raise ValueError(f"{path}: cannot be read ({problem}); get the table again.") from error
 
+    def _rebuild(self, path: str) -> Iterator[dict[str, Any] | _UnusableError]:
+        """Yield the pairs of a released shard, made again from the recordings below `data_dir`."""
+        from sdiareward.dataset_builder.release.release import AudioRoots, Rebuilder
 
-@contextmanager
-def _name_table(path: str) -> Iterator[None]:
-    try:
-        yield
-    # Arrow raises the third for numbers that are too large, the last for a value of another kind than its column.
-    except (pa.ArrowException, OSError, OverflowError, TypeError) as error:
-        # Of the system, such as that there is no such file.
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise ValueError(f"{path}: cannot be read ({type(error).__name__}: {error}); get the table again.") from error
+        config = self.config
+        copies = Path(datasets.config.HF_DATASETS_CACHE, "sdiareward-recordings")
+        options = config.synthesizer_options or {}
+        rebuilder = Rebuilder(AudioRoots(Path(config.folder)), copies, config.allow_reencoded, options)
+        split = os.path.basename(path).split("-")[0]
+        for table in _read_shard(path):
+            for row in table.to_pylist():
+                found = rebuilder.rebuild(split, row)
+                yield (
+                    found[0]
+                    if isinstance(found, tuple)
+                    else _UnusableError(found.kind, f"{found.item}: {found.reason}")
+                )
 
 
 def make_features(decode: bool = False) -> datasets.Features:
@@ -152,12 +177,11 @@ def make_features(decode: bool = False) -> datasets.Features:
 def find_tables(folder: str, config_name: str) -> dict[str, list[str]]:
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"{folder}: no such folder; pass data_dir=, the folder of your pairs.")
-    is_one = config_name in _CRITERIA
-    criteria = (config_name,) if is_one else _CRITERIA
+    criteria = (config_name,) if config_name in _CRITERIA else _CRITERIA
     splits = ("test",) if config_name == "esdr_bench" else _SPLITS
     found = {}
     for split in splits:
-        read = criteria if is_one or split != "test" else tuple(name for name in criteria if name != _APART)
+        read = [name for name in criteria if name != _APART or split != "test" or len(criteria) == 1]
         shards = [p for c in read for p in _glob(folder, "data", c, f"{split}-*.parquet")]
         apart = [p for c in read for p in _glob(folder, c, f"{split}.jsonl") + _glob(folder, c, f"{split}.parquet")]
         if shards and apart:
@@ -176,12 +200,20 @@ def _glob(folder: str, *parts: str) -> list[str]:
     return sorted(glob.glob(os.path.join(glob.escape(folder), *parts)))
 
 
-def _hash_state(folder: str) -> str:
+def _is_release(path: str) -> bool:
+    try:
+        return bool(pq.read_schema(path).field(_SIDES[0]).type.value_type.get_field_index("audio") < 0)
+    except (pa.ArrowException, KeyError, AttributeError, OSError):
+        return False  # Its reader reports what is wrong with it.
+
+
+def _hash_state(folder: str, tables: str) -> str:
     """Hash the state of a folder: its tables, and the times of its subfolders, which change when audio is added."""
-    digest = hashlib.sha256(folder.encode())
+    digest = hashlib.sha256(f"{folder} {tables}".encode())
     patterns = ("data/*/*.parquet", "*/*.jsonl", "*/*.parquet")
-    paths = [path for pattern in patterns for path in _glob(folder, *pattern.split("/"))]
-    if not _glob(folder, "data", "*", "*.parquet"):
+    paths = [path for pattern in patterns for path in _glob(tables, *pattern.split("/"))]
+    shards = _glob(tables, "data", "*", "*.parquet")
+    if not shards or _is_release(shards[0]):
         paths += sorted(parent for parent, _, _ in os.walk(folder))
     for path in paths:
         status = os.stat(path)
@@ -204,31 +236,38 @@ class _UnusableError(Exception):
         self.kind = kind
 
 
-def _read_apart(path: str, root: str, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yield the pairs of a table with separate audio files; log the number of skipped pairs and the first of them."""
-    rows: list[dict[str, Any]] = []
-    seen: set[str] = set()
+def _make_tables(rows: Iterator[dict[str, Any] | _UnusableError], path: str, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield the pairs of a table; log the number of skipped pairs by kind and the first of each."""
+    batch: list[dict[str, Any]] = []
     skipped: dict[str, list[str]] = {}
+    for row in rows:
+        if isinstance(row, _UnusableError):
+            skipped.setdefault(row.kind, []).append(str(row))
+            continue
+        batch.append(row)
+        if len(batch) == _ROWS_PER_TABLE:
+            yield pa.Table.from_pylist(batch, schema=schema)
+            batch = []
+    if batch:
+        yield pa.Table.from_pylist(batch, schema=schema)
+    for kind, items in skipped.items():
+        logger.warning("%s: skipped %d pairs, %s; first: %s", path, len(items), kind, items[0])
+
+
+def _read_apart(path: str, root: str) -> Iterator[dict[str, Any] | _UnusableError]:
+    """Yield the pairs of a table with separate audio files."""
+    seen: set[str] = set()
     criterion = os.path.basename(os.path.dirname(path))
     for label, row in _read_rows(path):
         pair_id = _read_pair_id(row, criterion, label)
-        if pair_id in seen:
-            skipped.setdefault("duplicate pair_id", []).append(f"{label}: pair {pair_id}")
-            continue
-        seen.add(pair_id)
         try:
+            if pair_id in seen:
+                raise _UnusableError("duplicate pair_id", f"{label}: pair {pair_id}")
+            seen.add(pair_id)
             sides = {side: [_embed(turn, root, label) for turn in row[side]] for side in _SIDES}
+            yield {**row, **sides, "criterion": criterion}
         except _UnusableError as error:
-            skipped.setdefault(error.kind, []).append(str(error))
-            continue
-        rows.append({**row, **sides, "criterion": criterion})
-        if len(rows) == _ROWS_PER_TABLE:
-            yield pa.Table.from_pylist(rows, schema=schema)
-            rows = []
-    if rows:
-        yield pa.Table.from_pylist(rows, schema=schema)
-    for kind, items in skipped.items():
-        logger.warning("%s: skipped %d pairs, %s; first: %s", path, len(items), kind, items[0])
+            yield error
 
 
 def _read_rows(path: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -13,7 +13,7 @@ family and `secondary` the kind: each is reported separately. A replaced turn co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -25,14 +25,15 @@ from sdiareward.dataset_builder.episodes import RECORDING, Episode, Part, Script
 from sdiareward.pairs.schema import JOINT, make_stable_seed
 from sdiareward.perturbations.channel import ChannelSettings
 
-from .pairing import PairPlan, SynthesizerSpec
-from .reference_clips import split_options
+from .pairing import PairPlan, SynthesizerSpec, split_options
 from .splits import choose_synthesizers, split_unit
 
 
-# The kind whose rejected side has the words of another dialogue beside its own sound.
-OTHER_TRANSCRIPT = "transcript"
-_WORLD = "world"
+KINDS = {
+    "context": ("last_answer", "near_answer", "all_answers", "order", "transcript", "repetition"),
+    "fluency": ("shuffled_words", "cut_off"),
+    "prosody": ("flat", "uneven"),
+}
 
 
 class Pool(list[Episode]):
@@ -50,15 +51,11 @@ class Pool(list[Episode]):
         while left:
             episode = left.pop(0)
             sizes = _count_words(episode.turns)
-            suited = [index for index, other in enumerate(left) if _can_exchange_words(episode, other)]
-            if suited:
+            if suited := [index for index, other in enumerate(left) if _can_exchange_words(episode, other)]:
                 nearest = min(suited, key=lambda index: int(np.abs(_count_words(left[index].turns) - sizes).sum()))
                 other = left.pop(nearest)
                 found |= {episode.name: other, other.name: episode}
         return found
-
-
-Change = Callable[[Episode, Pool, np.random.Generator], Episode | None]
 
 
 @dataclass(frozen=True)
@@ -68,9 +65,7 @@ class FamilySpec:
 
     def __post_init__(self) -> None:
         if self.per_dialogue < 1 or self.kinds == ():
-            raise ValueError(
-                f"per_dialogue is {self.per_dialogue}, kinds {self.kinds}; give at least one, or omit the family."
-            )
+            raise ValueError(f"per_dialogue is {self.per_dialogue}, kinds {self.kinds}; give one, or omit the family.")
 
 
 def validate_families(families: Mapping[str, FamilySpec]) -> None:
@@ -91,7 +86,6 @@ def plan_family_pairs(
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[PairPlan]:
     """Return the pairs of the families; a kind that a dialogue cannot give is omitted."""
-    validate_families(families)
     # Each dialogue once: a script against a caricature has the spoken side of its scenario.
     episodes: dict[tuple[str, str], Episode] = {}
     for item in items:
@@ -106,25 +100,15 @@ def plan_family_pairs(
         split = assignment[split_unit(episode)]
         for family, kind, rejected in _change(episode, pools[episode.source, split], families, seed):
             is_prosody = family == "prosody"
-            if _is_recorded(episode):
-                names = [_WORLD if is_prosody else RECORDING]
-            else:
-                key = f"{family}/{episode.source}/{episode.name}"
-                names = synthesizers.for_dialogue(split, key, seed) if synthesizers else []
-            for name in names:
+            key = f"{family}/{episode.source}/{episode.name}"
+            names = synthesizers.for_dialogue(split, key, seed) if synthesizers else []
+            for name in ["world" if is_prosody else RECORDING] if _is_recorded(episode) else names:
                 own, voices = split_options((options or {}).get(name, {}), JOINT)
-                plan = PairPlan(
-                    JOINT,
-                    replace(episode, primary=family, secondary=kind),
-                    rejected,
-                    name,
-                    split,
-                    channel,
-                    {**own, "contour": "kept"} if is_prosody else own,
-                    script_voices=voices,
-                    rejected_options={**own, "contour": kind} if is_prosody else None,
-                    family=family,
-                )
+                chosen = replace(episode, primary=family, secondary=kind)
+                plan = PairPlan(JOINT, chosen, rejected, name, split, channel, own, None, voices, family=family)
+                if is_prosody:
+                    kept, changed = ({**own, "contour": contour} for contour in ("kept", kind))
+                    plan = replace(plan, options=kept, rejected_options=changed)
                 plans.append(plan)
     return plans
 
@@ -136,15 +120,56 @@ def _change(
     key = f"{episode.source}/{episode.name}"
     for family, spec in families.items():
         done = 0
-        for kind in choose_synthesizers(f"{family}/{key}", spec.kinds or tuple(KINDS[family]), None, seed):
+        for kind in choose_synthesizers(f"{family}/{key}", spec.kinds or KINDS[family], None, seed):
             rng = np.random.default_rng(make_stable_seed(seed, family, kind, key))
-            rejected = KINDS[family][kind](episode, pool, rng)
-            if rejected is None:
-                continue
-            yield family, kind, replace(rejected, name=f"{episode.name}/{kind}", primary=family, secondary=kind)
-            done += 1
-            if done == spec.per_dialogue:
-                break
+            if done < spec.per_dialogue and (rejected := break_dialogue(kind, episode, pool, rng)):
+                yield family, kind, replace(rejected, name=f"{episode.name}/{kind}", primary=family, secondary=kind)
+                done += 1
+
+
+def break_dialogue(kind: str, episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
+    """Return the dialogue broken in the way of a kind; None if it cannot be."""
+    turns, last = episode.turns, len(episode.turns) - 1
+    answers = range(1, len(turns), 2)
+    new: dict[int, Turn | None] = {}
+    match kind:
+        case "last_answer" | "near_answer" | "all_answers":
+            # The near one is of an earlier exchange, or of another part of the recording.
+            is_near = kind == "near_answer"
+            others = [other for other in pool if (other.group_id == episode.group_id) == is_near]
+            if not is_near:
+                others = [others[index] for index in rng.permutation(len(others))[:8].tolist()]
+            candidates = [turn for other in others for turn in other.turns[1::2]]
+            for index in answers if kind == "all_answers" else [last]:
+                new[index] = _find_nearest(turns[index], [turn for turn in candidates if turn not in new.values()])
+        case "order" if len({turns[index].text for index in answers}) > 1:
+            # Every question gets the answer of another one.
+            moved = np.roll(answers, -int(rng.integers(1, len(answers)))).tolist()
+            new = {index: turns[place] for index, place in zip(answers, moved, strict=True)}
+        # Both dialogues are whole conversations, right in one pair and wrong in the other: only the recordings decide.
+        case "transcript" if _is_recorded(episode) and (other := pool.partners.get(episode.name)):
+            for index, (turn, said) in enumerate(zip(turns, other.turns, strict=True)):
+                first, *rest = turn.parts
+                parts = (replace(first, text=said.text), *(replace(part, text="") for part in rest))
+                new[index] = Turn(turn.role, parts)
+        case "repetition" if len(turns) + 2 <= MAX_TURNS:
+            return replace(episode, turns=(*turns, *turns[-2:]))
+        case "shuffled_words" if not _is_recorded(episode):
+            for index in answers:
+                words = turns[index].text.split()
+                shuffled = " ".join(words[place] for place in rng.permutation(len(words)))
+                new[index] = Turn("assistant", (Part(shuffled),))
+        case "cut_off" if not _is_recorded(episode) and len(words := turns[last].text.split()) >= 4:
+            kept = int(rng.integers(len(words) // 3, 2 * len(words) // 3 + 1))
+            new[last] = Turn("assistant", (Part(" ".join(words[:kept])),))
+        case "flat" | "uneven" if _is_recorded(episode):
+            return episode
+    found = [new.get(index, turn) for index, turn in enumerate(turns)]
+    changed = tuple(turn for turn in found if turn is not None)
+    # A turn has no replacement, or all words stay the same.
+    if len(changed) < len(turns) or [turn.text for turn in changed] == [turn.text for turn in turns]:
+        return None
+    return replace(episode, turns=changed)
 
 
 def _is_recorded(episode: Episode) -> bool:
@@ -155,117 +180,13 @@ def _count_words(turns: Sequence[Turn]) -> np.ndarray:
     return np.array([len(turn.text.split()) for turn in turns])
 
 
-def _list_answers(episodes: Iterable[Episode]) -> list[Turn]:
-    return [turn for episode in episodes for turn in episode.turns if turn.role == "assistant"]
-
-
-def _draw_other(episode: Episode, pool: Pool, rng: np.random.Generator, count: int = 8) -> list[Episode]:
-    others = [other for other in pool if other.group_id != episode.group_id]
-    return [others[index] for index in rng.permutation(len(others))[:count].tolist()]
-
-
 def _find_nearest(turn: Turn, candidates: Iterable[Turn]) -> Turn | None:
     others = [other for other in candidates if other.text != turn.text]
     size = len(turn.text.split())
     return min(others, key=lambda other: (abs(len(other.text.split()) - size), other.text), default=None)
 
 
-def _exchange_answers(episode: Episode, answers: Mapping[int, Turn | None]) -> Episode | None:
-    """Return the dialogue with other answers; None if one is missing or all words stay the same."""
-    turns = [answers.get(index, turn) for index, turn in enumerate(episode.turns)]
-    found = tuple(turn for turn in turns if turn is not None)
-    is_changed = [turn.text for turn in found] != [turn.text for turn in episode.turns]
-    return replace(episode, turns=found) if is_changed and len(found) == len(turns) else None
-
-
-def _replace_last_answer(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
-    answers = _list_answers(_draw_other(episode, pool, rng))
-    return _exchange_answers(episode, {len(episode.turns) - 1: _find_nearest(episode.turns[-1], answers)})
-
-
-def _replace_by_near_answer(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
-    """Take the last answer from the same conversation: from an earlier exchange, or another part of its recording."""
-    answers = _list_answers(other for other in pool if other.group_id == episode.group_id)
-    return _exchange_answers(episode, {len(episode.turns) - 1: _find_nearest(episode.turns[-1], answers)})
-
-
-def _replace_answers(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
-    turns = _list_answers(_draw_other(episode, pool, rng))
-    answers: dict[int, Turn | None] = {}
-    for index, turn in enumerate(episode.turns):
-        if turn.role == "assistant":
-            answers[index] = _find_nearest(turn, [other for other in turns if other not in answers.values()])
-    return _exchange_answers(episode, answers)
-
-
-def _move_answers(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
-    """Give every question the answer of another one."""
-    answers = _list_answers([episode])
-    if len({answer.text for answer in answers}) < 2:
-        return None
-    shift = int(rng.integers(1, len(answers)))
-    moved = answers[shift:] + answers[:shift]
-    return _exchange_answers(episode, {2 * index + 1: answer for index, answer in enumerate(moved)})
-
-
-def _exchange_transcripts(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
-    # Both dialogues are whole conversations, right in one pair and wrong in the other: only the recordings decide.
-    other = pool.partners.get(episode.name) if _is_recorded(episode) else None
-    if other is None:
-        return None
-    turns = []
-    for turn, words in zip(episode.turns, other.turns, strict=True):
-        first, *rest = turn.parts
-        turns.append(Turn(turn.role, (replace(first, text=words.text), *(replace(part, text="") for part in rest))))
-    return replace(episode, turns=tuple(turns))
-
-
 def _can_exchange_words(one: Episode, other: Episode) -> bool:
     if one.group_id == other.group_id or len(one.turns) != len(other.turns):
         return False
     return all(turn.text != own.text for turn, own in zip(one.turns, other.turns, strict=True))
-
-
-def _repeat_exchange(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
-    if len(episode.turns) + 2 > MAX_TURNS:
-        return None
-    return replace(episode, turns=(*episode.turns, *episode.turns[-2:]))
-
-
-def _shuffle_words(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
-    if _is_recorded(episode):
-        return None
-    answers: dict[int, Turn | None] = {}
-    for index, turn in enumerate(episode.turns):
-        if turn.role == "assistant":
-            words = turn.text.split()
-            shuffled = " ".join(words[place] for place in rng.permutation(len(words)))
-            answers[index] = Turn(turn.role, (Part(shuffled),))
-    return _exchange_answers(episode, answers)
-
-
-def _cut_answer(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
-    words = episode.turns[-1].text.split()
-    if _is_recorded(episode) or len(words) < 4:
-        return None
-    kept = int(rng.integers(len(words) // 3, 2 * len(words) // 3 + 1))
-    cut = Turn("assistant", (Part(" ".join(words[:kept])),))
-    return _exchange_answers(episode, {len(episode.turns) - 1: cut})
-
-
-def _keep_recorded(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
-    return episode if _is_recorded(episode) else None
-
-
-KINDS: dict[str, dict[str, Change]] = {
-    "context": {
-        "last_answer": _replace_last_answer,
-        "near_answer": _replace_by_near_answer,
-        "all_answers": _replace_answers,
-        "order": _move_answers,
-        OTHER_TRANSCRIPT: _exchange_transcripts,
-        "repetition": _repeat_exchange,
-    },
-    "fluency": {"shuffled_words": _shuffle_words, "cut_off": _cut_answer},
-    "prosody": {"flat": _keep_recorded, "uneven": _keep_recorded},
-}

@@ -1,27 +1,31 @@
-"""Filter pairs: rules first (`check_rules`), then a judge that listens (appendix B.1).
+"""Filter pairs: rules first (`check_rules`), then a judge that listens (appendix B.1); and let it add missing labels.
 
 A language model that takes audio compares the recording (version A) with its synthetic counterpart (version B) "within
 an identical multi-turn context, focusing specifically on the quality of the final turn". We read this as two whole
 dialogues with the same words, each in its own voice; the judge does not know their origin. "Samples are preserved only
 if they achieve scores >= 3 in both `final_turn_content` and `dialog_context_coherence`": a sample is a pair, so by
 default both of its sides must reach 3. Naturalness does not count: the pairs are to teach it.
+
+The paper's judge also annotates the recordings from YouTube, "establishing emotion as the primary category and
+specific paralinguistic features (e.g., laughter, filled pauses) as the secondary dimension". Labels of MELD and
+DailyTalk are trusted: only a missing label is asked for. All pairs of one recording cost one question.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+import pydantic.dataclasses
 from pydantic import BaseModel, BeforeValidator, Field
 
 from sdiareward.audio_sdiareward import AudioError
 from sdiareward.chat_sdiareward import MAX_TURNS, ROLES
-from sdiareward.common.llm import ChatClient, ChatError, FailureLimit, require_share
+from sdiareward.common.llm import ChatClient, ChatError, FailureLimit
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.messages import make_audio_content
 from sdiareward.pairs.prompts import PromptSet
-from sdiareward.pairs.schema import CRITERIA, MAX_TURN_S, validate_row
+from sdiareward.pairs.schema import MAX_TURN_S, list_allowed_labels, validate_row
 
 
 DIMENSIONS = {
@@ -30,10 +34,26 @@ DIMENSIONS = {
     "coherence": "dialog_context_coherence",
 }
 SIDES = {"A": "chosen", "B": "rejected"}
-# The system prompt, and the request after both versions.
+# The system prompt, and the request after both versions or the recording.
 PROMPTS = ("filter", "filter_request")
+ANNOTATION_PROMPTS = ("annotation", "annotation_request")
+# What the primary and the secondary dimension of each source are (Table 5).
+_MEANINGS = {
+    "youtube": {
+        "primary": "the emotion that carries the conversation",
+        "secondary": "the sound beside the words that is most noticeable. 'Filled Pauses' are sounds like um and uh, "
+        "'Listener Feedback' is a listener's mhm or yeah, 'No Feature' means that there is nothing of the kind",
+    },
+    "meld": {
+        "primary": "the sentiment of the conversation",
+        "secondary": "the emotion that carries the conversation",
+    },
+    "dailytalk": {
+        "primary": "what the speakers do with what they say",
+        "secondary": "the emotion that carries the conversation",
+    },
+}
 _SOUND_TURNS = [{"role": role, "duration_s": 1.0} for role in ROLES]
-_FAILED = ("judge_failed", "annotation_failed")
 Row = dict[str, Any]
 Score = Annotated[int, Field(strict=True, ge=1, le=5)]
 
@@ -56,31 +76,17 @@ class Verdict(BaseModel):
     overall_preference: Annotated[Literal["A", "B"], BeforeValidator(lambda text: str(text).strip().upper())]
     reason: str
 
-    def read_scores(self) -> dict[str, dict[str, int]]:
-        """Return the scores by side and dimension, as the column `quality` has them."""
-        return {
-            side: {name: getattr(getattr(self.scores, key), version) for name, key in DIMENSIONS.items()}
-            for version, side in SIDES.items()
-        }
 
-
-@dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(frozen=True)
 class FilterSettings:
-    min_score: int = 3
-    dimensions: tuple[str, ...] = ("content", "coherence")  # Must reach `min_score`.
-    sides: tuple[str, ...] = ("chosen", "rejected")  # Must reach `min_score`.
-    criteria: tuple[str, ...] = ("modality",)  # Pairs that are judged.
+    min_score: Annotated[int, Field(ge=1, le=5)] = 3
+    # Dimensions and sides that must reach `min_score`.
+    dimensions: tuple[Literal["content", "naturalness", "coherence"], ...] = ("content", "coherence")
+    sides: tuple[Literal["chosen", "rejected"], ...] = ("chosen", "rejected")
+    criteria: tuple[Literal["modality", "colloquialness"], ...] = ("modality",)  # Pairs that are judged.
     keep_unjudged: bool = False  # Keep a pair that the judge fails on, without `quality`.
-    max_failed: float = 0.1  # Share of failures that stops the filter: a refused parameter fails on every pair.
-
-    def __post_init__(self) -> None:
-        require_share(self.max_failed)
-        if self.min_score not in range(1, 6):
-            raise ValueError(f"min_score is {self.min_score!r}; scores go from 1 to 5.")
-        vocabularies = {"dimensions": tuple(DIMENSIONS), "sides": tuple(SIDES.values()), "criteria": CRITERIA}
-        for name, allowed in vocabularies.items():
-            if unknown := set(getattr(self, name)) - set(allowed):
-                raise ValueError(f"{name} holds {sorted(unknown)}; it may hold {list(allowed)}.")
+    # Share of failures that stops the filter: a refused parameter fails on every pair.
+    max_failed: Annotated[float, Field(ge=0, le=1)] = 0.1
 
 
 def check_rules(row: Mapping[str, Any]) -> Skipped | None:
@@ -127,33 +133,57 @@ def filter_rows(
     def examine(row: Row) -> tuple[Row | Skipped, bool]:
         if skip := check_rules(row):
             return skip, False
-        if row["criterion"] not in rules.criteria:
-            return row, False
-        outcome = _judge(row, client, rules, texts)
-        has_failed = isinstance(outcome, Skipped) and outcome.kind in _FAILED
-        return row if has_failed and rules.keep_unjudged else outcome, True
+        return (_judge(row, client, rules, texts), True) if row["criterion"] in rules.criteria else (row, False)
 
-    yield from ask_judge(rows, client, examine, "judging", "the judge failed on {} pairs", rules.max_failed)
+    words = ("judge_failed", "judging", "the judge failed on {} pairs")
+    yield from _ask_judge(rows, client, examine, words, rules.max_failed, keep_failed=rules.keep_unjudged)
 
 
-def ask_judge(
+def annotate_rows(
+    rows: Iterable[Row], client: ChatClient, prompts: PromptSet | None = None, *, max_failed: float = 0.1
+) -> Iterator[Row | Skipped]:
+    """Yield, in order, each pair with labels of Table 5, or why it has none; a source outside `TAXONOMY` passes."""
+    texts = prompts or PromptSet()
+
+    def annotate(row: Row) -> tuple[Row | Skipped, bool]:
+        missing = [label for label, names in list_allowed_labels(row).items() if row[label] not in names]
+        given = _ask_labels(row, client, texts) if missing else {}
+        return {**row, **{label: given[label] for label in missing}}, bool(missing)
+
+    words = ("annotation_failed", "annotating", "the judge failed to label {} pairs")
+    yield from _ask_judge(rows, client, annotate, words, max_failed)
+
+
+def _ask_judge(
     rows: Iterable[Row],
     client: ChatClient,
     ask: Callable[[Row], tuple[Row | Skipped, bool]],
-    description: str,
-    failed: str,
+    words: tuple[str, str, str],
     max_failed: float,
+    *,
+    keep_failed: bool = False,
 ) -> Iterator[Row | Skipped]:
     """Yield what `ask` makes of each row, in order; it also returns whether the judge was asked.
 
-    Too large a share of failures raises `EndpointError`.
+    `words` are the kind of a failed row, the label of the progress bar, and what the `EndpointError` says that too
+    large a share of failures raises.
     """
+    kind, description, failed = words
     limit = FailureLimit(max_failed, failed, "filter.max_failed")
-    result: Any
-    for result in client.map(ask, rows, failures=(), description=description):
-        outcome, is_asked = result
+
+    def examine(row: Row) -> tuple[Row | Skipped, bool]:
+        try:
+            return ask(row)
+        except AudioError as error:
+            return Skipped(name_pair(row), "unusable_audio", str(error)), False
+        except ChatError as error:
+            return row if keep_failed else Skipped(name_pair(row), kind, str(error)), True
+
+    found: Any
+    for found in client.map(examine, rows, failures=(), description=description):
+        outcome, is_asked = found
         if is_asked:
-            limit.count(outcome.reason if isinstance(outcome, Skipped) and outcome.kind in _FAILED else None)
+            limit.count(outcome.reason if isinstance(outcome, Skipped) and outcome.kind == kind else None)
         yield outcome
     limit.require_few()
 
@@ -161,33 +191,49 @@ def ask_judge(
 def _judge(row: Row, client: ChatClient, settings: FilterSettings, prompts: PromptSet) -> Row | Skipped:
     name, content = name_pair(row), list[dict[str, Any]]()
     system, request = map(prompts.fill, PROMPTS)
-    try:
-        for version, side in SIDES.items():
-            content.append({"type": "text", "text": f"Version {version}:"})
-            content += make_spoken_turns(row[side], f"{name}, {side}")
-        content.append({"type": "text", "text": request})
-        messages: list[dict[str, Any]] = [{"role": "system", "content": system}, {"role": "user", "content": content}]
-        verdict = client.ask_json(messages, Verdict.model_validate)
-    except AudioError as error:
-        return Skipped(name, "unusable_audio", str(error))
-    except ChatError as error:
-        return Skipped(name, "judge_failed", str(error))
-    judge, scores = client.settings.model, verdict.read_scores()
-    low = [
-        f"{side} {dimension} {scores[side][dimension]}"
-        for side in settings.sides
-        for dimension in settings.dimensions
-        if scores[side][dimension] < settings.min_score
-    ]
-    if low:
-        reason = f"{judge} gave {', '.join(low)}; at least {settings.min_score} is needed. {verdict.reason}"
-        return Skipped(name, "low_quality", reason)
+    for version, side in SIDES.items():
+        content.append({"type": "text", "text": f"Version {version}:"})
+        content += make_spoken_turns(row[side], f"{name}, {side}")
+    content.append({"type": "text", "text": request})
+    verdict = client.ask_json(_make_messages(system, content), Verdict.model_validate)
+    found = verdict.scores.model_dump()
+    scores = {side: {name: found[key][version] for name, key in DIMENSIONS.items()} for version, side in SIDES.items()}
+    judge, least = client.settings.model, settings.min_score
+    counted = [(side, dimension) for side in settings.sides for dimension in settings.dimensions]
+    if low := [f"{side} {name} {scores[side][name]}" for side, name in counted if scores[side][name] < least]:
+        reason = f"{judge} gave {', '.join(low)}; at least {least} is needed. {verdict.reason}"
+        return Skipped(name_pair(row), "low_quality", reason)
     return {**row, "quality": {**scores, "judge": judge, "prompt_version": prompts.compute_version(*PROMPTS)}}
 
 
-def make_spoken_turns(
-    turns: Sequence[Mapping[str, Any]], name: str, *, with_words: bool = False
-) -> list[dict[str, Any]]:
+def _ask_labels(row: Row, client: ChatClient, prompts: PromptSet) -> dict[str, str]:
+    """Return both labels of a pair by the recording, its chosen side."""
+    meanings, names = _MEANINGS[row["source"]], list_allowed_labels(row)
+    listed = {f"{label}_labels": ", ".join(sorted(allowed)) for label, allowed in names.items()}
+    system, request = prompts.fill("annotation", **meanings, **listed), prompts.fill("annotation_request")
+    content = [*make_spoken_turns(row["chosen"], name_pair(row)), {"type": "text", "text": request}]
+
+    def read_labels(answer: Any) -> dict[str, str]:
+        """Return the labels of an answer as Table 5 spells them; raise `ValueError` for others."""
+        if not isinstance(answer, dict):
+            raise ValueError("the answer must be a JSON object with 'primary' and 'secondary'.")
+        labels = {}
+        for label, allowed in names.items():
+            spelling = {name.casefold(): name for name in allowed}
+            given = str(answer.get(label)).strip().casefold()
+            if given not in spelling:
+                raise ValueError(f"{label!r} is {answer.get(label)!r}; it must be one of {sorted(allowed)}.")
+            labels[label] = spelling[given]
+        return labels
+
+    return client.ask_json(_make_messages(system, content), read_labels)
+
+
+def _make_messages(system: str, content: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{"role": "system", "content": system}, {"role": "user", "content": content}]
+
+
+def make_spoken_turns(turns: Sequence[Mapping[str, Any]], name: str, *, with_words: bool = False) -> list[Row]:
     """Return turns as parts of a message: role, then recording. Without the words the judge has to listen."""
     parts: list[dict[str, Any]] = []
     for position, turn in enumerate(turns):

@@ -3,6 +3,20 @@
 A modality pair sets a recorded episode (chosen) against the same words spoken by a synthesizer (rejected). A
 colloquialness pair sets a spoken-style script (chosen) against its written-style original (rejected), both spoken by
 the identical voice and settings, so that only the style differs.
+
+Voices are cloned from recordings of the dialogue itself, as in the paper. It has "a greedy heuristic for reference
+audio selection to capture rich acoustic features, prioritizing clips with a duration between 5 and 30 seconds and a
+word count under 60. Dialogue groups lacking viable prompts are pruned." Our reading (`choose_references`), by role:
+
+1. A turn of 5 to 30 s (both included) with fewer than 60 words is a clip. The longest has most of the voice and is
+   taken; of equally long turns the first.
+2. If no turn qualifies, the role's turns are joined from the first on until they last 5 s. A turn that would take the
+   clip over 30 s or to 60 words begins a new one.
+3. Otherwise the dialogue is pruned (`NoReference`), even if its other role has a clip.
+
+Scripts have no recordings to clone from, and section 3.1 only asks for "consistent acoustic conditions" of both sides.
+With two voices for all scripts, a reward model hears the same two people in every pair. So the option `script_voices`
+names a pool, and the pair's id draws two voices: the same for both sides, and on any machine.
 """
 
 from __future__ import annotations
@@ -11,26 +25,25 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from sdiareward.audio_sdiareward import MIN_SAMPLES, SAMPLING_RATE, AudioError
-from sdiareward.chat_sdiareward import MAX_TURNS
-from sdiareward.dataset_builder.episodes import RECORDING, Episode, Part, ScriptPair, Turn, is_recorded
+from sdiareward.audio_sdiareward import MIN_SAMPLES, SAMPLING_RATE, AudioError, read_audio
+from sdiareward.chat_sdiareward import MAX_TURNS, ROLES
+from sdiareward.dataset_builder.episodes import RECORDING, SYNTHETIC, Episode, Part, ScriptPair, Turn, is_recorded
 from sdiareward.dataset_builder.synthesis import DialogueSynthesizer, ReferenceClip, Synthesizer, load_synthesizer
 from sdiareward.esdr_accuracy.pairwise import NO_SUBSET
+from sdiareward.pairs.messages import list_visible
 from sdiareward.pairs.schema import MAX_TURN_S, make_stable_id, make_stable_seed
 from sdiareward.perturbations.channel import CODINGS, ChannelSettings, encode_flac
 from sdiareward.perturbations.levels import trim_silence
 
 from ..pipeline.inspection import require_sound
 from ..pipeline.media import locate_span, read_media, read_span
-from ..references import SYNTHETIC
 from .plausible_speech import require_language, require_plausible
-from .reference_clips import Clip, ScriptVoice, choose_references, load_voices, split_options
 from .splits import choose_synthesizers, split_unit
 
 
@@ -38,15 +51,37 @@ class TurnDurationError(AudioError):
     """Raised for a turn that lasts no time or more than 60 s (B.1, first phase of the filter)."""
 
 
+class NoReference(ValueError):  # noqa: N818 - it names what is missing
+    """Raised for a dialogue in which some role has no usable reference; it is pruned."""
+
+
 # Between the parts of a turn, the same on both sides.
 _GAP = np.zeros(round(0.15 * SAMPLING_RATE), dtype=np.float32)
 # A file that turns are cut from holds an episode at most; longer recordings go through the pipeline.
 _MAX_FILE_S = 2 * MAX_TURNS * MAX_TURN_S
-# Spoken texts kept in memory, a few dialogues of them.
-_KEPT_TEXTS = 128
 # Options that do not change the speech: where an engine runs, its time limits and languages, and the folder of a file.
 _SILENT_OPTIONS = {"base_url", "api_key_env", "timeout_s", "max_retries", "addresses", "languages"}
 _FILE_OPTIONS = {"model_path", "voices_path", "audio"}
+# A clip to clone a voice from; it has fewer words.
+MIN_S, MAX_S, MAX_WORDS = 5.0, 30.0, 60
+_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".m4a")
+
+
+class Clip(NamedTuple):
+    role: str
+    text: str
+    duration_s: float
+
+
+@dataclass(frozen=True)
+class ScriptVoice:
+    audio: str
+    text: str
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """The same on any machine: the name of the file without its folder, and the words."""
+        return Path(self.audio).name, self.text
 
 
 @dataclass(frozen=True)
@@ -69,10 +104,14 @@ class PairPlan:
     def is_recorded(self, side: str) -> bool:
         return is_recorded(self.criterion, side, self.synthesizer)
 
+    @property
+    def has_other_engine(self) -> bool:
+        return bool(self.rejected_synthesizer) or self.rejected_options is not None
+
     def find_engine(self, side: str) -> tuple[str, Mapping[str, Any]]:
-        if side == "chosen" or not (self.rejected_synthesizer or self.rejected_options is not None):
-            return self.synthesizer, self.options
-        return self.rejected_synthesizer or self.synthesizer, self.rejected_options or {}
+        if side == "rejected" and self.has_other_engine:
+            return self.rejected_synthesizer or self.synthesizer, self.rejected_options or {}
+        return self.synthesizer, self.options
 
     @property
     def engines(self) -> dict[str, Mapping[str, Any]]:
@@ -92,9 +131,10 @@ class PairPlan:
             return self.known_pair_id
         words = [turn.text for side in (self.chosen, self.rejected) for turn in side.turns]
         names = (self.chosen.source, self.chosen.name, self.rejected.name)
-        options = list_audible(self.options)
-        engine = [self.synthesizer, json.dumps(options, sort_keys=True)] if options else [self.synthesizer]
-        if self.rejected_synthesizer or self.rejected_options is not None:
+        engine = [self.synthesizer]
+        if options := list_audible(self.options):
+            engine += [json.dumps(options, sort_keys=True)]
+        if self.has_other_engine:
             name, given = self.find_engine("rejected")
             engine += [name, json.dumps(list_audible(given), sort_keys=True)]
         engine += [self.family] if self.family else []
@@ -195,36 +235,31 @@ def _read_side(plan: PairPlan, side: str, recorded: Sequence[np.ndarray] | None 
     episode: Episode = getattr(plan, side)
     label = f"{episode.source} {episode.name}"
     trim_db = plan.channel.trim_db if plan.channel else None
+    texts = [turn.text for turn in episode.turns]
     if plan.is_recorded(side):
-        arrays = [_join(parts, trim_db) for parts in _read_recorded(episode, label)]
-        require_plausible([turn.text for turn in episode.turns], arrays, label)
+        arrays = _read_recorded(episode, label, trim_db)
+        require_plausible(texts, arrays, label)
         return arrays
     name, options = plan.find_engine(side)
     engine = load_synthesizer(name, options)
-    for turn in episode.turns:
-        require_language(engine, name, episode.language, turn.text)
+    for text in texts:
+        require_language(engine, name, episode.language, text)
     if isinstance(engine, DialogueSynthesizer):
         lines = [(turn.role, turn.text) for turn in episode.turns]
         spoken = engine.speak_dialogue(lines, _choose_reference_clips(plan, label))
         arrays = [_join([_apply_native_coding(array, episode)], trim_db) for array in spoken]
     else:
         arrays = [_join(_speak_parts(plan, episode, turn, engine, label), trim_db) for turn in episode.turns]
-    require_plausible(
-        [turn.text for turn in episode.turns],
-        arrays,
-        f"{label}, {name}",
-        engine=f"{name} {json.dumps(options, sort_keys=True)}",
-        recorded=recorded,
-        is_copy=getattr(engine, "uses_reference", False),
-    )
+    speaker, is_copy = f"{name} {json.dumps(options, sort_keys=True)}", getattr(engine, "uses_reference", False)
+    require_plausible(texts, arrays, f"{label}, {name}", engine=speaker, recorded=recorded, is_copy=is_copy)
     return arrays
 
 
-def _read_recorded(episode: Episode, label: str) -> list[list[np.ndarray]]:
-    return [
-        [read_part(part, f"{label}, turn {position}") for part in turn.parts]
-        for position, turn in enumerate(episode.turns)
-    ]
+def _read_recorded(episode: Episode, label: str, trim_db: float | None = None) -> list[np.ndarray]:
+    arrays = []
+    for position, turn in enumerate(episode.turns):
+        arrays.append(_join([read_part(part, f"{label}, turn {position}") for part in turn.parts], trim_db))
+    return arrays
 
 
 def _speak_parts(plan: PairPlan, episode: Episode, turn: Turn, engine: Synthesizer, label: str) -> list[np.ndarray]:
@@ -237,7 +272,7 @@ def _speak_parts(plan: PairPlan, episode: Episode, turn: Turn, engine: Synthesiz
 
 
 # The pairs of a dialogue are made one after the other, and most of their turns are the same.
-@lru_cache(maxsize=_KEPT_TEXTS)
+@lru_cache(maxsize=128)
 def _speak(engine: Synthesizer, text: str, voice: int) -> np.ndarray:
     return engine.speak(text, voice=voice)
 
@@ -251,16 +286,85 @@ def _apply_native_coding(array: np.ndarray, episode: Episode) -> np.ndarray:
 def _choose_reference_clips(plan: PairPlan, label: str) -> dict[str, ReferenceClip]:
     """Choose the clips to clone voices from; for scripts, which have no recordings, from the pool of voices."""
     if plan.criterion != "modality":
-        return load_voices(plan.script_voices, plan.pair_id)
-    arrays = [_join(parts, None) for parts in _read_recorded(plan.chosen, label)]
+        # None without a pool: the engine's options name its voices.
+        drawn = draw_voices(plan.script_voices, plan.pair_id)
+        return {role: ReferenceClip(read_audio(voice.audio), voice.text) for role, voice in drawn.items()}
+    arrays = _read_recorded(plan.chosen, label)
     turns = plan.chosen.turns
-    chosen = choose_references(
-        [Clip(t.role, t.text, len(a) / SAMPLING_RATE) for t, a in zip(turns, arrays, strict=True)]
-    )
+    clips = [Clip(t.role, t.text, len(a) / SAMPLING_RATE) for t, a in zip(turns, arrays, strict=True)]
     return {
         role: ReferenceClip(_join([arrays[i] for i in places], None), " ".join(turns[i].text for i in places))
-        for role, places in chosen.items()
+        for role, places in choose_references(clips).items()
     }
+
+
+def choose_references(turns: Sequence[Clip]) -> dict[str, tuple[int, ...]]:
+    """Return by role the positions of the turns that are joined to its reference."""
+    chosen = {}
+    for role in dict.fromkeys(turn.role for turn in turns):
+        own = [position for position, turn in enumerate(turns) if turn.role == role]
+        usable = [i for i in own if turns[i].duration_s >= MIN_S and _fits([turns[i]])]
+        # `max` keeps the first of equals.
+        reference = (max(usable, key=lambda i: turns[i].duration_s),) if usable else _join_turns(turns, own)
+        if not reference:
+            found = ", ".join(f"{turns[i].duration_s:.1f} s with {len(turns[i].text.split())} words" for i in own)
+            needed = f"from {MIN_S:g} to {MAX_S:g} s with fewer than {MAX_WORDS} words"
+            raise NoReference(f"no reference for {role!r}: its turns last {found}; a voice is cloned {needed}.")
+        chosen[role] = reference
+    return chosen
+
+
+def _join_turns(turns: Sequence[Clip], own: Sequence[int]) -> tuple[int, ...]:
+    run: list[int] = []
+    for position in own:
+        if not _fits([turns[other] for other in (*run, position)]):
+            run = []
+        if _fits([turns[position]]):
+            run.append(position)
+        if sum(turns[other].duration_s for other in run) >= MIN_S:
+            return tuple(run)
+    return ()
+
+
+def _fits(clips: Sequence[Clip]) -> bool:
+    """Check the upper limits only: the clips may still be too short."""
+    num_words = sum(len(clip.text.split()) for clip in clips)
+    return sum(clip.duration_s for clip in clips) <= MAX_S and num_words < MAX_WORDS
+
+
+def split_options(options: Mapping[str, Any], criterion: str) -> tuple[dict[str, Any], tuple[ScriptVoice, ...]]:
+    """Return the options of the engine itself, and the pool of voices."""
+    own = {name: value for name, value in options.items() if name != "script_voices"}
+    pool = options.get("script_voices")
+    if criterion == "modality" or pool is None:
+        return own, ()
+    return own, _read_folder(pool) if isinstance(pool, str) else _make_pool(pool)
+
+
+@cache
+def _read_folder(folder: str) -> tuple[ScriptVoice, ...]:
+    """Read a pool from a folder of recordings, each beside a `.txt` file with its words."""
+    clips = sorted(path for path in list_visible(Path(folder)) if path.suffix.lower() in _SUFFIXES)
+    texts = [clip.with_suffix(".txt").read_text(encoding="utf-8") for clip in clips]
+    return _make_pool([{"audio": str(c), "text": " ".join(t.split())} for c, t in zip(clips, texts, strict=True)])
+
+
+def _make_pool(entries: Sequence[Any]) -> tuple[ScriptVoice, ...]:
+    for entry in entries:
+        if not isinstance(entry, Mapping) or set(entry) != {"audio", "text"} or not str(entry["text"]).strip():
+            raise ValueError(f"script_voices has {entry!r}; an entry needs 'audio', a path, and 'text', its words.")
+    voices = tuple(ScriptVoice(str(entry["audio"]), str(entry["text"])) for entry in entries)
+    names = {voice.identity[0] for voice in voices}
+    if len(names) < max(2, len(voices)):
+        found = f"{len(voices)} recordings, {len(names)} of different names"
+        raise ValueError(f"script_voices has {found}; give at least two, each a name of its own.")
+    return voices
+
+
+def draw_voices(pool: Sequence[ScriptVoice], pair_id: str) -> dict[str, ScriptVoice]:
+    """Return two different voices by role, the same for the same pool and pair."""
+    ordered = sorted(pool, key=lambda voice: make_stable_id(pair_id, *voice.identity))
+    return dict(zip(ROLES, ordered, strict=False))
 
 
 def _encode_side(plan: PairPlan, side: str, arrays: Sequence[np.ndarray]) -> list[dict[str, Any]]:
@@ -272,26 +376,15 @@ def _encode_side(plan: PairPlan, side: str, arrays: Sequence[np.ndarray]) -> lis
             array = plan.channel(array, SAMPLING_RATE, rng)
         duration_s = len(array) / SAMPLING_RATE
         if len(array) < MIN_SAMPLES or duration_s > MAX_TURN_S:
-            raise TurnDurationError(
-                f"{episode.source} {episode.name}, turn {position}: lasts {duration_s:.2f} s; a turn must last more "
-                "than 0.02 and at most 60 s."
-            )
-        if plan.is_recorded(side):
-            references: list[tuple[Any, ...]] = [(part.ref, part.start_s, part.end_s) for part in turn.parts]
-        else:
-            references = [(f"{SYNTHETIC}:{plan.find_engine(side)[0]}", None, None)] * len(turn.parts)
-        turns.append(
-            {
-                "role": turn.role,
-                "text": turn.text,
-                "audio": {"bytes": encode_flac(array), "path": f"{plan.pair_id}-{side}-{position}.flac"},
-                "duration_s": duration_s,
-                "audio_ref": [
-                    {"uri": uri, "start_s": start_s, "end_s": end_s, "text": part.text}
-                    for (uri, start_s, end_s), part in zip(references, turn.parts, strict=True)
-                ],
-            }
-        )
+            label = f"{episode.source} {episode.name}, turn {position}"
+            raise TurnDurationError(f"{label}: lasts {duration_s:.2f} s; more than 0.02 and at most 60 s are needed.")
+        references = [{"uri": p.ref, "start_s": p.start_s, "end_s": p.end_s, "text": p.text} for p in turn.parts]
+        if not plan.is_recorded(side):
+            made = {"uri": f"{SYNTHETIC}:{plan.find_engine(side)[0]}", "start_s": None, "end_s": None}
+            references = [{**reference, **made} for reference in references]
+        audio = {"bytes": encode_flac(array), "path": f"{plan.pair_id}-{side}-{position}.flac"}
+        found = {"role": turn.role, "text": turn.text, "audio": audio}
+        turns.append({**found, "duration_s": duration_s, "audio_ref": references})
     return turns
 
 

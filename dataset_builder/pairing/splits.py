@@ -1,25 +1,60 @@
-"""Assign dialogues to train, validation and test by group, and synthesizers to dialogues.
+"""Which pairs are in which split: of a build, by group; and ESDR-Bench, drawn from a data set (section B.1).
 
 Test is for measuring only: its groups are in no other split, and only it holds the held-out synthesizers.
+
+ESDR-Bench is stratified, capped, and isolated from training (Tables 1 and 5). Our reading of the paper: appendix B.1
+caps "the secondary dimensions of each dataset" at 50; section 3.2 draws "from the held-out validation split", up to 50
+of "each fine-grained bucket" of "source and metadata categories". So `candidates` are all pairs or those of a split, a
+bucket is a source and some labels (`bucket_by`), and the cap counts pairs. The 824 wild and 466 scripted pairs of
+Table 1 need finer buckets than a secondary label (more than seven times 50), such as `[source, primary, secondary]`.
+Colloquialness pairs have no taxonomy; the paper holds out 250 of 2,500: they are one bucket with its own cap.
+"Quality-aware" is the filter before: the sampler draws from kept pairs.
+
+The paper removes the selected pairs from training, and has 6,879 of 7,703 wild ones left (Table 1): `excise: pairs`.
+By default we remove their groups too, and pairs of families with a turn of another group: a model that was trained on
+other minutes of a recording knows its speakers and its channel. The rest of a partly chosen group is lost, so groups
+are taken whole where they fit.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, field
 from itertools import groupby
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
-from sdiareward.audio_sdiareward import AudioError
-from sdiareward.dataset_builder.episodes import Episode
+import numpy as np
+import pydantic.dataclasses
+
+from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
+from sdiareward.common.files import require_other_folder, write_file
+from sdiareward.common.skipped import Skipped
+from sdiareward.common.tables import render_table
+from sdiareward.dataset_builder.episodes import Episode, is_recorded
 from sdiareward.pairs.content import join_units
-from sdiareward.pairs.schema import make_stable_id
+from sdiareward.pairs.labels import split_synthesizers
+from sdiareward.pairs.schema import JOINT, SIDES, make_stable_id
 
 from ..pipeline.media import read_beginning
 from ..recording_check import COPY_S, find_copies, measure_energies
+from ..reports import data_card
+from ..reports.data_card import LABELS, compute_statistics, read_labels
+from ..shards import ShardWriter, read_rows
 
 
 Unit = tuple[str, str]
+Labels = Sequence[Mapping[str, Any]]
+BENCH_SPLIT = "test"
+_COLLOQUIALNESS = "colloquialness"
+# Named leaves: the audio is not read.
+_TURN_LEAVES = ("text", "audio_ref.list.element.uri", "audio_ref.list.element.start_s")
+# Shorter turns occur in any dialogue.
+_MIN_WORDS = 4
+_BUCKET_COLUMNS = ("bucket", "available", "available_groups", "taken", "taken_groups")
 
 
 def assign_splits(
@@ -30,13 +65,9 @@ def assign_splits(
     Units that are `joined` (`join_groups`) then get one split together, the one that lacks most of its share.
     """
     if test != 1 and not (0 <= validation < 1 and 0 <= test < 1 and validation + test < 1):
-        raise ValueError(
-            f"validation={validation} and test={test} must be shares that leave something for training; test=1 puts "
-            "everything into test."
-        )
-    sizes: dict[Unit, int] = {}
-    for episode in episodes:
-        sizes[split_unit(episode)] = sizes.get(split_unit(episode), 0) + 1
+        needed = "must be shares that leave something for training; test=1 puts everything into test"
+        raise ValueError(f"validation={validation} and test={test} {needed}.")
+    sizes = Counter(map(split_unit, episodes))
     assignment: dict[Unit, str] = {}
     for source in {source for source, _ in sizes}:
         units = sorted((unit for unit in sizes if unit[0] == source), key=lambda unit: make_stable_id(seed, *unit))
@@ -67,11 +98,14 @@ def join_groups(
 
     hashes = {path: hash_file(path) or path for path in sorted(set().union(*files.values()))}
     paths = {content: path for path, content in hashes.items()}
-    measured = {
-        content: _measure(path) for content, path in tqdm(paths.items(), desc="copies", disable=len(paths) < 100)
-    }
+    heard: dict[str, tuple[float, np.ndarray]] = {}
+    for content, path in tqdm(paths.items(), desc="copies", disable=len(paths) < 100):
+        # Pairs of a file that cannot be read are skipped with the reason.
+        with suppress(AudioError, OSError):
+            array, seconds = read_beginning(path, COPY_S[1])
+            heard[content] = seconds, measure_energies(array)
     near: dict[str, list[object]] = {content: [] for content in paths}
-    for couple in find_copies({content: found for content, found in measured.items() if found}):
+    for couple in find_copies(heard):
         for content in couple:
             near[content].append(couple)
     same = join_units(near)
@@ -80,15 +114,6 @@ def join_groups(
     counts = {name: sum(n for n in of.values() if n > 1) for name, of in (("groups", sizes), ("by_file", by_file))}
     counts |= {"equal_copies": len(hashes) - len(paths), "near_copies": len(paths) - len(set(same.values()))}
     return {unit: first for unit, first in found.items() if sizes[first] > 1}, counts
-
-
-def _measure(path: str) -> tuple[float, Any] | None:
-    try:
-        array, seconds = read_beginning(path, COPY_S[1])
-    # Its pairs are skipped with the reason.
-    except (AudioError, OSError):
-        return None
-    return seconds, measure_energies(array)
 
 
 def split_unit(episode: Episode) -> Unit:
@@ -100,3 +125,262 @@ def choose_synthesizers(key: str, names: Iterable[str], count: int | None, seed:
     """Choose `count` synthesizers for one dialogue (None: all), the same ones for the same key and seed."""
     ordered = sorted(names, key=lambda name: make_stable_id(seed, key, name))
     return ordered if count is None else ordered[:count]
+
+
+@pydantic.dataclasses.dataclass(frozen=True)
+class BenchSettings:
+    cap: int = field(default=50, metadata={"help": "modality pairs of a bucket, or all that it has", "minimum": 1})
+    colloquialness_cap: int = field(default=250, metadata={"help": "colloquialness pairs in all", "minimum": 1})
+    seed: int = field(default=0, metadata={"help": "seed of the draw"})
+    candidates: Literal["test", "all"] = field(
+        default="test", metadata={"help": "draw from the test split, or from all splits, as the paper does"}
+    )
+    draw: Literal["whole_groups", "alternate"] = field(
+        default="whole_groups",
+        metadata={"help": "take groups whole, which loses the fewest pairs, or in turns, which gives the most groups"},
+    )
+    rest: Literal["train", "skip"] = field(
+        default="train",
+        metadata={"help": "where groups of the test split without a chosen pair go: to training or nowhere"},
+    )
+    excise: Literal["groups", "pairs"] = field(
+        default="groups",
+        metadata={"help": "what leaves training: the groups of the chosen pairs, or those pairs, as in the paper"},
+    )
+    bucket_by: tuple[str, ...] = field(
+        default=("source", "secondary"), metadata={"help": "columns that make a bucket"}
+    )
+
+    def __post_init__(self) -> None:
+        if unknown := set(self.bucket_by) - set(LABELS):
+            raise ValueError(f"bucket_by names {sorted(unknown)}; it takes {list(LABELS)}.")
+
+    def find_bucket(self, label: Mapping[str, Any]) -> tuple[str, ...]:
+        if label["criterion"] == _COLLOQUIALNESS:
+            return (_COLLOQUIALNESS,)
+        return tuple(str(label[name]) for name in self.bucket_by)
+
+    def is_candidate(self, label: Mapping[str, Any]) -> bool:
+        return self.candidates == "all" or label["split"] == BENCH_SPLIT
+
+
+def sample_bench(labels: Labels, settings: BenchSettings) -> set[str]:
+    """Return the ids of the pairs of ESDR-Bench, which depend on the seed and the ids alone, not on their order."""
+    if twice := [pair for pair, count in Counter(label["pair_id"] for label in labels).items() if count > 1]:
+        raise ValueError(f"pair {twice[0]!r} comes twice; take one of the two out.")
+    groups: dict[str, list[tuple[str, tuple[str, ...]]]] = defaultdict(list)
+    for label in sorted(labels, key=lambda label: make_stable_id(settings.seed, label["pair_id"])):
+        if settings.is_candidate(label):
+            groups[label["group_id"]].append((label["pair_id"], settings.find_bucket(label)))
+    hashes = {group: make_stable_id(settings.seed, group) for group in groups}
+    order = sorted(groups, key=hashes.__getitem__)
+    sizes = Counter(bucket for members in groups.values() for _, bucket in members)
+    room = {b: settings.colloquialness_cap if b == (_COLLOQUIALNESS,) else settings.cap for b in sizes}
+    rare = {bucket for bucket, size in sizes.items() if size <= room[bucket]}
+    chosen: set[str] = set()
+
+    def take(members: Iterable[tuple[str, tuple[str, ...]]]) -> None:
+        for pair, bucket in members:
+            if room[bucket] and pair not in chosen:
+                room[bucket] -= 1
+                chosen.add(pair)
+
+    if settings.draw == "alternate":
+        # In a bucket every group gives its first pair before any gives its second.
+        ranks, ranked = Counter[Any](), []
+        for group in order:
+            for pair, bucket in groups[group]:
+                ranked.append((ranks[group, bucket], hashes[group], pair, bucket))
+                ranks[group, bucket] += 1
+        take((pair, bucket) for _, _, pair, bucket in sorted(ranked))
+        return chosen
+    # Few groups are only partly chosen: those of a bucket that is taken whole anyway, then those that fit whole, then
+    # what fits of the others.
+    needed = {group for group in order if any(bucket in rare for _, bucket in groups[group])}
+    for group in sorted(order, key=lambda group: group not in needed):
+        wanted = Counter(bucket for _, bucket in groups[group])
+        if group in needed or all(count <= room[bucket] for bucket, count in wanted.items()):
+            take(groups[group])
+    for group in order:
+        take(groups[group])
+    return chosen
+
+
+def draw_bench(folder: Path, settings: BenchSettings) -> tuple[list[dict[str, Any]], dict[str, str], list[Skipped]]:
+    joined = join_recordings(folder)
+    labels = [{**label, "group_id": joined.get(label["group_id"], label["group_id"])} for label in read_labels(folder)]
+    # Of a folder that was built before, a joined group may be in train and validation.
+    taught = {label["group_id"] for label in labels if joined and label["split"] == "train"}
+    for label in labels:
+        if label["split"] == "validation" and label["group_id"] in taught:
+            label["split"] = "train"
+    bench = sample_bench(labels, settings)
+    shared = find_shared(folder, bench) if settings.excise == "groups" else ()
+    return labels, *isolate(labels, bench, settings.rest, shared, settings.excise)
+
+
+def join_recordings(folder: Path) -> dict[str, str]:
+    """Return the first group of each that shares a file or copies of a dialogue; none if the build joined them."""
+    if "joined" in data_card.read_report(folder):
+        return {}
+    keys: dict[str, set[Any]] = defaultdict(set)
+    heard: dict[tuple[Any, ...], tuple[float, np.ndarray]] = {}
+    for _, row in read_rows(folder):
+        # The rejected side of a family may have turns of another dialogue.
+        if not is_recorded(row["criterion"], "chosen", row["synthesizer"]):
+            continue
+        parts = [(part["uri"], part["start_s"]) for turn in row["chosen"] for part in turn["audio_ref"] or ()]
+        keys[row["group_id"]].update(uri for uri, _ in parts if uri)
+        # A dialogue is in several pairs, in other channels.
+        if (dialogue := (row["group_id"], *parts)) not in heard:
+            array = np.concatenate([read_audio(turn["audio"]) for turn in row["chosen"]])
+            heard[dialogue] = array.size / SAMPLING_RATE, measure_energies(array)
+    for couple in find_copies(heard):
+        for group, *_ in couple:
+            keys[group].add(couple)
+    return join_units(keys)
+
+
+def find_shared(folder: Path, bench: set[str]) -> set[str]:
+    """Return the pairs that have a turn of a pair of the benchmark, where either pair is of a family."""
+    columns = ["pair_id", "criterion", *(f"{side}.list.element.{leaf}" for side in SIDES for leaf in _TURN_LEAVES)]
+    turns: dict[bool, set[tuple[Any, ...]]] = {True: set(), False: set()}
+    for _, row in read_rows(folder, columns):
+        if row["pair_id"] in bench:
+            turns[row["criterion"] == JOINT].update(_list_turns(row))
+    every = turns[True] | turns[False]
+    return {
+        row["pair_id"]
+        for _, row in read_rows(folder, columns)
+        if row["pair_id"] not in bench
+        and not _list_turns(row).isdisjoint(every if row["criterion"] == JOINT else turns[True])
+    }
+
+
+def _list_turns(row: Mapping[str, Any]) -> set[tuple[Any, ...]]:
+    """Return what identifies the turns of a pair: where a recording begins, or at least `_MIN_WORDS` words."""
+    parts = [part for side in SIDES for turn in row[side] for part in turn["audio_ref"] or ()]
+    recorded = {(part["uri"], part["start_s"]) for part in parts if part["start_s"] is not None}
+    texts = {turn["text"] for side in SIDES for turn in row[side]}
+    return recorded | {(text,) for text in texts if len(text.split()) >= _MIN_WORDS}
+
+
+def isolate(
+    labels: Labels, bench: set[str], rest: str = "train", shared: Collection[str] = (), excise: str = "groups"
+) -> tuple[dict[str, str], list[Skipped]]:
+    """Return the split of every pair that stays, and the skipped pairs; `shared` is from `find_shared`."""
+    bench_groups = {label["group_id"] for label in labels if label["pair_id"] in bench and excise == "groups"}
+    taught: dict[str, set[str]] = defaultdict(set)
+    for label in labels:
+        if label["split"] != BENCH_SPLIT:
+            taught[label["criterion"]] |= split_synthesizers(label["synthesizer"])
+    assignment: dict[str, str] = {}
+    skipped: list[Skipped] = []
+    for label in labels:
+        pair, group, split = label["pair_id"], label["group_id"], label["split"]
+        if pair in bench:
+            assignment[pair] = BENCH_SPLIT
+        elif group in bench_groups:
+            reason = f"its group {group} is in ESDR-Bench; training must not see it"
+            skipped.append(Skipped(pair, "group_in_bench", reason))
+        elif pair in shared:
+            skipped.append(Skipped(pair, "turn_in_bench", "a turn of it is in ESDR-Bench; training must not see it"))
+        elif split != BENCH_SPLIT:
+            assignment[pair] = split
+        elif rest == "skip":
+            skipped.append(Skipped(pair, "not_in_bench", "its bucket of ESDR-Bench is full"))
+        elif not split_synthesizers(label["synthesizer"]) <= taught[label["criterion"]]:
+            reason = f"its bucket of ESDR-Bench is full, and {label['synthesizer']} is held out from training"
+            skipped.append(Skipped(pair, "held_out_synthesizer", reason))
+        else:
+            assignment[pair] = "train"
+    if excise == "groups":
+        kept = (label for label in labels if label["pair_id"] in assignment)
+        check_isolation({**label, "split": assignment[label["pair_id"]]} for label in kept)
+    return assignment, skipped
+
+
+def check_isolation(labels: Iterable[Mapping[str, Any]]) -> None:
+    """Raise `ValueError`, with the names of the groups, where a `group_id` is in more than one split."""
+    splits: dict[str, set[str]] = defaultdict(set)
+    for label in labels:
+        splits[label["group_id"]].add(label["split"])
+    leaking = sorted(group for group, names in splits.items() if len(names) > 1)
+    if leaking:
+        named = ", ".join(f"{group} in {' and '.join(sorted(splits[group]))}" for group in leaking[:10])
+        raise ValueError(f"{len(leaking)} groups are in more than one split ({named}); assign each to one.")
+
+
+def make_bench(folder: Path, output: Path, settings: BenchSettings) -> dict[str, Any]:
+    """Write a data set folder whose test split is ESDR-Bench, row by row; a finished one is not written again."""
+    from tqdm import tqdm
+
+    require_other_folder(folder, output)
+    plan_id = make_stable_id(data_card.make_content_id(folder), json.dumps(asdict(settings)))
+    if finished := data_card.read_finished(output, plan_id):
+        return finished
+    labels, assignment, skipped = draw_bench(folder, settings)
+    groups = {label["pair_id"]: label["group_id"] for label in labels}
+    with ShardWriter(output) as writer, tqdm(total=len(assignment), desc="bench", unit="pair") as progress:
+        for _, row in read_rows(folder):
+            if row["pair_id"] in assignment:
+                writer.write(assignment[row["pair_id"]], {**row, "group_id": groups[row["pair_id"]]})
+                progress.update()
+    found = _describe_bench(output, labels, assignment, settings)
+    data_card.plot_overview(found["statistics"], output / "bench.png")
+    write_file(output / "bench.md", render_bench(found))
+    write_file(output / "bench.json", json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+    before = data_card.read_report(folder)
+    config = {**before.get("config", {}), "bench": asdict(settings)}
+    more = {"plan_id": plan_id, "bench": found, "joined": before.get("joined")}
+    return data_card.write_report(output, writer.counts, skipped, config, **more)
+
+
+def _describe_bench(
+    output: Path, labels: Labels, assignment: Mapping[str, str], settings: BenchSettings
+) -> dict[str, Any]:
+    buckets: dict[tuple[str, ...], list[tuple[str, bool]]] = defaultdict(list)
+    groups, synthesizers = defaultdict[bool, set[str]](set), defaultdict[bool, set[str]](set)
+    for label in labels:
+        split = assignment.get(label["pair_id"])
+        if settings.is_candidate(label):
+            buckets[settings.find_bucket(label)].append((label["group_id"], split == BENCH_SPLIT))
+        if split:
+            groups[split == BENCH_SPLIT].add(label["group_id"])
+            synthesizers[split == BENCH_SPLIT].add(label["synthesizer"])
+    counts = []
+    for bucket, members in sorted(buckets.items()):
+        taken = [group for group, is_taken in members if is_taken]
+        numbers = {"available": len(members), "available_groups": len({group for group, _ in members})}
+        numbers |= {"taken": len(taken), "taken_groups": len(set(taken))}
+        counts.append({"bucket": " / ".join(bucket), **numbers})
+    return {
+        "settings": asdict(settings),
+        "table1": compute_statistics(output)["table1"],
+        "buckets": counts,
+        "left_out_synthesizers": sorted(synthesizers[True] - synthesizers[False]),
+        "num_known_groups": len(groups[True] & groups[False]),
+        "statistics": compute_statistics(output, split=BENCH_SPLIT),
+    }
+
+
+def render_bench(found: Mapping[str, Any]) -> str:
+    """Render `bench.json` as Markdown: Table 1, the buckets and Figure 5."""
+    statistics, settings = found["statistics"], found["settings"]
+    lines = [
+        "# A test split drawn as ESDR-Bench",
+        "",
+        f"The test split: {statistics['pairs']} pairs of {statistics['groups']} recordings or dialogues, "
+        f"{statistics['real_h']:.2f} h real against {statistics['synthetic_h']:.2f} h synthetic. At most "
+        f"{settings['cap']} pairs of each {' and '.join(settings['bucket_by'])}, at most "
+        f"{settings['colloquialness_cap']} colloquialness pairs, seed {settings['seed']}.",
+        f"Synthesizers that training does not have: {', '.join(found['left_out_synthesizers']) or 'none'}. "
+        f"Recordings or dialogues of which training has other pairs: {found['num_known_groups']}.",
+        "",
+        *data_card.render_table1(found["table1"]),
+        "",
+        *render_table(_BUCKET_COLUMNS, [list(bucket.values()) for bucket in found["buckets"]]),
+        "",
+        "![Categories, durations and turns](bench.png)",
+    ]
+    return "\n".join(lines) + "\n"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from sdiareward.common.tables import render_markdown_table
 
@@ -71,10 +70,10 @@ def require_balance(pairs: Iterable[tuple[Turns, Turns]], max_share: float = MAX
     """Return `measure_shares` of a set in which no count alone orders more than `max_share` of the pairs."""
     shares = measure_shares(pairs)
     if over := [name for name, share in shares.items() if share > max_share]:
-        raise ValueError(
-            f"{', '.join(over)} alone order{'s' if len(over) == 1 else ''} more than {max_share:.0%} of the pairs; "
-            f"rewrite or omit pairs until no count does.\n{render_shares(shares)}"
-        )
+        rows = [[name, f"{100 * share:.1f}"] for name, share in shares.items()]
+        table = render_markdown_table(["count", "pairs that it orders (%)"], rows)
+        found = f"counts of {', '.join(over)} order more than {max_share:.0%} of the pairs"
+        raise ValueError("\n".join([f"{found}; rewrite or omit pairs until no count does.", *table]))
     return shares
 
 
@@ -88,13 +87,6 @@ def find_imbalance(chosen: Turns, rejected: Turns) -> str | None:
     for position, turns in enumerate(zip(chosen, rejected, strict=True)):
         marks = [len(_MARK.findall(turn["content"])) for turn in turns]
         if abs(marks[0] - marks[1]) > MAX_MARKS_DIFFERENCE:
-            return (
-                f"turn {position} has {marks[0]} and {marks[1]} punctuation marks; "
-                f"they may differ by {MAX_MARKS_DIFFERENCE}."
-            )
+            found = f"turn {position} has {marks[0]} and {marks[1]} punctuation marks"
+            return f"{found}; they may differ by {MAX_MARKS_DIFFERENCE}."
     return None
-
-
-def render_shares(shares: Mapping[str, float]) -> str:
-    rows: list[list[Any]] = [[name, f"{100 * share:.1f}"] for name, share in shares.items()]
-    return "\n".join(render_markdown_table(["count", "pairs that it orders (%)"], rows))

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,9 +20,6 @@ from sdiareward.dataset_builder.episodes import SkipError
 
 from .settings import ComponentError, FasterWhisperSettings
 
-
-if TYPE_CHECKING:
-    from faster_whisper.transcribe import Segment
 
 logger = logging.getLogger(__name__)
 # Words in a sequence that may be the body of a loop; longer bodies compress well enough to be noticed by that.
@@ -54,43 +50,33 @@ class FasterWhisperTranscriber:
             ) from error
 
     def transcribe(self, array: np.ndarray, language: str) -> str:
-        code = self._choose_language(language)
-        for options in self._plan_attempts():
-            segments = self._decode(array, code, options)
+        settings, code = self._settings, self._choose_language(language)
+        attempts: list[dict[str, Any]] = [{"initial_prompt": settings.prompt}] if settings.prompt else []
+        for options in [*attempts, {}, {"no_repeat_ngram_size": settings.no_repeat_ngram_size}]:
+            found, _ = self._model.transcribe(
+                array,
+                language=code,
+                beam_size=settings.beam_size,
+                temperature=0.0,
+                condition_on_previous_text=False,
+                **options,
+            )
+            segments = list(found)
             text = " ".join(segment.text.strip() for segment in segments).strip()
             ratio = max((segment.compression_ratio for segment in segments), default=0.0)
-            if not is_loop(text, ratio, self._settings):
+            if not is_loop(text, ratio, settings):
                 break
             logger.info("a turn of %.1f s loops: %.80s", array.size / SAMPLING_RATE, text)
         return text
 
-    def _plan_attempts(self) -> Iterator[dict[str, Any]]:
-        if self._settings.prompt:
-            yield {"initial_prompt": self._settings.prompt}
-        yield {}
-        yield {"no_repeat_ngram_size": self._settings.no_repeat_ngram_size}
-
-    def _decode(self, array: np.ndarray, language: str | None, options: dict[str, Any]) -> Sequence[Segment]:
-        segments, _ = self._model.transcribe(
-            array,
-            language=language,
-            beam_size=self._settings.beam_size,
-            temperature=0.0,
-            condition_on_previous_text=False,
-            **options,
-        )
-        return list(segments)
-
     def _choose_language(self, tag: str) -> str | None:
         code = tag.lower().split("-")[0]
-        if code in ("", "und"):
-            return None
-        if code not in self._model.supported_languages:
+        if code not in ("", "und", *self._model.supported_languages):
             raise SkipError(
                 "language",
                 f"is in {tag!r}, which the model {self._settings.model!r} does not know; choose a multilingual one.",
             )
-        return code
+        return None if code in ("", "und") else code
 
 
 def is_loop(text: str, compression_ratio: float, settings: FasterWhisperSettings) -> bool:

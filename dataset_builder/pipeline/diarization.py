@@ -1,7 +1,8 @@
-"""Diarize (section B.1): pyannote's pipeline as in the paper, or clusters of Resemblyzer's embeddings.
+"""Find speech with silero-vad, and who speaks when (section B.1).
 
-The second needs no network and no gated model. It assigns every moment of speech to one speaker, so it finds no
-overlaps, and it is only as good as embeddings of 1.6 s: for trials, and for machines without access to the first.
+Speakers are found by pyannote's pipeline as in the paper, or by clustering Resemblyzer's embeddings. The latter needs
+no network and no gated model. It assigns every moment of speech to one speaker, so it finds no overlaps, and it is
+only as good as embeddings of 1.6 s: for trials, and for machines without access to the former.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 
-from .settings import ComponentError, PyannoteSettings, ResemblyzerSettings
-from .turns import Segment
+from .settings import ComponentError, PyannoteSettings, ResemblyzerSettings, SileroSettings
+from .turns import Segment, SkippedSpan
 
 
 if TYPE_CHECKING:
     import soundfile
 
+# The frame of silero-vad at 16 kHz: 32 ms.
+_VAD_SAMPLES = 512
+_BLOCK_SAMPLES = 1000 * _VAD_SAMPLES
 # The windows that Resemblyzer was trained on.
 _WINDOW_S = 1.6
 _WINDOW_FRAMES = 160
@@ -37,6 +41,65 @@ _FEW_WINDOWS = 24
 # A stretch of speech is embedded in pieces of at most this many windows.
 _PIECE_WINDOWS = 256
 
+Spans = Sequence[Sequence[float]]
+
+
+class SileroVad:
+    """Finds speech frame by frame, so that memory does not grow with the recording."""
+
+    def __init__(self, settings: SileroSettings):
+        from silero_vad import VADIterator, load_silero_vad
+
+        self._settings = settings
+        self._iterator = VADIterator(
+            # 2.5 times as fast on one core as the TorchScript model.
+            load_silero_vad(onnx=True),
+            threshold=settings.threshold,
+            sampling_rate=SAMPLING_RATE,
+            min_silence_duration_ms=round(settings.min_silence_s * 1000),
+            speech_pad_ms=round(settings.padding_s * 1000),
+        )
+
+    def find_speech(self, wav: Path) -> tuple[list[tuple[float, float]], list[SkippedSpan]]:
+        """Return the spans of speech in a 16 kHz mono WAV, disjoint and sorted, and the spans that are too short."""
+        merged: list[list[int]] = []
+        for start, end in self._find_stretches(wav):
+            # Spans may overlap because of their padding.
+            if merged and start <= merged[-1][1]:
+                merged[-1][1] = max(end, merged[-1][1])
+            else:
+                merged.append([start, end])
+        spans = [(start / SAMPLING_RATE, end / SAMPLING_RATE) for start, end in merged]
+        least_s = self._settings.min_speech_s
+        reason = f"speech of less than {least_s} s."
+        short = [SkippedSpan(start, end, "short_speech", reason) for start, end in spans if end - start < least_s]
+        return [(start, end) for start, end in spans if end - start >= least_s], short
+
+    def _find_stretches(self, wav: Path) -> Iterator[tuple[int, int]]:
+        import torch
+
+        self._iterator.reset_states()
+        start = None
+        num_samples = 0
+        for frame in _read_frames(wav):
+            num_samples += frame.size
+            padded = np.pad(frame, (0, _VAD_SAMPLES - frame.size))
+            event: dict[str, Any] = self._iterator(torch.from_numpy(padded)) or {}
+            start = event.get("start", start)
+            if "end" in event and start is not None:
+                yield start, min(event["end"], num_samples)
+                start = None
+        if start is not None:
+            yield start, num_samples
+
+
+def _read_frames(wav: Path) -> Iterator[np.ndarray]:
+    import soundfile
+
+    with soundfile.SoundFile(wav) as file:
+        while (block := file.read(_BLOCK_SAMPLES, dtype="float32")).size:
+            yield from (block[place : place + _VAD_SAMPLES] for place in range(0, block.size, _VAD_SAMPLES))
+
 
 class PyannoteDiarizer:
     """Runs a pipeline of pyannote.audio 4; it reads a whole recording, 0.7 GB for three hours."""
@@ -48,13 +111,16 @@ class PyannoteDiarizer:
         self._settings = settings
         try:
             pipeline = Pipeline.from_pretrained(settings.model, token=os.environ.get("HF_TOKEN"))
+            if pipeline is None:
+                raise FileNotFoundError("it was not found")
         except Exception as error:  # The package and the Hub raise many kinds; each means that it cannot be loaded.
-            raise ComponentError(_explain_no_access(settings.model, str(error))) from error
-        if pipeline is None:
-            raise ComponentError(_explain_no_access(settings.model, "it was not found"))
+            raise ComponentError(
+                f"diarization: {settings.model} cannot be loaded ({error}); accept its terms on the Hub, set HF_TOKEN "
+                "to a token that may read it, or give a folder that holds the pipeline."
+            ) from error
         self._pipeline: Any = pipeline.to(torch.device(settings.device))
 
-    def find_speakers(self, wav: Path, speech: Sequence[tuple[float, float]]) -> list[Segment]:
+    def find_speakers(self, wav: Path, speech: Spans) -> list[Segment]:
         """Return who speaks when, overlaps included; `speech` is ignored."""
         import soundfile
         import torch
@@ -68,13 +134,6 @@ class PyannoteDiarizer:
         return [Segment(float(span.start), float(span.end), str(label)) for span, _, label in tracks]
 
 
-def _explain_no_access(model: str, error: str) -> str:
-    return (
-        f"diarization: {model} cannot be loaded ({error}); accept its terms on the Hub, set HF_TOKEN to a token that "
-        "may read it, or give a folder that holds the pipeline."
-    )
-
-
 class ResemblyzerDiarizer:
     def __init__(self, settings: ResemblyzerSettings):
         from resemblyzer import VoiceEncoder
@@ -82,7 +141,7 @@ class ResemblyzerDiarizer:
         self._settings = settings
         self._encoder = VoiceEncoder(settings.device, verbose=False)
 
-    def find_speakers(self, wav: Path, speech: Sequence[tuple[float, float]]) -> list[Segment]:
+    def find_speakers(self, wav: Path, speech: Spans) -> list[Segment]:
         """Return who speaks when: one speaker at every moment of `speech`."""
         if not speech:
             return []
@@ -90,34 +149,40 @@ class ResemblyzerDiarizer:
         embeddings = self._embed(wav, speech, starts_s)
         stretches = np.split(embeddings, np.cumsum([len(starts) for starts in starts_s])[:-1])
         centroids = cluster(np.concatenate([_average_neighbours(stretch) for stretch in stretches]), self._settings)
-        segments: list[Segment] = []
+        segments = []
+        names: dict[int, str] = {}
         for (start_s, end_s), starts, stretch in zip(speech, starts_s, stretches, strict=True):
             labels = smooth(stretch @ centroids.T, self._settings.switch_penalty)
-            segments += _label_stretch(start_s, end_s, starts, labels)
-        return _name_by_appearance(segments)
+            # The speaker changes halfway between the centres of two windows.
+            change = np.flatnonzero(np.diff(labels)) + 1
+            edges = [start_s, *((starts[change - 1] + starts[change] + _WINDOW_S) / 2).tolist(), end_s]
+            for index, label in enumerate(labels[np.concatenate([[0], change])].tolist()):
+                name = names.setdefault(label, f"speaker_{len(names)}")
+                segments.append(Segment(edges[index], edges[index + 1], name))
+        return segments
 
-    def _embed(self, wav: Path, speech: Sequence[tuple[float, float]], starts_s: Sequence[np.ndarray]) -> np.ndarray:
+    def _embed(self, wav: Path, speech: Spans, starts_s: Sequence[np.ndarray]) -> np.ndarray:
         """Return the embeddings of all windows, `(num_windows, 256)`, of length 1."""
         import soundfile
         import torch
 
-        embeddings = []
+        embeddings: list[np.ndarray] = []
         batch: list[np.ndarray] = []
+
+        def encode() -> None:
+            if batch:
+                mels = torch.from_numpy(np.stack(batch)).to(self._encoder.device)
+                embeddings.append(self._encoder(mels).cpu().numpy())
+                batch.clear()
+
         with soundfile.SoundFile(wav) as file, torch.no_grad():
             for (_, end_s), starts in zip(speech, starts_s, strict=True):
                 for mel in _compute_window_mels(file, end_s, starts):
                     batch.append(mel)
                     if len(batch) == _BATCH_SIZE:
-                        embeddings.append(self._encode(batch))
-                        batch = []
-            if batch:
-                embeddings.append(self._encode(batch))
+                        encode()
+            encode()
         return np.concatenate(embeddings)
-
-    def _encode(self, batch: list[np.ndarray]) -> np.ndarray:
-        import torch
-
-        return self._encoder(torch.from_numpy(np.stack(batch)).to(self._encoder.device)).cpu().numpy()
 
 
 def plan_window_starts(start_s: float, end_s: float, hop_s: float) -> np.ndarray:
@@ -125,8 +190,7 @@ def plan_window_starts(start_s: float, end_s: float, hop_s: float) -> np.ndarray
     last_s = end_s - _WINDOW_S
     if last_s <= start_s:
         return np.array([start_s])
-    starts = np.arange(start_s, last_s, hop_s)
-    return np.append(starts, last_s)
+    return np.append(np.arange(start_s, last_s, hop_s), last_s)
 
 
 def _compute_window_mels(file: soundfile.SoundFile, end_s: float, starts_s: np.ndarray) -> Iterator[np.ndarray]:
@@ -135,7 +199,9 @@ def _compute_window_mels(file: soundfile.SoundFile, end_s: float, starts_s: np.n
 
     for index in range(0, len(starts_s), _PIECE_WINDOWS):
         piece = starts_s[index : index + _PIECE_WINDOWS]
-        array = _read(file, piece[0], min(end_s, piece[-1] + _WINDOW_S))
+        file.seek(round(piece[0] * SAMPLING_RATE))
+        last = round(min(end_s, piece[-1] + _WINDOW_S) * SAMPLING_RATE)
+        array = file.read(last - file.tell(), dtype="float32")
         if array.size < _WINDOW_S * SAMPLING_RATE - _FRAME_SAMPLES:
             # Repeated rather than padded: the encoder never saw silence.
             array = np.resize(array, round(_WINDOW_S * SAMPLING_RATE))
@@ -146,11 +212,6 @@ def _compute_window_mels(file: soundfile.SoundFile, end_s: float, starts_s: np.n
             frame = offset // _FRAME_SAMPLES
             # The spectrogram is one of power.
             yield mels[frame : frame + _WINDOW_FRAMES] * np.float32((_LEVEL / max(level, 1e-6)) ** 2)
-
-
-def _read(file: soundfile.SoundFile, start_s: float, end_s: float) -> np.ndarray:
-    file.seek(round(start_s * SAMPLING_RATE))
-    return file.read(round(end_s * SAMPLING_RATE) - file.tell(), dtype="float32")
 
 
 def _average_neighbours(stretch: np.ndarray) -> np.ndarray:
@@ -225,28 +286,11 @@ def smooth(similarity: np.ndarray, switch_penalty: float) -> np.ndarray:
     came_from = np.zeros((num_windows, num_speakers), dtype=int)
     for index in range(1, num_windows):
         best = int(total.argmax())
-        switched = total[best] - switch_penalty
-        is_switch = switched > total
+        is_switch = total[best] - switch_penalty > total
         came_from[index] = np.where(is_switch, best, np.arange(num_speakers))
-        total = np.where(is_switch, switched, total) + similarity[index]
+        total = np.where(is_switch, total[best] - switch_penalty, total) + similarity[index]
     labels = np.empty(num_windows, dtype=int)
     labels[-1] = int(total.argmax())
     for index in range(num_windows - 1, 0, -1):
         labels[index - 1] = came_from[index, labels[index]]
     return labels
-
-
-def _label_stretch(start_s: float, end_s: float, starts_s: np.ndarray, labels: np.ndarray) -> Iterator[Segment]:
-    """Yield the runs of one label; the speaker changes halfway between the centres of two windows."""
-    change = np.flatnonzero(np.diff(labels)) + 1
-    borders_s = (starts_s[change - 1] + starts_s[change] + _WINDOW_S) / 2
-    edges = [start_s, *borders_s.tolist(), end_s]
-    for index, label in enumerate(labels[np.concatenate([[0], change])]):
-        yield Segment(edges[index], edges[index + 1], str(label))
-
-
-def _name_by_appearance(segments: list[Segment]) -> list[Segment]:
-    names: dict[str, str] = {}
-    for segment in segments:
-        names.setdefault(segment.speaker, f"speaker_{len(names)}")
-    return [Segment(segment.start_s, segment.end_s, names[segment.speaker]) for segment in segments]

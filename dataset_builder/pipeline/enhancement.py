@@ -10,16 +10,14 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.common.files import replace_atomically
 
-from .media import decode_stereo
+from .media import decode_stereo, round_to_16_bits
 from .settings import AudioSeparatorSettings, ComponentError
 
 
@@ -67,26 +65,22 @@ class AudioSeparatorEnhancer:
             soundfile.SoundFile(temporary, "w", SAMPLING_RATE, 1, "PCM_16", format="WAV") as target,
         ):
             missing = num_samples
-            for block in self._reduce(self._separate_chunks(decode_stereo(recording, _MODEL_RATE))):
+            for block in self._separate_all(recording):
                 kept = block[:missing]
-                target.write(np.clip(np.rint(kept * 32768), -32768, 32767).astype(np.int16))
+                target.write(round_to_16_bits(kept))
                 missing -= kept.size
             # The resampler rounds the length.
             target.write(np.zeros(missing, np.int16))
 
-    def _reduce(self, vocals: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-        """Yield stereo blocks at the model's rate as mono blocks at 16 kHz."""
+    def _separate_all(self, recording: Path) -> Iterator[np.ndarray]:
+        """Yield the vocals of a recording as mono blocks at 16 kHz."""
         import soxr
 
-        stream = soxr.ResampleStream(_MODEL_RATE, SAMPLING_RATE, 1, dtype="float32", quality="HQ")
-        for block in vocals:
-            yield stream.resample_chunk(block.mean(axis=1))
-        yield stream.resample_chunk(np.zeros(0, np.float32), last=True)
-
-    def _separate_chunks(self, blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         chunk, margin = (round(s * _MODEL_RATE) for s in (self._settings.chunk_s, self._settings.margin_s))
-        for window, start, end in cut_windows(blocks, chunk, margin):
-            yield self._separate(window)[start:end]
+        stream = soxr.ResampleStream(_MODEL_RATE, SAMPLING_RATE, 1, dtype="float32", quality="HQ")
+        for window, start, end in cut_windows(decode_stereo(recording, _MODEL_RATE), chunk, margin):
+            yield stream.resample_chunk(self._separate(window)[start:end].mean(axis=1))
+        yield stream.resample_chunk(np.zeros(0, np.float32), last=True)
 
     def _separate(self, window: np.ndarray) -> np.ndarray:
         import soundfile
@@ -95,11 +89,17 @@ class AudioSeparatorEnhancer:
         if not window.any():
             return window
         model = self._separator.model_instance
-        with tempfile.TemporaryDirectory(dir=self._folder.name) as folder, _restore_state(model):
+        before = dict(vars(model))
+        with tempfile.TemporaryDirectory(dir=self._folder.name) as folder:
             model.output_dir = folder
             mixture, vocals = Path(folder, "mixture.wav"), np.zeros_like(window)
             soundfile.write(mixture, np.clip(window, -1, 1), _MODEL_RATE, subtype="FLOAT")
-            names = self._separator.separate(str(mixture), {_STEM: "vocals"})
+            try:
+                names = self._separator.separate(str(mixture), {_STEM: "vocals"})
+            finally:
+                # A short input changes the attributes of some versions' models.
+                vars(model).clear()
+                vars(model).update(before)
             if not names:
                 raise ComponentError(
                     f"enhancement: model {self._settings.model!r} has no stem {_STEM!r}; name another."
@@ -110,17 +110,6 @@ class AudioSeparatorEnhancer:
                 found = soundfile.read(path, dtype="float32", always_2d=True)[0][: len(window)]
                 vocals[: len(found)] = found
         return vocals
-
-
-@contextmanager
-def _restore_state(model: Any) -> Iterator[None]:
-    """Undo what separating an input changes in the attributes of a model."""
-    before = dict(vars(model))
-    try:
-        yield
-    finally:
-        vars(model).clear()
-        vars(model).update(before)
 
 
 def cut_windows(blocks: Iterable[np.ndarray], chunk: int, margin: int) -> Iterator[tuple[np.ndarray, int, int]]:

@@ -10,11 +10,11 @@ between two frames.
 from __future__ import annotations
 
 import io
-import os
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -54,8 +54,10 @@ class TruncatedAudioError(AudioError):
     """Raised for a recording that ends before the length in its header or before a requested span."""
 
 
-@dataclass(frozen=True)
-class _Track:
+Source = str | Path | bytes
+
+
+class _Track(NamedTuple):
     """A recording being decoded: blocks `(num_frames, num_channels)` at `rate`, and the seconds of its header."""
 
     rate: int
@@ -64,27 +66,28 @@ class _Track:
     tolerance_s: float
 
 
-def read_media(source: str | Path | bytes, *, name: str | None = None, max_s: float | None = None) -> np.ndarray:
+def read_media(source: Source, *, name: str | None = None, max_s: float | None = None) -> np.ndarray:
     """Read a clip of any format as 16 kHz mono, equal to `read_audio`; more than `max_s` seconds are refused."""
     label = name or _label(source)
-    blocks = list(_decode_blocks(source, label, max_s))
-    return read_audio(np.concatenate(blocks) if blocks else np.zeros(0, np.float32), name=label)
+    return read_audio(np.concatenate([np.zeros(0, np.float32), *_decode_blocks(source, label, max_s)]), name=label)
 
 
 def decode_recording(path: str | Path, target_wav: str | Path) -> float:
     """Decode a recording of any length to a mono 16 kHz 16-bit WAV, in constant memory; return its seconds."""
     import soundfile
 
-    label = str(path)
-    num_samples = 0
     with replace_atomically(Path(target_wav)) as temporary:
         with soundfile.SoundFile(temporary, "w", SAMPLING_RATE, 1, "PCM_16", format="WAV") as file:
-            for block in _decode_blocks(path, label, max_s=_MAX_WAV_S):
-                file.write(np.clip(np.rint(block * 32768), -32768, 32767).astype(np.int16))
-                num_samples += block.size
+            for block in _decode_blocks(path, str(path), _MAX_WAV_S):
+                file.write(round_to_16_bits(block))
+            num_samples: int = file.frames
         if not num_samples:
-            raise AudioError(f"{label}: holds no samples; a recording needs sound.")
+            raise AudioError(f"{path}: holds no samples; a recording needs sound.")
     return num_samples / SAMPLING_RATE
+
+
+def round_to_16_bits(array: np.ndarray) -> np.ndarray:
+    return np.clip(np.rint(array * 32768), -32768, 32767).astype(np.int16)
 
 
 def read_beginning(path: str, size_s: float) -> tuple[np.ndarray, float]:
@@ -104,7 +107,7 @@ def decode_stereo(path: str | Path, rate: int) -> Iterator[np.ndarray]:
 
     One channel is copied to both sides, and so is the average of more than two.
     """
-    return _decode_blocks(path, str(path), max_s=_MAX_WAV_S, rate=rate, is_stereo=True)
+    return _decode_blocks(path, str(path), _MAX_WAV_S, rate=rate, is_stereo=True)
 
 
 def read_span(path: str | Path, start_s: float, end_s: float | None = None) -> np.ndarray:
@@ -113,17 +116,15 @@ def read_span(path: str | Path, start_s: float, end_s: float | None = None) -> n
 
     label = _label(path)
     _require_content(path, label)
-    try:
-        with soundfile.SoundFile(path) as file:
-            is_plain = file.format in ("WAV", "WAVEX", "RF64", "FLAC") and file.frames > 0
-            if is_plain and _is_believable(file, path) and (file.samplerate, file.channels) == (SAMPLING_RATE, 1):
-                start, end = locate_span(start_s, end_s, file.frames, label)
-                if end - start > MAX_RECORDING_S * SAMPLING_RATE:
-                    raise AudioError(f"{label}: the span from {start_s} s lasts longer than an hour; give a shorter.")
-                file.seek(start)
-                return file.read(end - start, dtype="float32")
-    except soundfile.LibsndfileError:
-        pass  # libsndfile cannot read it; `read_media` decodes it or raises the reason.
+    # What libsndfile cannot read `read_media` decodes, or raises the reason.
+    with suppress(soundfile.LibsndfileError), soundfile.SoundFile(path) as file:
+        is_plain = file.format in ("WAV", "WAVEX", "RF64", "FLAC") and file.frames > 0
+        if is_plain and _is_believable(file, path) and (file.samplerate, file.channels) == (SAMPLING_RATE, 1):
+            start, end = locate_span(start_s, end_s, file.frames, label)
+            if end - start > MAX_RECORDING_S * SAMPLING_RATE:
+                raise AudioError(f"{label}: the span from {start_s} s lasts longer than an hour; give a shorter.")
+            file.seek(start)
+            return file.read(end - start, dtype="float32")
     array = read_media(path, max_s=MAX_RECORDING_S)
     start, end = locate_span(start_s, end_s, array.size, label)
     return array[start:end]
@@ -142,12 +143,7 @@ def locate_span(start_s: float, end_s: float | None, num_samples: int, label: st
 
 
 def _decode_blocks(
-    source: str | Path | bytes,
-    label: str,
-    max_s: float | None = None,
-    *,
-    rate: int = SAMPLING_RATE,
-    is_stereo: bool = False,
+    source: Source, label: str, max_s: float | None = None, *, rate: int = SAMPLING_RATE, is_stereo: bool = False
 ) -> Iterator[np.ndarray]:
     """Yield a recording as float32 blocks at `rate`, mono or stereo; raise `AudioError` at the first problem."""
     import soxr
@@ -155,14 +151,19 @@ def _decode_blocks(
     track = _open_track(source, label)
     if not MIN_RATE <= track.rate <= MAX_RATE:
         raise AudioError(f"{label}: is sampled at {track.rate} Hz; give one at {MIN_RATE} to {MAX_RATE} Hz.")
-    if max_s is not None and (track.promised_s or 0) > max_s:
-        raise AudioError(
-            f"{label}: lasts {(track.promised_s or 0) / 3600:.2f} h; at most {max_s / 3600:.2f} h can be taken at "
-            "once; cut it into shorter ones (the pipeline does, for up to 37 h)."
-        )
     stream = soxr.ResampleStream(track.rate, rate, 2 if is_stereo else 1, dtype="float32", quality="HQ")
-    num_frames, longest_s = 0, _read_size(source) / MIN_BYTES_PER_S
-    energy, mixed_energy, num_channels = 0.0, 0.0, 1
+    max_s = math.inf if max_s is None else max_s
+    longest_s = _read_size(source) / MIN_BYTES_PER_S
+    num_frames, energy, mixed_energy, num_channels = 0, 0.0, 0.0, 1
+
+    def require_length(seconds: float) -> None:
+        if seconds > max_s:
+            raise AudioError(
+                f"{label}: lasts {seconds / 3600:.2f} h; at most {max_s / 3600:.2f} h can be taken at once; cut it "
+                "into shorter ones (the pipeline does, for up to 37 h)."
+            )
+
+    require_length(track.promised_s or 0)
     for block in track.blocks:
         num_frames += len(block)
         if num_frames > longest_s * track.rate:
@@ -172,15 +173,15 @@ def _decode_blocks(
             )
         if not np.isfinite(block).all():
             raise AudioError(f"{label}: holds NaN or infinite samples before {num_frames / track.rate:.1f} s.")
-        if max_s is not None and num_frames > max_s * track.rate:
-            raise AudioError(f"{label}: lasts longer than the {max_s / 3600:.2f} h that can be taken at once; cut it.")
-        mixed = _mix_to_stereo(block) if is_stereo else block.mean(axis=1)
-        if not is_stereo and block.shape[1] > 1:
+        require_length(num_frames / track.rate)
+        if is_stereo:
+            mixed = np.repeat(block.mean(axis=1, keepdims=True), 2, axis=1) if block.shape[1] != 2 else block
+        else:
+            mixed, num_channels = block.mean(axis=1), block.shape[1]
             energy += measure_energy(block) * len(block)
             mixed_energy += measure_energy(mixed) * len(block)
-            num_channels = block.shape[1]
-        yield mixed if track.rate == rate else stream.resample_chunk(mixed)
-    if energy:
+        yield mixed if track.rate == rate else stream.resample_chunk(np.ascontiguousarray(mixed))
+    if num_channels > 1 and energy:
         require_mix(energy, mixed_energy, num_channels, label)
     decoded_s = num_frames / track.rate
     if track.promised_s is not None and decoded_s < track.promised_s - track.tolerance_s:
@@ -189,43 +190,31 @@ def _decode_blocks(
         yield stream.resample_chunk(np.zeros((0, 2) if is_stereo else 0, np.float32), last=True)
 
 
-def _mix_to_stereo(block: np.ndarray) -> np.ndarray:
-    if block.shape[1] == 2:
-        return np.ascontiguousarray(block)
-    return np.repeat(block.mean(axis=1, keepdims=True), 2, axis=1)
-
-
-def _open_track(source: str | Path | bytes, label: str) -> _Track:
+def _open_track(source: Source, label: str) -> _Track:
     import soundfile
 
     _require_content(source, label)
-    try:
-        file, stream = _open_for_one_pass(source)
-    except soundfile.LibsndfileError as error:
-        return _open_with_av(source, label, str(error))
-    blocks = _read_sndfile_blocks(file, stream, label, _find_missing_end(source))
-    # A header that was written to a pipe has no length, or one that its bytes cannot hold.
-    promised_s = file.frames / file.samplerate if _is_believable(file, source) else None
-    return _Track(file.samplerate, blocks, promised_s, _SNDFILE_TOLERANCE_S)
-
-
-def _is_believable(file: Any, source: str | Path | bytes) -> bool:
-    return file.frames / file.samplerate <= _read_size(source) / MIN_BYTES_PER_S
-
-
-def _open_for_one_pass(source: str | Path | bytes) -> tuple[Any, Any]:
-    import soundfile
-
     stream = open_stream(_handle(source))
     stream.name = ""
     try:
-        return open_for_one_pass(stream), stream
-    except soundfile.LibsndfileError:
-        # GSM has no header; its name says what it is.
-        return open_for_one_pass(_handle(source)), stream
+        try:
+            file = open_for_one_pass(stream)
+        except soundfile.LibsndfileError:
+            # GSM has no header; its name says what it is.
+            file = open_for_one_pass(_handle(source))
+    except soundfile.LibsndfileError as error:
+        return _open_with_av(source, label, str(error))
+    # A header that was written to a pipe has no length, or one that its bytes cannot hold.
+    promised_s = file.frames / file.samplerate if _is_believable(file, source) else None
+    blocks = _read_sndfile_blocks(file, stream, label, _find_missing_end(source))
+    return _Track(file.samplerate, blocks, promised_s, _SNDFILE_TOLERANCE_S)
 
 
-def _require_content(source: str | Path | bytes, label: str) -> None:
+def _is_believable(file: Any, source: Source) -> bool:
+    return file.frames / file.samplerate <= _read_size(source) / MIN_BYTES_PER_S
+
+
+def _require_content(source: Source, label: str) -> None:
     if not isinstance(source, bytes) and not Path(source).is_file():
         raise FileNotFoundError(f"{label}: no such audio file.")
     if not _read_size(source):
@@ -235,10 +224,9 @@ def _require_content(source: str | Path | bytes, label: str) -> None:
 def _read_sndfile_blocks(file: Any, stream: Any, label: str, problem: str | None) -> Iterator[np.ndarray]:
     import soundfile
 
-    num_frames = 0
+    num_frames, block_frames = 0, max(1, min(_BLOCK_FRAMES, _BLOCK_VALUES // file.channels))
     with stream, file:
         try:
-            block_frames = max(1, min(_BLOCK_FRAMES, _BLOCK_VALUES // file.channels))
             while (block := file.read(block_frames, dtype="float32", always_2d=True)).size:
                 num_frames += len(block)
                 yield block
@@ -250,11 +238,10 @@ def _read_sndfile_blocks(file: Any, stream: Any, label: str, problem: str | None
             raise _cut_off(label, problem, num_frames / file.samplerate)
 
 
-def _find_missing_end(source: str | Path | bytes) -> str | None:
+def _find_missing_end(source: Source) -> str | None:
     """Return the problem of a WAV, AIFF or OGG file that lost its end, which libsndfile ignores."""
-    with _open_bytes(source) as file:
-        head = file.read(8)
-        size = file.seek(0, os.SEEK_END)
+    with io.BytesIO(source) if isinstance(source, bytes) else Path(source).open("rb") as file:
+        head, size = file.read(8), _read_size(source)
         if head[:4] in (b"RIFF", b"FORM"):
             promised = int.from_bytes(head[4:8], "little" if head[:4] == b"RIFF" else "big")
             # Of a file from a pipe: 0, the largest number, or just under 2 GiB of samples (SoX, arecord).
@@ -271,7 +258,7 @@ def _find_missing_end(source: str | Path | bytes) -> str | None:
     return None
 
 
-def _open_with_av(source: str | Path | bytes, label: str, sndfile_error: str) -> _Track:
+def _open_with_av(source: Source, label: str, sndfile_error: str) -> _Track:
     try:
         import av
     except ImportError as error:
@@ -283,13 +270,11 @@ def _open_with_av(source: str | Path | bytes, label: str, sndfile_error: str) ->
         container = av.open(_handle(source), options={"format_whitelist": _CONTAINERS})
     except (av.error.FFmpegError, ValueError) as error:
         raise AudioError(f"{label}: is not audio, or is damaged ({sndfile_error.strip()} {error}).") from error
-    if not container.streams.audio:
+    stream = next(iter(container.streams.audio), None)
+    if stream is None or stream.codec_context is None:
         container.close()
-        raise AudioError(f"{label}: has no audio track; a recording needs one.")
-    stream = container.streams.audio[0]
-    if stream.codec_context is None:
-        container.close()
-        raise AudioError(f"{label}: its audio track is of no kind that FFmpeg decodes; export it again, as WAV.")
+        problem = "has no audio track" if stream is None else "has a track of no kind that FFmpeg decodes"
+        raise AudioError(f"{label}: {problem}; a recording needs one.")
     promised_s, tolerance_s = None, 0.0
     # For other containers FFmpeg estimates the duration from the bit rate.
     if "mp4" in container.format.name and stream.duration:
@@ -320,17 +305,13 @@ def _cut_off(label: str, found: str, decoded_s: float) -> TruncatedAudioError:
     return TruncatedAudioError(f"{label}: {found}; {decoded_s:.1f} s could be decoded; fetch or export it again.")
 
 
-def _read_size(source: str | Path | bytes) -> int:
+def _read_size(source: Source) -> int:
     return len(source) if isinstance(source, bytes) else Path(source).stat().st_size
 
 
-def _handle(source: str | Path | bytes) -> Any:
+def _handle(source: Source) -> Any:
     return io.BytesIO(source) if isinstance(source, bytes) else str(source)
 
 
-def _open_bytes(source: str | Path | bytes) -> Any:
-    return io.BytesIO(source) if isinstance(source, bytes) else Path(source).open("rb")
-
-
-def _label(source: str | Path | bytes) -> str:
+def _label(source: Source) -> str:
     return "audio bytes" if isinstance(source, bytes) else str(source)

@@ -31,7 +31,8 @@ class StageSettings:
     revision: ClassVar[int] = 1
     # Of each copy of the stage under Ray; may be a fraction.
     num_gpus: float = field(default=0.0, metadata={**_PLACEMENT, "minimum": 0})
-    concurrency: int = field(default=1, metadata={**_PLACEMENT, "minimum": 1})  # Copies of the stage under Ray.
+    # Copies of the stage under Ray; None: as many as there are GPUs, or CPUs, for.
+    concurrency: int | None = field(default=None, metadata={**_PLACEMENT, "minimum": 1})
 
     def __post_init__(self) -> None:
         require_minimums(self, f"{self.name}.")
@@ -237,10 +238,9 @@ def require_packages(settings: PipelineSettings, stages: Iterable[str] = COMPONE
     """Check that the packages of the components chosen for `stages` are installed, without importing them."""
     missing = []
     for stage in stages:
-        components = COMPONENTS[stage]
         chosen = settings.get_stage(stage)
         if chosen.package and not _is_installed(chosen.package[0]):
-            others = [component.name for component in components if component.name != chosen.name]
+            others = [component.name for component in COMPONENTS[stage] if component.name != chosen.name]
             choice = f" or choose {' or '.join(map(repr, others))}" if others else ""
             missing.append(f"{stage} {chosen.name!r} needs `pip install {chosen.package[1]}`{choice}")
     if missing:

@@ -14,7 +14,7 @@ import io
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +29,8 @@ from sdiareward.pairs.rows import leave_audio_encoded
 from sdiareward.pairs.schema import SIDES, TAXONOMY, UNKNOWN, features, make_stable_id, validate_row
 from sdiareward.perturbations.channel import encode_flac
 
-from ..formats.shards import SPLITS, read_rows
 from ..pipeline.media import read_media
+from ..shards import SPLITS, read_rows
 from ..sources.reading import require_file
 
 
@@ -46,7 +46,6 @@ _UNSTATED: dict[str, Any] = {
     "native_coding": [],
     "quality": None,
 }
-_KEPT_FORMATS = ("FLAC", "WAV", "OGG")
 _SAFE_NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
 _ENDINGS = {b"fLaC": ".flac", b"OggS": ".ogg", b"RIFF": ".wav"}
 
@@ -57,7 +56,12 @@ def read_official(
     """Yield `(split, row)` of every pair, or `Skipped`; `splits` maps their splits to ours."""
     seen: set[str] = set()
     loaded = _load(path, splits)
-    shared = _find_shared_folders(loaded.values())
+    # The folders, as in the paths, with chosen recordings in several splits.
+    of_folder: dict[str, set[str]] = {}
+    for split, pairs in loaded.values():
+        for messages in pairs.select_columns(["chosen"])["chosen"]:
+            of_folder.setdefault(_find_folder(messages), set()).add(split)
+    shared = {folder for folder, names in of_folder.items() if len(names) > 1}
     for name, (split, pairs) in loaded.items():
         for index, example in enumerate(pairs):
             item = f"{name} row {index}"
@@ -93,20 +97,11 @@ def _load(path: Path, splits: Mapping[str, str] | None) -> dict[str, tuple[str, 
     return result
 
 
-def _find_shared_folders(loaded: Iterable[tuple[str, datasets.Dataset]]) -> set[str]:
-    """Return the folders, as in the paths, with chosen recordings in several splits."""
-    splits: dict[str, set[str]] = {}
-    for split, pairs in loaded:
-        for messages in pairs.select_columns(["chosen"])["chosen"]:
-            if path := _find_first_path(messages):
-                splits.setdefault(os.path.dirname(path), set()).add(split)
-    return {folder for folder, names in splits.items() if len(names) > 1}
-
-
-def _find_first_path(messages: Sequence[Mapping[str, Any]]) -> str:
+def _find_folder(messages: Any) -> str:
+    """Return the folder of the first recording; nothing where there is no path."""
     try:
         items = [item for message in messages if isinstance(message["content"], list) for item in message["content"]]
-        return next((item["audio"] for item in items if isinstance(item.get("audio"), str)), "")
+        return next((os.path.dirname(item["audio"]) for item in items if isinstance(item.get("audio"), str)), "")
     except (TypeError, LookupError, AttributeError):
         return ""  # Not the released form; the row is skipped when it is read.
 
@@ -126,17 +121,14 @@ def _make_row(example: Mapping[str, Any], root: Path, path_prefix: str, shared_f
             messages = [message for message in example[side] if message["role"] != "system"]
             row[side] = [_read_turn(each, root, path_prefix, f"{side} turn {i}") for i, each in enumerate(messages)]
         contents = [_hash_content(row[side]) for side in SIDES]
-        folder = os.path.dirname(_find_first_path(example["chosen"]))
+        folder = _find_folder(example["chosen"])
         unit = contents[0] if folder in shared_folders or not folder else folder.removeprefix(path_prefix)
         row["pair_id"] = example.get("pair_id") or make_stable_id(row["criterion"], source, *contents)
         row["group_id"] = example.get("group_id") or make_stable_id(source, unit)
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
-        reason = f"a field is missing or of another kind ({error!r:.200}); the released form is needed."
-        raise SkipError("invalid_pair", reason) from error
-    try:
         validate_row(row)
-    except ValueError as error:
-        raise SkipError("invalid_pair", str(error)) from error
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        reason = f"does not have the released form, or a field is missing or of another kind: {error!r:.400}"
+        raise SkipError("invalid_pair", reason) from error
     return row
 
 
@@ -146,10 +138,8 @@ def _find_subset(example: Mapping[str, Any], source: str) -> str:
     for name in (*stated, source, SUBSET_OF_SOURCE.get(source, "")):
         if name in SUBSETS:
             return name
-    raise SkipError(
-        "unknown_subset",
-        f"neither category {example.get('category')!r} nor source {source!r} is one of {list(SUBSETS)}.",
-    )
+    found = f"neither category {example.get('category')!r} nor source {source!r}"
+    raise SkipError("unknown_subset", f"{found} is one of {list(SUBSETS)}.")
 
 
 def _read_turn(message: Mapping[str, Any], root: Path, path_prefix: str, place: str) -> dict[str, Any]:
@@ -189,8 +179,8 @@ def _conform(data: bytes, label: str) -> tuple[bytes, float]:
 
     try:
         info = soundfile.info(io.BytesIO(data))
-        is_kept = (info.samplerate, info.channels) == (SAMPLING_RATE, 1) and info.format in _KEPT_FORMATS
-        if is_kept and audio_duration_s(data) == info.duration:
+        is_kept = (info.samplerate, info.channels) == (SAMPLING_RATE, 1)
+        if is_kept and info.format in ("FLAC", "WAV", "OGG") and audio_duration_s(data) == info.duration:
             return data, info.duration
     except (soundfile.LibsndfileError, AudioError):
         pass  # `read_media` knows more formats, and raises what is wrong with the rest.
@@ -221,9 +211,10 @@ def write_official(
     for split, row in tqdm(read_rows(folder), desc="export", unit="pair"):
         if split in splits:
             examples.setdefault(splits[split], []).append(_write_example(row, output, path_prefix))
-    # Rows of an older folder lack columns; the table has them empty.
-    schema = _make_official_features().arrow_schema
-    tables = {name: pa.Table.from_pylist(rows, schema=schema) for name, rows in examples.items()}
+    text = datasets.Value("string")
+    messages = datasets.List({"role": text, "content": datasets.List({"type": text, "text": text, "audio": text})})
+    columns = datasets.Features({**features(), **dict.fromkeys(SIDES, messages), "category": text})
+    tables = {name: pa.Table.from_pylist(rows, schema=columns.arrow_schema) for name, rows in examples.items()}
     named = {name: datasets.Dataset(table) for name, table in tables.items()}
     unfinished = output / ".unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -251,11 +242,3 @@ def _write_example(row: Mapping[str, Any], output: Path, path_prefix: str) -> di
             turns.append({**turn, "audio": path_prefix + path})
         sides[side] = turns_to_messages(turns)
     return {**row, **sides, "category": row["subset"]}
-
-
-def _make_official_features() -> datasets.Features:
-    import datasets
-
-    text = datasets.Value("string")
-    messages = datasets.List({"role": text, "content": datasets.List({"type": text, "text": text, "audio": text})})
-    return datasets.Features({**features(), **dict.fromkeys(SIDES, messages), "category": text})

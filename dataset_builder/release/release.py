@@ -1,59 +1,367 @@
-"""Write the metadata release of a data set: the same table without audio, from which `reconstruct` rebuilds it.
+"""Write the metadata release of a data set, which has no audio, and rebuild its pairs from the user's own audio.
 
-Each turn keeps its words, scrubbed (`scrubbing.py`), its duration and `audio_ref`, and gets `fingerprints`
-(`recording_check.py`): one per recorded part, before channel matching; one per synthetic turn. The release has no
-speaker identifiers, names of uploaders or local paths (appendix B.5).
+In a release each turn keeps its words, scrubbed (`scrubbing.py`), its duration and `audio_ref`, and gets
+`fingerprints` (`recording_check.py`): one per recorded part, before channel matching; one per synthetic turn. The
+release has no speaker identifiers, names of uploaders or local paths (appendix B.5).
+
+To rebuild a pair, its recordings are found by their references, cut and resampled as in the build, and compared with
+the released fingerprints. Pairs that cannot be rebuilt are reported by kind:
+
+- recordings: `missing_audio`, `wrong_audio`, `truncated_audio`, `reencoded_audio` (accepted with `allow_reencoded`),
+  `undecodable_audio`, `outside_root` (a path that climbs out), `missing_enhancement`;
+- pairs: `synthesis_failed`, `implausible_speech`, `language`, `no_reference_clip`, `unusable_audio`;
+- releases: `no_reference`, `invalid_row`, `invalid_shard`.
+
+The samples are those that the build read: clips and spans of files as they are; enhanced clips and spans of long
+recordings (`youtube`, `folder`) from the pipeline's 16-bit copy. Spans of short files of `folder` are read that way
+too, which changes a sample by at most half a step of 16 bits. Synthetic audio may differ: some engines are not
+deterministic, and a scrubbed text is spoken as it was scrubbed.
 """
 
 from __future__ import annotations
 
+import json
+import logging
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.audio_sdiareward import AudioError, read_audio
-from sdiareward.common.escaping import escape_code
-from sdiareward.common.files import JsonLines, require_other_folder
-from sdiareward.common.package_files import CARDS
-from sdiareward.common.skipped import Skipped
-from sdiareward.dataset_builder.episodes import SkipError, is_recorded
-from sdiareward.pairs.schema import JOINT, SIDES, features, make_stable_id
+import numpy as np
 
-from ..formats.shards import ShardWriter, read_rows
-from ..pairing.pairing import read_file_version
-from ..recording_check import describe
-from ..reports.data_card import (
-    list_configs,
-    make_report,
-    read_public_settings,
-    read_report,
-    render_header,
-    save_report,
+from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
+from sdiareward.common.escaping import escape_code
+from sdiareward.common.files import JsonLines, require_other_folder, write_file
+from sdiareward.common.package_files import CARDS
+from sdiareward.common.parts import Make, Processes, Rows, run_parts
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import (
+    Episode,
+    Part,
+    SkipError,
+    Turn,
+    is_recorded,
+    split_reference,
+    validate_episode,
 )
-from .recorded_parts import AudioRoots, find_part, read_recording
-from .scrubbing import DEFAULT_REGIONS, contains_name, scrub
+from sdiareward.dataset_builder.synthesis import SynthesisError
+from sdiareward.pairs.schema import JOINT, SIDES, features, make_stable_id, validate_row
+from sdiareward.perturbations.channel import ChannelSettings
+
+from ..pairing import pairing
+from ..pipeline.inspection import SilentAudioError, require_sound
+from ..pipeline.media import TruncatedAudioError, decode_recording
+from ..pipeline.settings import AudioSeparatorSettings, ComponentError
+from ..recording_check import compare, describe
+from ..reports import data_card
+from ..row_parts import choose_size, open_row_parts, write_shards
+from ..shards import ShardWriter, count_pairs, list_paths, read_rows, read_shard
+from ..sources import DEFAULT_PATHS, SOURCES, locate
+from .scrubbing import DEFAULT_REGIONS, contains_name, is_scrubbed, scrub
 
 
 if TYPE_CHECKING:
     import datasets
 
-_CARD = CARDS / "release_card.md"
+logger = logging.getLogger(__name__)
+_LONG_SOURCES = ("folder", "youtube")
+_ENHANCEMENT = "?enhancement="
+Row = Mapping[str, Any]
+# Key, split and row of a released pair; the key is a hash of it and of what decides how it is rebuilt.
+Task = tuple[str, str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class AudioRoots:
+    base: Path | None = None  # Has a folder per source.
+    by_source: Mapping[str, Path] = field(default_factory=dict)  # Overrides `base`.
+
+    @classmethod
+    def parse(cls, values: Sequence[str]) -> AudioRoots:
+        """Read the values of `--audio-root`: `DIR`, at most once, and `SOURCE=DIR`, any number of times."""
+        named = dict(value.split("=", 1) for value in values if value.partition("=")[0] in SOURCES)
+        bases = [value for value in values if value.partition("=")[0] not in SOURCES]
+        if len(bases) > 1:
+            raise ValueError(f"audio roots {bases} name no source; give one folder for all, others as SOURCE=DIR.")
+        if bases and not Path(bases[0]).is_dir():
+            raise ValueError(f"audio root {bases[0]!r} is not a folder; give DIR or SOURCE=DIR of {list(SOURCES)}.")
+        return cls(Path(bases[0]) if bases else None, {source: Path(path) for source, path in named.items()})
+
+    def find_root(self, source: str) -> Path:
+        if source not in SOURCES:
+            raise ValueError(f"there is no source {source!r}; one of {list(SOURCES)} is needed.")
+        if source in self.by_source:
+            return self.by_source[source]
+        if self.base and (self.base / source).exists():
+            return self.base / source
+        default = DEFAULT_PATHS.get(source)
+        if default is None or not default.exists():
+            raise SkipError("missing_audio", f"no audio of {source} is known; give --audio-root {source}=DIR.")
+        return default
+
+
+@dataclass(frozen=True)
+class Rebuilder:
+    roots: AudioRoots
+    cache_dir: Path  # Decoded long recordings.
+    allow_reencoded: bool = False  # Accept another codec or level.
+    synthesizer_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def rebuild(self, split: str, row: Mapping[str, Any]) -> tuple[dict[str, Any], Counter[str]] | Skipped:
+        """Rebuild a released pair, or return why it is skipped.
+
+        Synthetic turns are counted as same, different and scrubbed, recorded parts as reencoded.
+        """
+        counts: Counter[str] = Counter()
+        try:
+            rebuilt = pairing.make_row(self._plan(split, row, counts)) | {"quality": row["quality"]}
+            validate_row(rebuilt)
+        except (SkipError, pairing.NoReference, AudioError, SynthesisError, ValueError) as error:
+            known = {pairing.NoReference: "no_reference_clip", AudioError: "unusable_audio", ValueError: "invalid_row"}
+            kinds = (kind for type_, kind in known.items() if isinstance(error, type_))
+            return Skipped(f"pair {row['pair_id']}", getattr(error, "kind", None) or next(kinds), str(error))
+        for side in SIDES:
+            if not is_recorded(row["criterion"], side, row["synthesizer"]):
+                # A scrubbed text cannot sound the same.
+                for released, turn in zip(row[side], rebuilt[side], strict=True):
+                    is_same = compare(released["fingerprints"][0], describe(read_audio(turn["audio"]))) == "same"
+                    counts["same" if is_same else "different"] += 1
+                    counts["scrubbed"] += is_scrubbed(turn["text"])
+        return rebuilt, counts
+
+    def _plan(self, split: str, row: Mapping[str, Any], counts: Counter[str]) -> pairing.PairPlan:
+        chosen = self._make_episode(row, "chosen", counts)
+        # A modality pair has the same words on both sides.
+        rejected = chosen if row["criterion"] == "modality" else self._make_episode(row, "rejected", counts)
+        name, _, other = row["synthesizer"].partition("+")
+        (options, voices), (other_options, _) = (
+            pairing.split_options(self.synthesizer_options.get(each, {}), row["criterion"]) for each in (name, other)
+        )
+        # The columns are float32; six digits are what was set.
+        channel: dict[str, Any] = {
+            key: float(f"{value:.6g}") if isinstance(value, float) else value
+            for key, value in (row["channel"] or {}).items()
+        }
+        matched = ChannelSettings(**channel) if channel else None
+        names = (row["criterion"], chosen, rejected, name, split)
+        plan = pairing.PairPlan(*names, matched, options, row["pair_id"], voices)
+        return replace(plan, rejected_synthesizer=other, rejected_options=other_options) if other else plan
+
+    def _make_episode(self, row: Mapping[str, Any], side: str, counts: Counter[str]) -> Episode:
+        turns = []
+        for turn in row[side]:
+            if is_recorded(row["criterion"], side, row["synthesizer"]):
+                checked = zip(turn["audio_ref"], turn["fingerprints"], strict=True)
+                parts = [self._find_checked_part(reference, expected, counts) for reference, expected in checked]
+            else:
+                parts = [Part(reference["text"]) for reference in turn["audio_ref"]]
+            turns.append(Turn(turn["role"], tuple(parts)))
+        same = ("source", "subset", "primary", "secondary", "language", "license")
+        episode = Episode(
+            name=row["pair_id"],
+            group=row["group_id"],
+            known_group_id=row["group_id"],
+            turns=tuple(turns),
+            native_coding=tuple(row["native_coding"] or ()),
+            **{name: row[name] for name in same},
+        )
+        validate_episode(episode, is_broken=side == "rejected")
+        return episode
+
+    def _find_checked_part(self, reference: Row, expected: Row, counts: Counter[str]) -> Part:
+        part = find_part(reference, self.roots, self.cache_dir)
+        found = describe(read_recording(part))
+        kind = compare(expected, found)
+        if kind == "reencoded" and self.allow_reencoded:
+            counts["reencoded"] += 1
+        elif kind != "same":
+            was, now = (f"{each['duration_s']:.2f} s at {each['level_dbfs']:.1f} dBFS" for each in (expected, found))
+            raise SkipError(f"{kind}_audio", f"{part.ref}, from {part.start_s:.2f} s: {kind}; it is {now}, not {was}.")
+        return part
+
+
+def reconstruct(
+    release_folder: Path,
+    audio_roots: AudioRoots,
+    output: Path,
+    *,
+    allow_reencoded: bool = False,
+    synthesizer_options: Mapping[str, Mapping[str, Any]] | None = None,
+    num_workers: int = 2,
+    dry_run: bool = False,
+) -> dict[str, Any]:
+    """Rebuild a metadata release as a data set folder; return its report.
+
+    `<output>-work` keeps finished pairs: a rerun, after more audio was obtained for instance, makes the others only.
+    """
+    require_other_folder(release_folder, output)
+    work = Path(f"{output}-work")
+    options = dict(synthesizer_options or {})
+    rebuilder = Rebuilder(audio_roots, work / "recordings", allow_reencoded, options)
+    skipped: list[Skipped] = []
+    tasks = _read_tasks(release_folder, [allow_reencoded, pairing.list_audible(options)], skipped)
+    if dry_run:
+        pairs = count_pairs((split, row) for _, split, row in tasks.values())
+        return {"pairs": pairs, **data_card.summarise_skipped(skipped)}
+    plan_id = make_stable_id(*sorted(tasks))
+    finished = data_card.read_finished(output, plan_id)
+    if finished and not finished["skipped"]:
+        logger.warning("%s is complete; delete its report.json to rebuild it.", output)
+        return finished
+    parts, engine = open_row_parts(work, {}), Processes(num_workers)
+    pending = [tasks[key] for key in parts.find_pending(list(tasks), _find_skipped, "notes")]
+    load, size = partial(_load, rebuilder), choose_size(len(tasks))
+    run_parts(parts, pending, load, size, engine, label="pairs", unit="pair")
+    counts, notes = write_shards(parts, {key: split for key, (_, split, _) in tasks.items()}, output)
+    turns: Counter[str] = Counter()
+    for note in notes:
+        turns.update(note.get("turns", {}))
+        skipped += [Skipped(**note["skip"])] if "skip" in note else []
+    config = {**data_card.read_public_settings(release_folder), "allow_reencoded": allow_reencoded}
+    more = {"plan_id": plan_id, "released": len(tasks), "turns": dict(turns)}
+    return data_card.write_report(output, counts, skipped, config, **more)
+
+
+def _read_tasks(folder: Path, settings: Any, damaged: list[Skipped]) -> dict[str, Task]:
+    """Return the pairs of a release by key, in the order of their ids; append unreadable shards to `damaged`."""
+    import pyarrow as pa
+
+    tasks = []
+    for path in list_paths(folder):
+        try:
+            for split, row in read_shard(path):
+                key = make_stable_id(split, json.dumps([row, settings], sort_keys=True, default=repr))
+                tasks.append((key, split, row))
+        except (pa.ArrowException, OSError, ValueError) as error:
+            reason = f"cannot be read to its end ({error}); get the release again."
+            damaged.append(Skipped(f"{path.parent.name}/{path.name}", "invalid_shard", reason))
+    return {task[0]: task for task in sorted(tasks, key=lambda task: task[2]["pair_id"])}
+
+
+def _find_skipped(rows: Rows) -> Iterator[bool]:
+    """Pairs that could not be rebuilt are tried again."""
+    return ("skip" in json.loads(row["notes"]) for row in rows)
+
+
+def _load(rebuilder: Rebuilder) -> Make:
+    def rebuild(parts: Iterable[Any]) -> Iterator[Rows]:
+        for part in parts:
+            rows = []
+            for key, split, row in part:
+                result = rebuilder.rebuild(split, row)
+                if isinstance(result, Skipped):
+                    made, notes = [], {"skip": result.to_dict()}
+                else:
+                    made, notes = [result[0]], {"turns": result[1]}
+                rows.append({"item": key, "rows": made, "notes": json.dumps(notes)})
+            yield rows
+
+    return rebuild
+
+
+def find_part(reference: Mapping[str, Any], roots: AudioRoots, cache_dir: Path) -> Part:
+    """Find the recording that an entry of `audio_ref` names, in the user's copies of the corpora."""
+    uri, start_s, end_s = reference["uri"], reference["start_s"], reference["end_s"]
+    if not uri:
+        raise SkipError("no_reference", "a part has no reference to its recording; its source does not name one.")
+    source, path = split_reference(uri)
+    path, _, enhancement = path.partition(_ENHANCEMENT)
+    root = roots.find_root(source)
+    try:
+        found = locate(source, root, path)
+    except ValueError as error:
+        raise SkipError("outside_root", f"{uri}: lies outside of the audio root; such a path is not read.") from error
+    except FileNotFoundError as error:
+        raise SkipError("missing_audio", f"{uri}: not found; get the corpus, see the card of {source}.") from error
+    if _needs_copy(reference):
+        found = _decode(uri, found, cache_dir, enhancement)
+    return Part(reference["text"], str(found), start_s, end_s, uri)
+
+
+def _needs_copy(reference: Mapping[str, Any]) -> bool:
+    """Check whether an entry of `audio_ref` is read from a decoded copy."""
+    uri = reference["uri"] or ""
+    is_span = uri.partition(":")[0] in _LONG_SOURCES and reference["end_s"] is not None
+    return is_span or _ENHANCEMENT in uri
+
+
+def read_recording(part: Part) -> np.ndarray:
+    """Read a part from `find_part` as 16 kHz mono, before channel matching."""
+    label, path = str(part.ref), str(part.audio)
+    try:
+        if path.endswith(".wav") and part.end_s is not None:
+            return pairing.read_part(part, label)
+        whole = require_sound(pairing.read_whole(path), path)
+    except (FileNotFoundError, AudioError) as error:
+        raise _make_skip(label, error, path) from error
+    end = None if part.end_s is None else round(part.end_s * SAMPLING_RATE)
+    array = whole[round(part.start_s * SAMPLING_RATE) : end]
+    if not array.size:
+        lasts_s = whole.size / SAMPLING_RATE
+        raise SkipError("truncated_audio", f"{label}: lasts {lasts_s:.1f} s and the part begins at {part.start_s} s.")
+    return array
+
+
+def _decode(uri: str, path: Path, cache_dir: Path, enhancement: str) -> Path:
+    """Return the 16 kHz copy of a recording, made and enhanced as by the pipeline."""
+    import soundfile
+    from filelock import FileLock
+
+    name = make_stable_id(*pairing.read_file_version(str(path.resolve())))
+    wav, failure = cache_dir / f"{name}.wav", cache_dir / f"{name}.json"
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    # Pairs in several processes ask for one recording, which is decoded and enhanced once.
+    with FileLock(wav.with_suffix(".lock")):
+        if failure.is_file():
+            raise SkipError(*json.loads(failure.read_text(encoding="utf-8")))
+        try:
+            if not wav.is_file():
+                decode_recording(path, wav)
+        except AudioError as error:
+            problem = _make_skip(uri, error, str(path))
+            # A damaged recording is not decoded again for each of its pairs.
+            write_file(failure, json.dumps([problem.kind, str(problem)]))
+            raise problem from error
+        if not enhancement:
+            return wav
+        identity = json.dumps(AudioSeparatorSettings().identity(), sort_keys=True)
+        enhanced = cache_dir / f"{name}-{make_stable_id(enhancement, identity)}.wav"
+        if not enhanced.is_file():
+            _load_enhancer(enhancement).enhance(path, enhanced, soundfile.info(wav).frames)
+        return enhanced
+
+
+@cache
+def _load_enhancer(name: str) -> Any:
+    from ..pipeline.enhancement import AudioSeparatorEnhancer
+
+    try:
+        if name != AudioSeparatorSettings.name:
+            raise ComponentError("this version does not know it")
+        return AudioSeparatorEnhancer(AudioSeparatorSettings())
+    except (ImportError, ComponentError) as error:
+        reason = f"the recordings were enhanced by {name!r}, which cannot run here: {error}; pip install it."
+        raise SkipError("missing_enhancement", reason) from error
+
+
+def _make_skip(uri: str, error: Exception, path: str) -> SkipError:
+    """Convert an error to a `SkipError` without the local path."""
+    kinds = {FileNotFoundError: "missing", TruncatedAudioError: "truncated", SilentAudioError: "wrong"}
+    kind = next((kind for type_, kind in kinds.items() if isinstance(error, type_)), "undecodable")
+    return SkipError(f"{kind}_audio", str(error).replace(path, uri))
 
 
 def release_features() -> datasets.Features:
     """Return the columns of a pair, each turn with `fingerprints` in place of `audio`."""
     import datasets
 
-    columns = features()
-    fingerprint = {
-        "duration_s": datasets.Value("float32"),
-        "level_dbfs": datasets.Value("float32"),
-        "digest": datasets.Value("string"),
-        "energies": datasets.List(datasets.Value("uint8")),
-    }
+    columns, real = features(), datasets.Value("float32")
+    fingerprint = {"duration_s": real, "level_dbfs": real, "digest": datasets.Value("string")}
+    fingerprint["energies"] = datasets.List(datasets.Value("uint8"))
     for side in SIDES:
         turn = {name: kind for name, kind in columns[side].feature.items() if name != "audio"}
         columns[side] = datasets.List({**turn, "fingerprints": datasets.List(fingerprint)})
@@ -73,101 +381,82 @@ def release(
     from tqdm import tqdm
 
     total = sum(1 for _ in read_rows(folder, ["pair_id"]))
-    scrubber = _Scrubber(names, regions)
-    taker = _FingerprintTaker(audio_roots or AudioRoots(), Path(f"{output}-work"))
+    releaser = _Releaser(audio_roots or AudioRoots(), Path(f"{output}-work"), names, regions)
     skipped: list[Skipped] = []
     with ShardWriter(output, release_features()) as writer:
         for split, row in tqdm(read_rows(folder), total=total, desc="release", unit="pair"):
             try:
-                writer.write(split, _release_row(row, scrubber, taker))
+                writer.write(split, releaser.make_row(row))
             except (SkipError, AudioError) as error:
                 kind = getattr(error, "kind", "undecodable_audio")
                 skipped.append(Skipped(f"pair {row['pair_id']}", kind, str(error)))
-    settings = {**read_public_settings(folder), "released_from": read_report(folder).get("build_id")}
-    settings |= {"phone_regions": list(regions), "num_names": len(scrubber.names)}
-    scrubbed = dict(sorted(scrubber.counts.items()))
-    report = make_report(output, writer.counts, skipped, settings, scrubbed=scrubbed)
-    return save_report(output, report, _render_release_card(report))
+    before = data_card.read_report(folder).get("build_id")
+    settings = {**data_card.read_public_settings(folder), "released_from": before}
+    settings |= {"phone_regions": list(regions), "num_names": len(releaser.names)}
+    scrubbed = dict(sorted(releaser.counts.items()))
+    report = data_card.make_report(output, writer.counts, skipped, settings, scrubbed=scrubbed)
+    sources: Counter[str] = Counter()
+    for row in report["pairs"]:
+        sources[row["source"]] += row["pairs"]
+    body = Template((CARDS / "release_card.md").read_text(encoding="utf-8")).substitute(
+        total=sources.total(),
+        skipped=len(skipped),
+        scrubbed=", ".join(f"{count} {kind}" for kind, count in scrubbed.items()) or "nothing was found",
+        sources="\n".join(f"- {escape_code(source)}: {pairs} pairs" for source, pairs in sorted(sources.items())),
+    )
+    header = data_card.render_header(report, data_card.list_configs(report["pairs"]))
+    return data_card.save_report(output, report, f"---\n{header}\n---\n{body}")
 
 
-def _release_row(row: Mapping[str, Any], scrubber: _Scrubber, taker: _FingerprintTaker) -> dict[str, Any]:
-    if row["criterion"] == JOINT:
-        raise SkipError("family", "pairs about the conversation are built again from the recipe, not released.")
-    sides: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
-    for side in SIDES:
-        for turn in row[side]:
-            if not turn["audio_ref"]:
-                raise SkipError("no_reference", f"a {side} turn has no reference to its source; build it again.")
-            parts = [_make_public_part(part, scrubber) for part in turn["audio_ref"]]
-            if is_recorded(row["criterion"], side, row["synthesizer"]):
-                fingerprints = [taker.take(part) for part in turn["audio_ref"]]
-            else:
-                fingerprints = [describe(read_audio(turn["audio"], name=f"pair {row['pair_id']}, {side}"))]
-            kept = {"role": turn["role"], "duration_s": turn["duration_s"]}
-            text = scrubber.join([part["text"] for part in parts])
-            sides[side].append({**kept, "text": text, "audio_ref": parts, "fingerprints": fingerprints})
-    return {**row, **sides}
+class _Releaser:
+    """Makes released rows. A dialogue is in several pairs: it scrubs a text and finds a fingerprint once.
 
+    Fingerprints are kept in a file for a resumed run.
+    """
 
-def _make_public_part(part: Mapping[str, Any], scrubber: _Scrubber) -> dict[str, Any]:
-    if contains_name(re.sub(r"[\W_]+", " ", part["uri"] or ""), scrubber.names):
-        raise SkipError("name_in_reference", "a reference holds one of the names to remove; rename the file.")
-    return {**part, "text": scrubber.scrub(part["text"])}
-
-
-class _Scrubber:
-    """Scrubs texts and counts replacements, once per distinct text: a dialogue is in several pairs."""
-
-    def __init__(self, names: Sequence[str], regions: Sequence[str]):
+    def __init__(self, roots: AudioRoots, work: Path, names: Sequence[str], regions: Sequence[str]):
         self.names = [name for name in names if name.strip()]
         self.counts: Counter[str] = Counter()
-        self._regions = regions
+        self._regions, self._roots, self._cache_dir = regions, roots, work / "recordings"
         self._texts: dict[str, str] = {}
+        work.mkdir(parents=True, exist_ok=True)
+        self._file = JsonLines(work / "fingerprints.jsonl")
+        self._fingerprints = {record["key"]: record["fingerprint"] for record in self._file.read()}
 
-    def scrub(self, text: str) -> str:
-        if text not in self._texts:
+    def make_row(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        if row["criterion"] == JOINT:
+            raise SkipError("family", "pairs about the conversation are built again from the recipe, not released.")
+        sides: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
+        for side in SIDES:
+            for turn in row[side]:
+                if not turn["audio_ref"]:
+                    raise SkipError("no_reference", f"a {side} turn has no reference to its source; build it again.")
+                parts = [{**part, "text": self._scrub(part)} for part in turn["audio_ref"]]
+                if is_recorded(row["criterion"], side, row["synthesizer"]):
+                    fingerprints = [self._find_fingerprint(part) for part in turn["audio_ref"]]
+                else:
+                    fingerprints = [describe(read_audio(turn["audio"], name=f"pair {row['pair_id']}, {side}"))]
+                text = " ".join(filter(None, (part["text"] for part in parts)))
+                # An identifier may cross the border of two parts.
+                if len(parts) > 1 and (found := scrub(text, self.names, self._regions)[1]):
+                    reason = f"a turn names {sorted(found)} across two parts; edit its text."
+                    raise SkipError("identifier_across_parts", reason)
+                kept = {"role": turn["role"], "duration_s": turn["duration_s"]}
+                sides[side].append({**kept, "text": text, "audio_ref": parts, "fingerprints": fingerprints})
+        return {**row, **sides}
+
+    def _scrub(self, part: Mapping[str, Any]) -> str:
+        if contains_name(re.sub(r"[\W_]+", " ", part["uri"] or ""), self.names):
+            raise SkipError("name_in_reference", "a reference holds one of the names to remove; rename the file.")
+        if (text := part["text"]) not in self._texts:
             self._texts[text], counts = scrub(text, self.names, self._regions)
             self.counts += counts
         return self._texts[text]
 
-    def join(self, texts: Sequence[str]) -> str:
-        """Join the scrubbed parts of a turn; an identifier may cross the border of two parts."""
-        text = " ".join(filter(None, texts))
-        if len(texts) > 1 and (found := scrub(text, self.names, self._regions)[1]):
-            raise SkipError(
-                "identifier_across_parts", f"a turn names {sorted(found)} across two parts; edit its text."
-            )
-        return text
-
-
-class _FingerprintTaker:
-    """Computes fingerprints and keeps them in a file, for the next pair and for a resumed run."""
-
-    def __init__(self, roots: AudioRoots, work: Path):
-        self._roots = roots
-        self._cache_dir = work / "recordings"
-        work.mkdir(parents=True, exist_ok=True)
-        self._file = JsonLines(work / "fingerprints.jsonl")
-        self._known = {record["key"]: record["fingerprint"] for record in self._file.read()}
-
-    def take(self, reference: Mapping[str, Any]) -> dict[str, Any]:
+    def _find_fingerprint(self, reference: Mapping[str, Any]) -> dict[str, Any]:
         part = find_part(reference, self._roots, self._cache_dir)
-        version = read_file_version(str(part.audio))
-        key = make_stable_id(*version, part.start_s, part.end_s)
-        if key not in self._known:
-            self._known[key] = describe(read_recording(part))
-            self._file.append([{"key": key, "fingerprint": self._known[key]}])
-        return self._known[key]
-
-
-def _render_release_card(report: Mapping[str, Any]) -> str:
-    sources: Counter[str] = Counter()
-    for row in report["pairs"]:
-        sources[row["source"]] += row["pairs"]
-    body = Template(_CARD.read_text(encoding="utf-8")).substitute(
-        total=sum(row["pairs"] for row in report["pairs"]),
-        skipped=len(report["skipped"]),
-        scrubbed=", ".join(f"{count} {kind}" for kind, count in report["scrubbed"].items()) or "nothing was found",
-        sources="\n".join(f"- {escape_code(source)}: {pairs} pairs" for source, pairs in sorted(sources.items())),
-    )
-    return f"---\n{render_header(report, list_configs(report['pairs']))}\n---\n{body}"
+        key = make_stable_id(*pairing.read_file_version(str(part.audio)), part.start_s, part.end_s)
+        if key not in self._fingerprints:
+            self._fingerprints[key] = describe(read_recording(part))
+            self._file.append([{"key": key, "fingerprint": self._fingerprints[key]}])
+        return self._fingerprints[key]

@@ -1,37 +1,43 @@
-"""The card and the report of a data set folder: its content, and the skipped items with their reasons."""
+"""The card, the report and the statistics of a data set folder, read without its audio.
+
+The statistics are Table 1, the panels of Figure 5, hours and distributions. "Real" is a recording: the chosen side of
+a modality pair, and both sides of a pair that no synthesizer speaks. Everything else is synthetic, such as both sides
+of a colloquialness pair.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from string import Template
 from typing import Any
 
+import numpy as np
 import yaml
 
 from sdiareward.common.escaping import escape_code, escape_markdown
-from sdiareward.common.files import write_file
+from sdiareward.common.files import replace_atomically, write_file
 from sdiareward.common.package_files import CARDS
 from sdiareward.common.skipped import Skipped
 from sdiareward.common.tables import render_table
-from sdiareward.pairs.schema import JOINT
+from sdiareward.esdr_accuracy.pairwise import SUBSETS
+from sdiareward.pairs.schema import JOINT, SIDES, make_stable_id
 
-from ..formats.shards import SPLITS, read_rows
+from ..episodes import is_recorded
+from ..shards import COUNTED, SPLITS, read_rows
 
 
-_CARD = CARDS / "dataset_card.md"
 # The tags by which the Hub finds our data sets.
 HEADER: dict[str, Any] = {
     "pretty_name": "SDiaReward pairs",
     "task_categories": ["audio-classification"],
     "tags": ["spoken-dialogue", "reward-model", "preference"],
 }
-
-
 # Why the speakers of a source spoke.
 _SPOKE_FOR = {
     "amazon_queen": "The actors of {} spoke for a game, not for research on speech.",
@@ -41,11 +47,19 @@ _SPOKE_FOR = {
     "youtube": "Who is heard in recordings on the web ({}) may not even have spoken for publication.",
 }
 _UNKNOWN_SPEAKERS = "What those who are heard in {} spoke for, and agreed to, is not recorded here: ask its publisher."
-# The code of a language that is not known.
-_UNDETERMINED = "und"
-_WHOLE_GROUPS = "a group is in one split only"
 # No recording of a person.
 _SYNTHETIC_ONLY = ("balanced_scripts", "colloquial_scripts")
+_BY = ("split", "criterion", "subset", "source", "synthesizer", "language", "license")
+# Columns of a pair besides its turns.
+LABELS = ("pair_id", "group_id", "primary", "secondary", *_BY[1:])
+# Named leaves: the audio is not read.
+_COLUMNS = [*LABELS, *(f"{side}.list.element.{leaf}" for side in SIDES for leaf in ("text", "duration_s"))]
+_CATEGORY = ("source", "primary", "secondary")
+_KINDS = ("real", "synthetic")
+_MEASURES = ("dialogue_s", "turns", "turn_s", "words_per_turn")
+_COLORS = {"real": "#0072b2", "synthetic": "#d55e00"}
+_BIN_S = 10
+_CATEGORIES_SHOWN = 30
 
 
 def make_report(
@@ -56,30 +70,44 @@ def make_report(
     **more: Any,
 ) -> dict[str, Any]:
     """Return the report of a data set folder whose shards are complete."""
+    try:
+        rows = [(split, row) for split, row in read_rows(folder, ["language", "group_id"])]
+    except FileNotFoundError:  # No pair is left.
+        rows = []
     report = {"build_id": make_content_id(folder), **more, "config": dict(settings), "pairs": list(counts)}
-    languages = list_languages(code for _, code in read_column(folder, "language"))
-    report |= {"languages": languages, "groups": count_groups(read_column(folder, "group_id"))}
+    report |= {"languages": list_languages(row["language"] for _, row in rows)}
+    report |= {"groups": count_groups((split, row["group_id"]) for split, row in rows)}
     return {**report, **summarise_skipped(skipped)}
 
 
-def write_report(
-    folder: Path,
-    counts: Sequence[Mapping[str, Any]],
-    skipped: Sequence[Skipped],
-    settings: Mapping[str, Any],
-    **more: Any,
-) -> dict[str, Any]:
-    """Write `README.md` and `report.json` of a data set folder whose shards are complete; return the report."""
-    report = make_report(folder, counts, skipped, settings, **more)
+def write_report(folder: Path, *args: Any, **more: Any) -> dict[str, Any]:
+    """Write `README.md` and `report.json` of a data set folder like `make_report`, which takes the same."""
+    report = make_report(folder, *args, **more)
     return save_report(folder, report, render_card(report))
 
 
-def read_column(folder: Path, name: str) -> list[tuple[str, Any]]:
-    """Return the split and the value of each pair; none where no pair is left."""
-    try:
-        return [(split, row[name]) for split, row in read_rows(folder, [name])]
-    except FileNotFoundError:
-        return []
+def save_report(folder: Path, report: dict[str, Any], card: str) -> dict[str, Any]:
+    """Write the card of a folder, then its report, which marks the folder as complete; return the report."""
+    write_file(folder / "README.md", card)
+    write_file(folder / "report.json", json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+    return report
+
+
+def read_report(folder: Path) -> dict[str, Any]:
+    path = folder / "report.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def read_finished(folder: Path, plan_id: str) -> dict[str, Any] | None:
+    """Return the report of a folder if it is complete and has this `plan_id`, a hash of its settings."""
+    report = read_report(folder) if (folder / "data").is_dir() else {}
+    return report if report.get("plan_id") == plan_id else None
+
+
+def read_public_settings(folder: Path) -> dict[str, Any]:
+    """Return the seed and channel of a build, from its report; its other settings may hold local paths."""
+    config = read_report(folder).get("config", {})
+    return {key: config.get(key) for key in ("seed", "channel")}
 
 
 def count_groups(groups: Iterable[tuple[str, str]]) -> dict[str, int]:
@@ -92,48 +120,21 @@ def describe_groups(report: Mapping[str, Any]) -> str:
     counts, joined = report.get("groups") or {}, report.get("joined") or {}
     text = ", ".join(f"{split} {count}" for split, count in counts.items())
     if joined.get("groups"):
-        text += (
-            f" ({joined['groups']} that share recordings were joined: {joined['by_file']} share a file, "
-            f"{joined['equal_copies']} recordings are equal copies, {joined['near_copies']} near copies)"
-        )
+        copies = f"{joined['equal_copies']} recordings are equal copies, {joined['near_copies']} near copies"
+        shared = f"{joined['groups']} that share recordings were joined: {joined['by_file']} share a file, {copies}"
+        text += f" ({shared})"
     return text and f"groups: {text}"
 
 
 def list_languages(codes: Iterable[str | None]) -> list[str]:
     """Return the languages of codes such as `en-US`, as the Hub lists them, without unknown ones."""
-    return sorted({code.partition("-")[0].lower() for code in codes if code and code != _UNDETERMINED})
-
-
-def save_report(folder: Path, report: dict[str, Any], card: str) -> dict[str, Any]:
-    """Write the card of a folder, then its report, which marks the folder as complete; return the report."""
-    write_file(folder / "README.md", card)
-    write_file(folder / "report.json", json.dumps(report, indent=2, ensure_ascii=False) + "\n")
-    return report
-
-
-def read_finished(folder: Path, plan_id: str) -> dict[str, Any] | None:
-    """Return the report of a folder if it is complete and has this `plan_id`, a hash of its settings."""
-    report = read_report(folder) if (folder / "data").is_dir() else {}
-    return report if report.get("plan_id") == plan_id else None
-
-
-def read_report(folder: Path) -> dict[str, Any]:
-    path = folder / "report.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-
-
-def read_public_settings(folder: Path) -> dict[str, Any]:
-    """Return the seed and channel of a build, from its report; its other settings may hold local paths."""
-    config = read_report(folder).get("config", {})
-    return {key: config.get(key) for key in ("seed", "channel")}
+    return sorted({code.partition("-")[0].lower() for code in codes if code and code != "und"})
 
 
 def summarise_skipped(skipped: Sequence[Skipped]) -> dict[str, Any]:
     """Return the report's entries on skipped items: counts by kind, and each item with its reason."""
-    return {
-        "drops": dict(sorted(Counter(skip.kind for skip in skipped).items())),
-        "skipped": [asdict(skip) for skip in skipped],
-    }
+    drops = Counter(skip.kind for skip in skipped)
+    return {"drops": dict(sorted(drops.items())), "skipped": [asdict(skip) for skip in skipped]}
 
 
 def make_content_id(folder: Path) -> str:
@@ -151,9 +152,9 @@ def summarise(report: Mapping[str, Any]) -> str:
     rows = report["pairs"]
     lines = [f"{sum(row['pairs'] for row in rows)} pairs"]
     if rows and "chosen_h" in rows[0]:
-        hours = [sum(row[f"{side}_h"] for row in rows) for side in ("chosen", "rejected")]
+        hours = [sum(row[f"{side}_h"] for row in rows) for side in SIDES]
         lines[0] += f", {hours[0]:.2f} h chosen, {hours[1]:.2f} h rejected"
-    for name in ("criterion", "split", "subset", "source", "synthesizer"):
+    for name in COUNTED:
         counts: Counter[str] = Counter()
         for row in rows:
             counts[row[name]] += row["pairs"]
@@ -170,33 +171,25 @@ def render_card(
     report: Mapping[str, Any], *, header: str | None = None, publication: str = "", name: str = "sdiareward"
 ) -> str:
     """Render the card of a folder that `datasets` loads by `name`."""
-    rows, config = report["pairs"], report["config"]
-    skipped = len(report["skipped"])
-    channel = (
-        (json.dumps(config["channel"]) if config["channel"] else "off") if "channel" in config else "not recorded"
-    )
+    rows, config, skipped = report["pairs"], report["config"], len(report["skipped"])
+    channel = json.dumps(config["channel"]) if config.get("channel") else "off"
+    sources = sorted({*(report.get("sources") or {row["source"] for row in rows})} - {*_SYNTHETIC_ONLY})
+    speakers = [_SPOKE_FOR.get(source, _UNKNOWN_SPEAKERS).format(escape_code(source)) for source in sources]
     known = (report.get("bench") or {}).get("num_known_groups")
-    groups = f"{known} groups of the test split have other pairs in training" if known else _WHOLE_GROUPS
-    return Template(_CARD.read_text(encoding="utf-8")).substitute(
+    groups = f"{known} groups of the test split have other pairs in training" if known else ""
+    return Template((CARDS / "dataset_card.md").read_text(encoding="utf-8")).substitute(
         header=render_header(report, list_configs(rows)) if header is None else header,
         table="\n".join(render_table(list(rows[0]), [list(row.values()) for row in rows], num_left=5)) if rows else "",
         total=sum(row["pairs"] for row in rows),
         skipped=f"{skipped} {'item was' if skipped == 1 else 'items were'} skipped",
         channel=escape_code(channel if "channel" in config else "not recorded"),
-        speakers=_render_speakers(report.get("sources") or {row["source"] for row in rows}),
+        speakers=" ".join(speakers) or "No recordings of persons are in here.",
         seed=escape_markdown(config.get("seed", "none")),
         publication=publication,
-        groups=". ".join(filter(None, [groups, describe_groups(report)])),
+        groups=". ".join(filter(None, [groups or "a group is in one split only", describe_groups(report)])),
         name=name,
         split=next((split for split in SPLITS if any(row["split"] == split for row in rows)), SPLITS[0]),
     )
-
-
-def _render_speakers(sources: Iterable[str]) -> str:
-    """Describe why the speakers spoke, as far as it is known."""
-    named = [name for name in sorted(sources) if name not in _SYNTHETIC_ONLY]
-    texts = [_SPOKE_FOR.get(name, _UNKNOWN_SPEAKERS).format(escape_code(name)) for name in named]
-    return " ".join(texts) or "No recordings of persons are in here."
 
 
 def render_header(report: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], **changes: Any) -> str:
@@ -228,3 +221,166 @@ def list_configs(rows: Sequence[Mapping[str, Any]], folder: str = "data") -> lis
         if files:
             configs.append({"config_name": name, "data_files": files})
     return configs
+
+
+def read_labels(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield `LABELS` and `split` of each pair of a data set folder; no audio is read."""
+    for split, row in read_rows(folder, columns=list(LABELS)):
+        yield {**row, "split": split}
+
+
+def compute_statistics(folder: Path, *, split: str | None = None) -> dict[str, Any]:
+    pairs: list[dict[str, Any]] = []
+    recordings: dict[str, float] = {}
+    series: dict[str, dict[str, list[float]]] = {kind: {name: [] for name in _MEASURES} for kind in _KINDS}
+    for row_split, row in read_rows(folder, columns=_COLUMNS):
+        if split not in (None, row_split):
+            continue
+        pair = {**{name: row[name] for name in LABELS}, "split": row_split, **dict.fromkeys(_KINDS, 0.0)}
+        for side in SIDES:
+            kind = _KINDS[not is_recorded(row["criterion"], side, row["synthesizer"])]
+            durations_s = [turn["duration_s"] for turn in row[side]]
+            words = [len(turn["text"].split()) for turn in row[side]]
+            measured = ([sum(durations_s)], [len(durations_s)], durations_s, words)
+            for name, values in zip(_MEASURES, measured, strict=True):
+                series[kind][name] += values
+            pair[kind] += sum(durations_s)
+            if kind == "real":
+                heard = make_stable_id(row["group_id"], *(f"{t['text']} {t['duration_s']}" for t in row[side]))
+                recordings[heard] = sum(durations_s)
+        pairs.append(pair)
+    subsets = Counter((pair["subset"], name) for pair in pairs for name in (pair["split"], "total"))
+    categories = Counter(tuple(pair[name] for name in _CATEGORY) for pair in pairs)
+    return {
+        "pairs": len(pairs),
+        "groups": len({pair["group_id"] for pair in pairs}),
+        "turns": sum(len(measured["turn_s"]) for measured in series.values()),
+        "real_h": _to_hours(series["real"]["dialogue_s"]),
+        "distinct_real_h": _to_hours(recordings.values()),  # A dialogue of several pairs counts once.
+        "synthetic_h": _to_hours(series["synthetic"]["dialogue_s"]),
+        "table1": {s: {name: subsets[s, name] for name in (*SPLITS, "total")} for s in SUBSETS},
+        "by": {name: _count_by(pairs, name) for name in _BY},
+        "categories": [
+            {**dict(zip(_CATEGORY, key, strict=True)), "pairs": count}
+            for key, count in sorted(categories.items(), key=str)
+        ],
+        "distributions": {
+            kind: {name: _describe_distribution(values) for name, values in measured.items()}
+            for kind, measured in series.items()
+        },
+        "histograms": {
+            name: {kind: _compute_histogram(series[kind][name], width) for kind in _KINDS}
+            for name, width in (("dialogue_s", _BIN_S), ("turns", 1))
+        },
+    }
+
+
+def _count_by(pairs: Sequence[Mapping[str, Any]], name: str) -> dict[str, dict[str, Any]]:
+    groups: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for pair in pairs:
+        groups[str(pair[name])].append(pair)
+    return {
+        key: {"pairs": len(group), **{f"{kind}_h": _to_hours(pair[kind] for pair in group) for kind in _KINDS}}
+        for key, group in sorted(groups.items())
+    }
+
+
+def _to_hours(seconds: Iterable[float]) -> float:
+    return round(sum(seconds) / 3600, 4)
+
+
+def _describe_distribution(values: Sequence[float]) -> dict[str, float] | None:
+    """Return mean, deviation, range and percentiles; None for an empty series."""
+    if not values:
+        return None
+    array = np.asarray(values, dtype=np.float64)
+    p5, median, p95 = np.percentile(array, (5, 50, 95))
+    numbers = {"mean": array.mean(), "std": array.std(), "min": array.min(), "p5": p5, "median": median}
+    numbers |= {"p95": p95, "max": array.max()}
+    return {"n": len(values), **{name: round(float(value), 3) for name, value in numbers.items()}}
+
+
+def _compute_histogram(values: Sequence[float], width: int) -> dict[str, int]:
+    """Return the number of values in each bin, by its lower edge; the bins are `width` wide."""
+    counts = Counter(math.floor(value / width) * width for value in values)
+    return {str(edge): counts[edge] for edge in sorted(counts)}
+
+
+def write_statistics(folder: Path, output: Path, *, split: str | None = None) -> dict[str, Any]:
+    """Write `stats.json`, `stats.md` and `stats.png` to `output`; return the statistics."""
+    statistics = compute_statistics(folder, split=split)
+    output.mkdir(parents=True, exist_ok=True)
+    plot_overview(statistics, output / "stats.png")
+    write_file(output / "stats.md", render_statistics(statistics, "stats.png"))
+    write_file(output / "stats.json", json.dumps(statistics, indent=2, ensure_ascii=False) + "\n")
+    return statistics
+
+
+def render_statistics(statistics: Mapping[str, Any], figure: str | None = None) -> str:
+    """Render the statistics as Markdown; `figure` is the path of the PNG of `plot_overview`, if there is one."""
+    lines = [
+        "# Statistics",
+        "",
+        f"{statistics['pairs']} pairs of {statistics['groups']} recordings or dialogues, {statistics['turns']} turns; "
+        f"{statistics['real_h']:.2f} h real ({statistics['distinct_real_h']:.2f} h without repetition) against "
+        f"{statistics['synthetic_h']:.2f} h synthetic.",
+        "",
+        *render_table1(statistics["table1"]),
+    ]
+    for name, counts in statistics["by"].items():
+        rows = [[key, c["pairs"], f"{c['real_h']:.2f}", f"{c['synthetic_h']:.2f}"] for key, c in counts.items()]
+        lines += ["", *render_table([name, "pairs", "real, h", "synthetic, h"], rows)]
+    measured = [(kind, *item) for kind, measures in statistics["distributions"].items() for item in measures.items()]
+    rows = [[kind, name, *numbers.values()] for kind, name, numbers in measured if numbers]
+    head = ["side", "measure", "n", "mean", "std", "min", "p5", "median", "p95", "max"]
+    lines += ["", *render_table(head, rows)]
+    if figure:
+        lines += ["", f"![Categories, durations and turns]({figure})"]
+    return "\n".join(lines) + "\n"
+
+
+def render_table1(table: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Render pairs by category and split as the lines of a Markdown table (Table 1 of the paper)."""
+    columns = (*SPLITS, "total")
+    rows = [[subset, *(counts[name] for name in columns)] for subset, counts in table.items()]
+    rows.append(["all", *(sum(counts[name] for counts in table.values()) for name in columns)])
+    return render_table(["category", *columns], rows)
+
+
+def plot_overview(statistics: Mapping[str, Any], path: Path) -> None:
+    """Draw the three panels of Figure 5 into a PNG."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(15, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    categories, durations, turns = figure.subplots(1, 3)
+    _draw_categories(categories, statistics["categories"])
+    # A number of turns is not an interval: its bars are centred on it.
+    for axes, name, width, shift in ((durations, "dialogue_s", _BIN_S, 0.0), (turns, "turns", 1, -0.45)):
+        for number, (kind, counts) in enumerate(statistics["histograms"][name].items()):
+            lefts = [int(edge) + (0.45 * number + shift) * width for edge in counts]
+            axes.bar(lefts, list(counts.values()), width=0.45 * width, align="edge", label=kind, color=_COLORS[kind])
+        axes.grid(axis="y", alpha=0.3)
+    durations.set(title="(b) Duration", xlabel="seconds per dialogue", ylabel="dialogues")
+    turns.set(title="(c) Turns", xlabel="turns per dialogue", ylabel="dialogues")
+    durations.legend()
+    with replace_atomically(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=150)
+
+
+def _draw_categories(axes: Any, categories: Sequence[Mapping[str, Any]]) -> None:
+    """Draw the pairs of each secondary category, coloured by source; the smallest are summed up."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for entry in categories:
+        counts[entry["source"], entry["secondary"]] += entry["pairs"]
+    shown = counts.most_common(_CATEGORIES_SHOWN)
+    if rest := counts.total() - sum(count for _, count in shown):
+        shown.append((("", f"{len(counts) - len(shown)} more"), rest))
+    shown.sort(key=lambda item: (item[0][0], -item[1]), reverse=True)
+    sources = sorted({source for (source, _), _ in shown})
+    names = [f"{source} · {secondary}" if source else secondary for (source, secondary), _ in shown]
+    colors = [f"C{sources.index(source) + 2}" for (source, _), _ in shown]
+    axes.barh(names, [count for _, count in shown], color=colors)
+    axes.tick_params(axis="y", labelsize=7)
+    axes.set(title="(a) Category", xlabel="pairs")

@@ -1,4 +1,4 @@
-"""Corpora, one file each; the docstring of the file is the corpus' card.
+"""Corpora, a function each; the docstring of the function is the corpus' card.
 
 A source yields `Episode` (recorded dialogues), `ScriptPair` (text only), `Recording` (long recordings, for the
 pipeline), and `Skipped` for every item that cannot be used. It raises only if the whole corpus is missing or
@@ -9,41 +9,49 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+from sdiareward.common.package_files import SAMPLE
 from sdiareward.common.skipped import Skipped
-from sdiareward.dataset_builder.episodes import Episode, Recording, ScriptPair
 
+from ..episodes import Episode, Recording, ScriptPair
+from .colloquial_scripts import read_scripts
+from .corpora import locate_meld, locate_youtube, read_dailytalk, read_meld, read_sample, read_youtube
+from .folder import read_folder
 from .reading import require_file
 
 
-SOURCES = ("colloquial_scripts", "dailytalk", "folder", "meld", "sample", "youtube")
-# A module has one of these: `function(path, **options)`.
-_READERS = ("read_items", "read_episodes", "read_recordings", "read_pairs")
-
 Item = Episode | ScriptPair | Recording | Skipped
+# Called as `function(path, **options)`.
+_READERS: dict[str, Callable[..., Iterator[Item]]] = {
+    "colloquial_scripts": read_scripts,
+    "dailytalk": read_dailytalk,
+    "folder": read_folder,
+    "meld": read_meld,
+    "sample": read_sample,
+    "youtube": read_youtube,
+}
+SOURCES = tuple(_READERS)
+# Of sources whose files are not simply below their root.
+_LOCATORS = {"meld": locate_meld, "youtube": locate_youtube}
+DEFAULT_PATHS = {"sample": SAMPLE}
 
 
 def read_source(name: str, path: str | Path | None = None, options: Mapping[str, Any] | None = None) -> Iterator[Item]:
     """Yield the items of a source, in the same order on every machine."""
-    module = _load(name)
-    read: Callable[..., Iterator[Item]]
-    read = next(getattr(module, reader) for reader in _READERS if hasattr(module, reader))
-    known = [option for option in inspect.signature(read).parameters if option != "path"]
+    _require_source(name)
+    known = [option for option in inspect.signature(_READERS[name]).parameters if option != "path"]
     if unknown := sorted(set(options or ()) - set(known)):
         raise ValueError(f"source {name!r} has no options {unknown}; it has {known}.")
-    return read(Path(path) if path is not None else None, **(options or {}))
+    return _READERS[name](Path(path) if path is not None else None, **(options or {}))
 
 
 def locate(source: str, root: str | Path, path: str) -> Path:
     """Find the recording of a reference in the user's own copy of the corpus."""
-    module = _load(source)
+    _require_source(source)
     try:
-        find: Callable[[Path, str], Path] = getattr(module, "locate", require_file)
-        return find(Path(root), path)
+        return _LOCATORS.get(source, require_file)(Path(root), path)
     except FileNotFoundError:
         raise
     # A name that is too long for any file.
@@ -51,7 +59,6 @@ def locate(source: str, root: str | Path, path: str) -> Path:
         raise FileNotFoundError(f"{source}:{path:.80}: {error.strerror}; no file can have this name.") from error
 
 
-def _load(name: str) -> ModuleType:
+def _require_source(name: str) -> None:
     if name not in SOURCES:
         raise ValueError(f"there is no source {name!r}; choose from {list(SOURCES)}.")
-    return import_module(f"{__name__}.{name}")

@@ -12,16 +12,17 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.files import JsonLines, write_file
 from sdiareward.common.settings import make_settings, require_known, require_mapping, require_minimums
 from sdiareward.common.skipped import Skipped
 
-from .youtube import DEFAULT_LICENSE, MANIFEST
+from ..episodes import SkipError
+from .corpora import DEFAULT_LICENSE, FETCHED
 
 
 if TYPE_CHECKING:
@@ -32,24 +33,17 @@ logger = logging.getLogger(__name__)
 _EXTRACTOR_BUGS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 _VIDEO_ID = re.compile(r"[\w-]{11}")
 _SCHEME = re.compile(r"(https?|file)://", re.IGNORECASE)
-# Options of yt-dlp that this module sets or that would break what it promises, and what to do instead.
+# fmt: off
+# Options of yt-dlp that the fields of `FetchSettings` set, or that would break what this module promises: finished
+# files are never fetched again, none that hold names are written, and the command writes its own report.
 _SET_HERE = {
-    "format": "use format",
-    "ratelimit": "use rate_limit_bytes_per_s",
-    "sleep_interval": "use sleep_s",
-    **dict.fromkeys(("retries", "fragment_retries", "extractor_retries"), "use retries"),
-    "enable_file_urls": "use allow_file_urls",
-    **dict.fromkeys(("playlistend", "playlist_items", "playliststart", "extract_flat"), "use limit of a channel"),
-    **dict.fromkeys(("outtmpl", "paths"), "use output_dir; files are named by id"),
-    **dict.fromkeys(("overwrites", "download_archive", "match_filter"), "finished files are never fetched again"),
-    **dict.fromkeys(("simulate", "skip_download", "test"), "use --dry-run"),
-    **dict.fromkeys(("logger", "noprogress", "quiet", "color"), "the command writes its own report"),
-    **dict.fromkeys(("daterange", "download_ranges", "retry_sleep_functions"), "YAML cannot hold its objects"),
-    **dict.fromkeys(
-        ("allow_playlist_files", "writeinfojson", "writedescription", "writethumbnail", "write_all_thumbnails"),
-        "such files hold names and cannot be released",
-    ),
+    "format", "ratelimit", "sleep_interval", "retries", "fragment_retries", "extractor_retries", "enable_file_urls",
+    "playlistend", "playlist_items", "playliststart", "extract_flat", "outtmpl", "paths", "overwrites",
+    "download_archive", "match_filter", "simulate", "skip_download", "test", "logger", "noprogress", "quiet", "color",
+    "daterange", "download_ranges", "retry_sleep_functions", "allow_playlist_files", "writeinfojson",
+    "writedescription", "writethumbnail", "write_all_thumbnails",
 }
+# fmt: on
 # The page of a channel lists its tabs, not its videos.
 _CHANNEL_PAGE = re.compile(r"https?://(?:www\.)?youtube\.com/(?:@[^/]+|(?:channel|c|user)/[^/]+)/?")
 
@@ -63,10 +57,6 @@ class Channel:
     limit: int | None = field(default=None, metadata={"minimum": 1})  # Number of its newest recordings to look at.
 
     def __post_init__(self) -> None:
-        if "://" not in self.url:
-            raise ValueError(
-                f"channel url is {self.url!r}; an address such as https://www.youtube.com/@name is needed."
-            )
         require_minimums(self, f"channel {self.url}: ")
         object.__setattr__(self, "title_keywords", tuple(self.title_keywords))
 
@@ -91,17 +81,15 @@ class FetchSettings:
     def __post_init__(self) -> None:
         given = [c if isinstance(c, Channel) else make_settings(Channel, c, "channels") for c in self.channels]
         object.__setattr__(self, "channels", tuple(given))
-        for name in ("videos", "searches"):
-            if isinstance(getattr(self, name), str):
-                raise ValueError(f"{name} is the text {getattr(self, name)!r}; a list is needed.")
         if not (self.channels or self.videos or self.searches):
             raise ValueError("channels, videos and searches are all empty; name something to fetch.")
-        addresses = [video for video in self.videos if not _VIDEO_ID.fullmatch(video)]
-        if wrong := [video for video in addresses if "://" not in video]:
-            raise ValueError(f"videos {wrong} are neither ids of 11 characters nor addresses.")
-        addresses += [channel.url for channel in self.channels]
+        addresses = [channel.url for channel in given]
+        addresses += [video for video in self.videos if not _VIDEO_ID.fullmatch(video)]
         if wrong := [address for address in addresses if not _SCHEME.match(address)]:
-            raise ValueError(f"{wrong} have none of the schemes http://, https:// and file://.")
+            raise ValueError(
+                f"{wrong} are neither ids of 11 characters nor addresses with one of the schemes http://, https:// "
+                "and file://."
+            )
         require_minimums(self)
         _require_options(self.yt_dlp)
 
@@ -116,9 +104,8 @@ class FetchSettings:
 def _require_options(options: Mapping[str, Any]) -> None:
     """Raise `ValueError` for options that yt-dlp does not have or that this module sets."""
     require_mapping(options, "yt_dlp")
-    if ours := {name: _SET_HERE[name] for name in options if name in _SET_HERE}:
-        found = ", ".join(f"{name!r} ({instead})" for name, instead in ours.items())
-        raise ValueError(f"yt_dlp names {found}; remove it there.")
+    if ours := sorted(_SET_HERE & set(options)):
+        raise ValueError(f"yt_dlp names {ours}, which are set here or would break a fetch; use the other fields.")
     if options:
         from yt_dlp import parse_options
 
@@ -135,11 +122,6 @@ class FetchReport:
     skipped: list[Skipped] = field(default_factory=list)
 
 
-class _Candidate(NamedTuple):
-    url: str
-    item: str
-
-
 def fetch(settings: FetchSettings) -> FetchReport:
     """Fetch recordings; a failure does not stop the others. Run it again to resume, or to fetch new recordings."""
     from tqdm import tqdm
@@ -149,13 +131,21 @@ def fetch(settings: FetchSettings) -> FetchReport:
     output.mkdir(parents=True, exist_ok=True)
     manifest, urls = _read_manifest(output)
     report = FetchReport()
-    candidates = [*_list_single_candidates(settings), *_find_listed_candidates(settings, report)]
+    candidates = {}
+    for video in settings.videos:
+        is_id = _VIDEO_ID.fullmatch(video) is not None
+        candidates[f"youtube {video}"] = f"https://www.youtube.com/watch?v={video}" if is_id else video
+    searches = [(f"ytsearch{settings.results_per_search}:{words}", (), None) for words in settings.searches]
+    for listed in [*searches, *((one.url, one.title_keywords, one.limit) for one in settings.channels)]:
+        candidates |= _list_recordings(settings, *listed, report)
     with YoutubeDL({**_make_options(settings), "download_archive": set(urls), "playlist_items": "0"}) as downloader:
-        for candidate in tqdm(candidates, desc="fetch", unit="recording"):
-            row = _download(downloader, candidate, settings, urls)
-            if isinstance(row, Skipped):
-                report.skipped.append(row)
-            elif row is None:
+        for item, url in tqdm(candidates.items(), desc="fetch", unit="recording"):
+            try:
+                row = _download(downloader, url, settings, urls)
+            except SkipError as error:
+                report.skipped.append(Skipped(item, error.kind, str(error)))
+                continue
+            if row is None:
                 report.num_present += 1
             else:
                 manifest.append([row])
@@ -167,7 +157,7 @@ def _read_manifest(output: Path) -> tuple[JsonLines, dict[str, str]]:
     """Return the manifest without lines whose file is missing, and each recording's address by yt-dlp's name."""
     from yt_dlp.utils import make_archive_id
 
-    manifest = JsonLines(output / MANIFEST, is_edited=True)
+    manifest = JsonLines(output / FETCHED, is_edited=True)
     rows = manifest.read()
     needed = {"id", "extractor", "url", "file"}
     kept = [row for row in rows if needed <= set(row) and (output / row["file"]).is_file()]
@@ -177,10 +167,15 @@ def _read_manifest(output: Path) -> tuple[JsonLines, dict[str, str]]:
 
 
 def _make_options(settings: FetchSettings) -> dict[str, Any]:
+    from yt_dlp.networking.impersonate import ImpersonateTarget
     from yt_dlp.utils import match_filter_func
 
+    # YAML has texts where yt-dlp takes objects.
+    kinds = {"impersonate": ImpersonateTarget.from_str, "cookiesfrombrowser": lambda browser: (browser,)}
+    given = {k: kinds[k](v) if k in kinds and isinstance(v, str) else v for k, v in settings.yt_dlp.items()}
     return {
-        **_convert_options(settings.yt_dlp),
+        **given,
+        **dict.fromkeys(("retries", "fragment_retries", "extractor_retries"), settings.retries),
         "format": settings.format,
         "outtmpl": str(Path(settings.output_dir).absolute()).replace("%", "%%") + "/%(id)s.%(ext)s",
         "overwrites": False,
@@ -188,9 +183,6 @@ def _make_options(settings: FetchSettings) -> dict[str, Any]:
         "match_filter": match_filter_func("!is_live"),
         "ratelimit": settings.rate_limit_bytes_per_s,
         "sleep_interval": settings.sleep_s,
-        "retries": settings.retries,
-        "fragment_retries": settings.retries,
-        "extractor_retries": settings.retries,
         "enable_file_urls": settings.allow_file_urls,
         # No description, thumbnail or playlist file: they hold names.
         "allow_playlist_files": False,
@@ -201,88 +193,64 @@ def _make_options(settings: FetchSettings) -> dict[str, Any]:
     }
 
 
-def _convert_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the texts of YAML to the objects that yt-dlp takes."""
-    from yt_dlp.networking.impersonate import ImpersonateTarget
-
-    kinds = {"impersonate": ImpersonateTarget.from_str, "cookiesfrombrowser": lambda browser: (browser,)}
-    return {k: kinds[k](v) if k in kinds and isinstance(v, str) else v for k, v in options.items()}
-
-
-def _list_single_candidates(settings: FetchSettings) -> Iterator[_Candidate]:
-    for video in settings.videos:
-        is_id = _VIDEO_ID.fullmatch(video) is not None
-        yield _Candidate(f"https://www.youtube.com/watch?v={video}" if is_id else video, f"youtube {video}")
-
-
-def _find_listed_candidates(settings: FetchSettings, report: FetchReport) -> Iterator[_Candidate]:
-    """Yield the results of the searches, and the recordings of channels with a keyword in their title."""
-    from yt_dlp.utils import unsmuggle_url
-
-    searches = [(f"ytsearch{settings.results_per_search}:{words}", (), None) for words in settings.searches]
-    channels = [(channel.url, channel.title_keywords, channel.limit) for channel in settings.channels]
-    for url, keywords, limit in [*searches, *channels]:
-        for entry in _list_entries(settings, url, limit, report):
-            title = (entry.get("title") or "").lower()
-            if keywords and not any(keyword.lower() in title for keyword in keywords):
-                report.num_other_titles += 1
-            else:
-                address = unsmuggle_url(entry["url"])[0]
-                name = entry.get("id") or address
-                if settings.may_read(address):
-                    yield _Candidate(entry["url"], f"youtube {url}, {name}")
-                else:
-                    reason = f"lists {address[:80]!r}; only http:// and https:// are read."
-                    report.skipped.append(Skipped(f"youtube {url}", "scheme_refused", reason))
-
-
-def _list_entries(settings: FetchSettings, url: str, limit: int | None, report: FetchReport) -> list[dict[str, Any]]:
-    """List a channel or search without opening its recordings; a failure goes into the report."""
+def _list_recordings(
+    settings: FetchSettings, url: str, keywords: Sequence[str], limit: int | None, report: FetchReport
+) -> dict[str, str]:
+    """Return the addresses of a channel or search by item, without opening them; failures go into the report."""
     from yt_dlp import YoutubeDL
-    from yt_dlp.utils import YoutubeDLError
+    from yt_dlp.utils import YoutubeDLError, unsmuggle_url
 
-    if _CHANNEL_PAGE.fullmatch(url):
-        url = url.rstrip("/") + "/videos"
+    item, found = f"youtube {url}", {}
+    page = url.rstrip("/") + "/videos" if _CHANNEL_PAGE.fullmatch(url) else url
     try:
         with YoutubeDL({**_make_options(settings), "extract_flat": "in_playlist", "playlistend": limit}) as lister:
-            listing = lister.extract_info(url, download=False)
+            listing = lister.extract_info(page, download=False)
     except (YoutubeDLError, *_EXTRACTOR_BUGS) as error:
-        report.skipped.append(Skipped(f"youtube {url}", "listing_failed", _take_first_line(error)))
-        return []
+        report.skipped.append(Skipped(f"youtube {page}", "listing_failed", _take_first_line(error)))
+        return {}
     entries = [entry for entry in (listing or {}).get("entries") or () if entry and entry.get("url")]
     if not entries:
         reason = "lists no recordings; name a single recording under 'videos'."
-        report.skipped.append(Skipped(f"youtube {url}", "empty_listing", reason))
-    return entries
+        report.skipped.append(Skipped(f"youtube {page}", "empty_listing", reason))
+    for entry in entries:
+        title, address = (entry.get("title") or "").lower(), unsmuggle_url(entry["url"])[0]
+        if keywords and not any(keyword.lower() in title for keyword in keywords):
+            report.num_other_titles += 1
+        elif settings.may_read(address):
+            found[f"{item}, {entry.get('id') or address}"] = entry["url"]
+        else:
+            reason = f"lists {address[:80]!r}; only http:// and https:// are read."
+            report.skipped.append(Skipped(item, "scheme_refused", reason))
+    return found
 
 
-def _download(
-    downloader: YoutubeDL, candidate: _Candidate, settings: FetchSettings, urls: dict[str, str]
-) -> dict[str, Any] | Skipped | None:
+def _download(downloader: YoutubeDL, url: str, settings: FetchSettings, urls: dict[str, str]) -> dict[str, Any] | None:
     """Download one recording; return its row of the manifest, or None if it was there before."""
     from yt_dlp.utils import YoutubeDLError, make_archive_id
 
     try:
-        info = downloader.extract_info(candidate.url)
+        info = downloader.extract_info(url)
     except (YoutubeDLError, *_EXTRACTOR_BUGS) as error:
-        return Skipped(candidate.item, "fetch_failed", _take_first_line(error))
+        raise SkipError("fetch_failed", _take_first_line(error)) from error
     if info is None:
         return None
     if info.get("_type") == "playlist":
-        return Skipped(candidate.item, "not_a_recording", "is a list; name it under 'channels'.")
-    name, url = make_archive_id(info["extractor_key"], info["id"]), info["webpage_url"]
+        raise SkipError("not_a_recording", "is a list; name it under 'channels'.")
+    name, page = make_archive_id(info["extractor_key"], info["id"]), info["webpage_url"]
     if name in urls:
+        if urls[name] == page:
+            return None
         # Sites number their recordings; elsewhere the id is the file's name, which two files may share.
         reason = f"{urls[name]} has the same name {info['id']!r}; fetch one of them into another folder."
-        return None if urls[name] == url else Skipped(candidate.item, "duplicate", reason)
+        raise SkipError("duplicate", reason)
     path = Path(next(iter(info.get("requested_downloads") or [{}])).get("filepath", ""))
     if not path.is_file() or path.stat().st_size == 0:
-        return Skipped(candidate.item, "fetch_failed", f"{info['id']}: nothing was written; is it a live stream?")
-    urls[name] = url
+        raise SkipError("fetch_failed", f"{info['id']}: nothing was written; is it a live stream?")
+    urls[name] = page
     return {
         "id": info["id"],
         "extractor": info["extractor_key"],
-        "url": url,
+        "url": page,
         "file": path.name,
         "duration_s": info.get("duration"),
         "language": settings.language,

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -72,16 +72,15 @@ class ScriptSettings:
 
 def read_scenarios(path: str | Path | None = None) -> list[Scenario]:
     """Read scenarios from JSONL with `scenario_id`, `domain` and `topic`; by default the bundled 250."""
-    return read_scenario_lines(Path(path or DEFAULT_SCENARIOS), _make_scenario)
 
+    def make(row: Any) -> Scenario:
+        try:
+            return Scenario(str(row["scenario_id"]), str(row["domain"]), str(row["topic"]))
+        except (TypeError, KeyError) as error:
+            found = f"{type(error).__name__}: {error}"
+            raise ValueError(f"needs a JSON object with scenario_id, domain and topic ({found}).") from error
 
-def _make_scenario(row: Any) -> Scenario:
-    try:
-        return Scenario(str(row["scenario_id"]), str(row["domain"]), str(row["topic"]))
-    except (TypeError, KeyError) as error:
-        raise ValueError(
-            f"needs a JSON object with scenario_id, domain and topic ({type(error).__name__}: {error})."
-        ) from error
+    return read_scenario_lines(Path(path or DEFAULT_SCENARIOS), make)
 
 
 def plan_scripts(scenarios: Iterable[Scenario], variations: int) -> list[tuple[Scenario, int]]:
@@ -96,16 +95,22 @@ def write_scripts(
     prompts: PromptSet | None = None,
 ) -> list[Skipped]:
     """Write scripts line by line to a JSONL file; resume an earlier run."""
-    settings = settings or ScriptSettings()
-    writer = Writer(client, settings, prompts or PromptSet())
-    file, written = open_written(path, writer.describe())
+    settings, prompts = settings or ScriptSettings(), prompts or PromptSet()
+    limits = (
+        f"{settings.variations} x {settings.min_rounds}-{settings.max_rounds} rounds, "
+        f"{settings.max_words} words{', balanced' if settings.balanced else ''}"
+    )
+    version = prompts.compute_version(*PROMPTS)
+    writer = {"writer": client.settings.model, "prompt_version": version, "limits": limits}
+    file, written = open_written(path, writer)
     known = {row["scenario_id"] for row in written}
     plan = plan_scripts(read_scenarios() if scenarios is None else scenarios, settings.variations)
     todo = [(scenario, number) for scenario, number in plan if _make_script_id(scenario, number) not in known]
     fingerprints = {_fingerprint(row["written"]) for row in written}
     skipped = []
     limit = FailureLimit(settings.max_failed, "the model failed to write {} dialogues", "scripts.max_failed")
-    for row in client.map(partial(_make_script, writer=writer), todo, failures=(), description="scripts"):
+    make = partial(_make_script, client=client, settings=settings, prompts=prompts)
+    for row in client.map(make, todo, failures=(), description="scripts"):
         # `failures` is empty: an exception would have been raised.
         assert not isinstance(row, Exception)
         limit.count(row.reason if isinstance(row, Skipped) else None)
@@ -116,48 +121,17 @@ def write_scripts(
             skipped.append(row)
         else:
             fingerprints.add(_fingerprint(row["written"]))
-            file.append([row])
+            sides = {"written": row.pop("written"), "spoken": row.pop("spoken")}
+            file.append([{**row, **writer, **sides}])
     return skipped
 
 
-@dataclass(frozen=True)
-class Writer:
-    client: ChatClient
-    settings: ScriptSettings
-    prompts: PromptSet
-
-    def describe(self) -> dict[str, Any]:
-        """Return the fields that identify what wrote a script."""
-        limits = (
-            f"{self.settings.variations} x {self.settings.min_rounds}-{self.settings.max_rounds} rounds, "
-            f"{self.settings.max_words} words{', balanced' if self.settings.balanced else ''}"
-        )
-        version = self.prompts.compute_version(*PROMPTS)
-        return {"writer": self.client.settings.model, "prompt_version": version, "limits": limits}
-
-
-def _make_script(entry: tuple[Scenario, int], *, writer: Writer) -> dict[str, Any] | Skipped:
+def _make_script(
+    entry: tuple[Scenario, int], *, client: ChatClient, settings: ScriptSettings, prompts: PromptSet
+) -> dict[str, Any] | Skipped:
     """Have one variation written and then turned into speech."""
     scenario, number = entry
-    client, settings = writer.client, writer.settings
-    labels = {"domain": scenario.domain, "topic": scenario.topic}
-    name = _make_script_id(scenario, number)
-    kind = "writing_failed"
-    try:
-        written = client.ask_json(_make_writing_messages(*entry, writer), partial(_read_written, settings=settings))
-        kind = "speaking_failed"
-        given = {**labels, "style": "written", "sample_id": number, "dialogue": written}
-        spoken = client.ask_json(
-            _make_speaking_messages(given, writer), partial(_read_spoken, given=given, settings=settings)
-        )
-    except ChatError as error:
-        return Skipped(f"{SOURCE} {name}", kind, str(error))
-    provenance = {"group": scenario.scenario_id, "license": settings.license, **writer.describe()}
-    return {"scenario_id": name, **labels, **provenance, "written": written, "spoken": spoken}
-
-
-def _make_writing_messages(scenario: Scenario, number: int, writer: Writer) -> list[dict[str, str]]:
-    settings, prompts = writer.settings, writer.prompts
+    name, labels = _make_script_id(scenario, number), {"domain": scenario.domain, "topic": scenario.topic}
     rounds = {"min_rounds": settings.min_rounds, "max_rounds": settings.max_rounds}
     request = prompts.fill(
         "script_writing_request",
@@ -169,17 +143,23 @@ def _make_writing_messages(scenario: Scenario, number: int, writer: Writer) -> l
         domain=scenario.domain.replace("_", " "),
         style=prompts.fill("script_written_style"),
     )
-    system = prompts.fill("script_writing", **rounds, max_words=settings.max_words)
-    return [_make_message("system", system), _make_message("user", request)]
 
+    def ask(prompt: str, content: str, read: Callable[[Any], Script], **more: int) -> Script:
+        system = prompts.fill(prompt, max_words=settings.max_words, **more)
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": content}]
+        return client.ask_json(messages, read)
 
-def _make_speaking_messages(given: Mapping[str, Any], writer: Writer) -> list[dict[str, str]]:
-    system = writer.prompts.fill("script_speaking", max_words=writer.settings.max_words)
-    return [_make_message("system", system), _make_message("user", json.dumps(given, ensure_ascii=False, indent=1))]
-
-
-def _make_message(role: str, content: str) -> dict[str, str]:
-    return {"role": role, "content": content}
+    kind = "writing_failed"
+    try:
+        written = ask("script_writing", request, partial(_read_written, settings=settings), **rounds)
+        kind = "speaking_failed"
+        given = {**labels, "style": "written", "sample_id": number, "dialogue": written}
+        content = json.dumps(given, ensure_ascii=False, indent=1)
+        spoken = ask("script_speaking", content, partial(_read_spoken, given=given, settings=settings))
+    except ChatError as error:
+        return Skipped(f"{SOURCE} {name}", kind, str(error))
+    provenance = {"group": scenario.scenario_id, "license": settings.license}
+    return {"scenario_id": name, **labels, **provenance, "written": written, "spoken": spoken}
 
 
 def _read_written(answer: Any, *, settings: ScriptSettings) -> Script:

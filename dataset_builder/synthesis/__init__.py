@@ -8,9 +8,10 @@ from reference clips, as the paper's synthesizer does (appendix B.1). A class of
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from importlib import import_module, metadata, util
 from inspect import signature
 from shutil import which
@@ -31,6 +32,10 @@ class ReferenceClip:
 
     array: np.ndarray  # (num_samples,), mono, 16 kHz, float32
     text: str
+
+
+# Role and text of each turn.
+Lines = Sequence[tuple[str, str]]
 
 
 @runtime_checkable
@@ -56,15 +61,13 @@ class DialogueSynthesizer(Protocol):
     is_deterministic: bool
     version: str
 
-    def speak_dialogue(
-        self, lines: Sequence[tuple[str, str]], references: Mapping[str, ReferenceClip]
-    ) -> list[np.ndarray]:
+    def speak_dialogue(self, lines: Lines, references: Mapping[str, ReferenceClip]) -> list[np.ndarray]:
         """Return one mono 16 kHz float32 array per `(role, text)`; `references` has one clip per role."""
         ...
 
 
 class Engine:
-    """The attributes of a bundled engine; the parameters of its constructor are its options."""
+    """A bundled `Synthesizer`, which makes the speech in `say`; the parameters of its constructor are its options."""
 
     needs: tuple[str, ...] = ()  # Modules or commands.
     remedy = ""
@@ -73,19 +76,33 @@ class Engine:
     languages: Sequence[str] | None = None
     version = ""
 
+    def say(self, text: str, voice: int, reference: np.ndarray | None) -> np.ndarray:
+        raise NotImplementedError
+
+    def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
+        label = f"{self.version!r} gives no speech for {text!r}"
+        try:
+            speech = np.asarray(self.say(text, voice, reference))
+        # Errors of `requests` are OSErrors, those of decoding ValueErrors.
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            raise SynthesisError(f"{label}: {error}") from error
+        if not (speech.ndim == 1 and speech.size and speech.dtype.kind == "f" and np.isfinite(speech).all()):
+            raise SynthesisError(f"{label}: {speech.dtype} of shape {speech.shape}; mono floats at 16 kHz are needed.")
+        return speech.astype(np.float32, copy=False)
+
 
 # Name -> module and class.
 _ENGINES = {
-    "command": "custom:Command",
-    "entry-point": "custom:EntryPoint",
+    "command": "local:Command",
+    "entry-point": "local:load_entry_point",
     "espeak-ng": "local:Espeak",
     "flite": "local:Flite",
     "hibari": "local:Hibari",
     "kokoro": "local:Kokoro",
-    "openai-speech": "custom:OpenAISpeech",
+    "openai-speech": "servers:OpenAISpeech",
     "piper": "local:Piper",
-    "soulx-podcast": "soulx_podcast:SoulXPodcast",
-    "voice-cloning": "custom:VoiceCloning",
+    "soulx-podcast": "servers:SoulXPodcast",
+    "voice-cloning": "servers:VoiceCloning",
     "world": "local:World",
 }
 # Key of the options of a synthesizer with a name of its own.
@@ -117,14 +134,8 @@ def load_synthesizer(name: str, options: Mapping[str, Any] | None = None) -> Syn
 def find_voice() -> Callable[[str], np.ndarray] | None:
     """Return what speaks a text with the first offline synthesizer that is installed; None if there is none."""
     name = next(filter(is_available, _OFFLINE), None)
-
-    @lru_cache(32)
-    def speak(text: str) -> np.ndarray:
-        engine: Any = load_synthesizer(str(name))
-        speech: np.ndarray = engine.speak(text, voice=0)
-        return speech
-
-    return speak if name else None
+    engine: Any = load_synthesizer(name) if name else None
+    return lru_cache(32)(partial(engine.speak, voice=0)) if engine else None
 
 
 def describe_distribution(distribution: str) -> str:
@@ -142,15 +153,13 @@ def _load(name: str, options_json: str) -> Synthesizer | DialogueSynthesizer:
     try:
         parameters.bind(**options)
     except TypeError as error:
-        raise ValueError(
-            f"synthesizer {name!r}: its options {sorted(options)} are wrong ({error}); it takes "
-            f"{list(parameters.parameters)}."
-        ) from error
+        known = list(parameters.parameters)
+        raise ValueError(f"synthesizer {name!r}: options {sorted(options)}: {error}; it takes {known}.") from error
     return engine(**options)
 
 
-def _is_installed(engine: type[Engine]) -> bool:
-    return all(util.find_spec(need) is not None or which(need) is not None for need in engine.needs)
+def _is_installed(engine: Any) -> bool:
+    return all(util.find_spec(need) is not None or which(need) is not None for need in getattr(engine, "needs", ()))
 
 
 def _find_engine(name: str, options: Mapping[str, Any] | None = None) -> Any:
@@ -159,9 +168,7 @@ def _find_engine(name: str, options: Mapping[str, Any] | None = None) -> Any:
     if name in _ENGINES and engine != name:
         raise ValueError(f"synthesizer {name!r} has the engine {engine!r}, but is one itself; give it another name.")
     if engine not in _ENGINES:
-        raise ValueError(
-            f"there is no synthesizer {engine!r}; choose from {list(SYNTHESIZERS)}, or give a name of your own an "
-            f"`{_ENGINE}` of these in synthesizer_options."
-        )
+        remedy = f"or give a name of your own an `{_ENGINE}` of these in synthesizer_options"
+        raise ValueError(f"there is no synthesizer {engine!r}; choose from {list(SYNTHESIZERS)}, {remedy}.")
     module, _, class_name = _ENGINES[engine].partition(":")
     return getattr(import_module(f"{__name__}.{module}"), class_name)

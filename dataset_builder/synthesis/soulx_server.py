@@ -90,23 +90,19 @@ class Handler(BaseHTTPRequestHandler):
         is_json = self.headers.get_content_type() == "application/json"
         if is_rebound or not is_json or self.path != "/dialogue" or not 0 < size <= _MAX_REQUEST_BYTES:
             limits = f"up to {_MAX_REQUEST_BYTES} bytes of application/json, under one of the names {_OWN_NAMES}"
-            self._answer(400, {"error": f"POST /dialogue takes {limits}."})
-            return
+            return self._answer(400, {"error": f"POST /dialogue takes {limits}."})
         try:
             request = json.loads(self.rfile.read(size))
             if request["runs"] != self.model.runs:
-                self._answer(409, {"error": f"it runs {self.model.runs}, not {request['runs']}."})
-                return
-            waves = self.model.speak(request)
+                return self._answer(409, {"error": f"it runs {self.model.runs}, not {request['runs']}."})
+            waves = [base64.b64encode(wave).decode() for wave in self.model.speak(request)]
         except Exception as error:
             traceback.print_exc()
             if "CUDA error" in str(error):
                 # No later call in this process can succeed.
                 os._exit(1)
-            self._answer(500, {"error": f"{type(error).__name__}: {error}"})
-            return
-        encoded = [base64.b64encode(wave).decode() for wave in waves]
-        self._answer(200, {"sampling_rate": SAMPLING_RATE, "waves": encoded})
+            return self._answer(500, {"error": f"{type(error).__name__}: {error}"})
+        self._answer(200, {"sampling_rate": SAMPLING_RATE, "waves": waves})
 
     def _answer(self, status: int, content: dict) -> None:
         body = json.dumps(content).encode()

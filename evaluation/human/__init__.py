@@ -1,1 +1,1 @@
-"""People rate pairs: study, files, agreement, page."""
+"""People rate pairs blindly: `study.py` draws and scores studies, `server.py` serves their page."""

@@ -1,31 +1,43 @@
-"""Draw a blind study: which side of a pair do raters prefer (section 5.2 and Table 3 of the paper).
+"""Draw a blind study in which people choose a side of each pair, and score it (section 5.2, Table 3 of the paper).
 
-Raters may see `study.json` (shuffled items: question, shared context, turns of A and B) and `audio/*.wav` with neutral
-names. `key.json` (pair, stratum, margin, chosen side) is for the person who scores.
+The folder of a study holds `study.json` and `audio/*.wav`, which raters may see, `answers.jsonl` with the consents and
+answers of all raters, and `key.json` (pair, stratum, margin, chosen side) for the person who scores.
 
 Strata, drawn in this order and disjoint: `wrong` (mis-ordered pairs, ties included), `high` (at random from the
 quarter of the correctly ordered pairs with the largest margins), `low` (the smallest of the lowest quarter), `random`
 (all others). Each is spread over the subsets as evenly as possible. Words repeat only if a stratum has no others,
 because a rater would recognize the recording.
+
+An answer counts 1 for the chosen side, 0 for the other, 0.5 for "cannot tell". Agreement is averaged over an item's
+raters, then over items, so that strata count by their sizes, as in the paper. `interval` is over recordings, because
+items of one recording are not independent, and within strata overall, because the study fixes their sizes.
+`se_binomial`, `sqrt(p (1 - p) / n)` over items, reproduces every value of the paper. Krippendorff's alpha is nominal
+and over the answers (A, B, cannot tell): over right and wrong, mostly right answers would look like chance.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
+import os
 import random
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cache
+from datetime import UTC, datetime
+from functools import cache, partial
+from itertools import combinations
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.common.files import replace_atomically, write_file
-from sdiareward.pairs.messages import turns_to_messages
+from sdiareward.audio_sdiareward import SAMPLING_RATE
+from sdiareward.chat_sdiareward import make_dialogue
+from sdiareward.common.files import JsonLines, read_json_object, replace_atomically, seal, write_file
+from sdiareward.common.settings import read_mapping, require_known
+from sdiareward.common.tables import format_interval, format_percent, render_table
 from sdiareward.pairs.schema import SIDES
-
-from .strata import SIZES
-from .texts import StudyTexts
 
 
 if TYPE_CHECKING:
@@ -35,35 +47,75 @@ if TYPE_CHECKING:
     from sdiareward.evaluation.results_files import Evaluation
 
 Record = dict[str, Any]
-_DRAWN_IN_ORDER = ("wrong", "high", "low", "random")
-_POOL_FRACTION = 0.25
+# The last answer to each item, by rater.
+Answers = Mapping[str, Mapping[str, Mapping[str, Any]]]
+# In the order of Table 3, with the number of pairs in the paper.
+SIZES = {"high": 20, "low": 20, "random": 20, "wrong": 15}
+_TITLES = {"high": "High confidence", "low": "Low confidence", "random": "Random sampling", "wrong": "Model wrong"}
+# What raters compare: two dialogues, or two scores of one dialogue. The parts of an item that they must hear.
+DIALOGUES, SCORES = "dialogues", "scores"
+HEARD = {DIALOGUES: ("a", "b"), SCORES: ("context",)}
+TIE = "tie"
+CHOICES = ("a", "b", TIE)
 QUESTIONS = {
     "modality": "Which sounds more like a real conversation?",
     "colloquialness": "Which conversation is closer to spontaneous, everyday speech?",
-    "joint": "Which sounds more like a real conversation?",
 }
-STUDY_FILE, KEY_FILE, AUDIO_FOLDER, ANSWERS_FOLDER = "study.json", "key.json", "audio", "answers"
-# Value of `form` in `study.json` where raters hear one dialogue and compare two scores of it.
-SCORES_FORM = "scores"
-_NAME_LENGTH = 16
+_percent = partial(format_percent, digits=1)
+STUDY_FILE, KEY_FILE, ANSWERS_FILE, AUDIO_FOLDER = "study.json", "key.json", "answers.jsonl", "audio"
+INSTRUCTIONS = {
+    DIALOGUES: """You will hear pairs of short conversations. Answer the question above each pair.
+
+Listen to both conversations before you choose. Headphones and a quiet room help.
+
+Pay attention to how the people speak and what words they use, not to who they are or to what they want. There are \
+no right or wrong answers. You can change an answer, take a break, and come back later under the same name.""",
+    SCORES: """You will hear conversations, each with two scores from 1 to 5. Choose the score that fits \
+the answer better.
+
+Listen to the whole conversation before you choose. Headphones and a quiet room help.
+
+There are no right or wrong answers. You can change an answer, take a break, and come back under the same name.""",
+}
+CONSENT = """Taking part is voluntary. You can stop at any time by closing this page.
+
+The study saves your answers, when you gave them, which recordings you played, and the name under which you rate. You \
+do not need to use your real name. The answers are used to measure how well models agree with people.
+
+Whoever invited you can tell you who is responsible for the study, how long the answers are kept, and how to have \
+yours deleted."""
+
+
+def read_texts(path: Path | None = None, form: str = DIALOGUES) -> dict[str, str]:
+    """Return what raters read before they begin, by default or from a YAML file; an empty line begins a paragraph."""
+    texts = {"instructions": INSTRUCTIONS[form], "consent": CONSENT}
+    given = {} if path is None else read_mapping(path)
+    require_known(given, texts, str(path))
+    return texts | given
 
 
 def draw_strata(
     scores: Sequence[Record],
     seed: int,
-    sizes: Mapping[str, int] | None = None,
-    words_of: Callable[[str], Hashable] | None = None,
+    sizes: Mapping[str, int] = SIZES,
+    words_of: Callable[[str], Hashable] = lambda pair_id: pair_id,
 ) -> dict[str, list[Record]]:
     """Draw disjoint strata of pairs; a seed draws the same ones in any order of `scores`."""
-    sizes = SIZES if sizes is None else sizes
-    words_of = words_of or (lambda pair_id: pair_id)
     rng = random.Random(seed)
-    pools = _make_pools(scores, sizes)
+    ordered = sorted(scores, key=lambda record: (record["margin"], record["pair_id"]))
+    correct = [record for record in ordered if record["margin"] > 0]
+    quarter = math.ceil(len(correct) / 4)
+    pools = {
+        "wrong": [record for record in ordered if record["margin"] <= 0],
+        "high": correct[-max(quarter, sizes.get("high", 0)) :],
+        "low": correct[: max(quarter, sizes.get("low", 0))],
+        "random": ordered,
+    }
     strata: dict[str, list[Record]] = {}
     drawn: set[str] = set()
     heard: set[Hashable] = set()
-    for name in _DRAWN_IN_ORDER:
-        left = [record for record in pools[name] if record["pair_id"] not in drawn]
+    for name, pool in pools.items():
+        left = [record for record in pool if record["pair_id"] not in drawn]
         if name != "low":
             rng.shuffle(left)
         strata[name] = draw_evenly(left, sizes.get(name, 0), rng, heard, words_of)
@@ -71,38 +123,20 @@ def draw_strata(
     return {name: strata[name] for name in SIZES}
 
 
-def _make_pools(scores: Sequence[Record], sizes: Mapping[str, int]) -> dict[str, list[Record]]:
-    """Return the candidates of each stratum, by rising margin."""
-    ordered = sorted(scores, key=lambda record: (record["margin"], record["pair_id"]))
-    correct = [record for record in ordered if record["margin"] > 0]
-    quarter = math.ceil(_POOL_FRACTION * len(correct))
-    return {
-        "wrong": [record for record in ordered if record["margin"] <= 0],
-        "high": correct[-max(quarter, sizes.get("high", 0)) :],
-        "low": correct[: max(quarter, sizes.get("low", 0))],
-        "random": ordered,
-    }
-
-
 def draw_evenly(
-    pool: Sequence[Record],
-    size: int,
-    rng: random.Random,
-    heard: set[Hashable],
-    words_of: Callable[[str], Hashable],
+    pool: Sequence[Record], size: int, rng: random.Random, heard: set[Hashable], words_of: Callable[[str], Hashable]
 ) -> list[Record]:
     """Draw from the subsets in turn, from each the first pair with new words, or else the first."""
     subsets = sorted({record["subset"] for record in pool})
     rng.shuffle(subsets)
-    queues = {name: [record for record in pool if record["subset"] == name] for name in subsets}
+    queues = [[record for record in pool if record["subset"] == name] for name in subsets]
     drawn: list[Record] = []
-    while len(drawn) < size and any(queues.values()):
-        for queue in queues.values():
-            if not queue or len(drawn) == size:
-                continue
-            fresh = (index for index, record in enumerate(queue) if words_of(record["pair_id"]) not in heard)
-            drawn.append(queue.pop(next(fresh, 0)))
-            heard.add(words_of(drawn[-1]["pair_id"]))
+    while len(drawn) < size and any(queues):
+        for queue in filter(None, queues[:]):
+            if len(drawn) < size:
+                fresh = (index for index, record in enumerate(queue) if words_of(record["pair_id"]) not in heard)
+                drawn.append(queue.pop(next(fresh, 0)))
+                heard.add(words_of(drawn[-1]["pair_id"]))
     return drawn
 
 
@@ -112,166 +146,351 @@ def sample_study(
     output_dir: str | Path,
     *,
     seed: int,
-    sizes: Mapping[str, int] | None = None,
+    sizes: Mapping[str, int] = SIZES,
     allow_tie: bool = True,
-    texts: StudyTexts | None = None,
-) -> dict[str, Any]:
-    """Draw a study from an evaluation and write its folder atomically; the same seed writes the same bytes."""
-    target = require_new_folder(output_dir)
-    row_of = _find_rows(evaluation, pairs)
-
-    @cache
-    def words_of(pair_id: str) -> Hashable:
-        return _read_words(pairs[row_of[pair_id]])
-
-    strata = draw_strata(evaluation.scores, seed, sizes, words_of)
-    if not any(strata.values()):
-        raise ValueError("no pair is drawn: ask for at least one pair of a stratum that the evaluation has.")
-    key = _make_key(strata, evaluation, seed, SIZES if sizes is None else sizes)
-
-    def write_item(name: str, truth: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-        return _write_item(name, truth, pairs[row_of[truth["pair_id"]]], seed, folder)
-
-    shown = (texts or StudyTexts()).as_fields()
-    write_study(target, key, write_item, allow_tie=allow_tie, texts=shown)
-    return key
-
-
-def require_new_folder(path: str | Path) -> Path:
-    target = Path(path)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise FileExistsError(f"{target}: exists; a study is not overwritten, name another folder.")
-    return target
-
-
-def write_study(
-    target: Path,
-    key: Mapping[str, Any],
-    write_item: Callable[[str, Mapping[str, Any], Path], Mapping[str, Any]],
-    **fields: Any,
-) -> None:
-    """Write a study atomically; `write_item` writes the recordings of an item and returns what raters may see."""
-    from tqdm import tqdm
-
-    names = sorted(key["items"])
-    random.Random(f"{key['seed']}/order").shuffle(names)
-    progress = tqdm(names, "Writing recordings", unit="item", leave=False)
-    with replace_atomically(target) as temporary:
-        (temporary / AUDIO_FOLDER).mkdir(parents=True)
-        items = [write_item(name, key["items"][name], temporary) for name in progress]
-        study = {"study": key["study"], **fields, "items": items}
-        for name, content in ((STUDY_FILE, study), (KEY_FILE, key)):
-            write_file(temporary / name, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-
-
-def _find_rows(evaluation: Evaluation, pairs: datasets.Dataset) -> dict[str, int]:
-    """Return the row of each pair; raise if a scored pair has none."""
+    texts: Mapping[str, str] | None = None,
+) -> Record:
+    """Draw a study from an evaluation, write its folder atomically and return its key; a seed gives the same bytes."""
     from sdiareward.pairs.labels import describe_pairs
 
     row_of = {label["pair_id"]: row for row, label in enumerate(describe_pairs(pairs))}
-    missing = [record["pair_id"] for record in evaluation.scores if record["pair_id"] not in row_of]
-    if missing:
+    if missing := [record["pair_id"] for record in evaluation.scores if record["pair_id"] not in row_of]:
         raise ValueError(
             f"{len(missing)} of {len(evaluation.scores)} pairs of {evaluation.folder} are not in the data, such as "
             f"{missing[0]!r}; give the data set and split that were evaluated."
         )
-    return row_of
 
+    @cache
+    def read_words(pair_id: str) -> Hashable:
+        chosen = pairs[row_of[pair_id]][SIDES[0]]
+        words = tuple(turn.text for turn in make_dialogue(chosen).turns)
+        return words if any(words) else repr(chosen)
 
-def _read_words(pair: Mapping[str, Any]) -> Hashable:
-    """Return the words of the chosen side; without transcripts, a hash of its recordings."""
-    messages = turns_to_messages(pair[SIDES[0]])
-    texts = tuple(_read_text(message) for message in messages)
-    return texts if any(texts) else hashlib.sha256(repr(messages).encode()).hexdigest()
+    def show_item(truth: Record, write_clip: Callable[[np.ndarray], Record]) -> Record:
+        pair = pairs[row_of[truth["pair_id"]]]
+        # A before B, so that the times of the files do not reveal the chosen side.
+        sides = SIDES if truth["chosen_is"] == "a" else SIDES[::-1]
+        a, b = ([_show_turn(turn, write_clip) for turn in make_dialogue(pair[side]).turns] for side in sides)
+        # The last turn of each side is never shared.
+        longest = min(len(a), len(b)) - 1
+        shared = next((index for index in range(longest) if a[index] != b[index]), longest)
+        question = QUESTIONS.get(truth["criterion"], QUESTIONS["modality"])
+        return {"question": question, "context": a[:shared], "a": a[shared:], "b": b[shared:]}
 
-
-def _make_key(
-    strata: Mapping[str, Sequence[Record]], evaluation: Evaluation, seed: int, sizes: Mapping[str, int]
-) -> dict[str, Any]:
-    study, items = name_items([{"stratum": name, **record} for name in strata for record in strata[name]], seed)
-    return {
-        "study": study,
-        "seed": seed,
+    strata = draw_strata(evaluation.scores, seed, sizes, read_words)
+    records = [{"stratum": name, **record} for name, drawn in strata.items() for record in drawn]
+    if not records:
+        raise ValueError("no pair is drawn: ask for at least one pair of a stratum that the evaluation has.")
+    facts = {
         "asked": dict(sizes),
-        "drawn": {name: len(records) for name, records in strata.items()},
+        "drawn": {name: len(drawn) for name, drawn in strata.items()},
         "evaluation": {name: evaluation.run.get(name) for name in ("model", "split", "pairs")},
-        "items": items,
     }
+    options = {"allow_tie": allow_tie, "texts": texts or read_texts()}
+    return write_study(output_dir, records, show_item, DIALOGUES, seed, options, **facts)
 
 
-def name_items(records: Sequence[Record], seed: int) -> tuple[str, dict[str, Record]]:
-    """Return a study's name and its items by neutral name; of two neighbours, one chosen side is A and one is B."""
-    study = _make_neutral_name(seed, *(record["pair_id"] for record in records))
+def _show_turn(turn: Any, write_clip: Callable[[np.ndarray], Record]) -> Record:
+    import numpy as np
+
+    clips = [clip.read() for clip in turn.clips]
+    recording = write_clip(np.concatenate(clips)) if clips else {"audio": None}
+    return {"role": turn.role, "text": turn.text, **recording}
+
+
+def write_study(
+    output_dir: str | Path,
+    records: Sequence[Record],
+    show_item: Callable[[Record, Callable[[np.ndarray], Record]], Record],
+    form: str,
+    seed: int,
+    options: Mapping[str, Any],
+    **facts: Any,
+) -> Record:
+    """Write a study atomically and return its key, which holds the records and the `facts`.
+
+    `options` are the texts of the study and whether raters may say that they cannot tell. Items have neutral names; of
+    two neighbours, one chosen side is A and one is B. `show_item` gets a record and a function that writes a clip,
+    and returns what raters may see.
+    """
+    from tqdm import tqdm
+
+    target = Path(output_dir)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise FileExistsError(f"{target}: exists; a study is not overwritten, name another folder.")
+    study = _hide(seed, *(record["pair_id"] for record in records))
     rng = random.Random(f"{seed}/sides")
     letters = [letter for _ in range(0, len(records), 2) for letter in rng.sample("ab", 2)]
     items = {
-        _make_neutral_name(seed, study, record["pair_id"]): {"chosen_is": letter, **record}
+        _hide(seed, study, record["pair_id"]): {"chosen_is": letter, **record}
         for letter, record in zip(letters, records, strict=False)
     }
-    return study, dict(sorted(items.items()))
+    key = {"study": study, "form": form, "seed": seed, **facts, "items": dict(sorted(items.items()))}
+    names = sorted(items)
+    random.Random(f"{seed}/order").shuffle(names)
+    with replace_atomically(target) as temporary:
+        (temporary / AUDIO_FOLDER).mkdir(parents=True)
+        shown = []
+        for name in tqdm(names, "Writing recordings", unit="item", leave=False):
+            write_clip = partial(_write_clip, temporary / AUDIO_FOLDER, seed, name)
+            shown.append({"item": name, **show_item(items[name], write_clip)})
+        content = {"study": study, "form": form, **options, "items": shown}
+        for file, value in ((STUDY_FILE, content), (KEY_FILE, key)):
+            write_file(temporary / file, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+    return key
 
 
-def _make_neutral_name(*parts: Any) -> str:
+def _hide(*parts: Any) -> str:
     """Return a name that reveals nothing about its parts."""
-    return hashlib.sha256("/".join(map(str, parts)).encode()).hexdigest()[:_NAME_LENGTH]
+    return hashlib.sha256("/".join(map(str, parts)).encode()).hexdigest()[:16]
 
 
-def _write_item(
-    name: str, truth: Mapping[str, Any], pair: Mapping[str, Any], seed: int, folder: Path
-) -> dict[str, Any]:
-    """Write the recordings of an item; return what raters may see."""
-    chosen, rejected = (pair[side] for side in SIDES)
-    dialogues = {"a": chosen, "b": rejected} if truth["chosen_is"] == "a" else {"a": rejected, "b": chosen}
-    # A before B, so that the times of the files do not reveal the chosen side.
-    turns = {letter: _write_turns(dialogue, name, seed, folder) for letter, dialogue in dialogues.items()}
-    num_shared = _count_shared_turns(turns["a"], turns["b"])
-    item: dict[str, Any] = {"item": name, "question": QUESTIONS.get(truth["criterion"], QUESTIONS["joint"])}
-    item |= {"context": turns["a"][:num_shared]}
-    return item | {letter: each[num_shared:] for letter, each in turns.items()}
-
-
-def _write_turns(turns: Sequence[Mapping[str, Any]], item: str, seed: int, folder: Path) -> list[dict[str, Any]]:
-    import numpy as np
-
-    from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
-
-    written = []
-    for message in turns_to_messages(turns):
-        if message["role"] == "system":
-            continue
-        content = [] if isinstance(message["content"], str) else message["content"]
-        clips = [read_audio(part["audio"]) for part in content if part.get("audio")]
-        turn: dict[str, Any] = {"role": message["role"], "text": _read_text(message), "audio": None}
-        if clips:
-            array = np.concatenate(clips)
-            turn["audio"] = write_clip(array, item, seed, folder)
-            turn["duration_s"] = round(array.size / SAMPLING_RATE, 2)
-        written.append(turn)
-    return written
-
-
-def write_clip(array: np.ndarray, item: str, seed: int, folder: Path) -> str:
-    """Write a recording, mono at 16 kHz, named by a hash of its content, the item and the seed."""
+def _write_clip(folder: Path, seed: int, item: str, array: np.ndarray) -> Record:
     import soundfile
 
-    from sdiareward.audio_sdiareward import SAMPLING_RATE
-
     # WAV, because Chromium cannot play FLAC of a fraction of a second, and a turn may be one word.
-    name = f"{_make_neutral_name(seed, item, hashlib.sha256(array.tobytes()).hexdigest())}.wav"
-    path = folder / AUDIO_FOLDER / name
-    if not path.exists():
-        soundfile.write(path, array, SAMPLING_RATE, subtype="PCM_16")
-    return name
+    name = f"{_hide(seed, item, hashlib.sha256(array.tobytes()).hexdigest())}.wav"
+    if not (folder / name).exists():
+        soundfile.write(folder / name, array, SAMPLING_RATE, subtype="PCM_16")
+    return {"audio": name, "duration_s": round(array.size / SAMPLING_RATE, 2)}
 
 
-def _read_text(message: Mapping[str, Any]) -> str:
-    content = message["content"]
-    if isinstance(content, str):
-        return content
-    return " ".join(part["text"] for part in content if part.get("text"))
+class Study:
+    """The folder of a study, with the texts that each rater agreed to and the last answer to each item, by rater."""
+
+    def __init__(self, folder: str | Path):
+        self.folder = Path(folder)
+        self.content = _read(self.folder / STUDY_FILE, "draw a study with sdiareward human sample")
+        self.items = [item["item"] for item in self.content["items"]]
+        self.consents: dict[str, Any] = {}
+        self.answers: dict[str, dict[str, Record]] = {}
+        self._path = self.folder / ANSWERS_FILE
+        # Also removes an incomplete last line of a killed server.
+        for record in JsonLines(self._path).read():
+            self._take(record)
+
+    def _take(self, record: Record) -> None:
+        match record:
+            case {"rater": str(rater), "texts": texts}:
+                self.consents[rater] = texts
+            case {"rater": str(rater), "item": item, "choice": "a" | "b" | "tie", "heard": list()} if (
+                item in self.items
+            ):
+                self.answers.setdefault(rater, {})[item] = record
+            case _:
+                raise ValueError(
+                    f"{self._path}: {record} is no answer to this study; an answer has a rater, an item of the study "
+                    f"and a choice among {', '.join(CHOICES)}: remove the line."
+                )
+
+    def save(self, rater: str, **record: Any) -> None:
+        """Append an answer, or a consent with its `texts`; it is on the disk when this returns."""
+        record = {"rater": rater, "at": datetime.now(UTC).isoformat(timespec="seconds"), **record}
+        line = seal(record).encode()
+        with self._path.open("ab", buffering=0) as file:
+            num_bytes = file.tell()
+            try:
+                if file.write(line) < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(file.fileno())
+            except OSError:
+                # The next answer would be written onto the part of this one that is there.
+                file.truncate(num_bytes)
+                raise
+        self._take(record)
+
+    def order_items(self, rater: str) -> list[Record]:
+        """Return what raters may see of the items; each rater has another order, the same after a restart."""
+        items = list(self.content["items"])
+        random.Random(f"{self.content['study']}/{rater}").shuffle(items)
+        return items
 
 
-def _count_shared_turns(a: Sequence[Any], b: Sequence[Any]) -> int:
-    """Return the number of equal turns at the beginning of two dialogues; the last turn of each is never shared."""
-    longest = max(min(len(a), len(b)) - 1, 0)
-    return next((index for index in range(longest) if a[index] != b[index]), longest)
+def _read(path: Path, remedy: str) -> Record:
+    content = read_json_object(path, remedy)
+    if missing := {"study", "form", "items"} - set(content):
+        raise ValueError(f"{path}: is of no study, it has no {', '.join(sorted(missing))}; {remedy}.")
+    return content
+
+
+def read_rated_study(folder: str | Path, key_file: str | Path | None = None) -> tuple[Record, Answers]:
+    """Return the key and the answers of a study."""
+    study = Study(folder)
+    key = _read(Path(key_file or study.folder / KEY_FILE), "name it with --key if it is in another folder")
+    if study.content["study"] != key["study"]:
+        raise ValueError(
+            f"{folder}: is study {study.content['study']}, the key is of {key['study']}; give the key of this study."
+        )
+    if not study.answers:
+        raise FileNotFoundError(f"{folder}: holds no answers; rate with sdiareward human rate first.")
+    return key, dict(sorted(study.answers.items()))
+
+
+def score_study(folder: str | Path, key_file: str | Path | None = None) -> Record:
+    """Measure the agreement of the answers with the labels; write and return `results.json`, write `results.md`."""
+    results = summarise_study(*read_rated_study(folder, key_file))
+    write_results(folder, results, render_study(results))
+    return results
+
+
+def write_results(folder: str | Path, results: Mapping[str, Any], report: str) -> None:
+    write_file(Path(folder) / "results.json", json.dumps(results, indent=2) + "\n")
+    write_file(Path(folder) / "results.md", report)
+
+
+def summarise_study(key: Mapping[str, Any], answers: Answers) -> Record:
+    choices = group_choices(answers)
+    rated = [rate_item(truth, choices[item]) for item, truth in key["items"].items() if item in choices]
+    strata = {name: [item for item in rated if item["stratum"] == name] for name in SIZES}
+    names = sorted({truth["subset"] for truth in key["items"].values()})
+    subsets = {name: [item for item in rated if item["subset"] == name] for name in names}
+    return {
+        "study": key["study"],
+        "num_items": len(key["items"]),
+        "num_rated": len(rated),
+        "asked": key["asked"],
+        "drawn": key["drawn"],
+        "strata": {name: summarise_items([items]) for name, items in strata.items() if key["drawn"][name]},
+        "overall": summarise_items(list(strata.values())),
+        "subsets": {name: summarise_items([items]) for name, items in subsets.items()},
+        **describe_raters(key, answers),
+    }
+
+
+def group_choices(answers: Answers) -> dict[str, list[str]]:
+    by_item: dict[str, list[str]] = defaultdict(list)
+    for given in answers.values():
+        for item, answer in given.items():
+            by_item[item].append(answer["choice"])
+    return dict(by_item)
+
+
+def rate_item(truth: Mapping[str, Any], choices: Sequence[str]) -> Record:
+    """Return an item of a key with its raters' choices and their agreement with the label, from 0 to 1."""
+    agreement = fmean(compute_agreement(choice, truth["chosen_is"]) for choice in choices)
+    return {**truth, "choices": choices, "agreement": agreement}
+
+
+def compute_agreement(choice: str, chosen_is: str) -> float:
+    return 0.5 if choice == TIE else float(choice == chosen_is)
+
+
+def summarise_items(strata: Sequence[Sequence[Mapping[str, Any]]]) -> Record:
+    """Return a row of Table 3 over the rated items of one or several strata; agreement is higher-is-better."""
+    from sdiareward.evaluation.statistics import describe_share
+
+    items = [item for stratum in strata for item in stratum]
+    found: Record = {
+        "num_items": len(items),
+        "num_answers": sum(len(item["choices"]) for item in items),
+        "num_cannot_tell": sum(item["choices"].count(TIE) for item in items),
+        "num_groups": 0,
+        **dict.fromkeys(("average_margin", "agreement", "interval", "se_binomial")),
+    }
+    if not items:
+        return found
+    agreement, within = fmean(item["agreement"] for item in items), []
+    for stratum in filter(None, strata):
+        mean = fmean(item["agreement"] for item in stratum)
+        within += [agreement + (item["agreement"] - mean) for item in stratum]
+    # An item of unknown origin is a recording of its own.
+    share = describe_share(within, [item.get("group_id") or item["pair_id"] for item in items])
+    return found | {
+        "num_groups": share["num_groups"],
+        "average_margin": fmean(item["margin"] for item in items),
+        "agreement": agreement,
+        "interval": share["interval"],
+        "se_binomial": math.sqrt(agreement * (1 - agreement) / len(items)),
+    }
+
+
+def describe_raters(key: Mapping[str, Any], answers: Answers) -> Record:
+    """Return the progress of each rater (`num_not_heard`: answers before all was played) and their agreement."""
+    num_items, num_parts = len(key["items"]), len(HEARD[key["form"]])
+    raters = {
+        name: {
+            "num_answered": len(given),
+            "num_missing": num_items - len(given),
+            "num_cannot_tell": sum(answer["choice"] == TIE for answer in given.values()),
+            "num_not_heard": sum(len(set(answer["heard"])) < num_parts for answer in given.values()),
+            "agreement": fmean(
+                compute_agreement(answer["choice"], key["items"][item]["chosen_is"]) for item, answer in given.items()
+            ),
+        }
+        for name, given in answers.items()
+    }
+    return {"raters": raters, "inter_rater": measure_raters(answers)}
+
+
+def measure_raters(answers: Answers) -> Record:
+    """Return Krippendorff's alpha (1 is full agreement, 0 chance) and percent agreement, also by pair of raters."""
+    pairs: list[Record] = []
+    for one, other in combinations(answers, 2):
+        shared = answers[one].keys() & answers[other].keys()
+        equal = sum(answers[one][item]["choice"] == answers[other][item]["choice"] for item in shared)
+        pairs.append({"raters": [one, other], "num_items": len(shared), "num_equal": equal})
+    num_shared = sum(pair["num_items"] for pair in pairs)
+    choices = [given for given in group_choices(answers).values() if len(given) > 1]
+    undefined = None if len(set().union(*choices)) > 1 else "all answers are the same"
+    if not choices:
+        undefined = "no item has answers of two raters"
+    return {
+        "krippendorff_alpha": None if undefined else _compute_alpha(choices),
+        "undefined": undefined,
+        "percent_agreement": sum(pair["num_equal"] for pair in pairs) / num_shared if num_shared else None,
+        "pairs": pairs,
+    }
+
+
+def _compute_alpha(choices: Sequence[Sequence[str]]) -> float:
+    import krippendorff
+
+    counts = [[given.count(choice) for choice in CHOICES] for given in choices]
+    return float(krippendorff.alpha(value_counts=counts, level_of_measurement="nominal"))
+
+
+def render_study(results: Mapping[str, Any]) -> str:
+    rows = {_TITLES[name]: row for name, row in results["strata"].items()}
+    drawn = results["drawn"]
+    short = [f"{name} ({drawn[name]} of {size})" for name, size in results["asked"].items() if drawn[name] < size]
+    parts = [
+        "# Human verification",
+        f"{results['num_rated']} of {results['num_items']} items rated. Agreement with the label of the data in "
+        "percent, higher is better; 95% intervals over recordings, and the binomial SE of the paper.",
+        *([f"Fewer pairs than asked for: {', '.join(short)}."] if short else []),
+        _render_rows("sample", {**rows, "**Overall (weighted)**": results["overall"]}),
+        _render_rows("subset", results["subsets"]),
+        render_raters(results, "answered without hearing both", "human agree."),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _render_rows(title: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
+    head = [title, "items", "recordings", "answers", "cannot tell", "avg. margin", "human agree.", "95%", "SE"]
+    table = []
+    for name, row in rows.items():
+        cells = ["-"] * 4
+        if row["agreement"] is not None:
+            se = f"± {_percent(row['se_binomial'])}" if row["se_binomial"] else "-"
+            shares = [_percent(row["agreement"]), format_interval(row["interval"])]
+            cells = [f"{row['average_margin']:.2f}", *shares, se]
+        counts = [row[count] for count in ("num_items", "num_groups", "num_answers", "num_cannot_tell")]
+        table.append([name, *counts, *cells])
+    return "\n".join(render_table(head, table))
+
+
+def render_raters(results: Mapping[str, Any], unheard: str, agreement: str) -> str:
+    """Render the result of `describe_raters`; `unheard` and `agreement` are heads of its columns."""
+    among = results["inter_rater"]
+    alpha = among["krippendorff_alpha"]
+    found = f" is not defined: {among['undefined']}" if alpha is None else f" (nominal): {alpha:.3f}"
+    lines = ["## Raters", "", f"Krippendorff's alpha{found}."]
+    if among["percent_agreement"] is not None:
+        lines.append(f"Two raters give the same answer to {_percent(among['percent_agreement'])}% of the items.")
+    rows = []
+    for name, rater in results["raters"].items():
+        answered = f"{rater['num_answered']} of {rater['num_answered'] + rater['num_missing']}"
+        answered += " (incomplete)" if rater["num_missing"] else ""
+        counts = (rater["num_cannot_tell"], rater["num_not_heard"])
+        rows.append([name, answered, *counts, _percent(rater["agreement"])])
+    return "\n".join([*lines, "", *render_table(["rater", "answered", "cannot tell", unheard, agreement], rows)])

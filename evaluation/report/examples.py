@@ -13,9 +13,10 @@ import numpy as np
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
 from sdiareward.chat_sdiareward import list_items, turns_to_messages
 from sdiareward.pairs.schema import SIDES
+from sdiareward.perturbations.channel import encode
 
-from .disagreements import compute_margin
-from .margins import find_lowest
+from ..results_files import compute_margin
+from ..summary import Labels, Record, Scores
 
 
 if TYPE_CHECKING:
@@ -32,46 +33,32 @@ _OPEN_LICENSES = re.compile(
     re.IGNORECASE,
 )
 _LABELS = ("criterion", "subset", "source", "primary", "secondary", "synthesizer", "language", "license")
-_URI = "data:audio/mpeg;base64,"
-# Fine enough to hear what a synthesizer did rather than what the coding does.
+# MP3 at about 48 kbit/s, which any browser plays: fine enough to hear the synthesizer rather than the coding.
 _COMPRESSION_LEVEL = 0.4
 
 
-def describe_lowest(
-    pairs: datasets.Dataset,
-    records: Sequence[Mapping[str, Any]],
-    scores: Mapping[str, Mapping[str, Any]],
-    collector: Collector,
-) -> list[dict[str, Any]]:
+def describe_lowest(pairs: datasets.Dataset, records: Labels, scores: Scores, collector: Collector) -> list[Record]:
     """Collect words and sound of the pairs with the lowest margins, wrong ones first."""
-    margins = [compute_margin(scores[record["pair_id"]]) for record in records]
-    positions = find_lowest([np.nan if margin is None else margin for margin in margins], NUM_EXAMPLES).tolist()
+    margins = {row: compute_margin(scores[record["pair_id"]]) for row, record in enumerate(records)}
+    known = {row: margin for row, margin in margins.items() if margin is not None}
     found = []
-    for position in _show_progress(positions, "lowest margins"):
-        record = records[position]
-        rewards = {f"{side}_reward": scores[record["pair_id"]][side] for side in SIDES}
-        found.append({"margin": margins[position], **rewards, **collector.describe(pairs[position], record)})
+    for row in _show_progress(sorted(known, key=lambda row: known[row])[:NUM_EXAMPLES], "lowest margins"):
+        rewards = {f"{side}_reward": scores[records[row]["pair_id"]][side] for side in SIDES}
+        found.append({"margin": known[row], **rewards, **collector.describe(pairs[row], records[row])})
     return found
 
 
 def describe_disagreements(
-    pairs: datasets.Dataset,
-    records: Sequence[Mapping[str, Any]],
-    disagreements: Sequence[Mapping[str, Any]],
-    collector: Collector,
-) -> list[dict[str, Any]]:
-    """Add words and recordings to the result of `disagreements.find_disagreements`."""
+    pairs: datasets.Dataset, records: Labels, disagreements: Sequence[Record], collector: Collector
+) -> list[Record]:
+    """Add words and recordings to the result of `find_disagreements`."""
     positions = {record["pair_id"]: position for position, record in enumerate(records)}
-    return [
-        {
-            **found,
-            "rows": [
-                {**row, **collector.describe(pairs[positions[row["pair_id"]]], row)}
-                for row in _show_progress(found["rows"], "disagreements")
-            ],
-        }
-        for found in disagreements
-    ]
+    found = []
+    for each in disagreements:
+        rows = _show_progress(each["rows"], "disagreements")
+        described = [{**row, **collector.describe(pairs[positions[row["pair_id"]]], row)} for row in rows]
+        found.append({**each, "rows": described})
+    return found
 
 
 def _show_progress(items: Sequence[Any], title: str) -> Iterable[Any]:
@@ -95,33 +82,30 @@ class Collector:
         # A page with recordings under these licences must not be published.
         self.private_licenses: set[str] = set()
 
-    def describe(self, pair: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            "pair_id": record["pair_id"],
-            **{name: record.get(name) for name in _LABELS},
-            **{side: self.describe_side(pair[side], record.get("license")) for side in SIDES},
-        }
+    def describe(self, pair: Mapping[str, Any], record: Mapping[str, Any]) -> Record:
+        sides = {side: self.describe_side(pair[side], record.get("license")) for side in SIDES}
+        return {"pair_id": record["pair_id"], **{name: record.get(name) for name in _LABELS}, **sides}
 
-    def describe_side(self, turns: Sequence[Mapping[str, Any]], license: str | None) -> list[dict[str, Any]]:
+    def describe_side(self, turns: Sequence[Mapping[str, Any]], license: str | None) -> list[Record]:
+        """Return role, words and recordings of each turn, as a `Side` of a page has them."""
         described = []
         for message in turns_to_messages(turns):
             items = list_items(message)
             words = " ".join(item["text"] for item in items if item["type"] == "text")
-            sounds = [item["audio"] for item in items if item["type"] == "audio"]
-            clips = [self.describe_clip(sound, license) for sound in sounds]
+            clips = [self.describe_clip(item["audio"], license) for item in items if item["type"] == "audio"]
             described.append({"role": message["role"], "text": words, "clips": clips})
         return described
 
-    def describe_clip(self, source: Any, license: str | None) -> dict[str, Any]:
+    def describe_clip(self, source: Any, license: str | None) -> Record:
         """Return a recording's length, and its key or why there is none."""
         try:
             array = read_audio(source)
         except (AudioError, FileNotFoundError, TypeError) as error:
             return {"duration_s": None, "clip": None, "no_audio": str(error)}
-        clip, reason = self.take(array, license)
+        clip, reason = self._take(array, license)
         return {"duration_s": len(array) / SAMPLING_RATE, "clip": clip, "no_audio": reason}
 
-    def take(self, array: np.ndarray, license: str | None) -> tuple[str | None, str | None]:
+    def _take(self, array: np.ndarray, license: str | None) -> tuple[str | None, str | None]:
         """Return the key of the clip, or why it is not taken."""
         if self.embed_audio == "none":
             return None, "audio is switched off"
@@ -129,19 +113,13 @@ class Collector:
         if self.embed_audio == "open" and is_private:
             return None, f"its licence, {license or 'unknown'}, is not known to let anyone pass it on"
         key = hashlib.sha256(array.tobytes()).hexdigest()[:16]
-        uri = self.clips.get(key) or _URI + base64.b64encode(encode_clip(array)).decode()
+        if key not in self.clips:
+            data = encode(array, SAMPLING_RATE, "MP3", "MPEG_LAYER_III", _COMPRESSION_LEVEL)
+            self.clips[key] = f"data:audio/mpeg;base64,{base64.b64encode(data).decode()}"
         # A recording that is played twice is in the page twice.
-        if len(uri) > self.left_characters:
+        if len(self.clips[key]) > self.left_characters:
             return None, "the page would become too large"
-        self.left_characters -= len(uri)
-        self.clips[key] = uri
+        self.left_characters -= len(self.clips[key])
         if is_private:
             self.private_licenses.add(license or "unknown")
         return key, None
-
-
-def encode_clip(array: np.ndarray) -> bytes:
-    """Encode speech as MP3 at about 48 kbit/s: what any browser plays, and the same samples give the same bytes."""
-    from sdiareward.perturbations.channel import encode
-
-    return encode(array, SAMPLING_RATE, "MP3", "MPEG_LAYER_III", _COMPRESSION_LEVEL)

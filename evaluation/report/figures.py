@@ -7,22 +7,24 @@ Sides, models and runs differ by hatch, marker or line style as well as by colou
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sdiareward.common.files import replace_atomically
-from sdiareward.evaluation.columns import SUBSET_LABELS, TITLES, title_columns
 from sdiareward.pairs.schema import SIDES
+
+from ..summary import SUBSET_LABELS, TITLES, title_columns
 
 
 Records = Sequence[Mapping[str, Any]]
+Draw = Callable[[Any], None]
 
 # Large enough to be read where a phone shows the figure 360 pixels wide.
-PANEL_INCHES = (5.4, 4.0)
+_PANEL_INCHES = (5.4, 4.0)
+_WIDE_INCHES = 8.6
 _DPI = 150
 # Any: matplotlib's stubs have the settings of one version.
 _STYLE: dict[Any, Any] = {
@@ -43,9 +45,9 @@ _SIDE_STYLES: dict[str, dict[str, Any]] = {
     "rejected": {"facecolor": "#e69f00", "hatch": "..."},
 }
 # Okabe and Ito's colours, which differ in lightness too.
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#e69f00")
-MARKERS = ("o", "s", "^", "D", "v", "P")
-LINES = ("-", "--", "-.", ":")
+_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#e69f00")
+_MARKERS = ("o", "s", "^", "D", "v", "P")
+_LINES = ("-", "--", "-.", ":")
 _MAX_TITLE_CHARACTERS = 34
 # For readers who do not see a figure; the table beside it has the numbers.
 FIGURE_TITLES = {
@@ -60,75 +62,82 @@ FIGURE_TITLES = {
 }
 
 
-def draw_figures(report: Mapping[str, Any], records: Records, folder: Path) -> list[str]:
-    """Draw every figure the report has numbers for, as PNG files named after it."""
-    drawings: dict[str, Callable[[Any], None]] = {"accuracy": lambda axes: draw_accuracy(axes, report)}
+def draw_figures(report: Mapping[str, Any], records: Records, folder: Path) -> dict[str, bytes]:
+    """Draw every figure the report has numbers for, as PNG files named after it; return their bytes."""
+    drawings: dict[str, Draw] = {"accuracy": lambda axes: _draw_accuracy(axes, report)}
     if report["rewards"]:
-        drawings["densities"] = lambda axes: draw_densities(axes, records)
-        drawings["boxes"] = lambda axes: draw_boxes(axes, records)
+        drawings["densities"] = lambda axes: _draw_densities(axes, records)
+        drawings["boxes"] = lambda axes: _draw_boxes(axes, records)
     if report["training"]:
-        drawings["score_alignment"] = lambda axes: draw_training(axes, report["training"], "chosen")
-        drawings["margin_stability"] = lambda axes: draw_training(axes, report["training"], "margin")
+        drawings["score_alignment"] = lambda axes: _draw_training(axes, report["training"], "chosen")
+        drawings["margin_stability"] = lambda axes: _draw_training(axes, report["training"], "margin")
     if report["calibration"]:
-        drawings["reliability"] = lambda axes: draw_reliability(axes, report["calibration"][0])
+        drawings["reliability"] = lambda axes: _draw_reliability(axes, report["calibration"][0])
     if report["margins"]["bins"]:
-        drawings["accuracy_by_margin"] = lambda axes: draw_accuracy_by_margin(axes, report["margins"]["bins"])
+        drawings["accuracy_by_margin"] = lambda axes: _draw_accuracy_by_margin(axes, report["margins"]["bins"])
     if report["comparisons"]:
-        drawings["comparison"] = lambda axes: draw_comparisons(axes, report)
-    for name, draw in drawings.items():
-        with figure_file(folder / f"{name}.png") as figure:
-            draw(figure.subplots())
-    return list(drawings)
+        drawings["comparison"] = lambda axes: _draw_comparisons(axes, report)
+    return save_figures(drawings, folder)
 
 
-@contextmanager
-def figure_file(path: Path, size_inches: tuple[float, float] = PANEL_INCHES) -> Iterator[Any]:
-    """Yield a figure in the style of all pages, and save it atomically."""
+def save_figures(drawings: Mapping[str, Draw], folder: Path, wide: Collection[str] = ()) -> dict[str, bytes]:
+    """Draw figures into a folder, those in `wide` of two panels, and remove all others; return their bytes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for stale in {path.stem for path in folder.glob("*.png")} - set(drawings):
+        (folder / f"{stale}.png").unlink()
+    return {
+        name: save_figure(folder / f"{name}.png", draw, _WIDE_INCHES if name in wide else 0)
+        for name, draw in drawings.items()
+    }
+
+
+def save_figure(path: Path, draw: Draw, wide_inches: float = 0) -> bytes:
+    """Save a figure in the style of all pages; `draw` gets its axes, of a wide one two in an array."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=size_inches, layout="constrained")
+        figure = Figure(figsize=(wide_inches or _PANEL_INCHES[0], _PANEL_INCHES[1]), layout="constrained")
         FigureCanvasAgg(figure)
-        yield figure
+        draw(figure.subplots(1, 1 + bool(wide_inches), sharey=True))
         with replace_atomically(path) as temporary:
             figure.savefig(temporary, format="png", dpi=_DPI, metadata={"Software": None})
+    return path.read_bytes()
 
 
 def plot_rewards(records: Records, path: Path) -> None:
     """Draw the rewards of both sides by subset, as densities and as boxes (Figure 4c and d of the paper)."""
-    with figure_file(path, (2 * PANEL_INCHES[0], PANEL_INCHES[1])) as figure:
-        densities, boxes = figure.subplots(1, 2, sharey=True)
-        draw_densities(densities, records)
-        draw_boxes(boxes, records)
-        boxes.set_ylabel("")
+
+    def draw(panels: Any) -> None:
+        _draw_densities(panels[0], records)
+        _draw_boxes(panels[1], records)
+        panels[1].set_ylabel("")
+
+    save_figure(path, draw, 2 * _PANEL_INCHES[0])
 
 
-def draw_densities(axes: Any, records: Records) -> None:
+def _draw_densities(axes: Any, records: Records) -> None:
     present, values = _group_rewards(records)
     for side, half in zip(SIDES, ("low", "high"), strict=True):
         # A density needs two different values.
         drawn = {position: array for position, array in enumerate(values[side]) if len(np.unique(array)) > 1}
         if not drawn:
             continue
-        violins = axes.violinplot(
-            list(drawn.values()), list(drawn), widths=0.8, showextrema=False, showmedians=True, side=half
-        )
+        options = {"widths": 0.8, "showextrema": False, "showmedians": True, "side": half}
+        violins = axes.violinplot(list(drawn.values()), list(drawn), **options)
         for body in violins["bodies"]:
             body.set(**_SIDE_STYLES[side], edgecolor="black", alpha=0.8)
         violins["cmedians"].set(color="black", linewidth=2)
     _label_subsets(axes, present, "Density of rewards")
 
 
-def draw_boxes(axes: Any, records: Records) -> None:
+def _draw_boxes(axes: Any, records: Records) -> None:
     """Draw the rewards by subset as boxes: median, quartiles, whiskers at 5 and 95%."""
     present, values = _group_rewards(records)
-    for number, side in enumerate(SIDES):
-        positions = [position + 0.4 * (number - 0.5) for position in range(len(present))]
-        boxes = axes.boxplot(
-            values[side], positions=positions, widths=0.3, whis=(5, 95), showfliers=False, patch_artist=True
-        )
+    options = {"widths": 0.3, "whis": (5, 95), "showfliers": False, "patch_artist": True}
+    for side, shift in zip(SIDES, (-0.2, 0.2), strict=True):
+        boxes = axes.boxplot(values[side], positions=np.arange(len(present)) + shift, **options)
         for box in boxes["boxes"]:
             box.set(**_SIDE_STYLES[side], alpha=0.8)
         for median in boxes["medians"]:
@@ -137,48 +146,35 @@ def draw_boxes(axes: Any, records: Records) -> None:
 
 
 def _group_rewards(records: Records) -> tuple[list[str], dict[str, list[np.ndarray]]]:
+    """Return the subsets with pairs, and the finite rewards of each side in each."""
     present = [name for name in SUBSET_LABELS if any(record["subset"] == name for record in records)]
-    values = {
-        side: [_select_finite(record[side] for record in records if record["subset"] == name) for name in present]
-        for side in SIDES
-    }
+    values: dict[str, list[np.ndarray]] = {}
+    for side in SIDES:
+        of_subset = ([record[side] for record in records if record["subset"] == name] for name in present)
+        arrays = (np.array(found, dtype=np.float64) for found in of_subset)
+        values[side] = [array[np.isfinite(array)] for array in arrays]
     return present, values
-
-
-def _select_finite(values: Any) -> np.ndarray:
-    array = np.array(list(values), dtype=np.float64)
-    return array[np.isfinite(array)]
 
 
 def _label_subsets(axes: Any, present: Sequence[str], title: str) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    axes.set_title(title)
+    axes.set(title=title, ylabel="reward", xlim=(-0.6, len(present) - 0.4))
     axes.set_xticks(range(len(present)), [TITLES[name] for name in present])
-    axes.set_xlim(-0.6, len(present) - 0.4)
     axes.grid(axis="x", visible=False)
-    axes.set_ylabel("reward")
     handles: list[Any] = [Patch(**style, edgecolor="black", label=side) for side, style in _SIDE_STYLES.items()]
-    handles.append(Line2D([], [], color="black", linewidth=2, label="median"))
-    axes.legend(handles=handles, loc="best")
+    axes.legend(handles=[*handles, Line2D([], [], color="black", linewidth=2, label="median")], loc="best")
 
 
-def draw_accuracy(axes: Any, report: Mapping[str, Any]) -> None:
+def _draw_accuracy(axes: Any, report: Mapping[str, Any]) -> None:
     """Draw Table 2: one row per column, one marker per scorer, bars for the intervals."""
-    columns = report["columns"]
-    scorers = report["scorers"]
+    columns, scorers = report["columns"], report["scorers"]
     for number, scorer in enumerate(scorers):
         result = report["accuracies"][scorer["name"]]
-        shift = 0.7 * ((number + 0.5) / len(scorers) - 0.5)
-        _draw_intervals(
-            axes,
-            [result[name] for name in columns],
-            [result["interval"][name] for name in columns],
-            [position + shift for position in range(len(columns))],
-            **choose_marker_style(number),
-            label=shorten(scorer["title"]),
-        )
+        found = [(result[name], result["interval"][name]) for name in columns]
+        positions = np.arange(len(columns)) + 0.7 * ((number + 0.5) / len(scorers) - 0.5)
+        _draw_shares(axes, found, positions, number, shorten(scorer["title"]))
     titles = title_columns(columns)
     axes.set_yticks(range(len(columns)), [titles[name] for name in columns])
     axes.invert_yaxis()
@@ -187,27 +183,17 @@ def draw_accuracy(axes: Any, report: Mapping[str, Any]) -> None:
     _add_legend(axes)
 
 
-def draw_comparisons(axes: Any, report: Mapping[str, Any]) -> None:
+def _draw_comparisons(axes: Any, report: Mapping[str, Any]) -> None:
     titles = {scorer["name"]: shorten(scorer["title"]) for scorer in report["scorers"]}
-    columns = list(dict.fromkeys(row["column"] for row in report["comparisons"]))
-    names = list(dict.fromkeys(row["scorer"] for row in report["comparisons"]))
+    columns, names = (list(dict.fromkeys(row[key] for row in report["comparisons"])) for key in ("column", "scorer"))
     for number, column in enumerate(columns):
         rows = [row for row in report["comparisons"] if row["column"] == column]
         shift = 0.6 * ((number + 0.5) / len(columns) - 0.5)
-        _draw_intervals(
-            axes,
-            [row["difference"] for row in rows],
-            [row["interval"] for row in rows],
-            [names.index(row["scorer"]) + shift for row in rows],
-            **choose_marker_style(number),
-            label=TITLES[column],
-        )
+        found = [(row["difference"], row["interval"]) for row in rows]
+        _draw_shares(axes, found, [names.index(row["scorer"]) + shift for row in rows], number, TITLES[column])
     # Names above their rows: beside them they would leave no room for the axis.
+    place = {"transform": axes.get_yaxis_transform(), "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 1}}
     for position, name in enumerate(names):
-        place = {
-            "transform": axes.get_yaxis_transform(),
-            "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 1},
-        }
         axes.text(0.01, position - 0.36, f"minus {titles[name]}", fontweight="bold", **place)
     axes.set_yticks([])
     axes.set_ylim(len(names) - 0.6, -0.6)
@@ -216,48 +202,36 @@ def draw_comparisons(axes: Any, report: Mapping[str, Any]) -> None:
     _add_legend(axes)
 
 
-def _draw_intervals(
-    axes: Any, values: Sequence[float | None], intervals: Sequence[Any], positions: Sequence[float], **style: Any
-) -> None:
-    """Draw shares of 0-1 in percent along the x axis; a missing value or interval is omitted."""
-    shares = [math.nan if value is None else value for value in values]
-    axes.errorbar(
-        100 * np.array(shares),
-        positions,
-        xerr=100 * measure_errors(shares, intervals),
-        linestyle="",
-        capsize=3,
-        elinewidth=1.2,
-        **style,
-    )
+def _draw_shares(axes: Any, found: Sequence[tuple[Any, Any]], positions: Any, number: int, label: str) -> None:
+    """Draw shares of 0-1 and their intervals in percent along the x axis; a missing value or interval is omitted."""
+    shares = [math.nan if value is None else value for value, _ in found]
+    errors = 100 * measure_errors(shares, [bounds for _, bounds in found])
+    style = {"linestyle": "", "capsize": 3, "elinewidth": 1.2, **choose_marker_style(number)}
+    axes.errorbar(100 * np.array(shares), positions, xerr=errors, **style, label=label)
 
 
-def draw_reliability(axes: Any, calibration: Mapping[str, Any]) -> None:
+def _draw_reliability(axes: Any, calibration: Mapping[str, Any]) -> None:
     axes.plot([0.5, 1], [0.5, 1], color="black", linestyle=":", label="perfect")
     for number, (name, when) in enumerate((("before", "as it is"), ("after", "with temperature"))):
-        if calibration[name] is None:
-            continue
-        bins = calibration[name]["bins"]
-        x, y, errors = _make_points(bins, "confidence")
-        title = f"{when}: error {calibration[name]['error']:.3f}"
-        # No lines: a few bins are not a trend.
-        axes.errorbar(x, y, yerr=errors, linestyle="", capsize=3, **choose_marker_style(number), label=title)
+        if found := calibration[name]:
+            confidences = [row["confidence"] for row in found["bins"]]
+            _draw_bins(axes, found["bins"], confidences, number, f"{when}: error {found['error']:.3f}")
     axes.set(title="Reliability in equal-mass bins", xlabel="confidence, sigmoid(|margin|)", ylabel="accuracy")
     axes.legend(loc="lower right")
 
 
-def draw_accuracy_by_margin(axes: Any, bins: Records) -> None:
-    x, y, errors = _make_points([{**row, "middle": (row["low"] + row["high"]) / 2} for row in bins], "middle")
-    axes.errorbar(x, y, yerr=errors, linestyle="", capsize=3, **choose_marker_style(0), label="bin, 95% interval")
+def _draw_accuracy_by_margin(axes: Any, bins: Records) -> None:
+    _draw_bins(axes, bins, [(row["low"] + row["high"]) / 2 for row in bins], 0, "bin, 95% interval")
     axes.axhline(0.5, color="black", linestyle=":", linewidth=1, label="chance")
     axes.set(title="Accuracy by margin", xlabel="|margin|, middle of the bin", ylabel="accuracy")
     axes.legend(loc="best")
 
 
-def _make_points(bins: Records, x: str) -> tuple[list[float], list[float], np.ndarray]:
-    """Return x, accuracy, and the distances to its interval's bounds, shape `(2, num_bins)`."""
+def _draw_bins(axes: Any, bins: Records, x: Sequence[float], number: int, label: str) -> None:
     values = [row["accuracy"] for row in bins]
-    return [row[x] for row in bins], values, measure_errors(values, [row["interval"] for row in bins])
+    errors = measure_errors(values, [row["interval"] for row in bins])
+    # No lines: a few bins are not a trend.
+    axes.errorbar(x, values, yerr=errors, linestyle="", capsize=3, **choose_marker_style(number), label=label)
 
 
 def measure_errors(values: Sequence[float], intervals: Sequence[Sequence[float] | None]) -> np.ndarray:
@@ -266,30 +240,25 @@ def measure_errors(values: Sequence[float], intervals: Sequence[Sequence[float] 
     return np.maximum(0.0, (bounds.T - np.asarray(values)) * [[-1], [1]])
 
 
-def draw_training(axes: Any, runs: Records, value: str) -> None:
+def _draw_training(axes: Any, runs: Records, value: str) -> None:
     """Draw the mean chosen reward, or the margin, of training runs over steps (Figures 4 and 8, a and b)."""
     for number, run in enumerate(runs):
-        style = {"color": COLORS[number % len(COLORS)], "linestyle": LINES[number % len(LINES)]}
-        marker = MARKERS[number % len(MARKERS)]
-        title = shorten(run["title"])
-        steps = {name: [point["step"] for point in run[name]] for name in ("train", "validation")}
-        values = {name: [point[value] for point in run[name]] for name in ("train", "validation")}
-        label = title if run["train"] else None
-        axes.plot(steps["train"], values["train"], **style, linewidth=1.2, label=label)
-        if run["validation"]:
-            axes.plot(
-                steps["validation"], values["validation"], **{**style, "linestyle": ""}, marker=marker,
-                label=f"{title}, validation",
-            )  # fmt: skip
+        title, color = shorten(run["title"]), _COLORS[number % len(_COLORS)]
+        validation = {"linestyle": "", "marker": _MARKERS[number % len(_MARKERS)], "label": f"{title}, validation"}
+        train = {"linestyle": _LINES[number % len(_LINES)], "linewidth": 1.2, "label": title}
+        for name, style in (("train", train), ("validation", validation)):
+            if run[name]:
+                steps, values = ([point[key] for point in run[name]] for key in ("step", value))
+                axes.plot(steps, values, color=color, **style)
     axes.axhline(0, color="black", linewidth=1)
-    what = {"chosen": ("(a) Mean reward of chosen", "reward"), "margin": ("(b) Mean margin", "margin")}[value]
-    axes.set(title=what[0], xlabel="step", ylabel=what[1])
+    title, label = {"chosen": ("(a) Mean reward of chosen", "reward"), "margin": ("(b) Mean margin", "margin")}[value]
+    axes.set(title=title, xlabel="step", ylabel=label)
     axes.legend(loc="best", fontsize=9)
 
 
 def choose_marker_style(number: int) -> dict[str, Any]:
     """Return the marker style of a series, by its number: series differ by form as well as by colour."""
-    return {"color": COLORS[number % len(COLORS)], "marker": MARKERS[number % len(MARKERS)], "markersize": 5.5}
+    return {"color": _COLORS[number % len(_COLORS)], "marker": _MARKERS[number % len(_MARKERS)], "markersize": 5.5}
 
 
 def _add_legend(axes: Any) -> None:

@@ -1,151 +1,110 @@
-"""Write the page of an evaluation: one HTML file with everything in it, its figures and its numbers beside it."""
+"""The page whose sections are those of an evaluation, a comparison or an audit: one HTML file that requests nothing.
+
+A section is `(key, title, blocks)`, a block `(kind, content)`. Text is escaped, unless it is `Markup`.
+
+- `text`, `caution`, `rule` (small and soft), `bounds` (small): a paragraph. `heading`: within the section.
+- `list`: of texts. `details`: `(title, blocks)`, folded. `beside`: blocks in columns, where there is room.
+- `verdict`, `verdict clear`: blocks in a box, with large text.
+- `table`: a `common.tables.Table`. The note of a row's first cell, also of a `group` row, describes the row; other
+  notes stand below their values. Columns in `words` hold text; a `Cell.style` of `pass`, `fail`, `none` or `note` is
+  that of a check. On a phone the rows of a table of style `checks` are blocks.
+- `figures`: names of the figures that are given to `render_page`, by name a title and the bytes of the PNG file.
+- `dialogue`: a `Dialogue` with the turns of each side; `Collector.describe_side` makes them, and their clips.
+"""
 
 from __future__ import annotations
 
-import json
+import base64
+import hashlib
+import re
+import struct
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sdiareward.common.files import write_file
 from sdiareward.common.html import make_html_environment
 from sdiareward.common.package_files import EVALUATION_PAGE
 
-from ..summary import phrase_interval
-from .content import TAXONOMY, build_report
-from .disagreements import find_disagreements
-from .examples import Collector, EmbedAudio, describe_disagreements, describe_lowest
-from .figures import FIGURE_TITLES, draw_figures
-from .inputs import ComparedEvaluation, TrainingRun
-from .pieces import (
-    FILTERS,
-    format_interval,
-    format_number,
-    format_percent,
-    hash_content,
-    make_breakable,
-    make_picture,
-)
-from .sections import build_sections, get_titles
-
 
 if TYPE_CHECKING:
-    import datasets
     from markupsafe import Markup
 
-# Averages of the table that are also shown large.
-_TILES = ("overall_macro", "overall_micro", "modality_micro", "colloquialness")
+Block = tuple[str, Any]
+Section = tuple[str, str, list[Block]]
 
 
-def write_page(
-    folder: str | Path,
-    results: Mapping[str, Any],
-    pairs: datasets.Dataset,
-    labels: Sequence[Mapping[str, Any]],
-    by_scorer: Mapping[str, Mapping[str, Mapping[str, Any]]],
+class Side(NamedTuple):
+    """One version of a dialogue; `style` is `chosen`, `rejected` or `best`."""
+
+    name: str
+    turns: Sequence[Mapping[str, Any]]
+    reward: float | None = None
+    style: str = ""
+    marks: Sequence[str] = ()
+
+
+class Dialogue(NamedTuple):
+    """The sides of a dialogue, folded below a title; `place` begins the labels of its players."""
+
+    title: str
+    place: str
+    sides: Sequence[Side]
+    about: str = ""
+    mark: str = ""
+    foot: str = ""
+    language: str | None = None
+    level: int = 3
+    is_open: bool = False
+
+
+def render_page(
     *,
-    others: Sequence[ComparedEvaluation] = (),
-    training: Sequence[TrainingRun] = (),
-    embed_audio: EmbedAudio = "all",
-) -> Path:
-    """Write `report/index.html`, `report/report.json` and `report/*.png`; the same results give the same bytes."""
-    records = _add_columns(pairs, labels)
-    found = find_disagreements(records, by_scorer["model"], others, results["config"]["nan"])
-    collector = Collector(embed_audio)
-    examples = describe_lowest(pairs, records, by_scorer["model"], collector)
-    disagreements = describe_disagreements(pairs, records, found, collector)
-    report = build_report(results, records, by_scorer, others, training, examples, disagreements)
-    report["private_licenses"] = sorted(collector.private_licenses)
-    target = Path(folder) / "report"
-    target.mkdir(parents=True, exist_ok=True)
-    scored = [{**record, **by_scorer["model"][record["pair_id"]]} for record in records]
-    figures = draw_figures(report, scored, target)
-    for stale in {path.stem for path in target.glob("*.png")} - set(figures):
-        (target / f"{stale}.png").unlink()
-    text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False)
-    write_file(target / "report.json", text + "\n")
-    page = render_page(report, {name: (target / f"{name}.png").read_bytes() for name in figures}, collector.clips)
-    write_file(target / "index.html", page)
-    return target / "index.html"
-
-
-def _add_columns(pairs: datasets.Dataset, labels: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the labels with the columns that the metric does not need but the page shows."""
-    names = [name for name in (*TAXONOMY, "language", "license") if name in pairs.column_names]
-    rows = list(pairs.select_columns(names)) if names else [{}] * len(labels)
-    return [{**row, **label} for row, label in zip(rows, labels, strict=True)]
-
-
-def render_page(report: Mapping[str, Any], figures: Mapping[str, bytes], clips: Mapping[str, str]) -> str:
-    """Render the page as HTML that requests nothing and escapes all data."""
+    title: str,
+    kind: str,
+    subject: str,
+    subtitle: str,
+    sections: Sequence[Section],
+    headline: str | Markup = "",
+    tiles: Sequence[tuple[str, Any, str, str]] = (),
+    notes: Sequence[str] = (),
+    figures: Mapping[str, tuple[str, bytes]] | None = None,
+    clips: Mapping[str, str] | None = None,
+) -> str:
+    """Render a page; `tiles` are name, value, unit and note of the numbers that are shown large."""
     from markupsafe import Markup
 
     environment = make_html_environment(EVALUATION_PAGE)
-    environment.filters |= FILTERS
-    style, script = ((EVALUATION_PAGE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    contents = build_sections(report)
-    split = f", split {report['split']}" if report["split"] else ""
-    page = environment.get_template("page.html").render(
-        title=f"Evaluation of {report['model']}",
-        kind="Evaluation on preference pairs of spoken dialogue",
-        subject=report["model"],
-        subtitle=f"{report['num_pairs']} pairs from {report['num_groups']} recordings or dialogues of "
-        f"{report['dataset']}{split}",
-        headline=_write_headline(report),
-        tiles=_list_tiles(report),
-        notes=report["notes"],
-        contents=contents,
-        sections=[(key, title) for key, title, _ in contents],
-        figures={name: {"alt": FIGURE_TITLES[name], **make_picture(data)} for name, data in figures.items()},
-        clips=clips,
-        titles=get_titles(report),
-        left_out=report["left_out_synthesizers"],
-        style=Markup(style),
-        script=Markup(script),
-        style_hash=hash_content(style),
-        script_hash=hash_content(script),
-    )
-    return page + "\n"
+    environment.filters |= {"typeset": _typeset, "breakable": make_breakable, "hash": _hash}
+    files = {name: Markup((EVALUATION_PAGE / f"page.{name}").read_text(encoding="utf-8")) for name in ("css", "js")}
+    pictures = {name: _make_picture(*figure) for name, figure in (figures or {}).items()}
+    text = {"title": title, "kind": kind, "subject": subject, "subtitle": subtitle, "headline": headline}
+    content = {"sections": sections, "tiles": tiles, "notes": notes, "figures": pictures, "clips": clips or {}}
+    template = environment.get_template("page.html")
+    return template.render(**text, **content, style=files["css"], script=files["js"]) + "\n"
 
 
-def _write_headline(report: Mapping[str, Any]) -> Markup:
-    """Return the result of the model and of the other scorers in one sentence."""
-    from markupsafe import Markup, escape
-
-    own, num_pairs = report["accuracies"]["model"], report["num_pairs"]
-    who, what = ("Judge", "answer") if report["judge"] else ("Model", "reward")
-    if own["overall_micro"] is None:
-        found = escape(f"has no usable {what} for any of {num_pairs} pairs")
-    else:
-        interval = phrase_interval(own["interval"]["overall_micro"], own["num_groups"]["overall_micro"])
-        found = Markup("puts the right dialogue first in {} of {} pairs: <strong>{}%</strong> ({})").format(
-            own["num_correct"]["overall_micro"], num_pairs, format_percent(own["overall_micro"]), interval
-        )
-    others = []
-    for scorer in report["scorers"][1:]:
-        result = report["accuracies"][scorer["name"]]
-        ties = result["num_ties"]["overall_micro"]
-        counted = f" ({ties} ties, counted as wrong)" if ties else ""
-        article = "the " if scorer["kind"] == "baseline" else ""
-        others.append(f"{article}{scorer['title']}: {format_percent(result['overall_micro'])}%{counted}")
-    rest = f"On the same pairs, {', '.join(others)}; chance: 50%." if others else "Chance: 50%."
-    return Markup("{} <strong>{}</strong> {}. {}").format(who, make_breakable(report["model"]), found, rest)
+def _make_picture(title: str, data: bytes) -> dict[str, Any]:
+    """Return a PNG's data URI, and the width and height in its header."""
+    width, height = struct.unpack(">II", data[16:24])
+    uri = f"data:image/png;base64,{base64.b64encode(data).decode()}"
+    return {"uri": uri, "width": width, "height": height, "alt": title}
 
 
-def _list_tiles(report: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
-    """Return name, value, unit and note of the numbers that are shown large."""
-    own, columns, titles = report["accuracies"]["model"], report["columns"], get_titles(report)
-    tiles = []
-    for name in columns if len(columns) == 1 else [name for name in _TILES if name in columns]:
-        num_groups = own["num_groups"][name]
-        recordings = f"{num_groups} recording{'' if num_groups == 1 else 's'}"
-        note = f"{format_interval(own['interval'][name])}, {recordings}"
-        tiles.append((titles[name], format_percent(own[name]), "%", note))
-    num_wrong = own["num_pairs"]["overall_micro"] - own["num_correct"]["overall_micro"]
-    ties = f"of {report['num_pairs']} pairs, {own['num_ties']['overall_micro']} of them ties"
-    tiles.append(("wrong", str(num_wrong), "", ties))
-    if report["calibration"]:
-        before, after = (report["calibration"][0][when] for when in ("before", "after"))
-        note = f"{format_number(after['error'], 3)} with temperature" if after else "no temperature fits"
-        tiles.append(("calibration error", format_number(before["error"], 3), "", note))
-    return tiles
+def _hash(text: str) -> str:
+    """Return the hash by which a content security policy allows a style or a script."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def make_breakable(text: str) -> str:
+    """Let a long name break where its parts end."""
+    from markupsafe import Markup
+
+    return text if isinstance(text, Markup) else Markup("<wbr>").join(re.split(r"(?<=[/_-])", text))
+
+
+def _typeset(value: Any) -> Any:
+    """Put the signs of typography into formatted numbers: minus, and the dash of intervals."""
+    if not isinstance(value, str):
+        return value
+    if value == "-":
+        return "n/a"
+    return re.sub(r"(?<![\w.-])-(?=\d)", "−", re.sub(r"(?<=\.\d)-(?=\d+\.\d)", "–", value))

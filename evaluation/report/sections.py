@@ -1,20 +1,19 @@
-"""The sections of the page of an evaluation: each is a list of blocks, which `page.html` renders."""
+"""The page of an evaluation: `write_page` writes `report/index.html`, its figures and `report.json`."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from sdiareward.common.files import write_file
 from sdiareward.common.papers import SDIAREWARD_ARXIV
-from sdiareward.common.tables import Cell, Row, Table
-from sdiareward.evaluation.columns import title_columns
-
-from ..cut_turns import describe_cut
-from ..held_out import name_held_out_sources
-from ..summary import ALL_LEFT_OUT, ALL_SEEN, SHOWN_NAMES, describe_training
-from .content import MIN_GROUPS, MIN_PAIRS
-from .pieces import (
+from sdiareward.common.tables import (
+    Cell,
+    Row,
+    Table,
     format_interval,
     format_number,
     format_p_value,
@@ -22,16 +21,118 @@ from .pieces import (
     format_points,
     format_range,
     format_signed,
+    make_share,
 )
+from sdiareward.pairs.schema import SIDES
 
+from .. import summary
+from ..results_files import Evaluation, find_disagreements
+from ..summary import Labels, Record, Scores
+from .content import MIN_GROUPS, MIN_PAIRS, TAXONOMY, build_report
+from .examples import Collector, EmbedAudio, describe_disagreements, describe_lowest
+from .figures import FIGURE_TITLES, draw_figures
+from .page import Block, Dialogue, Section, Side, make_breakable, render_page
+
+
+if TYPE_CHECKING:
+    import datasets
+    from markupsafe import Markup
 
 Report = Mapping[str, Any]
-# What to render and how: `text`, `caution`, `heading`, `list`, `table`, `figures`, `pair`, or `beside` of blocks.
-Block = tuple[str, Any]
+# Averages of the table that are also shown large.
+_TILES = ("overall_macro", "overall_micro", "modality_micro", "colloquialness")
 
 
-def build_sections(report: Report) -> list[tuple[str, str, list[Block]]]:
-    """Return key, title and blocks of every section that has something to show."""
+def write_page(
+    folder: str | Path,
+    results: Mapping[str, Any],
+    pairs: datasets.Dataset,
+    labels: Labels,
+    by_scorer: Mapping[str, Scores],
+    *,
+    others: Sequence[Evaluation] = (),
+    training: Sequence[Record] = (),
+    embed_audio: EmbedAudio = "all",
+) -> Path:
+    """Write `report/index.html`, `report/report.json` and `report/*.png`; the same results give the same bytes."""
+    # What the metric does not need, but the page shows.
+    names = [name for name in (*TAXONOMY, "language", "license") if name in pairs.column_names]
+    rows = list(pairs.select_columns(names)) if names else [{}] * len(labels)
+    records = [{**row, **label} for row, label in zip(rows, labels, strict=True)]
+    own, collector = by_scorer["model"], Collector(embed_audio)
+    examples = describe_lowest(pairs, records, own, collector)
+    found = find_disagreements(records, own, others, results["config"]["nan"])
+    disagreements = describe_disagreements(pairs, records, found, collector)
+    report = build_report(results, records, by_scorer, others, training, examples, disagreements)
+    report["private_licenses"] = sorted(collector.private_licenses)
+    target = Path(folder) / "report"
+    figures = draw_figures(report, [{**record, **own[record["pair_id"]]} for record in records], target)
+    write_file(target / "report.json", json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    write_file(target / "index.html", _render(report, figures, collector.clips))
+    return target / "index.html"
+
+
+def _render(report: Report, figures: Mapping[str, bytes], clips: Mapping[str, str]) -> str:
+    split = f", split {report['split']}" if report["split"] else ""
+    return render_page(
+        title=f"Evaluation of {report['model']}",
+        kind="Evaluation on preference pairs of spoken dialogue",
+        subject=report["model"],
+        subtitle=f"{report['num_pairs']} pairs from {report['num_groups']} recordings or dialogues of "
+        f"{report['dataset']}{split}",
+        headline=_write_headline(report),
+        tiles=_list_tiles(report),
+        notes=report["notes"],
+        sections=build_sections(report),
+        figures={name: (FIGURE_TITLES[name], data) for name, data in figures.items()},
+        clips=clips,
+    )
+
+
+def _write_headline(report: Report) -> Markup:
+    """Return the result of the model and of the other scorers in one sentence."""
+    from markupsafe import Markup, escape
+
+    own, num_pairs = report["accuracies"]["model"], report["num_pairs"]
+    who, what = ("Judge", "answer") if report["judge"] else ("Model", "reward")
+    if own["overall_micro"] is None:
+        found = escape(f"has no usable {what} for any of {num_pairs} pairs")
+    else:
+        interval = summary.phrase_interval(own["interval"]["overall_micro"], own["num_groups"]["overall_micro"])
+        found = Markup("puts the right dialogue first in {} of {} pairs: <strong>{}%</strong> ({})").format(
+            own["num_correct"]["overall_micro"], num_pairs, format_percent(own["overall_micro"]), interval
+        )
+    others = []
+    for scorer in report["scorers"][1:]:
+        result = report["accuracies"][scorer["name"]]
+        ties = result["num_ties"]["overall_micro"]
+        counted = f" ({ties} ties, counted as wrong)" if ties else ""
+        article = "the " if scorer["kind"] == "baseline" else ""
+        others.append(f"{article}{scorer['title']}: {format_percent(result['overall_micro'])}%{counted}")
+    rest = f"On the same pairs, {', '.join(others)}; chance: 50%." if others else "Chance: 50%."
+    return Markup("{} <strong>{}</strong> {}. {}").format(who, make_breakable(report["model"]), found, rest)
+
+
+def _list_tiles(report: Report) -> list[tuple[str, str, str, str]]:
+    """Return name, value, unit and note of the numbers that are shown large."""
+    own, columns, titles = report["accuracies"]["model"], report["columns"], _title_columns(report)
+    tiles = []
+    for name in columns if len(columns) == 1 else [name for name in _TILES if name in columns]:
+        recordings = f"{own['num_groups'][name]} recording{'' if own['num_groups'][name] == 1 else 's'}"
+        note = f"{format_interval(own['interval'][name])}, {recordings}"
+        tiles.append((titles[name], format_percent(own[name]), "%", note))
+    num_wrong = own["num_pairs"]["overall_micro"] - own["num_correct"]["overall_micro"]
+    ties = f"of {report['num_pairs']} pairs, {own['num_ties']['overall_micro']} of them ties"
+    tiles.append(("wrong", str(num_wrong), "", ties))
+    if report["calibration"]:
+        before, after = (report["calibration"][0][when] for when in ("before", "after"))
+        note = f"{format_number(after['error'], 3)} with temperature" if after else "no temperature fits"
+        tiles.append(("calibration error", format_number(before["error"], 3), "", note))
+    return tiles
+
+
+def build_sections(report: Report) -> list[Section]:
+    """Return every section that has something to show."""
     builders: dict[str, tuple[str, Callable[[Report], list[Block]]]] = {
         "accuracy": ("Accuracy", _show_accuracy),
         "judge": ("The judge", _show_judge),
@@ -48,32 +149,26 @@ def build_sections(report: Report) -> list[tuple[str, str, list[Block]]]:
         "provenance": ("How this was made", _show_provenance),
     }
     found = [(key, title, build(report)) for key, (title, build) in builders.items()]
-    return [(key, title, blocks) for key, title, blocks in found if blocks]
+    return [section for section in found if section[2]]
 
 
-def get_titles(report: Report) -> dict[str, str]:
-    return {**title_columns(report["columns"]), "colloquialness": "colloquialness"}
+def _title_columns(report: Report) -> dict[str, str]:
+    return {**summary.title_columns(report["columns"]), "colloquialness": "colloquialness"}
 
 
 def _title_scorers(report: Report) -> dict[str, str]:
     return {scorer["name"]: scorer["title"] for scorer in report["scorers"]}
 
 
-def make_share(value: float | None, bounds: Sequence[float] | None, mark: str = "") -> Cell:
-    return Cell(format_percent(value), "" if value is None else format_interval(bounds), mark)
-
-
-def _make_scorer_cells(report: Report, row: Mapping[str, Any]) -> list[Cell]:
-    found = (row[scorer["name"]] for scorer in report["scorers"])
-    return [make_share(each["accuracy"], each["interval"]) for each in found]
+def _share(found: Mapping[str, Any]) -> Cell:
+    return make_share(found["accuracy"], found["interval"])
 
 
 def _show_accuracy(report: Report) -> list[Block]:
-    columns, titles, own = report["columns"], get_titles(report), report["accuracies"]["model"]
+    columns, titles, own = report["columns"], _title_columns(report), report["accuracies"]["model"]
     rows = []
     for scorer in report["scorers"]:
-        found = report["accuracies"][scorer["name"]]
-        cells = []
+        found, cells = report["accuracies"][scorer["name"]], []
         for name in columns:
             ties = f"\n{found['num_ties'][name]} ties" if found["num_ties"][name] else ""
             cell = make_share(found[name], found["interval"][name])
@@ -82,11 +177,9 @@ def _show_accuracy(report: Report) -> list[Block]:
     counts = {"pairs": own["num_pairs"], "recordings": own["num_groups"]}
     counts |= {"skipped": report["num_skipped"]} if report["skipped"] else {}
     rows += [Row([title, *(count[name] for name in columns)], "foot") for title, count in counts.items()]
-    weights = "Micro weighs pairs, macro weighs subsets; intervals" if len(columns) > 1 else "Intervals"
     text = (
-        "The share of pairs whose chosen side gets the higher reward, in percent, with 95% intervals (Table 2 of the "
-        f"SDiaReward paper, arXiv:{SDIAREWARD_ARXIV}). A tie is wrong. {weights} are over recordings; one recording "
-        "has none."
+        f"Pairwise accuracy in percent (Table 2 of arXiv:{SDIAREWARD_ARXIV}), with 95% intervals over recordings. A "
+        "tie is wrong. Micro weighs pairs, macro weighs subsets."
     )
     table = Table("Accuracy by subset", ["scorer", *(titles[name] for name in columns)], rows)
     return [("text", text), ("table", table), ("figures", ["accuracy"])]
@@ -96,176 +189,104 @@ def _show_judge(report: Report) -> list[Block]:
     judge = report["judge"]
     if not judge:
         return []
-    compares = judge["kind"] == "pairwise"
-    text = (
-        "The judge heard every pair twice, with the chosen side first and with the rejected side first (once, if its "
-        "setting orders is one). Its verdict counts where both answers prefer the same side; else the side with the "
-        "higher mean score over all dimensions and both answers wins; else the pair is a tie. A pair without a usable "
-        "answer counts as wrong. Position bias is the share of answers that prefer the version heard first, minus one "
-        "half, in percentage points. The last two columns are the accuracy of the verdicts in one order alone."
-    )
-    head = ["pairs of", "pairs", "recordings", "decided by scores", "ties", "no usable answer"]
-    if compares:
-        head += ["decided by verdict", "position bias", "orders agree"]
-        head += ["accuracy, chosen first only", "accuracy, rejected first only"]
-    rows = []
-    for group in judge["groups"]:
-        decided, ties = group["decided_by"], group["ties"]
-        tie = Cell(decided["tie"], f"{format_percent(ties['share'])}%, {format_interval(ties['interval'])}")
-        cells = [group["criterion"], group["num_pairs"], ties["num_groups"], decided["scores"], tie, decided["failed"]]
-        if compares:
-            bias = group["position_bias"]
-            cells += [decided["verdict"], Cell(format_points(bias["bias"]), _show_points(bias["interval"]))]
-            shares = [group["order_agreement"], *group["one_order"].values()]
-            cells += [make_share(each["share"], each["interval"]) for each in shares]
-        rows.append(Row(cells))
-    cost = "" if judge["usd"] is None else f", {format_number(judge['usd'])} US dollars"
-    counts = {**judge["answers"], **judge["sessions"]}
-    counted = " ".join(f"{name.replace('_', ' ').capitalize()}: {count}." for name, count in counts.items())
-    answers = (
-        f"{judge['num_answers']} answers in {judge['num_replies']} replies, {judge['prompt_tokens']} tokens in and "
-        f"{judge['completion_tokens']} out{cost}. {counted}"
-    )
-    one_side = "The judge scored each side by itself, from 1 to 5; the side with the higher score wins."
-    table = Table("How the judge decided", head, rows)
-    blocks: list[Block] = [("text", text if compares else one_side), ("table", table), ("text", answers)]
-    problems = [
+    text = "The judge scored each side by itself, from 1 to 5; the side with the higher score wins."
+    if judge["kind"] == "pairwise":
+        text = (
+            "The judge heard every pair in both orders. Where both answers prefer one side, it wins; else the side "
+            "with the higher mean score; else the pair is a tie. A pair without a usable answer is wrong. Position "
+            "bias is the share of answers that prefer the version heard first, minus one half, in percentage points."
+        )
+    sessions = " ".join(f"{name.capitalize()}: {count}." for name, count in judge["sessions"].items())
+    answers = f"{summary.describe_answers(judge)} {sessions}".replace("_", " ")
+    blocks: list[Block] = [("text", text), ("table", summary.tabulate_judge(judge)), ("text", answers)]
+    rows = [
         Row([row["pair_id"], row["order"].replace("_", " "), row["status"], row["problem"]])
         for row in judge["problems"]
     ]
-    unusable = Table("Unusable answers", ["pair", "order", "what", "why"], problems, ("order", "what", "why"))
-    return [*blocks, ("table", unusable)] if problems else blocks
-
-
-def _show_points(bounds: Sequence[float] | None) -> str:
-    return "no interval" if bounds is None else f"{format_points(bounds[0])} to {format_points(bounds[1])}"
+    words = ["order", "what", "why"]
+    return [*blocks, ("table", Table("Unusable answers", ["pair", *words], rows, words))] if rows else blocks
 
 
 def _show_synthesizers(report: Report) -> list[Block]:
     if not report["by_synthesizer"]:
         return []
-    left_out, trained_on = report["left_out_synthesizers"], describe_training(report)
-    rows = []
-    for criterion, members in groupby(report["by_synthesizer"], key=lambda row: row["criterion"]):
-        rows.append(Row([criterion], "group"))
-        for row in members:
-            name = row["synthesizer"]
-            title = Cell(SHOWN_NAMES.get(name, name), mark="held out" if name in (left_out or ()) else "")
-            counts = [row["num_pairs"], row["model"]["num_groups"]]
-            style = "sum" if name in (ALL_SEEN, ALL_LEFT_OUT) else ""
-            rows.append(Row([title, *_make_scorer_cells(report, row), *counts], style))
-    if left_out is None:
-        text = "What the model heard in training is not known, so none is marked as held out."
-    else:
+    left_out, trained_on = report["left_out_synthesizers"], summary.describe_training(report)
+    text = "What the model heard in training is not known, so none is marked as held out."
+    if left_out is not None:
         marked = f"Held out of {trained_on} are the synthesizers marked “held out”."
         text = marked if left_out else f"None is held out of {trained_on}."
         text += " A model that has only learned its synthesizers fails on the others."
-    head = ["synthesizer", *_title_scorers(report).values(), "pairs", "recordings"]
-    blocks: list[Block] = [("text", text), ("table", Table("Accuracy by synthesizer", head, rows))]
-    sources = name_held_out_sources(report)
-    if not sources:
-        return blocks
-    rows = []
-    for criterion, members in groupby(report["by_held_out"], key=lambda row: row["criterion"]):
-        rows.append(Row([criterion], "group"))
-        by_cell = {(row["synthesizer"], row["source"]): row for row in members}
-        for name in dict.fromkeys(name for name, _ in by_cell):
-            for scorer in report["scorers"]:
-                cells: list[Cell] = []
-                for source in sources:
-                    found = by_cell.get((name, source))
-                    if found is None:
-                        cells.append(Cell(""))
-                        continue
-                    share = make_share(found[scorer["name"]]["accuracy"], found[scorer["name"]]["interval"])
-                    of_cell = f"\n{found['num_pairs']} pairs, {found['model']['num_groups']} recordings"
-                    cells.append(Cell(share.value, share.note + of_cell))
-                rows.append(Row([Cell(SHOWN_NAMES.get(name, name), scorer["title"]), *cells]))
-    head = ["held-out synthesizer", *sources.values()]
-    table = Table("Accuracy by held-out synthesizer and source", head, rows)
-    return [*blocks, ("heading", "Held-out synthesizers by source"), ("table", table)]
+    titles = _title_scorers(report)
+    blocks: list[Block] = [("text", text), ("table", summary.tabulate_synthesizers(report, titles))]
+    if table := summary.tabulate_held_out(report, titles):
+        blocks += [("heading", "Held-out synthesizers by source"), ("table", table)]
+    return blocks
 
 
 def _show_categories(report: Report) -> list[Block]:
     # One cell repeats the table of subsets.
     if len(report["by_taxonomy"]) < 2:
         return []
-    titles, rows = get_titles(report), []
+    titles, scorers, rows = _title_columns(report), _title_scorers(report), []
     for subset, members in groupby(report["by_taxonomy"], key=lambda row: row["subset"]):
         rows.append(Row([titles[subset]], "group"))
         for row in members:
             categories = ", ".join(filter(None, [row["primary"], row["secondary"]]))
             title = Cell(row["source"] or "unknown source", categories, "few" if row["is_small"] else "")
-            cells = [title, *_make_scorer_cells(report, row), row["num_pairs"], row["num_groups"]]
+            cells = [title, *(_share(row[scorer]) for scorer in scorers), row["num_pairs"], row["num_groups"]]
             rows.append(Row(cells, "small" if row["is_small"] else ""))
-    text = (
-        "Primary and secondary category are those of Table 5 of the SDiaReward paper. A cell marked “few” has fewer "
-        f"than {MIN_PAIRS} pairs or {MIN_GROUPS} recordings: read nothing into it."
-    )
-    head = ["source: primary, secondary", *_title_scorers(report).values(), "pairs", "recordings"]
+    text = f"As in Table 5 of the paper. “few” marks fewer than {MIN_PAIRS} pairs or {MIN_GROUPS} recordings."
+    head = ["source: primary, secondary", *scorers.values(), "pairs", "recordings"]
     return [("text", text), ("table", Table("Accuracy by source, primary and secondary category", head, rows))]
 
 
 def _show_rewards(report: Report) -> list[Block]:
-    if not report["rewards"]:
-        return []
-    titles, rows = get_titles(report), []
+    titles, rows = _title_columns(report), []
     for row in report["rewards"]:
         quantiles = (format_signed(row[name]) for name in ("q05", "q25", "median", "q75", "q95"))
         spread = [format_signed(row["mean"]), format_number(row["sd"])]
         rows.append(Row([f"{titles[row['subset']]}, {row['side']}", row["num_pairs"], *spread, *quantiles]))
     text = (
-        "As in Figures 4 and 8, c and d, of the SDiaReward paper. Where the chosen side of one subset lies below the "
-        "rejected side of another, rewards order the two renderings of one dialogue but do not compare dialogues of "
-        "different subsets."
+        "As in Figures 4 and 8, c and d, of the paper. Where the chosen side of one subset is below the rejected side "
+        "of another, rewards do not compare dialogues of different subsets."
     )
     head = ["subset, side", "pairs", "mean", "standard deviation", "5%", "25%", "median", "75%", "95%"]
     table = Table("Rewards by subset and side", head, rows)
-    return [("text", text), ("figures", ["densities", "boxes"]), ("table", table)]
+    return [("text", text), ("figures", ["densities", "boxes"]), ("table", table)] if rows else []
 
 
 def _show_training(report: Report) -> list[Block]:
     rows = []
     for run in report["training"]:
         for name, title in (("validation", "validation"), ("train", "training batches")):
-            if run[name]:
-                point = run[name][-1]
+            for point in run[name][-1:]:
                 numbers = (format_signed(point[value]) for value in ("chosen", "rejected", "margin"))
                 rows.append(Row([run["title"], title, point["step"], *numbers]))
-    if not rows:
-        return []
-    text = (
-        "As in Figures 4 and 8, a and b, of the SDiaReward paper: the loss without centering leaves the level of "
-        "rewards free to drift; the margin is what the ranking needs. Lines are training batches, markers the "
-        "validation split."
-    )
+    text = "As in Figures 4 and 8, a and b, of the paper. Lines are training batches, markers the validation split."
     head = ["run", "measured on", "last step", "chosen", "rejected", "margin"]
     table = Table("Rewards at the end of training", head, rows, ("measured on",))
-    return [("text", text), ("figures", ["score_alignment", "margin_stability"]), ("table", table)]
+    return [("text", text), ("figures", ["score_alignment", "margin_stability"]), ("table", table)] if rows else []
 
 
 def _show_calibration(report: Report) -> list[Block]:
     if not report["calibration"]:
         return []
-    scorers, titles, rows = _title_scorers(report), get_titles(report), []
+    scorers, titles, rows = _title_scorers(report), _title_columns(report), []
     text = (
-        "Can sigmoid(margin) be read as the probability that the chosen side is better? A pair’s confidence is "
-        "sigmoid(|margin|), and it is right if the margin is positive. The calibration error is the mean gap between "
-        "the two in bins of equally many pairs. The temperature divides margins; each pair’s was fitted on other "
-        "recordings, so the error after it is not fitted."
+        "A pair’s confidence is sigmoid(|margin|). The calibration error is the mean gap between confidence and "
+        "accuracy in bins of equally many pairs; the temperature of each pair was fitted on other recordings."
     )
     blocks: list[Block] = [("text", text)]
     for found in report["calibration"]:
         name, before, after = scorers[found["scorer"]], found["before"], found["after"]
         if found["temperature"] is None:
-            blocks.append(
-                ("caution", f"{name}: the margins are not positive on average, so no temperature was fitted.")
-            )
+            why = "the margins are not positive on average, so no temperature was fitted."
+            blocks.append(("caution", f"{name}: {why}"))
         elif found["num_wrong"] < 10:
             few = f"only {found['num_wrong']} of {found['num_pairs']} pairs are wrong"
             blocks.append(("caution", f"{name}: {few}: the temperature rests on those few."))
         folds = found["fold_temperatures"]
-        spread = f"{format_range(min(folds), max(folds))} in folds" if folds else ""
+        spread = f"{format_range([min(folds), max(folds)], format_number)} in folds" if folds else ""
         numbers = [before["confidence"], before["error"], after and after["error"]]
         numbers += [before["negative_log_likelihood"], after and after["negative_log_likelihood"]]
         temperature = Cell(format_number(found["temperature"]), spread)
@@ -277,70 +298,57 @@ def _show_calibration(report: Report) -> list[Block]:
     head = ["model, subset", "pairs", "mean confidence", "error as it is", "error with temperature"]
     head += ["loss in nats", "loss with temperature", "temperature"]
     blocks.append(("table", Table("Calibration error by model and subset", head, rows)))
-    first = report["calibration"][0]
     beside: list[Block] = [("figures", ["reliability"])]
     for when, title in (("before", "as it is"), ("after", "with temperature")):
-        rows = [
-            Row(
-                [
-                    f"{format_range(100 * row['low'], 100 * row['high'], 1)}",
-                    *(row["num_pairs"], row["num_groups"], format_percent(row["confidence"])),
-                    make_share(row["accuracy"], row["interval"]),
-                ]
-            )
-            for row in (first[when] or {"bins": ()})["bins"]
-        ]
-        head = ["confidence", "pairs", "recordings", "mean confidence", "accuracy"]
-        if rows:
-            beside.append(("table", Table(f"Reliability bins {title}", head, rows, has_caption=True)))
+        if measured := report["calibration"][0][when]:
+            table = _tabulate_bins(f"Reliability bins {title}", "confidence", measured["bins"], True)
+            beside.append(("table", table._replace(has_caption=True)))
     return [*blocks, ("beside", beside)]
+
+
+def _tabulate_bins(title: str, what: str, bins: Sequence[Mapping[str, Any]], is_share: bool) -> Table:
+    """Return the accuracy in bins of confidence, which is a share, or of margin."""
+    rows = []
+    for row in bins:
+        bounds = [row["low"], row["high"]]
+        span = format_range(bounds, lambda value: format_percent(value, 1) if is_share else format_number(value))
+        mean = format_percent(row["confidence"]) if is_share else format_signed(row["mean_margin"])
+        rows.append(Row([span, row["num_pairs"], row["num_groups"], mean, _share(row)]))
+    return Table(title, [what, "pairs", "recordings", f"mean {what.strip('|')}", "accuracy"], rows)
 
 
 def _show_margins(report: Report) -> list[Block]:
     if not report["margins"]["bins"]:
         return []
-    titles, has_subsets, rows = get_titles(report), len(report["columns"]) > 1, []
+    titles, has_subsets, rows = _title_columns(report), len(report["columns"]) > 1, []
     for row in report["margins"]["strata"]:
-        sizes = format_range(row["low"], row["high"]) if row["num_pairs"] else "n/a"
-        share = make_share(row["accuracy"], row["interval"])
-        cells = [Cell(row["name"], row["rule"]), row["num_pairs"], sizes, format_signed(row["mean_margin"]), share]
+        sizes = format_range([row["low"], row["high"]], format_number) if row["num_pairs"] else "n/a"
+        margin = format_signed(row["mean_margin"])
+        cells = [Cell(row["name"], row["rule"]), row["num_pairs"], sizes, margin, _share(row)]
         counts = ", ".join(f"{titles[subset]} {count}" for subset, count in row["by_subset"].items())
         rows.append(Row([*cells, counts] if has_subsets else cells))
-    text = (
-        "The strata of Table 3 of the SDiaReward paper. If large margins are not more often right than small ones, "
-        "the margin says nothing about how sure the model can be."
-    )
+    text = "The strata of Table 3 of the paper: large margins should be right more often than small ones."
     head = ["stratum", "pairs", "|margin|", "mean margin", "accuracy", *(["by subset"] if has_subsets else [])]
     strata = Table("Strata by margin", head, rows, ("by subset",))
-    rows = [
-        Row(
-            [
-                *(format_range(row["low"], row["high"]), row["num_pairs"], row["num_groups"]),
-                *(format_signed(row["mean_margin"]), make_share(row["accuracy"], row["interval"])),
-            ]
-        )
-        for row in report["margins"]["bins"]
-    ]
-    head = ["|margin|", "pairs", "recordings", "mean margin", "accuracy"]
-    bins = Table("Accuracy in bins of equally many pairs by margin", head, rows)
+    title = "Accuracy in bins of equally many pairs by margin"
+    bins = _tabulate_bins(title, "|margin|", report["margins"]["bins"], False)
     return [("text", text), ("table", strata), ("beside", [("figures", ["accuracy_by_margin"]), ("table", bins)])]
 
 
 def _show_comparisons(report: Report) -> list[Block]:
     if not report["comparisons"]:
         return []
-    titles, columns, rows = get_titles(report), report["columns"], []
+    titles, columns, rows = _title_columns(report), report["columns"], []
     for scorer, members in groupby(report["comparisons"], key=lambda row: row["scorer"]):
         rows.append(Row([_title_scorers(report)[scorer]], "group"))
         for row in members:
             counts = (f"num_{name}" for name in ("only_first", "only_second", "both", "neither", "pairs", "groups"))
-            difference = Cell(format_points(row["difference"]), _show_points(row["interval"]))
+            difference = Cell(format_points(row["difference"]), format_range(row["interval"], format_points))
             title = titles[columns[0] if len(columns) == 1 else row["column"]]
             rows.append(Row([title, difference, format_p_value(row["p_value"]), *(row[name] for name in counts)]))
     text = (
-        f"Each row sets {report['model']} against another scorer: in how many pairs only one of the two is right, the "
-        "difference in accuracy in percentage points with its 95% interval, and McNemar’s exact test. Both are over "
-        "recordings. p values are not corrected for the number of rows."
+        "The difference is in percentage points, its 95% interval and McNemar’s exact test are over recordings; p "
+        "values are not corrected for the number of rows."
     )
     head = ["other scorer, pairs of", "difference", "McNemar’s p", f"only this {_name_kind(report)} right"]
     head += ["only the other right", "both right", "both wrong", "pairs", "recordings"]
@@ -352,30 +360,50 @@ def _name_kind(report: Report) -> str:
 
 
 def _show_examples(report: Report) -> list[Block]:
-    if not report["examples"]:
+    examples, licenses = report["examples"], report["private_licenses"]
+    if not examples:
         return []
-    wrong, licenses = sum(row["margin"] <= 0 for row in report["examples"]), report["private_licenses"]
-    blocks: list[Block] = [
-        (
-            "text",
-            f"{len(report['examples'])} pairs, the most wrongly ordered first; {wrong} of them "
-            f"{'is' if wrong == 1 else 'are'} wrong, the others only just right.",
-        )
-    ]
+    wrong = sum(row["margin"] <= 0 for row in examples)
+    text = (
+        f"{len(examples)} pairs, the most wrongly ordered first; {wrong} of them {'is' if wrong == 1 else 'are'} "
+        "wrong, the others only just right."
+    )
+    warning: Block = ("text", "Pass recordings on only as the licence beside them allows.")
     if licenses:
-        warning = (
-            "This page plays recordings of your own disk that are not known to be free to pass on (licence: "
-            f"{', '.join(licenses)}). Do not publish it; --embed_audio open writes a page without them."
-        )
-        blocks.append(("caution", warning))
-    else:
-        blocks.append(("text", "Pass recordings on only as the licence beside them allows."))
-    for number, row in enumerate(report["examples"], start=1):
+        unknown = f"not known to be free to pass on (licence: {', '.join(licenses)})"
+        remedy = "Do not publish it; --embed_audio open writes a page without them."
+        warning = ("caution", f"This page plays recordings of your own disk that are {unknown}. {remedy}")
+    blocks: list[Block] = [("text", text), warning]
+    for number, row in enumerate(examples, start=1):
         title = f"{number}. {'Wrong' if row['margin'] <= 0 else 'Right'}, margin {format_signed(row['margin'])}"
-        preferences = [(f"the {_name_kind(report)}", row["margin"])]
-        pair = {"row": row, "title": title, "place": f"pair {number}", "level": 3, "preferences": preferences}
-        blocks.append(("pair", {**pair, "is_open": number <= 3}))
+        found = _make_dialogue(report, row, title, f"pair {number}", {f"the {_name_kind(report)}": row["margin"]})
+        blocks.append(("dialogue", found._replace(is_open=number <= 3)))
     return blocks
+
+
+def _make_dialogue(
+    report: Report, row: Mapping[str, Any], title: str, place: str, margins: Mapping[str, float | None]
+) -> Dialogue:
+    """Return both sides of a pair, with the scorers of `margins` that prefer each."""
+    sides = []
+    for side in SIDES:
+        marks = [
+            f"{who} prefers this" for who, margin in margins.items() if margin and (side == "chosen") == (margin > 0)
+        ]
+        sides.append(Side(side, row[side], row.get(f"{side}_reward"), side, marks))
+    labels = (row["criterion"], row["source"], _title_columns(report)[row["subset"]], row["synthesizer"])
+    categories = ", ".join(
+        filter(None, [f"Pair {row['pair_id']}", row["primary"], row["primary"] and row["secondary"]])
+    )
+    return Dialogue(
+        title,
+        place,
+        sides,
+        about=" · ".join(dict.fromkeys(filter(None, labels))),
+        mark="held out" if row["synthesizer"] in (report["left_out_synthesizers"] or ()) else "",
+        foot=f"{categories}. Licence: {row['license'] or 'not given'}.",
+        language=row["language"],
+    )
 
 
 def _show_disagreements(report: Report) -> list[Block]:
@@ -383,71 +411,59 @@ def _show_disagreements(report: Report) -> list[Block]:
         return []
     who = f"this {_name_kind(report)}"
     text = (
-        "Pairs that only one of two has right. Margins of different scorers have no scale in common, so a scorer’s "
-        "confidence in a pair is the share of the pairs on which its |margin| is smaller; the disagreements on which "
-        "both are most confident come first."
+        "Pairs that only one of two has right, the most confident first. A scorer’s confidence in a pair is the share "
+        "of the pairs on which its |margin| is smaller."
     )
     blocks: list[Block] = [("text", text)]
     for other, found in enumerate(report["disagreements"], start=1):
         shown = f"{found['num_pairs']} of {report['num_pairs']} pairs; {len(found['rows'])} of them are here."
+        none = "None: of every pair, both are right or both are wrong."
         blocks.append(("heading", f"With {_title_scorers(report)[found['scorer']]}"))
-        blocks.append(
-            ("text", shown if found["num_pairs"] else "None: of every pair, both are right or both are wrong.")
-        )
+        blocks.append(("text", shown if found["num_pairs"] else none))
         for number, row in enumerate(found["rows"], start=1):
             title = (
                 f"{number}. Only {who if row['is_right'] else 'the other'} is right: margin "
                 f"{format_signed(row['margin'])}, the other’s {format_signed(row['other_margin'])}, confidence "
                 f"{100 * row['confidence']:.0f}%"
             )
-            preferences = [(who, row["margin"]), ("the other", row["other_margin"])]
-            pair = {"row": row, "title": title, "place": f"disagreement {other}.{number}", "level": 4}
-            blocks.append(("pair", {**pair, "preferences": preferences, "is_open": False}))
+            margins = {who: row["margin"], "the other": row["other_margin"]}
+            pair = _make_dialogue(report, row, title, f"disagreement {other}.{number}", margins)
+            blocks.append(("dialogue", pair._replace(level=4)))
     return blocks
 
 
 def _show_skipped(report: Report) -> list[Block]:
-    titles, blocks = get_titles(report), list[Block]()
+    titles, scorers, blocks = _title_columns(report), _title_scorers(report), list[Block]()
     if report["skipped"]:
         rows = [Row([row["pair_id"], titles[row["subset"]], row["reason"]]) for row in report["skipped"]]
         blocks.append(("text", f"{len(rows)} pairs were skipped and are not counted."))
         blocks.append(("table", Table("Skipped pairs", ["pair", "subset", "why"], rows, ("subset", "why"))))
-    if cut := describe_cut(report["cut"]):
+    if cut := summary.describe_cut(report["cut"]):
         blocks.append(("text", cut))
     if report["not_finite"]:
-        scorers = _title_scorers(report)
         blocks.append(("text", "Rewards that are missing, NaN or infinite count as wrong and are part of no figure:"))
         blocks.append(("list", [f"{scorers[row['scorer']]}: pair {row['pair_id']}" for row in report["not_finite"]]))
     return blocks
 
 
 def _show_provenance(report: Report) -> list[Block]:
-    timing, blocks = report["timing"], list[Block]()
-    if timing["real_time_factor"] is not None:
-        scored = (
-            f"{timing['num_pairs']} pairs with {timing['audio_s'] / 3600:.2f} hours of audio were scored in "
-            f"{timing['scoring_s']:.0f} seconds: real-time factor {timing['real_time_factor']:.4f}."
-        )
-        blocks.append(("text", scored))
+    blocks: list[Block] = [("text", timing)] if (timing := summary.describe_timing(report["timing"])) else []
     for kind, fitted in report["baselines"].items():
         counts = ", ".join(f"{count} pairs of {criterion}" for criterion, count in fitted["num_train"].items())
         skipped = f"; {len(fitted['skipped_train'])} could not be read" if fitted["skipped_train"] else ""
         title = _title_scorers(report)[kind].capitalize()
         blocks.append(("text", f"{title}: fitted on the split {report['config']['train_split']}, {counts}{skipped}."))
-    found = {
-        **report["config"],
-        **report["run"],
-        "versions": {name: version for name, version in report["versions"].items() if version},
-        **{"python": report["python"], "machine": report["machine"], "git": report["git_revision"]},
-    }
-    settings = [(name, _format_value(value)) for name, value in found.items()]
+    about = {name: report[name] for name in ("versions", "python", "machine")}
+    settings = {**report["config"], **report["run"], **about, "git": report["git_revision"]}
     blocks.append(("table", make_settings_table(settings)))
     blocks.append(("text", "Every number of this page is in report.json beside it, every figure in a PNG file."))
     return blocks
 
 
-def make_settings_table(settings: Sequence[tuple[str, str]]) -> Table:
-    return Table("Settings and versions", ["what", "value"], [Row(row) for row in settings if row[1]], ("value",))
+def make_settings_table(settings: Mapping[str, Any]) -> Table:
+    """Return names and values, without those that are empty."""
+    rows = [Row((name, text)) for name, value in settings.items() if (text := _format_value(value))]
+    return Table("Settings and versions", ["what", "value"], rows, ("value",))
 
 
 def _format_value(value: Any) -> str:

@@ -11,27 +11,30 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.evaluation.human.agreement import TIE, describe_raters, read_rated_study, render_raters, write_results
 from sdiareward.evaluation.human.study import (
-    SCORES_FORM,
+    SCORES,
+    TIE,
+    describe_raters,
     draw_evenly,
-    name_items,
-    require_new_folder,
-    write_clip,
+    read_rated_study,
+    read_texts,
+    render_raters,
+    write_results,
     write_study,
 )
-from sdiareward.evaluation.human.texts import StudyTexts, read_texts
 from sdiareward.evaluation.summary import format_interval, format_percent
 
 from .scores import OUT_OF_DOMAIN, find_column, find_scenario, measure_share
 
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from .scores import Samples
 
 QUESTION = (
@@ -84,25 +87,21 @@ def sample_ab_study(
     size: int,
     judges: Sequence[str],
     allow_tie: bool = True,
-    texts: StudyTexts | None = None,
+    texts: Mapping[str, str] | None = None,
     **facts: Any,
 ) -> dict[str, Any]:
     """Draw a study of two judges and write its folder atomically; the same seed writes the same bytes."""
-    target = require_new_folder(output_dir)
     rows = samples.find_rows([pair["sample_id"] for pair in pairs])
     drawn = _draw(pairs, size, seed)
     if not drawn:
         raise ValueError("no sample is drawn: the two judges agree on all samples, or the size is 0; change either.")
-    study, items = name_items(drawn, seed)
-    key = {"study": study, "form": SCORES_FORM, "seed": seed, "asked": size, "judges": list(judges), **facts}
-    key["items"] = items
 
-    def write_item(name: str, truth: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-        return _write_item(name, truth, samples[rows[truth["sample_id"]]], seed, folder)
+    def show_item(truth: Record, write_clip: Callable[[np.ndarray], Record]) -> Record:
+        return _show_item(truth, samples[rows[truth["sample_id"]]], write_clip)
 
-    shown = (texts or read_texts(None, of_scores=True)).as_fields()
-    write_study(target, key, write_item, form=SCORES_FORM, allow_tie=allow_tie, texts=shown)
-    return key
+    options = {"allow_tie": allow_tie, "texts": texts or read_texts(form=SCORES)}
+    facts = {"asked": size, "judges": list(judges), **facts}
+    return write_study(output_dir, drawn, show_item, SCORES, seed, options, **facts)
 
 
 def _draw(pairs: Sequence[Record], size: int, seed: int) -> list[Record]:
@@ -113,29 +112,25 @@ def _draw(pairs: Sequence[Record], size: int, seed: int) -> list[Record]:
     return draw_evenly(pool, size, rng, set(), scenarios.__getitem__)
 
 
-def _write_item(
-    name: str, truth: Mapping[str, Any], sample: Mapping[str, Any], seed: int, folder: Path
-) -> dict[str, Any]:
+def _show_item(truth: Record, sample: Mapping[str, Any], write_clip: Callable[[np.ndarray], Record]) -> Record:
     """Write the recording of an item; return what raters see: the words, and the scores as A and B."""
-    from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
+    from sdiareward.audio_sdiareward import read_audio
 
     array = read_audio(sample["audio"], name=f"sample {truth['sample_id']}")
     words = [f"{speaker}: {sample[side]}" for side, speaker in _SPEAKERS.items() if sample.get(side)]
-    clip = write_clip(array, name, seed, folder)
-    duration_s = round(array.size / SAMPLING_RATE, 2)
-    context = {"role": None, "text": "\n".join(words), "audio": clip, "duration_s": duration_s}
+    context = {"role": None, "text": "\n".join(words), **write_clip(array)}
     order = ("first", "second") if truth["chosen_is"] == "a" else ("second", "first")
     sides = {
         letter: [{"role": None, "text": f"{truth[judge]} of 5", "audio": None}]
         for letter, judge in zip("ab", order, strict=True)
     }
-    return {"item": name, "question": QUESTION, "context": [context], **sides}
+    return {"question": QUESTION, "context": [context], **sides}
 
 
 def score_ab_study(folder: str | Path, key_file: str | Path | None = None) -> dict[str, Any]:
     """Score the answers and write `results.json` and `results.md`."""
     results = summarise_ab_study(*read_rated_study(folder, key_file))
-    write_results(Path(folder), results, render_ab_study(results))
+    write_results(folder, results, render_ab_study(results))
     return results
 
 

@@ -115,7 +115,7 @@ class Samples(Sequence[Any]):
 
 
 def read_samples(path: str | Path, split: str) -> Samples:
-    from sdiareward.dataset_builder.chatreward.loading import load_samples
+    from sdiareward.dataset_builder.chatreward.schema import load_samples
 
     samples = Samples(load_samples(path, split))
     for label in samples.labels:

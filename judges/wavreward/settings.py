@@ -88,7 +88,7 @@ def choose_prompt(args: JudgeArguments) -> JudgingPrompt:
 
 def load_samples_to_train_on(args: JudgeArguments) -> datasets.Dataset:
     """Load the samples of a run: complete scenarios, at most `max_scenarios`."""
-    from sdiareward.dataset_builder.chatreward.loading import load_samples
+    from sdiareward.dataset_builder.chatreward.schema import load_samples
 
     from .sampling import group_by_scenario
     from .training_rows import keep_complete_scenarios

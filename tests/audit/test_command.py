@@ -1,3 +1,5 @@
+"""The command and its page, also in Debian's Chromium at the width of a phone and of a desk."""
+
 import json
 import re
 import shutil
@@ -8,8 +10,10 @@ import numpy as np
 import pytest
 import soundfile
 from support.audit_world import make_dataset, write_data
+from support.chromium import SIZES, measure_widths, needs_chromium, open_page, requested, started
 
-from sdiareward.audit.run import AuditJob, Auditor
+from sdiareward.audit.report import MARKS, render_audit_page
+from sdiareward.audit.run import Auditor
 from sdiareward.checkpoint_io.training_record import write_pairs_record
 from sdiareward.cli import main
 from sdiareward.pairs.loading import load_pairs
@@ -23,13 +27,9 @@ pytestmark = pytest.mark.slow
 
 # A perturbation with two places to fail, one attack of each kind, and nothing that takes long.
 FEW = ("--nuisances", "gain", "polarity", "--attacks", "foreign_ending", "written_demand", "repeated_turns")
-
-
 # What is there of the whole audit, so that nothing is scored and little is drawn.
-LITTLE = (
-    *("--parts", "nuisances", "attacks", "--nuisances", "polarity"),
-    *("--attacks", "foreign_ending", "written_demand"),
-)
+LITTLE = ("--parts", "nuisances", "attacks", "--nuisances", "polarity", "--attacks", "foreign_ending")
+SCRIPT = "<script>document.title = 'hit'</script><img src=x onerror=\"document.title='hit'\">"
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +77,11 @@ def test_an_audit_measures_every_part_and_says_what_it_did_not_measure(audited):
     measured = {name for name, status in found.items() if status != "not measured"}
     assert {name for name in measured if name.startswith("nuisance.")} == {"nuisance.gain", "nuisance.polarity"}
     assert {"attack.foreign_ending", "attack.written_demand", "attack.repeated_turns"} <= measured
-    assert {"nuisances.flip_rate", "hearing.audio_only.modality"} <= measured
-    assert {"baselines.modality", "baselines.colloquialness"} <= measured
+    assert {"nuisances.flip_rate", "hearing.audio_only.modality", "baselines.modality"} <= measured
     assert len(found) == 5 + len(PERTURBATIONS) + len(ATTACKS) + 4 + 2
+    table, page = (audited / "audit.md").read_text(), (audited / "audit.html").read_text()
+    assert all(f"| {name} | " in table for name in found)
+    assert page.count("✗ failed</td>") == list(found.values()).count("fail")
 
 
 def test_the_rewards_are_those_of_the_evaluation(audited, data, tiny_checkpoint, tmp_path):
@@ -87,54 +89,35 @@ def test_the_rewards_are_those_of_the_evaluation(audited, data, tiny_checkpoint,
 
     arguments = ["--model", tiny_checkpoint, "--dataset", data, "--output_dir", tmp_path, "--baselines", "False"]
     assert evaluate(list(map(str, arguments))) == 0
-    expected = {
-        line["pair_id"]: {side: line[side] for side in ("chosen", "rejected")}
-        for line in map(json.loads, (tmp_path / "scores.jsonl").read_text().splitlines())
-    }
-    lines = [json.loads(line) for line in (audited / "rewards.jsonl").read_text().splitlines()]
+    scored = map(json.loads, (tmp_path / "scores.jsonl").read_text().splitlines())
+    expected = {line["pair_id"]: {side: line[side] for side in ("chosen", "rejected")} for line in scored}
+    lines = map(json.loads, (audited / "rewards.jsonl").read_text().splitlines())
     found = {line["pair_id"]: line["rewards"] for line in lines if line["condition"] == "natural"}
-    assert found.keys() == expected.keys()
-    for pair_id, rewards in found.items():
-        assert rewards == pytest.approx(expected[pair_id], abs=1e-4)
+    assert found == {pair_id: pytest.approx(rewards, abs=1e-4) for pair_id, rewards in expected.items()}
 
 
-def test_the_same_command_again_scores_nothing_and_gives_the_same(copy, run, capsys):
-    before = read(copy)
-    rewards = (copy / "rewards.jsonl").read_bytes()
+def test_the_same_command_again_scores_nothing_and_gives_the_same(copy, run):
+    before, rewards = read(copy), (copy / "rewards.jsonl").read_bytes()
     assert run(copy, *FEW) == 0
     assert (copy / "rewards.jsonl").read_bytes() == rewards
-    after = read(copy)
     # What says where and when aside.
-    for audit in (before, after):
-        for name in ("git_revision", "config"):
-            audit.pop(name)
-    assert after == before
-
-
-def test_the_three_forms_tell_the_same(audited):
-    audit = read(audited)
-    table, page = (audited / "audit.md").read_text(), (audited / "audit.html").read_text()
-    for verdict in audit["verdicts"]:
-        assert f"| {verdict['name']} | " in table
-    assert page.count("✗ failed</td>") == list(statuses(audit).values()).count("fail")
-    assert "# Audit of " in table.splitlines()[0]
+    assert {**read(copy), "git_revision": None, "config": None} == {**before, "git_revision": None, "config": None}
 
 
 def test_a_smaller_audit_is_part_of_a_larger_one(copy, run):
     """Neither fewer pairs nor other changes make another audit of it: what is there is used."""
-    num_lines = len((copy / "rewards.jsonl").read_text().splitlines())
+    rewards = (copy / "rewards.jsonl").read_bytes()
     assert run(copy, "--num_pairs", 3, "--parts", "nuisances", "--nuisances", "gain") == 0
     audit = read(copy)
-    assert audit["num_pairs"] == 3
-    assert (audit["attacks"], audit["hearing"]) == (None, None)
-    assert len((copy / "rewards.jsonl").read_text().splitlines()) == num_lines
+    assert (audit["num_pairs"], audit["attacks"], audit["hearing"]) == (3, None, None)
+    assert (copy / "rewards.jsonl").read_bytes() == rewards
     assert statuses(audit)["nuisances.flip_rate"] != "not measured"
-    assert "Attacks that must not pay" not in (copy / "audit.html").read_text()
 
 
-def test_a_check_that_must_not_fail_sets_the_exit_status(copy, run, capsys):
+def test_checks_that_must_not_fail_set_the_exit_status(copy, run, tmp_path, capsys):
     assert run(copy, *LITTLE) == 0
-    found = statuses(read(copy))
+    earlier = read(copy)
+    found = statuses(earlier)
     failed, passed = ([name for name in found if found[name] == status] for status in ("fail", "pass"))
     assert failed and passed
     assert run(copy, *LITTLE, "--fail-on", *passed) == 0
@@ -144,34 +127,29 @@ def test_a_check_that_must_not_fail_sets_the_exit_status(copy, run, capsys):
     # Named, but not measured: it is not known to hold.
     assert sorted(re.findall(r"^sdiareward: (\S+): ", error, re.MULTILINE)) == sorted([*failed, "nuisance.noise"])
     assert "nuisance.noise: not measured, limit at most 3.0%" in error
-
-
-def test_what_an_earlier_audit_passed_must_pass_again(copy, run, tmp_path, capsys):
-    assert run(copy, *LITTLE) == 0
-    earlier = read(copy)
+    # What an earlier audit passed must pass again.
     path = tmp_path / "earlier.json"
     path.write_text(json.dumps(earlier))
     assert run(copy, *LITTLE, "--against", path) == 0
-    table = (copy / "audit.md").read_text().splitlines()
-    assert any(line.startswith("| check | what | before | value |") for line in table)
+    assert "| check | what | before | value |" in (copy / "audit.md").read_text()
     lost = next(verdict for verdict in earlier["verdicts"] if verdict["status"] == "fail")
     lost["status"] = "pass"
     path.write_text(json.dumps(earlier))
     capsys.readouterr()
     assert run(copy, *LITTLE, "--against", path) == 1
     error = capsys.readouterr().err.strip()
-    assert error.startswith(f"sdiareward: {lost['name']}: ")
-    assert error.endswith("; the earlier audit passed it")
+    assert error.startswith(f"sdiareward: {lost['name']}: ") and error.endswith("; the earlier audit passed it")
 
 
 def test_an_attack_takes_from_the_same_dialogues_whatever_the_size_of_the_sample(data, tiny_checkpoint, tmp_path):
-    auditors = [
-        Auditor(AuditJob(ModelSpec(str(tiny_checkpoint)), str(data), tmp_path / str(size), num_pairs=size))
+    few, many = (
+        [
+            pair.pair_id
+            for pair in Auditor(ModelSpec(str(tiny_checkpoint)), str(data), tmp_path, num_pairs=size).distractors
+        ]
         for size in (1, 0)
-    ]
-    few, many = ([pair.pair_id for pair in auditor.distractors] for auditor in auditors)
-    assert few == many
-    assert len(few) == 6
+    )
+    assert few == many and len(few) == 6
 
 
 def test_own_recordings_are_pasted_in_and_belong_to_the_audit(run, tmp_path, capsys):
@@ -187,60 +165,29 @@ def test_own_recordings_are_pasted_in_and_belong_to_the_audit(run, tmp_path, cap
     assert "sounds was" in capsys.readouterr().err
 
 
-def test_a_pair_that_cannot_be_read_is_named_and_the_others_are_audited(run, make_tone, tmp_path):
-    rows = make_dataset(make_tone, 3).to_list()
-    rows[1]["rejected"][2]["audio"]["bytes"] = b"no sound"
-    folder = tmp_path / "pairs"
-    folder.mkdir()
-    datasets.Dataset.from_list(rows).to_parquet(folder / "test.parquet")
-    status = run(tmp_path / "o", "--parts", "nuisances", "--nuisances", "gain", dataset=folder)
-    audit = read(tmp_path / "o")
-    assert (status, audit["num_pairs"]) == (0, 2)
-    (skipped,) = audit["skipped"]
-    assert skipped["pair_id"] == "p1"
-    assert "rejected turn 2" in skipped["reason"]
-    assert "rejected turn 2" in (tmp_path / "o" / "audit.html").read_text()
-
-
-def test_the_page_of_an_audit_is_written_again_without_model_and_data(audited, tmp_path, capsys):
-    assert main(["audit", "--render", str(audited / "audit.json"), "--output_dir", str(tmp_path / "page")]) == 0
-    assert f"Page: {tmp_path / 'page' / 'audit.html'}" in capsys.readouterr().out
-    pages = [(folder / "audit.html").read_text() for folder in (audited, tmp_path / "page")]
-    assert pages[0] == pages[1]
-    old = tmp_path / "old.json"
-    old.write_text(json.dumps({"verdicts": []}))
-    assert main(["audit", "--render", str(old)]) == 2
-    assert "old.json: lacks" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         ((*FEW, "--seed", 1), "seed was 0, is 1"),
         ((*LITTLE, "--num_pairs", 3, "--against", "audit.json"), "num_pairs was 6, is 3"),
+        (("--parts", "baselines", "--train_split", "test"), "share 6 pair_id"),
+        (("--attacks", "none such"), "--attacks: 'none such' is none of"),
+        (("--fail-on", "none such"), "--fail-on: there is no check 'none such'"),
     ],
-    ids=["folder of another audit", "earlier audit of other pairs"],
 )
-def test_an_audit_of_other_pairs_is_refused(copy, run, capsys, monkeypatch, flags, message):
+def test_what_cannot_be_audited_is_refused(copy, run, capsys, monkeypatch, flags, message):
     monkeypatch.chdir(copy)
     assert run(copy, *flags) == 2
     assert message in capsys.readouterr().err
 
 
-def test_baselines_are_not_fitted_on_what_is_audited(run, tmp_path, capsys):
-    assert run(tmp_path / "o", "--num_pairs", 1, "--parts", "baselines", "--train_split", "test") == 2
-    assert "share 6 pair_id" in capsys.readouterr().err
-
-
 def test_own_pairs_without_labels_are_audited_without_baselines(run, make_tone, tmp_path, capsys):
-    pairs = make_dataset(make_tone, 2)
     path = tmp_path / "own.parquet"
-    pairs.select_columns(["chosen", "rejected"]).to_parquet(path)
+    make_dataset(make_tone, 2).select_columns(["chosen", "rejected"]).to_parquet(path)
     few = ("--parts", "baselines", "hearing", "--nuisances", "none", "--attacks", "none")
     assert run(tmp_path / "o", *few, dataset=path) == 0
     assert "notice: without baselines: " in capsys.readouterr().err
-    hearing = json.loads((tmp_path / "o" / "audit.json").read_text())["hearing"]
-    assert {row["column"] for row in hearing["rows"]} == {"overall_micro"}
+    assert {row["column"] for row in read(tmp_path / "o")["hearing"]["rows"]} == {"overall_micro"}
 
 
 def test_an_audit_names_the_pairs_that_were_trained_on(run, data, tiny_checkpoint, tmp_path):
@@ -263,3 +210,63 @@ def test_a_model_that_does_not_know_a_criterion_is_refused(run, make_tone, tmp_p
     datasets.Dataset.from_list(rows).to_parquet(path)
     assert run(tmp_path / "o", "--parts", "hearing", dataset=path) == 2
     assert "the pairs have the criteria ['loudness']; this model knows" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def hostile(run, make_tone, tmp_path_factory):
+    """Return the folder of an audit of pairs whose names want to run in a browser, one of which cannot be read."""
+    folder = tmp_path_factory.mktemp("hostile")
+    rows = make_dataset(make_tone, 4).to_list()
+    for row in rows:
+        row["pair_id"] = f"{row['pair_id']}{SCRIPT}"
+    rows[3]["chosen"][0]["audio"]["bytes"] = b"no sound"
+    datasets.Dataset.from_list(rows).to_parquet(folder / "pairs.parquet")
+    few = ("--nuisances", "gain", "polarity", "--attacks", "shuffled", "written_demand", "fillers")
+    parts = ("--parts", "nuisances", "attacks", "hearing")
+    assert run(folder, *few, *parts, dataset=folder / "pairs.parquet") == 0
+    return folder
+
+
+def test_a_pair_that_cannot_be_read_is_named_and_the_others_are_audited(hostile):
+    audit, text = read(hostile), (hostile / "audit.html").read_text(encoding="utf-8")
+    assert audit["num_pairs"] == 3
+    (skipped,) = audit["skipped"]
+    assert (skipped["pair_id"], "chosen turn 0" in skipped["reason"]) == (f"p3{SCRIPT}", True)
+    assert SCRIPT not in text
+    assert re.search(r"<li>p3&lt;script&gt;document.title.*chosen turn 0.*</li>", text)
+
+
+def test_failures_come_first_and_the_others_are_folded_each_with_its_value_and_limit(hostile):
+    audit = read(hostile)
+    page = render_audit_page(audit, [{**audit["verdicts"][0], "value": 0.5, "status": "pass"}])
+    verdicts = page[page.index('<h2 id="verdicts">') : page.index("</section>")]
+    rules = re.compile(r'<span class="rule">([a-z0-9_.<>]+)</span></th>')
+    shown = [[name.replace("<wbr>", "") for name in rules.findall(part)] for part in verdicts.split("<details>")]
+    assert shown == [[name for name, found in statuses(audit).items() if found == status] for status in MARKS]
+    assert re.search(r"nuisances.accuracy_<wbr>change</span></th><td[^>]*><span[^>]*>50.0 points, passed<", verdicts)
+    assert "at most 2.0 points" in verdicts
+    linked = re.findall(r'<li><a href="#(\w+)">', page)
+    assert linked == ["verdicts", "nuisances", "attacks", "hearing", "excluded", "provenance"]
+    bare = render_audit_page({**audit, "hearing": None, "attacks": None, "nuisances": None})
+    assert re.findall(r'<li><a href="#(\w+)">', bare) == ["verdicts", "excluded", "provenance"]
+
+
+def test_the_page_is_written_again_without_model_and_data(hostile, tmp_path, capsys):
+    assert main(["audit", "--render", str(hostile / "audit.json"), "--output_dir", str(tmp_path / "page")]) == 0
+    assert f"Page: {tmp_path / 'page' / 'audit.html'}" in capsys.readouterr().out
+    assert (hostile / "audit.html").read_text() == (tmp_path / "page" / "audit.html").read_text()
+    (tmp_path / "old.json").write_text(json.dumps({"verdicts": []}))
+    assert main(["audit", "--render", str(tmp_path / "old.json")]) == 2
+    assert "old.json: has no natural" in capsys.readouterr().err
+
+
+@needs_chromium
+@pytest.mark.parametrize("size", SIZES)
+def test_the_page_fits_requests_nothing_and_runs_no_name(hostile, size):
+    with started("--mute-audio") as browser:
+        width = open_page(browser, hostile / "audit.html", size)
+        window, page = measure_widths(browser)
+        assert window == width and page <= width
+        assert requested(browser) == browser.get_log("browser") == []
+        assert "hit" not in browser.title
+        assert browser.execute_script("return document.querySelectorAll('[onerror]').length") == 0

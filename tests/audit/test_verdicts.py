@@ -1,15 +1,245 @@
 import json
 
+import numpy as np
 import pytest
+from support.audit_world import make_label
 
-from sdiareward.audit import checks, verdicts
-from sdiareward.audit.checks import read_trained_with
-from sdiareward.audit.verdicts import FAIL, NOT_MEASURED, PASS, Limit, Measured, judge
+from sdiareward.audit import verdicts
+from sdiareward.audit.conditions import ATTACKED, NATURAL, make_attack_key, make_perturbation_key
+from sdiareward.audit.verdicts import (
+    BOTH,
+    FAIL,
+    NOT_MEASURED,
+    PASS,
+    Measured,
+    Pairs,
+    describe_change,
+    describe_natural,
+    judge,
+    measure_attacks,
+    measure_changes,
+    measure_checks,
+    measure_modalities,
+    measure_perturbations,
+    read_trained_with,
+)
 from sdiareward.common.package_files import SMALL
 from sdiareward.common.provenance import write_provenance
 from sdiareward.perturbations.attacks import ATTACKS
 from sdiareward.perturbations.registry import HELD_OUT, PERTURBATIONS
 from sdiareward.scoring.model_spec import ModelSpec
+
+
+# Margins 2, 1, 0 and -1: two of four right, natural margin 1.
+CHOSEN, REJECTED = [2.0, 2.0, 1.0, 0.0], [0.0, 1.0, 1.0, 1.0]
+SUBSETS = ["scripted", "semi_wild", "colloquialness", "colloquialness"]
+
+
+def make_labels(subsets, groups=None):
+    groups = groups or [f"g{row}" for row in range(len(subsets))]
+    pairs = enumerate(zip(subsets, groups, strict=True))
+    return [make_label(f"p{row}", subset=subset, group=group) for row, (subset, group) in pairs]
+
+
+LABELS = make_labels(SUBSETS)
+
+
+def lines(**by_name):
+    """Return the lines of a condition; None stands for a pair without rewards."""
+    rows = zip(*by_name.values(), strict=True)
+    return {
+        f"p{row}": {"error": "it broke"} if None in values else {"rewards": dict(zip(by_name, values, strict=True))}
+        for row, values in enumerate(rows)
+    }
+
+
+def make_pairs(labels=LABELS, chosen=CHOSEN, rejected=REJECTED, **conditions):
+    return Pairs(labels, {NATURAL: lines(chosen=chosen, rejected=rejected), **conditions})
+
+
+def describe(pairs, place="chosen"):
+    return describe_change(pairs, measure_changes(pairs, "x")[place], pairs.everyone)
+
+
+# Rewards of the four pairs after a change, the place, and what is found.
+CHANGES = [
+    # The change takes 1.5 from every chosen side and gives 0.5 to every rejected one.
+    # Chosen alone: margins 0.5, -0.5, -1.5, -2.5; one of two right pairs is lost.
+    (
+        {"chosen": [0.5, 0.5, -0.5, -1.5], "rejected": [0.5, 1.5, 1.5, 1.5]},
+        {
+            "chosen": {"accuracy_before": 0.5, "accuracy": 0.25, "accuracy_change": -0.25, "flip_rate": 0.25}
+            | {"num_lost": 1, "num_won": 0, "mean_shift": -1.5, "absolute_shift": 1.5},
+            # Margins 1.5, 0.5, -0.5, -1.5; nothing turns.
+            "rejected": {"accuracy": 0.5, "flip_rate": 0.0, "mean_shift": 0.5, "relative_shift": 0.5},
+            # Margins 0, -1, -2, -3; a tie is not right. Shifts of -1.5 and 0.5: mean -0.5, by size 1.
+            BOTH: {"accuracy": 0.0, "num_lost": 2, "mean_shift": -0.5, "absolute_shift": 1.0, "relative_shift": 1.0},
+        },
+    ),
+    # A pair may flip to right as well, and both directions count.
+    (
+        {"chosen": [0.0, 2.0, 1.0, 2.0], "rejected": REJECTED},
+        {
+            "chosen": {"num_lost": 1, "num_won": 1, "accuracy_change": 0.0, "flip_rate": 0.5}
+            | {"mean_shift": 0.0, "absolute_shift": 1.0}
+        },
+    ),
+    # A pair without rewards under a change counts nowhere in it.
+    (
+        {"chosen": [2.0, None, 1.0, 2.0], "rejected": REJECTED},
+        {"chosen": {"num_pairs": 3, "accuracy_before": 1 / 3, "flip_rate": 1 / 3}},
+    ),
+    ({"chosen": [None] * 4, "rejected": REJECTED}, {"chosen": {"num_pairs": 0}}),
+]
+
+
+@pytest.mark.parametrize(("changed", "expected"), CHANGES)
+def test_a_change_is_measured_on_either_side_and_on_both(changed, expected):
+    pairs = make_pairs(x=lines(**changed))
+    for place, values in expected.items():
+        found = describe(pairs, place)
+        assert {name: found[name] for name in values} == values
+
+
+def test_a_pair_that_cannot_be_scored_as_it_is_is_left_out_of_everything():
+    pairs = make_pairs(chosen=[None, *CHOSEN[1:]], x=lines(chosen=CHOSEN, rejected=REJECTED))
+    assert [label["pair_id"] for label in pairs.labels] == ["p1", "p2", "p3"]
+    assert describe(pairs)["num_pairs"] == 3
+    with pytest.raises(ValueError, match="no pair could be scored"):
+        Pairs(LABELS, {NATURAL: {}})
+
+
+def test_natural_pairs_are_described_by_column():
+    found = describe_natural(make_pairs())
+    assert list(found) == ["all", "semi_wild", "scripted", "colloquialness", "modality_micro"]
+    assert (found["all"]["accuracy"], found["all"]["num_ties"], found["all"]["natural_margin"]) == (0.5, 1, 1.0)
+    assert (found["modality_micro"]["accuracy"], found["modality_micro"]["num_groups"]) == (1.0, 2)
+    assert (found["colloquialness"]["accuracy"], found["colloquialness"]["natural_margin"]) == (0.0, 0.5)
+    # All right says nothing of the spread: Wilson's interval of two groups.
+    assert found["modality_micro"]["interval"] == pytest.approx([0.342, 1.0], abs=1e-3)
+    # Pairs of no subset are a column beside others, and all pairs where they are alone.
+    found = describe_natural(make_pairs(make_labels(["scripted", *["all"] * 3])))
+    assert {name: row["num_pairs"] for name, row in found.items()} == {"all": 4, "scripted": 1, "no_subset": 3}
+    assert list(describe_natural(make_pairs(make_labels(["all"] * 4)))) == ["all"]
+
+
+def test_intervals_draw_recordings_and_not_pairs():
+    """A hundred pairs of one recording are no more evidence than one, and two recordings are little."""
+    rewards = {"chosen": [1.0] * 101, "rejected": [2.0] + [0.0] * 100}
+    subsets = ["scripted"] * 101
+    low, high = describe_natural(make_pairs(make_labels(subsets, ["a"] + ["b"] * 100), **rewards))["all"]["interval"]
+    assert low < 0.001 and high > 0.999
+    alone = describe_natural(make_pairs(make_labels(subsets, ["a"] * 101), **rewards))["all"]
+    assert (alone["interval"], alone["num_groups"]) == (None, 1)
+
+
+def test_every_nuisance_counts_alike_however_many_severities_it_has():
+    row = {"severity": 1.0, "place": BOTH, "accuracy_change": 0.0, "flip_rate": 0.0, "relative_shift": None}
+    rows = [{**row, "nuisance": "gain"}] * 3 + [
+        {**row, "nuisance": "noise", "accuracy_change": -0.1, "flip_rate": 0.3, "relative_shift": 0.5},
+        {**row, "nuisance": "noise", "accuracy_change": 0.2, "flip_rate": 0.5, "relative_shift": 0.7},
+    ]
+    found = verdicts.sum_up(rows)
+    # Changes count by their size: (0 + (0.1 + 0.2) / 2) / 2.
+    assert found["accuracy_change"] == pytest.approx(0.075)
+    assert (found["flip_rate"], found["relative_shift"]) == pytest.approx((0.2, 0.6))
+    assert (found["worst"]["nuisance"], found["worst"]["flip_rate"]) == ("noise", 0.5)
+    assert verdicts.sum_up([])["flip_rate"] is None
+
+
+def test_nuisances_are_measured_by_place_and_column_and_summed_up():
+    same, turned = lines(chosen=CHOSEN, rejected=REJECTED), lines(chosen=REJECTED, rejected=CHOSEN)
+    changes = {make_perturbation_key("resampling", severity): same for severity in (44_100.0, 11_025.0)}
+    pairs = make_pairs(**{make_perturbation_key("polarity", 0.0): turned}, **changes)
+    found = measure_perturbations(pairs, ["polarity", "resampling"])
+    assert len(found["rows"]) == 3 * (1 + 2)
+    by_place = {row["place"]: row for row in found["rows"] if row["nuisance"] == "polarity"}
+    # Turned round on both sides: the margins -2, -1, 0, 1 in place of 2, 1, 0, -1; on one side alone: all ties.
+    assert (by_place[BOTH]["accuracy"], by_place[BOTH]["flip_rate"]) == (0.25, 0.75)
+    assert (by_place["chosen"]["accuracy"], by_place["chosen"]["flip_rate"]) == (0.0, 0.5)
+    assert by_place[BOTH]["columns"]["colloquialness"]["num_won"] == 1
+    rates = {row["nuisance"]: row["flip_rate"] for row in found["by_nuisance"]}
+    assert rates == {"polarity": pytest.approx((0.75 + 0.5 + 0.5) / 3), "resampling": 0.0}
+    assert found["total"]["flip_rate"] == pytest.approx(rates["polarity"] / 2)
+    low, high = found["total"]["flip_interval"]
+    assert low <= found["total"]["flip_rate"] <= high
+    json.dumps(found, allow_nan=False)
+
+
+def attack(name, attacked, **reasons):
+    pairs = make_pairs(**{make_attack_key(name): {**lines(**{ATTACKED: attacked}), **reasons}})
+    (found,) = measure_attacks(pairs, [name])
+    return found
+
+
+def test_an_attack_succeeds_where_it_reaches_what_it_is_compared_with_and_did_not_before():
+    # On the rejected side. The tie and the wrong pair were ahead before: they do not count. The first pair reaches its
+    # chosen side exactly.
+    found = attack("loudest", [2.0, 1.5, 3.0, 3.0])
+    assert (found["num_pairs"], found["paid"], found["paid_before"], found["reaches"]) == (4, 0.5, 0.5, 0.75)
+    assert found["gain"] == found["relative_gain"] == pytest.approx(np.mean([2.0, 0.5, 2.0, 2.0]))
+    assert found["columns"]["modality_micro"]["paid"] == 0.5
+    assert found["columns"]["colloquialness"]["paid"] is None and found["columns"]["colloquialness"]["num_pairs"] == 2
+    # On the chosen side: the broken dialogue is not rewarded less than the intact one.
+    found = attack("silence", [1.9, 2.0, 1.5, -1.0])
+    assert (found["paid"], found["paid_before"]) == (0.5, None)
+    assert found["gain"] == pytest.approx((-0.1 + 0.0 + 0.5 - 1.0) / 4)
+    needs = {"reason": "needs a twin"}
+    found = attack("silence", [0.0] * 4, p1=needs, p2=needs, p3={"error": "it broke"})
+    assert (found["num_pairs"], found["not_applicable"]) == (1, {"needs a twin": 2})
+    (nothing,) = measure_attacks(make_pairs(), ["silence"])
+    assert (nothing["num_pairs"], nothing["columns"]["scripted"]) == (0, {"num_pairs": 0, "num_groups": 0})
+
+
+def make_scores(*margins):
+    return {f"p{row}": {"chosen": margin, "rejected": 0.0} for row, margin in enumerate(margins)}
+
+
+def hear(both, baselines=(), **margins):
+    """Compare modalities by the margins of two pairs with each."""
+    labels = make_labels(["semi_wild", "colloquialness"], ["g", "h"])
+    rewards = {f"hearing/{name}": lines(chosen=values, rejected=[0.0] * 2) for name, values in margins.items()}
+    pairs = Pairs(labels, {NATURAL: lines(chosen=both, rejected=[0.0] * 2), **rewards}, num_bootstrap=20)
+    found = measure_modalities(pairs, list(margins), dict(baselines))
+    return found and {row["column"]: row for row in found["rows"]}
+
+
+def test_modalities_are_compared_by_accuracy_and_by_the_share_of_the_margin_that_stays():
+    acoustic = {"acoustic": make_scores(-1.0, 1.0)}
+    rows = hear([0.25, 0.45], acoustic, audio_only=[0.25, 0.5], text_only=[0.0, -0.05])
+    assert list(rows) == ["semi_wild", "colloquialness", "modality_micro", "overall_micro"]
+    found = rows["overall_micro"]["conditions"]
+    accuracies = {name: (row["accuracy"], row["num_ties"]) for name, row in found.items()}
+    assert accuracies == {BOTH: (1.0, 0), "audio_only": (1.0, 0), "text_only": (0.0, 1)}
+    kept = {name: row["margin_kept"] for name, row in found.items()}
+    assert kept == pytest.approx({BOTH: 1.0, "audio_only": 0.75 / 0.7, "text_only": -0.05 / 0.7})
+    assert found["text_only"]["mean_margin"] == pytest.approx(-0.025)
+    assert rows["semi_wild"]["conditions"]["text_only"]["margin_kept"] == 0.0
+    accuracy = {column: row["baselines"]["acoustic"]["accuracy"] for column, row in rows.items()}
+    assert accuracy == {"semi_wild": 0.0, "colloquialness": 1.0, "modality_micro": 0.0, "overall_micro": 0.5}
+    found = hear([0.0, 0.0], audio_only=[0.1, 0.1])["overall_micro"]["conditions"]["audio_only"]
+    assert found["margin_kept"] is found["margin_kept_interval"] is None
+    # A pair without a reward with one modality is not compared.
+    assert list(hear([0.1, 0.1], audio_only=[0.1, None])) == ["semi_wild", "modality_micro", "overall_micro"]
+    assert hear([0.1, 0.1]) is None
+
+
+def test_every_check_has_a_limit_and_every_limit_a_check_and_the_limit_itself_passes():
+    names = verdicts.list_checks()
+    assert {f"nuisance.{name}" for name in PERTURBATIONS} | {f"attack.{name}" for name in ATTACKS} <= set(names)
+    used = [verdicts.find_limit(name) for name in names]
+    assert all(limit in used for limit in verdicts.read_limits().values())
+    assert all((limit.get("at_most") is None) != (limit.get("at_least") is None) for limit in used)
+    # What the project asks for.
+    bounds = {name: verdicts.find_limit(f"nuisances.{name}")["at_most"] for name in ("accuracy_change", "flip_rate")}
+    assert bounds == {"accuracy_change": 0.02, "flip_rate": 0.03}
+    values = {"nuisance.gain": 0.03, "nuisance.noise": 0.0301, "baselines.modality": 0.95 - 0.9, "attack.clicks": None}
+    found = judge({name: Measured(value) for name, value in values.items()})
+    assert [verdict["status"] for verdict in found] == [PASS, FAIL, PASS, NOT_MEASURED]
+    assert found[0] == {
+        **{"name": "nuisance.gain", "title": "pairs that flip, mean over severities and sides: gain", "value": 0.03},
+        **{"unit": "share", "at_most": 0.03, "at_least": None, "status": PASS, "detail": ""},
+    }
 
 
 def given(**statuses):
@@ -23,124 +253,67 @@ def names(found):
     return [verdict["name"] for verdict in found]
 
 
-def test_every_check_has_a_limit_and_every_limit_a_check():
-    limits = verdicts.read_limits()
-    used = {verdicts.find_limit(name, limits).pattern for name in checks.check_names()}
-    assert used == {limit.pattern for limit in limits}
-    with pytest.raises(KeyError, match="no limit is stated for the check 'nuisances.new'"):
-        verdicts.find_limit("nuisances.new", limits)
+@pytest.mark.parametrize(
+    ("patterns", "failing"),
+    [([], []), (["any"], ["b", "c.y"]), (["a", "c.*"], ["c.x", "c.y"]), (["any", "c.x"], ["b", "c.x", "c.y"])],
+)
+def test_any_fails_on_what_failed_and_a_name_also_on_what_was_not_measured(patterns, failing):
+    assert names(verdicts.select(given(a=PASS, b=FAIL, c_x=NOT_MEASURED, c_y=FAIL), patterns)) == failing
+    # `any` does not pass where nothing was measured.
+    assert names(verdicts.select(given(a=NOT_MEASURED), ["any"])) == ["a"]
+    assert verdicts.find_unknown_patterns(["any", "attack.*", "d"]) == ["d"]
 
 
-def test_what_the_project_asks_for_is_in_the_limits():
-    limits = {limit.pattern: limit for limit in verdicts.read_limits()}
-    assert limits["nuisances.accuracy_change"].at_most == 0.02
-    assert limits["nuisances.flip_rate"].at_most == 0.03
+def test_what_passed_before_must_pass_again():
+    # `d` is gone: what is not looked at is not known to hold.
+    earlier = given(a=PASS, b=FAIL, c=PASS, d=PASS, e=NOT_MEASURED)
+    lost = verdicts.find_regressions(given(a=PASS, b=FAIL, c=FAIL, e=FAIL), earlier)
+    assert [(verdict["name"], verdict["status"]) for verdict in lost] == [("c", FAIL), ("d", NOT_MEASURED)]
 
 
-def test_there_is_a_check_for_every_nuisance_and_every_attack():
-    assert {f"nuisance.{name}" for name in PERTURBATIONS} | {f"attack.{name}" for name in ATTACKS} <= set(
-        checks.check_names()
-    )
-
-
-def test_the_limit_itself_still_passes():
-    limits = [Limit("a.*", "the {}", "share", at_most=0.03), Limit("b", "b", "ratio", at_least=0.9)]
-    found = judge({"a.x": Measured(0.03), "a.y": Measured(0.0301), "b": Measured(0.9)}, limits)
-    assert [verdict["status"] for verdict in found] == [PASS, FAIL, PASS]
-    assert found[0] == {
-        "name": "a.x",
-        "title": "the x",
-        "value": 0.03,
-        "unit": "share",
-        "at_most": 0.03,
-        "at_least": None,
-        "status": PASS,
-        "detail": "",
-    }
-    assert judge({"b": Measured(None)}, limits)[0]["status"] == NOT_MEASURED
-
-
-def test_a_limit_of_zero_is_a_limit():
-    limit = Limit("a", "a", "ratio", at_most=0.0)
-    assert limit.is_kept(0.0)
-    assert not limit.is_kept(1e-9)
-    assert Limit("a", "a", "points", at_least=0.0).is_kept(0.0)
-    assert Limit("a", "a", "points", at_least=0.05).is_kept(0.95 - 0.9)
-
-
-def test_any_fails_on_what_failed_and_a_name_also_on_what_was_not_measured():
-    found = given(a=PASS, b=FAIL, c_x=NOT_MEASURED, c_y=FAIL)
-    assert names(verdicts.select(found, [])) == []
-    assert names(verdicts.select(found, ["any"])) == ["b", "c.y"]
-    assert names(verdicts.select(found, ["a", "c.*"])) == ["c.x", "c.y"]
-    assert names(verdicts.select(found, ["any", "c.x"])) == ["b", "c.x", "c.y"]
-    assert verdicts.find_unknown_patterns(["any", "c.*", "d"], names(found)) == ["d"]
-
-
-def test_any_does_not_pass_where_nothing_was_measured():
-    assert names(verdicts.select(given(a=NOT_MEASURED, b=NOT_MEASURED), ["any"])) == ["a", "b"]
-
-
-def of_perturbations(*rates, num_pairs=(10, 10)):
+def of_perturbations(*rates, num_pairs=(10, 10), **more):
     """What an audit of ten pairs measured: by perturbation the flip rate, the first of them by two severities."""
     worst = {"nuisance": "gain", "severity": 6.0, "place": "both", "flip_rate": 0.5}
     rows = [
         {"nuisance": name, "flip_rate": rate, "worst": worst} for name, rate in zip(PERTURBATIONS, rates, strict=False)
     ]
     cells = [{"nuisance": row["nuisance"], "num_pairs": count} for row in rows for count in num_pairs]
-    total = {"flip_rate": 0.1, "worst": worst}
-    parts = dict.fromkeys(("attacks", "hearing"))
-    return {**parts, "num_pairs": 10, "nuisances": {"rows": cells, "by_nuisance": rows, "total": total}}
+    nuisances = {"rows": cells, "by_nuisance": rows, "total": {"flip_rate": 0.1, "worst": worst}}
+    return measure_checks({"attacks": None, "hearing": None, "num_pairs": 10, "nuisances": nuisances, **more})
 
 
-def test_a_total_over_some_changes_says_over_how_many():
-    some, every = (checks.measure_checks(of_perturbations(*[0.1] * count)) for count in (2, len(PERTURBATIONS)))
-    assert some["nuisances.flip_rate"].detail == f"over 2 of {len(PERTURBATIONS)} changes"
-    worst = some["nuisances.worst_flip_rate"].detail
-    assert worst == f"level 6 dB, on both sides; over 2 of {len(PERTURBATIONS)} changes"
-    assert every["nuisances.flip_rate"].detail == ""
-    # Pairs that could not be scored under a change are not counted in it.
-    first = next(iter(PERTURBATIONS))
-    found = checks.measure_checks(of_perturbations(0.0, num_pairs=(10, 4)))[f"nuisance.{first}"]
-    assert found.detail.endswith("; a severity on 4 of 10 pairs only")
-    assert "only" not in checks.measure_checks(of_perturbations(0.0))[f"nuisance.{first}"].detail
-
-
-def test_a_verdict_says_whether_the_model_was_trained_with_what_it_withstands():
+def test_a_verdict_says_over_what_it_is_and_whether_the_model_was_trained_with_it():
     first, second, *_ = PERTURBATIONS
-    audit = {**of_perturbations(0.0, 0.0), "trained_with": {"nuisances": [second], "attacks": ["silence"]}}
+    some, every = (of_perturbations(*[0.1] * count) for count in (2, len(PERTURBATIONS)))
+    over = f"over 2 of {len(PERTURBATIONS)} changes"
+    assert (some["nuisances.flip_rate"].detail, every["nuisances.flip_rate"].detail) == (over, "")
+    assert some["nuisances.worst_flip_rate"].detail == f"level 6 dB, on both sides; {over}"
+    # Pairs that could not be scored under a change are not counted in it.
+    few = of_perturbations(0.0, num_pairs=(10, 4))[f"nuisance.{first}"]
+    assert few.detail.endswith("; a severity on 4 of 10 pairs only")
+    assert "only" not in some[f"nuisance.{first}"].detail
     row = {"attack": "silence", "num_pairs": 4, "paid": 0.0, "paid_before": None, "gain": 0.5}
-    found = checks.measure_checks({**audit, "attacks": [row, {**row, "attack": "loudest"}]})
+    trained = {"nuisances": [second], "attacks": ["silence"]}
+    rows = [row, {**row, "attack": "loudest", "paid_before": 0.25}, {**row, "attack": "longest", "paid": None}]
+    found = of_perturbations(0.0, 0.0, trained_with=trained, attacks=rows)
     assert found["nuisances.flip_rate"].detail.endswith("changes; 1 of 2 in training")
     assert found[f"nuisance.{second}"].detail.endswith("; trained with it")
     assert "trained" not in found[f"nuisance.{first}"].detail
     assert found["attack.silence"].detail == "on 4, mean gain +0.50; trained with it"
-    assert found["attack.loudest"].detail == "on 4, mean gain +0.50"
+    assert found["attack.loudest"].detail == "on 4, the 25.0% ahead without it left out, mean gain +0.50"
+    # An attack on sides that are all ahead already passes nothing.
+    assert found["attack.longest"] == (None, "all 4 were ahead without it")
 
 
 def test_the_held_out_channels_have_a_mean_of_their_own_without_those_of_training():
-    rates = {name: 0.2 if name == "opus" else 0.4 if name in HELD_OUT else 0.0 for name in PERTURBATIONS}
-    audit = of_perturbations(*rates.values())
-    found = checks.measure_checks(audit)["nuisances.held_out_flip_rate"]
-    assert found.value == pytest.approx(1.0 / 3) and found.detail == "over pink noise, narrow band, opus"
-    trained = {"nuisances": ["narrow_band", "pink_noise"], "attacks": []}
-    found = checks.measure_checks({**audit, "trained_with": trained})["nuisances.held_out_flip_rate"]
-    assert found == Measured(0.2, "over opus")
-    trained = {"nuisances": list(HELD_OUT), "attacks": []}
-    found = checks.measure_checks({**audit, "trained_with": trained})["nuisances.held_out_flip_rate"]
-    assert found == Measured(None, "all of them in training")
-
-
-def test_what_a_checkpoint_of_the_package_was_trained_with_is_found_by_its_name():
-    found = read_trained_with(ModelSpec("nano").checkpoint)
-    assert "speed" in found["nuisances"] and "silence" in found["attacks"]
-
-
-def test_what_all_stages_of_the_small_model_were_trained_with_is_in_its_record():
-    # Its record is copied when it is put on its base, which takes longer than any other test of this file.
-    found = read_trained_with(str(SMALL))
-    assert "speed" in found["nuisances"]
-    assert set(found["attacks"]) == {"foreign_ending", "foreign_transcript", "silence"}
+    rates = [0.2 if name == "opus" else 0.4 if name in HELD_OUT else 0.0 for name in PERTURBATIONS]
+    for trained, expected in (
+        ([], (pytest.approx(1.0 / 3), "over pink noise, narrow band, opus")),
+        (["narrow_band", "pink_noise"], (0.2, "over opus")),
+        (list(HELD_OUT), (None, "all of them in training")),
+    ):
+        found = of_perturbations(*rates, trained_with={"nuisances": trained, "attacks": []})
+        assert found["nuisances.held_out_flip_rate"] == expected
 
 
 def test_what_a_model_was_trained_with_is_read_from_its_record(tmp_path):
@@ -154,62 +327,28 @@ def test_what_a_model_was_trained_with_is_read_from_its_record(tmp_path):
     for text in ("[]", "{", '{"arguments": 3}', '{"arguments": {"augmentations": ["none such"]}}'):
         record.write_text(text)
         assert read_trained_with(str(tmp_path)) is None
+    # Of the package's own: by name, and of all stages.
+    assert "speed" in read_trained_with(ModelSpec("nano").checkpoint)["nuisances"]
+    assert set(read_trained_with(str(SMALL))["attacks"]) == {"foreign_ending", "foreign_transcript", "silence"}
 
 
-def test_an_attack_on_sides_that_are_all_ahead_already_passes_nothing():
-    row = {"num_pairs": 4, "paid": 0.0, "gain": 0.5}
-    won = {**row, "paid": None, "paid_before": 1.0}
-    assert checks._check_attack("a", won) == Measured(None, "all 4 were ahead without it", "a")
-    found = checks._check_attack("a", {**row, "paid_before": 0.25})
-    assert found == Measured(0.0, "on 4, the 25.0% ahead without it left out, mean gain +0.50", "a")
-    assert checks._check_attack("a", {**row, "paid_before": None}).detail == "on 4, mean gain +0.50"
-
-
-RUN = {"model": "a", "dtype": None, "split": "test", "pairs": "abc", "seed": 0}
-
-
-def test_an_earlier_audit_must_be_of_the_same_pairs():
-    earlier = {"run": {**RUN, "model": "b", "dtype": "bfloat16"}, "num_pairs": 58, "skipped": [{}, {}]}
-    verdicts.require_same_pairs(earlier, RUN, 60)
+def test_an_earlier_audit_must_be_whole_and_of_the_same_pairs(tmp_path):
+    run = {"model": "a", "dtype": None, "split": "test", "pairs": "abc", "seed": 0}
+    earlier = {"run": {**run, "model": "b", "dtype": "bfloat16"}, "num_pairs": 58, "skipped": [{}, {}]}
+    verdicts.require_same_pairs(earlier, run, 60)
     with pytest.raises(ValueError, match=r"of other pairs .seed was 0, is 1; num_pairs was 60, is 20.; audit both"):
-        verdicts.require_same_pairs(earlier, {**RUN, "seed": 1}, 20)
-    for silent in ({}, {**earlier, "run": None}, {**earlier, "run": {"seed": 0}}):
-        with pytest.raises(ValueError, match="does not say which pairs it drew"):
-            verdicts.require_same_pairs(silent, RUN, 60)
-
-
-def test_what_passed_before_must_pass_again():
-    earlier = given(a=PASS, b=FAIL, c=PASS, d=PASS, e=NOT_MEASURED)
-    now = given(a=PASS, b=FAIL, c=FAIL, e=FAIL)
-    # `d` is gone: what is not looked at is not known to hold.
-    lost = verdicts.find_regressions(now, earlier)
-    assert names(lost) == ["c", "d"]
-    assert lost[1]["status"] == NOT_MEASURED
-
-
-def test_an_earlier_audit_is_read_or_refused_by_name(tmp_path):
+        verdicts.require_same_pairs(earlier, {**run, "seed": 1}, 20)
     path = tmp_path / "audit.json"
     with pytest.raises(FileNotFoundError, match=r"audit\.json: no such file"):
         verdicts.read_audit(path)
-    path.write_text('{"verdicts": [{"name": "a"}]}')
-    with pytest.raises(ValueError, match=r"audit\.json"):
+    path.write_text('{"verdicts": [], "run": {}}')
+    with pytest.raises(ValueError, match=r"audit\.json: has no natural"):
         verdicts.read_audit(path)
-    path.write_text(json.dumps({"verdicts": given(a=PASS)}))
-    assert names(verdicts.read_audit(path)["verdicts"]) == ["a"]
-
-
-@pytest.mark.parametrize("bounds", ["", ", at_most: 1, at_least: 0", ", at_mots: 1"])
-def test_a_file_of_limits_that_says_too_little_or_too_much_is_refused(bounds, tmp_path):
-    path = tmp_path / "limits.yaml"
-    path.write_text(f"a: {{title: a, unit: share{bounds}}}")
-    with pytest.raises(ValueError, match=r"one of the two|at_mots"):
-        verdicts.read_limits(path)
 
 
 def test_values_are_written_in_their_unit():
-    assert verdicts.show_value(0.0312, "share") == "3.1%"
-    assert verdicts.show_value(-0.02, "points") == "-2.0 points"
-    assert verdicts.show_value(0.12345, "ratio") == "0.123"
+    values = {(0.0312, "share"): "3.1%", (-0.02, "points"): "-2.0 points", (0.12345, "ratio"): "0.123"}
+    assert {given: verdicts.show_value(*given) for given in values} == values
     assert verdicts.show_value(None, "share") == "n/a"
     assert verdicts.show_limit({"at_most": 0.0, "at_least": None, "unit": "ratio"}) == "at most 0"
     assert verdicts.show_limit({"at_most": None, "at_least": 0.9, "unit": "ratio"}) == "at least 0.9"

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import datasets
@@ -11,11 +10,17 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import soundfile
+from support.paths import ROOT
 from support.systems_world import write_system, write_tone
 
 import sdiareward
+from sdiareward.chat_sdiareward import make_dialogue
 from sdiareward.cli import main
-from sdiareward.evaluation.comparison.job import score_systems
+from sdiareward.common.package_files import NANO
+from sdiareward.evaluation import comparison
+from sdiareward.evaluation.comparison import PairOfSystems, ScoredDialogues, count_wins, measure_dialogue
+from sdiareward.evaluation.comparison_page import choose_examples
+from sdiareward.evaluation.verdicts import MATCHED_DBFS, describe_accuracy, list_limits, phrase_verdict
 from sdiareward.pairs.messages import read_dialogue
 from sdiareward.scoring.dataset import RowScorer
 from sdiareward.scoring.scorer import Scorer
@@ -91,39 +96,23 @@ def test_counts_and_margins_are_those_of_the_rewards_of_single_dialogues(two, sy
     assert two.ranking == []
 
 
-def test_unmatched_and_broken_dialogues_are_listed_and_skipped(two):
-    assert two.unmatched == [{"dialogue": "d90", "missing_in": ["b"]}]
-    [broken] = two.skipped
-    assert (broken["system"], broken["dialogue"]) == ("b", "d50")
-    assert re.search(r"turn 2: .*d50/1\.wav.*cannot be decoded", broken["reason"])
-
-
-def test_the_files_hold_what_the_call_returns(two):
+def test_the_files_hold_what_the_call_returns_and_the_page_plays_what_it_shows(two):
     folder = Path(two.output_dir)
-    report = json.loads((folder / "compare.json").read_text())
+    report, page = json.loads((folder / "compare.json").read_text()), Path(two.page).read_text()
     assert report["verdict"] == two.verdict and report["pairs"][0]["num_first"] == two.pairs[0].num_first
     assert report["num_dialogues"] == 6 and "excludes 50%" in report["rule"]
     assert pq.read_table(folder / "compare.parquet").to_pylist() == two.dialogues
     assert list(two.to_pandas().columns)[:5] == ["dialogue", "group_id", "system", "criterion", "reward"]
-    assert {path.name for path in (folder / "report").iterdir()} == {
-        "index.html", "margins_modality.png", "follows_modality.png"
-    }  # fmt: skip
-
-
-def test_the_page_has_the_verdict_first_and_plays_what_it_shows(two):
-    page = Path(two.page).read_text()
+    names = ["follows_modality.png", "index.html", "margins_modality.png"]
+    assert sorted(path.name for path in (folder / "report").iterdir()) == names
+    assert two.unmatched == [{"dialogue": "d90", "missing_in": ["b"]}] and '"#skipped"' in page
+    [broken] = two.skipped
+    assert (broken["system"], broken["dialogue"]) == ("b", "d50")
+    assert re.search(r"turn 2: .*d50/1\.wav.*cannot be decoded", broken["reason"])
     assert page.index(two.verdict[:20]) < page.index("<table>")
     assert NASTY not in page and "&lt;script&gt;alert(1)" in page
     # Six dialogues, two systems, two turns.
     assert page.count("<audio controls") == 24 and page.count('src="data:audio/mpeg;base64,') == 24
-    assert "http" not in re.sub(r'http-equiv="', "", page)
-
-
-def test_the_page_lists_skipped_dialogues_only_where_there_are_some(compare, two):
-    assert Path(two.page).read_text().count('"#skipped"') == 1
-    code, *_ = compare(write_system(Path("a"), 0, 2), write_system(Path("b"), 1, 2), "--output_dir", "out")
-    assert code == 0
-    assert '"#skipped"' not in Path("out/report/index.html").read_text()
 
 
 def test_a_terminal_shows_the_verdict_first_and_where_the_page_is(compare, systems, two):
@@ -134,14 +123,6 @@ def test_a_terminal_shows_the_verdict_first_and_where_the_page_is(compare, syste
     assert "1 dialogues are not in all systems and were skipped: d90 (not in b)" in out
     assert re.search(r"b, d50: .*cannot be decoded", out)
     assert "A difference is clear only if" in out and "modality: how a dialogue sounds" in out
-
-
-def test_a_finished_comparison_is_not_scored_again(compare, systems, two, num_scored, monkeypatch):
-    monkeypatch.setattr(Scorer, "from_pretrained", lambda *_, **__: pytest.fail("the model was loaded"))
-    before = (Path(two.output_dir) / "compare.parquet").read_bytes()
-    assert compare(*systems[:2], "--criterion", "modality", "--output_dir", two.output_dir)[0] == 0
-    assert num_scored == []
-    assert (Path(two.output_dir) / "compare.parquet").read_bytes() == before
 
 
 @pytest.mark.slow
@@ -214,15 +195,6 @@ def test_a_table_of_all_systems_and_their_folders_are_told_the_same(compare, sys
     assert "Only 6 dialogues of 2 groups were compared" in out
 
 
-def test_equal_systems_are_not_told_apart(compare, systems):
-    shutil.copytree(systems[0], "copy")
-    code, out, _ = compare(systems[0], "copy")
-    assert code == 0
-    assert out.startswith(
-        "No difference can be told between a and copy: their rewards are equal in all 8 dialogues; limits: "
-    )
-
-
 @pytest.mark.slow
 def test_limits_name_cuts_levels_lengths_and_turns_of_the_user(compare, systems, tmp_path):
     shutil.copytree(systems[0], "loud")
@@ -262,10 +234,12 @@ def test_a_clear_win_of_another_level_or_number_of_turns_is_not_called_clear(com
             for sound in folder.glob("*.wav"):
                 soundfile.write(sound, 0.5 * soundfile.read(sound)[0], 16_000, subtype="FLOAT")
     rewards = np.stack([np.arange(1.0, 7.0), np.zeros(6)], axis=1)
-    monkeypatch.setattr(
-        "sdiareward.evaluation.comparison.job.score_systems",
-        lambda _, folder: (folder.mkdir(parents=True), rewards, {}),
-    )
+
+    def score(jobs, measures, skipped):
+        return ScoredDialogues(["a", "b"], list(measures), list(measures), {"joint": rewards}, [*measures.values()])
+
+    real = comparison.score_systems
+    monkeypatch.setattr(comparison, "score_systems", score)
     code, out, err = compare("a", "b", "--output_dir", "out")
     assert code == 0, err
     assert out.startswith("a is preferred to b in 6 of 6 dialogues") and "not clear that it sounds more like a " in out
@@ -279,7 +253,7 @@ def test_a_clear_win_of_another_level_or_number_of_turns_is_not_called_clear(com
     page = Path("matched/report/index.html").read_text()
     assert "All recordings were brought to -26 dBFS" in page and "All recordings" in out
     if kind == "soft":
-        monkeypatch.setattr("sdiareward.evaluation.comparison.job.score_systems", score_systems)
+        monkeypatch.setattr(comparison, "score_systems", real)
         assert compare("a", "b", "--output_dir", "scored", "--match_level")[0] == 0
         [pair] = json.loads(Path("scored/compare.json").read_text())["pairs"]
         assert abs(pair["mean_margin"]) < 1e-4 and not pair["is_clear"]
@@ -287,41 +261,97 @@ def test_a_clear_win_of_another_level_or_number_of_turns_is_not_called_clear(com
         assert code == 2 and "match_level" in err
 
 
-def test_the_accuracy_of_the_checkpoint_and_that_nano_is_a_demonstration_are_said(tmp_path):
-    from sdiareward.common.package_files import NANO
-    from sdiareward.evaluation.comparison.limits import describe_accuracy, list_limits
-    from sdiareward.evaluation.comparison.measures import DialogueMeasures
-    from sdiareward.evaluation.comparison.results import ScoredDialogues
-
-    results = json.loads((NANO / "results.json").read_text())["accuracies"]["model"]
+def test_the_accuracy_of_the_checkpoint_and_that_nano_is_a_demonstration_are_reported(tmp_path):
+    evaluation = json.loads((NANO / "results.json").read_text())
     [line] = describe_accuracy(str(NANO), ["modality"])
-    assert f"right on {100 * results['modality_micro']:.2f}%" in line and "colloquialness" not in line
+    accuracy = 100 * evaluation["accuracies"]["model"]["modality_micro"]
+    assert f"right on {accuracy:.2f}%" in line and "colloquialness" not in line
     [line] = describe_accuracy(str(NANO), ["joint"])
     assert "135 colloquialness pairs" in line and line.endswith("It was not measured under joint.")
-    evaluation = json.loads((NANO / "results.json").read_text())
     for row in evaluation["by_synthesizer"]:
         row["model"]["accuracy"] = 0.0
     (tmp_path / "results.json").write_text(json.dumps({**evaluation, "overlap": None}))
     [line] = describe_accuracy(str(tmp_path), ["modality"])
     assert ", 0.00% of those by synthesizers held out of training." in line
     assert line.endswith("it may have been trained on these pairs.")
-    equal = DialogueMeasures(2, 0, 0, 1.0, 0.0, 0.5, 0.5, -20.0, "")
+
+
+def test_silence_and_low_sampling_rates_limit_a_verdict():
+    names = ("num_cut", "num_turns", "cut_s", "audio_s", "num_silent")
+    equal = {**dict.fromkeys(names, 0), "user_hash": "", "lowest_rate": None, "highest_rate": None}
+    low = {**equal, "lowest_rate": 8_000, "highest_rate": 16_000}
     scored = ScoredDialogues(["a", "b"], ["x"] * 12, list("abcdefghijkl"), {}, [[equal, equal]] * 12)
-    assert list_limits(str(NANO), scored, [], 6.0)[0].text.startswith("nano is a demonstration")
-    assert len(list_limits("elsewhere", scored, [], 6.0)) == 1
-    low = replace(equal, lowest_rate=8_000, highest_rate=16_000)
-    scored.measures[2:5] = [*[[equal, replace(equal, num_silent=1)]] * 2, [replace(low, lowest_rate=16_000), low]]
-    found = {limit.short: limit for limit in list_limits("elsewhere", scored, [], 6.0)}
+    assert list_limits(str(NANO), scored, [], 6.0, False)[0].text.startswith("nano is a demonstration")
+    assert len(list_limits("elsewhere", scored, [], 6.0, False)) == 1
+    silent = [equal, {**equal, "num_silent": 1}]
+    scored.measures[2:5] = [silent, silent, [{**low, "lowest_rate": 16_000}, low]]
+    found = {limit.short: limit for limit in list_limits("elsewhere", scored, [], 6.0, False)}
     silent, rates = found["silent answers of b in 2"], found["low or mixed sampling rates of b"]
     assert silent.text.startswith("b: nothing is heard in an answer of 2 of 12 dialogues, x for one; ")
     assert rates.text.startswith("b: its recordings are at 8000 to 16000 Hz; in 1 of 12 dialogues one is below")
     assert silent.systems == rates.systems == ("b",) and not any("of a" in short for short in found)
 
 
-def test_a_call_without_a_folder_leaves_nothing(systems, tiny_checkpoint, two, tmp_path):
-    found = sdiareward.compare(*systems[:2], model=tiny_checkpoint, criterion="modality", num_bootstrap=50)
-    assert (found.verdict, found.output_dir, found.page) == (two.verdict, None, None)
-    assert [path.name for path in tmp_path.iterdir()] == []
+def verdict(num_first, num_second, num_ties=0, names="AB", criterion="modality", groups=None, limits=(), follows=()):
+    margins = [1.0] * num_first + [-1.0] * num_second + [0.0] * num_ties
+    found = count_wins(margins, groups or list(range(len(margins))))
+    return phrase_verdict(PairOfSystems(criterion, *names, "", follows=dict(follows), **found), limits)
+
+
+def test_a_verdict_names_the_better_system_its_share_and_what_limits_it():
+    text = verdict(3, 37)
+    assert text.startswith("B sounds more natural than A in 37 of 40 dialogues (92.5%, 95% interval 7")
+    assert text.endswith(" over 40 dialogues, sign test p < 0.001).")
+    assert verdict(37, 3, names="BA") == text
+    guide = " ".join((ROOT / "docs" / "compare.md").read_text(encoding="utf-8").split())
+    assert f'"{verdict(3, 37, names="ab", criterion="joint")[:-1]}"' in guide
+    assert verdict(22, 18).startswith("No difference can be told between A and B: A sounds more natural in 22 of 40")
+    assert verdict(0, 0, 5) == "No difference can be told between A and B: their rewards are equal in all 5 dialogues."
+    assert "in 30 of 40 dialogues, 6 tied (win rate 82.5%, " in verdict(30, 4, 6)
+    assert "(75.0%, no interval over 1 group, sign test p = 1.000)" in verdict(3, 1, groups=["a"] * 4)
+    follows = {"is_suspect": False, "is_systematic": True, "mean_difference": 1.0, "num_first": 9}
+    text = verdict(26, 0, limits=["only 5 dialogues", "B cut"], follows={"level_db": follows})
+    assert text.startswith("A is preferred to B in 26 of 26") and text.endswith("; limits: only 5 dialogues, B cut.")
+    assert "it is not clear that it sounds more natural: A has louder answers in 9;" in text
+
+
+def spoken(role, array, rate=16_000):
+    return {"role": role, "content": [{"type": "audio", "audio": {"array": array, "sampling_rate": rate}}]}
+
+
+def measure(*messages, max_turn_s=1.0, **options):
+    return measure_dialogue(make_dialogue(list(messages)), max_turn_s, **options)
+
+
+def test_length_level_rates_and_cuts_are_measured_of_what_the_model_hears(make_tone):
+    half = np.resize(np.array([0.5, -0.5], dtype=np.float32), 16_000)
+    answer, late = np.concatenate([half, np.zeros(8_000, np.float32)]), np.concatenate([np.zeros(16_000), half])
+    found = measure(spoken("user", half), spoken("assistant", answer))
+    expected = {"num_turns": 2, "num_cut": 1, "audio_s": 2.5, "cut_s": 0.5, "answer_s": 1.5, "heard_answer_s": 1.0}
+    assert {name: found[name] for name in expected} == expected and found["num_silent"] == 0
+    assert found["level_dbfs"] == pytest.approx(20 * np.log10(0.5), abs=1e-6)
+    assert measure(spoken("user", half), spoken("assistant", late))["num_silent"] == 1
+    assert found["user_hash"] == measure(spoken("user", half), spoken("assistant", half))["user_hash"]
+    assert found["user_hash"] != measure(spoken("user", answer), spoken("assistant", answer))["user_hash"]
+    tone = make_tone(0.5)
+    found = measure(spoken("user", tone), spoken("assistant", tone, 8_000), max_turn_s=6.0, match_level=True)
+    assert (found["lowest_rate"], found["highest_rate"]) == (8_000, 16_000)
+    assert found["level_dbfs"] == pytest.approx(MATCHED_DBFS, abs=0.01)
+
+
+def test_examples_are_the_clearest_and_the_closest_and_none_is_both():
+    rewards = np.stack([np.zeros(40), np.arange(40.0)], axis=1)
+    assert choose_examples(rewards) == (list(range(39, 29, -1)), list(range(10)))
+    assert choose_examples(rewards[:15]) == ([14, 13, 12, 11, 10, 9, 8, 7], [0, 1, 2, 3, 4, 5, 6])
+    assert choose_examples(rewards[:1]) == ([0], [])
+
+
+def test_a_call_without_a_folder_leaves_nothing_and_equal_systems_do_not_differ(systems, tiny_checkpoint, tmp_path):
+    shutil.copytree(systems[0], "copy")
+    found = sdiareward.compare(systems[0], "copy", model=tiny_checkpoint, criterion="modality", num_bootstrap=50)
+    expected = "No difference can be told between a and copy: their rewards are equal in all 8 dialogues; limits: "
+    assert found.verdict.startswith(expected) and (found.output_dir, found.page) == (None, None)
+    assert [path.name for path in tmp_path.iterdir()] == ["copy"]
 
 
 MISTAKES = {
@@ -357,13 +387,9 @@ def test_a_mistake_ends_in_one_line(compare, systems, arguments, problem):
     assert last.startswith("sdiareward compare: error: ") and re.search(problem, last), last
 
 
-def test_a_folder_of_other_systems_is_not_mixed_with(compare, systems, two):
+def test_other_systems_in_a_folder_and_all_criteria_in_processes_are_refused(compare, systems, two, monkeypatch):
     code, _, err = compare(systems[0], systems[2], "--criterion", "modality", "--output_dir", two.output_dir)
-    assert code == 2
-    assert "systems was" in err.splitlines()[-1] and "use another output_dir" in err.splitlines()[-1]
-
-
-def test_several_processes_are_told_to_score_one_criterion_at_a_time(compare, systems, monkeypatch):
+    assert code == 2 and "systems was" in err.splitlines()[-1] and "use another output_dir" in err.splitlines()[-1]
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "0")
     code, _, err = compare(*systems[:2], "--criterion", "all")

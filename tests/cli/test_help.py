@@ -13,7 +13,7 @@ from support.systems_world import write_tone
 from sdiareward.chat_sdiareward import make_dialogue, turns_to_messages
 from sdiareward.cli import APP, main
 from sdiareward.common import data_help
-from sdiareward.dataset_builder.sources.folder import read_items
+from sdiareward.dataset_builder.sources import read_source
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.rows import DIALOGUE_COLUMNS, find_dialogue_columns, open_rows, read_block
 from sdiareward.pairs.schema import SIDES
@@ -118,7 +118,7 @@ def test_the_rows_of_the_help_are_read(folder):
     (folder / "all.jsonl").write_text("".join(systems))
     assert [system.names for system in read_systems([folder / "all.jsonl"])] == [["call7"], ["call7"]]
     (folder / "manifest.jsonl").write_text(json.dumps(json.loads(data_help.MANIFEST_ROW)) + "\n")
-    assert [type(item).__name__ for item in read_items(folder)] == ["Episode"]
+    assert [type(item).__name__ for item in read_source("folder", folder)] == ["Episode"]
 
 
 def test_the_rows_of_the_readme_and_the_guide_are_read(folder):

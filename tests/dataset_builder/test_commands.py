@@ -1,3 +1,4 @@
+import itertools
 import json
 import shutil
 
@@ -7,7 +8,7 @@ from support.chat_server import ChatServer, Reply
 from support.paths import SAMPLE
 
 from sdiareward.dataset_builder.__main__ import main
-from sdiareward.dataset_builder.formats.shards import read_rows
+from sdiareward.dataset_builder.shards import read_rows
 from sdiareward.dataset_builder.sources import read_source
 
 
@@ -60,7 +61,16 @@ def test_filter_keeps_what_the_judge_finds_good_and_counts_its_tokens(built, tmp
         assert main(["filter", "--config", path]) == 0
         assert main(["filter", "--config", path, "--strict", "--output_dir", str(tmp_path / "kept")]) == 1
         assert len(server.requests) == 4
-    report = json.loads((tmp_path / "kept" / "report.json").read_text())
+        (tmp_path / "prompts.yaml").write_text("filter: Listen well.")
+        other = {"judge": endpoint, "prompt_file": str(tmp_path / "prompts.yaml")}
+        path = write_settings(folder=str(built), output_dir=str(tmp_path / "other"), **other)
+        verdicts = itertools.repeat(5)
+        assert main(["filter", "--config", path]) == 0
+        assert len(server.requests) == 8
+    assert server.requests[-1]["messages"][0]["content"] == "Listen well."
+    report, asked_again = (json.loads((tmp_path / name / "report.json").read_text()) for name in ("kept", "other"))
+    versions = {each["config"]["filter"]["prompt_versions"]["filter"] for each in (report, asked_again)}
+    assert len(versions) == 2
     assert report["drops"] == {"low_quality": 1}
     assert report["filtered_from"] == json.loads((built / "report.json").read_text())["build_id"]
     assert report["judge_usage"]["cached"] == 4
@@ -69,23 +79,6 @@ def test_filter_keeps_what_the_judge_finds_good_and_counts_its_tokens(built, tmp
     assert sorted(row["quality"]["rejected"]["content"] for row in rows) == [3, 5, 5]
     assert {row["quality"]["judge"] for row in rows} == {"ears"}
     assert "secret-of-the-judge" not in "".join(p.read_text() for p in tmp_path.rglob("*.json"))
-
-
-def test_filter_with_other_prompts_asks_again_and_reports_their_versions(built, tmp_path, write_settings):
-    (tmp_path / "prompts.yaml").write_text("filter: Listen well.")
-    versions = []
-    with ChatServer(judge(lambda: 5)) as server:
-        for prompts in ({}, {"prompt_file": str(tmp_path / "prompts.yaml")}):
-            endpoint = {"model": "ears", "base_url": server.url, "api_key_env": None}
-            path = write_settings(folder=str(built), output_dir=str(tmp_path / "kept"), judge=endpoint, **prompts)
-            assert main(["filter", "--config", path]) == 0
-            report = json.loads((tmp_path / "kept" / "report.json").read_text())
-            versions.append(report["config"]["filter"]["prompt_versions"]["filter"])
-        assert len(server.requests) == 8
-    assert server.requests[-1]["messages"][0]["content"] == "Listen well."
-    assert len(set(versions)) == 2
-    (tmp_path / "prompts.yaml").write_text("filtre: Listen well.")
-    assert main(["filter", "--config", path, "--dry-run"]) == 2
 
 
 def test_filter_without_a_judge_applies_the_rules_and_a_dry_run_writes_nothing(
@@ -97,15 +90,12 @@ def test_filter_without_a_judge_applies_the_rules_and_a_dry_run_writes_nothing(
     assert not (tmp_path / "kept").exists()
     assert main(["filter", "--config", path, "--strict"]) == 0
     assert [row for _, row in read_rows(tmp_path / "kept")] == [row for _, row in read_rows(built)]
-
-
-def test_filter_reads_a_folder_that_has_shards_alone(built, tmp_path, write_settings):
+    # A folder may have shards alone.
     shutil.copytree(built / "data", tmp_path / "bare" / "data")
-    path = write_settings(folder=str(tmp_path / "bare"), output_dir=str(tmp_path / "kept"))
+    path = write_settings(folder=str(tmp_path / "bare"), output_dir=str(tmp_path / "again"))
     assert main(["filter", "--config", path, "--strict"]) == 0
-    report = json.loads((tmp_path / "kept" / "report.json").read_text())
-    assert (report["languages"], report["filtered_from"]) == (["en"], None)
-    assert list(report["config"]) == ["filter"]
+    report = json.loads((tmp_path / "again" / "report.json").read_text())
+    assert (report["languages"], report["filtered_from"], list(report["config"])) == (["en"], None, ["filter"])
 
 
 def test_fetch_takes_recordings_that_the_youtube_source_then_reads(tmp_path, write_settings, capsys):
@@ -155,6 +145,7 @@ def test_bench_caps_the_buckets_and_stats_describes_what_came_out(built, tmp_pat
     ("command", "text", "problem"),
     [
         ("fetch", "{}", "exactly one of youtube, scripts and chatreward"),
+        ("filter", "{folder: a, output_dir: b, prompt_file: settings.yaml}", "folder"),
         ("fetch", "{scripts: {output: x}}", "scripts needs output"),
         ("filter", "{folder: a, output_dir: ./a}", "write to another folder"),
         ("filter", "{folder: a, output_dir: b, annotate: true}", "needs a judge"),

@@ -3,24 +3,22 @@
 import re
 import shlex
 from pathlib import Path
-from shutil import which
 
 import pytest
-import soundfile
 from support.paths import ROOT
 
 from sdiareward.cli import main
 from sdiareward.common.llm import ChatSettings
 from sdiareward.common.settings import make_settings, read_mapping
 from sdiareward.dataset_builder.commands import FilterConfig
-from sdiareward.dataset_builder.formats.shards import read_rows
 from sdiareward.dataset_builder.pairing.filtering import FilterSettings
-from sdiareward.dataset_builder.pairing.stratify import BenchSettings
+from sdiareward.dataset_builder.pairing.splits import BenchSettings
 from sdiareward.dataset_builder.pipeline import make_settings as make_pipeline_settings
 from sdiareward.dataset_builder.settings import read_build_config
+from sdiareward.dataset_builder.shards import read_rows
 from sdiareward.dataset_builder.sources import SOURCES
 from sdiareward.dataset_builder.sources.fetching import FetchSettings
-from sdiareward.dataset_builder.synthesis import SYNTHESIZERS, load_synthesizer
+from sdiareward.dataset_builder.synthesis import SYNTHESIZERS
 
 
 CONFIGS = ROOT / "configs"
@@ -57,29 +55,6 @@ def test_the_unseen_source_is_all_test_and_in_no_recipe_of_a_checkpoint():
     held_out = set(known.synthesizers["modality"].left_out)
     assert not any(held_out & set(spec.seen) for spec in known.synthesizers.values())
     assert unseen.synthesizer_options["festival"] == festival_options()
-
-
-def test_festival_is_given_its_voice_its_rate_and_the_text(tmp_path, monkeypatch):
-    script = tmp_path / "text2wave"
-    script.write_text(
-        f'#!/bin/sh\necho "$1 $2 $3" > {tmp_path}/given; cat > {tmp_path}/text; cp {tmp_path}/a.wav "$4"\n'
-    )
-    script.chmod(0o755)
-    soundfile.write(tmp_path / "a.wav", [0.5] * 800, 16_000)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    speech = load_synthesizer("festival", festival_options()).speak("Well, yes.", voice=4)
-    assert len(speech) == 800
-    expression = "(begin (voice_ked_diphone) (Parameter.set 'Duration_Stretch 1.1))"
-    assert (tmp_path / "given").read_text() == f"-eval {expression} -o\n"
-    assert (tmp_path / "text").read_text() == "Well, yes."
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(which("text2wave") is None, reason="festival is not installed")
-def test_festival_speaks_the_same_each_time_and_at_three_rates():
-    engine = load_synthesizer("festival", festival_options())
-    slow, plain, again, fast = (engine.speak("Well, I was thinking.", voice=voice) for voice in (1, 0, 0, 2))
-    assert plain.tobytes() == again.tobytes() and len(fast) < len(plain) < len(slow)
 
 
 def test_the_papers_configs_build_the_papers_data():

@@ -1,12 +1,25 @@
+"""Dialogues as the builder's parts exchange them: turns one after the other, words without marks."""
+
 import pytest
 
-from sdiareward.dataset_builder.episodes import Episode, Part, Turn, TurnTimesError, compare_spans, validate_episode
+from sdiareward.chat_sdiareward import ROLES
+from sdiareward.dataset_builder.episodes import (
+    Episode,
+    Part,
+    ScriptPair,
+    SkipError,
+    Turn,
+    TurnTimesError,
+    compare_spans,
+    validate_episode,
+)
+from sdiareward.dataset_builder.marks import clean_item, note_marks, remove_marks
 
 
 def make_episode(*spans, audio="call.wav"):
     """Return an episode of turns of one recording, each `(start_s, end_s)` or `(start_s, end_s, audio)`."""
     parts = [Part(f"words {number}", *(span[2:] or [audio]), *span[:2]) for number, span in enumerate(spans)]
-    turns = tuple(Turn(("user", "assistant")[number % 2], (part,)) for number, part in enumerate(parts))
+    turns = tuple(Turn(ROLES[number % 2], (part,)) for number, part in enumerate(parts))
     return Episode("e", "folder", "wild", "g", turns, "Unknown", "Unknown", "en", "CC0-1.0")
 
 
@@ -18,7 +31,6 @@ def make_episode(*spans, audio="call.wav"):
         ([(0.0, 3.2), (0.0, 3.2, "./folder/../call.wav")], "turns 0 and 1 have 100%"),
         ([(0.0, 3.2), (3.2, 5.0), (5.0, 6.0), (3.2, 5.0)], "turns 1 and 3 have 100%"),
         ([(0.0, 8.0), (2.0, 3.0)], "turns 0 and 1 have 100%"),
-        ([(0.0, None), (2.0, 3.0)], "turns 0 and 1 have 100%"),
         ([(0.0, 4.0), (1.9, 5.0)], "turns 0 and 1 have 68%"),
         ([(3.2, 6.4), (0.0, 3.2)], "turn 1 begins 3.20 s before turn 0"),
         ([(3.2, 6.4), (0.0, 2.0, "other.wav"), (7.0, 8.0), (0.0, 3.2)], "turn 3 begins 3.20 s before turn 0"),
@@ -37,7 +49,6 @@ def test_turns_that_are_one_sound_or_run_backwards_are_refused_by_number(spans, 
         ([(0.0, 3.2), (3.2, None)], [0.0]),
         ([(0.0, 3.0), (2.5, None)], [1 / 6]),
         ([(0.0, 3.0), (2.0, 4.0)], [0.5]),
-        ([(1.0, 1.5), (0.75, 1.125)], [1 / 3]),
         ([(0.0, None), (0.0, None, "other.wav")], []),
     ],
 )
@@ -45,3 +56,86 @@ def test_turns_that_overlap_in_part_are_kept_and_measured(spans, shares):
     episode = make_episode(*spans)
     validate_episode(episode)
     assert [shared for _, _, shared, _ in compare_spans(episode)] == pytest.approx(shares)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("hello [laughter] there", "hello there"),
+        ("[[noise]] so", "so"),
+        ("【音乐】好的（笑）", "好的"),
+        ("(Chandler laughs) no", "no"),
+        ("(Scene: Central Perk, everyone is there, as it always is) Hey!", "Hey!"),
+        ('IAX (note: does not say "2")', "IAX"),
+        ("*sighs* fine, *looks away* go", "fine, go"),
+        ("_whispers_ come here", "come here"),
+        ("I *really* mean it, **this is** what he *needs to* do", "I really mean it, this is what he needs to do"),
+        ("<laughing>that's great</laughing>", "that's great"),
+        ('<break time="1s"/> hi <door slams>', "hi"),
+        ("<|en|>♪ la la ♪", "la la"),
+        ("Tom &amp; Jerry, fish &amp;amp; chips", "Tom & Jerry, fish & chips"),
+        ("&lt;laugh&gt; caf&#233;", "café"),
+        ("SPEAKER_01: hi", "hi"),
+        ("Speaker 2 (00:12): hi", "hi"),
+        ("*smiles* so *nods slowly*, ok", "so, ok"),
+        ("[noise] -5 degrees", "-5 degrees"),
+        ("(phone ringing) (risas) nein (lacht) ああ（ため息）네 (웃음)", "nein ああ 네"),
+        (">> User: hi", "hi"),
+        # What corpora document as spoken.
+        ("[laughter-yes] th[at]- {F uh} [I + I] ((guess)) %um", "yes th uh I I guess um"),
+        # Nothing is left.
+        ("[laughter]", ""),
+        ("...(laughs) *coughs*...", ""),
+    ],
+)
+def test_marks_are_no_words(text, words):
+    assert remove_marks(text)[0] == words
+    assert remove_marks(text)[1]
+    assert remove_marks(words) == (words, [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I think (or not) so",
+        "(sounds good) (sound familiar?) (silence is golden) (to ring a bell) (sober) (static IP)",
+        "(note to self) scene (scene two) cut (cut to the chase)",
+        ":) :( :-) <3",
+        "100 %sure, 50 %off",
+        '"A: no" he said',
+        "(and I laughed)",
+        "2*3*4 is 24",
+        "if a < b and c > d",
+        "R&D at AT&T; fine",
+        "Note: this; Plan B: go",
+        "it is 10:30, Joe: hurry",
+        "x_y  two  spaces ",
+        "mm-hmm... laughter is (the music business)",
+        "[unclear",
+    ],
+)
+def test_other_words_stay_byte_for_byte(text):
+    assert remove_marks(text) == (text, [])
+
+
+def make_exchange(text):
+    turns = [
+        Turn(role, (Part("so", "a.wav"), Part(words, "b.wav")))
+        for role, words in zip(ROLES, ("hi", text), strict=True)
+    ]
+    return Episode("e", "meld", "wild", "g", tuple(turns), "Unknown", "Unknown", "en", "CC0-1.0")
+
+
+def test_an_item_keeps_its_recordings_and_names_its_marks():
+    plain = make_exchange("hi")
+    assert clean_item(plain) is plain
+    assert note_marks(plain) is None
+    laughed = make_exchange("(laughs)")
+    for found in (clean_item(laughed), clean_item(ScriptPair(written=plain, spoken=laughed)).spoken):
+        assert [(part.text, part.audio) for part in found.turns[1].parts] == [("so", "a.wav"), ("", "b.wav")]
+        note = note_marks(found)
+        assert (note.item, note.kind) == ("meld e, turn 1", "marks")
+        assert "(laughs)" in note.reason
+    only = Turn("assistant", (Part("[laughter]", "a.wav"),))
+    with pytest.raises(SkipError, match=r"turn 1 has marks only, '\[laughter\]'"):
+        clean_item(Episode("e", "meld", "wild", "g", (plain.turns[0], only), "U", "U", "en", "CC0-1.0"))

@@ -7,7 +7,7 @@ import pytest
 import soundfile
 from support.paths import SAMPLE
 
-from sdiareward.dataset_builder.recording_check import MIN_CORRELATION, compare, correlate, describe
+from sdiareward.dataset_builder.recording_check import MIN_CORRELATION, compare, correlate, describe, measure_energies
 from sdiareward.perturbations.channel import make_mp3, make_opus
 
 
@@ -36,11 +36,11 @@ def clips(spans):
 
 
 def correlation(one, other):
-    return correlate(describe(one)["energies"], describe(other)["energies"])
+    return correlate(measure_energies(one), measure_energies(other))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("codec", [make_mp3(16), make_mp3(64), make_opus(8), make_opus(24)], ids=repr)
+@pytest.mark.parametrize("codec", [make_mp3(16), make_opus(8)], ids=repr)
 def test_another_encoding_correlates_above_the_threshold(clips, codec):
     for clip in clips:
         changed = codec(clip, RATE)

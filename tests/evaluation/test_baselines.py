@@ -65,9 +65,6 @@ def test_log_mel_puts_a_tone_into_the_band_that_holds_its_frequency():
     # Slaney's scale is linear below 1 kHz: 80 bands to 8 kHz put 300 Hz near the eighth.
     assert low.argmax() == pytest.approx(7, abs=1)
     assert high.argmax() > 40
-
-
-def test_log_mel_has_a_frame_for_the_shortest_clip():
     assert log_mel(np.zeros(321, dtype=np.float32)).shape == (1, 80)
 
 
@@ -93,13 +90,6 @@ def test_a_side_without_audio_has_no_acoustic_features():
         compute_acoustic_features([{"role": "user", "text": "a", "audio": None}], "pair-1, chosen")
 
 
-def test_the_acoustic_baseline_hears_a_noise_floor(noisy_rejected):
-    train, evaluated = noisy_rejected
-    result = score_baseline("acoustic", train, ["modality"] * 8, evaluated, ["modality"] * 4)
-    assert (result.chosen > result.rejected).all()
-    assert result.num_train == {"modality": 8}
-
-
 @pytest.mark.parametrize("kind", ["acoustic", "text"])
 def test_equal_sides_tie_exactly(noisy_rejected, kind):
     train, evaluated = noisy_rejected
@@ -110,26 +100,11 @@ def test_equal_sides_tie_exactly(noisy_rejected, kind):
 
 def test_equal_transcripts_tie_exactly_even_when_words_carry_weight():
     train = with_texts([("yeah so um I guess", "I would suppose so"), ("um yeah no", "I would decline")] * 3)
-    evaluated = with_texts([("um yeah", "I would"), ("yeah I would um go there", "yeah I would um go there")])
-    result = score_baseline("text", train, ["colloquialness"] * 6, evaluated, ["colloquialness"] * 2)
+    evaluated = with_texts([("um yeah", "I would"), ("yeah I would um go", "yeah I would um go"), ("", "...")])
+    result = score_baseline("text", train, ["colloquialness"] * 6, evaluated, ["colloquialness"] * 3)
     assert result.chosen[0] > result.rejected[0]
     assert result.chosen[1] == result.rejected[1] != 0
-
-
-def test_empty_transcripts_tie_instead_of_failing():
-    pairs = with_texts([("", "..."), ("", "")])
-    result = score_baseline("text", pairs, ["modality"] * 2, pairs, ["modality"] * 2)
-    assert result.chosen.tolist() == result.rejected.tolist() == [0.0, 0.0]
-
-
-def test_swapping_the_sides_of_the_training_pairs_flips_every_margin(noisy_rejected):
-    train, evaluated = noisy_rejected
-    swapped = train.rename_columns({"chosen": "rejected", "rejected": "chosen"})
-    forward, backward = (
-        score_baseline("acoustic", pairs, ["modality"] * 8, evaluated, ["modality"] * 4) for pairs in (train, swapped)
-    )
-    margins = forward.chosen - forward.rejected
-    assert backward.chosen - backward.rejected == pytest.approx(-margins, rel=1e-3)
+    assert result.chosen[2] == result.rejected[2] == 0
 
 
 def test_each_criterion_has_a_fit_of_its_own(noisy_rejected):
@@ -141,20 +116,18 @@ def test_each_criterion_has_a_fit_of_its_own(noisy_rejected):
     assert (result.chosen > result.rejected).tolist() == [True, False] * 2
 
 
-def test_a_criterion_without_training_pairs_is_refused(noisy_rejected):
-    train, evaluated = noisy_rejected
+def test_pairs_with_bad_audio_are_left_out_of_the_fit_or_tie_and_are_reported(noisy_rejected):
+    train, evaluated = map(list, noisy_rejected)
+    train[3]["chosen"][0]["audio"]["bytes"] = evaluated[1]["rejected"][0]["audio"]["bytes"] = b"not audio"
+    pairs = map(Dataset.from_list, (train, evaluated))
+    train, evaluated = pairs
+    result = score_baseline("acoustic", train, ["modality"] * 8, evaluated, ["modality"] * 4)
+    assert (result.chosen > result.rejected).tolist() == [True, False, True, True]
+    assert result.chosen[1] == result.rejected[1] and result.num_train == {"modality": 7}
+    assert result.skipped_train[0].startswith("pair-3, chosen: cannot be decoded")
+    assert result.unread[0].startswith("pair-9, rejected: cannot be decoded")
     with pytest.raises(ValueError, match="no criterion .*colloquialness"):
         score_baseline("text", train, ["modality"] * 8, evaluated, ["colloquialness"] * 4)
-
-
-def test_training_pairs_with_bad_audio_are_left_out_and_reported(noisy_rejected):
-    train, evaluated = noisy_rejected
-    rows = list(train)
-    rows[3]["chosen"][0]["audio"]["bytes"] = b"not audio"
-    result = score_baseline("acoustic", Dataset.from_list(rows), ["modality"] * 8, evaluated, ["modality"] * 4)
-    assert result.num_train == {"modality": 7}
-    assert len(result.skipped_train) == 1
-    assert result.skipped_train[0].startswith("pair-3, chosen: cannot be decoded")
 
 
 def test_a_training_pair_without_a_side_is_left_out_of_the_text_baseline():
@@ -168,17 +141,6 @@ def test_a_training_pair_without_a_side_is_left_out_of_the_text_baseline():
         row["chosen"] = None
     with pytest.raises(ValueError, match="no training pair of joint can be read, row 0: its sides cannot be read"):
         score_baseline("text", Dataset.from_list(rows), ["joint"] * 3, with_texts(pairs[:1]), ["joint"])
-
-
-def test_an_evaluated_pair_with_bad_audio_is_a_tie_and_reported(noisy_rejected):
-    train, evaluated = noisy_rejected
-    rows = list(evaluated)
-    rows[1]["rejected"][0]["audio"]["bytes"] = b"not audio"
-    result = score_baseline("acoustic", train, ["modality"] * 8, Dataset.from_list(rows), ["modality"] * 4)
-    assert (result.chosen > result.rejected).tolist() == [True, False, True, True]
-    assert result.chosen[1] == result.rejected[1]
-    (reason,) = result.unread
-    assert reason.startswith(f"{rows[1]['pair_id']}, rejected: cannot be decoded")
 
 
 @pytest.mark.slow

@@ -1,90 +1,89 @@
+import json
+import math
+
 import numpy as np
 import pytest
 
 from sdiareward.common.package_files import NANO
 from sdiareward.esdr_accuracy.pairwise import COLUMNS, NO_SUBSET
 from sdiareward.evaluation import summary as reporting
-from sdiareward.evaluation.columns import SUBSET_LABELS, TITLES
+from sdiareward.evaluation.held_out import find_left_out_sources
 from sdiareward.evaluation.report import figures
-from sdiareward.evaluation.results_files import name_scorer
+from sdiareward.evaluation.results_files import Evaluation, find_disagreements, read_evaluation
+from sdiareward.evaluation.summary import ALL_LEFT_OUT, by_held_out, render_held_out, render_report, sum_cut, summarise
 
 
-def label(number, subset, synthesizer="known", group=None):
-    return {
-        "pair_id": f"pair-{number}",
-        "criterion": "colloquialness" if subset == "colloquialness" else "modality",
-        "subset": subset,
-        "source": "made_up",
-        "synthesizer": synthesizer,
-        "group_id": group,
-    }
+TIMING = reporting.sum_timing([{"num_pairs": 4, "audio_s": 20.0, "scoring_s": 2.0}])
+CONFIG = {"model": "m", "dataset": "d", "split": "test"}
+
+
+def label(number, subset="wild", synthesizer="known", group=None, source="made_up"):
+    criterion = "colloquialness" if subset == "colloquialness" else "modality"
+    about = {"pair_id": f"pair-{number}", "criterion": criterion, "subset": subset, "source": source}
+    return {**about, "synthesizer": synthesizer, "group_id": group}
 
 
 def scores(margins):
-    return {f"pair-{number}": {"chosen": margin, "rejected": 0.0} for number, margin in enumerate(margins)}
+    return {
+        f"pair-{number}": {"chosen": margin, "rejected": None if margin is None else 0.0}
+        for number, margin in enumerate(margins)
+    }
+
+
+def table_of(report):
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in report.splitlines() if line.startswith("|")]
+
+
+def cells(report, head):
+    (row,) = [row[1:] for row in table_of(report) if row[0] == head]
+    return row
 
 
 @pytest.fixture
 def results():
-    labels = [label(0, "wild"), label(1, "wild", "new"), label(2, "scripted"), label(3, "colloquialness", "new")]
+    labels = [label(0), label(1, "wild", "new"), label(2, "scripted"), label(3, "colloquialness", "new")]
     by_scorer = {"model": scores([1, 1, -1, 1]), "text": scores([0, 0, 0, 1])}
     skipped = [{**label(9, "scripted"), "reason": "chosen, turn 0: cannot be decoded"}]
-    summary = reporting.summarise(labels, by_scorer, {"known"}, skipped, num_bootstrap=50)
-    timing = reporting.sum_timing([{"num_pairs": 4, "audio_s": 20.0, "scoring_s": 2.0}])
-    return {**summary, "timing": timing, "config": {"model": "m", "dataset": "d", "split": "test"}}
+    return {**summarise(labels, by_scorer, {"known"}, skipped, num_bootstrap=50), "timing": TIMING, "config": CONFIG}
 
 
-def cells(report, head):
-    (line,) = [line for line in report.splitlines() if line.startswith(f"| {head} ")]
-    return [cell.strip() for cell in line.strip("|").split("|")][1:]
-
-
-def test_the_table_has_the_columns_of_table_2_with_pairs_and_ties(results):
-    report = reporting.render_report(results)
+def test_the_table_has_the_columns_of_table_2_with_pairs_and_ties_and_the_notes_name_what_is_missing(results):
+    report = render_report(results)
     assert cells(report, "pairs") == ["2", "0", "1", "3", "3", "1", "4", "4"]
     assert cells(report, "**model**") == ["100.00", "-", "0.00", "66.67", "50.00", "100.00", "75.00", "75.00"]
     assert cells(report, "skipped") == ["0", "0", "1", "1", "1", "0", "1", "1"]
-    assert [line for line in report.splitlines() if "semi-wild" in line][0].count("|") == len(COLUMNS) + 2
+    for note in ("No pairs of semi_wild", "text: 3 of 3 modality pairs tie; 50.00 if ties", "1 pairs were skipped"):
+        assert note in report
+    assert "real-time factor 0.1000" in report and reporting.sum_timing([])["real_time_factor"] is None
 
 
 def test_a_pair_without_a_recording_is_its_own_beside_others():
-    labels = [label(0, "wild", group="call"), label(1, "wild", group="call"), label(2, "wild")]
+    labels = [label(0, group="call"), label(1, group="call"), label(2)]
     accuracy = reporting.compute_accuracy(labels, scores([1, 1, -1]), {"num_bootstrap": 50})
     assert (accuracy["wild"], accuracy["num_groups"]["wild"]) == (pytest.approx(2 / 3), 2)
 
 
 @pytest.mark.parametrize("usable", [(), (0,), (0, 1, 2)])
 def test_an_accuracy_of_no_usable_reward_is_absent_and_not_zero(usable):
-    labels = [label(0, "wild"), label(1, "scripted"), label(2, "colloquialness", "new")]
-    found = {f"pair-{n}": {"chosen": 1.0 if n in usable else None, "rejected": 0.0} for n in range(3)}
-    results = reporting.summarise(labels, {"model": found}, {"known"}, [], num_bootstrap=50, nan="wrong")
-    results |= {"timing": reporting.sum_timing([]), "config": {"judge": "j", "dataset": "d", "split": "test"}}
-    accuracies = results["accuracies"]["model"]
     by_column = {"wild": 0, "scripted": 1, "colloquialness": 2}
-    expected = {name: 1.0 if number in usable else None for name, number in by_column.items()}
-    assert {name: accuracies[name] for name in by_column} == expected
+    labels = [label(number, subset) for subset, number in by_column.items()]
+    found = {f"pair-{n}": {"chosen": 1.0 if n in usable else None, "rejected": 0.0} for n in range(3)}
+    results = summarise(labels, {"model": found}, {"known"}, [], num_bootstrap=50, nan="wrong")
+    accuracies = results["accuracies"]["model"]
+    assert {name: accuracies[name] for name in by_column} == {
+        name: 1.0 if number in usable else None for name, number in by_column.items()
+    }
     assert accuracies["overall_micro"] == (len(usable) / 3 or None)
-    shown = [row["model"]["accuracy"] for row in results["by_synthesizer"] if row["criterion"] == "colloquialness"]
-    assert set(shown) == {expected["colloquialness"]}
-    assert cells(reporting.render_report(results), "**model**") == [
-        f"{100 * value:.2f}" if (value := accuracies[name]) is not None else "-" for name in COLUMNS
-    ]
+    report = render_report({**results, "timing": TIMING, "config": {**CONFIG, "judge": "j"}})
+    shown = [accuracies[name] for name in COLUMNS]
+    assert cells(report, "**model**") == ["-" if value is None else f"{100 * value:.2f}" for value in shown]
     # An average over a column without an accuracy would count it as 0, or hide it.
-    assert (accuracies["overall_macro"] is None) == (len(usable) < 3)
-    assert (accuracies["modality_macro"] is None) == (len(usable) < 3)
+    assert (accuracies["overall_macro"] is None) == (accuracies["modality_macro"] is None) == (len(usable) < 3)
 
 
-def test_the_notes_name_missing_subsets_split_ties_and_skipped_pairs(results):
-    report = reporting.render_report(results)
-    assert "No pairs of semi_wild" in report
-    assert "text: 3 of 3 modality pairs tie; 50.00 if ties are split" in report
-    assert "1 pairs were skipped" in report
-    assert "real-time factor 0.1000" in report
-
-
-def test_pairs_of_no_subset_count_in_the_micro_average_alone_and_their_ties_are_told():
-    labels = [label(0, "wild"), label(1, "colloquialness"), label(2, NO_SUBSET), label(3, NO_SUBSET)]
-    results = reporting.summarise(labels, {"model": scores([1, 1, 0, -1])}, None, [], num_bootstrap=50)
+def test_pairs_of_no_subset_count_in_the_micro_average_alone_and_their_ties_are_noted():
+    labels = [label(0), label(1, "colloquialness"), label(2, NO_SUBSET), label(3, NO_SUBSET)]
+    results = summarise(labels, {"model": scores([1, 1, 0, -1])}, None, [], num_bootstrap=50)
     found = results["accuracies"]["model"]
     assert (found["num_pairs"]["overall_micro"], found["num_pairs"]["overall_macro"]) == (4, 2)
     assert (found["num_correct"]["overall_macro"], found["num_ties"]["overall_macro"]) == (2, 0)
@@ -92,8 +91,6 @@ def test_pairs_of_no_subset_count_in_the_micro_average_alone_and_their_ties_are_
 
 
 def test_the_synthesizers_that_training_left_out_are_marked(results):
-    report = reporting.render_report(results)
-    assert results["left_out_synthesizers"] == ["new"]
     rows = [(row["criterion"], row["synthesizer"], row["num_pairs"]) for row in results["by_synthesizer"]]
     assert rows == [
         ("modality", "known", 2),
@@ -103,35 +100,51 @@ def test_the_synthesizers_that_training_left_out_are_marked(results):
         ("colloquialness", "new", 1),
         ("colloquialness", "all left out of training", 1),
     ]
-    assert report.count("new (held out)") == 2
-    assert "known (held out)" not in report
-
-
-def test_a_pair_across_voices_is_held_out_if_one_of_them_is():
-    heard = {"known+other", "known"}
-    assert reporting.find_left_out({"other+known", "new+known", "new", "other"}, heard) == {"new+known", "new"}
-
-
-def test_without_a_training_split_nothing_is_said_to_be_left_out():
-    summary = reporting.summarise([label(0, "wild", None)], {"model": scores([1])}, None, [], num_bootstrap=5)
-    assert (summary["left_out_synthesizers"], summary["by_synthesizer"]) == (None, [])
+    report = render_report(results)
+    assert report.count("new (held out)") == 2 and "known (held out)" not in report
+    # Across voices, a pair is held out if one of them is.
+    names, heard = {"other+known", "new+known", "new", "other"}, {"known+other", "known"}
+    assert reporting.find_left_out(names, heard) == {"new+known", "new"}
+    unknown = summarise([label(0, synthesizer=None)], {"model": scores([1])}, None, [], num_bootstrap=5)
+    assert (unknown["left_out_synthesizers"], unknown["by_synthesizer"]) == (None, [])
 
 
 @pytest.mark.parametrize(("num_groups", "shown"), [(1, "50.00 (no interval)"), (2, "50.00 (5.2-94.8)")])
-def test_intervals_by_synthesizer_are_over_groups_and_their_number_stands_beside(num_groups, shown):
-    labels = [label(number, "wild", group=f"recording {number % num_groups}") for number in range(40)]
-    summary = reporting.summarise(labels, {"model": scores([1] * 20 + [-1] * 20)}, None, [], num_bootstrap=50)
-    (row,) = summary["by_synthesizer"]
-    assert row["model"]["num_groups"] == num_groups
-    config = {"model": "m", "dataset": "d", "split": "test"}
-    report = reporting.render_report({**summary, "config": config, "timing": reporting.sum_timing([])})
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in report.splitlines() if line.startswith("|")]
+def test_intervals_by_synthesizer_are_over_groups_and_their_number_is_shown(num_groups, shown):
+    labels = [label(number, group=f"recording {number % num_groups}") for number in range(40)]
+    found = summarise(labels, {"model": scores([1] * 20 + [-1] * 20)}, None, [], num_bootstrap=50)
+    rows = table_of(render_report({**found, "config": CONFIG, "timing": TIMING}))
+    assert rows[-1] == ["modality", "known", "40", str(num_groups), shown]
     assert ["recordings", str(num_groups)] in [row[:2] for row in rows]
-    assert rows[-1] == ["modality", row["synthesizer"], "40", str(num_groups), shown]
 
 
-def test_a_run_that_scored_nothing_new_has_no_real_time_factor():
-    assert reporting.sum_timing([])["real_time_factor"] is None
+def test_held_out_synthesizers_are_crossed_with_sources():
+    places = [("new", "queen"), ("new", "queen"), ("new", "heard"), ("newer", "queen"), ("known", "queen")]
+    labels = [label(number, "scripted", name, source=source) for number, (name, source) in enumerate(places)]
+    by_scorer, everything = {"model": scores([1, -1, 1, 1, -1])}, ALL_LEFT_OUT
+    sources = find_left_out_sources(labels, {"heard"})
+    assert sources == ["queen"] and find_left_out_sources(labels, None) is None
+    found = by_held_out(labels, by_scorer, ["new", "newer"], sources, {"num_bootstrap": 20})
+    assert {(row["synthesizer"], row["source"]): (row["num_pairs"], row["model"]["accuracy"]) for row in found} == {
+        ("new", "heard"): (1, 1.0),
+        ("new", "queen"): (2, 0.5),
+        ("new", everything): (2, 0.5),
+        ("newer", "queen"): (1, 1.0),
+        ("newer", everything): (1, 1.0),
+        (everything, "heard"): (1, 1.0),
+        (everything, "queen"): (3, 2 / 3),
+        (everything, everything): (3, 2 / 3),
+    }
+    rows = table_of(render_held_out({"by_held_out": found, "left_out_sources": sources, "accuracies": ["model"]}))
+    assert rows[0][2:] == ["heard", "queen (held out)", "all held out of training"]
+    low, high = (f"{100 * bound:.1f}" for bound in found[-1]["model"]["interval"])
+    assert rows[-1][1] == "all held out of training (model)"
+    assert rows[-1][4] == f"66.67 ({low}-{high}, 3 pairs, 3 recordings)"
+    newer = next(row for row in rows if row[1] == "newer (model)")
+    assert newer[2] == "-" and newer[3].endswith(" (no interval, 1 pairs, 1 recordings)")
+    # Without knowledge of the training there is no table.
+    assert by_held_out(labels, by_scorer, None, None, {}) == []
+    assert render_held_out({"by_held_out": [], "accuracies": ["model"]}) == ""
 
 
 def test_the_figure_is_drawn_for_constant_single_and_missing_values(tmp_path):
@@ -144,12 +157,56 @@ def test_the_figure_is_drawn_for_constant_single_and_missing_values(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["rewards.png"]
 
 
-def test_every_column_has_a_title():
-    assert list(TITLES) == [*COLUMNS, NO_SUBSET]
-    assert set(SUBSET_LABELS) <= set(TITLES)
+def test_columns_and_scorers_have_names():
+    assert list(reporting.TITLES) == [*COLUMNS, NO_SUBSET] and set(reporting.SUBSET_LABELS) <= set(reporting.TITLES)
+    configs = {"nano": {"model": str(NANO)}, "runs/nano": {"model": "runs/nano"}, "judge gpt": {"judge": "gpt"}}
+    assert {reporting.name_scorer(config): config for config in configs.values()} == configs
 
 
-def test_the_checkpoint_of_the_package_has_a_name_and_others_their_path():
-    assert name_scorer({"model": str(NANO)}) == "nano"
-    assert name_scorer({"model": "runs/nano"}) == "runs/nano"
-    assert name_scorer({"model": None, "judge": "gpt"}) == "judge gpt"
+def test_what_a_judge_heard_is_unknown():
+    assert sum_cut([{"chosen": 1.0}], [{"max_turn_s": 0.3}]) is None
+    assert sum_cut([{"num_cut": 0, "num_recordings": 4}], [{}]) is None
+
+
+def other(margins):
+    records = [{"pair_id": pair_id, **score} for pair_id, score in scores(margins).items()]
+    return Evaluation("runs/b", records, {"config": {"judge": "b"}})
+
+
+def test_pairs_that_exactly_one_has_right_have_both_margins_most_confident_first():
+    # Right in: 0, 1, 4 here; 0, 2, 3 there. They differ in 1 to 4.
+    own, theirs = [9.0, 0.5, -3.0, 0.0, 2.0], [0.1, -0.4, 0.3, 0.05, 0.0]
+    (found,) = find_disagreements([label(n) for n in range(5)], scores(own), [other(theirs)], "error")
+    assert (found["title"], found["folder"], found["num_pairs"]) == ("judge b", "runs/b", 4)
+    # Shares of smaller |margin|, of five pairs: here 4 1 3 0 2, there 2 4 3 1 0.
+    expected = [("pair-2", 0.6, False), ("pair-1", 0.5, True), ("pair-4", 0.2, True), ("pair-3", 0.1, False)]
+    rows = found["rows"]
+    assert [(row["pair_id"], row["confidence"], row["is_right"]) for row in rows] == [
+        (name, pytest.approx(confidence), is_right) for name, confidence, is_right in expected
+    ]
+    assert [(row["margin"], row["other_margin"]) for row in rows[:2]] == [(-3.0, 0.3), (0.5, -0.4)]
+
+
+def test_a_pair_without_a_reward_is_wrong_and_the_least_confident():
+    labels, broken = [label(number) for number in range(3)], other([None, math.nan, 0.0])
+    (found,) = find_disagreements(labels, scores([0.1, 0.2, 0.3]), [broken], "wrong", count=2)
+    assert (found["num_pairs"], len(found["rows"])) == (3, 2)
+    assert [(row["pair_id"], row["other_margin"]) for row in found["rows"]] == [("pair-2", 0.0), ("pair-1", None)]
+    with pytest.raises(ValueError, match="runs/b: 2 pairs have a reward that is missing"):
+        find_disagreements(labels, scores([1, 1, 1]), [broken], "error")
+
+
+def test_a_finished_evaluation_is_read_and_compared_on_the_same_pairs_only(tmp_path):
+    files = {"results.json": {"config": {"model": "m"}}}
+    files["scores.jsonl"] = {"pair_id": "pair-0", "chosen": 1.0, "rejected": 0}
+    files["skipped.jsonl"] = {"pair_id": "pair-1", "reason": "chosen, turn 1: cannot be decoded"}
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content) + "\n")
+    found = read_evaluation(tmp_path)
+    assert found.by_pair["pair-0"]["chosen"] == 1.0
+    with pytest.raises(ValueError, match=r"lacks 2 of 3 pairs, the first is 'pair-1' \(skipped there: chosen, turn 1"):
+        find_disagreements([label(number) for number in range(3)], scores([1] * 3), [found], "error")
+    for name in ("results.json", "scores.jsonl"):
+        (tmp_path / name).unlink()
+        with pytest.raises(FileNotFoundError, match=f"{tmp_path}: has no {name}"):
+            read_evaluation(tmp_path)

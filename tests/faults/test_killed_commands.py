@@ -16,7 +16,7 @@ import yaml
 from support.killed import LIBRARIES, run_command
 from support.official_layout import write_official
 
-from sdiareward.dataset_builder.formats.shards import read_rows
+from sdiareward.dataset_builder.shards import read_rows
 from sdiareward.pairs.schema import SIDES
 
 

@@ -27,16 +27,14 @@ from sdiareward.dataset_builder.pipeline.settings import read_settings
 from sdiareward.dataset_builder.release.official_form import _make_row
 from sdiareward.dataset_builder.settings import read_build_config
 from sdiareward.dataset_builder.sources import read_source
-from sdiareward.evaluation.human.agreement import score_study
 from sdiareward.evaluation.results_files import read_evaluation
 from sdiareward.judges.wavreward.answers import SCORES, parse_score
 from sdiareward.judges.zero_shot.answers import DIMENSIONS, VERSIONS, read_text
 from sdiareward.pairs.messages import read_dialogue
 from sdiareward.pairs.prompts import read_prompts
 from sdiareward.pairs.schema import MAX_TURN_S, SIDES, features, validate_row
-from sdiareward.serving.bodies import BadRequestError, Body
+from sdiareward.serving.bodies import BadRequestError, Body, read_dialogue_form
 from sdiareward.serving.forms import ScoreRequest
-from sdiareward.serving.inputs import read_dialogue_form
 from sdiareward.serving.settings import Limits
 
 
@@ -72,23 +70,6 @@ VERDICT = {
     "scores": {name: {"A": 4, "B": 2} for name in DIMENSIONS["modality"]},
     "overall_preference": "A",
     "reason": "A is livelier.",
-}
-STUDY = {
-    "study": "s1",
-    "allow_tie": True,
-    "items": [
-        {
-            **{"item": "i1", "question": "Which?", "context": []},
-            **{side: [{"role": "user", "text": "hi", "audio": f"{side}.wav", "duration_s": 0.3}] for side in "ab"},
-        }
-    ],
-}
-KEY = {
-    **{"study": "s1", "seed": 0, "asked": {"high": 1, "low": 0}, "evaluation": {}},
-    "drawn": {"high": 1, "low": 0, "random": 0, "wrong": 0},
-    "items": {
-        "i1": {"stratum": "high", "chosen_is": "a", "pair_id": "p", "subset": "wild", "margin": 0.5, "group_id": "g"}
-    },
 }
 SCORE = {"pair_id": "p", "chosen": 1.0, "rejected": 0.5, "margin": 0.5, "subset": "wild", "criterion": "modality"}
 
@@ -207,17 +188,6 @@ def make_torn_lines():
     return st.tuples(records, st.text("aé", max_size=4))
 
 
-def read_study(folder, case):
-    for name, text in zip(("study.json", "key.json", "answers/anna.jsonl"), case, strict=True):
-        write(folder, f"study/{name}", text)
-    score_study(folder / "study")
-
-
-def make_studies():
-    answer = json_texts({"item": "i1", "choice": "a", "heard": ["a", "b"]})
-    return st.tuples(json_texts(STUDY), json_texts(KEY), answer.map(lambda line: f"{line}\n"))
-
-
 def read_scores(folder, case):
     for name, text in zip(("scores.jsonl", "results.json"), case, strict=True):
         write(folder, f"evaluation/{name}", text)
@@ -278,7 +248,6 @@ PARSERS = {
         (),
     ),
     "torn lines": (make_torn_lines, read_torn_lines, ()),
-    "study": (make_studies, read_study, (ValueError, FileNotFoundError)),
     "evaluation": (make_evaluations, read_scores, (ValueError, FileNotFoundError)),
     "request": (lambda: json_texts(REQUEST), read_request, (BadRequestError, DialogueError)),
 }

@@ -233,7 +233,7 @@ def test_a_command_that_needs_an_extra_names_it_in_one_line(command, extra, refu
 
 
 def write_pairs(folder):
-    from sdiareward.dataset_builder.formats.shards import ShardWriter
+    from sdiareward.dataset_builder.shards import ShardWriter
 
     side = [{"role": role, "text": "um", "audio": None, "duration_s": 1.0} for role in ("user", "assistant")]
     row = {"pair_id": "p", "criterion": "modality", "subset": "scripted", "source": "sample", "synthesizer": "flite"}

@@ -9,12 +9,9 @@ import threading
 import pytest
 from support import human_world, report_world
 
-from sdiareward.evaluation.human.page.server import RatingServer
-from sdiareward.evaluation.human.page.sessions import Raters
-from sdiareward.evaluation.human.study import sample_study
-from sdiareward.evaluation.report import write_page
-from sdiareward.evaluation.results_files import read_evaluation
-from sdiareward.pairs.loading import load_pairs
+from sdiareward.evaluation.human.server import RatingServer
+from sdiareward.evaluation.human.study import Study
+from sdiareward.evaluation.report.sections import write_page
 
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
@@ -79,14 +76,9 @@ def test_the_page_of_an_evaluation_shows_hostile_transcripts_and_names_as_text(b
 
 
 def test_the_page_of_a_study_shows_hostile_transcripts_as_text(browser, tmp_path):
-    scores = [human_world.make_score(number, margin) for number, margin in enumerate((2.0, 1.0, -1.0))]
-    pairs = human_world.write_pairs(tmp_path / "pairs.parquet", scores, words_of=lambda score: HOSTILE)
-    evaluation = read_evaluation(human_world.write_evaluation(tmp_path / "eval", scores))
-    sizes = {"high": 1, "low": 1, "wrong": 1}
-    sample_study(evaluation, load_pairs(pairs, "test"), tmp_path / "study", seed=0, sizes=sizes)
-    raters = Raters(tmp_path / "study", "ann")
-    raters.find("ann").consent()
-    server = RatingServer(raters)
+    study = Study(human_world.draw_study(tmp_path, (2.0, 1.0, -1.0), HOSTILE, high=1, low=1, wrong=1))
+    study.save("ann", texts=study.content["texts"])
+    server = RatingServer(tmp_path / "study", "ann")
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         browser.get(server.url)

@@ -30,22 +30,16 @@ def make_label(pair_id, *, subset="scripted", group=None, synthesizer="flite"):
     return {**label, "synthesizer": synthesizer, "group_id": group}
 
 
-class Pairs(list):
-    """Pairs in memory that look like a `conditions.PairSample`; `broken` are the ids of those that cannot be read."""
+def make_reader(pairs, broken=()):
+    """Return a function that gives a pair by its id; `broken` are the ids of those that cannot be read."""
+    by_id = {pair.pair_id: pair for pair in pairs}
 
-    def __init__(self, pairs, broken=()):
-        super().__init__(pairs)
-        self.broken = broken
-        names = ("pair_id", "criterion", "subset", "source", "synthesizer", "group_id")
-        self.labels = [{name: getattr(pair, name) for name in names} for pair in pairs]
+    def read(pair_id):
+        if pair_id in broken:
+            raise FileNotFoundError(f"{pair_id}: no such audio file.")
+        return by_id[pair_id]
 
-    def __getitem__(self, index):
-        if isinstance(index, slice):
-            return Pairs(list(self)[index], self.broken)
-        pair = super().__getitem__(index)
-        if pair.pair_id in self.broken:
-            raise FileNotFoundError(f"{pair.pair_id}: no such audio file.")
-        return pair
+    return read
 
 
 def loudness(dialogues, criteria):

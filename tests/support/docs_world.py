@@ -51,8 +51,8 @@ def _official(_):
 
 def _benchmark(get):
     """Write a data set of one pair, as the walkthrough leaves it."""
-    from sdiareward.dataset_builder.formats.shards import ShardWriter
     from sdiareward.dataset_builder.reports.data_card import write_report
+    from sdiareward.dataset_builder.shards import ShardWriter
 
     side = [
         {

@@ -20,7 +20,7 @@ PRELOADED = (
     "sdiareward.checkpoint_io.nano",
     "sdiareward.cli.score",
     "sdiareward.dataset_builder.builder",
-    "sdiareward.evaluation.report",
+    "sdiareward.evaluation.report.sections",
     "sdiareward.scoring.scorer",
     "sdiareward.training.setup",
     "sdiareward.training.trainer",

@@ -8,6 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import soundfile
 
+from sdiareward.evaluation.human.study import sample_study
+from sdiareward.evaluation.results_files import read_evaluation
+from sdiareward.pairs.loading import load_pairs
+
 
 RATE = 16_000
 
@@ -61,3 +65,12 @@ def write_pairs(path, scores, words_of=lambda score: score["pair_id"]):
         rows.append({**{name: score[name] for name in labels}, **sides})
     pq.write_table(pa.Table.from_pylist(rows), path)
     return path
+
+
+def draw_study(folder, margins, words="words ", **sizes):
+    """Draw a study of pairs with these margins, and return its folder."""
+    scores = [make_score(number, margin) for number, margin in enumerate(margins)]
+    pairs = write_pairs(folder / "pairs.parquet", scores, words_of=lambda score: words)
+    evaluation = read_evaluation(write_evaluation(folder / "eval", scores))
+    sample_study(evaluation, load_pairs(pairs, "test"), folder / "study", seed=0, sizes=sizes)
+    return folder / "study"

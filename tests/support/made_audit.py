@@ -8,4 +8,4 @@ def make_audit(**values):
     verdicts = judge({name.replace("__", "."): Measured(value) for name, value in values.items()})
     natural = {"all": {"accuracy": 0.975, "natural_margin": 2.5}}
     counts = {"num_pairs": 12, "num_available": 40, "num_groups": 7}
-    return {**counts, "natural": natural, "verdicts": verdicts, "skipped": [], "failures": []}
+    return {**counts, "natural": natural, "verdicts": verdicts, "skipped": [], "failures": [], "run": {}}

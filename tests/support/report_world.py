@@ -7,6 +7,7 @@ import numpy as np
 import soundfile
 
 from sdiareward.evaluation import summary
+from sdiareward.evaluation.results_files import Evaluation
 
 
 SUBSETS = ("wild", "semi_wild", "scripted", "colloquialness")
@@ -126,3 +127,10 @@ def make_training(coefficient, drift):
     ]
     history += [{"step": step, "eval_mean_reward": drift * step / 100, "eval_margin": 1.0} for step in (50, 100)]
     return {"training": {"center_rewards_coefficient": coefficient}, "history": [*history, {"train_loss": 0.1}]}
+
+
+def make_other(labels, seed=7, *, folder="runs/other", model="other/<model>", scores=None):
+    """Return another evaluation of the same pairs."""
+    scores = scores or make_scores(labels, seed, 0.5)
+    records = [{"pair_id": pair_id, **score} for pair_id, score in scores.items()]
+    return Evaluation(folder, records, {"config": {"model": model}})

@@ -5,8 +5,8 @@ import random
 import pyarrow.parquet as pq
 import yaml
 
-from sdiareward.dataset_builder.formats.shards import ShardWriter
 from sdiareward.dataset_builder.release.release import release_features
+from sdiareward.dataset_builder.shards import ShardWriter
 from sdiareward.pairs.schema import features
 
 

@@ -9,7 +9,7 @@ import torch
 from transformers import TrainerCallback
 
 from sdiareward.checkpoint_io.training_record import read_pairs_record
-from sdiareward.evaluation.model_training import find_overlap
+from sdiareward.evaluation.held_out import find_overlap
 from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.train import main

@@ -1,4 +1,4 @@
-// One pair at a time. An answer counts as given when the server says that it is on the disk; only then the page moves on.
+// One pair at a time. An answer counts as given when the server has it on the disk; only then does the page move on.
 "use strict";
 
 const PARTS = ["context", "a", "b"];
@@ -10,27 +10,33 @@ const FORMS = {
   scores: { title: "Compare two scores", shared: "conversation", heading: "The conversation", hear: ["context"] },
 };
 const KEYS = { 1: "a", a: "a", 2: "b", b: "b", 3: "tie" };
+
 const byId = (id) => document.getElementById(id);
+const all = (selector) => [...document.querySelectorAll(selector)];
+const element = (tag, properties) => Object.assign(document.createElement(tag), properties);
+const players = (parts = PARTS) => parts.flatMap((part) => all(`#${part} audio`));
+const isPlaying = (parts) => players(parts).some((audio) => !audio.paused);
+const pauseAll = () => players().forEach((audio) => audio.pause());
+// Refused when the page was left in the meantime: nothing to mend.
+const play = (audio) => audio?.play().catch(() => {});
+const item = () => study.items[position];
+const sayAll = (end) => `All ${study.items.length} pairs are answered, ${end}`;
 
 let study = null;
-let welcome = null;
+let form = FORMS.dialogues;
 let position = 0;
 let saving = false;
-// Recordings of this pair that were started, the one that Space resumes, and where playback ends.
-let started = new Set();
+// Recordings that were started, the one that Space resumes, and the parts that are played to their end.
+const started = new Set();
 let current = null;
 let scope = PARTS;
 
-function players(parts = PARTS) {
-  return parts.flatMap((part) => [...byId(part).querySelectorAll("audio")]);
-}
-
-function item() {
-  return study.items[position];
-}
-
-function form() {
-  return FORMS[study.form ?? "dialogues"];
+async function ask(path, given) {
+  const headers = { "Content-Type": "application/json" };
+  const response = await fetch(path, given && { method: "POST", headers, body: JSON.stringify(given) });
+  const content = await response.json();
+  if (!response.ok) throw new Error(typeof content.detail === "string" ? content.detail : "Reload this page.");
+  return content;
 }
 
 function say(text, isBad = false) {
@@ -38,144 +44,94 @@ function say(text, isBad = false) {
   byId("status").classList.toggle("bad", isBad);
 }
 
-function element(tag, properties) {
-  return Object.assign(document.createElement(tag), properties);
-}
-
-function showTurn(turn, index, partName) {
+function makeTurn(turn, index, partName) {
   const entry = element("li", {});
   const who = turn.role ? `${index + 1}. ${SPEAKERS[turn.role] ?? turn.role}` : "";
   if (who) entry.append(element("span", { className: "who", textContent: who }));
   entry.append(element("p", { textContent: turn.text || "(no transcript)" }));
-  if (turn.audio) {
-    const audio = element("audio", { controls: true, preload: "metadata", src: `/audio/${turn.audio}` });
-    audio.setAttribute("aria-label", who ? `${partName}, turn ${who}` : partName);
-    audio.addEventListener("play", () => onPlay(audio, entry));
-    audio.addEventListener("pause", () => onPause(entry));
-    audio.addEventListener("ended", () => playNext(audio));
-    audio.addEventListener("error", () => say("A recording of this pair cannot be played; tell whoever runs the study.", true));
-    entry.append(audio);
-  }
+  if (!turn.audio) return entry;
+  const audio = element("audio", { controls: true, preload: "metadata", src: `/audio/${turn.audio}` });
+  audio.ariaLabel = who ? `${partName}, turn ${who}` : partName;
+  audio.addEventListener("play", () => {
+    players().filter((other) => other !== audio).forEach((other) => other.pause());
+    current = audio;
+    started.add(audio.src);
+    entry.scrollIntoView({ block: "nearest" });
+  });
+  audio.addEventListener("ended", () => {
+    const queue = players(scope);
+    current = queue.includes(audio) ? queue[queue.indexOf(audio) + 1] : null;
+    play(current);
+  });
+  audio.addEventListener("error", () => say("A recording of this pair cannot be played; tell whoever runs the study.", true));
+  for (const event of ["play", "pause"]) audio.addEventListener(event, showPlaying);
+  entry.append(audio);
   return entry;
 }
 
-function onPlay(audio, entry) {
-  for (const other of players()) if (other !== audio) other.pause();
-  started.add(audio);
-  current = audio;
-  entry.classList.add("playing");
-  entry.scrollIntoView({ block: "nearest" });
-  showPlaying();
-}
-
-function onPause(entry) {
-  entry.classList.remove("playing");
-  showPlaying();
-}
-
-function isPlaying(part) {
-  return players([part]).some((audio) => !audio.paused);
-}
-
 function showPlaying() {
-  for (const button of document.querySelectorAll(".play")) {
+  for (const audio of players()) audio.parentElement.classList.toggle("playing", !audio.paused);
+  for (const button of all(".play")) {
     const { part } = button.dataset;
-    button.textContent = `${isPlaying(part) ? "Pause" : "Play"} ${NAMES[part] ?? form().shared}`;
+    button.textContent = `${isPlaying([part]) ? "Pause" : "Play"} ${NAMES[part] ?? form.shared}`;
   }
 }
 
-function playNext(audio) {
-  const queue = players(scope);
-  const next = queue.includes(audio) ? queue[queue.indexOf(audio) + 1] : undefined;
-  current = next ?? null;
-  if (next) play(next);
-}
-
-function play(audio) {
-  // Refused when the page was left in the meantime: nothing to mend.
-  audio.play().catch(() => {});
-}
-
-function pauseAll() {
-  for (const audio of players()) audio.pause();
-}
-
-function togglePart(part) {
-  if (isPlaying(part)) {
-    pauseAll();
-    return;
-  }
-  const queue = players([part]);
-  scope = [part];
+function toggle(parts) {
+  if (isPlaying(parts)) return pauseAll();
+  const queue = players(parts);
+  scope = parts;
   play(queue.includes(current) ? current : queue[0]);
-}
-
-function togglePlaying() {
-  if (PARTS.some(isPlaying)) {
-    pauseAll();
-    return;
-  }
-  scope = PARTS;
-  const next = current ?? players()[0];
-  if (next) play(next);
 }
 
 function show(newPosition) {
   pauseAll();
   position = Math.min(Math.max(newPosition, 0), study.items.length - 1);
-  started = new Set();
   current = null;
   for (const part of PARTS) {
-    const list = byId(part).querySelector(".turns");
     // Turns count on from the shared beginning, for A and for B alike.
     const before = part === "context" ? 0 : item().context.length;
-    const name = NAMES[part] ?? form().shared.replace(/^./, (letter) => letter.toUpperCase());
-    list.replaceChildren(...item()[part].map((turn, offset) => showTurn(turn, before + offset, name)));
-    byId(part).querySelector(".play").disabled = players([part]).length === 0;
-    byId(part).querySelector(".play").hidden = part !== "context" && !form().hear.includes(part);
+    const name = NAMES[part] ?? form.shared.replace(/^./, (letter) => letter.toUpperCase());
+    const turns = item()[part].map((turn, offset) => makeTurn(turn, before + offset, name));
+    byId(part).querySelector(".turns").replaceChildren(...turns);
+    const hidden = part !== "context" && !form.hear.includes(part);
+    Object.assign(byId(part).querySelector(".play"), { disabled: players([part]).length === 0, hidden });
   }
   showPlaying();
   byId("context").hidden = item().context.length === 0;
   byId("question").textContent = item().question;
+  const total = study.items.length;
+  const answered = Object.keys(study.answers).length;
+  byId("count").textContent = `Pair ${position + 1} of ${total}, ${answered} answered`;
+  Object.assign(byId("progress"), { max: total, value: answered });
   byId("back").disabled = position === 0;
-  byId("forth").disabled = position === study.items.length - 1;
-  showAnswers();
+  byId("forth").disabled = position === total - 1;
+  byId("open").disabled = answered === total;
+  for (const button of all("[data-choice]")) {
+    button.ariaPressed = String(study.answers[item().item] === button.dataset.choice);
+  }
   window.scrollTo(0, 0);
   byId("question").focus({ preventScroll: true });
 }
 
-function showAnswers() {
-  const total = study.items.length;
-  const answered = Object.keys(study.answers).length;
-  byId("count").textContent = `Pair ${position + 1} of ${total}, ${answered} answered`;
-  byId("progress").max = total;
-  byId("progress").value = answered;
-  byId("open").disabled = answered === total;
-  for (const button of document.querySelectorAll("[data-choice]")) {
-    button.setAttribute("aria-pressed", String(study.answers[item().item] === button.dataset.choice));
-  }
-}
-
-function firstUnanswered(from = 0) {
+function findUnanswered(from = 0) {
   const order = [...study.items.keys()];
   const turned = [...order.slice(from), ...order.slice(0, from)];
   return turned.find((index) => !(study.items[index].item in study.answers));
-}
-
-function heard() {
-  return form().hear.filter((part) => players([part]).every((audio) => started.has(audio)));
 }
 
 async function choose(choice) {
   if (saving || (choice === "tie" && !study.allow_tie)) return;
   saving = true;
   say("Saving");
-  const given = { item: item().item, choice, heard: heard(), rater: study.rater };
+  const heard = form.hear.filter((part) => players([part]).every((audio) => started.has(audio.src)));
   try {
-    const body = JSON.stringify(given);
-    await ask("/api/answers", { method: "POST", headers: { "Content-Type": "application/json" }, body });
-    study.answers[given.item] = choice;
-    moveOn(choice);
+    await ask("/api/answers", { item: item().item, choice, heard, rater: study.rater });
+    study.answers[item().item] = choice;
+    const saved = `Saved for pair ${position + 1}: ${NAMES[choice]}.`;
+    const next = findUnanswered(position + 1);
+    show(next ?? position);
+    say(next === undefined ? `${saved} ${sayAll("thank you. You can go back and change answers, or close this page.")}` : saved);
   } catch (error) {
     say(`Not saved: ${error.message} Choose again.`, true);
   } finally {
@@ -183,110 +139,81 @@ async function choose(choice) {
   }
 }
 
-function moveOn(choice) {
-  const saved = `Saved for pair ${position + 1}: ${NAMES[choice]}.`;
-  const next = firstUnanswered(position + 1);
-  if (next === undefined) {
-    showAnswers();
-    say(`${saved} All ${study.items.length} pairs are answered, thank you. You can go back and change answers, or close this page.`);
-  } else {
-    show(next);
-    say(saved);
-  }
-}
-
 function onKey(event) {
   if (byId("rating").hidden || event.ctrlKey || event.altKey || event.metaKey || event.repeat) return;
   const inPlayer = event.target.closest("audio");
-  const onControl = event.target.closest("audio, button, a");
   const choice = KEYS[event.key.toLowerCase()];
   if (choice) choose(choice);
-  else if (event.key === " " && !onControl) togglePlaying();
+  else if (event.key === " " && !event.target.closest("audio, button, a")) toggle(PARTS);
   else if (event.key === "ArrowLeft" && !inPlayer) show(position - 1);
   else if (event.key === "ArrowRight" && !inPlayer) show(position + 1);
   else return;
   event.preventDefault();
 }
 
-function paragraphs(id, text) {
-  byId(id).replaceChildren(...text.split(/\n\s*\n/).map((part) => element("p", { textContent: part.trim() })));
-}
-
-async function ask(path, options) {
-  const response = await fetch(path, options);
-  const content = await response.json();
-  if (!response.ok) throw new Error(content.error);
-  return content;
-}
-
-function showWelcome(isFirst) {
+function showWelcome() {
+  const isFirst = !study.items;
   pauseAll();
-  byId("rating").hidden = true;
-  byId("welcome").hidden = false;
+  choosePage("welcome");
   byId("agree").required = isFirst;
-  for (const part of [byId("agree").parentElement, byId("name-field")]) part.hidden = !isFirst;
-  byId("name-field").hidden = !isFirst || welcome.rater !== null;
-  byId("name").required = isFirst && welcome.rater === null;
+  byId("agreement").hidden = !isFirst;
+  byId("name").required = isFirst && study.rater === null;
+  byId("name-field").hidden = !byId("name").required;
   byId("begin").textContent = isFirst ? "Begin" : "Back to the pairs";
-  window.scrollTo(0, 0);
   byId("welcome-title").focus({ preventScroll: true });
 }
 
-async function consent() {
-  if (study) {
-    byId("welcome").hidden = true;
-    byId("rating").hidden = false;
-    show(position);
-    return;
-  }
-  const given = { agrees: byId("agree").checked, rater: welcome.rater ?? byId("name").value };
+function choosePage(id) {
+  for (const page of ["welcome", "rating"]) byId(page).hidden = page !== id;
+  window.scrollTo(0, 0);
+}
+
+async function begin(event) {
+  event.preventDefault();
+  if (study.items) return choosePage("rating");
   try {
-    const body = JSON.stringify(given);
-    const agreed = await ask("/api/consent", { method: "POST", headers: { "Content-Type": "application/json" }, body });
-    await openStudy(agreed.rater);
+    study = await ask("/api/consent", { agrees: byId("agree").checked, rater: study.rater ?? byId("name").value });
+    openStudy();
   } catch (error) {
     byId("welcome-status").textContent = error.message;
   }
 }
 
-async function openStudy(name) {
-  study = await ask(`/api/study?rater=${encodeURIComponent(name)}`);
-  byId("welcome").hidden = true;
-  byId("rating").hidden = false;
-  document.body.dataset.form = study.form ?? "dialogues";
-  document.title = byId("title").textContent = form().title;
-  byId("context-title").textContent = form().heading;
+function openStudy() {
+  choosePage("rating");
+  form = FORMS[study.form];
+  document.body.dataset.form = study.form;
+  document.title = byId("title").textContent = form.title;
+  byId("context-title").textContent = form.heading;
   byId("rater").textContent = `Your name in this study: ${study.rater}`;
-  document.querySelector("[data-choice=tie]").hidden = !study.allow_tie;
-  byId("tie-key").hidden = !study.allow_tie;
-  const next = firstUnanswered();
+  for (const part of [document.querySelector("[data-choice=tie]"), byId("tie-key")]) part.hidden = !study.allow_tie;
+  const next = findUnanswered();
   show(next ?? study.items.length - 1);
-  if (next === undefined) say(`All ${study.items.length} pairs are answered. You can go back and change answers.`);
+  if (next === undefined) say(sayAll("you can go back and change answers."));
 }
 
 async function start() {
   try {
-    welcome = await ask("/api/welcome");
+    study = await ask("/api/study");
   } catch (error) {
-    byId("rating").hidden = false;
+    choosePage("rating");
     say(`The study cannot be loaded: ${error.message} Reload this page when the server runs again.`, true);
     return;
   }
-  paragraphs("instructions", welcome.instructions);
-  paragraphs("consent", welcome.consent);
-  for (const button of document.querySelectorAll(".play")) button.addEventListener("click", () => togglePart(button.dataset.part));
-  for (const button of document.querySelectorAll("[data-choice]")) button.addEventListener("click", () => choose(button.dataset.choice));
+  for (const id of ["instructions", "consent"]) {
+    const paragraphs = study.texts[id].split(/\n\s*\n/);
+    byId(id).replaceChildren(...paragraphs.map((text) => element("p", { textContent: text.trim() })));
+  }
+  for (const button of all(".play")) button.addEventListener("click", () => toggle([button.dataset.part]));
+  for (const button of all("[data-choice]")) button.addEventListener("click", () => choose(button.dataset.choice));
   byId("back").addEventListener("click", () => show(position - 1));
   byId("forth").addEventListener("click", () => show(position + 1));
-  byId("open").addEventListener("click", () => show(firstUnanswered(position) ?? position));
-  byId("again").addEventListener("click", () => showWelcome(false));
-  byId("begin-form").addEventListener("submit", (event) => {
-    event.preventDefault();
-    consent();
-  });
+  byId("open").addEventListener("click", () => show(findUnanswered(position) ?? position));
+  byId("again").addEventListener("click", showWelcome);
+  byId("begin-form").addEventListener("submit", begin);
   document.addEventListener("keydown", onKey);
-  if (welcome.has_consented) await openStudy(welcome.rater);
-  else showWelcome(true);
+  if (study.items) openStudy();
+  else showWelcome();
 }
 
 start();

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from sdiareward.dataset_builder.chatreward.settings import EventSettings
+from sdiareward.dataset_builder.chatreward.voices import EventSettings
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,4 @@
 import dataclasses
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -8,10 +7,19 @@ import soundfile
 from sdiareward.audio_sdiareward import AudioError, read_audio
 from sdiareward.dataset_builder.episodes import Episode, Part, ScriptPair, Turn
 from sdiareward.dataset_builder.pairing import pairing
-from sdiareward.dataset_builder.pairing.pairing import PairPlan, SynthesizerSpec, make_row, plan_pairs, read_part
-from sdiareward.dataset_builder.pipeline.media import TruncatedAudioError
+from sdiareward.dataset_builder.pairing.pairing import (
+    Clip,
+    NoReference,
+    PairPlan,
+    SynthesizerSpec,
+    choose_references,
+    draw_voices,
+    make_row,
+    plan_pairs,
+    split_options,
+)
 from sdiareward.pairs.schema import validate_row
-from sdiareward.perturbations.channel import ChannelSettings
+from sdiareward.perturbations.channel import ChannelSettings, encode
 
 
 @pytest.fixture
@@ -57,16 +65,6 @@ def test_a_modality_pair_sets_the_recording_against_the_same_words_synthesised(r
     assert row["channel"] is None
 
 
-def test_channel_matching_is_recorded_and_changes_both_sides(recorded):
-    naive, matched = make_row(make_plan(recorded)), make_row(make_plan(recorded, channel=ChannelSettings()))
-    assert matched["channel"]["coding"] == "mulaw"
-    assert matched["pair_id"] != naive["pair_id"]
-    for side in ("chosen", "rejected"):
-        # The level is that of the louder half of the frames: pauses bring the mean over all of them down.
-        level = np.square(decode(matched[side][1])).mean() ** 0.5
-        assert 0.7 * 10 ** (-26 / 20) < level < 1.1 * 10 ** (-26 / 20)
-
-
 def test_synthetic_speech_goes_through_the_recordings_own_coding(recorded):
     coded = dataclasses.replace(recorded, native_coding=("mp3_11k",))
     plain, through = (make_row(make_plan(episode)) for episode in (recorded, coded))
@@ -89,9 +87,8 @@ def test_a_colloquialness_pair_has_one_voice_on_both_sides(script):
 def test_the_pair_id_depends_on_what_the_pair_is_made_from_and_nothing_else(recorded):
     plan = make_plan(recorded)
     assert plan.pair_id == dataclasses.replace(plan, split="test").pair_id
-    changed = [make_plan(recorded, "piper"), make_plan(recorded, channel=ChannelSettings())]
-    changed.append(make_plan(dataclasses.replace(recorded, name="e2")))
-    assert len({plan.pair_id, *(other.pair_id for other in changed)}) == 4
+    changed = make_plan(recorded, "piper"), make_plan(recorded, channel=ChannelSettings())
+    assert len({each.pair_id for each in (plan, *changed, make_plan(dataclasses.replace(recorded, name="e2")))}) == 4
 
     # The model of an engine counts, not where it runs.
     def identify(**options):
@@ -99,19 +96,7 @@ def test_the_pair_id_depends_on_what_the_pair_is_made_from_and_nothing_else(reco
 
     here = identify(model_path="/here/SoulX-Podcast-1.7B", timeout_s=5)
     assert here == identify(model_path="/there/SoulX-Podcast-1.7B", base_url="http://localhost:1")
-    assert here != identify(model_path="/here/SoulX-Podcast-1.7B-dialect")
     assert here != identify(model_path="/here/SoulX-Podcast-1.7B", seed=2)
-    named = identify(voices_path="/here/voices.bin")
-    assert named == identify(voices_path="/there/voices.bin") != identify(voices_path=None)
-
-
-@pytest.mark.parametrize("name", ["a.wav", "a.WAV", "a.flac"])
-def test_a_span_after_the_end_of_its_recording_is_refused_in_any_format(name, tmp_path, make_tone):
-    soundfile.write(tmp_path / name, make_tone(2.0), 16_000, format=name[-4:].strip(".").upper())
-    part = Part("so", str(tmp_path / name), 1.0, 1.5)
-    assert read_part(part, "turn").size == 8_000
-    with pytest.raises(TruncatedAudioError, match=r"the span from 1.0 s to 4.0 s is not in the recording"):
-        read_part(dataclasses.replace(part, end_s=4.0), "turn")
 
 
 def test_a_turn_of_more_than_a_minute_is_refused_by_name(recorded, make_tone, tmp_path):
@@ -136,31 +121,116 @@ def test_left_out_synthesizers_speak_in_the_test_split_only(recorded, script):
         assert [plan.synthesizer for plan in plans if plan.criterion == "colloquialness"] == ["espeak-ng"]
 
 
-class CountingEngine:
-    uses_reference = False
-    version = "1"
-
-    def __init__(self, tone, is_deterministic):
-        self.tone, self.is_deterministic, self.texts = tone, is_deterministic, []
-
-    def speak(self, text, *, voice, reference=None):
-        self.texts.append(text)
-        return np.roll(self.tone, len(text))
+CHOICES = {"colloquialness": SynthesizerSpec(("soulx-podcast",))}
 
 
-@pytest.mark.parametrize(("is_deterministic", "times"), [(True, 1), (False, 2)])
-def test_a_text_is_spoken_again_only_where_that_gives_other_speech(
-    script, make_tone, monkeypatch, is_deterministic, times
-):
-    engine = CountingEngine(make_tone(1.0), is_deterministic)
-    monkeypatch.setattr(pairing, "load_synthesizer", lambda *args: engine)
-    changed = dataclasses.replace(script.spoken, turns=(script.spoken.turns[0], script.written.turns[1]))
-    for rejected in (changed, script.written):
-        assert len(make_row(make_plan(script.spoken, criterion="joint", rejected=rejected))["rejected"]) == 2
-    # The spoken side is in both pairs; its question and the written answer once more, in the changed one.
-    assert Counter(engine.texts) == {
-        "Um, what time is it?": 1 if is_deterministic else 3,
-        "Noon, I think.": times,
-        "It is noon.": times,
-        "Could you tell me the time?": 1,
-    }
+@pytest.fixture
+def folder(tmp_path, make_tone):
+    path = tmp_path / "voices"
+    path.mkdir()
+    for number in range(6):
+        tone = make_tone(1.0) * (number + 1) / 10
+        (path / f"v{number}.wav").write_bytes(encode(tone.astype(np.float32), 16_000, "WAV", "PCM_16", None))
+        (path / f"v{number}.txt").write_text(f"These are the words of voice {number}.\n")
+    return path
+
+
+@pytest.fixture
+def plan(script):
+    def make(folder):
+        own = {"soulx-podcast": {"model_path": "SoulX", "script_voices": folder}}
+        return plan_pairs([script], {("colloquial_scripts", "s1"): "train"}, CHOICES, None, 0, own)[0]
+
+    return make
+
+
+def test_the_voices_depend_on_the_pool_and_the_dialogue_and_on_no_path(plan, folder, tmp_path):
+    here = plan(str(folder))
+    there = folder.rename(tmp_path / "elsewhere")
+    words = {path: path.with_suffix(".txt").read_text().strip() for path in there.glob("*.wav")}
+    entries = [{"audio": str(path), "text": text} for path, text in words.items()]
+    moved = plan(entries)
+    assert moved.pair_id == here.pair_id
+    drawn = [draw_voices(each.script_voices, each.pair_id) for each in (here, moved)]
+    assert [voice.identity for voice in drawn[0].values()] == [voice.identity for voice in drawn[1].values()]
+    assert plan(entries[1:]).pair_id != here.pair_id
+
+
+def test_both_sides_of_a_pair_are_cloned_from_the_same_two_recordings(plan, folder, monkeypatch):
+    heard = []
+
+    class Cloner:
+        is_deterministic, version = True, "cloner"
+
+        def speak_dialogue(self, lines, references):
+            heard.append(references)
+            return [np.roll(references[role].array, len(text)) for role, text in lines]
+
+    monkeypatch.setattr(pairing, "load_synthesizer", lambda name, options: heard.append(options) or Cloner())
+    each = plan(str(folder))
+    row = make_row(each)
+    # The engine does not get the pool: it would be loaded anew for each.
+    assert heard[0] == {"model_path": "SoulX"}
+    drawn = draw_voices(each.script_voices, each.pair_id)
+    words = {role: voice.text for role, voice in drawn.items()}
+    for references in [each for each in heard if "user" in each]:
+        assert {role: clip.text for role, clip in references.items()} == words
+    user = np.roll(read_audio(drawn["user"].audio), len("Um, what time is it?"))
+    np.testing.assert_allclose(read_audio(row["chosen"][0]["audio"]), user, atol=1e-4)
+
+
+HELLO = {"audio": "x/a.wav", "text": "Hello."}
+
+
+@pytest.mark.parametrize("pool", [[HELLO], [HELLO, {**HELLO, "audio": "y/a.wav"}], [{**HELLO, "text": " "}], ["a"]])
+def test_a_pool_that_cannot_be_used_is_refused(pool):
+    with pytest.raises(ValueError, match="script_voices has"):
+        split_options({"script_voices": pool}, "colloquialness")
+
+
+def clip(role, duration_s, num_words=10):
+    return Clip(role, " ".join(["word"] * num_words), duration_s)
+
+
+def user(*durations_s):
+    return [clip("user", duration_s) for duration_s in durations_s]
+
+
+LIMITS = [clip("user", 3.0), clip("user", 31.0), clip("user", 3.0), clip("user", 20.0, 60), clip("user", 2.0)]
+BOTH = [clip("user", 6.0), clip("assistant", 12.0), clip("user", 29.0), clip("assistant", 31.0)]
+JOINED = [clip("user", 2.0), clip("assistant", 9.0), *user(2.0, 1.0, 4.0)]
+
+
+@pytest.mark.parametrize(
+    ("turns", "expected"),
+    [
+        # The longest usable turn of each role; of equally long turns the first.
+        (BOTH, {"user": (2,), "assistant": (1,)}),
+        (user(8.0, 8.0), {"user": (0,)}),
+        # 5 and 30 seconds and 59 words are usable.
+        ([clip("user", 5.0, 59)], {"user": (0,)}),
+        ([clip("user", 30.0, 59)], {"user": (0,)}),
+        (user(4.999), None),
+        (user(30.001), None),
+        ([clip("user", 10.0, 60)], None),
+        # Short turns are joined in order up to 5 s, but a single usable turn is preferred.
+        (JOINED, {"user": (0, 2, 3), "assistant": (1,)}),
+        (user(3.0, 3.0, 5.5), {"user": (2,)}),
+        # A turn that would bring too many words begins a new clip.
+        ([clip("user", 2.0, 30), clip("user", 4.0, 30), clip("user", 1.0, 10)], {"user": (1, 2)}),
+        # A turn over the limits is never part of a joined clip.
+        (LIMITS, None),
+        ([*LIMITS, clip("user", 3.0)], {"user": (4, 5)}),
+    ],
+)
+def test_references_follow_the_rules(turns, expected):
+    if expected is None:
+        with pytest.raises(NoReference):
+            choose_references(turns)
+    else:
+        assert choose_references(turns) == expected
+
+
+def test_a_dialogue_is_pruned_when_one_role_has_no_clip():
+    with pytest.raises(NoReference, match="'assistant'"):
+        choose_references([clip("user", 8.0), clip("assistant", 1.25, 3), clip("assistant", 40.0, 80)])

@@ -1,9 +1,7 @@
-import json
-from itertools import islice
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from support.paths import ROOT
 
 from sdiareward.dataset_builder.pairing import plausible_speech
 from sdiareward.dataset_builder.pairing.plausible_speech import (
@@ -13,7 +11,6 @@ from sdiareward.dataset_builder.pairing.plausible_speech import (
     require_plausible,
 )
 from sdiareward.dataset_builder.synthesis import load_synthesizer
-from sdiareward.perturbations.levels import trim_silence
 
 
 RATE = 16_000
@@ -40,23 +37,16 @@ def find(texts, arrays, **options):
     return ""
 
 
-def pad(array, seconds):
-    return np.concatenate([array, np.zeros(round(seconds * RATE), np.float32)])
-
-
 @pytest.mark.parametrize(
     ("text", "array", "recorded", "named"),
     [
         (WORDS, speak(0.38), None, "lasts 0.38 s; 1.48 to"),
-        (WORDS, pad(speak(0.38), 6.0), None, "lasts 0.4"),
         (WORDS, speak(40.0), None, "lasts 40.00 s"),
         (WORDS, speak(14.0), speak(3.0), "lasts 14.00 s; 1.50 to 13.50 s"),
         (WORDS, speak(2.5), speak(6.0), "lasts 2.50 s; 2.59 to"),
         (WORDS, np.zeros(5 * RATE, np.float32), None, "is silent"),
-        (WORDS, np.full(5 * RATE, 0.5, np.float32), None, "is silent"),
         (WORDS, np.clip(speak(5.0, level=50.0), -1, 1), None, "is clipped in"),
         ("我想把预订改成早上的火车,如果还有靠窗的座位。", speak(1.0), None, "lasts 1.00 s; 1.26 to"),
-        ("予約を朝の電車に変更したいのですが、窓側の席はまだありますか。", speak(1.0), None, "lasts 1.00 s"),
     ],
 )
 def test_speech_that_cannot_be_its_words_is_refused_with_its_turn(text, array, recorded, named):
@@ -69,13 +59,10 @@ def test_speech_that_cannot_be_its_words_is_refused_with_its_turn(text, array, r
     ("first", "second", "is_refused"),
     [
         (WORDS, OTHER, True),
-        ("Yes.", "No!", True),
         ("OK.", "Okay!", False),
         ("It's five.", "It's 5.", False),
-        (OTHER, "have you fed the cat", False),
         ("They said it is their house over there.", "They said it is there house over their.", False),
         ("你好吗", "再见了", True),
-        ("はい。", "ハイ", False),
     ],
 )
 def test_one_sound_for_other_words_is_refused_in_a_dialogue_and_of_a_synthesizer(first, second, is_refused):
@@ -90,7 +77,6 @@ def test_one_sound_for_other_words_is_refused_in_a_dialogue_and_of_a_synthesizer
     [
         *((text, 1.0, 1.0) for text in ("A", "1984", "7,000,000", "M I S D N", "hm", "…", "I. I mean")),
         # At 300 and at 80 words per minute, a backchannel, and one word beside laughter or a pause.
-        (WORDS, 2.7, 6.0),
         (WORDS, 18.0, 5.0),
         ("https://www.example.com/a", 9.5, 5.0),
         ("mhm", 0.9, 0.15),
@@ -101,21 +87,12 @@ def test_people_and_synthesizers_may_be_fast_or_slow(text, seconds, recorded_s):
     assert find([text], [speak(seconds)], engine="tts", recorded=[speak(recorded_s, 1)]) == ""
 
 
-def test_copies_keep_the_pace_of_their_recording():
-    options = {"engine": "world", "recorded": [speak(1.0, 1)]}
-    assert find([WORDS], [speak(1.0)], **options) and not find([WORDS], [speak(1.0, 2)], **options, is_copy=True)
-
-
 @pytest.mark.parametrize(
     ("name", "language", "text", "is_spoken"),
     [
-        ("hibari", "en", "Good day", True),
-        ("hibari", "en-GB", "Good day, señor Müller", True),
-        ("hibari", "EN_us", "Good day", True),
+        ("hibari", "EN_us", "Good day, señor Müller", True),
         ("hibari", "eng", "Good day", True),
-        ("hibari", "und", "Good day", True),
         ("hibari", "unknown", "1984", True),
-        ("hibari", "de", "Guten Tag", False),
         ("espeak-ng", "de-AT", "Guten Tag", False),
         ("hibari", "en", "Добрый день, how are you", False),
         ("espeak-ng", "und", "你好", False),
@@ -123,23 +100,5 @@ def test_copies_keep_the_pace_of_their_recording():
     ],
 )
 def test_a_synthesizer_speaks_its_languages_only(name, language, text, is_spoken):
-    engine = load_synthesizer(name)
-    if is_spoken:
-        require_language(engine, name, language, text)
-    else:
-        with pytest.raises(LanguageError, match=name):
-            require_language(engine, name, language, text)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["espeak-ng", "hibari", "piper"])
-def test_the_limits_leave_room_around_the_paces_of_synthesizers(name):
-    engine, paces = load_synthesizer(name), []
-    for line in islice((ROOT / "sample" / "manifest.jsonl").read_text().splitlines(), 0, None, 8):
-        text = json.loads(line)["turns"][0]["parts"][0]["text"]
-        if min(letters := plausible_speech.count_letters(text)) > 1:
-            seconds = len(trim_silence(engine.speak(text, voice=0), plausible_speech._TRIM_DB)) / RATE
-            paces.append((seconds / letters[0], seconds / letters[1]))
-    assert len(paces) > 20
-    assert min(least for least, _ in paces) > 1.2 * plausible_speech._FAST_LETTER_S
-    assert max(most for _, most in paces) < plausible_speech._MAX_LETTER_S
+    with nullcontext() if is_spoken else pytest.raises(LanguageError, match=name):
+        require_language(load_synthesizer(name), name, language, text)

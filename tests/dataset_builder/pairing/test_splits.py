@@ -1,18 +1,29 @@
+import hashlib
 import json
 import shutil
-from dataclasses import replace
+from collections import Counter
+from pathlib import Path
 
 import pytest
 import soundfile
 from support.paths import SAMPLE
 
 from sdiareward.audio_sdiareward import read_audio
-from sdiareward.dataset_builder import builder
-from sdiareward.dataset_builder.builder import BuildConfig, SourceConfig, build
-from sdiareward.dataset_builder.episodes import Episode, Part, Turn
-from sdiareward.dataset_builder.pairing.pairing import SynthesizerSpec
-from sdiareward.dataset_builder.pairing.splits import assign_splits, choose_synthesizers, split_unit
-from sdiareward.perturbations.channel import make_mp3
+from sdiareward.dataset_builder.episodes import Episode
+from sdiareward.dataset_builder.pairing.splits import (
+    BenchSettings,
+    assign_splits,
+    check_isolation,
+    draw_bench,
+    find_shared,
+    isolate,
+    join_groups,
+    make_bench,
+    sample_bench,
+    split_unit,
+)
+from sdiareward.dataset_builder.shards import ShardWriter, read_rows
+from sdiareward.perturbations.channel import encode_flac, make_mp3, make_opus
 
 
 def make_episode(name, group, source="asterisk", split_group=None):
@@ -31,105 +42,241 @@ def test_every_source_is_split_in_the_shares_asked_for(episodes):
         assert {name: splits.count(name) for name in set(splits)} == {"train": 70, "validation": 10, "test": 20}
 
 
+def test_joined_units_get_one_split_and_the_others_keep_theirs(episodes):
+    shares = {"validation": 0.1, "test": 0.2, "seed": 0}
+    before = assign_splits(episodes, {}, **shares)
+    joined = sorted(before)[5:9]
+    together = assign_splits(episodes, dict.fromkeys(joined, joined[0]), **shares)
+    assert {unit: together[unit] for unit in before if unit not in joined}.items() <= before.items()
+    assert len({together[unit] for unit in joined}) == 1
+
+
 def test_a_coarser_unit_is_held_out_whole():
     episodes = [make_episode(f"e{i}", f"g{i}", split_group=f"domain{i % 5}") for i in range(50)]
     assignment = assign_splits(episodes, {}, validation=0.2, test=0.2, seed=0)
     assert sorted(assignment.values()) == ["test", "train", "train", "train", "validation"]
 
 
-def test_joined_units_get_one_split_by_the_shares_and_the_others_keep_theirs(episodes):
-    shares = {"validation": 0.1, "test": 0.2, "seed": 0}
-    before = assign_splits(episodes, {}, **shares)
-    units = sorted(before)
-    together = assign_splits(episodes, dict.fromkeys(units[5:9], units[5]), **shares)
-    assert {unit: split for unit, split in together.items() if unit not in units[5:9]} == {
-        unit: split for unit, split in before.items() if unit not in units[5:9]
+def test_units_that_share_a_recording_are_one_group_in_all_sources(tmp_path):
+    first, second, third = (
+        read_audio(path)[: 16_000 * 5] for path in sorted((SAMPLE / "amazon_queen").glob("*.ogg"))[:3]
+    )
+    copies = {"a.flac": first, "quiet.ogg": 0.4 * first, "a.mp3": make_mp3(24)(first, 16_000)}
+    for name, array in {"a.wav": first, **copies, "b.wav": second, "c.wav": third}.items():
+        soundfile.write(tmp_path / name, array, 16_000)
+    shutil.copy(tmp_path / "a.wav", tmp_path / "again.wav")
+    named = {"a": "a.wav", "again": "again.wav", "near": "a.mp3", "b": "b.wav", "c": "c.wav", "same": "c.wav"}
+    files = {("folder" if name == "a" else "meld", name): [str(tmp_path / path)] for name, path in named.items()}
+    files["meld", "both"] = [str(tmp_path / "a.flac"), str(tmp_path / "quiet.ogg")]
+    joined, counts = join_groups(files, lambda path: hashlib.sha256(Path(path).read_bytes()).hexdigest())
+    of_a = {("folder", "a"), ("meld", "again"), ("meld", "near"), ("meld", "both")}
+    assert {unit for unit, unit_of in joined.items() if unit_of == joined["folder", "a"]} == of_a
+    assert {unit for unit in joined if unit not in of_a} == {("meld", "c"), ("meld", "same")}
+    assert counts == {"groups": 6, "by_file": 2, "equal_copies": 1, "near_copies": 3}
+
+
+def label(pair_id, secondary="Joy", *, group=None, split="test", source="meld", synthesizer="flite"):
+    criterion = "colloquialness" if source == "scripts" else "modality"
+    return {
+        "pair_id": pair_id,
+        "group_id": group or f"group of {pair_id}",
+        "criterion": criterion,
+        "split": split,
+        "source": source,
+        "primary": "Positive",
+        "secondary": secondary,
+        "synthesizer": synthesizer,
     }
-    assert len({together[unit] for unit in units[5:9]}) == 1
-    couples = {unit: units[number - number % 4] for number, unit in enumerate(units)}
-    counts = [*assign_splits(episodes, couples, **shares).values()]
-    assert {split: counts.count(split) for split in set(counts)} == {"train": 28, "test": 8, "validation": 4}
-    assert set(assign_splits(episodes, couples, validation=0.1, test=1, seed=0).values()) == {"test"}
 
 
-def call(name, audio, start_s=0.0, **more):
-    turns = [
-        {"role": role, "text": "well", "audio": audio, "start_s": start_s + second, "end_s": start_s + second + 1}
-        for second, role in enumerate(("user", "assistant"))
-    ]
-    return {"id": name, "language": "en", "license": "CC0-1.0", "turns": turns, **more}
+def many(count, *args, name="p", **kwargs):
+    return [label(f"{name}{index}", *args, **kwargs) for index in range(count)]
 
 
-def write_corpus(folder, lines):
-    """Write `a`, `b` and `c`, and copies of `a`: the file again, other encodings, and other rates and levels."""
-    folder.mkdir()
-    for name, path in zip("abc", sorted((SAMPLE / "amazon_queen").glob("*.ogg")), strict=False):
-        array = read_audio(path)[: 16_000 * 5]
-        soundfile.write(folder / f"{name}.wav", array, 16_000)
-        if name == "a":
-            (folder / "again").mkdir()
-            shutil.copy(folder / "a.wav", folder / "again" / "a.wav")
-            soundfile.write(folder / "a.flac", array, 16_000)
-            soundfile.write(folder / "a.ogg", 0.4 * array, 16_000)
-            soundfile.write(folder / "a.mp3", make_mp3(24)(array, 16_000), 16_000)
-            soundfile.write(folder / "narrow.wav", array[::2], 8_000)
-            # As a pipe leaves it: the header has no number of samples.
-            content = (folder / "a.flac").read_bytes()
-            (folder / "piped.flac").write_bytes(content[:21] + bytes([content[21] & 0xF0, 0, 0, 0, 0]) + content[26:])
-    (folder / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return SourceConfig("folder", str(folder))
+BY_SECONDARY = many(5, "Joy", name="joy") + many(2, "Fear", name="fear")
+BY_SOURCE = many(4, name="a", source="meld") + many(4, name="b", source="dailytalk")
+BY_PRIMARY = [{**row, "primary": primary} for primary in "AB" for row in many(3, name=primary)]
+FINER = {"bucket_by": ("source", "primary", "secondary")}
+BY_SPLIT = many(2, name="seen", split="train") + many(2, name="held")
+SCRIPTS = many(5, "plain", name="a", source="scripts") + many(5, "hard", name="b", source="scripts")
 
 
 @pytest.mark.parametrize(
-    ("lines", "expected"),
+    ("labels", "options", "expected"),
     [
-        ([call("0", "a.wav"), call("1", "b.wav"), call("2", "c.wav")], (3, 0, 0, 0)),
-        ([call("0", "a.wav"), call("1", "a.wav", 2.0), call("2", "b.wav")], (2, 2, 0, 0)),
-        ([call("0", "a.wav"), call("1", "again/a.wav"), call("2", "b.wav")], (2, 0, 1, 0)),
-        (
-            [call(n, n) for n in ("a.wav", "a.flac", "a.ogg", "a.mp3", "narrow.wav", "piped.flac", "b.wav")],
-            (2, 0, 0, 5),
-        ),
-        # Through a third dialogue, whatever groups the user gave.
-        ([call("0", "a.wav", group="x"), call("1", "b.wav", group="x"), call("2", "b.wav")], (1, 2, 0, 0)),
+        # A bucket gives its cap, and a smaller one all it has.
+        (BY_SECONDARY, {"cap": 3}, {"joy": 3, "fear": 2}),
+        (BY_SOURCE, {"cap": 3}, {"a": 3, "b": 3}),
+        (BY_PRIMARY, {"cap": 2}, 2),
+        (BY_PRIMARY, {"cap": 2, **FINER}, {"A": 2, "B": 2}),
+        (BY_SPLIT, {}, {"held": 2}),
+        (BY_SPLIT, {"candidates": "all"}, {"held": 2, "seen": 2}),
+        # Colloquialness pairs have their own cap.
+        (SCRIPTS, {"cap": 1, "colloquialness_cap": 7}, 7),
+        (SCRIPTS, {"cap": 1}, {"a": 5, "b": 5}),
     ],
 )
-def test_dialogues_that_share_a_recording_are_one_group(lines, expected, tmp_path):
-    spec = {"modality": SynthesizerSpec(("espeak-ng",))}
-    config = BuildConfig(str(tmp_path / "out"), (write_corpus(tmp_path / "corpus", lines),), spec, test=0.5)
-    report = build(config, dry_run=True)
-    joined = report["joined"]
-    found = (report["groups"]["all"], joined["by_file"], joined["equal_copies"], joined["near_copies"])
-    assert found == expected
+def test_buckets_are_capped(labels, options, expected):
+    chosen = sample_bench(labels, BenchSettings(**options))
+    assert sample_bench(labels[::-1], BenchSettings(**options)) == chosen
+    taken = Counter(pair.rstrip("0123456789") for pair in chosen)
+    assert (taken.total() if isinstance(expected, int) else taken) == expected
 
 
-def test_a_recording_is_one_group_across_sources_and_through_the_pipeline(tmp_path, monkeypatch):
-    lines = [{**call("talk", ""), "audio": "again/a.wav"}]
-    lines[0].pop("turns")
-    sources = [
-        write_corpus(tmp_path / n, of) for n, of in (("x", [call("0", "a.wav")]), ("y", [*lines, call("1", "b.wav")]))
+def test_groups_take_turns_within_a_bucket():
+    labels = many(10, name="long", group="one recording") + [label("x", group="x"), label("y", group="y")]
+    bench = sample_bench(labels, BenchSettings(cap=4, draw="alternate"))
+    assert {"x", "y"} <= bench
+    assert Counter(pair.rstrip("0123456789") for pair in bench) == {"x": 1, "y": 1, "long": 2}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"candidates": "train"}, {"draw": "random"}, {"rest": "test"}, {"excise": "rows"}),
+        {"bucket_by": ["mood"]},
+    ],
+)
+def test_a_wrong_option_is_refused(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        BenchSettings(**options)
+
+
+def test_another_seed_gives_another_choice_and_a_repeated_pair_is_refused():
+    assert sample_bench(many(100), BenchSettings(seed=1)) != sample_bench(many(100), BenchSettings(seed=2))
+    with pytest.raises(ValueError, match="pair 'p' comes twice"):
+        sample_bench([label("p"), label("p")], BenchSettings())
+
+
+def test_what_shares_a_group_with_the_bench_leaves_training():
+    labels = [
+        label("bench", group="g1"),
+        label("full bucket", group="g2", synthesizer="left out"),
+        label("same recording, test", group="g1"),
+        label("returned", group="g4"),
+        label("same recording", group="g1", split="train"),
+        label("same recording too", group="g1", split="validation"),
+        label("other", group="g3", split="train"),
     ]
-    config = BuildConfig(
-        str(tmp_path / "out"), tuple(sources), {"modality": SynthesizerSpec(("espeak-ng",))}, test=0.5
-    )
-
-    def cut(recordings, *_):
-        wav = str(tmp_path / "x" / "a.flac")
-        turns = (Turn("user", (Part("well", wav, 0.0, 1.0),)), Turn("assistant", (Part("well", wav, 1.0, 2.0),)))
-        return [
-            replace(make_episode(f"{r.recording_id}/0", r.recording_id, r.source), turns=turns) for r in recordings
-        ]
-
-    monkeypatch.setattr(builder, "_run_pipeline", cut)
-    plans, _, joined = builder._plan(config, False)
-    assert (joined["groups"], joined["near_copies"]) == (2, 1)
-    of = {plan.chosen.name: (plan.split, plan.chosen.group_id) for plan in plans}
-    assert of["0"] == of["talk/0"] != of["1"] and of["0"][1] == make_episode("0", "0", "folder").group_id
+    assignment, skipped = isolate(labels, {"bench"})
+    assert assignment == {"bench": "test", "other": "train", "returned": "train"}
+    assert [skip.kind for skip in skipped] == ["held_out_synthesizer", *["group_in_bench"] * 3]
+    assignment, skipped = isolate(labels, {"bench"}, "skip")
+    assert assignment == {"bench": "test", "other": "train"}
+    assert [skip.kind for skip in skipped].count("not_in_bench") == 2
+    # As in the paper.
+    assignment, skipped = isolate(labels, {"bench"}, excise="pairs")
+    names = ("same recording", "same recording too", "same recording, test")
+    assert [assignment[name] for name in names] == ["train", "validation", "train"]
+    assert [skip.kind for skip in skipped] == ["held_out_synthesizer"]
 
 
-def test_synthesizers_are_spread_over_dialogues_and_stay_with_them():
-    names = ("piper", "world", "flite")
-    chosen = [choose_synthesizers(f"d{i}", names, 1, seed=0)[0] for i in range(60)]
-    assert set(chosen) == set(names)
-    assert choose_synthesizers("d1", reversed(names), 1, seed=0) == chosen[1:2]
-    assert sorted(choose_synthesizers("d1", names, None, seed=0)) == sorted(names)
+def test_a_turn_of_another_group_leaves_training_with_the_pair_that_took_it(tmp_path):
+    def said(text, uri=None, start_s=0.0):
+        reference = {"uri": uri or "synthetic:flite", "start_s": start_s if uri else None, "end_s": None, "text": text}
+        return {"role": "user", "text": text, "duration_s": 1.0, "audio_ref": [reference]}
+
+    def pair(name, rejected, family=None, **more):
+        criterion = {"criterion": "joint", "primary": family} if family else {}
+        own = said("the lamp is on the table", f"{name}.wav")
+        split = "test" if name == "bench" else "train"
+        return {**label(name, split=split), **criterion, "chosen": [own], "rejected": [rejected], **more}
+
+    rows = [
+        pair("bench", said("two", "donor.wav", 4.0), "context"),
+        # Cut from the place that the benchmark has a turn from; nothing of it is in a pair of a family.
+        pair("donor", said("two", "donor.wav", 4.0), chosen=[said("hm", "other.wav")]),
+        pair("words", said("the lamp is on the table"), "context", chosen=[said("oh", "near.wav")]),
+        pair("far", said("two", "donor.wav", 9.0), "context", chosen=[said("two", "far.wav")]),
+    ]
+    with ShardWriter(tmp_path / "all") as writer:
+        for row in rows:
+            writer.write(row.pop("split"), {**row, "subset": "all", "language": "en", "license": "CC0-1.0"})
+    (tmp_path / "all" / "report.json").write_text('{"joined": null}')
+    assert find_shared(tmp_path / "all", {"bench"}) == {"donor", "words"}
+    # Of two pairs of recordings, what is said says nothing: the paper's recipe stays as it is.
+    assert find_shared(tmp_path / "all", {"donor"}) == {"bench"}
+    _, assignment, skipped = draw_bench(tmp_path / "all", BenchSettings())
+    assert assignment == {"bench": "test", "far": "train"}
+    assert {(skip.item, skip.kind) for skip in skipped} == {(name, "turn_in_bench") for name in ("donor", "words")}
+
+
+def test_copies_of_the_benchmark_leave_the_training_of_a_folder_that_was_built_before(tmp_path):
+    paths = sorted((SAMPLE / "amazon_queen").glob("*.ogg"))[:4]
+
+    def write(writer, name, split, array, uri):
+        reference = {"uri": f"folder:{uri}.wav", "start_s": 0.0, "end_s": None, "text": "well"}
+        half, turns = len(array) // 2, []
+        for role, samples in (("user", array[:half]), ("assistant", array[half:])):
+            audio = {"bytes": encode_flac(samples), "path": "t.flac"}
+            seconds = len(samples) / 16_000
+            turns.append(
+                {"role": role, "text": "well", "audio": audio, "duration_s": seconds, "audio_ref": [reference]}
+            )
+        more = {"subset": "wild", "language": "en", "license": "CC0-1.0", "chosen": turns, "rejected": turns}
+        writer.write(split, {**label(name), **more})
+
+    first, second, third, fourth = (read_audio(path)[: 16_000 * 6] for path in paths)
+    with ShardWriter(tmp_path / "old") as writer:
+        write(writer, "bench", "test", first, "a")
+        write(writer, "copy", "train", make_mp3(32)(0.3 * first, 16_000), "again/a")
+        write(writer, "same file", "validation", fourth, "a")
+        write(writer, "kept", "train", second, "b")
+        write(writer, "moved", "validation", make_opus(24)(second, 16_000), "again/b")
+        write(writer, "other", "validation", third, "c")
+    labels, assignment, skipped = draw_bench(tmp_path / "old", BenchSettings())
+    assert assignment == {"bench": "test", "kept": "train", "moved": "train", "other": "validation"}
+    assert {(skip.item, skip.kind) for skip in skipped} == {(n, "group_in_bench") for n in ("copy", "same file")}
+    assert len({found["group_id"] for found in labels}) == 3
+
+
+def test_a_group_in_two_splits_is_an_error_that_names_it():
+    labels = [label("a", group="g1", split="train"), label("b", group="g1", split="validation")]
+    with pytest.raises(ValueError, match="1 groups are in more than one split .g1 in train and validation"):
+        check_isolation(labels)
+    with pytest.raises(ValueError, match="g1 in train and validation"):
+        isolate([*labels, label("c")], {"c"})
+
+
+def turn(role, duration_s):
+    audio = {"bytes": b"fLaC", "path": "t.flac"}
+    return {"role": role, "text": "well, hello", "audio": audio, "duration_s": duration_s, "audio_ref": []}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    labels = many(3, name="a", group="g1") + many(2, "Fear", name="b") + many(2, name="c", split="train")
+    labels += [label("leak", group="g1", split="train"), label("d", split="validation", synthesizer="piper")]
+    with ShardWriter(tmp_path / "all") as writer:
+        for row in labels:
+            sides = {"chosen": [turn("user", 3.0), turn("assistant", 6.0)], "rejected": [turn("user", 9.0)] * 2}
+            more = {"subset": "semi_wild", "language": "en", "license": "CC0-1.0"}
+            writer.write(row.pop("split"), {**row, **sides, **more})
+    (tmp_path / "all" / "report.json").write_text(json.dumps({"config": {"seed": 7, "channel": None}, "joined": None}))
+    return tmp_path / "all"
+
+
+@pytest.mark.slow
+def test_the_benchmark_is_written_with_its_report(folder, tmp_path):
+    report = make_bench(folder, tmp_path / "sdiareward", BenchSettings(cap=2))
+    assert json.dumps(make_bench(folder, tmp_path / "sdiareward", BenchSettings(cap=2))) == json.dumps(report)
+    rows = [(split, row["pair_id"]) for split, row in read_rows(tmp_path / "sdiareward")]
+    assert Counter(split for split, _ in rows) == {"train": 2, "validation": 1, "test": 4}
+    assert {pair for split, pair in rows if split == "train"} == {"c0", "c1"}
+    assert (report["drops"], report["config"]["seed"]) == ({"group_in_bench": 2}, 7)
+    bench = json.loads((tmp_path / "sdiareward" / "bench.json").read_text())
+    assert bench == json.loads(json.dumps(report["bench"]))
+    assert bench["table1"]["semi_wild"] == {"train": 2, "validation": 1, "test": 4, "total": 7}
+    names = ("bucket", "available", "available_groups", "taken", "taken_groups")
+    counts = [tuple(bucket[name] for name in names) for bucket in bench["buckets"]]
+    assert counts == [("meld / Fear", 2, 2, 2, 2), ("meld / Joy", 3, 1, 2, 1)]
+    assert (bench["statistics"]["pairs"], bench["num_known_groups"]) == (4, 0)
+    page = (tmp_path / "sdiareward" / "bench.md").read_text()
+    assert "| meld / Joy | 3 | 1 | 2 | 1 |" in page
+    assert "| semi_wild | 2 | 1 | 4 | 7 |" in page
+    assert (tmp_path / "sdiareward" / "bench.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_data_set_itself_is_not_overwritten(folder):
+    with pytest.raises(ValueError, match="is the data set itself"):
+        make_bench(folder, folder, BenchSettings())

@@ -32,8 +32,6 @@ def test_a_count_that_is_always_larger_on_one_side_orders_every_pair():
     assert shares["commas"] == 1
     # Ties count half.
     assert shares["words"] == 0.5
-    # The rule may be "less is spoken", too.
-    assert measure_shares([(b, a) for a, b in pairs])["commas"] == 1
 
 
 def test_a_set_that_counting_solves_is_refused_with_the_table():
@@ -42,8 +40,6 @@ def test_a_set_that_counting_solves_is_refused_with_the_table():
         require_balance([pair] * 3)
     assert "| commas | 100.0 |" in str(error.value)
     assert require_balance([pair, pair[::-1]])["commas"] == 0.5
-    with pytest.raises(ValueError, match="no pairs"):
-        measure_shares([])
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,16 @@
 import io
 
 import datasets
-import pyarrow as pa
 import pytest
 import soundfile
+from support.repository_world import make_row, write_data
 
 from sdiareward.common.skipped import Skipped
-from sdiareward.dataset_builder.formats.shards import ShardWriter, read_rows
 from sdiareward.dataset_builder.release.official_form import read_official, write_official
+from sdiareward.dataset_builder.shards import read_rows
 from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.schema import validate_row
-
-
-def encode(array, rate=16_000, form="FLAC"):
-    buffer = io.BytesIO()
-    soundfile.write(buffer, array, rate, format=form)
-    return buffer.getvalue()
+from sdiareward.perturbations.channel import encode, encode_flac
 
 
 def message(role, path, text="so, um"):
@@ -38,7 +33,7 @@ def save(tmp_path, make_tone):
                 path = tmp_path / "root" / item["audio"]
                 if not path.exists():
                     path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_bytes(encode(make_tone(0.1, 200 + 50 * turn, seed), form="WAV"))
+                    path.write_bytes(encode(make_tone(0.1, 200 + 50 * turn, seed), 16_000, "WAV", "PCM_16", None))
         saved = {name: datasets.Dataset.from_list(examples) for name, examples in splits.items()}
         datasets.DatasetDict(saved).save_to_disk(tmp_path / "released")
         return tmp_path / "released", tmp_path / "root"
@@ -108,15 +103,6 @@ def test_a_pair_that_cannot_be_read_is_reported_and_nothing_else_is_lost(spoil, 
     assert kept[1]["subset"] == "wild"
 
 
-def test_other_rates_and_channels_are_converted(save, make_tone):
-    path, root = save({"train": [example("d1", category="wild")]})
-    (root / "d1" / "real-0.wav").write_bytes(encode(make_tone(0.2).repeat(2).reshape(-1, 2), 8_000, "WAV"))
-    ((_, row),) = read_official(path, root)
-    info = soundfile.info(io.BytesIO(row["chosen"][0]["audio"]["bytes"]))
-    assert (info.samplerate, info.channels, info.format) == (16_000, 1, "FLAC")
-    assert row["chosen"][0]["duration_s"] == pytest.approx(0.4)
-
-
 def test_a_prefix_is_taken_off_and_a_path_inside_the_root_may_be_absolute(save):
     pair = example("d1", category="wild")
     path, root = save({"train": [pair]})
@@ -129,61 +115,32 @@ def test_a_prefix_is_taken_off_and_a_path_inside_the_root_may_be_absolute(save):
     assert split == "train"
 
 
-def test_recordings_inside_the_table_are_read_too(save, make_tone):
-    path, root = save({"train": [example("d1", category="wild")]})
-    item = {"type": datasets.Value("string"), "text": datasets.Value("string"), "audio": datasets.Audio()}
-    messages = datasets.List({"role": datasets.Value("string"), "content": datasets.List(item)})
-    pair = example("d1", category="wild")
-    for name in ("chosen", "rejected"):
-        for content in pair[name]:
-            content["content"][0]["audio"] = None
-            content["content"][1] |= {"text": None, "audio": {"bytes": encode(make_tone(0.1)), "path": "in.flac"}}
-    schema = datasets.Features({"chosen": messages, "rejected": messages, "category": datasets.Value("string")})
-    table = pa.Table.from_pylist([pair], schema=schema.arrow_schema)
-    datasets.DatasetDict({"train": datasets.Dataset(table)}).save_to_disk(path.with_name("inside"))
-    ((_, row),) = read_official(path.with_name("inside"), root)
-    assert row["chosen"][0]["audio"] == {"bytes": encode(make_tone(0.1)), "path": "in.flac"}
-
-
-def test_a_pair_that_comes_twice_is_kept_once(save):
-    pair = example("d1", category="wild")
-    path, root = save({"train": [pair], "validation": [pair]})
-    kept, skip = read_official(path, root)
-    assert kept[0] == "train"
-    assert (skip.item, skip.kind) == ("validation row 0", "duplicate_id")
-
-
-def test_an_unknown_split_has_to_be_named(save):
-    path, root = save({"dev": [example("d1", category="wild")]})
+def test_an_unknown_split_has_to_be_named_a_pair_is_kept_once_and_other_rates_are_converted(save, make_tone):
+    path, root = save({"dev": [example("d1", category="wild")] * 2})
+    # Another rate is converted.
+    (root / "d1" / "real-0.wav").write_bytes(encode(make_tone(0.2), 8_000, "WAV", "PCM_16", None))
     with pytest.raises(ValueError, match="has a split 'dev'; map it in splits to one of"):
         list(read_official(path, root))
-    ((split, _),) = read_official(path, root, splits={"dev": "validation"})
-    assert split == "validation"
+    (split, row), twice = read_official(path, root, splits={"dev": "validation"})
+    info = soundfile.info(io.BytesIO(row["chosen"][0]["audio"]["bytes"]))
+    assert (info.samplerate, info.format, info.duration) == (16_000, "FLAC", pytest.approx(0.4))
+    assert (split, twice.item, twice.kind) == ("validation", "dev row 1", "duplicate_id")
 
 
 @pytest.fixture
 def folder(tmp_path, make_tone):
     """Return a data set folder of ours with a pair in each split."""
-    scores = {"content": 4, "naturalness": 3, "coherence": 5}
-    with ShardWriter(tmp_path / "ours") as writer:
-        for index, split in enumerate(("train", "validation", "test")):
-            audio = {"bytes": encode(make_tone(0.1, seed=index)), "path": f"p{index}.flac"}
-            sides = {
-                name: [
-                    {"role": role, "text": f"{name} {role}", "audio": audio, "duration_s": 0.1, "audio_ref": []}
-                    for role in ("user", "assistant")
-                ]
-                for name in ("chosen", "rejected")
-            }
-            writer.write(
-                split,
-                {"pair_id": f"p{index}", "criterion": "modality", "subset": "semi_wild", "source": "meld"}
-                | {"primary": "Positive", "secondary": "Joy", **sides, "synthesizer": "flite", "group_id": f"g{index}"}
-                | {"channel": {"trim_db": 40.0, "coding": "opus"}, "native_coding": ["opus"], "language": "en"}
-                | {"quality": {"chosen": scores, "rejected": scores, "judge": "j", "prompt_version": "1"}}
-                | {"license": "GPL-3.0-only"},
-            )
-    return tmp_path / "ours"
+    scores, rows = {"content": 4, "naturalness": 3, "coherence": 5}, []
+    more = {"quality": {"chosen": scores, "rejected": scores, "judge": "j", "prompt_version": "1"}}
+    more |= {"source": "meld", "subset": "semi_wild", "primary": "Positive", "secondary": "Joy"}
+    more |= {"channel": {"trim_db": 40.0, "coding": "opus"}, "native_coding": ["opus"]}
+    for index, split in enumerate(("train", "validation", "test")):
+        row = make_row(f"p{index}", **more, group_id=f"g{index}")
+        audio = {"bytes": encode_flac(make_tone(0.1, seed=index)), "path": "p.flac"}
+        for turn in (*row["chosen"], *row["rejected"]):
+            turn |= {"audio": audio, "duration_s": 0.1, "audio_ref": []}
+        rows.append((split, row))
+    return write_data(tmp_path / "ours", *rows)
 
 
 def without_names(rows):
@@ -210,7 +167,7 @@ def test_what_is_written_is_the_released_form(folder, tmp_path):
     pair = released["validation"][0]
     assert (pair["category"], pair["source"]) == ("semi_wild", "meld")
     assert pair["chosen"][0]["content"] == [
-        {"type": "text", "text": "chosen user", "audio": None},
+        {"type": "text", "text": "p2 chosen user", "audio": None},
         {"type": "audio", "text": None, "audio": f"{output}/audio/p2/chosen-0.flac"},
     ]
     assert describe_pairs(released["validation"])[0]["subset"] == "semi_wild"

@@ -2,17 +2,16 @@ import json
 
 import pytest
 import yaml
+from support.repository_world import make_row, write_data
 
-from sdiareward.dataset_builder.formats.shards import ShardWriter, read_rows
 from sdiareward.dataset_builder.recording_check import compare, describe
-from sdiareward.dataset_builder.release.recorded_parts import AudioRoots
-from sdiareward.dataset_builder.release.release import release, release_features
+from sdiareward.dataset_builder.release.release import AudioRoots, release, release_features
+from sdiareward.dataset_builder.shards import read_rows
 from sdiareward.pairs.schema import features
 from sdiareward.perturbations.channel import encode
 
 
-LABELS = {"pair_id": "0123456789abcdef", "criterion": "modality", "subset": "wild", "source": "folder"}
-LABELS |= {"synthesizer": "hibari", "group_id": "fedcba9876543210", "language": "en", "license": "CC0-1.0"}
+PAIR_ID = "0123456789abcdef"
 SECRETS = ("ann@example.org", "650-253-0000", "12 Elm Street", "Speaker Seven", "speaker seven")
 
 
@@ -33,15 +32,11 @@ def make_data(tmp_path, make_tone):
         spoken = [part | {"uri": "synthetic:hibari", "start_s": None} for part in recorded]
         channel_matched = encode(clips[0][:8000] * 0.5, 16_000, "FLAC", "PCM_16", None)
         common = {"audio": {"bytes": channel_matched, "path": str(tmp_path / "local.flac")}, "duration_s": 0.5}
-        row = dict.fromkeys(features()) | LABELS
+        row = make_row(PAIR_ID, criterion="modality")
         for side, parts in (("chosen", recorded), ("rejected", spoken)):
-            turns = {"user": parts[:2], "assistant": parts[2:]}
-            row[side] = [
-                {"role": role, "text": " ".join(part["text"] for part in own), "audio_ref": own, **common}
-                for role, own in turns.items()
-            ]
-        with ShardWriter(tmp_path / "data") as writer:
-            writer.write("train", row)
+            for turn, own in zip(row[side], (parts[:2], parts[2:]), strict=True):
+                turn |= {"text": " ".join(part["text"] for part in own), "audio_ref": own, **common}
+        write_data(tmp_path / "data", ("train", row))
         config = {"seed": 3, "channel": None, "sources": [{"path": str(audio)}]}
         (tmp_path / "data" / "report.json").write_text(json.dumps({"build_id": "b", "config": config}))
         return tmp_path / "data"
@@ -90,20 +85,15 @@ def test_nothing_in_the_folder_identifies_a_speaker_or_the_place_of_the_build(ma
     assert b"fLaC" not in content
 
 
-def test_a_name_in_a_reference_skips_the_pair(make_data, roots, tmp_path):
-    folder = make_data(names=("speaker_seven", "b", "c"))
-    report = release(folder, tmp_path / "release", audio_roots=roots, names=["Speaker Seven"])
-    assert report["drops"] == {"name_in_reference": 1}
-    assert b"speaker_seven" not in (tmp_path / "release" / "report.json").read_bytes()
-
-
-def test_a_phone_number_across_two_parts_or_a_missing_recording_skips_the_pair(make_data, roots, tmp_path):
+def test_what_cannot_be_scrubbed_or_found_skips_the_pair(make_data, roots, tmp_path):
     report = release(make_data(("it's 650", "253 0000", "okay")), tmp_path / "release", audio_roots=roots)
     assert report["drops"] == {"identifier_across_parts": 1}
+    report = release(make_data(names=("ann_lee", "b", "c")), tmp_path / "named", audio_roots=roots, names=["Ann Lee"])
+    assert report["drops"] == {"name_in_reference": 1}
     folder = make_data()
     (tmp_path / "home_of_ann" / "folder" / "b.flac").unlink()
     (skip,) = release(folder, tmp_path / "release", audio_roots=roots)["skipped"]
-    assert (skip["item"], skip["kind"]) == ("pair 0123456789abcdef", "missing_audio")
+    assert (skip["item"], skip["kind"]) == (f"pair {PAIR_ID}", "missing_audio")
     assert skip["reason"].startswith("folder:b.flac: ") and str(tmp_path) not in skip["reason"]
 
 
@@ -114,9 +104,6 @@ def test_the_release_has_a_card_and_loads_by_name_with_its_columns(make_data, ro
     card = (tmp_path / "release" / "README.md").read_text(encoding="utf-8")
     header = yaml.safe_load(card.split("---")[1])
     assert [entry["config_name"] for entry in header["configs"]] == ["default", "modality"]
-    for words in ("1 pairs without their audio", "1 address, 1 email, 1 phone", "`folder`: 1 pairs", "clone a person"):
-        assert words in card
-    assert "$" not in card
+    assert all(words in card for words in ("1 pairs without their audio", "1 address, 1 email, 1 phone"))
     rows = load_dataset(str(tmp_path / "release"), split="train", cache_dir=str(tmp_path / "cache"))
     assert rows.features == release_features()
-    assert rows[0]["chosen"][1]["text"] == "from [ADDRESS]"

@@ -5,8 +5,7 @@ import pytest
 import soundfile
 
 from sdiareward.common.skipped import Skipped
-from sdiareward.dataset_builder.episodes import Recording, validate_episode
-from sdiareward.dataset_builder.references import split_reference
+from sdiareward.dataset_builder.episodes import Recording, split_reference, validate_episode
 from sdiareward.dataset_builder.sources import locate, read_source
 
 
@@ -163,16 +162,18 @@ def test_a_folder_without_what_is_needed_is_refused(write_folder, tmp_path):
             list(read_source("folder", root, options))
 
 
-def test_a_line_can_have_messages_or_a_folder_or_file_of_turns(write_folder, make_tone):
-    def message(role, audio):
-        return {"role": role, "content": [{"type": "text", "text": "so"}, {"type": "audio", "audio": audio}]}
+def message(role, *parts):
+    return {"role": role, "content": [{"type": key, key: value} for key, value in parts]}
 
-    messages = [message("user", "calls/a.wav"), message("assistant", "calls/b.flac")]
+
+def test_a_line_can_have_messages_or_a_folder_or_file_of_turns(write_folder, make_tone):
+    said = [("text", "well"), ("audio", "calls/a.wav"), ("text", "then")]
+    answer = message("assistant", ("text", "so"), ("audio", "calls/b.flac"))
     root = write_folder(
-        {"id": "messages", "messages": messages},
+        {"id": "messages", "messages": [message("user", *said), answer]},
         {"id": "folder", "turns": "talk"},
         {"id": "file", "turns": "talk/dialogue.json"},
-        dialogue(turn(), id="odd"),
+        {"id": "two", "messages": [message("user", *said, ("audio", "calls/b.flac")), answer]},
     )
     (root / "talk").mkdir()
     for name in ("1", "2"):
@@ -180,27 +181,12 @@ def test_a_line_can_have_messages_or_a_folder_or_file_of_turns(write_folder, mak
         (root / "talk" / f"{name}.txt").write_text("so")
     turns = [{"role": role, "text": "so", "audio": f"{n}.wav"} for n, role in ((1, "user"), (2, "assistant"))]
     (root / "talk" / "dialogue.json").write_text(json.dumps(turns))
-    *episodes, odd = read_source("folder", root, {**OPTIONS, "native_coding": ["mulaw"]})
+    *episodes, two = read_source("folder", root, OPTIONS)
     assert [[turn.parts[0].ref for turn in episode.turns] for episode in episodes] == [
         ["folder:calls/a.wav", "folder:calls/b.flac"],
         ["folder:talk/1.wav", "folder:talk/2.wav"],
         ["folder:talk/1.wav", "folder:talk/2.wav"],
     ]
-    assert {episode.native_coding for episode in episodes} == {("mulaw",)}
-    assert odd.kind == "bad_turns" and "odd: has 1 turns" in odd.reason
-
-
-def test_a_message_has_all_its_words_and_one_recording(write_folder):
-    def message(role, *parts):
-        return {"role": role, "content": [{"type": key, key: value} for key, value in parts]}
-
-    answer = message("assistant", ("text", "so"), ("audio", "calls/b.flac"))
-    said = [("text", "well"), ("audio", "calls/a.wav"), ("text", "then")]
-    root = write_folder(
-        {"id": "words", "messages": [message("user", *said), answer]},
-        {"id": "two", "messages": [message("user", *said, ("audio", "calls/b.flac")), answer]},
-    )
-    episode, skipped = read_source("folder", root, OPTIONS)
-    assert episode.turns[0].text == "well then"
-    assert skipped.kind == "missing_audio"
-    assert "audio is ['calls/a.wav', 'calls/b.flac']; one path below the folder is needed" in skipped.reason
+    assert episodes[0].turns[0].text == "well then"
+    assert two.kind == "missing_audio"
+    assert "audio is ['calls/a.wav', 'calls/b.flac']; one path below the folder is needed" in two.reason

@@ -62,15 +62,10 @@ def make_pairs(tmp_path):
 def test_250_scenarios_in_the_ten_domains_of_the_bundled_scripts_make_a_plan_of_2500_scripts():
     scenarios = read_scenarios()
     assert Counter(Counter(scenario.domain for scenario in scenarios).values()) == {25: 10}
-    assert len({scenario.topic.casefold() for scenario in scenarios}) == 250
-    assert all(scenario.topic.isascii() and len(scenario.topic) < 120 for scenario in scenarios)
     plan = plan_scripts(scenarios, ScriptSettings().variations)
     assert len(plan) == len(set(plan)) == 2500
-    assert {number for _, number in plan} == set(range(1, 11))
-    lines = (SCRIPTS / "colloquial_scripts.jsonl").read_text(encoding="utf-8").splitlines()
-    bundled = [json.loads(line) for line in lines]
-    for key in ("scenario_id", "topic"):
-        assert not {getattr(scenario, key) for scenario in scenarios} & {row[key] for row in bundled}
+    bundled = [json.loads(line) for line in (SCRIPTS / "colloquial_scripts.jsonl").open(encoding="utf-8")]
+    assert not {scenario.topic for scenario in scenarios} & {row["topic"] for row in bundled}
     assert {scenario.domain for scenario in scenarios} == {row["domain"] for row in bundled}
 
 
@@ -91,13 +86,10 @@ def test_a_scenario_is_written_and_then_spoken_with_the_same_labels(ask, make_pa
     ("answer", "fault"),
     [
         ({"dialogue": WRITTEN}, "must be a JSON array"),
-        ([], "the roles are"),
         (WRITTEN[:1], "the roles are"),
         (WRITTEN[::-1], "the roles are"),
-        ([WRITTEN[0], WRITTEN[0]], "the roles are"),
         (WRITTEN * 3, "there are 3 rounds; 1 to 2 are needed"),
         (dialogue("Hello.", "  "), "turn 2 has no text"),
-        (dialogue("Hello.", None), "turn 2 has no text"),
         (dialogue("Hello \U0001f600", "Good day."), "turn 1 holds '\U0001f600'"),
         (dialogue("Hello :-)", "Good day."), "turn 1 holds ':-)'"),
         (dialogue("Hello.", "Run ```ls```."), "turn 2 holds a code fence"),
@@ -117,11 +109,8 @@ def test_a_written_dialogue_against_the_rules_is_asked_for_again_with_the_fault(
         (SPOKEN, "exactly the fields"),
         (spoken_answer(note="done"), "exactly the fields"),
         (spoken_answer(style="written"), "'style' is 'written'; it must be 'spoken'"),
-        (spoken_answer(domain="food"), "'domain' is 'food'"),
-        (spoken_answer(topic="trams"), "'topic' is 'trams'"),
         (spoken_answer(sample_id=2), "'sample_id' is 2; it must be 1"),
         (spoken_answer(SPOKEN * 2), "there are 4 turns; the written dialogue has 2"),
-        (spoken_answer(SPOKEN[::-1]), "the roles are"),
         (spoken_answer(dialogue("Oh no!", WRITTEN[1]["content"].upper())), "1 of 2 turns are as they were written"),
     ],
 )
@@ -175,26 +164,10 @@ SETTINGS = ScriptSettings(variations=3, min_rounds=1, max_rounds=1)
 SCENARIOS = [SCENARIO, Scenario("travel-s02", "travel", "Lost mittens")]
 
 
-def test_written_scripts_are_read_by_the_source_of_scripts(ask, tmp_path):
-    path = tmp_path / "new/scripts.jsonl"
-    with ChatServer(writer) as server:
-        assert write_scripts(path, ask(server), SCENARIOS, SETTINGS) == []
-    pairs = list(read_source("colloquial_scripts", path))
-    assert len(pairs) == 6
-    for pair in pairs:
-        validate_episode(pair.written)
-        validate_episode(pair.spoken)
-        assert (pair.spoken.split_group, pair.spoken.secondary) == ("travel", "easy")
-    row = json.loads(path.read_text().splitlines()[0])
-    with (SCRIPTS / "colloquial_scripts.jsonl").open() as bundled:
-        assert set(json.loads(next(bundled))) <= set(row)
-    assert len({pair.written.name for pair in pairs}) == 6
-
-
 def test_a_run_that_was_stopped_in_the_middle_ends_with_the_same_file_and_asks_for_the_rest_only(ask, tmp_path):
     whole, torn = tmp_path / "whole.jsonl", tmp_path / "torn.jsonl"
     with ChatServer(writer) as server:
-        write_scripts(whole, ask(server), SCENARIOS, SETTINGS)
+        assert write_scripts(whole, ask(server), SCENARIOS, SETTINGS) == []
         lines = whole.read_bytes().splitlines(keepends=True)
         torn.write_bytes(b"".join(lines[:2]) + lines[2][:50])
         calls = len(server.requests)
@@ -202,13 +175,7 @@ def test_a_run_that_was_stopped_in_the_middle_ends_with_the_same_file_and_asks_f
         write_scripts(torn, client, SCENARIOS, SETTINGS)
         assert len(server.requests) - calls == 2 * 4
     assert torn.read_bytes() == whole.read_bytes()
-
-
-def test_an_unusable_endpoint_ends_the_run_and_keeps_what_is_written(ask, tmp_path):
-    path = tmp_path / "scripts.jsonl"
-    with ChatServer(writer, writer, Reply(status=401)) as server, pytest.raises(EndpointError):
-        write_scripts(path, ask(server, concurrency=1), SCENARIOS, SETTINGS)
-    assert len(path.read_text().splitlines()) == 1
+    assert len({pair.written.name for pair in read_source("colloquial_scripts", whole)}) == 6
 
 
 @pytest.mark.parametrize(
@@ -234,24 +201,15 @@ def test_a_faulty_file_of_scenarios_is_refused_with_its_line(tmp_path, text, pla
 
 
 def test_own_prompts_write_the_scripts_and_a_file_of_other_prompts_or_another_model_is_not_resumed(ask, tmp_path):
-    own = PromptSet(
-        {
-            "script_writing": "You are a data generator.",
-            "script_writing_request": "You are generating variation $number of $count for the topic: $topic. $style",
-            "script_written_style": "formal",
-            "script_speaking": "You are a converter of styles.",
-        }
-    )
+    request = "You are generating variation $number of $count for the topic: $topic. $style"
+    own = PromptSet({"script_writing_request": request, "script_written_style": "formal", "script_speaking": "Speak."})
     path = tmp_path / "scripts.jsonl"
     with ChatServer(WRITTEN, spoken_answer()) as server:
-        assert write_scripts(path, ask(server), [SCENARIO], SHORT, own) == []
+        for _ in range(2):
+            assert write_scripts(path, ask(server), [SCENARIO], SHORT, own) == []
         first, second = (request["messages"] for request in server.requests)
-        assert [message["content"] for message in first] == [
-            "You are a data generator.",
-            f"You are generating variation 1 of 1 for the topic: {SCENARIO.topic}. formal",
-        ]
-        assert second[0]["content"] == "You are a converter of styles."
-        assert write_scripts(path, ask(server), [SCENARIO], SHORT, own) == []
+        asked = f"You are generating variation 1 of 1 for the topic: {SCENARIO.topic}. formal"
+        assert (first[1]["content"], second[0]["content"]) == (asked, "Speak.")
         for changes, prompts in (({}, None), ({"model": "other"}, own)):
             with pytest.raises(ValueError, match="line 1: was written with"):
                 write_scripts(path, ask(server, **changes), [SCENARIO], SHORT, prompts)

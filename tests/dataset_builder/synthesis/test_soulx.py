@@ -1,6 +1,5 @@
 """SoulX-Podcast: the server as a process around a stand-in for its repository, its client, and a pair that uses it."""
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -9,21 +8,16 @@ import sys
 import numpy as np
 import pytest
 import requests
-import soundfile
 from support.paths import ROOT
 
 from sdiareward.common.user_errors import UserError
-from sdiareward.dataset_builder.episodes import Episode, Part, Turn
-from sdiareward.dataset_builder.pairing.pairing import PairPlan, make_row
-from sdiareward.dataset_builder.pairing.reference_clips import NoReference
 from sdiareward.dataset_builder.synthesis import (
     DialogueSynthesizer,
     ReferenceClip,
     SynthesisError,
-    is_available,
     soulx_server,
 )
-from sdiareward.dataset_builder.synthesis.soulx_podcast import SoulXPodcast
+from sdiareward.dataset_builder.synthesis.servers import SoulXPodcast
 
 
 pytestmark = pytest.mark.slow
@@ -102,19 +96,6 @@ def test_a_dialogue_is_one_request_that_keeps_its_context(served, references):
     assert not any(os.path.exists(info["cwd"]) for info in note["infos"])
 
 
-def test_a_role_without_a_clip_takes_the_voice_of_the_options(served, references, tmp_path, make_tone):
-    read_notes, options = served
-    soundfile.write(tmp_path / "voice.wav", make_tone(7.0, 300), RATE)
-    engine = SoulXPodcast(
-        **options, voices={"user": {"audio": str(tmp_path / "voice.wav"), "text": "A voice for scripts."}}
-    )
-    engine.speak_dialogue(LINES, {"assistant": references["assistant"]})
-    assert read_notes()[0]["prompt_texts"] == ["Ça va", "A voice for scripts."]
-    assert read_notes()[0]["prompts"][1] == [7 * RATE, RATE]
-    with pytest.raises(SynthesisError, match=r"no reference clip for \['assistant'\]"):
-        engine.speak_dialogue(LINES, {})
-
-
 def test_a_dialogue_that_the_model_cannot_speak_costs_no_other(served, references):
     engine = SoulXPodcast(**served[1])
     with pytest.raises(SynthesisError, match="RuntimeError: CUDA out of memory"):
@@ -147,43 +128,3 @@ def test_a_page_in_a_browser_cannot_make_the_server_speak(served):
         answer = requests.post(f"{address}/dialogue", data=b"", headers=headers, timeout=30)
         assert (answer.status_code, "127.0.0.1" in answer.json()["error"]) == (400, True)
     assert address.startswith("http://127.0.0.1:") and read_notes() == []
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"model_path": "m"}, "'addresses'"),
-        ({"model_path": "m", "addresses": "http://localhost"}, "addresses is"),
-        ({"model_path": "m", "addresses": ["http://localhost"], "temprature": 1}, "temprature"),
-    ],
-)
-def test_wrong_options_are_refused_before_the_first_pair(options, named):
-    with pytest.raises(ValueError, match=named):
-        is_available("soulx-podcast", options)
-
-
-def test_a_pair_clones_the_longest_fitting_turn_of_each_speaker_and_is_pruned_without_one(served, make_tone, tmp_path):
-    read_notes, options = served
-
-    def plan(seconds, **changes):
-        turns = []
-        for position, duration_s in enumerate(seconds):
-            wav = str(tmp_path / f"{position}-{duration_s}.wav")
-            soundfile.write(wav, make_tone(duration_s, 200.0 + 50 * position), RATE)
-            turns.append(Turn(("user", "assistant")[position % 2], (Part(f"Line {position}.", wav),)))
-        episode = Episode("e1", "asterisk", "scripted", "g1", tuple(turns), "Inform", "Unknown", "en", "CC0-1.0")
-        return PairPlan("modality", episode, episode, "soulx-podcast", "train", None, {**options, **changes})
-
-    with pytest.raises(NoReference):
-        make_row(plan([6.0, 1.0]))
-    assert read_notes() == []
-    found = plan([5.0, 6.0, 8.0, 31.0])
-    row = make_row(found)
-    assert [turn["text"] for turn in row["rejected"]] == [turn["text"] for turn in row["chosen"]]
-    (note,) = read_notes()
-    # The user's 8 s before the 5 s; the assistant's 31 s are too long.
-    assert note["prompt_texts"] == ["Line 2.", "Line 1."]
-    # Where the server runs does not change a pair.
-    elsewhere = {"addresses": ["http://127.0.0.1:8100"], "model_path": "SoulX-Podcast-1.7B", "timeout_s": 5}
-    assert found.pair_id == dataclasses.replace(found, options=elsewhere).pair_id
-    assert found.pair_id != plan([5.0, 6.0, 8.0, 31.0], llm_engine="vllm").pair_id

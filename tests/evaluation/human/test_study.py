@@ -11,7 +11,7 @@ import soundfile
 from support.human_world import make_score, write_evaluation, write_pairs
 
 from sdiareward.cli import main
-from sdiareward.evaluation.human.study import draw_strata, sample_study
+from sdiareward.evaluation.human.study import SIZES, draw_strata, sample_study
 from sdiareward.evaluation.results_files import read_evaluation
 from sdiareward.pairs.loading import load_pairs
 
@@ -53,19 +53,10 @@ def ids(stratum):
     return {record["pair_id"] for record in stratum}
 
 
-def test_strata_have_the_sizes_of_the_paper_and_share_no_pair(scores):
+def test_strata_have_the_sizes_of_the_paper_hold_what_their_names_say_and_share_no_pair(scores):
     strata = draw_strata(scores, seed=3)
-    assert {name: len(records) for name, records in strata.items()} == {
-        "high": 20,
-        "low": 20,
-        "random": 20,
-        "wrong": 15,
-    }
+    assert {name: len(records) for name, records in strata.items()} == SIZES
     assert len(set().union(*map(ids, strata.values()))) == 75
-
-
-def test_strata_hold_what_their_names_say(scores):
-    strata = draw_strata(scores, seed=3)
     assert all(record["margin"] > 120 for record in strata["high"])
     # The lowest quarter has ten pairs of each subset; the five smallest of each are the 20 smallest.
     assert sorted(record["margin"] for record in strata["low"]) == list(range(1, 21))
@@ -77,16 +68,13 @@ def test_strata_hold_what_their_names_say(scores):
 def test_subsets_are_as_even_as_they_can_be(scores):
     for stratum in draw_strata(scores, seed=5, sizes={"high": 18, "low": 18, "random": 18, "wrong": 10}).values():
         counts = Counter(record["subset"] for record in stratum).values()
-        assert len(counts) == 4
-        assert max(counts) - min(counts) <= 1
-
-
-def test_a_subset_with_few_pairs_gives_its_place_to_the_others(scores):
+        assert len(counts) == 4 and max(counts) - min(counts) <= 1
+    # A subset with few pairs gives its place to the others, and fewer pairs than asked for are all drawn.
     rare = [record for record in scores if record["subset"] != "wild" or record["margin"] in (150.0, 149.0)]
-    strata = draw_strata(rare, seed=0, sizes={"high": 12})
-    counts = Counter(record["subset"] for record in strata["high"])
-    assert len(strata["high"]) == 12
-    assert counts["wild"] <= 2
+    drawn = draw_strata(rare, seed=0, sizes={"high": 12})["high"]
+    assert len(drawn) == 12 and sum(record["subset"] == "wild" for record in drawn) <= 2
+    strata = draw_strata(scores[:9] + scores[-2:], seed=0)
+    assert [len(strata[name]) for name in ("wrong", "high", "low", "random")] == [2, 9, 0, 0]
 
 
 def test_the_seed_alone_decides_what_is_drawn(scores):
@@ -95,34 +83,26 @@ def test_the_seed_alone_decides_what_is_drawn(scores):
     assert ids(draw_strata(scores, seed=4)["random"]) != ids(draw_strata(scores, seed=5)["random"])
 
 
-def test_fewer_pairs_than_asked_for_are_all_drawn(scores):
-    strata = draw_strata(scores[:9] + scores[-2:], seed=0)
-    assert [len(strata[name]) for name in ("wrong", "high", "low", "random")] == [2, 9, 0, 0]
-
-
 def test_the_same_words_are_not_drawn_twice_while_there_are_others(scores):
     # Forty texts, each spoken in five pairs.
     words = {record["pair_id"]: index % 40 for index, record in enumerate(scores)}
     strata = draw_strata(scores, 0, {"high": 8, "random": 20}, words.__getitem__)
     drawn = [words[record["pair_id"]] for stratum in strata.values() for record in stratum]
     assert len(drawn) == len(set(drawn)) == 28
-
-
-def test_the_same_words_are_drawn_again_when_nothing_else_is_left(scores):
     assert len(draw_strata(scores, 0, {"random": 5}, lambda pair_id: "always")["random"]) == 5
 
 
-def test_the_same_seed_writes_the_same_bytes_and_another_seed_others(world, study, tmp_path):
-    def write(name, seed):
-        pairs = load_pairs(world.parent / "pairs.parquet", "test")
-        sample_study(read_evaluation(world), pairs, tmp_path / name, seed=seed, sizes=SMALL)
-        files = (path for path in (tmp_path / name).rglob("*") if path.is_file())
-        return {str(path.relative_to(tmp_path / name)): path.read_bytes() for path in files}
+def read_files(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
-    original = {str(path.relative_to(study)): path.read_bytes() for path in study.rglob("*") if path.is_file()}
-    assert write("again", 1) == original
-    other = write("other", 2)
-    assert not other.keys() & original.keys() - {"study.json", "key.json"}
+
+def test_the_same_seed_writes_the_same_bytes_and_another_seed_others(world, study, tmp_path):
+    pairs = load_pairs(world.parent / "pairs.parquet", "test")
+    for seed in (1, 2):
+        sample_study(read_evaluation(world), pairs, tmp_path / str(seed), seed=seed, sizes=SMALL)
+    same, other = read_files(tmp_path / "1"), read_files(tmp_path / "2")
+    assert same == read_files(study)
+    assert set(map(str, same.keys() & other.keys())) == {"study.json", "key.json"}
 
 
 def test_what_raters_see_tells_nothing_of_the_truth(study, scores):
@@ -137,18 +117,9 @@ def test_what_raters_see_tells_nothing_of_the_truth(study, scores):
     assert turns == ("role", "text", "audio", "duration_s")
 
 
-def test_names_of_recordings_are_hashes_and_no_two_items_share_one(study):
-    items = read(study, "study.json")["items"]
-    by_item = [{turn["audio"] for part in ("context", "a", "b") for turn in item[part]} for item in items]
-    names = [name for each in by_item for name in each]
-    assert len(names) == len(set(names)) == 3 * len(items)
-    assert {path.name for path in (study / "audio").iterdir()} == set(names)
-    assert all(len(Path(name).stem) == 16 and int(Path(name).stem, 16) >= 0 for name in names)
-
-
-def test_recordings_are_those_of_the_side_that_the_key_names(study):
-    truth = read(study, "key.json")["items"]
-    for item in read(study, "study.json")["items"]:
+def test_recordings_have_neutral_names_and_are_those_of_the_side_that_the_key_names(study):
+    truth, items, names = read(study, "key.json")["items"], read(study, "study.json")["items"], []
+    for item in items:
         sides = {}
         for letter in "ab":
             array, rate = soundfile.read(study / "audio" / item[letter][0]["audio"])
@@ -156,24 +127,22 @@ def test_recordings_are_those_of_the_side_that_the_key_names(study):
             sides[letter] = np.abs(np.fft.rfft(array)).argmax() * rate / array.size
         assert min(sides, key=sides.get) == truth[item["item"]]["chosen_is"]
         assert item["a"][0]["duration_s"] == 0.2
-
-
-def test_what_both_sides_begin_with_is_context_and_the_question_is_that_of_the_criterion(study):
-    truth = read(study, "key.json")["items"]
-    for item in read(study, "study.json")["items"]:
-        asks_for_speech = "spontaneous, everyday speech" in item["question"]
-        assert asks_for_speech == (truth[item["item"]]["criterion"] == "colloquialness")
+        # What both sides begin with is context.
         assert [turn["text"] for turn in item["context"]] == ["well, hello"]
         assert [len(item["a"]), len(item["b"])] == [1, 1]
+        asks_for_speech = "spontaneous, everyday speech" in item["question"]
+        assert asks_for_speech == (truth[item["item"]]["criterion"] == "colloquialness")
+        names += [turn["audio"] for part in ("context", "a", "b") for turn in item[part]]
+    assert len(names) == len(set(names)) == 3 * len(items)
+    assert {path.name for path in (study / "audio").iterdir()} == set(names)
+    assert all(len(Path(name).stem) == 16 and int(Path(name).stem, 16) >= 0 for name in names)
 
 
 def test_the_chosen_side_is_a_as_often_as_b(study):
     items = read(study, "key.json")["items"].values()
-    counts = Counter(item["chosen_is"] for item in items)
-    assert abs(counts["a"] - counts["b"]) <= 1
-    for stratum in SMALL:
-        letters = [item["chosen_is"] for item in items if item["stratum"] == stratum]
-        assert abs(letters.count("a") - letters.count("b")) <= 2
+    for strata, limit in ((SMALL, 1), *(([name], 2) for name in SMALL)):
+        letters = [item["chosen_is"] for item in items if item["stratum"] in strata]
+        assert abs(letters.count("a") - letters.count("b")) <= limit
 
 
 def test_the_command_says_what_was_drawn_and_what_there_is_less_of(world, tmp_path, capsys):

@@ -1,0 +1,265 @@
+"""Synthesizers behind a server: an endpoint for speech, a server that clones voices, SoulX-Podcast."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sdiareward.audio_sdiareward import MIN_SAMPLES, SAMPLING_RATE, AudioError, read_audio, resample
+from sdiareward.common.files import split_lines
+from sdiareward.common.user_errors import AGAIN, UserError
+from sdiareward.pairs.path_sandbox import resolve_inside
+
+from . import Engine, Lines, ReferenceClip, SynthesisError
+
+
+# Length of an answer in an error message.
+_MAX_QUOTED_CHARS = 300
+# Sent if no key is configured; otherwise the client would send the one in OPENAI_API_KEY to any server.
+_NO_KEY = "no-key"
+
+
+def _require_list(engine: str, name: str, values: Sequence[str]) -> None:
+    if isinstance(values, str) or not values:
+        raise ValueError(f"{engine}: {name} is {values!r}; it must be a list with at least one entry.")
+
+
+@dataclass(eq=False)
+class OpenAISpeech(Engine):
+    """Any endpoint with OpenAI's `/v1/audio/speech`: OpenAI's server, or a local server of an open model.
+
+    The client retries transient errors (429, 5xx, timeouts, lost connections) with growing pauses.
+    """
+
+    needs, remedy = ("openai",), "pip install openai"
+    base_url: str
+    model: str
+    voices: Sequence[str]
+    languages: Sequence[str] | None = None
+    api_key_env: str | None = None
+    timeout_s: float = 120.0
+    max_retries: int = 5
+    extra_body: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        import openai
+
+        _require_list("openai-speech", "voices", self.voices)
+        self._key = os.environ.get(self.api_key_env, "") if self.api_key_env else _NO_KEY
+        if not self._key:
+            raise SynthesisError(f"openai-speech: the environment variable {self.api_key_env!r} is not set; set it.")
+        options: dict[str, Any] = {"timeout": self.timeout_s, "max_retries": self.max_retries}
+        self._client = openai.OpenAI(api_key=self._key, base_url=self.base_url, **options)
+        self.version = f"openai-speech {self.model}"
+
+    def say(self, text: str, voice: int, reference: np.ndarray | None) -> np.ndarray:
+        import openai
+
+        name, answer = self.voices[voice % len(self.voices)], b""
+        try:
+            answer = self._client.audio.speech.create(
+                model=self.model, voice=name, input=text, response_format="wav", extra_body=self.extra_body
+            ).content
+            return read_audio(answer)
+        except openai.APIStatusError as error:
+            reason = f"{type(error).__name__}: {error.status_code}: {self._quote(error.response.text)}"
+        except openai.OpenAIError as error:
+            reason = f"{type(error).__name__}: {self._quote(str(error))}"
+        except AudioError as error:
+            reason = f"{error} The answer of {len(answer)} bytes begins {self._quote(answer.decode('latin-1'))!r}."
+        # Not chained: a server may quote the key, and the cause would print it.
+        raise ValueError(reason)
+
+    def _quote(self, text: str) -> str:
+        return text.replace(self._key, "***")[:_MAX_QUOTED_CHARS]
+
+
+@dataclass(frozen=True)
+class Speaker:
+    audio: Path
+    text: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@cache
+def _read_speakers(path: str) -> tuple[Speaker, ...]:
+    speakers = []
+    for number, line in enumerate(split_lines(Path(path).read_text(encoding="utf-8")), start=1):
+        try:
+            values = {name: str(value) for name, value in json.loads(line).items()}
+            speaker = Speaker(resolve_inside(Path(path).parent, values.pop("audio")), values.pop("text"), values)
+            if not speaker.text.strip():
+                raise ValueError("text is empty")
+        except (ValueError, AttributeError, KeyError, RecursionError) as error:
+            needed = "a JSON object with text and audio, a path below the file's folder"
+            raise ValueError(f"{path}, line {number}: {type(error).__name__}: {error}; it needs {needed}.") from None
+        speakers.append(speaker)
+    if not speakers:
+        raise ValueError(f"{path}: has no speakers; give one JSON object with audio and text per line.")
+    return tuple(speakers)
+
+
+def select_speakers(path: str, where: Mapping[str, str]) -> list[Speaker]:
+    """Return the speakers with these labels, in the file's order: a voice is an index into it."""
+    return [speaker for speaker in _read_speakers(path) if where.items() <= speaker.labels.items()]
+
+
+@dataclass(eq=False)
+class VoiceCloning(Engine):
+    """A server that clones a voice from a recording and its words, with a pool of reference speakers.
+
+    - `cosyvoice`: `runtime/python/fastapi/server.py` of FunAudioLLM/CosyVoice. `GET /inference_zero_shot`, multipart
+      (`tts_text`, `prompt_text`, `prompt_wav`), answers raw 16-bit samples at `sampling_rate`: 24 kHz for CosyVoice2,
+      22.05 kHz for CosyVoice.
+    - `step-audio`: `tts_api_server.py`, which is in no release of stepfun-ai/Step-Audio but in its open pull request
+      141 (commit 5480302). `POST /clone` (also `speaker_name`) answers a WAV.
+
+    `speakers` is a JSONL file, `{"audio": path beside the file, "text": its words, "age": ..., "gender": ...}` per
+    line; `where` selects speakers by these labels.
+    """
+
+    needs, remedy = ("requests",), "pip install requests"
+    base_url: str
+    speakers: str
+    api: str = "cosyvoice"
+    languages: Sequence[str] | None = None
+    where: Mapping[str, str] | None = None
+    sampling_rate: int = 24_000
+    timeout_s: float = 300.0
+    max_retries: int = 5
+
+    def __post_init__(self) -> None:
+        import requests
+        from requests.adapters import HTTPAdapter
+        from urllib3 import Retry
+
+        if self.api not in ("cosyvoice", "step-audio"):
+            raise ValueError(f"voice-cloning: api is {self.api!r}; it must be 'cosyvoice' or 'step-audio'.")
+        self._speakers = select_speakers(self.speakers, self.where or {})
+        if not self._speakers:
+            raise ValueError(f"voice-cloning: {self.speakers} has no speaker with {dict(self.where or {})}; add one.")
+        self.version = f"voice-cloning {self.api}"
+        statuses = (429, 500, 502, 503, 504)
+        # POST too: speaking a text twice costs only time.
+        again: dict[str, Any] = {"status_forcelist": statuses, "allowed_methods": None, "raise_on_status": False}
+        self._session = requests.Session()
+        for scheme in ("http://", "https://"):
+            self._session.mount(scheme, HTTPAdapter(max_retries=Retry(self.max_retries, backoff_factor=0.5, **again)))
+
+    def say(self, text: str, voice: int, reference: np.ndarray | None) -> np.ndarray:
+        speaker = self._speakers[voice % len(self._speakers)]
+        is_raw = self.api == "cosyvoice"
+        url = f"{self.base_url.rstrip('/')}/{'inference_zero_shot' if is_raw else 'clone'}"
+        fields = {"tts_text": text, "prompt_text": speaker.text}
+        fields |= {} if is_raw else {"speaker_name": speaker.audio.stem}
+        files = {"prompt_wav": (speaker.audio.name, speaker.audio.read_bytes(), "application/octet-stream")}
+        send = self._session.get if is_raw else self._session.post
+        answer = send(url, data=fields, files=files, timeout=self.timeout_s)
+        try:
+            if not answer.ok:
+                raise ValueError(f"{answer.status_code}: {answer.text[:_MAX_QUOTED_CHARS]}")
+            if not is_raw:
+                return read_audio(answer.content)
+            # Not a buffer of whole samples: ValueError.
+            return resample(np.frombuffer(answer.content, dtype="<i2").astype(np.float32) / 2**15, self.sampling_rate)
+        except ValueError as error:
+            voice_name, beginning = speaker.audio.name, answer.content[:40]
+            raise ValueError(f"in the voice of {voice_name}: {error} The answer begins {beginning!r}.") from error
+
+
+@dataclass(eq=False)
+class SoulXPodcast:
+    """SoulX-Podcast (Apache-2.0), the paper's synthesizer (appendix B.1): dialogues in voices cloned zero-shot.
+
+    No environment satisfies both its requirements and ours, so it runs behind a server of its own (`soulx_server.py`).
+    A dialogue is one request, so that each turn is conditioned on those before it. References come from the recorded
+    dialogue; for scripts, which have no recordings, the option `voices` names a recording and its words for each role.
+    """
+
+    needs, remedy = ("requests",), "pip install requests"
+    # Seeded, but a GPU may sum in another order.
+    is_deterministic = False
+    model_path: str
+    addresses: Sequence[str]
+    voices: Mapping[str, Mapping[str, str]] | None = None
+    languages: Sequence[str] | None = None
+    llm_engine: str = "hf"  # Or "vllm", as the servers run.
+    fp16_flow: bool = False  # Half precision in the flow model, as the servers run.
+    timeout_s: float = 1800.0  # Includes the dialogues that wait before this one.
+    # How speech tokens are drawn, each dialogue from the same seed; the defaults are SoulX-Podcast's own.
+    seed: int = 1988
+    temperature: float = 0.6
+    top_k: int = 100
+    top_p: float = 0.9
+    repetition_penalty: float = 1.25
+
+    def __post_init__(self) -> None:
+        import requests
+
+        _require_list("soulx-podcast", "addresses", self.addresses)
+        self._session = requests.Session()
+        # The servers are machines of the user: no proxy of the environment lies between.
+        self._session.trust_env = False
+        # Workers begin at different servers.
+        self._next = os.getpid()
+        name = Path(self.model_path).name
+        self._runs = {"model": name, "llm_engine": self.llm_engine, "fp16_flow": self.fp16_flow}
+        drawn = ("seed", "temperature", "top_k", "top_p", "repetition_penalty")
+        self._sampling = {name: getattr(self, name) for name in drawn}
+        voices = (self.voices or {}).items()
+        self._clips = {role: ReferenceClip(read_audio(voice["audio"]), voice["text"]) for role, voice in voices}
+        self.version = f"soulx-podcast {name}"
+
+    def speak_dialogue(self, lines: Lines, references: Mapping[str, ReferenceClip]) -> list[np.ndarray]:
+        script = _make_script(lines, {**self._clips, **references})
+        answer = self._post({**script, "sampling": self._sampling, "runs": self._runs})
+        waves = [np.frombuffer(base64.b64decode(wave), "<f4") for wave in answer["waves"]]
+        turns = [resample(wave, answer["sampling_rate"]) for wave in waves]
+        if len(turns) != len(lines) or not all(len(t) >= MIN_SAMPLES and np.isfinite(t).all() for t in turns):
+            found = f"waveforms of {[len(turn) for turn in turns]} samples for {len(lines)} lines"
+            raise SynthesisError(f"soulx-podcast gave {found}; each needs {MIN_SAMPLES} or more, all finite.")
+        return turns
+
+    def _post(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        import requests
+
+        address = self.addresses[self._next % len(self.addresses)].rstrip("/")
+        self._next += 1
+        try:
+            answer = self._session.post(f"{address}/dialogue", json=request, timeout=self.timeout_s)
+        except requests.RequestException as error:
+            raise UserError(f"soulx-podcast: the server {address}: {error}; start it again, then {AGAIN}.") from error
+        reason = f"{answer.status_code} {answer.text[:_MAX_QUOTED_CHARS]}"
+        if answer.status_code == 500:
+            raise SynthesisError(f"soulx-podcast gives no speech: {reason}")
+        if not answer.ok:
+            raise UserError(f"soulx-podcast: the server {address} answers {reason}; correct it, then {AGAIN}.")
+        return answer.json()
+
+
+def _make_script(lines: Lines, references: Mapping[str, ReferenceClip]) -> dict[str, Any]:
+    """Return a dialogue as the repository's examples have it, with single spaces: a line break would end the text."""
+    import soundfile
+
+    text, speakers = [], {}
+    marks = {role: f"S{number}" for number, role in enumerate(dict.fromkeys(role for role, _ in lines), start=1)}
+    if missing := [role for role in marks if role not in references]:
+        raise SynthesisError(f"soulx-podcast: no reference clip for {missing}; give the role one in 'voices'.")
+    for role, mark in marks.items():
+        soundfile.write(wav := io.BytesIO(), references[role].array, SAMPLING_RATE, format="WAV", subtype="PCM_16")
+        prompt = base64.b64encode(wav.getvalue()).decode()
+        speakers[mark] = {"prompt_audio": prompt, "prompt_text": " ".join(references[role].text.split())}
+    for role, words in lines:
+        if not words.split():
+            raise SynthesisError("soulx-podcast: a line has no text; remove it.")
+        text.append([marks[role], " ".join(words.split())])
+    return {"speakers": speakers, "text": text}

@@ -1,1 +1,0 @@
-"""A local page on which a person rates the items of a study: `server.py` and the files it serves."""

@@ -1,0 +1,182 @@
+"""Serve a study to raters, and save every answer at once.
+
+Only the page, its files and the recordings have routes, so neither the key of the study nor the answers of others
+can be reached. Without an access key the page is for this machine only. With one it may listen at other addresses; the
+key is part of the address that raters get, and a cookie after that.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import uvicorn
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import JSONResponse, RedirectResponse, Response
+from fastapi.staticfiles import StaticFiles
+from pydantic import BaseModel
+
+from sdiareward.common.own_names import is_own_host, is_own_origin, list_own_names
+from sdiareward.common.package_files import HUMAN_PAGE
+
+from .study import AUDIO_FOLDER, HEARD, TIE, Study
+
+
+HOST = "127.0.0.1"
+LOCAL_HOSTS = (HOST, "localhost")
+_RATER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_KEY = re.compile(r"[A-Za-z0-9_-]{16,}")
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; media-src 'self'; "
+    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+_MAX_BODY_BYTES = 4096
+
+
+class Consent(BaseModel):
+    agrees: Literal[True]
+    rater: str = ""
+
+
+class Answer(BaseModel):
+    """A choice for an item; `heard` are the parts of the item that were played."""
+
+    item: str
+    choice: Literal["a", "b", "tie"]
+    heard: set[str] = set()
+    rater: str = ""
+
+
+class RatingServer:
+    """Serve a study until `shutdown`, to one rater or to all who give a name.
+
+    `page` is its address, or that of the proxy `public_url`; `url` adds the key.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        rater: str | None = None,
+        port: int = 0,
+        *,
+        host: str = HOST,
+        key: str | None = None,
+        public_url: str | None = None,
+    ):
+        if key is None and host not in LOCAL_HOSTS:
+            raise ValueError(f"the page at {host} needs a key: without one it is for this machine only.")
+        if key is not None and not _KEY.fullmatch(key):
+            raise ValueError(f"the key has {len(key)} characters; use at least 16 letters, digits, '-' and '_'.")
+        if rater is not None and not _RATER.fullmatch(rater):
+            raise ValueError(_explain_name(rater))
+        self.study, self.rater, self.key = Study(folder), rater, key
+        self._socket = socket.create_server((host, port), backlog=64)
+        self.port = self._socket.getsockname()[1]
+        self._names = list_own_names(host, filter(None, [urlsplit(public_url or "").hostname]))
+        # Nobody can ask for "all addresses of this machine".
+        shown = socket.gethostname() if host == "0.0.0.0" else host  # noqa: S104
+        self.page = (public_url or f"http://{shown}:{self.port}").rstrip("/") + "/"
+        self.url = self.page if key is None else f"{self.page}?key={key}"
+        # Cookies are shared by all ports of a host.
+        self._cookie = f"sdiareward-{self.port}"
+        options: dict[str, Any] = {"log_level": "error", "access_log": False, "timeout_graceful_shutdown": 2}
+        # The page itself shows what is saved and what fails.
+        self._server = uvicorn.Server(uvicorn.Config(self._make_app(), lifespan="off", **options))
+
+    def serve_forever(self) -> None:
+        try:
+            self._server.run(sockets=[self._socket])
+        finally:
+            self._socket.close()
+
+    def shutdown(self) -> None:
+        self._server.should_exit = True
+
+    def _make_app(self) -> FastAPI:
+        app, study = FastAPI(openapi_url=None), self.study
+
+        @app.middleware("http")
+        async def guard(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+            response = self._answer_first(request) or await call_next(request)
+            response.headers.update(_HEADERS)
+            return response
+
+        # Handlers are coroutines, so that no two answers are written at the same time.
+        @app.exception_handler(OSError)
+        async def report(_: Request, error: Exception) -> Response:
+            return JSONResponse({"detail": f"the answer cannot be saved: {error}."}, 507)
+
+        @app.get("/api/study")
+        async def read_study(rater: str | None = None) -> dict[str, Any]:
+            return self._read_state(self.rater or rater)
+
+        @app.post("/api/consent")
+        async def take_consent(given: Consent) -> dict[str, Any]:
+            name = self.rater or given.rater
+            if not _RATER.fullmatch(name):
+                raise HTTPException(400, _explain_name(name))
+            if not self._has_consented(name):
+                study.save(name, texts=study.content["texts"])
+            return self._read_state(name)
+
+        @app.post("/api/answers")
+        async def take_answer(given: Answer) -> dict[str, int]:
+            name = self.rater or given.rater
+            if not self._has_consented(name):
+                raise HTTPException(403, "agree to take part first; reload the page.")
+            is_allowed = given.choice != TIE or study.content["allow_tie"]
+            if given.item not in study.items or not is_allowed or not given.heard <= set(HEARD[study.content["form"]]):
+                raise HTTPException(400, "this is no answer to an item of this study; reload the page.")
+            study.save(name, item=given.item, choice=given.choice, heard=sorted(given.heard))
+            return {"num_answered": len(study.answers[name])}
+
+        # Links are not followed: the folder of a study may come from anyone.
+        app.mount("/audio", StaticFiles(directory=study.folder / AUDIO_FOLDER))
+        app.mount("/", StaticFiles(directory=HUMAN_PAGE, html=True))
+        return app
+
+    def _answer_first(self, request: Request) -> Response | None:
+        """Return the response to a request that is refused before it is read, or that brings the key."""
+        host, length = request.headers.get("host", ""), request.headers.get("content-length", "")
+        if not (is_own_host(host, self._names) and is_own_origin(request.headers.get("origin"), host)):
+            return JSONResponse({"detail": "this page is for its own machine, or for those who have its key."}, 403)
+        if request.method == "POST" and not (length.isdecimal() and int(length) <= _MAX_BODY_BYTES):
+            return JSONResponse({"detail": f"an answer has 1 to {_MAX_BODY_BYTES} bytes."}, 413)
+        if self.key is None:
+            return None
+        is_letting_in = request.url.path == "/" and "key" in request.query_params
+        sent = request.query_params["key"] if is_letting_in else request.cookies.get(self._cookie, "")
+        if not hmac.compare_digest(sent.encode(), self.key.encode()):
+            return JSONResponse({"detail": "open the address with the key that you were given."}, 401)
+        if not is_letting_in:
+            return None
+        # Redirected to an address without the key, which may be seen and kept.
+        response = RedirectResponse("/", 303)
+        # Lax: a link in a message leads here, and no other site can send anything but such links.
+        response.set_cookie(self._cookie, sent, httponly=True, samesite="lax")
+        return response
+
+    def _has_consented(self, rater: str | None) -> bool:
+        """Return whether a rater agreed to the texts that the study has now."""
+        return rater in self.study.consents and self.study.consents[rater] == self.study.content["texts"]
+
+    def _read_state(self, rater: str | None) -> dict[str, Any]:
+        """Return what the page needs; the items only after consent."""
+        content = self.study.content
+        state = {"rater": rater, "form": content["form"], "texts": content["texts"], "allow_tie": content["allow_tie"]}
+        if rater is None or not self._has_consented(rater):
+            return {**state, "rater": self.rater}
+        answers = {item: answer["choice"] for item, answer in self.study.answers.get(rater, {}).items()}
+        return {**state, "items": self.study.order_items(rater), "answers": answers}
+
+
+def _explain_name(rater: str) -> str:
+    return f"the name of the rater is {rater!r}; use up to 64 letters, digits, '-' and '_'."

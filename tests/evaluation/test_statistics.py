@@ -1,0 +1,297 @@
+"""Intervals, tests, calibration and rankings: by hand, and against SciPy and choix."""
+
+import math
+
+import choix
+import numpy as np
+import pytest
+from scipy.stats import binomtest, bootstrap, spearmanr
+
+from benchmarks.interval_coverage import KINDS, SETTINGS, cover, draw
+from sdiareward.esdr_accuracy.pairwise import cluster_variance, pairwise_accuracy, wilson_interval
+from sdiareward.evaluation import statistics
+from sdiareward.evaluation.comparison import PRIOR_WINS, correlate, count_wins, fit_strengths, rank_systems
+from sdiareward.evaluation.report.content import find_strata
+from sdiareward.evaluation.statistics import (
+    compare,
+    cross_fit_temperatures,
+    deal_folds,
+    describe_share,
+    expected_calibration_error,
+    fit_temperature,
+    make_equal_mass_bins,
+    sign_flip_test,
+)
+from sdiareward.evaluation.verdicts import COVARIATES
+
+
+LOG3 = np.log(3)
+
+
+@pytest.mark.parametrize(
+    ("margins", "expected"),
+    # sigmoid(log 3) is 0.75: three of four right is perfect, two of four is 0.25 off.
+    # Of bins, the mean over their pairs: a quarter that ties is 0.5 off, the rest 0.25.
+    [([LOG3] * 3 + [-LOG3], 0), ([LOG3] * 2 + [-LOG3] * 2, 0.25), ([0.0] * 20 + [LOG3] * 60, 0.3125)],
+)
+def test_the_calibration_error_is_the_gap_between_accuracy_and_confidence(margins, expected):
+    assert expected_calibration_error(margins) == pytest.approx(expected)
+
+
+def test_counting_each_pair_in_both_orders_gives_the_same_calibration_error():
+    found = np.random.default_rng(0).normal(0.5, 2, size=400)
+    both = np.concatenate([found, -found])
+    probability, label = 1 / (1 + np.exp(-both)), np.repeat([1.0, 0.0], 400)
+    gaps = [abs(label[rows].mean() - probability[rows].mean()) for rows in np.array_split(np.argsort(probability), 20)]
+    assert expected_calibration_error(found) == pytest.approx(np.mean(gaps))
+    with pytest.raises(ValueError, match="no margins"):
+        expected_calibration_error([])
+
+
+@pytest.mark.parametrize(("num_pairs", "expected"), [(1, 1), (39, 1), (40, 2), (199, 9), (200, 10), (5000, 10)])
+def test_bins_hold_at_least_twenty_pairs_and_are_at_most_ten(num_pairs, expected):
+    bins = make_equal_mass_bins(np.random.default_rng(0).normal(size=num_pairs))
+    assert len(bins) == expected and max(map(len, bins)) - min(map(len, bins)) <= 1
+    assert sorted(np.concatenate(bins)) == list(range(num_pairs))
+
+
+@pytest.mark.parametrize(
+    ("margins", "expected"),
+    # Labels are (n + 1) / (n + 2): all right, sigmoid(1 / T) is that; three of four, (1 + 2 * 5 / 6) / 4 = 2 / 3.
+    [([1.0], 1 / np.log(2)), ([1.0, 1.0], 1 / LOG3), ([1.0, 1.0, 1.0, -1.0], 1 / np.log(2))]
+    + [(hopeless, None) for hopeless in ([], [0.0, 0.0], [-1.0, -2.0], [1.0, -1.0])],
+)
+def test_the_temperature_of_margins_of_one_size_is_known_in_closed_form(margins, expected):
+    found = fit_temperature(margins)
+    assert found == (expected and pytest.approx(expected))
+    assert fit_temperature(1e6 * np.array(margins)) == (expected and pytest.approx(1e6 * found))
+
+
+@pytest.mark.parametrize("true_temperature", [0.4, 1.0, 3.0])
+def test_a_known_temperature_is_found_again_and_removes_the_calibration_error(true_temperature):
+    generator = np.random.default_rng(1)
+    size = np.abs(generator.normal(0, 2 * true_temperature, size=20_000))
+    found = np.where(generator.random(20_000) < 1 / (1 + np.exp(-size / true_temperature)), size, -size)
+    temperature = fit_temperature(found)
+    assert temperature == pytest.approx(true_temperature, rel=0.05)
+    assert expected_calibration_error(found / temperature) < 0.01
+
+
+def test_folds_hold_whole_recordings_and_share_out_every_stratum():
+    groups = [f"group {number // 2}" for number in range(40)]
+    strata = ["wild" if number < 20 else "scripted" for number in range(40)]
+    folds = deal_folds(groups, strata)
+    assert all(folds[number] == folds[number + 1] for number in range(0, 40, 2))
+    for stratum in ("wild", "scripted"):
+        members = [fold for fold, name in zip(folds, strata, strict=True) if name == stratum]
+        assert np.bincount(members).tolist() == [4] * 5
+    assert deal_folds(groups[::-1], strata[::-1])[::-1].tolist() == folds.tolist()
+
+
+def test_a_folds_temperature_is_fitted_on_the_other_folds():
+    # Without fold 0 there is one margin of 2, without fold 1 there are two of 1.
+    expected = [2 / np.log(2), 2 / np.log(2), 1 / LOG3]
+    assert cross_fit_temperatures([1.0, 1.0, 2.0], [0, 0, 1]) == pytest.approx(expected)
+    assert cross_fit_temperatures([1.0, 2.0], [0, 0]) is cross_fit_temperatures([1.0, -2.0], [0, 1]) is None
+
+
+def test_strata_are_the_quarters_by_absolute_margin_and_the_wrong_pairs():
+    found = find_strata([0.1, -5.0, 3.0, -0.2, 1.0, 0.0, 2.0, 0.5])
+    assert [sorted(rows.tolist()) for rows in found.values()] == [[1, 2], [0, 5], list(range(8)), [1, 3, 5]]
+    assert [len(rows) for rows in find_strata([1.0, 2.0]).values()] == [1, 1, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("sums", "expected"),
+    # Two-sided binomial: 2 * (1 + 10 + 45) / 2**10, then 2 * (1 + 5) / 2**5; whole recordings have one sign.
+    [([1] * 2 + [-1] * 8 + [0], 112 / 1024), ([1] * 4 + [-1], 12 / 32), ([], 1.0), ([-1] * 10, 2 / 1024)]
+    + [([7], 1), ([5, 5], 0.5), ([3, -1, 2], 0.5), ([1, 1, 4], 0.25)],
+)
+def test_the_sign_test_is_mcnemars_over_recordings(sums, expected):
+    signs = np.array(sums, dtype=int)
+    assert sign_flip_test(signs) == sign_flip_test(-signs) == pytest.approx(expected)
+
+
+def test_a_comparison_counts_who_is_right_where():
+    found = compare([1, 1, 1, 0, 0], [1, 0, 0, 1, 0], list("abcde"), ["wild"] * 5, num_bootstrap=100)
+    counts = [found[name] for name in ("num_pairs", "num_both", "num_only_first", "num_only_second", "num_neither")]
+    assert counts == [5, 1, 2, 1, 1]
+    assert found["difference"] == pytest.approx(0.2) and found["p_value"] == pytest.approx(1.0)
+    assert found["interval"][0] <= 0.2 <= found["interval"][1]
+    is_right = np.arange(10) < 7
+    assert compare(is_right, is_right, list(range(10)), ["wild"] * 10)["interval"] is None
+    assert compare(is_right, ~is_right, ["one"] * 10, ["wild"] * 10)["interval"] is None
+
+
+def test_the_paired_bootstrap_finds_the_spread_of_a_known_difference_and_draws_recordings_whole():
+    # The first is right in 60 of 100 where the second is not: the standard error is sqrt(0.6 * 0.4 / 100) = 0.049.
+    first, second, subsets = np.arange(100) < 60, np.zeros(100), ["wild"] * 100
+    alone = compare(first, second, list(range(100)), subsets, num_bootstrap=20_000)["interval"]
+    assert alone == pytest.approx([0.6 - 1.96 * 0.049, 0.6 + 1.96 * 0.049], abs=0.015)
+    together = compare(first, second, [row // 10 for row in range(100)], subsets)["interval"]
+    assert np.ptp(together) > 2 * np.ptp(alone)
+
+
+def test_draws_keep_the_recordings_of_each_subset_and_do_not_depend_on_the_order_of_pairs():
+    groups, subsets = ["a", "a", *range(199)], ["wild", "all"] + ["wild"] * 99 + ["scripted"] * 100
+    draws = statistics.Clusters(groups, subsets, num_bootstrap=50).draws
+    assert draws.shape == (50, 200) and (draws[:, :100].sum(axis=1) == 100).all() and 0 in draws
+    generator = np.random.default_rng(3)
+    first, second = generator.random((2, 201)) < 0.7
+    order = generator.permutation(201)
+    shuffled = [[column[row] for row in order] for column in (first, second, groups, subsets)]
+    assert compare(*shuffled)["interval"] == compare(first, second, groups, subsets)["interval"]
+
+
+def test_a_share_has_the_interval_of_its_recordings_and_wilsons_where_that_has_no_spread():
+    groups = [f"group-{number // 2}" for number in range(20)]
+    found = describe_share([True] * 5 + [False] * 15, groups, ["wild"] * 20, num_bootstrap=200, seed=0)
+    assert (found["num_values"], found["share"]) == (20, 0.25)
+    assert 0 <= found["interval"][0] < 0.25 < found["interval"][1] < 0.7
+    # Wilson's lower bound with ten recordings: 10 / (10 + 1.96 ** 2).
+    certain = describe_share([True] * 20, groups, ["wild"] * 20, num_bootstrap=50)
+    assert certain["interval"] == pytest.approx([0.7225, 1.0], abs=1e-4)
+    assert describe_share([], [], []) == {"num_values": 0, "share": None, "interval": None, "num_groups": 0}
+
+
+def compute_interval(sample):
+    """Return the interval of an accuracy from the arithmetic alone, which is fast."""
+    sizes, right = np.bincount(sample.groups), np.bincount(sample.groups, sample.is_right)
+    share = float(sample.is_right.mean())
+    squares = share * (1 - share) * len(sample.groups)
+    return wilson_interval(share, len(sizes), variance=cluster_variance(right - share * sizes, sizes, squares))
+
+
+def test_the_arithmetic_is_that_of_the_metric():
+    sample = draw(np.random.default_rng(0), 7, 0.7, 0.1, False)
+    rewards = sample.is_right.astype(float)
+    found = pairwise_accuracy(rewards, rewards - rewards + 0.5, ["wild"] * len(rewards), sample.groups)
+    assert found["interval"]["overall_micro"] == pytest.approx(compute_interval(sample))
+
+
+@pytest.mark.parametrize(
+    ("name", "num_groups", "count"),
+    [("accuracy", num_groups, 250) for num_groups in (2, 3, 5, 10, 20)]
+    + [(name, num_groups, 20) for name in ("macro average", "difference", "human agreement") for num_groups in (2, 5)],
+)
+def test_intervals_cover_93_percent(name, num_groups, count):
+    kind = KINDS[name]._replace(measure=compute_interval) if name == "accuracy" else KINDS[name]
+    found = [cover(kind, num_groups, setting, count) for setting in SETTINGS]
+    # With three standard errors; of 3,000 repetitions the mean has one of 0.4 points.
+    assert np.mean(found) >= 0.93 - (0 if name == "accuracy" else 3 * math.sqrt(0.93 * 0.07 / 240))
+    assert name != "accuracy" or min(found) >= 0.93 - 3 * math.sqrt(0.93 * 0.07 / 250)
+
+
+def own_groups(values):
+    return list(range(len(values)))
+
+
+def test_wins_ties_and_margins_are_those_a_hand_counts():
+    found = count_wins([1.0, -1.0, 0.0, 4.0], ["a", "b", "c", "c"])
+    assert (found["num_dialogues"], found["num_groups"]) == (4, 3)
+    assert (found["num_first"], found["num_second"], found["num_ties"]) == (2, 1, 1)
+    assert (found["win_rate"], found["mean_margin"], found["p_value"]) == (2.5 / 4, 1.0, 1.0)
+    assert not found["is_clear"]
+    found = count_wins(np.zeros(40), own_groups(range(40)))
+    assert (found["win_rate"], found["num_ties"], found["p_value"], found["is_clear"]) == (0.5, 40, 1.0, False)
+    assert found["interval"][0] < 0.5 < found["interval"][1]
+
+
+@pytest.mark.parametrize(("num_first", "num_second", "num_ties"), [(37, 3, 0), (20, 20, 0), (30, 4, 6), (9, 1, 30)])
+def test_the_p_value_is_that_of_the_sign_test(num_first, num_second, num_ties):
+    margins = [1.0] * num_first + [-1.0] * num_second + [0.0] * num_ties
+    expected = binomtest(num_first, num_first + num_second, 0.5).pvalue
+    assert count_wins(margins, own_groups(margins))["p_value"] == pytest.approx(expected)
+
+
+def test_the_interval_agrees_with_the_percentile_bootstrap_of_scipy():
+    margins = np.random.default_rng(0).normal(0.4, 1.4, 60)
+    found = count_wins(margins, own_groups(margins), num_bootstrap=4000)
+    options = {"method": "percentile", "n_resamples": 4000, "rng": np.random.default_rng(1)}
+    wins, means = (bootstrap((each,), np.mean, **options).confidence_interval for each in (margins > 0, margins))
+    assert found["interval"] == pytest.approx(list(wins), abs=0.02)
+    assert found["mean_margin_interval"] == pytest.approx(list(means), abs=0.03)
+
+
+def test_wins_are_counted_over_whole_groups_and_one_group_says_nothing():
+    # Ten dialogues a group, which always go together: the interval is that of four values, not of forty.
+    margins = np.repeat([1.0, 1.0, 1.0, -1.0], 10)
+    found = count_wins(margins, np.repeat(list("abcd"), 10).tolist())
+    alone = count_wins(margins, own_groups(margins))
+    assert found["win_rate"] == alone["win_rate"] == 0.75
+    assert np.ptp(found["interval"]) > 2 * np.ptp(alone["interval"])
+    # The signs of groups are random together: four of them in five ways out of eight.
+    assert alone["is_clear"] and not found["is_clear"] and found["p_value"] == pytest.approx(10 / 16)
+    found = count_wins(margins, ["a"] * 40)
+    assert (found["interval"], found["mean_margin_interval"], found["p_value"]) == (None, None, 1.0)
+
+
+def test_a_win_every_time_has_wilsons_interval_and_is_clear_only_of_enough_dialogues():
+    found = count_wins(np.ones(12), own_groups(range(12)))
+    assert found["interval"] == pytest.approx([binomtest(12, 12).proportion_ci(method="wilson").low, 1.0])
+    assert found["is_clear"] and not count_wins(np.ones(5), own_groups(range(5)))["is_clear"]
+
+
+def test_systems_of_equal_quality_are_told_apart_about_as_often_as_the_rule_allows():
+    draws = np.random.default_rng(0).normal(size=(200, 2, 40))
+    told = [count_wins(one - two, own_groups(one), num_bootstrap=200)["is_clear"] for one, two in draws]
+    assert np.mean(told) <= 0.06
+
+
+def test_strengths_agree_with_the_log_odds_of_two_and_with_another_algorithm_of_choix():
+    assert fit_strengths(np.array([[0.0, 29.5], [9.5, 0.0]])) == pytest.approx([LOG3 / 2, -LOG3 / 2])
+    wins = np.array([[0, 8, 9], [4, 0, 7], [3, 5, 0]], dtype=float)
+    whole = 2 * (wins + PRIOR_WINS * (1 - np.eye(3)))  # Half wins, doubled.
+    data = [(i, j) for i in range(3) for j in range(3) for _ in range(int(whole[i, j]))]
+    expected = choix.opt_pairwise(3, data, alpha=0.0)
+    assert fit_strengths(wins) == pytest.approx(expected - expected.mean(), abs=1e-4)
+
+
+def test_systems_are_ranked_and_a_system_that_always_wins_has_a_finite_strength():
+    rng = np.random.default_rng(0)
+    rewards = np.stack([rng.normal(0, 1, 50), rng.normal(0.6, 1, 50), np.full(50, 9.0)], axis=1)
+    ranked = rank_systems(rewards, own_groups(rewards), num_bootstrap=100)
+    assert list(ranked) == [2, 1, 0]
+    assert ranked[2]["win_rate"] == 1.0 and np.isfinite(ranked[2]["strength"])
+    assert sum(found["strength"] for found in ranked.values()) == pytest.approx(0)
+    few = rank_systems(rewards, [row % 5 for row in range(50)])
+    for system in (0, 1):
+        low, high = ranked[system]["interval"]
+        assert low <= ranked[system]["strength"] <= high
+        # Of a tenth of the groups, each as often in every draw, nothing is known with more certainty.
+        assert np.ptp(few[system]["interval"]) > high - low
+    assert {found["interval"] for found in rank_systems(rewards, ["a"] * 50).values()} == {None}
+    ties = rank_systems(np.array([[0.0, 0.0, 1.0], [0.0, 0.0, -1.0]]), [0, 1])
+    assert [found["strength"] for found in ties.values()] == pytest.approx([0, 0, 0], abs=1e-9)
+
+
+def test_margins_that_follow_a_difference_are_suspect():
+    differences, rng = np.arange(20.0), np.random.default_rng(0)
+    margins = differences + rng.normal(0, 3, 20)
+    found = correlate(margins, differences, np.zeros(20), COVARIATES["level_db"])
+    expected = spearmanr(margins, differences)
+    assert (found["correlation"], found["p_value"]) == pytest.approx((expected.statistic, expected.pvalue))
+    assert found["mean_difference"] == 9.5 and found["is_suspect"]
+    assert not correlate(rng.normal(size=20), differences, np.zeros(20), COVARIATES["level_db"])["is_suspect"]
+    for count in (20, 2):
+        found = correlate(np.arange(float(count)), np.ones(count), np.zeros(count), COVARIATES["level_db"])
+        assert (found["correlation"], found["p_value"], found["is_suspect"]) == (None, None, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "second", "expected"),
+    [
+        ("level_db", [-20.0] * 26, [-26.0] * 26, True),
+        ("level_db", [-20.0] * 26, [-20.5] * 26, False),  # A trifle.
+        ("level_db", [-20.0] * 5, [-26.0] * 5, False),  # Five of five may be chance.
+        ("level_db", [-20.0, -26.0] * 13, [-26.0, -20.0] * 13, False),
+        ("length_s", [3.0] * 26, [2.5] * 26, True),
+        ("length_s", [3.0] * 26, [2.9] * 26, False),
+        ("turns", [4.0] * 20 + [2.0] * 6, [2.0] * 26, True),
+        ("turns", [4.0] * 3 + [2.0] * 23, [2.0] * 26, False),
+        ("texts", [0.0] * 26, [2.0] * 26, True),
+    ],
+)
+def test_a_difference_in_most_dialogues_that_is_large_is_systematic(name, first, second, expected):
+    margins = np.random.default_rng(0).normal(3, 1, len(first))
+    assert correlate(margins, first, second, COVARIATES[name])["is_systematic"] == expected
