@@ -158,9 +158,7 @@ def rate(
     key = None if host in LOCAL_HOSTS else secrets.token_urlsafe(24)
     if key_file is not None:
         if not key_file.is_file():
-            raise FileNotFoundError(
-                f"{key_file}: no such file; write a key into it, or omit --key_file to make one."
-            )
+            raise FileNotFoundError(f"{key_file}: no such file; write a key into it, or omit --key_file to make one.")
         key = key_file.read_text(encoding="utf-8").strip()
     with lock_folder(study_dir):
         server = RatingServer(study_dir, rater, port, host=host, key=key, public_url=public_url)

@@ -54,6 +54,8 @@ def resolve_revisions(arguments: Any) -> None:
     """Replace the names that have a revision by those at its commit."""
     for option, name, repo_type in _REVISIONS:
         if hasattr(arguments, name) and (revision := getattr(arguments, option, None)):
+            if getattr(arguments, name) is None:
+                raise UserError(f"--{option} is {revision!r} without --{name}; give both, or omit it.")
             setattr(arguments, name, resolve_revision(getattr(arguments, name), revision, repo_type))
 
 

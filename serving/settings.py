@@ -81,6 +81,8 @@ class ServerArguments:
     num_threads: Annotated[PositiveInt | None, Parameter(name="--threads")] = None
 
     def __post_init__(self) -> None:
+        if self.drain_timeout_s == math.inf:
+            raise ValueError("drain_timeout_s is inf; give a number of seconds.")
         if self.max_replicas is not None and self.max_replicas < self.num_replicas:
             raise ValueError(
                 f"at most {self.max_replicas} replicas but at least {self.num_replicas} are asked for; swap them."

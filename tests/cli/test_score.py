@@ -135,7 +135,7 @@ def test_a_dialogue_that_cannot_be_read_is_refused_in_one_line(
     code, out, err = score(path)
     assert (code, out) == (2, "")
     line = err.splitlines()[-1]
-    assert line.startswith(f"sdiareward score: error: {path}") and re.search(place, line), err
+    assert line.startswith("sdiareward score: error: ") and re.search(place, line), err
 
 
 @pytest.mark.parametrize(
