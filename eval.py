@@ -3,9 +3,6 @@
     sdiareward eval --model runs/demo/model --dataset runs/demo/sdiareward --output_dir runs/eval
     sdiareward eval --judge gpt-4o-audio --dataset runs/demo/sdiareward --output_dir runs/judged
 
-Each flag is also a key of the YAML that `--config` names; flags override it, unknown keys fail. Every pair is written
-as soon as both of its sides are scored; the same command resumes a killed run. Two baselines are measured on the same
-pairs: one hears no words, the other hears nothing but words. `--report` adds a page, `report/index.html`.
 `docs/evaluation.md` is the guide, `docs/judges.md` that of judges.
 """
 
@@ -14,36 +11,26 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sdiareward.common.commands import Command, name_program, run_single
+from sdiareward.common.commands import make_app, run_app
 from sdiareward.common.data_help import PAIR_HELP
 from sdiareward.common.optional_dependencies import check_extra
 from sdiareward.evaluation.arguments import EvalArguments
 
 
-EVAL = Command(
-    "sdiareward.eval:run",
-    "evaluate a reward model, or a zero-shot judge, on preference pairs",
-    "Every pair is written as soon as both of its sides are scored; the same command resumes a killed run. Two\n"
-    "baselines are measured on the same pairs: one hears no words, the other hears nothing but words.\n"
-    "docs/evaluation.md is the guide, docs/judges.md that of judges.\n\n" + PAIR_HELP,
-)
+EVAL = make_app("sdiareward-eval", None, help_epilogue=PAIR_HELP)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status."""
-    return run_single(EVAL, argv, prog=name_program("sdiareward-eval", "eval.py"), extra="eval")
-
-
-def run(args: EvalArguments) -> int:
-    """Evaluate; return 1 if `strict` and a pair was skipped, else 0."""
-    check_extra("eval")
-    return evaluate(args)
-
-
+@EVAL.default
 def evaluate(args: EvalArguments) -> int:
-    """Load, score, measure and report; return the exit status."""
+    """Evaluate a reward model, or a zero-shot judge, on preference pairs.
+
+    Every pair is written as soon as both of its sides are scored; the same command resumes a killed run. Two
+    baselines are measured on the same pairs: one hears no words, the other hears nothing but words.
+    docs/evaluation.md is the guide, docs/judges.md that of judges.
+    """
     from sdiareward.evaluation.evaluation import run_evaluation
 
+    check_extra("eval")
     judge = None
     if args.judge is not None:
         from sdiareward.judges.zero_shot.settings import choose_judge
@@ -52,6 +39,11 @@ def evaluate(args: EvalArguments) -> int:
     results, text = run_evaluation(args, judge)
     print(text)
     return int(args.strict and bool(results["skipped"]))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    return run_app(EVAL, argv, extra="eval")
 
 
 if __name__ == "__main__":

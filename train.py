@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sdiareward.common.commands import Command, run_guarded
+from sdiareward.common.commands import run_guarded
 from sdiareward.common.locks import lock_folder
 
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from trl import RewardConfig
 
     from sdiareward.training.arguments import SDiaRewardModelConfig, SDiaRewardScriptArguments
-
-TRAIN = Command("sdiareward.train:main", "train a reward model on preference pairs", is_program=True)
 
 
 def train(args: SDiaRewardScriptArguments, training: RewardConfig, model_args: SDiaRewardModelConfig) -> Path:
@@ -92,12 +90,11 @@ def train(args: SDiaRewardScriptArguments, training: RewardConfig, model_args: S
 
 def push_model(folder: Path, repo_id: str, private: bool | None) -> str:
     """Publish a finished folder as `sdiareward push model` does; return its address."""
-    from sdiareward.cards.publishing.model_repository import plan_model
-    from sdiareward.cards.publishing.uploading import PublishError, PushOptions, publish
+    from sdiareward.cards.push import PublishError, plan_model, publish
     from sdiareward.common.user_errors import UserError
 
     try:
-        return publish(plan_model(folder, repo_id=repo_id), repo_id, PushOptions(private=bool(private))).url
+        return publish(plan_model(folder, repo_id=repo_id), repo_id, private=bool(private)).url
     except (PublishError, ValueError) as error:
         raise UserError(f"{folder} is finished, but not published: {error}") from error
 

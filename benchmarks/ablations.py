@@ -22,7 +22,7 @@ from trl import RewardConfig
 
 from sdiareward.checkpoint_io.models import fingerprint_model
 from sdiareward.checkpoint_io.nano import build_nano
-from sdiareward.common.arguments import parse_arguments
+from sdiareward.common.commands import parse_options
 from sdiareward.common.files import write_file
 from sdiareward.common.provenance import write_provenance
 from sdiareward.common.settings import read_mapping
@@ -290,7 +290,7 @@ def _render_share(found: Mapping[str, float | None]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    (args,) = parse_arguments((Arguments,), argv, prog="python -m benchmarks.ablations", description=__doc__)
+    args = parse_options(Arguments, argv, prog="python -m benchmarks.ablations", description=__doc__)
     arguments, training, _ = read_recipe(args.recipe)
     folder = args.output_dir
     data = arguments["dataset_name"], arguments.get("dataset_config")

@@ -36,7 +36,7 @@ from trl import GRPOConfig
 
 from benchmarks import racing, scoring_speed, training_speed, workloads
 from benchmarks.racing import Record
-from sdiareward.common.arguments import parse_arguments
+from sdiareward.common.commands import parse_options
 from sdiareward.judges.thinker import MAX_RECORDING_S, ThinkerProcessor, encode_each_clip_once, make_thinker_config
 from sdiareward.judges.wavreward.judge import JudgingPrompt
 from sdiareward.judges.wavreward.rewards import make_reward_functions
@@ -76,7 +76,7 @@ class Arguments:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    (args,) = parse_arguments((Arguments,), argv, prog="python -m benchmarks.gpu", description=__doc__)
+    args = parse_options(Arguments, argv, prog="python -m benchmarks.gpu", description=__doc__)
     for size in args.sizes:
         for part in args.parts:
             found = measure(part, size, args)

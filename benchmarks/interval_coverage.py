@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sdiareward.common.arguments import parse_arguments
+from sdiareward.common.commands import parse_options
 from sdiareward.common.files import write_file
 from sdiareward.common.provenance import write_provenance
 from sdiareward.common.tables import render_markdown_table
@@ -142,7 +142,7 @@ def render(result: Mapping[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    (args,) = parse_arguments((Arguments,), argv, prog="python -m benchmarks.interval_coverage", description=__doc__)
+    args = parse_options(Arguments, argv, prog="python -m benchmarks.interval_coverage", description=__doc__)
     rows = []
     for num_groups in NUM_GROUPS:
         coverage = {

@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 from benchmarks import racing
 from benchmarks.racing import Record
 from sdiareward.chat_sdiareward import make_dialogue as read_dialogue
-from sdiareward.common.arguments import parse_arguments
+from sdiareward.common.commands import parse_options
 from sdiareward.scoring.dataset import ScoringJob
 from sdiareward.scoring.model_spec import ModelSpec
 
@@ -78,7 +78,7 @@ def make_dialogue(number: int) -> list[dict[str, str]]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    (args,) = parse_arguments((Arguments,), argv, prog="python -m benchmarks.scale", description=__doc__)
+    args = parse_options(Arguments, argv, prog="python -m benchmarks.scale", description=__doc__)
     if args.drive:
         from sdiareward.scoring.dataset import score_on_ray
 

@@ -33,7 +33,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from benchmarks import racing, workloads
 from benchmarks.racing import Contestant, Record
 from benchmarks.released import ReleasedWay
-from sdiareward.common.arguments import parse_arguments
+from sdiareward.common.commands import parse_options
 from sdiareward.scoring.batching import DialoguePreparer
 from sdiareward.scoring.scorer import FAST, Scorer
 
@@ -75,7 +75,7 @@ class Arguments:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    (args,) = parse_arguments((Arguments,), argv, prog="python -m benchmarks.scoring_speed", description=__doc__)
+    args = parse_options(Arguments, argv, prog="python -m benchmarks.scoring_speed", description=__doc__)
     for name in args.models:
         for part in args.parts:
             if (name, part) == ("small", "released"):

@@ -35,7 +35,7 @@ from benchmarks import racing, scoring_speed, workloads
 from benchmarks.racing import Record
 from benchmarks.released import make_stock_processor, prepare
 from sdiareward.checkpoint_io.adapters import add_adapters
-from sdiareward.common.arguments import parse_arguments
+from sdiareward.common.commands import parse_options
 from sdiareward.perturbations.channel import encode_flac
 from sdiareward.training.batches import PairCollator
 from sdiareward.training.precompute import precompute_pairs
@@ -64,7 +64,7 @@ class Arguments:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    (args,) = parse_arguments((Arguments,), argv, prog="python -m benchmarks.training_speed", description=__doc__)
+    args = parse_options(Arguments, argv, prog="python -m benchmarks.training_speed", description=__doc__)
     racing.save_record(args.output, render, args.mode, args.model, **measure(args, encode=True))
 
 

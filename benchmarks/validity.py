@@ -20,7 +20,7 @@ import datasets
 
 from sdiareward import cli
 from sdiareward.audit.verdicts import FAIL, show_limit, show_value
-from sdiareward.common.arguments import parse_arguments
+from sdiareward.common.commands import parse_options
 from sdiareward.common.files import write_file
 from sdiareward.common.provenance import write_provenance
 from sdiareward.common.tables import render_markdown_table, render_table
@@ -245,7 +245,7 @@ def _format_attack(row: Mapping[str, Any]) -> list[Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    (args,) = parse_arguments((Arguments,), argv, prog="python -m benchmarks.validity", description=__doc__)
+    args = parse_options(Arguments, argv, prog="python -m benchmarks.validity", description=__doc__)
     known = draw_pairs(args.known, [*CRITERIA, JOINT], args.num_pairs)
     unseen = draw_pairs(args.unseen, ["modality", JOINT], None)
     result = {

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cyclopts import Parameter
+from cyclopts.types import NonNegativeInt
+
 from sdiareward.common.user_errors import UserError
 from sdiareward.evaluation.arguments import PairsArguments
 from sdiareward.scoring.arguments import ModelArguments
@@ -22,81 +25,60 @@ _ALL, _NONE = "all", "none"
 _AS_THEY_ARE = ("split", "train_split", "num_pairs", "sounds_dir", "seed", "audio_root", "baseline_data")
 
 
+@Parameter(name="*")
 @dataclass(kw_only=True)
 class AuditArguments(ModelArguments, PairsArguments):
-    data: str | None = field(
-        default=None,
-        metadata={
-            "flag": "dataset",
-            "help": "folder or Hub id of pairs, or a .json, .jsonl or .parquet file",
-        },
-    )
-    output_dir: Path | None = field(
-        default=None, metadata={"help": "folder for audit.html, audit.md, audit.json and every reward"}
-    )
-    render: Path | None = field(
-        default=None,
-        metadata={
-            "metavar": "FILE",
-            "help": "write the page from this audit.json, beside it or in --output_dir; needs no model and no data",
-        },
-    )
-    split: str | None = field(
-        default=None, metadata={"help": "split to audit on (default: test; a single file has no splits)"}
-    )
-    num_pairs: int = field(
-        default=60,
-        metadata={"help": "pairs to draw, over subsets, recordings and synthesizers; 0 for all", "minimum": 0},
-    )
-    nuisances: list[str] = field(
-        default_factory=lambda: [_ALL], metadata={"metavar": "NAME", "help": "perturbations to apply, all or none"}
-    )
-    attacks: list[str] = field(
-        default_factory=lambda: [_ALL], metadata={"metavar": "NAME", "help": "attacks to try, all or none"}
-    )
-    sounds_dir: str | None = field(
-        default=None,
-        metadata={
-            "metavar": "FOLDER",
-            "help": "folder of recordings, in folders named after their sounds, to use instead of synthetic ones",
-        },
-    )
-    parts: list[str] = field(
-        default_factory=lambda: [_ALL], metadata={"metavar": "PART", "help": "parts of the audit, or all"}
-    )
-    seed: int = field(default=0, metadata={"help": "seed of the draw, of noise and of intervals"})
-    fail_on: list[str] = field(
-        default_factory=list,
-        metadata={
-            "metavar": "NAME",
-            "help": "exit with 1 if one of these checks fails: patterns such as 'attack.*', or any",
-        },
-    )
-    against: Path | None = field(
-        default=None,
-        metadata={
-            "metavar": "FILE",
-            "help": "exit with 1 if a check fails that passed in this audit.json of an earlier audit",
-        },
-    )
+    """What to audit on what.
+
+    Args:
+        dataset: Folder or Hub id of pairs, or a .json, .jsonl or .parquet file.
+        output_dir: Folder for audit.html, audit.md, audit.json and every reward.
+        render: Write the page from this audit.json, beside it or in --output_dir; needs no model and no data.
+        split: Split to audit on; test by default; a single file has no splits.
+        num_pairs: Pairs to draw, over subsets, recordings and synthesizers; 0 for all.
+        nuisances: Perturbations to apply, all or none.
+        attacks: Attacks to try, all or none.
+        sounds_dir: Folder of recordings, in folders named after their sounds, to use instead of synthetic ones.
+        parts: Parts of the audit, or all.
+        seed: Seed of the draw, of noise and of intervals.
+        fail_on: Exit with 1 if one of these checks fails: patterns such as 'attack.*', or any.
+        against: Exit with 1 if a check fails that passed in this audit.json of an earlier audit.
+    """
+
+    dataset: str | None = None
+    output_dir: Path | None = None
+    render: Path | None = None
+    split: str | None = None
+    num_pairs: NonNegativeInt = 60
+    nuisances: list[str] = field(default_factory=lambda: [_ALL])
+    attacks: list[str] = field(default_factory=lambda: [_ALL])
+    sounds_dir: str | None = None
+    parts: list[str] = field(default_factory=lambda: [_ALL])
+    seed: int = 0
+    fail_on: list[str] = field(default_factory=list)
+    against: Path | None = None
 
 
-def run(args: AuditArguments) -> int:
-    """Audit a model, or render an earlier audit; return the exit status."""
+def audit(args: AuditArguments | None = None) -> int:
+    """Perturb and attack pairs, and measure how much the rewards of a model move.
+
+    The same command resumes a run that was killed; docs/audit.md explains every check.
+    """
     from sdiareward.audit.report import render_audit_page, write_audit
     from sdiareward.audit.verdicts import find_unknown_patterns, list_checks, read_audit, require_same_pairs
     from sdiareward.common.files import write_file
 
+    args = args or AuditArguments()
     if unknown := find_unknown_patterns(args.fail_on):
         raise UserError(f"--fail-on: there is no check {unknown[0]!r}; the checks are {', '.join(list_checks())}.")
     against = None if args.against is None else read_audit(args.against)
     earlier = None if against is None else against["verdicts"]
     if args.render is not None:
-        audit, folder = read_audit(args.render), args.output_dir or args.render.parent
+        found, folder = read_audit(args.render), args.output_dir or args.render.parent
         if against is not None:
-            require_same_pairs(against, audit["run"], audit["num_pairs"] + len(audit["skipped"]))
+            require_same_pairs(against, found["run"], found["num_pairs"] + len(found["skipped"]))
         folder.mkdir(parents=True, exist_ok=True)
-        write_file(folder / "audit.html", render_audit_page(audit, earlier))
+        write_file(folder / "audit.html", render_audit_page(found, earlier))
     else:
         auditor = _make_auditor(args)
         folder = auditor.output_dir
@@ -104,10 +86,10 @@ def run(args: AuditArguments) -> int:
             print(f"sdiareward: notice: {auditor.notice}", file=sys.stderr)
         if against is not None:
             require_same_pairs(against, auditor.run, len(auditor.sample))
-        audit = auditor.audit()
-        print(write_audit(folder, audit, earlier))
+        found = auditor.audit()
+        print(write_audit(folder, found, earlier))
     print(f"Page: {folder / 'audit.html'}")
-    return _report_failures(audit["verdicts"], args.fail_on, earlier)
+    return _report_failures(found["verdicts"], args.fail_on, earlier)
 
 
 def _make_auditor(args: AuditArguments) -> Auditor:
@@ -115,13 +97,13 @@ def _make_auditor(args: AuditArguments) -> Auditor:
     from sdiareward.perturbations.attacks import ATTACKS
     from sdiareward.perturbations.registry import PERTURBATIONS
 
-    given = {"--dataset": args.data, "--output_dir": args.output_dir}
-    if args.data is None or args.output_dir is None:
+    given = {"--dataset": args.dataset, "--output_dir": args.output_dir}
+    if args.dataset is None or args.output_dir is None:
         missing = " and ".join(name for name, value in given.items() if value is None)
         raise UserError(f"an audit needs {missing}; or give --render FILE to write the page of an earlier audit.")
     return Auditor(
         args.make_spec(),
-        args.data,
+        args.dataset,
         args.output_dir,
         nuisances=_choose_names("--nuisances", args.nuisances, PERTURBATIONS),
         attacks=_choose_names("--attacks", args.attacks, ATTACKS),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from cyclopts.types import PositiveInt
+
 from sdiareward.common.locks import lock_folder
-from sdiareward.scoring.arguments import ModelArguments
+from sdiareward.scoring.arguments import MODEL, ModelArguments
 
 
 if TYPE_CHECKING:
@@ -18,71 +19,59 @@ if TYPE_CHECKING:
 _MAX_LISTED = 5
 
 
-@dataclass(kw_only=True)
-class CompareArguments(ModelArguments):
-    systems: list[str] = field(
-        metadata={
-            "positional": True,
-            "metavar": "SYSTEM",
-            "help": "folder of dialogues, JSON lines or Parquet file of each system, or NAME=PATH; or one table with "
-            "a column `system`",
-        }
-    )
-    criterion: str = field(
-        default="joint",
-        metadata={
-            "help": "modality: how dialogues sound, for systems that say the same words; colloquialness: how they are "
-            "worded; joint: both; all: these three"
-        },
-    )
-    output_dir: Path | None = field(
-        default=None,
-        metadata={
-            "aliases": ("--output",),
-            "help": "folder for compare.json, compare.parquet and the page (default: compare-A-B); the same command "
-            "resumes a killed run",
-        },
-    )
-    pattern: str | None = field(
-        default=None,
-        metadata={
-            "help": "how recordings are named (default: NAME_user.wav and NAME_assistant.wav, NAME_0_user.wav); "
-            "such as {dialogue}_{turn}_{role}.wav"
-        },
-    )
-    user_turns: Path | None = field(
-        default=None,
-        metadata={"help": "folder of the user's turns, shared by all systems, whose folders hold the assistant's"},
-    )
-    form: Literal["turns"] | None = field(
-        default=None,
-        metadata={"help": "turns: two recordings of one length are turns, not the two channels of a call"},
-    )
-    audio_root: str | None = field(
-        default=None,
-        metadata={
-            "help": "folder that relative paths in tables begin at and no recording may lie outside of (default: the "
-            "table's folder, else the current one)"
-        },
-    )
-    match_level: bool = field(
-        default=False,
-        metadata={"help": "bring the recordings of all systems to one level first, so that none wins by its loudness"},
-    )
-    num_bootstrap: int = field(default=1000, metadata={"help": "bootstrap draws of the intervals", "minimum": 1})
-    seed: int = field(default=0, metadata={"help": "seed of those draws"})
-    embed_audio: Literal["all", "none"] = field(default="all", metadata={"help": "recordings that the page plays"})
+def compare(
+    systems: list[str],
+    /,
+    *,
+    criterion: str = "joint",
+    output_dir: Path | None = None,
+    pattern: str | None = None,
+    user_turns: Path | None = None,
+    form: Literal["turns"] | None = None,
+    audio_root: str | None = None,
+    match_level: bool = False,
+    num_bootstrap: PositiveInt = 1000,
+    seed: int = 0,
+    embed_audio: Literal["all", "none"] = "all",
+    model: ModelArguments = MODEL,
+) -> int:
+    """Tell which of several systems sounds better, and whether that is sure.
 
+    From two folders of dialogues to a verdict; docs/compare.md has the forms of folders and tables.
 
-def run(args: CompareArguments) -> int:
+    Args:
+        systems: Folder of dialogues, JSON lines or Parquet file of each system, or NAME=PATH; or one table of all.
+        criterion: modality (how dialogues sound), colloquialness (how they are worded), joint (both), or all three.
+        output_dir: Folder for compare.json, compare.parquet and the page; compare-A-B by default.
+        pattern: How recordings are named, such as {dialogue}_{turn}_{role}.wav; NAME_0_user.wav by default.
+        user_turns: Folder of the user's turns, shared by all systems, whose folders hold the assistant's.
+        form: Take two recordings of one length as turns, not as the two channels of a call.
+        audio_root: Folder that relative paths in tables begin at and no recording may lie outside of.
+        match_level: Bring the recordings of all systems to one level first, so that none wins by its loudness.
+        num_bootstrap: Bootstrap draws of the intervals.
+        seed: Seed of those draws.
+        embed_audio: Recordings that the page plays.
+    """
     from sdiareward.evaluation.comparison import OtherProcessError, compare, name_output_dir
 
-    names = ("criterion", "pattern", "form", "user_turns", "audio_root")
-    options = {name: getattr(args, name) for name in (*names, "num_bootstrap", "seed", "embed_audio", "match_level")}
-    folder = args.output_dir or name_output_dir(args.systems)
+    folder = output_dir or name_output_dir(systems)
     # Of several processes the main one prints.
-    with nullcontext() if args.output_dir else lock_folder(folder), suppress(OtherProcessError):
-        print(describe(compare(*args.systems, model=args.make_spec(), output_dir=folder, **options)))
+    with nullcontext() if output_dir else lock_folder(folder), suppress(OtherProcessError):
+        found = compare(
+            *systems,
+            model=model.make_spec(),
+            criterion=criterion,
+            output_dir=folder,
+            pattern=pattern,
+            form=form,
+            user_turns=user_turns,
+            audio_root=audio_root,
+            num_bootstrap=num_bootstrap,
+            seed=seed,
+            embed_audio=embed_audio,
+            match_level=match_level,
+        )
+        print(describe(found))
     return 0
 
 

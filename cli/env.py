@@ -9,7 +9,7 @@ import platform
 from collections.abc import Iterator
 from importlib.util import find_spec
 
-from sdiareward.common.optional_dependencies import EXTRAS
+from sdiareward.common.optional_dependencies import read_extras
 from sdiareward.common.package_files import CONSTRAINTS, EXAMPLES, NANO, PACKAGE
 from sdiareward.common.provenance import describe_run
 from sdiareward.scoring.tolerances import SAME_REWARD
@@ -19,8 +19,11 @@ from sdiareward.scoring.tolerances import SAME_REWARD
 RECORDED = EXAMPLES / "rewards.json"
 
 
-def run() -> int:
-    """Print the report, a line as soon as it is known; return 1 if a reward is not the recorded one."""
+def env() -> int:
+    """Print versions, devices and missing extras, and check two rewards against the recorded ones.
+
+    Exit status: 1 if a reward differs. The report can be pasted into an issue: it shows no token and no path.
+    """
     for lines in (_list_versions(), _list_missing_extras(), _list_devices()):
         for name, text in lines:
             print(f"{name:<14}{text}", flush=True)
@@ -45,7 +48,7 @@ def _read_tested_versions() -> dict[str, str]:
 
 
 def _list_missing_extras() -> Iterator[tuple[str, str]]:
-    for extra, modules in EXTRAS.items():
+    for extra, modules in read_extras().items():
         if missing := [module for module in modules if find_spec(module) is None]:
             yield "extra", f'{extra} lacks {", ".join(missing)}; if wanted, pip install "sdiareward[{extra}]"'
 

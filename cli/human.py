@@ -7,78 +7,124 @@ import secrets
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from sdiareward.common.hub import DatasetRevision
+from cyclopts.types import NonNegativeInt
+
+from sdiareward.common.commands import make_app
+from sdiareward.common.data_help import PAIR_HELP
+from sdiareward.common.hub import resolve_revision
+from sdiareward.common.locks import lock_folder
 from sdiareward.common.user_errors import UserError
+from sdiareward.scoring.arguments import DATASET, DatasetArguments
 
 
-def _count(default: int, text: str) -> Any:
-    return field(default=default, metadata={"help": text, "minimum": 0})
+HUMAN = make_app("human", "Let people rate pairs blindly, and measure agreement.")
 
 
-@dataclass(kw_only=True)
-class StudyArguments(DatasetRevision):
-    output: Path = field(metadata={"flag": "output_dir", "help": "folder of the study; new or empty"})
-    seed: int = field(default=0, metadata={"help": "seed of everything that is drawn"})
-    tie: bool = field(default=True, metadata={"help": "let raters answer `cannot tell`"})
-    texts: Path | None = field(
-        default=None,
-        metadata={
-            "metavar": "FILE",
-            "help": "YAML with `instructions` and `consent`, in place of the texts that raters read before they begin",
-        },
-    )
+@HUMAN.command(help_epilogue=PAIR_HELP)
+def sample(
+    eval_dir: Path,
+    /,
+    *,
+    output_dir: Path,
+    seed: int = 0,
+    high: NonNegativeInt = 20,
+    low: NonNegativeInt = 20,
+    random: NonNegativeInt = 20,
+    wrong: NonNegativeInt = 15,
+    tie: bool = True,
+    texts: Path | None = None,
+    data: DatasetArguments = DATASET,
+) -> None:
+    """Draw a study from a finished evaluation; its pairs are read again, or those of --dataset.
 
-
-@dataclass(kw_only=True)
-class SampleArguments(StudyArguments):
-    eval_dir: Path = field(
-        metadata={"positional": True, "help": "output_dir of a finished evaluation, by `sdiareward eval`"}
-    )
-    dataset: str | None = field(
-        default=None, metadata={"help": "pairs that were evaluated (default: the evaluation's)"}
-    )
-    split: str | None = field(default=None, metadata={"help": "split of the data set (default: the evaluation's)"})
-    name: str | None = field(
-        default=None,
-        metadata={
-            "flag": "dataset_config",
-            "aliases": ("--dataset_name",),
-            "help": "configuration of the data set (default: the evaluation's)",
-        },
-    )
-    high: int = _count(20, "correctly ordered pairs with large margins")
-    low: int = _count(20, "correctly ordered pairs with the smallest margins")
-    random: int = _count(20, "pairs from all the rest")
-    wrong: int = _count(15, "pairs that the model orders wrongly")
-
-
-def sample(args: SampleArguments) -> None:
-    from sdiareward.evaluation.human.study import SIZES, read_texts, sample_study
+    Args:
+        eval_dir: output_dir of a finished evaluation, by `sdiareward eval`.
+        output_dir: Folder of the study; new or empty.
+        seed: Seed of everything that is drawn.
+        high: Correctly ordered pairs with large margins.
+        low: Correctly ordered pairs with the smallest margins.
+        random: Pairs from all the rest.
+        wrong: Pairs that the model orders wrongly.
+        tie: Let raters answer `cannot tell`.
+        texts: YAML with `instructions` and `consent`, in place of the texts that raters read before they begin.
+    """
+    from sdiareward.evaluation.human.study import read_texts, sample_study
     from sdiareward.evaluation.results_files import read_evaluation
     from sdiareward.pairs.loading import load_pairs
 
-    texts = read_texts(args.texts)
-    evaluation = read_evaluation(args.eval_dir)
-    dataset = args.dataset or evaluation.config.get("dataset")
-    split = args.split or evaluation.run.get("split")
+    written = read_texts(texts)
+    evaluation = read_evaluation(eval_dir)
+    config = evaluation.config
+    dataset = data.dataset or config.get("dataset")
     if not dataset:
         raise UserError("the evaluation does not say which pairs it read; name them with --dataset and --split.")
-    name, root = args.name or evaluation.config.get("dataset_name"), evaluation.config.get("audio_root")
-    pairs = load_pairs(dataset, split, name=name, audio_root=root)
-    sizes = {name: getattr(args, name) for name in SIZES}
-    key = sample_study(evaluation, pairs, args.output, seed=args.seed, sizes=sizes, allow_tie=args.tie, texts=texts)
+    name, root = data.dataset_config or config.get("dataset_name"), data.audio_root or config.get("audio_root")
+    pairs = load_pairs(dataset, data.split or evaluation.run.get("split"), name=name, audio_root=root)
+    sizes = {"high": high, "low": low, "random": random, "wrong": wrong}
+    key = sample_study(evaluation, pairs, output_dir, seed=seed, sizes=sizes, allow_tie=tie, texts=written)
     for name, asked in sizes.items():
         drawn = [truth for truth in key["items"].values() if truth["stratum"] == name]
         parts = [f"{name:<6} {len(drawn):>3}" + (f" of {asked}: there are no more" if len(drawn) < asked else "")]
         if drawn:
             parts += [_count_subsets(drawn), f"average margin {mean(truth['margin'] for truth in drawn):+.3f}"]
         print("; ".join(parts))
-    print(f"{args.output}: {len(key['items'])} items; keep key.json away from the raters")
+    print(f"{output_dir}: {len(key['items'])} items; keep key.json away from the raters")
+
+
+@HUMAN.command(name="ab")
+def compare(
+    first_dir: Path,
+    second_dir: Path,
+    /,
+    *,
+    output_dir: Path,
+    dataset: str | None = None,
+    dataset_revision: str | None = None,
+    split: str | None = None,
+    out_of_domain: bool = False,
+    seed: int = 0,
+    size: NonNegativeInt = 120,
+    all: bool = False,
+    tie: bool = True,
+    texts: Path | None = None,
+) -> None:
+    """Draw a study of the scores of two judges (WavReward).
+
+    Args:
+        first_dir: Evaluation of the judge whose wins are counted.
+        second_dir: Evaluation of the other judge, on the same samples.
+        output_dir: Folder of the study; new or empty.
+        dataset: Samples that were evaluated; the first evaluation's by default.
+        dataset_revision: Branch, tag or commit of the data set on the Hub; main by default.
+        split: Split of the data set; the first evaluation's by default.
+        out_of_domain: Draw from the samples evaluated as out of domain.
+        seed: Seed of everything that is drawn.
+        size: Samples to draw.
+        all: Also draw samples that both judges score the same.
+        tie: Let raters answer `cannot tell`.
+        texts: YAML with `instructions` and `consent`, in place of the texts that raters read before they begin.
+    """
+    from sdiareward.evaluation.human.study import SCORES, read_texts
+    from sdiareward.judges.wavreward.ab_study import pair_scores, sample_ab_study
+    from sdiareward.judges.wavreward.evaluate import OUT_OF_DOMAIN_FILE, PREDICTIONS_FILE, read_predictions
+    from sdiareward.judges.wavreward.scores import read_out_of_domain, read_samples
+
+    folders = (first_dir, second_dir)
+    file = OUT_OF_DOMAIN_FILE if out_of_domain else PREDICTIONS_FILE
+    pairs, counts = pair_scores(*(read_predictions(folder, file) for folder in folders), include_equal=all)
+    config = json.loads((first_dir / "results.json").read_text(encoding="utf-8"))["config"]
+    read = read_out_of_domain if out_of_domain else read_samples
+    dataset = resolve_revision(dataset, dataset_revision, "dataset")
+    samples = read(dataset or config["out_of_domain" if out_of_domain else "dataset"], split or config["split"])
+    options: dict[str, Any] = {"seed": seed, "size": size, "judges": [*map(str, folders)], **counts}
+    key = sample_ab_study(pairs, samples, output_dir, allow_tie=tie, texts=read_texts(texts, SCORES), **options)
+    print(f"{counts['num_shared']} samples scored by both judges, {len(pairs)} to draw from")
+    print(_count_subsets(key["items"].values()))
+    print(f"{output_dir}: {len(key['items'])} items; keep key.json away from the raters")
 
 
 def _count_subsets(drawn: Iterable[Mapping[str, Any]]) -> str:
@@ -86,101 +132,61 @@ def _count_subsets(drawn: Iterable[Mapping[str, Any]]) -> str:
     return ", ".join(f"{subset} {count}" for subset, count in sorted(counts.items()))
 
 
-@dataclass(kw_only=True)
-class CompareArguments(StudyArguments):
-    first_dir: Path = field(metadata={"positional": True, "help": "evaluation of the judge whose wins are counted"})
-    second_dir: Path = field(
-        metadata={"positional": True, "help": "evaluation of the other judge, on the same samples"}
-    )
-    dataset: str | None = field(
-        default=None, metadata={"help": "samples that were evaluated (default: the first evaluation's)"}
-    )
-    split: str | None = field(
-        default=None, metadata={"help": "split of the data set (default: the first evaluation's)"}
-    )
-    out_of_domain: bool = field(default=False, metadata={"help": "draw from the samples evaluated as out of domain"})
-    size: int = _count(120, "samples to draw")
-    all: bool = field(default=False, metadata={"help": "also draw samples that both judges score the same"})
+@HUMAN.command
+def rate(
+    study_dir: Path,
+    /,
+    *,
+    rater: str | None = None,
+    port: int = 0,
+    host: str = "127.0.0.1",
+    key_file: Path | None = None,
+    public_url: str | None = None,
+) -> None:
+    """Open a study for raters on a page.
 
-
-def compare(args: CompareArguments) -> None:
-    from sdiareward.evaluation.human.study import SCORES, read_texts
-    from sdiareward.judges.wavreward.ab_study import pair_scores, sample_ab_study
-    from sdiareward.judges.wavreward.evaluate import OUT_OF_DOMAIN_FILE, PREDICTIONS_FILE, read_predictions
-    from sdiareward.judges.wavreward.scores import read_out_of_domain, read_samples
-
-    folders = (args.first_dir, args.second_dir)
-    file = OUT_OF_DOMAIN_FILE if args.out_of_domain else PREDICTIONS_FILE
-    pairs, counts = pair_scores(*(read_predictions(folder, file) for folder in folders), include_equal=args.all)
-    config = json.loads((args.first_dir / "results.json").read_text(encoding="utf-8"))["config"]
-    read = read_out_of_domain if args.out_of_domain else read_samples
-    dataset = args.dataset or config["out_of_domain" if args.out_of_domain else "dataset"]
-    samples = read(dataset, args.split or config["split"])
-    options: dict[str, Any] = {"seed": args.seed, "size": args.size, "judges": [*map(str, folders)], **counts}
-    options |= {"allow_tie": args.tie, "texts": read_texts(args.texts, SCORES)}
-    key = sample_ab_study(pairs, samples, args.output, **options)
-    print(f"{counts['num_shared']} samples scored by both judges, {len(pairs)} to draw from")
-    print(_count_subsets(key["items"].values()))
-    print(f"{args.output}: {len(key['items'])} items; keep key.json away from the raters")
-
-
-@dataclass(kw_only=True)
-class RateArguments:
-    study_dir: Path = field(metadata={"positional": True, "help": "folder of the study; key.json need not be in it"})
-    rater: str | None = field(
-        default=None,
-        metadata={"help": "name of the only rater; the same name resumes (default: raters give theirs on the page)"},
-    )
-    port: int = field(default=0, metadata={"help": "port of the page (default: a free one)"})
-    host: str = field(
-        default="127.0.0.1",
-        metadata={"help": "address to listen at, such as 0.0.0.0 for raters elsewhere; another one needs a key"},
-    )
-    key_file: Path | None = field(
-        default=None,
-        metadata={"help": "file with the key in the raters' address (default: with --host, a new key at every start)"},
-    )
-    public_url: str | None = field(
-        default=None, metadata={"help": "address by which raters reach the page, such as that of a proxy with TLS"}
-    )
-
-
-def rate(args: RateArguments) -> None:
+    Args:
+        study_dir: Folder of the study; key.json need not be in it.
+        rater: Name of the only rater; the same name resumes; by default raters give theirs on the page.
+        port: Port of the page; a free one by default.
+        host: Address to listen at, such as 0.0.0.0 for raters elsewhere; another one needs a key.
+        key_file: File with the key in the raters' address; by default, with --host, a new key at every start.
+        public_url: Address by which raters reach the page, such as that of a proxy with TLS.
+    """
     from sdiareward.evaluation.human.server import LOCAL_HOSTS, RatingServer
 
-    path, key = args.key_file, None if args.host in LOCAL_HOSTS else secrets.token_urlsafe(24)
-    if path is not None:
-        if not path.is_file():
-            raise FileNotFoundError(f"{path}: no such file; write a key into it, or omit --key_file to have one made.")
-        key = path.read_text(encoding="utf-8").strip()
-    options: dict[str, Any] = {"host": args.host, "key": key, "public_url": args.public_url}
-    server = RatingServer(args.study_dir, args.rater, args.port, **options)
+    key = None if host in LOCAL_HOSTS else secrets.token_urlsafe(24)
+    if key_file is not None:
+        if not key_file.is_file():
+            raise FileNotFoundError(f"{key_file}: no such file; write a key into it, or omit --key_file to make one.")
+        key = key_file.read_text(encoding="utf-8").strip()
+    with lock_folder(study_dir):
+        server = RatingServer(study_dir, rater, port, host=host, key=key, public_url=public_url)
 
-    def describe_progress() -> str:
-        num_items = len(server.study.items)
-        num_answered = len(server.study.answers.get(args.rater or "", ()))
-        return f"{num_items} items" if args.rater is None else f"{num_answered} of {num_items} answered"
+        def describe_progress() -> str:
+            num_items, num_answered = len(server.study.items), len(server.study.answers.get(rater or "", ()))
+            return f"{num_items} items" if rater is None else f"{num_answered} of {num_items} answered"
 
-    # The content of a key file is the user's secret; a new key is known from here only.
-    address = server.url if path is None else f"{server.page}?key=(the key in {path})"
-    raters = args.rater or "raters, each under a name"
-    print(f"{address} for {raters}: {describe_progress()}; Ctrl+C ends", flush=True)
-    try:
-        server.serve_forever()
-    except KeyboardInterrupt:
-        print(f"sdiareward: {describe_progress()}", file=sys.stderr)
+        # The content of a key file is the user's secret; a new key is known from here only.
+        address = server.url if key_file is None else f"{server.page}?key=(the key in {key_file})"
+        print(f"{address} for {rater or 'raters, each under a name'}: {describe_progress()}; Ctrl+C ends", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print(f"sdiareward: {describe_progress()}", file=sys.stderr)
 
 
-@dataclass(kw_only=True)
-class AgreementArguments:
-    study_dir: Path = field(metadata={"positional": True, "help": "folder of the study, with the answers"})
-    key: Path | None = field(default=None, metadata={"help": "the study's key.json, if it is kept elsewhere"})
+@HUMAN.command
+def score(study_dir: Path, /, *, key: Path | None = None) -> None:
+    """Compute agreement or wins from the answers.
 
-
-def score(args: AgreementArguments) -> None:
+    Args:
+        study_dir: Folder of the study, with the answers.
+        key: The study's key.json, if it is kept elsewhere.
+    """
     from sdiareward.evaluation.human.study import SCORES, Study, score_study
     from sdiareward.judges.wavreward.ab_study import score_ab_study
 
-    score_form = score_ab_study if Study(args.study_dir).content["form"] == SCORES else score_study
-    score_form(args.study_dir, args.key)
-    print((args.study_dir / "results.md").read_text(encoding="utf-8"), end="")
+    score_form = score_ab_study if Study(study_dir).content["form"] == SCORES else score_study
+    score_form(study_dir, key)
+    print((study_dir / "results.md").read_text(encoding="utf-8"), end="")

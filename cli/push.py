@@ -4,138 +4,168 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from sdiareward.common.hub import make_revision_field
+from cyclopts import Parameter
+
+from sdiareward.common.commands import make_app
+from sdiareward.common.hub import resolve_revision
+from sdiareward.common.locks import lock_folder
 from sdiareward.common.user_errors import UserError, format_user_error
 
 
 if TYPE_CHECKING:
     from sdiareward.cards.push import RepositoryPlan
 
+Gated = Literal["auto", "manual"]
 
-_REPO = {"positional": True, "help": "ORG/NAME on the Hub; a name alone is in the account of the token"}
 
-
+@Parameter(name="*", group="Publishing")
 @dataclass(kw_only=True)
 class PushArguments:
-    """How to publish; there is no flag for a token, which would stay in the shell's history."""
+    """How to publish; there is no flag for a token, which would stay in the shell's history.
 
-    yes: bool = field(default=False, metadata={"help": "publish; without it, only print the plan"})
-    preview: Path | None = field(
-        default=None,
-        metadata={
-            "metavar": "DIR",
-            "help": "write the card, its pictures and the list of files as they would be published into this new or "
-            "empty folder",
-        },
-    )
-    private: bool = field(default=False, metadata={"help": "make the repository private"})
-    revision: str = field(default="main", metadata={"help": "branch, created if missing"})
-    create_pr: bool = field(default=False, metadata={"help": "propose the files as a pull request"})
-    message: str | None = field(default=None, metadata={"help": "first line of the commit"})
-    tag: str | None = field(default=None, metadata={"help": "tag of the commit, such as v0.1.0"})
-    prune: bool = field(default=False, metadata={"help": "delete the repository's other files"})
+    Args:
+        yes: Publish; without it, only print the plan.
+        preview: New or empty folder for the card, its pictures and the list of files as they would be published.
+        private: Make the repository private.
+        revision: Branch, created if missing.
+        create_pr: Propose the files as a pull request.
+        message: First line of the commit.
+        tag: Tag of the commit, such as v0.1.0.
+        prune: Delete the repository's other files.
+    """
 
-
-@dataclass(kw_only=True)
-class GatedArguments(PushArguments):
-    source: Path = field(metadata={"positional": True, "help": "folder to publish"})
-    repo: str = field(metadata=_REPO)
-    gated: Literal["auto", "manual"] | None = field(
-        default=None, metadata={"help": "let readers request access, granted in this way"}
-    )
+    yes: bool = False
+    preview: Path | None = None
+    private: bool = False
+    revision: str = "main"
+    create_pr: bool = False
+    message: str | None = None
+    tag: str | None = None
+    prune: bool = False
 
 
-@dataclass(kw_only=True)
-class DatasetArguments(GatedArguments):
-    """What to publish of a data set: `source` is its folder, as `dataset_builder build` writes it."""
-
-    metadata: Path | None = field(
-        default=None, metadata={"help": "folder of its metadata release, which is published too"}
-    )
-
-
-@dataclass(kw_only=True)
-class ModelArguments(GatedArguments):
-    """What to publish of a model: `source` is the folder of its checkpoint."""
-
-    results: Path | None = field(
-        default=None, metadata={"help": "results.json of its evaluation (default: the checkpoint's)"}
-    )
-    base_model: str | None = field(default=None, metadata={"help": "its base on the Hub (default: from about.md)"})
-    dataset: list[str] = field(
-        default_factory=list,
-        metadata={
-            "action": "append",
-            "help": "training data on the Hub; may be repeated (default: from about.md)",
-        },
-    )
-    head_only: bool = field(default=False, metadata={"help": "publish the head alone; the base must be unchanged"})
+PUSH = PushArguments()
+PUSHES = make_app(
+    "push",
+    "Publish a data set, a model, the metric or the demo on the Hub.",
+    help_epilogue="The token is that of HF_TOKEN or of `hf auth login`. The same command resumes an interrupted push.",
+)
 
 
-@dataclass(kw_only=True)
-class MetricArguments(PushArguments):
-    repo: str = field(metadata=_REPO)
+@PUSHES.command
+def dataset(
+    source: Path,
+    repo: str,
+    /,
+    *,
+    gated: Gated | None = None,
+    metadata: Path | None = None,
+    push: PushArguments = PUSH,
+) -> None:
+    """Publish Parquet shards and their card.
 
-
-@dataclass(kw_only=True)
-class SpaceArguments(PushArguments):
-    repo: str = field(metadata=_REPO)
-    model: str | None = field(
-        default=None, metadata={"help": "model on the Hub that it loads (default: the package's)"}
-    )
-    model_revision: str | None = make_revision_field("model", "that model")
-    hardware: str = field(default="cpu-basic", metadata={"help": "hardware suggested to the Hub"})
-
-
-def push_dataset(args: DatasetArguments) -> None:
+    Args:
+        source: Folder of the data set, as `sdiareward build` writes it.
+        repo: ORG/NAME on the Hub; a name alone is in the account of the token.
+        gated: Let readers request access, granted in this way.
+        metadata: Folder of its metadata release, which is published too.
+    """
     from sdiareward.cards.push import plan_dataset
 
-    _push(args, args.repo, lambda: plan_dataset(args.source, repo_id=args.repo, metadata=args.metadata))
+    _push(push, repo, lambda: plan_dataset(source, repo_id=repo, metadata=metadata), gated)
 
 
-def push_model(args: ModelArguments) -> None:
+@PUSHES.command
+def model(
+    source: Path,
+    repo: str,
+    /,
+    *,
+    gated: Gated | None = None,
+    results: Path | None = None,
+    base_model: str | None = None,
+    dataset: list[str] | None = None,
+    head_only: bool = False,
+    push: PushArguments = PUSH,
+) -> None:
+    """Publish a checkpoint with its code and card.
+
+    Args:
+        source: Folder of the checkpoint.
+        repo: ORG/NAME on the Hub; a name alone is in the account of the token.
+        gated: Let readers request access, granted in this way.
+        results: results.json of its evaluation; the checkpoint's by default.
+        base_model: Its base on the Hub; from about.md by default.
+        dataset: Training data on the Hub; from about.md by default.
+        head_only: Publish the head alone; the base must be unchanged.
+    """
     from sdiareward.cards.push import plan_model
 
-    chosen = {name: getattr(args, name) for name in ("results", "base_model", "head_only")}
     # The card's examples load the version that is being published.
-    revision = args.tag or (args.revision if args.revision != "main" else None)
-    chosen |= {"revision": revision, "datasets": args.dataset}
-    _push(args, args.repo, lambda: plan_model(args.source, repo_id=args.repo, **chosen))
+    chosen: dict[str, Any] = {"revision": push.tag or (push.revision if push.revision != "main" else None)}
+    chosen |= {"results": results, "base_model": base_model, "datasets": dataset or [], "head_only": head_only}
+    _push(push, repo, lambda: plan_model(source, repo_id=repo, **chosen), gated)
 
 
-def push_metric(args: MetricArguments) -> None:
+@PUSHES.command
+def metric(repo: str, /, *, push: PushArguments = PUSH) -> None:
+    """Publish the Space of the metric `esdr_accuracy`.
+
+    Args:
+        repo: ORG/NAME on the Hub; a name alone is in the account of the token.
+    """
     from sdiareward.cards.push import plan_metric
 
-    _push(args, args.repo, lambda: plan_metric(args.repo))
+    _push(push, repo, lambda: plan_metric(repo))
 
 
-def push_space(args: SpaceArguments) -> None:
+@PUSHES.command
+def space(
+    repo: str,
+    /,
+    *,
+    model: str | None = None,
+    model_revision: str | None = None,
+    hardware: str = "cpu-basic",
+    push: PushArguments = PUSH,
+) -> None:
+    """Publish the Space of the demo.
+
+    Args:
+        repo: ORG/NAME on the Hub; a name alone is in the account of the token.
+        model: Model on the Hub that it loads; the package's by default.
+        model_revision: Branch, tag or commit of that model; main by default.
+        hardware: Hardware suggested to the Hub.
+    """
     from sdiareward.cards.push import plan_space
 
-    _push(args, args.repo, lambda: plan_space(args.model, hardware=args.hardware))
+    name = resolve_revision(model, model_revision)
+    _push(push, repo, lambda: plan_space(name, hardware=hardware))
 
 
-def _push(args: PushArguments, repo: str, make_plan: Callable[[], RepositoryPlan]) -> None:
+def _push(push: PushArguments, repo: str, make_plan: Callable[[], RepositoryPlan], gated: Gated | None = None) -> None:
     from sdiareward.cards.push import PublishError, check_plan, publish, render_plan, write_preview
 
-    names = ("private", "gated", "revision", "create_pr", "message", "tag", "prune")
-    try:
-        plan = make_plan()
-        listing = render_plan(plan, repo)
-        print(listing)
-        if args.preview is not None:
-            print(f"Card: {write_preview(plan, listing, args.preview)}")
-        if not args.yes:
-            check_plan(plan)
-            print("Nothing was sent. To publish: the same command with --yes")
-            return
-        pushed = publish(plan, repo, **{name: getattr(args, name) for name in names if hasattr(args, name)})
-    except (UserError, OSError, ValueError, PublishError) as error:
-        raise UserError(format_user_error(error) or str(error)) from None
+    chosen = {name: value for name, value in vars(push).items() if name not in ("yes", "preview")}
+    with lock_folder(push.preview) if push.preview is not None else nullcontext():
+        try:
+            plan = make_plan()
+            listing = render_plan(plan, repo)
+            print(listing)
+            if push.preview is not None:
+                print(f"Card: {write_preview(plan, listing, push.preview)}")
+            if not push.yes:
+                check_plan(plan)
+                print("Nothing was sent. To publish: the same command with --yes")
+                return
+            pushed = publish(plan, repo, gated=gated, **chosen)
+        except (UserError, OSError, ValueError, PublishError) as error:
+            raise UserError(format_user_error(error) or str(error)) from None
     for path in pushed.kept:
         print(f"sdiareward: notice: {path} is in the repository but not in the plan, and stays", file=sys.stderr)
     print(f"{'commit' if pushed.is_changed else 'nothing new: commit'} {pushed.commit}")

@@ -2,209 +2,139 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, replace
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from sdiareward.common.hub import DatasetRevision
-from sdiareward.scoring.arguments import ModelArguments
+from cyclopts.types import PositiveInt
+
+from sdiareward.scoring.arguments import DATASET, MODEL, DatasetArguments, ModelArguments
 
 
 if TYPE_CHECKING:
-    from sdiareward.chat_sdiareward import Dialogue
     from sdiareward.scoring.dataset import Summary
-    from sdiareward.scoring.scorer import Scorer
-
-_OF_RAY = ("num_actors", "gpus_per_actor")
-_OF_DATASETS = ("output", "split", "name", "limit", "seed", "audio_root", "strict", "engine", *_OF_RAY)
-_OF_DATA = "a data set"
-_NAMES = {"output": "output_dir", "name": "dataset_config"}
 
 
-@dataclass(kw_only=True)
-class ScoreArguments(ModelArguments, DatasetRevision):
-    dialogue: Path | None = field(
-        default=None,
-        metadata={
-            "positional": True,
-            "help": "JSON file with the turns' role, audio and text, or folder of audio files by name, 2 before 10; "
-            "or, with --output_dir, a folder of dialogues",
-        },
-    )
-    other: Path | None = field(
-        default=None, metadata={"positional": True, "help": "a second dialogue to compare with the first"}
-    )
-    json: bool = field(default=False, metadata={"help": "print one JSON object instead of lines"})
-    criterion: str | None = field(
-        default=None,
-        metadata={"help": "prompt to score under (default: the column `criterion` of a data set, else joint)"},
-    )
-    form: Literal["turns"] | None = field(
-        default=None,
-        metadata={"help": "turns: two recordings of one length are turns, not the two channels of a call"},
-    )
-    dataset: str | None = field(
-        default=None,
-        metadata={
-            "group": _OF_DATA,
-            "help": "Parquet, JSON or JSON lines file, folder, or Hub id of pairs (chosen, rejected) or dialogues "
-            "(messages), or a folder of dialogues",
-        },
-    )
-    output: Path | None = field(
-        default=None,
-        metadata={
-            "flag": "output_dir",
-            "group": _OF_DATA,
-            "help": "folder for scores.parquet, skipped.jsonl and summary.json; the same command resumes a killed run",
-        },
-    )
-    split: str | None = field(
-        default=None, metadata={"group": _OF_DATA, "help": "split of the data set; needed if it has several"}
-    )
-    name: str | None = field(
-        default=None,
-        metadata={
-            "flag": "dataset_config",
-            "aliases": ("--dataset_name",),
-            "group": _OF_DATA,
-            "help": "configuration of the data set",
-        },
-    )
-    limit: int | None = field(
-        default=None,
-        metadata={
-            "group": _OF_DATA,
-            "help": "number of rows to score, drawn evenly from subsets, recordings and synthesizers (default: all)",
-            "minimum": 1,
-        },
-    )
-    seed: int = field(default=0, metadata={"group": _OF_DATA, "help": "seed of that draw (default: 0)"})
-    audio_root: str | None = field(
-        default=None,
-        metadata={
-            "group": _OF_DATA,
-            "help": "folder that relative paths of recordings begin at that are not found beside the table",
-        },
-    )
-    strict: bool = field(default=False, metadata={"group": _OF_DATA, "help": "exit with 1 if a row was skipped"})
-    engine: Literal["local", "ray"] | None = field(
-        default=None, metadata={"group": _OF_DATA, "help": "what runs it (default: local)"}
-    )
-    num_actors: int | None = field(
-        default=None,
-        metadata={
-            "group": _OF_DATA,
-            "help": "with ray: copies of the model (default: one for each GPU, or one)",
-            "minimum": 1,
-        },
-    )
-    gpus_per_actor: float | None = field(
-        default=None,
-        metadata={"group": _OF_DATA, "help": "with ray: GPUs of each copy (default: 1 if there are any)"},
-    )
+def score(
+    dialogue: Path | None = None,
+    other: Path | None = None,
+    /,
+    *,
+    criterion: str | None = None,
+    form: Literal["turns"] | None = None,
+    json: bool = False,
+    data: DatasetArguments = DATASET,
+    output_dir: Path | None = None,
+    limit: PositiveInt | None = None,
+    seed: int = 0,
+    strict: bool = False,
+    engine: Literal["local", "ray"] | None = None,
+    num_actors: PositiveInt | None = None,
+    gpus_per_actor: float | None = None,
+    model: ModelArguments = MODEL,
+) -> int:
+    """Score one dialogue, two and their margin, or a data set.
 
-    def __post_init__(self) -> None:
-        from sdiareward.pairs.dialogue_folders import holds_dialogues
+    Give one or two dialogues, or --dataset and --output_dir. To use N devices, start it with
+    `accelerate launch --num_processes N -m sdiareward.cli score ...`.
 
-        folders = [path for path in (self.dialogue, self.other) if path is not None and holds_dialogues(path)]
-        if len(folders) == 2:
-            raise ValueError(
-                f"{self.dialogue} and {self.other} are folders of dialogues; `sdiareward compare {self.dialogue} "
-                f"{self.other}` compares them."
-            )
-        if folders == [self.dialogue] and self.dataset is None:
-            if self.output is None:
-                raise ValueError(
-                    f"{self.dialogue}: is a folder of dialogues; add --output_dir, a folder for the scores."
-                )
-            self.dataset, self.dialogue = str(self.dialogue), None
-        if self.dialogue is not None and self.dialogue.is_dir() and self.dataset is None and self.output is not None:
-            raise ValueError(
-                f"{self.dialogue}: is one dialogue, or holds none; --output_dir takes the scores of a folder of "
-                "dialogues or of a --dataset."
-            )
-        if (self.dialogue is None) == (self.dataset is None):
-            raise ValueError("give either a dialogue's file or --dataset; see `sdiareward score --help`.")
-        if self.dataset is not None and self.output is None:
-            raise ValueError("--dataset needs --output_dir, a folder for the scores.")
-        if self.split is not None and self.dataset is not None and Path(self.dataset).is_file():
-            raise ValueError(f"{self.dataset}: is one file, which has no splits; omit --split {self.split}.")
-        if self.dataset is not None and self.json:
-            raise ValueError("--json is for files of dialogues; the scores of a data set are in its --output_dir.")
-        foreign = _OF_DATASETS if self.dataset is None else _OF_RAY if self.engine != "ray" else ()
-        if given := [f"--{_NAMES.get(name, name)}" for name in foreign if getattr(self, name)]:
-            raise ValueError(f"{', '.join(given)} needs {'--dataset' if self.dataset is None else '--engine ray'}.")
+    Args:
+        dialogue: JSON file with the turns' role, audio and text, or a folder of audio files; or a folder of dialogues.
+        other: A second dialogue to compare with the first.
+        criterion: Prompt to score under; by default the column `criterion` of a data set, else joint.
+        form: Take two recordings of one length as turns, not as the two channels of a call.
+        json: Print one JSON object instead of lines.
+        output_dir: Folder for scores.parquet, skipped.jsonl and summary.json; the same command resumes a killed run.
+        limit: Number of rows to score, drawn evenly from subsets, recordings and synthesizers; all by default.
+        seed: Seed of that draw.
+        strict: Exit with 1 if a row was skipped.
+        engine: What runs it; local by default.
+        num_actors: With ray: copies of the model; one for each GPU by default, or one.
+        gpus_per_actor: With ray: GPUs of each copy; 1 by default if there are any.
+    """
+    from sdiareward.pairs.dialogue_folders import holds_dialogues
+
+    given = [path for path in (dialogue, other) if path is not None]
+    folders = [path for path in given if holds_dialogues(path)]
+    if len(folders) == 2:
+        raise ValueError(
+            f"{dialogue} and {other} are folders of dialogues; `sdiareward compare {dialogue} {other}` compares them."
+        )
+    if folders == given and given and data.dataset is None:
+        if output_dir is None:
+            raise ValueError(f"{dialogue}: is a folder of dialogues; add --output_dir, a folder for the scores.")
+        data, given = replace(data, dataset=str(dialogue)), []
+    if bool(given) == (data.dataset is not None):
+        raise ValueError("give either a dialogue's file or --dataset; see `sdiareward score --help`.")
+    if given and output_dir is not None and given[0].is_dir():
+        raise ValueError(f"{dialogue}: is one dialogue, or holds none; --output_dir is for a folder of dialogues.")
+    of_ray: dict[str, Any] = {"num_actors": num_actors, "gpus_per_actor": gpus_per_actor}
+    of_data = {"output_dir": output_dir, "limit": limit, "seed": seed, "strict": strict, "engine": engine, **of_ray}
+    foreign = vars(data) | of_data if given else of_ray if engine != "ray" else {}
+    if unused := [f"--{name}" for name, value in foreign.items() if value]:
+        raise ValueError(f"{', '.join(unused)} needs {'--dataset' if given else '--engine ray'}.")
+    if given:
+        return _score_files(given, criterion, form, model, is_json=json)
+    if output_dir is None or json:
+        raise ValueError("--dataset needs --output_dir, a folder for the scores; --json is for files of dialogues.")
+    if data.split is not None and Path(str(data.dataset)).is_file():
+        raise ValueError(f"{data.dataset}: is one file, which has no splits; omit --split {data.split}.")
+    from sdiareward.scoring.dataset import ScoringJob, score_dataset, score_on_ray
+
+    job = ScoringJob(
+        model.make_spec(),
+        str(data.dataset),
+        data.split,
+        data.dataset_config,
+        limit=limit,
+        seed=seed,
+        criterion=criterion,
+        audio_root=data.audio_root,
+        form=form,
+    )
+    summary = score_on_ray(job, output_dir, **of_ray) if engine == "ray" else score_dataset(job, output_dir)
+    if summary is None:  # Of several processes the main one prints.
+        return 0
+    print(_describe_scores(summary, job.model.load_processor().max_turn_s if summary.num_cut else None, output_dir))
+    return int(strict and summary.num_skipped > 0)
 
 
-def run(args: ScoreArguments) -> int:
-    return _score_files(args) if args.dialogue is not None else _score_dataset(args)
-
-
-def _score_files(args: ScoreArguments) -> int:
+def _score_files(
+    paths: Sequence[Path],
+    criterion: str | None,
+    form: Literal["turns"] | None,
+    model: ModelArguments,
+    *,
+    is_json: bool,
+) -> int:
+    from sdiareward.audio_sdiareward import Heard, describe_unheard
     from sdiareward.pairs.labels import name_criterion
     from sdiareward.pairs.messages import read_dialogue
 
-    paths = [path for path in (args.dialogue, args.other) if path is not None]
-    dialogues = [read_dialogue(path, args.form) for path in paths]
-    criterion = name_criterion(args.criterion)
-    scorer = args.make_spec().load(criterion)
-    scored = [_score_dialogue(scorer, *dialogue, criterion) for dialogue in zip(paths, dialogues, strict=True)]
-    report = _report(scored, criterion)
-    print(json.dumps(report, allow_nan=False) if args.json else _as_lines(report))
+    dialogues = [read_dialogue(path, form) for path in paths]
+    criterion = name_criterion(criterion)
+    scorer = model.make_spec().load(criterion)
+    report: dict[str, Any] = {"criterion": criterion, "dialogues": []}
+    for path, dialogue in zip(paths, dialogues, strict=True):
+        heard: dict[int, Heard] = {}
+        try:
+            [reward] = scorer.score([dialogue], criterion, heard=heard)
+        except ValueError as error:
+            raise ValueError(f"{path}, {error}") from error
+        for notice in describe_unheard([("", heard[0])]):
+            print(f"sdiareward: notice: {path}: {notice}", file=sys.stderr)
+        report["dialogues"].append({"path": str(path), "reward": reward, **asdict(heard[0])})
+    lines = [(each["path"], each["reward"]) for each in report["dialogues"]]
+    if len(lines) == 2:
+        report["margin"] = lines[0][1] - lines[1][1]
+        lines.append(("margin", report["margin"]))
+    width = max(len(name) for name, _ in lines)
+    text = "\n".join(f"{name:<{width}}  {value:+.4f}" for name, value in lines)
+    print(dumps(report, allow_nan=False) if is_json else text)
     return 0
-
-
-def _score_dialogue(scorer: Scorer, path: Path, dialogue: Dialogue, criterion: str) -> dict[str, Any]:
-    """Return the reward and what the model heard; print on stderr which turns are cut or silent."""
-    from sdiareward.audio_sdiareward import Heard, describe_unheard
-
-    heard: dict[int, Heard] = {}
-    try:
-        [reward] = scorer.score([dialogue], criterion, heard=heard)
-    except ValueError as error:
-        raise ValueError(f"{path}, {error}") from error
-    for notice in describe_unheard([("", heard[0])]):
-        print(f"sdiareward: notice: {path}: {notice}", file=sys.stderr)
-    return {"path": str(path), "reward": reward, **asdict(heard[0])}
-
-
-def _report(scored: Sequence[Mapping[str, Any]], criterion: str) -> dict[str, Any]:
-    report: dict[str, Any] = {"criterion": criterion, "dialogues": scored}
-    if len(scored) == 2:
-        report["margin"] = scored[0]["reward"] - scored[1]["reward"]
-    return report
-
-
-def _as_lines(report: dict[str, Any]) -> str:
-    rows = [(entry["path"], entry["reward"]) for entry in report["dialogues"]]
-    if "margin" in report:
-        rows.append(("margin", report["margin"]))
-    width = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name:<{width}}  {value:+.4f}" for name, value in rows)
-
-
-def _score_dataset(args: ScoreArguments) -> int:
-    from sdiareward.scoring.dataset import ScoringJob, score_dataset
-
-    names = ("dataset", "split", "name", "limit", "seed", "criterion", "audio_root", "form")
-    job = ScoringJob(args.make_spec(), **{name: getattr(args, name) for name in names})
-    output = Path(str(args.output))
-    if args.engine == "ray":
-        from sdiareward.scoring.dataset import score_on_ray
-
-        options: dict[str, Any] = {"num_actors": args.num_actors, "gpus_per_actor": args.gpus_per_actor}
-        summary: Summary | None = score_on_ray(job, output, **options)
-    else:
-        summary = score_dataset(job, output)
-    if summary is None:  # Of several processes the main one prints.
-        return 0
-    hears_s = job.model.load_processor().max_turn_s if summary.num_cut else None
-    print(_describe_scores(summary, hears_s, output))
-    return int(args.strict and summary.num_skipped > 0)
 
 
 def _describe_scores(summary: Summary, hears_s: float | None, output: Path) -> str:

@@ -1,30 +1,32 @@
-"""Run the commands of a table: parse their arguments, and end a mistake in one line.
+"""The command line: an app of cyclopts, and what its commands share.
 
-The modules of commands are imported only when they run, and the libraries behind inherited options only when those are
-read or `--help_all` lists them: `--help` is instant.
+`--config FILE.yaml` holds flags, which override it. Names with a revision get its commit, the folder of `--output_dir`
+is locked, and a user error ends with one line and exit status 2.
 """
 
 from __future__ import annotations
 
-import argparse
+import inspect
 import io
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from difflib import get_close_matches
-from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from types import MappingProxyType
+from typing import Annotated, Any
 
-from .arguments import Inherited, OneLineParser, parse_arguments
-from .escaping import escape_terminal
+from cyclopts import App, CycloptsError, Parameter
+from cyclopts.config import Dict
+
 from .hub import resolve_revisions
-from .locks import lock_folder
+from .locks import lock_folder, require_unlocked
 from .optional_dependencies import explain_missing_extra
-from .user_errors import AGAIN, format_user_error
+from .settings import read_mapping, require_minimums
+from .user_errors import AGAIN, UserError, format_user_error
 from .version import __version__
 
 
@@ -32,126 +34,38 @@ from .version import __version__
 TRACEBACK_VARIABLE = "SDIAREWARD_TRACEBACK"
 
 
-class Command(NamedTuple):
-    target: str | Mapping[str, Command]  # `module:function`, called with dataclasses; or commands below this one.
-    summary: str
-    epilog: str | None = None
-    extra: str | None = None
-    inherited: Inherited | None = None
-    default: str | None = None
-    # Arguments that name a folder to write, which is locked. None for a command that finds it in its settings.
-    locked: Sequence[str] = ("output_dir", "output")
-    # Whether the target is a `main` that parses the command line itself.
-    is_program: bool = False
+def make_app(name: str, help: str | None, **options: Any) -> App:
+    """Return an app whose flags are the names of parameters and fields, such as `--output_dir`."""
+    options |= {"help_format": "plaintext", "version": __version__}
+    flags = Parameter(name_transform=str, consume_multiple=True, negative_bool="no_", negative_iterable=())
+    return App(name, help=help, default_parameter=flags, **options)
 
 
-def run_command(
-    commands: Mapping[str, Command],
-    argv: Sequence[str] | None,
-    *,
-    prog: str,
-    description: str | None,
-    epilog: str | None = None,
-    extra: str | None = None,
-    default: str | None = None,
-) -> int:
-    """Run the command that the first argument names; return its status, 2 for a user error, 130 if interrupted."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    if default is not None and arguments and arguments[0][:1] == "-" and arguments[0] not in ("-h", "--help"):
-        return run_single(commands[default], arguments, prog=prog, extra=extra or default)
-    name = _choose_command(commands, arguments, prog, description, epilog)
-    command, prog, rest = commands[name], f"{prog} {name}", arguments[1:]
-    extra = command.extra or extra or name
-    if isinstance(command.target, str):
-        return run_single(command, rest, prog=prog, extra=extra)
-    texts = {"description": command.summary, "epilog": command.epilog}
-    return run_command(command.target, rest, prog=prog, **texts, extra=extra, default=command.default)
-
-
-def _choose_command(
-    commands: Mapping[str, Command], arguments: Sequence[str], prog: str, description: str | None, epilog: str | None
-) -> str:
-    """Return the name of the command; print help or the version, or refuse an unknown one."""
-    parser = OneLineParser(
-        prog=prog, description=description, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--version", action="version", version=f"sdiareward {__version__}")
-    names = parser.add_subparsers(required=True, metavar="COMMAND", dest="name")
-    for name, command in commands.items():
-        names.add_parser(name, help=command.summary, add_help=False)
-    known = ", ".join(commands)
-    if not arguments:
-        parser.error(f"no command is given; the commands are {known}: see `{prog} --help`.")
-    flags = ("-h", "--help", "--version")
-    if arguments[0] not in (*commands, *flags):
-        near = get_close_matches(arguments[0], [*commands, *flags], n=1)
-        hint = f"did you mean {near[0]}?" if near else f"the commands are {known}."
-        parser.error(f"unknown command {arguments[0]!r}; {hint}")
-    return str(parser.parse_args(arguments[:1]).name)
-
-
-def run_single(command: Command, argv: Sequence[str] | None, *, prog: str, extra: str | None = None) -> int:
-    """Run one command; return as `run_command`."""
-    module, _, function = str(command.target).partition(":")
-
-    def run_command() -> int | None:
-        run = getattr(import_module(module), function)
-        if command.is_program:
-            return run(argv)
-        texts = {"description": command.summary, "epilog": command.epilog}
-        given = parse_arguments(_read_kinds(run), argv, prog=prog, **texts, inherited=command.inherited)
-        for arguments in given:
-            resolve_revisions(arguments)
-        with ExitStack() as locks:
-            for folder in filter(Path.is_dir, _list_folders(given, ["folder"])):
-                # An input that is being written is refused.
-                with lock_folder(folder):
-                    pass
-            for folder in _list_folders(given, command.locked):
-                locks.enter_context(lock_folder(folder))
-            return run(*given)
-
-    return run_guarded(prog, run_command, extra or command.extra)
+def run_app(app: App, argv: Sequence[str] | None = None, *, extra: str | None = None) -> int:
+    """Run the command that the arguments name; return its exit status, as `run_guarded`."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    chain = app.parse_commands(words)[0]
+    return run_guarded(" ".join((*app.name, *chain)), lambda: _run(app, words), extra or "".join(chain[:1]))
 
 
 def run_guarded(prog: str, run: Callable[[], int | None], extra: str | None = None) -> int:
-    """Run a program; end a user error or an interrupt in one line, and return the exit status."""
+    """Run a program; return its exit status, 2 for a user error, which is printed in one line, 130 if interrupted."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A path may have characters that the terminal's encoding lacks; the work is done when it is printed.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return run() or 0
     except KeyboardInterrupt as interruption:
+        status, line = 130, str(interruption) or f"interrupted; {AGAIN}."
         _print_traceback()
-        sys.stderr.write(f"{prog}: {str(interruption) or f'interrupted; {AGAIN}.'}\n")
-        return 130
     except Exception as error:
-        line = _explain(error, extra)
-        if line is None:
+        found = format_user_error(error) or explain_missing_extra(error, extra)
+        if found is None and not isinstance(error, (CycloptsError, ValueError, OSError)):
             raise
+        status, line = 2, f"error: {' '.join((found or str(error)).split())}"
         _print_traceback()
-        sys.stderr.write(f"{prog}: error: {escape_terminal(' '.join(line.split()))}\n")
-        return 2
-
-
-def _list_folders(given: Sequence[Any], names: Sequence[str]) -> list[Path]:
-    found = [getattr(arguments, name, None) for arguments in given for name in names]
-    is_dry = any(getattr(arguments, "dry_run", False) for arguments in given)
-    return [] if is_dry else [Path(folder) for folder in found if folder is not None]
-
-
-def _read_kinds(run: Any) -> list[type]:
-    """Return the dataclasses that a command takes, without one that it inherits, whose module is not imported."""
-    absent = {str(hint): None for hint in run.__annotations__.values() if str(hint) not in run.__globals__}
-    hints = get_type_hints(run, localns={name: value for name, value in absent.items() if name.isidentifier()})
-    kinds = [hint for name, hint in hints.items() if name != "return"]
-    return [kind for kind in kinds if isinstance(kind, type) and is_dataclass(kind)]
-
-
-def _explain(error: Exception, extra: str | None) -> str | None:
-    """Return what to print of an error, or None for a bug."""
-    line = format_user_error(error) or explain_missing_extra(error, extra)
-    return str(error) if line is None and isinstance(error, (ValueError, OSError)) else line
+    sys.stderr.write(f"{prog}: {line}\n")
+    return status
 
 
 def _print_traceback() -> None:
@@ -159,7 +73,93 @@ def _print_traceback() -> None:
         traceback.print_exc()
 
 
-def name_program(*names: str) -> str:
-    """Return the name that a program was called by if it is one of these, else the first of them."""
-    called = Path(sys.argv[0]).name if sys.argv else ""
-    return called if called in names else names[0]
+def _run(app: App, words: list[str]) -> int | None:
+    chain, apps, rest = app.parse_commands(words)
+    command = apps[-1].default_command
+    known = [name for name in apps[-1] if not name.startswith("-")]
+    if known and (command is None if not rest else not rest[0].startswith("-")):
+        near = get_close_matches(rest[0], known, n=1) if rest else []
+        found = f"unknown command {rest[0]!r}" if rest else "no command is given"
+        hint = f"did you mean {near[0]}?" if near else f"the commands are {', '.join(known)}."
+        raise UserError(f"{found}; {hint}")
+    apps[-1].config = ()
+    # A command with its own `config` reads that file itself; one that takes words passes them on.
+    own = {} if command is None else inspect.signature(command).parameters
+    if "--config" in words and not {"config", "words"} & set(own):
+        place = words.index("--config")
+        values, source = read_mapping(Path(*words[place + 1 : place + 2])), words[place + 1]
+        del words[place : place + 2]
+        for name in reversed(chain):
+            values = {name: values}
+        apps[-1].config = Dict(data=values, source=source)
+    command, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False)
+    return _start(command, bound, is_locking="config" not in own)
+
+
+def _start(command: Callable[..., int | None], bound: inspect.BoundArguments, *, is_locking: bool) -> int | None:
+    """Run a command with its folders locked; one that reads a file of settings finds them there, and locks them."""
+    options = dict(bound.arguments)
+    for value in bound.arguments.values():
+        if is_dataclass(value):
+            require_minimums(value, "--")
+            resolve_revisions(value)
+            options |= vars(value)
+    with ExitStack() as locks:
+        if (folder := options.get("folder")) is not None:
+            require_unlocked(folder)
+        if is_locking and not options.get("dry_run") and (output := options.get("output_dir")) is not None:
+            locks.enter_context(lock_folder(output))
+        return command(*bound.args, **bound.kwargs)
+
+
+def parse_options(kind: type, argv: Sequence[str] | None, *, prog: str, description: str | None) -> Any:
+    """Return a dataclass made of the flags of a script."""
+    app = make_app(prog, description)
+
+    def give(options: Any) -> Any:
+        return options
+
+    give.__annotations__["options"] = Annotated[kind, Parameter(name="*")]
+    if all(item.default is not MISSING or item.default_factory is not MISSING for item in fields(kind)):
+        give.__defaults__ = (kind(),)
+    app.default(give)
+    command, bound, _ = app.parse_args(argv)
+    options: Any = _start(command, bound, is_locking=False)
+    return sys.exit(0) if options is None else options
+
+
+def parse_trl(kinds: Sequence[Any], argv: Sequence[str] | None, *, prog: str) -> list[Any]:
+    """Return dataclasses made of flags and the file of `--config`, as `trl.TrlParser` reads them."""
+    from trl import TrlParser
+
+    class Parser(TrlParser):
+        def error(self, message: str) -> Any:  # argparse would print the usage of a hundred flags.
+            raise UserError(message)
+
+        def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+            found, unknown = super().parse_known_args(args, namespace)
+            return found, self.refuse(unknown)
+
+        def set_defaults_with_config(self, **values: Any) -> list[str]:
+            return self.refuse(super().set_defaults_with_config(**values))
+
+        def refuse(self, unknown: list[str]) -> list[str]:
+            if unknown:
+                near = get_close_matches(unknown[0], self._option_string_actions, n=1)
+                self.error(f"unknown option {unknown[0]}{f'; did you mean {near[0]}?' if near else '.'}")
+            return unknown
+
+    # argparse takes no other metadata.
+    for item in (item for kind in kinds for item in fields(kind)):
+        kept = {name: item.metadata[name] for name in ("help", "choices") if name in item.metadata}
+        item.metadata = MappingProxyType(kept)
+    parser = Parser(kinds, prog=prog, usage=f"{prog} [options]", allow_abbrev=False)
+    try:
+        given = parser.parse_args_and_config(argv)
+    except ImportError as error:
+        raise UserError(
+            f"an option needs a library that is not installed ({error}); install it, or omit it."
+        ) from error
+    for arguments in given:
+        resolve_revisions(arguments)
+    return list(given)

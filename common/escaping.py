@@ -1,9 +1,8 @@
-"""Escape text from data or users: for Markdown, and for the error line of a command."""
+"""Escape text from data or users for Markdown."""
 
 from __future__ import annotations
 
 import re
-import unicodedata
 from typing import Any
 
 
@@ -24,11 +23,3 @@ def escape_code(value: Any) -> str:
 
 def _join_lines(value: Any) -> str:
     return _LINE_BREAKS.sub(" ", str(value)).strip()
-
-
-def escape_terminal(text: str) -> str:
-    """Return a text with control characters and lone surrogates, which cannot be printed, as escapes."""
-    return "".join(
-        letter.encode("unicode_escape").decode() if unicodedata.category(letter) in ("Cc", "Cs") else letter
-        for letter in text
-    )

@@ -1,14 +1,14 @@
 """Repositories on the Hub: the files of a model, and revisions. `ORG/NAME@COMMIT` names a repository at a commit.
 
-The options of a command that name a revision are declared here. `commands` replaces the name that they belong to by
-that at the commit, before the command runs: all that loads or records the name gets the commit with it.
+Before a command runs, `resolve_revisions` replaces a name with a revision by that at its commit: all that loads or
+records the name gets the commit with it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +27,13 @@ class ModelNotFoundError(UserError, FileNotFoundError):
 
 
 def make_revision_field(target: str, what: str, repo_type: str = "model", **metadata: Any) -> Any:
-    """Return an option for the revision of the repository that the flag `target` names."""
-    help_text = f"branch, tag or commit of {what} on the Hub (default: main)"
-    return field(default=None, metadata={"revision_of": (target, repo_type), "help": help_text, **metadata})
+    """Return an option for a revision on the Hub."""
+    return field(default=None, metadata={"help": f"branch, tag or commit of {what} on the Hub (default: main)"})
 
 
 @dataclass(kw_only=True)
 class ModelRevision:
-    revision: str | None = make_revision_field("model", "the model", aliases="--model_revision")
+    revision: str | None = make_revision_field("model", "the model")
 
 
 @dataclass(kw_only=True)
@@ -42,25 +41,29 @@ class DatasetRevision:
     dataset_revision: str | None = make_revision_field("dataset", "the data set", "dataset")
 
 
+# A revision, the option with the name that it is of, and the kind of its repository.
+_REVISIONS = (
+    ("revision", "model", "model"),
+    ("revision", "model_name_or_path", "model"),
+    ("dataset_revision", "dataset", "dataset"),
+    ("baseline_revision", "baseline_data", "dataset"),
+)
+
+
 def resolve_revisions(arguments: Any) -> None:
     """Replace the names that have a revision by those at its commit."""
-    names_by_flag = {item.metadata.get("flag", item.name): item.name for item in fields(arguments)}
-    for item in fields(arguments):
-        flag, repo_type = item.metadata.get("revision_of", ("", ""))
-        if not (flag and (revision := getattr(arguments, item.name))):
-            continue
-        names = getattr(arguments, target := names_by_flag[flag])
-        if not names or (isinstance(revision, list) and len(revision) != len(names)):
-            raise UserError(f"--{item.name} is {revision!r}, but --{flag} is {names!r}; give one for each.")
-        if isinstance(revision, list):
-            found: Any = [resolve_revision(*each, repo_type) for each in zip(names, revision, strict=True)]
-        else:
-            found = resolve_revision(names, revision, repo_type)
-        setattr(arguments, target, found)
+    for option, name, repo_type in _REVISIONS:
+        if hasattr(arguments, name) and (revision := getattr(arguments, option, None)):
+            if getattr(arguments, name) is None:
+                raise UserError(f"--{option} is {revision!r} without --{name}; give both, or omit it.")
+            setattr(arguments, name, resolve_revision(getattr(arguments, name), revision, repo_type))
 
 
-def resolve_revision(name: str, revision: str, repo_type: str = "model") -> str:
-    if Path(name).exists() or name in ("nano", "small"):
+def resolve_revision(name: Any, revision: str | None, repo_type: str = "model") -> Any:
+    """Return the name of a repository at the commit of a revision; without a revision, the name."""
+    if revision is None:
+        return name
+    if name is None or Path(name).exists() or name in ("nano", "small"):
         raise UserError(f"{name}: is not on the Hub, and has no revision {revision}; omit it, or give ORG/NAME.")
     return f"{name}@{fetch_snapshot(name, [_SMALLEST_FILE[repo_type]], revision, repo_type).name}"
 

@@ -38,6 +38,13 @@ def lock_folder(folder: str | Path) -> Iterator[None]:
                 each.rmdir()
 
 
+def require_unlocked(folder: str | Path) -> None:
+    """Raise `UserError` if another process is writing to a folder."""
+    if Path(folder).is_dir():
+        with lock_folder(folder):
+            pass
+
+
 def _acquire(path: Path, folder: str | Path, held: ExitStack) -> bool:
     """Return whether a lock file could be written; where none can, no lock is needed."""
     from filelock import FileLock, Timeout

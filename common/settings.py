@@ -1,29 +1,51 @@
-"""Make a dataclass of settings from a mapping; a field's `metadata` may have a `minimum`."""
+"""Read settings in YAML, and make dataclasses of them; a field's `metadata` may have a `minimum`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import MISSING, fields
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import fields
 from datetime import date
 from difflib import get_close_matches
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar
 
-from .yaml_files import read_yaml
+from .files import explain_escape, read_text
 
 
 _Settings = TypeVar("_Settings")
-_KINDS = {
-    float: "a number",
-    int: "a whole number",
-    str: "a text",
-    bool: "true or false",
-    NoneType: "nothing",
-    tuple: "a list",
-    dict: "a mapping",
-}
+
+
+def parse_yaml(text: str, label: str) -> Any:
+    """Return the value of a YAML text; refuse a key that is given twice, and what YAML 1.1 reads as another value."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            keys = [(key.tag, key.value) for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            if repeated := [name for index, (tag, name) in enumerate(keys) if (tag, name) in keys[:index]]:
+                raise yaml.constructor.ConstructorError(None, None, f"has {repeated[0]!r} twice", node.start_mark)
+            return super().construct_mapping(node, deep=deep)
+
+        def construct_number(self, node: Any) -> Any:
+            """Return a number; refuse octal `010` and `1:30`, which is 90."""
+            kind = node.tag.rpartition(":")[2]
+            value = getattr(self, f"construct_yaml_{kind}")(node)
+            if ":" in node.value or (kind == "int" and re.match(r"[-+]?0[0-7_]", node.value)):
+                problem = f"reads {node.value} as {value}; write that number, or {node.value!r} in quotes for a text"
+                raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+            return value
+
+    Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_number)
+    Loader.add_constructor("tag:yaml.org,2002:float", Loader.construct_number)
+    try:
+        return Loader(text).get_single_data()
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"{label}: not YAML ({' '.join(str(error).split())}{explain_escape(error)}).") from error
+
+
+def read_yaml(path: Path) -> Any:
+    return parse_yaml(read_text(path, "file of settings"), str(path))
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
@@ -54,74 +76,54 @@ def require_minimums(settings: Any, label: str = "") -> None:
 
 
 def make_settings(kind: type[_Settings], values: Any, label: str) -> _Settings:
-    """Make a settings dataclass from a mapping read from YAML; lists become tuples."""
+    """Make a dataclass, and those in its fields, from a mapping; an error names `label`, key, value, nearest key."""
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+
     require_mapping(values, label)
-    known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
-    require_known(values, known, label)
-    required = [n for n, f in known.items() if f.default is MISSING and f.default_factory is MISSING]
-    if missing := [name for name in required if name not in values]:
-        raise ValueError(f"{label}: keys {missing} are missing.")
-    _require_types(kind, values, label)
+    # In a tuple, because pydantic takes no configuration beside a dataclass.
+    rules = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+    adapter: TypeAdapter[Any] = TypeAdapter(tuple[kind], config=rules)  # type: ignore[valid-type]
     try:
-        settings = kind(**{key: tuple(v) if isinstance(v, list) else v for key, v in values.items()})
+        [settings] = adapter.validate_python((values,))
         require_minimums(settings)
-    # A value of another type fails in the checks of the dataclass, with any of these errors.
-    except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
-        raise ValueError(f"{label}: {explain_error(error)}") from error
+    except ValidationError as error:
+        for each in error.errors():
+            if each["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+                *place, name = map(str, each["loc"][1:])
+                known = list(dict.fromkeys(_list_fields(adapter.core_schema)))
+                require_known([name], known, ".".join([label, *place]), is_listed=len(place) == 0)
+        raise ValueError(f"{label}: {explain_error(error, 1)}") from error
+    except (TypeError, ValueError, LookupError) as error:
+        raise ValueError(f"{label}: {error}") from error
     return settings
 
 
-def explain_error(error: Exception) -> str:
-    """Return the message of an error in one line; of a pydantic error, each field with its value."""
+def _list_fields(schema: Any) -> Iterator[str]:
+    """Yield the names of the fields of all dataclasses in a schema of pydantic."""
+    if isinstance(schema, dict) and schema.get("type") == "dataclass-field":
+        yield schema["name"]
+    for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        yield from _list_fields(part)
+
+
+def explain_error(error: Exception, depth: int = 0) -> str:
+    """Return the message of an error in one line; of a pydantic error, each field below a depth with its value."""
     if not hasattr(error, "errors"):
         return str(error)
-    found = [(".".join(map(str, each["loc"])), each["input"], each["msg"]) for each in error.errors()]
-    return " ".join(f"{name} is {value!r:.80}: {what}." if name else f"{what}." for name, value, what in found)
+    lines = []
+    for each in error.errors():
+        name, what = (
+            ".".join(map(str, each["loc"][depth:])),
+            each["msg"].removeprefix("Value error, "),
+        )
+        value = "" if not name or each["type"] == "missing" else f"is {each['input']!r:.80}: "
+        hint = explain_yaml(each["input"]) if each["type"] == "string_type" else ""
+        lines.append(f"{name} {value}{what.rstrip('.')}{hint}.".lstrip())
+    return " ".join(lines)
 
 
-def _require_types(kind: type, values: Mapping[str, Any], label: str) -> None:
-    """Raise `ValueError` for a value of another type than its field's, if YAML has that type."""
-    hints = get_type_hints(kind)
-    for name, value in values.items():
-        if not _fits(value, hints[name]):
-            kinds = " or ".join(dict.fromkeys(_KINDS[each] for each in _list_kinds(hints[name])))
-            raise ValueError(f"{label}: {name} is {value!r:.80}; {kinds} is needed{explain_yaml(value, hints[name])}.")
-
-
-def explain_yaml(value: Any, hint: Any = str) -> str:
-    """Return what to write in YAML, which reads `no` and dates as no text, and `1e-3` as no number."""
-    if str in _list_kinds(hint) and isinstance(value, (bool, int, float, date)):
-        return ": put it in quotes" + (f", as in {'yes' if value else 'no'!r}" if isinstance(value, bool) else "")
-    if {int, float} & set(_list_kinds(hint)) and isinstance(value, str):
-        with suppress(ValueError):
-            return f": write {float(value):g} without quotes"
-    return ""
-
-
-def _list_kinds(hint: Any) -> list[Any]:
-    """Return the keys of `_KINDS` that a type stands for; none for one without a YAML form, which takes anything."""
-    origin = get_origin(hint) or hint
-    if origin in (Union, UnionType):
-        kinds = [_list_kinds(each) for each in get_args(hint)]
-        return [] if [] in kinds else sum(kinds, [])
-    if origin in (tuple, list, Sequence):
-        return [tuple]
-    if origin in (dict, Mapping):
-        return [dict]
-    return [origin] if origin in _KINDS else []
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    kinds = _list_kinds(hint)
-    if get_origin(hint) in (Union, UnionType):
-        return not kinds or any(_fits(value, each) for each in get_args(hint))
-    if kinds == [tuple]:
-        of_items = [each for each in get_args(hint) if each is not ...]
-        is_list = isinstance(value, (tuple, list))
-        return is_list and all(_fits(item, of_items[0]) for item in value if len(of_items) == 1)
-    if kinds == [dict]:
-        of_values = get_args(hint)[1:]
-        return isinstance(value, Mapping) and all(_fits(item, each) for item in value.values() for each in of_values)
-    if kinds in ([int], [float]):
-        return isinstance(value, (int, kinds[0])) and not isinstance(value, bool)
-    return not kinds or isinstance(value, kinds[0])
+def explain_yaml(value: Any) -> str:
+    """Return what to write in YAML, which reads `no`, numbers and dates as no text."""
+    if isinstance(value, bool):
+        return f": put it in quotes, as in {'yes' if value else 'no'!r}"
+    return ": put it in quotes" if isinstance(value, (int, float, date)) else ""

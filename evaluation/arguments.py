@@ -1,117 +1,88 @@
-"""The arguments of an evaluation."""
+"""The options of an evaluation and of an audit."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+from cyclopts.types import PositiveInt
 
 from sdiareward.common.hub import DatasetRevision, make_revision_field
 from sdiareward.common.package_files import NANO
-from sdiareward.pairs.loading import choose_split
 from sdiareward.scoring.arguments import ModelArguments
 
 
-_DATA, _MODEL, _JUDGE, _RUN, _PAGE = "data", "model", "judge, in place of a model", "the run", "page"
 _OF_MODELS = ("revision", "dtype", "device", "batch_tokens", "prompt_file")
 _OF_JUDGES = ("judges_file", "judge_options", "retry_failed")
 
 
 @dataclass(kw_only=True)
 class PairsArguments(DatasetRevision):
-    audio_root: str | None = field(
-        default=None,
-        metadata={"help": "folder that relative paths of recordings begin at that are not found beside the table"},
-    )
-    baseline_data: str | None = field(
-        default=None,
-        metadata={
-            "help": "data set whose train_split the baselines are fitted on (default: the one that is measured; "
-            "without a training split they are omitted)"
-        },
-    )
+    """The pairs, and those that the baselines are fitted on.
+
+    Args:
+        audio_root: Folder that relative paths of recordings begin at that are not found beside the table.
+        baseline_data: Data set whose train_split the baselines are fitted on; the one that is measured by default.
+        train_split: Split that the baselines are fitted on; without it they are omitted.
+    """
+
+    audio_root: str | None = None
+    baseline_data: str | None = None
     baseline_revision: str | None = make_revision_field("baseline_data", "baseline_data", "dataset")
-    train_split: str = field(default="train", metadata={"help": "split that the baselines are fitted on"})
+    train_split: str = "train"
 
 
+@Parameter(name="*")
 @dataclass(kw_only=True)
 class EvalArguments(ModelArguments, PairsArguments):
-    """What to evaluate on what; each is a flag and a key of the YAML given with `--config`."""
+    """What to evaluate on what.
 
-    dataset: str = field(
-        metadata={
-            "group": _DATA,
-            "help": "Folder or Hub name of pairs, or a .json, .jsonl or .parquet file.",
-        }
-    )
-    output_dir: str = field(
-        metadata={"group": _RUN, "help": "Folder for scores and results; a killed run resumes there."}
-    )
-    model: str | None = field(  # type: ignore[assignment]
-        default=None,
-        metadata={
-            "group": _MODEL,
-            "help": "Folder or Hub name of the checkpoint (default: the nano checkpoint of the package).",
-        },
-    )
-    judge: str | None = field(
-        default=None, metadata={"group": _JUDGE, "help": "Name of a judge, in place of a model."}
-    )
-    judges_file: str | None = field(
-        default=None, metadata={"group": _JUDGE, "help": "YAML of judges in place of configs/judges.yaml."}
-    )
-    judge_options: list[str] = field(
-        default_factory=list,
-        metadata={"group": _JUDGE, "help": "KEY=VALUE in place of the judge's settings in the file."},
-    )
-    retry_failed: bool = field(
-        default=False, metadata={"group": _JUDGE, "help": "Ask the judge again about pairs without a verdict."}
-    )
-    dataset_name: str | None = field(
-        default=None, metadata={"group": _DATA, "flag": "dataset_config", "help": "Configuration of the data set."}
-    )
-    split: str | None = field(
-        default=None,
-        metadata={"group": _DATA, "help": "Split to evaluate (default: test; a single file has no splits)."},
-    )
-    baselines: bool = field(
-        default=True, metadata={"group": _RUN, "help": "Also measure the acoustic and the text baseline."}
-    )
-    limit: int | None = field(
-        default=None,
-        metadata={
-            "group": _DATA,
-            "help": "Number of pairs to evaluate, drawn evenly from subsets, recordings and synthesizers.",
-            "minimum": 1,
-        },
-    )
-    num_bootstrap: int = field(default=1000, metadata={"group": _RUN, "help": "Bootstrap draws of the intervals."})
-    seed: int = field(default=0, metadata={"group": _RUN, "help": "Seed of those draws and of limit."})
-    nan: Literal["error", "wrong"] | None = field(
-        default=None,
-        metadata={
-            "group": _RUN,
-            "help": "How a missing reward counts: error (default of models) or wrong (of judges).",
-        },
-    )
-    strict: bool = field(default=False, metadata={"group": _RUN, "help": "Exit with 1 if a pair was skipped."})
-    report: bool = field(default=False, metadata={"group": _PAGE, "help": "Also write the page report/index.html."})
-    compare: list[str] = field(
-        default_factory=list,
-        metadata={"group": _PAGE, "help": "output_dirs of other evaluations of these pairs, for the page."},
-    )
-    training: list[str] = field(
-        default_factory=list,
-        metadata={"group": _PAGE, "help": "run.json files of train.py whose rewards the page shows."},
-    )
-    embed_audio: Literal["open", "all", "none"] = field(
-        default="all",
-        metadata={
-            "group": _PAGE,
-            "help": "Recordings the page plays: all, or open (those that anyone may pass on), or none.",
-        },
-    )
+    Args:
+        dataset: Folder or Hub name of pairs, or a .json, .jsonl or .parquet file.
+        output_dir: Folder for scores and results; a killed run resumes there.
+        model: Folder or Hub name of the checkpoint; the nano checkpoint of the package by default.
+        judge: Name of a judge, in place of a model.
+        judges_file: YAML of judges in place of configs/judges.yaml.
+        judge_options: KEY=VALUE in place of the judge's settings in the file.
+        retry_failed: Ask the judge again about pairs without a verdict.
+        dataset_name: Configuration of the data set.
+        split: Split to evaluate; test by default; a single file has no splits.
+        baselines: Also measure the acoustic and the text baseline.
+        limit: Number of pairs to evaluate, drawn evenly from subsets, recordings and synthesizers.
+        num_bootstrap: Bootstrap draws of the intervals.
+        seed: Seed of those draws and of limit.
+        nan: How a missing reward counts: error (default of models) or wrong (of judges).
+        strict: Exit with 1 if a pair was skipped.
+        report: Also write the page report/index.html.
+        compare: output_dirs of other evaluations of these pairs, for the page.
+        training: run.json files of train.py whose rewards the page shows.
+        embed_audio: Recordings the page plays: all, or open (those that anyone may pass on), or none.
+    """
+
+    dataset: str
+    output_dir: str
+    model: str | None = None  # type: ignore[assignment]
+    judge: str | None = None
+    judges_file: str | None = None
+    judge_options: list[str] = field(default_factory=list)
+    retry_failed: bool = False
+    dataset_name: Annotated[str | None, Parameter(name="--dataset_config")] = None
+    split: str | None = None
+    baselines: bool = True
+    limit: PositiveInt | None = None
+    num_bootstrap: int = 1000
+    seed: int = 0
+    nan: Literal["error", "wrong"] | None = None
+    strict: bool = False
+    report: bool = False
+    compare: list[str] = field(default_factory=list)
+    training: list[str] = field(default_factory=list)
+    embed_audio: Literal["open", "all", "none"] = "all"
 
     def __post_init__(self) -> None:
+        from sdiareward.pairs.loading import choose_split
+
         if (self.compare or self.training) and not self.report:
             raise ValueError("compare and training are shown in the report only: add --report, or omit them.")
         if self.model is not None and self.judge is not None:

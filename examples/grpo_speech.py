@@ -25,7 +25,7 @@ from trl import GRPOConfig, GRPOTrainer
 from sdiareward import reward_fn
 from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
 from sdiareward.checkpoint_io.models import find_checkpoint
-from sdiareward.common.arguments import parse_arguments
+from sdiareward.common.commands import parse_options
 from sdiareward.common.provenance import write_provenance
 from sdiareward.dataset_builder.episodes import Episode
 from sdiareward.dataset_builder.sources import read_source
@@ -123,7 +123,7 @@ class Arguments:
 
 
 def main(argv: list[str] | None = None) -> GRPOTrainer:
-    (args,) = parse_arguments((Arguments,), argv, prog="grpo_speech.py", description=__doc__)
+    args = parse_options(Arguments, argv, prog="grpo_speech.py", description=__doc__)
     training = GRPOConfig(
         output_dir=args.output_dir,
         max_steps=args.max_steps,

@@ -12,8 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from sdiareward.common.llm import ChatSettings
 from sdiareward.common.package_files import CONFIGS
-from sdiareward.common.settings import make_settings, read_mapping, require_mapping
-from sdiareward.common.yaml_files import parse_yaml
+from sdiareward.common.settings import make_settings, parse_yaml, read_mapping, require_mapping
 
 
 JUDGES_FILE = CONFIGS / "judges.yaml"

@@ -229,7 +229,7 @@ def create_app(settings: ServiceSettings, scorer: Scorer) -> FastAPI:
     @app.get("/health", tags=["monitoring"])
     async def health() -> Health:
         """Report the model and what the server accepts."""
-        calibration, processor, limits = requests.calibration, scorer.processor, asdict(settings.limits)
+        calibration, processor, limits = requests.calibration, scorer.processor, settings.limits
         shown = ("max_body_bytes", "max_dialogues", "max_turns", "max_turn_s")
         return Health(
             status="ok",
@@ -237,7 +237,7 @@ def create_app(settings: ServiceSettings, scorer: Scorer) -> FastAPI:
             criteria=sorted(processor.prompts),
             calibration_subsets=sorted(calibration.parameters["subsets"]) if calibration else None,
             max_turn_s=processor.max_turn_s,
-            limits={name: limits[name] for name in shown if limits[name] is not None},
+            limits={name: value for name in shown if (value := getattr(limits, name)) is not None},
         )
 
     @app.get("/metrics", response_class=Response, tags=["monitoring"], dependencies=[Depends(authorize)])

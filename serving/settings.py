@@ -7,7 +7,10 @@ import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+from cyclopts.types import NonNegativeFloat, Port, PositiveInt
 
 
 if TYPE_CHECKING:
@@ -15,18 +18,31 @@ if TYPE_CHECKING:
 
 API_KEY_ENV = "SDIAREWARD_API_KEY"
 _SHORTEST_KEY = 16
-_LAST_PORT = 65535
 
 
+@Parameter(name="*", group="Limits")
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    max_body_bytes: int = 32 * 2**20
+    """What a request may be; `max_in_flight` times `max_body_mib` bounds the memory of bodies.
+
+    Args:
+        max_body_mib: Size of the largest request, in MiB.
+        max_dialogues: Dialogues in a request.
+        max_turns: Turns of a dialogue; by default the 16 of any dialogue.
+        max_turn_s: Seconds of a turn; by default the 60 of any turn.
+        max_in_flight: Concurrent requests; further ones get 503.
+        body_timeout_s: Seconds for the body of a request to arrive.
+        request_timeout_s: Seconds for the model to answer, waiting included.
+        retry_after_s: Seconds that a refused client is told to wait.
+    """
+
+    max_body_mib: float = 32.0
     max_dialogues: int = 64
-    max_turns: int | None = None  # If fewer than the 16 of any dialogue.
-    max_turn_s: float | None = None  # If less than the 60 s of any turn.
-    max_in_flight: int = 128  # Times `max_body_bytes`, it bounds the memory of bodies.
-    body_timeout_s: float = 30.0  # For a body to arrive.
-    request_timeout_s: float = 120.0  # For the model, waiting included.
+    max_turns: int | None = None
+    max_turn_s: float | None = None
+    max_in_flight: int = 128
+    body_timeout_s: float = 30.0
+    request_timeout_s: float = 120.0
     retry_after_s: int = 1
 
     def __post_init__(self) -> None:
@@ -34,30 +50,39 @@ class Limits:
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name} is {value}; give a positive, finite number.")
 
+    @property
+    def max_body_bytes(self) -> int:
+        return round(self.max_body_mib * 2**20)
 
+
+@Parameter(name="*", group="Server")
 @dataclass(frozen=True, kw_only=True)
-class ServiceSettings:
-    model: ModelSpec
+class ServerArguments:
+    """Where and on what the server runs.
+
+    Args:
+        host: Address to listen at.
+        port: Port to listen at; 0 takes a free one.
+        drain_timeout_s: Seconds to answer accepted requests after SIGTERM.
+        num_replicas: Copies of the model; several run on Ray.
+        max_replicas: Largest number of copies; Ray adds some under load.
+        cpus_per_replica: Cores that Ray reserves for each copy.
+        gpus_per_replica: GPUs of each copy; a fraction shares one; 1 by default if there are any.
+        num_threads: Threads of PyTorch in each copy on a CPU; an equal share of the cores by default.
+    """
+
     host: str = "127.0.0.1"
-    port: int = 8000
-    limits: Limits = field(default_factory=Limits)
-    api_key: ApiKey | None = None
-    drain_timeout_s: float = 60.0
-    num_replicas: int = 1  # More than one run on Ray.
-    max_replicas: int | None = None
-    cpus_per_replica: float = 1.0
-    gpus_per_replica: float | None = None
-    num_threads: int | None = None  # Of PyTorch on a CPU, in each replica.
+    port: Port = 8000
+    drain_timeout_s: NonNegativeFloat = 60.0
+    num_replicas: PositiveInt = 1
+    max_replicas: PositiveInt | None = None
+    cpus_per_replica: NonNegativeFloat = 1.0
+    gpus_per_replica: NonNegativeFloat | None = None
+    num_threads: Annotated[PositiveInt | None, Parameter(name="--threads")] = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port <= _LAST_PORT:
-            raise ValueError(f"port is {self.port}; give one up to {_LAST_PORT}, or 0 for any that is free.")
-        if not 0 <= self.drain_timeout_s < math.inf:
-            raise ValueError(f"drain_timeout_s is {self.drain_timeout_s}; give a number of seconds, 0 or more.")
-        for name, least in {"num_replicas": 1, "num_threads": 1, "cpus_per_replica": 0, "gpus_per_replica": 0}.items():
-            value = getattr(self, name)
-            if value is not None and not value >= least:
-                raise ValueError(f"{name} is {value}; give at least {least}.")
+        if self.drain_timeout_s == math.inf:
+            raise ValueError("drain_timeout_s is inf; give a number of seconds.")
         if self.max_replicas is not None and self.max_replicas < self.num_replicas:
             raise ValueError(
                 f"at most {self.max_replicas} replicas but at least {self.num_replicas} are asked for; swap them."
@@ -66,6 +91,13 @@ class ServiceSettings:
     @property
     def is_on_ray(self) -> bool:
         return self.num_replicas > 1 or self.max_replicas is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceSettings(ServerArguments):
+    model: ModelSpec
+    limits: Limits = field(default_factory=Limits)
+    api_key: ApiKey | None = None
 
 
 class ApiKey:

@@ -23,12 +23,14 @@ from statistics import fmean
 from typing import Any
 
 import pydantic
+from cyclopts import Parameter
 
 from sdiareward.audio_sdiareward import AudioError, read_audio
 from sdiareward.checkpoint_io.models import describe_model
 from sdiareward.common.files import JsonLines, seal, write_file
 from sdiareward.common.hub import DatasetRevision, ModelRevision
 from sdiareward.common.llm import ChatClient, EndpointError
+from sdiareward.common.locks import lock_folder
 from sdiareward.common.optional_dependencies import check_extra
 from sdiareward.common.parts import Make, PartFolder, run_parts
 from sdiareward.common.provenance import describe_run, write_provenance
@@ -57,6 +59,7 @@ _ASKING = ("num_samples", "temperature", "expected", "max_new_tokens", "seed")
 Records = list[dict[str, Any]]
 
 
+@Parameter(name="*")
 @dataclass
 class EvaluateArguments(ModelRevision, DatasetRevision):
     dataset: str = field(metadata={"help": "Folder of ChatReward."})
@@ -288,6 +291,7 @@ PROMPT = "reasoning_quality"
 _RESULTS = {PREDICTIONS_FILE: "reasoning_quality", OUT_OF_DOMAIN_FILE: "reasoning_quality_out_of_domain"}
 
 
+@Parameter(name="*")
 @dataclass(kw_only=True)
 class ReasoningArguments(DatasetRevision):
     predictions: Path = field(metadata={"help": "output_dir of a finished evaluation"})
@@ -307,6 +311,11 @@ class ReasoningArguments(DatasetRevision):
 
 def run_reasoning(args: ReasoningArguments) -> int:
     """Have the thoughts rated; return 1 if the judge failed on a sample, else 0."""
+    with lock_folder(args.predictions):
+        return _rate(args)
+
+
+def _rate(args: ReasoningArguments) -> int:
     name = OUT_OF_DOMAIN_FILE if args.out_of_domain else PREDICTIONS_FILE
     predictions = read_predictions(args.predictions, name)[: args.limit]
     samples = (scores.read_out_of_domain if args.out_of_domain else scores.read_samples)(args.dataset, args.split)

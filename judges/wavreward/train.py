@@ -18,8 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sdiareward.common.commands import parse_trl, run_guarded
 from sdiareward.common.files import hash_json
 from sdiareward.common.hub import DatasetRevision, ModelRevision, find_snapshot
+from sdiareward.common.locks import lock_folder
 from sdiareward.common.provenance import write_provenance
 
 from .judge import choose_prompt
@@ -79,12 +81,23 @@ class GRPOArguments(JudgeArguments):
     sigma: float = field(default=DEFAULT_SIGMA, metadata={"help": "Sigma of equation 3; the paper gives no value."})
 
 
-def run_grpo(args: GRPOArguments, training: GRPOConfig) -> None:
-    print(train_grpo(args, training))
+def main_grpo(argv: list[str] | None = None) -> int:
+    return _run("GRPOConfig", GRPOArguments, train_grpo, argv, "sdiareward wavreward grpo")
 
 
-def run_sft(args: JudgeArguments, training: SFTConfig) -> None:
-    print(train_sft(args, training))
+def main_sft(argv: list[str] | None = None) -> int:
+    return _run("SFTConfig", JudgeArguments, train_sft, argv, "sdiareward wavreward sft")
+
+
+def _run(config: str, kind: type, train: Callable[..., Path], argv: list[str] | None, prog: str) -> int:
+    def run() -> None:
+        import trl
+
+        args, training = parse_trl((kind, getattr(trl, config)), argv, prog=prog)
+        with lock_folder(training.output_dir):
+            print(train(args, training))
+
+    return run_guarded(prog, run, "judges")
 
 
 def train_grpo(args: GRPOArguments, training: GRPOConfig, callbacks: Any = None) -> Path:

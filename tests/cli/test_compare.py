@@ -116,7 +116,7 @@ def test_the_files_hold_what_the_call_returns_and_the_page_plays_what_it_shows(t
 
 
 def test_a_terminal_shows_the_verdict_first_and_where_the_page_is(compare, systems, two):
-    code, out, _ = compare(*systems[:2], "--criterion", "modality", "--output", two.output_dir)
+    code, out, _ = compare(*systems[:2], "--criterion", "modality", "--output_dir", two.output_dir)
     assert code == 0
     assert out.splitlines()[0] == two.verdict
     assert f"Page: {two.output_dir}/report/index.html" in out

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-from dataclasses import fields
-from importlib import import_module
 from pathlib import Path
 
 import datasets
@@ -13,17 +11,13 @@ from huggingface_hub.errors import RevisionNotFoundError
 from safetensors.torch import load_file, save_file
 
 from sdiareward.checkpoint_io.models import fingerprint_model
-from sdiareward.cli import COMMANDS, main
-from sdiareward.common.commands import _read_kinds
+from sdiareward.cli import main
 from sdiareward.common.package_files import EXAMPLES, NANO
 from sdiareward.dataset_builder.chatreward.schema import load_samples
 from sdiareward.pairs.loading import load_pairs
 
 
 COMMITS = {"v0.1": "a" * 40, "same": "a" * 40, "main": "b" * 40, None: "b" * 40}
-# Names of repositories on the Hub, or of folders.
-HUB_FLAGS = {"model", "source", "dataset", "baseline_data", "more_datasets", "adapter_name_or_path", "also"}
-HUB_FLAGS |= {"whisper", "language_model"}
 
 
 @pytest.fixture
@@ -59,26 +53,6 @@ def hub(tmp_path, monkeypatch, tone_pairs):
     monkeypatch.chdir(tmp_path)
 
 
-def list_commands(commands=COMMANDS, prefix=""):
-    for name, command in commands.items():
-        if isinstance(command.target, str):
-            yield f"{prefix}{name}", command
-        else:
-            yield from list_commands(command.target, f"{prefix}{name} ")
-
-
-def test_every_command_with_the_name_of_a_repository_takes_its_revision():
-    lacking = []
-    for name, command in list_commands():
-        module, _, function = command.target.partition(":")
-        items = [item for kind in _read_kinds(getattr(import_module(module), function)) for item in fields(kind)]
-        flags = {item.metadata.get("flag", item.name) for item in items} & HUB_FLAGS
-        pinned = {item.metadata["revision_of"][0] for item in items if "revision_of" in item.metadata}
-        lacking += [f"{name} --{flag}" for flag in sorted(flags - pinned)]
-    # What is published is a folder, and its training data are only named.
-    assert lacking == ["push dataset --source", "push model --dataset", "push model --source"]
-
-
 def score(capsys, *argv):
     assert main(["score", str(EXAMPLES / "human.json"), "--json", *argv]) == 0
     return json.loads(capsys.readouterr().out)["dialogues"][0]["reward"]
@@ -87,7 +61,7 @@ def score(capsys, *argv):
 def test_a_revision_is_loaded_and_recorded_with_its_commit(hub, capsys):
     rewards = [score(capsys, *flags) for flags in ((), ("--model", "ORG/m", "--revision", "v0.1"))]
     assert rewards[1] == pytest.approx(2 * rewards[0])
-    assert score(capsys, "--model", "ORG/m", "--model_revision", "b" * 40) == rewards[0]
+    assert score(capsys, "--model", "ORG/m", "--revision", "b" * 40) == rewards[0]
 
     data = ["score", "--model", "ORG/m", "--dataset", "ORG/d", "--output_dir", "out"]
     old = [*data, "--revision", "v0.1", "--dataset_revision", "v0.1"]
@@ -111,7 +85,7 @@ def test_an_evaluation_records_both_and_a_study_reads_the_same_pairs(hub, capsys
         "dataset": f"ORG/d@{'a' * 40}",
         "dataset_revision": "v0.1",
     }
-    assert main(["human", "sample", "e", "--output", "s", "--wrong", "1", "--high", "1"]) == 0
+    assert main(["human", "sample", "e", "--output_dir", "s", "--wrong", "1", "--high", "1"]) == 0
     checkpoint = shutil.copytree(NANO, "published", ignore=shutil.ignore_patterns("about.md"))
     assert main(["push", "model", checkpoint, "ORG/p", "--results", "e", "--preview", "preview"]) == 0
     card = Path("preview/README.md").read_text()

@@ -1,145 +1,163 @@
-"""Commands of a table run, print their help without their libraries, and end mistakes in one line."""
+"""Functions become commands: flags, `--config`, exit statuses, one line for a mistake."""
 
-import subprocess
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
 
 import pytest
+from cyclopts import Parameter
+from cyclopts.types import PositiveInt
 
-from sdiareward.cli import COMMANDS
 from sdiareward.common import commands
-from sdiareward.common.arguments import Inherited, parse_arguments
-from sdiareward.common.commands import Command, run_command, run_single
+from sdiareward.common.commands import make_app, parse_options, parse_trl, run_app
 from sdiareward.common.user_errors import UserError
 
 
+@Parameter(name="*")
 @dataclass(kw_only=True)
-class Own:
-    folder: str = field(default="f", metadata={"flag": "output_dir", "aliases": ("--out",), "help": "where to"})
-    size: int = field(default=3, metadata={"group": "amounts", "help": "how many"})
+class Model:
+    """A model.
+
+    Args:
+        model: Where it is.
+    """
+
+    model: str = "nano"
+    size: int = field(default=3, metadata={"help": "How many.", "minimum": 1})
 
 
-@dataclass
-class Library:
-    rate: float = field(default=0.5, metadata={"help": "how fast"})
-    depth: int = field(default=2, metadata={"help": "how deep"})
+MODEL = Model()
+APP = make_app("p", "It speaks.")
+MORE = make_app("more", "Say more.")
+APP.command(MORE)
 
 
-def say(own: Own) -> None:
-    if own.folder == "bad":
-        raise UserError("it cannot.")
-    if own.folder == "stop":
-        raise KeyboardInterrupt("stopped at step 3.")
-    sys.stdout.write(f"{own.folder} {own.size}\n")
+@APP.command
+def say(
+    file: Path | None = None,
+    /,
+    *,
+    max_turn_s: float | None = None,
+    limit: PositiveInt | None = None,
+    names: list[str] | None = None,
+    engine: Literal["local", "ray"] = "local",
+    tie: bool = True,
+    strict: bool = False,
+    output_dir: Path | None = None,
+    model: Model = MODEL,
+) -> int | None:
+    """Say it."""
+    if engine == "ray":
+        raise {"a": ZeroDivisionError, "b": KeyboardInterrupt, "c": KeyboardInterrupt("stopped at step 3.")}.get(
+            str(file), ValueError(f"{file} is bad;\nit must be good.")
+        )
+    sys.stdout.write(" ".join(map(str, (file, max_turn_s, limit, names, tie, strict, model.model, model.size))) + "\n")
+    return 1 if strict else None
 
 
-TABLE = {"say": Command(f"{__name__}:say", "say it"), "sing": Command(f"{__name__}:sing", "sing it")}
-INHERITED = Inherited(f"{__name__}:Library", "a.Library", {"rate": "speed"})
+@MORE.default
+@MORE.command
+def sing(*, tune: str) -> None:
+    """Sing it."""
+    sys.stdout.write(f"{tune}\n")
 
 
-@pytest.fixture(autouse=True)
-def here(monkeypatch):
-    """Let targets be found in this file, which is in no package."""
-    monkeypatch.setattr(commands, "import_module", lambda name: sys.modules[__name__])
-    monkeypatch.setattr("sdiareward.common.arguments.import_module", lambda name: sys.modules[__name__])
+@pytest.mark.parametrize(
+    ("words", "status", "printed"),
+    [
+        ("say", 0, "None None None None True False nano 3"),
+        ("say f --max_turn_s 2 --limit 1", 0, "f 2.0 1 None True False nano 3"),
+        ("say --max-turn-s 2 --model m", 0, "None 2.0 None None True False m 3"),
+        ("say --names a b --strict f", 1, "f None None ['a', 'b'] True True nano 3"),
+        ("say f --names a --names b --no_tie", 0, "f None None ['a', 'b'] False False nano 3"),
+        ("say f --no-tie --strict", 1, "f None None None False True nano 3"),
+        ("more sing --tune la", 0, "la"),
+        ("more --tune la", 0, "la"),
+        ("say --config x.yaml --limit 7", 0, "None 1e-05 7 ['abc'] True False 2024 3"),
+    ],
+)
+def test_flags_and_a_file_become_arguments_of_their_types(words, status, printed, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("x.yaml").write_text("model: 2024\nmax_turn_s: 1e-5\nlimit: 3\nnames: abc\ntie: true\nengine: local\n")
+    assert run_app(APP, words.split()) == status
+    assert capsys.readouterr().out == printed + "\n"
 
 
-@pytest.mark.parametrize("flag", ["--output_dir", "--output-dir", "--folder", "--out"])
-def test_a_flag_has_one_name_and_hidden_aliases(flag, capsys):
-    assert run_single(TABLE["say"], [flag, "x"], prog="p") == 0
-    assert capsys.readouterr().out == "x 3\n"
-    with pytest.raises(SystemExit, match="0"):
-        run_single(TABLE["say"], ["--help"], prog="p")
-    shown = capsys.readouterr().out
-    assert ("--output_dir OUTPUT_DIR" in shown) and not {"--folder", "--out", "--output-dir"} & set(shown.split())
-
-
-@pytest.mark.parametrize("key", ["output_dir", "folder", "out"])
-def test_a_file_takes_the_names_that_flags_have(key, tmp_path):
-    (tmp_path / "x.yaml").write_text(f"{key}: y\n")
-    argv = ["--config", str(tmp_path / "x.yaml")]
-    assert parse_arguments([Own], argv, prog="p", description=None) == (Own(folder="y"),)
-    (tmp_path / "x.yaml").write_text("output_dir: y\nfolder: z\n")
-    with pytest.raises(UserError, match="gives folder under two names"):
-        parse_arguments([Own], argv, prog="p", description=None)
-
-
-def test_the_options_of_a_library_are_listed_only_when_all_are_asked_for(capsys):
-    def show(*argv):
-        with pytest.raises(SystemExit, match="0"):
-            parse_arguments([Own], argv, prog="p", description="It speaks.", inherited=INHERITED)
-        return capsys.readouterr().out
-
-    short, whole = show("--help"), show("--help_all")
-    assert "--rate RATE" in short and "speed" in short and "--depth" not in short
-    assert "--depth DEPTH" in whole and "how deep (default: 2)" in whole
-    assert whole.index("amounts:") < whole.index("options of a.Library:") < whole.index("--depth")
-    found = parse_arguments([Own], ["--size", "4", "--depth", "9"], prog="p", description=None, inherited=INHERITED)
-    assert found == (Own(size=4), Library(depth=9))
-
-
-def test_a_default_command_runs_where_flags_follow_and_no_name(capsys):
-    nested = {"talk": Command(TABLE, "talk", default="say")}
-    for words in (["talk", "--size", "7"], ["talk", "say", "--size", "7"]):
-        assert run_command(nested, words, prog="p", description=None) == 0
-        assert capsys.readouterr().out == "f 7\n"
-    with pytest.raises(SystemExit, match="0"):
-        run_command(nested, ["talk", "--help"], prog="p", description=None)
-    assert "sing it" in capsys.readouterr().out
-
-
-def test_an_error_or_interruption_is_one_line_and_a_traceback_printed_on_request(monkeypatch, capsys):
-    assert run_single(TABLE["say"], ["--out", "stop"], prog="p") == 130
-    assert capsys.readouterr().err == "p: stopped at step 3.\n"
-    assert run_single(TABLE["say"], ["--out", "bad"], prog="p") == 2
-    assert capsys.readouterr().err == "p: error: it cannot.\n"
-    monkeypatch.setenv("SDIAREWARD_TRACEBACK", "1")
-    assert run_single(TABLE["say"], ["--out", "bad"], prog="p") == 2
+@pytest.mark.parametrize(
+    ("words", "text", "message"),
+    [
+        ("say --sizes 3", "", "Unknown option: --sizes. Did you mean --size?"),
+        ("say --size 0", "", "--size is 0; it must be at least 1"),
+        ("say --limit 0", "", 'Invalid value "0" for --limit'),
+        ("say --engine fax", "", 'Invalid value "fax" for --engine'),
+        ("say --strict=maybe", "", "--strict"),
+        ("say a b", "", "'b'"),
+        ("", "", "no command is given; the commands are more, say."),
+        ("sya", "", "unknown command 'sya'; did you mean say?"),
+        ("more snig --tune x", "", "unknown command 'snig'; did you mean sing?"),
+        ("more", "", "--tune requires an argument"),
+        ("say --config none.yaml", "", "none.yaml: no such file of settings"),
+        ("say --config x.yaml", "strikt: true\n", "Did you mean --strict?"),
+        ("say --config x.yaml", "engine: fax\n", 'Invalid value "fax" for [engine] from x.yaml'),
+        ("say --config x.yaml", "limit: few\n", "[limit] from x.yaml"),
+        ("say --config x.yaml", "- d\n", "x.yaml: holds list"),
+        ("say x --engine ray", "", "x is bad; it must be good.\n"),
+    ],
+)
+def test_a_mistake_ends_with_one_line_and_status_two(words, text, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("x.yaml").write_text(text)
+    assert run_app(APP, words.split()) == 2
     error = capsys.readouterr().err
-    assert "Traceback" in error and error.endswith("\np: error: it cannot.\n")
+    assert error.count("\n") == 1 and ": error: " in error and message in error
+    assert error.startswith(f"p {words.split()[0]}: " if words[:3] in ("say", "mor") else "p: ")
 
 
-def test_a_missing_module_is_told_with_its_extra(capsys, monkeypatch):
-    def absent(name):
+def test_an_interruption_ends_with_130_and_a_bug_with_its_traceback(capsys, monkeypatch):
+    assert run_app(APP, ["say", "b", "--engine", "ray"]) == 130
+    assert capsys.readouterr().err.startswith("p say: interrupted; run the same command again")
+    assert run_app(APP, ["say", "c", "--engine", "ray"]) == 130
+    assert capsys.readouterr().err == "p say: stopped at step 3.\n"
+    with pytest.raises(ZeroDivisionError):
+        run_app(APP, ["say", "a", "--engine", "ray"])
+    monkeypatch.setenv("SDIAREWARD_TRACEBACK", "1")
+    assert run_app(APP, ["say", "x", "--engine", "ray"]) == 2
+    error = capsys.readouterr().err
+    assert "Traceback" in error and error.endswith("\np say: error: x is bad; it must be good.\n")
+
+
+def test_a_missing_module_is_told_with_its_extra(capsys):
+    def absent():
         raise ModuleNotFoundError("No module named 'peft'", name="peft")
 
-    monkeypatch.setattr(commands, "import_module", absent)
-    assert run_single(Command("x:y", "x", extra="train"), [], prog="p") == 2
-    assert capsys.readouterr().err == 'p: error: peft is not installed; pip install "sdiareward[train]"\n'
+    assert commands.run_guarded("p", absent, "judges") == 2
+    assert capsys.readouterr().err == 'p: error: peft is not installed; pip install "sdiareward[judges]"\n'
 
 
-@pytest.mark.parametrize("called", ["train.py", "sdiareward-train", "pytest"])
-def test_a_program_is_named_as_it_was_called(called, monkeypatch):
-    monkeypatch.setattr(sys, "argv", [f"/somewhere/{called}"])
-    named = commands.name_program("sdiareward-train", "train.py")
-    assert named == ("sdiareward-train" if called == "pytest" else called)
+def test_a_script_gets_its_options(capsys):
+    assert parse_options(Model, ["--size", "4"], prog="p", description="It runs.") == Model(size=4)
+    with pytest.raises(SystemExit, match="0"):
+        parse_options(Model, ["--help"], prog="p", description="It runs.")
+    shown = capsys.readouterr().out
+    assert "It runs." in shown and "Where it is." in shown and "How many." in shown
 
 
-def test_the_commands_are_listed_in_the_order_of_use():
-    order = "score compare build train eval audit calibrate human judge wavreward serve demo push convert export"
-    assert list(COMMANDS) == [*order.split(), "build-model", "env"]
+def test_a_script_of_trl_reads_its_file_and_refuses_what_it_does_not_know(tmp_path):
+    trl = pytest.importorskip("trl")
+    (tmp_path / "x.yaml").write_text("learning_rate: 2e-5\nreport_to: none\neval_strategy: 'no'\nmodel: m\n")
+    argv = ["--config", str(tmp_path / "x.yaml"), "--output_dir", str(tmp_path), "--use_cpu", "--bf16", "False"]
+    model, training = parse_trl((Model, trl.RewardConfig), argv, prog="p")
+    assert (model.model, training.learning_rate, training.eval_strategy) == ("m", 2e-5, "no")
+    with pytest.raises(UserError, match="unknown option --learning_rat; did you mean --learning_rate"):
+        parse_trl((Model, trl.RewardConfig), [*argv, "--learning_rat", "1"], prog="p")
+    (tmp_path / "x.yaml").write_text("modle: m\n")
+    with pytest.raises(UserError, match="unknown option --modle; did you mean --model"):
+        parse_trl((Model, trl.RewardConfig), argv, prog="p")
 
 
-_HELP = """
-import contextlib, io, sys
-from sdiareward.cli import COMMANDS, main
-
-def show(commands, words):
-    for name, command in commands.items():
-        if command.is_program:
-            continue
-        with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.suppress(SystemExit):
-            main([*words, name, "--help"])
-        assert shown.getvalue().startswith("usage: sdiareward "), (words, name)
-        heavy = {"datasets", "gradio", "pandas", "scipy", "torch", "transformers", "trl"} & set(sys.modules)
-        assert not heavy, (words, name, heavy)
-        if not isinstance(command.target, str):
-            show(command.target, [*words, name])
-
-show(COMMANDS, [])
-"""
-
-
-def test_the_help_of_every_command_imports_no_heavy_library():
-    done = subprocess.run([sys.executable, "-c", _HELP], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+def test_a_path_that_the_terminal_cannot_show_is_printed(monkeypatch, tmp_path):
+    with open(tmp_path / "out", "w", encoding="ascii") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        assert run_app(APP, ["say", "caf\N{LATIN SMALL LETTER E WITH ACUTE}"]) == 0
+    assert (tmp_path / "out").read_text().startswith("caf\\xe9 ")

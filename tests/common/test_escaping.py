@@ -1,13 +1,11 @@
-"""Words and names from data where characters mean something: Markdown, YAML, a terminal, a table for a spreadsheet."""
+"""Words and names from data where characters mean something: Markdown, and the header of a card."""
 
-import json
 import re
 
 import pytest
 import yaml
 
-from sdiareward import cli
-from sdiareward.common.escaping import escape_code, escape_markdown, escape_terminal
+from sdiareward.common.escaping import escape_code, escape_markdown
 from sdiareward.common.tables import render_table
 from sdiareward.dataset_builder.reports.data_card import render_card
 
@@ -78,27 +76,3 @@ def test_a_name_in_a_data_card_is_neither_markup_nor_a_part_of_its_header(text):
     assert "](https://x.org" not in body.replace("\\](", "")
     assert "<script" not in body.replace("\\<", "")
     assert "\x1b" not in body
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("a\x1b[2J\x1b]0;title\x07b", "a\\x1b[2J\\x1b]0;title\\x07b"),
-        ("hidden\rshown\x08\x7f", "hidden\\rshown\\x08\\x7f"),
-        ("\x9b31mred", "\\x9b31mred"),
-        ("broken \udcff name", "broken \\udcff name"),
-        ("Größe 中文 😀", "Größe 中文 😀"),
-    ],
-)
-def test_a_terminal_gets_no_commands(text, shown):
-    assert escape_terminal(text) == shown
-
-
-def test_an_error_of_a_command_names_a_hostile_file_without_obeying_it(tmp_path, capsys):
-    hostile = "\x1b[31mred\x1b]0;owned\x07.wav"
-    turns = [{"role": role, "audio": hostile} for role in ("user", "assistant")]
-    (tmp_path / "dialogue.json").write_text(json.dumps({"turns": turns}))
-    assert cli.main(["score", str(tmp_path / "dialogue.json")]) == 2
-    printed = capsys.readouterr().err
-    assert "\\x1b[31mred\\x1b]0;owned\\x07.wav: no such audio file" in printed
-    assert "\x1b" not in printed

@@ -10,8 +10,7 @@ from support.paths import ROOT
 from sdiareward.cli import main
 from sdiareward.common.llm import ChatSettings
 from sdiareward.common.settings import make_settings, read_mapping
-from sdiareward.dataset_builder.commands.fetch import FetchArguments
-from sdiareward.dataset_builder.commands.filter import FilterArguments
+from sdiareward.dataset_builder.commands import FilterConfig
 from sdiareward.dataset_builder.pairing.filtering import FilterSettings
 from sdiareward.dataset_builder.pairing.splits import BenchSettings
 from sdiareward.dataset_builder.pipeline import make_settings as make_pipeline_settings
@@ -79,8 +78,9 @@ def test_the_papers_configs_build_the_papers_data():
 
 @pytest.mark.parametrize("name", ["filter", "fetch_youtube", "fetch_scripts"])
 def test_the_filter_and_fetch_configs_are_read(name):
-    arguments = FilterArguments if "filter" in name else FetchArguments
-    config = vars(make_settings(arguments, read_mapping(CONFIGS / f"{name}.yaml"), name))
+    config = read_mapping(CONFIGS / f"{name}.yaml")
+    if name == "filter":
+        make_settings(FilterConfig, config, name)
     assert make_settings(FilterSettings, config.get("filter", {}), name) == FilterSettings()
     if config.get("youtube"):
         assert make_settings(FetchSettings, config["youtube"], name).format == "bestaudio/best"

@@ -43,7 +43,7 @@ def evaluations(tmp_path, data):
 
 
 def draw(evaluations, output, *more):
-    arguments = ["human", "ab", *map(str, evaluations), "--output", str(output), *more]
+    arguments = ["human", "ab", *map(str, evaluations), "--output_dir", str(output), *more]
     assert main(arguments) == 0
     return [json.loads((output / name).read_text()) for name in ("study.json", "key.json")]
 
@@ -150,7 +150,7 @@ def test_the_letter_of_the_first_judge_decides_wins_and_losses():
 def test_a_study_without_samples_is_refused(evaluations, tmp_path, data, capsys):
     right, threes = evaluations
     for second, message in ((right, "the two judges agree on all samples"), (tmp_path, "has no predictions.jsonl")):
-        assert main(["human", "ab", str(right), str(second), "--output", str(tmp_path / "none")]) == 2
+        assert main(["human", "ab", str(right), str(second), "--output_dir", str(tmp_path / "none")]) == 2
         assert message in capsys.readouterr().err
     pairs, _ = pair_scores([wavreward_eval_world.prediction(77, 5, 5)], [wavreward_eval_world.prediction(77, 5, 3)])
     with pytest.raises(ValueError, match="1 of 1 samples are not in the data"):

@@ -86,14 +86,11 @@ def test_the_build_context_has_what_is_installed_and_neither_keys_nor_recordings
 
 @pytest.mark.parametrize("name", COMPOSE["services"])
 def test_a_composed_command_is_one_that_the_server_understands(name):
-    from sdiareward.cli.serve import ServeArguments
-    from sdiareward.common.arguments import parse_arguments
+    from sdiareward.cli import APP
 
     service = COMPOSE["services"][name]
     dockerfile = dict(instructions(ROOT / "serving" / "docker" / Path(service["build"]["dockerfile"]).name))
     fixed = yaml.safe_load(dockerfile["ENTRYPOINT"])[2:]
     given = (service["command"], yaml.safe_load(dockerfile["CMD"]))
-    composed, default = (
-        parse_arguments((ServeArguments,), [*fixed, *more], prog="serve", description=None)[0] for more in given
-    )
-    assert (composed.model, default.host) == ("/model", "0.0.0.0")
+    composed, default = (APP.parse_args(["serve", *fixed, *more])[1].arguments for more in given)
+    assert (composed["model"].model, default["server"].host) == ("/model", "0.0.0.0")

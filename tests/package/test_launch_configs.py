@@ -60,7 +60,7 @@ def launched(monkeypatch):
 def read_training_arguments(trainer, recipe):
     import trl
 
-    from sdiareward.common.arguments import parse_arguments
+    from sdiareward.common.commands import parse_trl
     from sdiareward.judges.wavreward.train import GRPOArguments, JudgeArguments
     from sdiareward.training.arguments import parse_arguments as parse_training
 
@@ -69,7 +69,7 @@ def read_training_arguments(trainer, recipe):
         return parse_training(flags, trainer)[1]
     own = {"grpo": GRPOArguments, "sft": JudgeArguments}[trainer]
     kinds = (own, getattr(trl, _TRAINERS[trainer]))
-    return parse_arguments(kinds, flags, prog=trainer, description=None)[1]
+    return parse_trl(kinds, flags, prog=trainer)[1]
 
 
 def test_the_launches_of_the_guides_are_found():

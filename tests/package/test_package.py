@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 from support.paths import ROOT
 
 from sdiareward.checkpoint_io.files import REMOTE_CODE
-from sdiareward.common.optional_dependencies import EXTRAS, explain_missing_extra
+from sdiareward.common.optional_dependencies import explain_missing_extra, read_extras
 from sdiareward.common.package_files import NANO
 
 
@@ -175,7 +175,7 @@ def test_every_import_belongs_to_the_core_or_to_an_extra_that_a_missing_one_is_t
     # Of what the core brings, the rest comes with `datasets`, `transformers` and `huggingface_hub`.
     core = distributions_of(PROJECT["project"]["dependencies"])
     core |= {"multiprocess", "packaging", "pandas", "pyarrow", "pydantic", "tokenizers"}
-    of_extras = {module for modules in EXTRAS.values() for module in modules}
+    of_extras = {module for modules in read_extras().values() for module in modules}
     unknown = {
         f"{file}: {module}"
         for module, file in third_party_imports()
@@ -186,7 +186,7 @@ def test_every_import_belongs_to_the_core_or_to_an_extra_that_a_missing_one_is_t
 
 def test_the_extra_that_is_named_for_a_module_brings_it(brought):
     wrong = []
-    for extra, modules in EXTRAS.items():
+    for extra, modules in read_extras().items():
         required = distributions_of(PROJECT["project"]["optional-dependencies"][extra])
         for module in modules:
             names = brought.get(module)

@@ -187,8 +187,8 @@ def test_env_finds_the_rewards_of_the_core_as_recorded_and_names_the_extras_that
 NEEDS = {
     "sdiareward.train --config recipe.yaml": "train",
     "sdiareward.eval --model m --dataset d --output_dir o": "eval",
-    "sdiareward.cli calibrate MODEL evaluation --output calibrated": "eval",
-    "sdiareward.cli score --dataset dialogues.json --output scores --engine ray": "ray",
+    "sdiareward.cli calibrate MODEL evaluation --output_dir calibrated": "eval",
+    "sdiareward.cli score --dataset dialogues.json --output_dir scores --engine ray": "ray",
     "sdiareward.cli serve --model MODEL": "serve",
     "sdiareward.cli demo": "demo",
     "sdiareward.dataset_builder stats pairs/sdiareward --output-dir stats": "build",

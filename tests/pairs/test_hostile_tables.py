@@ -46,7 +46,7 @@ def test_a_page_that_is_damaged_is_named_when_it_is_reached_and_ends_a_run(tiny_
     assert rows.read([0, 19], ["id"])["id"].to_pylist() == [0, 19]
     with pytest.raises(ValueError, match=r"rows\.parquet: cannot be read as Parquet"):
         rows.read([20], ["id"])
-    run = ["score", "--dataset", str(path), "--output", str(tmp_path / "o"), "--model", str(tiny_checkpoint)]
+    run = ["score", "--dataset", str(path), "--output_dir", str(tmp_path / "o"), "--model", str(tiny_checkpoint)]
     assert main(run) == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith(f"sdiareward score: error: {path}: cannot be read as Parquet") and "Traceback" not in said

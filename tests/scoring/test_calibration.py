@@ -207,7 +207,7 @@ def finished(tmp_path, tiny_checkpoint):
 
 def test_the_command_changes_the_configuration_alone(finished, tiny_checkpoint, tmp_path, capsys, parameters):
     output = tmp_path / "calibrated"
-    assert main(["calibrate", str(tiny_checkpoint), str(finished()), "--output", str(output)]) == 0
+    assert main(["calibrate", str(tiny_checkpoint), str(finished()), "--output_dir", str(output)]) == 0
     before, after = ({path.name: path.read_bytes() for path in f.iterdir()} for f in (tiny_checkpoint, output))
     assert {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)} == {"config.json"}
     old, new = (json.loads(files["config.json"]) for files in (before, after))
@@ -223,7 +223,7 @@ def test_the_command_changes_the_configuration_alone(finished, tiny_checkpoint, 
 
 
 def test_a_calibrated_checkpoint_scores_in_both_forms(finished, tiny_checkpoint, tmp_path, make_dialogue):
-    main(["calibrate", str(tiny_checkpoint), str(finished()), "--output", str(tmp_path / "calibrated")])
+    main(["calibrate", str(tiny_checkpoint), str(finished()), "--output_dir", str(tmp_path / "calibrated")])
     plain, scorer = (Scorer.from_pretrained(folder) for folder in (tiny_checkpoint, tmp_path / "calibrated"))
     [reward] = plain.score([make_dialogue()])
     assert scorer.score([make_dialogue()]) == [reward]
@@ -241,7 +241,7 @@ def test_in_place_the_checkpoint_itself_is_calibrated(finished, tiny_checkpoint,
 
 def test_doubtful_evaluations_are_named_and_used(finished, tiny_checkpoint, tmp_path, capsys):
     folder = finished(model="other (77)", split="test")
-    assert main(["calibrate", str(tiny_checkpoint), str(folder), "--output", str(tmp_path / "calibrated")]) == 0
+    assert main(["calibrate", str(tiny_checkpoint), str(folder), "--output_dir", str(tmp_path / "calibrated")]) == 0
     notices = capsys.readouterr().err
     assert "this is the test split" in notices
     assert f"the scores are of other (77), but the files of {tiny_checkpoint} differ" in notices
@@ -269,6 +269,6 @@ def test_what_cannot_be_calibrated_is_refused_and_leaves_no_output(
     if SPOILS[message]:
         checkpoint = tiny_checkpoint
         SPOILS[message](folder, output)
-    assert main(["calibrate", str(checkpoint), str(folder), "--output", str(output)]) == 2
+    assert main(["calibrate", str(checkpoint), str(folder), "--output_dir", str(output)]) == 2
     assert message in capsys.readouterr().err
     assert not (output / "config.json").exists()

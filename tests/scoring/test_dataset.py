@@ -72,7 +72,7 @@ def score(tiny_checkpoint, tmp_path, capsys):
     """Return a function scoring a data set into `out` and giving exit code, standard output and standard error."""
 
     def run(dataset, *flags):
-        required = ["--dataset", str(dataset), "--output", str(tmp_path / "out"), "--model", str(tiny_checkpoint)]
+        required = ["--dataset", str(dataset), "--output_dir", str(tmp_path / "out"), "--model", str(tiny_checkpoint)]
         code = main(["score", *required, *map(str, flags)])
         captured = capsys.readouterr()
         return code, captured.out, captured.err
@@ -164,7 +164,7 @@ def test_a_folder_of_dialogues_is_a_data_set(make_tone, scorer, tmp_path, tiny_c
     write_system(tmp_path / "a", 0, 3)
     (tmp_path / "a" / "d01" / "1.wav").unlink()
     (tmp_path / "a" / "broken.json").write_text("{")
-    command = ["score", str(tmp_path / "a"), "--output", str(tmp_path / "out"), "--model", str(tiny_checkpoint)]
+    command = ["score", str(tmp_path / "a"), "--output_dir", str(tmp_path / "out"), "--model", str(tiny_checkpoint)]
     assert main(command) == 0
     out = capsys.readouterr().out
     assert "2 of 4 rows" in out
@@ -242,7 +242,7 @@ def test_rewards_that_are_no_numbers_are_reasons_to_skip(
     model.score.weight.data.fill_(torch.nan)
     model.save_pretrained(tmp_path / "broken")
     tiny_processor.save_pretrained(tmp_path / "broken")
-    data = ["--dataset", str(write_rows([make_pair(0)])), "--output", str(tmp_path / "out")]
+    data = ["--dataset", str(write_rows([make_pair(0)])), "--output_dir", str(tmp_path / "out")]
     assert main(["score", *data, "--model", str(tmp_path / "broken")]) == 2
     assert "none of 1 rows could be scored" in capsys.readouterr().err
     assert "chosen: its reward is nan" in (tmp_path / "out" / "skipped.jsonl").read_text()
@@ -301,7 +301,7 @@ def write_audio(folder, data):
 def test_rows_with_foreign_labels_or_none_are_drawn(score, write_rows, make_pair, tmp_path):
     foreign = [{**make_pair(number), "subset": "mine", "group_id": number, "category": 3} for number in range(4)]
     for name, rows in {"foreign": foreign, "bare": [make_pair(number) for number in range(4)]}.items():
-        code, out, _ = score(write_rows(rows, f"{name}.parquet"), "--limit", 2, "--output", tmp_path / name)
+        code, out, _ = score(write_rows(rows, f"{name}.parquet"), "--limit", 2, "--output_dir", tmp_path / name)
         assert code == 0 and "2 of 2 rows" in out
 
 
@@ -425,7 +425,7 @@ def test_a_prompt_file_takes_the_place_of_the_models_prompts(score, write_rows, 
 
 def score_command(tmp_path, checkpoint, dataset, *launcher):
     command = [sys.executable, *launcher, "-m", "sdiareward.cli", "score", "--dataset", str(dataset)]
-    return command + ["--output", str(tmp_path / "out"), "--model", str(checkpoint), "--batch-tokens", "1"]
+    return command + ["--output_dir", str(tmp_path / "out"), "--model", str(checkpoint), "--batch-tokens", "1"]
 
 
 def run_in_background(tmp_path, checkpoint, dataset, *launcher):

@@ -89,7 +89,7 @@ def assert_same_scores(folder, other):
 
 def test_a_driver_that_is_killed_leaves_rows_that_actors_do_not_score_again(job, local, cluster, tmp_path, request):
     command = [sys.executable, "-m", "sdiareward.cli", "score", "--engine", "ray", "--num-actors", "1"]
-    command += ["--dataset", job.dataset, "--model", job.model.name, "--output", str(tmp_path), "--device", "cpu"]
+    command += ["--dataset", job.dataset, "--model", job.model.name, "--output_dir", str(tmp_path), "--device", "cpu"]
     command += ["--criterion", "modality", "--batch-tokens", "1", "--audio-root", job.audio_root]
     log = tmp_path / "log.txt"
     with log.open("w") as file:

@@ -16,7 +16,7 @@ pytest.importorskip("fastapi", reason="no serving: pip install 'sdiareward[serve
 
 from fastapi import FastAPI
 
-from sdiareward.cli import serve as serve_command
+from sdiareward.cli import main
 from sdiareward.scoring.model_spec import ModelSpec
 from sdiareward.serving import service
 from sdiareward.serving.app import Metrics, _add_gate
@@ -103,5 +103,8 @@ def test_a_model_that_cannot_be_loaded_ends_the_server_with_its_reason(tmp_path,
     assert line.startswith(f"sdiareward serve: error: model {tmp_path}: cannot be loaded (model_type is 'bert'")
 
 
-def test_a_built_in_model_is_served_by_its_name():
-    assert serve_command._make_settings(serve_command.ServeArguments(model="nano")).model == ModelSpec("nano")
+def test_a_built_in_model_is_served_by_its_name(monkeypatch):
+    served = []
+    monkeypatch.setattr(service, "serve_model", lambda settings, _: served.append(settings.model))
+    assert main(["serve", "--model", "nano"]) == 0
+    assert served == [ModelSpec("nano")]

@@ -89,7 +89,7 @@ def _demo_data(get):
 def _scores(get):
     from sdiareward.cli import main
 
-    options = ["--split", "test", "--output", "runs/scores", "--model", str(get("tiny_checkpoint"))]
+    options = ["--split", "test", "--output_dir", "runs/scores", "--model", str(get("tiny_checkpoint"))]
     assert main(["score", "--dataset", "runs/demo/sdiareward", *options]) == 0
     return {}
 

@@ -19,7 +19,7 @@ PRELOADED = (
     "matplotlib.pyplot",
     "sdiareward.checkpoint_io.nano",
     "sdiareward.cli.score",
-    "sdiareward.dataset_builder.commands.build",
+    "sdiareward.dataset_builder.builder",
     "sdiareward.evaluation.report.sections",
     "sdiareward.scoring.scorer",
     "sdiareward.training.setup",

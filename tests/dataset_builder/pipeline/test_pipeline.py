@@ -318,7 +318,7 @@ def test_placement_is_not_part_of_what_a_result_depends_on():
         ({"turns": {"max_turns": 7}}, "paper.max_turns"),
         ({"turns": {"max_turn_s": 61}}, "paper.max_turn_s"),
         ({"turns": {"split_overlap": 0}}, "paper.split_overlap"),
-        ({"asr": {"beam_size": True}}, "beam_size"),
+        ({"asr": {"beam_size": "wide"}}, "beam_size"),
         ({"asr": {"max_compression_ratio": 1.0}}, "max_compression_ratio"),
         ({"asr": {"max_repeats": 0}}, "max_repeats"),
         ({"diarization": {"name": "resemblyzer", "others_threshold": 1}}, "others_threshold"),

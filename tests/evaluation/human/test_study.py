@@ -146,7 +146,7 @@ def test_the_chosen_side_is_a_as_often_as_b(study):
 
 
 def test_the_command_says_what_was_drawn_and_what_there_is_less_of(world, tmp_path, capsys):
-    arguments = ["human", "sample", str(world), "--output", str(tmp_path / "study"), "--seed", "7"]
+    arguments = ["human", "sample", str(world), "--output_dir", str(tmp_path / "study"), "--seed", "7"]
     assert main([*arguments, "--high", "2", "--low", "2", "--random", "0", "--wrong", "15", "--no-tie"]) == 0
     lines = capsys.readouterr().out.splitlines()
     margins = [r["margin"] for r in read(tmp_path / "study", "key.json")["items"].values() if r["stratum"] == "high"]
@@ -161,7 +161,7 @@ def test_the_command_says_what_was_drawn_and_what_there_is_less_of(world, tmp_pa
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--output", "taken"], "not overwritten"),
+        (["--output_dir", "taken"], "not overwritten"),
         (["--dataset", "none.parquet"], "no such file"),
         (["--dataset", "other.parquet"], "16 of 16 pairs of"),
         (["--high=0", "--low=0", "--random=0", "--wrong=0"], "no pair is drawn"),
@@ -172,7 +172,7 @@ def test_what_cannot_be_drawn_is_refused(world, tmp_path, capsys, monkeypatch, f
     write_pairs(tmp_path / "other.parquet", [make_score(999, 1.0)])
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "x").touch()
-    assert main(["human", "sample", str(world), "--output", "study", *flags]) == 2
+    assert main(["human", "sample", str(world), "--output_dir", "study", *flags]) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.rglob("study.json"))
 
@@ -188,5 +188,5 @@ def test_recordings_are_looked_for_where_the_evaluation_found_them(world, tmp_pa
         return load_pairs(*place, **options)
 
     monkeypatch.setattr("sdiareward.pairs.loading.load_pairs", load)
-    assert main(["human", "sample", str(evaluation), "--output", str(tmp_path / "study")]) == 0
+    assert main(["human", "sample", str(evaluation), "--output_dir", str(tmp_path / "study")]) == 0
     assert roots == [str(tmp_path)]

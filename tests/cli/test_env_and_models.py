@@ -1,12 +1,21 @@
+"""`sdiareward env`, `sdiareward build-model` and the names of the package's models."""
+
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
-from sdiareward.cli import env, main
-from sdiareward.common import optional_dependencies
+from sdiareward.checkpoint_io import models
+from sdiareward.checkpoint_io.models import fingerprint_model
+from sdiareward.cli import main
 from sdiareward.common.package_files import EXAMPLES, NANO
+from sdiareward.scoring.model_spec import ModelSpec
 from sdiareward.scoring.tolerances import SAME_REWARD
+
+
+# The function of this name hides the module in its package.
+ENV = sys.modules["sdiareward.cli.env"]
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +57,7 @@ def test_a_reward_off_by_more_than_the_tolerance_is_named_and_sets_the_exit_stat
 ):
     moved = shift(recorded, share * SAME_REWARD["float32"])
     (tmp_path / "rewards.json").write_text(json.dumps(moved))
-    monkeypatch.setattr(env, "RECORDED", tmp_path / "rewards.json")
+    monkeypatch.setattr(ENV, "RECORDED", tmp_path / "rewards.json")
     assert main(["env"]) == status
     rewards = [line for line in capsys.readouterr().out.splitlines() if line.startswith("reward ")]
     assert " as recorded: nano on examples/human.json" in rewards[0]
@@ -57,8 +66,8 @@ def test_a_reward_off_by_more_than_the_tolerance_is_named_and_sets_the_exit_stat
 
 def test_another_version_and_a_missing_extra_stand_beside_what_to_do(tmp_path, monkeypatch, capsys):
     (tmp_path / "constraints.txt").write_text("# tested\ntorch==0.1\n")
-    monkeypatch.setattr(env, "CONSTRAINTS", tmp_path / "constraints.txt")
-    monkeypatch.setitem(optional_dependencies.EXTRAS, "demo", ("gradio", "no_such_module"))
+    monkeypatch.setattr(ENV, "CONSTRAINTS", tmp_path / "constraints.txt")
+    monkeypatch.setattr(ENV, "read_extras", lambda: {"demo": ("gradio", "no_such_module")})
     assert main(["env"]) == 0
     lines = capsys.readouterr().out.splitlines()
     (torch,) = (line for line in lines if line.startswith("torch "))
@@ -67,3 +76,39 @@ def test_another_version_and_a_missing_extra_stand_beside_what_to_do(tmp_path, m
     assert "tested with" not in numpy
     (extra,) = (line for line in lines if "sdiareward[demo]" in line)
     assert extra.endswith('lacks no_such_module; if wanted, pip install "sdiareward[demo]"')
+
+
+def test_nano_is_written_as_it_lies_in_the_package(tmp_path, capsys):
+    assert main(["build-model", "nano", str(tmp_path / "nano")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'nano'}\n"
+    assert fingerprint_model(str(tmp_path / "nano")) == fingerprint_model(str(NANO))
+
+
+def test_a_folder_that_holds_something_is_kept(tmp_path, capsys, monkeypatch):
+    (tmp_path / "notes.txt").write_text("mine")
+    assert main(["build-model", "nano", str(tmp_path)]) == 2
+    assert f"{tmp_path}: is there, and not empty; give a new folder." in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    assert main(["build-model", "nano", "."]) == 0
+    assert (tmp_path / "empty" / "config.json").is_file()
+
+
+@pytest.mark.slow
+def test_an_untrained_nano_has_the_seed_that_was_given(tmp_path):
+    folders = [tmp_path / name for name in ("a", "b", "c")]
+    for folder, seed in zip(folders, ("0", "0", "1"), strict=True):
+        assert main(["build-model", "nano", str(folder), "--untrained", "--seed", seed]) == 0
+    first, again, other = [(folder / "model.safetensors").read_bytes() for folder in folders]
+    assert first == again != other
+
+
+def test_a_name_of_the_package_stands_for_its_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert models.find_checkpoint("nano") == str(NANO)
+    assert ModelSpec("nano").checkpoint == str(NANO)
+    assert models.find_checkpoint("owner/model") == "owner/model"
+    # A folder of that name counts first.
+    (tmp_path / "nano").mkdir()
+    assert models.find_checkpoint("nano") == "nano"

@@ -1,0 +1,84 @@
+"""`sdiareward serve` and `sdiareward demo`: let others score, by requests or on a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sdiareward.common.hub import fetch_snapshot, resolve_revision
+from sdiareward.common.user_errors import UserError
+from sdiareward.scoring.arguments import MODEL, ModelArguments
+from sdiareward.serving.settings import Limits, ServerArguments, ServiceSettings, read_api_key
+
+
+SERVER, LIMITS = ServerArguments(), Limits()
+
+
+def serve(
+    *,
+    api_key_file: Path | None = None,
+    server: ServerArguments = SERVER,
+    limits: Limits = LIMITS,
+    model: ModelArguments = MODEL,
+) -> None:
+    """Answer requests for rewards over HTTP.
+
+    SIGTERM ends it: accepted requests are answered, new ones are refused, the exit status is 0.
+
+    Args:
+        api_key_file: File with the key that clients must send; the variable SDIAREWARD_API_KEY by default, if set.
+    """
+    try:
+        spec = model.make_spec()
+        # Before anything is started.
+        if not Path(spec.checkpoint).is_dir():
+            fetch_snapshot(spec.checkpoint, ["config.json"])
+        settings = ServiceSettings(model=spec, limits=limits, api_key=read_api_key(api_key_file), **vars(server))
+    except UserError:
+        raise
+    except (ValueError, OSError) as error:
+        # The general remedy for a missing file is to restore it, which is wrong here.
+        raise UserError(str(error)) from None
+    from sdiareward.serving.service import serve_model
+
+    serve_model(settings, lambda url: print(f"sdiareward: {model.model} at {url}, docs at {url}/docs", flush=True))
+
+
+def demo(
+    *,
+    also: list[str] | None = None,
+    also_revisions: list[str] | None = None,
+    host: str = "127.0.0.1",
+    port: int = 7860,
+    open: bool = False,
+    share: bool = False,
+    model: ModelArguments = MODEL,
+) -> None:
+    """Open a page on which a model can be tried.
+
+    Args:
+        also: Further models to choose from on the page, such as small.
+        also_revisions: Branch, tag or commit of each of the further models on the Hub.
+        host: Address to listen at; the default is this machine only.
+        port: Port of the page.
+        open: Open the page in a browser.
+        share: Also give a public https address, through a server of Gradio; whoever knows it can enter.
+    """
+    from sdiareward.serving.demo.app import build, launch, load_scorer
+
+    spec = model.make_spec()
+    options: dict[str, Any] = {name: getattr(spec, name) for name in ("prompts", "dtype", "device", "batch_tokens")}
+    revisions = also_revisions or [None for _ in also or []]
+    names = [resolve_revision(*each) for each in zip(also or [], revisions, strict=True)]
+    others = [load_scorer(name, **options) for name in names]
+    # Without --model, the page takes that of SDIAREWARD_MODEL.
+    page = build(others=others, model=None if model.model == MODEL.model else model.model, **options)
+    # Quietly, because Gradio would advise to share in Python.
+    _, local, shared = launch(
+        page, inbrowser=open, quiet=True, prevent_thread_lock=True, server_name=host, server_port=port, share=share
+    )
+    print(f"Page: {local}; Ctrl+C ends", flush=True)
+    if share:
+        reached = f"Public address: {shared}; uploads pass through Gradio's server"
+        print(reached if shared else "No public address: Gradio's server could not be reached", flush=True)
+    page.block_thread()

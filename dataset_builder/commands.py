@@ -1,0 +1,441 @@
+"""`sdiareward build`: from recordings to pairs, benchmark, metadata release, and back."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from cyclopts import Parameter
+from cyclopts.types import PositiveInt
+
+from sdiareward.common.commands import make_app
+from sdiareward.common.data_help import MANIFEST_HELP
+from sdiareward.common.files import require_other_folder
+from sdiareward.common.locks import lock_folder, require_unlocked
+from sdiareward.common.settings import make_settings, read_mapping
+from sdiareward.common.skipped import Skipped
+
+
+if TYPE_CHECKING:
+    from sdiareward.common.llm import ChatClient
+
+    from .pairing.filtering import FilterSettings
+
+BUILD = make_app(
+    "build",
+    "Build data sets of preference pairs from recordings; fetch, filter, release, describe them.\n\n"
+    "Without the name of a COMMAND, `build` runs. Every command ends with a summary of pairs, hours and skipped\n"
+    "items by reason; --strict exits with 1 if an item was skipped. docs/data.md is the guide.",
+    help_epilogue=MANIFEST_HELP,
+)
+CHATREWARD = make_app("chatreward", "Build ChatReward, the scored dialogues that WavReward is trained on.")
+BUILD.command(CHATREWARD)
+_LABELS = ("criterion", "subset", "source", "synthesizer")
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class RunArguments:
+    """How a command of the builder runs.
+
+    Args:
+        strict: Exit with 1 if anything was skipped.
+        dry_run: Only print the plan.
+    """
+
+    strict: bool = False
+    dry_run: bool = False
+
+    def finish(self, folder: str | Path, report: Mapping[str, Any]) -> int:
+        from .reports.data_card import summarise
+
+        sys.stdout.write(f"{folder}: {summarise(report)}\n")
+        return int(self.strict and bool(report["skipped"]))
+
+
+RUN = RunArguments()
+
+
+@BUILD.default
+@BUILD.command
+def build(
+    *,
+    config: Path,
+    output_dir: str | None = None,
+    num_workers: int | None = None,
+    engine: Literal["datasets", "ray"] | None = None,
+    run: RunArguments = RUN,
+) -> int:
+    """Build a data set of preference pairs.
+
+    Args:
+        config: YAML file: the fields of BuildConfig.
+        output_dir: Folder to write instead of the config's.
+        num_workers: Processes.
+        engine: What runs the pipeline of long recordings and makes the pairs.
+    """
+    from . import builder
+    from .settings import read_build_config
+
+    settings = read_build_config(config, {"output_dir": output_dir, "num_workers": num_workers, "engine": engine})
+    return run.finish(settings.output_dir, builder.build(settings, dry_run=run.dry_run))
+
+
+@BUILD.command
+def fetch(*, config: Path, run: RunArguments = RUN) -> int:
+    """Obtain recordings (youtube), or scripts or scenarios (a language model).
+
+    Args:
+        config: YAML file with one mapping. youtube: fields of FetchSettings. scripts: output (a JSONL file), endpoint,
+            scenarios, prompt_file, fields of ScriptSettings. chatreward: output, endpoint, prompt_file, fields of
+            ScenarioSettings.
+    """
+    kinds = {"youtube": _fetch_recordings, "scripts": _write_scripts, "chatreward": _write_scenarios}
+    given = read_mapping(config)
+    if len(given) != 1 or not set(given) <= set(kinds):
+        raise ValueError(f"{config}: has {list(given)}; exactly one of youtube, scripts and chatreward must be given.")
+    [(kind, values)] = given.items()
+    skipped = kinds[kind](values, f"{config}: {kind}", run.dry_run)
+    for skip in skipped:
+        sys.stdout.write(f"  {skip.kind}: {skip.item}: {skip.reason}\n")
+    return int(run.strict and bool(skipped))
+
+
+def _fetch_recordings(values: Any, label: str, is_dry: bool) -> list[Skipped]:
+    from .sources.fetching import FetchSettings, fetch
+
+    settings = make_settings(FetchSettings, values, label)
+    if is_dry:
+        wanted = [*(channel.url for channel in settings.channels), *settings.videos, *settings.searches]
+        sys.stdout.write(f"{settings.output_dir}: would fetch {settings.format} of {', '.join(wanted)}\n")
+        return []
+    with lock_folder(settings.output_dir):
+        report = fetch(settings)
+    sys.stdout.write(
+        f"{settings.output_dir}: {len(report.fetched)} fetched, {report.num_present} there before, "
+        f"{report.num_other_titles} with other titles, {len(report.skipped)} skipped\n"
+    )
+    return report.skipped
+
+
+def _write_scripts(values: Any, label: str, is_dry: bool) -> list[Skipped]:
+    from .sources.scripts_by_llm import ScriptSettings, plan_scripts, read_scenarios, write_scripts
+
+    output, client, prompts, rest = _read_writer(values, label)
+    scenarios = read_scenarios(rest.pop("scenarios", None))
+    settings = make_settings(ScriptSettings, rest, label)
+    if is_dry:
+        count = len(plan_scripts(scenarios, settings.variations))
+        sys.stdout.write(f"{output}: would write {count} pairs of scripts on {len(scenarios)} scenarios\n")
+        return []
+    with lock_folder(client.cache_dir):
+        skipped = write_scripts(output, client, scenarios, settings, prompts)
+    return _report_written(output, "pairs of scripts", skipped, client)
+
+
+def _write_scenarios(values: Any, label: str, is_dry: bool) -> list[Skipped]:
+    from .chatreward.scenarios import ScenarioSettings, write_scenarios
+
+    output, client, prompts, rest = _read_writer(values, label)
+    settings = make_settings(ScenarioSettings, rest, label)
+    if is_dry:
+        sys.stdout.write(f"{output}: would write {settings.count} scenarios\n")
+        return []
+    with lock_folder(client.cache_dir):
+        skipped = write_scenarios(output, client, settings, prompts)
+    return _report_written(output, "scenarios", skipped, client)
+
+
+def _read_writer(values: Any, label: str) -> tuple[Path, ChatClient, Any, dict[str, Any]]:
+    """Return the file to write, the client, the prompts, and the other settings."""
+    from sdiareward.common.llm import ChatClient, ChatSettings
+    from sdiareward.pairs.prompts import read_prompt_file
+
+    if not isinstance(values, dict) or not {"output", "endpoint"} <= set(values):
+        raise ValueError(f"{label} needs output, a JSONL file, and endpoint, with at least a model.")
+    rest = dict(values)
+    output, endpoint = Path(rest.pop("output")), make_settings(ChatSettings, rest.pop("endpoint"), f"{label}.endpoint")
+    client = ChatClient(endpoint, output.with_name(f"{output.name}-answers"))
+    return output, client, read_prompt_file(rest.pop("prompt_file", None)), rest
+
+
+def _report_written(output: Path, items: str, skipped: list[Skipped], client: ChatClient) -> list[Skipped]:
+    count = output.read_bytes().count(b"\n") if output.is_file() else 0
+    sys.stdout.write(f"{output}: {count} {items}, {len(skipped)} skipped; {client.usage}\n")
+    return skipped
+
+
+@dataclass(kw_only=True)
+class FilterConfig:
+    folder: str
+    output_dir: str
+    judge: Mapping[str, Any] | None = None  # Fields of ChatSettings; without a judge only the rules apply.
+    filter: Mapping[str, Any] = field(default_factory=dict)  # Fields of FilterSettings.
+    annotate: bool = False  # Let the judge add the labels of Table 5 that the source does not have.
+    prompt_file: str | None = None  # Prompts of the judge instead of the shipped ones (configs/prompts.yaml).
+    cache_dir: str | None = None  # Of the judge's answers; OUTPUT_DIR-answers by default.
+
+    def __post_init__(self) -> None:
+        require_other_folder(self.folder, self.output_dir)
+        if self.annotate and self.judge is None:
+            raise ValueError("annotate needs a judge; give the endpoint and model under judge.")
+
+
+@BUILD.command
+def filter(
+    *, config: Path | None = None, folder: str | None = None, output_dir: str | None = None, run: RunArguments = RUN
+) -> int:
+    """Apply the rules, a judge's scores and its labels to a data set.
+
+    Args:
+        config: YAML file: judge (fields of ChatSettings), filter (fields of FilterSettings), annotate, prompt_file,
+            cache_dir; without a judge only the rules apply.
+        folder: Data set folder, as `build` writes it.
+        output_dir: Folder to write.
+    """
+    from sdiareward.common.llm import ChatClient, ChatSettings
+
+    from .pairing.filtering import FilterSettings
+
+    given = {"folder": folder, "output_dir": output_dir}
+    values = (read_mapping(config) if config else {}) | {key: value for key, value in given.items() if value}
+    settings = make_settings(FilterConfig, values, str(config or "filter"))
+    rules = make_settings(FilterSettings, settings.filter, "filter")
+    client = None
+    if settings.judge is not None and not run.dry_run:
+        endpoint = make_settings(ChatSettings, settings.judge, "judge")
+        client = ChatClient(endpoint, settings.cache_dir or f"{settings.output_dir.rstrip('/')}-answers")
+    require_unlocked(settings.folder)
+    with nullcontext() if run.dry_run else lock_folder(settings.output_dir):
+        return run.finish(settings.output_dir, _filter_folder(settings, rules, client, is_dry=run.dry_run))
+
+
+def _filter_folder(
+    config: FilterConfig, rules: FilterSettings, client: ChatClient | None, *, is_dry: bool
+) -> dict[str, Any]:
+    """Write the pairs that are kept, and return the report; a dry run only counts what the rules keep."""
+    from sdiareward.pairs.prompts import read_prompt_file
+
+    from .pairing import filtering
+    from .reports.data_card import read_report, summarise_skipped, write_report
+    from .shards import ShardWriter, count_pairs, read_rows
+
+    prompts, skipped = read_prompt_file(config.prompt_file), list[Skipped]()
+
+    def keep(rows: Iterable[dict[str, Any] | Skipped]) -> Iterator[dict[str, Any]]:
+        for row in rows:
+            if isinstance(row, Skipped):
+                skipped.append(row)
+            else:
+                yield row
+
+    read = ({**row, "split": split} for split, row in read_rows(Path(config.folder)))
+    rows = keep(filtering.filter_rows(read, client, rules, prompts))
+    if is_dry:
+        return {"pairs": count_pairs((row["split"], row) for row in rows), **summarise_skipped(skipped)}
+    before, used = read_report(Path(config.folder)), {"filter": filtering.PROMPTS}
+    if client and config.annotate:
+        rows = keep(filtering.annotate_rows(rows, client, prompts, max_failed=rules.max_failed))
+        used["annotation"] = filtering.ANNOTATION_PROMPTS
+    with ShardWriter(Path(config.output_dir)) as writer:
+        for row in rows:
+            writer.write(row["split"], row)
+    judge: dict[str, Any] = {"judge": None, "prompt_versions": None}
+    more: dict[str, Any] = {"filtered_from": before.get("build_id")}
+    if client:
+        versions = {name: prompts.compute_version(*names) for name, names in used.items()}
+        judge, more["judge_usage"] = {"judge": client.settings.model, "prompt_versions": versions}, client.usage
+    more |= {"joined": before["joined"]} if "joined" in before else {}
+    written = {**before.get("config", {}), "filter": {**asdict(rules), **judge}}
+    return write_report(Path(config.output_dir), writer.counts, skipped, written, **more)
+
+
+@BUILD.command
+def bench(
+    folder: Path,
+    /,
+    *,
+    output_dir: Path,
+    cap: PositiveInt = 50,
+    colloquialness_cap: PositiveInt = 250,
+    seed: int = 0,
+    candidates: Literal["test", "all"] = "test",
+    draw: Literal["whole_groups", "alternate"] = "whole_groups",
+    rest: Literal["train", "skip"] = "train",
+    excise: Literal["groups", "pairs"] = "groups",
+    bucket_by: tuple[str, ...] = ("source", "secondary"),
+    run: RunArguments = RUN,
+) -> int:
+    """Draw the stratified benchmark and isolate it from training (appendix B.1).
+
+    Args:
+        folder: Data set folder, as build or filter writes it.
+        output_dir: Folder to write.
+        cap: Modality pairs of a bucket; if it has fewer, all of them are taken.
+        colloquialness_cap: Colloquialness pairs in all.
+        seed: Seed of the draw.
+        candidates: Draw from the test split, which alone has its groups, or from all, as the paper does.
+        draw: Take groups whole, which loses the fewest pairs, or alternate, which gives the most groups.
+        rest: What becomes of the groups of the test split without a chosen pair.
+        excise: What leaves training: the groups of the chosen pairs, or these pairs alone, as in the paper.
+        bucket_by: Columns that make a bucket.
+    """
+    from .pairing.splits import BenchSettings, draw_bench, make_bench
+    from .reports.data_card import summarise_skipped
+    from .shards import count_pairs
+
+    settings = BenchSettings(cap, colloquialness_cap, seed, candidates, draw, rest, excise, bucket_by)
+    if not run.dry_run:
+        return run.finish(output_dir, make_bench(folder, output_dir, settings))
+    labels, assignment, skipped = draw_bench(folder, settings)
+    taken = ((assignment[label["pair_id"]], label) for label in labels if label["pair_id"] in assignment)
+    return run.finish(output_dir, {"pairs": count_pairs(taken), **summarise_skipped(skipped)})
+
+
+@BUILD.command
+def release(
+    folder: Path,
+    /,
+    *,
+    output_dir: Path,
+    audio_root: list[str] | None = None,
+    names: Path | None = None,
+    phone_region: list[str] | None = None,
+    run: RunArguments = RUN,
+) -> int:
+    """Write the audio-free metadata release of a data set.
+
+    Args:
+        folder: Data set folder, as build writes it.
+        output_dir: Folder to write.
+        audio_root: [SOURCE=]DIR: folder of the recordings, DIR/SOURCE/..., or the folder of one source.
+        names: Text file of names to remove, one per line (uploaders).
+        phone_region: Country of phone numbers without +.
+    """
+    from .release.release import AudioRoots, release
+    from .release.scrubbing import DEFAULT_REGIONS
+    from .reports.data_card import summarise_skipped
+    from .shards import count_pairs, read_rows
+
+    if run.dry_run:
+        return run.finish(output_dir, {"pairs": count_pairs(read_rows(folder, _LABELS)), **summarise_skipped([])})
+    report = release(
+        folder,
+        output_dir,
+        audio_roots=AudioRoots.parse(audio_root or []),
+        names=names.read_text(encoding="utf-8").splitlines() if names else (),
+        regions=tuple(phone_region or DEFAULT_REGIONS),
+    )
+    return run.finish(output_dir, report)
+
+
+@BUILD.command
+def reconstruct(
+    folder: Path,
+    /,
+    *,
+    output_dir: Path,
+    audio_root: list[str] | None = None,
+    allow_reencoded: bool = False,
+    synthesizer_options: Path | None = None,
+    num_workers: int = 2,
+    run: RunArguments = RUN,
+) -> int:
+    """Rebuild a released data set from your own audio.
+
+    Args:
+        folder: Folder of the metadata release.
+        output_dir: Data set folder to write.
+        audio_root: [SOURCE=]DIR: folder of the recordings, DIR/SOURCE/..., or the folder of one source.
+        allow_reencoded: Accept recordings that were encoded with another codec.
+        synthesizer_options: YAML file: options by synthesizer, such as an endpoint's address.
+        num_workers: Processes.
+    """
+    from .release.release import AudioRoots, reconstruct
+
+    report = reconstruct(
+        folder,
+        AudioRoots.parse(audio_root or []),
+        output_dir,
+        allow_reencoded=allow_reencoded,
+        synthesizer_options=read_mapping(synthesizer_options) if synthesizer_options else None,
+        num_workers=num_workers,
+        dry_run=run.dry_run,
+    )
+    return run.finish(output_dir, report)
+
+
+@BUILD.command
+def stats(
+    folder: Path, /, *, output_dir: Path | None = None, split: Literal["train", "validation", "test"] | None = None
+) -> None:
+    """Describe a data set: Table 1, hours, turns and durations, and the panels of Figure 5.
+
+    Args:
+        folder: Data set folder.
+        output_dir: Folder for the tables and figures; by default the tables are printed.
+        split: Describe this split alone.
+    """
+    from .reports.data_card import compute_statistics, render_statistics, write_statistics
+
+    if output_dir is None:
+        sys.stdout.write(render_statistics(compute_statistics(folder, split=split)))
+        return
+    write_statistics(folder, output_dir, split=split)
+    sys.stdout.write(f"{output_dir}: {', '.join(sorted(path.name for path in output_dir.iterdir()))}\n")
+
+
+@CHATREWARD.default
+@CHATREWARD.command(name="build")
+def build_chatreward(
+    *, config: Path, output_dir: str | None = None, num_workers: int | None = None, strict: bool = False
+) -> int:
+    """Synthesise the scenarios, filter, and write the data set; the same command resumes.
+
+    Args:
+        config: YAML file: the fields of ChatRewardConfig.
+        output_dir: Folder to write instead of the config's.
+        num_workers: Processes.
+        strict: Exit with 1 when a sample is missing.
+    """
+    from .chatreward import builder
+    from .chatreward.voices import read_config
+
+    settings = read_config(config, {"output_dir": output_dir, "num_workers": num_workers})
+    report = builder.build(settings)
+    sys.stdout.write(f"{settings.output_dir}: {summarise_samples(report)}\n")
+    return int(strict and bool(report["skipped"]))
+
+
+def summarise_samples(report: Mapping[str, Any]) -> str:
+    """Return the summary of a build: samples, rejected lines, and missing samples by reason."""
+    rejected = ", ".join(f"{kind} {count}" for kind, count in report["rejected_lines"].items())
+    samples, hours = (sum(row[name] for row in report["samples"]) for name in ("samples", "hours"))
+    lines = [
+        f"{samples} samples, {hours:.2f} h",
+        f"lines rejected and tried with other voices: {rejected or 'none'}",
+        f"{len(report['skipped'])} samples missing",
+    ]
+    return "\n".join([*lines, *(f"  {kind}: {count}" for kind, count in report["drops"].items())])
+
+
+@CHATREWARD.command
+def rate(folder: Path, /, *, ratings: Path, output_dir: Path) -> None:
+    """Write the data set again with the scores of experts.
+
+    Args:
+        folder: Data set folder.
+        ratings: CSV: sample_id, rater, score and, to reject a sample, wrong.
+        output_dir: Folder to write.
+    """
+    from .chatreward.builder import merge_experts
+
+    report = merge_experts(folder, ratings, output_dir)
+    experts = {name: value for name, value in report["experts"].items() if name != "disagreements"}
+    sys.stdout.write(f"{output_dir}: {experts}\n{len(report['bad_rows'])} rows cannot be used\n")
+    for row in report["bad_rows"]:
+        sys.stdout.write(f"  {row['item']}: {row['reason']}\n")

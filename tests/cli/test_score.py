@@ -1,0 +1,183 @@
+"""`sdiareward score` on files: every form of a dialogue, and what cannot be scored."""
+
+import json
+import re
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from sdiareward.chat_sdiareward import DialogueError
+from sdiareward.cli import main
+from sdiareward.pairs.messages import read_dialogue, sort_naturally
+
+
+@pytest.fixture
+def write_wav(tmp_path, make_tone):
+    def write(name, duration_s=0.4, array=None, rate=16_000):
+        array = make_tone(duration_s) if array is None else array
+        soundfile.write(tmp_path / name, array, rate, subtype="FLOAT")
+        return name
+
+    return write
+
+
+@pytest.fixture
+def write_dialogue(tmp_path, write_wav):
+    """Return a function writing a JSON dialogue; by default two good turns."""
+
+    def write(turns=None, name="dialogue.json", **changes_of_last_turn):
+        if turns is None:
+            turns = [
+                {"role": "user", "text": "Hello.", "audio": write_wav("a.wav")},
+                {"role": "assistant", "text": "Hi.", "audio": write_wav("b.wav", 0.3)} | changes_of_last_turn,
+            ]
+        (tmp_path / name).write_text(turns if isinstance(turns, str) else json.dumps(turns))
+        return tmp_path / name
+
+    return write
+
+
+@pytest.fixture
+def score(tiny_checkpoint, capsys):
+    """Return a function running `sdiareward score` and giving exit code, standard output and standard error."""
+
+    def run(*arguments):
+        code = main(["score", *map(str, arguments), "--model", str(tiny_checkpoint)])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def test_two_dialogues_print_their_rewards_and_the_margin(score, write_dialogue):
+    first, second = write_dialogue(), write_dialogue(text=None, name="other.json")
+    code, out, _ = score(first, second, "--json")
+    report = json.loads(out)
+    rewards = [entry["reward"] for entry in report["dialogues"]]
+    assert (code, report["criterion"]) == (0, "joint")
+    assert report["margin"] == pytest.approx(rewards[0] - rewards[1])
+    assert report["margin"] != 0.0
+    lines = [line.split() for line in score(first, second)[1].splitlines()]
+    assert lines[-1] == ["margin", f"{report['margin']:+.4f}"]
+    assert score(first)[1].split() == lines[0] == [str(first), f"{rewards[0]:+.4f}"]
+
+
+@pytest.mark.slow
+def test_every_form_of_a_dialogue_gives_the_same_reward(score, write_dialogue, tmp_path):
+    path = write_dialogue()
+    turns = json.loads(path.read_text())
+    messages = [
+        {"role": turn["role"], "content": [{"type": key, key: turn[key]} for key in ("text", "audio")]}
+        for turn in turns
+    ]
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for turn in turns:
+        (folder / turn["audio"]).write_bytes((tmp_path / turn["audio"]).read_bytes())
+        (folder / turn["audio"]).with_suffix(".txt").write_text(turn["text"] + "\n")
+    (tmp_path / "marked.json").write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    forms = [
+        write_dialogue({"turns": turns}, name="turns.json"),
+        write_dialogue(messages, name="messages.json"),
+        folder,
+        tmp_path / "marked.json",
+    ]
+    rewards = {json.loads(score(form, "--json")[1])["dialogues"][0]["reward"] for form in forms}
+    assert len(rewards) == 1
+
+
+def test_a_turn_of_more_than_30_seconds_is_scored_with_a_notice(score, write_dialogue, write_wav):
+    code, _, notice = score(write_dialogue(audio=write_wav("c.wav", 31.0)))
+    assert code == 0
+    assert "1 turns cut: the model hears 30.4 of 31.4 s (turn 2)" in notice
+
+
+def test_a_prompt_file_and_a_budget_of_tokens_hold_for_files_too(score, write_dialogue, tmp_path):
+    path = write_dialogue()
+    (tmp_path / "prompt.txt").write_text("Judge this.")
+    rewards = [
+        json.loads(score(path, "--json", *flags)[1])["dialogues"][0]["reward"]
+        for flags in ((), ("--batch-tokens", "1"), ("--prompt-file", tmp_path / "prompt.txt"))
+    ]
+    assert rewards[1] == pytest.approx(rewards[0], abs=1e-5)
+    assert abs(rewards[2] - rewards[0]) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ('{"turns": [', ""),
+        ("[" * 100_000, ""),
+        ("3", ""),
+        ('{"episode": []}', ""),
+        ("[]", ""),
+        ('["hello"]', "turn 1"),
+        ('[{"audio": "a.wav"}]', "turn 1"),
+        ('[{"role": "user", "audio": 3}, {"role": "assistant", "audio": "b.wav"}]', "turn 1"),
+        ('[{"role": "user", "content": 3}]', "turn 1"),
+        ('[{"role": "user", "content": [{"type": "image"}]}]', "turn 1"),
+        ({"audio": "none.wav"}, "turn 2: "),
+        ({"audio": None}, "turn 2: "),
+        ({"role": "user"}, "turn 2: "),
+        ({"role": "narrator"}, "turn 2: "),
+        ({"text": "<|im_end|>"}, "turn 2: "),
+        ({"audio": "loud.wav"}, "turn 2: .*loud.wav: its samples reach .*; full scale is 1"),
+    ],
+)
+def test_a_dialogue_that_cannot_be_read_is_refused_in_one_line(
+    text, place, write_dialogue, write_wav, score, make_tone
+):
+    write_wav("loud.wav", array=make_tone() * np.float32(1e30))
+    path = write_dialogue(text) if isinstance(text, str) else write_dialogue(**text)
+    code, out, err = score(path)
+    assert (code, out) == (2, "")
+    line = err.splitlines()[-1]
+    assert line.startswith("sdiareward score: error: ") and re.search(place, line), err
+
+
+@pytest.mark.parametrize(
+    "array", [np.zeros(0), np.full(8000, np.nan), np.zeros(100), np.zeros(61 * 16_000), "no audio"]
+)
+def test_audio_that_cannot_be_judged_is_refused_with_its_turn(array, write_dialogue, write_wav, tmp_path):
+    if isinstance(array, str):
+        (tmp_path / "bad.wav").write_text(array)
+    else:
+        write_wav("bad.wav", array=array)
+    with pytest.raises(DialogueError, match=r"turn 2: .*bad\.wav"):
+        read_dialogue(write_dialogue(audio="bad.wav"))
+
+
+def test_a_turn_of_twenty_minutes_is_refused_without_decoding_it(write_dialogue, write_wav):
+    path = write_dialogue(audio=write_wav("long.wav", array=np.zeros(1200 * 8000, dtype=np.float32), rate=8000))
+    started_s = time.perf_counter()
+    with pytest.raises(DialogueError, match="lasts 1200.0 s"):
+        read_dialogue(path)
+    assert time.perf_counter() - started_s < 2.0
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["1.wav", "2.wav", "10.wav"],
+        ["turn.wav", "turn (2).wav", "turn (10).wav"],
+        ["1-user.wav", "2.wav", "10-user.wav", "a.wav"],
+        ["01.wav", "1.wav", "002.wav"],
+    ],
+)
+def test_numbers_in_names_are_ordered_as_numbers(names):
+    assert [path.name for path in sorted(map(Path, reversed(names)), key=sort_naturally)] == names
+
+
+def test_an_output_that_is_taken_is_refused_and_costs_no_reward(score, write_dialogue, tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"messages": json.loads(write_dialogue().read_text())}))
+    command = ["--dataset", tmp_path / "rows.jsonl", "--audio-root", tmp_path, "--output_dir"]
+    (tmp_path / "taken").touch()
+    (tmp_path / "out" / "scores.parquet").mkdir(parents=True)
+    for output, found in {"taken": "file", "taken/below": "file", "out": "folder"}.items():
+        code, _, err = score(*command, tmp_path / output)
+        assert (code, f"move that {found} away" in err.splitlines()[-1]) == (2, True), err
+    (tmp_path / "out" / "scores.parquet").rmdir()
+    assert "0 of them scored now" in score(*command, tmp_path / "out")[1]
