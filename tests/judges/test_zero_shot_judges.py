@@ -195,7 +195,8 @@ def test_the_command_line_fills_a_row_of_table_2_with_cost_and_bias_and_a_replay
     assert results["timing"]["audio_s"] == pytest.approx(6 * 4 * 0.1)
     assert report == capsys.readouterr().out.removesuffix("\n")
     assert report.startswith("# judge own-endpoint on ") and "12 answers (12 usable, 0 refused" in report
-    assert re.search(r"\| decided: scores +\| +6 \|", report)
+    # The pairs, their recordings, and those that the scores decided.
+    assert re.search(r"\| all pairs +\| +6 \| +6 \| +6 \|", report)
     assert (results["run"]["judge"], results["run"]["judge_settings"]["model"]) == ("own-endpoint", "tiny")
     assert server.url not in json.dumps(results["run"])
     _, again = run("--judge", "replay", out="again", options=[f"path={out / 'answers.jsonl'}"])
