@@ -11,7 +11,7 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import is_dataclass
 from difflib import get_close_matches
@@ -41,6 +41,8 @@ class Command(NamedTuple):
     default: str | None = None
     # Arguments that name a folder to write, which is locked. None for a command that finds it in its settings.
     locked: Sequence[str] = ("output_dir", "output")
+    # Whether the target is a `main` that parses the command line itself.
+    is_program: bool = False
 
 
 def run_command(
@@ -91,11 +93,11 @@ def _choose_command(
 def run_single(command: Command, argv: Sequence[str] | None, *, prog: str, extra: str | None = None) -> int:
     """Run one command; return as `run_command`."""
     module, _, function = str(command.target).partition(":")
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # A path may have characters that the terminal's encoding lacks; the work is done when it is printed.
-        sys.stdout.reconfigure(errors="backslashreplace")
-    try:
+
+    def run_command() -> int | None:
         run = getattr(import_module(module), function)
+        if command.is_program:
+            return run(argv)
         texts = {"description": command.summary, "epilog": command.epilog}
         given = parse_arguments(_read_kinds(run), argv, prog=prog, **texts, inherited=command.inherited)
         for arguments in given:
@@ -107,13 +109,24 @@ def run_single(command: Command, argv: Sequence[str] | None, *, prog: str, extra
                     pass
             for folder in _list_folders(given, command.locked):
                 locks.enter_context(lock_folder(folder))
-            return run(*given) or 0
+            return run(*given)
+
+    return run_guarded(prog, run_command, extra or command.extra)
+
+
+def run_guarded(prog: str, run: Callable[[], int | None], extra: str | None = None) -> int:
+    """Run a program; end a user error or an interrupt in one line, and return the exit status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A path may have characters that the terminal's encoding lacks; the work is done when it is printed.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        return run() or 0
     except KeyboardInterrupt as interruption:
         _print_traceback()
         sys.stderr.write(f"{prog}: {str(interruption) or f'interrupted; {AGAIN}.'}\n")
         return 130
     except Exception as error:
-        line = _explain(error, extra or command.extra)
+        line = _explain(error, extra)
         if line is None:
             raise
         _print_traceback()

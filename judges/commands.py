@@ -26,14 +26,14 @@ _SHOWN = {
 
 WAVREWARD = {
     "sft": Command(
-        f"{_MODULE}.wavreward.train_sft:run",
+        f"{_MODULE}.wavreward.train:run_sft",
         "fine-tune a judge on scores, the supervised baseline (Table 1, II)",
         "Only the answer counts in the loss. --resume resumes from the newest checkpoint.",
         extra="judges",
         inherited=Inherited("trl:SFTConfig", "trl.SFTConfig", _SHOWN),
     ),
     "grpo": Command(
-        f"{_MODULE}.wavreward.train_grpo:run",
+        f"{_MODULE}.wavreward.train:run_grpo",
         "train WavReward by reinforcement learning (section 3.1)",
         "--resume resumes from the newest checkpoint. docs/wavreward.md is the guide.",
         extra="judges",
@@ -47,7 +47,7 @@ WAVREWARD = {
         extra="eval",
     ),
     "reasoning": Command(
-        f"{_MODULE}.wavreward.reasoning_quality:run",
+        f"{_MODULE}.wavreward.evaluate:run_reasoning",
         "have another judge rate WavReward's thoughts as Good or Poor (appendix I)",
         "Answers are cached in cache_dir: the same command resumes after a kill.",
         extra="judges",
@@ -96,6 +96,6 @@ class NanoJudgeArguments:
 
 
 def build_nano(args: NanoJudgeArguments) -> None:
-    from .nano_judge import build_nano_judge
+    from .thinker import build_nano_judge
 
     sys.stdout.write(f"{build_nano_judge(args.output_dir, whisper=args.whisper, seed=args.seed)}\n")

@@ -15,7 +15,7 @@ from sdiareward.common.user_errors import UserError
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.scorer import Scorer
-from sdiareward.training.run_folder import resolve_base_model
+from sdiareward.training.setup import resolve_base_model
 
 
 pytestmark = pytest.mark.slow

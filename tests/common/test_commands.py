@@ -126,6 +126,8 @@ from sdiareward.cli import COMMANDS, main
 
 def show(commands, words):
     for name, command in commands.items():
+        if command.is_program:
+            continue
         with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.suppress(SystemExit):
             main([*words, name, "--help"])
         assert shown.getvalue().startswith("usage: sdiareward "), (words, name)

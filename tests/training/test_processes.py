@@ -1,4 +1,4 @@
-"""Training shared by two processes that hold a part of the model each: FSDP2, and DeepSpeed where it is installed."""
+"""Training shared by two processes, also with a part of the model each: FSDP2, and DeepSpeed where it is there."""
 
 import importlib.util
 import json
@@ -115,3 +115,22 @@ def test_the_shipped_deepspeed_recipes_train_in_bfloat16(
     # DeepSpeed saves the head that computed, which is in bfloat16.
     assert torch.equal(head, head.bfloat16().float())
     assert (head - load_file(tiny_checkpoint / "model.safetensors")["score.weight"]).abs().max() > 0.01
+
+
+def test_two_processes_learn_what_one_learns(make_flags, tmp_path, tone_pairs, data_folder):
+    # Three pairs cannot be dealt evenly to two processes. Adam would make large steps of gradients that are rounding.
+    tone_pairs.select([0, 1, 2]).to_parquet(data_folder / "train.parquet")
+    run = {"num_train_epochs": 3, "batch_tokens": 1200, "optim": "sgd", "lr_scheduler_type": "cosine"}
+    alone, shared = tmp_path / "alone", tmp_path / "shared"
+    assert main(make_flags(alone, per_device_train_batch_size=4, **run)) == 0
+    ranks = forked.start_ranks(
+        [sys.executable, "-m", "sdiareward.train", *make_flags(shared, per_device_train_batch_size=2, **run)],
+        2,
+        cwd=ROOT,
+    )
+    assert [rank.wait(120) for rank in ranks] == [0, 0]
+    assert len(losses(alone)) == 3 and losses(shared) == pytest.approx(losses(alone), abs=1e-6)
+    expected, found = (load_file(folder / "model.safetensors") for folder in (alone, shared))
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert (found[name] - tensor).abs().max() < 1e-6, name
