@@ -92,12 +92,11 @@ def train(args: SDiaRewardScriptArguments, training: RewardConfig, model_args: S
 
 def push_model(folder: Path, repo_id: str, private: bool | None) -> str:
     """Publish a finished folder as `sdiareward push model` does; return its address."""
-    from sdiareward.cards.publishing.model_repository import plan_model
-    from sdiareward.cards.publishing.uploading import PublishError, PushOptions, publish
+    from sdiareward.cards.push import PublishError, plan_model, publish
     from sdiareward.common.user_errors import UserError
 
     try:
-        return publish(plan_model(folder, repo_id=repo_id), repo_id, PushOptions(private=bool(private))).url
+        return publish(plan_model(folder, repo_id=repo_id), repo_id, private=bool(private)).url
     except (PublishError, ValueError) as error:
         raise UserError(f"{folder} is finished, but not published: {error}") from error
 
