@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 
-from sdiareward.cards.publishing import uploading
+from sdiareward.cards import push
 from sdiareward.checkpoint_io.models import fingerprint_model
 from sdiareward.checkpoint_io.training_record import read_pairs_record
 from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS, SDiaRewardConfig, name_prompts
@@ -247,11 +247,11 @@ def test_missing_pairs_are_reported_before_a_model_is_made(train, tmp_path, monk
 def test_a_file_is_trained_on_without_further_options_and_published(train, own_pairs, tmp_path, capsys, monkeypatch):
     published = []
 
-    def publish(plan, repo_id, options):
-        published.append((repo_id, options.private, {file.path_in_repo for file in plan.files}))
+    def publish(plan, repo_id, *, private):
+        published.append((repo_id, private, {file.path_in_repo for file in plan.files}))
         return SimpleNamespace(url="https://hub/me/model")
 
-    monkeypatch.setattr(uploading, "publish", publish)
+    monkeypatch.setattr(push, "publish", publish)
     assert train("--push_to_hub", "--hub_model_id", "me/model", "--hub_private_repo", "True") == 0
     ((repo_id, is_private, files),) = published
     assert (repo_id, is_private) == ("me/model", True) and {"README.md", "model.safetensors"} <= files
