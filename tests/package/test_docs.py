@@ -8,7 +8,7 @@ import sys
 
 import datasets
 import pytest
-import transformers
+import trl
 from support.docs_blocks import all_blocks, find_blocks, module_of, split_commands
 from support.docs_world import GIVEN
 from support.paths import ROOT
@@ -131,7 +131,7 @@ def stop_after_parsing(monkeypatch):
         raise Parsed
 
     monkeypatch.setattr(commands, "_start", stop)
-    monkeypatch.setattr(transformers.HfArgumentParser, "parse_args_into_dataclasses", stop_trl)
+    monkeypatch.setattr(trl.TrlParser, "parse_args_into_dataclasses", stop_trl)
 
 
 def test_a_flag_that_does_not_exist_is_found(reader, monkeypatch, capsys):
