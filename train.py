@@ -1,21 +1,25 @@
-"""Train a reward model: `sdiareward train --config configs/nano.yaml`, flags override the file."""
+"""Train a reward model, a script of TRL: `sdiareward train --config configs/nano.yaml`, flags override the file.
+
+For several processes: `accelerate launch -m sdiareward.train ...`
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sdiareward.common.commands import parse_trl, run_guarded
+from sdiareward.common.commands import run_guarded
 from sdiareward.common.locks import lock_folder
-from sdiareward.training.arguments import TrainArguments
 
 
 if TYPE_CHECKING:
-    from sdiareward.training.options import RewardTrainingConfig
+    from trl import RewardConfig
+
+    from sdiareward.training.arguments import SDiaRewardModelConfig, SDiaRewardScriptArguments
 
 
-def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
+def train(args: SDiaRewardScriptArguments, training: RewardConfig, model_args: SDiaRewardModelConfig) -> Path:
     """Train, select by validation loss, and save the best model whole, with its processor and code.
 
     Returns:
@@ -28,33 +32,29 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
 
     from sdiareward.cards.model_card import write_model_card
     from sdiareward.checkpoint_io.training_record import describe_heard, write_pairs_record
-    from sdiareward.training.ending import describe_interruption, report_end
-    from sdiareward.training.held_out import count_units, find_shared
-    from sdiareward.training.options import prepare_early_stopping, require_libraries, require_supported
-    from sdiareward.training.resuming import choose_checkpoint
-    from sdiareward.training.run_folder import (
-        gives_rewards,
-        record_run_settings,
-        record_training_pairs,
-        resolve_base_model,
-        save_final_model,
-    )
-    from sdiareward.training.setup import set_up
+    from sdiareward.training.arguments import choose_schedule, describe_arguments, describe_settings
+    from sdiareward.training.ending import describe_interruption, report_end, save_final_model
+    from sdiareward.training.held_out import load_splits
+    from sdiareward.training.resuming import choose_checkpoint, record_settings, record_training_pairs
+    from sdiareward.training.setup import resolve_base_model, set_up
     from sdiareward.training.trainer import SDiaRewardTrainer
 
-    require_supported(training)
-    prepare_early_stopping(training, args.early_stopping_patience)
-    require_libraries(training)
-    checkpoint = choose_checkpoint(training, resume=args.resume, has_adapters=args.train == "lora")
-    # What a run changed is told by the rewards before it.
+    output, is_main = Path(str(training.output_dir)), not training.process_index
+    checkpoint = choose_checkpoint(training, resume=args.resume, has_adapters=model_args.mode == "lora")
+    # The end reports what the run changed.
     training.eval_on_start = training.eval_on_start or checkpoint is None
     # New weights, such as adapters, are drawn before the trainer sets its seed.
     set_seed(training.seed)
-    splits = _load_splits(args, training, begins=args.resume and checkpoint is None)
-    base_model = resolve_base_model(args.model_name_or_path, training)
-    record_run_settings(args, base_model, training, checkpoint)
-    setup = set_up(args, base_model, splits, training)
-    patience = args.early_stopping_patience
+
+    splits, notices = load_splits(args, training.seed)
+    notices = [*choose_schedule(training, model_args.mode, len(splits["train"])), *notices]
+    if args.resume and checkpoint is None:
+        notices.append(f"--resume: {output} holds no checkpoint; training begins at step 0")
+    for notice in notices if is_main else ():
+        print(f"sdiareward: notice: {notice}", file=sys.stderr)
+    base_model = resolve_base_model(model_args.model_name_or_path, training)
+    record_settings(training, checkpoint, describe_settings(args, training, model_args, base_model))
+    setup = set_up(args, training, model_args, base_model, splits)
     trainer = SDiaRewardTrainer(
         setup.model,
         setup.processor,
@@ -63,68 +63,55 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
         data_collator=setup.collator,
         train_dataset=setup.splits["train"],
         eval_dataset=setup.splits["validation"],
-        callbacks=[EarlyStoppingCallback(patience)] if patience else None,
+        callbacks=[EarlyStoppingCallback(patience)] if (patience := args.early_stopping_patience) else None,
     )
     record_training_pairs(setup.splits, training, checkpoint)
     # A record that cannot be read ends the run here, not after the last step.
-    begins_from, is_trained = [base_model, args.adapter_name_or_path], gives_rewards(setup.model)
-    used = setup.select_used(splits["train"])
+    used, is_trained = setup.select_used(splits["train"]), setup.gives_rewards
+    begins_from = [base_model, model_args.adapter_name_or_path]
     heard = describe_heard(used, begins_from, is_trained=is_trained)
-    if not training.process_index:
-        write_pairs_record(Path(str(training.output_dir)), used, begins_from, is_trained=is_trained)
+    if is_main:
+        write_pairs_record(output, used, begins_from, is_trained=is_trained)
+
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(describe_interruption(trainer)) from None
-    end = report_end(trainer, args, setup, count_units(splits), len(find_shared(splits)))
-    save_final_model(trainer, setup, args, base_model, training, heard)
-    if trainer.is_world_process_zero():
-        write_model_card(Path(str(training.output_dir)))
+    end = report_end(trainer, setup, splits, str(args.dataset_name))
+    record = {"arguments": describe_arguments(args, model_args), **heard}
+    save_final_model(trainer, setup, training, record, compact=args.save_compact)
+    if is_main:
+        write_model_card(output)
         print(end)
-    return Path(str(training.output_dir))
+        if args.push_to_hub:
+            print(push_model(output, training.hub_model_id or output.resolve().name, training.hub_private_repo))
+    return output
 
 
-def _load_splits(args: TrainArguments, training: RewardTrainingConfig, *, begins: bool) -> dict[str, Any]:
-    """Load the pairs, and print what the run does that was not asked for; `begins` if there is nothing to resume."""
-    from sdiareward.training.held_out import load_splits
-    from sdiareward.training.options import choose_schedule, describe_choices
+def push_model(folder: Path, repo_id: str, private: bool | None) -> str:
+    """Publish a finished folder as `sdiareward push model` does; return its address."""
+    from sdiareward.cards.push import PublishError, plan_model, publish
+    from sdiareward.common.user_errors import UserError
 
-    splits, notices = load_splits(
-        [args.dataset, *args.more_datasets],
-        args.dataset_config,
-        share=args.validation_share,
-        seed=training.seed,
-        audio_root=args.audio_root,
-        max_eval_samples=args.max_eval_samples,
-    )
-    schedule = choose_schedule(training, args.train, len(splits["train"]))
-    if not training.process_index:
-        _print_notices(
-            *describe_choices(training),
-            schedule,
-            *notices,
-            f"--resume: {training.output_dir} holds no checkpoint; training begins at step 0" if begins else None,
-        )
-    return splits
-
-
-def _print_notices(*notices: str | None) -> None:
-    for notice in notices:
-        if notice is not None:
-            print(f"sdiareward: notice: {notice}", file=sys.stderr)
+    try:
+        return publish(plan_model(folder, repo_id=repo_id), repo_id, private=bool(private)).url
+    except (PublishError, ValueError) as error:
+        raise UserError(f"{folder} is finished, but not published: {error}") from error
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit status."""
+    called = Path(sys.argv[0]).name
+    prog = {"train.py": "train.py", "sdiareward": "sdiareward train"}.get(called, "sdiareward-train")
 
     def run() -> None:
-        from sdiareward.training.options import RewardTrainingConfig
+        from sdiareward.training.arguments import parse_arguments
 
-        args, training = parse_trl((TrainArguments, RewardTrainingConfig), argv, prog="sdiareward train")
-        with lock_folder(training.output_dir):
-            train(args, training)
+        args, training, model_args = parse_arguments(argv, prog)
+        with lock_folder(str(training.output_dir)):
+            train(args, training, model_args)
 
-    return run_guarded("sdiareward train", run, "train")
+    return run_guarded(prog, run, "train")
 
 
 if __name__ == "__main__":

@@ -127,7 +127,8 @@ def _show_verdict(verdict: Mapping[str, Any], earlier: Verdicts | None) -> list[
 
 def describe_sample(audit: Audit) -> str:
     counts, natural = count_statuses(audit["verdicts"]), audit["natural"]["all"]
-    verdicts = ", ".join(f"{counts[status]} {mark[2:]}" for status, mark in MARKS.items() if status in counts)
+    order = [status for status in (PASS, FAIL, NOT_MEASURED) if status in counts]
+    verdicts = ", ".join(f"{counts[status]} {MARKS[status][2:]}" for status in order)
     sentences = [
         f"{audit['num_pairs']} of {audit['num_available']} pairs from {audit['num_groups']} recordings or dialogues",
         f"{100 * natural['accuracy']:.1f}% of them right as they are, natural margin {natural['natural_margin']:.3g}",

@@ -39,9 +39,10 @@ from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.feature_cache import FeatureCache
 from sdiareward.scoring.scorer import Scorer
 from sdiareward.train import train
-from sdiareward.training.arguments import TrainArguments
-from sdiareward.training.head import FeatureCollator, SDiaRewardHead, cache_pairs
-from sdiareward.training.setup import choose_backbone_dtype, load_model
+from sdiareward.training.arguments import SDiaRewardModelConfig, SDiaRewardScriptArguments
+from sdiareward.training.batches import FeatureCollator
+from sdiareward.training.precompute import cache_pairs
+from sdiareward.training.setup import SDiaRewardHead, choose_backbone_dtype, load_model
 from sdiareward.training.trainer import SDiaRewardTrainer
 
 
@@ -50,11 +51,11 @@ SPLITS = ("train", "validation", "test")
 POOLINGS = ("last_token", "attention", "mean")
 LAMBDAS = (0.0, 0.001, 0.01, 0.1, 1.0)
 FROZEN: dict[str, dict[str, Any]] = {
-    "head": {"train": "head"},
-    "lora": {"train": "lora"},
-    "full, audio tower frozen": {"train": "full", "freeze_audio_tower": True},
-    "full, text model frozen": {"train": "full", "freeze_audio_tower": False, "freeze_text_model": True},
-    "full": {"train": "full", "freeze_audio_tower": False},
+    "head": {"freeze_backbone": True},
+    "lora": {"use_peft": True},
+    "full, audio tower frozen": {"freeze_audio_tower": True},
+    "full, text model frozen": {"freeze_audio_tower": False, "freeze_text_model": True},
+    "full": {"freeze_audio_tower": False},
 }
 _SELECTION = {
     "eval_strategy": "steps",
@@ -88,13 +89,14 @@ class Arguments:
     output: Path = field(default=RESULTS / "ablations.json", metadata={"help": "file of the result"})
 
 
-def read_recipe(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the fields of `TrainArguments` and those of `trl.RewardConfig`."""
-    values, own = read_mapping(path), {each.name for each in fields(TrainArguments)}
-    return (
-        {name: value for name, value in values.items() if name in own},
-        {name: value for name, value in values.items() if name not in own | {"output_dir", "seed"}},
+def read_recipe(path: Path) -> tuple[dict[str, Any], ...]:
+    """Return the arguments of the script, those of `trl.RewardConfig`, and those of the model."""
+    values = read_mapping(path)
+    script, model = (
+        {item.name for item in fields(kind)} for kind in (SDiaRewardScriptArguments, SDiaRewardModelConfig)
     )
+    training = values.keys() - script - model - {"output_dir", "seed"}
+    return tuple({name: values[name] for name in values if name in names} for names in (script, training, model))
 
 
 def load_splits(dataset: str, name: str | None, limit: int) -> Splits:
@@ -196,14 +198,21 @@ def train_heads(
 
 def train_frozen(mode: str, recipe: Path, model: str, splits: Splits, folder: Path) -> dict[str, Any]:
     """Run `train.py` with some parts frozen, by the recipe of that mode beside this file if there is one."""
-    own = Path(__file__).with_name(f"{recipe.stem}_{FROZEN[mode]['train']}.yaml")
-    arguments, training = read_recipe(own if own.exists() else recipe)
+    own = Path(__file__).with_name(f"{recipe.stem}_{mode}.yaml")
+    arguments, training, of_model = read_recipe(own if own.exists() else recipe)
     for split, pairs in splits.items():
         pairs.to_parquet(folder / "data" / f"{split}.parquet")
-    changes = {**FROZEN[mode], "model_name_or_path": model, "dataset": str(folder / "data"), "dataset_config": None}
+    args = SDiaRewardScriptArguments(**{**arguments, "dataset_name": str(folder / "data"), "dataset_config": None})
+    model_args = SDiaRewardModelConfig(**{**of_model, **FROZEN[mode], "model_name_or_path": model})
     # The recipe may warm up for more steps than a few pairs give.
-    options = {**training, **_SELECTION, "warmup_steps": 0.15, "output_dir": str(folder / "model"), "seed": 0}
-    checkpoint = train(TrainArguments(**{**arguments, **changes}), RewardConfig(**options))
+    options: dict[str, Any] = {
+        **training,
+        **_SELECTION,
+        "warmup_steps": 0.15,
+        "output_dir": str(folder / "model"),
+        "seed": 0,
+    }
+    checkpoint = train(args, RewardConfig(**options), model_args)
     test = splits["test"]
     criteria = [label["criterion"] for label in describe_pairs(test) for _ in SIDES]
     rewards = Scorer.from_pretrained(checkpoint).score(Dialogues(test, range(len(test))), criteria)
@@ -282,9 +291,9 @@ def _render_share(found: Mapping[str, float | None]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_options(Arguments, argv, prog="python -m benchmarks.ablations", description=__doc__)
-    arguments, training = read_recipe(args.recipe)
+    arguments, training, _ = read_recipe(args.recipe)
     folder = args.output_dir
-    data = arguments["dataset"], arguments.get("dataset_config")
+    data = arguments["dataset_name"], arguments.get("dataset_config")
     splits, few = (load_splits(*data, limit) for limit in (args.limit, args.freeze_limit))
     paths = {name: str(build_nano(folder / "nano")) if name == "nano" else name for name in args.models}
     of_heads = {**training, "num_train_epochs": args.epochs}

@@ -37,13 +37,10 @@ from trl import GRPOConfig
 from benchmarks import racing, scoring_speed, training_speed, workloads
 from benchmarks.racing import Record
 from sdiareward.common.commands import parse_options
-from sdiareward.judges.nano_judge import make_thinker_config
-from sdiareward.judges.repeated_clips import encode_each_clip_once
-from sdiareward.judges.thinker import MAX_RECORDING_S, ThinkerProcessor
-from sdiareward.judges.wavreward.prompts import JudgingPrompt
+from sdiareward.judges.thinker import MAX_RECORDING_S, ThinkerProcessor, encode_each_clip_once, make_thinker_config
+from sdiareward.judges.wavreward.judge import JudgingPrompt
 from sdiareward.judges.wavreward.rewards import make_reward_functions
-from sdiareward.judges.wavreward.settings import GRPOArguments, configure_adapters
-from sdiareward.judges.wavreward.training_rows import make_prompt_rows
+from sdiareward.judges.wavreward.train import GRPOArguments, configure_adapters, make_prompt_rows
 from sdiareward.judges.wavreward.wavreward_trainer import WavRewardTrainer
 from sdiareward.perturbations.channel import encode_flac
 from sdiareward.scoring import packed_attention

@@ -35,8 +35,7 @@ from benchmarks.racing import Contestant, Record
 from benchmarks.released import ReleasedWay
 from sdiareward.common.commands import parse_options
 from sdiareward.scoring.batching import DialoguePreparer
-from sdiareward.scoring.precision import FAST
-from sdiareward.scoring.scorer import Scorer
+from sdiareward.scoring.scorer import FAST, Scorer
 
 
 OURS, RELEASED, ALONE = "`Scorer`", "released", "each by itself"

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.validity import RESULTS, format_share
 from sdiareward.audit.verdicts import NOT_MEASURED, PASS
-from sdiareward.cards.model_card import ModelRelease, render_model_repository_card
+from sdiareward.cards.model_card import ModelRelease, render_model_card
 from sdiareward.common.files import write_file
 from sdiareward.common.package_files import NANO, PACKAGE
 from sdiareward.common.tables import render_markdown_table
@@ -98,7 +98,7 @@ def render_readme(text: str) -> str:
 
 def render_nano_card() -> str:
     results, run = (read_result(NANO / name) for name in ("results.json", "run.json"))
-    return render_model_repository_card(ModelRelease(NANO, results=results, run=run))
+    return render_model_card(ModelRelease(NANO, results=results, run=run))
 
 
 def main() -> None:

@@ -2,52 +2,71 @@
 
 An `about.md` beside the checkpoint holds the facts that only a person knows (purpose, misuse, licence): YAML for the
 header of the card, then prose with `$fields` for every number. The default is `model_about.md`, which holds for every
-model of this package.
+model of this package. Results are also written for the Hub's leaderboards, as `.eval_results/*.yaml`; other tools read
+them in the header.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from string import Template
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from sdiareward.audit.verdicts import read_audit
-from sdiareward.checkpoint_io.files import ADAPTER_WEIGHTS, list_weight_files, read_json
+import yaml
+
+from sdiareward.audit.report import describe_sample
+from sdiareward.audit.verdicts import FAIL, PASS, read_audit, show_limit, show_value
+from sdiareward.checkpoint_io.files import ADAPTER_WEIGHTS, iter_tensors, list_weight_files, read_json
 from sdiareward.checkpoint_io.training_record import describe_stages, list_stages
 from sdiareward.common.escaping import escape_code, escape_markdown
 from sdiareward.common.files import write_file
+from sdiareward.common.hub import split_commit
 from sdiareward.common.package_files import CARDS
-from sdiareward.common.settings import parse_yaml
 from sdiareward.common.tables import render_markdown_table
-from sdiareward.evaluation.summary import ALL_LEFT_OUT, ALL_SEEN, render_report
+from sdiareward.esdr_accuracy.pairwise import COLUMNS
+from sdiareward.evaluation.summary import (
+    ALL_LEFT_OUT,
+    ALL_SEEN,
+    CRITERION_COLUMNS,
+    TITLES,
+    describe_overlap,
+    format_percent,
+    phrase_interval,
+    render_report,
+)
 from sdiareward.pairs.labels import TRAINED_ON
 from sdiareward.pairs.loading import name_data
 
-from .audit_findings import render_findings
-from .results_metadata import find_split, make_model_index, name_evaluated
 
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult, ModelCardData
 
 ABOUT = "about.md"
 AUDIT = "audit.json"
 FIGURE = "rewards.png"
-_NOT_EVALUATED = (
-    "Not evaluated. `sdiareward eval` does it and writes the `results.json` that this section is made from."
-)
-_KINDS = {
-    "lora": "Low-rank adapters of the text model, and the head that was trained beside them,",
-    "head": "A head that was trained",
-}
 _TAGS = ["reward-model", "reward-trainer", "spoken-dialogue", "sdiareward"]
+_HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 # The fields of a run's record that are needed to repeat it.
 _ARGUMENTS = ("train", "model_name_or_path", "dataset", "pooling_mode")
-_ORIGINS = ("model_name_or_path", "dataset")
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _TRAINING = ("learning_rate", "center_rewards_coefficient", "seed")
+# Titles of the kinds of checks, by the beginning of their names.
+_CHECKS = {
+    "nuisance.": "Changes that must not matter",
+    "attack.": "Attacks that must not pay",
+    "hearing.": "What it hears",
+    "baselines.": "Beside cheap baselines",
+}
+# Table 2 of the paper: data are ESDR-Bench if they are called so and have these pairs, scored or skipped.
+_BENCHMARK_NAME = re.compile(r"esdr[-_]?bench", re.IGNORECASE)
+_BENCHMARK_PAIRS = {"wild": 824, "semi_wild": 186, "scripted": 466, "colloquialness": 250, "overall_micro": 1726}
+# The builder gives every data set folder this name.
+_BUILT = "sdiareward"
+_COUNTS = ("num_pairs", "num_groups", "num_ties", "interval")
+_DIGITS = 6
 
 
 @dataclass(frozen=True)
@@ -64,84 +83,95 @@ class ModelRelease:
     datasets: tuple[str, ...] = ()
     has_figure: bool = False
 
+    @property
+    def title(self) -> str:
+        return (self.name or self.checkpoint.resolve().name).rpartition("/")[2]
+
 
 def write_model_card(checkpoint: Path) -> None:
     """Write the card of a trained checkpoint into its folder, from its `run.json` and `about.md`."""
     run = read_json(checkpoint / "run.json")
-    base_model, dataset = (_name_on_hub(run.get("arguments", {}).get(name)) for name in _ORIGINS)
-    datasets = () if dataset is None else (dataset,)
-    release = ModelRelease(checkpoint, run=run, base_model=base_model, datasets=datasets)
-    write_file(checkpoint / "README.md", render_model_repository_card(release))
+    names = (run.get("arguments", {}).get(name) for name in ("model_name_or_path", "dataset"))
+    base, data = (name if is_hub_id(name) else None for name in names)
+    release = ModelRelease(checkpoint, run=run, base_model=base, datasets=(data,) if data else ())
+    write_file(checkpoint / "README.md", render_model_card(release))
 
 
-def _name_on_hub(name: str | None) -> str | None:
-    """Return the name if the run that has just ended read it from the Hub, as there is no such file or folder."""
-    return name if name and _HUB_ID.fullmatch(name) and not Path(name).exists() else None
+def is_hub_id(name: Any) -> bool:
+    """Return whether a name may be that of a repository, as there is no such file or folder."""
+    return isinstance(name, str) and _HUB_ID.fullmatch(name) is not None and not Path(name).exists()
 
 
-def render_model_repository_card(release: ModelRelease) -> str:
-    header, about = _read_about(release)
-    results = release.results
-    is_here = release.has_figure or (release.name is None and (release.checkpoint / FIGURE).is_file())
-    return _read_template("model_card.md").substitute(
-        header=_render_header(release, header),
-        about=about,
-        usage=_render_usage(release, header),
-        results=_render_results(results) if results else _NOT_EVALUATED,
-        figure=f"\n![Rewards by subset]({FIGURE})\n" if is_here and results else "",
-        audit=_audit(release.checkpoint),
-        training=_render_training(release.run),
+def render_model_card(release: ModelRelease) -> str:
+    from huggingface_hub import ModelCard
+
+    about, prose = read_about(release.checkpoint)
+    results, checkpoint = release.results, release.checkpoint
+    is_figure_here = release.has_figure or (release.name is None and (checkpoint / FIGURE).is_file())
+    place = checkpoint.resolve()
+    is_ours = place.is_relative_to(CARDS.parent)
+    card = ModelCard.from_template(
+        _make_header(release, about),
+        template_path=str(CARDS / "model_card.md"),
+        about=_fill_about(release, prose),
+        kind=release.kind,
+        name=release.name or (place.relative_to(CARDS.parent).as_posix() if is_ours else checkpoint.name),
+        pin=f', revision="{release.revision or "main"}"' if release.name else "",
+        base_model=release.base_model or about.get("base_model"),
+        data=escape_markdown(name_data(name_evaluated(results), find_split(results))) if results else "",
+        results=_lower_headings(render_report(results)) if results else "",
+        has_figure=is_figure_here and results,
+        audit=render_findings(read_audit(checkpoint / AUDIT)) if (checkpoint / AUDIT).is_file() else "",
+        training=_render_training(release.run) if release.run else "",
     )
+    return f"{card}\n"
 
 
-def _render_results(results: Mapping[str, Any]) -> str:
-    data = escape_markdown(name_data(name_evaluated(results), find_split(results)))
-    return f"On {data}.\n\n{strip_title(render_report(results))}"
-
-
-def _audit(checkpoint: Path) -> str:
-    path = checkpoint / AUDIT
-    return f"\n## Audit\n\n{render_findings(read_audit(path))}\n" if path.is_file() else ""
-
-
-def strip_title(results_md: str) -> str:
+def _lower_headings(results_md: str) -> str:
     """Return a report without its title, its headings one level lower."""
     return re.sub(r"^## ", "### ", results_md.split("\n", 1)[1], flags=re.MULTILINE).strip()
 
 
-def read_about(checkpoint: Path) -> dict[str, Any]:
-    """Return the header of the `about.md` of a checkpoint, empty without one."""
-    return _split_about(checkpoint)[0]
-
-
-def _split_about(checkpoint: Path) -> tuple[dict[str, Any], str]:
+def read_about(checkpoint: Path) -> tuple[dict[str, Any], str]:
     """Return header and prose of the `about.md` beside a checkpoint, or of the default."""
-    path = checkpoint / ABOUT
-    if not path.is_file():
-        path = CARDS / "model_about.md"
+    path = checkpoint / ABOUT if (checkpoint / ABOUT).is_file() else CARDS / "model_about.md"
     text = path.read_text(encoding="utf-8")
     if not text.startswith("---\n"):
         return {}, text
     header, _, prose = text.removeprefix("---\n").partition("\n---\n")
     try:
-        found = parse_yaml(header, "header")
-    except ValueError as error:
-        raise ValueError(f"{path}: its header is not YAML ({error}); correct it.") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{path}: its header is not a mapping of names to values; correct it.")
-    for name in {"datasets", "tags"} & set(found):
-        # As on the Hub, one name needs no list.
-        found[name] = [found[name]] if isinstance(found[name], str) else found[name] or []
-        if not (isinstance(found[name], list) and all(isinstance(entry, str) for entry in found[name])):
-            raise ValueError(f"{path}: its {name} are {found[name]!r:.80}; give a list of names.")
-    return found, prose
+        found = dict(yaml.safe_load(header))
+    except (yaml.YAMLError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{path}: its header is not YAML with names and values ({reason}); correct it.") from error
+    # As on the Hub, one name needs no list.
+    lists = {
+        name: [found[name]] if isinstance(found[name], str) else found[name]
+        for name in ("datasets", "tags")
+        if found.get(name)
+    }
+    return {**found, **lists}, prose
 
 
-def _read_about(release: ModelRelease) -> tuple[dict[str, Any], str]:
-    header, prose = _split_about(release.checkpoint)
-    fields = _collect_fields(release)
+def _fill_about(release: ModelRelease, prose: str) -> str:
+    """Return the prose of `about.md` with its numbers."""
+    config = read_json(release.checkpoint / "config.json")
+    parameters, size_bytes = _measure_size(release)
+    fields: dict[str, Any] = {
+        "name": release.title,
+        "num_parameters": f"{parameters:,}",
+        "size_mb": f"{size_bytes / 1e6:.1f}",
+        **{name: config[name] for name in ("pooling_mode", "prompt_version")},
+        "max_turn_s": f"{config['max_turn_s']:g}",
+    }
+    if results := release.results:
+        named = {row["synthesizer"] for row in results["by_synthesizer"] if row["criterion"] == "modality"}
+        seen = named - {ALL_SEEN, ALL_LEFT_OUT, *(results["left_out_synthesizers"] or ())}
+        fields |= {"num_synthesizers": len(seen), "synthesizers": ", ".join(sorted(seen))}
+        if acoustic := results.get("baselines", {}).get("acoustic"):
+            fields["num_train"] = sum(acoustic["num_train"].values())
     try:
-        return header, Template(prose).substitute(fields).strip()
+        return Template(prose).substitute(fields).strip()
     except (KeyError, ValueError) as error:
         raise ValueError(
             f"{release.checkpoint / ABOUT}: has an unknown field {error}; known fields are "
@@ -149,124 +179,196 @@ def _read_about(release: ModelRelease) -> tuple[dict[str, Any], str]:
         ) from error
 
 
-def _collect_fields(release: ModelRelease) -> dict[str, Any]:
-    """Return the numbers that the prose of `about.md` may use."""
-    config = json.loads((release.checkpoint / "config.json").read_text(encoding="utf-8"))
-    parameters, size_bytes = _measure_size(release)
-    fields: dict[str, Any] = {
-        "name": (release.name or release.checkpoint.resolve().name).rpartition("/")[2],
-        "num_parameters": f"{parameters:,}",
-        "size_mb": f"{size_bytes / 1e6:.1f}",
-        **{name: config[name] for name in ("pooling_mode", "prompt_version")},
-        "max_turn_s": f"{config['max_turn_s']:g}",
-    }
-    if release.results:
-        seen = _find_seen_synthesizers(release.results)
-        fields |= {"num_synthesizers": len(seen), "synthesizers": ", ".join(sorted(seen))}
-        if acoustic := release.results.get("baselines", {}).get("acoustic"):
-            fields["num_train"] = sum(acoustic["num_train"].values())
-    return fields
-
-
 def _measure_size(release: ModelRelease) -> tuple[int, int]:
     """Return the number of parameters that are published, and the size of the files that hold them, in bytes."""
-    from safetensors import safe_open
-
-    names = [ADAPTER_WEIGHTS] if release.kind == "lora" else list_weight_files(release.checkpoint)
-    parameters, size_bytes = 0, 0
-    for path in (release.checkpoint / name for name in names):
-        with safe_open(path, "np") as weights:
-            for name in weights.keys():  # noqa: SIM118 (not a mapping)
-                if release.kind != "head" or name.startswith(("score.", "pooler.")):
-                    parameters += math.prod(weights.get_slice(name).get_shape())
-        size_bytes += path.stat().st_size
-    # A head is in float32.
-    return parameters, 4 * parameters if release.kind == "head" else size_bytes
+    checkpoint = release.checkpoint
+    names = [ADAPTER_WEIGHTS] if release.kind == "lora" else list_weight_files(checkpoint)
+    sizes = {name: math.prod(tensor.get_shape()) for name, tensor in iter_tensors(checkpoint, names)}
+    if release.kind == "head":
+        parameters = sum(size for name, size in sizes.items() if name.startswith(("score.", "pooler.")))
+        # A head is in float32.
+        return parameters, 4 * parameters
+    return sum(sizes.values()), sum((checkpoint / name).stat().st_size for name in names)
 
 
-def _find_seen_synthesizers(results: Mapping[str, Any]) -> set[str]:
-    of_modality = {row["synthesizer"] for row in results["by_synthesizer"] if row["criterion"] == "modality"}
-    return of_modality - {ALL_SEEN, ALL_LEFT_OUT, *(results["left_out_synthesizers"] or ())}
-
-
-def _render_header(release: ModelRelease, about: Mapping[str, Any]) -> str:
-    """Return the YAML of the card; what `about.md` says comes first."""
+def _make_header(release: ModelRelease, about: Mapping[str, Any]) -> ModelCardData:
+    """Return the header of the card; what `about.md` says comes first."""
     from huggingface_hub import ModelCardData
 
-    name = (release.name or release.checkpoint.resolve().name).rpartition("/")[2]
-    datasets = list(release.datasets) or about.get("datasets")
     known = {key: value for key, value in about.items() if key not in ("tags", "datasets", "base_model")}
     if release.kind != "model":
         known["base_model_relation"] = "adapter"
-    data = ModelCardData(
+    return ModelCardData(
         library_name="transformers" if release.kind == "model" else "peft",
         pipeline_tag="audio-classification",
-        tags=[*_TAGS, *about.get("tags", ())],
+        tags=[*_TAGS, *(about.get("tags") or ())],
         base_model=release.base_model or about.get("base_model"),
-        datasets=datasets,
+        datasets=list(release.datasets) or about.get("datasets"),
         metrics=["esdr_accuracy"],
-        model_name=name if release.results else None,
+        model_name=release.title if release.results else None,
         eval_results=make_model_index(release.results) if release.results else None,
         **known,
     )
-    return data.to_yaml()
 
 
-def _render_usage(release: ModelRelease, about: Mapping[str, Any]) -> str:
-    name = release.name or _shorten_path(release.checkpoint)
-    pin = f', revision="{release.revision or "main"}"' if release.name else ""
-    if release.kind == "model":
-        return _read_template("model_usage.md").substitute(name=name, pin=pin).strip()
-    base = release.base_model or about.get("base_model")
-    fields = {"name": name, "pin": pin, "base_model": base, "what": _KINDS[release.kind]}
-    return _read_template("adapter_usage.md").substitute(fields).strip()
-
-
-def _shorten_path(checkpoint: Path) -> str:
-    """Return the path of a folder within this repository, otherwise its name alone."""
-    root = CARDS.parent
-    inside = checkpoint.resolve().is_relative_to(root)
-    return checkpoint.resolve().relative_to(root).as_posix() if inside else checkpoint.name
-
-
-def _render_training(run: Mapping[str, Any] | None) -> str:
+def _render_training(run: Mapping[str, Any]) -> str:
     """Return the record of a run as a table, without local folders; what all stages heard is in it."""
-    if not run:
-        return "There is no record of the training with this checkpoint."
-    found = {name: run.get("arguments", {}).get(name) for name in _ARGUMENTS}
-    training = run.get("training", {})
+    training, stages = run.get("training", {}), list_stages(run)
     length = "max_steps" if training.get("max_steps", 0) > 0 else "num_train_epochs"
-    found |= {name: training.get(name) for name in (length, *_TRAINING)}
-    stages = list_stages(run)
-    found |= {"stages": len(stages) if len(stages) > 1 else None}
-    found |= _describe_heard(run.get(TRAINED_ON, {}), describe_stages(stages), is_first=len(stages) == 1)
-    found |= {name: version for name, version in run.get("versions", {}).items() if version}
-    found["git_revision"] = run.get("git_revision")
-    rows = [
-        [escape_code(name), escape_markdown(_strip_folder(value))]
-        for name, value in found.items()
-        if value is not None
-    ]
+    last, whole = run.get(TRAINED_ON, {}), describe_stages(stages)
+    found = {
+        **{name: run.get("arguments", {}).get(name) for name in _ARGUMENTS},
+        **{name: training.get(name) for name in (length, *_TRAINING)},
+        "stages": len(stages) if len(stages) > 1 else None,
+        **{name: _format_value(value) for name, value in {**last, **whole}.items()},
+        **{name: version for name, version in run.get("versions", {}).items() if version},
+        "git_revision": run.get("git_revision"),
+    }
+    for name, value in whole.items():
+        if value is None and len(stages) > 1 and (words := _format_value(last.get(name))):
+            found[name] = f"{words}; not known of the stages before"
+    rows = [[escape_code(k), escape_markdown(_format_value(v))] for k, v in found.items() if v is not None]
     return "\n".join(render_markdown_table(["", ""], rows, num_left=2))
 
 
-def _describe_heard(last: Mapping[str, Any], whole: Mapping[str, Any], *, is_first: bool) -> dict[str, Any]:
-    """Return what all stages heard, or the last one where the others have no record."""
-    found = {name: _join_words(value) for name, value in {**last, **whole}.items()}
-    for name, value in whole.items():
-        if value is None and not is_first and (words := _join_words(last.get(name))):
-            found[name] = f"{words}; not known of the stages before"
-    return found
-
-
-def _join_words(value: Any) -> Any:
-    return ", ".join(value) or None if isinstance(value, list) else value
-
-
-def _strip_folder(value: Any) -> Any:
+def _format_value(value: Any) -> Any:
+    """Return a list as text, None without entries, and the name alone of a local path."""
+    if isinstance(value, list):
+        return ", ".join(value) or None
     is_path = isinstance(value, str) and (PurePath(value).is_absolute() or value.startswith(("~", "..")))
     return PurePath(value).name if is_path else value
 
 
-def _read_template(name: str) -> Template:
-    return Template((CARDS / name).read_text(encoding="utf-8"))
+def render_findings(audit: Mapping[str, Any]) -> str:
+    """Return one line for each kind of check of an audit: how many pass, and which fail, the worst first."""
+    lines = [f"- **Sample.** {describe_sample(audit)}"]
+    if totals := [verdict for verdict in audit["verdicts"] if verdict["name"].startswith("nuisances.")]:
+        lines.append(f"- **Over all changes.** {'; '.join(map(_render_verdict, totals))}.")
+    for beginning, title in _CHECKS.items():
+        members = [verdict for verdict in audit["verdicts"] if verdict["name"].startswith(beginning)]
+        measured = [verdict for verdict in members if verdict["value"] is not None]
+        failed = sorted((v for v in measured if v["status"] == FAIL), key=_compute_distance, reverse=True)
+        num_passed = sum(verdict["status"] == PASS for verdict in measured)
+        missing = f", {len(members) - len(measured)} not measured" if len(measured) < len(members) else ""
+        failures = f" Failed: {'; '.join(map(_render_verdict, failed))}." if failed else ""
+        found = f"{num_passed} of {len(members)} checks passed{missing}.{failures}" if measured else "Not measured."
+        lines.append(f"- **{title}.** {found}")
+    return "\n".join(lines)
+
+
+def _render_verdict(verdict: Mapping[str, Any]) -> str:
+    value = show_value(verdict["value"], verdict["unit"])
+    return f"{escape_markdown(verdict['title'])} {value} ({show_limit(verdict)})"
+
+
+def _compute_distance(verdict: Mapping[str, Any]) -> float:
+    limit = verdict["at_least"] if verdict["at_most"] is None else verdict["at_most"]
+    return abs(float(verdict["value"]) - float(limit))
+
+
+def name_evaluated(results: Mapping[str, Any]) -> str:
+    """Return the name of the evaluated data: on the Hub, or that of a file or folder without where it is."""
+    config, model, skipped = results["config"], results["accuracies"]["model"], results.get("num_skipped") or {}
+    found = {name: model["num_pairs"].get(name, 0) + skipped.get(name, 0) for name in _BENCHMARK_PAIRS}
+    is_named = any(_BENCHMARK_NAME.search(config.get(name) or "") for name in ("dataset", "dataset_name"))
+    if is_named and found == _BENCHMARK_PAIRS:
+        return "ESDR-Bench"
+    parts = PurePath(config["dataset"]).parts
+    name = find_hub_id(results) or "/".join(parts[-2:] if parts[-1] == _BUILT else parts[-1:])
+    return f"{name}, {config['dataset_name']}" if config.get("dataset_name") else name
+
+
+def find_split(results: Mapping[str, Any]) -> str | None:
+    """Return the split of the evaluated data; a file has none."""
+    is_file = PurePath(results["config"]["dataset"]).suffix in (".json", ".jsonl", ".parquet")
+    return None if is_file else results["config"]["split"]
+
+
+def find_hub_id(results: Mapping[str, Any]) -> str | None:
+    """Return the repository that the evaluated data were read from."""
+    return split_commit(results["config"]["dataset"])[0] if results.get("is_from_hub") else None
+
+
+def make_model_index(results: Mapping[str, Any]) -> list[EvalResult]:
+    """Return the accuracies of a model with number of pairs, ties and interval."""
+    from huggingface_hub import EvalResult
+
+    name, trained_on, model = name_evaluated(results), describe_overlap(results), results["accuracies"]["model"]
+    columns = {
+        TITLES[column]: {"accuracy": model[column], **{count: model[count][column] for count in _COUNTS}}
+        for column in COLUMNS
+        if model[column] is not None
+    }
+    names = ", ".join(results["left_out_synthesizers"] or ())
+    for row in results["by_synthesizer"]:
+        if row["synthesizer"] == ALL_LEFT_OUT and row["model"]["accuracy"] is not None:
+            title = f"{row['criterion']}, synthesizers held out of training ({names})"
+            columns[title] = {**row["model"], "num_pairs": row["num_pairs"]}
+    return [
+        EvalResult(
+            task_type="audio-classification",
+            task_name="Preference between two spoken dialogues",
+            # Not the name alone, which may be that of somebody's data on the Hub.
+            dataset_type=find_hub_id(results) or f"{name}, not read from the Hub",
+            dataset_name=name,
+            dataset_config=results["config"].get("dataset_name"),
+            dataset_revision=split_commit(results["config"]["dataset"])[1],
+            dataset_split=find_split(results),
+            metric_type="esdr_accuracy",
+            metric_name=f"accuracy, {title}",
+            metric_value=round(found["accuracy"], _DIGITS),
+            metric_args={
+                **{count: found[count] for count in _COUNTS},
+                **({"trained_on": trained_on} if trained_on else {}),
+            },
+        )
+        for title, found in columns.items()
+    ]
+
+
+def name_results_file(results: Mapping[str, Any]) -> str:
+    return f".eval_results/{re.sub(r'[^a-z0-9]+', '_', name_evaluated(results).rpartition('/')[2].lower())}.yaml"
+
+
+def render_eval_results(results: Mapping[str, Any], dataset_id: str) -> str:
+    """Return the content of a file of `.eval_results`: one entry for each column that has pairs."""
+    from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
+
+    model = results["accuracies"]["model"]
+    entries = [
+        EvalResultEntry(
+            dataset_id=dataset_id,
+            dataset_revision=split_commit(results["config"]["dataset"])[1],
+            task_id=column,
+            value=round(model[column], _DIGITS),
+            notes=_render_notes(results, column),
+        )
+        for column in COLUMNS
+        if model[column] is not None
+    ]
+    return yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False, allow_unicode=True, width=120)
+
+
+def _render_notes(results: Mapping[str, Any], column: str) -> str:
+    """Return the context of a number: counts, interval, baselines, held-out synthesizers."""
+    model, *baselines = results["accuracies"].values()
+    scorers = list(results["accuracies"])
+    parts = [
+        f"In percent: {format_percent(model[column])}, "
+        f"{phrase_interval(model['interval'][column], model['num_groups'][column])}, of "
+        f"{model['num_pairs'][column]} pairs; {model['num_ties'][column]} ties, which are wrong"
+    ]
+    if baselines:
+        found = (
+            f"{name} {format_percent(of[column])} ({of['num_ties'][column]} ties)"
+            for name, of in zip(scorers[1:], baselines, strict=True)
+        )
+        parts.append(f"baselines on the same pairs: {', '.join(found)}")
+    for row in results["by_synthesizer"]:
+        if row["synthesizer"] == ALL_LEFT_OUT and CRITERION_COLUMNS.get(row["criterion"]) == column:
+            names = ", ".join(results["left_out_synthesizers"])
+            found = (f"{name} {format_percent(row[name]['accuracy'])}" for name in scorers)
+            parts.append(
+                f"{row['num_pairs']} pairs by synthesizers held out of training ({names}): {', '.join(found)}"
+            )
+    return " ".join(filter(None, [f"{'; '.join(parts)}.", describe_overlap(results)]))

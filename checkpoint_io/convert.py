@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -99,11 +100,7 @@ def export_checkpoint(
 
 def _find(source: str | Path) -> Path:
     folder = Path(find_checkpoint(source))
-    if folder.is_dir():
-        return folder
-    if isinstance(source, Path) or folder.is_absolute() or source.startswith("."):
-        raise FileNotFoundError(f"{source}: no such folder; give the folder or the Hub id of a checkpoint.")
-    return fetch_snapshot(source, MODEL_FILES)
+    return folder if folder.is_dir() else fetch_snapshot(str(source), MODEL_FILES)
 
 
 def _require_empty(output: Path) -> None:
@@ -137,8 +134,7 @@ def _rewrite(
     for name, tensor in tensors.items():
         if layout is not None and name.startswith("score.") and config.reward_scale != 1.0:
             tensor = (tensor.double() * config.reward_scale).to(tensor.dtype)
-        new_name = {None: name, "official": to_official_key(name), "vllm": _to_vllm_key(name)}[layout]
-        state[new_name] = tensor.to(_DTYPES[dtype]) if dtype and name.startswith("model.") else tensor
+        state[_RENAME[layout](name)] = tensor.to(_DTYPES[dtype]) if dtype and name.startswith("model.") else tensor
     processor = _load_processor(folder, config, (*_PROCESSOR_FIELDS, "stack_factor"))
     output.parent.mkdir(parents=True, exist_ok=True)
     with replace_atomically(output) as temporary:
@@ -161,12 +157,10 @@ def read_config(source: str | Path, **fields: Any) -> SDiaRewardConfig:
     """Return a checkpoint's configuration with other `fields`, and without a calibration that these make invalid."""
     folder = _find(source)
     config_dict, _ = SDiaRewardConfig.get_config_dict(folder)
-
-    def read(**fields: Any) -> SDiaRewardConfig:
-        if config_dict.get("model_type") in EXTERNAL_MODEL_TYPES:
-            return read_foreign_config(config_dict, list_tensors(folder), source, **fields)
-        return SDiaRewardConfig.from_dict(config_dict, **fields)
-
+    if config_dict.get("model_type") in EXTERNAL_MODEL_TYPES:
+        read = partial(read_foreign_config, config_dict, list_tensors(folder), source)
+    else:
+        read = partial(SDiaRewardConfig.from_dict, config_dict)
     config = read(**fields)
     if config.calibration is not None and "calibration" not in fields:
         before = read()
@@ -206,9 +200,12 @@ def _require_exportable(config: SDiaRewardConfig, layout: ExportFormat, where: s
         )
 
 
-def _to_vllm_key(name: str) -> str:
-    """Return the name of a tensor of `SDiaRewardModel` for vLLM's thinker, whose text model holds the classifier."""
-    return "language_model.score.weight" if name == HEAD else f"thinker.{to_official_key(name)}"
+# From the name of a tensor of `SDiaRewardModel`; vLLM's text model holds the classifier.
+_RENAME: dict[ExportFormat | None, Callable[[str], str]] = {
+    None: str,
+    "official": to_official_key,
+    "vllm": lambda name: "language_model.score.weight" if name == HEAD else f"thinker.{to_official_key(name)}",
+}
 
 
 def _write_exported_files(
@@ -218,7 +215,12 @@ def _write_exported_files(
     processor.tokenizer.save_pretrained(folder)
     (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
     path = folder / "tokenizer_config.json"
-    _write_json(path, _for_transformers_4(json.loads(path.read_text(encoding="utf-8"))))
+    saved = json.loads(path.read_text(encoding="utf-8"))
+    tokenizer_config = {key: value for key, value in saved.items() if key not in ("auto_map", "processor_class")}
+    if isinstance(saved.get("extra_special_tokens"), list):
+        # The name that version 4 knows.
+        tokenizer_config["additional_special_tokens"] = tokenizer_config.pop("extra_special_tokens")
+    _write_json(path, tokenizer_config)
     features = {**processor.feature_extractor.to_dict(), **_IMAGE_PROCESSOR}
     _write_json(folder / "preprocessor_config.json", {**features, "processor_class": "Qwen2_5OmniProcessor"})
     thinker = _make_thinker_config(config, processor)
@@ -286,14 +288,6 @@ def _read_declared(config: Any) -> dict[str, Any]:
     """Return the fields that a configuration's class declares in every version of `transformers`."""
     names = type(config).__annotations__.keys() - {"rope_parameters"}
     return {"model_type": config.model_type} | {name: getattr(config, name) for name in sorted(names)}
-
-
-def _for_transformers_4(tokenizer_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tokenizer's configuration with the list of special tokens under the name that version 4 knows."""
-    converted = {key: value for key, value in tokenizer_config.items() if key not in ("auto_map", "processor_class")}
-    if isinstance(converted.get("extra_special_tokens"), list):
-        converted["additional_special_tokens"] = converted.pop("extra_special_tokens")
-    return converted
 
 
 def _write_json(path: Path, content: Any) -> None:

@@ -6,6 +6,7 @@ The repository's checkpoint holds copies of the remote code, written by `python 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,26 @@ def list_weight_files(checkpoint: Path) -> list[str]:
     if (checkpoint / WEIGHTS).is_file() or not (checkpoint / WEIGHTS_INDEX).is_file():
         return [WEIGHTS]
     return sorted(set(read_json(checkpoint / WEIGHTS_INDEX)["weight_map"].values()))
+
+
+def iter_tensors(checkpoint: Path, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the name of each tensor in these files, and its slice, which is read only where it is indexed."""
+    from safetensors import SafetensorError, safe_open
+
+    for path in (find_file(checkpoint, name) for name in names):
+        try:
+            with safe_open(path, "np") as file:
+                yield from ((name, file.get_slice(name)) for name in file.keys())  # noqa: SIM118 (not a mapping)
+        except SafetensorError as error:
+            raise ValueError(f"{path}: not safetensors ({error}); save it again.") from error
+
+
+def find_file(checkpoint: Path, name: str) -> Path:
+    if Path(name).name != name:
+        raise ValueError(f"{checkpoint}: its index names {name!r}, which is not a file of this folder.")
+    if not (checkpoint / name).is_file():
+        raise FileNotFoundError(f"{checkpoint / name}: not found; give the folder of a complete checkpoint.")
+    return checkpoint / name
 
 
 def list_checkpoint_tensors(model: str) -> set[str]:

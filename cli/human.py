@@ -110,7 +110,7 @@ def compare(
     """
     from sdiareward.evaluation.human.study import SCORES, read_texts
     from sdiareward.judges.wavreward.ab_study import pair_scores, sample_ab_study
-    from sdiareward.judges.wavreward.predictions import OUT_OF_DOMAIN_FILE, PREDICTIONS_FILE, read_predictions
+    from sdiareward.judges.wavreward.evaluate import OUT_OF_DOMAIN_FILE, PREDICTIONS_FILE, read_predictions
     from sdiareward.judges.wavreward.scores import read_out_of_domain, read_samples
 
     folders = (first_dir, second_dir)

@@ -30,7 +30,7 @@ WAVREWARD.command(
     "The same command resumes after a kill. docs/wavreward.md is the guide.",
 )
 WAVREWARD.command(
-    "sdiareward.judges.wavreward.reasoning_quality:run",
+    "sdiareward.judges.wavreward.evaluate:run_reasoning",
     name="reasoning",
     help="Have another judge rate WavReward's thoughts as Good or Poor (appendix I).\n\n"
     "Answers are cached in cache_dir: the same command resumes after a kill.",
@@ -66,7 +66,7 @@ def nano(
         whisper_revision: Branch, tag or commit of Whisper on the Hub; main by default.
         seed: Seed of the random tensors.
     """
-    from sdiareward.judges.nano_judge import build_nano_judge
+    from sdiareward.judges.thinker import build_nano_judge
 
     print(build_nano_judge(output_dir, whisper=resolve_revision(whisper, whisper_revision), seed=seed))
 
@@ -74,14 +74,14 @@ def nano(
 @WAVREWARD.command(help_flags=())
 def sft(*words: Words) -> int:
     """Fine-tune a judge on scores, the supervised baseline (Table 1, II)."""
-    from sdiareward.judges.wavreward.train_sft import main
+    from sdiareward.judges.wavreward.train import main_sft
 
-    return main(list(words))
+    return main_sft(list(words))
 
 
 @WAVREWARD.command(help_flags=())
 def grpo(*words: Words) -> int:
     """Train WavReward by reinforcement learning (section 3.1)."""
-    from sdiareward.judges.wavreward.train_grpo import main
+    from sdiareward.judges.wavreward.train import main_grpo
 
-    return main(list(words))
+    return main_grpo(list(words))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import Parameter
@@ -19,7 +18,7 @@ from sdiareward.common.user_errors import UserError, format_user_error
 
 
 if TYPE_CHECKING:
-    from sdiareward.cards.publishing.plan import RepositoryPlan
+    from sdiareward.cards.push import RepositoryPlan
 
 Gated = Literal["auto", "manual"]
 
@@ -45,7 +44,7 @@ class PushArguments:
     private: bool = False
     revision: str = "main"
     create_pr: bool = False
-    message: str = "Publish with sdiareward"
+    message: str | None = None
     tag: str | None = None
     prune: bool = False
 
@@ -66,7 +65,6 @@ def dataset(
     *,
     gated: Gated | None = None,
     metadata: Path | None = None,
-    work_dir: Path | None = None,
     push: PushArguments = PUSH,
 ) -> None:
     """Publish Parquet shards and their card.
@@ -76,20 +74,10 @@ def dataset(
         repo: ORG/NAME on the Hub; a name alone is in the account of the token.
         gated: Let readers request access, granted in this way.
         metadata: Folder of its metadata release, which is published too.
-        work_dir: Folder for rewritten shards; SOURCE-publish by default; without --yes, nothing is kept.
     """
-    from sdiareward.cards.publishing.dataset_repository import plan_dataset
+    from sdiareward.cards.push import plan_dataset
 
-    with ExitStack() as held:
-        place = source.resolve()
-        if source.is_dir() and (push.yes or work_dir):
-            work_dir = work_dir or place.with_name(f"{place.name}-publish")
-            held.enter_context(lock_folder(work_dir))
-        elif source.is_dir():  # A missing folder is an error of the plan.
-            # Beside the source: a large data set does not fit into the folder of temporary files.
-            folder = TemporaryDirectory(prefix=f".{place.name}-publish-", dir=place.parent)
-            work_dir = Path(held.enter_context(folder))
-        _push(push, repo, lambda: plan_dataset(source, repo_id=repo, metadata=metadata, work_dir=work_dir), gated)
+    _push(push, repo, lambda: plan_dataset(source, repo_id=repo, metadata=metadata), gated)
 
 
 @PUSHES.command
@@ -116,7 +104,7 @@ def model(
         dataset: Training data on the Hub; from about.md by default.
         head_only: Publish the head alone; the base must be unchanged.
     """
-    from sdiareward.cards.publishing.model_repository import plan_model
+    from sdiareward.cards.push import plan_model
 
     # The card's examples load the version that is being published.
     chosen: dict[str, Any] = {"revision": push.tag or (push.revision if push.revision != "main" else None)}
@@ -131,7 +119,7 @@ def metric(repo: str, /, *, push: PushArguments = PUSH) -> None:
     Args:
         repo: ORG/NAME on the Hub; a name alone is in the account of the token.
     """
-    from sdiareward.cards.publishing.spaces import plan_metric
+    from sdiareward.cards.push import plan_metric
 
     _push(push, repo, lambda: plan_metric(repo))
 
@@ -154,23 +142,20 @@ def space(
         model_revision: Branch, tag or commit of that model; main by default.
         hardware: Hardware suggested to the Hub.
     """
-    from sdiareward.cards.publishing.spaces import plan_space
+    from sdiareward.cards.push import plan_space
 
     name = resolve_revision(model, model_revision)
     _push(push, repo, lambda: plan_space(name, hardware=hardware))
 
 
 def _push(push: PushArguments, repo: str, make_plan: Callable[[], RepositoryPlan], gated: Gated | None = None) -> None:
-    from sdiareward.cards.publishing.plan import write_preview
-    from sdiareward.cards.publishing.preflight import check_plan
-    from sdiareward.cards.publishing.uploading import PublishError, PushOptions, publish
+    from sdiareward.cards.push import PublishError, check_plan, publish, render_plan, write_preview
 
     chosen = {name: value for name, value in vars(push).items() if name not in ("yes", "preview")}
     with lock_folder(push.preview) if push.preview is not None else nullcontext():
         try:
-            options = PushOptions(**chosen, gated=gated)
             plan = make_plan()
-            listing = _render_plan(plan, repo)
+            listing = render_plan(plan, repo)
             print(listing)
             if push.preview is not None:
                 print(f"Card: {write_preview(plan, listing, push.preview)}")
@@ -178,21 +163,10 @@ def _push(push: PushArguments, repo: str, make_plan: Callable[[], RepositoryPlan
                 check_plan(plan)
                 print("Nothing was sent. To publish: the same command with --yes")
                 return
-            pushed = publish(plan, repo, options)
+            pushed = publish(plan, repo, gated=gated, **chosen)
         except (UserError, OSError, ValueError, PublishError) as error:
             raise UserError(format_user_error(error) or str(error)) from None
-    for notice in pushed.notices:
-        print(f"sdiareward: notice: {notice}", file=sys.stderr)
+    for path in pushed.kept:
+        print(f"sdiareward: notice: {path} is in the repository but not in the plan, and stays", file=sys.stderr)
     print(f"{'commit' if pushed.is_changed else 'nothing new: commit'} {pushed.commit}")
     print(pushed.pull_request_url or pushed.url)
-
-
-def _render_plan(plan: RepositoryPlan, repo: str) -> str:
-    from tqdm import tqdm
-
-    rows = sorted((file.path_in_repo, tqdm.format_sizeof(file.size_bytes, "B")) for file in plan.files)
-    count = "1 file" if len(rows) == 1 else f"{len(rows)} files"
-    rows.append(("total", tqdm.format_sizeof(plan.total_bytes, "B")))
-    width = max(len(path) for path, _ in rows)
-    lines = [f"{plan.repo_type} {repo}: {count}", *(f"  {path:<{width}}  {size:>9}" for path, size in rows)]
-    return "\n".join(lines + [f"note: {note}" for note in plan.notes])

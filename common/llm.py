@@ -18,8 +18,10 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, astuple, dataclass, field
 from itertools import islice
+from operator import add
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
@@ -43,13 +45,15 @@ _MAX_CHARACTERS = 200_000
 _OPENING = re.compile(r"[{\[]")
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
 _STEPS = {"{": 1, "[": 1, "}": -1, "]": -1}
-# By status, 0 without an answer: what is wrong with the endpoint, and the remedy.
-_ENDPOINT_PROBLEMS = {
-    0: ("the endpoint cannot be reached", "check base_url"),
-    **dict.fromkeys((401, 403), ("the endpoint does not accept the key in {key}", "check the key")),
-    404: ("the endpoint does not know {model!r}", "check base_url"),
-    **dict.fromkeys((402, 429), ("the endpoint's limit is used up", "resume later")),
+# What is wrong with an endpoint, and the remedy, by its status, 0 without an answer.
+_PROBLEMS = {
+    (0,): ("the endpoint cannot be reached", "check base_url"),
+    (401, 403): ("the endpoint does not accept the key in {key}", "check the key"),
+    (404,): ("the endpoint does not know {model!r}", "check base_url"),
+    (402, 429): ("the endpoint's limit is used up", "resume later"),
 }
+_EVENTS = ("calls", "cached", "retries", "reasks", "refusals", "failures", "calls_without_usage")
+_TOKENS = ("prompt_tokens", "completion_tokens", "reused_prompt_tokens", "reused_completion_tokens")
 _RENAMED = {"max_tokens": "max_completion_tokens"}
 # The refusal of a question that is too long often names `max_tokens`.
 _TOO_LONG = re.compile(r"context.{0,9}(length|size)", re.IGNORECASE)
@@ -66,8 +70,7 @@ class TokenUsage:
     completion_tokens: int = 0
 
     def __add__(self, other: TokenUsage) -> TokenUsage:
-        sums = {name: value + getattr(other, name) for name, value in asdict(self).items()}
-        return TokenUsage(**sums)
+        return TokenUsage(*map(add, astuple(self), astuple(other)))
 
 
 class ChatError(RuntimeError):
@@ -146,10 +149,8 @@ class ChatClient:
     @property
     def usage(self) -> dict[str, Any]:
         """The counts so far; `reused_...` were spent by an earlier run, `usd` is None without prices."""
-        events = ("calls", "cached", "retries", "reasks", "refusals", "failures", "calls_without_usage")
-        tokens = ("prompt_tokens", "completion_tokens", "reused_prompt_tokens", "reused_completion_tokens")
         with self._lock:
-            counts: dict[str, Any] = {name: self._counts[name] for name in (*events, *tokens)}
+            counts: dict[str, Any] = {name: self._counts[name] for name in (*_EVENTS, *_TOKENS)}
             changed = {"changed_parameters": self._changed} if self._changed else {}
         usd = self.settings.compute_price_usd(counts["prompt_tokens"], counts["completion_tokens"])
         return {**counts, "usd": usd, **changed}
@@ -175,13 +176,9 @@ class ChatClient:
         # Of two threads with the same question the second waits and finds the answer of the first.
         with lock:
             record = json.loads(self._open_cache().get(key, "null", retry=True))
-            if record:
-                try:
-                    value = read(record["text"], is_cut=record["is_cut"])
-                except (ValueError, TypeError, KeyError):
-                    pass
-                else:
-                    return self._reuse(value, record)
+            with suppress(ValueError, TypeError, KeyError):
+                if record:
+                    return self._reuse(read(record["text"], is_cut=record["is_cut"]), record)
             return self._ask(messages, read, attempts, key)
 
     def map(
@@ -201,16 +198,16 @@ class ChatClient:
         try:
             with tqdm(total=len(items) if isinstance(items, Sized) else None, desc=description) as progress:
                 while True:
-                    for item in islice(source, 4 * self.settings.concurrency - len(pending)):
-                        pending.append(pool.submit(ask, item))
+                    more = islice(source, 4 * self.settings.concurrency - len(pending))
+                    pending.extend(pool.submit(ask, item) for item in more)
                     if not pending:
                         return
-                    try:
-                        result: Value | Exception = pending[0].result()
-                    except failures as error:
-                        result = error
-                    pending.popleft()
+                    error = pending[0].exception()
+                    if error is not None and not isinstance(error, failures):
+                        raise error
                     progress.update()
+                    result: Any = error or pending[0].result()
+                    pending.popleft()
                     yield result
         finally:
             # Requests in flight are paid for: they are awaited, and their answers cached.
@@ -227,24 +224,21 @@ class ChatClient:
                     raise ValueError("a cached answer is no text; remove the cache.")
                 return super().fetch(mode, filename, value, read)
 
+        # Nothing is evicted. A rollback journal works on network file systems, too, unlike a write-ahead log.
+        options = {"eviction_policy": "none", "sqlite_journal_mode": "delete", "sqlite_synchronous": 2}
         with self._lock:
-            if self._cache is None:
-                # Nothing is evicted. A rollback journal works on network file systems, too, unlike a write-ahead log.
-                options = {"eviction_policy": "none", "sqlite_journal_mode": "delete", "sqlite_synchronous": 2}
-                try:
+            try:
+                if self._cache is None:
                     self._cache = diskcache.Cache(str(self.cache_dir), disk=TextDisk, **options)
-                except sqlite3.DatabaseError as error:
-                    raise EndpointError(
-                        f"{self.cache_dir}: the cache cannot be read ({error}); move it away."
-                    ) from error
+            except sqlite3.DatabaseError as error:
+                raise EndpointError(f"{self.cache_dir}: the cache cannot be read ({error}); move it away.") from error
         return self._cache
 
     def _reuse(self, value: Value, record: Mapping[str, Any]) -> Answered[Value]:
-        spent = TokenUsage(1, record["prompt_tokens"], record["completion_tokens"])
+        prompt, completion = record["prompt_tokens"], record["completion_tokens"]
         self._change(record["changed_parameters"], "recorded with a cached answer")
-        reused = {"reused_prompt_tokens": spent.prompt_tokens, "reused_completion_tokens": spent.completion_tokens}
-        self._count(cached=1, **reused)
-        return Answered(value, record["text"], spent)
+        self._count(cached=1, reused_prompt_tokens=prompt, reused_completion_tokens=completion)
+        return Answered(value, record["text"], TokenUsage(1, prompt, completion))
 
     def _ask(self, messages: Messages, read: Callable[..., Value], attempts: int, key: str) -> Answered[Value]:
         """Ask until an answer passes, each time with the last problem, and cache it."""
@@ -310,13 +304,13 @@ class ChatClient:
                 raise ChatError(f"the endpoint's answer is no chat completion ({what}).") from None
         # Only now: a refusal of this question alone may name a parameter by chance.
         self._change(changed, " ".join(reasons))
-        try:
+        prompt_tokens = completion_tokens = 0
+        with suppress(AttributeError, TypeError, ValueError):
             used = completion.usage
-            spent = TokenUsage(1, int(used.prompt_tokens or 0), int(used.completion_tokens or 0))
-        except (AttributeError, TypeError, ValueError):
-            spent = TokenUsage(1)
-        self._count(prompt_tokens=spent.prompt_tokens, completion_tokens=spent.completion_tokens)
-        self._count(calls_without_usage=int(spent == TokenUsage(1)))
+            prompt_tokens, completion_tokens = int(used.prompt_tokens or 0), int(used.completion_tokens or 0)
+        without = int(not prompt_tokens and not completion_tokens)
+        self._count(prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, calls_without_usage=without)
+        spent = TokenUsage(1, prompt_tokens, completion_tokens)
         refusal = getattr(choice.message, "refusal", None)
         if refusal or choice.finish_reason == "content_filter":
             self._count(refusals=1)
@@ -337,9 +331,9 @@ class ChatClient:
                 "name another one with api_key_env (null for an endpoint without keys)."
             )
         with self._lock:
-            if self._endpoint is None:
-                options: dict[str, Any] = {"max_retries": settings.max_retries, "timeout": settings.timeout_s}
-                self._endpoint = openai.OpenAI(base_url=settings.base_url, api_key=key, **options)
+            self._endpoint = self._endpoint or openai.OpenAI(
+                base_url=settings.base_url, api_key=key, max_retries=settings.max_retries, timeout=settings.timeout_s
+            )
         return self._endpoint
 
     def _read_key(self) -> str:
@@ -357,12 +351,13 @@ class ChatClient:
 
         sent = int(error.request.headers.get("x-stainless-retry-count", 0))
         self._count(retries=sent)
-        what, status = self._quote(error), getattr(error, "status_code", None)
         is_lost = isinstance(error, openai.APIConnectionError) and not isinstance(error, openai.APITimeoutError)
-        if problem := _ENDPOINT_PROBLEMS.get(0 if is_lost else status or -1):
-            found = problem[0].format(key=self.settings.api_key_env, model=self.settings.model)
-            return EndpointError(f"{found} after {sent + 1} tries ({what}); {problem[1]}.")
-        return ChatError(f"the endpoint gave no answer after {sent + 1} tries ({what}).")
+        status, said = 0 if is_lost else getattr(error, "status_code", -1), f"after {sent + 1} tries"
+        for statuses, (problem, remedy) in _PROBLEMS.items():
+            if status in statuses:
+                found = problem.format(key=self.settings.api_key_env, model=self.settings.model)
+                return EndpointError(f"{found} {said} ({self._quote(error)}); {remedy}.")
+        return ChatError(f"the endpoint gave no answer {said} ({self._quote(error)}).")
 
     def _quote(self, error: Any) -> str:
         """Return the message of an error of the `openai` package, with the endpoint's words where it omits them."""
@@ -425,21 +420,19 @@ def parse_json(text: str, *, is_cut: bool = False) -> Any:
     if len(text) > _MAX_CHARACTERS:
         raise ValueError(f"the answer has {len(text)} characters; it must have at most {_MAX_CHARACTERS}.")
     require_shallow(text)
-    try:
+    with suppress(ValueError):
         value = _DECODER.decode(text.strip())
         if isinstance(value, dict | list):
             return value
-    except ValueError:
-        if is_cut:  # JSON inside a cut answer may be a part of it.
-            raise ValueError("the answer was cut off at the token limit; be shorter.") from None
+    if is_cut:  # JSON inside a cut answer may be a part of it.
+        raise ValueError("the answer was cut off at the token limit; be shorter.")
     values = [_read_piece(piece) for piece in dict.fromkeys(_split_pieces(text))]
     found = {json.dumps(value, sort_keys=True): value for value in values if value is not None}
     objects = [value for key, value in found.items() if "{" in key]
     left = objects if len(objects) == 1 else list(found.values())
-    if not left:
-        raise ValueError("the answer holds no valid JSON object or array.")
-    if len(left) > 1:
-        raise ValueError(f"the answer holds {len(left)} pieces of JSON; it must be exactly one.")
+    if len(left) != 1:
+        count = f"{len(left)} pieces of" if left else "no valid"
+        raise ValueError(f"the answer holds {count} JSON; it must be exactly one object or array.")
     return left[0]
 
 
@@ -468,12 +461,10 @@ def _read_piece(piece: str) -> Any:
         return _DECODER.decode(piece)
     except ValueError as error:
         problem = str(error)
-    try:
+    with suppress(ValueError):
         value = json_repair.loads(piece)
         if isinstance(value, dict | list) and _list_words(piece) == _list_words(json.dumps(value, ensure_ascii=False)):
             return json.loads(json.dumps(value, allow_nan=False))
-    except ValueError as error:
-        problem = str(error)
     if ":" in piece:
         raise ValueError(f"the JSON is not valid ({problem}).")
     return None
@@ -499,13 +490,13 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_
 
 @dataclass
 class FailureLimit:
-    """Stop a run whose model fails on more than a share of the questions: all pairs would be lost otherwise."""
+    """Stop a run whose model fails on more than a share of the questions."""
 
     max_failed: float
     asked: str  # Who failed at what, for the message: "the judge failed on {} pairs".
     setting: str  # Name of the setting of `max_failed`.
-    num_asked: int = field(default=0, init=False)
-    reasons: list[str] = field(default_factory=list, init=False)
+    num_asked: int = 0
+    reasons: list[str] = field(default_factory=list)
 
     def count(self, failure: str | None) -> None:
         """Count a question and the reason if it failed; raise `EndpointError` above the limit."""
@@ -517,11 +508,10 @@ class FailureLimit:
     def require_few(self) -> None:
         """Check all questions of a run that has ended, however few."""
         if len(self.reasons) > self.max_failed * self.num_asked:
-            count = f"{len(self.reasons)} of {self.num_asked}"
+            failed = self.asked.format(f"{len(self.reasons)} of {self.num_asked}")
             raise EndpointError(
-                f"{self.asked.format(count)}, the first time with: {self.reasons[0]} At most {self.max_failed:.0%} "
-                f"may fail ({self.setting}); mend the settings of the endpoint and run the same command again: "
-                "answers are kept."
+                f"{failed}, the first time with: {self.reasons[0]} At most {self.max_failed:.0%} may fail "
+                f"({self.setting}); mend the endpoint's settings and run the same command: answers are kept."
             )
 
 

@@ -42,7 +42,10 @@ Engine = Callable[[Load, Sequence[Items]], Iterator[tuple[int, Rows]]]
 
 
 class PartFolder:
-    """The finished parts of a run; `meta` is claimed with the first part, and another one is refused."""
+    """The finished parts of a run; `meta` is claimed with the first part, and another one is refused.
+
+    `writing` are options of `pyarrow.parquet.write_table`.
+    """
 
     def __init__(
         self,
@@ -51,11 +54,13 @@ class PartFolder:
         schema: pa.Schema | None = None,
         *,
         rows_per_group: int | None = None,  # Few where rows are large, for `iter_ordered`.
+        **writing: Any,
     ):
         self.folder = Path(folder) / "parts"
         self._rows_per_group = rows_per_group
         self._meta = json.loads(json.dumps(meta))
         self._schema = schema
+        self._writing = writing
         self._claim_path = self.folder / "meta.json"
         if self._claim_path.exists():
             before = read_json_object(self._claim_path, "use another output_dir or delete it")
@@ -66,7 +71,7 @@ class PartFolder:
                     f"{folder} holds results of another run ({changes}); use another output_dir or delete it."
                 )
         # The last part first, which has the newest rows.
-        self._paths = [path for path in sorted(self.folder.glob("part-*.parquet"), reverse=True) if _is_whole(path)]
+        self._paths = [path for path in sorted(self.folder.glob("part-*.parquet"), reverse=True) if is_whole(path)]
         self._next = max((int(path.stem.partition("-")[2]) for path in self._paths), default=-1) + 1
 
     def __len__(self) -> int:
@@ -87,7 +92,8 @@ class PartFolder:
         columns = {name: [row.get(name) for row in rows] for name in names}
         table = pa.table(columns, schema=self._schema)
         with replace_atomically(path, is_shared=True) as temporary:
-            pq.write_table(table, temporary, row_group_size=self._rows_per_group, write_page_checksum=True)
+            options = {"row_group_size": self._rows_per_group, "write_page_checksum": True, **self._writing}
+            pq.write_table(table, temporary, **options)
         self._paths.insert(0, path)
 
     def iter_tables(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
@@ -154,7 +160,8 @@ def choose_size(num_items: int) -> int:
     return max(_MIN_ITEMS, num_items // _MAX_PARTS)
 
 
-def _is_whole(path: Path) -> bool:
+def is_whole(path: Path) -> bool:
+    """Return whether a part can be read; a damaged one is logged."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -241,6 +241,7 @@ def _read_sources(config: BuildConfig, skipped: list[Skipped], dry_run: bool) ->
                 yield item
     work_dir = Path(config.work_dir or f"{config.output_dir.rstrip('/')}-work")
     made: Callable[..., tuple[list[Episode], list[Skipped]]]
+    given: Any
     for made, given in ((enhance_episodes, enhanced), (run_pipeline, [] if dry_run else recordings)):
         if given:
             pipeline = make_settings(config.pipeline or {})

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
-from sdiareward.perturbations.levels import measure_level
+from sdiareward.perturbations.effects import measure_level
 
 
 _Name = TypeVar("_Name")

@@ -1,7 +1,8 @@
 """The Parquet shards of a data set folder, `data/<criterion>/<split>-NNNNN-of-NNNNN.parquet`: read and write by row.
 
 Neither side holds more than a few rows, however large the data set. Shards are written beside the old ones and take
-their place only when all are complete.
+their place only when all are complete. Pairs whose audio may not be published have shards of their own, the last of a
+split, for `sdiareward push` sends whole shards.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from sdiareward.common.files import replace_atomically
 from sdiareward.pairs.schema import SIDES, features, make_arrow_schema
+
+from .licences import find_redistribution_block
 
 
 if TYPE_CHECKING:
@@ -83,10 +86,10 @@ class ShardWriter:
         self.counts: list[dict[str, Any]] = []
         self._schema: pa.Schema = make_arrow_schema(columns or features())
         self._tally = PairTally()
-        # By criterion and split.
-        self._pending: dict[tuple[str, str], list[dict[str, Any]]] = {}
-        self._written: Counter[tuple[str, str]] = Counter()
-        self._writers: dict[tuple[str, str], Any] = {}
+        # By criterion, split, and whether the audio may not be published.
+        self._pending: dict[tuple[str, str, bool], list[dict[str, Any]]] = {}
+        self._written: Counter[tuple[str, str, bool]] = Counter()
+        self._writers: dict[tuple[str, str, bool], Any] = {}
         self._replacement = replace_atomically(folder / "data")
 
     def __enter__(self) -> Self:
@@ -103,7 +106,7 @@ class ShardWriter:
         for writer in self._writers.values():
             writer.close()
         if kind is None:
-            for criterion, split in self._written:
+            for criterion, split in {key[:2] for key in self._written}:
                 paths = sorted((self._temporary / criterion).glob(f"{split}-*"))
                 for index, path in enumerate(paths):
                     path.rename(path.with_name(f"{split}-{index:05d}-of-{len(paths):05d}.parquet"))
@@ -112,7 +115,7 @@ class ShardWriter:
         self._replacement.__exit__(kind, error, trace)
 
     def write(self, split: str, row: Mapping[str, Any]) -> None:
-        key = (row.get("criterion", ""), split)
+        key = (row.get("criterion", ""), split, find_redistribution_block(row) is not None)
         if all(side in row for side in SIDES):
             hours = {side: sum(turn["duration_s"] for turn in row[side]) / 3600 for side in SIDES}
             self._tally.add({"split": split, **row}, hours)
@@ -120,7 +123,7 @@ class ShardWriter:
         if len(self._pending[key]) == _ROWS_PER_GROUP:
             self._flush(key)
 
-    def _flush(self, key: tuple[str, str]) -> None:
+    def _flush(self, key: tuple[str, str, bool]) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -131,8 +134,8 @@ class ShardWriter:
         if place == 0:
             if key in self._writers:
                 self._writers[key].close()
-            criterion, split = key
-            path = self._temporary / criterion / f"{split}-{number:05d}"
+            criterion, split, is_withheld = key
+            path = self._temporary / criterion / f"{split}-{is_withheld:d}-{number:05d}"
             path.parent.mkdir(exist_ok=True)
             self._writers[key] = pq.ParquetWriter(path, self._schema)
         self._writers[key].write_table(pa.Table.from_pylist(rows, schema=self._schema))

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import runpy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +14,6 @@ from typing import Any
 _FOLDER = Path(__file__).resolve().parent
 _INPUTS = ("chosen", "rejected", "subset")
 _HEADS = ("column", "accuracy", "95% interval", "pairs", "groups", "ties")
-_COLUMNS = (
-    "wild",
-    "semi_wild",
-    "scripted",
-    "modality_micro",
-    "modality_macro",
-    "colloquialness",
-    "overall_micro",
-    "overall_macro",
-)
-
-
-def to_table(result: Mapping[str, Any]) -> list[list[str]]:
-    rows = []
-    for name in _COLUMNS:
-        accuracy, bounds = result[name], result["interval"][name]
-        rows.append(
-            [
-                name,
-                "no pairs" if accuracy is None else f"{accuracy:.4f}",
-                f"{bounds[0]:.4f} to {bounds[1]:.4f}" if bounds else "" if accuracy is None else "no interval",
-                str(result["num_pairs"][name]),
-                str(result["num_groups"][name]),
-                str(result["num_ties"][name]),
-            ]
-        )
-    return rows
 
 
 def compute_rows(metric: Any, rows: Sequence[Sequence[Any]]) -> list[list[str]]:
@@ -49,18 +22,20 @@ def compute_rows(metric: Any, rows: Sequence[Sequence[Any]]) -> list[list[str]]:
     for number, row in enumerate(filled, start=1):
         if any(cell in ("", None) for cell in row):
             raise ValueError(f"pair {number}: has an empty cell; it needs {', '.join(_INPUTS)}.")
-    columns: dict[str, list[Any]] = {name: [row[index] for row in filled] for index, name in enumerate(_INPUTS)}
-    for name in ("chosen", "rejected"):
-        columns[name] = [_parse_number(value, name) for value in columns[name]]
-    columns["subset"] = [str(value).strip() for value in columns["subset"]]
-    return to_table(metric.compute(**columns))
-
-
-def _parse_number(value: Any, name: str) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} is {value!r}; a reward is a number.") from None
+        for name, value in zip(_INPUTS[:2], row, strict=False):
+            try:
+                float(value)
+            except (TypeError, ValueError):
+                raise ValueError(f"{name} is {value!r}; a reward is a number.") from None
+    chosen, rejected = ([float(row[index]) for row in filled] for index in (0, 1))
+    result = metric.compute(chosen=chosen, rejected=rejected, subset=[str(row[2]).strip() for row in filled])
+    table = []
+    for name, bounds in result["interval"].items():
+        interval = f"{bounds[0]:.4f} to {bounds[1]:.4f}" if bounds else "" if result[name] is None else "no interval"
+        accuracy = "no pairs" if result[name] is None else f"{result[name]:.4f}"
+        counts = [str(result[count][name]) for count in ("num_pairs", "num_groups", "num_ties")]
+        table.append([name, accuracy, interval, *counts])
+    return table
 
 
 def build() -> Any:

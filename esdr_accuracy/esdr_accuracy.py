@@ -1,46 +1,22 @@
-"""The `evaluate` module: `evaluate.load("esdr_accuracy")`.
+"""Pairwise preference accuracy, per subset of ESDR-Bench, and as micro and macro averages.
 
-A shell around `pairwise.pairwise_accuracy`. `evaluate` copies this file and the relative imports it can see, so each
-import is on its own line.
+It is the fraction of pairs in which the chosen dialogue's reward is strictly greater than the rejected one's (Table 2
+of the SDiaReward paper).
 """
 
+from inspect import cleandoc
 from typing import Any
 
 import datasets
 import evaluate
 
+# `evaluate` copies this file and the relative imports it can see, so each import is on its own line.
 from .pairwise import pairwise_accuracy, read_inputs
 
 
 __all__ = ["EsdrAccuracy", "pairwise_accuracy"]
 
 _COLUMNS = ("chosen", "rejected", "subset")
-_DESCRIPTION = """
-Pairwise preference accuracy: the fraction of pairs in which the chosen dialogue's reward is strictly greater than the
-rejected one's, per subset of ESDR-Bench, and as micro and macro averages (Table 2 of the SDiaReward paper).
-"""
-
-_KWARGS_DESCRIPTION = """
-Args:
-    chosen (`list[float]`): Rewards of the preferred dialogues, one a pair.
-    rejected (`list[float]`): Rewards of the other dialogues, in the same order.
-    subset (`list[str]`): Column of each pair: "wild", "semi_wild", "scripted" or "colloquialness".
-    group_id (`list[str]`, optional): Recording each pair stems from; intervals are over it.
-    nan, missing, num_bootstrap, seed, confidence: See `pairwise.pairwise_accuracy`.
-
-Returns:
-    `dict`: Accuracies in 0-1 (higher is better; None where a subset is absent) under "wild", "semi_wild", "scripted",
-    "modality_micro", "modality_macro", "colloquialness", "overall_micro" and "overall_macro"; by the same names under
-    "num_pairs", "num_correct", "num_ties", "num_invalid", "num_groups", "interval" and "interval_method" what stands
-    behind each; and "missing_subsets".
-
-Examples:
-    >>> metric = evaluate.load("esdr_accuracy")
-    >>> result = metric.compute(chosen=[1.0, 0.2], rejected=[0.0, 0.2], subset=["wild", "scripted"])
-    >>> result["wild"], result["scripted"], result["num_ties"]["scripted"], result["semi_wild"]
-    (1.0, 0.0, 1, None)
-"""
-
 _CITATION = """
 @misc{sdiareward,
     title = {Modeling and Benchmarking Spoken Dialogue Rewards with Modality and Colloquialness},
@@ -50,12 +26,33 @@ _CITATION = """
 
 
 class EsdrAccuracy(evaluate.Metric):
+    """
+    Args:
+        chosen (`list[float]`): Rewards of the preferred dialogues, one a pair.
+        rejected (`list[float]`): Rewards of the other dialogues, in the same order.
+        subset (`list[str]`): Column of each pair: "wild", "semi_wild", "scripted" or "colloquialness".
+        group_id (`list[str]`, optional): Recording each pair stems from; intervals are over it.
+        nan, missing, num_bootstrap, seed, confidence: See `pairwise.pairwise_accuracy`.
+
+    Returns:
+        `dict`: Accuracies in 0-1 (higher is better; None where a subset is absent) under "wild", "semi_wild",
+        "scripted", "modality_micro", "modality_macro", "colloquialness", "overall_micro" and "overall_macro"; by the
+        same names under "num_pairs", "num_correct", "num_ties", "num_invalid", "num_groups", "interval" and
+        "interval_method" what stands behind each; and "missing_subsets".
+
+    Examples:
+        >>> metric = evaluate.load("esdr_accuracy")
+        >>> result = metric.compute(chosen=[1.0, 0.2], rejected=[0.0, 0.2], subset=["wild", "scripted"])
+        >>> result["wild"], result["scripted"], result["num_ties"]["scripted"], result["semi_wild"]
+        (1.0, 0.0, 1, None)
+    """  # noqa: D205, D212, D415 (shown by `evaluate` after the description)
+
     def _info(self) -> evaluate.MetricInfo:
         reward = datasets.Value("float64")
         return evaluate.MetricInfo(
-            description=_DESCRIPTION,
+            description=__doc__,
             citation=_CITATION,
-            inputs_description=_KWARGS_DESCRIPTION,
+            inputs_description=cleandoc(EsdrAccuracy.__doc__ or ""),
             features=datasets.Features({"chosen": reward, "rejected": reward, "subset": datasets.Value("string")}),
         )
 
@@ -79,7 +76,5 @@ class EsdrAccuracy(evaluate.Metric):
         read_inputs(*([columns[name]] for name in _COLUMNS))
         super().add(**columns)
 
-    def _compute(
-        self, chosen: list[float], rejected: list[float], subset: list[str], **options: Any
-    ) -> dict[str, Any]:
-        return pairwise_accuracy(chosen, rejected, subset, **options)
+    def _compute(self, **columns: Any) -> dict[str, Any]:
+        return pairwise_accuracy(**columns)

@@ -38,6 +38,13 @@ _STRATA = (*SUBSETS, NO_SUBSET)
 COLUMNS = (*MODALITY_SUBSETS, "modality_micro", "modality_macro", "colloquialness", "overall_micro", "overall_macro")
 MACRO_MEMBERS = {"modality_macro": MODALITY_SUBSETS, "overall_macro": ("modality_macro", "colloquialness")}
 
+# The positions in `_STRATA` that a column counts; pairs of no subset count in the overall micro average alone.
+_COUNTED = {
+    **{name: [index] for index, name in enumerate(SUBSETS)},
+    **dict.fromkeys(("modality_micro", "modality_macro"), [0, 1, 2]),
+    **{"overall_micro": [0, 1, 2, 3, 4], "overall_macro": [0, 1, 2, 3]},
+}
+
 # Percentiles of a bootstrap over fewer groups cover too little: see the table in `docs/evaluation.md`.
 MIN_BOOTSTRAP_GROUPS = 100
 
@@ -105,20 +112,31 @@ def pairwise_accuracy(
     group_id = None if group_id is None else _group_ids(group_id)
     if group_id is not None and len(group_id) != len(first):
         raise ValueError(f"lengths differ: {len(first)} pairs, {len(group_id)} group_id; each pair needs one.")
-    membership = _make_membership(subset, missing)
-    is_valid = _find_valid(first, second, nan)
+    # 1 where a pair is in a subset.
+    membership = np.eye(len(_STRATA), dtype=np.int64)[[_STRATA.index(name) for name in subset]]
+    totals = membership.sum(axis=0)
+    absent = [name for name, total in zip(SUBSETS, totals, strict=False) if total == 0]
+    if absent and missing == "error":
+        raise ValueError(f"no pairs of subset {absent}; add them or pass missing='report'.")
+    is_valid: NDArray[np.bool_] = np.isfinite(first) & np.isfinite(second)
+    if nan == "error" and not is_valid.all():
+        index = int(is_valid.argmin())
+        raise ValueError(
+            f"{int((~is_valid).sum())} pairs have a reward that is missing or not finite, the first is pair {index} "
+            f"(chosen {first[index]}, rejected {second[index]}); score them again or pass nan='wrong'."
+        )
     is_correct = is_valid & (first > second)
     groups = _group_counts(membership, is_correct, group_id)
-    totals, correct = membership.sum(axis=0), membership[is_correct].sum(axis=0)
+    correct = membership[is_correct].sum(axis=0)
     accuracy = _by_column(correct, totals)
-    result: dict[str, Any] = {name: _replace_nan(accuracy[name]) for name in COLUMNS}
+    result: dict[str, Any] = {name: None if np.isnan(accuracy[name]) else float(accuracy[name]) for name in COLUMNS}
     result |= {
         "num_pairs": _sum_columns(totals),
         "num_correct": _sum_columns(correct),
         "num_ties": _sum_columns(membership[is_valid & (first == second)].sum(axis=0)),
         "num_invalid": _sum_columns(membership[~is_valid].sum(axis=0)),
-        "num_groups": {name: int(groups[:, 0, _find_strata(name)].any(axis=1).sum()) for name in COLUMNS},
-        "missing_subsets": [name for name, total in zip(SUBSETS, totals[: len(SUBSETS)], strict=True) if total == 0],
+        "num_groups": {name: int(groups[:, 0, _COUNTED[name]].any(axis=1).sum()) for name in COLUMNS},
+        "missing_subsets": absent,
         "confidence": confidence,
     }
     draw = cache(lambda: _by_column(*_bootstrap(groups, num_bootstrap, seed)))
@@ -127,10 +145,9 @@ def pairwise_accuracy(
 
 
 def _check_options(nan: str, missing: str, num_bootstrap: int, confidence: float) -> None:
-    if nan not in ("error", "wrong"):
-        raise ValueError(f"nan is {nan!r}; it must be 'error' or 'wrong'.")
-    if missing not in ("report", "error"):
-        raise ValueError(f"missing is {missing!r}; it must be 'report' or 'error'.")
+    for name, value, allowed in (("nan", nan, ("error", "wrong")), ("missing", missing, ("report", "error"))):
+        if value not in allowed:
+            raise ValueError(f"{name} is {value!r}; it must be {allowed[0]!r} or {allowed[1]!r}.")
     if not isinstance(num_bootstrap, Integral) or num_bootstrap < 1:
         raise ValueError(f"num_bootstrap is {num_bootstrap!r}; it must be a whole number from 1, 1000 is usual.")
     # Rounded to 1, it would lie at an infinite quantile.
@@ -148,10 +165,10 @@ def read_inputs(chosen: Any, rejected: Any, subset: Any) -> tuple[Floats, Floats
     if len(set(lengths.values())) > 1:
         raise ValueError(f"lengths differ: {lengths}; each needs one entry a pair.")
     for index, name in enumerate(subset):
-        if name is None or name != name or str(name) not in _STRATA:
-            problem = "is missing" if name is None or name != name else "is unknown"
-            known = f"one of {', '.join(SUBSETS)}, or {NO_SUBSET!r} for pairs of other data"
-            raise ValueError(f"subset {name!r} of pair {index} {problem}; give {known}.")
+        is_missing = name is None or name != name
+        if is_missing or str(name) not in _STRATA:
+            problem, known = "missing" if is_missing else "unknown", f"one of {', '.join(SUBSETS)}, or {NO_SUBSET!r}"
+            raise ValueError(f"subset {name!r} of pair {index} is {problem}; give {known} for pairs of other data.")
     return first, second, [str(name) for name in subset]
 
 
@@ -195,35 +212,13 @@ def _group_ids(values: Sequence[Hashable]) -> list[Hashable]:
     return groups
 
 
-def _make_membership(subset: Sequence[str], missing: str) -> Counts:
-    """Return 1 where a pair is in a subset, shape `(num_pairs, num_strata)`."""
-    position = {name: index for index, name in enumerate(_STRATA)}
-    membership = np.eye(len(_STRATA), dtype=np.int64)[[position[name] for name in subset]]
-    totals = membership.sum(axis=0)[: len(SUBSETS)]
-    absent = [name for name, total in zip(SUBSETS, totals, strict=True) if total == 0]
-    if absent and missing == "error":
-        raise ValueError(f"no pairs of subset {absent}; add them or pass missing='report'.")
-    return membership
-
-
-def _find_valid(chosen: Floats, rejected: Floats, nan: str) -> NDArray[np.bool_]:
-    is_valid: NDArray[np.bool_] = np.isfinite(chosen) & np.isfinite(rejected)
-    if nan == "error" and not is_valid.all():
-        index = int(np.flatnonzero(~is_valid)[0])
-        raise ValueError(
-            f"{int((~is_valid).sum())} pairs have a reward that is missing or not finite, the first is pair {index} "
-            f"(chosen {chosen[index]}, rejected {rejected[index]}); score them again or pass nan='wrong'."
-        )
-    return is_valid
-
-
 def _group_counts(membership: Counts, is_correct: NDArray[np.bool_], group_id: Sequence[Hashable] | None) -> Counts:
     """Return pairs and correct pairs of each group by subset, shape `(num_groups, 2, num_strata)`."""
     pairs = np.stack([membership, membership * is_correct[:, None]], axis=1)
     if group_id is None:
         return pairs
-    position: dict[Hashable, int] = {}
-    indices = [position.setdefault(group, len(position)) for group in group_id]
+    position = {group: index for index, group in enumerate(dict.fromkeys(group_id))}
+    indices = [position[group] for group in group_id]
     counts = np.zeros((len(position), *pairs.shape[1:]), dtype=np.int64)
     np.add.at(counts, indices, pairs)
     return counts
@@ -248,23 +243,13 @@ def _bootstrap(groups: Counts, num_bootstrap: int, seed: int) -> tuple[Counts, C
 def _by_column(correct: Counts, totals: Counts) -> dict[str, Floats]:
     """Return each column's accuracy; the last axis of both is the subset, NaN marks what has no pairs."""
     columns = {
-        name: _divide(correct[..., _find_strata(name)].sum(axis=-1), totals[..., _find_strata(name)].sum(axis=-1))
+        name: _divide(correct[..., _COUNTED[name]].sum(axis=-1), totals[..., _COUNTED[name]].sum(axis=-1))
         for name in COLUMNS
-        if name not in MACRO_MEMBERS
     }
     for name, members in MACRO_MEMBERS.items():
         values = np.stack([columns[member] for member in members])
         columns[name] = _divide(np.nansum(values, axis=0), (~np.isnan(values)).sum(axis=0))
     return columns
-
-
-def _find_strata(name: str) -> list[int]:
-    """Return the positions in `_STRATA` that a column counts."""
-    if name in SUBSETS:
-        return [SUBSETS.index(name)]
-    # Pairs of no subset count in the overall micro average alone.
-    counted = {"modality_micro": MODALITY_SUBSETS, "modality_macro": MODALITY_SUBSETS, "overall_macro": SUBSETS}
-    return list(range(len(counted.get(name, _STRATA))))
 
 
 def _divide(numerator: Any, denominator: Any) -> Floats:
@@ -273,11 +258,7 @@ def _divide(numerator: Any, denominator: Any) -> Floats:
 
 
 def _sum_columns(by_subset: Counts) -> dict[str, int]:
-    return {name: int(by_subset[_find_strata(name)].sum()) for name in COLUMNS}
-
-
-def _replace_nan(value: Any) -> float | None:
-    return None if np.isnan(value) else float(value)
+    return {name: int(by_subset[_COUNTED[name]].sum()) for name in COLUMNS}
 
 
 def _compute_intervals(
@@ -286,7 +267,7 @@ def _compute_intervals(
     """Return the interval of each column and its method."""
     intervals: dict[str, list[float] | None] = dict.fromkeys(COLUMNS)
     methods: dict[str, str | None] = dict.fromkeys(COLUMNS)
-    counts = {name: groups[:, :, _find_strata(name)].sum(axis=2) for name in COLUMNS}
+    counts = {name: groups[:, :, _COUNTED[name]].sum(axis=2) for name in COLUMNS}
     strata = (groups[:, 0, : len(SUBSETS)] > 0) @ (1 << np.arange(len(SUBSETS)))
     # In `COLUMNS` a macro average comes after its members.
     for name in COLUMNS:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 
@@ -39,14 +41,8 @@ def find_failures(metric: Any) -> list[str]:
     return found
 
 
-def main() -> None:
-    from pathlib import Path
-
+if __name__ == "__main__":
     import evaluate
 
     if found := find_failures(evaluate.load(str(Path(__file__).with_name("esdr_accuracy.py")))):
-        raise SystemExit("\n".join(found))
-
-
-if __name__ == "__main__":
-    main()
+        sys.exit("\n".join(found))

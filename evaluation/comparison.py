@@ -35,7 +35,7 @@ from sdiareward.pairs.messages import Form
 from sdiareward.pairs.rows import MessageRows, Rows
 from sdiareward.pairs.systems import System, name_systems, read_systems
 from sdiareward.perturbations.channel import encode_flac
-from sdiareward.perturbations.levels import measure_level
+from sdiareward.perturbations.effects import measure_level
 from sdiareward.scoring.dataset import ScoringJob, score_dataset
 from sdiareward.scoring.model_spec import ModelSpec
 

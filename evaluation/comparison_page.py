@@ -74,7 +74,7 @@ def _make_dialogue(scored: Any, systems: Sequence[System], row: int, criterion: 
     """Return a dialogue with words and recordings of every system, the best first."""
     name, rewards = scored.names[row], scored.rewards[criterion][row]
     margin = float(np.ptp(rewards))
-    sides = []
+    sides: list[Side] = []
     for column in np.argsort(-rewards, kind="stable"):
         turns = collector.describe_side(systems[column].read(name), None)
         style = "best" if not sides and margin > 0 else ""

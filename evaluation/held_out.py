@@ -34,7 +34,8 @@ def _read_heard(model: str | None) -> tuple[Names, Names]:
         return None, None
     stages = read_stages(model)
     found = describe_stages(stages)
-    heard, sources = (None if found[name] is None else set(found[name]) for name in ("synthesizers", "sources"))
+    names = (found["synthesizers"], found["sources"])
+    heard, sources = (None if each is None else set(each) for each in names)
     path = Path(find_checkpoint(model)) / "results.json"
     if any(TRAINED_ON in stage for stage in stages) or not path.is_file():
         return heard, sources

@@ -4,6 +4,7 @@ Notable choices:
 
 - `SDiaRewardProcessor.prepare` makes the inputs, as for the reward model.
 - Conversations are sorted by length, so that a batch holds similar lengths, and padded on the left.
+- A recording that several rows of a batch hold, such as the answers of a group, is encoded once, to the same vectors.
 - Placeholders of audio, image or video are never sampled, because the model would look for a missing recording.
 """
 
@@ -12,27 +13,35 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
-from transformers import BatchFeature, Qwen2_5OmniThinkerForConditionalGeneration
+from transformers import (
+    BatchFeature,
+    GenerationConfig,
+    Qwen2_5OmniThinkerConfig,
+    Qwen2_5OmniThinkerForConditionalGeneration,
+    WhisperFeatureExtractor,
+)
 
 from sdiareward.chat_sdiareward import Dialogue, make_dialogue
 from sdiareward.checkpoint_io.adapter_files import put_adapters, reject_custom_adapters
 from sdiareward.checkpoint_io.files import ADAPTER_CONFIG
 from sdiareward.common.hub import find_snapshot, split_commit
+from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.loading_sdiareward import HUB_KWARGS
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
-
-from .repeated_clips import encode_each_clip_once
 
 
 Conversation = Sequence[Mapping[str, Any]]
 # A recording is scored as a whole: ChatReward's last up to 35 s (section 3.2.2), others longer.
 MAX_RECORDING_S = 60.0
 ASSISTANT = "<|im_start|>assistant\n"
+# The unused vision tower is as small as the class allows.
+_NO_VISION = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 1, "fullatt_block_indexes": [0]}
 _CONTROL_TOKENS = ("<|AUDIO|>", "<|IMAGE|>", "<|VIDEO|>")
 
 
@@ -80,7 +89,8 @@ class ThinkerProcessor(SDiaRewardProcessor):
         prepared = [self.prepare(each) for each in conversations]
         begin = np.array(self.encode_text(ASSISTANT if add_generation_prompt else ""), dtype=np.int64)
         rows = [np.concatenate([each.input_ids, begin]) for each in prepared]
-        batch: dict[str, Any] = self.pad(rows, padding_side="left") if padding else _list_unpadded(rows)
+        unpadded = {"input_ids": [row.tolist() for row in rows], "attention_mask": [[1] * row.size for row in rows]}
+        batch: dict[str, Any] = self.pad(rows, padding_side="left") if padding else unpadded
         clips = [clip for each in prepared for clip in each.clips]
         if clips:
             features, mask = self.log_mel(clips)
@@ -101,10 +111,6 @@ class ThinkerProcessor(SDiaRewardProcessor):
         """Return the ids of the placeholders, which never occur in an answer."""
         vocabulary = self.tokenizer.get_vocab()
         return [vocabulary[token] for token in _CONTROL_TOKENS if token in vocabulary]
-
-
-def _list_unpadded(rows: Sequence[np.ndarray]) -> dict[str, list[list[int]]]:
-    return {"input_ids": [row.tolist() for row in rows], "attention_mask": [[1] * row.size for row in rows]}
 
 
 class Thinker:
@@ -136,7 +142,19 @@ class Thinker:
         seed: int = 0,
     ) -> list[list[Generation]]:
         """Answer each conversation once or several times; the caller's random generator keeps its state."""
-        options = self._make_options(max_new_tokens, temperature, num_return_sequences)
+        if num_return_sequences > 1 and temperature == 0:
+            raise ValueError(
+                f"{num_return_sequences} answers at temperature 0 would be the same; give a temperature, such as 1."
+            )
+        tokenizer = self.processor.tokenizer
+        options: dict[str, Any] = {
+            "max_new_tokens": max_new_tokens,
+            "eos_token_id": tokenizer.convert_tokens_to_ids("<|im_end|>"),
+            "pad_token_id": tokenizer.pad_token_id,
+            "suppress_tokens": self.processor.list_control_token_ids(),
+            "do_sample": temperature > 0,
+        }
+        options |= {"temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {}
         lengths = [self.processor.num_tokens(conversation) for conversation in conversations]
         order = sorted(range(len(conversations)), key=lambda index: -lengths[index])
         rows = [index for index in order for _ in range(num_return_sequences)]
@@ -150,31 +168,16 @@ class Thinker:
                     answers[index].append(answer)
         return answers
 
-    def _make_options(self, max_new_tokens: int, temperature: float, num_return_sequences: int) -> dict[str, Any]:
-        if num_return_sequences > 1 and temperature == 0:
-            raise ValueError(
-                f"{num_return_sequences} answers at temperature 0 would be the same; give a temperature, such as 1."
-            )
-        if max_new_tokens < 1 or temperature < 0 or num_return_sequences < 1:
-            raise ValueError("max_new_tokens and num_return_sequences must be at least 1, temperature at least 0.")
-        sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
-        tokenizer = self.processor.tokenizer
-        return {
-            "max_new_tokens": max_new_tokens,
-            "eos_token_id": tokenizer.convert_tokens_to_ids("<|im_end|>"),
-            "pad_token_id": tokenizer.pad_token_id,
-            "suppress_tokens": self.processor.list_control_token_ids(),
-            **(sampling if temperature else {"do_sample": False}),
-        }
-
     @torch.inference_mode()
     def _answer(self, conversations: Sequence[Conversation], options: Mapping[str, Any]) -> list[Generation]:
         start = time.perf_counter()
         inputs = self.prepare(conversations)
         ids = self.model.generate(**inputs, **options)[:, inputs["input_ids"].shape[1] :]
         texts = self.processor.tokenizer.batch_decode(ids, skip_special_tokens=True)
-        is_cut = (ids != options["eos_token_id"]).all(dim=1).tolist()
-        lengths = _find_lengths(ids, options["eos_token_id"])
+        # The number of end tokens up to each token: an answer goes up to and with the first.
+        num_ends = (ids == options["eos_token_id"]).cumsum(dim=1)
+        lengths = (num_ends - (ids == options["eos_token_id"]).int() == 0).sum(dim=1).tolist()
+        is_cut = (num_ends[:, -1] == 0).tolist()
         seconds = (time.perf_counter() - start) / len(conversations)
         return [Generation(text, num, seconds, cut) for text, num, cut in zip(texts, lengths, is_cut, strict=True)]
 
@@ -238,8 +241,79 @@ def _find_base(path: str | Path) -> list[str]:
     return chain
 
 
-def _find_lengths(ids: torch.Tensor, eos_token_id: int) -> list[int]:
-    """Return the number of tokens of each row up to and with its first end token."""
-    is_end = ids == eos_token_id
-    first = torch.where(is_end.any(dim=1), is_end.int().argmax(dim=1) + 1, ids.shape[1])
-    return [int(length) for length in first]
+def encode_each_clip_once(audio_tower: Any) -> None:
+    """Patch a Qwen2.5-Omni audio tower to skip repeated clips of its input; gradients stay the same."""
+    original = audio_tower.forward
+
+    @wraps(original)
+    def forward(
+        input_features: torch.Tensor, feature_lens: torch.Tensor, aftercnn_lens: torch.Tensor, **kwargs: Any
+    ) -> Any:
+        clips = input_features.split(feature_lens.tolist(), dim=1)
+        firsts, sources = find_repeats(clips)
+        if len(firsts) == len(sources):
+            return original(input_features, feature_lens=feature_lens, aftercnn_lens=aftercnn_lens, **kwargs)
+        distinct = torch.cat([clips[index] for index in firsts], dim=1)
+        lengths, after = feature_lens[firsts], aftercnn_lens[firsts]
+        outputs = original(distinct, feature_lens=lengths, aftercnn_lens=after, **kwargs)
+        _, num_vectors = audio_tower._get_feat_extract_output_lengths(lengths)
+        parts = outputs.last_hidden_state.split(num_vectors.tolist())
+        outputs.last_hidden_state = torch.cat([parts[source] for source in sources])
+        return outputs
+
+    audio_tower.forward = forward
+
+
+def find_repeats(clips: Sequence[torch.Tensor]) -> tuple[list[int], list[int]]:
+    """Return the index of the first of each distinct clip, and for each clip its position in that list."""
+    firsts: list[int] = []
+    sources: list[int] = []
+    by_length: dict[int, list[int]] = {}
+    for index, clip in enumerate(clips):
+        candidates = by_length.setdefault(clip.shape[1], [])
+        found = next((place for place in candidates if torch.equal(clips[firsts[place]], clip)), None)
+        if found is None:
+            found = len(firsts)
+            candidates.append(found)
+            firsts.append(index)
+        sources.append(found)
+    return firsts, sources
+
+
+def build_nano_judge(output_dir: str | Path, *, whisper: str | Path | None = None, seed: int = 0) -> Path:
+    """Write the untrained nano judge: Whisper tiny.en's encoder and a random text model, and its processor."""
+    from sdiareward.checkpoint_io.nano import (
+        load_audio_tower,
+        load_whisper_encoder_weights,
+        make_nano_config,
+        read_training_texts,
+        train_tokenizer,
+    )
+
+    tokenizer = train_tokenizer(read_training_texts())
+    torch.manual_seed(seed)
+    model = Qwen2_5OmniThinkerForConditionalGeneration(make_thinker_config(make_nano_config(tokenizer), tokenizer))
+    load_audio_tower(model.model.audio_tower, load_whisper_encoder_weights(whisper))
+    model.generation_config = GenerationConfig(
+        eos_token_id=tokenizer.convert_tokens_to_ids("<|im_end|>"), pad_token_id=tokenizer.pad_token_id
+    )
+    model.save_pretrained(output_dir)
+    processor = ThinkerProcessor(WhisperFeatureExtractor(feature_size=80), tokenizer, max_turn_s=MAX_RECORDING_S)
+    processor.save_pretrained(output_dir)
+    return Path(output_dir)
+
+
+def make_thinker_config(reward: SDiaRewardConfig, tokenizer: Any) -> Qwen2_5OmniThinkerConfig:
+    """Make the configuration of a thinker with the towers and tokens of a reward model and a minimal vision tower."""
+    # The parts of a configuration are typed as the union of their sources.
+    text, audio = cast(Any, reward.text_config), cast(Any, reward.audio_config)
+    names = ("audio_token_id", "image_token_id", "video_token_id", "audio_start_token_id", "audio_end_token_id")
+    return Qwen2_5OmniThinkerConfig(
+        audio_config=audio.to_dict(),
+        vision_config={**_NO_VISION, "out_hidden_size": text.hidden_size},
+        text_config=text.to_dict(),
+        user_token_id=reward.user_token_id,
+        **{name: getattr(reward, name) for name in names},
+        # Not a field of the class, but read when positions are computed.
+        **{"vision_start_token_id": tokenizer.convert_tokens_to_ids("<|vision_bos|>")},
+    )

@@ -1,7 +1,6 @@
-"""Change recordings and dialogues: one transform interface for codecs, the channel, perturbations, voices and attacks.
+"""Change recordings and dialogues: codecs, the channel, perturbations, voices and attacks.
 
-- `transform` holds the interface: a frozen dataclass per effect, called with samples and their sampling rate.
-- `effects`, `channel` and `voice_shaping` hold the effects; `levels` measures and scales.
-- `registry` names the perturbations, with their severities and limits.
-- `attacks` changes whole pairs, with the effects and sounds of `attack_effects` and `attack_sounds`.
+An effect is a function of float32 samples, their sampling rate, a random generator and a severity; `registry` names
+those that must not change a reward. `audiomentations` is not used: its filters delay the signal, it draws from the
+process's one generator, and it has no tempo, mu-law, Opus or AAC.
 """

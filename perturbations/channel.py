@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, resample
 
-from .effects import Resample
-from .transform import Transform
+from .effects import Rng, Samples, perturbation
 
 
 _MU = 255.0
@@ -26,20 +27,13 @@ _AAC_DELAY_SAMPLES = 1024
 
 
 def encode(
-    array: np.ndarray,
-    sampling_rate: int,
-    format: str,
-    subtype: str,
-    compression_level: float | None,
-    bitrate_mode: str | None = None,
+    array: Samples, sampling_rate: int, format: str, subtype: str, compression_level: float | None, **options: Any
 ) -> bytes:
     """Encode a mono array, clipped to [-1, 1], in memory; `compression_level` is 0 (largest) to 1, or None."""
     import soundfile
 
-    buffer = io.BytesIO()
-    given = {"compression_level": compression_level, "bitrate_mode": bitrate_mode}
-    options = {name: value for name, value in given.items() if value is not None}
-    soundfile.write(buffer, np.clip(array, -1.0, 1.0), sampling_rate, format=format, subtype=subtype, **options)
+    buffer, options = io.BytesIO(), {**options, "format": format, "compression_level": compression_level}
+    soundfile.write(buffer, np.clip(array, -1.0, 1.0), sampling_rate, subtype, **options)
     return buffer.getvalue()
 
 
@@ -48,111 +42,95 @@ def encode_flac(array: np.ndarray) -> bytes:
     return encode(array, SAMPLING_RATE, "FLAC", "PCM_16", None)
 
 
-@dataclass(frozen=True)
-class MuLaw(Transform):
-    """Code as a telephone does: at 8 kHz by mu-law (G.711 has eight bits)."""
-
-    num_bits: float = 8  # Per sample, rounded.
-    clips_input: bool = False  # Clip to full scale at 16 kHz first, as a file would.
-
-    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
-        wide = resample(samples, sampling_rate)
-        if self.clips_input:
-            wide = np.clip(wide, -1.0, 1.0)
-        narrow = np.clip(resample(wide, SAMPLING_RATE, 8000), -1.0, 1.0)
-        code = np.sign(narrow) * np.log1p(_MU * np.abs(narrow)) / np.log1p(_MU)
-        steps = 2.0 ** (round(self.num_bits) - 1) - 1
-        code = np.round(code * steps) / steps
-        decoded = np.sign(code) * np.expm1(np.abs(code) * np.log1p(_MU)) / _MU
-        return resample(resample(decoded.astype(np.float32), 8000), SAMPLING_RATE, sampling_rate)
+def code_mulaw(samples: Samples, sampling_rate: int, num_bits: float = 8, *, clips_input: bool = False) -> Samples:
+    """Code as a telephone does, at 8 kHz by mu-law (G.711 has eight bits); `clips_input` as a file would before it."""
+    wide = resample(samples, sampling_rate)
+    if clips_input:
+        wide = np.clip(wide, -1.0, 1.0)
+    narrow = np.clip(resample(wide, SAMPLING_RATE, 8000), -1.0, 1.0)
+    code = np.sign(narrow) * np.log1p(_MU * np.abs(narrow)) / np.log1p(_MU)
+    steps = 2.0 ** (round(num_bits) - 1) - 1
+    code = np.round(code * steps) / steps
+    decoded = np.sign(code) * np.expm1(np.abs(code) * np.log1p(_MU)) / _MU
+    return resample(resample(decoded.astype(np.float32), 8000), SAMPLING_RATE, sampling_rate)
 
 
-@dataclass(frozen=True)
-class FileCodec(Transform):
+def code_as_file(samples: Samples, sampling_rate: int, rate_hz: int, **options: Any) -> Samples:
     """Write a file with libsndfile and read it again; the length may change by a few samples."""
+    import soundfile
 
-    format: str
-    subtype: str
-    rate_hz: int
-    compression_level: float
-    bitrate_mode: str | None = None
-
-    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
-        import soundfile
-
-        array = resample(samples, sampling_rate, self.rate_hz)
-        data = encode(array, self.rate_hz, self.format, self.subtype, self.compression_level, self.bitrate_mode)
-        decoded, rate = soundfile.read(io.BytesIO(data), dtype="float32")
-        return resample(decoded, rate, sampling_rate)
+    data = encode(resample(samples, sampling_rate, rate_hz), rate_hz, **options)
+    decoded, rate = soundfile.read(io.BytesIO(data), dtype="float32")
+    return resample(decoded, rate, sampling_rate)
 
 
-@dataclass(frozen=True)
-class EightBits(Transform):
+@perturbation("mulaw", "mu-law at 8 kHz with {} bits", "bits", (8.0, 7.0, 6.0), 8.0, (2.0, 16.0))
+def degrade_mulaw(samples: Samples, sampling_rate: int, rng: Rng, num_bits: float) -> Samples:
+    return code_mulaw(samples, sampling_rate, num_bits, clips_input=True)
+
+
+@perturbation("mp3", "MP3 of {} kbit/s", "kbit/s", (64.0, 32.0, 16.0), 32.0, (12.0, 110.0))
+def degrade_mp3(samples: Samples, sampling_rate: int, rng: Rng, kbit_s: float) -> Samples:
+    # libsndfile's scale at this rate: 160 kbit/s at 0, 8 at 1. A constant rate would delay the sound.
+    options = {"compression_level": (160 - kbit_s) / 152, "bitrate_mode": "AVERAGE"}
+    return code_as_file(samples, sampling_rate, SAMPLING_RATE, format="MP3", subtype="MPEG_LAYER_III", **options)
+
+
+@perturbation("opus", "Opus of {} kbit/s", "kbit/s", (32.0, 16.0, 8.0), 16.0, (6.0, 256.0), is_held_out=True)
+def degrade_opus(samples: Samples, sampling_rate: int, rng: Rng, kbit_s: float) -> Samples:
+    # libsndfile's scale: 256 kbit/s at 0, 6 at 1.
+    level = (256 - kbit_s) / 250
+    return code_as_file(samples, sampling_rate, SAMPLING_RATE, format="OGG", subtype="OPUS", compression_level=level)
+
+
+def round_to_eight_bits(samples: Samples, sampling_rate: int, rate_hz: int, peak: float) -> Samples:
     """Round samples to eight bits at another rate, after raising the peak to a level; the level is restored.
 
     Speech that is recorded for eight bits uses them. Without the level, rounding would drown a quieter voice.
     """
-
-    rate_hz: int
-    peak: float  # Of full scale.
-
-    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
-        array = resample(samples, sampling_rate, self.rate_hz)
-        scale = 128 * self.peak / max(float(np.abs(array).max(initial=0.0)), 1e-9)
-        return resample(np.round(array * scale) / scale, self.rate_hz, sampling_rate)
+    array = resample(samples, sampling_rate, rate_hz)
+    scale = 128 * peak / max(float(np.abs(array).max(initial=0.0)), 1e-9)
+    return resample(np.round(array * scale) / scale, rate_hz, sampling_rate)
 
 
-def make_mp3(kbit_s: float) -> FileCodec:
-    # libsndfile's scale at this rate: 160 kbit/s at 0, 8 at 1. A constant rate would delay the sound.
-    return FileCodec("MP3", "MPEG_LAYER_III", SAMPLING_RATE, (160 - kbit_s) / 152, "AVERAGE")
-
-
-def make_opus(kbit_s: float) -> FileCodec:
-    # libsndfile's scale: 256 kbit/s at 0, 6 at 1.
-    return FileCodec("OGG", "OPUS", SAMPLING_RATE, (256 - kbit_s) / 250)
-
-
-@dataclass(frozen=True)
-class Aac(Transform):
+def code_aac(samples: Samples, sampling_rate: int) -> Samples:
     """Code as AAC at 48 kHz and 128 kbit/s, as video clips carry it (MELD)."""
+    import av
 
-    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
-        import av
-
-        buffer = io.BytesIO()
-        with av.open(buffer, "w", format="adts") as container:
-            stream = container.add_stream("aac", rate=_AAC_RATE, layout="mono", bit_rate=128_000)
-            wide = np.ascontiguousarray(resample(samples, sampling_rate, _AAC_RATE)[None])
-            frame = av.AudioFrame.from_ndarray(wide, format="fltp", layout="mono")
-            frame.sample_rate = _AAC_RATE
-            container.mux(stream.encode(frame))
-            container.mux(stream.encode(None))
-        buffer.seek(0)
-        with av.open(buffer, "r") as coded:
-            decoded = np.concatenate([frame.to_ndarray()[0] for frame in coded.decode(audio=0)])
-        # The bare stream does not record that the encoder begins with a block of its own.
-        start = min(_AAC_DELAY_SAMPLES, len(decoded))
-        return resample(decoded[start:], _AAC_RATE, sampling_rate)[: len(samples)]
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format="adts") as container:
+        stream = container.add_stream("aac", rate=_AAC_RATE, layout="mono", bit_rate=128_000)
+        wide = np.ascontiguousarray(resample(samples, sampling_rate, _AAC_RATE)[None])
+        frame = av.AudioFrame.from_ndarray(wide, format="fltp", layout="mono")
+        frame.sample_rate = _AAC_RATE
+        container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    buffer.seek(0)
+    with av.open(buffer, "r") as coded:
+        decoded = np.concatenate([frame.to_ndarray()[0] for frame in coded.decode(audio=0)])
+    # The bare stream does not record that the encoder begins with a block of its own.
+    start = min(_AAC_DELAY_SAMPLES, len(decoded))
+    return resample(decoded[start:], _AAC_RATE, sampling_rate)[: len(samples)]
 
 
 # The names that rows and settings use for codings.
-CODINGS: dict[str, Transform] = {
-    "aac": Aac(),
+CODINGS: dict[str, Callable[[Samples, int], Samples]] = {
+    "aac": code_aac,
     # MPEG-2.5 layer III, the coding of Flight of the Amazon Queen.
-    "mp3_11k": FileCodec("MP3", "MPEG_LAYER_III", 11_025, 0.7),
-    "mulaw": MuLaw(),
+    "mp3_11k": partial(code_as_file, rate_hz=11_025, format="MP3", subtype="MPEG_LAYER_III", compression_level=0.7),
+    "mulaw": code_mulaw,
     # About 24 kbit/s on libsndfile's scale.
-    "opus": FileCodec("OGG", "OPUS", SAMPLING_RATE, 0.93),
+    "opus": partial(code_as_file, format="OGG", subtype="OPUS", rate_hz=SAMPLING_RATE, compression_level=0.93),
     # The sampling rate of Asterisk's prompts.
-    "pcm_8k": Resample(8000),
+    "pcm_8k": lambda samples, sampling_rate: resample(resample(samples, sampling_rate, 8000), 8000, sampling_rate),
     # Raw samples of old games, with the loudest sample of the median clip of Drascula.
-    "pcm_u8_11k": EightBits(11_025, 0.7),
-    "vorbis_22k": FileCodec("OGG", "VORBIS", 22_050, 0.3),
+    "pcm_u8_11k": partial(round_to_eight_bits, rate_hz=11_025, peak=0.7),
+    "vorbis_22k": partial(code_as_file, format="OGG", subtype="VORBIS", rate_hz=22_050, compression_level=0.3),
 }
 
 
 @dataclass(frozen=True)
-class ChannelSettings(Transform):
+class ChannelSettings:
     """The channel that both sides of a pair get. Recorded in every row."""
 
     trim_db: float = 35.0  # Below the loudest frame; applied by the builder to each part of a turn.
@@ -170,7 +148,7 @@ class ChannelSettings(Transform):
     def as_row(self) -> dict[str, Any]:
         return asdict(self)
 
-    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
+    def __call__(self, samples: Samples, sampling_rate: int, rng: Rng) -> Samples:
         rate = round(2 * self.bandwidth_hz)
         narrow = resample(samples, sampling_rate, rate)
         level = 10 ** (self.level_dbfs / 20)

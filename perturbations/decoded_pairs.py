@@ -54,12 +54,13 @@ def decode_pairs(pairs: datasets.Dataset, rows: Iterable[int], audio: bool = Tru
     """Decode rows of a data set of pairs; without `audio`, which takes nearly all of the time, arrays are empty."""
     subset = pairs.select(list(rows))
     labels = describe_pairs(subset)
-    return [_read_pair(row, label, audio) for row, label in zip(subset, labels, strict=True)]
-
-
-def _read_pair(row: Mapping[str, Any], label: Mapping[str, Any], audio: bool) -> AuditPair:
-    chosen, rejected = (_read_side(row[side], f"pair {label['pair_id']}, {side}", audio) for side in SIDES)
-    return AuditPair(**label, license=row.get("license"), chosen=chosen, rejected=rejected)
+    read = []
+    for row, label in zip(subset, labels, strict=True):
+        sides: dict[str, Any] = {
+            side: _read_side(row[side], f"pair {label['pair_id']}, {side}", audio) for side in SIDES
+        }
+        read.append(AuditPair(**label, license=row.get("license"), **sides))
+    return read
 
 
 def _read_side(turns: Sequence[Mapping[str, Any]], name: str, audio: bool) -> list[Turn]:

@@ -1,7 +1,8 @@
-"""Effects on a recording: gain, silence, noise, room, equaliser, clipping, resampling, speed, tempo.
+"""Effects on a recording, in the order from the mouth to the file, and levels of signals; `channel` has the codecs.
 
-All but silence, speed and tempo keep the length (resampling within a few samples), and none delays the signal. Needs
-NumPy and soxr only; `Tempo` needs FFmpeg's libraries (`av`).
+A perturbation is an effect that must not change the judgement of the conversation: a model whose reward changes with
+one scores the recording. All but silence, speed and tempo keep the length (resampling within a few samples), and none
+delays the signal. Needs NumPy and soxr only; `change_tempo` needs FFmpeg's libraries (`av`).
 """
 
 from __future__ import annotations
@@ -10,16 +11,17 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import Any
 
 import numpy as np
 
-from sdiareward.audio_sdiareward import resample
-
-from .levels import measure_level, scale_to_level, trim_silence
-from .transform import Transform
+from sdiareward.audio_sdiareward import SAMPLING_RATE, resample
 
 
+Samples = np.ndarray
+Rng = np.random.Generator
+_FRAME_SAMPLES = SAMPLING_RATE // 100
+_TRIM_MARGIN_FRAMES = 5
 # Frames this far below the loudest one are pauses, not speech, when the level of a noise is set, in dB.
 _TRIM_DB = 35.0
 _TELEPHONE_LOW_HZ = 300.0
@@ -32,111 +34,189 @@ _ROOM_M3, _DISTANCE_M = 60.0, 1.0
 # Sound reaches a wall and comes back before there is any reverberation.
 _FIRST_REFLECTION_S = 0.003
 _PEAK = 0.99
+_ENDS_S, _SNRS_DB, _RATES_HZ = (0.5, 1.0, 2.0), (30.0, 20.0, 10.0), (2000.0, 384_000.0)
+# From samples, sampling rate, generator and severity to the changed samples.
+Effect = Callable[[Samples, int, Rng, float], Samples]
 
 
 @dataclass(frozen=True)
-class Gain(Transform):
-    """Scale the signal; nothing is clipped."""
+class Perturbation:
+    title: str  # With `{}` in place of the severity.
+    unit: str  # Empty for an effect without a severity.
+    severities: tuple[float, ...]  # From weak to strong, of both signs where both make sense.
+    default: float
+    limits: tuple[float, float]
+    effect: Effect
+    keeps_length: bool
+    is_held_out: bool  # The presets of training omit it, so that the audit applies an unseen channel.
 
-    gain_db: float
+    def format_title(self, severity: float | None = None) -> str:
+        return self.title.format(f"{self.default if severity is None else severity:g}")
 
-    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
-        return samples * np.float32(10 ** (self.gain_db / 20))
-
-
-@dataclass(frozen=True)
-class SetLevel(Transform):
-    """Scale the signal to a level, or to a lower one where its peak would clip."""
-
-    level_dbfs: float  # Root mean square.
-
-    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
-        gain = 10 ** (self.level_dbfs / 20) / max(measure_level(samples), 1e-9)
-        highest = _PEAK / max(float(np.abs(samples).max(initial=0.0)), 1e-9)
-        return samples * min(gain, highest)
+    def draw_severity(self, rng: Rng) -> float:
+        return float(rng.uniform(min(self.severities), max(self.severities))) if self.severities else self.default
 
 
-@dataclass(frozen=True)
-class AddSilence(Transform):
-    duration_s: float
-    place: Literal["before", "after"]
-
-    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
-        silence = np.zeros(round(self.duration_s * sampling_rate), dtype=np.float32)
-        return np.concatenate([silence, samples] if self.place == "before" else [samples, silence])
+PERTURBATIONS: dict[str, Perturbation] = {}
 
 
-@dataclass(frozen=True)
-class AddNoise(Transform):
-    """Add white or pink noise (equal power per octave) below the level of the speech, pauses at the ends excluded."""
+def perturbation(name: str, *fields: Any, keeps_length: bool = True, is_held_out: bool = False) -> Any:
+    """Enter the decorated effect into `PERTURBATIONS`; `fields` are the first ones of [`Perturbation`]."""
 
-    snr_db: float
-    color: Literal["white", "pink"] = "white"
+    def enter(effect: Effect) -> Effect:
+        given = (*fields, effect, keeps_length, is_held_out)
+        PERTURBATIONS[name] = Perturbation(*given)
+        return effect
 
-    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
-        noise: np.ndarray
-        if self.color == "white":
-            noise = rng.standard_normal(len(samples), dtype=np.float32)
-        else:
-            spectrum = np.fft.rfft(rng.standard_normal(len(samples)))
-            spectrum[0] = 0
-            spectrum[1:] /= np.sqrt(np.arange(1, len(spectrum)))
-            noise = np.fft.irfft(spectrum, len(samples))
-        speech_level = measure_level(trim_silence(samples, _TRIM_DB))
-        return samples + scale_to_level(noise, speech_level * 10 ** (-self.snr_db / 20))
+    return enter
 
 
-@dataclass(frozen=True)
-class Reverberate(Transform):
-    """Put the signal into a room; the level stays.
+def measure_level(samples: Samples) -> float:
+    """Return the root mean square of a signal, 0 without samples."""
+    return math.sqrt(np.mean(np.square(samples, dtype=np.float64))) if samples.size else 0.0
+
+
+def scale_to_level(samples: Samples, level: float) -> Samples:
+    """Scale a signal to a root mean square; silence stays silence."""
+    return samples * (level / max(measure_level(samples), 1e-9))
+
+
+def set_level(samples: Samples, level_dbfs: float) -> Samples:
+    """Scale a signal to a level, or to a lower one where its peak would clip."""
+    gain = 10 ** (level_dbfs / 20) / max(measure_level(samples), 1e-9)
+    return samples * min(gain, _PEAK / max(float(np.abs(samples).max(initial=0.0)), 1e-9))
+
+
+def trim_silence(array: Samples, trim_db: float) -> Samples:
+    """Cut frames of 10 ms more than `trim_db` below the loudest before and after the speech; keep 50 ms of margin."""
+    num_frames = len(array) // _FRAME_SAMPLES
+    if num_frames == 0:
+        return array
+    power = np.square(array[: num_frames * _FRAME_SAMPLES].reshape(num_frames, -1)).mean(axis=1)
+    loud = np.flatnonzero(power > power.max() * 10 ** (-trim_db / 10))
+    if loud.size == 0:
+        return array
+    start = max(loud[0] - _TRIM_MARGIN_FRAMES, 0) * _FRAME_SAMPLES
+    end = min(loud[-1] + 1 + _TRIM_MARGIN_FRAMES, num_frames + 1) * _FRAME_SAMPLES
+    return array[start:end]
+
+
+@perturbation("speed", "speed (and pitch) {} %", "%", (-1.0, 1.0, -3.0, 3.0), 3.0, (-50.0, 100.0), keeps_length=False)
+def change_speed(samples: Samples, sampling_rate: int, rng: Rng, percent: float) -> Samples:
+    """Play faster or slower (below 0); the pitch moves with the speed, as on a tape."""
+    return resample(samples, round(sampling_rate * (1 + percent / 100)), sampling_rate)
+
+
+@perturbation(
+    "leading_silence", "{} s of silence before each turn", "s", _ENDS_S, 0.5, (0.0, 60.0), keeps_length=False
+)
+def add_silence_before(samples: Samples, sampling_rate: int, rng: Rng, duration_s: float) -> Samples:
+    return np.concatenate([np.zeros(round(duration_s * sampling_rate), dtype=np.float32), samples])
+
+
+@perturbation(
+    "trailing_silence", "{} s of silence after each turn", "s", _ENDS_S, 0.5, (0.0, 60.0), keeps_length=False
+)
+def add_silence_after(samples: Samples, sampling_rate: int, rng: Rng, duration_s: float) -> Samples:
+    return np.concatenate([samples, np.zeros(round(duration_s * sampling_rate), dtype=np.float32)])
+
+
+@perturbation("reverberation", "a room that rings for {} s (RT60)", "s", (0.2, 0.4, 0.8), 0.4, (0.02, 10.0))
+def reverberate(samples: Samples, sampling_rate: int, rng: Rng, rt60_s: float) -> Samples:
+    """Put the signal into a room in which sound decays by 60 dB within `rt60_s`; the level stays.
 
     The impulse response is the direct sound, then noise under an exponential decay, as strong against it as in a
     diffuse field (Hopkins and Stryker's formula). The tail after the end of the signal is cut off.
     """
-
-    rt60_s: float  # Time in which the sound decays by 60 dB.
-
-    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
-        time_s = np.arange(1, round(self.rt60_s * sampling_rate)) / sampling_rate
-        noise = rng.standard_normal(len(time_s))
-        tail = noise * 10 ** (-3 * time_s / self.rt60_s) * (time_s >= _FIRST_REFLECTION_S)
-        critical_distance_m = 0.057 * math.sqrt(_ROOM_M3 / self.rt60_s)
-        tail *= _DISTANCE_M / critical_distance_m / math.sqrt(np.sum(np.square(tail)))
-        size = _find_fast_size(len(samples) + len(tail))
-        response = np.concatenate([[1.0], tail])
-        wet = np.fft.irfft(np.fft.rfft(samples, size) * np.fft.rfft(response, size), size)[: len(samples)]
-        return scale_to_level(wet, measure_level(samples))
+    time_s = np.arange(1, round(rt60_s * sampling_rate)) / sampling_rate
+    noise = rng.standard_normal(len(time_s))
+    tail = noise * 10 ** (-3 * time_s / rt60_s) * (time_s >= _FIRST_REFLECTION_S)
+    critical_distance_m = 0.057 * math.sqrt(_ROOM_M3 / rt60_s)
+    tail *= _DISTANCE_M / critical_distance_m / math.sqrt(np.sum(np.square(tail)))
+    size = _find_fast_size(len(samples) + len(tail))
+    response = np.concatenate([[1.0], tail])
+    wet = np.fft.irfft(np.fft.rfft(samples, size) * np.fft.rfft(response, size), size)[: len(samples)]
+    return scale_to_level(wet, measure_level(samples))
 
 
-@dataclass(frozen=True)
-class Tilt(Transform):
+@perturbation("noise", "noise {} dB below the speech", "dB", _SNRS_DB, 30.0, (-20.0, 120.0))
+def add_noise(samples: Samples, sampling_rate: int, rng: Rng, snr_db: float) -> Samples:
+    """Add white noise below the level of the speech, pauses at the ends excluded."""
+    return _add_below_speech(samples, rng.standard_normal(len(samples), dtype=np.float32), snr_db)
+
+
+@perturbation(
+    "pink_noise", "pink noise {} dB below the speech", "dB", _SNRS_DB, 30.0, (-20.0, 120.0), is_held_out=True
+)
+def add_pink_noise(samples: Samples, sampling_rate: int, rng: Rng, snr_db: float) -> Samples:
+    """Add noise of equal power per octave."""
+    spectrum = np.fft.rfft(rng.standard_normal(len(samples)))
+    spectrum[0] = 0
+    spectrum[1:] /= np.sqrt(np.arange(1, len(spectrum)))
+    return _add_below_speech(samples, np.fft.irfft(spectrum, len(samples)), snr_db)
+
+
+def _add_below_speech(samples: Samples, noise: Samples, snr_db: float) -> Samples:
+    speech_level = measure_level(trim_silence(samples, _TRIM_DB))
+    return samples + scale_to_level(noise, speech_level * 10 ** (-snr_db / 20))
+
+
+@perturbation("tilt", "equaliser of {} dB per octave", "dB per octave", (-1.0, 1.0, -3.0, 3.0), -3.0, (-24.0, 24.0))
+def tilt_spectrum(samples: Samples, sampling_rate: int, rng: Rng, db_per_octave: float) -> Samples:
     """Make the sound brighter or duller; the level stays."""
 
-    db_per_octave: float
+    def gain(hertz: np.ndarray) -> np.ndarray:
+        octaves = np.log2(np.maximum(hertz, _TILT_LOW_HZ) / _TILT_PIVOT_HZ)
+        return 10 ** (db_per_octave * octaves / 20)
 
-    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
-        def gain(hertz: np.ndarray) -> np.ndarray:
-            octaves = np.log2(np.maximum(hertz, _TILT_LOW_HZ) / _TILT_PIVOT_HZ)
-            return 10 ** (self.db_per_octave * octaves / 20)
-
-        return scale_to_level(_weigh_spectrum(samples, sampling_rate, gain), measure_level(samples))
+    return scale_to_level(_weigh_spectrum(samples, sampling_rate, gain), measure_level(samples))
 
 
-@dataclass(frozen=True)
-class TelephoneBand(Transform):
+@perturbation("gain", "level {} dB", "dB", (-3.0, 3.0, -6.0, 6.0), -6.0, (-60.0, 60.0))
+def change_gain(samples: Samples, sampling_rate: int, rng: Rng, gain_db: float) -> Samples:
+    """Scale the signal; nothing is clipped."""
+    return samples * np.float32(10 ** (gain_db / 20))
+
+
+@perturbation("polarity", "polarity inverted", "", (), 0.0, (-math.inf, math.inf))
+def invert_polarity(samples: Samples, sampling_rate: int, rng: Rng, _: float) -> Samples:
+    return -samples
+
+
+@perturbation("dc_offset", "offset of {} of full scale", "of full scale", (0.003, 0.01, 0.03), 0.01, (-1.0, 1.0))
+def add_offset(samples: Samples, sampling_rate: int, rng: Rng, offset: float) -> Samples:
+    """Add a constant, as a share of full scale."""
+    return samples + np.float32(offset)
+
+
+@perturbation("clipping", "{} % of the samples clipped", "%", (0.1, 1.0, 5.0), 1.0, (0.0, 99.0))
+def clip_samples(samples: Samples, sampling_rate: int, rng: Rng, percent: float) -> Samples:
+    limit = np.quantile(np.abs(samples), 1 - percent / 100)
+    return np.clip(samples, -limit, limit)
+
+
+@perturbation("telephone_band", "band of 300 to {} Hz", "Hz", (3800.0, 3400.0, 3000.0), 3400.0, (400.0, 384_000.0))
+def keep_telephone_band(samples: Samples, sampling_rate: int, rng: Rng, high_hz: float) -> Samples:
     """Keep the band from 300 Hz to an upper edge."""
 
-    high_hz: float
+    def gain(hertz: np.ndarray) -> np.ndarray:
+        low = np.interp(hertz, [_TELEPHONE_LOW_HZ * (1 - _FLANK), _TELEPHONE_LOW_HZ], [0.0, 1.0])
+        return low * np.interp(hertz, [high_hz, high_hz * (1 + _FLANK)], [1.0, 0.0])
 
-    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
-        def gain(hertz: np.ndarray) -> np.ndarray:
-            low = np.interp(hertz, [_TELEPHONE_LOW_HZ * (1 - _FLANK), _TELEPHONE_LOW_HZ], [0.0, 1.0])
-            return low * np.interp(hertz, [self.high_hz, self.high_hz * (1 + _FLANK)], [1.0, 0.0])
-
-        return _weigh_spectrum(samples, sampling_rate, gain)
+    return _weigh_spectrum(samples, sampling_rate, gain)
 
 
-def _weigh_spectrum(samples: np.ndarray, sampling_rate: int, gain: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+@perturbation("resampling", "resampled to {} Hz and back", "Hz", (44_100.0, 11_025.0), 44_100.0, _RATES_HZ)
+@perturbation(
+    "narrow_band", "sampled at {} Hz in between", "Hz", (1e4, 8000.0, 6000.0), 8000.0, _RATES_HZ, is_held_out=True
+)
+def resample_between(samples: Samples, sampling_rate: int, rng: Rng, rate_hz: float) -> Samples:
+    """Resample to another rate and back."""
+    between = round(rate_hz)
+    return resample(resample(samples, sampling_rate, between), between, sampling_rate)
+
+
+def _weigh_spectrum(samples: Samples, sampling_rate: int, gain: Callable[[np.ndarray], np.ndarray]) -> Samples:
     """Multiply the spectrum by a gain per frequency, without delay."""
     # Zeros after the signal: the filter is circular.
     size = _find_fast_size(len(samples) + sampling_rate // 10)
@@ -149,68 +229,21 @@ def _find_fast_size(num_samples: int) -> int:
     return 1 << (num_samples - 1).bit_length()
 
 
-@dataclass(frozen=True)
-class InvertPolarity(Transform):
-    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
-        return -samples
+def change_tempo(samples: Samples, sampling_rate: int, tempo: float) -> Samples:
+    """Make speech faster (above 1) or slower at the same pitch, with FFmpeg's `atempo`."""
+    import av
 
-
-@dataclass(frozen=True)
-class AddOffset(Transform):
-    offset: float  # Of full scale.
-
-    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
-        return samples + np.float32(self.offset)
-
-
-@dataclass(frozen=True)
-class Clip(Transform):
-    percent: float  # Of the samples.
-
-    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
-        limit = np.quantile(np.abs(samples), 1 - self.percent / 100)
-        return np.clip(samples, -limit, limit)
-
-
-@dataclass(frozen=True)
-class Resample(Transform):
-    rate_hz: float
-
-    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
-        between = round(self.rate_hz)
-        return resample(resample(samples, sampling_rate, between), between, sampling_rate)
-
-
-@dataclass(frozen=True)
-class ChangeSpeed(Transform):
-    """Play faster or slower; the pitch moves with the speed, as on a tape."""
-
-    percent: float  # Below 0 slower.
-
-    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
-        return resample(samples, round(sampling_rate * (1 + self.percent / 100)), sampling_rate)
-
-
-@dataclass(frozen=True)
-class ChangeTempo(Transform):
-    """Make speech faster or slower at the same pitch, with FFmpeg's `atempo`."""
-
-    tempo: float  # 0.5 to 100; above 1 faster.
-
-    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
-        import av
-
-        graph = av.filter.Graph()
-        time_base = Fraction(1, sampling_rate)
-        source = graph.add_abuffer(sample_rate=sampling_rate, format="flt", layout="mono", time_base=time_base)
-        graph.link_nodes(source, graph.add("atempo", str(self.tempo)), graph.add("abuffersink")).configure()
-        frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples[None], np.float32), "flt", "mono")
-        frame.sample_rate, frame.pts = sampling_rate, 0
-        graph.push(frame)
-        graph.push(None)
-        chunks: list[np.ndarray] = []
-        while True:
-            try:
-                chunks.append(graph.pull().to_ndarray().reshape(-1))
-            except (av.error.BlockingIOError, av.error.EOFError):
-                return np.concatenate(chunks).astype(np.float32)
+    graph = av.filter.Graph()
+    time_base = Fraction(1, sampling_rate)
+    source = graph.add_abuffer(sample_rate=sampling_rate, format="flt", layout="mono", time_base=time_base)
+    graph.link_nodes(source, graph.add("atempo", str(tempo)), graph.add("abuffersink")).configure()
+    frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples[None], np.float32), "flt", "mono")
+    frame.sample_rate, frame.pts = sampling_rate, 0
+    graph.push(frame)
+    graph.push(None)
+    chunks: list[np.ndarray] = []
+    while True:
+        try:
+            chunks.append(graph.pull().to_ndarray().reshape(-1))
+        except (av.error.BlockingIOError, av.error.EOFError):
+            return np.concatenate(chunks).astype(np.float32)

@@ -15,7 +15,7 @@ therefore cannot change how a threshold transfers; it gives rewards a scale with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,7 +37,7 @@ _NUM_DIGITS = 8
 def fit(
     rewards: ArrayLike,
     subsets: Sequence[str],
-    criteria: Sequence[str] | None = None,
+    criteria: Sequence[str] = (),
     *,
     prompt_version: str = "",
     data: Mapping[str, Any] | None = None,
@@ -49,34 +49,28 @@ def fit(
     if not np.isfinite(array).all():
         row = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])
         raise ValueError(f"the rewards of pair {row} are {array[row].tolist()}; they must be finite: leave it out.")
-    names = _require_labels("subsets", subsets, array)
-    judged = names[:0] if criteria is None else _require_labels("criteria", criteria, array)
+    for kind, labels in (("subsets", subsets), ("criteria", criteria)):
+        if len(labels) != len(array) and (len(labels) or kind == "subsets"):
+            raise ValueError(f"got {len(labels)} {kind} for {len(array)} pairs; give one for each.")
+    names, judged = (np.asarray(list(labels), dtype=np.str_) for labels in (subsets, criteria))
+    fitted: dict[str, Any] = {}
+    for name in np.unique(names).tolist():
+        of_subset = array[names == name]
+        offset, temperature = _round_values(fit_offset_and_temperature(of_subset[:, 0], of_subset[:, 1]))
+        fitted[name] = {"offset": offset, "temperature": temperature, "num_pairs": len(of_subset)}
     tables = {
-        name: _round_values(_compute_quantiles(array[judged == name], names[judged == name]))
-        for name in np.unique(judged)
+        name: _compute_quantiles(array[judged == name], names[judged == name]) for name in np.unique(judged).tolist()
     }
     calibration = {
-        "subsets": {str(name): _fit_subset(array[names == name]) for name in np.unique(names)},
-        "quantiles": _round_values(_compute_quantiles(array, names)),
-        "quantiles_by_criterion": {str(name): table for name, table in tables.items()},
+        "subsets": fitted,
+        "quantiles": _compute_quantiles(array, names),
+        "quantiles_by_criterion": tables,
         "num_pairs": len(array),
         "prompt_version": prompt_version,
         "data": dict(data or {}),
     }
     validate_calibration(calibration)
     return calibration
-
-
-def _require_labels(kind: str, labels: Sequence[str], rewards: Floats) -> NDArray[np.str_]:
-    if len(labels) != len(rewards):
-        raise ValueError(f"got {len(labels)} {kind} for {len(rewards)} pairs; give one for each.")
-    return np.asarray(list(labels), dtype=np.str_)
-
-
-def _fit_subset(rewards: Floats) -> dict[str, Any]:
-    offset, temperature = fit_offset_and_temperature(rewards[:, 0], rewards[:, 1])
-    fitted = _round_values(np.array([offset, temperature]))
-    return {"offset": fitted[0], "temperature": fitted[1], "num_pairs": len(rewards)}
 
 
 def fit_offset_and_temperature(chosen: ArrayLike, rejected: ArrayLike) -> tuple[float, float]:
@@ -91,14 +85,13 @@ def fit_offset_and_temperature(chosen: ArrayLike, rejected: ArrayLike) -> tuple[
     both = np.concatenate([np.asarray(chosen, dtype=np.float64), np.asarray(rejected, dtype=np.float64)])
     centre, spread = both.mean(), both.std() or 1.0
     signs = np.repeat([1.0, -1.0], len(both) // 2)
-    bounds = [(None, None), (-_MAX_LOG_TEMPERATURE, _MAX_LOG_TEMPERATURE)]
     found = minimize(
         _penalised_loss,
         np.zeros(2),
         args=((both - centre) / spread, signs),
         jac=True,
         method="L-BFGS-B",
-        bounds=bounds,
+        bounds=[(None, None), (-_MAX_LOG_TEMPERATURE, _MAX_LOG_TEMPERATURE)],
         options={"ftol": 1e-15, "gtol": 1e-9},
     )
     offset, log_temperature = found.x
@@ -117,17 +110,18 @@ def _penalised_loss(parameters: Floats, rewards: Floats, signs: Floats) -> tuple
     return float(loss), gradient
 
 
-def _compute_quantiles(rewards: Floats, subsets: NDArray[np.str_]) -> Floats:
+def _compute_quantiles(rewards: Floats, subsets: NDArray[np.str_]) -> list[float]:
     """Return quantiles of both sides of the pairs, each subset weighing the same."""
     _, indices, counts = np.unique(subsets, return_inverse=True, return_counts=True)
     weights = np.repeat(1.0 / counts[indices], 2)
     order = np.argsort(rewards, axis=None, kind="stable")
     # A reward stands for the middle of its share.
     shares = np.cumsum(weights[order]) - weights[order] / 2
-    return np.interp(np.linspace(0.0, 1.0, NUM_QUANTILES) * weights.sum(), shares, rewards.ravel()[order])
+    levels = np.linspace(0.0, 1.0, NUM_QUANTILES) * weights.sum()
+    return _round_values(np.interp(levels, shares, rewards.ravel()[order]))
 
 
-def _round_values(values: Floats) -> list[float]:
+def _round_values(values: Iterable[float]) -> list[float]:
     """Return values with as many digits as a float32 reward has, for a readable file."""
     return [float(f"{value:.{_NUM_DIGITS}g}") for value in values]
 

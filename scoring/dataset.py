@@ -10,7 +10,7 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -204,7 +204,8 @@ class RowScorer:
             for position, row in enumerate(block.numbers.tolist()):
                 span = range(position * len(self.sides), (position + 1) * len(self.sides))
                 criterion = self._job.criterion or block.criteria[position]
-                now[row] = _join(_digest(dialogues, index, criterion) for index in span)
+                with suppress(ValueError, OSError):
+                    now[row] = _join(digest_dialogue(dialogues[index], criterion) for index in span)
         return [
             record["reason"] is not None or now.get(record["item"]) not in (None, record["digest"])
             for record in records
@@ -218,13 +219,6 @@ class RowScorer:
 def _join(digests: Iterable[str | None]) -> str | None:
     found = list(digests)
     return None if None in found else " ".join(map(str, found))
-
-
-def _digest(dialogues: Sequence[Any], index: int, criterion: str | None) -> str | None:
-    try:
-        return digest_dialogue(dialogues[index], criterion)
-    except (ValueError, OSError):
-        return None
 
 
 @dataclass(frozen=True)
@@ -363,6 +357,7 @@ class _Run:
         """Make one table of the records of all processes, and write `summary.json` with what it depends on."""
         import pyarrow as pa
         import pyarrow.compute as pc
+        import pyarrow.parquet as pq
 
         folder, schema = self._folder, self.scorer.schema
         # Of the parts that other processes wrote as well.
@@ -377,7 +372,11 @@ class _Run:
         scored = table.filter(pc.is_null(table["reason"])).drop_columns("reason")
         ids = [name for name in ID_COLUMNS if name in table.column_names]
         skipped = table.filter(pc.is_valid(table["reason"])).select(["row", "reason", *ids]).to_pylist()
-        _write(folder, scored, skipped)
+        # Each row is in one of these files, in the order of the rows.
+        with replace_atomically(folder / "scores.parquet") as temporary:
+            pq.write_table(scored, temporary)
+        lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in skipped)
+        write_file(folder / "skipped.jsonl", "".join(lines))
         summary = _summarise(scored, skipped, set(self.pending), self.seconds)
         rate = {"real_time_factor": summary.real_time_factor}
         write_provenance(folder / "summary.json", summary=asdict(summary) | rate, job=self._job.describe_settings())
@@ -388,16 +387,6 @@ class _Run:
                 "has all reasons."
             )
         return summary
-
-
-def _write(folder: Path, scored: pa.Table, skipped: Records) -> None:
-    """Write `scores.parquet` and `skipped.jsonl`, each row in one of them, in the order of the rows."""
-    import pyarrow.parquet as pq
-
-    with replace_atomically(folder / "scores.parquet") as temporary:
-        pq.write_table(scored, temporary)
-    lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in skipped)
-    write_file(folder / "skipped.jsonl", "".join(lines))
 
 
 def _summarise(scored: pa.Table, skipped: Records, new: set[int], seconds: float) -> Summary:

@@ -12,29 +12,39 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Hashable, Sequence
+import time
+from collections.abc import Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+from uuid import uuid4
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 
 from sdiareward.chat_sdiareward import expand_criteria
+from sdiareward.common.parts import PartFolder, is_whole
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.pairs.content import hash_parts
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 from .batching import DIALOGUE_ERRORS, format_reason
-from .feature_shards import FeatureShards
 
 
 if TYPE_CHECKING:
     from .scorer import Scorer
 
 # Part of every key. Increase it when features change their meaning or their form on disk.
-_FORMAT = 1
+_FORMAT = 2
 _KEY_DIGITS = 32
 _NUM_THREADS = 2
+_SCHEMA = pa.schema({"item": pa.string(), "num_rows": pa.int32(), "data": pa.large_binary()})
+# A feature is a row group, so that a lookup reads no other; random numbers cannot be compressed.
+_WRITING: dict[str, Any] = {"rows_per_group": 1, "write_statistics": False, "compression": "none"}
+# A kill loses at most one part or one interval of work.
+_PART_BYTES = 64 * 2**20
+_PART_INTERVAL_S = 60.0
 
 
 class FeatureCache:
@@ -43,7 +53,7 @@ class FeatureCache:
     A feature is the pooled vector of a dialogue, or its hidden states token by token, for a head that learns its
     pooling. Its key is a hash of everything that it depends on: the dialogue's audio, text and roles, the system
     prompt, and the model and settings that computed it. A folder may hold the features of several models and settings,
-    each in a subfolder with an `identity.json` that describes it.
+    each in a subfolder, in parts beside a `meta.json` that describes it. Many processes may write and read at once.
 
     Args:
         folder (`str` or `Path`): Where features are stored.
@@ -56,9 +66,6 @@ class FeatureCache:
             vector.
         stored_dtype (`str`, *optional*): Dtype on disk; by default float32 for pooled vectors and, for hidden states,
             bfloat16 if the backbone computes in it and float16 otherwise.
-
-    Raises:
-        ValueError: The folder holds a safetensors file of another kind.
 
     Examples:
         >>> revision = fingerprint_model("checkpoints/nano")  # doctest: +SKIP
@@ -94,17 +101,26 @@ class FeatureCache:
             "stored_dtype": stored_dtype,
             **self._list_settings(config, processor, dtype),
         }
-        own_folder = self.folder / _digest(self.identity)[:12]
-        self._shards = FeatureShards(own_folder, self.identity, getattr(torch, stored_dtype))
+        self._own_folder = self.folder / _digest(self.identity)[:12]
+        self._dtype = getattr(torch, stored_dtype)
+        # Of each feature its file, the number of its row group, and the number of its rows.
+        self._places: dict[str, tuple[str, int, int]] = {}
+        self._known: set[str] = set()
+        self._files: dict[str, pq.ParquetFile] = {}
+        self.refresh()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process opens the files again.
+        return {**self.__dict__, "_files": {}}
 
     def __len__(self) -> int:
-        return len(self._shards)
+        return len(self._places)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._shards
+        return key in self._places
 
     def __getitem__(self, key: str) -> torch.Tensor:
-        """Return the feature of a dialogue in its stored dtype, mapped from its file; read-only.
+        """Return the feature of a dialogue in its stored dtype.
 
         Returns:
             `torch.Tensor` of shape `(1, hidden_size)` for a pooled vector, or `(num_tokens, hidden_size)`.
@@ -112,24 +128,34 @@ class FeatureCache:
         Raises:
             KeyError: The folder lacks the feature; the message lists the contents of the folder.
         """
-        if key not in self._shards:
+        if key not in self._places:
             raise KeyError(
                 f"{self.folder} lacks feature {key}; compute it with fill(). It holds {self.list_contents()}."
             )
-        return self._shards[key]
+        path, number, num_rows = self._places[key]
+        if path not in self._files:
+            self._files[path] = pq.ParquetFile(path, memory_map=True)
+        data = self._files[path].read_row_group(number, columns=["data"], use_threads=False)["data"][0].as_buffer()
+        return torch.frombuffer(bytearray(data), dtype=self._dtype).view(num_rows, -1)
 
     def num_rows(self, key: str) -> int:
         """Return the number of rows of a feature, without reading it: its tokens, or 1 for a pooled vector."""
-        return self._shards.num_rows(key)
+        return self._places[key][2]
 
     def refresh(self) -> None:
         """Find the features that other processes have stored since."""
-        self._shards.refresh()
+        for path in sorted(self._own_folder.glob("*/parts/part-*.parquet")):
+            if str(path) in self._known:
+                continue
+            self._known.add(str(path))
+            if is_whole(path):
+                rows = pq.read_table(path, columns=["item", "num_rows"], use_threads=False).to_pylist()
+                self._places |= {row["item"]: (str(path), at, row["num_rows"]) for at, row in enumerate(rows)}
 
     def list_contents(self) -> str:
         """Return the number of features of this model and these settings, and which others the folder holds."""
         parts = [f"{len(self)} of model_revision {self.identity['model_revision']!r}"]
-        for path in sorted(self.folder.glob("*/identity.json")):
+        for path in {path.parents[2]: path for path in sorted(self.folder.glob("*/*/parts/meta.json"))}.values():
             other = json.loads(path.read_text(encoding="utf-8"))
             different = [
                 f"{name} {other.get(name)!r}" for name, own in self.identity.items() if other.get(name) != own
@@ -245,14 +271,37 @@ class FeatureCache:
                 progress=progress,
             )
             order = list(missing)
-            self._shards.write((order[index], self._make_rows(feature)) for index, feature in features)
+            self._write((order[index], feature) for index, feature in features)
             if skipped is not None and unreadable:
                 reasons = {order[index]: reason for index, reason in unreadable.items()}
                 skipped.update({index: reasons[key] for index, key in enumerate(found) if key in reasons})
         return found
 
-    def _make_rows(self, features: Any) -> torch.Tensor:
-        return torch.from_numpy(features.hidden_states if self.per_token else features.pooled[None])
+    def _write(self, features: Iterable[tuple[str, Any]]) -> None:
+        """Write features as they are computed, part by part; an error or an interrupt keeps the earlier ones."""
+        # A folder of its own: many processes may write.
+        folder = PartFolder(self._own_folder / uuid4().hex, self.identity, _SCHEMA, **_WRITING)
+        rows: list[dict[str, Any]] = []
+        number, num_bytes, since = 0, 0, time.monotonic()
+        try:
+            for key, found in features:
+                matrix = torch.from_numpy(found.hidden_states if self.per_token else found.pooled[None])
+                stored = matrix.to(self._dtype).contiguous()
+                if not bool(torch.isfinite(stored).all()):
+                    raise ValueError(
+                        f"feature {key}: holds {matrix.abs().max().item():g}, which is not finite in {self._dtype}; "
+                        "store it in another dtype, or check the model if it is NaN."
+                    )
+                data = stored.view(torch.uint8).numpy().tobytes()
+                rows.append({"item": key, "num_rows": len(stored), "data": data})
+                num_bytes += len(data)
+                if num_bytes >= _PART_BYTES or time.monotonic() - since > _PART_INTERVAL_S:
+                    folder.write(number, rows)
+                    rows, number, num_bytes, since = [], number + 1, 0, time.monotonic()
+        finally:
+            if rows:
+                folder.write(number, rows)
+            self.refresh()
 
     def _list_settings(self, config: SDiaRewardConfig, processor: SDiaRewardProcessor, dtype: str) -> dict[str, Any]:
         return {

@@ -15,7 +15,9 @@ Notable choices:
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import inspect
+import json
 import logging
 import math
 import re
@@ -26,10 +28,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.audio_sdiareward import describe_unheard
+import numpy as np
+
+from sdiareward.audio_sdiareward import Clip, Heard, describe_unheard
+from sdiareward.chat_sdiareward import MAX_TURNS, Dialogue, Turn, list_items, make_dialogue
 
 from .request_queue import Outcome, Request, get_queue
-from .rollouts import Rollout, RolloutReader, voice_completions
 
 
 if TYPE_CHECKING:
@@ -151,25 +155,94 @@ def _configure(model_or_scorer: Any, options: Mapping[str, Any]) -> tuple[Scorer
     return scorer, own
 
 
-def _reject_text(completions: Sequence[Any]) -> None:
-    """Raise if a completion is plain text, which has no source of audio."""
-    for completion in completions:
-        is_messages = isinstance(completion, list) and completion and isinstance(completion[-1], Mapping)
-        if isinstance(completion[-1].get("content") if is_messages else completion, str):
-            raise ValueError(
-                "the completions are text and nothing gives them sound; give speak or completion_audio_column, or "
-                "require_audio=False to score the text alone."
-            )
+@dataclass
+class Rollout:
+    """A prompt and its completion, which is the last turn; no turns after an error."""
+
+    dialogue: Dialogue = Dialogue((), is_whole=False)
+    error: str | None = None
+    reward: float | None = None
+    heard: Heard = Heard()
+
+    @property
+    def has_audio(self) -> bool:
+        return self.dialogue.turns[-1].audio is not None
+
+    def add_audio(self, audio: Any) -> None:
+        """Add audio to the completion, after its text as in training."""
+        *before, last = self.dialogue.turns
+        self.dialogue = Dialogue((*before, Turn(last.role, parts=(*last.parts, Clip(audio)))), self.dialogue.system)
+
+
+def hash_context(dialogue: Dialogue) -> str:
+    """Hash everything before the last turn: the completions of one prompt have the same."""
+    text = json.dumps(make_dialogue(dialogue).to_messages()[:-1], sort_keys=True, default=_digest)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _digest(value: Any) -> str:
+    if isinstance(value, Path):
+        return str(value)
+    data = value if isinstance(value, bytes) else np.ascontiguousarray(value).tobytes()
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _read_messages(given: Any, role: str) -> list[dict[str, Any]]:
+    """Return copies of messages, or of a string in that role, the content of each a list of items."""
+    messages = [{"role": role, "content": given}] if isinstance(given, str) else given
+    if not isinstance(messages, Sequence) or not all(map(_is_message, messages)):
+        raise ValueError(f"found {str(messages)[:80]!r}; give a string, or a list of messages with role and content.")
+    # A call of a tool says nothing.
+    return [{"role": message["role"], "content": list_items(message)} for message in messages]
+
+
+def _is_message(message: Any) -> bool:
+    if not isinstance(message, Mapping) or "role" not in message:
+        return False
+    content = message.get("content")
+    if isinstance(content, list):
+        return all(isinstance(item, Mapping) and isinstance(item.get("text") or "", str) for item in content)
+    return content is None or isinstance(content, str)
+
+
+def _is_text(completion: Any) -> bool:
+    last = completion[-1] if isinstance(completion, list) and completion else None
+    return isinstance(last.get("content") if isinstance(last, Mapping) else completion, str)
+
+
+def _add_recording(turn: Mapping[str, Any], recording: Any) -> None:
+    """Add a recording to a turn that has none."""
+    if recording is not None and not any(item.get("audio") is not None for item in turn["content"]):
+        turn["content"].append({"type": "audio", "audio": recording})
+
+
+def _voice(rollouts: Sequence[Rollout], speak: Callable[[list[str]], Sequence[Any]]) -> None:
+    """Synthesise completions; after an error one at a time, so that one text does not affect the others."""
+    texts = [rollout.dialogue.turns[-1].text for rollout in rollouts]
+    for rollout, recording in zip(rollouts, _speak(texts, speak), strict=True):
+        if isinstance(recording, Exception):
+            rollout.error = f"the completion could not be spoken ({type(recording).__name__}: {recording})."
+        elif recording is None:
+            rollout.error = "the completion could not be spoken."
+        else:
+            rollout.add_audio(recording)
+
+
+def _speak(texts: list[str], speak: Callable[[list[str]], Sequence[Any]]) -> list[Any]:
+    try:
+        recordings = list(speak(texts))
+    except Exception as error:  # A synthesizer may raise anything; it is recorded as the reason.
+        return [error] if len(texts) == 1 else [_speak([text], speak)[0] for text in texts]
+    if len(recordings) != len(texts):
+        raise ValueError(f"speak returned {len(recordings)} recordings for {len(texts)} texts; return one for each.")
+    return recordings
 
 
 class _Rewarder:
     def __init__(self, scorer: Scorer, options: RewardOptions):
         self.scorer = scorer
         self.options = options
-        self.reader = RolloutReader(options.audio_column, options.completion_audio_column, options.keep_system)
-        self.num_scored = 0
-        self.num_failed = 0
-        self.num_unheard = 0
+        self.num_scored = self.num_failed = self.num_unheard = 0
         self.failures: Counter[str] = Counter()
         self.last_reasons: deque[str] = deque(maxlen=_NUM_LAST_REASONS)
         # TRL logs a reward under this.
@@ -179,27 +252,79 @@ class _Rewarder:
         self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
     ) -> tuple[list[Rollout], list[Rollout]]:
         """Return all rollouts, and the rollouts that need speech."""
-        options = self.options
-        if options.require_audio and not (options.speak or options.completion_audio_column):
-            _reject_text(completions)
-        rollouts = self.reader.read(prompts, completions, columns)
+        if len(prompts) != len(completions):
+            raise ValueError(
+                f"got {len(prompts)} prompts and {len(completions)} completions; give one prompt for each completion."
+            )
+        options, recordings = self.options, []
+        has_sound = options.speak or options.completion_audio_column or not options.require_audio
+        if not has_sound and any(map(_is_text, completions)):
+            raise ValueError(
+                "the completions are text and nothing gives them sound; give speak or completion_audio_column, or "
+                "require_audio=False to score the text alone."
+            )
+        for name in (options.audio_column, options.completion_audio_column):
+            if name is not None and name not in columns:
+                raise ValueError(
+                    f"there is no column {name!r} of audio; found {sorted(columns)}. Name one of these, or add it to "
+                    "the data set or the rollout function."
+                )
+            recordings.append([None] * len(prompts) if name is None else columns[name])
+        rollouts = [self._read_one(*row) for row in zip(prompts, completions, *recordings, strict=True)]
         silent = [rollout for rollout in rollouts if rollout.error is None and not rollout.has_audio]
         return rollouts, silent if options.speak else []
+
+    def _read_one(self, prompt: Any, completion: Any, prompt_audio: Any, completion_audio: Any) -> Rollout:
+        try:
+            messages = _read_messages(prompt, "user")
+            has_system = bool(messages) and messages[0]["role"] == "system"
+            system, turns = messages[:has_system], messages[has_system:]
+            if prompt_audio is not None:
+                of_turns = (
+                    prompt_audio if isinstance(prompt_audio, list) else [*[None] * (len(turns) - 1), prompt_audio]
+                )
+                if len(of_turns) != len(turns):
+                    raise ValueError(
+                        f"column {self.options.audio_column!r} has {len(of_turns)} recordings for a prompt of "
+                        f"{len(turns)} turns; give one for each turn, None for a turn without audio."
+                    )
+                for turn, recording in zip(turns, of_turns, strict=True):
+                    _add_recording(turn, recording)
+            answers = _read_messages(completion, "assistant")
+            if (roles := [answer["role"] for answer in answers]) != ["assistant"]:
+                raise ValueError(f"the completion's messages have the roles {roles}; give one assistant message.")
+            # An empty text is no turn, and a synthesizer may fail on it.
+            content = [item for item in answers[0]["content"] if "text" not in item or item["text"].strip()]
+            answer = {"role": "assistant", "content": content}
+            _add_recording(answer, completion_audio)
+            if not content:
+                raise ValueError("the completion is empty; there is nothing to score.")
+            kept = system if self.options.keep_system else []
+            rollout = Rollout(make_dialogue([*kept, *[*turns, answer][-MAX_TURNS:]], "prompt and completion"))
+        except ValueError as error:
+            return Rollout(error=str(error))
+        if len(turns) >= MAX_TURNS:
+            logger.info("a prompt of %d turns: its last %d and the completion are scored.", len(turns), MAX_TURNS - 1)
+        return rollout
 
     def _make_request(self, rollouts: Sequence[Rollout]) -> Request:
         for rollout in rollouts:
             if rollout.error is None and self.options.require_audio and not rollout.has_audio:
                 rollout.error = "the completion has no audio; set require_audio=False to score the text alone."
-        good = [rollout for rollout in rollouts if rollout.error is None]
-        dialogues = [rollout.dialogue for rollout in good]
-        return Request(self.scorer, self.options.criterion, dialogues, [rollout.group for rollout in good])
+        dialogues = [rollout.dialogue for rollout in rollouts if rollout.error is None]
+        return Request(self.scorer, self.options.criterion, dialogues, list(map(hash_context, dialogues)))
 
     def _settle(
         self, rollouts: Sequence[Rollout], results: Sequence[Outcome], log_metric: Callable[..., None] | None
     ) -> list[float | None]:
         good = [rollout for rollout in rollouts if rollout.error is None]
         for rollout, result in zip(good, results, strict=True):
-            rollout.settle(result)
+            if isinstance(result, str):
+                rollout.error = result
+            elif len(rollout.dialogue.turns) in result[1].silent_turns:
+                rollout.error = "the completion is silent: nothing above -70 dB of full scale is heard."
+            else:
+                rollout.reward, rollout.heard = result
         failed = [(index, rollout.error) for index, rollout in enumerate(rollouts) if rollout.error is not None]
         if failed and self.options.on_error == "raise":
             raise ValueError(f"completion {failed[0][0]}: {failed[0][1]}")
@@ -256,7 +381,7 @@ class RewardFunction(_Rewarder):
         """
         rollouts, silent = self._read(prompts, completions, columns)
         if silent and self.options.speak:
-            voice_completions(silent, self.options.speak)
+            _voice(silent, self.options.speak)
         results = get_queue(self.scorer.model).score(self._make_request(rollouts))
         return self._settle(rollouts, results, columns.get("log_metric"))
 
@@ -271,7 +396,7 @@ class AsyncRewardFunction(_Rewarder):
         """Return the reward of each completion, as [`RewardFunction`] does."""
         rollouts, silent = self._read(prompts, completions, columns)
         if silent:
-            await asyncio.to_thread(voice_completions, silent, self._make_blocking_speak())
+            await asyncio.to_thread(_voice, silent, self._make_blocking_speak())
         request = await asyncio.to_thread(self._make_request, rollouts)
         results = await get_queue(self.scorer.model).score_async(request)
         return self._settle(rollouts, results, columns.get("log_metric"))

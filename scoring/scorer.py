@@ -43,7 +43,6 @@ from .batching import (
 )
 from .calibration import Calibration
 from .packed_forward import ClipCache, encode_clips, run_packed_batch
-from .precision import FAST, halve_products, has_bfloat16
 
 
 logger = logging.getLogger(__name__)
@@ -56,6 +55,15 @@ _PLANNED_AT_A_TIME, _PLANNED_BYTES = 1024, 256 * 2**20
 _CLIP_CACHE_BYTES = 64 * 2**20
 # Of all scorers, so that one can be copied.
 _counting = threading.Lock()
+# A dtype: products and convolutions in bfloat16, everything between in float32. In bfloat16 throughout, every layer
+# rounds the residual stream to eight bits, and the errors add up over the layers.
+FAST = "fast"
+
+
+def has_bfloat16(device_type: str) -> bool:
+    if device_type == "cpu":
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return device_type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 @dataclass(frozen=True)
@@ -85,8 +93,8 @@ class Scorer:
             begin with once; requires `pack`.
         share_clips (`bool`, *optional*, defaults to `True`): Encode each distinct clip once.
         compile (`bool`, *optional*, defaults to `False`): Compile feed-forward blocks and norms (`torch.compile`).
-        mixed_precision (`bool`, *optional*, defaults to `False`): Compute products in bfloat16 where the hardware does
-            (`precision`); the model is changed.
+        mixed_precision (`bool`, *optional*, defaults to `False`): Compute products in bfloat16 where the hardware
+            does; the model is changed.
         device (`str` or `torch.device`, *optional*): Where to compute; by default the model's device.
 
     Attributes:
@@ -134,7 +142,10 @@ class Scorer:
         self.audio_s = 0.0
         self.mixed_precision = mixed_precision and has_bfloat16(model.device.type)
         if self.mixed_precision:
-            halve_products(model)
+            # As they are read under autocast.
+            for module in model.model.modules():
+                if isinstance(module, (torch.nn.Linear, torch.nn.Conv1d)):
+                    module.to(torch.bfloat16)
         self._encoded = ClipCache(_CLIP_CACHE_BYTES if share_clips else 0)
         self._prepare = DialoguePreparer(processor, self._encoded)
         if compile:

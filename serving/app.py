@@ -23,7 +23,7 @@ from sdiareward.common.version import __version__
 from sdiareward.scoring.calibration import Calibration, sigmoid
 from sdiareward.scoring.request_queue import Outcome, get_queue
 from sdiareward.scoring.request_queue import Request as ScoringRequest
-from sdiareward.scoring.rollouts import Rollout
+from sdiareward.scoring.reward_function import hash_context
 
 from . import examples
 from .bodies import JSON, MULTIPART, REQUEST_PART, BadRequestError, find_turn, read_body, read_dialogue_form
@@ -152,7 +152,7 @@ class RequestScorer:
         """Return the outcomes of dialogues; the shared context of several answers is computed once."""
         if not dialogues:
             return []
-        groups = [Rollout(dialogue).group for dialogue in dialogues]
+        groups = [hash_context(dialogue) for dialogue in dialogues]
         request = ScoringRequest(self.scorer, criterion, dialogues, groups)
         try:
             async with asyncio.timeout(self._limits.request_timeout_s):

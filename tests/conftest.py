@@ -163,8 +163,7 @@ def tiny_judge(tmp_path_factory, tiny_config, fixtures_dir):
     """Return the folder of a thinker of a few thousand parameters: random weights, real classes."""
     from transformers import Qwen2_5OmniThinkerForConditionalGeneration
 
-    from sdiareward.judges.nano_judge import make_thinker_config
-    from sdiareward.judges.thinker import ThinkerProcessor
+    from sdiareward.judges.thinker import ThinkerProcessor, make_thinker_config
 
     folder = tmp_path_factory.mktemp("tiny_judge")
     torch.manual_seed(0)
@@ -181,7 +180,7 @@ def tiny_judge(tmp_path_factory, tiny_config, fixtures_dir):
 @pytest.fixture(scope="session")
 def nano_judge(tmp_path_factory):
     """Return the folder of an untrained nano judge."""
-    from sdiareward.judges.nano_judge import build_nano_judge
+    from sdiareward.judges.thinker import build_nano_judge
 
     return build_nano_judge(tmp_path_factory.mktemp("nano_judge"))
 

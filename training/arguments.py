@@ -1,232 +1,365 @@
-"""The arguments of training that `trl.RewardConfig` does not have."""
+"""The options of `sdiareward train`: those of TRL's reward script, and what spoken pairs need beside them.
+
+An option that would change nothing, alone or beside the others, is refused before anything is loaded.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+import math
+import re
+from argparse import ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields
+from difflib import get_close_matches
+from typing import Any, NoReturn
 
-from sdiareward.common.hub import DatasetRevision, ModelRevision, make_revision_field
+import yaml
+from transformers import Trainer
+from transformers.integrations import get_reporting_integration_callbacks
+from transformers.utils import is_torch_bf16_gpu_available
+from trl import ModelConfig, RewardConfig, ScriptArguments, TrlParser
+
+from sdiareward.checkpoint_io.models import fingerprint_model
+from sdiareward.common.data_help import PAIR_HELP
+from sdiareward.common.hub import resolve_revision
 from sdiareward.common.package_files import NANO
+from sdiareward.common.user_errors import UserError
+from sdiareward.configuration_sdiareward import name_prompts, validate_max_turn_s
+from sdiareward.pairs.prompts import read_prompts
+
+from .augmentation import AugmentationSettings, make_option
 
 
-if TYPE_CHECKING:
-    from .augmentation import AugmentationSettings
-
-TRAIN_MODES = ("head", "lora", "full")
-_DATA, _MODEL, _WHAT, _RUN, _MORE = "data", "model", "what is trained", "the run", "additional training pairs"
-# The mode of training that an option is for; in the other modes it would change nothing.
+# Options of TRL without an effect here: pairs are packed by `batch_tokens`, the tokenizer is saved as it is, the model
+# is loaded in the dtype that fits its training, and only the finished folder is pushed, with the token of the login.
+_UNUSED = re.compile(
+    "average_tokens_across_devices|auto_find_batch_size|chat_template_path|dataset_num_proc|do_predict|eos_token"
+    "|hub_token|ignore_data_skip|include_num_input_tokens_seen|label_names|length_column_name|liger_kernel_config"
+    "|model_init_kwargs|pad_to_multiple_of|pad_token|push_to_hub|train_sampling_strategy|trust_remote_code"
+    "|use_liger_kernel"
+    "|dataset_streaming|ignore_bias_buffers"
+    "|attn_implementation|bnb_.*|dtype|load_in_.*|lora_(?!r|alpha|task_type).*|use_bnb_.*|use_dora|use_rslora"
+)
+# What is trained -> the option that chooses it, and the options that have an effect with it only.
+_CHOSEN_BY = {"head": "freeze_backbone", "lora": "use_peft", "full": "neither use_peft nor freeze_backbone"}
 _MODE_OF = {
-    "adapter_name_or_path": "lora",
     "through_backbone": "head",
+    "from_cache": "head",
     "lora_r": "lora",
     "lora_alpha": "lora",
+    "adapter_name_or_path": "lora",
     "train_projection": "lora",
     "freeze_audio_tower": "full",
     "freeze_text_model": "full",
 }
-# What an option needs beside it.
-_NEEDED_BY = {
-    "augmented_copies": "augmentations",
-    "augment_sides": "augmentations",
-    "hard_negative_share": "hard_negatives",
-}
+# By what is trained: learning rate, least steps and least epochs. A head on cached features is cheap to train.
+# On 18 pairs it learns in 300 steps of 8; in 9 steps at 1e-4 its margins do not change.
+_SCHEDULES = {"head": (1e-3, 300, 3), "lora": (2e-4, 200, 1), "full": (1e-4, 100, 1)}
 
 
-def _make_field(help_text: str, **options: Any) -> Any:
-    metadata = {"help": help_text, **options.pop("metadata", {})}
-    return field(metadata=metadata, **options)
+class OptionError(UserError, ValueError):
+    """Raised for an option of training that is refused."""
 
 
 @dataclass
-class TrainArguments(ModelRevision, DatasetRevision):
-    """Arguments of a training run that `trl.RewardConfig` does not cover; the help of each field describes it."""
+class SDiaRewardScriptArguments(AugmentationSettings, ScriptArguments):
+    """Pairs to train on, and how a run begins and ends; the help of each field describes it."""
 
-    dataset: str = _make_field(
-        "Folder or repository of pairs with the splits train and validation, or a .json, .jsonl or .parquet file, of "
-        "which validation_share is held out.",
-        metadata={"group": _DATA},
+    dataset_test_split: str = make_option("validation", "Split to validate on, by which the checkpoint is selected.")
+    dataset_revision: str | None = make_option(None, "Branch, tag or commit of the data set on the Hub.")
+    more_datasets: list[str] = make_option(list, "Further data sets, whose pairs are added split by split.")
+    more_revisions: list[str] | None = make_option(None, "Revision of each of these on the Hub.")
+    audio_root: str | None = make_option(None, "Folder of recordings that are not found beside the table.")
+    validation_share: float = make_option(0.1, "Share of a file's pairs to validate on, in complete groups.")
+    max_eval_samples: int | None = make_option(None, "Validate on a draw of at most this many pairs.")
+    batch_tokens: int | None = make_option(
+        None, "Tokens in one forward pass, a micro-batch; by default 16384 on an accelerator, 4096 on a CPU."
     )
-    model_name_or_path: str = _make_field(
-        "Checkpoint to train further or Qwen2.5-Omni backbone (Hub id or folder), `small` for the checkpoint of the "
-        "package, or `nano` for a new model of that size (default: the nano checkpoint of the package).",
-        default=str(NANO),
-        metadata={"flag": "model", "group": _MODEL},
-    )
-    dataset_config: str | None = _make_field(
-        "Configuration of the data set, for instance modality.",
-        default=None,
-        metadata={"aliases": ("--dataset_name",), "group": _DATA},
-    )
-    more_datasets: list[str] = _make_field(
-        "Further data sets in any of these forms; their pairs are added to those of dataset, split by split.",
-        default_factory=list,
-        metadata={"group": _DATA},
-    )
-    more_revisions: list[str] | None = make_revision_field("more_datasets", "each of these", "dataset", group=_DATA)
-    audio_root: str | None = _make_field(
-        "Folder that relative paths of recordings begin at that are not found beside the table.",
-        default=None,
-        metadata={"group": _DATA},
-    )
-    validation_share: float = _make_field(
-        "Share of a file's pairs to hold out for validation, in complete groups.",
-        default=0.1,
-        metadata={"group": _DATA},
-    )
-    max_eval_samples: int | None = _make_field(
-        "Validate on this many pairs at most, drawn by the seed. Default: on all.",
-        default=None,
-        metadata={"group": _DATA},
-    )
-    train: str = _make_field(
-        "What to train: head for score and pooler; lora for these and adapters in the text model; full for all "
-        "weights.",
-        default="full",
-        metadata={"group": _WHAT, "choices": TRAIN_MODES},
-    )
-    from_cache: str | None = _make_field(
-        "Folder of cached features to train the head on; missing features are computed first. Default: features in "
-        "output_dir. Applies to train head.",
-        default=None,
-        metadata={"group": _WHAT},
-    )
-    through_backbone: bool = _make_field(
-        "Train the head without a cache: run the frozen backbone in each step.",
-        default=False,
-        metadata={"group": _WHAT},
-    )
-    freeze_audio_tower: bool = _make_field(
-        "Freeze the audio tower up to its projection; its output is then computed once. Applies to train full; the "
-        "other modes always freeze it.",
-        default=True,
-        metadata={"group": _WHAT},
-    )
-    freeze_text_model: bool = _make_field(
-        "Freeze the text model. Applies to train full.", default=False, metadata={"group": _WHAT}
-    )
-    pooling_mode: str = _make_field(
-        "Pooling of a new head: mean, attention or last_token.", default="mean", metadata={"group": _MODEL}
-    )
-    prompt_file: str | None = _make_field(
-        "System prompts to train with, in place of the start model's: YAML (reward_* of configs/prompts.yaml), JSON "
-        "from criterion to text, or one text for all. They are saved with the checkpoint.",
-        default=None,
-        metadata={"group": _MODEL},
-    )
-    max_turn_s: float | None = _make_field(
-        "Seconds of each turn that the model hears, saved with the checkpoint (default: the start model's).",
-        default=None,
-        metadata={"group": _MODEL},
-    )
-    batch_tokens: int | None = _make_field(
-        "Tokens in one forward pass: the pairs of a step are split into micro-batches of this size. Default: 16384 on "
-        "an accelerator, 4096 on a CPU.",
-        default=None,
-        metadata={"group": _RUN},
-    )
-    adapter_name_or_path: str | None = _make_field(
-        "Adapters to train further, in place of new ones: the folder adapter of an earlier run. Applies to lora.",
-        default=None,
-        metadata={"group": _WHAT},
-    )
-    lora_r: int = _make_field("Rank of the adapters.", default=16, metadata={"group": _WHAT})
-    lora_alpha: int = _make_field(
-        "Scale of the adapters, in units of 1 / rank.", default=32, metadata={"group": _WHAT}
-    )
-    adapter_revision: str | None = make_revision_field("adapter_name_or_path", "those adapters", group=_MODEL)
-    train_projection: bool = _make_field(
-        "Train the projection of the audio tower beside the adapters. Applies to train lora.",
-        default=False,
-        metadata={"group": _WHAT},
-    )
-    early_stopping_patience: int | None = _make_field(
-        "Stop after this many evaluations without a lower validation loss.", default=None, metadata={"group": _RUN}
-    )
-    resume: bool = _make_field(
-        "Resume from the newest checkpoint in output_dir.", default=False, metadata={"group": _RUN}
-    )
-    save_compact: bool = _make_field(
-        "Store the backbone of the final checkpoint in float16.", default=False, metadata={"group": _RUN}
-    )
-    augmentations: list[str] = _make_field(
-        "Perturbations for copies of the training pairs, by name; all or channel for those that the audit "
-        "does not hold out.",
-        default_factory=list,
-        metadata={"group": _MORE},
-    )
-    augmented_copies: int = _make_field(
-        "Copies of each training pair, in addition to the pair itself.", default=1, metadata={"group": _MORE}
-    )
-    augment_sides: str = _make_field(
-        "both puts the two sides of a copy through the same perturbations; each draws perturbations for each side.",
-        default="both",
-        metadata={"group": _MORE},
-    )
-    hard_negatives: list[str] = _make_field(
-        "Attacks by name; each adds training pairs of a chosen side against the attack on it.",
-        default_factory=list,
-        metadata={"group": _MORE},
-    )
-    hard_negative_share: float = _make_field(
-        "Share of the pairs that each attack is applied to, from 0 to 1.", default=1.0, metadata={"group": _MORE}
-    )
+    early_stopping_patience: int | None = make_option(None, "Evaluations without a lower loss after which to stop.")
+    resume: bool = make_option(False, "Resume from the newest checkpoint in output_dir.")
+    save_compact: bool = make_option(False, "Store the backbone of the final checkpoint in float16.")
+    # TRL's option of that name, under which the library would push every checkpoint; here the finished folder is.
+    push_to_hub: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
+        # A key of YAML may have one value in place of a list.
+        for name in ("augmentations", "hard_negatives", "more_datasets"):
+            if isinstance(value := getattr(self, name), str):
+                setattr(self, name, [value])
+        super().__post_init__()
+        _refuse_unused(self)
         if not 0 < self.validation_share < 1:
-            raise ValueError(f"validation_share is {self.validation_share:g}; it must be between 0 and 1.")
-        if self.max_eval_samples is not None and self.max_eval_samples < 1:
-            raise ValueError(f"max_eval_samples is {self.max_eval_samples}; it must be at least 1, or omitted.")
-        if self.early_stopping_patience is not None and self.early_stopping_patience < 1:
-            raise ValueError(
-                f"early_stopping_patience is {self.early_stopping_patience}; it must be at least 1, or omitted."
-            )
+            raise OptionError(f"validation_share is {self.validation_share:g}; it must be between 0 and 1.")
+        for name in ("max_eval_samples", "early_stopping_patience", "batch_tokens"):
+            if (number := getattr(self, name)) is not None and number < 1:
+                raise OptionError(f"{name} is {number}; it must be at least 1, or omitted.")
+
+
+@dataclass
+class SDiaRewardModelConfig(ModelConfig):
+    """The model to begin from, and what of it is trained: all, with `use_peft` adapters, or the head alone."""
+
+    model_name_or_path: str = make_option(
+        str(NANO),
+        "Checkpoint or Qwen2.5-Omni backbone (Hub id or folder), small, or nano for a new model of that size.",
+    )
+    freeze_backbone: bool = make_option(False, "Train the head alone: score, and attention pooler if there is one.")
+    through_backbone: bool = make_option(False, "Train a head without cached features: run the backbone in each step.")
+    from_cache: str | None = make_option(None, "Folder of a head's cached features; by default output_dir/features.")
+    freeze_audio_tower: bool = make_option(True, "Freeze the audio tower up to its projection, if all is trained.")
+    freeze_text_model: bool = make_option(False, "Freeze the text model, if all is trained.")
+    adapter_name_or_path: str | None = make_option(None, "Adapters to train further: the folder adapter of a run.")
+    adapter_revision: str | None = make_option(None, "Branch, tag or commit of these adapters on the Hub.")
+    train_projection: bool = make_option(False, "Train the audio tower's projection beside adapters.")
+    pooling_mode: str = make_option("mean", "Pooling of a new head.", choices=["mean", "attention", "last_token"])
+    prompt_file: str | None = make_option(
+        None, "System prompts to train with: YAML (reward_* of configs/prompts.yaml), JSON by criterion, or one text."
+    )
+    max_turn_s: float | None = make_option(None, "Seconds of each turn to hear; by default the start model's.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _refuse_unused(self)
         if self.max_turn_s is not None:
-            from sdiareward.configuration_sdiareward import validate_max_turn_s
-
             validate_max_turn_s(self.max_turn_s)
-        self.make_augmentation(seed=0)
-        self._require_effects()
-        if self.from_cache is not None and not self.uses_cache:
-            how = "through the backbone" if self.train == "head" else repr(self.train)
-            raise ValueError(
-                f"from_cache is given but train is {how}; only a head can be trained on cached features: set train to "
-                "head, or omit from_cache."
-            )
-
-    def _require_effects(self) -> None:
-        """Raise `ValueError` for an option that would change nothing beside the others."""
-        # A list is given if it is not empty.
-        given = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        changed = {entry.name for entry in fields(self) if given[entry.name] not in (entry.default, [])}
-        for name in sorted(changed & set(_MODE_OF)):
-            if (mode := _MODE_OF[name]) != self.train:
-                raise ValueError(
-                    f"{name} is {getattr(self, name)!r} but train is {self.train!r}, in which it has no effect; set "
-                    f"train to {mode}, or omit {name}."
+        if self.use_peft and self.freeze_backbone:
+            raise OptionError("use_peft and freeze_backbone are both given; adapters are in the backbone: omit one.")
+        for name in _list_changed(self):
+            if (mode := _MODE_OF.get(name, self.mode)) != self.mode:
+                raise OptionError(
+                    f"{name} is {getattr(self, name)!r} and would have no effect; it is for training with "
+                    f"{_CHOSEN_BY[mode]}: change that, or omit {name}."
                 )
-        for name in sorted(changed & set(_NEEDED_BY)):
-            if not getattr(self, needed := _NEEDED_BY[name]):
-                raise ValueError(
-                    f"{name} is {getattr(self, name)!r} without {needed}, and has no effect; give {needed} too, or "
-                    f"omit {name}."
-                )
+        if self.from_cache and self.through_backbone:
+            raise OptionError("from_cache has no effect with through_backbone; omit one of them.")
 
-    def make_augmentation(self, seed: int) -> AugmentationSettings:
-        from .augmentation import AugmentationSettings
-
-        names = [entry.name for entry in fields(AugmentationSettings) if entry.name != "seed"]
-        return AugmentationSettings(**{name: getattr(self, name) for name in names}, seed=seed)
-
-    def read_prompts(self) -> dict[str, str] | None:
-        from sdiareward.pairs.prompts import read_prompts
-
-        return None if self.prompt_file is None else read_prompts(self.prompt_file)
+    @property
+    def mode(self) -> str:
+        """What is trained: `"head"`, `"lora"` or `"full"`."""
+        return "head" if self.freeze_backbone else "lora" if self.use_peft else "full"
 
     @property
     def uses_cache(self) -> bool:
-        return self.train == "head" and not self.through_backbone
+        return self.freeze_backbone and not self.through_backbone
 
     @property
     def keeps_audio_tower(self) -> bool:
         """Whether the audio tower stays frozen up to its projection."""
-        return self.train != "full" or self.freeze_audio_tower
+        return self.mode != "full" or self.freeze_audio_tower
+
+    def read_prompts(self) -> dict[str, str] | None:
+        return None if self.prompt_file is None else read_prompts(self.prompt_file)
+
+
+@dataclass
+class RewardTrainingConfig(RewardConfig):
+    """`trl.RewardConfig` whose precision fits the machine and whose schedule fits what is trained, on how many pairs.
+
+    Without a GPU for bfloat16, training is in float32. `choose_schedule` sets what is not given.
+    """
+
+    learning_rate: float | None = make_option(None, "Largest rate; by default by what is trained.")  # type: ignore
+    num_train_epochs: float | None = make_option(None, "Passes; by default by the number of pairs.")  # type: ignore
+    max_length: int | None = make_option(None, "Skip pairs with a side of more tokens; by default none.")
+
+    def __post_init__(self) -> None:
+        if self.activation_checkpointing is None:
+            # TRL sets the older name, of which the library warns.
+            self.activation_checkpointing = self.gradient_checkpointing
+        is_chosen = self.bf16 is None and not self.fp16
+        if is_chosen:
+            self.bf16 = not self.use_cpu and is_torch_bf16_gpu_available()
+        self.chose_float32 = is_chosen and not self.bf16
+        try:
+            super().__post_init__()
+        except ValueError as error:
+            if "bf16/gpu" not in str(error):
+                raise
+            raise OptionError(
+                "bf16 is True, but this machine has no GPU that computes in bfloat16; add --bf16 False to train in "
+                "float32, or run where there is one."
+            ) from error
+        # Memory is pinned for an accelerator; without one, torch warns.
+        self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type != "cpu"
+
+
+def parse_arguments(
+    argv: Sequence[str] | None, prog: str
+) -> tuple[SDiaRewardScriptArguments, RewardTrainingConfig, SDiaRewardModelConfig]:
+    """Parse flags and the YAML file of `--config`, which they override; an unknown one is refused with the nearest."""
+    kinds: Any = (SDiaRewardScriptArguments, RewardTrainingConfig, SDiaRewardModelConfig)
+    parser = _OneLineParser(
+        kinds,
+        prog=prog,
+        usage="%(prog)s --dataset_name DATASET_NAME [options]",
+        description="Train a reward model on preference pairs; docs/training.md is the guide. --config FILE reads "
+        "these options from YAML; flags override it.",
+        epilog=PAIR_HELP,
+        allow_abbrev=False,
+        formatter_class=_HelpFormatter,
+    )
+    try:
+        args, training, model_args = parser.parse_args_and_config(argv)
+    except ImportError as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"an option needs a library that is not installed ({reason}); install or omit it.") from error
+    except yaml.YAMLError as error:
+        raise OptionError(f"--config is no YAML: {error}") from error
+    if not args.dataset_name:
+        parser.error("--dataset_name is missing; give a folder, a file or a Hub id of pairs.")
+    _resolve_revisions(args, model_args)
+    args.push_to_hub, training.push_to_hub = training.push_to_hub, False
+    require_supported(training)
+    _prepare_early_stopping(training, args.early_stopping_patience)
+    require_libraries(training)
+    return args, training, model_args
+
+
+def describe_arguments(args: SDiaRewardScriptArguments, model_args: SDiaRewardModelConfig) -> dict[str, Any]:
+    """Return the arguments for the record of a run, which names its data set as an evaluation does."""
+    given = {"train": model_args.mode, "dataset": args.dataset_name, **asdict(args), **asdict(model_args)}
+    return {name: value for name, value in given.items() if not _UNUSED.fullmatch(name) and name != "dataset_name"}
+
+
+def describe_settings(
+    args: SDiaRewardScriptArguments, training: RewardConfig, model_args: SDiaRewardModelConfig, base_model: str
+) -> dict[str, Any]:
+    """Return all settings of a run; of a model and of prompts the content, not the name."""
+    settings = describe_arguments(args, model_args) | training.to_dict()
+    # What a step holds is their product.
+    steps = ("per_device_train_batch_size", "gradient_accumulation_steps")
+    settings[" x ".join(steps)] = settings.pop(steps[0]) * settings.pop(steps[1])
+    settings["model_name_or_path"] = f"files {fingerprint_model(base_model)[:12]}"
+    settings["prompt_file"] = (prompts := model_args.read_prompts()) and name_prompts(prompts)
+    return settings
+
+
+class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
+    """Show defaults, and the row of the epilog as it is."""
+
+
+class _OneLineParser(TrlParser):
+    """Refuse a wrong option in one line, an unknown one with the nearest."""
+
+    def error(self, message: str) -> NoReturn:
+        raise OptionError(message)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, unknown = super().parse_known_args(args, namespace)
+        return found, self._refuse(unknown)
+
+    def set_defaults_with_config(self, **values: Any) -> list[str]:
+        return self._refuse(super().set_defaults_with_config(**values))
+
+    def _refuse(self, unknown: list[str]) -> list[str]:
+        if unknown:
+            near = get_close_matches(unknown[0].partition("=")[0], self._option_string_actions, n=1)
+            self.error(f"unknown option {unknown[0]}{f'; did you mean {near[0]}?' if near else '.'}")
+        return unknown
+
+
+def _resolve_revisions(args: SDiaRewardScriptArguments, model_args: SDiaRewardModelConfig) -> None:
+    """Replace the names that have a revision by the names at its commit."""
+    if args.dataset_revision:
+        args.dataset_name = resolve_revision(str(args.dataset_name), args.dataset_revision, "dataset")
+    if args.more_revisions:
+        if len(args.more_revisions) != len(args.more_datasets):
+            raise OptionError("more_revisions and more_datasets differ in number; give one revision for each.")
+        named = zip(args.more_datasets, args.more_revisions, strict=True)
+        args.more_datasets = [resolve_revision(*each, "dataset") for each in named]
+    if model_args.model_revision != "main":
+        model_args.model_name_or_path = resolve_revision(model_args.model_name_or_path, model_args.model_revision)
+    if model_args.adapter_revision:
+        adapters = str(model_args.adapter_name_or_path)
+        model_args.adapter_name_or_path = resolve_revision(adapters, model_args.adapter_revision)
+
+
+def _list_changed(arguments: Any) -> list[str]:
+    """Return the names of what is given and is not the default."""
+    values = {item.name: (getattr(arguments, item.name), item.default) for item in fields(arguments)}
+    return [name for name, (value, default) in values.items() if value not in (default, None, [], {})]
+
+
+def _refuse_unused(arguments: Any) -> None:
+    changed = [name for name in _list_changed(arguments) if _UNUSED.fullmatch(name)]
+    if given := [name for name in changed if getattr(arguments, name) is not False]:
+        raise OptionError(f"{', '.join(given)}: training here does not use it; omit it.")
+
+
+def require_supported(args: RewardConfig) -> None:
+    """Raise for an option that has no effect or would fail late."""
+    _refuse_unused(args)
+    config: Any = args.accelerator_config
+    smoothing, accumulated = args.label_smoothing_factor, args.gradient_accumulation_steps
+    if not 0 <= smoothing < 0.5:
+        raise OptionError(
+            f"label_smoothing_factor is {smoothing:g}; it must be at least 0 and below 0.5: from there on labels "
+            "carry no information."
+        )
+    if args.do_eval and args.eval_strategy == "no":
+        raise OptionError("do_eval is True but eval_strategy is 'no'; set eval_strategy to 'steps' or 'epoch'.")
+    if accumulated < 1 or (accumulated > 1 and args.deepspeed_plugin is not None):
+        raise OptionError(
+            f"gradient_accumulation_steps is {accumulated}; it must be at least 1, and 1 under DeepSpeed: give all "
+            "pairs of a process and step as per_device_train_batch_size."
+        )
+    if config.split_batches or config.dispatch_batches:
+        raise OptionError(
+            "accelerator_config has split_batches or dispatch_batches; each process reads its own pairs."
+        )
+    if args.fsdp and args.world_size == 1:
+        raise OptionError("fsdp is given to one process; start several with accelerate launch or torchrun.")
+
+
+def _prepare_early_stopping(args: RewardConfig, patience: int | None) -> None:
+    """Let early stopping follow the validation loss where no other metric is named."""
+    if patience is None:
+        return
+    if args.eval_strategy == "no":
+        raise OptionError("early_stopping_patience needs evaluations; set eval_strategy to 'steps' or 'epoch'.")
+    # A resumed run counts on where it stopped.
+    args.restore_callback_states_from_checkpoint = True
+    if args.metric_for_best_model is None:
+        args.metric_for_best_model, args.greater_is_better = "loss", False
+
+
+def require_libraries(args: RewardConfig) -> None:
+    """Check that the libraries of the optimizer and the trackers are installed; the trainer checks it late."""
+    try:
+        for tracker in get_reporting_integration_callbacks(args.report_to):
+            tracker()
+    except (ImportError, RuntimeError, ValueError) as error:
+        raise OptionError(f"report_to is {args.report_to}: {error}") from error
+    try:
+        # A few optimizers are looked up with the model, which is not loaded yet: the trainer checks them.
+        with suppress(ValueError):
+            Trainer.get_optimizer_cls_and_kwargs(args)
+    except ImportError as error:
+        raise OptionError(f"optim is {str(args.optim)!r}: {error}") from error
+
+
+def choose_max_length(args: RewardConfig) -> int | None:
+    """Return the tokens that a side may have; TRL's own default is for written texts."""
+    is_given = isinstance(args, RewardTrainingConfig) or args.max_length != RewardConfig.max_length
+    return args.max_length if is_given else None
+
+
+def choose_schedule(args: RewardConfig, mode: str, num_pairs: int) -> list[str]:
+    """Set the learning rate and the epochs that are not given; return what was chosen, and the precision."""
+    rate, least_steps, least_epochs = _SCHEDULES[mode]
+    pairs_per_step = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
+    steps_per_epoch = math.ceil(num_pairs / pairs_per_step)
+    chosen: list[str] = []
+    if args.learning_rate is None:
+        args.learning_rate = rate
+        chosen.append(f"learning_rate {rate:g}")
+    if args.num_train_epochs is None:
+        args.num_train_epochs = max(least_epochs, math.ceil(least_steps / steps_per_epoch))
+        if args.max_steps <= 0:
+            steps = args.num_train_epochs * steps_per_epoch
+            chosen.append(f"num_train_epochs {args.num_train_epochs} ({steps} steps of {pairs_per_step} pairs)")
+    notices = [f"train {mode} on {num_pairs} pairs: {', '.join(chosen)}"] if chosen else []
+    if getattr(args, "chose_float32", False):
+        notices.insert(0, f"no GPU for bfloat16 is used: training in float32 on {args.device} (bf16 False)")
+    return notices

@@ -10,20 +10,21 @@ run reads the same rows. Only the training split is augmented.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
+from sdiareward.common.files import hash_json
 from sdiareward.dataset_builder.synthesis import find_voice
 from sdiareward.pairs.content import fingerprint_pairs
 from sdiareward.pairs.loading import name_pairs
 from sdiareward.pairs.messages import turns_to_messages
-from sdiareward.pairs.schema import MAX_TURN_S, SIDES, make_stable_id, make_stable_seed
+from sdiareward.pairs.schema import MAX_TURN_S, SIDES, make_stable_seed
 from sdiareward.perturbations.attacks import ATTACKS, Attack, AttackContext
-from sdiareward.perturbations.decoded_pairs import AuditPair, Turn, decode_pairs, to_messages
+from sdiareward.perturbations.decoded_pairs import Turn, decode_pairs, to_messages
 from sdiareward.perturbations.registry import (
     PERTURBATIONS,
     apply_chain,
@@ -44,30 +45,47 @@ PRESETS = {
     "channel": tuple(name for name, perturbation in _TRAINING.items() if perturbation.keeps_length),
 }
 AUGMENT_SIDES = ("both", "each")
-# Part of the key of precomputed rows; raise it when the same settings give other rows.
-_FORMAT = 2
+# What an option needs beside it.
+_NEEDED_BY = {
+    "augmented_copies": "augmentations",
+    "augment_sides": "augmentations",
+    "hard_negative_share": "hard_negatives",
+}
 # Rows are read again soon: the two sides of a pair one after the other, and a pair for each of its attacks.
 _CACHED_ROWS, _CACHED_PAIRS = 4, 16
 # A turn is changed a little beyond what the model hears of it, since a higher speed moves samples into that part.
 _MARGIN = 1.1
 
 
-@dataclass(frozen=True)
-class AugmentationSettings:
-    """The augmentation options of `TrainArguments`."""
+def make_option(default: Any, text: str, **metadata: Any) -> Any:
+    """Return a field with a help text, as `TrlParser` reads it."""
+    return field(metadata={"help": text, **metadata}, **{"default_factory" if default is list else "default": default})
 
-    augmentations: Sequence[str] = field(default_factory=list)
-    augmented_copies: int = 1
-    augment_sides: str = "both"
-    hard_negatives: Sequence[str] = field(default_factory=list)
-    hard_negative_share: float = 1.0
-    seed: int = 0
+
+@dataclass
+class AugmentationSettings:
+    """Which training pairs are added; the arguments of the script extend them."""
+
+    augmentations: list[str] = make_option(
+        list,
+        "Perturbations for copies of the training pairs, by name; all or channel for those that the audit does not "
+        "hold out.",
+    )
+    augmented_copies: int = make_option(1, "Copies of each training pair, in addition to the pair itself.")
+    augment_sides: str = make_option(
+        "both",
+        "both puts the two sides of a copy through the same perturbations; each draws perturbations for each side.",
+    )
+    hard_negatives: list[str] = make_option(
+        list, "Attacks by name; each adds training pairs of a chosen side against the attack on it."
+    )
+    hard_negative_share: float = make_option(1.0, "Share of the pairs that each attack is applied to, from 0 to 1.")
 
     def __post_init__(self) -> None:
         for name in ("augmentations", "hard_negatives"):
             if isinstance(getattr(self, name), str):
                 raise ValueError(f"{name} is {getattr(self, name)!r}; give a list of names, even for one.")
-        if self.augmentations and self.augmented_copies < 1:
+        if self.augmented_copies < 1:
             raise ValueError(f"augmented_copies is {self.augmented_copies}; give at least 1, or omit augmentations.")
         if self.augment_sides not in AUGMENT_SIDES:
             raise ValueError(f"augment_sides is {self.augment_sides!r}; it must be one of {', '.join(AUGMENT_SIDES)}.")
@@ -75,6 +93,9 @@ class AugmentationSettings:
             raise ValueError(f"hard_negative_share is {self.hard_negative_share:g}; it must lie above 0, up to 1.")
         self.list_perturbations()
         self.find_attacks()
+        for name, needed in _NEEDED_BY.items():
+            if not getattr(self, needed) and getattr(self, name) != getattr(AugmentationSettings, name):
+                raise ValueError(f"{name} has no effect without {needed}; give {needed} too, or omit {name}.")
 
     def list_perturbations(self) -> tuple[str, ...]:
         """Return the names of the perturbations, with the presets expanded."""
@@ -83,16 +104,9 @@ class AugmentationSettings:
         return tuple(dict.fromkeys(names))
 
     def find_attacks(self) -> dict[str, Attack]:
-        unknown = [name for name in self.hard_negatives if name not in ATTACKS]
-        if unknown:
+        if unknown := [name for name in self.hard_negatives if name not in ATTACKS]:
             raise ValueError(f"the hard negative is {unknown[0]!r}; it must be one of {', '.join(sorted(ATTACKS))}.")
         return {name: ATTACKS[name] for name in self.hard_negatives}
-
-
-def augment(pairs: Any, settings: AugmentationSettings, max_turn_s: float = MAX_TURN_S) -> Any:
-    """Return [`AugmentedPairs`], or the pairs themselves if `settings` add nothing."""
-    adds = settings.augmentations or settings.hard_negatives
-    return AugmentedPairs(pairs, settings, max_turn_s) if adds else pairs
 
 
 class _Variant(NamedTuple):
@@ -110,42 +124,46 @@ class AugmentedPairs(Sequence[Any]):
         pairs: datasets.Dataset,
         settings: AugmentationSettings,
         max_turn_s: float = MAX_TURN_S,
+        seed: int = 0,
         rows: Sequence[int] | None = None,
     ):
-        self.pairs = pairs
-        self.settings = settings
-        self.max_turn_s = max_turn_s
+        self.pairs, self.settings, self.max_turn_s, self.seed = pairs, settings, max_turn_s, seed
         self.column_names = list(dict.fromkeys([*pairs.column_names, "pair_id"]))
         self._perturbations, self._attacks = settings.list_perturbations(), settings.find_attacks()
-        self._variants = [variant for row, name in enumerate(name_pairs(pairs)) for variant in self._plan(row, name)]
+        variants = [variant for row, name in enumerate(name_pairs(pairs)) for variant in self._plan(row, name)]
         # Numbers of the rows that `select` kept.
-        self._rows = range(len(self._variants)) if rows is None else rows
-        self._variants = [self._variants[row] for row in self._rows]
+        self._rows = range(len(variants)) if rows is None else rows
+        self._variants = [variants[row] for row in self._rows]
         self._read = lru_cache(_CACHED_ROWS)(self._read_variant)
         self._decoded = _DecodedPairs(pairs, _CACHED_PAIRS)
         self._outlines = _DecodedPairs(pairs, None, audio=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Let each process of a data loader build its own."""
-        return AugmentedPairs, (self.pairs, self.settings, self.max_turn_s, self._rows)
+        return AugmentedPairs, (self.pairs, self.settings, self.max_turn_s, self.seed, self._rows)
 
     def select(self, rows: Sequence[int]) -> AugmentedPairs:
         """Return the rows with the given numbers, as `datasets.Dataset.select` does."""
-        return AugmentedPairs(self.pairs, self.settings, self.max_turn_s, [self._rows[row] for row in rows])
+        kept = [self._rows[row] for row in rows]
+        return AugmentedPairs(self.pairs, self.settings, self.max_turn_s, self.seed, kept)
 
     def fingerprint(self) -> str:
         """Return a hash of the pairs and the settings, the key of the precomputed rows; every recording is read."""
+        settings = {item.name: getattr(self.settings, item.name) for item in fields(AugmentationSettings)}
         # The names that a preset stands for, since these may change.
-        settings = sorted({**asdict(self.settings), "augmentations": list(self._perturbations)}.items())
-        return make_stable_id(_FORMAT, fingerprint_pairs([], self.pairs), self.max_turn_s, settings, list(self._rows))
+        settings |= {"augmentations": list(self._perturbations), "seed": self.seed}
+        return hash_json([fingerprint_pairs([], self.pairs), self.max_turn_s, settings, list(self._rows)])
 
     def __len__(self) -> int:
         return len(self._variants)
 
     def __getitem__(self, key: Any) -> Any:
         """Return a changed row by its number, or a column other than the two sides by its name."""
+        if key == "pair_id":
+            return [variant.pair_id for variant in self._variants]
         if isinstance(key, str):
-            return self._read_column(key)
+            values = list(self.pairs[key])
+            return [values[variant.row] for variant in self._variants]
         if not 0 <= key < len(self):
             raise IndexError(f"row {key} of {len(self)}")
         return self._read(int(key))
@@ -160,13 +178,7 @@ class AugmentedPairs(Sequence[Any]):
                 yield variant
 
     def _make_rng(self, variant: _Variant, *more: Any) -> np.random.Generator:
-        return np.random.default_rng(make_stable_seed(self.settings.seed, variant.pair_id, *more))
-
-    def _read_column(self, name: str) -> list[Any]:
-        if name == "pair_id":
-            return [variant.pair_id for variant in self._variants]
-        values = list(self.pairs[name])
-        return [values[variant.row] for variant in self._variants]
+        return np.random.default_rng(make_stable_seed(self.seed, variant.pair_id, *more))
 
     def _read_variant(self, index: int) -> dict[str, Any]:
         variant = self._variants[index]
@@ -202,14 +214,11 @@ class _DecodedPairs(Sequence[Any]):
     """Pairs in memory, decoded when they are read; the last `num_kept` of them, or all, are kept."""
 
     def __init__(self, pairs: datasets.Dataset, num_kept: int | None, audio: bool = True):
-        self._pairs, self._audio = pairs, audio
-        self._read = lru_cache(num_kept)(self._decode)
+        self._num_pairs = len(pairs)
+        self._read = lru_cache(num_kept)(lambda index: decode_pairs(pairs, [index], audio)[0])
 
     def __len__(self) -> int:
-        return len(self._pairs)
+        return self._num_pairs
 
     def __getitem__(self, index: Any) -> Any:
         return self._read(index)
-
-    def _decode(self, index: int) -> AuditPair:
-        return decode_pairs(self._pairs, [index], self._audio)[0]

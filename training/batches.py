@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers.trainer_pt_utils import BatchRebalanceSampler
 
 from sdiareward.modeling_sdiareward import SDiaRewardModel, SDiaRewardOutput
@@ -19,6 +20,7 @@ from sdiareward.pairs.labels import name_criterion
 from sdiareward.pairs.schema import SIDES
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.batching import DialoguePreparer, Message
+from sdiareward.scoring.feature_cache import FeatureCache
 from sdiareward.scoring.packed_forward import encode_clips, run_packed_batch
 
 
@@ -112,6 +114,30 @@ class PairCollator:
         for number, digest in zip(numbers, digests, strict=True):
             clips[digest] = deserialize_vectors(row["clip_vectors"][number], row["width"])
         return self._prepare.split_messages(np.asarray(row[f"{side}_ids"], dtype=np.int64), digests)
+
+
+@dataclass(frozen=True)
+class FeatureBatch(PairBatch):
+    """Pairs with cached features as sides, each of shape `(num_rows, hidden_size)`."""
+
+    def make_inputs(self) -> dict[str, Any]:
+        """Return the arguments of `SDiaRewardHead.forward`, the chosen sides first, padded on the right."""
+        features = self.chosen + self.rejected
+        lengths = torch.tensor([len(feature) for feature in features])
+        hidden_states = pad_sequence(features, batch_first=True)
+        mask = torch.arange(hidden_states.shape[1]) < lengths[:, None]
+        return {"hidden_states": hidden_states, "attention_mask": mask.long()}
+
+
+class FeatureCollator:
+    """Make a [`FeatureBatch`] of rows from `cache_pairs`."""
+
+    def __init__(self, features: Mapping[str, torch.Tensor] | FeatureCache):
+        self.features = features
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, PairBatch]:
+        sides: dict[str, Any] = {side: [self.features[row[f"{side}_key"]] for row in rows] for side in SIDES}
+        return {"pairs": FeatureBatch(**list_labels(rows), **sides)}
 
 
 def list_labels(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

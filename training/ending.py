@@ -1,28 +1,88 @@
-"""What a training run prints when it ends or is interrupted."""
+"""End a training run: the complete checkpoint with its records, and what is printed, also of an interruption."""
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trl import RewardConfig
+
+from sdiareward.checkpoint_io.files import save_checkpoint
+from sdiareward.checkpoint_io.training_record import RECORD
+from sdiareward.common.files import write_file
+from sdiareward.common.provenance import write_provenance
 from sdiareward.esdr_accuracy.pairwise import wilson_interval
 
-from .arguments import TrainArguments
+from .held_out import count_units, find_shared
+from .precompute import READ_AHEAD
 from .resuming import list_checkpoints
-from .setup import TrainingSetup
+from .setup import TrainingSetup, assemble_full_model, copy_heard
 
 
-def report_end(trainer: Any, args: TrainArguments, setup: TrainingSetup, num_groups: int, num_shared: int = 0) -> str:
-    """Return where the model is, its validation accuracy and the next command; all processes call it."""
+_ADAPTER, _TRAINED = "adapter", "trained"
+
+
+def describe_interruption(trainer: Any) -> str:
+    """Return at which step training stopped, and how it resumes."""
+    where, checkpoints = f"stopped at step {trainer.state.global_step}", list_checkpoints(str(trainer.args.output_dir))
+    if checkpoints:
+        return f"{where}; resume with --resume, from {checkpoints[0].name}."
+    return f"{where}, before its first checkpoint (save_steps is {trainer.args.save_steps:g}); start it again."
+
+
+def save_final_model(
+    trainer: Any, setup: TrainingSetup, training: RewardConfig, record: Mapping[str, Any], *, compact: bool
+) -> None:
+    """Save what was trained, assemble the complete model from it, and write `run.json` with `record`."""
+    output = Path(str(training.output_dir))
+    folder = output / (_ADAPTER if setup.model_args.mode == "lora" else _TRAINED)
+    # In all processes: weights that are sharded between them are gathered.
+    trainer.save_model(str(folder))
+    if not trainer.is_world_process_zero():
+        return
+    (folder / "training_args.bin").unlink(missing_ok=True)
+    model = assemble_full_model(folder, setup, training)
+    # Adapters and a head are put on the base model, which has its own.
+    copy_heard(model.config, setup.processor)
+    save_checkpoint(model, setup.processor, output, compact=compact)
+    write_file(output / "skipped.jsonl", "".join(json.dumps(pair.to_dict()) + "\n" for pair in setup.skipped))
+    write_provenance(
+        output / RECORD,
+        **record,
+        training=training.to_dict(),
+        num_skipped_pairs=len(setup.skipped),
+        num_cut_turns=setup.num_cut_turns,
+        history=trainer.state.log_history,
+    )
+    for name in (READ_AHEAD, _TRAINED):
+        shutil.rmtree(output / name, ignore_errors=True)
+
+
+def report_end(trainer: Any, setup: TrainingSetup, splits: Mapping[str, Any], dataset: str) -> str:
+    """Return where the model is, its validation accuracy and the next command; all processes call it.
+
+    Pairs of one group are not independent, so the interval counts groups.
+    """
     state, folder = trainer.state, str(trainer.args.output_dir)
     before, after, step = _find_metrics(trainer)
     which = f", from step {step} of {state.global_step}" if step != state.global_step else f", after step {step}"
     lines = [f"Model: {folder}{which}"]
     if "eval_accuracy" in after:
-        lines += _describe_validation(before, after, len(trainer.eval_dataset), num_groups)
-        if num_shared:
-            lines.append(f"Not new: {num_shared} validation pairs share a group, prompt or recording with training")
+        accuracy, num_groups = after["eval_accuracy"], count_units(splits)
+        bounds = wilson_interval(accuracy, num_groups)
+        interval = "95% interval {:.2f} to {:.2f}".format(*bounds) if bounds else "no interval"
+        of_groups = f"{len(trainer.eval_dataset)} pairs of {num_groups} {'group' if num_groups == 1 else 'groups'}"
+        at_first = [
+            f"; {before[name]:{form}} before training" if before else ""
+            for name, form in (("eval_accuracy", ".4f"), ("eval_margin", "+.3f"))
+        ]
+        lines.append(f"Validation accuracy: {accuracy:.4f} on {of_groups}, {interval}{at_first[0]}")
+        lines.append(f"Validation margin: {after['eval_margin']:+.3f} on average{at_first[1]}")
+        if shared := len(find_shared(splits)):
+            lines.append(f"Not new: {shared} validation pairs share a group, prompt or recording with training")
     if skipped := setup.skipped:
         one = f"{skipped[0].item} of {skipped[0].split} ({skipped[0].reason})"
         lines.append(f"Skipped: {len(skipped)} pairs, such as {one}; all: {Path(folder) / 'skipped.jsonl'}")
@@ -30,28 +90,11 @@ def report_end(trainer: Any, args: TrainArguments, setup: TrainingSetup, num_gro
         seconds = setup.processor.max_turn_s
         lines.append(f"Cut: {setup.num_cut_turns} turns, of which this model hears the first {seconds:g} s")
     # A file is one split, which the model has now seen.
-    dataset = "OTHER_PAIRS" if Path(args.dataset).is_file() else args.dataset
-    output = f"{folder.rstrip('/')}-eval"
-    lines.append(f"Next: sdiareward eval --model {folder} --dataset {dataset} --output_dir {output} --report")
+    other = "OTHER_PAIRS" if Path(dataset).is_file() else dataset
+    lines.append(
+        f"Next: sdiareward eval --model {folder} --dataset {other} --output_dir {folder.rstrip('/')}-eval --report"
+    )
     return "\n".join(lines)
-
-
-def _describe_validation(
-    before: Mapping[str, float], after: Mapping[str, float], num_pairs: int, num_groups: int
-) -> list[str]:
-    """Return accuracy and mean margin; pairs of one group are not independent, so the interval counts groups."""
-    accuracy = after["eval_accuracy"]
-    bounds = wilson_interval(accuracy, num_groups)
-    interval = "95% interval {:.2f} to {:.2f}".format(*bounds) if bounds else "no interval"
-    groups = "group" if num_groups == 1 else "groups"
-    lines = [
-        f"Validation accuracy: {accuracy:.4f} on {num_pairs} pairs of {num_groups} {groups}, {interval}",
-        f"Validation margin: {after['eval_margin']:+.3f} on average",
-    ]
-    if before:
-        lines[0] += f"; {before['eval_accuracy']:.4f} before training"
-        lines[1] += f"; {before['eval_margin']:+.3f} before training"
-    return lines
 
 
 def _find_metrics(trainer: Any) -> tuple[dict[str, float], dict[str, float], int]:
@@ -62,11 +105,3 @@ def _find_metrics(trainer: Any) -> tuple[dict[str, float], dict[str, float], int
     before: dict[str, float] = next((line for line in measured if line.get("step") == 0), {})
     after = [line for line in measured if line.get("step") == step]
     return before, after[-1] if after else trainer.evaluate(), int(step)
-
-
-def describe_interruption(trainer: Any) -> str:
-    """Return at which step training stopped, and how it resumes."""
-    where, checkpoints = f"stopped at step {trainer.state.global_step}", list_checkpoints(str(trainer.args.output_dir))
-    if checkpoints:
-        return f"{where}; resume with --resume, from {checkpoints[0].name}."
-    return f"{where}, before its first checkpoint (save_steps is {trainer.args.save_steps:g}); start it again."

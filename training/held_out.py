@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,42 +22,44 @@ from sdiareward.pairs.schema import ID_COLUMNS
 if TYPE_CHECKING:
     import datasets
 
+    from .arguments import SDiaRewardScriptArguments
+
 SPLITS = ("train", "validation")
 _SHARED = {"group_id": "group", "prompt": "prompt", "recording": "recording", "side": "side"}
 _OF_MOST = ("prompt", "recording")
 Key = tuple[str, str]
 
 
-def load_splits(
-    dataset: str | Sequence[str],
-    name: str | None = None,
-    *,
-    share: float,
-    seed: int,
-    audio_root: str | None = None,
-    max_eval_samples: int | None = None,
-) -> tuple[dict[str, datasets.Dataset], list[str]]:
-    """Load pairs to train on and to validate on; `share` of a file's groups are held out. Also return notices."""
-    names = [dataset] if isinstance(dataset, str) else list(dataset)
-    loaded = [_load_one(each, name, share, seed, audio_root) for each in names]
+def load_splits(args: SDiaRewardScriptArguments, seed: int = 0) -> tuple[dict[str, datasets.Dataset], list[str]]:
+    """Load pairs to train on and to validate on; a share of a file's groups is held out. Also return notices."""
+    names = [str(args.dataset_name), *args.more_datasets]
+    loaded = [_load_one(name, args, seed) for name in names]
     splits = _join(names, [found for found, _ in loaded])
     notices = [notice for _, notice in loaded if notice is not None]
     if len(names) > 1 and (notice := _leave_out_shared(splits)):
         notices.append(notice)
-    if max_eval_samples is not None:
-        rows = draw_rows(len(splits["validation"]), max_eval_samples, seed)
+    if args.max_eval_samples is not None:
+        rows = draw_rows(len(splits["validation"]), args.max_eval_samples, seed)
         splits["validation"] = splits["validation"].select(rows)
     return splits, notices
 
 
 def _load_one(
-    dataset: str, name: str | None, share: float, seed: int, audio_root: str | None
+    dataset: str, args: SDiaRewardScriptArguments, seed: int
 ) -> tuple[dict[str, datasets.Dataset], str | None]:
+    options = {"name": args.dataset_config, "audio_root": args.audio_root}
     if Path(dataset).is_file():
-        pairs = keep_hashes(load_pairs(dataset, SPLITS[0], name=name, audio_root=audio_root))
-        return _hold_out(dataset, pairs, share, seed)
-    splits = {split: load_pairs(dataset, split, name=name, audio_root=audio_root) for split in SPLITS}
-    _require_disjoint(dataset, splits)
+        pairs = keep_hashes(load_pairs(dataset, args.dataset_train_split, **options))
+        return _hold_out(dataset, pairs, args.validation_share, seed)
+    given = zip(SPLITS, (args.dataset_train_split, args.dataset_test_split), strict=True)
+    splits = {split: load_pairs(dataset, name, **options) for split, name in given}
+    train, validation = ({pair_id for pair_id in list_ids(splits[split]) if pair_id} for split in SPLITS)
+    # Pairs without any id cannot be compared here.
+    if both := train & validation:
+        raise PairsError(
+            f"{dataset}: 'train' and 'validation' share {len(both)} pairs, such as {min(both)}; validation needs "
+            "pairs that are not trained on: remove them from one of the splits."
+        )
     splits = {split: keep_hashes(pairs) for split, pairs in splits.items()}
     if not (shared := len(find_shared(splits))):
         return splits, None
@@ -65,14 +67,14 @@ def _load_one(
     return splits, f"{dataset}: {shared} of {len(splits['validation'])} pairs of 'validation' {what}"
 
 
-def find_shared(splits: dict[str, datasets.Dataset], common: Collection[Key] = ()) -> list[int]:
+def find_shared(splits: Mapping[str, Any], common: Collection[Key] = ()) -> list[int]:
     """Return the rows of validation that share a group, prompt or recording, not a `common` one, with training."""
     train, validation = (_list_shared(splits[split]) for split in SPLITS)
     trained = set().union(*train).difference(common)
     return [row for row, keys in enumerate(validation) if not trained.isdisjoint(keys)]
 
 
-def count_units(splits: dict[str, datasets.Dataset]) -> int:
+def count_units(splits: Mapping[str, Any]) -> int:
     """Return the number of units of the pairs of validation, by what they share with any pair."""
     train, validation = (_list_shared(splits[split]) for split in SPLITS)
     return len(set(_find_units(train + validation)[0][len(train) :]))
@@ -131,16 +133,6 @@ def _leave_out_shared(splits: dict[str, datasets.Dataset]) -> str | None:
         )
     splits["validation"] = validation.select(sorted(set(range(len(validation))) - set(shared)))
     return f"{len(shared)} of {len(validation)} pairs are left out of validation: they {what}"
-
-
-def _require_disjoint(dataset: str, splits: dict[str, datasets.Dataset]) -> None:
-    """Raise if a pair is in both splits; pairs without any id cannot be compared here."""
-    train, validation = ({name for name in list_ids(splits[split]) if name} for split in SPLITS)
-    if shared := train & validation:
-        raise PairsError(
-            f"{dataset}: 'train' and 'validation' share {len(shared)} pairs, such as {min(shared)}; validation needs "
-            "pairs that are not trained on: remove them from one of the splits."
-        )
 
 
 def _hold_out(

@@ -7,8 +7,9 @@ many workers as its data loader has. A resumed run reads nothing twice.
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from accelerate import PartialState
 from torch.utils.data import DataLoader
 
 from sdiareward.common.files import hash_json
+from sdiareward.common.skipped import Skipped
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.pairs.content import fingerprint_pairs
 from sdiareward.pairs.dialogues import Dialogues
@@ -27,23 +29,23 @@ from sdiareward.pairs.loading import name_pairs
 from sdiareward.pairs.schema import SIDES
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.batching import DialoguePreparer, Message, format_reason
+from sdiareward.scoring.feature_cache import FeatureCache
+from sdiareward.scoring.outcomes import UNREADABLE
 from sdiareward.scoring.packed_forward import encode_clips
+from sdiareward.scoring.scorer import Scorer
 
 from .augmentation import AugmentedPairs
 from .batches import serialize_vectors
-from .usable_pairs import SkippedPair, explain_equal_sides, explain_side, select_usable
 
 
+logger = logging.getLogger(__name__)
 # Below the run's folder: what was computed of the pairs before training.
 READ_AHEAD = "read_ahead"
+EQUAL_SIDES, TOO_LONG = "equal_sides", "too_long"
 _PAIRS_AT_A_TIME = 8
 _DESCRIPTION = {
-    "row": datasets.Value("int64"),
-    "pair_id": datasets.Value("string"),
-    "length": datasets.Value("int64"),
-    "num_cut": datasets.Value("int64"),
-    "content": datasets.Value("string"),
-    "reason": datasets.Value("string"),
+    **dict.fromkeys(("row", "length", "longest", "num_cut"), datasets.Value("int64")),
+    **dict.fromkeys(("pair_id", "content", "kind", "reason"), datasets.Value("string")),
 }
 _ENCODING = {
     **{f"{side}_ids": datasets.List(datasets.Value("int32")) for side in SIDES},
@@ -54,8 +56,19 @@ _ENCODING = {
 }
 
 
+@dataclass(frozen=True)
+class SkippedPair(Skipped):
+    """A pair that a training run cannot use; `item` is its `pair_id`."""
+
+    split: str
+    row: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"split": self.split, "row": self.row, "pair_id": self.item, **self.explain()}
+
+
 def precompute_pairs(
-    pairs: datasets.Dataset,
+    pairs: Any,
     processor: SDiaRewardProcessor,
     folder: Path,
     *,
@@ -63,14 +76,19 @@ def precompute_pairs(
     model: SDiaRewardModel | None = None,
     model_revision: str = "",
     num_workers: int = 0,
+    max_length: int | None = None,
 ) -> tuple[datasets.Dataset, list[SkippedPair]]:
-    """Read all pairs of a split, and encode their clips where a model with a frozen audio tower is given."""
+    """Read all pairs of a split, and encode their clips where a model with a frozen audio tower is given.
+
+    Returns:
+        The usable rows, with their turns where the collator needs them, and the pairs that are skipped.
+    """
     state = PartialState()
     kind = "described" if model is None else f"encoded_{str(model.dtype).removeprefix('torch.')}_{model_revision[:16]}"
-    content = _fingerprint(pairs, processor)[:16]
     folder.mkdir(parents=True, exist_ok=True)
+    name = f"{split}_{kind}_{_fingerprint(pairs, processor)[:16]}"
     shares = [
-        folder / f"{split}_{kind}_{content}_{rank}_of_{state.num_processes}.arrow"
+        folder / f"{name}_{rank}_of_{state.num_processes}.arrow"
         for rank in range(min(state.num_processes, math.ceil(len(pairs) / _PAIRS_AT_A_TIME)))
     ]
     if state.process_index < len(shares):
@@ -81,22 +99,88 @@ def precompute_pairs(
         _read_share(own, read, model, shares[state.process_index], num_workers)
     state.wait_for_everyone()
     found = datasets.concatenate_datasets([datasets.Dataset.from_file(str(path)) for path in shares]).sort("row")
-    return _join_turns(pairs, found, split)
+    usable, skipped = _select_usable(found, split, max_length)
+    found = found.remove_columns(["kind", "reason", "longest"]).select(usable)
+    # Encoded rows need no turns, and the collator reads those of augmented pairs.
+    if model is not None or isinstance(pairs, AugmentedPairs):
+        return found, skipped
+    kept = pairs.remove_columns([name for name in found.column_names if name in pairs.column_names]).select(usable)
+    return datasets.concatenate_datasets([kept, found], axis=1), skipped
 
 
-def _fingerprint(pairs: datasets.Dataset, processor: SDiaRewardProcessor) -> str:
+def cache_pairs(
+    splits: Mapping[str, Any],
+    cache: FeatureCache,
+    load_scorer: Callable[[], Scorer],
+    *,
+    max_length: int | None = None,
+    num_workers: int = 0,
+) -> tuple[dict[str, datasets.Dataset], list[SkippedPair]]:
+    """Compute missing features, under `accelerate launch` a share per process; return rows for `FeatureCollator`."""
+    state = PartialState()
+    scorer: Scorer | None = None
+    rows, skipped, keys = {}, [], {}
+    for split, pairs in splits.items():
+        options: dict[str, Any] = {"split": split, "max_length": max_length, "num_workers": num_workers}
+        found, bad = precompute_pairs(pairs, cache.processor, cache.folder / READ_AHEAD, **options)
+        rows[split] = found.select_columns(["row", "pair_id", "num_cut", "content"])
+        skipped += bad
+        numbers, criteria = found["row"], list_criteria(pairs)
+        dialogues = Dialogues(pairs, numbers)
+        prompts, groups = [criteria[row] for row in numbers for _ in SIDES], [row for row in numbers for _ in SIDES]
+        keys[split] = cache.keys(dialogues, prompts, progress=True)
+        own = [
+            key if index // 2 % state.num_processes == state.process_index else None
+            for index, key in enumerate(keys[split])
+        ]
+        if cache.missing(own):
+            scorer = scorer or load_scorer()
+            cache.fill(scorer, dialogues, prompts, keys=own, groups=groups, progress=True)
+    state.wait_for_everyone()
+    cache.refresh()
+    for split, found in rows.items():
+        sides = [keys[split][number :: len(SIDES)] for number in range(len(SIDES))]
+        for side, of_side in zip(SIDES, sides, strict=True):
+            found = found.add_column(f"{side}_key", of_side)
+        lengths = [sum(map(cache.num_rows, pair)) for pair in zip(*sides, strict=True)]
+        rows[split] = found.add_column("length", lengths)
+    return rows, skipped
+
+
+def list_criteria(pairs: Any) -> list[str]:
+    names = pairs["criterion"] if "criterion" in pairs.column_names else [None] * len(pairs)
+    return list(map(name_criterion, names))
+
+
+def _fingerprint(pairs: Any, processor: SDiaRewardProcessor) -> str:
     """Return a hash of all that the rows depend on but the model."""
     content = pairs.fingerprint() if isinstance(pairs, AugmentedPairs) else fingerprint_pairs([], pairs)
     tokenizer: Any = processor.tokenizer
-    settings: list[Any] = [sorted(_DESCRIPTION), processor.prompts, processor.max_turn_s, processor.stack_factor]
-    settings.append(processor.feature_extractor.to_dict())
-    return hash_json(
-        [content, name_pairs(pairs), _list_criteria(pairs), *settings, tokenizer.backend_tokenizer.to_str()]
-    )
+    settings: list[Any] = [processor.prompts, processor.max_turn_s, processor.stack_factor]
+    settings += [processor.feature_extractor.to_dict(), tokenizer.backend_tokenizer.to_str()]
+    return hash_json([content, name_pairs(pairs), list_criteria(pairs), *settings])
 
 
-def _list_criteria(pairs: datasets.Dataset) -> list[str | None]:
-    return list(pairs["criterion"]) if "criterion" in pairs.column_names else [None] * len(pairs)
+def _select_usable(found: datasets.Dataset, split: str, max_length: int | None) -> tuple[list[int], list[SkippedPair]]:
+    """Return the numbers of the usable rows, and the others with their reasons."""
+    usable, skipped = [], []
+    described = zip(*(found[name] for name in ("pair_id", "kind", "reason", "longest")), strict=True)
+    for row, (pair_id, kind, reason, longest) in enumerate(described):
+        if reason is None and max_length is not None and longest > max_length:
+            kind, reason = TOO_LONG, f"a side has {longest} tokens; max_length is {max_length}"
+        if reason is None:
+            usable.append(row)
+        else:
+            skipped.append(SkippedPair(pair_id, kind, reason, split, row))
+    if not usable:
+        raise ValueError(
+            f"none of the {len(found)} pairs of {split!r} can be used; check their recordings. The first, "
+            f"{skipped[0].item}: {skipped[0].reason}"
+        )
+    if skipped:
+        counts = (len(skipped), len(found), split, skipped[0].item, skipped[0].reason)
+        logger.warning("%d of %d pairs of %r cannot be used; the first, %s: %s", *counts)
+    return usable, skipped
 
 
 def _read_share(
@@ -114,7 +198,7 @@ def _read_share(
         batched=True,
         batch_size=_PAIRS_AT_A_TIME,
         features=datasets.Features(_DESCRIPTION | (_ENCODING if model else {})),
-        # The fingerprint would have to pickle the model; the name of the file tells what it holds.
+        # The fingerprint would have to pickle the model; the name of the file has all that its content depends on.
         cache_file_name=str(path),
         new_fingerprint=path.stem[:64],
         desc="Encoding pairs" if model else "Reading pairs",
@@ -131,45 +215,46 @@ def _read_batches(rows: Sequence[int], read: _Reader, num_workers: int) -> Itera
 @dataclass(frozen=True)
 class _Batch:
     columns: dict[str, list[Any]]
-    sides: list[list[list[Message]]]
+    sides: list[list[list[Message]]]  # Empty for a pair that cannot be used.
     mels: Mapping[bytes, torch.Tensor]
 
 
 class _Reader:
     """Read some pairs, also in the process of a data loader: it has no model."""
 
-    def __init__(self, pairs: datasets.Dataset, processor: SDiaRewardProcessor, *, with_mels: bool):
+    def __init__(self, pairs: Any, processor: SDiaRewardProcessor, *, with_mels: bool):
         self.pairs = pairs
         self._pair_ids = name_pairs(pairs)
-        self._criteria = _list_criteria(pairs)
+        self._criteria = list_criteria(pairs)
         self._prepare = DialoguePreparer(processor, with_mels=with_mels)
 
     def __call__(self, rows: Sequence[int]) -> _Batch:
-        criteria = [name_criterion(self._criteria[row]) for row in rows for _ in SIDES]
+        criteria = [self._criteria[row] for row in rows for _ in SIDES]
         batch = self._prepare(range(2 * len(rows)), Dialogues(self.pairs, list(rows)), criteria)
-        reasons: list[str | None] = [None] * len(rows)
-        for index, error in sorted(batch.failures.items(), reverse=True):
-            reasons[index // 2] = explain_side(index % 2, format_reason(error))
-        dialogues = dict(zip(batch.indices, batch.dialogues, strict=True))
-        pairs = [[dialogues.get(2 * place, []), dialogues.get(2 * place + 1, [])] for place in range(len(rows))]
-        reasons = [reason or explain_equal_sides(pair) for reason, pair in zip(reasons, pairs, strict=True)]
-        sides = [[] if reason else pair for reason, pair in zip(reasons, pairs, strict=True)]
-        lengths = [sum(len(message.input_ids) for side in pair for message in side) for pair in sides]
-        ids = [self._pair_ids[row] for row in rows]
-        num_cut = [0] * len(rows)
-        for index, heard in batch.heard.items():
-            num_cut[index // 2] += len(heard.cut_turns)
-        columns: dict[str, list[Any]] = {"row": list(rows), "pair_id": ids, "length": lengths, "num_cut": num_cut}
-        columns |= {"content": list(map(_digest, sides)), "reason": reasons}
+        messages = dict(zip(batch.indices, batch.dialogues, strict=True))
+        columns: dict[str, list[Any]] = {name: [] for name in _DESCRIPTION}
+        sides = []
+        for place, row in enumerate(rows):
+            both = (2 * place, 2 * place + 1)
+            pair = [messages.get(index, []) for index in both]
+            kind = reason = None
+            if failed := [index for index in both if index in batch.failures]:
+                kind, reason = UNREADABLE, f"{SIDES[failed[0] % 2]}, {format_reason(batch.failures[failed[0]])}"
+            elif [message.key for message in pair[0]] == [message.key for message in pair[1]]:
+                # The same tokens and the same clips, decoded and cut: the pair teaches nothing.
+                kind = EQUAL_SIDES
+                reason = "both sides are equal as the model hears them: the same turns, up to max_turn_s of each"
+            pair = [] if kind else pair
+            lengths = [sum(len(message.input_ids) for message in side) for side in pair]
+            cut = sum(len(batch.heard[index].cut_turns) for index in both if index in batch.heard)
+            keys = [[(m.input_ids.tolist(), [clip.hex() for clip in m.clips]) for m in side] for side in pair]
+            described = {"row": row, "pair_id": self._pair_ids[row], "length": sum(lengths), "num_cut": cut}
+            # What the model reads of a pair: tokens and clips, the chosen side first.
+            described |= {"longest": max(lengths, default=0), "content": hash_json(keys), "kind": kind}
+            for name, value in {**described, "reason": reason}.items():
+                columns[name].append(value)
+            sides.append(pair)
         return _Batch(columns, sides, batch.mels)
-
-
-def _digest(pair: Sequence[Sequence[Message]]) -> str:
-    """Hash what the model reads of a pair: tokens and clips, the chosen side first."""
-    keys = [
-        [(message.input_ids.tolist(), [clip.hex() for clip in message.clips]) for message in side] for side in pair
-    ]
-    return hash_json(keys)
 
 
 @torch.inference_mode()
@@ -189,17 +274,3 @@ def _encode(batch: _Batch, model: SDiaRewardModel) -> dict[str, list[Any]]:
         columns["clip_vectors"].append([serialize_vectors(vectors[digest]) for digest in distinct])
         columns["width"].append(model.model.audio_tower.proj.in_features)
     return columns
-
-
-def _join_turns(
-    pairs: datasets.Dataset, found: datasets.Dataset, split: str
-) -> tuple[datasets.Dataset, list[SkippedPair]]:
-    """Return the usable rows, with their turns where the collator needs them; and the skipped pairs."""
-    reasons = {row: reason for row, reason in enumerate(found["reason"]) if reason is not None}
-    usable, skipped = select_usable(split, found["pair_id"], reasons)
-    found = found.remove_columns("reason").select(usable)
-    # Encoded rows need no turns, and the collator reads those of augmented pairs.
-    if "clip_vectors" in found.column_names or isinstance(pairs, AugmentedPairs):
-        return found, skipped
-    kept = pairs.remove_columns([name for name in found.column_names if name in pairs.column_names]).select(usable)
-    return datasets.concatenate_datasets([kept, found], axis=1), skipped

@@ -1,4 +1,4 @@
-"""Find the checkpoint from which a run resumes, require the settings that it began with, and end where it ends."""
+"""Resume training: which checkpoint, with which settings and pairs, and to the same end as an undisturbed run."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from transformers import TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from sdiareward.checkpoint_io.files import ADAPTER_WEIGHTS
-from sdiareward.common.files import read_json_object, write_file
+from sdiareward.common.files import hash_json, read_json_object, write_file
 from sdiareward.common.user_errors import UserError
 from sdiareward.loading_sdiareward import check_adapter
 
-from .options import OptionError
+from .arguments import OptionError
 
 
 logger = logging.getLogger(__name__)
@@ -38,46 +38,60 @@ SETTINGS, PAIRS = ".settings.json", ".pairs.json"
 # computes the same numbers. All others must stay.
 _MAY_CHANGE = re.compile(
     r"(?:log|logging|eval|save|hub|trackio|ddp|torch_compile|torch_empty_cache|gradient_checkpointing|activation)_.*"
-    r"|(?:.*_)?revisions?|dataloader_(?!drop_last).*|output_dir|(?:more_)?datasets?|audio_root|from_cache|resume(?:_from_checkpoint)?"
-    r"|restore_callback_states_from_checkpoint|batch_tokens|per_device_eval_batch_size|gradient_checkpointing"
-    r"|torch_compile|use_cpu|disable_tqdm|report_to|run_name|project|debug|do_(?:train|eval)|local_rank"
-    r"|enable_jit_checkpoint|skip_memory_metrics|include_for_metrics|batch_eval_metrics|prediction_loss_only"
+    r"|(?:.*_)?revisions?|dataloader_(?!drop_last).*|output_dir|(?:more_)?datasets?|dataset_name|audio_root|from_cache"
+    r"|resume(?:_from_checkpoint)?|restore_callback_states_from_checkpoint|batch_tokens|per_device_eval_batch_size"
+    r"|gradient_checkpointing|torch_compile|use_cpu|disable_tqdm|report_to|run_name|project|debug|do_(?:train|eval)"
+    r"|local_rank|enable_jit_checkpoint|skip_memory_metrics|include_for_metrics|batch_eval_metrics"
+    r"|prediction_loss_only|push_to_hub"
 )
 
 
 def record_settings(training: TrainingArguments, checkpoint: Path | None, settings: Mapping[str, Any]) -> None:
     """Record the settings of a run that begins; refuse to resume one from a checkpoint that began with others."""
-    output = Path(str(training.output_dir))
     settings = {**settings, "world_size": training.world_size}
     kept = {name: value for name, value in settings.items() if not _MAY_CHANGE.fullmatch(name)}
-    found = json.loads(json.dumps(kept, default=str))
+    _record(SETTINGS, training, checkpoint, kept, "settings", "give the same values")
+
+
+def record_training_pairs(
+    splits: Mapping[str, Any], training: TrainingArguments, checkpoint: Path | None = None
+) -> None:
+    """Record which pairs a run trains on; refuse to resume from a checkpoint of a run that began with others."""
+    kept = {
+        split: f"{len(rows)} pairs, {hash_json([list(rows['pair_id']), list(rows['content'])])[:12]}"
+        for split, rows in splits.items()
+    }
+    _record(PAIRS, training, checkpoint, kept, "pairs", "restore data set and recordings as they were")
+
+
+def _record(
+    name: str, training: TrainingArguments, checkpoint: Path | None, values: Mapping[str, Any], what: str, remedy: str
+) -> None:
+    found = json.loads(json.dumps(values, default=str))
     if checkpoint is not None:
-        path = find_record(checkpoint, SETTINGS)
-        if not path.exists():
+        # The checkpoint's own, or that of the folder that holds it.
+        path = next((each for each in (checkpoint / name, checkpoint.parent / name) if each.exists()), None)
+        if path is None:
             raise UserError(
-                f"{checkpoint}: lacks {SETTINGS}, the settings that its run began with; resume from the folder that "
-                "the run wrote, or start a new run with --model."
+                f"{checkpoint}: lacks {name}, the {what} that its run began with; resume from the folder that the run "
+                "wrote, or start a new run with --model_name_or_path."
             )
         before = read_json_object(path, "train in another output_dir")
         # An option that another version of a library added or removed cannot be compared.
-        if changed := [name for name in found if name in before and before[name] != found[name]]:
-            listed = "; ".join(f"{name} was {_show(before[name])}, now {_show(found[name])}" for name in changed)
+        if changed := [key for key in found if key in before and before[key] != found[key]]:
+            listed = "; ".join(f"{key} was {_show(before[key])}, now {_show(found[key])}" for key in changed)
             raise OptionError(
-                f"{checkpoint}: its run began with other settings ({listed}), and a resumed run cannot change them; "
-                "give the same values, or train in another output_dir."
+                f"{checkpoint}: its run began with other {what} ({listed}), and a resumed run cannot change them; "
+                f"{remedy}, or train in another output_dir."
             )
     if not training.process_index:
+        output = Path(str(training.output_dir))
         output.mkdir(parents=True, exist_ok=True)
-        write_file(output / SETTINGS, json.dumps(found) + "\n")
+        write_file(output / name, json.dumps(found) + "\n")
 
 
 def _show(value: Any) -> str:
     return shorten(json.dumps(value, ensure_ascii=False), 80, placeholder=" ...")
-
-
-def find_record(checkpoint: Path, name: str) -> Path:
-    """Return a record of a checkpoint's run: its own copy, or the record of the folder that holds the checkpoint."""
-    return checkpoint / name if (checkpoint / name).exists() else checkpoint.parent / name
 
 
 class ResumableTrainer:
@@ -139,33 +153,31 @@ class ResumableTrainer:
 
 
 def choose_checkpoint(training: TrainingArguments, *, resume: bool, has_adapters: bool) -> Path | None:
+    """Return the checkpoint to resume from: the named one, or with `resume` the newest that is whole."""
     named = str(training.resume_from_checkpoint or "")
-    if named.lower() in _NO:
-        return _find_whole_checkpoint(str(training.output_dir)) if resume else None
-    if resume:
+    if resume and named.lower() not in _NO:
         raise OptionError(
             f"resume is True and resume_from_checkpoint is {named!r}; give resume alone for the newest checkpoint of "
             "output_dir, or resume_from_checkpoint alone for that one."
         )
-    if named.lower() in _YES:
+    if resume or named.lower() in _YES:
         return _find_whole_checkpoint(str(training.output_dir))
-    _require_checkpoint(Path(named), has_adapters)
-    return Path(named)
-
-
-def _require_checkpoint(folder: Path, has_adapters: bool) -> None:
+    if named.lower() in _NO:
+        return None
+    folder = Path(named)
     damage = f"holds no {_STATE}" if not (folder / _STATE).is_file() else _find_damage(folder)
     if damage is not None:
-        state = damage if folder.is_dir() else "is not a folder"
         raise OptionError(
-            f"resume_from_checkpoint: {folder} {state}; give a folder that training wrote, such as "
-            "output_dir/checkpoint-50, or use resume for the newest one."
+            f"resume_from_checkpoint: {folder} {damage if folder.is_dir() else 'is not a folder'}; give a folder that "
+            "training wrote, such as output_dir/checkpoint-50, or use resume for the newest one."
         )
     if (folder / ADAPTER_WEIGHTS).is_file() != has_adapters:
         found, wanted = ("no adapters", "adapters") if has_adapters else ("adapters", "a whole model or a head")
         raise OptionError(
-            f"resume_from_checkpoint: {folder} holds {found}, but {wanted} is to be trained; give train as in its run."
+            f"resume_from_checkpoint: {folder} holds {found}, but {wanted} is to be trained; give the options of its "
+            "run."
         )
+    return folder
 
 
 def _find_whole_checkpoint(output_dir: str) -> Path | None:

@@ -10,7 +10,9 @@ gradient is that of the mean over all pairs of the step.
 from __future__ import annotations
 
 import contextlib
+import copy
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +30,10 @@ from sdiareward.pairs.schema import SIDES
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.batching import choose_batch_tokens
 
+from .arguments import choose_max_length, require_supported
 from .batches import PREPARED, PairBatch, PairCollator, StepSampler, compute_packed_rewards, split_by_tokens
-from .options import merge_accumulation, require_supported
-from .precompute import READ_AHEAD, precompute_pairs
+from .precompute import READ_AHEAD, SkippedPair, precompute_pairs
 from .resuming import ResumableTrainer
-from .sharding import keep_rewards_in_float32
-from .usable_pairs import SkippedPair
 
 
 class SDiaRewardTrainer(ResumableTrainer, RewardTrainer):
@@ -57,8 +57,8 @@ class SDiaRewardTrainer(ResumableTrainer, RewardTrainer):
         skipped_pairs (`list[SkippedPair]`): Pairs of these data sets that cannot be used.
 
     Raises:
-        ValueError: `args` have an option that has no effect here (`options.require_supported`), or a data set holds no
-            pairs or is streamed.
+        ValueError: `args` have an option that has no effect here (`arguments.require_supported`), or a data set
+            holds no pairs or is streamed.
     """
 
     _tag_names = ["trl", "reward-trainer", "sdiareward"]
@@ -73,14 +73,20 @@ class SDiaRewardTrainer(ResumableTrainer, RewardTrainer):
         **kwargs: Any,
     ):
         require_supported(args)
-        args = merge_accumulation(args)
+        # A step holds the pairs of all accumulated batches: a larger batch takes no more memory here.
+        args = copy.copy(args)
+        args.per_device_train_batch_size *= args.gradient_accumulation_steps
+        args.gradient_accumulation_steps = 1
         self.processor = processor
         self.skipped_pairs: list[SkippedPair] = []
         # Trainer drops the columns that the model's signature does not name, and the collator needs them.
         args.remove_unused_columns = False
         kwargs.setdefault("data_collator", PairCollator(processor))
         super().__init__(model, args, processing_class=processor.tokenizer, **kwargs)
-        keep_rewards_in_float32(self.accelerator)
+        plugin = getattr(self.accelerator.state, "fsdp_plugin", None)
+        if plugin is not None and getattr(plugin.mixed_precision_policy, "output_dtype", None) is not None:
+            # With bf16 accelerate has FSDP2 round a model's rewards to bfloat16.
+            plugin.mixed_precision_policy = replace(plugin.mixed_precision_policy, output_dtype=None)
         self.batch_tokens = batch_tokens or choose_batch_tokens(args.device.type)
         bare = self.accelerator.unwrap_model(self.model)
         bare = bare.get_base_model() if hasattr(bare, "get_base_model") else bare
@@ -104,10 +110,14 @@ class SDiaRewardTrainer(ResumableTrainer, RewardTrainer):
             return dataset
         if missing := [side for side in SIDES if side not in columns]:
             raise ValueError(f"the data set {dataset_name!r} has columns {columns}; pairs also need {missing}.")
-        pairs = dataset.cast(leave_audio_encoded(dataset.features))
-        folder = Path(str(args.output_dir)) / READ_AHEAD
-        workers = args.dataloader_num_workers
-        rows, skipped = precompute_pairs(pairs, self.processor, folder, split=dataset_name, num_workers=workers)
+        rows, skipped = precompute_pairs(
+            dataset.cast(leave_audio_encoded(dataset.features)),
+            self.processor,
+            Path(str(args.output_dir)) / READ_AHEAD,
+            split=dataset_name,
+            num_workers=args.dataloader_num_workers,
+            max_length=choose_max_length(args),
+        )
         self.skipped_pairs += skipped
         return rows
 

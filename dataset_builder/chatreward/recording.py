@@ -21,9 +21,9 @@ from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.dataset_builder.synthesis import SynthesisError
 from sdiareward.pairs.messages import join_turns
 from sdiareward.pairs.schema import make_stable_id, make_stable_seed
+from sdiareward.perturbations.attack_sounds import find_clips
 from sdiareward.perturbations.channel import encode_flac
-from sdiareward.perturbations.levels import measure_level, scale_to_level
-from sdiareward.perturbations.sound_clips import find_clips
+from sdiareward.perturbations.effects import measure_level, scale_to_level
 
 from .filters import WordErrors, load_classifier
 from .scenarios import Line, Scenario

@@ -27,7 +27,7 @@ from sdiareward.dataset_builder.synthesis import SynthesisError, Synthesizer, is
 from sdiareward.dataset_builder.synthesis.servers import select_speakers
 from sdiareward.pairs.messages import GAP_S
 from sdiareward.pairs.schema import make_stable_id
-from sdiareward.perturbations.voice_shaping import VoiceShape
+from sdiareward.perturbations.voices import VoiceShape
 
 from ..pairing.plausible_speech import require_language, require_plausible
 from ..pipeline.settings import FasterWhisperSettings

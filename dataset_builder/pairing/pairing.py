@@ -39,7 +39,7 @@ from sdiareward.esdr_accuracy.pairwise import NO_SUBSET
 from sdiareward.pairs.messages import list_visible
 from sdiareward.pairs.schema import MAX_TURN_S, make_stable_id, make_stable_seed
 from sdiareward.perturbations.channel import CODINGS, ChannelSettings, encode_flac
-from sdiareward.perturbations.levels import trim_silence
+from sdiareward.perturbations.effects import trim_silence
 
 from ..pipeline.inspection import require_sound
 from ..pipeline.media import locate_span, read_media, read_span

@@ -17,7 +17,7 @@ import numpy as np
 from sdiareward.audio_sdiareward import SAMPLING_RATE, is_silent
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.synthesis import SynthesisError, load_synthesizer
-from sdiareward.perturbations.levels import trim_silence
+from sdiareward.perturbations.effects import trim_silence
 
 from ..pipeline.inspection import measure_clipped_share
 

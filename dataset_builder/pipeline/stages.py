@@ -224,13 +224,14 @@ def _run_stage(
     engine = choose(-(-len(pending) // size), options.concurrency, options.num_gpus)
     run_parts(parts, pending, partial(_load, stage, settings, work_dir), size, engine, label=stage, unit=unit)
     for row in parts.iter_rows():
-        if job := by_key.get(row["item"]):
-            job.key = row.get("content") or job.key
-            job.found |= {name: row[name] for name in _FOUND if row.get(name) is not None}
-            for skipped in row["skipped"]:
-                job.skip(**skipped)
-            if then and not job.is_finished:
-                then(job)
+        if (done := by_key.get(row["item"])) is None:
+            continue
+        done.key = row.get("content") or done.key
+        done.found |= {name: row[name] for name in _FOUND if row.get(name) is not None}
+        for skipped in row["skipped"]:
+            done.skip(**skipped)
+        if then and not done.is_finished:
+            then(done)
 
 
 def _find_lost(work_dir: Path, rows: Rows) -> Iterator[bool]:
@@ -341,7 +342,8 @@ def _load_diarizer(settings: PipelineSettings) -> Step:
 
     options = settings.diarization
     is_offline = isinstance(options, ResemblyzerSettings)
-    diarizer = ResemblyzerDiarizer(options) if is_offline else PyannoteDiarizer(options)
+    # The class decides which settings it gets.
+    diarizer: Any = (ResemblyzerDiarizer if is_offline else PyannoteDiarizer)(options)  # type: ignore[arg-type]
 
     def find_speakers(job: Job, work_dir: Path) -> dict[str, Any]:
         segments = diarizer.find_speakers(work_dir / job.found["wav"], job.found["speech"])

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import read_audio, resample
-from sdiareward.perturbations.vocoder import analyze_speech, flatten_pitch, synthesize_speech
+from sdiareward.perturbations.voices import analyze_speech, flatten_pitch, synthesize_speech
 
 from . import DialogueSynthesizer, Engine, SynthesisError, Synthesizer, describe_distribution
 

@@ -160,7 +160,7 @@ def by_taxonomy(records: Labels, by_scorer: Mapping[str, Scores], options: Mappi
     rows = []
     for cell, members in sorted(cells.items(), key=lambda item: (SUBSET_LABELS.index(item[0][0]), item[0])):
         num_pairs, num_groups = len(members), len(set(summary.list_groups(members)))
-        about = dict(zip(("subset", *TAXONOMY), cell, strict=True))
+        about: Record = dict(zip(("subset", *TAXONOMY), cell, strict=True))
         about |= {"num_pairs": num_pairs, "num_groups": num_groups}
         about |= {"is_small": num_pairs < MIN_PAIRS or num_groups < MIN_GROUPS}
         rows.append({**about, **summary.measure_cell(members, by_scorer, "overall_micro", options)})
@@ -266,9 +266,13 @@ def describe_comparisons(records: Labels, by_scorer: Mapping[str, Scores], optio
     found = []
     for name in [name for name in by_scorer if name != "model"]:
         for column, members in parts:
-            right = ([is_right(by_scorer[each][record["pair_id"]]) for record in members] for each in ("model", name))
-            groups = (summary.list_groups(members), [record["subset"] for record in members])
-            found.append({"scorer": name, "column": column, **statistics.compare(*right, *groups, **draws)})
+            own, other = (
+                [is_right(by_scorer[each][record["pair_id"]]) for record in members] for each in ("model", name)
+            )
+            groups, subsets = summary.list_groups(members), [record["subset"] for record in members]
+            found.append(
+                {"scorer": name, "column": column, **statistics.compare(own, other, groups, subsets, **draws)}
+            )
     return found
 
 

@@ -16,18 +16,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.evaluation.human.study import (
-    SCORES,
-    TIE,
-    describe_raters,
-    draw_evenly,
-    read_rated_study,
-    read_texts,
-    render_raters,
-    write_results,
-    write_study,
-)
-from sdiareward.evaluation.summary import format_interval, format_percent
+from sdiareward.common.tables import format_interval, format_percent, render_table
+from sdiareward.evaluation.human import study as human
 
 from .scores import OUT_OF_DOMAIN, find_column, find_scenario, measure_share
 
@@ -45,37 +35,34 @@ _SPEAKERS = {"question": "Question", "response": "Answer"}
 OUTCOMES = ("win", "lose", "tie")
 
 Record = dict[str, Any]
+# The outcome of an answer, and the truth about its item.
+Given = tuple[str, Mapping[str, Any]]
 
 
 def pair_scores(
     first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]], *, include_equal: bool = False
 ) -> tuple[list[Record], dict[str, int]]:
     """Pair the scores of two judges by sample; the counts include samples without a score of one judge."""
-    others = {record["sample_id"]: record for record in second}
+    others = {record["sample_id"]: record["predicted"] for record in second}
     shared = [(record, others[record["sample_id"]]) for record in first if record["sample_id"] in others]
     if not shared:
         raise ValueError("the two evaluations share no sample; give evaluations of the same data set and split.")
-    scored = [pair for pair in shared if all(record["predicted"] is not None for record in pair)]
-    kept = [pair for pair in scored if include_equal or pair[0]["predicted"] != pair[1]["predicted"]]
-    counts = {
-        "num_shared": len(shared),
-        "num_equal": len(scored) - len(kept),
-        "num_without_score": len(shared) - len(scored),
-    }
-    return [_make_pair(*pair) for pair in kept], counts
-
-
-def _make_pair(first: Mapping[str, Any], second: Mapping[str, Any]) -> Record:
-    labels = {name: first[name] for name in ("sample_id", "scenario_id", "part", "attribute", "score")}
-    return {
-        # Names that the modules of `human` expect.
-        "pair_id": first["sample_id"],
-        "group_id": str(find_scenario(first)),
-        "subset": find_column(first) if first["part"] else OUT_OF_DOMAIN,
-        **labels,
-        "first": first["predicted"],
-        "second": second["predicted"],
-    }
+    scored = [(record, other) for record, other in shared if record["predicted"] is not None and other is not None]
+    kept = [
+        {
+            # Names that the modules of `human` expect.
+            "pair_id": record["sample_id"],
+            "group_id": str(find_scenario(record)),
+            "subset": find_column(record) if record["part"] else OUT_OF_DOMAIN,
+            **{name: record[name] for name in ("sample_id", "scenario_id", "part", "attribute", "score")},
+            "first": record["predicted"],
+            "second": other,
+        }
+        for record, other in scored
+        if include_equal or record["predicted"] != other
+    ]
+    num_equal, num_without_score = len(scored) - len(kept), len(shared) - len(scored)
+    return kept, {"num_shared": len(shared), "num_equal": num_equal, "num_without_score": num_without_score}
 
 
 def sample_ab_study(
@@ -92,24 +79,20 @@ def sample_ab_study(
 ) -> dict[str, Any]:
     """Draw a study of two judges and write its folder atomically; the same seed writes the same bytes."""
     rows = samples.find_rows([pair["sample_id"] for pair in pairs])
-    drawn = _draw(pairs, size, seed)
+    pool = sorted(pairs, key=lambda record: record["sample_id"])
+    rng = random.Random(seed)
+    rng.shuffle(pool)
+    scenarios = {record["pair_id"]: record["group_id"] for record in pool}
+    drawn = human.draw_evenly(pool, size, rng, set(), scenarios.__getitem__)
     if not drawn:
         raise ValueError("no sample is drawn: the two judges agree on all samples, or the size is 0; change either.")
 
     def show_item(truth: Record, write_clip: Callable[[np.ndarray], Record]) -> Record:
         return _show_item(truth, samples[rows[truth["sample_id"]]], write_clip)
 
-    options = {"allow_tie": allow_tie, "texts": texts or read_texts(form=SCORES)}
+    options = {"allow_tie": allow_tie, "texts": texts or human.read_texts(form=human.SCORES)}
     facts = {"asked": size, "judges": list(judges), **facts}
-    return write_study(output_dir, drawn, show_item, SCORES, seed, options, **facts)
-
-
-def _draw(pairs: Sequence[Record], size: int, seed: int) -> list[Record]:
-    pool = sorted(pairs, key=lambda record: record["sample_id"])
-    rng = random.Random(seed)
-    rng.shuffle(pool)
-    scenarios = {record["pair_id"]: record["group_id"] for record in pool}
-    return draw_evenly(pool, size, rng, set(), scenarios.__getitem__)
+    return human.write_study(output_dir, drawn, show_item, human.SCORES, seed, options, **facts)
 
 
 def _show_item(truth: Record, sample: Mapping[str, Any], write_clip: Callable[[np.ndarray], Record]) -> Record:
@@ -117,20 +100,17 @@ def _show_item(truth: Record, sample: Mapping[str, Any], write_clip: Callable[[n
     from sdiareward.audio_sdiareward import read_audio
 
     array = read_audio(sample["audio"], name=f"sample {truth['sample_id']}")
-    words = [f"{speaker}: {sample[side]}" for side, speaker in _SPEAKERS.items() if sample.get(side)]
+    words = [f"{title}: {sample[side]}" for side, title in _SPEAKERS.items() if sample.get(side)]
     context = {"role": None, "text": "\n".join(words), **write_clip(array)}
     order = ("first", "second") if truth["chosen_is"] == "a" else ("second", "first")
-    sides = {
-        letter: [{"role": None, "text": f"{truth[judge]} of 5", "audio": None}]
-        for letter, judge in zip("ab", order, strict=True)
-    }
-    return {"question": QUESTION, "context": [context], **sides}
+    shown = [[{"role": None, "text": f"{truth[judge]} of 5", "audio": None}] for judge in order]
+    return {"question": QUESTION, "context": [context], "a": shown[0], "b": shown[1]}
 
 
 def score_ab_study(folder: str | Path, key_file: str | Path | None = None) -> dict[str, Any]:
     """Score the answers and write `results.json` and `results.md`."""
-    results = summarise_ab_study(*read_rated_study(folder, key_file))
-    write_results(folder, results, render_ab_study(results))
+    results = summarise_ab_study(*human.read_rated_study(folder, key_file))
+    human.write_results(folder, results, render_ab_study(results))
     return results
 
 
@@ -138,62 +118,50 @@ def summarise_ab_study(
     key: Mapping[str, Any], answers: Mapping[str, Mapping[str, Mapping[str, Any]]]
 ) -> dict[str, Any]:
     """Count how often raters preferred the first judge's score."""
-    given = [(item, answer["choice"]) for by_item in answers.values() for item, answer in by_item.items()]
-    truths = [key["items"][item] for item, _ in given]
-    outcomes = [_find_outcome(choice, truth["chosen_is"]) for (_, choice), truth in zip(given, truths, strict=True)]
-    by_column: dict[str, list[int]] = {}
-    for position, truth in enumerate(truths):
-        by_column.setdefault(truth["subset"], []).append(position)
+    given: list[Given] = []
+    balance: Counter[str] = Counter()
+    for by_item in answers.values():
+        for item, answer in by_item.items():
+            truth, choice = key["items"][item], answer["choice"]
+            outcome = "tie" if choice == human.TIE else "win" if choice == truth["chosen_is"] else "lose"
+            given.append((outcome, truth))
+            balance[item] += {"win": 1, "lose": -1, "tie": 0}[outcome]
+    columns = sorted({truth["subset"] for _, truth in given})
+    signs = list(balance.values())
     return {
         **{name: value for name, value in key.items() if name not in ("items", "seed")},
         "num_items": len(key["items"]),
-        "num_rated": len({item for item, _ in given}),
-        "overall": count_outcomes(outcomes, truths),
-        "by_majority": _count_majorities(given, outcomes),
-        "columns": {
-            name: count_outcomes([outcomes[index] for index in indices], [truths[index] for index in indices])
-            for name, indices in sorted(by_column.items())
-        },
-        **describe_raters(key, answers),
+        "num_rated": len(balance),
+        "overall": _count_outcomes(given),
+        # By the judge that most raters of an item prefer; a draw is a tie.
+        "by_majority": {"win": sum(s > 0 for s in signs), "lose": sum(s < 0 for s in signs), "tie": signs.count(0)},
+        "columns": {name: _count_outcomes([each for each in given if each[1]["subset"] == name]) for name in columns},
+        **human.describe_raters(key, answers),
     }
 
 
-def _find_outcome(choice: str, first_is: str) -> str:
-    if choice == TIE:
-        return "tie"
-    return "win" if choice == first_is else "lose"
-
-
-def count_outcomes(outcomes: Sequence[str], truths: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _count_outcomes(given: Sequence[Given]) -> dict[str, Any]:
     """Return the shares of wins, losses and ties among at least one answer; `decided` omits ties."""
-    found: dict[str, Any] = {"num_answers": len(outcomes)}
-    for name in OUTCOMES:
-        found[name] = _share([outcome == name for outcome in outcomes], truths)
-    decided = [(outcome == "win", truth) for outcome, truth in zip(outcomes, truths, strict=True) if outcome != "tie"]
-    return {**found, "decided": _share(*zip(*decided, strict=True)) if decided else None}
+    found = {name: _share(name, given) for name in OUTCOMES}
+    decided = [each for each in given if each[0] != "tie"]
+    return {"num_answers": len(given), **found, "decided": _share("win", decided) if decided else None}
 
 
-def _share(values: Sequence[bool], truths: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    found = measure_share(values, truths)
-    counts = {"num_answers": found.pop("num_values"), "num_scenarios": found.pop("num_groups")}
-    return {**counts, "num": sum(values), **found}
-
-
-def _count_majorities(given: Sequence[tuple[str, str]], outcomes: Sequence[str]) -> dict[str, int]:
-    """Count items by the judge that most raters prefer; a draw is a tie."""
-    balance: Counter[str] = Counter()
-    for (item, _), outcome in zip(given, outcomes, strict=True):
-        balance[item] += {"win": 1, "lose": -1, "tie": 0}[outcome]
-    signs = list(balance.values())
-    return {"win": sum(s > 0 for s in signs), "lose": sum(s < 0 for s in signs), "tie": signs.count(0)}
+def _share(outcome: str, given: Sequence[Given]) -> dict[str, Any]:
+    is_so = [each == outcome for each, _ in given]
+    found = measure_share(is_so, [truth for _, truth in given])
+    counts = {"num_answers": found.pop("num_values"), "num_scenarios": found.pop("num_groups"), "num": sum(is_so)}
+    return {**counts, **found}
 
 
 def render_ab_study(results: Mapping[str, Any]) -> str:
-    from sdiareward.common.tables import render_table
-
     first, second = results["judges"]
-    rows = [["**all**", *_format_outcomes(results["overall"])]]
-    rows += [[name, *_format_outcomes(found)] for name, found in results["columns"].items()]
+    rows = []
+    for title, found in [("**all**", results["overall"]), *results["columns"].items()]:
+        rows.append([title, str(found["num_answers"])])
+        for share in (found[name] for name in (*OUTCOMES, "decided")):
+            bounds = [format_percent(share["share"]), format_interval(share["interval"])] if share else ["-", "-"]
+            rows[-1] += [str(share["num_scenarios"] if share else 0), *bounds]
     shares = [("scenarios", name, "95%") for name in ("win", "lose", "tie", "win of decided")]
     majority = results["by_majority"]
     parts = [
@@ -205,15 +173,6 @@ def render_ab_study(results: Mapping[str, Any]) -> str:
         "\n".join(render_table(["samples", "answers", *chain(*shares)], rows)),
         f"By the majority of their raters: {majority['win']} samples won, {majority['lose']} lost, "
         f"{majority['tie']} tied.",
-        render_raters(results, "answered without hearing it", f"prefers {first}"),
+        human.render_raters(results, "answered without hearing it", f"prefers {first}"),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _format_outcomes(found: Mapping[str, Any]) -> list[str]:
-    cells = [str(found["num_answers"])]
-    for name in (*OUTCOMES, "decided"):
-        share = found[name]
-        bounds = ["-"] * 2 if share is None else [format_percent(share["share"]), format_interval(share["interval"])]
-        cells += [str(share["num_scenarios"] if share else 0), *bounds]
-    return cells

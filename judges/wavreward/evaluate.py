@@ -2,46 +2,60 @@
 
     sdiareward wavreward eval --model runs/wavreward --dataset runs/chatreward --output_dir runs/w
 
-Predictions are written after each chunk, and the same command resumes after a kill. `docs/wavreward.md` is the guide.
+Samples are judged in chunks of fixed positions, each with its own seed: sampled answers are the same whether or not a
+run was interrupted. `docs/wavreward.md` is the guide.
+
+    sdiareward wavreward reasoning --predictions runs/w --dataset runs/chatreward --judge gemini-2.5-pro
+
+Another judge rates thoughts as Good or Poor (appendix I). It hears the recording and answers the four questions of the
+paper's prompt; thoughts are Good if all four answers are yes. It does not see the gold score. An answer without
+thoughts is Poor without asking. Samples without a usable answer of the judge are skipped and reported.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+import pydantic
 from cyclopts import Parameter
 
+from sdiareward.audio_sdiareward import AudioError, read_audio
 from sdiareward.checkpoint_io.models import describe_model
-from sdiareward.common.files import write_file
+from sdiareward.common.files import JsonLines, seal, write_file
 from sdiareward.common.hub import DatasetRevision, ModelRevision
+from sdiareward.common.llm import ChatClient, EndpointError
+from sdiareward.common.locks import lock_folder
 from sdiareward.common.optional_dependencies import check_extra
-from sdiareward.common.provenance import describe_run
-from sdiareward.common.run_identity import claim_run_dir
-from sdiareward.evaluation.summary import list_reasons
-from sdiareward.pairs.content import fingerprint_pairs
-
-from ..settings import EndpointSettings, choose_endpoint
-from .answers import MAX_ANSWER_TOKENS
-from .judge import EndpointJudge, WavRewardJudge
-from .predictions import OUT_OF_DOMAIN_FILE, PREDICTIONS_FILE, Asking, predict
-from .prompts import JudgingPrompt, choose_prompt
-from .scores import (
-    JUDGE,
-    KINDS,
-    Samples,
-    find_scenario,
-    predict_scores,
-    read_out_of_domain,
-    read_samples,
-    render_evaluation,
-    summarise_scores,
+from sdiareward.common.parts import Make, PartFolder, run_parts
+from sdiareward.common.provenance import describe_run, write_provenance
+from sdiareward.common.skipped import Skipped
+from sdiareward.common.tables import format_interval, format_percent, render_table
+from sdiareward.evaluation.summary import (
+    describe_changed,
+    list_reasons,
+    render_reasons,
 )
+from sdiareward.pairs.content import fingerprint_pairs
+from sdiareward.pairs.messages import make_audio_content
+from sdiareward.pairs.prompts import PromptSet, read_prompt_file
+from sdiareward.scoring.outcomes import UNREADABLE
+
+from ..settings import choose_endpoint
+from . import scores
+from .judge import MAX_ANSWER_TOKENS, EndpointJudge, Judgement, WavRewardJudge, choose_prompt, parse_thoughts
 
 
+PREDICTIONS_FILE, OUT_OF_DOMAIN_FILE = "predictions.jsonl", "out_of_domain.jsonl"
+# A kill costs one chunk at most.
+_CHUNK_SAMPLES = 32
+# How a judge is asked.
+_ASKING = ("num_samples", "temperature", "expected", "max_new_tokens", "seed")
 Records = list[dict[str, Any]]
 
 
@@ -49,30 +63,27 @@ Records = list[dict[str, Any]]
 @dataclass
 class EvaluateArguments(ModelRevision, DatasetRevision):
     dataset: str = field(metadata={"help": "Folder of ChatReward."})
-    output_dir: str = field(
-        metadata={"help": "Folder for answers and results; the same command resumes a killed run."}
-    )
+    output_dir: str = field(metadata={"help": "Folder of answers and results; the same command resumes a run."})
     model: str | None = field(default=None, metadata={"help": "Folder or Hub name of the thinker."})
     judge: str | None = field(default=None, metadata={"help": "Name of an endpoint, instead of a model."})
     judges_file: str | None = field(default=None, metadata={"help": "YAML of judges instead of configs/judges.yaml."})
-    judge_options: list[str] = field(
-        default_factory=list, metadata={"help": "KEY=VALUE instead of the options in the file."}
-    )
+    judge_options: list[str] = field(default_factory=list, metadata={"help": "KEY=VALUE instead of the file's."})
     split: str = field(default="test", metadata={"help": "Split to evaluate."})
     train_split: str = field(default="train", metadata={"help": "Split the baselines are fitted on."})
     baselines: bool = field(default=True, metadata={"help": "Also measure the baselines."})
     out_of_domain: str | None = field(
-        default=None, metadata={"help": "Folder of recordings with a list of file,score, or another data set."}
+        default=None, metadata={"help": "Folder with a list of file,score, or a data set."}
     )
     reasoning: bool = field(default=True, metadata={"help": "Ask for thoughts before the score."})
-    num_samples: int = field(
-        default=1, metadata={"help": "Answers to each recording; the majority of their scores counts."}
-    )
-    temperature: float = field(default=0.0, metadata={"help": "Temperature of sampling; 0 is greedy."})
+    num_samples: int = field(default=1, metadata={"help": "Answers to each recording, which vote.", "minimum": 1})
+    temperature: float = field(default=0.0, metadata={"help": "Temperature of sampling; 0 is greedy.", "minimum": 0})
     expected: bool = field(default=False, metadata={"help": "Also compute the expected score."})
     max_new_tokens: int = field(
         default=MAX_ANSWER_TOKENS,
-        metadata={"help": "Longest answer of a model, in tokens; an endpoint has max_tokens in the file of judges."},
+        metadata={
+            "help": "Longest answer of a model; of an endpoint, max_tokens in the file of judges.",
+            "minimum": 1,
+        },
     )
     batch_size: int = field(default=8, metadata={"help": "Recordings in one batch."})
     prompt_file: str | None = field(
@@ -80,9 +91,7 @@ class EvaluateArguments(ModelRevision, DatasetRevision):
         metadata={"help": "YAML of prompts or JSON of a JudgingPrompt, instead of the judge's own or the package's."},
     )
     dtype: str | None = field(default=None, metadata={"help": "Dtype of the model, such as bfloat16."})
-    device: str | None = field(
-        default=None, metadata={"help": "Device, such as cuda:0; by default an accelerator if there is one."}
-    )
+    device: str | None = field(default=None, metadata={"help": "Device, such as cuda:0 (default: an accelerator)."})
     limit: int | None = field(default=None, metadata={"help": "Evaluate only the first samples, this number."})
     num_bootstrap: int = field(default=1000, metadata={"help": "Bootstrap draws for the intervals."})
     seed: int = field(default=0, metadata={"help": "Seed of sampling and of the bootstrap."})
@@ -93,10 +102,8 @@ class EvaluateArguments(ModelRevision, DatasetRevision):
             raise ValueError("give a model or a judge to evaluate: one of the two, not both.")
         if self.judge is None and (self.judges_file or self.judge_options):
             raise ValueError("judges_file and judge_options need a judge: name one, or omit them.")
-
-    @property
-    def asking(self) -> Asking:
-        return Asking(self.num_samples, self.temperature, self.expected, self.max_new_tokens, self.seed)
+        if self.num_samples > 1 and self.temperature == 0:
+            raise ValueError(f"num_samples is {self.num_samples}: without a temperature all answers are the same.")
 
 
 def run(args: EvaluateArguments) -> int:
@@ -108,79 +115,151 @@ def run(args: EvaluateArguments) -> int:
 
 
 def evaluate(args: EvaluateArguments) -> dict[str, Any]:
+    """Judge the samples that the folder lacks, measure, and write predictions and results."""
     folder = Path(args.output_dir)
-    sets = _read_sets(args)
-    run = _identity(args, sets)
-    claim_run_dir(folder, run)
+    sets = {PREDICTIONS_FILE: scores.read_samples(args.dataset, args.split)}
+    if args.out_of_domain is not None:
+        sets[OUT_OF_DOMAIN_FILE] = scores.read_out_of_domain(args.out_of_domain, args.split)
+    sets = {name: samples.take_first(args.limit) for name, samples in sets.items()}
     train = _read_training_samples(args, sets) if args.baselines else None
+    whose, load_judge = _choose_judge(args)
+    asking = {name: getattr(args, name) for name in _ASKING}
+    samples = {name: fingerprint_pairs(samples.labels, samples.rows) for name, samples in sets.items()}
+    run = {**whose, "reasoning": args.reasoning, **asking, "split": args.split, "samples": samples}
     judged, skipped = {}, []
-    for name, samples in sets.items():
-        options: dict[str, Any] = {"batch_size": args.batch_size}
-        judged[name], lost = predict(lambda: _load_judge(args), samples, folder / name, args.asking, **options)
+    for name, found in sets.items():
+        judged[name], lost = predict(load_judge, found, folder, name, run, asking, batch_size=args.batch_size)
         skipped += lost
     draws: dict[str, Any] = {"num_bootstrap": args.num_bootstrap, "seed": args.seed}
-    scorers = {JUDGE: summarise_scores(*judged.values(), **draws)}
-    if train is not None:
-        scorers |= _measure_baselines(train, sets, judged, draws)
+    scorers = {scores.JUDGE: scores.summarise_scores(*judged.values(), **draws)}
+    for kind in scores.KINDS if train is not None else ():
+        scorers[kind] = scores.summarise_scores(*_predict(kind, train, sets, judged), **draws)
     records = [record for found in judged.values() for record in found]
-    results: dict[str, Any] = {"scorers": scorers, "num_train": train and len(train), "skipped": skipped, "run": run}
-    results["problems"] = list_reasons([record for record in records if record["problem"]])
-    results["changed_parameters"] = {k: v for record in records for k, v in record["changed_parameters"].items()}
-    results |= {"config": asdict(args), **describe_run()}
-    write_file(folder / "results.md", render_evaluation(results))
+    results = {
+        "scorers": scorers,
+        "num_train": train and len(train),
+        "skipped": skipped,
+        "run": run,
+        "problems": list_reasons([record for record in records if record["problem"]]),
+        "changed_parameters": {k: v for record in records for k, v in record["changed_parameters"].items()},
+        "config": asdict(args),
+        **describe_run(),
+    }
+    write_file(folder / "results.md", scores.render_evaluation(results))
     # Written last: a folder with this file is complete.
     write_file(folder / "results.json", json.dumps(results, indent=2) + "\n")
     return results
 
 
-def _read_sets(args: EvaluateArguments) -> dict[str, Samples]:
-    """Read the samples by file of predictions: the benchmark, then the out-of-domain samples."""
-    sets = {PREDICTIONS_FILE: read_samples(args.dataset, args.split)}
-    if args.out_of_domain is not None:
-        sets[OUT_OF_DOMAIN_FILE] = read_out_of_domain(args.out_of_domain, args.split)
-    return {name: samples.take_first(args.limit) for name, samples in sets.items()}
-
-
-def _identity(args: EvaluateArguments, sets: Mapping[str, Samples]) -> dict[str, Any]:
+def _choose_judge(args: EvaluateArguments) -> tuple[dict[str, Any], Callable[[], EndpointJudge | WavRewardJudge]]:
+    """Return what the answers of the judge depend on, and how it is loaded."""
     if args.model is not None:
+        options = {name: getattr(args, name) for name in ("dtype", "device", "batch_size", "reasoning", "prompt_file")}
         whose = {"model": describe_model(args.model), "dtype": args.dtype}
+        prompt = choose_prompt(args.model, args.prompt_file)
+        load: Any = partial(WavRewardJudge.from_pretrained, args.model, **options)
     else:
-        request = _choose_endpoint(args).request([])
-        whose = {"judge": args.judge, **{name: request[name] for name in request if name != "messages"}}
-    return {
-        **whose,
-        "reasoning": args.reasoning,
-        **asdict(args.asking),
-        "prompt_version": _choose_prompt(args).version,
-        "split": args.split,
-        "samples": {name: fingerprint_pairs(samples.labels, samples.rows) for name, samples in sets.items()},
-    }
+        defaults = {"max_tokens": MAX_ANSWER_TOKENS}
+        settings = choose_endpoint(str(args.judge), args.judges_file, args.judge_options, defaults=defaults)
+        request = {name: value for name, value in settings.request([]).items() if name != "messages"}
+        whose = {"judge": args.judge, **request}
+        prompt = choose_prompt(None, args.prompt_file or settings.prompt_file)
+        cache = Path(args.output_dir) / "cache"
+        load = partial(EndpointJudge, settings, cache, reasoning=args.reasoning, prompt=prompt)
+    return {**whose, "prompt_version": prompt.version}, load
 
 
-def _choose_endpoint(args: EvaluateArguments) -> EndpointSettings:
-    defaults = {"max_tokens": MAX_ANSWER_TOKENS}
-    return choose_endpoint(str(args.judge), args.judges_file, args.judge_options, defaults=defaults)
+def predict(
+    load_judge: Callable[[], EndpointJudge | WavRewardJudge],
+    samples: scores.Samples,
+    folder: Path,
+    name: str,
+    meta: Mapping[str, Any],
+    asking: Mapping[str, Any],
+    *,
+    batch_size: int = 8,
+) -> tuple[Records, Records]:
+    """Judge the samples that the folder lacks; return predictions and skipped samples, which are also written.
+
+    `name` is that of the file of predictions: one folder holds several sets of samples.
+    """
+    parts = PartFolder(folder, meta)
+    size = max(_CHUNK_SAMPLES, batch_size)
+    items = [f"{name} {label['sample_id']}" for label in samples.labels]
+
+    def read() -> dict[str, dict[str, Any]]:
+        return {row["item"]: json.loads(row["record"]) for row in parts.iter_rows()}
+
+    def is_open(row: int) -> bool:
+        record = done.get(items[row])
+        # A recording that could not be read may have been mended.
+        return record is None or ("kind" in record and not isinstance(_hear(samples, row), Skipped))
+
+    def load() -> Make:
+        judge = load_judge()
+
+        def make(chunks: Iterable[Sequence[int]]) -> Iterator[Records]:
+            for chunk in chunks:
+                found = _judge_chunk(judge, samples, chunk, asking)
+                yield [{"item": items[row], "record": json.dumps(record)} for row, record in found.items()]
+
+        return make
+
+    done = read()
+    chunks = [range(len(items))[start : start + size] for start in range(0, len(items), size)]
+    pending = [row for chunk in chunks if any(map(is_open, chunk)) for row in chunk]
+    run_parts(parts, pending, load, size, label="judging", unit="sample")
+    found = read()
+    predictions, skipped = [], []
+    for record in (found[item] for item in items):
+        (skipped if "kind" in record else predictions).append(record)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_file(folder / name, "".join(map(seal, predictions)))
+    write_file(folder / f"skipped_{name}", "".join(json.dumps(record) + "\n" for record in skipped))
+    return predictions, skipped
 
 
-def _choose_prompt(args: EvaluateArguments) -> JudgingPrompt:
-    own = None if args.model is not None else _choose_endpoint(args).prompt_file
-    return choose_prompt(args.model, args.prompt_file or own)
+def _hear(samples: scores.Samples, row: int) -> Any:
+    """Return the recording of a sample, or why it is skipped."""
+    sample_id = samples.labels[row]["sample_id"]
+    try:
+        return read_audio(samples[row]["audio"], name=f"sample {sample_id}")
+    except (AudioError, FileNotFoundError) as error:
+        return Skipped(sample_id, UNREADABLE, str(error))
 
 
-def _load_judge(args: EvaluateArguments) -> EndpointJudge | WavRewardJudge:
-    if args.model is None:
-        cache, prompt = Path(args.output_dir) / "cache", _choose_prompt(args)
-        return EndpointJudge(_choose_endpoint(args), cache, reasoning=args.reasoning, prompt=prompt)
-    options: dict[str, Any] = {"dtype": args.dtype, "device": args.device, "batch_size": args.batch_size}
-    options["prompt_file"] = args.prompt_file
-    return WavRewardJudge.from_pretrained(args.model, reasoning=args.reasoning, **options)
+def _judge_chunk(
+    judge: Any, samples: scores.Samples, rows: Sequence[int], asking: Mapping[str, Any]
+) -> dict[int, dict[str, Any]]:
+    """Return the labels of each row with its judgement, or with the reason why it is skipped."""
+    recordings = {row: _hear(samples, row) for row in rows}
+    heard = {row: each for row, each in recordings.items() if not isinstance(each, Skipped)}
+    options = {**asking, "seed": asking["seed"] + rows[0]}
+    judgements = iter(judge.judge(list(heard.values()), **options) if heard else ())
+    found = {row: _describe(next(judgements)) if row in heard else each.explain() for row, each in recordings.items()}
+    return {row: {**samples.labels[row], **record} for row, record in found.items()}
 
 
-def _read_training_samples(args: EvaluateArguments, sets: Mapping[str, Samples]) -> Samples:
+def _describe(judgement: Judgement) -> dict[str, Any]:
+    """Return the columns of a prediction; of several texts the first is kept."""
+    record = asdict(judgement)
+    return {"predicted": record.pop("score"), "text": record.pop("texts")[0], **record}
+
+
+def read_predictions(folder: str | Path, name: str = PREDICTIONS_FILE) -> Records:
+    folder = Path(folder)
+    for file in (name, "results.json"):
+        # Results are written last, so a folder with results is complete.
+        if not (folder / file).is_file():
+            raise FileNotFoundError(f"{folder}: has no {file}; give the output_dir of a finished evaluation.")
+    return JsonLines(folder / name).read()
+
+
+def _read_training_samples(args: EvaluateArguments, sets: Mapping[str, scores.Samples]) -> scores.Samples:
     """Read the samples to fit baselines on; raise if they share a scenario with the evaluated ones."""
-    train = read_samples(args.dataset, args.train_split)
-    evaluated = {find_scenario(label) for samples in sets.values() for label in samples.labels}
-    if shared := evaluated & {find_scenario(label) for label in train.labels}:
+    train = scores.read_samples(args.dataset, args.train_split)
+    evaluated = {scores.find_scenario(label) for samples in sets.values() for label in samples.labels}
+    if shared := evaluated & {scores.find_scenario(label) for label in train.labels}:
         raise ValueError(
             f"{args.train_split!r} and the evaluated samples share {len(shared)} scenarios, such as "
             f"{min(map(str, shared))!r}; give another train_split, or turn baselines off."
@@ -188,18 +267,121 @@ def _read_training_samples(args: EvaluateArguments, sets: Mapping[str, Samples])
     return train
 
 
-def _measure_baselines(
-    train: Samples, sets: Mapping[str, Samples], judged: Mapping[str, Records], draws: Mapping[str, Any]
+def _predict(kind: Any, train: Any, sets: Mapping[str, Any], judged: Mapping[str, Records]) -> Iterator[Records]:
+    """Yield the predictions of a baseline on the samples that the judge heard."""
+    for name, samples in sets.items():
+        if kind == "most_frequent" or samples.has_texts:
+            heard = {record["sample_id"] for record in judged[name]}
+            predicted = zip(samples.labels, scores.predict_scores(kind, train, samples), strict=True)
+            yield [{**label, "predicted": each} for label, each in predicted if label["sample_id"] in heard]
+
+
+class Verdict(pydantic.BaseModel, strict=True):
+    """The judge's answer; the prompt holds the questions."""
+
+    is_complete: bool
+    is_right_on_content: bool
+    is_right_on_sound: bool
+    is_faithful: bool
+    reason: str
+
+
+QUESTIONS = tuple(name for name in Verdict.model_fields if name != "reason")
+PROMPT = "reasoning_quality"
+_RESULTS = {PREDICTIONS_FILE: "reasoning_quality", OUT_OF_DOMAIN_FILE: "reasoning_quality_out_of_domain"}
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class ReasoningArguments(DatasetRevision):
+    predictions: Path = field(metadata={"help": "output_dir of a finished evaluation"})
+    dataset: str = field(metadata={"help": "folder of the data that was evaluated"})
+    split: str = field(default="test", metadata={"help": "split of the data set"})
+    out_of_domain: bool = field(default=False, metadata={"help": "examine the samples evaluated as out of domain"})
+    judge: str = field(metadata={"help": "name of an endpoint whose model takes audio"})
+    judges_file: Path | None = field(default=None, metadata={"help": "YAML of judges (default: configs/judges.yaml)"})
+    judge_options: list[str] = field(
+        default_factory=list, metadata={"metavar": "KEY=VALUE", "help": "options instead of the file's"}
+    )
+    cache_dir: Path | None = field(
+        default=None, metadata={"help": "folder of the judge's answers (default: in the evaluation's folder)"}
+    )
+    limit: int | None = field(default=None, metadata={"help": "examine only the first samples, this number"})
+
+
+def run_reasoning(args: ReasoningArguments) -> int:
+    """Have the thoughts rated; return 1 if the judge failed on a sample, else 0."""
+    with lock_folder(args.predictions):
+        return _rate(args)
+
+
+def _rate(args: ReasoningArguments) -> int:
+    name = OUT_OF_DOMAIN_FILE if args.out_of_domain else PREDICTIONS_FILE
+    predictions = read_predictions(args.predictions, name)[: args.limit]
+    samples = (scores.read_out_of_domain if args.out_of_domain else scores.read_samples)(args.dataset, args.split)
+    settings = choose_endpoint(args.judge, args.judges_file, args.judge_options)
+    client = ChatClient(settings, args.cache_dir or args.predictions / "reasoning_answers")
+    results = examine(predictions, samples, client, read_prompt_file(settings.prompt_file))
+    path, report = args.predictions / _RESULTS[name], render_reasoning(results)
+    write_provenance(path.with_suffix(".json"), **results)
+    write_file(path.with_suffix(".md"), report)
+    print(report, end="")
+    return int(bool(results["failures"]))
+
+
+def examine(
+    predictions: Sequence[Mapping[str, Any]], samples: scores.Samples, client: ChatClient, prompts: PromptSet
 ) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for kind in KINDS:
-        predictions = []
-        for name, samples in sets.items():
-            if kind == "most_frequent" or samples.has_texts:
-                heard = {record["sample_id"] for record in judged[name]}
-                scored = zip(samples.labels, predict_scores(kind, train, samples), strict=True)
-                predictions.append(
-                    [{**each, "predicted": score} for each, score in scored if each["sample_id"] in heard]
-                )
-        found[kind] = summarise_scores(*predictions, **draws)
-    return found
+    """Rate the thoughts of every prediction; `share_good` is 0-1, higher is better."""
+    rows = samples.find_rows([record["sample_id"] for record in predictions])
+    system = prompts.fill(PROMPT)
+
+    def ask(record: Mapping[str, Any]) -> dict[str, Any]:
+        score = record["predicted"]
+        given = "no score" if score is None else f"the score {score}"
+        thoughts = f"The judge's thoughts:\n{parse_thoughts(record['text'])}\n\nIt gave {given}. Answer in JSON alone."
+        audio = make_audio_content(samples[rows[record["sample_id"]]]["audio"], name=f"sample {record['sample_id']}")
+        messages: list[dict[str, Any]] = [{"role": "system", "content": system}]
+        messages.append({"role": "user", "content": [audio, {"type": "text", "text": thoughts}]})
+        found = client.ask_json(messages, Verdict.model_validate).model_dump()
+        return {"quality": "Good" if all(found[name] for name in QUESTIONS) else "Poor", **found}
+
+    thoughtful = [record for record in predictions if parse_thoughts(record["text"])]
+    asked = [record["sample_id"] for record in thoughtful]
+    answers = dict(zip(asked, client.map(ask, thoughtful, description="examining"), strict=True))
+    verdicts: dict[str, Any] = {key: each for key, each in answers.items() if not isinstance(each, Exception)}
+    failures = {key: str(each) for key, each in answers.items() if isinstance(each, Exception)}
+    examined = [record for record in predictions if record["sample_id"] not in failures]
+    if not examined:
+        reason = next(iter(failures.values()), "there are no predictions")
+        raise EndpointError(f"the judge gave no usable answer; the first failure: {reason}")
+    is_good = [verdicts.get(record["sample_id"], {}).get("quality") == "Good" for record in examined]
+    good = scores.measure_share(is_good, examined)
+    return {
+        "num_examined": len(examined),
+        "num_scenarios": good["num_groups"],
+        "num_without_thoughts": len(examined) - len(verdicts),
+        "num_good": sum(is_good),
+        "share_good": good["share"],
+        "interval": good["interval"],
+        "shares": {name: fmean(each[name] for each in verdicts.values()) if verdicts else None for name in QUESTIONS},
+        "verdicts": verdicts,
+        "failures": failures,
+        "judge": client.settings.model,
+        "prompt_version": prompts.compute_version(PROMPT),
+        "usage": client.usage,
+    }
+
+
+def render_reasoning(results: Mapping[str, Any]) -> str:
+    rows = [["**Good**", format_percent(results["share_good"]), format_interval(results["interval"])]]
+    rows += [[name.replace("_", " "), format_percent(share), ""] for name, share in results["shares"].items()]
+    counts = (
+        f"{results['num_examined']} samples of {results['num_scenarios']} scenarios examined by {results['judge']}; "
+        f"{results['num_without_thoughts']} have no thoughts and are Poor; on {len(results['failures'])} others "
+        "it gave no usable answer."
+    )
+    table = "\n".join(render_table(["", "%", "95%"], rows))
+    reasons = render_reasons([{"problem": reason} for reason in results["failures"].values()])
+    notes = [reasons, *describe_changed(results["usage"].get("changed_parameters", {}))]
+    return "\n\n".join(["# Quality of the thoughts", counts, table, *filter(None, notes)]) + "\n"

@@ -1,56 +1,168 @@
 """WavReward as a judge: listen to a question and its answer, think, and score the answer from 1 to 5.
 
+The prompt is that of appendix E, with and without reasoning: `wavreward_*` of `configs/prompts.yaml`. An answer is
+`<think>...</think><score>n</score>`, or has a similar form.
+
 The model runs in this process, or is any model behind an endpoint that takes `input_audio` (Table 1, I).
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
+from operator import mul
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sdiareward.common.files import read_json_object, write_file
+from sdiareward.common.hub import find_snapshot
 from sdiareward.common.llm import ChatClient, ChatError, ChatSettings, EndpointError
+from sdiareward.common.settings import make_settings
 from sdiareward.pairs.messages import make_audio_content
-
-from .answers import MAX_ANSWER_TOKENS, SCORES, follows_format, parse_score
-from .prompts import JudgingPrompt, choose_prompt
+from sdiareward.pairs.prompts import PromptSet, read_prompt_file
+from sdiareward.pairs.schema import make_stable_id
 
 
 if TYPE_CHECKING:
     from ..thinker import Generation, Thinker
 
 logger = logging.getLogger(__name__)
+SCORES = (1, 2, 3, 4, 5)
+# As in training (appendix F).
+MAX_ANSWER_TOKENS = 5120
+_FORMATS = {
+    True: re.compile(r"\s*<think>(?P<thoughts>.*?)</think>\s*<score>\s*[1-5]\s*</score>\s*", re.DOTALL),
+    False: re.compile(r"\s*<score>\s*[1-5]\s*</score>\s*"),
+}
+# Possessive: the time to search an answer of blanks or digits stays linear.
+_NUMBER = r"(?<!\d)(?P<score>\d++(?:\.\d++)?)"
+# The scale that an answer repeats is not a score.
+_SCALE = re.compile(r"(?:\bfrom\s++)?\(?(?<!\d)1\s*+(?:-|–|to|and)\s*+5(?!\d)\)?", re.IGNORECASE)
+# From the requested form to common deviations; the last match of the first form that matches counts.
+_SCORE_FORMS = tuple(
+    re.compile(form, re.IGNORECASE)
+    for form in (
+        rf"<score>\s*{_NUMBER}\s*(?:/\s*5\s*)?(?:</score>|$|\s)",
+        rf"\b(?:score|rating)\b[\"'*]*+\s*+(?:[:=]|is|of)?\s*+[\"'*]*+\s*+{_NUMBER}(?:\s*+/\s*+5)?\b",
+        rf"{_NUMBER}\s*+/\s*+5\b",
+        rf"^\s*+{_NUMBER}\s*+\.?\s*+$",
+    )
+)
+# In the folder of a judge: the prompt it was trained with.
+PROMPT_FILE = "judging_prompt.json"
+_PREFIX = "wavreward_"
 _SCORE_TAG = "<score>"
 _QUOTED_CHARACTERS = 200
+
+
+def _make_field(name: str) -> Any:
+    return field(default_factory=partial(PromptSet().fill, _PREFIX + name))
+
+
+@dataclass(frozen=True)
+class JudgingPrompt:
+    """A judge's prompt; it is saved with a trained judge and loaded with it."""
+
+    system: str = _make_field("system")
+    task: str = _make_field("task")
+    # Both follow the task; this one requests thoughts, then the score, in the form that `parse_score` reads.
+    with_reasoning: str = _make_field("with_reasoning")
+    without_reasoning: str = _make_field("without_reasoning")
+
+    def __post_init__(self) -> None:
+        for name, text in asdict(self).items():
+            if not text.strip() and name != "system":
+                raise ValueError(f"{name} of the judging prompt is {text!r}; give a text.")
+
+    @property
+    def version(self) -> str:
+        """Return `"1"` for the package's own prompt, else a hash of the texts."""
+        return "1" if self == JudgingPrompt() else make_stable_id(*asdict(self).values())
+
+    def make_conversation(self, recording: Any, *, reasoning: bool = True) -> list[dict[str, Any]]:
+        text = self.task + (self.with_reasoning if reasoning else self.without_reasoning)
+        user = {"role": "user", "content": [{"type": "audio", "audio": recording}, {"type": "text", "text": text}]}
+        system = {"role": "system", "content": [{"type": "text", "text": self.system}]}
+        return [system, user] if self.system else [user]
+
+    def save(self, folder: Path) -> None:
+        write_file(folder / PROMPT_FILE, json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
+
+
+def read_judging_prompt(path: str | Path) -> JudgingPrompt:
+    """Read `wavreward_*` of a YAML of prompts, or the JSON of a judge; missing texts are those of the package."""
+    if Path(path).suffix not in (".yaml", ".yml"):
+        found = read_json_object(Path(path), "give the JSON of a judging prompt")
+        return make_settings(JudgingPrompt, found, f"judging prompt {path}")
+    prompts, names = read_prompt_file(path), [item.name for item in fields(JudgingPrompt)]
+    given = {name: prompts.fill(_PREFIX + name) for name in names if _PREFIX + name in prompts.given}
+    if not given:
+        raise ValueError(f"{path}: has no prompt of WavReward; give some of {[_PREFIX + name for name in names]}.")
+    return JudgingPrompt(**given)
+
+
+def choose_prompt(model: str | Path | None, prompt_file: str | Path | None) -> JudgingPrompt:
+    """Return the prompt of a file, else the one that a judge was trained with, else the package's."""
+    if prompt_file is None and model is not None:
+        from transformers.utils import cached_file
+
+        prompt_file = cached_file(find_snapshot(model), PROMPT_FILE, _raise_exceptions_for_missing_entries=False)
+    return JudgingPrompt() if prompt_file is None else read_judging_prompt(prompt_file)
+
+
+def parse_score(text: str) -> int | None:
+    """Return the score of an answer, if any; numbers within closed thoughts do not count."""
+    verdict = _SCALE.sub(" ", text.rpartition("</think>")[2])
+    for form in _SCORE_FORMS:
+        if found := list(form.finditer(verdict)):
+            # A judge that answers 7 has not understood the scale.
+            number = float(found[-1]["score"])
+            return int(number) if number in SCORES else None
+    return None
+
+
+def follows_format(text: str, reasoning: bool = True) -> bool:
+    """Return whether an answer has exactly the requested form, with thoughts that are not empty."""
+    match = _FORMATS[reasoning].fullmatch(text)
+    if match is None:
+        return False
+    if not reasoning:
+        return True
+    thoughts = match["thoughts"]
+    return bool(thoughts.strip()) and not any(tag in thoughts for tag in ("<score>", "<think>", "</think>"))
+
+
+def parse_thoughts(text: str) -> str:
+    """Return the thoughts of an answer; without tags, all text before the score."""
+    if match := re.search(r"<think>(.*?)(?:</think>|$)", text, re.DOTALL):
+        return match[1].strip()
+    return text.partition("<score>")[0].strip()
 
 
 @dataclass(frozen=True)
 class Judgement:
     """A judge's score of one recording; `expected_score` is None unless requested."""
 
-    # 1-5, higher is better: the vote of all answers.
-    score: int | None
+    score: int | None  # 1-5, higher is better: the vote of all answers.
     expected_score: float | None
     scores: tuple[int | None, ...]
     texts: tuple[str, ...]
-    # Whether every answer does.
-    follows_format: bool
+    follows_format: bool  # Whether every answer does.
     num_tokens: int
     seconds: float
-    # Answers that ended at the token limit.
-    num_cut: int = 0
-    # Why there is no score, or no answer.
-    problem: str | None = None
-    # What an endpoint refused, see `ChatClient`.
-    changed_parameters: Mapping[str, str | None] = field(default_factory=dict)
+    num_cut: int = 0  # Answers that ended at the token limit.
+    problem: str | None = None  # Why there is no score, or no answer.
+    changed_parameters: Mapping[str, str | None] = field(default_factory=dict)  # By an endpoint, see `ChatClient`.
 
     @classmethod
     def from_answers(
-        cls, answers: Sequence[Any], *, reasoning: bool, expected_score: float | None = None, **more: Any
+        cls, answers: Sequence[Any], reasoning: bool, expected_score: float | None = None, **more: Any
     ) -> Judgement:
         """Make a judgement from at least one answer; with `reasoning` thoughts were requested."""
         texts = tuple(answer.text for answer in answers)
@@ -58,43 +170,27 @@ class Judgement:
         score = vote(scores)
         if score is None and more.get("problem") is None:
             more["problem"] = f"no score in the answer that begins {texts[0][:_QUOTED_CHARACTERS]!r}."
-        return cls(
-            score,
-            expected_score,
-            scores,
-            texts,
-            all(follows_format(text, reasoning) for text in texts),
-            sum(answer.num_tokens for answer in answers),
-            sum(answer.seconds for answer in answers),
-            sum(answer.is_cut for answer in answers),
-            **more,
-        )
+        num_tokens, seconds = sum(answer.num_tokens for answer in answers), sum(answer.seconds for answer in answers)
+        follows, num_cut = all(follows_format(t, reasoning) for t in texts), sum(answer.is_cut for answer in answers)
+        return cls(score, expected_score, scores, texts, follows, num_tokens, seconds, num_cut, **more)
 
 
+@dataclass
 class WavRewardJudge:
     """Score spoken answers with a thinker, trained as WavReward or not."""
 
-    def __init__(self, thinker: Thinker, *, reasoning: bool = True, prompt: JudgingPrompt | None = None):
-        self.thinker = thinker
-        self.reasoning = reasoning
-        self.prompt = prompt or JudgingPrompt()
+    thinker: Thinker
+    reasoning: bool = True
+    prompt: JudgingPrompt = field(default_factory=JudgingPrompt)
 
     @classmethod
     def from_pretrained(
-        cls,
-        path: str | Path,
-        *,
-        reasoning: bool = True,
-        dtype: str | None = None,
-        device: str | None = None,
-        batch_size: int = 8,
-        prompt_file: str | Path | None = None,
+        cls, path: str | Path, *, reasoning: bool = True, prompt_file: str | Path | None = None, **placement: Any
     ) -> WavRewardJudge:
-        """Load a judge with the prompt that it was trained with, or that of a file."""
+        """Load a judge with the prompt that it was trained with, or that of a file; see `Thinker.from_pretrained`."""
         from ..thinker import Thinker
 
-        thinker = Thinker.from_pretrained(path, dtype=dtype, device=device, batch_size=batch_size)
-        return cls(thinker, reasoning=reasoning, prompt=choose_prompt(path, prompt_file))
+        return cls(Thinker.from_pretrained(path, **placement), reasoning, choose_prompt(path, prompt_file))
 
     def judge(
         self,
@@ -109,45 +205,35 @@ class WavRewardJudge:
         conversations = [
             self.prompt.make_conversation(recording, reasoning=self.reasoning) for recording in recordings
         ]
-        sampling |= {"num_return_sequences": num_samples, "max_new_tokens": max_new_tokens}
-        answers = self.thinker.generate(conversations, **sampling)
+        answers = self.thinker.generate(
+            conversations, num_return_sequences=num_samples, max_new_tokens=max_new_tokens, **sampling
+        )
         means = self._compute_expected_scores(conversations, answers) if expected else [None] * len(answers)
         return [
-            Judgement.from_answers(found, reasoning=self.reasoning, expected_score=mean)
-            for found, mean in zip(answers, means, strict=True)
+            Judgement.from_answers(found, self.reasoning, mean) for found, mean in zip(answers, means, strict=True)
         ]
 
     def _compute_expected_scores(
         self, conversations: Sequence[Any], answers: Sequence[Sequence[Generation]]
     ) -> list[float | None]:
         """Return the mean of 1-5 under the distribution after each answer's thoughts, averaged over its answers."""
-        rows = [(index, _cut_at_score(answer.text)) for index, found in enumerate(answers) for answer in found]
-        probabilities = self.thinker.compute_next_token_probabilities(
-            [conversations[index] for index, _ in rows], [text for _, text in rows], [str(score) for score in SCORES]
-        )
-        by_recording: list[list[float]] = [[] for _ in conversations]
-        for (index, _), row in zip(rows, probabilities.tolist(), strict=True):
-            by_recording[index].append(sum(score * share for score, share in zip(SCORES, row, strict=True)))
-        return [sum(means) / len(means) for means in by_recording]
+        asked = [conversation for conversation, found in zip(conversations, answers, strict=True) for _ in found]
+        begun = [_cut_at_score(answer.text) for found in answers for answer in found]
+        rows = iter(self.thinker.compute_next_token_probabilities(asked, begun, list(map(str, SCORES))).tolist())
+        means = [[sum(map(mul, SCORES, next(rows))) for _ in found] for found in answers]
+        return [sum(each) / len(each) for each in means]
 
 
+@dataclass
 class EndpointJudge:
     """Score with any model that takes `input_audio`; as with a local model, a bad answer is not requested again."""
 
-    def __init__(
-        self,
-        settings: ChatSettings,
-        cache_dir: str | Path,
-        *,
-        reasoning: bool = True,
-        prompt: JudgingPrompt | None = None,
-    ):
-        self.prompt = prompt or JudgingPrompt()
-        self.settings = settings
-        self.cache_dir = cache_dir
-        self.reasoning = reasoning
-        # By temperature and seed; a client knows what the endpoint refuses.
-        self._clients: dict[tuple[float, int], ChatClient] = {}
+    settings: ChatSettings
+    cache_dir: str | Path
+    reasoning: bool = True
+    prompt: JudgingPrompt = field(default_factory=JudgingPrompt)
+    # By temperature and seed; a client knows what the endpoint refuses.
+    _clients: dict[tuple[float, int], ChatClient] = field(default_factory=dict)
 
     def judge(
         self,
@@ -167,17 +253,18 @@ class EndpointJudge:
         clients = [self._make_client(temperature, seed + number) for number in range(num_samples)]
         jobs = [(recording, client) for recording in recordings for client in clients]
         answers: list[Any] = list(clients[0].map(self._ask, jobs, failures=()))
-        if answers and all(answer.problem for answer in answers) and not clients[0].has_answers():
-            raise EndpointError(f"none of {len(answers)} questions got an answer; the first: {answers[0].problem}")
-        return [
-            Judgement.from_answers(
-                found,
-                reasoning=self.reasoning,
-                problem=next((answer.problem for answer in found if answer.problem), None),
-                changed_parameters=found[0].changed_parameters,
+        problems = [answer.problem for answer in answers]
+        if problems and all(problems) and not clients[0].has_answers():
+            raise EndpointError(f"none of {len(answers)} questions got an answer; the first: {problems[0]}")
+        judgements = []
+        for start in range(0, len(answers), num_samples):
+            found = answers[start : start + num_samples]
+            problem = next(filter(None, problems[start : start + num_samples]), None)
+            changed = found[0].changed_parameters
+            judgements.append(
+                Judgement.from_answers(found, self.reasoning, problem=problem, changed_parameters=changed)
             )
-            for found in (answers[start : start + num_samples] for start in range(0, len(answers), num_samples))
-        ]
+        return judgements
 
     def _make_client(self, temperature: float, seed: int) -> ChatClient:
         changes: dict[str, Any] = {"temperature": temperature} if temperature else {}
@@ -199,10 +286,10 @@ class EndpointJudge:
             found = client.ask(messages, lambda text, is_cut: is_cut, attempts=1)
         except ChatError as error:
             logger.warning("no answer: %s", error)
-            seconds = time.perf_counter() - start
-            return _EndpointAnswer("", error.spent.completion_tokens, seconds, problem=str(error))
-        seconds, changed = time.perf_counter() - start, client.usage.get("changed_parameters", {})
-        return _EndpointAnswer(found.text, found.spent.completion_tokens, seconds, found.value, None, changed)
+            took = time.perf_counter() - start
+            return _EndpointAnswer("", error.spent.completion_tokens, took, problem=str(error))
+        took, changed = time.perf_counter() - start, client.usage.get("changed_parameters", {})
+        return _EndpointAnswer(found.text, found.spent.completion_tokens, took, found.value, None, changed)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .answers import follows_format, parse_score
+from .judge import follows_format, parse_score
 
 
 FORMAT_REWARD = 5.0

@@ -23,25 +23,26 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field
 
 from sdiareward.common.escaping import escape_markdown
-from sdiareward.common.files import split_lines
-from sdiareward.common.tables import render_table
+from sdiareward.common.files import parse_json, split_lines
+from sdiareward.common.settings import explain_error
+from sdiareward.common.tables import format_interval, format_percent, render_table
 from sdiareward.esdr_accuracy.pairwise import combine_intervals
 from sdiareward.evaluation.statistics import Clusters, describe_share
-from sdiareward.evaluation.summary import describe_changed, format_interval, format_percent
+from sdiareward.evaluation.summary import describe_changed
 
-from .answers import SCORES
-from .judge import vote
+from .judge import SCORES, vote
 
 
 if TYPE_CHECKING:
@@ -56,9 +57,8 @@ OUT_OF_DOMAIN = "out_of_domain"
 COLUMNS = (*IN_DOMAIN, OUT_OF_DOMAIN)
 INVALID = "invalid"
 JUDGE = "judge"
-TITLES = {
-    **{name: name for name in COLUMNS},
-    OUT_OF_DOMAIN: "out of domain",
+_TITLES = {
+    **{name: name.replace("_", " ") for name in COLUMNS},
     "overall_micro": "micro",
     "overall_macro": "macro",
     "all_columns_macro": "macro with out of domain",
@@ -67,10 +67,6 @@ TITLES = {
 DRAWS = {"num_bootstrap": 1000, "seed": 0}
 Kind = Literal["most_frequent", "text", "acoustic"]
 KINDS: tuple[Kind, ...] = ("most_frequent", "text", "acoustic")
-# Where no answer is usable.
-_NO_SHARE = {"share": None, "interval": None}
-_ABSENT = "-"
-_AVERAGES = ("overall_micro", "overall_macro", "all_columns_macro")
 _PLACES = (("benchmark", "in_domain"), ("out of domain", OUT_OF_DOMAIN))
 _NUM_THREADS = 2
 _MAX_ITERATIONS = 2000
@@ -78,28 +74,24 @@ _MAX_ITERATIONS = 2000
 _TEXT_C, _ACOUSTIC_C = 10.0, 0.1
 
 logger = logging.getLogger(__name__)
-Labels = list[dict[str, Any]]
 Record = Mapping[str, Any]
 Records = Sequence[Record]
 
 
-class Samples(Sequence[Any]):
+class Samples:
     """Samples with their labels in memory and their recordings read on access."""
 
     def __init__(self, rows: datasets.Dataset):
         self.rows = rows
-        self.labels: Labels = rows.select_columns(list(LABELS)).to_list()
+        self.labels: list[dict[str, Any]] = rows.select_columns(list(LABELS)).to_list()
+        # Whether the texts and durations of question and answer are known, as in ChatReward.
+        self.has_texts = {"question", "response"} <= set(rows.column_names)
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: int) -> Any:
         return self.rows[index]
-
-    @property
-    def has_texts(self) -> bool:
-        """Whether the texts and durations of question and answer are known, as in ChatReward."""
-        return {"question", "response"} <= set(self.rows.column_names)
 
     def take_first(self, limit: int | None) -> Samples:
         return self if limit is None else Samples(self.rows.take(min(limit, len(self))))
@@ -119,15 +111,37 @@ def read_samples(path: str | Path, split: str) -> Samples:
 
     samples = Samples(load_samples(path, split))
     for label in samples.labels:
-        _check_score(label["score"], f"{path}, split {split}, sample {label['sample_id']}")
+        if label["score"] not in SCORES:
+            raise ValueError(f"{path}, split {split}, sample {label['sample_id']}: its score is {label['score']!r}.")
         find_column(label)
-    _check_ids(samples.labels, f"{path}, split {split}")
+    return _require_unique(samples, f"{path}, split {split}")
+
+
+def _require_unique(samples: Samples, name: str) -> Samples:
+    if twice := [key for key, count in Counter(each["sample_id"] for each in samples.labels).items() if count > 1]:
+        raise ValueError(f"{name}: sample {twice[0]} is listed twice; remove one of the two.")
     return samples
+
+
+class _Entry(BaseModel):
+    """An entry of a list of out-of-domain recordings; the numbers of a CSV are texts."""
+
+    file: Annotated[str, Field(min_length=1)]
+    score: Annotated[
+        int,
+        Field(strict=True, ge=1, le=5),
+        BeforeValidator(lambda given: int(given) if isinstance(given, str) and given.strip().isdecimal() else given),
+    ]
+    scenario_id: Annotated[str | None, BeforeValidator(lambda given: None if given in (None, "") else str(given))] = (
+        None
+    )
 
 
 def read_out_of_domain(path: str | Path, split: str) -> Samples:
     """Read out-of-domain samples: recordings with a list of scores, or another data set in the form of ChatReward."""
     import datasets
+
+    from sdiareward.audio_sdiareward import audio_duration_s
 
     folder = Path(path)
     if not folder.is_dir():
@@ -137,141 +151,96 @@ def read_out_of_domain(path: str | Path, split: str) -> Samples:
         return read_samples(folder, split)
     if len(lists) > 1:
         raise ValueError(f"{folder}: holds several lists ({', '.join(map(str, lists))}); leave one.")
-    rows = [_read_entry(entry, f"{lists[0]}, entry {number}", folder) for number, entry in _read_entries(lists[0])]
+    text = lists[0].read_text(encoding="utf-8-sig")
+    is_csv = lists[0].suffix == ".csv"
+    found = csv.DictReader(io.StringIO(text, newline="")) if is_csv else map(parse_json, split_lines(text))
+    rows: list[dict[str, Any]] = []
+    try:
+        for entry in map(_Entry.model_validate, found):
+            file = folder / entry.file
+            if not file.is_file():
+                raise ValueError(f"{file} does not exist; give paths from the list's folder.")
+            more = {"duration_s": audio_duration_s(file), "audio": {"bytes": None, "path": str(file)}}
+            rows.append(
+                {**dict.fromkeys(LABELS), "sample_id": entry.file, **entry.model_dump(exclude={"file"}), **more}
+            )
+    except (ValueError, csv.Error) as error:
+        place = f"{lists[0]}, entry {len(rows) + 1}"
+        raise ValueError(f"{place}: {explain_error(error)} Each recording needs file and score, 1 to 5.") from error
     if not rows:
-        raise ValueError(f"{lists[0]}: lists no recording; give at least one line of file and score.")
-    _check_ids(rows, str(lists[0]))
-    return Samples(datasets.Dataset.from_list(rows))
-
-
-def _read_entries(path: Path) -> list[tuple[int, Record]]:
-    """Return the entries of a list with their numbers, from 1."""
-    text = path.read_text(encoding="utf-8-sig")
-    if path.suffix == ".csv":
-        # `str.splitlines` would also split at line separators within a text.
-        try:
-            return list(enumerate(csv.DictReader(io.StringIO(text, newline="")), start=1))
-        except csv.Error as error:
-            raise ValueError(f"{path}: not CSV ({error}); give a line of file and score per recording.") from error
-    entries: list[tuple[int, Record]] = []
-    for number, line in enumerate(split_lines(text), start=1):
-        try:
-            entries.append((number, dict(json.loads(line))))
-        except (ValueError, TypeError, RecursionError) as error:
-            raise ValueError(
-                f"{path}, entry {number}: not JSON ({error}); give an object with file, score."
-            ) from error
-    return entries
-
-
-def _read_entry(entry: Record, name: str, folder: Path) -> dict[str, Any]:
-    from sdiareward.audio_sdiareward import audio_duration_s
-
-    if missing := [column for column in ("file", "score") if entry.get(column) in (None, "")]:
-        raise ValueError(f"{name}: has no {' and no '.join(missing)}; each recording needs file and score.")
-    file, score = str(entry["file"]), entry["score"]
-    if not (folder / file).is_file():
-        raise FileNotFoundError(f"{name}: {folder / file} does not exist; give paths from the list's folder.")
-    if isinstance(score, str) and score.strip().isdecimal():  # In a CSV.
-        score = int(score)
-    return {
-        **dict.fromkeys(LABELS),
-        "sample_id": file,
-        "scenario_id": None if entry.get("scenario_id") in (None, "") else str(entry["scenario_id"]),
-        "score": _check_score(score, name),
-        "duration_s": audio_duration_s(folder / file),
-        "audio": {"bytes": None, "path": str(folder / file)},
-    }
-
-
-def _check_score(score: Any, name: str) -> int:
-    if type(score) is not int or score not in SCORES:
-        raise ValueError(f"{name}: its score is {score!r}; it must be a whole number from 1 to 5.")
-    return score
-
-
-def _check_ids(labels: Labels, name: str) -> None:
-    seen: set[str] = set()
-    for label in labels:
-        if label["sample_id"] in seen:
-            raise ValueError(f"{name}: sample {label['sample_id']} is listed twice; remove one of the two.")
-        seen.add(label["sample_id"])
+        raise ValueError(f"{lists[0]}: lists no recording; give at least one.")
+    return _require_unique(Samples(datasets.Dataset.from_list(rows)), str(lists[0]))
 
 
 def predict_scores(kind: Kind, train: Samples, evaluated: Samples) -> list[int | None]:
     """Fit a baseline and return scores 1-5; None without a readable recording. Such training samples are skipped."""
-    scores = [label["score"] for label in train.labels]
-    if len(set(scores)) < 2:
-        raise ValueError(f"the training split has {len(scores)} samples of score {set(scores)}; baselines need two.")
-    if kind == "most_frequent":
-        return [vote(scores)] * len(evaluated)
-    if kind == "text":
-        return _predict_from_text(train, scores, evaluated)
-    return _predict_from_sound(train, scores, evaluated)
-
-
-def _predict_from_text(train: Samples, scores: Sequence[int], evaluated: Samples) -> list[int | None]:
-    from scipy import sparse
-    from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.linear_model import LogisticRegression
-
-    sides = ("question", "response")
-    fitted_on, asked = (
-        {side: [text or "" for text in each.rows[side]] for side in sides} for each in (train, evaluated)
-    )
-    vectorizer = TfidfVectorizer(ngram_range=(1, 2), token_pattern=r"(?u)\b\w+\b", sublinear_tf=True)
-    vectorizer.fit([*fitted_on["question"], *fitted_on["response"]])
-
-    def features(texts: Mapping[str, list[str]]) -> Any:
-        question, response = (vectorizer.transform(texts[side]) for side in sides)
-        overlap = sparse.csr_matrix(question.multiply(response).sum(axis=1))
-        return sparse.hstack([question, response, overlap]).tocsr()
-
-    model = LogisticRegression(max_iter=_MAX_ITERATIONS, C=_TEXT_C).fit(features(fitted_on), scores)
-    return [int(score) for score in model.predict(features(asked))]
-
-
-def _predict_from_sound(train: Samples, scores: Sequence[int], evaluated: Samples) -> list[int | None]:
     import numpy as np
+
+    gold = [label["score"] for label in train.labels]
+    if len(set(gold)) < 2:
+        raise ValueError(f"the training split has {len(gold)} samples of score {set(gold)}; baselines need two.")
+    if kind == "most_frequent":
+        return [vote(gold)] * len(evaluated)
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    known = _compute_acoustic_rows(train, "training samples")
-    asked = _compute_acoustic_rows(evaluated, "evaluated samples")
-    pairs = [(row, score) for row, score in zip(known, scores, strict=True) if row is not None]
+    if kind == "text":
+        known, asked = _compute_text_features(train, evaluated)
+        fitted = LogisticRegression(max_iter=_MAX_ITERATIONS, C=_TEXT_C).fit(known, gold)
+        return [int(score) for score in fitted.predict(asked)]
+    rows, heard = (_compute_acoustic_features(samples) for samples in (train, evaluated))
+    used = [index for index, row in enumerate(rows) if row is not None]
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=_MAX_ITERATIONS, C=_ACOUSTIC_C))
-    model.fit(np.stack([row for row, _ in pairs]), [score for _, score in pairs])
-    return [None if row is None else int(model.predict(row[None])[0]) for row in asked]
+    model.fit(np.stack([rows[index] for index in used]), [gold[index] for index in used])
+    return [None if row is None else int(model.predict(row[None])[0]) for row in heard]
 
 
-def _compute_acoustic_rows(samples: Samples, title: str) -> list[np.ndarray | None]:
-    from tqdm.auto import tqdm
+def _compute_text_features(train: Samples, evaluated: Samples) -> list[Any]:
+    """Return the features of training and evaluated samples: words, word pairs and the overlap of both sides."""
+    from scipy import sparse
+    from sklearn.feature_extraction.text import TfidfVectorizer
 
-    with ThreadPoolExecutor(_NUM_THREADS) as pool:
-        results = pool.map(lambda index: _compute_acoustic_row(samples[index]), range(len(samples)))
-        return list(tqdm(results, title, len(samples), unit="sample", leave=False))
+    texts = [
+        [[text or "" for text in samples.rows[side]] for side in ("question", "response")]
+        for samples in (train, evaluated)
+    ]
+    vectorizer = TfidfVectorizer(ngram_range=(1, 2), token_pattern=r"(?u)\b\w+\b", sublinear_tf=True)
+    vectorizer.fit([*texts[0][0], *texts[0][1]])
+    features = []
+    for sides in texts:
+        question, response = map(vectorizer.transform, sides)
+        overlap = sparse.csr_matrix(question.multiply(response).sum(axis=1))
+        features.append(sparse.hstack([question, response, overlap]).tocsr())
+    return features
 
 
-def _compute_acoustic_row(row: Mapping[str, Any]) -> np.ndarray | None:
-    """Return the features of question and answer, shape `(320,)`; None without a readable recording."""
+def _compute_acoustic_features(samples: Samples) -> list[np.ndarray | None]:
+    """Return the features of question and answer of each sample, shape `(320,)`; None for an unreadable recording."""
     import numpy as np
+    from tqdm.auto import tqdm
 
     from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
     from sdiareward.evaluation.baselines import compute_acoustic_features
 
-    name = f"sample {row['sample_id']}"
-    try:
-        array = read_audio(row["audio"], name=name)
-        end, start = (round(row[field] * SAMPLING_RATE) for field in ("question_s", "response_s"))
-        sides = [
-            {"role": "user", "audio": {"array": part, "sampling_rate": SAMPLING_RATE}}
-            for part in (array[:end], array[max(len(array) - start, 0) :])
-        ]
-        return np.concatenate([compute_acoustic_features([side], name) for side in sides])
-    except (AudioError, FileNotFoundError) as error:
-        logger.warning("acoustic baseline: %s", error)
-        return None
+    def compute(index: int) -> np.ndarray | None:
+        row = samples[index]
+        name = f"sample {row['sample_id']}"
+        try:
+            array = read_audio(row["audio"], name=name)
+            end, start = (round(row[field] * SAMPLING_RATE) for field in ("question_s", "response_s"))
+            sides = [
+                {"role": "user", "audio": {"array": part, "sampling_rate": SAMPLING_RATE}}
+                for part in (array[:end], array[max(len(array) - start, 0) :])
+            ]
+            return np.concatenate([compute_acoustic_features([side], name) for side in sides])
+        except (AudioError, FileNotFoundError) as error:
+            logger.warning("acoustic baseline: %s", error)
+            return None
+
+    with ThreadPoolExecutor(_NUM_THREADS) as pool:
+        found = pool.map(compute, range(len(samples)))
+        return list(tqdm(found, "acoustic baseline", len(samples), unit="sample", leave=False))
 
 
 def find_column(record: Record) -> str:
@@ -292,20 +261,14 @@ def find_scenario(record: Record) -> Hashable:
     return record.get("scenario_id") or record["sample_id"]
 
 
-def summarise_scores(
-    predictions: Records, out_of_domain: Records = (), *, num_bootstrap: int = 1000, seed: int = 0
-) -> dict[str, Any]:
+def summarise_scores(predictions: Records, out_of_domain: Records = (), **options: int) -> dict[str, Any]:
     """Compute all metrics of one scorer."""
     if not predictions:
         raise ValueError("there are no predictions; at least one sample is needed.")
-    options = {"num_bootstrap": num_bootstrap, "seed": seed}
-    members: dict[str, list[Record]] = {name: [] for name in COLUMNS}
-    for record in predictions:
-        members[find_column(record)].append(record)
+    members = {name: [each for each in predictions if find_column(each) == name] for name in IN_DOMAIN}
     members[OUT_OF_DOMAIN] = list(out_of_domain)
     columns = {name: measure_accuracy(records, options) if records else None for name, records in members.items()}
-    inside = [column for name in IN_DOMAIN if (column := columns[name])]
-    outside = columns[OUT_OF_DOMAIN]
+    inside, outside = [columns[name] for name in IN_DOMAIN if columns[name]], columns[OUT_OF_DOMAIN]
     return {
         "columns": columns,
         "overall_micro": measure_accuracy(predictions, options),
@@ -314,22 +277,6 @@ def summarise_scores(
         "all_columns_macro": average_columns([*inside, outside]) if outside else None,
         "in_domain": measure_answers(predictions, options),
         "out_of_domain": measure_answers(out_of_domain, options) if out_of_domain else None,
-    }
-
-
-def measure_accuracy(records: Records, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Count the scores that are exactly right; an answer without a score is wrong, but None if no answer has one."""
-    is_correct = [record["predicted"] == record["score"] for record in records]
-    is_usable = any(record["predicted"] is not None for record in records)
-    found = measure_share(is_correct, records, options) if is_usable else _NO_SHARE
-    return {
-        "num_samples": len(records),
-        "num_scenarios": len({find_scenario(record) for record in records}),
-        "num_correct": sum(is_correct),
-        "num_invalid": sum(record["predicted"] is None for record in records),
-        "num_cut": sum(record["predicted"] is None and bool(record.get("num_cut")) for record in records),
-        "accuracy": found["share"],
-        "interval": found["interval"],
     }
 
 
@@ -343,7 +290,23 @@ def _list_clusters(records: Records) -> tuple[list[Hashable], list[str]]:
     return [find_scenario(record) for record in records], columns
 
 
-def average_columns(columns: Sequence[Record]) -> dict[str, Any]:
+def measure_accuracy(records: Records, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Count the scores that are exactly right; an answer without a score is wrong, but None if no answer has one."""
+    invalid = [record for record in records if record["predicted"] is None]
+    is_correct = [record["predicted"] == record["score"] for record in records]
+    found = measure_share(is_correct, records, options)
+    return {
+        "num_samples": len(records),
+        "num_scenarios": found["num_groups"],
+        "num_correct": sum(is_correct),
+        "num_invalid": len(invalid),
+        "num_cut": sum(bool(record.get("num_cut")) for record in invalid),
+        "accuracy": found["share"] if len(invalid) < len(records) else None,
+        "interval": found["interval"] if len(invalid) < len(records) else None,
+    }
+
+
+def average_columns(columns: Sequence[Any]) -> dict[str, Any]:
     """Return the plain mean of the accuracies of independent columns, with its interval."""
     if any(column["accuracy"] is None for column in columns):
         return {"num_columns": len(columns), "accuracy": None, "interval": None}
@@ -353,59 +316,61 @@ def average_columns(columns: Sequence[Record]) -> dict[str, Any]:
 
 
 def measure_answers(records: Records, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Measure the distance from the gold scores, the order within scenarios, and the form of at least one answer."""
+    """Measure the distance from the gold scores, the order within scenarios, and the form of at least one answer.
+
+    `confusion` counts by gold score, then by predicted score; `real_time_factor` is seconds per second of audio.
+    """
+    counts = Counter((record["score"], record["predicted"]) for record in records)
+    answers = {**{str(score): score for score in SCORES}, INVALID: None}
+    valid = [record for record in records if record["predicted"] is not None]
+    errors = [abs(record["predicted"] - record["score"]) for record in valid]
+    distance = Clusters(*_list_clusters(valid), **options).measure(errors)
     has_expected = any(record.get("expected_score") is not None for record in records)
+    form = None
+    if "follows_format" in records[0]:
+        seconds, audio_s = (sum(record[name] for record in records) for name in ("seconds", "duration_s"))
+        form = {
+            "share_follows_format": mean(bool(record["follows_format"]) for record in records),
+            "share_valid": len(valid) / len(records),
+            "mean_tokens": mean(record["num_tokens"] for record in records),
+            "seconds": seconds,
+            "audio_s": audio_s,
+            "real_time_factor": seconds / audio_s if audio_s else None,
+        }
     return {
-        "confusion": confusion_matrix(records),
-        "mean_absolute_error": mean_absolute_error(records, options),
+        "confusion": {
+            str(gold): {name: counts[gold, predicted] for name, predicted in answers.items()} for gold in SCORES
+        },
+        "mean_absolute_error": {
+            "num_samples": len(valid),
+            "num_scenarios": distance["num_groups"],
+            "error": distance["mean"],
+            "interval": distance["interval"],
+        },
         "order": measure_order(records, options),
         "expected_order": measure_order(records, options, "expected_score") if has_expected else None,
-        "form": measure_form(records) if "follows_format" in records[0] else None,
+        "form": form,
     }
-
-
-def confusion_matrix(records: Records) -> dict[str, dict[str, int]]:
-    """Count predictions: by gold score, then by predicted score or `"invalid"`."""
-    answers = [*map(str, SCORES), INVALID]
-    counts = {str(gold): dict.fromkeys(answers, 0) for gold in SCORES}
-    for record in records:
-        predicted = INVALID if record["predicted"] is None else str(record["predicted"])
-        counts[str(record["score"])][predicted] += 1
-    return counts
-
-
-def mean_absolute_error(records: Records, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean distance from the gold score over the answers that have a score; lower is better."""
-    valid = [record for record in records if record["predicted"] is not None]
-    if not valid:
-        return {"num_samples": 0, "num_scenarios": 0, "error": None, "interval": None}
-    errors = [abs(record["predicted"] - record["score"]) for record in valid]
-    found = Clusters(*_list_clusters(valid), **options).measure(errors)
-    found["error"], found["num_scenarios"] = found.pop("mean"), found.pop("num_groups")
-    return {"num_samples": len(valid), **found}
 
 
 def measure_order(records: Records, options: Mapping[str, Any], field: str = "predicted") -> dict[str, Any]:
     """Count how the three gold scores of a scenario are ordered: strictly, tied (none inverted) or inverted."""
-    by_scenario: dict[Hashable, list[Record]] = defaultdict(list)
+    by_scenario: dict[Hashable, dict[int, list[Record]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
-        by_scenario[find_scenario(record)].append(record)
-    outcomes, members = [], []
-    num_incomplete = 0
-    for samples in by_scenario.values():
-        levels = [[r for r in samples if r["score"] == gold] for gold in sorted({r["score"] for r in samples})]
-        if len(levels) != 3:
-            num_incomplete += 1
-            continue
-        for triple in product(*levels):
-            outcomes.append(_order(*(record[field] for record in triple)))
-            members.append(triple[0])
-    counts = {f"num_{name}": outcomes.count(name) for name in ("ordered", "tied", "inverted", "invalid")}
-    is_ordered = [outcome == "ordered" for outcome in outcomes]
-    ordered = measure_share(is_ordered, members, options) if {*outcomes} - {INVALID} else _NO_SHARE
-    num_scenarios = len({find_scenario(record) for record in members})
-    found = {"num_triples": len(outcomes), "num_scenarios": num_scenarios, **counts, "share_ordered": ordered["share"]}
-    return {**found, "interval": ordered["interval"], "num_left_out": num_incomplete}
+        by_scenario[find_scenario(record)][record["score"]].append(record)
+    complete = [levels for levels in by_scenario.values() if len(levels) == 3]
+    triples = [triple for levels in complete for triple in product(*(levels[gold] for gold in sorted(levels)))]
+    outcomes = [_order(*(record[field] for record in triple)) for triple in triples]
+    found = measure_share([outcome == "ordered" for outcome in outcomes], [triple[0] for triple in triples], options)
+    is_usable = any(outcome != INVALID for outcome in outcomes)
+    return {
+        "num_triples": len(triples),
+        "num_scenarios": found["num_groups"],
+        **{f"num_{name}": outcomes.count(name) for name in ("ordered", "tied", "inverted", INVALID)},
+        "share_ordered": found["share"] if is_usable else None,
+        "interval": found["interval"] if is_usable else None,
+        "num_left_out": len(by_scenario) - len(complete),
+    }
 
 
 def _order(low: float | None, middle: float | None, high: float | None) -> str:
@@ -416,68 +381,45 @@ def _order(low: float | None, middle: float | None, high: float | None) -> str:
     return "tied" if low <= middle <= high else "inverted"
 
 
-def measure_form(records: Records) -> dict[str, Any]:
-    """Measure form and cost; `real_time_factor` is seconds per second of audio (Table 5), lower is better."""
-    seconds, audio_s = (sum(record[name] for record in records) for name in ("seconds", "duration_s"))
-    return {
-        "share_follows_format": mean(bool(record["follows_format"]) for record in records),
-        "share_valid": mean(record["predicted"] is not None for record in records),
-        "mean_tokens": mean(record["num_tokens"] for record in records),
-        "seconds": seconds,
-        "audio_s": audio_s,
-        "real_time_factor": seconds / audio_s if audio_s else None,
-    }
-
-
 def render_evaluation(results: Mapping[str, Any]) -> str:
     """Render `results.json` of `evaluate` as Markdown that also reads well in a terminal."""
     config, scorers = results["config"], results["scorers"]
-    names = find_shown_columns(scorers.values())
     how = "thoughts before the score" if config["reasoning"] else "the score alone"
     parts = [
         f"# {config['judge'] or config['model']} on {config['dataset']}, split {config['split']}",
         f"Requested: {how}. Scores that are exactly right in percent, higher is better; 95% intervals over scenarios. "
         "An answer without a score is wrong.",
-        "\n".join(render_table_one(scorers, names)),
+        _render_table_one(scorers),
         "\n".join(f"- {note}" for note in _list_notes(results)),
-        "## Order and distance\n\n" + "\n".join(_render_distances(scorers)),
+        "## Order and distance\n\n" + _render_distances(scorers),
         *(_render_details(title, scorers[JUDGE][where]) for title, where in _PLACES if scorers[JUDGE][where]),
     ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return "\n\n".join(parts) + "\n"
 
 
-def find_shown_columns(summaries: Any) -> list[str]:
-    """Return the columns, then the averages, that at least one summary has."""
-    found = list(summaries)
-    names = [name for name in COLUMNS if any(each["columns"][name] for each in found)]
-    return names + [name for name in _AVERAGES if any(each[name] for each in found)]
-
-
-def render_table_one(scorers: Mapping[str, Record], names: Sequence[str]) -> list[str]:
-    rows = []
-    first = next(iter(scorers.values()))
-    for field, title in (("num_samples", "samples"), ("num_scenarios", "scenarios")):
-        rows.append([title, *(str((_find_cell(first, name) or {}).get(field, "")) for name in names)])
-    for title, summary in scorers.items():
-        cells = [_find_cell(summary, name) for name in names]
-        rows.append(
-            [f"**{title}**", *(_ABSENT if cell is None else format_percent(cell["accuracy"]) for cell in cells)]
-        )
-        rows.append(["95%", *(_ABSENT if cell is None else format_interval(cell["interval"]) for cell in cells)])
-        if any(cell and cell.get("num_cut") for cell in cells):
-            rows.append(["cut", *(str(cell.get("num_cut", "")) if cell else _ABSENT for cell in cells)])
-    return render_table(["", *(TITLES[name] for name in names)], rows)
-
-
-def _find_cell(summary: Record, name: str) -> Mapping[str, Any] | None:
-    found: Mapping[str, Any] | None = summary[name] if name in _AVERAGES else summary["columns"][name]
-    return found
+def _render_table_one(scorers: Mapping[str, Record]) -> str:
+    """Render the columns that at least one scorer has, then the averages."""
+    cells = {title: {**summary, **summary["columns"]} for title, summary in scorers.items()}
+    # The answers outside the benchmark have the name of their column.
+    names = [name for name in _TITLES if any(found[name] for found in cells.values())]
+    first = next(iter(cells.values()))
+    rows: list[list[Any]] = [
+        [title, *((first[name] or {}).get(field, "") for name in names)]
+        for field, title in (("num_samples", "samples"), ("num_scenarios", "scenarios"))
+    ]
+    for title, by_name in cells.items():
+        found = [by_name[name] for name in names]
+        rows.append([f"**{title}**", *(format_percent(cell and cell["accuracy"]) for cell in found)])
+        rows.append(["95%", *(format_interval(cell["interval"]) if cell else "-" for cell in found)])
+        if any(cell and cell.get("num_cut") for cell in found):
+            rows.append(["cut", *(cell.get("num_cut", "") if cell else "-" for cell in found)])
+    return "\n".join(render_table(["", *(_TITLES[name] for name in names)], rows))
 
 
 def _list_notes(results: Mapping[str, Any]) -> list[str]:
     judge = results["scorers"][JUDGE]
     found = ["`macro` is the plain mean of the benchmark's columns."]
-    if absent := [TITLES[name] for name in COLUMNS if not judge["columns"][name]]:
+    if absent := [_TITLES[name] for name in COLUMNS if not judge["columns"][name]]:
         found.append(f"No samples of {', '.join(absent)}: averages run over the other columns.")
     whole = judge["overall_micro"]
     end = ", so there is no accuracy" if whole["accuracy"] is None else " and count as wrong"
@@ -490,55 +432,45 @@ def _list_notes(results: Mapping[str, Any]) -> list[str]:
     found += [f"For example: {escape_markdown(reason)}" for reason in results["problems"]]
     found += describe_changed(results["changed_parameters"])
     if results["skipped"]:
-        num_skipped = len(results["skipped"])
-        found.append(f"{num_skipped} samples were skipped; the skipped files list the reasons.")
-    if fitted := results.get("num_train"):
+        found.append(f"{len(results['skipped'])} samples were skipped; the skipped files list the reasons.")
+    if fitted := results["num_train"]:
         found.append(f"Baselines were fitted on {fitted} training samples; `text` uses no audio, `acoustic` no text.")
     return found
 
 
-def _render_distances(scorers: Mapping[str, Record]) -> list[str]:
-    """Return a table of the distance from the gold score and the order within scenarios, by scorer and data set."""
+def _render_distances(scorers: Mapping[str, Record]) -> str:
+    """Render the distance from the gold score and the order within scenarios, by scorer and data set."""
     rows = []
     for title, summary in scorers.items():
         for place, where in _PLACES:
-            if not summary[where]:
+            if (found := summary[where]) is None:
                 continue
-            error, order = summary[where]["mean_absolute_error"], summary[where]["order"]
-            rows.append([f"**{title}**", place, *_format_error(error), *_order_cells(order)])
-            if expected := summary[where]["expected_order"]:
-                rows.append([f"**{title}**, expected score", place, *[_ABSENT] * 3, *_order_cells(expected)])
+            error = found["mean_absolute_error"]
+            bounds = "-" if error["interval"] is None else "{:.2f}-{:.2f}".format(*error["interval"])
+            value = "-" if error["error"] is None else f"{error['error']:.2f}"
+            distance = [error["num_scenarios"], value, bounds]
+            rows.append([f"**{title}**", place, *distance, *_list_order_cells(found["order"])])
+            if found["expected_order"]:
+                cells = _list_order_cells(found["expected_order"])
+                rows.append([f"**{title}**, expected score", place, "-", "-", "-", *cells])
     heads = ("scenarios", "mean absolute error", "95%", "triples", "scenarios", "in order", "95%")
-    return render_table(["", "samples", *heads, "tied", "inverted", INVALID], rows, num_left=2)
+    return "\n".join(render_table(["", "samples", *heads, "tied", "inverted", INVALID], rows, num_left=2))
 
 
-def _format_error(error: Mapping[str, Any]) -> list[str]:
-    bounds = error["interval"]
-    value = _ABSENT if error["error"] is None else f"{error['error']:.2f}"
-    return [str(error["num_scenarios"]), value, _ABSENT if bounds is None else f"{bounds[0]:.2f}-{bounds[1]:.2f}"]
-
-
-def _order_cells(order: Mapping[str, Any]) -> list[str]:
+def _list_order_cells(order: Mapping[str, Any]) -> list[Any]:
     share = [format_percent(order["share_ordered"]), format_interval(order["interval"])]
-    counts = [str(order[f"num_{name}"]) for name in ("triples", "scenarios", "tied", "inverted", INVALID)]
+    counts = [order[f"num_{name}"] for name in ("triples", "scenarios", "tied", "inverted", INVALID)]
     return [*counts[:2], *share, *counts[2:]]
 
 
 def _render_details(place: str, answers: Mapping[str, Any]) -> str:
-    answered = [*map(str, SCORES), INVALID]
-    rows = [
-        [gold, *(str(counts[name]) for name in answered)]
-        for gold, counts in answers["confusion"].items()
-        if any(counts.values())
-    ]
-    table = "\n".join(render_table(["gold", *answered], rows))
-    return f"## Scores of the judge, {place}\n\n{table}\n\n{render_cost(answers['form'])}"
-
-
-def render_cost(form: Mapping[str, Any]) -> str:
+    rows = [[gold, *counts.values()] for gold, counts in answers["confusion"].items() if any(counts.values())]
+    table = "\n".join(render_table(["gold", *SCORES, INVALID], rows))
+    form = answers["form"]
     factor = form["real_time_factor"]
     cost = "" if factor is None else f", real-time factor {factor:.4f}"
     return (
+        f"## Scores of the judge, {place}\n\n{table}\n\n"
         f"{format_percent(form['share_follows_format'])}% of the answers have exactly the requested form, "
         f"{format_percent(form['share_valid'])}% have a score; {form['mean_tokens']:.1f} tokens each; "
         f"{form['seconds']:.1f} s for {form['audio_s']:.1f} s of audio{cost}."

@@ -1,19 +1,105 @@
-"""The trainer of WavReward: GRPO with recordings and batches of whole scenarios."""
+"""The trainers of judges: GRPO with recordings and batches of whole scenarios, and SFT on scores."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from trl import GRPOConfig
+import numpy as np
+import torch
+from peft import PeftModel
+from torch.utils.data import Sampler
+from trl import GRPOConfig, SFTConfig, SFTTrainer
 
 from sdiareward.training.resuming import ResumableTrainer
 from sdiareward.training.trainer import EpochOfSampler
 
-from ..thinker import load_thinker_model
+from ..thinker import ThinkerProcessor, load_thinker_model
 from .audio_grpo import AudioGRPOTrainer
-from .sampling import ScenarioSampler, group_by_scenario
-from .settings import ThinkerCheckpoints
+
+
+def group_by_scenario(scenario_ids: Sequence[str]) -> list[list[int]]:
+    """Return the rows of each scenario, in the order in which scenarios appear."""
+    groups: dict[str, list[int]] = {}
+    for row, scenario_id in enumerate(scenario_ids):
+        groups.setdefault(scenario_id, []).append(row)
+    return list(groups.values())
+
+
+class ScenarioSampler(Sampler[int]):
+    """Yield rows for `GRPOTrainer`: whole scenarios, each answer repeated for its group."""
+
+    def __init__(
+        self,
+        scenarios: Sequence[Sequence[int]],
+        *,
+        num_generations: int,
+        prompts_per_batch: int,
+        # Steps that use each batch.
+        repeat_count: int,
+        # Without it, each epoch takes one answer of each scenario at random (section 4.4, `w/o multi samples`).
+        multi_sample: bool = True,
+        # Seed and epoch alone determine the order, so that a resumed run sees the same rows.
+        seed: int = 0,
+    ):
+        sizes = {len(rows) for rows in scenarios} if multi_sample else {1}
+        if len(sizes) != 1:
+            raise ValueError(
+                f"scenarios have {sorted(sizes)} answers; all must have the same number: remove the others."
+            )
+        size = sizes.pop()
+        if prompts_per_batch % size:
+            raise ValueError(
+                f"a generation batch holds {prompts_per_batch} prompts, which is no multiple of a scenario's {size} "
+                "answers; change per_device_train_batch_size, steps_per_generation or num_generations."
+            )
+        if len(scenarios) < prompts_per_batch // size:
+            raise ValueError(
+                f"there are {len(scenarios)} scenarios, and a generation batch takes {prompts_per_batch // size}; "
+                "make it smaller or give more."
+            )
+        self.scenarios = scenarios
+        self.num_generations = num_generations
+        self.scenarios_per_batch = prompts_per_batch // size
+        self.repeat_count = repeat_count
+        self.multi_sample = multi_sample
+        self.seed = seed
+        self.epoch = 0
+        self._prompts_per_batch = prompts_per_batch
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        generator = np.random.default_rng([self.seed, self.epoch])
+        order = generator.permutation(len(self.scenarios))
+        answers = [rows if self.multi_sample else [generator.choice(rows)] for rows in self.scenarios]
+        for batch in range(self._num_batches):
+            first = batch * self.scenarios_per_batch
+            rows = [row for index in order[first : first + self.scenarios_per_batch] for row in answers[index]]
+            for _ in range(self.repeat_count):
+                for row in rows:
+                    yield from [int(row)] * self.num_generations
+
+    def __len__(self) -> int:
+        return self._num_batches * self._prompts_per_batch * self.num_generations * self.repeat_count
+
+    @property
+    def _num_batches(self) -> int:
+        return len(self.scenarios) // self.scenarios_per_batch
+
+
+class ThinkerCheckpoints:
+    """Mixin of a trainer that resumes from a thinker's checkpoint; list it before the trainer's class."""
+
+    # `transformers.Trainer` loads by the names in memory. A thinker's tensors have other names on disk, hardly any is
+    # found, and the run would resume from the initial weights.
+    def _load_from_checkpoint(self: Any, resume_from_checkpoint: str, model: Any = None) -> None:
+        model = model or self.model
+        if isinstance(model, PeftModel) or self.is_deepspeed_enabled or self.is_fsdp_enabled:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)  # type: ignore[misc]
+            return
+        model.load_state_dict(load_thinker_model(resume_from_checkpoint).state_dict())
 
 
 class WavRewardTrainer(ResumableTrainer, ThinkerCheckpoints, AudioGRPOTrainer):
@@ -48,3 +134,35 @@ class WavRewardTrainer(ResumableTrainer, ThinkerCheckpoints, AudioGRPOTrainer):
             seed=args.seed,
         )
         return self.sampler
+
+
+class JudgeSFTTrainer(ResumableTrainer, ThinkerCheckpoints, SFTTrainer):
+    """TRL's trainer for rows that are not tokenized, for which `args` is changed in place."""
+
+    def __init__(self, model: Any, args: SFTConfig, *, processing_class: Any, **kwargs: Any):
+        # TRL types the field as a string too, which it is on a command line only.
+        given: Any = args.dataset_kwargs or {}
+        args.dataset_kwargs = {**given, "skip_prepare_dataset": True}
+        args.remove_unused_columns = False
+        collator = TargetCollator(processing_class)
+        super().__init__(model, args, data_collator=collator, processing_class=processing_class, **kwargs)
+
+
+class TargetCollator:
+    """Collate prompts and targets; only the targets count in the loss."""
+
+    def __init__(self, processor: ThinkerProcessor):
+        self.processor = processor
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return `input_ids`, `attention_mask` and `labels`, padded on the right, and the recordings' features."""
+        batch = self.processor.apply_chat_template([row["prompt"] for row in rows], add_generation_prompt=True)
+        answers = [self.processor.encode_text(row["target"] + "<|im_end|>") for row in rows]
+        prompts = batch["input_ids"]
+        padded = self.processor.pad(
+            [np.array(prompt + answer) for prompt, answer in zip(prompts, answers, strict=True)], padding_side="right"
+        )
+        labels = torch.full_like(padded["input_ids"], -100)
+        for row, prompt, answer in zip(labels, prompts, answers, strict=True):
+            row[len(prompt) : len(prompt) + len(answer)] = torch.tensor(answer)
+        return {**batch, **padded, "labels": labels}

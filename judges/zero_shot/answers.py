@@ -22,10 +22,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, create_model
 
 from sdiareward.common.llm import TokenUsage, parse_json
+from sdiareward.common.settings import explain_error
 from sdiareward.dataset_builder.pairing.filtering import DIMENSIONS as MODALITY_DIMENSIONS
 from sdiareward.pairs.schema import SIDES
 
@@ -45,13 +50,11 @@ PROMPTS = {criterion: (f"judge_{criterion}", f"judge_{criterion}_request") for c
 VERSIONS = ("A", "B")
 # Which side is version A.
 ORDERS = {"chosen_first": SIDES, "rejected_first": SIDES[::-1]}
-Orders = Literal["both", "one"]
 # Five dimensions and two answers: the smallest difference of mean scores is 0.1.
 VERDICT_MARGIN = 0.05
 RULES = ("verdict", "scores", "tie", "failed")
 # Unusable: no valid verdict after all attempts; unanswered: no reply; unheard: unreadable audio, not sent.
 Status = Literal["usable", "refused", "unusable", "unanswered", "unheard"]
-_KEYS = ("scores", "overall_preference", "reason")
 _PREFERENCE = re.compile(r"(?:version\s+)?[\"']?([AB])[\"']?\.?", re.IGNORECASE)
 # How models begin a refusal. The same words inside a longer answer are not a refusal.
 _REFUSAL = re.compile(
@@ -67,8 +70,7 @@ class Verdict:
     """A judge's verdict on two versions."""
 
     preference: str
-    # Of A and of B in each dimension, 1-5; higher is better.
-    scores: Mapping[str, tuple[int, int]]
+    scores: Mapping[str, tuple[int, int]]  # Of A and of B in each dimension, 1-5; higher is better.
     reason: str = ""
     repairs: tuple[str, ...] = ()
 
@@ -98,27 +100,17 @@ class Answer:
         return None if self.verdict is None else ORDERS[order][VERSIONS.index(self.verdict.preference)]
 
 
-@dataclass(frozen=True)
-class Decision:
-    """The decision on a pair: the rewards, 1-5 or None if the pair failed, and one of `RULES`."""
-
-    chosen: float | None
-    rejected: float | None
-    decided_by: str
-
-    def as_record(self) -> dict[str, Any]:
-        margin = None if self.chosen is None or self.rejected is None else self.chosen - self.rejected
-        return {**asdict(self), "margin": margin}
+def make_decision(chosen: float | None, rejected: float | None, decided_by: str) -> dict[str, Any]:
+    """Return the record of a pair: the rewards, 1-5 or None if the pair failed, their margin, and one of `RULES`."""
+    margin = None if chosen is None or rejected is None else chosen - rejected
+    return {"chosen": chosen, "rejected": rejected, "decided_by": decided_by, "margin": margin}
 
 
-FAILED = Decision(None, None, "failed")
-
-
-def decide(answers: Mapping[str, Answer]) -> Decision:
+def decide(answers: Mapping[str, Answer]) -> dict[str, Any]:
     """Decide a pair from its answers by order, a key of `ORDERS`; a pair asked in one order has one."""
     verdicts = {order: answer.verdict for order, answer in answers.items() if answer.verdict is not None}
     if len(verdicts) < len(answers):
-        return FAILED
+        return make_decision(None, None, "failed")
     num_scores = sum(len(verdict.scores) for verdict in verdicts.values())
     chosen, rejected = (
         sum(verdict.sum_scores(VERSIONS[ORDERS[order].index(side)]) for order, verdict in verdicts.items())
@@ -127,18 +119,23 @@ def decide(answers: Mapping[str, Answer]) -> Decision:
     )
     preferred = {answer.find_preferred_side(order) for order, answer in answers.items()}
     if len(preferred) > 1:
-        return Decision(chosen, rejected, "tie" if chosen == rejected else "scores")
+        return make_decision(chosen, rejected, "tie" if chosen == rejected else "scores")
     sign = 1 if preferred == {"chosen"} else -1
-    if sign * (chosen - rejected) > 0:
-        return Decision(chosen, rejected, "verdict")
-    middle, half = (chosen + rejected) / 2, sign * VERDICT_MARGIN / 2
-    return Decision(middle + half, middle - half, "verdict")
+    if sign * (chosen - rejected) <= 0:
+        middle, half = (chosen + rejected) / 2, sign * VERDICT_MARGIN / 2
+        chosen, rejected = middle + half, middle - half
+    return make_decision(chosen, rejected, "verdict")
 
 
 def make_failed_answer(problem: str, text: str | None, spent: TokenUsage, audio_s: float = 0.0) -> Answer:
     """Make an answer without a verdict; `text` is None if there was no reply."""
     status: Status = "unanswered" if text is None else "refused" if is_refusal(text) else "unusable"
     return Answer(None, text or "", status, problem, spent, audio_s)
+
+
+def is_refusal(text: str) -> bool:
+    """Return whether an answer without a verdict begins like a refusal."""
+    return bool(_REFUSAL.match(text.strip()))
 
 
 def read_text(text: str, criterion: str, *, is_cut: bool = False) -> Verdict:
@@ -148,79 +145,70 @@ def read_text(text: str, criterion: str, *, is_cut: bool = False) -> Verdict:
 
 def read_verdict(answer: Any, criterion: str, *, text: str = "") -> Verdict:
     """Check a judge's JSON; the judge is sent the text of the `ValueError` to correct its answer."""
-    answer = answer[0] if isinstance(answer, list) and len(answer) == 1 else answer
-    if not isinstance(answer, dict) or not isinstance(answer.get("scores"), dict):
-        raise ValueError("the answer must be a JSON object with 'scores', 'overall_preference' and 'reason'.")
-    _check_keys(answer, _KEYS, "the answer", optional=("reason",))
-    repairs = ["text around the JSON"] if text and not _is_object(text) else []
-    by_dimension = answer["scores"]
-    if set(by_dimension) == set(VERSIONS):
-        by_dimension = _group_by_dimension(by_dimension)
-        repairs.append("scores by version")
-    _check_keys(by_dimension, DIMENSIONS[criterion], "'scores'")
-    scores = {name: _read_scores(by_dimension[name], name, repairs) for name in DIMENSIONS[criterion]}
-    preference = _read_preference(answer["overall_preference"], repairs)
-    reason = answer.get("reason")
-    if not isinstance(reason, str):
-        repairs.append("no reason")
-    return Verdict(preference, scores, reason if isinstance(reason, str) else "", tuple(dict.fromkeys(repairs)))
-
-
-def is_refusal(text: str) -> bool:
-    """Return whether an answer without a verdict begins like a refusal."""
-    return bool(_REFUSAL.match(text.strip()))
-
-
-def _check_keys(
-    found: Mapping[str, Any], required: tuple[str, ...], where: str, optional: tuple[str, ...] = ()
-) -> None:
-    if missing := [name for name in required if name not in found and name not in optional]:
-        raise ValueError(f"{where} lacks {missing}; it must have {list(required)}.")
-    if unknown := [name for name in found if name not in required]:
-        raise ValueError(f"{where} has {unknown}, which nobody asked for; it must have {list(required)} alone.")
-
-
-def _group_by_dimension(by_version: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    if not all(isinstance(of_version, dict) for of_version in by_version.values()):
-        raise ValueError("'scores' must hold the dimensions, each with a score of A and one of B.")
-    names = dict.fromkeys(name for version in VERSIONS for name in by_version[version])
-    return {
-        name: {version: by_version[version][name] for version in VERSIONS if name in by_version[version]}
-        for name in names
-    }
-
-
-def _read_scores(by_version: Any, dimension: str, repairs: list[str]) -> tuple[int, int]:
-    if not isinstance(by_version, dict):
-        raise ValueError(f"{dimension!r} is {by_version!r}; it must hold a score of A and one of B.")
-    _check_keys(by_version, VERSIONS, f"{dimension!r}")
-    first, second = (_read_score(by_version[version], dimension, version, repairs) for version in VERSIONS)
-    return first, second
-
-
-def _read_score(value: Any, dimension: str, version: str, repairs: list[str]) -> int:
-    is_quoted = isinstance(value, str) and re.fullmatch(r"\s*\d+\s*", value)
-    is_whole = isinstance(value, float) and value.is_integer()
-    score = int(value) if is_quoted or is_whole else value
-    if type(score) is not int or not 1 <= score <= 5:
-        raise ValueError(f"{dimension!r} of version {version} is {value!r}; it must be a whole number, 1 to 5.")
-    if type(value) is not int:
-        repairs.append("a score that was no whole number by its type")
-    return score
-
-
-def _read_preference(value: Any, repairs: list[str]) -> str:
-    match = _PREFERENCE.fullmatch(value.strip()) if isinstance(value, str) else None
-    if match is None:
-        raise ValueError(f"'overall_preference' is {value!r}; it must be 'A' or 'B'.")
-    preference = match[1].upper()
-    if value != preference:
-        repairs.append("a preference in other words")
-    return preference
+    repairs = [] if not text or _is_object(text) else ["text around the JSON"]
+    given = answer[0] if isinstance(answer, list) and len(answer) == 1 else answer
+    try:
+        found = _make_form(criterion).model_validate(given, context=repairs)
+    except ValueError as error:
+        raise ValueError(explain_error(error)) from error
+    scores = {name: (both["A"], both["B"]) for name, both in found.scores.model_dump().items()}
+    return Verdict(found.overall_preference, scores, found.reason, tuple(dict.fromkeys(repairs)))
 
 
 def _is_object(text: str) -> bool:
-    try:
+    with suppress(ValueError, RecursionError):
         return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        return False
+    return False
+
+
+def _read_score(given: Any, info: ValidationInfo[list[str]]) -> Any:
+    is_quoted = isinstance(given, str) and re.fullmatch(r"\s*\d+\s*", given)
+    if is_quoted or (isinstance(given, float) and given.is_integer()):
+        info.context.append("a score that was no whole number by its type")
+        return int(given)
+    return given
+
+
+def _read_preference(given: Any, info: ValidationInfo[list[str]]) -> Any:
+    match = _PREFERENCE.fullmatch(given.strip()) if isinstance(given, str) else None
+    if match and match[1].upper() != given:
+        info.context.append("a preference in other words")
+    return match[1].upper() if match else given
+
+
+def _read_reason(given: Any, info: ValidationInfo[list[str]]) -> str:
+    if not isinstance(given, str):
+        info.context.append("no reason")
+    return given if isinstance(given, str) else ""
+
+
+def _group_by_dimension(given: Any, info: ValidationInfo[list[str]]) -> Any:
+    if (
+        not isinstance(given, dict)
+        or set(given) != set(VERSIONS)
+        or not all(isinstance(v, dict) for v in given.values())
+    ):
+        return given
+    info.context.append("scores by version")
+    names = dict.fromkeys(name for version in VERSIONS for name in given[version])
+    return {name: {each: given[each][name] for each in VERSIONS if name in given[each]} for name in names}
+
+
+class _Versions(BaseModel, extra="forbid"):
+    A: Annotated[int, Field(strict=True, ge=1, le=5), BeforeValidator(_read_score)]
+    B: Annotated[int, Field(strict=True, ge=1, le=5), BeforeValidator(_read_score)]
+
+
+@cache
+def _make_form(criterion: str) -> Any:
+    """Return the model of an answer, whose validation notes repairs in its context."""
+    make: Any = create_model
+    forbid = ConfigDict(extra="forbid")
+    scores = make("Scores", __config__=forbid, **dict.fromkeys(DIMENSIONS[criterion], (_Versions, ...)))
+    return make(
+        "Form",
+        __config__=forbid,
+        scores=(Annotated[scores, BeforeValidator(_group_by_dimension)], ...),
+        overall_preference=(Annotated[Literal[VERSIONS], BeforeValidator(_read_preference)], ...),
+        reason=(Annotated[str, BeforeValidator(_read_reason)], Field(None, validate_default=True)),
+    )

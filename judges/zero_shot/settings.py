@@ -1,66 +1,67 @@
-"""Settings of the judges of pairs, by the name of their back end, and how each judge is loaded."""
+"""The settings of the judges of pairs, by the name of their back end, and how each judge is loaded."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pydantic.dataclasses
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from sdiareward.checkpoint_io.models import describe_model
 from sdiareward.common.hub import resolve_revision
+from sdiareward.common.llm import ChatClient
 from sdiareward.common.settings import make_settings
 from sdiareward.pairs.prompts import read_prompt_file
+from sdiareward.scoring.outcomes import PairScorer
 
 from ..settings import MAX_TURN_S, EndpointSettings, read_judge
-from ..wavreward.answers import MAX_ANSWER_TOKENS
-from .answers import PROMPTS, Orders
+from ..wavreward.judge import MAX_ANSWER_TOKENS, WavRewardJudge, choose_prompt
+from . import judging
+from .answers import PROMPTS
+from .judging import Orders
+from .summary import summarise_judge
 
 
-if TYPE_CHECKING:
-    from sdiareward.scoring.outcomes import PairScorer
+@pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
+class Pairwise:
+    """How the two sides of a pair are compared, whatever answers."""
 
+    attempts: PositiveInt = 2  # The largest number of answers until one is valid.
+    orders: Orders = "both"
+    transcripts: bool = False  # Give the judge the words of each turn, too.
+    max_turn_s: PositiveFloat = MAX_TURN_S
+    prompt_file: str | None = None  # YAML of prompts that replace shipped ones.
 
-class _Pairwise:
-    """How the two sides of a pair are compared."""
-
-    def describe_comparison(self: Any) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         prompts = read_prompt_file(self.prompt_file)
         versions = {criterion: prompts.compute_version(*names) for criterion, names in PROMPTS.items()}
         how = {name: getattr(self, name) for name in ("attempts", "max_turn_s", "orders", "transcripts")}
         return {**how, "prompt_versions": versions}
 
-    def load_judge(self: Any, backend: Any, folder: Path) -> PairScorer:
-        from .judging import PairwiseJudge
-
-        how: dict[str, Any] = {"orders": self.orders, "transcripts": self.transcripts}
-        return PairwiseJudge(backend, folder, self.max_turn_s, read_prompt_file(self.prompt_file), **how)
+    def make_judge(self, answer: judging.Backend, folder: Path, **more: Any) -> judging.PairwiseJudge:
+        prompts = read_prompt_file(self.prompt_file)
+        return judging.PairwiseJudge(answer, folder, self.max_turn_s, prompts, self.orders, self.transcripts, **more)
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
-class PairwiseEndpoint(EndpointSettings, _Pairwise):
+class PairwiseEndpoint(Pairwise, EndpointSettings):
     """An endpoint that compares the two sides of a pair."""
-
-    orders: Orders = "both"
-    # Give the judge the words of each turn, too.
-    transcripts: bool = False
 
     def identity(self) -> dict[str, Any]:
         """Return what the scores depend on, which excludes the endpoint's address and its speed."""
         request = {name: value for name, value in self.request([]).items() if name != "messages"}
-        return {**request, **self.describe_comparison()}
+        return {**request, **self.describe()}
 
     def load(self, folder: Path) -> PairScorer:
-        from sdiareward.common.llm import ChatClient
-
-        from .judging import EndpointBackend
-
         client = ChatClient(self, self.cache_dir or folder / "cache")
-        return self.load_judge(EndpointBackend(client, self.attempts), folder)
+        return self.make_judge(
+            partial(judging.ask_endpoint, client, self.attempts), folder, usage=lambda: client.usage
+        )
 
 
 @pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,6 +77,7 @@ class LocalSettings:
     temperature: NonNegativeFloat = 0.0  # 0 is greedy decoding.
     seed: int = 0
     max_turn_s: PositiveFloat = MAX_TURN_S
+    prompt_file: str | None = None
 
     @property
     def checkpoint(self) -> str:
@@ -83,12 +85,10 @@ class LocalSettings:
 
     @property
     def sampling(self) -> dict[str, Any]:
-        """Arguments of `Thinker.generate`."""
         return {"max_new_tokens": self.max_new_tokens, "temperature": self.temperature, "seed": self.seed}
 
     @property
     def placement(self) -> dict[str, Any]:
-        """Arguments of `Thinker.from_pretrained`."""
         return {"dtype": self.dtype, "device": self.device, "batch_size": self.batch_size}
 
     def identity(self) -> dict[str, Any]:
@@ -97,24 +97,19 @@ class LocalSettings:
 
 
 @pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
-class ThinkerSettings(LocalSettings, _Pairwise):
+class ThinkerSettings(LocalSettings, Pairwise):
     """A thinker of a Qwen2.5-Omni checkpoint that compares the two sides of a pair."""
 
     backend: ClassVar[str] = "thinker"
-    attempts: PositiveInt = 2  # The largest number of answers until one is valid.
-    prompt_file: str | None = None
-    orders: Orders = "both"
-    transcripts: bool = False
 
     def identity(self) -> dict[str, Any]:
-        return {**super().identity(), **self.describe_comparison()}
+        return {**super().identity(), **self.describe()}
 
     def load(self, folder: Path) -> PairScorer:
         from ..thinker import Thinker
-        from .judging import ThinkerBackend
 
         thinker = Thinker.from_pretrained(self.checkpoint, **self.placement)
-        return self.load_judge(ThinkerBackend(thinker, self.attempts, self.sampling), folder)
+        return self.make_judge(partial(judging.ask_thinker, thinker, self.attempts, self.sampling), folder)
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -126,15 +121,13 @@ class ReplaySettings:
     orders: Orders = "both"
 
     def identity(self) -> dict[str, Any]:
-        from .judging import require_answers
-
-        answers = require_answers(self.path).read_bytes()
-        return {"answers": hashlib.sha256(answers).hexdigest(), "orders": self.orders}
+        return {
+            "answers": hashlib.sha256(judging.read_file(Path(self.path)).encode()).hexdigest(),
+            "orders": self.orders,
+        }
 
     def load(self, folder: Path) -> PairScorer:
-        from .judging import PairwiseJudge, ReplayBackend
-
-        return PairwiseJudge(ReplayBackend(self.path), folder, orders=self.orders)
+        return judging.PairwiseJudge(judging.Recorded(self.path), folder, orders=self.orders)
 
 
 @pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
@@ -144,29 +137,21 @@ class WavRewardSettings(LocalSettings):
     backend: ClassVar[str] = "wavreward"
     max_new_tokens: PositiveInt = MAX_ANSWER_TOKENS
     reasoning: bool = True
-    # The reward is the expected score, which hardly ever ties, instead of the score.
-    expected: bool = True
+    expected: bool = True  # The reward is the expected score, which hardly ever ties, instead of the score.
     num_samples: PositiveInt = 1  # Answers per side; the majority of their scores counts.
-    prompt_file: str | None = None
 
     @property
     def options(self) -> dict[str, Any]:
-        """Arguments of `WavRewardJudge.judge`."""
         return {"expected": self.expected, "num_samples": self.num_samples, **self.sampling}
 
     def identity(self) -> dict[str, Any]:
-        from ..wavreward.prompts import choose_prompt
-
         prompt_version = choose_prompt(self.checkpoint, self.prompt_file).version
         return {**super().identity(), "reasoning": self.reasoning, **self.options, "prompt_version": prompt_version}
 
     def load(self, folder: Path) -> PairScorer:
-        from ..wavreward.judge import WavRewardJudge
-        from .judging import PointwiseJudge
-
         options: dict[str, Any] = {"reasoning": self.reasoning, "prompt_file": self.prompt_file}
         judge = WavRewardJudge.from_pretrained(self.checkpoint, **options, **self.placement)
-        return PointwiseJudge(judge, folder, self.options, self.max_turn_s)
+        return judging.PointwiseJudge(judge, folder, self.options, self.max_turn_s)
 
 
 JudgeSettings = PairwiseEndpoint | ThinkerSettings | ReplaySettings | WavRewardSettings
@@ -189,20 +174,10 @@ class JudgeSpec:
         return self.settings.load(folder)
 
     def describe(
-        self,
-        labels: Sequence[Mapping[str, Any]],
-        scores: Mapping[str, Mapping[str, Any]],
-        folder: Path,
-        **options: Any,
+        self, labels: judging.Labels, scores: Mapping[str, Mapping[str, Any]], folder: Path, **options: Any
     ) -> dict[str, Any]:
-        """Return `judge`, the result of `summary.summarise_pairwise` or `summarise_pointwise`, and the price."""
-        from .summary import require_decision, summarise_pairwise, summarise_pointwise
-
-        if isinstance(self.settings, WavRewardSettings):
-            found = summarise_pointwise(labels, scores, folder, options)
-        else:
-            found = summarise_pairwise(labels, scores, folder, options, self.settings.orders)
-        require_decision(self.name, labels, scores, folder, found["problems"])
+        """Return `judge`: how it reached its decisions, and what that cost."""
+        found = summarise_judge(self.name, labels, scores, folder, options, getattr(self.settings, "orders", None))
         usd = None
         if isinstance(self.settings, PairwiseEndpoint):
             usd = self.settings.compute_price_usd(found["prompt_tokens"], found["completion_tokens"])
@@ -212,6 +187,6 @@ class JudgeSpec:
 def choose_judge(name: str, judges_file: str | Path | None = None, overrides: Sequence[str] = ()) -> JudgeSpec:
     values, label = read_judge(name, judges_file, overrides)
     backend = values.pop("backend", None)
-    if not isinstance(backend, str) or backend not in BACKENDS:
+    if backend not in list(BACKENDS):
         raise ValueError(f"{label}: backend is {backend!r}; it must be one of {sorted(BACKENDS)}.")
     return JudgeSpec(name, make_settings(BACKENDS[backend], values, label))

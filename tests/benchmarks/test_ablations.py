@@ -48,7 +48,7 @@ def data(tmp_path, make_tone):
 
 
 def test_every_pooling_lambda_and_way_of_freezing_is_in_the_tables(data, tiny_checkpoint, tmp_path):
-    recipe = {**TRAINING, "model_name_or_path": str(tiny_checkpoint), "dataset": str(data), "train": "full"}
+    recipe = {**TRAINING, "model_name_or_path": str(tiny_checkpoint), "dataset_name": str(data)}
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump({**recipe, "output_dir": "unused", "seed": 3}))
     output = tmp_path / "ablations.json"
     options = ["--recipe", tmp_path / "tiny.yaml", "--models", tiny_checkpoint, "--output", output]

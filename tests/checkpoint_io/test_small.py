@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import AutoConfig, AutoTokenizer, LlamaModel
 
 from sdiareward.checkpoint_io import models, small
@@ -16,7 +15,7 @@ from sdiareward.common.user_errors import UserError
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.scorer import Scorer
-from sdiareward.training.run_folder import resolve_base_model
+from sdiareward.training.setup import resolve_base_model
 
 
 pytestmark = pytest.mark.slow
@@ -55,12 +54,6 @@ def processor(checkpoint):
     return SDiaRewardProcessor.from_pretrained(checkpoint)
 
 
-def test_it_has_the_size_of_its_towers_and_hears_fifteen_seconds(model, checkpoint):
-    assert 143e6 < sum(parameter.numel() for parameter in model.parameters()) < 144e6
-    assert (checkpoint / "model.safetensors").stat().st_size < 290e6
-    assert (model.config.max_turn_s, model.config.stack_factor) == (15, 4)
-
-
 def test_its_text_tower_computes_what_smollm2_computes(model, source):
     language_model = LlamaModel(AutoConfig.from_pretrained(source, gguf_file=small.SMOLLM2_FILE)).eval()
     # The checkpoint stores float16; the widened weights go into both.
@@ -87,20 +80,6 @@ def test_untrained_it_gives_zero_rewards_and_reads_a_dialogue(model, processor, 
         output = model(**processor([make_dialogue(0.4, 0.6)], criterion="joint"))
     assert output.logits.tolist() == [[0.0]]
     assert output.pooled.abs().sum() > 0
-
-
-def test_a_marker_of_audio_in_a_text_is_refused(processor):
-    with pytest.raises(ValueError, match=r"control token '<\|AUDIO\|>'"):
-        processor.prepare([{"role": "user", "content": "hear <|AUDIO|> this"}])
-
-
-def test_its_projection_is_the_aligned_one_of_the_package(model):
-    aligned = load_file(SMALL / small.SMALL_PROJECTION)
-    found = model.model.audio_tower.proj.state_dict()
-    # The checkpoint stores float16.
-    assert {name: tensor.half().tolist() for name, tensor in aligned.items()} == {
-        name: tensor.half().tolist() for name, tensor in found.items()
-    }
 
 
 @pytest.fixture

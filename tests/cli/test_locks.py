@@ -22,7 +22,7 @@ WRITING = {
     "build stats of what is built": "build stats DIR",
     "build filter of what is built": "build filter --folder DIR --output_dir other",
     "build chatreward rate": "none --ratings none.csv --output_dir DIR",
-    "train": "--dataset none --output_dir DIR",
+    "train": "--dataset_name none --output_dir DIR",
     "eval": "--dataset none --output_dir DIR",
     "judge eval": "--judge none --dataset none --output_dir DIR",
     "judge nano": "DIR",

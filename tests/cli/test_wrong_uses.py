@@ -96,10 +96,10 @@ USES = {
     "statistics of nothing": ("build stats none", "none"),
     "ChatReward without settings": ("build chatreward --config none.yaml", "none.yaml"),
     # train
-    "training without data": ("train --output_dir {o}", "the following arguments are required: --dataset"),
-    "misspelt option of TRL": ("train --dataset pairs --learning_rat 1", "did you mean --learning_rate"),
+    "training without data": ("train --output_dir {o}", "--dataset_name is missing"),
+    "misspelt option of TRL": ("train --dataset_name pairs --learning_rat 1", "did you mean --learning_rate"),
     "training on missing data": (
-        "train --dataset paris --output_dir {o}",
+        "train --dataset_name paris --output_dir {o}",
         "paris: no such file or folder; did you mean pairs",
     ),
     "building an unknown model": ("build-model smaal {o}", "Invalid value .smaal.*Did you mean .small."),
@@ -107,57 +107,67 @@ USES = {
         "build-model small {o} --untrained --language_model none/none.gguf",
         "none/none.gguf: no such file",
     ),
-    "training on a recording": ("train --dataset a.wav --output_dir {o}", "a.wav: is no table of rows"),
-    "training on a folder of recordings": ("train --dataset wavs --output_dir {o}", "wavs"),
+    "training on a recording": ("train --dataset_name a.wav --output_dir {o}", "a.wav: is no table of rows"),
+    "training on a folder of recordings": ("train --dataset_name wavs --output_dir {o}", "wavs"),
     "training on numbers": (
-        "train --dataset numbers.jsonl --output_dir {o}",
+        "train --dataset_name numbers.jsonl --output_dir {o}",
         "numbers.jsonl: chosen is int64; give the path of a recording, or a list of turns",
     ),
     "training on paths to nothing": (
-        "train --dataset gone.jsonl --output_dir {o}",
+        "train --dataset_name gone.jsonl --output_dir {o}",
         "The first, row 0: chosen, .*/nowhere.wav",
     ),
     "training on one pair": (
-        "train --dataset one.jsonl --output_dir {o}",
+        "train --dataset_name one.jsonl --output_dir {o}",
         "two groups that share nothing are needed, one of them to validate on",
     ),
-    "training on unusable pairs": ("train --dataset unusable.jsonl --output_dir {o}", "can be used; .*nowhere.wav"),
-    "no validation split": ("train --dataset trainonly --output_dir {o}", "split is 'validation'"),
+    "training on unusable pairs": (
+        "train --dataset_name unusable.jsonl --output_dir {o}",
+        "can be used; .*nowhere.wav",
+    ),
+    "no validation split": ("train --dataset_name trainonly --output_dir {o}", "split is 'validation'"),
     "splits that share pairs": (
-        "train --dataset shared --output_dir {o}",
+        "train --dataset_name shared --output_dir {o}",
         "'train' and 'validation' share 4 pairs, such as",
     ),
     "training a missing model": (
-        "train --dataset pairs --model_name_or_path tinny --output_dir {o}",
+        "train --dataset_name pairs --model_name_or_path tinny --output_dir {o}",
         "did you mean tiny",
     ),
-    "unknown mode": (
-        "train --dataset pairs --train heads --output_dir {o}",
-        "argument --train: invalid choice: 'heads'",
+    "an option that TRL does not have": (
+        "train --dataset_name pairs --trian_projection --output_dir {o}",
+        "unknown option --trian_projection; did you mean --train_projection",
     ),
-    "share of nothing": ("train --dataset pairs --validation_share 2 --output_dir {o}", "it must be between 0 and 1"),
+    "unknown pooling": (
+        "train --dataset_name pairs --pooling_mode max --output_dir {o}",
+        "argument --pooling_mode.*: invalid choice: 'max'",
+    ),
+    "share of nothing": (
+        "train --dataset_name pairs --validation_share 2 --output_dir {o}",
+        "it must be between 0 and 1",
+    ),
     "validation on nothing": (
-        "train --dataset pairs --max_eval_samples 0 --output_dir {o}",
+        "train --dataset_name pairs --max_eval_samples 0 --output_dir {o}",
         "max_eval_samples is 0; it must be at least 1",
     ),
     "no patience": (
-        "train --dataset pairs --early_stopping_patience 0 --output_dir {o}",
+        "train --dataset_name pairs --early_stopping_patience 0 --output_dir {o}",
         "early_stopping_patience is 0; it must be at least 1",
     ),
     "Liger": (
-        "train --dataset pairs --use_liger_kernel True --output_dir {o}",
+        "train --dataset_name pairs --use_liger_kernel True --output_dir {o}",
         "use_liger_kernel: training here does not use it; omit it",
     ),
     "DeepSpeed": (
-        "train --dataset pairs --deepspeed zero.json --output_dir {o}",
+        "train --dataset_name pairs --deepspeed zero.json --output_dir {o}",
         "needs a library that is not installed",
     ),
     "missing checkpoint": (
-        "train --dataset pairs --resume_from_checkpoint ./none --output_dir {o}",
+        "train --dataset_name pairs --resume_from_checkpoint ./none --output_dir {o}",
         "none is not a folder",
     ),
     "bfloat16 on a CPU": (
-        "train --dataset pairs --bf16 True --output_dir {o}",
+        "train --dataset_name pairs --bf16 True --output_dir {o}",
         "bf16 is True, but this machine has no GPU",
     ),
     # eval

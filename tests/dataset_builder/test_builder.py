@@ -1,9 +1,6 @@
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from contextlib import contextmanager, nullcontext
 
 import numpy as np
@@ -85,22 +82,6 @@ def built(tmp_path_factory):
     path.write_text(yaml.safe_dump({"output_dir": str(folder / "sdiareward"), **SETTINGS}))
     assert main(["build", "--config", str(path)]) == 0
     return folder
-
-
-def test_load_dataset_finds_the_folder_by_name_in_a_process_without_torchcodec(built):
-    code = (
-        "import sys; sys.modules['torchcodec'] = None\n"
-        "from datasets import load_dataset\n"
-        "every, part = load_dataset('sdiareward'), load_dataset('sdiareward', 'modality', split='test')\n"
-        "counts = {name: len(split) for name, split in every.items()}\n"
-        "print(counts, len(part), part.features['chosen'].feature['audio'])"
-    )
-    env = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run([sys.executable, "-c", code], cwd=built, env=env, capture_output=True, text=True, check=True)
-    report = read_report(built)
-    counts = {split: count_pairs(report, split=split) for split in ("train", "validation", "test")}
-    modality = count_pairs(report, split="test", criterion="modality")
-    assert f"{counts} {modality} Audio(sampling_rate=16000" in done.stdout
 
 
 def test_a_second_build_of_the_same_name_is_not_answered_from_the_cache_of_the_first(built, tmp_path):

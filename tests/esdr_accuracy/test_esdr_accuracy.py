@@ -18,7 +18,6 @@ from sdiareward.esdr_accuracy import pairwise
 from sdiareward.esdr_accuracy.pairwise import (
     COLUMNS,
     MIN_BOOTSTRAP_GROUPS,
-    MODALITY_SUBSETS,
     NO_SUBSET,
     SUBSETS,
     pairwise_accuracy,
@@ -43,22 +42,6 @@ REWARD_MODEL_ROWS = {
     "7B mean": "100.00 92.47 92.27 96.61 94.92 97.20 96.70 96.06",
 }
 REWARD_MODEL_PAIRS = (824, 186, 466, 250)
-
-# The judges were not run on the pairs of Table 1: no count out of 824, 186 or 466 prints as their percentages do.
-# A test below shows that 825, 218 and 473 are what does.
-JUDGE_ROWS = {
-    "Gemini 2.5 Pro": "76.12 65.60 69.77 72.63 70.50 98.80 76.42 84.65",
-    "Gemini 2.5 Flash": "56.73 53.67 53.91 55.41 54.77 99.60 61.81 77.19",
-    "GPT-4o Audio": "52.61 49.54 49.26 51.12 50.47 98.00 57.91 74.23",
-    "Kimi-Audio": "71.27 62.84 56.03 65.30 63.38 66.00 65.40 64.69",
-    "Qwen 3 Omni 30B": "64.48 54.59 48.84 58.18 55.97 97.20 63.83 76.59",
-    "Qwen 2.5 Omni 7B": "51.64 51.38 52.43 51.85 51.82 49.20 51.47 50.51",
-    "Qwen 2.5 Omni 3B": "51.88 44.50 47.15 49.34 47.84 52.00 49.73 49.92",
-    "VITA-Audio": "46.79 44.95 52.64 48.35 48.13 50.80 48.70 49.47",
-}
-JUDGE_PAIRS = (825, 218, 473, 250)
-# Rows whose overall micro is taken over the judges' own pairs; in the others 1,476 modality pairs stand for the 1,516.
-JUDGES_WITH_CONSISTENT_MICRO = ("Kimi-Audio", "Qwen 2.5 Omni 7B", "VITA-Audio")
 
 
 def rewards_with(counts, num_pairs):
@@ -97,34 +80,6 @@ def test_table_2_averages_the_rounded_columns_where_table_6_averages_the_counts(
     assert f"{(100.00 + 92.47 + 92.27) / 3:.2f}" == "94.91"
     result = pairwise_accuracy(*rewards_with([824, 172, 430, 243], REWARD_MODEL_PAIRS), num_bootstrap=1)
     assert f"{100 * result['modality_macro']:.2f}" == "94.92"
-
-
-@pytest.mark.parametrize("judge", JUDGE_ROWS)
-def test_every_judge_row_of_table_2_comes_out_on_its_own_pairs_except_for_what_the_paper_mixed(judge):
-    counts = recovered_counts(JUDGE_ROWS[judge], JUDGE_PAIRS)
-    result = pairwise_accuracy(*rewards_with(counts, JUDGE_PAIRS), num_bootstrap=1)
-    printed = dict(zip(COLUMNS, JUDGE_ROWS[judge].split(), strict=True))
-    for name in (*MODALITY_SUBSETS, "modality_micro", "colloquialness"):
-        assert f"{100 * result[name]:.2f}" == printed[name]
-    # The macro averages were taken over rounded values, so the last digit may be one off.
-    for name in ("modality_macro", "overall_macro"):
-        assert 100 * result[name] == pytest.approx(float(printed[name]), abs=0.0067)
-    micro = result["overall_micro"]
-    if judge not in JUDGES_WITH_CONSISTENT_MICRO:
-        assert f"{100 * micro:.2f}" != printed["overall_micro"]
-        micro = (1476 * result["modality_micro"] + 250 * result["colloquialness"]) / 1726
-    assert 100 * micro == pytest.approx(float(printed["overall_micro"]), abs=0.0051)
-
-
-@pytest.mark.slow
-def test_the_numbers_of_pairs_of_the_judges_are_the_only_ones_that_fit():
-    def fits(column, total):
-        possible = {f"{100 * right / total:.2f}" for right in range(total + 1)}
-        return all(row.split()[column] in possible for row in JUDGE_ROWS.values())
-
-    assert [total for total in range(1, 1500) if fits(0, total)] == [825]
-    assert [total for total in range(1, 400) if fits(1, total)] == [218]
-    assert [total for total in range(1, 900) if fits(2, total)] == [473]
 
 
 CASES = {
@@ -197,6 +152,21 @@ ERRORS = {
         ValueError,
         "group_id of pair 1",
     ),
+    "masked": (
+        (np.ma.array([2.0, 3.0], mask=[False, True]), [0, 1], ["wild"] * 2),
+        {},
+        ValueError,
+        "masked at pair 1",
+    ),
+    "dates": (
+        (np.array(["2026-01-01"], dtype="M8[D]"), [0], ["wild"]),
+        {},
+        TypeError,
+        "chosen of pair 0 is .*datetime64",
+    ),
+    "NaT of pandas": (([2.0, pd.NaT], [0, 1], ["wild"] * 2), {"nan": "wrong"}, TypeError, "chosen of pair 1 is NaT"),
+    "complex": ((np.array([2.0, 1j]), [0, 1], ["wild"] * 2), {}, TypeError, "chosen of pair 0 is .*complex"),
+    "digits": ((["2", "3"], [0, 1], ["wild"] * 2), {}, TypeError, "chosen of pair 0 is '2'"),
     "lists as groups": (([1, 1], [0, 0], ["wild"] * 2, [["a"], ["b"]]), {}, TypeError, "list"),
     "group length": (([1], [0], ["wild"], ["a", "b"]), {}, ValueError, "lengths differ"),
     "missing group": (([1, 1], [0, 0], ["wild"] * 2, ["a", None]), {}, ValueError, "group_id of pair 1"),
@@ -209,7 +179,6 @@ ERRORS = {
     "number": ((1.0, [0], ["wild"]), {}, TypeError, "chosen is 1.0"),
     "unknown subset": (([1], [0], ["wlid"]), {}, ValueError, "wlid.*semi_wild"),
     "absent subset": (([1], [0], ["wild"]), {"missing": "error"}, ValueError, "semi_wild"),
-    "not numbers": ((["high"], [0], ["wild"]), {}, TypeError, "chosen of pair 0 is 'high'"),
     "matrix": (([[1]], [0], ["wild"]), {}, ValueError, "shape"),
     "nan option": (([1], [0], ["wild"]), {"nan": "skip"}, ValueError, "'error' or 'wrong'"),
     "missing option": (([1], [0], ["wild"]), {"missing": "zero"}, ValueError, "'report' or 'error'"),
@@ -232,21 +201,6 @@ def noisy_pairs():
     groups = [f"recording-{index // 20}" for index in range(400)]
     chosen = np.repeat(generator.normal(0.5, 1, 20), 20) + generator.normal(0, 0.3, 400)
     return chosen, np.zeros(400), subset, groups
-
-
-UNUSABLE_REWARDS = {
-    "masked": (np.ma.array([2.0, 3.0], mask=[False, True]), "chosen is masked at pair 1"),
-    "dates": (np.array(["2026-01-01", "NaT"], dtype="M8[D]"), "chosen of pair 0 is .*datetime64"),
-    "missing time of pandas": ([2.0, pd.NaT], "chosen of pair 1 is NaT"),
-    "complex": (np.array([2.0, 1j]), r"chosen of pair 0 is .*complex"),
-    "texts": (["2", "3"], "chosen of pair 0 is '2'"),
-}
-
-
-@pytest.mark.parametrize(("rewards", "message"), UNUSABLE_REWARDS.values(), ids=UNUSABLE_REWARDS)
-def test_rewards_that_would_silently_become_others_are_refused_with_their_pair(rewards, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        pairwise_accuracy(rewards, [0.0, 1.0], ["wild", "scripted"], nan="wrong")
 
 
 @pytest.mark.parametrize(
@@ -272,12 +226,6 @@ def test_intervals_are_wider_when_pairs_share_recordings(noisy_pairs):
     assert grouped[1] - grouped[0] > 2 * (alone[1] - alone[0])
 
 
-def test_the_interval_matches_the_normal_approximation_where_that_holds():
-    result = pairwise_accuracy(*rewards_with([500, 0, 0, 0], [1000, 0, 0, 0]), num_bootstrap=20_000)
-    half = 1.96 * math.sqrt(0.25 / 1000)
-    assert result["interval"]["wild"] == pytest.approx([0.5 - half, 0.5 + half], abs=0.002)
-
-
 FEW = {
     "one recording": ([(52, 100)], None),
     "two recordings": ([(27, 50), (25, 50)], (0.12, 0.90)),
@@ -295,12 +243,6 @@ def test_few_recordings_have_wide_intervals_and_one_has_none(counts, expected):
     for name in ("wild", "modality_macro", "overall_macro"):
         assert result["interval"][name] == (expected and pytest.approx(expected, abs=0.006)), name
         assert result["interval_method"][name] == (expected and "wilson")
-
-
-def test_a_macro_average_over_a_subset_of_one_recording_has_no_interval():
-    result = pairwise_accuracy([1, 0, 1], [0, 1, 0], ["wild", "wild", "scripted"], ["a", "b", "c"])
-    assert result["interval"]["wild"] and result["interval"]["modality_micro"]
-    assert result["interval"]["scripted"] is result["interval"]["modality_macro"] is None
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 8, 49, 1000, 10**6])
@@ -343,12 +285,6 @@ def test_the_bounds_of_a_macro_average_combine_those_of_its_members():
     assert shared["interval"]["modality_macro"] == pytest.approx([1 - sum(below) / 2, 1.0])
 
 
-def test_no_draw_lacks_a_subset_even_when_it_is_one_recording_of_many():
-    result = pairwise_accuracy(*rewards_with([400, 1, 0, 0], [800, 2, 0, 0]), num_bootstrap=500)
-    low, high = result["interval"]["modality_macro"]
-    assert 0.2 < low < 0.5 < high < 0.8
-
-
 def test_pairs_of_no_subset_do_not_leave_a_recording_alone_in_its_stratum():
     count = MIN_BOOTSTRAP_GROUPS
     subset, groups = ["scripted"] * count + [NO_SUBSET], [*range(count), 0]
@@ -367,14 +303,6 @@ def test_intervals_depend_on_the_seed_alone_and_not_on_the_order_of_the_pairs(no
     first = pairwise_accuracy(*noisy_pairs[:3], seed=3)
     assert pairwise_accuracy(*shuffled[:3], seed=3) == first
     assert pairwise_accuracy(*noisy_pairs[:3], seed=4)["interval"] != first["interval"]
-
-
-def test_swapping_chosen_and_rejected_turns_right_into_wrong(noisy_pairs):
-    chosen, rejected, subset, _ = noisy_pairs
-    forward = pairwise_accuracy(chosen, rejected, subset, num_bootstrap=1)
-    backward = pairwise_accuracy(rejected, chosen, subset, num_bootstrap=1)
-    for name in COLUMNS:
-        assert forward[name] + backward[name] == pytest.approx(1.0)
 
 
 def test_every_combination_of_subsets_gives_averages_over_what_is_present():
@@ -398,6 +326,8 @@ def test_evaluate_loads_the_folder_with_its_relative_import(tmp_path, monkeypatc
     columns = {"chosen": [1.0, 1 + 1e-12], "rejected": [0.0, 1.0], "subset": ["wild", "scripted"]}
     assert metric.compute(**columns, group_id=None) == pairwise_accuracy(**columns)
     assert metric.compute(**columns, group_id=["a", "a"], seed=5)["num_groups"]["overall_micro"] == 1
+    with_none = {"chosen": [1.0, None], "rejected": [0.0, 0.0], "subset": ["wild", "wild"]}
+    assert metric.compute(**with_none, nan="wrong")["num_invalid"]["wild"] == 1
     for pair in zip(*columns.values(), strict=True):
         metric.add(**dict(zip(columns, pair, strict=True)))
     assert metric.compute()["modality_macro"] == 1.0
@@ -425,17 +355,6 @@ def test_evaluate_names_the_column_that_is_missing_or_of_another_form(tmp_path, 
     with pytest.raises((ValueError, TypeError), match=named) as caught:
         getattr(metric, way)(**columns)
     assert "NoneType" not in str(caught.value)
-
-
-def test_evaluate_passes_missing_rewards_on(tmp_path, monkeypatch):
-    evaluate = pytest.importorskip("evaluate")
-    monkeypatch.chdir(ROOT)
-    metric = evaluate.load("esdr_accuracy", cache_dir=str(tmp_path), keep_in_memory=True)
-    inputs = {"chosen": [1.0, None], "rejected": [0.0, 0.0], "subset": ["wild", "wild"]}
-    assert metric.compute(**inputs, nan="wrong")["num_invalid"]["wild"] == 1
-    metric = evaluate.load("esdr_accuracy", cache_dir=str(tmp_path), keep_in_memory=True)
-    with pytest.raises(ValueError, match="not finite"):
-        metric.compute(**inputs)
 
 
 def test_the_arithmetic_needs_numpy_only():

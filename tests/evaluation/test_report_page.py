@@ -24,7 +24,7 @@ from support.chromium import (
 from support.systems_world import write_system
 
 import sdiareward
-from sdiareward.cards.results_metadata import make_model_index
+from sdiareward.cards.model_card import make_model_index
 from sdiareward.evaluation.report import examples
 from sdiareward.evaluation.report.content import read_training_runs
 from sdiareward.evaluation.report.sections import write_page

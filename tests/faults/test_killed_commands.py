@@ -78,7 +78,7 @@ def _build(root, output):
 
 
 def _train(root, output):
-    options = {"model_name_or_path": root / "model", "dataset": root / "pairs", "output_dir": output, **_TRAINING}
+    options = {"model_name_or_path": root / "model", "dataset_name": root / "pairs", "output_dir": output, **_TRAINING}
     return ["train", *(text for name, value in options.items() for text in (f"--{name}", value))]
 
 

@@ -1,11 +1,14 @@
+import base64
+import io
+
 import numpy as np
 import pytest
+import soundfile
 import torch
 
-from sdiareward.judges.thinker import Thinker, ThinkerProcessor
-from sdiareward.judges.wavreward.judge import WavRewardJudge
-from sdiareward.judges.wavreward.prompts import JudgingPrompt
-from sdiareward.pairs.messages import join_turns
+from sdiareward.judges.thinker import Thinker, ThinkerProcessor, find_repeats
+from sdiareward.judges.wavreward.judge import JudgingPrompt, WavRewardJudge
+from sdiareward.pairs.messages import join_turns, make_audio_content
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +33,17 @@ def test_turns_are_joined_with_silence():
     assert joined.dtype == np.float32
     assert joined.tolist() == [1, 1, 1, 0, 0, 0.5, 0.5, 0, 0, 1]
     assert join_turns([np.ones(5), np.ones(5)]).size == 16_010
+
+
+def test_a_recording_is_sent_to_an_endpoint_with_the_very_samples(make_tone):
+    samples = np.round(make_tone(0.1) * 32768).astype(np.int16)
+    samples[:2] = -32768, 32767
+    buffer = io.BytesIO()
+    soundfile.write(buffer, samples, 16_000, format="FLAC", subtype="PCM_16")
+    part = make_audio_content({"bytes": buffer.getvalue(), "path": "turn.flac"})
+    assert part["type"] == "input_audio" and part["input_audio"]["format"] == "wav"
+    array, rate = soundfile.read(io.BytesIO(base64.b64decode(part["input_audio"]["data"])), dtype="int16")
+    assert rate == 16_000 and array.tolist() == samples.tolist()
 
 
 def test_an_answer_is_the_same_alone_and_in_a_batch(thinker, conversations):
@@ -81,12 +95,6 @@ def test_what_a_thinker_cannot_do_is_refused(thinker, conversations):
         thinker.processor.apply_chat_template([{"role": "user", "content": "a"}], tokenize=False)
 
 
-def test_the_length_of_an_answer_includes_its_end_token(thinker, conversations):
-    (answer,) = thinker.generate(conversations[:1], max_new_tokens=5)[0]
-    assert answer.num_tokens == 5
-    assert answer.seconds > 0
-
-
 def test_a_saved_processor_begins_the_answer_as_before(tmp_path, tiny_judge, fixtures_dir):
     backbone = ThinkerProcessor.from_pretrained(fixtures_dir / "base_tiny")
     assert backbone.max_turn_s == 60.0
@@ -115,12 +123,36 @@ def test_scores_and_expected_scores_are_the_same_alone_and_in_a_batch(tiny_judge
         assert 1 < judgement.expected_score < 5
         assert judgement.score is None
         assert not judgement.follows_format
-        assert judgement.num_tokens <= 6
+        assert judgement.num_tokens == 6 and judgement.seconds > 0
     assert together[0].expected_score != together[1].expected_score
 
 
-def test_each_of_several_answers_gets_a_score(tiny_judge, make_tone):
-    judge = WavRewardJudge.from_pretrained(tiny_judge, reasoning=False, device="cpu")
-    (judgement,) = judge.judge([make_tone()], num_samples=3, temperature=1.0, max_new_tokens=4)
-    assert len(judgement.texts) == len(judgement.scores) == 3
-    assert judgement.expected_score is None
+def test_equal_clips_are_found_whatever_their_places():
+    one, other = torch.zeros(2, 3), torch.ones(2, 3)
+    assert find_repeats([one, other, one.clone(), torch.zeros(2, 4), other]) == ([0, 1, 3], [0, 1, 0, 2, 1])
+    assert find_repeats([]) == ([], [])
+
+
+@pytest.mark.slow
+def test_repeated_clips_are_encoded_once_to_the_same_vectors_and_gradients(tiny_judge, make_tone, monkeypatch):
+    thinker = Thinker.from_pretrained(tiny_judge, device="cpu")
+    tower = thinker.model.model.audio_tower
+    tones = [make_tone(0.4, seed=1), make_tone(0.6, seed=2)]
+    repeated = thinker.prepare([JudgingPrompt().make_conversation(tones[index]) for index in (0, 1, 0, 0, 1)])
+    frames = []
+    tower.conv1.register_forward_pre_hook(lambda _, inputs: frames.append(inputs[0].shape[0]))
+    features = [repeated[name] for name in ("input_features", "feature_attention_mask")]
+
+    def run():
+        frames.clear()
+        tower.zero_grad()
+        found = thinker.model.model.get_audio_features(*features).last_hidden_state
+        (found * torch.arange(1.0, found.numel() + 1).view_as(found)).sum().backward()
+        return found.detach(), tower.conv1.weight.grad.clone(), sum(frames)
+
+    shared, shared_gradient, num_shared = run()
+    monkeypatch.setattr(tower, "forward", type(tower).forward.__get__(tower))
+    plain, gradient, num_plain = run()
+    assert torch.allclose(shared, plain, atol=1e-6)
+    assert torch.allclose(shared_gradient, gradient, rtol=1e-4, atol=1e-2)
+    assert num_shared < num_plain

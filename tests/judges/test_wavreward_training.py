@@ -1,34 +1,35 @@
-import dataclasses
 import json
 import math
 import shutil
 from functools import partial
 
 import datasets
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
+from support import wavreward_eval_world
 from support.paths import FIXTURES, ROOT
 from trl import GRPOConfig, SFTConfig
 
+from sdiareward.cli import main
 from sdiareward.dataset_builder.chatreward.schema import features
 from sdiareward.judges.thinker import Thinker, ThinkerProcessor, load_thinker_model
-from sdiareward.judges.wavreward import settings, train_grpo, train_sft
+from sdiareward.judges.wavreward import train as training
 from sdiareward.judges.wavreward.audio_grpo import AudioGRPOTrainer
-from sdiareward.judges.wavreward.judge import WavRewardJudge
-from sdiareward.judges.wavreward.prompts import PROMPT_FILE, JudgingPrompt
-from sdiareward.judges.wavreward.rewards import make_reward_functions
-from sdiareward.judges.wavreward.settings import GRPOArguments, JudgeArguments, load_judge_to_train
-from sdiareward.judges.wavreward.training_rows import (
-    TargetCollator,
-    keep_complete_scenarios,
+from sdiareward.judges.wavreward.judge import PROMPT_FILE, JudgingPrompt, WavRewardJudge
+from sdiareward.judges.wavreward.train import (
+    GRPOArguments,
+    JudgeArguments,
+    load_judge_to_train,
+    load_samples_to_train_on,
     make_prompt_rows,
     make_target_rows,
+    train_grpo,
+    train_sft,
 )
+from sdiareward.judges.wavreward.wavreward_trainer import ScenarioSampler, TargetCollator
 from sdiareward.perturbations.channel import encode
-from sdiareward.training.options import OptionError
+from sdiareward.training.arguments import OptionError
 
 
 ask = partial(JudgingPrompt().make_conversation, reasoning=False)
@@ -51,25 +52,13 @@ def samples(make_tone):
 @pytest.fixture(scope="module")
 def dataset_folder(samples, tmp_path_factory):
     folder = tmp_path_factory.mktemp("chat_reward")
-    (folder / "data").mkdir()
-    complete = [{**dict.fromkeys(features()), **row} for row in samples]
-    # `datasets` wants torchcodec to build an Audio column, even of bytes that are encoded already.
-    table = pa.Table.from_pylist(complete, schema=features().arrow_schema)
-    for split in ("train", "test"):
-        pq.write_table(table, folder / "data" / f"{split}-00000-of-00001.parquet")
+    wavreward_eval_world.write_split(folder, "train", [{**dict.fromkeys(features()), **row} for row in samples])
     return folder
 
 
-COMMON = {
-    "per_device_train_batch_size": 6,
-    "lr_scheduler_type": "constant",
-    "use_cpu": True,
-    "bf16": False,
-    "gradient_checkpointing": False,
-    "report_to": "none",
-    "save_strategy": "no",
-    "disable_tqdm": True,
-}
+COMMON = {"per_device_train_batch_size": 6, "lr_scheduler_type": "constant", "use_cpu": True, "bf16": False}
+COMMON |= {"gradient_checkpointing": False, "report_to": "none", "save_strategy": "no", "disable_tqdm": True}
+EACH_STEP = {"save_strategy": "steps", "save_steps": 1}
 
 
 def grpo_config(folder, **changes):
@@ -182,23 +171,16 @@ def test_a_prompt_is_tokenized_once_for_its_group(make_trainer, samples, monkeyp
     assert torch.equal(fields["input_features"][0], fields["input_features"][5])
 
 
-def test_placeholders_are_never_sampled(make_trainer):
-    trainer = make_trainer()
-    assert (
-        trainer.generation_config.suppress_tokens
-        == trainer.processing_class.list_control_token_ids()
-        == [643, 652, 653]
-    )
-
-
-def test_generation_without_recordings_is_refused(make_trainer):
+def test_placeholders_are_never_sampled_and_generation_without_recordings_is_refused(make_trainer):
+    suppressed = make_trainer().generation_config.suppress_tokens
+    assert suppressed == [643, 652, 653]
     with pytest.raises(ValueError, match="use_vllm and use_transformers_continuous_batching take no recordings"):
         make_trainer(use_vllm=True)
 
 
 def run_grpo(folder, tiny_judge, dataset_folder, config=None, **arguments):
     args = GRPOArguments(model_name_or_path=str(tiny_judge), dataset=str(dataset_folder), **arguments)
-    return train_grpo.train(args, grpo_config(folder, **(config or {})))
+    return train_grpo(args, grpo_config(folder, **(config or {})))
 
 
 def weights(folder):
@@ -208,7 +190,7 @@ def weights(folder):
 @pytest.fixture
 def rewarded_by_letters(monkeypatch):
     """Gibberish never has a score; letters make a signal to learn from."""
-    monkeypatch.setattr("sdiareward.judges.wavreward.rewards.make_reward_functions", lambda **_: [count_letters])
+    monkeypatch.setattr("sdiareward.judges.wavreward.train.make_reward_functions", lambda **_: [count_letters])
 
 
 @pytest.mark.slow
@@ -230,11 +212,12 @@ def test_a_step_changes_the_weights_and_the_judge_loads_in_one_line(
 
 
 @pytest.mark.slow
-def test_trained_adapters_are_merged_on_loading(tmp_path, tiny_judge, dataset_folder, rewarded_by_letters):
-    folder = run_grpo(tmp_path, tiny_judge, dataset_folder, train="lora", lora_r=2, multi_sample=False)
+def test_adapters_trained_in_bfloat16_are_merged_on_loading(tmp_path, tiny_judge, dataset_folder, rewarded_by_letters):
+    config = {"bf16": True}
+    folder = run_grpo(tmp_path, tiny_judge, dataset_folder, config, train="lora", lora_r=2, multi_sample=False)
     assert (folder / "adapter_config.json").exists()
     before, after = weights(tiny_judge), weights(folder)
-    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    changed = {name for name in before if not torch.equal(before[name].float(), after[name].float())}
     assert changed
     assert all("language_model.layers" in name for name in changed)
 
@@ -243,15 +226,13 @@ def test_trained_adapters_are_merged_on_loading(tmp_path, tiny_judge, dataset_fo
 @pytest.mark.parametrize("mode", ["full", "lora"])
 def test_a_resumed_run_ends_with_the_same_weights(tmp_path, tiny_judge, dataset_folder, rewarded_by_letters, mode):
     # Six steps of four an epoch: it goes on in the middle of the second.
-    config = {"save_strategy": "steps", "save_steps": 1}
-    whole = run_grpo(tmp_path / "whole", tiny_judge, dataset_folder, {**config, "max_steps": 6}, train=mode)
+    config = {**EACH_STEP, "max_steps": 6}
+    whole = run_grpo(tmp_path / "whole", tiny_judge, dataset_folder, config, train=mode)
     expected = weights(whole)
     shutil.rmtree(whole / "checkpoint-6")
     # From the fifth step, then after the last, in the middle of an epoch.
     for _ in range(2):
-        found = weights(
-            run_grpo(whole, tiny_judge, dataset_folder, {**config, "max_steps": 6}, train=mode, resume=True)
-        )
+        found = weights(run_grpo(whole, tiny_judge, dataset_folder, config, train=mode, resume=True))
         assert all(torch.equal(expected[name], found[name]) for name in expected)
         assert (whole / "checkpoint-6").exists() and not (whole / "checkpoint-7").exists()
 
@@ -280,9 +261,9 @@ def test_the_reference_is_the_published_thinker_and_stays_so(
     tmp_path, published, dataset_folder, rewarded_by_letters, architecture, monkeypatch
 ):
     start, trainers = published(architecture), []
-    run = settings.run_training
+    run = training._run_training
     monkeypatch.setattr(
-        settings, "run_training", lambda trainer, *rest: trainers.append(trainer) or run(trainer, *rest)
+        training, "_run_training", lambda trainer, *rest: trainers.append(trainer) or run(trainer, *rest)
     )
     folder = run_grpo(tmp_path / "run", start, dataset_folder, {"max_steps": 2})
     first, second = read_kl(folder)
@@ -314,32 +295,6 @@ def test_the_reference_of_adapters_is_the_thinker_without_them(
     assert 0 < (twice[name] - once[name]).norm() < (twice[name] - base[name]).norm()
 
 
-def test_the_audio_trainer_alone_starts_from_the_published_checkpoint(tmp_path, published, samples):
-    start = published()
-    trainer = AudioGRPOTrainer(
-        load_thinker_model(start, dtype="float32"),
-        [count_letters],
-        grpo_config(tmp_path / "run", beta=0.01),
-        processing_class=ThinkerProcessor.from_pretrained(start),
-        train_dataset=make_prompt_rows(samples, ask),
-    )
-    assert type(trainer.ref_model) is type(trainer.model)
-    assert trainer.args.model_init_kwargs is None
-
-
-def test_adapters_on_themselves_are_refused(tmp_path, tiny_judge):
-    from peft import LoraConfig, get_peft_model
-
-    from sdiareward.checkpoint_io.adapters import TEXT_PROJECTIONS
-
-    folder = tmp_path / "adapters"
-    get_peft_model(load_thinker_model(tiny_judge), LoraConfig(target_modules=TEXT_PROJECTIONS)).save_pretrained(folder)
-    config = json.loads((folder / "adapter_config.json").read_text())
-    (folder / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": str(folder)}))
-    with pytest.raises(ValueError, match="its base model is .*adapters; name a model in adapter_config.json"):
-        load_thinker_model(folder)
-
-
 def test_the_sft_loss_is_the_cross_entropy_of_the_answer_alone(tiny_judge, samples):
     model, processor = load_thinker_model(tiny_judge), ThinkerProcessor.from_pretrained(tiny_judge)
     rows = make_target_rows(samples.select([0, 5]), ask, reasoning=False)
@@ -361,59 +316,30 @@ def test_trained_weights_stay_in_float32_under_bfloat16(tmp_path, tiny_judge, da
     assert model.model.language_model.layers[0].mlp.up_proj.weight.dtype == dtype
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["full", "lora"])
-def test_a_step_in_bfloat16_trains_and_saves(tmp_path, tiny_judge, dataset_folder, rewarded_by_letters, mode):
-    folder = run_grpo(tmp_path, tiny_judge, dataset_folder, {"bf16": True}, train=mode)
-    before, after = weights(tiny_judge), weights(folder)
-    assert any(not torch.equal(before[name].float(), after[name].float()) for name in before)
-
-
 def run_sft(folder, tiny_judge, dataset_folder, config=None, **arguments):
     options = {**COMMON, "max_steps": 3, "learning_rate": 3e-2, **(config or {})}
     args = JudgeArguments(
         model_name_or_path=str(tiny_judge), dataset=str(dataset_folder), reasoning=False, **arguments
     )
-    return train_sft.train(args, SFTConfig(output_dir=str(folder), **options))
+    return train_sft(args, SFTConfig(output_dir=str(folder), **options))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["full", "lora"])
-def test_sft_makes_the_answers_more_likely(tmp_path, tiny_judge, dataset_folder, samples, mode):
-    folder = run_sft(tmp_path, tiny_judge, dataset_folder, train=mode)
-    collate = TargetCollator(ThinkerProcessor.from_pretrained(tiny_judge))
-    batch = collate(list(make_target_rows(samples, ask, reasoning=False)))
-    losses = [float(load_thinker_model(path)(**batch).loss.detach()) for path in (tiny_judge, folder)]
-    assert losses[1] < losses[0] - 0.1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["full", "lora"])
-def test_resumed_sft_ends_with_the_same_weights(tmp_path, tiny_judge, dataset_folder, mode):
-    config = {"save_strategy": "steps", "save_steps": 1}
-    whole = run_sft(tmp_path / "whole", tiny_judge, dataset_folder, config, train=mode)
+def test_resumed_sft_ends_with_the_same_weights_and_refuses_other_options(tmp_path, tiny_judge, dataset_folder, mode):
+    whole = run_sft(tmp_path / "whole", tiny_judge, dataset_folder, EACH_STEP, train=mode)
     expected = weights(whole)
-    # From the first checkpoint, then from the last, after which no step is left.
-    for checkpoint in whole.glob("checkpoint-[!1]"):
-        shutil.rmtree(checkpoint)
-    for _ in range(2):
-        found = weights(run_sft(whole, tiny_judge, dataset_folder, config, train=mode, resume=True))
+    named = {**EACH_STEP, "resume_from_checkpoint": str(whole / "checkpoint-1")}
+    folder = run_sft(tmp_path / "named", tiny_judge, dataset_folder, named, train=mode)
+    assert not (folder / "checkpoint-1").exists() and (folder / "checkpoint-2").exists()
+    # After the last step no step is left.
+    again = run_sft(whole, tiny_judge, dataset_folder, EACH_STEP, train=mode, resume=True)
+    assert not (whole / "checkpoint-4").exists()
+    for found in map(weights, (folder, again)):
         assert all(torch.equal(expected[name], found[name]) for name in expected)
-        assert (whole / "checkpoint-3").exists() and not (whole / "checkpoint-4").exists()
     for changed in ({"learning_rate": 0.5}, {"max_steps": 4}, {"gradient_accumulation_steps": 3}):
         with pytest.raises(OptionError, match=next(iter(changed))):
-            run_sft(whole, tiny_judge, dataset_folder, {**config, **changed}, train=mode, resume=True)
-
-
-@pytest.mark.slow
-def test_sft_resumes_from_the_checkpoint_that_is_named(tmp_path, tiny_judge, dataset_folder):
-    config = {"save_strategy": "steps", "save_steps": 1}
-    whole = run_sft(tmp_path / "whole", tiny_judge, dataset_folder, config, train="lora")
-    config["resume_from_checkpoint"] = str(whole / "checkpoint-1")
-    named = run_sft(tmp_path / "named", tiny_judge, dataset_folder, config, train="lora")
-    assert not (named / "checkpoint-1").exists() and (named / "checkpoint-2").exists()
-    expected, found = weights(whole), weights(named)
-    assert all(torch.equal(expected[name], found[name]) for name in expected)
+            run_sft(whole, tiny_judge, dataset_folder, {**EACH_STEP, **changed}, train=mode, resume=True)
 
 
 def test_sft_with_reasoning_needs_targets(samples):
@@ -421,54 +347,23 @@ def test_sft_with_reasoning_needs_targets(samples):
         make_target_rows(samples, ask, reasoning=True)
 
 
-def test_incomplete_scenarios_are_skipped(samples, caplog):
-    left = keep_complete_scenarios(samples.select([0, 1, 2, 3, 5, 6, 7, 8]))
-    assert left["sample_id"] == ["00", "01", "02", "20", "21", "22"]
-    assert "skipped 1 of 3 scenarios, which do not have 3 answers" in caplog.text
-    with pytest.raises(ValueError, match="there are no samples to train on"):
-        keep_complete_scenarios(samples.select([]))
-
-
-def test_max_scenarios_limits_the_samples(tiny_judge, dataset_folder):
-    from sdiareward.judges.wavreward.settings import load_samples_to_train_on
-
-    args = JudgeArguments(model_name_or_path=str(tiny_judge), dataset=str(dataset_folder), max_scenarios=2)
+def test_incomplete_scenarios_are_skipped_and_their_number_is_limited(samples, dataset_folder, caplog, monkeypatch):
+    args = JudgeArguments(dataset=str(dataset_folder), max_scenarios=2)
     assert load_samples_to_train_on(args)["scenario_id"] == ["s0"] * 3 + ["s1"] * 3
-
-
-def test_the_gold_scores_reach_the_rewards(samples):
-    columns = {"score": [make_prompt_rows(samples, ask)[index]["score"] for index in (0, 1, 2)]}
-    completions = [[{"role": "assistant", "content": "<think>a</think><score>3</score>"}]] * 3
-    of_form, of_accuracy = make_reward_functions()
-    assert of_form(completions=completions, **columns) == [5.0] * 3
-    assert of_accuracy(completions=completions, **columns) == pytest.approx([1.3533528, 10.0, 1.3533528])
-
-
-def read_recipe(name):
-    return yaml.safe_load((ROOT / "configs" / f"{name}.yaml").read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize("name", ["7b", "7b-sft"])
-def test_every_key_of_a_recipe_is_an_argument_of_the_command(name):
-    kinds = (JudgeArguments, SFTConfig) if name.endswith("sft") else (GRPOArguments, GRPOConfig)
-    known = {field.name for kind in kinds for field in dataclasses.fields(kind)}
-    assert set(read_recipe(f"wavreward-{name}")) <= known
+    load = "sdiareward.dataset_builder.chatreward.schema.load_samples"
+    monkeypatch.setattr(load, lambda *_: samples.select([0, 1, 2, 3, 5, 6, 7, 8]))
+    assert load_samples_to_train_on(args)["sample_id"] == ["00", "01", "02", "20", "21", "22"]
+    assert "skipped 1 of 3 scenarios, which do not have 3 answers" in caplog.text
+    monkeypatch.setattr(load, lambda *_: samples.select([]))
+    with pytest.raises(ValueError, match="there are no samples to train on"):
+        load_samples_to_train_on(args)
 
 
 def test_the_recipe_of_7b_is_appendix_f_and_its_batches_hold_whole_scenarios():
-    recipe = read_recipe("wavreward-7b")
-    paper = {
-        "per_device_train_batch_size": 1,
-        "gradient_accumulation_steps": 2,
-        "max_steps": 3500,
-        "learning_rate": 1e-6,
-        "temperature": 1.0,
-        "max_completion_length": 5120,
-        "beta": 0.01,
-        "train": "full",
-        "freeze_audio_tower": False,
-    }
-    assert {name: recipe[name] for name in paper} == paper
+    recipe = yaml.safe_load((ROOT / "configs" / "wavreward-7b.yaml").read_text())
+    paper = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 2, "max_steps": 3500, "beta": 0.01}
+    paper |= {"learning_rate": 1e-6, "temperature": 1.0, "max_completion_length": 5120, "train": "full"}
+    assert {name: recipe[name] for name in paper} == paper and not recipe["freeze_audio_tower"]
     answers = 8 * recipe["per_device_train_batch_size"] * recipe["steps_per_generation"]
     assert answers % (3 * recipe["num_generations"]) == 0
 
@@ -480,14 +375,76 @@ def test_both_commands_run_from_their_recipes(tmp_path, tiny_judge, dataset_fold
     own = JudgingPrompt(system="", task="How loud? ")
     own.save(tmp_path)
     prompt = ["--prompt_file", str(tmp_path / PROMPT_FILE)]
-    assert not train_sft.main([*sft, *common, *prompt, "--output_dir", str(tmp_path / "sft")])
+    assert not main(["wavreward", "sft", *sft, *common, *prompt, "--output_dir", str(tmp_path / "sft")])
     grpo = ["--config", str(FIXTURES / "wavreward-nano.yaml"), "--model_name_or_path", str(tmp_path / "sft")]
     sizes = ["--per_device_train_batch_size", "6", "--num_generations", "2", "--multi_sample", "false"]
-    assert not train_grpo.main(
-        [*grpo, *common, *sizes, "--accuracy_reward", "exact", "--output_dir", str(tmp_path / "grpo")]
+    assert not main(
+        [
+            "wavreward",
+            "grpo",
+            *grpo,
+            *common,
+            *sizes,
+            "--accuracy_reward",
+            "exact",
+            "--output_dir",
+            str(tmp_path / "grpo"),
+        ]
     )
     run = json.loads((tmp_path / "grpo" / "run.json").read_text())
     assert (run["arguments"]["accuracy_reward"], run["arguments"]["multi_sample"]) == ("exact", False)
     assert run["prompt_version"] == own.version
     assert WavRewardJudge.from_pretrained(tmp_path / "grpo", device="cpu").prompt == own
     assert str(tmp_path / "grpo") in capsys.readouterr().out
+
+
+SCENARIOS = [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11], [12, 13, 14]]
+
+
+def sampler(**changes):
+    options = {"num_generations": 2, "prompts_per_batch": 6, "repeat_count": 1, **changes}
+    return ScenarioSampler(SCENARIOS, **options)
+
+
+def test_a_batch_holds_whole_scenarios_with_each_answer_repeated_for_its_group_and_steps():
+    rows = list(sampler())
+    assert len(rows) == len(sampler()) == 24
+    for batch in (rows[:12], rows[12:]):
+        assert batch[::2] == batch[1::2]
+        assert {row // 3 for row in batch[:6]} != {row // 3 for row in batch[6:]}
+        assert all(sorted(set(scenario)) in SCENARIOS for scenario in (batch[:6], batch[6:]))
+    rows = list(sampler(repeat_count=3))
+    assert len(rows) == 72
+    assert rows[:12] == rows[12:24] == rows[24:36] != rows[36:48]
+
+
+def test_without_multi_sample_each_scenario_gives_one_answer():
+    single = sampler(multi_sample=False, prompts_per_batch=5)
+    epochs = []
+    for epoch in range(6):
+        single.set_epoch(epoch)
+        rows = list(single)
+        assert rows[::2] == rows[1::2] and sorted(row // 3 for row in rows[::2]) == [0, 1, 2, 3, 4]
+        epochs.append(tuple(sorted(rows[::2])))
+    assert len(set(epochs)) > 1
+    assert {row % 3 for rows in epochs for row in rows} == {0, 1, 2}
+
+
+def test_the_order_depends_on_seed_and_epoch_only():
+    first, same, other = sampler(seed=1), sampler(seed=1), sampler(seed=2)
+    assert list(first) == list(same) == list(first) != list(other)
+    same.set_epoch(1)
+    assert list(first) != list(same)
+
+
+@pytest.mark.parametrize(
+    ("scenarios", "size", "message"),
+    [
+        (SCENARIOS, 4, "4 prompts, which is no multiple of a scenario's 3 answers"),
+        (SCENARIOS, 18, "there are 5 scenarios, and a generation batch takes 6"),
+        ([[0, 1], [2, 3, 4]], 3, r"scenarios have \[2, 3\] answers; all must have the same number"),
+    ],
+)
+def test_invalid_batch_sizes_are_refused(scenarios, size, message):
+    with pytest.raises(ValueError, match=message):
+        ScenarioSampler(scenarios, num_generations=2, prompts_per_batch=size, repeat_count=1)

@@ -8,6 +8,7 @@ import sys
 
 import datasets
 import pytest
+import transformers
 from support.docs_blocks import all_blocks, find_blocks, module_of, split_commands
 from support.docs_world import GIVEN
 from support.paths import ROOT
@@ -125,12 +126,12 @@ def stop_after_parsing(monkeypatch):
     def stop(*_, **__):
         raise Parsed
 
-    def parse(parser, args, **_):
+    def stop_trl(parser, args, **_):
         parser.parse_known_args(args)
         raise Parsed
 
     monkeypatch.setattr(commands, "_start", stop)
-    monkeypatch.setattr("trl.TrlParser.parse_args_into_dataclasses", parse)
+    monkeypatch.setattr(transformers.HfArgumentParser, "parse_args_into_dataclasses", stop_trl)
 
 
 def test_a_flag_that_does_not_exist_is_found(reader, monkeypatch, capsys):

@@ -10,11 +10,11 @@ from support.paths import CONFIGS, ROOT
 from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
 
 
-_TRAINERS = {"train.py": "RewardConfig", "train_grpo": "GRPOConfig", "train_sft": "SFTConfig"}
+_TRAINERS = {"grpo": "GRPOConfig", "sft": "SFTConfig"}
 _LINE = re.compile(
     r"accelerate launch --config_file configs/(?P<launch>accelerate_\w+\.yaml)"
-    r"(?: --num_processes (?P<number>\d+))?[\s\\#]+(?:-m sdiareward\.judges\.wavreward\.)?"
-    r"(?P<trainer>train\.py|train_\w+) --config (?P<recipe>configs/[\w-]+\.yaml)"
+    r"(?: --num_processes (?P<number>\d+))?[\s\\#]+(?:-m sdiareward\.cli wavreward )?"
+    r"(?P<trainer>train\.py|grpo|sft) --config (?P<recipe>configs/[\w-]+\.yaml)"
 )
 _MENTION = re.compile(r"accelerate_\w+\.yaml")
 
@@ -61,19 +61,21 @@ def read_training_arguments(trainer, recipe):
     import trl
 
     from sdiareward.common.commands import parse_trl
-    from sdiareward.judges.wavreward.settings import GRPOArguments, JudgeArguments
-    from sdiareward.training.arguments import TrainArguments
+    from sdiareward.judges.wavreward.train import GRPOArguments, JudgeArguments
+    from sdiareward.training.arguments import parse_arguments as parse_training
 
-    own = {"train.py": TrainArguments, "train_grpo": GRPOArguments, "train_sft": JudgeArguments}[trainer]
     flags = ["--config", str(ROOT / recipe), "--use_cpu", "True"]
+    if trainer == "train.py":
+        return parse_training(flags, trainer)[1]
+    own = {"grpo": GRPOArguments, "sft": JudgeArguments}[trainer]
     kinds = (own, getattr(trl, _TRAINERS[trainer]))
     return parse_trl(kinds, flags, prog=trainer)[1]
 
 
 def test_the_launches_of_the_guides_are_found():
     launches = list_launches()
-    assert ("accelerate_zero3.yaml", 8, "train_grpo", "configs/wavreward-7b.yaml") in launches
-    assert ("accelerate_zero3.yaml", 8, "train_sft", "configs/wavreward-7b-sft.yaml") in launches
+    assert ("accelerate_zero3.yaml", 8, "grpo", "configs/wavreward-7b.yaml") in launches
+    assert ("accelerate_zero3.yaml", 8, "sft", "configs/wavreward-7b-sft.yaml") in launches
     for recipe in ("configs/3b.yaml", "configs/7b.yaml"):
         named = {launch for launch, *_, other in launches if other == recipe}
         assert named == {f"accelerate_{name}.yaml" for name in ("zero2", "zero3", "fsdp2")}

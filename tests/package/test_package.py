@@ -84,20 +84,16 @@ def test_the_configs_of_the_paper_have_the_values_of_its_appendix():
         assert 4 * config["per_device_train_batch_size"] == 32
 
 
-@pytest.mark.parametrize("name", ["nano", "nano_robust", "demo", "3b", "7b"])
-def test_every_training_config_is_understood(name, monkeypatch):
-    from trl import RewardConfig
+@pytest.mark.parametrize("name", ["nano", "nano_robust", "demo", "small", "3b", "7b"])
+def test_every_training_config_is_understood(name):
+    from sdiareward.training.arguments import parse_arguments
 
-    from sdiareward.common.commands import parse_trl
-    from sdiareward.training.arguments import TRAIN_MODES, TrainArguments
-
-    # bf16 and DeepSpeed are checked against the machine when the arguments are built.
-    extra = ["--bf16", "False"] if name in ("3b", "7b") else []
-    flags = ["--config", str(ROOT / "configs" / f"{name}.yaml"), *extra]
-    args, training = parse_trl((TrainArguments, RewardConfig), flags, prog="train.py")
-    assert args.train in TRAIN_MODES
-    assert training.load_best_model_at_end
-    assert training.metric_for_best_model == "eval_loss"
+    # bf16 is checked against the machine when the arguments are built.
+    flags = ["--config", str(ROOT / "configs" / f"{name}.yaml"), "--bf16", "False", "--use_cpu"]
+    _, training, model_args = parse_arguments(flags, "train.py")
+    assert model_args.mode == {"3b": "head", "7b": "head", "small": "lora"}.get(name, "full")
+    assert training.load_best_model_at_end == (name != "small")
+    assert training.metric_for_best_model == (None if name == "small" else "eval_loss")
 
 
 @pytest.mark.parametrize(

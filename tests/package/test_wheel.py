@@ -192,9 +192,9 @@ NEEDS = {
     "sdiareward.cli serve --model MODEL": "serve",
     "sdiareward.cli demo": "demo",
     "sdiareward.dataset_builder stats pairs/sdiareward --output-dir stats": "build",
-    "sdiareward.judges.wavreward.train_grpo --config recipe.yaml": "judges",
-    "sdiareward.judges.wavreward.train_sft --config recipe.yaml": "judges",
-    "sdiareward.judges.wavreward.evaluate --model m --dataset d --output_dir o": "eval",
+    "sdiareward.cli wavreward grpo --config recipe.yaml": "judges",
+    "sdiareward.cli wavreward sft --config recipe.yaml": "judges",
+    "sdiareward.cli wavreward eval --model m --dataset d --output_dir o": "eval",
 }
 RUN_ALL = """
 import json, os, sys

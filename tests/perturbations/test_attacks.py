@@ -1,19 +1,23 @@
-"""Attacks on a reward: what each changes in a dialogue, and when it does not apply."""
+"""Attacks on a reward: what each changes in a dialogue, when it does not apply, and the sounds that it adds."""
 
-from dataclasses import replace
+import shutil
 
 import numpy as np
 import pytest
+from support.audit_world import make_dataset
 from support.sound_files import write_sound
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.chat_sdiareward import make_dialogue
-from sdiareward.dataset_builder.synthesis import find_voice
 from sdiareward.perturbations import attacks
-from sdiareward.perturbations.attack_sounds import FILLERS, load_sound
+from sdiareward.perturbations.attack_sounds import (
+    FILLERS,
+    fingerprint_sounds,
+    load_sound,
+)
 from sdiareward.perturbations.attacks import ATTACKS, AttackContext, is_heard
-from sdiareward.perturbations.decoded_pairs import AuditPair, Turn, to_messages
-from sdiareward.perturbations.vocoder import can_vocode
+from sdiareward.perturbations.decoded_pairs import AuditPair, Turn, decode_pairs, to_messages
+from sdiareward.perturbations.voices import can_vocode
 
 
 LABELS = {"subset": "scripted", "source": "tones", "synthesizer": "flite", "license": None}
@@ -119,18 +123,6 @@ def test_without_a_distractor_under_the_criterion_the_attack_does_not_apply(name
     assert attack(name, make_pair("a"), make_context(context, others=[other_criterion])) is None
 
 
-def test_the_noise_floor_of_the_recording_is_added_at_its_level(make_pair, context):
-    rng, speech = np.random.default_rng(0), np.zeros(4 * SAMPLING_RATE, np.float32)
-    speech[SAMPLING_RATE : 3 * SAMPLING_RATE] = 0.3
-    recorded = speech + 0.01 * rng.standard_normal(len(speech)).astype(np.float32)
-    clean = Turn("assistant", "", np.zeros(SAMPLING_RATE, np.float32))
-    pair = make_pair(chosen=[Turn("user", "", recorded)] * 2, rejected=[clean, clean])
-    turns = attack("noise_floor", pair, context)
-    # The quietest tenth of the frames is a little quieter than the noise is on average.
-    assert np.std(turns[0].array) == pytest.approx(0.01, rel=0.12)
-    assert not np.array_equal(turns[0].array, turns[1].array)
-
-
 def test_clicks_are_added_within_what_is_heard(make_pair, context):
     pair = make_pair(duration_s=2.0)
     turns = attack("clicks", pair, make_context(context, heard_s=0.5))
@@ -223,30 +215,6 @@ def test_the_last_turn_comes_from_a_distractor_of_the_same_source_if_possible(ma
     assert turns[-1] is far.chosen[-1]
 
 
-def test_only_the_distractor_that_is_taken_is_read(make_pair, context):
-    class Others(list):
-        def __getitem__(self, index):
-            read.append(index)
-            return super().__getitem__(index)
-
-    read = []
-    others = Others(
-        [
-            *(make_pair(f"other {number}", "colloquialness") for number in range(40)),
-            make_pair("far", num_turns=6, source="elsewhere"),
-            make_pair("near"),
-        ]
-    )
-    outlines = [replace(other, chosen=[replace(turn, array=None) for turn in other.chosen]) for other in list(others)]
-    turns = attack("foreign_ending", make_pair("a"), make_context(context, others=others, outlines=outlines))
-    assert turns[-1] is others[41].chosen[-1]
-    turns = attack(
-        "foreign_transcript", make_pair("a", num_turns=6), make_context(context, others=others, outlines=outlines)
-    )
-    assert texts(turns) == texts(others[40].chosen)
-    assert read == [41, 41, 40, 40]
-
-
 @pytest.mark.parametrize("num_turns", [4, 6, 16])
 def test_shuffling_gives_every_answer_to_another_question(num_turns, make_pair, context):
     pair = make_pair(num_turns=num_turns)
@@ -286,22 +254,6 @@ def test_a_demand_is_written_at_the_end_or_spoken_before_the_last_turn_as_loud_a
     assert np.array_equal(spoken[-1].array[4000:], last)
 
 
-def test_words_are_spoken_by_what_the_context_gives(make_pair, context):
-    speak = find_voice()
-    if not speak:
-        pytest.skip("no synthesizer is installed")
-    rng, own_words = np.random.default_rng(0), make_context(context, sounds_dir=None, speak=speak)
-    demand, filler = (load_sound(name, rng, speak=speak) for name in ("demand", "filler"))
-    assert 1.0 < len(demand) / SAMPLING_RATE < 6.0
-    assert 0.1 < len(filler) / SAMPLING_RATE < 2.0
-    pair = make_pair(criterion="colloquialness")
-    assert all(
-        is_heard(pair.rejected, attack(name, pair, own_words), 6) for name in ("spoken_demand", "spoken_fillers")
-    )
-    silent = make_context(context, sounds_dir=None)
-    assert attack("spoken_demand", pair, silent) is attack("spoken_fillers", pair, silent) is None
-
-
 def test_an_attack_is_possible_where_the_machine_has_what_it_takes(context, monkeypatch):
     monkeypatch.setattr(attacks, "can_vocode", lambda: False)
     spoken = {"spoken_demand", "spoken_fillers"}
@@ -320,3 +272,45 @@ def test_what_lies_behind_what_a_model_hears_is_recognised(make_pair):
     assert is_heard(pair.chosen, changed, float("inf"))
     assert is_heard(pair.chosen, [*pair.chosen, *pair.chosen], 1.0)
     assert not is_heard(pair.chosen, list(pair.chosen), float("inf"))
+
+
+def test_recordings_in_a_folder_replace_synthesised_sounds(tmp_path, make_tone):
+    rng, _ = np.random.default_rng(0), write_sound(tmp_path, "breath", make_tone(0.2))
+    sound = load_sound("breath", rng, tmp_path)
+    assert np.allclose(sound, make_tone(0.2) / np.abs(make_tone(0.2)).max())
+    assert np.abs(load_sound("laughter", rng, tmp_path)).max() == pytest.approx(1.0)
+
+
+def test_the_fingerprint_of_recordings_depends_on_their_content_and_kind(tmp_path, make_tone):
+    with pytest.raises(ValueError, match="no recordings; put some into one of its folders click, breath, laughter, f"):
+        fingerprint_sounds(tmp_path)
+    low, high = make_tone(0.2, 200.0), make_tone(0.2, 300.0)
+    kinds = [("a", "breath", low), ("c", "breath", high), ("d", "click", low)]
+    found = [fingerprint_sounds(write_sound(tmp_path / name, kind, tone)) for name, kind, tone in kinds]
+    assert len(set(found)) == 3
+    # Not written again: the header of samples in floating point has the time.
+    assert fingerprint_sounds(shutil.copytree(tmp_path / "a", tmp_path / "b")) == found[0]
+
+
+@pytest.fixture(scope="module")
+def pairs(make_tone):
+    return make_dataset(make_tone, 20)
+
+
+def test_a_pair_in_memory_is_the_pair_of_the_data_set(pairs, make_tone):
+    (pair,) = decode_pairs(pairs, [1])
+    assert (pair.pair_id, pair.criterion, pair.subset, pair.license) == ("p1", *["colloquialness"] * 2, "CC0-1.0")
+    assert [turn.role for turn in pair.chosen] == ["user", "assistant", "user", "assistant"]
+    assert pair.rejected[2].text == "so, um, that is 1 2"
+    assert pair.chosen[1].array == pytest.approx(make_tone(0.12, 240.0, 1), abs=1e-4)
+    kinds = [[item["type"] for item in message["content"]] for message in to_messages(pair.chosen, text=False)]
+    assert kinds == [["audio"]] * 4
+
+
+def test_a_system_turn_and_a_turn_without_a_recording_are_named(pairs):
+    first, second = pairs.select([0, 0]).to_list()
+    first["chosen"] = [{**first["chosen"][0], "role": "system"}, *first["chosen"]]
+    second["rejected"][1]["audio"] = None
+    for row, place in ((first, "pair p0, chosen, turn 0: is of the system"), (second, "pair p0, rejected, turn 2")):
+        with pytest.raises(ValueError, match=place):
+            decode_pairs(pairs.from_list([row]), [0])

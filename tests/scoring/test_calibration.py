@@ -132,10 +132,10 @@ def test_a_criterion_has_its_own_table_and_an_unknown_one_that_of_all_pairs(para
 @pytest.mark.parametrize(
     ("rewards", "subsets", "criteria", "message"),
     [
-        ([], [], None, "give at least one pair"),
-        ([[1.0, 2.0, 3.0]], ["wild"], None, r"shape \(1, 3\)"),
-        ([[1.0, math.nan]], ["wild"], None, "the rewards of pair 0 are"),
-        ([[1.0, 0.0]], [], None, "got 0 subsets for 1 pairs"),
+        ([], [], (), "give at least one pair"),
+        ([[1.0, 2.0, 3.0]], ["wild"], (), r"shape \(1, 3\)"),
+        ([[1.0, math.nan]], ["wild"], (), "the rewards of pair 0 are"),
+        ([[1.0, 0.0]], [], (), "got 0 subsets for 1 pairs"),
         ([[1.0, 0.0]], ["wild"], ["joint", "joint"], "got 2 criteria for 1 pairs"),
     ],
 )

@@ -1,25 +1,18 @@
-import json
 import multiprocessing
 import os
 import pickle
 import signal
-import time
-import zlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save
 
 from sdiareward.perturbations.channel import encode
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
-from sdiareward.scoring import feature_shards
+from sdiareward.scoring import feature_cache
 from sdiareward.scoring.feature_cache import FeatureCache
-from sdiareward.scoring.feature_shards import FeatureShards
 from sdiareward.scoring.scorer import Scorer
-
-
-IDENTITY = {"model_revision": "abc"}
 
 
 @pytest.fixture(scope="module")
@@ -216,40 +209,20 @@ def test_an_error_keeps_what_was_computed_before_it(
 
 
 @pytest.fixture
-def open_shards(tmp_path):
-    return lambda dtype=torch.float32: FeatureShards(tmp_path / "shards", IDENTITY, dtype)
+def write(open_cache, monkeypatch):
+    """Return a function that stores vectors of numbers in a cache, five to a part, and may kill itself."""
+    monkeypatch.setattr(feature_cache, "_PART_BYTES", 5 * 64 * 4)
 
+    def write(numbers, killed_at=None):
+        def features():
+            for number in numbers:
+                if number == killed_at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                yield f"{number:032x}", SimpleNamespace(pooled=np.full(64, number, dtype=np.float32))
 
-def _features(numbers, width=3584):
-    for number in numbers:
-        yield f"{number:032x}", torch.full((1, width), float(number))
+        open_cache()._write(features())
 
-
-def test_the_paper_data_would_take_334_megabytes(open_shards, monkeypatch):
-    monkeypatch.setattr(feature_shards, "_SHARD_BYTES", 2**20)
-    shards, count = open_shards(), 700
-    shards.write(_features(range(count)))
-    size = sum(path.stat().st_size for path in shards.folder.iterdir())
-    vectors_of_the_paper = 11_630 * 2
-    assert size / count * vectors_of_the_paper == pytest.approx(334e6, rel=0.01)
-    assert len(list(shards.folder.glob("*.safetensors"))) == 10
-
-
-def _write_until_killed(shards):
-    feature_shards._SHARD_BYTES = 10 * 3584 * 4
-
-    def features():
-        for key, rows in _features(range(100)):
-            if int(key, 16) == 35:
-                os.kill(os.getpid(), signal.SIGKILL)
-            yield key, rows
-
-    shards.write(features())
-
-
-def _write_all(shards, numbers):
-    feature_shards._SHARD_BYTES = 5 * 3584 * 4
-    shards.write(_features(numbers))
+    return write
 
 
 def _run(target, *args):
@@ -258,21 +231,21 @@ def _run(target, *args):
     return process
 
 
-def test_a_killed_writer_leaves_whole_shards_and_the_next_one_resumes(open_shards):
-    process = _run(_write_until_killed, open_shards())
+def test_a_killed_writer_leaves_whole_parts_and_the_next_one_resumes(open_cache, write):
+    process = _run(write, range(100), 37)
     process.join()
     assert process.exitcode == -signal.SIGKILL
-    shards = open_shards()
-    assert len(shards) == 30
-    shards.write((key, rows) for key, rows in _features(range(100)) if key not in shards)
-    assert len(open_shards()) == 100
-    assert all(open_shards()[f"{number:032x}"][0, -1] == number for number in range(100))
+    assert len(open_cache()) == 35
+    write(number for number in range(100) if f"{number:032x}" not in open_cache())
+    cache = open_cache()
+    assert len(cache) == 100
+    assert all(cache[f"{number:032x}"].tolist() == [[number] * 64] for number in range(100))
 
 
-def test_writers_and_a_reader_share_a_folder(open_shards):
-    reader = open_shards()
-    processes = [_run(_write_all, open_shards(), range(start, 60, 2)) for start in (0, 1)]
-    processes.append(_run(_write_all, open_shards(), range(20)))
+def test_writers_and_a_reader_share_a_folder(open_cache, write):
+    reader = open_cache()
+    processes = [_run(write, range(start, 60, 2)) for start in (0, 1)]
+    processes.append(_run(write, range(20)))
     while any(process.is_alive() for process in processes):
         reader.refresh()
         for number in range(60):
@@ -281,69 +254,33 @@ def test_writers_and_a_reader_share_a_folder(open_shards):
     assert [process.exitcode for process in processes] == [0, 0, 0]
     reader.refresh()
     assert len(reader) == 60
-
-
-def test_an_unfinished_shard_is_not_read_and_an_abandoned_one_is_removed(open_shards):
-    shards = open_shards()
-    shards.write(_features([1]))
-    fresh, old = (shards.folder / f".{name}.safetensors.tmp" for name in ("fresh", "old"))
-    for path, age_s in ((fresh, 0), (old, 7200)):
-        path.write_bytes(b"half")
-        os.utime(path, (time.time() - age_s,) * 2)
-    shards = open_shards()
-    shards.write(_features([2]))
-    assert len(shards) == 2
-    assert fresh.exists()
-    assert not old.exists()
-
-
-def test_a_damaged_shard_is_logged_and_its_features_are_missing(open_shards, caplog):
-    open_shards().write(_features([1, 2]))
-    (path,) = (folder := open_shards().folder).glob("*.safetensors")
-    content = path.read_bytes()
-    key = content.index(f"{1:032x}".encode())
-    for place in (-5, key):
-        damaged = bytearray(content)
-        damaged[place] ^= 1
-        for written in (bytes(damaged), content[:-5]):
-            path.write_bytes(written)
-            caplog.clear()
-            assert len(open_shards()) == 0
-            assert str(folder / path.name) in caplog.text
-    # An older version had no checksum of the header.
-    features = torch.ones(1, 9)
-    path.write_bytes(save({"features": features}, {"keys": "a", "crc32": str(zlib.crc32(features.numpy()))}))
-    assert len(open_shards()) == 1
-    open_shards().write(_features([1]))
-    assert len(open_shards()) == 2
-
-
-def test_a_value_beyond_the_stored_dtype_is_an_error(open_shards):
-    shards = open_shards(torch.float16)
-    with pytest.raises(ValueError, match=r"holds 70000, which is not finite in torch\.float16"):
-        shards.write([("a", torch.ones(1, 4)), ("b", torch.full((1, 4), 70_000.0))])
-    assert len(open_shards(torch.float16)) == 1
-
-
-def test_features_of_several_rows_lie_one_below_the_other(open_shards):
-    open_shards().write([("a", torch.ones(2, 3)), ("b", torch.full((1, 3), 2.0)), ("c", torch.full((3, 3), 3.0))])
-    shards = open_shards()
-    assert [shards[key].tolist() for key in "abc"] == [[[1.0] * 3] * 2, [[2.0] * 3], [[3.0] * 3] * 3]
-    assert [shards.num_rows(key) for key in "abc"] == [2, 1, 3]
-    assert json.loads((shards.folder / "identity.json").read_text()) == IDENTITY
-
-
-def test_a_shard_can_be_read_by_whoever_may_read_new_files(open_shards, tmp_path):
-    open_shards().write(_features([1]))
-    (path,) = open_shards().folder.glob("*.safetensors")
-    (tmp_path / "new").touch()
-    assert path.stat().st_mode == (tmp_path / "new").stat().st_mode
-
-
-def test_a_cache_travels_to_another_process(open_shards):
-    open_shards().write(_features([5]))
-    shards = open_shards()
-    assert shards[f"{5:032x}"][0, 0] == 5
-    copy = pickle.loads(pickle.dumps(shards))
-    assert len(pickle.dumps(shards)) < 1000
+    copy = pickle.loads(pickle.dumps(reader))
     assert copy[f"{5:032x}"][0, 0] == 5
+
+
+def test_a_damaged_part_is_logged_and_its_features_are_computed_again(scorer, open_cache, dialogues, caplog):
+    (key,) = open_cache().fill(scorer, dialogues[:1])
+    (path,) = (open_cache().folder).glob("*/*/parts/*.parquet")
+    content = path.read_bytes()
+    for damaged in (content[:-5], content[:200] + bytes([content[200] ^ 1]) + content[201:]):
+        path.write_bytes(damaged)
+        caplog.clear()
+        assert len(open_cache()) == 0 and str(path) in caplog.text
+    assert open_cache().fill(scorer, dialogues[:1]) == [key]
+    assert len(open_cache()) == 1
+
+
+def test_the_paper_data_would_take_334_megabytes(open_cache):
+    features = ((f"{n:032x}", SimpleNamespace(pooled=np.full(3584, n, dtype=np.float32))) for n in range(700))
+    cache = open_cache()
+    cache._write(features)
+    size = sum(path.stat().st_size for path in cache.folder.rglob("*.parquet"))
+    assert size / 700 * 11_630 * 2 == pytest.approx(334e6, rel=0.03)
+
+
+def test_a_value_beyond_the_stored_dtype_is_an_error(open_cache):
+    cache = open_cache(stored_dtype="float16")
+    values = ((name, SimpleNamespace(pooled=np.full(4, value, np.float32))) for name, value in (("a", 1), ("b", 7e4)))
+    with pytest.raises(ValueError, match=r"holds 70000, which is not finite in torch\.float16"):
+        cache._write(values)
+    assert len(open_cache(stored_dtype="float16")) == 1

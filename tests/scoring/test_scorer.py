@@ -7,8 +7,7 @@ import torch
 from sdiareward.chat_sdiareward import DialogueError
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring import scorer as scoring
-from sdiareward.scoring.precision import has_bfloat16
-from sdiareward.scoring.scorer import Scorer
+from sdiareward.scoring.scorer import Scorer, has_bfloat16
 
 
 @pytest.fixture(scope="module")

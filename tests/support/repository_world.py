@@ -42,13 +42,14 @@ def make_row(pair_id="free", audio=FREE, criterion="modality", **changes):
 
 
 def content_of(file):
-    return file.source if isinstance(file.source, bytes) else file.source.read_bytes()
+    with file.as_file() as content:
+        return content.read()
 
 
 def rows_of(plan, folder):
     """Return the rows of all Parquet files below a folder of the repository, by `pair_id`."""
     files = [file for file in plan.files if file.path_in_repo.startswith(f"{folder}/")]
-    return {row["pair_id"]: row for file in files for row in pq.read_table(file.source).to_pylist()}
+    return {row["pair_id"]: row for file in files for row in pq.read_table(file.path_or_fileobj).to_pylist()}
 
 
 def says(plan, secret):

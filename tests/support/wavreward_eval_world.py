@@ -80,3 +80,12 @@ def prediction(scenario, score, predicted, part="content", attribute=None, **mor
         "predicted": predicted,
         **more,
     }
+
+
+def write_recordings(folder):
+    """Write three recordings and the list of their scores."""
+    folder.mkdir()
+    for number, level in enumerate((0.2, 0.05, 0.01)):
+        soundfile.write(folder / f"{number}.wav", noise(level, number), RATE)
+    (folder / "scores.csv").write_text("file,score\n0.wav,5\n1.wav,3\n2.wav,1\n")
+    return folder

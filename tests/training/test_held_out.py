@@ -4,17 +4,22 @@ import datasets
 import pytest
 
 from sdiareward.common.user_errors import PairsError
+from sdiareward.training.arguments import SDiaRewardScriptArguments
 from sdiareward.training.held_out import count_units, find_shared, load_splits
+
+
+def load(*datasets, share=0.5, seed=0, **options):
+    names = list(map(str, datasets))
+    return load_splits(
+        SDiaRewardScriptArguments(names[0], more_datasets=names[1:], validation_share=share, **options), seed
+    )
 
 
 def test_validation_takes_a_draw_of_the_pairs_and_training_all(tmp_path):
     columns = ("pair_id", "prompt", "chosen", "rejected")
     pairs = datasets.Dataset.from_dict({name: [f"{name}{row}" for row in range(40)] for name in columns})
     pairs.to_json(tmp_path / "pairs.jsonl")
-    splits = {
-        count: load_splits(str(tmp_path / "pairs.jsonl"), share=0.5, seed=0, max_eval_samples=count)[0]
-        for count in (None, 3, 99)
-    }
+    splits = {count: load(tmp_path / "pairs.jsonl", max_eval_samples=count)[0] for count in (None, 3, 99)}
     whole, drawn, capped = (splits[count]["validation"]["pair_id"] for count in (None, 3, 99))
     rows = [list(whole).index(pair_id) for pair_id in drawn]
     assert len(rows) == 3 and rows == sorted(rows) and rows != [0, 1, 2]
@@ -31,8 +36,8 @@ def _write_pairs(path, pair_ids, **columns):
 def test_several_data_sets_are_joined_split_by_split(tmp_path):
     first = _write_pairs(tmp_path / "first.jsonl", "abcd")
     second = _write_pairs(tmp_path / "second.jsonl", "xy", source=["game", "game"])
-    alone = [load_splits(path, share=0.5, seed=0) for path in (first, second)]
-    splits, notices = load_splits([first, second], share=0.5, seed=0)
+    alone = [load(path) for path in (first, second)]
+    splits, notices = load(first, second)
     for split, pairs in splits.items():
         assert pairs["pair_id"] == [pair_id for found, _ in alone for pair_id in found[split]["pair_id"]]
     assert splits["train"]["source"] == [None, None, "game"]
@@ -49,14 +54,14 @@ def _write_groups(folder, name, train, validation):
 
 def test_a_group_that_another_data_set_trains_on_is_not_validated_on(tmp_path):
     first, second = _write_groups(tmp_path, "one", "abc", "de"), _write_groups(tmp_path, "two", "dx", "yb")
-    splits, notices = load_splits([first, second], share=0.5, seed=0)
+    splits, notices = load(first, second)
     assert splits["train"]["group_id"] == [*"abcdx"]
     assert splits["validation"]["group_id"] == [*"ey"]
     assert [notice.split(":")[0] for notice in notices] == ["2 of 4 pairs are left out of validation"]
-    assert load_splits(first, share=0.5, seed=0)[0]["validation"]["group_id"] == [*"de"]
+    assert load(first)[0]["validation"]["group_id"] == [*"de"]
     other = _write_groups(tmp_path, "three", "dey", "b")
     with pytest.raises(PairsError, match="all pairs of 'validation', such as onevalidation0, share"):
-        load_splits([first, other], share=0.5, seed=0)
+        load(first, other)
 
 
 def _pair(prompt, answer, other, **columns):
@@ -85,7 +90,7 @@ SHARED = {
 @pytest.mark.parametrize("shared", SHARED)
 def test_pairs_that_share_something_are_held_out_together(shared, tmp_path):
     datasets.Dataset.from_list(SHARED[shared]).to_parquet(tmp_path / "pairs.parquet")
-    splits, (notice,) = load_splits(str(tmp_path / "pairs.parquet"), share=0.1, seed=0)
+    splits, (notice,) = load(tmp_path / "pairs.parquet", share=0.1)
     assert (len(splits["train"]), len(splits["validation"]), count_units(splits)) == (8, 4, 1)
     assert not find_shared(splits)
     assert "4 of its 12 pairs" in notice
@@ -96,10 +101,10 @@ def test_a_unit_with_most_pairs_is_not_held_out_and_one_side_for_all_is_refused(
     most = [_pair("a" if n < 8 else f"{n}", f"right{n}", f"wrong{n}") for n in range(10)]
     for seed in range(6):
         datasets.Dataset.from_list(most).to_parquet(path)
-        assert len(load_splits(str(path), share=0.1, seed=seed)[0]["train"]) == 9
+        assert len(load(path, share=0.1, seed=seed)[0]["train"]) == 9
     datasets.Dataset.from_list([_pair("a", "right", f"wrong{n}") for n in range(8)]).to_parquet(path)
     with pytest.raises(PairsError, match=r"pairs.parquet: .*8 have the same .*, such as rows 0 and 1"):
-        load_splits(str(path), share=0.1, seed=0)
+        load(path, share=0.1)
 
 
 @pytest.mark.parametrize(
@@ -111,10 +116,10 @@ def test_what_all_pairs_have_joins_none_and_is_noted(prompt, rejected, what, tmp
     paths = [str(tmp_path / "one.parquet"), str(tmp_path / "two.parquet")]
     for path, rows in zip(paths, (pairs[:12], pairs[12:]), strict=True):
         datasets.Dataset.from_list(rows).to_parquet(path)
-    splits, (notice,) = load_splits(paths[0], share=0.1, seed=0)
+    splits, (notice,) = load(paths[0], share=0.1)
     assert (len(splits["train"]), len(find_shared(splits)), count_units(splits)) == (10, 2, 1)
     assert f"except what most have: 12 have the same {what}, such as rows 0 and 1" in notice
-    assert len(load_splits(paths, share=0.1, seed=0)[0]["validation"]) == 4
+    assert len(load(*paths, share=0.1)[0]["validation"]) == 4
 
 
 def test_answers_without_a_prompt_share_none(tmp_path):
@@ -122,7 +127,7 @@ def test_answers_without_a_prompt_share_none(tmp_path):
         {side: [{"role": "assistant", "text": f"{side} {n}"}] for side in ("chosen", "rejected")} for n in range(4)
     ]
     datasets.Dataset.from_list(rows).to_parquet(tmp_path / "pairs.parquet")
-    assert len(load_splits(str(tmp_path / "pairs.parquet"), share=0.1, seed=0)[0]["train"]) == 3
+    assert len(load(tmp_path / "pairs.parquet", share=0.1)[0]["train"]) == 3
 
 
 def test_given_splits_that_share_prompts_or_recordings_are_used_and_noted(tmp_path):
@@ -132,7 +137,7 @@ def test_given_splits_that_share_prompts_or_recordings_are_used_and_noted(tmp_pa
         ("validation", [*rows[4:6], _pair("other", "new", "wrong0"), _pair("x", "y", "z")]),
     ):
         datasets.Dataset.from_list(found).to_parquet(tmp_path / f"{split}.parquet")
-    splits, (notice,) = load_splits(str(tmp_path), share=0.1, seed=0)
+    splits, (notice,) = load(tmp_path, share=0.1)
     assert f"{tmp_path}: 3 of 4 pairs" in notice and find_shared(splits) == [0, 1, 2]
 
 
@@ -143,7 +148,7 @@ def test_a_pair_of_both_splits_is_refused_whatever_names_it(column, tmp_path):
         names = {column: list(pairs)} if column else {}
         datasets.Dataset.from_dict({**names, **rows}).to_json(tmp_path / f"{split}.jsonl")
     with pytest.raises(PairsError, match=r"'train' and 'validation' share 1 pairs, such as"):
-        load_splits(str(tmp_path), share=0.5, seed=0)
+        load(tmp_path)
 
 
 def test_data_sets_that_cannot_be_joined_are_named(tmp_path):
@@ -158,4 +163,16 @@ def test_data_sets_that_cannot_be_joined_are_named(tmp_path):
         ([named, typed], "the types of their columns differ"),
     ):
         with pytest.raises(PairsError, match=message):
-            load_splits(paths, share=0.5, seed=0)
+            load(*paths)
+
+
+def test_groups_are_held_out_whole_and_by_the_seed(tmp_path):
+    path = _write_pairs(tmp_path / "pairs.jsonl", "abcdefgh", group_id=[*"11223344"])
+    drawn = set()
+    for seed in range(4):
+        (splits, notices), again = load(path, share=0.3, seed=seed), load(path, share=0.3, seed=seed)
+        train, validation = (set(splits[name]["group_id"]) for name in ("train", "validation"))
+        assert (len(train), len(validation)) == (2, 2) and not train & validation
+        assert again[1] == notices and again[0]["train"]["pair_id"] == splits["train"]["pair_id"]
+        drawn.add(tuple(sorted(validation)))
+    assert len(drawn) > 1

@@ -1,11 +1,20 @@
+"""Pairs are read once before training: lengths, clips that are encoded, and the pairs that cannot be used."""
+
+from io import BytesIO
+
 import datasets
+import numpy as np
 import pytest
+import soundfile
 import torch
+from support.tiny_model import make_processor
 
 from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.pairs.schema import SIDES
-from sdiareward.training.batches import PairCollator, deserialize_vectors, serialize_vectors
-from sdiareward.training.precompute import precompute_pairs
+from sdiareward.scoring.feature_cache import FeatureCache
+from sdiareward.scoring.scorer import Scorer
+from sdiareward.training.batches import PairCollator
+from sdiareward.training.precompute import cache_pairs, precompute_pairs
 
 
 def broken(pairs, row, side):
@@ -44,6 +53,17 @@ def test_a_pair_that_cannot_be_read_is_skipped_with_its_reason(
     assert "cannot be decoded" in skipped.reason
     # Nor is a broken pair passed on to the model.
     assert len(PairCollator(tiny_processor)(list(rows))["pairs"]) == 3
+    with pytest.raises(ValueError, match="none of the 1 pairs of 'test' can be used; check their recordings"):
+        precompute_pairs(pairs.select([2]), tiny_processor, tmp_path, split="test", model=model)
+
+
+def test_pairs_with_a_longer_side_are_skipped(tone_pairs, tiny_processor, tmp_path):
+    options = {"processor": tiny_processor, "folder": tmp_path, "split": "train"}
+    rows, _ = precompute_pairs(tone_pairs, **options)
+    longest = max(rows["length"]) // 2
+    kept, skipped = precompute_pairs(tone_pairs, **options, max_length=longest - 1)
+    assert 0 < len(kept) < len(rows) and {pair.kind for pair in skipped} == {"too_long"}
+    assert f"max_length is {longest - 1}" in skipped[0].reason
 
 
 @pytest.mark.parametrize("encodes", [False, True])
@@ -88,13 +108,84 @@ def test_a_recording_mended_under_the_same_path_is_read_again(tone_pairs, tiny_p
     assert vectors() != before
 
 
-def test_vectors_are_kept_in_float16():
-    vectors = torch.tensor([[0.5, -2.0, 1 / 3], [0.0, 1e4, -0.25]])
-    assert torch.equal(deserialize_vectors(serialize_vectors(vectors), 3), vectors.half().float())
-
-
 def test_a_recording_that_disappears_after_it_was_read_is_named(tone_pairs, tiny_processor, tmp_path):
     rows, _ = precompute_pairs(tone_pairs, tiny_processor, tmp_path, split="train")
     row = {**rows[1], "chosen": [{**turn, "audio": {"bytes": b"", "path": None}} for turn in rows[1]["chosen"]]}
     with pytest.raises(ValueError, match="pair row 1, chosen: "):
         PairCollator(tiny_processor)([row])
+
+
+HEARD_S = 0.3
+
+
+def store(array, form):
+    file = BytesIO()
+    # Whole numbers, which both formats keep as they are.
+    soundfile.write(file, np.round(array * 20_000).astype(np.int16), 16_000, format=form, subtype="PCM_16")
+    return file.getvalue()
+
+
+@pytest.fixture
+def pairs(make_tone):
+    """Return a function that makes rows by name; the model hears 0.3 s of each turn."""
+    sound, other = make_tone(0.5), make_tone(0.5, 700.0)
+    ending = np.concatenate([sound[:4800], other[4800:]])
+
+    def side(answer, text="yes", role="assistant", form="WAV", user=sound):
+        turns = [("user", "so", user, "WAV"), (role, text, answer, form)]
+        return [
+            {"role": who, "text": words, "audio": {"bytes": store(array, kind), "path": None}}
+            for who, words, array, kind in turns
+        ]
+
+    rows = {
+        "one file": (side(sound), side(sound)),
+        "one beginning": (side(sound), side(ending)),
+        "another file format": (side(sound), side(sound, form="FLAC")),
+        "cut context": (side(other, user=sound), side(other, user=ending)),
+        "other sound": (side(sound), side(other)),
+        "other text": (side(sound), side(sound, text="no")),
+        "other first sample": (side(sound), side(np.concatenate([sound[:1] + 0.01, sound[1:]]))),
+        "other end of what is heard": (side(sound), side(np.concatenate([sound[:4700], other[4700:]]))),
+        "other order": (side(other, user=sound), side(sound, user=other)),
+    }
+    return datasets.Dataset.from_list(
+        [{"pair_id": name, "chosen": chosen, "rejected": rejected} for name, (chosen, rejected) in rows.items()]
+    )
+
+
+EQUAL = ["one file", "one beginning", "another file format", "cut context"]
+
+
+def read_ahead(pairs, model, processor, folder, split):
+    return precompute_pairs(pairs, processor, folder, split=split)
+
+
+def encode_ahead(pairs, model, processor, folder, split):
+    return precompute_pairs(pairs, processor, folder, split=split, model=model)
+
+
+def cache_features(pairs, model, processor, folder, split):
+    cache = FeatureCache(
+        folder, model.config, processor, model_revision="a", per_token=model.config.pooling_mode == "attention"
+    )
+    rows, skipped = cache_pairs({split: pairs}, cache, lambda: Scorer(model, processor))
+    return rows[split], skipped
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+@pytest.mark.parametrize("pooling_mode", ["mean", "attention"])
+@pytest.mark.parametrize("read", [read_ahead, encode_ahead, cache_features])
+def test_pairs_with_equal_sides_are_skipped(read, pooling_mode, split, pairs, make_tiny_model, tmp_path):
+    model = make_tiny_model(pooling_mode=pooling_mode, max_turn_s=HEARD_S)
+    processor = make_processor(max_turn_s=HEARD_S)
+    for _ in range(2):
+        rows, skipped = read(pairs, model, processor, tmp_path, split)
+        assert [(pair.item, pair.kind, pair.split) for pair in skipped] == [(n, "equal_sides", split) for n in EQUAL]
+        assert all("equal" in pair.reason for pair in skipped)
+        assert list(rows["pair_id"]) == [name for name in pairs["pair_id"] if name not in EQUAL]
+        # Four turns of each pair are longer than the model hears.
+        assert set(rows["num_cut"]) == {4}
+    sides = {"chosen": "rejected", "rejected": "chosen"}
+    swapped, _ = read(pairs.rename_columns(sides), model, processor, tmp_path / "swapped", split)
+    assert len({*rows["content"], *swapped["content"]}) == 2 * len(rows)

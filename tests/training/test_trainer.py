@@ -1,34 +1,23 @@
 import contextlib
-import gc
-import json
 import math
-import pickle
 import re
 import shutil
-import weakref
-from pathlib import Path
-from zipfile import ZipFile
 
 import datasets
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from sdiareward.checkpoint_io.models import fingerprint_model
 from sdiareward.common.user_errors import UserError
 from sdiareward.modeling_sdiareward import SDiaRewardModel
-from sdiareward.pairs.dialogues import Dialogues
 from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.pairs.schema import SIDES
 from sdiareward.scoring.feature_cache import FeatureCache
 from sdiareward.scoring.scorer import Scorer
-from sdiareward.train import main
-from sdiareward.training import setup
-from sdiareward.training.arguments import TrainArguments
-from sdiareward.training.batches import PairCollator, compute_packed_rewards
-from sdiareward.training.head import FeatureCollator, SDiaRewardHead, cache_pairs
-from sdiareward.training.precompute import precompute_pairs
-from sdiareward.training.setup import load_model, prepare_for_training, set_up
+from sdiareward.training.arguments import SDiaRewardModelConfig, SDiaRewardScriptArguments
+from sdiareward.training.batches import FeatureCollator, PairCollator, compute_packed_rewards
+from sdiareward.training.precompute import cache_pairs, precompute_pairs
+from sdiareward.training.setup import SDiaRewardHead, load_model, prepare_for_training, set_up
 from sdiareward.training.trainer import SDiaRewardTrainer
 
 
@@ -111,15 +100,19 @@ def test_the_loss_is_bradley_terry_plus_centering_by_hand(
     assert trainer.compute_loss(trainer.model, batch).item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_swapping_chosen_and_rejected_flips_the_margin(make_trainer, tiny_processor, rows):
-    trainer = make_trainer()
-    margins = []
-    for row in (rows[0], {**rows[0], "chosen": rows[0]["rejected"], "rejected": rows[0]["chosen"]}):
-        inputs = PairCollator(tiny_processor)([row])["pairs"].make_inputs()
-        chosen, rejected = compute_packed_rewards(trainer.model, **inputs).logits.squeeze(-1).tolist()
-        margins.append(chosen - rejected)
-    assert abs(margins[0]) > 1e-4
-    assert margins[0] == pytest.approx(-margins[1], abs=1e-5)
+def test_smoothed_labels_cost_a_share_of_the_margin_in_training_alone(
+    make_trainer, make_tiny_model, tiny_processor, rows, padded_rewards
+):
+    rewards = padded_rewards(make_tiny_model(), list(rows))
+    trainer = make_trainer(label_smoothing_factor=0.1)
+    losses = {}
+    for is_training in (True, False):
+        trainer.model.train(is_training)
+        losses[is_training] = trainer.compute_loss(trainer.model, PairCollator(tiny_processor)(list(rows))).item()
+    # -(1 - s) log sigmoid(m) - s log sigmoid(-m), with s = 0.1.
+    assert losses[False] == pytest.approx(by_hand(rewards), abs=1e-6)
+    margin = (rewards[:, 0] - rewards[:, 1]).mean().item()
+    assert losses[True] == pytest.approx(by_hand(rewards) + 0.1 * margin, abs=1e-6)
 
 
 def gradients(model):
@@ -219,14 +212,6 @@ def test_the_weights_of_another_model_are_not_resumed_from(make_trainer, tmp_pat
         make_trainer(max_steps=2).train(resume_from_checkpoint=str(path.parent))
 
 
-def test_the_trainer_writes_no_card_of_a_text_model(make_trainer, tmp_path):
-    trainer = make_trainer(save_strategy="steps", save_steps=1)
-    trainer.train()
-    trainer.create_model_card(model_name="run")
-    assert (tmp_path / "run" / "checkpoint-1").is_dir()
-    assert not list((tmp_path / "run").rglob("README.md"))
-
-
 @pytest.mark.slow
 def test_a_loss_that_is_not_finite_stops_with_the_pairs(make_trainer, rows):
     trainer = make_trainer(batch_tokens=1)
@@ -263,18 +248,18 @@ def test_the_evaluation_measures_what_the_model_says(size, make_trainer, make_ti
 
 # What a mode trains, and a part of it that one step changes beside the score.
 TRAINED = [
-    ({"train": "head"}, ("score.",), "score."),
-    ({"train": "lora"}, ("language_model.*lora_", "score."), "lora_"),
-    ({"train": "full"}, ("score.", "language_model", "audio_tower.proj"), "language_model"),
-    ({"train": "full", "freeze_audio_tower": False}, ("",), "audio_tower.conv1"),
-    ({"train": "full", "freeze_audio_tower": False, "freeze_text_model": True}, ("score.", "audio_tower"), "conv1"),
+    ({"freeze_backbone": True}, ("score.",), "score."),
+    ({"use_peft": True}, ("language_model.*lora_", "score."), "lora_"),
+    ({}, ("score.", "language_model", "audio_tower.proj"), "language_model"),
+    ({"freeze_audio_tower": False}, ("",), "audio_tower.conv1"),
+    ({"freeze_audio_tower": False, "freeze_text_model": True}, ("score.", "audio_tower"), "conv1"),
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("options", "trained", "some"), TRAINED)
 def test_one_step_changes_exactly_what_the_mode_trains(options, trained, some, make_tiny_model, make_trainer):
-    model = prepare_for_training(make_tiny_model(), TrainArguments("unused", "unused", **options))
+    model = prepare_for_training(make_tiny_model(), SDiaRewardModelConfig(**options))
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     make_trainer(model, max_steps=2).train()
     changed = {name for name, parameter in model.named_parameters() if not torch.equal(before[name], parameter)}
@@ -294,43 +279,11 @@ def test_the_metrics_have_the_names_of_trl_and_the_progress_bar_shows_them(make_
     assert log["num_tokens"] == sum(trainer.train_dataset["length"])
 
 
-@pytest.fixture
-def run_script(tmp_path, make_flags):
-    def run(*flags):
-        assert main(make_flags(tmp_path / "run", *flags, eval_strategy="steps", eval_steps=2, save_steps=2)) == 0
-        return tmp_path / "run"
-
-    return run
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["full", "lora"])
-def test_the_script_saves_a_whole_checkpoint_that_scores(mode, run_script, make_dialogue, tiny_checkpoint):
-    folder = run_script("--train", mode, "--num_train_epochs", "2", "--load_best_model_at_end", "True")
-    assert not (folder / "read_ahead").exists()
-    if mode == "lora":
-        adapted = Scorer.from_pretrained(folder / "adapter").score([make_dialogue(0.3, 0.2)], "modality")
-        assert adapted == pytest.approx(
-            Scorer.from_pretrained(folder).score([make_dialogue(0.3, 0.2)], "modality"), abs=1e-5
-        )
-    dialogue = make_dialogue(0.3, 0.2)
-    rewards = [Scorer.from_pretrained(path).score([dialogue], "modality")[0] for path in (folder, tiny_checkpoint)]
-    assert rewards[0] != rewards[1]
-    run = json.loads((folder / "run.json").read_text())
-    assert run["arguments"]["train"] == mode
-    assert run["training"]["learning_rate"] == 1e-2
-    card = (folder / "README.md").read_text()
-    assert f"`train` | {mode}" in card and "0.01" in card and "Not evaluated." in card
-    assert "AutoModel.from_pretrained" in card and "None" not in card and "TRL" not in card
-    assert not (folder / "adapter" / "README.md").exists()
-    assert run["versions"]["trl"]
-
-
 def test_small_updates_are_not_lost_where_autocast_computes_in_bfloat16(tiny_checkpoint, pairs, reward_config):
     # A step of AdamW at this rate is less than half a step of bfloat16 for a weight of one.
     config = reward_config(bf16=True, learning_rate=1e-5)
-    args = TrainArguments(str(tiny_checkpoint), "pairs", train="full")
-    ready = set_up(args, str(tiny_checkpoint), {"train": pairs}, config)
+    args, model_args = SDiaRewardScriptArguments("pairs"), SDiaRewardModelConfig()
+    ready = set_up(args, config, model_args, str(tiny_checkpoint), {"train": pairs})
     trained = {name: weight for name, weight in ready.model.named_parameters() if weight.requires_grad}
     norm = "model.language_model.norm.weight"
     before = trained[norm].detach().clone()
@@ -352,7 +305,7 @@ def test_adapters_are_spared_casts_that_autocast_undoes(make_tiny_model, make_tr
         if keep:
             monkeypatch.setattr("sdiareward.training.trainer.keep_input_dtype", keep)
         torch.manual_seed(0)
-        model = prepare_for_training(make_tiny_model(), TrainArguments("unused", "unused", train="lora"))
+        model = prepare_for_training(make_tiny_model(), SDiaRewardModelConfig(use_peft=True))
         # Between the products of a block the numbers are in bfloat16.
         factor = next(module for name, module in model.named_modules() if name.endswith("down_proj.lora_A.default"))
         factor.register_forward_pre_hook(
@@ -364,36 +317,6 @@ def test_adapters_are_spared_casts_that_autocast_undoes(make_tiny_model, make_tr
         assert layer.cast_input_dtype_enabled
     assert (True, torch.float32) in seen and (False, torch.bfloat16) in seen
     assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
-
-
-@pytest.mark.slow
-def test_a_resumed_run_runs_no_code_of_its_checkpoint(run_script, bomb):
-    """Whatever of it is no safetensors is read by PyTorch, as numbers alone."""
-    content, trace = bomb
-    checkpoint, last = sorted(run_script("--num_train_epochs", "2").glob("checkpoint-*"))
-    shutil.rmtree(last)
-    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
-        kept = (checkpoint / name).read_bytes()
-        with ZipFile(checkpoint / name, "w") as archive:
-            for part, of_part in (("data.pkl", content), ("version", "3"), ("byteorder", "little")):
-                archive.writestr(f"{Path(name).stem}/{part}", of_part)
-        with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
-            run_script("--num_train_epochs", "2", "--resume", "True")
-        (checkpoint / name).write_bytes(kept)
-    assert not trace.exists()
-
-
-def test_a_checkpoint_keeps_its_pooling_and_another_one_is_refused(tiny_checkpoint):
-    assert load_model(tiny_checkpoint, torch.float32)[0].config.pooling_mode == "mean"
-    with pytest.raises(ValueError, match="pooling_mode is 'attention', but the head of .* pools by 'mean'; omit it"):
-        load_model(tiny_checkpoint, torch.float32, pooling_mode="attention")
-
-
-def test_an_omni_backbone_gets_a_new_head(fixtures_dir):
-    model, processor = load_model(str(fixtures_dir / "base_tiny"), torch.float32, pooling_mode="attention")
-    assert model.config.pooling_mode == "attention"
-    assert not model.score.weight.any()
-    assert processor.max_turn_s == model.config.max_turn_s
 
 
 @pytest.fixture
@@ -417,7 +340,7 @@ def test_a_head_on_cached_features_learns_what_it_learns_through_the_backbone(
     mode, make_tiny_model, make_trainer, tiny_processor, pairs, rows, reward_config, open_cache
 ):
     options = {"max_steps": 6, "per_device_train_batch_size": 2, "seed": 3, "eval_strategy": "steps", "eval_steps": 3}
-    args = TrainArguments("unused", "unused", train="head")
+    args = SDiaRewardModelConfig(freeze_backbone=True)
     through = make_trainer(prepare_for_training(make_tiny_model(mode), args), eval_dataset=rows, **options)
     through.train()
 
@@ -447,100 +370,6 @@ def test_a_head_on_cached_features_learns_what_it_learns_through_the_backbone(
             torch.testing.assert_close(parameter, through.model.get_parameter(name), rtol=0, atol=1e-5)
 
 
-def test_float16_hidden_states_change_an_attention_head_by_little(
-    make_tiny_model, tiny_processor, pairs, open_cache, padded_rewards
-):
-    model = make_tiny_model("attention")
-    cache = open_cache(model, tiny_processor, per_token=True)
-    rows, _ = cache_pairs({"train": pairs}, cache, lambda: Scorer(model, tiny_processor))
-    head = SDiaRewardHead(model.config)
-    head.load_state_dict({name: t for name, t in model.state_dict().items() if name.startswith(("score", "pooler"))})
-    with torch.no_grad():
-        from_cache = head(**FeatureCollator(cache)(list(rows["train"]))["pairs"].make_inputs()).logits.view(2, -1).T
-    expected = padded_rewards(model, list(pairs))
-    assert cache[rows["train"][0]["chosen_key"]].dtype == torch.float16
-    torch.testing.assert_close(from_cache, expected, rtol=0, atol=1e-3)
-    assert rows["train"]["length"] == [sum(len(cache[row[f"{side}_key"]]) for side in SIDES) for row in rows["train"]]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["last_token", "attention"])
-def test_the_script_trains_any_head_from_a_cache_and_saves_it_whole(
-    mode, run_script, tmp_path, fixtures_dir, pairs, make_dialogue
-):
-    backbone = fixtures_dir / "base_tiny"
-    flags = ("--model_name_or_path", str(backbone), "--pooling_mode", mode, "--num_train_epochs", "3")
-    flags += ("--gradient_checkpointing", "True")
-    folder = run_script("--train", "head", "--from-cache", str(tmp_path / "cache"), *flags)
-    scorer = Scorer.from_pretrained(folder)
-    head = SDiaRewardHead.from_pretrained(folder)
-    assert head.config.pooling_mode == mode
-    assert head.score.weight.any()
-    cache = FeatureCache(
-        tmp_path / "cache",
-        head.config,
-        scorer.processor,
-        model_revision=fingerprint_model(str(backbone)),
-        per_token=mode == "attention",
-    )
-    assert len(cache) == 8
-    dialogues, criteria = Dialogues(pairs, range(4)), [name for name in pairs["criterion"] for _ in SIDES]
-    with torch.no_grad():
-        expected = [
-            head(cache[key][None].float(), torch.ones(1, cache.num_rows(key))).logits.item()
-            for key in cache.keys(dialogues, criteria)
-        ]
-    assert scorer.score(dialogues, criteria) == pytest.approx(expected, abs=1e-3 if mode == "attention" else 1e-5)
-    run = json.loads((folder / "run.json").read_text())
-    assert run["arguments"]["from_cache"] == str(tmp_path / "cache")
-    assert run["num_skipped_pairs"] == 0
-
-
-@pytest.mark.slow
-def test_a_head_trains_without_the_backbone_in_memory(run_script, tmp_path, monkeypatch):
-    loaded, alive = [], []
-    load, train = setup.load_model, SDiaRewardTrainer.train
-
-    def remembering(*args, head_only=False, **kwargs):
-        parts = load(*args, head_only=head_only, **kwargs)
-        if not head_only:
-            loaded.append(weakref.ref(parts[0]))
-        return parts
-
-    def counting(trainer, *args, **kwargs):
-        gc.collect()
-        alive.append([model() is not None for model in loaded])
-        return train(trainer, *args, **kwargs)
-
-    monkeypatch.setattr(setup, "load_model", remembering)
-    monkeypatch.setattr(SDiaRewardTrainer, "train", counting)
-    flags = ("--train", "head", "--from_cache", str(tmp_path / "cache"), "--num_train_epochs", "1")
-    run_script(*flags)
-    # Loaded to compute features and gone before training; loaded to be saved.
-    assert alive == [[False]]
-    assert len(loaded) == 2
-    run_script(*flags)
-    assert len(loaded) == 3
-
-
-@pytest.mark.slow
-def test_a_pair_that_cannot_be_read_is_listed_and_the_others_are_trained_on(run_script, tmp_path, pairs, data_folder):
-    rows = pairs.to_list()
-    rows[2]["rejected"][1]["audio"]["bytes"] = b"no sound"
-    bad = datasets.Dataset.from_list(rows).add_column("pair_id", [f"pair {row}" for row in range(4)])
-    bad.to_parquet(data_folder / "train.parquet")
-    pairs.add_column("pair_id", ["x"] * 4).to_parquet(data_folder / "validation.parquet")
-    folder = run_script("--train", "head", "--from_cache", str(tmp_path / "cache"), "--num_train_epochs", "1")
-    (line,) = (folder / "skipped.jsonl").read_text().splitlines()
-    skipped = json.loads(line)
-    assert skipped.pop("reason").startswith("rejected, ")
-    assert skipped == {"split": "train", "row": 2, "pair_id": "pair 2", "kind": "unreadable"}
-    run = json.loads((folder / "run.json").read_text())
-    assert run["num_skipped_pairs"] == 1
-    # Three pairs in batches of two.
-    assert max(log["step"] for log in run["history"]) == 2
-
-
 def test_the_head_of_a_released_checkpoint_is_loaded_under_native_names(fixtures_dir, tmp_path):
     backbone = load_file(fixtures_dir / "base_tiny" / "model.safetensors")
     tensors = {name.removeprefix("thinker."): tensor for name, tensor in backbone.items() if "thinker." in name}
@@ -551,16 +380,6 @@ def test_the_head_of_a_released_checkpoint_is_loaded_under_native_names(fixtures
     head, processor = load_model(str(tmp_path / "released"), torch.float32, head_only=True)
     assert torch.equal(head.score.weight, weight)
     assert processor.max_turn_s == head.config.max_turn_s == 300.0
-
-
-def test_a_model_is_loaded_whole_in_a_process_that_trains_under_zero3(tiny_checkpoint, under_zero3):
-    from transformers.integrations import deepspeed
-
-    assert deepspeed.is_deepspeed_zero3_enabled()
-    model, _ = load_model(str(tiny_checkpoint), torch.float32)
-    stored = load_file(tiny_checkpoint / "model.safetensors")
-    assert torch.equal(model.score.weight, stored["score.weight"])
-    assert deepspeed.is_deepspeed_zero3_enabled()
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from sdiareward.dataset_builder.pairing.splits import (
     split_unit,
 )
 from sdiareward.dataset_builder.shards import ShardWriter, read_rows
-from sdiareward.perturbations.channel import encode_flac, make_mp3, make_opus
+from sdiareward.perturbations.channel import degrade_mp3, degrade_opus, encode_flac
 
 
 def make_episode(name, group, source="asterisk", split_group=None):
@@ -61,7 +61,7 @@ def test_units_that_share_a_recording_are_one_group_in_all_sources(tmp_path):
     first, second, third = (
         read_audio(path)[: 16_000 * 5] for path in sorted((SAMPLE / "amazon_queen").glob("*.ogg"))[:3]
     )
-    copies = {"a.flac": first, "quiet.ogg": 0.4 * first, "a.mp3": make_mp3(24)(first, 16_000)}
+    copies = {"a.flac": first, "quiet.ogg": 0.4 * first, "a.mp3": degrade_mp3(first, 16_000, None, 24)}
     for name, array in {"a.wav": first, **copies, "b.wav": second, "c.wav": third}.items():
         soundfile.write(tmp_path / name, array, 16_000)
     shutil.copy(tmp_path / "a.wav", tmp_path / "again.wav")
@@ -219,10 +219,10 @@ def test_copies_of_the_benchmark_leave_the_training_of_a_folder_that_was_built_b
     first, second, third, fourth = (read_audio(path)[: 16_000 * 6] for path in paths)
     with ShardWriter(tmp_path / "old") as writer:
         write(writer, "bench", "test", first, "a")
-        write(writer, "copy", "train", make_mp3(32)(0.3 * first, 16_000), "again/a")
+        write(writer, "copy", "train", degrade_mp3(0.3 * first, 16_000, None, 32), "again/a")
         write(writer, "same file", "validation", fourth, "a")
         write(writer, "kept", "train", second, "b")
-        write(writer, "moved", "validation", make_opus(24)(second, 16_000), "again/b")
+        write(writer, "moved", "validation", degrade_opus(second, 16_000, None, 24), "again/b")
         write(writer, "other", "validation", third, "c")
     labels, assignment, skipped = draw_bench(tmp_path / "old", BenchSettings())
     assert assignment == {"bench": "test", "kept": "train", "moved": "train", "other": "validation"}

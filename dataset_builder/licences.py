@@ -1,0 +1,90 @@
+"""Decide whether the audio of a row may be published, by its licence and by the corpora that it comes from.
+
+A licence must be in `LICENCES`, and every corpus that a row refers to in `CORPORA`. A row's licence never overrules a
+corpus that forbids redistribution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sdiareward.pairs.schema import SIDES
+
+from .episodes import SYNTHETIC
+
+
+@dataclass(frozen=True)
+class Licence:
+    """A licence under which a cut, resampled and coded recording may be passed on."""
+
+    name: str
+    hub_id: str  # In the header of a card.
+    notice: str | None = None  # File of `cards/notices` that must accompany the recordings.
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A source of `dataset_builder`, and whether its recordings may be redistributed."""
+
+    allows_audio: bool
+    attribution: str | None = None  # Required by its licence.
+
+
+# Without the licences that forbid modified versions (ND): both sides of a pair are modified.
+_SAME_ON_HUB = (
+    *("Apache-2.0", "BSD-3-Clause", "CC-BY-3.0", "CC-BY-4.0", "CC-BY-NC-4.0", "CC-BY-NC-SA-4.0", "CC-BY-SA-3.0"),
+    *("CC-BY-SA-4.0", "CC0-1.0", "CDLA-Permissive-2.0", "MIT"),
+)
+LICENCES = {
+    licence.name.lower(): licence
+    for licence in (
+        *(Licence(name, name.lower()) for name in _SAME_ON_HUB),
+        *(
+            Licence(f"GPL-{version}-{end}", f"gpl-{version}")
+            for version in ("2.0", "3.0")
+            for end in ("only", "or-later")
+        ),
+        Licence("LicenseRef-Flight-of-the-Amazon-Queen", "other", "flight-of-the-amazon-queen.txt"),
+        Licence("PDDL-1.0", "pddl"),
+    )
+}
+_OUR_SCRIPTS = Corpus(True, "Scripts of the sdiareward authors, spoken by synthesizers.")
+# `folder` is the user's own audio and `sample` the bundled one: the row's licence decides. The paper passes on no
+# audio of the last three (ethics section), whatever a row says.
+CORPORA = {
+    "amazon_queen": Corpus(
+        True, "Flight of the Amazon Queen, (c) 1995 John Passfield and Steven Stamatiadis. Modified versions."
+    ),
+    "asterisk": Corpus(True, "Asterisk core sounds, (c) 2003-2010 Allison Smith and Digium, Inc. Modified versions."),
+    **dict.fromkeys(("balanced_scripts", "colloquial_scripts"), _OUR_SCRIPTS),
+    **dict.fromkeys(("folder", "sample", SYNTHETIC), Corpus(True)),
+    **dict.fromkeys(("dailytalk", "meld", "youtube"), Corpus(False)),
+}
+
+
+def find_licence(name: str | None) -> Licence | None:
+    """Return the licence of that name, in any case, if it allows redistribution."""
+    return LICENCES.get((name or "").strip().lower())
+
+
+def find_corpus(name: str | None) -> Corpus | None:
+    return CORPORA.get((name or "").strip().lower())
+
+
+def find_redistribution_block(row: Mapping[str, Any]) -> str | None:
+    """Return the reason why the audio of a pair must not be published, or None if it may be."""
+    # For an unknown source name the licence decides. An unknown source in a reference is an error, for it names the
+    # origin of the recording.
+    corpus = find_corpus(row.get("source"))
+    if corpus is not None and not corpus.allows_audio:
+        return f"the source {str(row['source']).strip().lower()} is not passed on"
+    parts = [part for side in SIDES for turn in row.get(side) or () for part in turn.get("audio_ref") or ()]
+    for origin in {str(part["uri"]).partition(":")[0] for part in parts if part.get("uri")}:
+        corpus = find_corpus(origin)
+        if corpus is None or not corpus.allows_audio:
+            return f"it refers to {origin.strip().lower()!r}, which is not passed on"
+    if find_licence(row.get("license")) is None:
+        return f"the licence {row.get('license')!r} is not known to allow it"
+    return None

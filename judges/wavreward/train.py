@@ -1,0 +1,236 @@
+"""Train WavReward by reinforcement learning (section 3.1), or on scores, the supervised baseline (Table 1, II).
+
+    sdiareward wavreward grpo --config configs/wavreward-7b.yaml
+    sdiareward wavreward sft --config configs/wavreward-7b-sft.yaml --train lora
+
+Advantages are TRL's: equation 4 with the sample standard deviation (`N - 1` in place of `N` under the root) plus 1e-4.
+For a group of `N` they are those of the paper times `sqrt((N - 1) / N)`. The rewards of form and accuracy are added
+before normalisation, so that both are part of `r_i`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sdiareward.common.commands import parse_trl, run_guarded
+from sdiareward.common.files import hash_json
+from sdiareward.common.hub import DatasetRevision, ModelRevision, find_snapshot
+from sdiareward.common.locks import lock_folder
+from sdiareward.common.provenance import write_provenance
+
+from .judge import choose_prompt
+from .rewards import DEFAULT_SIGMA, make_reward_functions
+
+
+if TYPE_CHECKING:
+    import datasets
+    from trl import GRPOConfig, SFTConfig
+
+    from ..thinker import ThinkerProcessor
+    from .judge import JudgingPrompt
+
+logger = logging.getLogger(__name__)
+Ask = Callable[[Any], list[dict[str, Any]]]
+
+
+@dataclass
+class JudgeArguments(ModelRevision, DatasetRevision):
+    """The arguments of a training run that `trl.GRPOConfig` and `trl.SFTConfig` do not have."""
+
+    dataset: str = field(metadata={"help": "Folder or repository of ChatReward samples."})
+    model_name_or_path: str = field(
+        default="nano", metadata={"flag": "model", "help": "A thinker (Hub id or folder), or nano: a new nano judge."}
+    )
+    split: str = field(default="train", metadata={"help": "Split to train on."})
+    train: str = field(
+        default="full",
+        metadata={"choices": ("full", "lora"), "help": "All weights, as in the paper, or adapters in the text model."},
+    )
+    freeze_audio_tower: bool = field(default=False, metadata={"help": "Freeze the audio tower up to its projection."})
+    reasoning: bool = field(default=True, metadata={"help": "Ask for thoughts before the score."})
+    prompt_file: str | None = field(
+        default=None,
+        metadata={"help": "YAML of prompts or JSON of a JudgingPrompt, saved with the judge (default: the model's)."},
+    )
+    lora_r: int = field(default=16, metadata={"help": "Rank of the adapters."})
+    lora_alpha: int = field(default=32, metadata={"help": "Scale of the adapters."})
+    resume: bool = field(default=False, metadata={"help": "Resume from the newest checkpoint in output_dir."})
+    max_scenarios: int | None = field(
+        default=None, metadata={"help": "Train only on the first scenarios, this number."}
+    )
+
+
+@dataclass
+class GRPOArguments(JudgeArguments):
+    """The arguments that only reinforcement learning has."""
+
+    multi_sample: bool = field(
+        default=True,
+        metadata={"help": "Put all answers of a scenario into one batch (section 3.1), else one of them at random."},
+    )
+    accuracy_reward: str = field(
+        default="nonlinear",
+        metadata={"choices": ("nonlinear", "exact"), "help": "Equation 3, or right and wrong alone (section 4.4)."},
+    )
+    sigma: float = field(default=DEFAULT_SIGMA, metadata={"help": "Sigma of equation 3; the paper gives no value."})
+
+
+def main_grpo(argv: list[str] | None = None) -> int:
+    return _run("GRPOConfig", GRPOArguments, train_grpo, argv, "sdiareward wavreward grpo")
+
+
+def main_sft(argv: list[str] | None = None) -> int:
+    return _run("SFTConfig", JudgeArguments, train_sft, argv, "sdiareward wavreward sft")
+
+
+def _run(config: str, kind: type, train: Callable[..., Path], argv: list[str] | None, prog: str) -> int:
+    def run() -> None:
+        import trl
+
+        args, training = parse_trl((kind, getattr(trl, config)), argv, prog=prog)
+        with lock_folder(training.output_dir):
+            print(train(args, training))
+
+    return run_guarded(prog, run, "judges")
+
+
+def train_grpo(args: GRPOArguments, training: GRPOConfig, callbacks: Any = None) -> Path:
+    """Train and save a judge; return its folder, `output_dir`. `callbacks` are those of `transformers.Trainer`."""
+    from .wavreward_trainer import WavRewardTrainer
+
+    samples, prompt = load_samples_to_train_on(args), _choose_prompt(args)
+    model, processor, adapters = load_judge_to_train(args, training)
+    trainer = WavRewardTrainer(
+        model,
+        make_reward_functions(reasoning=args.reasoning, accuracy=args.accuracy_reward, sigma=args.sigma),
+        training,
+        scenario_ids=samples["scenario_id"],
+        multi_sample=args.multi_sample,
+        processing_class=processor,
+        train_dataset=make_prompt_rows(samples, partial(prompt.make_conversation, reasoning=args.reasoning)),
+        peft_config=adapters,
+        callbacks=callbacks,
+    )
+    return _run_training(trainer, prompt, args, training)
+
+
+def train_sft(args: JudgeArguments, training: SFTConfig) -> Path:
+    """Train and save a judge; return its folder, `output_dir`."""
+    from .wavreward_trainer import JudgeSFTTrainer
+
+    samples, prompt = load_samples_to_train_on(args), _choose_prompt(args)
+    ask = partial(prompt.make_conversation, reasoning=args.reasoning)
+    rows = make_target_rows(samples, ask, reasoning=args.reasoning)
+    model, processor, adapters = load_judge_to_train(args, training)
+    trainer = JudgeSFTTrainer(model, training, train_dataset=rows, processing_class=processor, peft_config=adapters)
+    return _run_training(trainer, prompt, args, training)
+
+
+def _choose_prompt(args: JudgeArguments) -> JudgingPrompt:
+    name = args.model_name_or_path
+    return choose_prompt(None if name == "nano" else name, args.prompt_file)
+
+
+def load_samples_to_train_on(args: JudgeArguments) -> datasets.Dataset:
+    """Load at most `max_scenarios`; incomplete ones are skipped, as all answers of one are compared in one batch."""
+    from sdiareward.dataset_builder.chatreward.schema import load_samples
+
+    from .wavreward_trainer import group_by_scenario
+
+    samples = load_samples(args.dataset, args.split)
+    groups = group_by_scenario(samples["scenario_id"])
+    if not groups:
+        raise ValueError("there are no samples to train on; build the data set, or name another split.")
+    size = max(Counter(map(len, groups)).items(), key=lambda item: (item[1], item[0]))[0]
+    complete = [group for group in groups if len(group) == size]
+    if num_skipped := len(groups) - len(complete):
+        logger.warning("skipped %d of %d scenarios, which do not have %d answers.", num_skipped, len(groups), size)
+    return samples.select([row for group in complete[: args.max_scenarios] for row in group])
+
+
+def make_prompt_rows(samples: datasets.Dataset, ask: Ask) -> datasets.Dataset:
+    """Make rows of `prompt`, `score`, `sample_id` and `scenario_id` for `GRPOTrainer`, which read their recording."""
+    return samples.with_transform(partial(_to_prompts, ask=ask))
+
+
+def _to_prompts(batch: dict[str, list[Any]], *, ask: Ask) -> dict[str, list[Any]]:
+    columns = {name: batch[name] for name in ("score", "sample_id", "scenario_id")}
+    return {"prompt": list(map(ask, batch["audio"])), **columns}
+
+
+def make_target_rows(samples: datasets.Dataset, ask: Ask, *, reasoning: bool) -> datasets.Dataset:
+    """Make rows of `prompt` and `target`, the column `target` or else the score in its tags, for `SFTTrainer`."""
+    # No thoughts can be made from a score.
+    if reasoning and "target" not in samples.column_names:
+        raise ValueError(
+            "the samples have no column 'target' with thoughts to imitate; set reasoning to false, or add the column."
+        )
+    return samples.with_transform(partial(_to_targets, ask=ask))
+
+
+def _to_targets(batch: dict[str, list[Any]], *, ask: Ask) -> dict[str, list[Any]]:
+    targets = batch.get("target") or [f"<score>{score}</score>" for score in batch["score"]]
+    return {"prompt": list(map(ask, batch["audio"])), "target": targets}
+
+
+def load_judge_to_train(args: JudgeArguments, training: Any) -> tuple[Any, ThinkerProcessor, Any]:
+    """Return model, processor and adapter configuration (or None); a new nano judge is written to `output_dir`."""
+    from ..thinker import ThinkerProcessor, load_thinker_model
+
+    name = args.model_name_or_path
+    if name == "nano":
+        from ..thinker import build_nano_judge
+
+        name = str(build_nano_judge(Path(training.output_dir) / "init", seed=training.seed))
+    # Trained weights are float32, because at a learning rate of 1e-6 bfloat16 weights would not change; autocast still
+    # computes in bfloat16. Two cases allow bfloat16: LoRA freezes the weights, and DeepSpeed keeps float32 copies.
+    has_float32_copies = args.train == "lora" or training.deepspeed_plugin is not None
+    model = load_thinker_model(name, dtype="bfloat16" if training.bf16 and has_float32_copies else "float32")
+    # The unused vision tower gets no gradients, and distributed training would wait for them.
+    model.model.visual.requires_grad_(False)
+    if args.freeze_audio_tower:
+        model.model.audio_tower.requires_grad_(False)
+        model.model.audio_tower.proj.requires_grad_(True)
+    return model, ThinkerProcessor.from_pretrained(find_snapshot(name)), configure_adapters(args)
+
+
+def configure_adapters(args: JudgeArguments) -> Any:
+    """Return the configuration of the adapters that a run trains; None if it trains all weights."""
+    if args.train != "lora":
+        return None
+    from peft import LoraConfig
+
+    from sdiareward.checkpoint_io.adapters import TEXT_PROJECTIONS
+
+    return LoraConfig(
+        r=args.lora_r, lora_alpha=args.lora_alpha, target_modules=TEXT_PROJECTIONS, task_type="CAUSAL_LM"
+    )
+
+
+def _run_training(trainer: Any, prompt: JudgingPrompt, args: JudgeArguments, training: Any) -> Path:
+    """Train, from a checkpoint if `args` or `training` ask for it, and save a judge with its prompt and `run.json`."""
+    from sdiareward.training.resuming import choose_checkpoint, record_settings
+
+    output = Path(training.output_dir)
+    checkpoint = choose_checkpoint(training, resume=args.resume, has_adapters=args.train == "lora")
+    # Without the transform, which reads recordings.
+    samples = trainer.train_dataset.with_format(None)
+    settings = {**asdict(args), **training.to_dict(), "prompt_file": prompt.version}
+    settings["samples"] = hash_json([list(samples[name]) for name in ("sample_id", "score")])[:12]
+    record_settings(training, checkpoint, settings)
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    trainer.save_model(str(output))
+    if trainer.is_world_process_zero():
+        trainer.processing_class.save_pretrained(output)
+        prompt.save(output)
+        (output / "training_args.bin").unlink(missing_ok=True)
+        facts = {"arguments": args, "training": training.to_dict(), "prompt_version": prompt.version}
+        facts |= {"num_samples": len(samples), "history": trainer.state.log_history}
+        write_provenance(output / "run.json", **facts)
+    return output
