@@ -68,7 +68,7 @@ def demo(
 
     spec = model.make_spec()
     options: dict[str, Any] = {name: getattr(spec, name) for name in ("prompts", "dtype", "device", "batch_tokens")}
-    revisions = also_revisions or [None for _ in also or []]
+    revisions: list[Any] = also_revisions or [None for _ in also or []]
     names = [resolve_revision(*each) for each in zip(also or [], revisions, strict=True)]
     others = [load_scorer(name, **options) for name in names]
     # Without --model, the page takes that of SDIAREWARD_MODEL.
