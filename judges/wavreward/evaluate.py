@@ -210,9 +210,8 @@ def predict(
     pending = [row for chunk in chunks if any(map(is_open, chunk)) for row in chunk]
     run_parts(parts, pending, load, size, label="judging", unit="sample")
     found = read()
-    predictions, skipped = [], []
-    for record in (found[item] for item in items):
-        (skipped if "kind" in record else predictions).append(record)
+    predictions = [found[item] for item in items if "kind" not in found[item]]
+    skipped = [found[item] for item in items if "kind" in found[item]]
     folder.mkdir(parents=True, exist_ok=True)
     write_file(folder / name, "".join(map(seal, predictions)))
     write_file(folder / f"skipped_{name}", "".join(json.dumps(record) + "\n" for record in skipped))

@@ -190,9 +190,9 @@ def predict_scores(kind: Kind, train: Samples, evaluated: Samples) -> list[int |
         fitted = LogisticRegression(max_iter=_MAX_ITERATIONS, C=_TEXT_C).fit(known, gold)
         return [int(score) for score in fitted.predict(asked)]
     rows, heard = (_compute_acoustic_features(samples) for samples in (train, evaluated))
-    used = [index for index, row in enumerate(rows) if row is not None]
+    used = {index: row for index, row in enumerate(rows) if row is not None}
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=_MAX_ITERATIONS, C=_ACOUSTIC_C))
-    model.fit(np.stack([rows[index] for index in used]), [gold[index] for index in used])
+    model.fit(np.stack(list(used.values())), [gold[index] for index in used])
     return [None if row is None else int(model.predict(row[None])[0]) for row in heard]
 
 
@@ -464,8 +464,8 @@ def _list_order_cells(order: Mapping[str, Any]) -> list[Any]:
 
 
 def _render_details(place: str, answers: Mapping[str, Any]) -> str:
-    rows = [[gold, *counts.values()] for gold, counts in answers["confusion"].items() if any(counts.values())]
-    table = "\n".join(render_table(["gold", *SCORES, INVALID], rows))
+    rows: list[list[Any]] = [[gold, *counts.values()] for gold, counts in answers["confusion"].items() if any(counts.values())]
+    table = "\n".join(render_table(["gold", *map(str, SCORES), INVALID], rows))
     form = answers["form"]
     factor = form["real_time_factor"]
     cost = "" if factor is None else f", real-time factor {factor:.4f}"

@@ -318,8 +318,9 @@ class PointwiseJudge:
                 rewards = [
                     each.score if each.expected_score is None else each.expected_score for each in found.values()
                 ]
-                rule = "failed" if None in rewards else "tie" if rewards[0] == rewards[1] else "scores"
-                yield row, make_decision(*([None, None] if None in rewards else rewards), rule)
+                chosen, rejected = [None, None] if None in rewards else rewards
+                rule = "failed" if None in rewards else "tie" if chosen == rejected else "scores"
+                yield row, make_decision(chosen, rejected, rule)
 
     def _join(self, turns: Any, name: str) -> np.ndarray:
         """Return one side as a recording; too long, it loses its first turns, because the last answer is scored."""
