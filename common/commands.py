@@ -19,6 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
 
+import yaml
 from cyclopts import App, CycloptsError, Parameter
 from cyclopts.config import Dict
 
@@ -128,12 +129,14 @@ def parse_options(kind: type, argv: Sequence[str] | None, *, prog: str, descript
     return sys.exit(0) if options is None else options
 
 
-def parse_trl(kinds: Sequence[Any], argv: Sequence[str] | None, *, prog: str) -> list[Any]:
+def parse_trl(kinds: Sequence[Any], argv: Sequence[str] | None, *, prog: str, **options: Any) -> list[Any]:
     """Return dataclasses made of flags and the file of `--config`, as `trl.TrlParser` reads them."""
     from trl import TrlParser
 
     class Parser(TrlParser):
-        def error(self, message: str) -> Any:  # argparse would print the usage of a hundred flags.
+        """Refuse a wrong option in one line, an unknown one with the nearest: argparse prints a hundred flags."""
+
+        def error(self, message: str) -> Any:
             raise UserError(message)
 
         def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -145,21 +148,22 @@ def parse_trl(kinds: Sequence[Any], argv: Sequence[str] | None, *, prog: str) ->
 
         def refuse(self, unknown: list[str]) -> list[str]:
             if unknown:
-                near = get_close_matches(unknown[0], self._option_string_actions, n=1)
+                near = get_close_matches(unknown[0].partition("=")[0], self._option_string_actions, n=1)
                 self.error(f"unknown option {unknown[0]}{f'; did you mean {near[0]}?' if near else '.'}")
             return unknown
 
     # argparse takes no other metadata.
     for item in (item for kind in kinds for item in fields(kind)):
-        kept = {name: item.metadata[name] for name in ("help", "choices") if name in item.metadata}
+        kept = {name: value for name, value in item.metadata.items() if name != "minimum"}
         item.metadata = MappingProxyType(kept)
-    parser = Parser(kinds, prog=prog, usage=f"{prog} [options]", allow_abbrev=False)
+    parser = Parser(kinds, prog=prog, allow_abbrev=False, **{"usage": f"{prog} [options]", **options})
     try:
         given = parser.parse_args_and_config(argv)
     except ImportError as error:
-        raise UserError(
-            f"an option needs a library that is not installed ({error}); install it, or omit it."
-        ) from error
+        reason = " ".join(str(error).split())
+        raise UserError(f"an option needs a library that is not installed ({reason}); install or omit it.") from error
+    except yaml.YAMLError as error:
+        raise UserError(f"--config is no YAML: {error}") from error
     for arguments in given:
         resolve_revisions(arguments)
     return list(given)

@@ -11,16 +11,15 @@ from argparse import ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
-from difflib import get_close_matches
-from typing import Any, NoReturn
+from typing import Any
 
-import yaml
 from transformers import Trainer
 from transformers.integrations import get_reporting_integration_callbacks
 from transformers.utils import is_torch_bf16_gpu_available
-from trl import ModelConfig, RewardConfig, ScriptArguments, TrlParser
+from trl import ModelConfig, RewardConfig, ScriptArguments
 
 from sdiareward.checkpoint_io.models import fingerprint_model
+from sdiareward.common.commands import parse_trl
 from sdiareward.common.data_help import PAIR_HELP
 from sdiareward.common.hub import resolve_revision
 from sdiareward.common.package_files import NANO
@@ -189,25 +188,18 @@ def parse_arguments(
 ) -> tuple[SDiaRewardScriptArguments, RewardTrainingConfig, SDiaRewardModelConfig]:
     """Parse flags and the YAML file of `--config`, which they override; an unknown one is refused with the nearest."""
     kinds: Any = (SDiaRewardScriptArguments, RewardTrainingConfig, SDiaRewardModelConfig)
-    parser = _OneLineParser(
+    args, training, model_args = parse_trl(
         kinds,
+        argv,
         prog=prog,
         usage="%(prog)s --dataset_name DATASET_NAME [options]",
         description="Train a reward model on preference pairs; docs/training.md is the guide. --config FILE reads "
         "these options from YAML; flags override it.",
         epilog=PAIR_HELP,
-        allow_abbrev=False,
         formatter_class=_HelpFormatter,
     )
-    try:
-        args, training, model_args = parser.parse_args_and_config(argv)
-    except ImportError as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"an option needs a library that is not installed ({reason}); install or omit it.") from error
-    except yaml.YAMLError as error:
-        raise OptionError(f"--config is no YAML: {error}") from error
     if not args.dataset_name:
-        parser.error("--dataset_name is missing; give a folder, a file or a Hub id of pairs.")
+        raise OptionError("--dataset_name is missing; give a folder, a file or a Hub id of pairs.")
     _resolve_revisions(args, model_args)
     args.push_to_hub, training.push_to_hub = training.push_to_hub, False
     require_supported(training)
@@ -237,26 +229,6 @@ def describe_settings(
 
 class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
     """Show defaults, and the row of the epilog as it is."""
-
-
-class _OneLineParser(TrlParser):
-    """Refuse a wrong option in one line, an unknown one with the nearest."""
-
-    def error(self, message: str) -> NoReturn:
-        raise OptionError(message)
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        found, unknown = super().parse_known_args(args, namespace)
-        return found, self._refuse(unknown)
-
-    def set_defaults_with_config(self, **values: Any) -> list[str]:
-        return self._refuse(super().set_defaults_with_config(**values))
-
-    def _refuse(self, unknown: list[str]) -> list[str]:
-        if unknown:
-            near = get_close_matches(unknown[0].partition("=")[0], self._option_string_actions, n=1)
-            self.error(f"unknown option {unknown[0]}{f'; did you mean {near[0]}?' if near else '.'}")
-        return unknown
 
 
 def _resolve_revisions(args: SDiaRewardScriptArguments, model_args: SDiaRewardModelConfig) -> None:

@@ -464,7 +464,9 @@ def _list_order_cells(order: Mapping[str, Any]) -> list[Any]:
 
 
 def _render_details(place: str, answers: Mapping[str, Any]) -> str:
-    rows: list[list[Any]] = [[gold, *counts.values()] for gold, counts in answers["confusion"].items() if any(counts.values())]
+    rows: list[list[Any]] = [
+        [gold, *counts.values()] for gold, counts in answers["confusion"].items() if any(counts.values())
+    ]
     table = "\n".join(render_table(["gold", *map(str, SCORES), INVALID], rows))
     form = answers["form"]
     factor = form["real_time_factor"]

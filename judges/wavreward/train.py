@@ -45,7 +45,7 @@ class JudgeArguments(ModelRevision, DatasetRevision):
 
     dataset: str = field(metadata={"help": "Folder or repository of ChatReward samples."})
     model_name_or_path: str = field(
-        default="nano", metadata={"flag": "model", "help": "A thinker (Hub id or folder), or nano: a new nano judge."}
+        default="nano", metadata={"help": "A thinker (Hub id or folder), or nano: a new nano judge."}
     )
     split: str = field(default="train", metadata={"help": "Split to train on."})
     train: str = field(
