@@ -221,9 +221,9 @@ USES = {
     "demo of a missing model": ("demo --model ./none", "none"),
     "push of a missing folder": ("push model none ORG/x", "none"),
     "push of a missing data set": ("push dataset none ORG/x", "none"),
-    "conversion of a missing checkpoint": ("convert ./none {o}", "no such folder"),
+    "conversion of a missing checkpoint": ("convert ./none {o}", "no such file or folder"),
     "export in no layout": ("export tiny {o}", "--layout requires an argument"),
-    "export of a missing checkpoint": ("export ./none {o} --layout vllm", "no such folder"),
+    "export of a missing checkpoint": ("export ./none {o} --layout vllm", "no such file or folder"),
     "options of env, which has none": ("env --model tiny", "--model"),
 }
 
