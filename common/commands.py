@@ -38,7 +38,8 @@ TRACEBACK_VARIABLE = "SDIAREWARD_TRACEBACK"
 def make_app(name: str, help: str | None, **options: Any) -> App:
     """Return an app whose flags are the names of parameters and fields, such as `--output_dir`."""
     options |= {"help_format": "plaintext", "version": __version__}
-    flags = Parameter(name_transform=str, consume_multiple=True, negative_bool="no_", negative_iterable=())
+    names: dict[str, Any] = {"name_transform": str, "negative_bool": "no_", "negative_iterable": ()}
+    flags = Parameter(consume_multiple=True, allow_repeating=True, **names)
     return App(name, help=help, default_parameter=flags, **options)
 
 

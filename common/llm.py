@@ -87,7 +87,7 @@ class EndpointError(UserError):
     """Raised when every question would fail: no key, unknown model, no connection, quota used up."""
 
 
-@pydantic.dataclasses.dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(config={"extra": "forbid"}, frozen=True)
 class ChatSettings:
     """An endpoint, a model, and the parameters of requests."""
 

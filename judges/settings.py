@@ -20,7 +20,7 @@ JUDGES_FILE = CONFIGS / "judges.yaml"
 MAX_TURN_S = 30.0
 
 
-@dataclass(frozen=True)
+@dataclass(config={"extra": "forbid"}, frozen=True)
 class EndpointSettings(ChatSettings):
     """A judge behind an OpenAI-compatible endpoint whose model takes `input_audio`."""
 

@@ -55,7 +55,7 @@ def word_error_rate(reference: str, hypothesis: str, language: str = "en") -> fl
     return float(jiwer.wer(said, heard))
 
 
-@pydantic.dataclasses.dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(config={"extra": "forbid"}, frozen=True)
 class EmotionSettings:
     model: str
     # Label of the model -> emotion of Table 4; other labels do not count. Of `生气/angry` the second part counts.

@@ -183,7 +183,7 @@ def _load(voice: Voice) -> Synthesizer:
     return engine
 
 
-@pydantic.dataclasses.dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(config={"extra": "forbid"}, frozen=True)
 class EventSettings:
     folder: str = ""  # Clips, FOLDER/CATEGORY/*.wav.
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # Folders of a category with other names.
@@ -210,7 +210,7 @@ class CloningSettings:
     attributes: tuple[str, ...] = ("age",)  # With reference speakers per category.
 
 
-@pydantic.dataclasses.dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(config={"extra": "forbid"}, frozen=True)
 class ChatRewardConfig:
     output_dir: str
     scenarios: str | None = None

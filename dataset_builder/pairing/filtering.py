@@ -77,7 +77,7 @@ class Verdict(BaseModel):
     reason: str
 
 
-@pydantic.dataclasses.dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(config={"extra": "forbid"}, frozen=True)
 class FilterSettings:
     min_score: Annotated[int, Field(ge=1, le=5)] = 3
     # Dimensions and sides that must reach `min_score`.

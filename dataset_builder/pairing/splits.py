@@ -127,7 +127,7 @@ def choose_synthesizers(key: str, names: Iterable[str], count: int | None, seed:
     return ordered if count is None else ordered[:count]
 
 
-@pydantic.dataclasses.dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(config={"extra": "forbid"}, frozen=True)
 class BenchSettings:
     cap: int = field(default=50, metadata={"help": "modality pairs of a bucket, or all that it has", "minimum": 1})
     colloquialness_cap: int = field(default=250, metadata={"help": "colloquialness pairs in all", "minimum": 1})

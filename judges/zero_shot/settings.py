@@ -27,7 +27,7 @@ from .judging import Orders
 from .summary import summarise_judge
 
 
-@pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
+@pydantic.dataclasses.dataclass(config={"extra": "forbid"}, frozen=True, kw_only=True)
 class Pairwise:
     """How the two sides of a pair are compared, whatever answers."""
 
@@ -48,7 +48,7 @@ class Pairwise:
         return judging.PairwiseJudge(answer, folder, self.max_turn_s, prompts, self.orders, self.transcripts, **more)
 
 
-@pydantic.dataclasses.dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(config={"extra": "forbid"}, frozen=True)
 class PairwiseEndpoint(Pairwise, EndpointSettings):
     """An endpoint that compares the two sides of a pair."""
 
@@ -64,7 +64,7 @@ class PairwiseEndpoint(Pairwise, EndpointSettings):
         )
 
 
-@pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
+@pydantic.dataclasses.dataclass(config={"extra": "forbid"}, frozen=True, kw_only=True)
 class LocalSettings:
     """A checkpoint that runs in this process."""
 
@@ -96,7 +96,7 @@ class LocalSettings:
         return {"model": model, "dtype": self.dtype, **self.sampling, "max_turn_s": self.max_turn_s}
 
 
-@pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
+@pydantic.dataclasses.dataclass(config={"extra": "forbid"}, frozen=True, kw_only=True)
 class ThinkerSettings(LocalSettings, Pairwise):
     """A thinker of a Qwen2.5-Omni checkpoint that compares the two sides of a pair."""
 
@@ -112,7 +112,7 @@ class ThinkerSettings(LocalSettings, Pairwise):
         return self.make_judge(partial(judging.ask_thinker, thinker, self.attempts, self.sampling), folder)
 
 
-@pydantic.dataclasses.dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(config={"extra": "forbid"}, frozen=True)
 class ReplaySettings:
     """The recorded answers of a judge."""
 
@@ -130,7 +130,7 @@ class ReplaySettings:
         return judging.PairwiseJudge(judging.Recorded(self.path), folder, orders=self.orders)
 
 
-@pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
+@pydantic.dataclasses.dataclass(config={"extra": "forbid"}, frozen=True, kw_only=True)
 class WavRewardSettings(LocalSettings):
     """WavReward, or another checkpoint with its prompt, which scores each side by itself."""
 

@@ -42,7 +42,7 @@ def run(tiny_checkpoint, data):
     """Return a function that audits the tiny checkpoint and gives the exit status."""
 
     def audit(folder, *arguments, model=tiny_checkpoint, dataset=data):
-        places = ["--model", model, "--data", dataset, "--output_dir", folder]
+        places = ["--model", model, "--dataset", dataset, "--output_dir", folder]
         return main(["audit", *map(str, [*places, *arguments])])
 
     return audit
@@ -87,7 +87,7 @@ def test_an_audit_measures_every_part_and_says_what_it_did_not_measure(audited):
 def test_the_rewards_are_those_of_the_evaluation(audited, data, tiny_checkpoint, tmp_path):
     from sdiareward.eval import main as evaluate
 
-    arguments = ["--model", tiny_checkpoint, "--dataset", data, "--output_dir", tmp_path, "--baselines", "False"]
+    arguments = ["--model", tiny_checkpoint, "--dataset", data, "--output_dir", tmp_path, "--no_baselines"]
     assert evaluate(list(map(str, arguments))) == 0
     scored = map(json.loads, (tmp_path / "scores.jsonl").read_text().splitlines())
     expected = {line["pair_id"]: {side: line[side] for side in ("chosen", "rejected")} for line in scored}

@@ -7,6 +7,7 @@ import sys
 
 import datasets
 import pytest
+from rich.console import ConsoleDimensions
 from support.paths import ROOT
 from support.systems_world import write_tone
 
@@ -48,7 +49,8 @@ COMMANDS = list(list_commands())
 
 @pytest.mark.parametrize("words", ["", "human", "judge", "wavreward", "push", *COMMANDS])
 def test_the_help_is_as_reviewed(words, snapshot, monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "100")
+    # A console that printed before keeps its width.
+    monkeypatch.setattr("rich.console.Console.size", property(lambda console: ConsoleDimensions(100, 25)))
     assert main([*words.split(), "--help"]) == 0
     assert capsys.readouterr().out == snapshot
 

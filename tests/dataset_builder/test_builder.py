@@ -224,14 +224,14 @@ def speak_modality(seen):
 
 BAD_CONFIGS = [
     ({"sedd": 1}, "sedd"),
-    ({"sources": [{"name": "sample", "pth": "x"}]}, "sources: .*pth"),
+    ({"sources": [{"name": "sample", "pth": "x"}]}, "sources.*pth"),
     ({"sources": [{"name": "radio"}]}, "radio"),
     (speak_modality(["festival"]), "festival"),
     ({"synthesizer_options": {"espeak_ng": {"voices": ["en-us"]}}}, "did you mean 'espeak-ng'"),
     ({"test": "0,2"}, "test is '0,2'"),
     ({"families": ["context"]}, "families"),
-    ({"families": {"context": {"kinds": []}}}, "families.context: .*kinds"),
-    ({"channel": {"snr_db": "20"}}, "channel: snr_db"),
+    ({"families": {"context": {"kinds": []}}}, "families.context.*kinds"),
+    ({"channel": {"snr_db": "loud"}}, "channel.snr_db"),
     ({"sources": [{"name": "sample", "native_coding": ["wax"]}]}, "wax"),
     ({"sources": [{"name": "colloquial_scripts", "native_coding": ["mulaw"]}]}, "scripts have no recordings"),
 ]

@@ -260,7 +260,7 @@ def run(tmp_path):
 
 @pytest.mark.slow
 def test_the_command_evaluates_an_endpoint_and_caches_its_answers(tmp_path, data, run, capsys):
-    arguments = ["--dataset", data, "--output_dir", tmp_path / "eval", "--baselines", "false", "--num_bootstrap", 20]
+    arguments = ["--dataset", data, "--output_dir", tmp_path / "eval", "--no_baselines", "--num_bootstrap", 20]
     with ChatServer(*[FIVE] * 7, Reply(status=401)) as server:
         assert check_refused(capsys, r"^sdiareward wavreward eval: error: ", run, "eval", server, *arguments)
     with ChatServer(FIVE) as server:

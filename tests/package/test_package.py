@@ -179,7 +179,7 @@ def test_every_import_belongs_to_the_core_or_to_an_extra_that_a_missing_one_is_t
     unknown = {
         f"{file}: {module}"
         for module, file in third_party_imports()
-        if module not in of_extras | OUTSIDE and not brought.get(module, set()) & core
+        if module not in of_extras | OUTSIDE | INDIRECT and not brought.get(module, set()) & core
     }
     assert unknown == set()
 

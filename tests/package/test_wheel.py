@@ -147,7 +147,7 @@ def test_the_command_says_what_it_can_do_without_the_repository(run):
     done = run("sdiareward", "--help")
     assert done.returncode == 0, done.stderr
     for name in ("convert", "env", "push", "score", "serve"):
-        assert re.search(rf"^    {name}\b", done.stdout, re.MULTILINE), name
+        assert re.search(rf"^│ {name}\b", done.stdout, re.MULTILINE), name
 
 
 def test_the_first_example_of_the_readme_and_all_public_names_but_the_trainer_need_the_core_alone(run, core):

@@ -326,5 +326,5 @@ def test_a_bad_script_is_skipped_and_a_balanced_file_that_counting_solves_is_ref
     assert [item.kind for item in skipped] == ["bad_row", "duplicate", "unbalanced"]
     assert "long/written: the sides have 5 and 2 words" in skipped[-1].reason
     path = write_scripts(tmp_path / "solved.jsonl", [(f"s{number}", "yes yes", "yes, yes") for number in range(3)])
-    with pytest.raises(ValueError, match="commas, punctuation marks alone order"):
+    with pytest.raises(ValueError, match="commas, punctuation marks order"):
         list(read_source("colloquial_scripts", path, {"balanced": True}))

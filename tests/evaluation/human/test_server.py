@@ -255,7 +255,8 @@ def test_recordings_are_served_in_whole_and_in_parts_and_links_are_not_followed(
     client = serve(folder=folder)
     for asked, expected in (("bytes=0-3", recording[:4]), ("bytes=10-", recording[10:]), (None, recording)):
         status, headers, body = client.request("GET", f"/audio/{name}", **({"Range": asked} if asked else {}))
-        assert (status, body, headers["Content-Type"]) == (206 if asked else 200, expected, "audio/x-wav")
+        assert (status, body) == (206 if asked else 200, expected)
+        assert headers["Content-Type"] in ("audio/wav", "audio/x-wav")
     assert client.request("GET", "/audio/link.wav")[0] == 404
 
 
