@@ -134,7 +134,7 @@ class SDiaRewardConfig(Qwen2_5OmniThinkerConfig):
         are named after their hash, unless `prompt_version` names them.
 
         Raises:
-            ValueError: The dictionary is of another kind of model, whose sizes would silently become defaults.
+            ValueError: The dictionary is of another kind of model; its sizes would silently become defaults.
         """
         model_type = config_dict.get("model_type", cls.model_type)
         if model_type in EXTERNAL_MODEL_TYPES:

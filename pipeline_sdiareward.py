@@ -68,7 +68,7 @@ class SDiaRewardPipeline(Pipeline):
             of `Heard`: seconds given and heard, turns that are cut, silent turns.
 
         Raises:
-            DialogueError: What is given is no dialogue, or breaks a rule of `Dialogue`.
+            DialogueError: What is given is not a dialogue, or breaks a rule of `Dialogue`.
             ValueError: The criterion is unknown.
         """
         is_given = isinstance(dialogues, Sequence) and not isinstance(dialogues, (str, bytes))

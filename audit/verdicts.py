@@ -389,7 +389,7 @@ def _check_attacks(audit: Row) -> dict[str, Measured]:
             value, detail = None, f"all {row['num_pairs']} were ahead without it"
         else:
             before = row["paid_before"]
-            ahead = f", the {100 * before:.1f}% ahead without it left out" if before else ""
+            ahead = f", the {100 * before:.1f}% ahead without it excluded" if before else ""
             note = f"on {row['num_pairs']}{ahead}, mean gain {row['gain']:+.2f}"
             value, detail = row["paid"], _join(note, _note_training(audit, "attacks", name))
         found[f"attack.{name}"] = Measured(value, detail)

@@ -22,7 +22,7 @@ _TOKENS = ("IMAGE", "AUDIO", "VIDEO", "vision_bos", "vision_eos", "audio_bos", "
 
 
 class ReleasedWay:
-    """Score dialogues, whose clips are arrays padded to `chunk_length_s`, with the thinker of `model`."""
+    """Score dialogues with the thinker of `model`; their clips are arrays padded to `chunk_length_s`."""
 
     def __init__(
         self, model: SDiaRewardModel, processor: SDiaRewardProcessor, chunk_length_s: int, batch_size: int = 1

@@ -3,7 +3,7 @@
     python -m benchmarks.training_speed
     python -m benchmarks.training_speed --steps 2 --rounds 1 --mean-s 4    # a quick look
 
-Ways to train nano, whose audio tower stays frozen, on pairs of synthetic dialogues:
+Ways to train nano with a frozen audio tower on pairs of synthetic dialogues:
 
 - `TRL`: `trl.RewardTrainer`; dialogues of a step are padded to the longest, clips to 300 s, as released, or to 30 s.
 - `ours`: `SDiaRewardTrainer`; the audio tower runs in each step, or has encoded all clips before.

@@ -49,7 +49,7 @@ ExportFormat = Literal["official", "vllm"]
 EXPORT_FORMATS: tuple[ExportFormat, ...] = ("official", "vllm")
 _DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "float16", "bfloat16")}
 _PROCESSOR_FIELDS = ("prompts", "prompt_version", "max_turn_s")
-# The names of sentence-transformers, whose files tell vLLM how to pool; its default is the last token.
+# The names of sentence-transformers: vLLM reads from its files how to pool; the default is the last token.
 _VLLM_POOLING = {"mean": "pooling_mode_mean_tokens", "last_token": "pooling_mode_lasttoken"}
 _SENTENCE_TRANSFORMERS = "sentence_transformers.models"
 # Both loaders require settings for images, though no dialogue has any.
@@ -165,7 +165,7 @@ def read_config(source: str | Path, **fields: Any) -> SDiaRewardConfig:
     if config.calibration is not None and "calibration" not in fields:
         before = read()
         if changed := [name for name in fields if getattr(config, name, None) != getattr(before, name, None)]:
-            logger.warning("with another %s rewards are others: the calibration is left out.", ", ".join(changed))
+            logger.warning("with another %s rewards are others: the calibration is omitted.", ", ".join(changed))
             config.calibration = None
     return config
 

@@ -1,7 +1,7 @@
 """Build the untrained nano model: the classes of the package at a size that trains and runs on one CPU core.
 
-The audio tower is the encoder of Whisper tiny.en (MIT, OpenAI; Radford et al., 2022), whose blocks Qwen2.5-Omni's
-tower shares; only its projection into the text model has no counterpart. Text tower and projection are random. The
+The audio tower is the encoder of Whisper tiny.en (MIT, OpenAI; Radford et al., 2022): Qwen2.5-Omni's tower has
+the same blocks; only its projection into the text model has no counterpart. Text tower and projection are random. The
 score head is at zero, so every reward is 0 until it is trained.
 
 Notable choices:

@@ -161,7 +161,7 @@ def rename_tokens(tokenizer: Any) -> PreTrainedTokenizerFast:
 
 
 def load_text_tower(text_tower: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
-    """Load SmolLM2's weights into Qwen2.5-Omni's text model, whose biases become zero."""
+    """Load SmolLM2's weights into Qwen2.5-Omni's text model; its biases become zero."""
     missing = load_weights(text_tower, weights, r".*_proj\.bias", "SmolLM2", "SmolLM2-135M-Instruct's weights")
     with torch.no_grad():
         for key in missing:

@@ -44,7 +44,7 @@ def compare(
         criterion: modality (how dialogues sound), colloquialness (how they are worded), joint (both), or all three.
         output_dir: Folder for compare.json, compare.parquet and the page; compare-A-B by default.
         pattern: How recordings are named, such as {dialogue}_{turn}_{role}.wav; NAME_0_user.wav by default.
-        user_turns: Folder of the user's turns, shared by all systems, whose folders hold the assistant's.
+        user_turns: Folder of the user's turns, shared by all systems; their folders hold the assistant's turns.
         form: Take two recordings of one length as turns, not as the two channels of a call.
         audio_root: Folder that relative paths in tables begin at and no recording may lie outside of.
         match_level: Bring the recordings of all systems to one level first, so that none wins by its loudness.

@@ -68,8 +68,11 @@ def demo(
 
     spec = model.make_spec()
     options: dict[str, Any] = {name: getattr(spec, name) for name in ("prompts", "dtype", "device", "batch_tokens")}
-    revisions: list[Any] = also_revisions or [None for _ in also or []]
-    names = [resolve_revision(*each) for each in zip(also or [], revisions, strict=True)]
+    also = also or []
+    if also_revisions is not None and len(also_revisions) != len(also):
+        raise UserError("--also and --also_revisions differ in number; give one revision for each model.")
+    revisions: list[Any] = also_revisions or [None for _ in also]
+    names = [resolve_revision(*each) for each in zip(also, revisions, strict=True)]
     others = [load_scorer(name, **options) for name in names]
     # Without --model, the page takes that of SDIAREWARD_MODEL.
     page = build(others=others, model=None if model.model == MODEL.model else model.model, **options)

@@ -26,19 +26,18 @@ class ModelNotFoundError(UserError, FileNotFoundError):
     """A model is neither in a folder nor in the cache, and the Hub does not have it."""
 
 
-def make_revision_field(target: str, what: str, repo_type: str = "model", **metadata: Any) -> Any:
-    """Return an option for a revision on the Hub."""
+def make_revision_field(what: str) -> Any:
     return field(default=None, metadata={"help": f"branch, tag or commit of {what} on the Hub (default: main)"})
 
 
 @dataclass(kw_only=True)
 class ModelRevision:
-    revision: str | None = make_revision_field("model", "the model")
+    revision: str | None = make_revision_field("the model")
 
 
 @dataclass(kw_only=True)
 class DatasetRevision:
-    dataset_revision: str | None = make_revision_field("dataset", "the data set", "dataset")
+    dataset_revision: str | None = make_revision_field("the data set")
 
 
 # A revision, the option with the name that it is of, and the kind of its repository.

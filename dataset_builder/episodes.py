@@ -56,7 +56,7 @@ class Episode:
     split_group: str | None = None  # A coarser unit that is held out whole, such as a domain.
     native_coding: tuple[str, ...] = ()  # The `channel.CODINGS` that its synthetic speech gets.
     marks: tuple[tuple[int, str], ...] = ()  # Turn and mark of each that was taken out of its words.
-    known_group_id: str | None = None  # Of a released pair, whose `group` is not published.
+    known_group_id: str | None = None  # Of a released pair; its `group` is not published.
 
     @property
     def group_id(self) -> str:

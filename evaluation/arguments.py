@@ -29,7 +29,7 @@ class PairsArguments(DatasetRevision):
 
     audio_root: str | None = None
     baseline_data: str | None = None
-    baseline_revision: str | None = make_revision_field("baseline_data", "baseline_data", "dataset")
+    baseline_revision: str | None = make_revision_field("baseline_data")
     train_split: str = "train"
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import Clip
-from sdiareward.chat_sdiareward import make_dialogue, read_parts
+from sdiareward.chat_sdiareward import make_dialogue
 from sdiareward.common.files import hash_json
 
 from .labels import name_criterion
@@ -34,11 +34,6 @@ def hash_audio(audio: Any) -> str:
 def hash_parts(parts: Iterable[str | Clip]) -> list[list[str]]:
     """Return the words and the recordings of a turn, each recording replaced by its hash."""
     return [["audio", part.digest] if isinstance(part, Clip) else ["text", part] for part in parts]
-
-
-def hash_items(message: Mapping[str, Any]) -> list[list[str]]:
-    """Return `hash_parts` of a message."""
-    return hash_parts(read_parts(message))
 
 
 def digest_dialogue(turns: Any, criterion: str | None) -> str | None:

@@ -540,7 +540,7 @@ def _has_its_length(content: Any, label: str) -> bool:
             return False
         seconds = file.frames / file.samplerate
         if is_reached and count_more_bytes(content):
-            raise AudioError(f"{label}: goes on after the {seconds:.1f} s that its header promises; export it again.")
+            raise AudioError(f"{label}: continues after the {seconds:.1f} s of its header; export it again.")
         return is_reached and seconds <= content.seek(0, os.SEEK_END) / MIN_BYTES_PER_S
 
 

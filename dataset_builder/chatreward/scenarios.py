@@ -163,9 +163,9 @@ def _require_labels(scenario: Scenario) -> None:
 
 def _require_texts(scenario: Scenario) -> None:
     for name, line in scenario.list_lines():
-        _require(isinstance(line.text, str) and line.text.strip(), f"{name} has no text", "write what is said.")
+        _require(isinstance(line.text, str) and line.text.strip(), f"{name} has no text", "write its words.")
         _, marks = remove_marks(line.text)
-        _require(not marks, f"{name} holds {marks[:1]}, which is not spoken", "write only what is said.")
+        _require(not marks, f"{name} holds {marks[:1]}, which is not spoken", "write spoken words only.")
         count = len(line.text.split())
         _require(count <= MAX_WORDS, f"{name} has {count} words", f"at most {MAX_WORDS} are allowed.")
     others = (scenario.answers[5].text, scenario.answers[3].text)

@@ -7,7 +7,7 @@ The paper's pairs can be separated by the voice (modality) or by the words (coll
 - `fluency`: the words of the answers are shuffled, or the last answer is cut off. One synthesizer speaks both sides.
 - `prosody`: the recording through the WORLD vocoder, its own intonation against a flat one or an uneven tempo.
 
-Their criterion is `joint`, whose prompt asks for both; they belong to none of the paper's subsets. `primary` is the
+Their criterion is `joint`: its prompt asks for both. They belong to none of the paper's subsets. `primary` is the
 family and `secondary` the kind: each is reported separately. A replaced turn comes from the same source and split.
 """
 

@@ -80,7 +80,7 @@ class Engine:
         raise NotImplementedError
 
     def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
-        label = f"{self.version!r} gives no speech for {text!r}"
+        label = f"{self.version!r} has no speech for {text!r}"
         try:
             speech = np.asarray(self.say(text, voice, reference))
         # Errors of `requests` are OSErrors, those of decoding ValueErrors.

@@ -240,7 +240,7 @@ class SoulXPodcast:
             raise UserError(f"soulx-podcast: the server {address}: {error}; start it again, then {AGAIN}.") from error
         reason = f"{answer.status_code} {answer.text[:_MAX_QUOTED_CHARS]}"
         if answer.status_code == 500:
-            raise SynthesisError(f"soulx-podcast gives no speech: {reason}")
+            raise SynthesisError(f"soulx-podcast has no speech: {reason}")
         if not answer.ok:
             raise UserError(f"soulx-podcast: the server {address} answers {reason}; correct it, then {AGAIN}.")
         return answer.json()

@@ -1,6 +1,6 @@
 """Serves SoulX-Podcast: speaks a whole dialogue in one request, one dialogue at a time; others wait.
 
-Runs in the environment of SoulX-Podcast, whose requirements (torch 2.7.1, transformers 4.57.1) exclude those of
+Runs in the environment of SoulX-Podcast: its requirements (torch 2.7.1, transformers 4.57.1) exclude the ones of
 `sdiareward`: only the standard library and a clone of Soul-AILab/SoulX-Podcast are imported.
 
     CUDA_VISIBLE_DEVICES=0 python soulx_server.py --repository SoulX-Podcast --model-path SoulX-Podcast-1.7B
@@ -8,7 +8,7 @@ Runs in the environment of SoulX-Podcast, whose requirements (torch 2.7.1, trans
 `POST /dialogue`, JSON: the script as in the repository's examples, with `prompt_audio` a WAV in base64; `sampling`:
 `seed` and fields of `SamplingParams`; `runs`: the `model`, `llm_engine` and `fp16_flow` that the server must run. The
 answer: `sampling_rate` and `waves`, little-endian float32 in base64 per line. Errors are `{"error": reason}`: 400 for
-an invalid request, 409 if the server runs something else, 500 if the model gives no speech.
+an invalid request, 409 if the server runs something else, 500 if the model returns no speech.
 
 There is no authentication: without `--host` the server listens on this machine only, under its own names only.
 """
@@ -34,7 +34,7 @@ _OWN_NAMES = ("127.0.0.1", "localhost")
 
 class DialogueModel:
     def __init__(self, repository: str, model_path: str, llm_engine: str, fp16_flow: bool) -> None:
-        # In place of the folder of this file, whose modules could hide others.
+        # In place of the folder of this file: its modules could hide others.
         sys.path[0] = repository
         from soulxpodcast.utils import commons, infer_utils, parser
 

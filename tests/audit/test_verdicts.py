@@ -300,7 +300,7 @@ def test_a_verdict_says_over_what_it_is_and_whether_the_model_was_trained_with_i
     assert found[f"nuisance.{second}"].detail.endswith("; trained with it")
     assert "trained" not in found[f"nuisance.{first}"].detail
     assert found["attack.silence"].detail == "on 4, mean gain +0.50; trained with it"
-    assert found["attack.loudest"].detail == "on 4, the 25.0% ahead without it left out, mean gain +0.50"
+    assert found["attack.loudest"].detail == "on 4, the 25.0% ahead without it excluded, mean gain +0.50"
     # An attack on sides that are all ahead already passes nothing.
     assert found["attack.longest"] == (None, "all 4 were ahead without it")
 

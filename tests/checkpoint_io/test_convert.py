@@ -94,7 +94,7 @@ def test_a_calibration_is_kept_while_rewards_stay_the_same(caplog, tmp_path):
     assert given is not None
     assert read_config(NANO, max_turn_s=6.0).calibration == given
     assert read_config(NANO, pooling_mode="last_token").calibration is None
-    assert "with another pooling_mode rewards are others: the calibration is left out." in caplog.text
+    assert "with another pooling_mode rewards are others: the calibration is omitted." in caplog.text
     export_checkpoint(NANO, tmp_path / "released", layout="official")
     assert read_config(tmp_path / "released").calibration == given
     assert read_config(tmp_path / "released", max_turn_s=3.0).calibration is None

@@ -179,8 +179,8 @@ def test_a_command_speaks_with_the_text_and_the_recording_by_argument_or_by_stre
     ("command", "text", "reason"),
     [
         (None, "fail", "ended with 1 for 'fail': no such word"),
-        ([sys.executable, "-c", "print('{voice}')"], "hello", "gives no speech for 'hello'.*cannot be decoded"),
-        ([sys.executable, "-c", "'{voice} {output}'"], "hello", "gives no speech for 'hello'.*speech.wav"),
+        ([sys.executable, "-c", "print('{voice}')"], "hello", "has no speech for 'hello'.*cannot be decoded"),
+        ([sys.executable, "-c", "'{voice} {output}'"], "hello", "has no speech for 'hello'.*speech.wav"),
         ([sys.executable, "-c", "import time; '{voice}'; time.sleep(9)"], "hello", "timed out"),
     ],
 )
