@@ -92,5 +92,5 @@ def test_a_busy_or_broken_server_is_asked_again(speech_server):
 def test_every_failure_of_a_speech_endpoint_is_an_error_with_its_reason(speech_server, fault, message):
     engine = openai_speech(speech_server, timeout_s=0.5)
     speech_server.faults = [fault]
-    with pytest.raises(SynthesisError, match=f"(?s)kokoro' gives no speech for 'Well.': .*({message})"):
+    with pytest.raises(SynthesisError, match=f"(?s)kokoro' has no speech for 'Well.': .*({message})"):
         engine.speak("Well.", voice=0)
