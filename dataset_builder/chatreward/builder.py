@@ -18,9 +18,10 @@ import logging
 import math
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import starmap
 from pathlib import Path
 from statistics import fmean, median
 from string import Template
@@ -30,7 +31,7 @@ from sdiareward.common.escaping import escape_markdown
 from sdiareward.common.files import require_other_folder
 from sdiareward.common.locks import lock_folder
 from sdiareward.common.package_files import CARDS
-from sdiareward.common.parts import Make, Processes, Rows, run_parts
+from sdiareward.common.parts import Make, Processes, run_parts
 from sdiareward.common.skipped import Skipped
 from sdiareward.common.tables import render_table
 from sdiareward.pairs.schema import make_stable_id
@@ -39,14 +40,14 @@ from ..reports import data_card
 from ..row_parts import choose_size, open_row_parts, write_shards
 from ..shards import ShardWriter, read_rows
 from .recording import Recorder
-from .scenarios import assign_splits, read_scenarios, take_evenly
+from .scenarios import Scenario, assign_splits, read_scenarios, take_evenly
 from .schema import LANGUAGE_TAGS, MIXED_LANGUAGES, features
 from .voices import ChatRewardConfig, read_engine_versions
 
 
 logger = logging.getLogger(__name__)
 _COLUMNS = ("sample_id", "rater", "score")
-_WRONG = ("text", "speech", "sample")
+_WRONG, _SCORES = ("text", "speech", "sample"), ("1", "2", "3", "4", "5")
 # Sample -> rater -> score.
 Ratings = Mapping[str, Mapping[str, int]]
 
@@ -92,16 +93,12 @@ def build(config: ChatRewardConfig) -> dict[str, Any]:
 def _load(config: ChatRewardConfig) -> Make:
     recorder = Recorder(config)
 
-    def record(parts: Iterable[Any]) -> Iterator[Rows]:
-        for part in parts:
-            rows = []
-            for scenario, split in part:
-                found = recorder.record(scenario, split)
-                notes = {"skipped": [*map(asdict, found.skipped)], "rejected": [*map(asdict, found.rejected)]}
-                rows.append({"item": scenario.scenario_id, "rows": found.rows, "notes": json.dumps(notes)})
-            yield rows
+    def record(scenario: Scenario, split: str) -> dict[str, Any]:
+        found = recorder.record(scenario, split)
+        notes = {"skipped": [*map(asdict, found.skipped)], "rejected": [*map(asdict, found.rejected)]}
+        return {"item": scenario.scenario_id, "rows": found.rows, "notes": json.dumps(notes)}
 
-    return record
+    return lambda parts: ([*starmap(record, part)] for part in parts)
 
 
 def _save_report(output: Path, report: dict[str, Any]) -> dict[str, Any]:
@@ -143,23 +140,19 @@ def read_ratings(path: Path, known: set[str]) -> tuple[dict[str, dict[str, int]]
             raise ValueError(f"{path}: the header lacks {missing}; the columns are {list(_COLUMNS)}.")
         for row in rows:
             sample, rater, score, wrong = ((row.get(name) or "").strip() for name in (*_COLUMNS, "wrong"))
-            if sample not in known:
-                problem = "unknown_sample", f"sample_id {sample!r} is not in the data set."
-            elif not rater:
-                problem = "missing_rater", "rater is empty; every score needs one."
-            elif wrong and wrong not in _WRONG:
-                problem = "bad_wrong", f"wrong is {wrong!r}; it must be one of {list(_WRONG)}."
+            problems = (
+                (sample not in known, "unknown_sample", f"sample_id {sample!r} is not in the data set."),
+                (not rater, "missing_rater", "rater is empty; every score needs one."),
+                (wrong not in ("", *_WRONG), "bad_wrong", f"wrong is {wrong!r}; it must be one of {list(_WRONG)}."),
+                (not wrong and score not in _SCORES, "bad_score", f"score is {score!r}; it must be one of 1 to 5."),
+                (not wrong and rater in ratings[sample], "rated_twice", f"{rater!r} has rated {sample} before."),
+            )
+            if problem := next((problem for is_wrong, *problem in problems if is_wrong), None):
+                skipped.append(Skipped(f"{path.name} line {rows.line_num}", *problem))
             elif wrong:
                 rejected.append(Skipped(sample, f"wrong_{wrong}", f"{rater} rejects it."))
-                continue
-            elif score not in ("1", "2", "3", "4", "5"):
-                problem = "bad_score", f"score is {score!r}; it must be a whole number from 1 to 5."
-            elif rater in ratings[sample]:
-                problem = "rated_twice", f"{rater!r} has rated {sample} before; the first score is kept."
             else:
                 ratings[sample][rater] = int(score)
-                continue
-            skipped.append(Skipped(f"{path.name} line {rows.line_num}", *problem))
     gone = {skip.item for skip in rejected}
     return {sample: given for sample, given in ratings.items() if given and sample not in gone}, rejected, skipped
 

@@ -8,7 +8,7 @@ voice does not predict the score. If no speaker passes, the one with the most an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,11 @@ from sdiareward.perturbations.effects import measure_level, scale_to_level
 from .filters import WordErrors, load_classifier
 from .scenarios import Line, Scenario
 from .schema import LANGUAGE_TAGS, MIXED_LANGUAGES, NO_VOICE
-from .voices import Cast, ChatRewardConfig, EventSettings, order_casts, speak_line
+from .voices import Cast, ChatRewardConfig, EventSettings, speak_line
 
 
 # A cast, and the gender of its voice for a category that does not determine it.
 Speaker = tuple[Cast, str]
-QUESTION = "question"
 _GENDERS = ("female", "male")
 
 
@@ -72,31 +71,33 @@ class Recorder:
     def record(self, scenario: Scenario, split: str) -> Recorded:
         recorded = Recorded()
         asking, answering = self._choose_speakers(scenario, split)
-        question = self._record_lines(scenario, {QUESTION: scenario.question}, asking, recorded).get(QUESTION)
-        answers = scenario.answers if isinstance(question, Take) else {}
-        takes = self._record_lines(scenario, answers, answering, recorded)
+        asked = self._record_lines(scenario, {"question": scenario.question}, asking, recorded).get("question")
+        question = asked if isinstance(asked, Take) else None
+        answers = self._record_lines(scenario, scenario.answers if question else {}, answering, recorded)
         for score in scenario.answers:
-            item, answer = f"{scenario.scenario_id} {score}", takes.get(score)
-            if not isinstance(question, Take) or answer is None:
-                reason = "no voice spoke the question; see the rejected lines."
-                recorded.skipped.append(Skipped(item, "no_question", reason))
-            elif isinstance(answer, Skipped):
-                recorded.skipped.append(Skipped(item, answer.kind, answer.reason))
+            item, found = f"{scenario.scenario_id} {score}", answers.get(score)
+            if question and isinstance(found, Take):
+                found = self._join(scenario, score, question, found)
+            elif not question or found is None:
+                found = Skipped(item, "no_question", "no voice spoke the question; see the rejected lines.")
+            if isinstance(found, Skipped):
+                recorded.skipped.append(replace(found, item=item))
             else:
-                self._join(scenario, score, question, answer, recorded)
+                recorded.rows.append(found)
         return recorded
 
     def _choose_speakers(self, scenario: Scenario, split: str) -> tuple[list[Speaker], list[Speaker]]:
         """Return the speakers for the question and for the answers, different genders first."""
-        held_out = frozenset(self._config.left_out) if split == "train" else frozenset()
-        named = self._config.casts_by_attribute.get(scenario.voices, self._config.casts)
+        config, key = self._config, (self._config.seed, scenario.scenario_id)
+        held_out = frozenset(config.left_out) if split == "train" else frozenset()
+        named = config.casts_by_attribute.get(scenario.voices, config.casts)
         speaking = [cast.drop_engines(held_out) for cast in self._casts if cast.name in named]
-        casts = order_casts(speaking, self._config.seed, scenario.scenario_id)
+        casts = sorted(speaking, key=lambda cast: make_stable_id(*key, cast.name))
         # A female voice is closest to all ages.
         if scenario.voices == "age":
             women = [(cast, "female") for cast in casts]
             return women, women
-        first = make_stable_seed(self._config.seed, scenario.scenario_id) % 2
+        first = make_stable_seed(*key) % 2
         answering, asking = ([(cast, _GENDERS[i]) for cast in casts] for i in (first, 1 - first))
         return asking + answering, answering + asking
 
@@ -112,7 +113,7 @@ class Recorder:
             for (cast, gender), takes in zip(speakers, attempts, strict=True):
                 for name in [name for name in lines if name not in takes]:
                     try:
-                        takes[name] = self._speak(cast, gender, scenario, lines[name], is_question=name == QUESTION)
+                        takes[name] = self._speak(cast, gender, scenario, lines[name], is_question=name == "question")
                     except (SkipError, SynthesisError) as error:
                         skip = Skipped(f"{scenario.scenario_id} {name}", error.kind, f"{cast.name}: {error}")
                         takes[name] = skip
@@ -149,38 +150,29 @@ class Recorder:
                 raise SkipError("no_event", str(error)) from error
         return Take(array, voice.engine, wer, language)
 
-    def _join(self, scenario: Scenario, score: int, question: Take, answer: Take, recorded: Recorded) -> None:
+    def _join(self, scenario: Scenario, score: int, question: Take, answer: Take) -> dict[str, Any] | Skipped:
+        """Return the sample of a question and an answer, or why there is none."""
         array = join_turns([question.array, answer.array], self._config.gap_s)
         duration_s = len(array) / SAMPLING_RATE
         if not self._config.min_s <= duration_s <= self._config.max_s:
             limits = f"{self._config.min_s:.0f} to {self._config.max_s:.0f} s are kept"
-            reason = f"the dialogue lasts {duration_s:.1f} s; {limits}."
-            recorded.skipped.append(Skipped(f"{scenario.scenario_id} {score}", "duration", reason))
-            return
+            return Skipped("", "duration", f"the dialogue lasts {duration_s:.1f} s; {limits}.")
         line = scenario.answers[score]
         labels = (scenario.part, scenario.attribute, scenario.category, scenario.question.category, line.category)
         sample_id = make_stable_id(scenario.scenario_id, score, *labels, scenario.question.text, line.text)
         of_scenario = ("scenario_id", "part", "attribute", "category", "topic", "license")
-        row = {
+        return {
             "sample_id": sample_id,
             **{name: getattr(scenario, name) for name in of_scenario},
             "response_category": line.category,
-            "score": score,
-            "design_score": score,
-            "expert_scores": None,
-            "question": scenario.question.text,
-            "response": line.text,
-            "question_s": question.duration_s,
-            "response_s": answer.duration_s,
-            "duration_s": duration_s,
+            **{"score": score, "design_score": score, "expert_scores": None},
+            **{"question": scenario.question.text, "response": line.text},
+            **{"question_s": question.duration_s, "response_s": answer.duration_s, "duration_s": duration_s},
             "audio": {"bytes": encode_flac(array), "path": f"{sample_id}.flac"},
-            "question_synthesizer": question.synthesizer,
-            "synthesizer": answer.synthesizer,
-            "question_wer": question.wer,
-            "response_wer": answer.wer,
+            **{"question_synthesizer": question.synthesizer, "synthesizer": answer.synthesizer},
+            **{"question_wer": question.wer, "response_wer": answer.wer},
             "language": question.language if question.language == answer.language else MIXED_LANGUAGES,
         }
-        recorded.rows.append(row)
 
 
 def load_event(category: str, seed: int, events: EventSettings) -> np.ndarray:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -76,20 +76,14 @@ class Scenario:
     license: str = DEFAULT_LICENSE
 
     def __post_init__(self) -> None:
-        try:
-            _require_labels(self)
-            _require_texts(self)
-            _require_part(self)
-        except ValueError as error:
-            raise ValueError(f"scenario {self.scenario_id!r}: {error}") from None
+        for is_right, found, needed in _check(self):
+            if not is_right:
+                raise ValueError(f"scenario {self.scenario_id!r}: {found}; {needed}")
 
     @property
     def voices(self) -> str:
         """The attribute in which the voices of the answers differ."""
         return find_voice_attribute(self.attribute)
-
-    def list_lines(self) -> list[tuple[str, Line]]:
-        return [("question", self.question), *((f"answer {s}", line) for s, line in self.answers.items())]
 
     def as_row(self) -> dict[str, Any]:
         """Return the JSON object that `make_scenario` takes."""
@@ -122,83 +116,60 @@ def assign_splits(scenarios: Sequence[Scenario], *, test: float, seed: int) -> d
 
 def take_evenly(scenarios: Sequence[Scenario], limit: int | None) -> list[Scenario]:
     """Return `limit` scenarios evenly spaced over the list."""
-    if limit is None or limit >= len(scenarios):
-        return list(scenarios)
-    return [scenarios[number * len(scenarios) // limit] for number in range(limit)]
+    count = len(scenarios) if limit is None else min(limit, len(scenarios))
+    return [scenarios[number * len(scenarios) // count] for number in range(count)]
 
 
-def _require(is_right: object, found: str, needed: str) -> None:
-    if not is_right:
-        raise ValueError(f"{found}; {needed}")
-
-
-def _require_one_of(name: str, value: Any, allowed: Any) -> None:
-    _require(value in allowed, f"{name} is {value!r}", f"it must be one of {list(allowed)}.")
-
-
-def _require_unnamed(name: str, text: str, attribute: str) -> None:
-    found = find_named_categories(text, attribute)
-    _require(not found, f"{name} names {found}", f"it must not name a category of {attribute!r}.")
-
-
-def _require_labels(scenario: Scenario) -> None:
-    """Check every label, and that the wrong voice differs clearly from the right one."""
+def _check(scenario: Scenario) -> Iterator[tuple[object, str, str]]:
+    """Yield whether each rule holds, what is found and what is needed; a rule relies on those before it."""
+    part, attribute, category, answers = scenario.part, scenario.attribute, scenario.category, scenario.answers
+    question, voices = scenario.question, scenario.voices
+    lines = [("question", question), *((f"answer {score}", line) for score, line in answers.items())]
     texts = (scenario.scenario_id, scenario.license)
-    _require(all(isinstance(text, str) for text in texts), f"scenario_id and license are {texts}", "give texts.")
-    _require_one_of("part", scenario.part, PARTS)
-    _require_one_of("topic", scenario.topic, TOPICS)
-    attributes = [*CATEGORIES] if scenario.part != "content" else [None]
-    _require_one_of("attribute", scenario.attribute, attributes)
-    scores = tuple(scenario.answers)
-    _require(scores == DESIGN_SCORES, f"the answers have the scores {scores}", f"they must be {DESIGN_SCORES}.")
-    for name, line in scenario.list_lines():
+    yield all(isinstance(text, str) for text in texts), f"scenario_id and license are {texts}", "give texts."
+    labels: dict[str, tuple[Any, Sequence[Any]]] = {"part": (part, [*PARTS]), "topic": (scenario.topic, TOPICS)}
+    labels["attribute"] = attribute, [*CATEGORIES] if part != "content" else [None]
+    for name, (value, allowed) in labels.items():
+        yield value in allowed, f"{name} is {value!r}", f"it must be one of {list(allowed)}."
+    scores, names = tuple(answers), CATEGORIES[voices]
+    yield scores == DESIGN_SCORES, f"the answers have the scores {scores}", f"they must be {DESIGN_SCORES}."
+    for name, line in lines:
         if line.category is not None or name in ("answer 5", "answer 3"):
-            _require_one_of(f"{name}'s category", line.category, CATEGORIES[scenario.voices])
-    right = scenario.category if scenario.attribute else PLAIN[scenario.voices]
-    given, wrong = (str(scenario.answers[score].category) for score in (5, 3))
-    _require(given == right, f"answer 5 has the category {given!r}", f"it must be {right!r}.")
-    is_other = not are_alike(scenario.voices, given, wrong)
-    _require(is_other, f"answer 3 has the category {wrong!r}", f"it must be clearly another than {right!r}.")
-
-
-def _require_texts(scenario: Scenario) -> None:
-    for name, line in scenario.list_lines():
-        _require(isinstance(line.text, str) and line.text.strip(), f"{name} has no text", "write its words.")
+            found = f"{name}'s category is {line.category!r}"
+            yield line.category in names, found, f"it must be one of {list(names)}."
+    # The wrong voice differs clearly from the right one.
+    right = category if attribute else PLAIN[voices]
+    given, wrong = (str(answers[score].category) for score in (5, 3))
+    yield given == right, f"answer 5 has the category {given!r}", f"it must be {right!r}."
+    needed = f"it must be clearly another than {right!r}."
+    yield not are_alike(voices, given, wrong), f"answer 3 has the category {wrong!r}", needed
+    for name, line in lines:
+        yield isinstance(line.text, str) and line.text.strip(), f"{name} has no text", "write its words."
         _, marks = remove_marks(line.text)
-        _require(not marks, f"{name} holds {marks[:1]}, which is not spoken", "write spoken words only.")
+        yield not marks, f"{name} holds {marks[:1]}, which is not spoken", "write spoken words only."
         count = len(line.text.split())
-        _require(count <= MAX_WORDS, f"{name} has {count} words", f"at most {MAX_WORDS} are allowed.")
-    others = (scenario.answers[5].text, scenario.answers[3].text)
-    _require(scenario.answers[1].text not in others, "answer 1 has the words of another", "it must be off topic.")
-
-
-def _require_part(scenario: Scenario) -> None:
-    """Check what each part asks of the question and of the words (rule 1 of figure 4)."""
-    question, part, attribute, category = scenario.question, scenario.part, str(scenario.attribute), scenario.category
-    heard = question.category
+        yield count <= MAX_WORDS, f"{name} has {count} words", f"at most {MAX_WORDS} are allowed."
+    others = (answers[5].text, answers[3].text)
+    yield answers[1].text not in others, "answer 1 has the words of another", "it must be off topic."
+    # What each part asks of the question and of the words (rule 1 of figure 4).
+    if part != "generation":
+        found = f"the question has the category {question.category!r}"
+        yield question.category == right, found, f"it must be heard as {right!r}."
     if part == "content":
-        plain = PLAIN[scenario.voices]
-        _require(heard == plain, f"the question has the category {heard!r}", f"it must be heard as {plain!r}.")
-        _require(category is None, f"category is {category!r}", "in the part content there is none.")
-    elif part != "generation":
-        _require(heard == category, f"the question has the category {heard!r}", f"it must be heard as {category!r}.")
+        yield category is None, f"category is {category!r}", "in the part content there is none."
     if part == "understanding":
-        # Each answer names what it heard.
         for score in (5, 3):
-            right, found = (
-                scenario.answers[score].category,
-                find_named_categories(scenario.answers[score].text, attribute),
-            )
-            _require(found == [right], f"answer {score} names {found}", f"it must name {right!r} alone.")
+            heard, named = answers[score].category, find_named_categories(answers[score].text, voices)
+            yield named == [heard], f"answer {score} names {named}", f"it must name {heard!r} alone."
     if part == "generation":
-        _require(attribute != "audio", "attribute is 'audio'", "no voice can be asked for a sound, use another part.")
-        is_named = category in find_named_categories(question.text, attribute)
-        _require(is_named, f"the question does not name {category!r}", "it must ask for it.")
-    if part == "implicit" or (part, attribute) == ("understanding", "audio"):
-        _require_unnamed("the question", question.text, attribute)
-    if part == "implicit" and attribute in _UNSPOKEN:
-        for name, line in scenario.list_lines()[1:]:
-            _require_unnamed(name, line.text, attribute)
+        yield attribute != "audio", "attribute is 'audio'", "no voice can be asked for a sound, use another part."
+        named = find_named_categories(question.text, voices)
+        yield category in named, f"the question does not name {category!r}", "it must ask for it."
+    # Neither side names what is heard.
+    unspoken = lines[:1] if part == "implicit" or (part, attribute) == ("understanding", "audio") else []
+    for name, line in [*unspoken, *(lines[1:] if part == "implicit" and attribute in _UNSPOKEN else ())]:
+        named = find_named_categories(line.text, voices)
+        yield not named, f"{name} names {named}", f"it must not name a category of {attribute!r}."
 
 
 @dataclass(frozen=True)
@@ -320,8 +291,8 @@ def _read_answer(answer: Any, *, slot: Slot, license: str) -> Scenario:
         raise ValueError(f"{empty} must be texts.")
     words = {name: " ".join(text.split()) for name, text in answer.items()}
     right = slot.category or PLAIN[find_voice_attribute(slot.attribute)]
-    label = words["appropriate_label"]
-    _require(label == right, f"appropriate_label is {label!r}", f"it must be {right!r}.")
+    if (label := words["appropriate_label"]) != right:
+        raise ValueError(f"appropriate_label is {label!r}; it must be {right!r}.")
     heard: str | None = right
     if slot.part == "generation":
         heard = PLAIN["language"] if slot.attribute == "language" else None

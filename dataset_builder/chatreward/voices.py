@@ -23,7 +23,7 @@ from pydantic import NonNegativeFloat, PositiveInt
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.common.settings import make_settings, read_mapping
-from sdiareward.dataset_builder.synthesis import SynthesisError, Synthesizer, is_available, load_synthesizer
+from sdiareward.dataset_builder.synthesis import SynthesisError, is_available, load_synthesizer
 from sdiareward.dataset_builder.synthesis.servers import select_speakers
 from sdiareward.pairs.messages import GAP_S
 from sdiareward.pairs.schema import make_stable_id
@@ -100,15 +100,13 @@ class Cast:
 
     def find_voice(self, attribute: str, category: str | None, gender: str) -> Voice | None:
         """Return the voice for a category; `gender` decides where the category does not."""
-        if category is None:
-            return self.voices.get(gender)
-        if attribute in self.instructed:
-            if (voice := self.voices.get(gender)) is None:
-                return None
+        by_category = category and attribute in self.by_voice and attribute not in self.instructed
+        voice = self.voices.get(category if by_category and category else gender)
+        if voice and category and attribute in self.instructed:
             instructions = INSTRUCTIONS[attribute].format(category=category)
             body = {**voice.options.get("extra_body", {}), "instructions": instructions}
             return replace(voice, options={**voice.options, "extra_body": body})
-        return self.voices.get(category if attribute in self.by_voice else gender)
+        return voice
 
 
 MANDARIN = Voice("espeak-ng", options={"voices": ["cmn"], "languages": ["zh"]})
@@ -131,24 +129,23 @@ def make_endpoint_cast(options: Mapping[str, Any], attributes: Sequence[str]) ->
     count = len(options.get("voices", ()))
     if not count or count % 2:
         raise ValueError(f"endpoint: voices are {options.get('voices')!r}; give two, female and male, or more pairs.")
-    voices = {
-        gender: Voice(ENDPOINT, number, dict(options), tuple(range(number, count, 2)) if count > 2 else ())
-        for number, gender in enumerate(_GENDERS)
-    }
+    numbers = {gender: tuple(range(first, count, 2)) for first, gender in enumerate(_GENDERS)}
+    voices = {gender: Voice(ENDPOINT, found[0], options, found) for gender, found in numbers.items()}
     return Cast(ENDPOINT, voices, tuple(attributes))
 
 
 def make_cloning_cast(options: Mapping[str, Any], attributes: Sequence[str]) -> Cast:
     voices: dict[str, Voice] = {}
+    speakers = str(options.get("speakers"))
     for attribute in ("gender", *attributes):
-        found = {}
-        for category in CATEGORIES.get(attribute, ()):
+        categories, found = CATEGORIES.get(attribute, ()), {}
+        for category in categories:
             where = {attribute: category}
-            if count := len(select_speakers(str(options.get("speakers")), where)):
+            if count := len(select_speakers(speakers, where)):
                 found[category] = Voice(CLONING, 0, {**options, "where": where}, tuple(range(count)))
-        if not found or (attribute == "gender" and len(found) < len(_GENDERS)):
-            speakers, needed = options.get("speakers"), list(CATEGORIES.get(attribute, ()))
-            raise ValueError(f"cloning: {speakers} has speakers of {attribute} {sorted(found)}; add some of {needed}.")
+        if len(found) < (len(_GENDERS) if attribute == "gender" else 1):
+            needed = f"add some of {list(categories)}"
+            raise ValueError(f"cloning: {speakers} has speakers of {attribute} {sorted(found)}; {needed}.")
         voices |= found
     return Cast(CLONING, voices, by_voice=tuple(dict.fromkeys((*_BY_VOICE, *attributes))))
 
@@ -156,11 +153,6 @@ def make_cloning_cast(options: Mapping[str, Any], attributes: Sequence[str]) -> 
 def read_engine_versions(casts: Sequence[Cast]) -> dict[str, str]:
     voices = {voice.engine: voice for cast in casts for voice in cast.voices.values()}
     return {name: _load(voice).version for name, voice in sorted(voices.items())}
-
-
-def order_casts(casts: Sequence[Cast], seed: int, key: str) -> list[Cast]:
-    """Return casts in an order that depends on a seed and a key alone."""
-    return sorted(casts, key=lambda cast: make_stable_id(seed, key, cast.name))
 
 
 def speak_line(
@@ -176,9 +168,9 @@ def speak_line(
     return replace(shape, is_vocoded=by_rule and attribute in VOCODED)(speech, SAMPLING_RATE)
 
 
-def _load(voice: Voice) -> Synthesizer:
-    engine = load_synthesizer(voice.engine, voice.options or None)
-    if not isinstance(engine, Synthesizer):
+def _load(voice: Voice) -> Any:
+    engine = load_synthesizer(voice.engine, voice.options)
+    if not hasattr(engine, "speak"):
         raise SynthesisError(f"{voice.engine} speaks whole dialogues only; use another engine for ChatReward.")
     return engine
 
@@ -269,12 +261,7 @@ class ChatRewardConfig:
 def read_config(path: Path, overrides: Mapping[str, Any] | None = None) -> ChatRewardConfig:
     """Read a `ChatRewardConfig` from YAML; `overrides` replace its values."""
     values = read_mapping(path) | {key: value for key, value in (overrides or {}).items() if value is not None}
-    sections: dict[str, type] = {"endpoint": EndpointSettings, "cloning": CloningSettings, "events": EventSettings}
-    sections |= {"asr": FasterWhisperSettings, "emotion": EmotionSettings}
-    if values.get("asr"):
+    if isinstance(values.get("asr"), dict):
         # Whisper's prompt of fillers is for spontaneous speech; synthesised lines have none.
         values["asr"] = {"prompt": "", **values["asr"]}
-    for name, kind in sections.items():
-        if values.get(name) is not None:
-            values[name] = make_settings(kind, values[name], f"{path}: {name}")
     return make_settings(ChatRewardConfig, values, str(path))

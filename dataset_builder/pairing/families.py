@@ -13,9 +13,10 @@ family and `secondary` the kind: each is reported separately. A replaced turn co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from sdiareward.pairs.schema import JOINT, make_stable_seed
 from sdiareward.perturbations.channel import ChannelSettings
 
 from .pairing import PairPlan, SynthesizerSpec, split_options
-from .splits import choose_synthesizers, split_unit
+from .splits import shuffle, split_unit
 
 
 KINDS = {
@@ -96,35 +97,26 @@ def plan_family_pairs(
     for episode in episodes.values():
         pools.setdefault((episode.source, assignment[split_unit(episode)]), Pool()).append(episode)
     plans = []
-    for episode in episodes.values():
-        split = assignment[split_unit(episode)]
-        for family, kind, rejected in _change(episode, pools[episode.source, split], families, seed):
-            is_prosody = family == "prosody"
-            key = f"{family}/{episode.source}/{episode.name}"
-            names = synthesizers.for_dialogue(split, key, seed) if synthesizers else []
-            for name in ["world" if is_prosody else RECORDING] if _is_recorded(episode) else names:
-                own, voices = split_options((options or {}).get(name, {}), JOINT)
-                chosen = replace(episode, primary=family, secondary=kind)
-                plan = PairPlan(JOINT, chosen, rejected, name, split, channel, own, None, voices, family=family)
-                if is_prosody:
-                    kept, changed = ({**own, "contour": contour} for contour in ("kept", kind))
-                    plan = replace(plan, options=kept, rejected_options=changed)
-                plans.append(plan)
-    return plans
-
-
-def _change(
-    episode: Episode, pool: Pool, families: Mapping[str, FamilySpec], seed: int
-) -> Iterator[tuple[str, str, Episode]]:
-    """Yield family, kind and the broken dialogue of each pair."""
-    key = f"{episode.source}/{episode.name}"
-    for family, spec in families.items():
+    for episode, family in product(episodes.values(), families):
+        split, spec = assignment[split_unit(episode)], families[family]
+        pool, name, key = pools[episode.source, split], episode.name, f"{episode.source}/{episode.name}"
+        names = synthesizers.for_dialogue(split, f"{family}/{key}", seed) if synthesizers else []
+        if _is_recorded(episode):
+            names = ["world" if family == "prosody" else RECORDING]
         done = 0
-        for kind in choose_synthesizers(f"{family}/{key}", spec.kinds or KINDS[family], None, seed):
+        for kind in shuffle(spec.kinds or KINDS[family], seed, f"{family}/{key}"):
             rng = np.random.default_rng(make_stable_seed(seed, family, kind, key))
-            if done < spec.per_dialogue and (rejected := break_dialogue(kind, episode, pool, rng)):
-                yield family, kind, replace(rejected, name=f"{episode.name}/{kind}", primary=family, secondary=kind)
-                done += 1
+            if done == spec.per_dialogue or not (rejected := break_dialogue(kind, episode, pool, rng)):
+                continue
+            done += 1
+            label = {"primary": family, "secondary": kind}
+            sides = replace(episode, **label), replace(rejected, name=f"{name}/{kind}", **label)
+            for engine in names:
+                own, voices = split_options((options or {}).get(engine, {}), JOINT)
+                changed = (engine, {**own, "contour": kind}) if family == "prosody" else None
+                own |= {"contour": "kept"} if changed else {}
+                plans.append(PairPlan(JOINT, *sides, engine, split, channel, own, None, voices, changed, family))
+    return plans
 
 
 def break_dialogue(kind: str, episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
