@@ -39,7 +39,7 @@ Lines = Sequence[tuple[str, str]]
 
 
 class Engine:
-    """Speaks a text with `say`, or resynthesises a recorded turn; the parameters of its constructor are its options."""
+    """Speaks a text with `say`, or resynthesises a recorded turn; its options are the parameters of `__init__`."""
 
     needs: tuple[str, ...] = ()  # Modules or commands.
     remedy = ""
@@ -133,7 +133,7 @@ def _is_installed(engine: Any) -> bool:
 
 
 def _find_engine(name: str, options: Mapping[str, Any] | None) -> Any:
-    """Return the class that the option `engine` of a synthesizer with another name has, or that has the name itself."""
+    """Return the class that the option `engine` names, or that has the name itself."""
     engine = (options or {}).get("engine", name)
     if name in _ENGINES and engine != name:
         raise ValueError(f"synthesizer {name!r} has the engine {engine!r}, but is one itself; give it another name.")

@@ -113,7 +113,7 @@ def test_a_damaged_shard_costs_itself_alone_and_a_scrubbed_text_is_counted(built
 
 
 def test_a_pair_of_two_synthesizers_comes_back_as_it_was(tmp_path):
-    plan = replace(plan_script("train"), rejected_synthesizer="espeak-ng")
+    plan = replace(plan_script("train"), rejected_engine=("espeak-ng", {}))
     with ShardWriter(tmp_path / "data") as writer:
         writer.write("train", make_row(plan))
     release(tmp_path / "data", tmp_path / "release")
