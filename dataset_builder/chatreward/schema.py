@@ -56,7 +56,6 @@ TOPICS = (
 )
 # Scores of answers: content and voice right; content right, voice wrong; content wrong.
 DESIGN_SCORES = (5, 3, 1)
-SPLITS = ("train", "test")
 # BCP-47 tags of the categories of `language`; "mul" stands for a dialogue in both.
 LANGUAGE_TAGS = {"english": "en", "chinese": "zh"}
 MIXED_LANGUAGES = "mul"
@@ -144,12 +143,9 @@ def load_samples(path: str | Path, split: str) -> datasets.Dataset:
     """Load one split of a ChatReward folder; `audio` stays encoded, as `read_audio` takes it."""
     import datasets
 
-    if split not in SPLITS:
-        raise ValueError(f"split is {split!r}; it must be one of {list(SPLITS)}.")
     pattern = f"data/{split}-*.parquet"
     if Path(path).is_dir():
-        files = sorted(map(str, Path(path).glob(pattern)))
-        if not files:
+        if not (files := sorted(map(str, Path(path).glob(pattern)))):
             raise FileNotFoundError(f"{path}: holds no {pattern}; build the data set first.")
         samples = datasets.Dataset.from_parquet(files, split=split)
     else:

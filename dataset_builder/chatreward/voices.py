@@ -75,13 +75,12 @@ INSTRUCTIONS: dict[str, str] = {
 @dataclass(frozen=True)
 class Voice:
     engine: str
-    number: int = 0
+    numbers: tuple[int, ...] = (0,)  # Of the voices of the engine; each scenario draws one.
     options: Mapping[str, Any] = field(default_factory=dict)
-    choices: tuple[int, ...] = ()  # Each scenario draws one; default: `number`.
 
     def draw(self, seed: int) -> Voice:
-        """Return one of `choices`, the same for the same seed."""
-        return replace(self, number=self.choices[seed % len(self.choices)]) if self.choices else self
+        """Return one of the voices, the same for the same seed."""
+        return replace(self, numbers=(self.numbers[seed % len(self.numbers)],))
 
 
 @dataclass(frozen=True)
@@ -100,9 +99,9 @@ class Cast:
 
     def find_voice(self, attribute: str, category: str | None, gender: str) -> Voice | None:
         """Return the voice for a category; `gender` decides where the category does not."""
-        by_category = category and attribute in self.by_voice and attribute not in self.instructed
-        voice = self.voices.get(category if by_category and category else gender)
-        if voice and category and attribute in self.instructed:
+        is_instructed = attribute in self.instructed
+        voice = self.voices.get(category if category and attribute in self.by_voice and not is_instructed else gender)
+        if voice and category and is_instructed:
             instructions = INSTRUCTIONS[attribute].format(category=category)
             body = {**voice.options.get("extra_body", {}), "instructions": instructions}
             return replace(voice, options={**voice.options, "extra_body": body})
@@ -114,10 +113,10 @@ _HIBARI = Voice("hibari")
 # The British voice of flite is a Scottish speaker.
 _FLITE = {"female": 0, "male": 1, "american": 1, "british": 2}
 _ESPEAK = {"female": 1, "male": 0, "american": 0, "british": 4, "english": 0}
-_OF_ESPEAK = {role: Voice("espeak-ng", number) for role, number in _ESPEAK.items()}
+_OF_ESPEAK = {role: Voice("espeak-ng", (number,)) for role, number in _ESPEAK.items()}
 CASTS = {
     "neural": Cast("neural", {"female": _HIBARI, "male": Voice("piper"), "english": _HIBARI, "chinese": MANDARIN}),
-    "flite": Cast("flite", {role: Voice("flite", number) for role, number in _FLITE.items()}),
+    "flite": Cast("flite", {role: Voice("flite", (number,)) for role, number in _FLITE.items()}),
     "espeak-ng": Cast("espeak-ng", {**_OF_ESPEAK, "chinese": MANDARIN}),
 }
 
@@ -130,7 +129,7 @@ def make_endpoint_cast(options: Mapping[str, Any], attributes: Sequence[str]) ->
     if not count or count % 2:
         raise ValueError(f"endpoint: voices are {options.get('voices')!r}; give two, female and male, or more pairs.")
     numbers = {gender: tuple(range(first, count, 2)) for first, gender in enumerate(_GENDERS)}
-    voices = {gender: Voice(ENDPOINT, found[0], options, found) for gender, found in numbers.items()}
+    voices = {gender: Voice(ENDPOINT, found, options) for gender, found in numbers.items()}
     return Cast(ENDPOINT, voices, tuple(attributes))
 
 
@@ -142,7 +141,7 @@ def make_cloning_cast(options: Mapping[str, Any], attributes: Sequence[str]) -> 
         for category in categories:
             where = {attribute: category}
             if count := len(select_speakers(speakers, where)):
-                found[category] = Voice(CLONING, 0, {**options, "where": where}, tuple(range(count)))
+                found[category] = Voice(CLONING, tuple(range(count)), {**options, "where": where})
         if len(found) < (len(_GENDERS) if attribute == "gender" else 1):
             needed = f"add some of {list(categories)}"
             raise ValueError(f"cloning: {speakers} has speakers of {attribute} {sorted(found)}; {needed}.")
@@ -161,7 +160,7 @@ def speak_line(
     """Return mono 16 kHz float32 speech without silence at its ends; `is_shaped` applies the rule of the category."""
     engine = _load(voice)
     require_language(engine, voice.engine, language, text)
-    speech = engine.speak(text, voice=voice.number)
+    speech = engine.speak(text, voice=voice.numbers[0])
     require_plausible([text], [speech], voice.engine, engine=f"{voice.engine} {json.dumps(dict(voice.options))}")
     by_rule = is_shaped and attribute in SHAPES
     shape = SHAPES[attribute][category] if by_rule and category else VoiceShape()
@@ -243,7 +242,7 @@ class ChatRewardConfig:
             made[CLONING] = make_cloning_cast(self.cloning.options, self.cloning.attributes)
         casts = [made[name] for name in self.casts]
         engines = {voice.engine: voice.options for cast in casts for voice in cast.voices.values()}
-        if missing := sorted(name for name, options in engines.items() if not is_available(name, options or None)):
+        if missing := sorted(name for name, options in engines.items() if not is_available(name, options)):
             raise ValueError(f"engines {missing} are not installed; install them or take their casts out of 'casts'.")
         if set(self.left_out) - set(engines) or set(engines) <= set(self.left_out):
             raise ValueError(f"left_out is {list(self.left_out)}; name some of {sorted(engines)}, not all.")

@@ -121,8 +121,8 @@ def plan_family_pairs(
 
 def break_dialogue(kind: str, episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
     """Return the dialogue broken in the way of a kind; None if it cannot be."""
-    turns, last = episode.turns, len(episode.turns) - 1
-    answers = range(1, len(turns), 2)
+    turns, answers, is_spoken = episode.turns, range(1, len(episode.turns), 2), not _is_recorded(episode)
+    last = answers[-1]
     new: dict[int, Turn | None] = {}
     match kind:
         case "last_answer" | "near_answer" | "all_answers":
@@ -139,25 +139,24 @@ def break_dialogue(kind: str, episode: Episode, pool: Pool, rng: np.random.Gener
             moved = np.roll(answers, -int(rng.integers(1, len(answers)))).tolist()
             new = {index: turns[place] for index, place in zip(answers, moved, strict=True)}
         # Both dialogues are whole conversations, right in one pair and wrong in the other: only the recordings decide.
-        case "transcript" if _is_recorded(episode) and (other := pool.partners.get(episode.name)):
+        case "transcript" if not is_spoken and (other := pool.partners.get(episode.name)):
             for index, (turn, said) in enumerate(zip(turns, other.turns, strict=True)):
-                first, *rest = turn.parts
-                parts = (replace(first, text=said.text), *(replace(part, text="") for part in rest))
-                new[index] = Turn(turn.role, parts)
+                texts = [said.text, *[""] * (len(turn.parts) - 1)]
+                parts = (replace(part, text=text) for part, text in zip(turn.parts, texts, strict=True))
+                new[index] = Turn(turn.role, tuple(parts))
         case "repetition" if len(turns) + 2 <= MAX_TURNS:
             return replace(episode, turns=(*turns, *turns[-2:]))
-        case "shuffled_words" if not _is_recorded(episode):
+        case "shuffled_words" if is_spoken:
             for index in answers:
                 words = turns[index].text.split()
                 shuffled = " ".join(words[place] for place in rng.permutation(len(words)))
                 new[index] = Turn("assistant", (Part(shuffled),))
-        case "cut_off" if not _is_recorded(episode) and len(words := turns[last].text.split()) >= 4:
+        case "cut_off" if is_spoken and len(words := turns[last].text.split()) >= 4:
             kept = int(rng.integers(len(words) // 3, 2 * len(words) // 3 + 1))
             new[last] = Turn("assistant", (Part(" ".join(words[:kept])),))
-        case "flat" | "uneven" if _is_recorded(episode):
+        case "flat" | "uneven" if not is_spoken:
             return episode
-    found = [new.get(index, turn) for index, turn in enumerate(turns)]
-    changed = tuple(turn for turn in found if turn is not None)
+    changed = tuple(turn for index, own in enumerate(turns) if (turn := new.get(index, own)) is not None)
     # A turn has no replacement, or all words stay the same.
     if len(changed) < len(turns) or [turn.text for turn in changed] == [turn.text for turn in turns]:
         return None

@@ -51,10 +51,7 @@ _MEANINGS = {
         "secondary": "the sound beside the words that is most noticeable. 'Filled Pauses' are sounds like um and uh, "
         "'Listener Feedback' is a listener's mhm or yeah, 'No Feature' means that there is nothing of the kind",
     },
-    "meld": {
-        "primary": "the sentiment of the conversation",
-        "secondary": "the emotion that carries the conversation",
-    },
+    "meld": {"primary": "the sentiment of the conversation", "secondary": "the emotion that carries the conversation"},
     "dailytalk": {
         "primary": "what the speakers do with what they say",
         "secondary": "the emotion that carries the conversation",
@@ -90,8 +87,6 @@ class FilterSettings:
     # Dimensions and sides that must reach `min_score`.
     dimensions: tuple[Literal["content", "naturalness", "coherence"], ...] = ("content", "coherence")
     sides: tuple[Literal["chosen", "rejected"], ...] = ("chosen", "rejected")
-    criteria: tuple[Literal["modality", "colloquialness"], ...] = ("modality",)  # Pairs that are judged.
-    keep_unjudged: bool = False  # Keep a pair that the judge fails on, without `quality`.
     # Share of failures that stops the filter: a refused parameter fails on every pair.
     max_failed: Annotated[float, Field(ge=0, le=1)] = 0.1
 
@@ -190,10 +185,10 @@ def filter_rows(
         return
 
     def ask(row: Row) -> Row | Skipped | None:
-        return _judge(row, client, rules, texts) if row["criterion"] in rules.criteria else None
+        return _judge(row, client, rules, texts) if row["criterion"] == "modality" else None
 
     limit = FailureLimit(rules.max_failed, "the judge failed on {} pairs", "filter.max_failed")
-    yield from _ask_judge(checked, client, ask, limit, "judge_failed", "judging", keep_failed=rules.keep_unjudged)
+    yield from _ask_judge(checked, client, ask, limit, "judge_failed", "judging")
 
 
 def annotate_rows(
@@ -217,8 +212,6 @@ def _ask_judge(
     limit: FailureLimit,
     kind: str,
     description: str,
-    *,
-    keep_failed: bool = False,
 ) -> Iterator[Row | Skipped]:
     """Yield what `ask` makes of each row, in order, or the row where it is None; `kind` is of rows that fail."""
 
@@ -232,7 +225,7 @@ def _ask_judge(
         except AudioError as error:
             return Skipped(name_pair(row), "unusable_audio", str(error)), False
         except ChatError as error:
-            return row if keep_failed else Skipped(name_pair(row), kind, str(error)), True
+            return Skipped(name_pair(row), kind, str(error)), True
 
     found: Any
     for found in client.map(examine, rows, failures=(), description=description):

@@ -76,17 +76,10 @@ def test_units_that_share_a_recording_are_one_group_in_all_sources(tmp_path):
 
 
 def label(pair_id, secondary="Joy", *, group=None, split="test", source="meld", synthesizer="flite"):
+    labels = {"pair_id": pair_id, "group_id": group or f"group of {pair_id}", "split": split, "source": source}
     criterion = "colloquialness" if source == "scripts" else "modality"
-    return {
-        "pair_id": pair_id,
-        "group_id": group or f"group of {pair_id}",
-        "criterion": criterion,
-        "split": split,
-        "source": source,
-        "primary": "Positive",
-        "secondary": secondary,
-        "synthesizer": synthesizer,
-    }
+    more = {"primary": "Positive", "secondary": secondary, "synthesizer": synthesizer}
+    return {**labels, "criterion": criterion, **more}
 
 
 def many(count, *args, name="p", **kwargs):
@@ -123,28 +116,20 @@ def test_buckets_are_capped(labels, options, expected):
     assert (taken.total() if isinstance(expected, int) else taken) == expected
 
 
-def test_groups_take_turns_within_a_bucket():
+def test_groups_take_turns_within_a_bucket_and_another_seed_gives_another_choice():
     labels = many(10, name="long", group="one recording") + [label("x", group="x"), label("y", group="y")]
     bench = sample_bench(labels, BenchSettings(cap=4, draw="alternate"))
-    assert {"x", "y"} <= bench
     assert Counter(pair.rstrip("0123456789") for pair in bench) == {"x": 1, "y": 1, "long": 2}
+    assert sample_bench(many(100), BenchSettings(seed=1)) != sample_bench(many(100), BenchSettings(seed=2))
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        *({"candidates": "train"}, {"draw": "random"}, {"rest": "test"}, {"excise": "rows"}),
-    ],
+    ("options", "named"),
+    [*(({name: "x"}, name) for name in ("candidates", "draw", "rest", "excise")), ({"bucket_by": ["mood"]}, "mood")],
 )
-def test_a_wrong_option_is_refused(options):
-    with pytest.raises(ValueError, match=next(iter(options))):
-        make_settings(BenchSettings, options, "bench")
-
-
-def test_another_seed_gives_another_choice_and_a_repeated_pair_is_refused():
-    assert sample_bench(many(100), BenchSettings(seed=1)) != sample_bench(many(100), BenchSettings(seed=2))
-    with pytest.raises(ValueError, match="pair 'p' comes twice"):
-        sample_bench([label("p"), label("p")], BenchSettings())
+def test_a_wrong_option_is_refused(options, named, folder):
+    with pytest.raises(ValueError, match=named):
+        draw_bench(folder, make_settings(BenchSettings, options, "bench"))
 
 
 def test_what_shares_a_group_with_the_bench_leaves_training():
@@ -168,6 +153,8 @@ def test_what_shares_a_group_with_the_bench_leaves_training():
     names = ("same recording", "same recording too", "same recording, test")
     assert [assignment[name] for name in names] == ["train", "validation", "train"]
     assert [skip.kind for skip in skipped] == ["held_out_synthesizer"]
+    with pytest.raises(ValueError, match="1 groups are in more than one split .g1 in train and validation"):
+        isolate([*labels, label("c")], {"c"})
 
 
 def test_a_turn_of_another_group_leaves_training_with_the_pair_that_took_it(tmp_path):
@@ -200,32 +187,21 @@ def test_a_turn_of_another_group_leaves_training_with_the_pair_that_took_it(tmp_
     assert {(skip.item, skip.kind) for skip in skipped} == {(name, "turn_in_bench") for name in ("donor", "words")}
 
 
-def test_a_group_in_two_splits_is_an_error_that_names_it():
-    labels = [label("a", group="g1", split="train"), label("b", group="g1", split="validation")]
-    with pytest.raises(ValueError, match="1 groups are in more than one split .g1 in train and validation"):
-        isolate([*labels, label("c")], {"c"})
-
-
-def turn(role, duration_s):
-    audio = {"bytes": b"fLaC", "path": "t.flac"}
-    return {"role": role, "text": "well, hello", "audio": audio, "duration_s": duration_s, "audio_ref": []}
-
-
 @pytest.fixture
 def folder(tmp_path):
     labels = many(3, name="a", group="g1") + many(2, "Fear", name="b") + many(2, name="c", split="train")
     labels += [label("leak", group="g1", split="train"), label("d", split="validation", synthesizer="piper")]
+    turn = {"text": "well, hello", "audio": {"bytes": b"fLaC", "path": "t.flac"}, "audio_ref": []}
+    side = [{**turn, "role": "user", "duration_s": 3.0}, {**turn, "role": "assistant", "duration_s": 6.0}]
     with ShardWriter(tmp_path / "all") as writer:
         for row in labels:
-            sides = {"chosen": [turn("user", 3.0), turn("assistant", 6.0)], "rejected": [turn("user", 9.0)] * 2}
             more = {"subset": "semi_wild", "language": "en", "license": "CC0-1.0"}
-            writer.write(row.pop("split"), {**row, **sides, **more})
-    (tmp_path / "all" / "report.json").write_text(json.dumps({"config": {"seed": 7, "channel": None}, "joined": None}))
+            writer.write(row["split"], {**row, "chosen": side, "rejected": side, **more})
+    (tmp_path / "all" / "report.json").write_text(json.dumps({"config": {"seed": 7, "channel": None}}))
     return tmp_path / "all"
 
 
-@pytest.mark.slow
-def test_the_benchmark_is_written_with_its_report(folder, tmp_path):
+def test_the_benchmark_is_written_with_its_report_and_a_repeated_pair_is_refused(folder, tmp_path):
     report = make_bench(folder, tmp_path / "sdiareward", BenchSettings(cap=2))
     assert json.dumps(make_bench(folder, tmp_path / "sdiareward", BenchSettings(cap=2))) == json.dumps(report)
     rows = [(split, row["pair_id"]) for split, row in read_rows(tmp_path / "sdiareward")]
@@ -235,16 +211,15 @@ def test_the_benchmark_is_written_with_its_report(folder, tmp_path):
     bench = json.loads((tmp_path / "sdiareward" / "bench.json").read_text())
     assert bench == json.loads(json.dumps(report["bench"]))
     assert bench["table1"]["semi_wild"] == {"train": 2, "validation": 1, "test": 4, "total": 7}
-    names = ("bucket", "available", "available_groups", "taken", "taken_groups")
-    counts = [tuple(bucket[name] for name in names) for bucket in bench["buckets"]]
-    assert counts == [("meld / Fear", 2, 2, 2, 2), ("meld / Joy", 3, 1, 2, 1)]
+    assert [tuple(bucket.values()) for bucket in bench["buckets"]] == [
+        ("meld / Fear", 2, 2, 2, 2),
+        ("meld / Joy", 3, 1, 2, 1),
+    ]
     assert (bench["statistics"]["pairs"], bench["num_known_groups"]) == (4, 0)
     page = (tmp_path / "sdiareward" / "bench.md").read_text()
-    assert "| meld / Joy | 3 | 1 | 2 | 1 |" in page
-    assert "| semi_wild | 2 | 1 | 4 | 7 |" in page
+    assert "| meld / Joy | 3 | 1 | 2 | 1 |" in page and "| semi_wild | 2 | 1 | 4 | 7 |" in page
     assert (tmp_path / "sdiareward" / "bench.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_data_set_itself_is_not_overwritten(folder):
     with pytest.raises(ValueError, match="is the data set itself"):
         make_bench(folder, folder, BenchSettings())
+    with pytest.raises(ValueError, match="pair 'p' comes twice"):
+        sample_bench([label("p"), label("p")], BenchSettings())

@@ -11,21 +11,13 @@ import requests
 from support.paths import ROOT
 
 from sdiareward.common.user_errors import UserError
-from sdiareward.dataset_builder.synthesis import (
-    ReferenceClip,
-    SynthesisError,
-    soulx_server,
-)
+from sdiareward.dataset_builder.synthesis import ReferenceClip, SynthesisError, soulx_server
 from sdiareward.dataset_builder.synthesis.servers import SoulXPodcast
 
 
 pytestmark = pytest.mark.slow
 RATE = 16_000
-LINES = [
-    ("assistant", "Hello, <|laughter|> how are [you]?"),
-    ("user", "Fine,\n um,  thanks."),
-    ("assistant", "Good."),
-]
+LINES = [("assistant", "Hello, <|laughter|> how are [you]?"), ("user", "Fine,\n um,  thanks."), ("assistant", "Good.")]
 
 
 @pytest.fixture(scope="module")
