@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cyclopts import Parameter
-from cyclopts.types import PositiveInt
 
 from sdiareward.common.commands import make_app
 from sdiareward.common.data_help import MANIFEST_HELP
 from sdiareward.common.locks import lock_folder, require_unlocked
 from sdiareward.common.settings import make_settings, read_mapping
 from sdiareward.common.skipped import Skipped
+
+from .pairing import BenchSettings
 
 
 BUILD = make_app(
@@ -52,7 +53,7 @@ class RunArguments:
         return int(self.strict and bool(report["skipped"]))
 
 
-RUN = RunArguments()
+RUN, BENCH = RunArguments(), BenchSettings()
 
 
 @BUILD.default
@@ -174,35 +175,6 @@ def filter(
     require_unlocked(settings.folder)
     with nullcontext() if run.dry_run else lock_folder(settings.output_dir):
         return run.finish(settings.output_dir, filter_folder(settings, is_dry=run.dry_run))
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class BenchSettings:
-    """How ESDR-Bench is drawn.
-
-    Args:
-        cap: Modality pairs of a bucket; if it has fewer, all of them are taken.
-        colloquialness_cap: Colloquialness pairs in all.
-        seed: Seed of the draw.
-        candidates: Draw from the test split, which alone has its groups, or from all, as the paper does.
-        draw: Take groups whole, which loses the fewest pairs, or alternate, which gives the most groups.
-        rest: What becomes of the groups of the test split without a chosen pair.
-        excise: What leaves training: the groups of the chosen pairs, or these pairs alone, as in the paper.
-        bucket_by: Columns that make a bucket.
-    """
-
-    cap: PositiveInt = 50
-    colloquialness_cap: PositiveInt = 250
-    seed: int = 0
-    candidates: Literal["test", "all"] = "test"
-    draw: Literal["whole_groups", "alternate"] = "whole_groups"
-    rest: Literal["train", "skip"] = "train"
-    excise: Literal["groups", "pairs"] = "groups"
-    bucket_by: tuple[str, ...] = ("source", "secondary")
-
-
-BENCH = BenchSettings()
 
 
 @BUILD.command

@@ -44,18 +44,16 @@ SIDES = {"A": "chosen", "B": "rejected"}
 # The system prompt, and the request after both versions or the recording.
 PROMPTS = ("filter", "filter_request")
 ANNOTATION_PROMPTS = ("annotation", "annotation_request")
+_EMOTION = "the emotion that carries the conversation"
+_SOUND = (
+    "the sound beside the words that is most noticeable. 'Filled Pauses' are sounds like um and uh, "
+    "'Listener Feedback' is a listener's mhm or yeah, 'No Feature' means that there is nothing of the kind"
+)
 # What the primary and the secondary dimension of each source are (Table 5).
 _MEANINGS = {
-    "youtube": {
-        "primary": "the emotion that carries the conversation",
-        "secondary": "the sound beside the words that is most noticeable. 'Filled Pauses' are sounds like um and uh, "
-        "'Listener Feedback' is a listener's mhm or yeah, 'No Feature' means that there is nothing of the kind",
-    },
-    "meld": {"primary": "the sentiment of the conversation", "secondary": "the emotion that carries the conversation"},
-    "dailytalk": {
-        "primary": "what the speakers do with what they say",
-        "secondary": "the emotion that carries the conversation",
-    },
+    "youtube": {"primary": _EMOTION, "secondary": _SOUND},
+    "meld": {"primary": "the sentiment of the conversation", "secondary": _EMOTION},
+    "dailytalk": {"primary": "what the speakers do with what they say", "secondary": _EMOTION},
 }
 _SOUND_TURNS = [{"role": role, "duration_s": 1.0} for role in ROLES]
 Row = dict[str, Any]

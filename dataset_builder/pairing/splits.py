@@ -38,12 +38,12 @@ from sdiareward.pairs.content import join_units
 from sdiareward.pairs.labels import split_synthesizers
 from sdiareward.pairs.schema import JOINT, SIDES, make_stable_id
 
-from ..commands import BenchSettings
 from ..pipeline.media import read_beginning
 from ..recording_check import COPY_S, find_copies, measure_energies
 from ..reports import data_card
 from ..reports.data_card import LABELS, compute_statistics, read_labels
 from ..shards import ShardWriter, read_rows
+from . import BenchSettings
 
 
 Unit = tuple[str, str]
@@ -218,21 +218,20 @@ def isolate(
     skipped: list[Skipped] = []
     for label in labels:
         pair, group, split, speaker = (label[name] for name in ("pair_id", "group_id", "split", "synthesizer"))
-        is_held_out = not split_synthesizers(speaker) <= taught[label["criterion"]]
+        is_test, is_known = split == BENCH_SPLIT, split_synthesizers(speaker) <= taught[label["criterion"]]
+        full = "its bucket of ESDR-Bench is full"
+        reasons = (
+            (group in bench_groups, "group_in_bench", f"its group {group} is in ESDR-Bench; training must not see it"),
+            (pair in shared, "turn_in_bench", "a turn of it is in ESDR-Bench; training must not see it"),
+            (is_test and rest == "skip", "not_in_bench", full),
+            (is_test and not is_known, "held_out_synthesizer", f"{full}, and {speaker} is held out from training"),
+        )
         if pair in bench:
             assignment[pair] = BENCH_SPLIT
-        elif group in bench_groups:
-            reason = f"its group {group} is in ESDR-Bench; training must not see it"
-            skipped.append(Skipped(pair, "group_in_bench", reason))
-        elif pair in shared:
-            skipped.append(Skipped(pair, "turn_in_bench", "a turn of it is in ESDR-Bench; training must not see it"))
-        elif split == BENCH_SPLIT and rest == "skip":
-            skipped.append(Skipped(pair, "not_in_bench", "its bucket of ESDR-Bench is full"))
-        elif split == BENCH_SPLIT and is_held_out:
-            reason = f"its bucket of ESDR-Bench is full, and {speaker} is held out from training"
-            skipped.append(Skipped(pair, "held_out_synthesizer", reason))
+        elif why := next((why for applies, *why in reasons if applies), None):
+            skipped.append(Skipped(pair, *why))
         else:
-            assignment[pair] = "train" if split == BENCH_SPLIT else split
+            assignment[pair] = "train" if is_test else split
     if excise == "groups":
         splits: dict[str, set[str]] = defaultdict(set)
         for label in labels:

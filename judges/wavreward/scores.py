@@ -107,7 +107,7 @@ class Samples:
 
 
 def read_samples(path: str | Path, split: str) -> Samples:
-    from sdiareward.dataset_builder.chatreward.schema import load_samples
+    from sdiareward.dataset_builder.chatreward.scenarios import load_samples
 
     samples = Samples(load_samples(path, split))
     for label in samples.labels:

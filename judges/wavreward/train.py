@@ -139,7 +139,7 @@ def _choose_prompt(args: JudgeArguments) -> JudgingPrompt:
 
 def load_samples_to_train_on(args: JudgeArguments) -> datasets.Dataset:
     """Load at most `max_scenarios`; incomplete ones are skipped, as all answers of one are compared in one batch."""
-    from sdiareward.dataset_builder.chatreward.schema import load_samples
+    from sdiareward.dataset_builder.chatreward.scenarios import load_samples
 
     from .wavreward_trainer import group_by_scenario
 

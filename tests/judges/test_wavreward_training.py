@@ -12,7 +12,7 @@ from support.paths import FIXTURES, ROOT
 from trl import GRPOConfig, SFTConfig
 
 from sdiareward.cli import main
-from sdiareward.dataset_builder.chatreward.schema import features
+from sdiareward.dataset_builder.chatreward.scenarios import features
 from sdiareward.judges.thinker import Thinker, ThinkerProcessor, load_thinker_model
 from sdiareward.judges.wavreward import train as training
 from sdiareward.judges.wavreward.audio_grpo import AudioGRPOTrainer
@@ -350,7 +350,7 @@ def test_sft_with_reasoning_needs_targets(samples):
 def test_incomplete_scenarios_are_skipped_and_their_number_is_limited(samples, dataset_folder, caplog, monkeypatch):
     args = JudgeArguments(dataset=str(dataset_folder), max_scenarios=2)
     assert load_samples_to_train_on(args)["scenario_id"] == ["s0"] * 3 + ["s1"] * 3
-    load = "sdiareward.dataset_builder.chatreward.schema.load_samples"
+    load = "sdiareward.dataset_builder.chatreward.scenarios.load_samples"
     monkeypatch.setattr(load, lambda *_: samples.select([0, 1, 2, 3, 5, 6, 7, 8]))
     assert load_samples_to_train_on(args)["sample_id"] == ["00", "01", "02", "20", "21", "22"]
     assert "skipped 1 of 3 scenarios, which do not have 3 answers" in caplog.text

@@ -7,12 +7,9 @@ from support.paths import CONFIGS
 
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.dataset_builder.__main__ import main
-from sdiareward.dataset_builder.chatreward.builder import build
-from sdiareward.dataset_builder.chatreward.filters import word_error_rate
-from sdiareward.dataset_builder.chatreward.recording import Recorder
-from sdiareward.dataset_builder.chatreward.scenarios import make_scenario, read_scenarios
-from sdiareward.dataset_builder.chatreward.schema import features, load_samples
-from sdiareward.dataset_builder.chatreward.voices import ChatRewardConfig, read_config
+from sdiareward.dataset_builder.chatreward.builder import Recorder, build
+from sdiareward.dataset_builder.chatreward.scenarios import features, load_samples, make_scenario, read_scenarios
+from sdiareward.dataset_builder.chatreward.voices import ChatRewardConfig, read_config, word_error_rate
 from sdiareward.dataset_builder.pipeline.settings import FasterWhisperSettings
 from sdiareward.pairs.schema import make_stable_id
 

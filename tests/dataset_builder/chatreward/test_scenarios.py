@@ -8,14 +8,18 @@ from support.chat_server import ChatServer
 
 from sdiareward.common.package_files import CHATREWARD
 from sdiareward.dataset_builder.chatreward.scenarios import (
+    CATEGORIES,
+    PARTS,
+    TOPICS,
     ScenarioSettings,
+    are_alike,
     assign_splits,
+    find_voice_attribute,
     make_scenario,
     plan_slots,
     read_scenarios,
     write_scenarios,
 )
-from sdiareward.dataset_builder.chatreward.schema import CATEGORIES, PARTS, TOPICS, are_alike, find_voice_attribute
 from sdiareward.pairs.prompts import PromptSet
 
 

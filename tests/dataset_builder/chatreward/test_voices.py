@@ -11,14 +11,15 @@ import pytest
 import soundfile
 
 from sdiareward.audio_sdiareward import resample
-from sdiareward.dataset_builder.chatreward.filters import EmotionSettings, load_classifier
-from sdiareward.dataset_builder.chatreward.recording import Recorder, load_event, mix_event
+from sdiareward.dataset_builder.chatreward.builder import Recorder, load_event, mix_event
 from sdiareward.dataset_builder.chatreward.scenarios import read_scenarios
 from sdiareward.dataset_builder.chatreward.voices import (
     CASTS,
     ChatRewardConfig,
     CloningSettings,
+    EmotionSettings,
     Voice,
+    load_classifier,
     make_cloning_cast,
     make_endpoint_cast,
     speak_line,

@@ -9,23 +9,21 @@ import soundfile
 from sdiareward.audio_sdiareward import AudioError, read_audio
 from sdiareward.dataset_builder.episodes import RECORDING, Episode, Part, ScriptPair, Turn
 from sdiareward.dataset_builder.pairing import pairing
-from sdiareward.dataset_builder.pairing.families import (
-    FamilySpec,
-    Pool,
-    break_dialogue,
-    plan_family_pairs,
-    validate_families,
-)
 from sdiareward.dataset_builder.pairing.pairing import (
     Clip,
+    FamilySpec,
     NoReference,
     PairPlan,
+    Pool,
     SynthesizerSpec,
+    break_dialogue,
     choose_references,
     draw_voices,
     make_row,
+    plan_family_pairs,
     plan_pairs,
     split_options,
+    validate_families,
 )
 from sdiareward.dataset_builder.pairing.splits import split_unit
 from sdiareward.pairs.schema import validate_row

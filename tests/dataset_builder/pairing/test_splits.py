@@ -10,8 +10,8 @@ from support.paths import SAMPLE
 
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.common.settings import make_settings
-from sdiareward.dataset_builder.commands import BenchSettings
 from sdiareward.dataset_builder.episodes import Episode
+from sdiareward.dataset_builder.pairing import BenchSettings
 from sdiareward.dataset_builder.pairing.splits import (
     assign_splits,
     draw_bench,
