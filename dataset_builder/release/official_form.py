@@ -23,8 +23,8 @@ from sdiareward.audio_sdiareward import MAX_RECORDING_S, SAMPLING_RATE, AudioErr
 from sdiareward.common.files import write_file
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError
-from sdiareward.esdr_accuracy.pairwise import SUBSETS
-from sdiareward.pairs.labels import SUBSET_OF_SOURCE
+from sdiareward.esdr_accuracy.pairwise import NO_SUBSET, SUBSETS
+from sdiareward.pairs.labels import describe_origins
 from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.pairs.rows import leave_audio_encoded
 from sdiareward.pairs.schema import SIDES, TAXONOMY, UNKNOWN, features, make_stable_id, validate_row
@@ -109,14 +109,12 @@ def _make_row(example: Mapping[str, Any], root: Path, path_prefix: str, shared_f
     try:
         category, source = example.get("category"), str(example.get("source") or "unknown").lower()
         # The column of Table 2 that a row counts in.
-        stated = [str(given or "").lower().replace("-", "_") for given in (example.get("subset"), category)]
-        subsets = [name for name in (*stated, source, SUBSET_OF_SOURCE.get(source)) if name in SUBSETS]
-        if not subsets:
+        if (subset := describe_origins([example])[0]["subset"]) == NO_SUBSET:
             found = f"neither category {category!r} nor source {source!r}"
             raise SkipError("unknown_subset", f"{found} is one of {list(SUBSETS)}.")
         row = {name: example[name] if example.get(name) else value for name, value in _UNSTATED.items()}
-        row |= {"source": source, "subset": subsets[0]}
-        row["criterion"] = "colloquialness" if subsets[0] == "colloquialness" else "modality"
+        row |= {"source": source, "subset": subset}
+        row["criterion"] = "colloquialness" if subset == "colloquialness" else "modality"
         # Columns of these names, or a `category` that is in Table 5.
         for name, values in zip(("primary", "secondary"), TAXONOMY.get(source, ((), ())), strict=True):
             row[name] = example.get(name) or (category if category in values else UNKNOWN)

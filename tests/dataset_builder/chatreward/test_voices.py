@@ -249,6 +249,5 @@ def test_a_classifier_scores_the_emotions_its_labels_stand_for(monkeypatch, make
     assert load_classifier(EmotionSettings("m", labels))(make_tone(1.0)) == {"angry": 0.5, "neutral": 0.5}
     with pytest.raises(ValueError, match="'ang', 'calm'"):
         load_classifier(EmotionSettings("m"))(make_tone(1.0))
-    for changes in ({"labels": {"b": "bored"}}, {"threshold": 2}, {"backend": "funasr", "hub": "github"}):
-        with pytest.raises(ValueError, match=[*changes][-1]):
-            EmotionSettings("model", **changes)
+    with pytest.raises(ValueError, match="bored"):
+        EmotionSettings("model", {"b": "bored"})

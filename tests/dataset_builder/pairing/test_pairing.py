@@ -42,10 +42,9 @@ EPISODES = [
     make_episode("b", "who goes there", "only a friend", "come in then", "thanks I will do"),
     make_episode("c", "is it far", "ten miles or so", "is there a bus", "not on a Sunday", group="a"),
 ]
-SCRIPT = ScriptPair(
-    written=make_episode("s/written", "Could you tell me the time?", "It is noon.", group="s"),
-    spoken=make_episode("s/spoken", "Um, what time is it?", "Noon, I think.", group="s"),
-)
+WRITTEN = make_episode("s/written", "Could you tell me the time?", "It is noon.", group="s")
+UTTERED = make_episode("s/spoken", "Um, what time is it?", "Noon, I think.", group="s")
+SCRIPT = ScriptPair(*(replace(side, subset="colloquialness") for side in (WRITTEN, UTTERED)))
 SPOKEN = SynthesizerSpec(seen=("flite", "espeak-ng"), left_out=("hibari",), per_dialogue=1)
 
 
@@ -87,10 +86,8 @@ def test_a_modality_pair_sets_the_recording_against_the_same_words_in_its_coding
 
 
 def test_a_colloquialness_pair_has_one_voice_on_both_sides_unless_it_is_across_voices():
-    spec, assignment = (
-        SynthesizerSpec(("hibari", "espeak-ng"), per_dialogue=1, across=1),
-        {split_unit(SCRIPT.spoken): "train"},
-    )
+    spec = SynthesizerSpec(("hibari", "espeak-ng"), per_dialogue=1, across=1)
+    assignment = {split_unit(SCRIPT.spoken): "train"}
     same, across = plan_pairs([SCRIPT], assignment, {"colloquialness": spec}, None, 0)
     assert same.voices in ("hibari", "espeak-ng") and across.voices in ("hibari+espeak-ng", "espeak-ng+hibari")
     for plan, names in ((same, [same.voices] * 2), (across, across.voices.split("+"))):

@@ -9,7 +9,6 @@ import soundfile
 from support.paths import SAMPLE
 
 from sdiareward.audio_sdiareward import read_audio
-from sdiareward.common.settings import make_settings
 from sdiareward.dataset_builder.episodes import Episode
 from sdiareward.dataset_builder.pairing import BenchSettings
 from sdiareward.dataset_builder.pairing.splits import (
@@ -123,15 +122,6 @@ def test_groups_take_turns_within_a_bucket_and_another_seed_gives_another_choice
     assert sample_bench(many(100), BenchSettings(seed=1)) != sample_bench(many(100), BenchSettings(seed=2))
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [*(({name: "x"}, name) for name in ("candidates", "draw", "rest", "excise")), ({"bucket_by": ["mood"]}, "mood")],
-)
-def test_a_wrong_option_is_refused(options, named, folder):
-    with pytest.raises(ValueError, match=named):
-        draw_bench(folder, make_settings(BenchSettings, options, "bench"))
-
-
 def test_what_shares_a_group_with_the_bench_leaves_training():
     labels = [
         label("bench", group="g1"),
@@ -221,5 +211,7 @@ def test_the_benchmark_is_written_with_its_report_and_a_repeated_pair_is_refused
     assert (tmp_path / "sdiareward" / "bench.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="is the data set itself"):
         make_bench(folder, folder, BenchSettings())
+    with pytest.raises(ValueError, match="mood"):
+        draw_bench(folder, BenchSettings(bucket_by=("mood",)))
     with pytest.raises(ValueError, match="pair 'p' comes twice"):
         sample_bench([label("p"), label("p")], BenchSettings())
