@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -228,15 +228,12 @@ class EmotionSettings:
             raise ValueError(f"labels name {unknown}; Table 4 has {list(CATEGORIES['emotion'])}.")
 
 
-Labels = Iterable[tuple[str, float]]
-
-
 def load_classifier(settings: EmotionSettings) -> Callable[[np.ndarray], dict[str, float]]:
     """Return what scores mono 16 kHz speech, from 0 to 1 by emotion of Table 4, without unlabelled emotions."""
     score_labels = (_load_funasr if settings.backend == "funasr" else _load_transformers)(settings)
 
     def score_emotions(array: np.ndarray) -> dict[str, float]:
-        found = dict(score_labels(array))
+        found = score_labels(array)
         if not found.keys() & settings.labels.keys():
             named = f"'labels' names {sorted(settings.labels)}; name the emotion of each label of the model"
             raise ValueError(f"{settings.model}: has the labels {sorted(found)}, and {named}.")
@@ -249,21 +246,17 @@ def load_classifier(settings: EmotionSettings) -> Callable[[np.ndarray], dict[st
     return score_emotions
 
 
-def _load_transformers(settings: EmotionSettings) -> Callable[[np.ndarray], Labels]:
+def _load_transformers(settings: EmotionSettings) -> Callable[[np.ndarray], dict[str, float]]:
     """Load an audio classifier of `transformers`, such as a fine-tuned wav2vec 2.0."""
     from transformers import pipeline
 
     classify: Any = pipeline("audio-classification", model=settings.model, device=settings.device)
-
-    def score(array: np.ndarray) -> Labels:
-        # The pipeline takes the mapping apart.
-        found = classify({"raw": array, "sampling_rate": SAMPLING_RATE}, top_k=None)
-        return [(entry["label"], entry["score"]) for entry in found]
-
-    return score
+    # The pipeline takes the mapping apart.
+    take = {"sampling_rate": SAMPLING_RATE}
+    return lambda array: {each["label"]: each["score"] for each in classify({"raw": array, **take}, top_k=None)}
 
 
-def _load_funasr(settings: EmotionSettings) -> Callable[[np.ndarray], Labels]:
+def _load_funasr(settings: EmotionSettings) -> Callable[[np.ndarray], dict[str, float]]:
     """Load Emotion2Vec (Ma et al. 2023), the paper's classifier. A checkpoint without a head has no labels."""
     try:
         from funasr import AutoModel
@@ -273,9 +266,10 @@ def _load_funasr(settings: EmotionSettings) -> Callable[[np.ndarray], Labels]:
     options = {"device": settings.device, "hub": settings.hub, "disable_update": True, "disable_pbar": True}
     model: Any = AutoModel(model=settings.model, **options)
 
-    def score(array: np.ndarray) -> Labels:
+    def score(array: np.ndarray) -> dict[str, float]:
         (found,) = model.generate(array, fs=SAMPLING_RATE, granularity="utterance", extract_embedding=False)
-        return zip((str(label).rpartition("/")[2] for label in found["labels"]), found["scores"], strict=False)
+        labels = (str(label).rpartition("/")[2] for label in found["labels"])
+        return dict(zip(labels, found["scores"], strict=False))
 
     return score
 

@@ -22,7 +22,7 @@ from functools import lru_cache
 
 DEFAULT_REGIONS = ("US", "GB")
 _KINDS = ("EMAIL", "URL", "HANDLE", "PHONE", "ADDRESS", "NAME")
-_PLACEHOLDER = re.compile(rf"\[(?:{'|'.join(_KINDS)})\]")
+_PLACEHOLDER = re.compile(rf"(\[(?:{'|'.join(_KINDS)})\])")
 
 # Repetitions are bounded, so that a search takes linear time on any text.
 _EMAIL = re.compile(r"[\w.+-]{1,128}@\w[\w-]{0,62}(?:\.[\w-]{1,63})+", re.ASCII)
@@ -88,16 +88,15 @@ def contains_name(text: str, names: Sequence[str]) -> bool:
 def _replace(text: str, kind: str, find: Callable[[str], Iterator[_Span]]) -> tuple[str, int]:
     """Replace the spans of `find` between existing placeholders."""
     pieces: list[str] = []
-    found = position = 0
-    for border in [*_PLACEHOLDER.finditer(text), None]:
-        segment = text[position : border.start() if border else len(text)]
+    found = 0
+    # The pattern is a group: every second part is a placeholder.
+    for place, part in enumerate(_PLACEHOLDER.split(text)):
         end = 0
-        for start, stop in sorted(find(segment), key=lambda span: (span[0], -span[1])):
+        for start, stop in sorted(find(part) if place % 2 == 0 else (), key=lambda span: (span[0], -span[1])):
             if start >= end:
-                pieces += [segment[end:start], f"[{kind}]"]
+                pieces += [part[end:start], f"[{kind}]"]
                 found, end = found + 1, stop
-        pieces += [segment[end:], border.group() if border else ""]
-        position = border.end() if border else len(text)
+        pieces.append(part[end:])
     return "".join(pieces), found
 
 
