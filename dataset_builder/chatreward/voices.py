@@ -144,7 +144,7 @@ def make_cloning_cast(options: Mapping[str, Any], attributes: Sequence[str]) -> 
     voices: dict[str, Voice] = {}
     speakers = str(options.get("speakers"))
     for attribute in ("gender", *attributes):
-        categories, found = CATEGORIES.get(attribute, ()), {}
+        categories, found = CATEGORIES.get(attribute, ()), dict[str, Voice]()
         for category in categories:
             where = {attribute: category}
             if count := len(select_speakers(speakers, where)):

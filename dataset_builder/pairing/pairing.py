@@ -249,7 +249,7 @@ def _read_side(plan: PairPlan, side: str, recorded: Sequence[np.ndarray] | None 
         lines = [(turn.role, turn.text) for turn in episode.turns]
         spoken = [[array] for array in engine.speak_dialogue(lines, _choose_reference_clips(plan, label))]
     else:
-        speak = _speak if engine.is_deterministic else _speak.__wrapped__
+        speak: Any = _speak if engine.is_deterministic else _speak.__wrapped__
         spoken = []
         for turn in episode.turns:
             voice = make_stable_seed(plan.chosen.group_id, turn.role)

@@ -158,7 +158,7 @@ class Rebuilder:
             turns.append(Turn(turn["role"], tuple(parts)))
         same = {name: row[name] for name in ("source", "subset", "primary", "secondary", "language", "license")}
         group, coding = row["group_id"], tuple(row["native_coding"] or ())
-        known = {"name": row["pair_id"], "group": group, "known_group_id": group, "native_coding": coding}
+        known: Any = {"name": row["pair_id"], "group": group, "known_group_id": group, "native_coding": coding}
         episode = Episode(turns=tuple(turns), **known, **same)
         validate_episode(episode, is_broken=side == "rejected")
         return episode

@@ -92,7 +92,7 @@ def _replace(text: str, kind: str, find: Callable[[str], Iterator[_Span]]) -> tu
     # The pattern is a group: every second part is a placeholder.
     for place, part in enumerate(_PLACEHOLDER.split(text)):
         end = 0
-        for start, stop in sorted(find(part) if place % 2 == 0 else (), key=lambda span: (span[0], -span[1])):
+        for start, stop in sorted([] if place % 2 else find(part), key=lambda span: (span[0], -span[1])):
             if start >= end:
                 pieces += [part[end:start], f"[{kind}]"]
                 found, end = found + 1, stop

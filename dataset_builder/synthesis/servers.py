@@ -253,7 +253,8 @@ def _make_script(lines: Lines, references: Mapping[str, ReferenceClip]) -> dict[
         raise SynthesisError(f"soulx-podcast: no reference clip for {missing}; give the role one in 'voices'.")
     if not all(words.split() for _, words in lines):
         raise SynthesisError("soulx-podcast: a line has no text; remove it.")
-    marks, speakers = {role: f"S{number}" for number, role in enumerate(roles, start=1)}, {}
+    marks = {role: f"S{number}" for number, role in enumerate(roles, start=1)}
+    speakers: dict[str, dict[str, str]] = {}
     for role, mark in marks.items():
         soundfile.write(wav := io.BytesIO(), references[role].array, SAMPLING_RATE, format="WAV", subtype="PCM_16")
         prompt = base64.b64encode(wav.getvalue()).decode()
