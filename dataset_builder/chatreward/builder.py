@@ -313,12 +313,14 @@ def read_ratings(path: Path, known: set[str]) -> tuple[dict[str, dict[str, int]]
             raise ValueError(f"{path}: the header lacks {missing}; the columns are {list(_COLUMNS)}.")
         for row in rows:
             sample, rater, score, wrong = ((row.get(name) or "").strip() for name in (*_COLUMNS, "wrong"))
+            bad_score = f"score is {score!r}; it must be a whole number from 1 to 5."
+            again = f"{rater!r} has rated {sample} before; the first score is kept."
             problems = (
                 (sample not in known, "unknown_sample", f"sample_id {sample!r} is not in the data set."),
                 (not rater, "missing_rater", "rater is empty; every score needs one."),
                 (wrong not in ("", *_WRONG), "bad_wrong", f"wrong is {wrong!r}; it must be one of {list(_WRONG)}."),
-                (not wrong and score not in _SCORES, "bad_score", f"score is {score!r}; it must be one of 1 to 5."),
-                (not wrong and rater in ratings[sample], "rated_twice", f"{rater!r} has rated {sample} before."),
+                (not wrong and score not in _SCORES, "bad_score", bad_score),
+                (not wrong and rater in ratings[sample], "rated_twice", again),
             )
             if problem := next((problem for is_wrong, *problem in problems if is_wrong), None):
                 skipped.append(Skipped(f"{path.name} line {rows.line_num}", *problem))
