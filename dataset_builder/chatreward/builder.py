@@ -102,15 +102,17 @@ class Recorder:
         question = asked if isinstance(asked, Take) else None
         answers = self._record_lines(scenario, scenario.answers if question else {}, answering, recorded)
         for score in scenario.answers:
-            item, found = f"{scenario.scenario_id} {score}", answers.get(score)
-            if question and isinstance(found, Take):
-                found = self._join(scenario, score, question, found)
-            elif not question or found is None:
-                found = Skipped(item, "no_question", "no voice spoke the question; see the rejected lines.")
-            if isinstance(found, Skipped):
-                recorded.skipped.append(replace(found, item=item))
+            item, answer = f"{scenario.scenario_id} {score}", answers.get(score)
+            made: dict[str, Any] | Skipped
+            if question and isinstance(answer, Take):
+                made = self._join(scenario, score, question, answer)
             else:
-                recorded.rows.append(found)
+                no_question = Skipped(item, "no_question", "no voice spoke the question; see the rejected lines.")
+                made = answer if isinstance(answer, Skipped) else no_question
+            if isinstance(made, Skipped):
+                recorded.skipped.append(replace(made, item=item))
+            else:
+                recorded.rows.append(made)
         return recorded
 
     def _choose_speakers(self, scenario: Scenario, split: str) -> tuple[list[Speaker], list[Speaker]]:

@@ -489,7 +489,7 @@ def plan_family_pairs(
             if done == spec.per_dialogue or not (rejected := break_dialogue(kind, episode, pool, rng)):
                 continue
             done += 1
-            label = {"primary": family, "secondary": kind}
+            label: Any = {"primary": family, "secondary": kind}
             sides = replace(episode, **label), replace(rejected, name=f"{name}/{kind}", **label)
             for engine in names:
                 own, voices = split_options((options or {}).get(engine, {}), JOINT)
@@ -536,7 +536,7 @@ def break_dialogue(kind: str, episode: Episode, pool: Pool, rng: np.random.Gener
             new[last] = Turn("assistant", (Part(" ".join(words[:kept])),))
         case "flat" | "uneven" if not is_spoken:
             return episode
-    changed = tuple(turn for index, own in enumerate(turns) if (turn := new.get(index, own)) is not None)
+    changed = tuple(each for index, own in enumerate(turns) if (each := new.get(index, own)) is not None)
     # A turn has no replacement, or all words stay the same.
     if len(changed) < len(turns) or [turn.text for turn in changed] == [turn.text for turn in turns]:
         return None
