@@ -80,8 +80,8 @@ HERE = sys.executable
         ("soulx-podcast", {"model_path": "m"}, "'addresses'"),
         ("soulx-podcast", {"model_path": "m", "addresses": "http://localhost"}, "addresses is"),
         ("piper", {"engine": "command"}, "'piper' has the engine 'command'"),
-        ("kokoro", {"voices": ["jf_alpha", "nowhere"]}, "nowhere"),
-        ("kokoro", {"voices_path": "nowhere.bin"}, "nowhere"),
+        pytest.param("kokoro", {"voices": ["jf_alpha", "nowhere"]}, "nowhere", marks=pytest.mark.slow),
+        pytest.param("kokoro", {"voices_path": "nowhere.bin"}, "nowhere", marks=pytest.mark.slow),
         ("my-tts", {"engine": "command", "command": "say hello"}, "say hello"),
         (
             "my-tts",
