@@ -29,7 +29,7 @@ from sdiareward.audio_sdiareward import AudioError, read_audio
 from sdiareward.checkpoint_io.models import describe_model
 from sdiareward.common.files import JsonLines, seal, write_file
 from sdiareward.common.hub import DatasetRevision, ModelRevision
-from sdiareward.common.llm import ChatClient, EndpointError
+from sdiareward.common.llm import ChatClient, ChatError, EndpointError
 from sdiareward.common.locks import lock_folder
 from sdiareward.common.optional_dependencies import check_extra
 from sdiareward.common.parts import Make, PartFolder, run_parts
@@ -161,8 +161,7 @@ def _choose_judge(args: EvaluateArguments) -> tuple[dict[str, Any], Callable[[],
     else:
         defaults = {"max_tokens": MAX_ANSWER_TOKENS}
         settings = choose_endpoint(str(args.judge), args.judges_file, args.judge_options, defaults=defaults)
-        request = {name: value for name, value in settings.request([]).items() if name != "messages"}
-        whose = {"judge": args.judge, **request}
+        whose = {"judge": args.judge, "model": settings.model, **settings.parameters}
         prompt = choose_prompt(None, args.prompt_file or settings.prompt_file)
         cache = Path(args.output_dir) / "cache"
         load = partial(EndpointJudge, settings, cache, reasoning=args.reasoning, prompt=prompt)
@@ -335,14 +334,17 @@ def examine(
     rows = samples.find_rows([record["sample_id"] for record in predictions])
     system = prompts.fill(PROMPT)
 
-    def ask(record: Mapping[str, Any]) -> dict[str, Any]:
+    def ask(record: Mapping[str, Any]) -> dict[str, Any] | ChatError:
         score = record["predicted"]
         given = "no score" if score is None else f"the score {score}"
         thoughts = f"The judge's thoughts:\n{parse_thoughts(record['text'])}\n\nIt gave {given}. Answer in JSON alone."
         audio = make_audio_content(samples[rows[record["sample_id"]]]["audio"], name=f"sample {record['sample_id']}")
         messages: list[dict[str, Any]] = [{"role": "system", "content": system}]
         messages.append({"role": "user", "content": [audio, {"type": "text", "text": thoughts}]})
-        found = client.ask_json(messages, Verdict.model_validate).model_dump()
+        try:
+            found = client.ask_json(messages, Verdict.model_validate).model_dump()
+        except ChatError as error:
+            return error
         return {"quality": "Good" if all(found[name] for name in QUESTIONS) else "Poor", **found}
 
     thoughtful = [record for record in predictions if parse_thoughts(record["text"])]

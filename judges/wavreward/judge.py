@@ -252,9 +252,9 @@ class EndpointJudge:
             raise ValueError(f"{num_samples} answers need a seed to differ; set seed for this judge.")
         clients = [self._make_client(temperature, seed + number) for number in range(num_samples)]
         jobs = [(recording, client) for recording in recordings for client in clients]
-        answers: list[Any] = list(clients[0].map(self._ask, jobs, failures=()))
+        answers: list[Any] = list(clients[0].map(self._ask, jobs))
         problems = [answer.problem for answer in answers]
-        if problems and all(problems) and not clients[0].has_answers():
+        if problems and all(problems) and not len(clients[0].cache):
             raise EndpointError(f"none of {len(answers)} questions got an answer; the first: {problems[0]}")
         judgements = []
         for start in range(0, len(answers), num_samples):

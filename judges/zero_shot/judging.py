@@ -179,7 +179,7 @@ def ask_endpoint(client: ChatClient, attempts: int, questions: Sequence[Question
             return make_failed_answer(str(error), error.answer, error.spent, audio_s)
         return Answer(found.value, found.text, spent=found.spent, audio_s=audio_s)
 
-    answers: Iterator[Any] = client.map(ask, questions, failures=())
+    answers: Iterator[Any] = client.map(ask, questions)
     return answers
 
 

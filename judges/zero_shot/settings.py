@@ -54,8 +54,7 @@ class PairwiseEndpoint(Pairwise, EndpointSettings):
 
     def identity(self) -> dict[str, Any]:
         """Return what the scores depend on, which excludes the endpoint's address and its speed."""
-        request = {name: value for name, value in self.request([]).items() if name != "messages"}
-        return {**request, **self.describe()}
+        return {"model": self.model, **self.parameters, **self.describe()}
 
     def load(self, folder: Path) -> PairScorer:
         client = ChatClient(self, self.cache_dir or folder / "cache")
