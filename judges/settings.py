@@ -61,8 +61,13 @@ class LocalSettings:
     def checkpoint(self) -> str:
         return resolve_revision(self.path, self.revision) if self.revision else self.path
 
-    def select(self, *names: str) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in names}
+    @property
+    def placement(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "device": self.device, "batch_size": self.batch_size}
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        return {"max_new_tokens": self.max_new_tokens, "temperature": self.temperature, "seed": self.seed}
 
 
 @dataclass(config={"extra": "forbid"}, frozen=True, kw_only=True)

@@ -66,7 +66,8 @@ class ThinkerProcessor(SDiaRewardProcessor):
         saved, _ = cls.get_processor_dict(pretrained_model_name_or_path, **hub_kwargs)
         if saved.get("processor_class") == cls.__name__:
             return cast(Any, super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs))
-        return cls.from_backbone(pretrained_model_name_or_path, **{"max_turn_s": MAX_RECORDING_S, **kwargs})
+        options = {"max_turn_s": MAX_RECORDING_S, **kwargs}
+        return cast(ThinkerProcessor, cls.from_backbone(pretrained_model_name_or_path, **options))
 
     def apply_chat_template(  # type: ignore[override]
         self,
@@ -95,8 +96,6 @@ class ThinkerProcessor(SDiaRewardProcessor):
 
     def with_prompt(self, dialogue: Any, criterion: str = "joint") -> Dialogue:
         """Return the conversation unchanged: it holds the judge's task."""
-        if not dialogue:
-            raise ValueError("a conversation has no messages; give at least one.")
         return make_dialogue(dialogue, is_whole=False)
 
     def encode_text(self, text: str) -> list[int]:

@@ -37,11 +37,7 @@ from sdiareward.common.parts import Make, PartFolder, run_parts
 from sdiareward.common.provenance import describe_run, write_provenance
 from sdiareward.common.skipped import Skipped
 from sdiareward.common.tables import format_interval, format_percent, render_table
-from sdiareward.evaluation.summary import (
-    describe_changed,
-    list_reasons,
-    render_reasons,
-)
+from sdiareward.evaluation.summary import describe_changed, list_reasons, render_reasons
 from sdiareward.pairs.content import fingerprint_pairs
 from sdiareward.pairs.messages import make_audio_content
 from sdiareward.pairs.prompts import PromptSet, read_prompt_file

@@ -32,7 +32,7 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, Field
 
 from sdiareward.common.escaping import escape_markdown
 from sdiareward.common.files import parse_json, split_lines
@@ -128,9 +128,7 @@ class _Entry(BaseModel):
 
     file: Annotated[str, Field(min_length=1)]
     score: Annotated[int, Field(ge=1, le=5)]
-    scenario_id: Annotated[str | None, BeforeValidator(lambda given: None if given in (None, "") else str(given))] = (
-        None
-    )
+    scenario_id: Any = None
 
 
 def read_out_of_domain(path: str | Path, split: str) -> Samples:
@@ -158,7 +156,9 @@ def read_out_of_domain(path: str | Path, split: str) -> Samples:
             if not file.is_file():
                 raise ValueError(f"{file} does not exist; give paths from the list's folder.")
             more = {"duration_s": audio_duration_s(file), "audio": {"bytes": None, "path": str(file)}}
-            rows.append({**dict.fromkeys(LABELS), "sample_id": given["file"], **entry, **more})
+            scenario = None if entry["scenario_id"] in (None, "") else str(entry["scenario_id"])
+            named = {"sample_id": given["file"], "scenario_id": scenario, "score": entry["score"]}
+            rows.append({**dict.fromkeys(LABELS), **named, **more})
     except (ValueError, csv.Error) as error:
         place = f"{lists[0]}, entry {len(rows) + 1}"
         raise ValueError(f"{place}: {explain_error(error)} Each recording needs file and score, 1 to 5.") from error

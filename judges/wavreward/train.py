@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from sdiareward.common.commands import parse_trl, run_guarded
 from sdiareward.common.files import hash_json
@@ -31,7 +31,6 @@ from .rewards import DEFAULT_SIGMA, make_reward_functions
 
 if TYPE_CHECKING:
     import datasets
-    from trl import GRPOConfig, SFTConfig
 
     from ..thinker import ThinkerProcessor
     from .judge import JudgingPrompt
@@ -75,60 +74,38 @@ class GRPOArguments(JudgeArguments):
     sigma: float = make_option(DEFAULT_SIGMA, "Sigma of equation 3; the paper gives no value.")
 
 
-def main_grpo(argv: list[str] | None = None) -> int:
-    return _run("GRPOConfig", GRPOArguments, train_grpo, argv, "sdiareward wavreward grpo")
+def main(command: Literal["grpo", "sft"], argv: list[str] | None = None) -> int:
+    """Run `sdiareward wavreward grpo` or `sft`; return the exit status."""
+    prog = f"sdiareward wavreward {command}"
 
-
-def main_sft(argv: list[str] | None = None) -> int:
-    return _run("SFTConfig", JudgeArguments, train_sft, argv, "sdiareward wavreward sft")
-
-
-def _run(config: str, kind: type, train: Callable[..., Path], argv: list[str] | None, prog: str) -> int:
     def run() -> None:
         import trl
 
-        args, training = parse_trl((kind, getattr(trl, config)), argv, prog=prog)
+        kinds = (GRPOArguments, trl.GRPOConfig) if command == "grpo" else (JudgeArguments, trl.SFTConfig)
+        args, training = parse_trl(kinds, argv, prog=prog)
         with lock_folder(training.output_dir):
             print(train(args, training))
 
     return run_guarded(prog, run, "judges")
 
 
-def train_grpo(args: GRPOArguments, training: GRPOConfig, callbacks: Any = None) -> Path:
-    """Train and save a judge; return its folder, `output_dir`. `callbacks` are those of `transformers.Trainer`."""
-    from .wavreward_trainer import WavRewardTrainer
+def train(args: JudgeArguments, training: Any) -> Path:
+    """Train and save a judge; return its folder, `output_dir`. `training` is a `GRPOConfig` or an `SFTConfig`."""
+    from .wavreward_trainer import JudgeSFTTrainer, WavRewardTrainer
 
-    samples, prompt = load_samples_to_train_on(args), _choose_prompt(args)
-    model, processor, adapters = load_judge_to_train(args, training)
-    trainer = WavRewardTrainer(
-        model,
-        make_reward_functions(reasoning=args.reasoning, accuracy=args.accuracy_reward, sigma=args.sigma),
-        training,
-        scenario_ids=samples["scenario_id"],
-        multi_sample=args.multi_sample,
-        processing_class=processor,
-        train_dataset=make_prompt_rows(samples, partial(prompt.make_conversation, reasoning=args.reasoning)),
-        peft_config=adapters,
-        callbacks=callbacks,
-    )
-    return _run_training(trainer, prompt, args, training)
-
-
-def train_sft(args: JudgeArguments, training: SFTConfig) -> Path:
-    """Train and save a judge; return its folder, `output_dir`."""
-    from .wavreward_trainer import JudgeSFTTrainer
-
-    samples, prompt = load_samples_to_train_on(args), _choose_prompt(args)
+    samples, name = load_samples_to_train_on(args), args.model_name_or_path
+    prompt = choose_prompt(None if name == "nano" else name, args.prompt_file)
     ask = partial(prompt.make_conversation, reasoning=args.reasoning)
-    rows = make_target_rows(samples, ask, reasoning=args.reasoning)
+    if isinstance(args, GRPOArguments):
+        rewards = make_reward_functions(reasoning=args.reasoning, accuracy=args.accuracy_reward, sigma=args.sigma)
+        scenarios: dict[str, Any] = {"scenario_ids": samples["scenario_id"], "multi_sample": args.multi_sample}
+        make: Any = partial(WavRewardTrainer, reward_funcs=rewards, **scenarios)
+        rows = make_prompt_rows(samples, ask)
+    else:
+        make, rows = JudgeSFTTrainer, make_target_rows(samples, ask, reasoning=args.reasoning)
     model, processor, adapters = load_judge_to_train(args, training)
-    trainer = JudgeSFTTrainer(model, training, train_dataset=rows, processing_class=processor, peft_config=adapters)
+    trainer = make(model, args=training, processing_class=processor, train_dataset=rows, peft_config=adapters)
     return _run_training(trainer, prompt, args, training)
-
-
-def _choose_prompt(args: JudgeArguments) -> JudgingPrompt:
-    name = args.model_name_or_path
-    return choose_prompt(None if name == "nano" else name, args.prompt_file)
 
 
 def load_samples_to_train_on(args: JudgeArguments) -> datasets.Dataset:

@@ -183,7 +183,7 @@ def _read_reason(given: Any, info: ValidationInfo[list[str]]) -> str:
 
 def _group_by_dimension(given: Any, info: ValidationInfo[list[str]]) -> Any:
     """Return scores by dimension that a judge gave by version."""
-    sides = list(given.values()) if isinstance(given, dict) and set(given) == set(VERSIONS) else [None]
+    sides: list[Any] = list(given.values()) if isinstance(given, dict) and set(given) == set(VERSIONS) else [None]
     if not all(isinstance(side, dict) for side in sides):
         return given
     info.context.append("scores by version")

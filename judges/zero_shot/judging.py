@@ -31,17 +31,7 @@ from sdiareward.pairs.prompts import PromptSet, read_prompt_file
 from sdiareward.pairs.schema import SIDES
 from sdiareward.scoring.outcomes import UNREADABLE, Labels, Outcome
 
-from ..settings import (
-    EndpointSettings,
-    JudgeSettings,
-    LocalSettings,
-    Orders,
-    PairwiseSettings,
-    ReplaySettings,
-    ThinkerSettings,
-    WavRewardSettings,
-    read_judge,
-)
+from ..settings import JudgeSettings, Orders, PairwiseSettings, read_judge
 from ..wavreward.judge import Judgement, WavRewardJudge, choose_prompt
 from .answers import ORDERS, PROMPTS, VERSIONS, Answer, Status, decide, make_decision, make_failed_answer, read_text
 from .summary import ANSWERS_FILE, find_criterion, summarise_judge
@@ -92,53 +82,55 @@ class JudgeSpec:
 
     def identity(self) -> dict[str, Any]:
         """Return what the scores depend on, which excludes an endpoint's address and its speed."""
-        settings = self.settings
+        settings: Any = self.settings
         found = {name: value for name, value in asdict(settings).items() if name not in _NO_IDENTITY}
-        if isinstance(settings, LocalSettings):
+        if settings.backend in ("thinker", "wavreward"):
             found["model"] = describe_model(settings.checkpoint)
-        if isinstance(settings, WavRewardSettings):
+        if settings.backend == "wavreward":
             found["prompt_version"] = choose_prompt(settings.checkpoint, settings.prompt_file).version
-        elif isinstance(settings, ReplaySettings):
-            found["answers"] = hashlib.sha256(_read_file(settings.path).encode()).hexdigest()
+        elif settings.backend == "replay":
+            found["answers"] = hashlib.sha256(Path(settings.path).read_bytes()).hexdigest()
         else:
             prompts = read_prompt_file(settings.prompt_file)
-            versions = {criterion: prompts.compute_version(*names) for criterion, names in PROMPTS.items()}
-            found["prompt_versions"] = versions
+            found["prompt_versions"] = {key: prompts.compute_version(*names) for key, names in PROMPTS.items()}
         return {"judge": self.name, "backend": settings.backend, "judge_settings": found}
 
     def load(self, folder: Path) -> Judge:
-        settings = self.settings
-        if isinstance(settings, ReplaySettings):
+        settings: Any = self.settings
+        if settings.backend == "replay":
             return Judge(partial(replay, settings.path, read_recorded(settings.path)), folder, None, settings.orders)
-        if isinstance(settings, LocalSettings):
-            placement = settings.select("dtype", "device", "batch_size")
-            sampling = settings.select("max_new_tokens", "temperature", "seed")
-        if isinstance(settings, WavRewardSettings):
-            asking = settings.select("reasoning", "prompt_file")
-            judge = WavRewardJudge.from_pretrained(settings.checkpoint, **asking, **placement)
-            sampling |= settings.select("expected", "num_samples")
-            build: Any = partial(join_side, settings.max_turn_s, judge.thinker.processor.max_turn_s)
-            return Judge(partial(ask_wavreward, judge, sampling), folder, build, None)
-        build = partial(make_comparison, settings, read_prompt_file(settings.prompt_file))
-        if isinstance(settings, ThinkerSettings):
+        if settings.backend == "wavreward":
+            judge = WavRewardJudge.from_pretrained(
+                settings.checkpoint,
+                reasoning=settings.reasoning,
+                prompt_file=settings.prompt_file,
+                **settings.placement,
+            )
+            options = {**settings.sampling, "expected": settings.expected, "num_samples": settings.num_samples}
+            build = partial(join_side, settings.max_turn_s, judge.thinker.processor.max_turn_s)
+            return Judge(partial(ask_wavreward, judge, options), folder, build, None)
+        compare = partial(make_comparison, settings, read_prompt_file(settings.prompt_file))
+        if settings.backend == "thinker":
             from ..thinker import Thinker
 
-            thinker = Thinker.from_pretrained(settings.checkpoint, **placement)
-            return Judge(partial(ask_thinker, thinker, settings.attempts, sampling), folder, build, settings.orders)
+            thinker = Thinker.from_pretrained(settings.checkpoint, **settings.placement)
+            ask = partial(ask_thinker, thinker, settings.attempts, settings.sampling)
+            return Judge(ask, folder, compare, settings.orders)
         client = ChatClient(settings, settings.cache_dir or folder / "cache")
-        ask = partial(ask_endpoint, client, settings.attempts)
-        return Judge(ask, folder, build, settings.orders, lambda: client.usage)
+        return Judge(
+            partial(ask_endpoint, client, settings.attempts), folder, compare, settings.orders, lambda: client.usage
+        )
 
     def describe(
         self, labels: Labels, scores: Mapping[str, Mapping[str, Any]], folder: Path, **options: Any
     ) -> dict[str, Any]:
         """Return `judge`: how it reached its decisions, and what that cost."""
-        is_pairwise = not isinstance(self.settings, WavRewardSettings)
+        settings: Any = self.settings
+        is_pairwise = settings.backend != "wavreward"
         found = summarise_judge(self.name, labels, scores, folder, options, is_pairwise=is_pairwise)
-        usd = None
-        if isinstance(self.settings, EndpointSettings):
-            usd = self.settings.compute_price_usd(found["prompt_tokens"], found["completion_tokens"])
-        return {"judge": {"name": self.name, "backend": self.settings.backend, **found, "usd": usd}}
+        tokens = (found["prompt_tokens"], found["completion_tokens"])
+        usd = settings.compute_price_usd(*tokens) if settings.backend == "endpoint" else None
+        return {"judge": {"name": self.name, "backend": settings.backend, **found, "usd": usd}}
 
 
 def choose_judge(name: str, judges_file: str | Path | None = None, overrides: Sequence[str] = ()) -> JudgeSpec:
@@ -151,7 +143,7 @@ class Judge:
 
     ask: Ask
     folder: Path
-    build: Any  # See `Question.build`: a function of a pair, order or side, and criterion.
+    build: Any  # See `Question.build`: a function of a pair, order or side, and criterion; None for a replay.
     orders: Orders | None = "both"  # None of a judge that scores each side by itself.
     usage: Callable[[], dict[str, Any]] = dict
     audio_s: float = 0.0
@@ -164,8 +156,9 @@ class Judge:
         for row in rows:
             pair_id, criterion = labels[row]["pair_id"], find_criterion(labels[row])
             orders = SIDES if self.orders is None else choose_orders(pair_id, self.orders)
+            # The pair is read when it is asked about: a part may hold more recordings than the memory does.
             asked[row] = [
-                Question(pair_id, order, criterion, self.build and partial(self.build, pairs[row], order, criterion))
+                Question(pair_id, order, criterion, partial(self._build, pairs, row, order, criterion))
                 for order in orders
             ]
         answers = self.ask([question for questions in asked.values() for question in questions])
@@ -178,6 +171,10 @@ class Judge:
                 yield row, Skipped(questions[0].pair_id, UNREADABLE, str(unheard[0]))
             else:
                 yield row, decide_by_scores(found) if self.orders is None else decide(found)
+
+    def _build(self, pairs: datasets.Dataset, row: int, order: str, criterion: str) -> tuple[Any, float]:
+        built: tuple[Any, float] = self.build(pairs[row], order, criterion)
+        return built
 
     def _record(self, question: Question, answer: Answer) -> dict[str, Any]:
         """Return the line of an answer."""
@@ -196,10 +193,10 @@ def choose_orders(pair_id: str, orders: Orders) -> tuple[str, ...]:
 def decide_by_scores(answers: Mapping[str, Answer]) -> dict[str, Any]:
     """Decide a pair by its answers by side: the higher score wins."""
     columns = [answers[side].columns for side in SIDES]
-    rewards = [each["score"] if each["expected_score"] is None else each["expected_score"] for each in columns]
-    if None in rewards:
+    chosen, rejected = (x["score"] if x["expected_score"] is None else x["expected_score"] for x in columns)
+    if chosen is None or rejected is None:
         return make_decision(None, None, "failed")
-    return make_decision(*rewards, "tie" if rewards[0] == rewards[1] else "scores")
+    return make_decision(chosen, rejected, "tie" if chosen == rejected else "scores")
 
 
 def make_comparison(
@@ -360,19 +357,13 @@ class RecordedAnswer(pydantic.BaseModel):
             return make_failed_answer(str(error), text, spent)
 
 
-Recorded = Mapping[tuple[str, str], RecordedAnswer]
-
-
-def _read_file(path: str | Path) -> str:
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"{path}: no such file of answers; give the answers.jsonl of a run as path.")
-    return Path(path).read_text(encoding="utf-8")
+Recorded = dict[tuple[str, str], RecordedAnswer]
 
 
 def read_recorded(path: str | Path) -> Recorded:
     """Read JSON lines with `pair_id`, `order` and `answer`; the last one of a question counts."""
-    answers = {}
-    for number, line in enumerate(split_lines(_read_file(path)), start=1):
+    answers: Recorded = {}
+    for number, line in enumerate(split_lines(Path(path).read_text(encoding="utf-8")), start=1):
         try:
             found = RecordedAnswer.model_validate(parse_json(unseal(line.encode()) or b""))
         except ValueError as error:
@@ -383,10 +374,7 @@ def read_recorded(path: str | Path) -> Recorded:
 
 def replay(path: str, recorded: Recorded, questions: Sequence[Question]) -> Iterator[Answer]:
     """Answer with the recorded answers of a file."""
-    missing = [each for each in questions if (each.pair_id, each.order) not in recorded]
-    if missing:
-        raise ValueError(
-            f"{path}: lacks {len(missing)} of {len(questions)} answers, the first is of pair "
-            f"{missing[0].pair_id!r}, {missing[0].order}; record them, or set orders=one or limit."
-        )
+    if missing := [each for each in questions if (each.pair_id, each.order) not in recorded]:
+        lacking = f"lacks {len(missing)} of {len(questions)} answers, the first is of pair {missing[0].pair_id!r}"
+        raise ValueError(f"{path}: {lacking}, {missing[0].order}; record them, or set orders=one or limit.")
     return (recorded[each.pair_id, each.order].parse(each.criterion) for each in questions)

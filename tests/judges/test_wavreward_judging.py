@@ -82,27 +82,18 @@ def have_judged(judge, samples, folder, seed=0):
     return predict(lambda: judge, samples, folder, "predictions.jsonl", {}, {"seed": seed})
 
 
-def test_a_prediction_holds_the_labels_and_the_judgement_of_a_sample(tmp_path, data):
-    found, skipped = have_judged(LoudnessJudge(), read_samples(data, "test"), tmp_path)
-    assert skipped == []
-    assert [record["predicted"] for record in found] == [record["score"] for record in found]
-    assert set(found[0]) == {
-        *("sample_id", "scenario_id", "part", "attribute", "category", "score", "duration_s"),
-        *("predicted", "expected_score", "scores", "text", "follows_format", "num_tokens", "seconds"),
-        *("num_cut", "problem", "changed_parameters"),
-    }
-    lines = (tmp_path / "predictions.jsonl").read_text().splitlines()
-    assert [json.loads(unseal(line.encode())) for line in lines] == found
-    with pytest.raises(FileNotFoundError, match="has no results.json"):
-        read_predictions(tmp_path)
-
-
 def test_a_resumed_run_scores_the_missing_chunks_and_gives_the_same_result(tmp_path):
     rows = wavreward_eval_world.make_scenarios(range(27), (("content", None),))[:80]
     rows[40]["audio"] = {"bytes": b"no audio", "path": None}
     wavreward_eval_world.write_split(tmp_path / "data", "test", rows)
     samples = read_samples(tmp_path / "data", "test")
     whole, lost = have_judged(LoudnessJudge(), samples, tmp_path / "whole", seed=7)
+    assert [record["predicted"] for record in whole] == [record["score"] for record in whole]
+    assert set(whole[0]) == {
+        *("sample_id", "scenario_id", "part", "attribute", "category", "score", "duration_s"),
+        *("predicted", "expected_score", "scores", "text", "follows_format", "num_tokens", "seconds"),
+        *("num_cut", "problem", "changed_parameters"),
+    }
     with pytest.raises(KeyboardInterrupt):
         have_judged(LoudnessJudge(stop_after=1), samples, tmp_path / "out", seed=7)
     judge = LoudnessJudge()
@@ -113,7 +104,17 @@ def test_a_resumed_run_scores_the_missing_chunks_and_gives_the_same_result(tmp_p
     assert have_judged(None, samples, tmp_path / "out", seed=7) == (whole, lost)
     assert (len(whole), [each["sample_id"] for each in lost]) == (79, ["content-13-3"])
     assert lost[0]["kind"] == "unreadable" and "cannot be decoded" in lost[0]["reason"]
+    lines = (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()
+    assert [json.loads(unseal(line.encode())) for line in lines] == whole
     assert len((tmp_path / "out" / "skipped_predictions.jsonl").read_text().splitlines()) == 1
+    with pytest.raises(FileNotFoundError, match="has no results.json"):
+        read_predictions(tmp_path / "out")
+    # A mended recording has its chunk judged again.
+    rows[40]["audio"] = rows[39]["audio"]
+    wavreward_eval_world.write_split(tmp_path / "data", "test", rows)
+    judge = LoudnessJudge()
+    assert have_judged(judge, read_samples(tmp_path / "data", "test"), tmp_path / "out", seed=7)[1] == []
+    assert judge.calls == [(32, 39)]
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from sdiareward.evaluation.pair_scoring import score_pairs
 from sdiareward.judges.settings import BACKENDS, JUDGES_FILE, EndpointSettings, PairwiseSettings
 from sdiareward.judges.thinker import Generation, Thinker
 from sdiareward.judges.wavreward.judge import Judgement, WavRewardJudge
+from sdiareward.judges.zero_shot import judging
 from sdiareward.judges.zero_shot.answers import (
     DIMENSIONS,
     PROMPTS,
@@ -28,17 +29,9 @@ from sdiareward.judges.zero_shot.answers import (
     Verdict,
     decide,
     is_refusal,
-    read_text,
 )
-from sdiareward.judges.zero_shot.judging import (
-    Judge,
-    JudgeSpec,
-    ask_thinker,
-    ask_wavreward,
-    choose_judge,
-    join_side,
-    make_comparison,
-)
+from sdiareward.judges.zero_shot.answers import read_text as read_answer
+from sdiareward.judges.zero_shot.judging import Judge, JudgeSpec, choose_judge, join_side, make_comparison
 from sdiareward.judges.zero_shot.summary import find_criterion
 from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.messages import join_turns
@@ -48,12 +41,12 @@ from sdiareward.pairs.prompts import PromptSet
 DRAWS = {"num_bootstrap": 50, "seed": 0}
 
 
-@pytest.mark.parametrize("criterion", DIMENSIONS)
-def test_the_prompts_name_every_key_of_a_valid_answer(criterion):
-    system, _ = map(PromptSet().fill, PROMPTS[criterion])
-    form = system[system.index("{") :]
-    assert all(f'"{key}"' in form for key in (*DIMENSIONS[criterion], "scores", "overall_preference", "reason"))
-    assert DIMENSIONS[criterion] == judge_world.DIMENSIONS[criterion]
+def test_the_prompts_name_every_key_of_a_valid_answer():
+    for criterion, names in DIMENSIONS.items():
+        system = PromptSet().fill(PROMPTS[criterion][0])
+        form = system[system.index("{") :]
+        assert all(f'"{key}"' in form for key in (*names, "scores", "overall_preference", "reason"))
+    assert DIMENSIONS == judge_world.DIMENSIONS
 
 
 def by_version(answer):
@@ -82,15 +75,14 @@ AROUND, TYPE, WORDS = (
     ],
 )
 def test_a_valid_answer_is_parsed_and_clear_errors_of_form_are_repaired_and_recorded(said, repair):
-    found = read_text(said if isinstance(said, str) else json.dumps(said), "modality")
+    found = read_answer(said if isinstance(said, str) else json.dumps(said), "modality")
     assert found.repairs == (() if repair is None else (repair,))
     assert (found.preference, found.sum_scores("A"), found.sum_scores("B")) == ("A", 12, 6)
     assert found.reason == ("" if repair == "no reason" else "It is how it sounds.")
 
 
 def with_scores(**changes):
-    scores = {**verdict("A")["scores"], **changes}
-    return {**verdict("A"), "scores": {name: both for name, both in scores.items() if both is not None}}
+    return {**verdict("A"), "scores": {**verdict("A")["scores"], **changes}}
 
 
 @pytest.mark.parametrize(
@@ -99,7 +91,6 @@ def with_scores(**changes):
         ([1], "dictionary"),
         ({"overall_preference": "A", "reason": ""}, "scores"),
         ({"scores": verdict("A")["scores"]}, "overall_preference"),
-        (with_scores(final_turn_content=None), "final_turn_content"),
         (verdict("A", "colloquialness"), "final_turn_content"),
         ({**verdict("A"), "confidence": 0.9}, "confidence"),
         (with_scores(humour={"A": 1, "B": 2}), "humour"),
@@ -113,13 +104,13 @@ def with_scores(**changes):
 )
 def test_missing_or_wrong_scores_and_preferences_are_refused(answer, named):
     with pytest.raises(ValueError, match=named):
-        read_text(json.dumps(answer), "modality")
+        read_answer(json.dumps(answer), "modality")
 
 
 def test_cut_answers_are_refused_and_refusals_recognised_by_their_beginning():
     for text, is_cut in ((SAID[:-20], False), (f"Sure: {SAID} and", True)):
         with pytest.raises(ValueError, match="not complete|cut off"):
-            read_text(text, "modality", is_cut=is_cut)
+            read_answer(text, "modality", is_cut=is_cut)
     refusals = ["I'm sorry, but I can't listen to audio.", "I’m sorry, but I can’t help with that."]
     refusals += ["Sorry, I cannot judge this.", "Unfortunately, I am unable to process recordings."]
     refusals += ["As an AI language model, I have no ears.", "I can't compare these."]
@@ -174,7 +165,9 @@ def test_the_subset_decides_the_criterion_of_a_pair_of_the_released_form():
 def test_the_guide_lists_every_judge_and_setting_and_its_python_runs():
     guide = (ROOT / "docs" / "judges.md").read_text()
     fields = {field.name for backend in BACKENDS.values() for field in dataclasses.fields(backend)}
-    names = {*yaml.safe_load(JUDGES_FILE.read_text()), *fields}
+    judges = yaml.safe_load(JUDGES_FILE.read_text())
+    assert {choose_judge(name).settings.backend for name in judges} == {*BACKENDS}
+    names = {*judges, *fields}
     assert [name for name in names if f"`{name}`" not in guide] == []
     (example,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     found = {}
@@ -430,7 +423,7 @@ def test_a_replay_needs_only_pair_order_and_answer_and_the_later_of_two_counts(t
     [
         *((line, r"answers\.jsonl.*line 1") for line in ("{", "[1]", '{"pair_id": "a", "order": "AB", "answer": ""}')),
         ('{"pair_id": "pair-0", "order": "chosen_first", "answer": "x"}', "pair-0', rejected_first"),
-        (None, "no such file"),
+        (None, "No such file"),
     ],
 )
 def test_a_replay_of_an_invalid_or_incomplete_file_is_refused(decide_with, tmp_path, line, message):
@@ -440,31 +433,25 @@ def test_a_replay_of_an_invalid_or_incomplete_file_is_refused(decide_with, tmp_p
         decide_with(choose_judge("replay", None, [f"path={tmp_path / 'answers.jsonl'}"]))
 
 
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ("modle=x", "own-endpoint: unknown keys .'modle'."),
-        ("model", "KEY=VALUE"),
-        ("attempts=0", "attempts is 0"),
-        ("orders=ab", "orders is 'ab'"),
-        ("backend=fax", "backend is 'fax'; it must be one of"),
-    ],
-)
-def test_an_invalid_judge_is_refused(option, message):
-    with pytest.raises(ValueError, match=message):
-        choose_judge("own-endpoint", None, [option])
+def test_an_invalid_judge_is_refused():
+    for option, message in {
+        "modle=x": "own-endpoint: unknown keys .'modle'.",
+        "model": "KEY=VALUE",
+        "attempts=0": "attempts is 0",
+        "orders=ab": "orders is 'ab'",
+        "backend=fax": "backend is 'fax'; it must be one of",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            choose_judge("own-endpoint", None, [option])
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
+def test_options_of_a_model_for_a_judge_and_the_other_way_round_are_refused(tmp_path, capsys):
+    for flags, message in (
         (["--judge", "own-endpoint", "--dtype", "bfloat16"], "dtype can be set for a model only; give judge_options"),
         (["--model", "m", "--retry_failed"], "retry_failed can be set for a judge only"),
-    ],
-)
-def test_options_of_a_model_for_a_judge_and_the_other_way_round_are_refused(tmp_path, flags, message, capsys):
-    required = ["--dataset", str(tmp_path), "--output_dir", str(tmp_path / "out")]
-    assert check_refused(capsys, message, evaluation.main, [*required, *flags])
+    ):
+        required = ["--dataset", str(tmp_path), "--output_dir", str(tmp_path / "out")]
+        assert check_refused(capsys, message, evaluation.main, [*required, *flags])
 
 
 def test_messages_of_the_released_form_are_heard_without_their_system_turn_by_a_judge_with_custom_prompts(pairs):
@@ -504,7 +491,7 @@ class Scripted:
 def judge_by(thinker, attempts=2, max_new_tokens=1000):
     sampling = {"max_new_tokens": max_new_tokens, "temperature": 0.0, "seed": 0}
     build = partial(make_comparison, PairwiseSettings(), PromptSet())
-    return lambda folder: Judge(partial(ask_thinker, thinker, attempts, sampling), folder, build)
+    return lambda folder: Judge(partial(judging.ask_thinker, thinker, attempts, sampling), folder, build)
 
 
 def test_a_thinker_hears_the_samples_and_decides_pairs_in_batches_of_both_orders(real_thinker, decide_with, tmp_path):
@@ -588,9 +575,8 @@ class Grades:
 
 
 def test_scores_alone_tie_and_a_side_without_a_score_has_no_reward(real_thinker, decide_with):
-    grades = Grades(real_thinker, 5, 3, 3, 3, None, 5)
-    build = partial(join_side, 30.0, 60.0)
-    scores, _, _ = decide_with(lambda folder: Judge(partial(ask_wavreward, grades, {}), folder, build, None), 3)
+    ask = partial(judging.ask_wavreward, Grades(real_thinker, 5, 3, 3, 3, None, 5), {})
+    scores, _, _ = decide_with(lambda folder: Judge(ask, folder, partial(join_side, 30.0, 60.0), None), 3)
     found = [(score["margin"], score["decided_by"]) for score in scores.values()]
     assert found == [(2, "scores"), (0, "tie"), (None, "failed")]
 
@@ -600,11 +586,6 @@ def test_the_beginning_of_a_dialogue_that_is_too_long_is_omitted():
     # Two turns of a tenth of a second and a second between them fit, three do not.
     recording, audio_s = join_side(30.0, 2.0, pair, "chosen", "modality")
     assert recording.size / 16_000 == audio_s == 1.2
-
-
-def test_every_judge_of_the_file_can_be_chosen():
-    backends = {choose_judge(name).settings.backend for name in yaml.safe_load(JUDGES_FILE.read_text())}
-    assert backends == {"endpoint", "thinker", "replay", "wavreward"}
 
 
 @pytest.mark.parametrize("name", ["qwen2.5-omni-7b", "qwen2.5-omni-7b-pointwise", "gemini-2.5-pro"])
