@@ -311,16 +311,6 @@ def test_thoughts_are_good_if_all_four_answers_are_yes_and_missing_thoughts_are_
     assert "It is too quiet." in request["text"] and re.findall(r"\d", request["text"]) == ["5"]
 
 
-def test_answers_about_thoughts_are_kept_when_the_endpoint_fails(examine, capsys):
-    with ChatServer(YES, Reply(status=401)) as server:
-        assert check_refused(capsys, "does not accept the key", examine, server)
-    with ChatServer(YES) as server:
-        first, again = examine(server)[1], examine(server)[1]
-    assert len(server.requests) == 1
-    assert again["verdicts"] == first["verdicts"]
-    assert (first["usage"]["cached"], again["usage"]["cached"]) == (1, 2)
-
-
 def test_a_sample_without_a_usable_answer_about_its_thoughts_is_skipped_and_named(examine, tmp_path):
     with ChatServer({**YES, "is_faithful": "yes"}, YES, Reply(refusal="no")) as server:
         code, found = examine(server)
