@@ -25,14 +25,14 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.common.llm import ChatClient, ChatError, FailureLimit
+from sdiareward.common.llm import ChatClient, ChatError
 from sdiareward.common.package_files import CHATREWARD
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.prompts import PromptSet
 from sdiareward.pairs.rows import make_builder
 from sdiareward.pairs.schema import make_stable_id, make_stable_seed
 
-from ..llm_files import open_written, read_scenario_lines
+from ..llm_files import FailureLimit, open_written, read_scenario_lines
 from ..marks import remove_marks
 
 
@@ -411,8 +411,7 @@ def write_scenarios(
         except ChatError as error:
             return Skipped(slot.scenario_id, "writing_failed", f"{slot.scenario_id}: {error}")
 
-    found: Any
-    for slot, found in zip(slots, client.map(ask, slots, failures=(), description="scenarios"), strict=True):
+    for slot, found in zip(slots, client.map(ask, slots, "scenarios"), strict=True):
         limit.count(found.reason if isinstance(found, Skipped) else None)
         if isinstance(found, Scenario) and _normalise(found.question.text) in questions:
             found = Skipped(slot.scenario_id, "duplicate_question", "was asked before; raise the temperature.")

@@ -25,12 +25,13 @@ from pydantic import BaseModel, BeforeValidator, Field
 from sdiareward.audio_sdiareward import AudioError
 from sdiareward.chat_sdiareward import MAX_TURNS, ROLES
 from sdiareward.common.files import require_other_folder
-from sdiareward.common.llm import ChatClient, ChatError, ChatSettings, FailureLimit
+from sdiareward.common.llm import ChatClient, ChatError, ChatSettings
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.messages import make_audio_content
 from sdiareward.pairs.prompts import PromptSet, read_prompt_file
 from sdiareward.pairs.schema import MAX_TURN_S, list_allowed_labels, validate_row
 
+from ..llm_files import FailureLimit
 from ..reports.data_card import read_report, summarise_skipped, write_report
 from ..shards import ShardWriter, count_pairs, read_rows
 
@@ -225,9 +226,7 @@ def _ask_judge(
         except ChatError as error:
             return Skipped(name_pair(row), kind, str(error)), True
 
-    found: Any
-    for found in client.map(examine, rows, failures=(), description=description):
-        outcome, is_asked = found
+    for outcome, is_asked in client.map(examine, rows, description):
         if is_asked:
             limit.count(outcome.reason if isinstance(outcome, Skipped) and outcome.kind == kind else None)
         yield outcome
