@@ -196,12 +196,7 @@ def test_limits_name_cuts_levels_lengths_and_turns_of_the_user(compare, systems)
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason"),
-    [
-        ("soft", "a has louder answers in 6"),
-        ("short", "a has more turns in 6"),
-        ("words", "a has more transcripts in 6"),
-    ],
+    ("kind", "reason"), [("soft", "louder answers"), ("short", "more turns"), ("words", "more transcripts")]
 )
 def test_a_clear_win_of_another_level_or_number_of_turns_is_not_called_clear(compare, kind, reason, monkeypatch):
     """The rewards are made up: the first system always wins."""
@@ -228,7 +223,7 @@ def test_a_clear_win_of_another_level_or_number_of_turns_is_not_called_clear(com
     code, out, err = compare("a", "b", "--output_dir", "out")
     assert code == 0, err
     assert out.startswith("a is preferred to b in 6 of 6 dialogues") and "not clear that it sounds more like a " in out
-    assert reason in out.splitlines()[0] and "only 6 dialogues" in out.splitlines()[0]
+    assert f"a has {reason} in 6" in out.splitlines()[0] and "only 6 dialogues" in out.splitlines()[0]
     [pair] = json.loads(Path("out/compare.json").read_text())["pairs"]
     assert not pair["is_clear"] and pair["p_value"] < 0.05
     # At one level, what remains is the win.
@@ -342,23 +337,23 @@ def test_a_call_without_a_folder_leaves_nothing_and_equal_systems_do_not_differ(
     assert [path.name for path in tmp_path.iterdir()] == ["copy"]
 
 
-MISTAKES = {
-    "one_system": (["a"], "a: is a single system; give a second folder or table"),
-    "missing": (["a", "none"], "none: no such file or folder"),
-    "twice": (["a", "a"], "is given twice"),
-    "recording": (["a", "a/d00/0.wav"], "a/d00/0.wav: is a recording; a system is a folder of dialogues"),
-    "dialogue": (["a", "b/d00"], r"d00: its recordings, such as 0\.wav, name no user's turn"),
-    "empty": (["a", "empty"], "empty: holds no dialogues"),
-    "no_common": (["a", "other"], "no dialogue is in all of 2 systems: a has d00, d01, d02; other has z"),
-    "all_broken": (["a", "broken"], r"none of 1 dialogues can be compared; broken, d00: .*cannot be decoded"),
-    "criterion": (["a", "b", "--criterion", "humor"], "criterion is 'humor'; this model knows colloquialness, joint"),
-    "pattern": (["a", "b", "--pattern", "{name}.wav"], r"pattern is '\{name\}\.wav'"),
-    "text": (["a", "notes.txt"], r"notes\.txt: is neither a folder nor one of \.json"),
-    "user_turns": (["a", "b", "--user_turns", "none"], "none: no such folder"),
-}
-
-
-@pytest.mark.parametrize(("arguments", "problem"), MISTAKES.values(), ids=MISTAKES)
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ("a", "a: is a single system; give a second folder or table"),
+        ("a none", "none: no such file or folder"),
+        ("a a", "is given twice"),
+        ("a a/d00/0.wav", "a/d00/0.wav: is a recording; a system is a folder of dialogues"),
+        ("a b/d00", r"d00: its recordings, such as 0\.wav, name no user's turn"),
+        ("a empty", "empty: holds no dialogues"),
+        ("a other", "no dialogue is in all of 2 systems: a has d00, d01, d02; other has z"),
+        ("a broken", r"none of 1 dialogues can be compared; broken, d00: .*cannot be decoded"),
+        ("a b --criterion humor", "criterion is 'humor'; this model knows colloquialness, joint"),
+        ("a b --pattern {name}.wav", r"pattern is '\{name\}\.wav'"),
+        ("a notes.txt", r"notes\.txt: is neither a folder nor one of \.json"),
+        ("a b --user_turns none", "none: no such folder"),
+    ],
+)
 def test_a_mistake_ends_in_one_line(compare, systems, arguments, problem):
     for name in ("a", "b"):
         Path(name).symlink_to(systems[0].parent / name)
@@ -368,9 +363,8 @@ def test_a_mistake_ends_in_one_line(compare, systems, arguments, problem):
     Path("other/d00").rename("other/z")
     write_system(Path("broken"), 0, 1)
     Path("broken/d00/1.wav").write_bytes(b"no sound")
-    code, out, err = compare(*arguments)
-    assert (code, out) == (2, "")
-    assert "Traceback" not in err
+    code, out, err = compare(*arguments.split())
+    assert (code, out, "Traceback" in err) == (2, "", False)
     last = err.splitlines()[-1]
     assert last.startswith("sdiareward compare: error: ") and re.search(problem, last), last
 

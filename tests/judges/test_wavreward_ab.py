@@ -6,7 +6,7 @@ import soundfile
 from support import wavreward_eval_world
 
 from sdiareward.cli import main
-from sdiareward.evaluation.human.study import Study
+from sdiareward.evaluation.human.study import Study, tabulate_answers
 from sdiareward.judges.wavreward.ab_study import (
     pair_scores,
     render_ab_study,
@@ -133,7 +133,7 @@ def made_up(choices):
         rater: {item: {"choice": each, "heard": []} for item, each in given.items()}
         for rater, given in choices.items()
     }
-    return key, answers
+    return key, tabulate_answers(key, answers)
 
 
 def test_the_letter_of_the_first_judge_decides_wins_and_losses():
