@@ -55,7 +55,7 @@ class Answer(BaseModel):
 class RatingServer:
     """Serve a study until `shutdown`, to one rater or to all who give a name.
 
-    `page` is its address, or that of the proxy `public_url`; `url` adds the key.
+    `page` is its address, or that of the proxy `public_url`; `url` adds the key. `app` is the application alone.
     """
 
     def __init__(
@@ -84,9 +84,9 @@ class RatingServer:
         self.url = self.page if key is None else f"{self.page}?key={key}"
         # Cookies are shared by all ports of a host.
         self._cookie = f"sdiareward-{self.port}"
-        options: dict[str, Any] = {"log_level": "error", "access_log": False, "timeout_graceful_shutdown": 2}
-        # The page itself shows what is saved and what fails.
         self.app = self._make_app()
+        # The page itself shows what is saved and what fails.
+        options: dict[str, Any] = {"log_level": "error", "access_log": False, "timeout_graceful_shutdown": 2}
         self._server = uvicorn.Server(uvicorn.Config(self.app, lifespan="off", **options))
 
     def serve_forever(self) -> None:
