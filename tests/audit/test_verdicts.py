@@ -123,16 +123,6 @@ def test_natural_pairs_are_described_by_column():
     assert list(describe_natural(make_pairs(make_labels(["all"] * 4)))) == ["all"]
 
 
-def test_intervals_draw_recordings_and_not_pairs():
-    """A hundred pairs of one recording are no more evidence than one, and two recordings are little."""
-    rewards = {"chosen": [1.0] * 101, "rejected": [2.0] + [0.0] * 100}
-    subsets = ["scripted"] * 101
-    low, high = describe_natural(make_pairs(make_labels(subsets, ["a"] + ["b"] * 100), **rewards))["all"]["interval"]
-    assert low < 0.001 and high > 0.999
-    alone = describe_natural(make_pairs(make_labels(subsets, ["a"] * 101), **rewards))["all"]
-    assert (alone["interval"], alone["num_groups"]) == (None, 1)
-
-
 def test_every_nuisance_counts_alike_however_many_severities_it_has():
     row = {"severity": 1.0, "place": BOTH, "accuracy_change": 0.0, "flip_rate": 0.0, "relative_shift": None}
     noise = {**row, "nuisance": "noise", "accuracy_change": -0.1, "flip_rate": 0.3, "relative_shift": 0.5}
@@ -228,27 +218,14 @@ def test_every_check_has_a_limit_and_every_limit_a_check_and_the_limit_itself_pa
     used = [verdicts.find_limit(name) for name in names]
     assert all(limit in used for limit in verdicts.read_limits().values())
     assert all((limit.get("at_most") is None) != (limit.get("at_least") is None) for limit in used)
-    # What the project asks for.
-    bounds = {name: verdicts.find_limit(f"nuisances.{name}")["at_most"] for name in ("accuracy_change", "flip_rate")}
-    assert bounds == {"accuracy_change": 0.02, "flip_rate": 0.03}
     values = {"nuisance.gain": 0.03, "nuisance.noise": 0.0301, "baselines.modality": 0.95 - 0.9, "attack.clicks": None}
     found = judge({name: Measured(value) for name, value in values.items()})
     assert [verdict["status"] for verdict in found] == [PASS, FAIL, PASS, NOT_MEASURED]
-    assert found[0] == {
-        **{"name": "nuisance.gain", "title": "pairs that flip, mean over severities and sides: gain", "value": 0.03},
-        **{"unit": "share", "at_most": 0.03, "at_least": None, "status": PASS, "detail": ""},
-    }
+    assert (found[0]["unit"], found[0]["at_most"], found[2]["at_least"]) == ("share", 0.03, 0.05)
 
 
 def given(**statuses):
-    return [
-        {"name": name.replace("_", "."), "status": status, "value": None if status == NOT_MEASURED else 0.5}
-        for name, status in statuses.items()
-    ]
-
-
-def names(found):
-    return [verdict["name"] for verdict in found]
+    return [{"name": name.replace("_", "."), "status": status} for name, status in statuses.items()]
 
 
 @pytest.mark.parametrize(
@@ -256,16 +233,12 @@ def names(found):
     [([], []), (["any"], ["b", "c.y"]), (["a", "c.*"], ["c.x", "c.y"]), (["any", "c.x"], ["b", "c.x", "c.y"])],
 )
 def test_any_fails_on_what_failed_and_a_name_also_on_what_was_not_measured(patterns, failing):
-    assert names(verdicts.select(given(a=PASS, b=FAIL, c_x=NOT_MEASURED, c_y=FAIL), patterns)) == failing
+    found = verdicts.select(given(a=PASS, b=FAIL, c_x=NOT_MEASURED, c_y=FAIL), patterns)
+    assert [verdict["name"] for verdict in found] == failing
     # `any` does not pass where nothing was measured.
-    assert names(verdicts.select(given(a=NOT_MEASURED), ["any"])) == ["a"]
-    assert verdicts.find_unknown_patterns(["any", "attack.*", "d"]) == ["d"]
-
-
-def test_what_passed_before_must_pass_again():
+    assert len(verdicts.select(given(a=NOT_MEASURED), ["any"])) == 1
     # `d` is gone: what is not looked at is not known to hold.
-    earlier = given(a=PASS, b=FAIL, c=PASS, d=PASS, e=NOT_MEASURED)
-    lost = verdicts.find_regressions(given(a=PASS, b=FAIL, c=FAIL, e=FAIL), earlier)
+    lost = verdicts.find_regressions(given(a=PASS, b=FAIL, c=FAIL), given(a=PASS, b=FAIL, c=PASS, d=PASS))
     assert [(verdict["name"], verdict["status"]) for verdict in lost] == [("c", FAIL), ("d", NOT_MEASURED)]
 
 
@@ -282,25 +255,27 @@ def of_perturbations(*rates, num_pairs=(10, 10), **more):
 
 def test_a_verdict_says_over_what_it_is_and_whether_the_model_was_trained_with_it():
     first, second, *_ = PERTURBATIONS
-    some, every = (of_perturbations(*[0.1] * count) for count in (2, len(PERTURBATIONS)))
-    over = f"over 2 of {len(PERTURBATIONS)} changes"
-    assert (some["nuisances.flip_rate"].detail, every["nuisances.flip_rate"].detail) == (over, "")
-    assert some["nuisances.worst_flip_rate"].detail == f"level 6 dB, on both sides; {over}"
-    # Pairs that could not be scored under a change are not counted in it.
-    few = of_perturbations(0.0, num_pairs=(10, 4))[f"nuisance.{first}"]
-    assert few.detail.endswith("; a severity on 4 of 10 pairs only")
-    assert "only" not in some[f"nuisance.{first}"].detail
-    row = {"attack": "silence", "num_pairs": 4, "paid": 0.0, "paid_before": None, "gain": 0.5}
+    attack = {"attack": "silence", "num_pairs": 4, "paid": 0.0, "paid_before": None, "gain": 0.5}
+    attacks = [
+        attack,
+        {**attack, "attack": "loudest", "paid_before": 0.25},
+        {**attack, "attack": "longest", "paid": None},
+    ]
     trained = {"nuisances": [second], "attacks": ["silence"]}
-    rows = [row, {**row, "attack": "loudest", "paid_before": 0.25}, {**row, "attack": "longest", "paid": None}]
-    found = of_perturbations(0.0, 0.0, trained_with=trained, attacks=rows)
-    assert found["nuisances.flip_rate"].detail.endswith("changes; 1 of 2 in training")
-    assert found[f"nuisance.{second}"].detail.endswith("; trained with it")
-    assert "trained" not in found[f"nuisance.{first}"].detail
-    assert found["attack.silence"].detail == "on 4, mean gain +0.50; trained with it"
-    assert found["attack.loudest"].detail == "on 4, the 25.0% ahead without it excluded, mean gain +0.50"
-    # An attack on sides that are all ahead already passes nothing.
-    assert found["attack.longest"] == (None, "all 4 were ahead without it")
+    found = of_perturbations(0.1, 0.1, num_pairs=(10, 4), trained_with=trained, attacks=attacks)
+    over = f"over 2 of {len(PERTURBATIONS)} changes; 1 of 2 in training"
+    details = {
+        "nuisances.flip_rate": over,
+        "nuisances.worst_flip_rate": f"level 6 dB, on both sides; {over}",
+        # Pairs that could not be scored under a change are not counted in it.
+        f"nuisance.{first}": "at worst 50.0%: level 6 dB, on both sides; a severity on 4 of 10 pairs only",
+        "attack.silence": "on 4, mean gain +0.50; trained with it",
+        "attack.loudest": "on 4, the 25.0% ahead without it excluded, mean gain +0.50",
+        # An attack on sides that are all ahead already passes nothing.
+        "attack.longest": "all 4 were ahead without it",
+    }
+    assert {name: found[name].detail for name in details} == details
+    assert found[f"nuisance.{second}"].detail.endswith("; trained with it") and found["attack.longest"].value is None
 
 
 @pytest.mark.parametrize(

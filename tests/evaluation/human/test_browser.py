@@ -169,20 +169,6 @@ def test_every_control_is_reached_by_tab_and_nothing_is_wider_than_the_screen_or
     assert [message for message in messages if own in message] == []
 
 
-def test_an_answer_that_cannot_be_saved_is_said_and_the_page_stays(page):
-    path = page.study / "answers.jsonl"
-    kept = path.rename(page.study / "kept.jsonl")
-    path.mkdir()
-    page.press("1")
-    page.wait_for("status", "Not saved: the answer cannot be saved")
-    assert page.text("count") == "Pair 1 of 3, 0 answered"
-    path.rmdir()
-    kept.rename(path)
-    time.sleep(0.05)
-    page.press("1")
-    page.wait_for("count", "Pair 2 of 3, 1 answered")
-
-
 def test_two_scores_of_one_recording_are_compared_by_keyboard(browser, tmp_path):
     samples = read_samples(wavreward_eval_world.write_chatreward(tmp_path / "data"), "test")
     judged = [{**label, "predicted": label["score"]} for label in samples.labels]
