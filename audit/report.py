@@ -191,9 +191,9 @@ def _show_perturbations(audit: Audit) -> list[Block]:
     if nuisances["total"]["worst"]:
         rows.append(Row(["all perturbations", *_show_means(nuisances["total"])], "sum"))
     blocks: list[Block] = [("text", text), ("table", Table("By change", ["change", *_MEANS], rows))]
-    for key, titles, title in (("place", _PLACES, "By side"), ("column", _COLUMNS, "By pairs")):
+    for key, titles, first in (("place", _PLACES, "applied to"), ("column", _COLUMNS, "pairs of")):
         rows = [Row([titles[row[key]], *_show_means(row)]) for row in nuisances[f"by_{key}"] if row["worst"]]
-        blocks.append(("table", Table(title, [title.lower(), *_MEANS], rows)))
+        blocks.append(("table", Table(f"Perturbations: {first}", [first, *_MEANS], rows)))
     rows = [_show_change(row) for row in nuisances["rows"] if row["num_pairs"]]
     head = ["change, applied to", "pairs", "recordings", "accuracy in %", "change in points", "flips in %"]
     head += ["no longer right", "now right", "mean shift"]
