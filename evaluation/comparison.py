@@ -190,7 +190,7 @@ def compare(
             table.to_parquet(temporary, index=False)
         readers = {system.name: partial(read, system) for system in found}
         page = write_page(folder / "report", report, table, readers, embed_audio)
-    kept = {} if output_dir is None else {"output_dir": str(folder), "page": str(page)}
+    kept: Record = {} if output_dir is None else {"output_dir": str(folder), "page": str(page)}
     return Comparison(**result, dialogues=table, **kept)
 
 

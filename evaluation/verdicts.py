@@ -102,7 +102,7 @@ def list_groups(table: pd.DataFrame) -> list[str]:
     return table.drop_duplicates("dialogue")["group_id"].tolist()
 
 
-def compare_systems(table: pd.DataFrame, **draws: int) -> list[Record]:
+def compare_systems(table: pd.DataFrame, **draws: Any) -> list[Record]:
     """Compare every two systems under each criterion; counts and margins are the first's against the second.
 
     `follows` holds the result of `correlate` by the names of `COVARIATES`.
@@ -120,7 +120,7 @@ def compare_systems(table: pd.DataFrame, **draws: int) -> list[Record]:
     return pairs
 
 
-def count_wins(margins: ArrayLike, groups: Sequence[Hashable], **draws: int) -> Record:
+def count_wins(margins: ArrayLike, groups: Sequence[Hashable], **draws: Any) -> Record:
     """Count how often the first of two systems wins, with intervals and a sign test over groups.
 
     One group has no interval, and neither have margins that are all equal.
@@ -179,7 +179,7 @@ def correlate(margins: ArrayLike, first: ArrayLike, second: ArrayLike, covariate
     }
 
 
-def rank_systems(rewards: pd.DataFrame, groups: Sequence[Hashable], **draws: int) -> list[Record]:
+def rank_systems(rewards: pd.DataFrame, groups: Sequence[Hashable], **draws: Any) -> list[Record]:
     """Rank the systems in the columns, the strongest first.
 
     `strength` is the log-odds of a win against a system of mean strength.

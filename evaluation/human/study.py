@@ -411,7 +411,7 @@ def measure_raters(answers: pd.DataFrame) -> Record:
     import numpy as np
 
     choices = answers.pivot(index="item", columns="rater", values="choice")
-    pairs = []
+    pairs: list[Record] = []
     for one, other in combinations(choices.columns, 2):
         shared = choices[[one, other]].dropna()
         num_equal = int((shared[one] == shared[other]).sum())
