@@ -24,6 +24,7 @@ from .scores import OUT_OF_DOMAIN, find_column, find_scenario, measure_share
 
 if TYPE_CHECKING:
     import numpy as np
+    import pandas as pd
 
     from .scores import Samples
 
@@ -114,16 +115,14 @@ def score_ab_study(folder: str | Path, key_file: str | Path | None = None) -> di
     return results
 
 
-def summarise_ab_study(
-    key: Mapping[str, Any], answers: Mapping[str, Mapping[str, Mapping[str, Any]]]
-) -> dict[str, Any]:
+def summarise_ab_study(key: Mapping[str, Any], answers: pd.DataFrame) -> dict[str, Any]:
     """Count how often raters preferred the first judge's score."""
     given: list[Given] = []
     balance: Counter[str] = Counter()
-    for item, answer in chain.from_iterable(by_item.items() for by_item in answers.values()):
-        truth, choice = key["items"][item], answer["choice"]
-        outcome = "tie" if choice == human.TIE else "win" if choice == truth["chosen_is"] else "lose"
-        given.append((outcome, truth))
+    for answer in answers.to_dict("records"):
+        item, choice = answer["item"], answer["choice"]
+        outcome = "tie" if choice == human.TIE else "win" if choice == answer["chosen_is"] else "lose"
+        given.append((outcome, key["items"][item]))
         balance[item] += {"win": 1, "lose": -1, "tie": 0}[outcome]
     columns = sorted({truth["subset"] for _, truth in given})
     signs = list(balance.values())
