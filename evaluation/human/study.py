@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import datasets
     import numpy as np
 
-    from sdiareward.evaluation.results_files import Evaluation
+    from sdiareward.evaluation.scores import Evaluation
 
 Record = dict[str, Any]
 # The last answer to each item, by rater.

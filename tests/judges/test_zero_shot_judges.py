@@ -15,7 +15,7 @@ from sdiareward import eval as evaluation
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.common.llm import ChatClient, EndpointError
 from sdiareward.common.user_errors import UserError
-from sdiareward.evaluation.pair_scoring import score_pairs
+from sdiareward.evaluation.scores import score_pairs
 from sdiareward.judges.settings import JUDGES_FILE, EndpointSettings
 from sdiareward.judges.thinker import Generation, Thinker
 from sdiareward.judges.wavreward.judge import Judgement, WavRewardJudge
@@ -248,7 +248,7 @@ def test_reasons_and_refused_parameters_are_on_the_page_of_results(run):
     report = (out / "results.md").read_text()
     assert code == 0
     assert "the audio is too long" in report and "`temperature` was refused by the endpoint and omitted" in report
-    (row,) = [line for line in report.splitlines() if "**judge**" in line]
+    (row,) = [line for line in report.splitlines() if line.startswith("| judge ")]
     # Three subsets, their averages, the subset without an answer, and the averages over all.
     assert [cell.strip() for cell in row.split("|")[2:-1]] == [*["100.00"] * 5, "-", "66.67", "-"]
 
