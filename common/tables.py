@@ -58,7 +58,7 @@ class Table(NamedTuple):
                 heading = cells[0]
             else:
                 rows.append([heading, *cells] if group else cells)
-                rows += zip_longest(*notes, fillvalue="")
+                rows += map(list, zip_longest(*notes, fillvalue=""))
         head = [group, *self.head] if group else self.head
         return "\n".join(render_table(head, rows, 1 + bool(group), pad=True))
 

@@ -195,8 +195,7 @@ def _make_window_and_filters() -> tuple[np.ndarray, np.ndarray]:
     from transformers.audio_utils import mel_filter_bank
 
     num_bins, nyquist_hz = _WINDOW_SAMPLES // 2 + 1, SAMPLING_RATE / 2
-    options = {"norm": "slaney", "mel_scale": "slaney"}
-    filters = mel_filter_bank(num_bins, NUM_MELS, 0.0, nyquist_hz, SAMPLING_RATE, **options)
+    filters = mel_filter_bank(num_bins, NUM_MELS, 0.0, nyquist_hz, SAMPLING_RATE, norm="slaney", mel_scale="slaney")
     return np.hanning(_WINDOW_SAMPLES + 1)[:-1].astype(np.float32), filters.astype(np.float32)
 
 
@@ -212,8 +211,7 @@ def fit_score(chosen: Any, rejected: Any) -> Callable[[Any], np.ndarray]:
 
     is_sparse = sparse.issparse(chosen)
     stack, scale = (sparse.vstack, 1.0) if is_sparse else (np.concatenate, np.concatenate([chosen, rejected]).std(0))
-    if not is_sparse:
-        scale[scale == 0] = 1.0
+    scale = scale if is_sparse else np.where(scale == 0, 1.0, scale)
     difference = (chosen - rejected) / scale
     labels = np.repeat([1, 0], difference.shape[0])
     model = LogisticRegression(fit_intercept=False, max_iter=2000).fit(stack([difference, -difference]), labels)

@@ -167,11 +167,13 @@ def find_heard(model: str | None, train_labels: Labels | None) -> tuple[Names, N
 
     The model names those of all its stages in `run.json`, else the synthesizers in its `results.json`.
     """
-    heard = sources = None
+    heard: Names = None
+    sources: Names = None
     if model is not None:
         stages = read_stages(model)
         names = describe_stages(stages)
-        heard, sources = (None if names[kind] is None else {*names[kind]} for kind in ("synthesizers", "sources"))
+        found = (names["synthesizers"], names["sources"])
+        heard, sources = (None if each is None else set(each) for each in found)
         path = Path(find_checkpoint(model)) / "results.json"
         if path.is_file() and not any(TRAINED_ON in stage for stage in stages):
             results = read_json_object(path, "get the checkpoint again")

@@ -204,16 +204,16 @@ def describe_comparisons(records: Labels, by_scorer: Mapping[str, Scores], optio
     found = []
     for name in [name for name in by_scorer if name != "model"]:
         for column, members in parts:
-            sides = [[is_right(by_scorer[each][row["pair_id"]]) for row in members] for each in ("model", name)]
+            own, other = ([is_right(by_scorer[each][row["pair_id"]]) for row in members] for each in ("model", name))
             strata = [row["subset"] for row in members]
-            compared = statistics.compare(*sides, list_groups(members), strata, **draws)
+            compared = statistics.compare(own, other, list_groups(members), strata, **draws)
             found.append({"scorer": name, "column": column, **compared})
     return found
 
 
 def read_training_runs(paths: Sequence[str | Path]) -> list[Record]:
     """Read what training runs logged about their rewards, for Figures 4 and 8, a and b."""
-    runs = []
+    runs: list[Record] = []
     for path in map(Path, paths):
         if not path.is_file():
             raise FileNotFoundError(f"{path}: no such file; training takes the run.json that train.py writes.")

@@ -257,7 +257,7 @@ class View:
         spent = f"{judge['prompt_tokens']} tokens in, {judge['completion_tokens']} out"
         cost = "" if judge["usd"] is None else f", {judge['usd']:.2f} US dollars"
         answers = f"{judge['num_answers']} answers ({usable}) in {judge['num_replies']} replies: {spent}{cost}."
-        sessions = [f"{name.capitalize()}: {count}." for name, count in judge["sessions"].items()]
+        sessions = [f"{name.capitalize()}: {count}." for name, count in (judge["sessions"] or {}).items()]
         yield "text", " ".join([answers, *sessions]).replace("_", " ")
         if rows := [{**row, "order": row["order"].replace("_", " ")} for row in judge["problems"]]:
             columns = {"pair": "pair_id", "order": "order", "what": "status", "why": "problem"}
@@ -461,13 +461,14 @@ class View:
     def show_skipped(self) -> Blocks:
         if skipped := self.report["skipped"]:
             yield "text", f"{len(skipped)} pairs were skipped and are not counted."
-            columns = {"pair": "pair_id", "subset": lambda row: self.subsets[row["subset"]], "why": "reason"}
-            yield "table", _tabulate("Skipped pairs", skipped, columns, words=("subset", "why"))
+            rows = [{**row, "subset": self.subsets[row["subset"]]} for row in skipped]
+            columns = {"pair": "pair_id", "subset": "subset", "why": "reason"}
+            yield "table", _tabulate("Skipped pairs", rows, columns, words=("subset", "why"))
         if cut := summary.describe_cut(self.report.get("cut")):
             yield "text", cut
-        if rows := self.report["not_finite"]:
+        if broken := self.report["not_finite"]:
             yield "text", "Rewards that are missing, NaN or infinite count as wrong and are part of no figure:"
-            yield "list", [f"{self.titles[row['scorer']]}: pair {row['pair_id']}" for row in rows]
+            yield "list", [f"{self.titles[row['scorer']]}: pair {row['pair_id']}" for row in broken]
 
     def show_provenance(self) -> Blocks:
         report = self.report
