@@ -36,8 +36,7 @@ from sdiareward.common.tables import render_table
 from sdiareward.pairs.schema import make_stable_id
 
 from ..reports import data_card
-from ..row_parts import choose_size, open_row_parts, write_shards
-from ..shards import ShardWriter, read_rows
+from ..shards import ShardWriter, choose_size, open_row_parts, read_rows, write_shards
 from .recording import Recorder
 from .scenarios import assign_splits, read_scenarios, take_evenly
 from .schema import LANGUAGE_TAGS, MIXED_LANGUAGES, features

@@ -28,8 +28,8 @@ from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.prompts import PromptSet
 from sdiareward.pairs.schema import make_stable_id, make_stable_seed
 
-from ..llm_files import open_written, read_scenario_lines
 from ..marks import remove_marks
+from ..sources.reading import open_written, read_scenario_lines
 from .schema import (
     ATTRIBUTES,
     CATEGORIES,

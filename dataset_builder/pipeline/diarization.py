@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,21 +21,27 @@ from .settings import ComponentError, PyannoteSettings, ResemblyzerSettings, Sil
 from .turns import Segment, SkippedSpan
 
 
-if TYPE_CHECKING:
-    import soundfile
-
 # The frame of silero-vad at 16 kHz: 32 ms.
 _VAD_SAMPLES = 512
 _BLOCK_SAMPLES = 1000 * _VAD_SAMPLES
-# The windows that Resemblyzer was trained on.
-_WINDOW_S = 1.6
-_WINDOW_FRAMES = 160
-_FRAME_SAMPLES = 160
-_LEVEL = 10 ** (-30 / 20)
+# The windows that Resemblyzer was trained on, in frames of 160 samples, and their level.
+_WINDOW_S, _WINDOW_FRAMES, _FRAME_SAMPLES, _LEVEL = 1.6, 160, 160, 10 ** (-30 / 20)
 _BATCH_SIZE = 64
 # Windows on either side that are averaged before clustering: the embedding of one window of 1.6 s is noisy.
 _CONTEXT_WINDOWS = 2
 _ROUNDS = 10
+# Least cosine distance of two speakers, and of any two of three or more; larger for few windows. Tuned on the sample
+# and short conversations.
+_THRESHOLD, _OTHERS_THRESHOLD = 0.08, 0.1
+_MAX_SPEAKERS = 6
+# Between two windows.
+_HOP_S = 0.4
+# Memory grows with the square of the clustered windows.
+_MAX_CLUSTERED = 2000
+# A smaller cluster is not a speaker.
+_MIN_CLUSTER_SHARE = 0.05
+# Similarity that a change of speaker must gain.
+_SWITCH_PENALTY = 0.1
 # The fewer windows one voice has, the further apart are two halves of them: at this number, twice as far.
 # Tuned on single speakers of constructed conversations, cut to 5-80 s of speech.
 _FEW_WINDOWS = 24
@@ -50,7 +57,7 @@ class SileroVad:
     def __init__(self, settings: SileroSettings):
         from silero_vad import VADIterator, load_silero_vad
 
-        self._settings = settings
+        self._min_speech_s = settings.min_speech_s
         self._iterator = VADIterator(
             # 2.5 times as fast on one core as the TorchScript model.
             load_silero_vad(onnx=True),
@@ -70,35 +77,31 @@ class SileroVad:
             else:
                 merged.append([start, end])
         spans = [(start / SAMPLING_RATE, end / SAMPLING_RATE) for start, end in merged]
-        least_s = self._settings.min_speech_s
-        reason = f"speech of less than {least_s} s."
-        short = [SkippedSpan(start, end, "short_speech", reason) for start, end in spans if end - start < least_s]
-        return [(start, end) for start, end in spans if end - start >= least_s], short
+        reason = f"speech of less than {self._min_speech_s} s."
+        short = [
+            SkippedSpan(*span, "short_speech", reason) for span in spans if span[1] - span[0] < self._min_speech_s
+        ]
+        return [span for span in spans if span[1] - span[0] >= self._min_speech_s], short
 
     def _find_stretches(self, wav: Path) -> Iterator[tuple[int, int]]:
+        import soundfile
         import torch
 
         self._iterator.reset_states()
         start = None
-        num_samples = 0
-        for frame in _read_frames(wav):
-            num_samples += frame.size
-            padded = np.pad(frame, (0, _VAD_SAMPLES - frame.size))
-            event: dict[str, Any] = self._iterator(torch.from_numpy(padded)) or {}
-            start = event.get("start", start)
-            if "end" in event and start is not None:
-                yield start, min(event["end"], num_samples)
-                start = None
+        with soundfile.SoundFile(wav) as file:
+            num_samples = file.frames
+            for block in file.blocks(_BLOCK_SAMPLES, dtype="float32"):
+                for place in range(0, block.size, _VAD_SAMPLES):
+                    frame = block[place : place + _VAD_SAMPLES]
+                    padded = torch.from_numpy(np.pad(frame, (0, _VAD_SAMPLES - frame.size)))
+                    event: dict[str, Any] = self._iterator(padded) or {}
+                    start = event.get("start", start)
+                    if "end" in event and start is not None:
+                        yield start, min(event["end"], num_samples)
+                        start = None
         if start is not None:
             yield start, num_samples
-
-
-def _read_frames(wav: Path) -> Iterator[np.ndarray]:
-    import soundfile
-
-    with soundfile.SoundFile(wav) as file:
-        while (block := file.read(_BLOCK_SAMPLES, dtype="float32")).size:
-            yield from (block[place : place + _VAD_SAMPLES] for place in range(0, block.size, _VAD_SAMPLES))
 
 
 class PyannoteDiarizer:
@@ -114,10 +117,8 @@ class PyannoteDiarizer:
             if pipeline is None:
                 raise FileNotFoundError("it was not found")
         except Exception as error:  # The package and the Hub raise many kinds; each means that it cannot be loaded.
-            raise ComponentError(
-                f"diarization: {settings.model} cannot be loaded ({error}); accept its terms on the Hub, set HF_TOKEN "
-                "to a token that may read it, or give a folder that holds the pipeline."
-            ) from error
+            remedy = "accept its terms on the Hub, set HF_TOKEN to a token that may read it, or give its folder"
+            raise ComponentError(f"diarization: {settings.model} cannot be loaded ({error}); {remedy}.") from error
         self._pipeline: Any = pipeline.to(torch.device(settings.device))
 
     def find_speakers(self, wav: Path, speech: Spans) -> list[Segment]:
@@ -129,8 +130,7 @@ class PyannoteDiarizer:
         options = {} if self._settings.num_speakers is None else {"num_speakers": self._settings.num_speakers}
         output = self._pipeline({"waveform": waveform, "sample_rate": SAMPLING_RATE}, **options)
         # Version 4 wraps the annotation that earlier pipelines return.
-        annotation = getattr(output, "speaker_diarization", output)
-        tracks = annotation.itertracks(yield_label=True)
+        tracks = getattr(output, "speaker_diarization", output).itertracks(yield_label=True)
         return [Segment(float(span.start), float(span.end), str(label)) for span, _, label in tracks]
 
 
@@ -145,14 +145,15 @@ class ResemblyzerDiarizer:
         """Return who speaks when: one speaker at every moment of `speech`."""
         if not speech:
             return []
-        starts_s = [plan_window_starts(start_s, end_s, self._settings.hop_s) for start_s, end_s in speech]
+        starts_s = [plan_window_starts(start_s, end_s) for start_s, end_s in speech]
         embeddings = self._embed(wav, speech, starts_s)
         stretches = np.split(embeddings, np.cumsum([len(starts) for starts in starts_s])[:-1])
-        centroids = cluster(np.concatenate([_average_neighbours(stretch) for stretch in stretches]), self._settings)
+        averages = np.concatenate([_average_neighbours(stretch) for stretch in stretches])
+        centroids = cluster(averages, self._settings.num_speakers, self._settings.min_speakers)
         segments = []
         names: dict[int, str] = {}
         for (start_s, end_s), starts, stretch in zip(speech, starts_s, stretches, strict=True):
-            labels = smooth(stretch @ centroids.T, self._settings.switch_penalty)
+            labels = smooth(stretch @ centroids.T)
             # The speaker changes halfway between the centres of two windows.
             change = np.flatnonzero(np.diff(labels)) + 1
             edges = [start_s, *((starts[change - 1] + starts[change] + _WINDOW_S) / 2).tolist(), end_s]
@@ -166,34 +167,21 @@ class ResemblyzerDiarizer:
         import soundfile
         import torch
 
-        embeddings: list[np.ndarray] = []
-        batch: list[np.ndarray] = []
-
-        def encode() -> None:
-            if batch:
-                mels = torch.from_numpy(np.stack(batch)).to(self._encoder.device)
-                embeddings.append(self._encoder(mels).cpu().numpy())
-                batch.clear()
-
         with soundfile.SoundFile(wav) as file, torch.no_grad():
-            for (_, end_s), starts in zip(speech, starts_s, strict=True):
-                for mel in _compute_window_mels(file, end_s, starts):
-                    batch.append(mel)
-                    if len(batch) == _BATCH_SIZE:
-                        encode()
-            encode()
-        return np.concatenate(embeddings)
+            spans = zip(speech, starts_s, strict=True)
+            mels = (mel for (_, end_s), starts in spans for mel in _compute_window_mels(file, end_s, starts))
+            batches = iter(lambda: list(islice(mels, _BATCH_SIZE)), [])
+            on_device = (torch.from_numpy(np.stack(batch)).to(self._encoder.device) for batch in batches)
+            return np.concatenate([self._encoder(batch).cpu().numpy() for batch in on_device])
 
 
-def plan_window_starts(start_s: float, end_s: float, hop_s: float) -> np.ndarray:
+def plan_window_starts(start_s: float, end_s: float) -> np.ndarray:
     """Return where the windows of 1.6 s begin, in seconds; the last ends with the speech."""
     last_s = end_s - _WINDOW_S
-    if last_s <= start_s:
-        return np.array([start_s])
-    return np.append(np.arange(start_s, last_s, hop_s), last_s)
+    return np.append(np.arange(start_s, last_s, _HOP_S), last_s) if last_s > start_s else np.array([start_s])
 
 
-def _compute_window_mels(file: soundfile.SoundFile, end_s: float, starts_s: np.ndarray) -> Iterator[np.ndarray]:
+def _compute_window_mels(file: Any, end_s: float, starts_s: np.ndarray) -> Iterator[np.ndarray]:
     """Yield the mel spectrogram `(160, 40)` of each window, at the level that the encoder was trained on."""
     from resemblyzer import wav_to_mel_spectrogram
 
@@ -218,13 +206,12 @@ def _average_neighbours(stretch: np.ndarray) -> np.ndarray:
     """Return each window's embedding averaged with its neighbours in the same stretch of speech, of length 1."""
     sums = np.cumsum(np.pad(stretch, ((1, 0), (0, 0))), axis=0, dtype=np.float64)
     index = np.arange(len(stretch))
-    first = np.maximum(index - _CONTEXT_WINDOWS, 0)
     last = np.minimum(index + _CONTEXT_WINDOWS + 1, len(stretch))
-    means = sums[last] - sums[first]
+    means = sums[last] - sums[np.maximum(index - _CONTEXT_WINDOWS, 0)]
     return means / np.linalg.norm(means, axis=1, keepdims=True)
 
 
-def cluster(embeddings: np.ndarray, settings: ResemblyzerSettings) -> np.ndarray:
+def cluster(embeddings: np.ndarray, num_speakers: int | None = None, min_speakers: int = 1) -> np.ndarray:
     """Return the centroids of the speakers `(num_speakers, size)`, of length 1, largest cluster first.
 
     Ward's linkage starts from compact clusters, so that windows in which two people speak at once do not connect them;
@@ -234,63 +221,57 @@ def cluster(embeddings: np.ndarray, settings: ResemblyzerSettings) -> np.ndarray
     from scipy.cluster.hierarchy import linkage
     from sklearn.metrics import silhouette_score
 
-    num_sampled = min(len(embeddings), settings.max_clustered)
+    num_sampled = min(len(embeddings), _MAX_CLUSTERED)
     sample = embeddings[np.linspace(0, len(embeddings) - 1, num_sampled).round().astype(int)].astype(np.float64)
     if num_sampled == 1:
         return sample
     tree = linkage(sample, "ward")
-    if settings.num_speakers is not None:
-        return _cut_tree(sample, tree, settings.num_speakers, 0.0)[0]
-    best, highest = _cut_tree(sample, tree, settings.min_speakers, 0.0)[0], -1.0
+    best, highest = _cut_tree(sample, tree, num_speakers or min_speakers, 0.0)[0], -1.0
     # A silhouette needs two windows in one of the clusters.
-    for number in range(2, min(settings.max_speakers, num_sampled - 1) + 1):
-        centroids, labels = _cut_tree(sample, tree, number, settings.min_cluster_share)
-        if len(centroids) >= settings.min_speakers and _are_speakers(centroids, labels, settings):
+    most = 0 if num_speakers else min(_MAX_SPEAKERS, num_sampled - 1)
+    for number in range(2, most + 1):
+        centroids, labels = _cut_tree(sample, tree, number, _MIN_CLUSTER_SHARE)
+        if len(centroids) >= min_speakers and _are_speakers(centroids, labels):
             silhouette = silhouette_score(sample, labels, metric="cosine")
             if silhouette > highest:
                 best, highest = centroids, silhouette
     return best
 
 
-def _cut_tree(
-    sample: np.ndarray, tree: np.ndarray, number: int, smallest_share: float
-) -> tuple[np.ndarray, np.ndarray]:
+def _cut_tree(sample: np.ndarray, tree: np.ndarray, number: int, least_share: float) -> tuple[np.ndarray, np.ndarray]:
     """Return at most `number` centroids, largest cluster first, and the label of each window."""
     from scipy.cluster.hierarchy import fcluster
     from scipy.cluster.vq import kmeans2
 
     first = fcluster(tree, number, "maxclust") - 1
     sizes = np.bincount(first)
-    kept = np.flatnonzero(sizes >= min(smallest_share * len(sample), sizes.max()))
+    kept = np.flatnonzero(sizes >= min(least_share * len(sample), sizes.max()))
     means = np.stack([sample[first == label].mean(axis=0) for label in kept])
     means, labels = kmeans2(sample, means, iter=_ROUNDS, minit="matrix")
     order = np.argsort(-np.bincount(labels, minlength=len(means)), kind="stable")
     return means[order] / np.linalg.norm(means[order], axis=1, keepdims=True), np.argsort(order)[labels]
 
 
-def _are_speakers(centroids: np.ndarray, labels: np.ndarray, settings: ResemblyzerSettings) -> bool:
+def _are_speakers(centroids: np.ndarray, labels: np.ndarray) -> bool:
     """Return whether there are several centroids, all as far apart as different people, and none too small."""
     smallest = np.bincount(labels, minlength=len(centroids)).min()
-    if len(centroids) < 2 or smallest < max(1, settings.min_cluster_share * len(labels)):
+    if len(centroids) < 2 or smallest < max(1, _MIN_CLUSTER_SHARE * len(labels)):
         return False
-    threshold = settings.threshold if len(centroids) == 2 else settings.others_threshold
+    threshold = _THRESHOLD if len(centroids) == 2 else _OTHERS_THRESHOLD
     distances = 1 - (centroids @ centroids.T)[np.triu_indices(len(centroids), 1)]
     return bool(distances.min() >= threshold * (1 + _FEW_WINDOWS / len(labels)))
 
 
-def smooth(similarity: np.ndarray, switch_penalty: float) -> np.ndarray:
+def smooth(similarity: np.ndarray, switch_penalty: float = _SWITCH_PENALTY) -> np.ndarray:
     """Return the labels `(num_windows,)` with the highest total similarity, less a penalty for each change."""
     # Viterbi's algorithm; `librosa.sequence.viterbi` gives the same path, but librosa is not a dependency.
-    num_windows, num_speakers = similarity.shape
-    total = similarity[0].astype(np.float64)
-    came_from = np.zeros((num_windows, num_speakers), dtype=int)
-    for index in range(1, num_windows):
+    total, came_from = similarity[0].astype(np.float64), []
+    for row in similarity[1:]:
         best = int(total.argmax())
         is_switch = total[best] - switch_penalty > total
-        came_from[index] = np.where(is_switch, best, np.arange(num_speakers))
-        total = np.where(is_switch, total[best] - switch_penalty, total) + similarity[index]
-    labels = np.empty(num_windows, dtype=int)
-    labels[-1] = int(total.argmax())
-    for index in range(num_windows - 1, 0, -1):
-        labels[index - 1] = came_from[index, labels[index]]
-    return labels
+        came_from.append(np.where(is_switch, best, np.arange(len(total))))
+        total = np.where(is_switch, total[best] - switch_penalty, total) + row
+    labels = [int(total.argmax())]
+    for before in reversed(came_from):
+        labels.append(before[labels[-1]])
+    return np.array(labels[::-1])

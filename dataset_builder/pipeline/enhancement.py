@@ -11,6 +11,7 @@ import logging
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -34,27 +35,17 @@ class AudioSeparatorEnhancer:
 
         self._settings = settings
         self._folder = tempfile.TemporaryDirectory(prefix="sdiareward-separator-")
-        options = {} if settings.model_dir is None else {"model_file_dir": settings.model_dir}
-        self._separator = Separator(
-            # It warns of every file that it writes.
-            log_level=logging.ERROR,
-            output_dir=self._folder.name,
-            output_format="WAV",
-            output_single_stem=_STEM,
-            # Scaling each chunk to its own peak would make steps between chunks.
-            normalization_threshold=1.0,
-            sample_rate=_MODEL_RATE,
-            # Writes the floats of the model; the default rounds them to 16 bits.
-            use_soundfile=True,
-            **options,
-        )
+        options: dict[str, Any] = {} if settings.model_dir is None else {"model_file_dir": settings.model_dir}
+        options |= {"output_dir": self._folder.name, "output_format": "WAV", "output_single_stem": _STEM}
+        # It warns of every file that it writes. Scaling each chunk to its own peak would make steps between chunks.
+        # `use_soundfile` writes the floats of the model; the default rounds them to 16 bits.
+        options |= {"log_level": logging.ERROR, "normalization_threshold": 1.0, "use_soundfile": True}
+        self._separator = Separator(sample_rate=_MODEL_RATE, **options)
         try:
             self._separator.load_model(model_filename=settings.model)
         except Exception as error:  # Network, missing model, damaged file: each means that it cannot be loaded.
-            raise ComponentError(
-                f"enhancement: model {settings.model!r} cannot be loaded ({error}); put its files into model_dir or "
-                "choose 'none'."
-            ) from error
+            remedy = "put its files into model_dir or choose 'none'"
+            raise ComponentError(f"enhancement: {settings.model!r} cannot be loaded ({error}); {remedy}.") from error
 
     def enhance(self, recording: Path, target_wav: Path, num_samples: int) -> None:
         """Write the vocals as a 16 kHz mono 16-bit WAV of `num_samples`, which appears when it is complete."""
@@ -64,13 +55,10 @@ class AudioSeparatorEnhancer:
             replace_atomically(target_wav) as temporary,
             soundfile.SoundFile(temporary, "w", SAMPLING_RATE, 1, "PCM_16", format="WAV") as target,
         ):
-            missing = num_samples
             for block in self._separate_all(recording):
-                kept = block[:missing]
-                target.write(round_to_16_bits(kept))
-                missing -= kept.size
+                target.write(round_to_16_bits(block[: num_samples - target.frames]))
             # The resampler rounds the length.
-            target.write(np.zeros(missing, np.int16))
+            target.write(np.zeros(num_samples - target.frames, np.int16))
 
     def _separate_all(self, recording: Path) -> Iterator[np.ndarray]:
         """Yield the vocals of a recording as mono blocks at 16 kHz."""
@@ -101,9 +89,7 @@ class AudioSeparatorEnhancer:
                 vars(model).clear()
                 vars(model).update(before)
             if not names:
-                raise ComponentError(
-                    f"enhancement: model {self._settings.model!r} has no stem {_STEM!r}; name another."
-                )
+                raise ComponentError(f"enhancement: {self._settings.model!r} has no stem {_STEM!r}; name another.")
             # Some versions give whole paths, some names; a stem below 1e-6 may have no file.
             path = Path(folder, Path(names[0]).name)
             if path.is_file():
