@@ -3,29 +3,47 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import StringConstraints, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
 from sdiareward.chat_sdiareward import AUDIO_KEYS, DialogueError, read_parts
-from sdiareward.common.settings import explain_yaml
+from sdiareward.common.settings import explain_error, explain_yaml
 from sdiareward.common.skipped import Skipped
-from sdiareward.esdr_accuracy.pairwise import MODALITY_SUBSETS
 from sdiareward.pairs.messages import RECORDING_SUFFIXES, is_hidden, read_turns, walk_files
 from sdiareward.pairs.path_sandbox import resolve_inside
-from sdiareward.pairs.schema import UNKNOWN, is_text, is_time, make_stable_id
+from sdiareward.pairs.schema import UNKNOWN, is_time, make_stable_id
 
 from ..episodes import Episode, Part, Recording, SkipError, Turn, TurnTimesError, make_reference, validate_episode
 from .reading import find_clip, read_json_lines
 
 
 MANIFEST = "manifest.jsonl"
-_COMMON_KEYS = {"id", "language", "license", "subset"}
-_DIALOGUE_KEYS = _COMMON_KEYS | {"group", "primary", "secondary", "turns", "native_coding"}
 _TURN_KEYS = {"role", "text", "content", "start_s", "end_s", *AUDIO_KEYS}
-# Ids of recordings name the files of the pipeline's stages.
-_RECORDING_ID = re.compile(r"\w[\w.-]{0,99}")
 _SUFFIXES = {*RECORDING_SUFFIXES, ".mka", ".mkv", ".mov", ".mp4", ".webm"}
+Text = Annotated[str, StringConstraints(pattern=r"\S")]
+
+
+@dataclass(config={"extra": "forbid"}, frozen=True)
+class _Line:
+    """A line of the manifest: a dialogue with `turns`, or a long recording with `audio`."""
+
+    id: Text
+    language: Text
+    license: Text
+    subset: Literal["wild", "semi_wild", "scripted"] = "wild"
+    group: Text | None = None
+    primary: Text = UNKNOWN
+    secondary: Text = UNKNOWN
+    native_coding: tuple[str, ...] = ()
+    turns: Any = None
+    audio: Any = None
+
+
+_LINE = TypeAdapter(_Line)
 
 
 def read_folder(
@@ -60,48 +78,48 @@ def read_folder(
     """
     if path is None or not path.is_dir():
         raise FileNotFoundError(f"{path}: no such folder; give the folder of your recordings.")
-    if subset not in MODALITY_SUBSETS:
-        raise ValueError(f"subset is {subset!r}; it must be one of {list(MODALITY_SUBSETS)}.")
     options = {"language": language, "license": license, "subset": subset, "native_coding": native_coding}
     defaults = {key: value for key, value in options.items() if value not in (None, ())}
 
-    def read(line: dict[str, Any], item: str) -> Iterator[Episode | Recording | Skipped]:
-        row = _check_row(line, defaults)
-        yield _read_episode(path, row, item) if "turns" in row else _read_recording(path, row)
+    def read(row: dict[str, Any], item: str) -> Iterator[Episode | Recording | Skipped]:
+        given = {**defaults, **row}
+        if "turns" not in given and "messages" in given:
+            given["turns"] = given.pop("messages")
+        if "turns" not in given and "native_coding" not in row:
+            # Of the option: it is for dialogues.
+            given.pop("native_coding", None)
+        try:
+            line = _LINE.validate_python(given)
+        except ValidationError as error:
+            raise SkipError("bad_line", explain_error(error)) from error
+        if (line.turns is None) == (line.audio is None):
+            raise SkipError("bad_line", "has neither or both of turns and audio; give one of them.")
+        yield _read_recording(path, line) if line.turns is None else _read_episode(path, line, item)
 
     if (path / MANIFEST).is_file():
         yield from read_json_lines(path / MANIFEST, "folder", read)
-    elif language and license:
-        yield from _list_recordings(path, (subset, language, license))
-    else:
+        return
+    if not (language and license):
         remedy = f"write one, or give language and license as options{explain_yaml(language)}"
         raise ValueError(f"{path}: has no {MANIFEST}; {remedy}.")
+    relatives = sorted(file.relative_to(path).as_posix() for file in walk_files(path))
+    relatives = [name for name in relatives if Path(name).suffix.lower() in _SUFFIXES and not is_hidden(name)]
+    if not relatives:
+        raise FileNotFoundError(f"{path}: holds neither {MANIFEST} nor recordings ({', '.join(sorted(_SUFFIXES))}).")
+    for relative in relatives:
+        name = re.sub(r"[^\w.-]+", "-", relative).strip(".-")[:60]
+        try:
+            yield from read({"id": f"{name}-{make_stable_id(relative)[:8]}", "audio": relative}, relative)
+        except SkipError as error:
+            yield Skipped(f"folder {relative}", error.kind, str(error))
 
 
-def _check_row(line: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    row = {**defaults, **line}
-    if "messages" in row and "turns" not in row:
-        row["turns"] = row.pop("messages")
-    if "turns" not in row and "native_coding" not in line:
-        # Of the option: it is for dialogues.
-        row.pop("native_coding", None)
-    known = _DIALOGUE_KEYS if "turns" in row else _COMMON_KEYS | {"audio"}
-    if unknown := sorted(set(row) - known):
-        raise SkipError("unknown_key", f"has the keys {unknown}; it may have {sorted(known)}.")
-    texts = [*_COMMON_KEYS, *({"group", "primary", "secondary"} & set(row))]
-    if bad := sorted(key for key in texts if not (is_text(row.get(key)) and row[key].strip())):
-        reasons = [f"{key} is {row.get(key)!r:.40}{explain_yaml(row.get(key))}" for key in bad]
-        raise SkipError("missing_field", f"{', '.join(reasons)}; give texts in the line or as options.")
-    if row["subset"] not in MODALITY_SUBSETS:
-        raise SkipError("bad_subset", f"subset is {row['subset']!r}; use one of {list(MODALITY_SUBSETS)}.")
-    return row
-
-
-def _read_recording(root: Path, row: Mapping[str, Any]) -> Recording:
-    if not _RECORDING_ID.fullmatch(row["id"]):
-        raise SkipError("bad_id", f"id is {row['id']!r}; letters, digits, '_', '.', '-' only, as it names files.")
-    clip, ref = _find_clip(root, [row.get("audio")])
-    return Recording(row["id"], clip, ref, "folder", row["subset"], row["language"], row["license"])
+def _read_recording(root: Path, line: _Line) -> Recording:
+    # It names the files of the pipeline's stages.
+    if not re.fullmatch(r"\w[\w.-]{0,99}", line.id):
+        raise SkipError("bad_id", f"id is {line.id!r}; letters, digits, '_', '.', '-' only, as it names files.")
+    clip, ref = _find_clip(root, [line.audio])
+    return Recording(line.id, clip, ref, "folder", line.subset, line.language, line.license, line.native_coding)
 
 
 def _find_clip(root: Path, recordings: Sequence[Any], place: str = "") -> tuple[str, str]:
@@ -111,8 +129,8 @@ def _find_clip(root: Path, recordings: Sequence[Any], place: str = "") -> tuple[
     return str(find_clip(root, place + recordings[0])), make_reference("folder", place + recordings[0])
 
 
-def _read_episode(root: Path, row: Mapping[str, Any], item: str) -> Episode | Skipped:
-    turns, given, place = [], row["turns"], ""
+def _read_episode(root: Path, line: _Line, item: str) -> Episode | Skipped:
+    turns, given, place = [], line.turns, ""
     try:
         if isinstance(given, str):
             given, folder = read_turns(resolve_inside(root, given))
@@ -120,17 +138,14 @@ def _read_episode(root: Path, row: Mapping[str, Any], item: str) -> Episode | Sk
     except ValueError as error:
         # Without the folder's place, which differs between machines.
         raise SkipError("bad_turns", " ".join(str(error).replace(f"{root}/", "").split())) from error
-    coding = row.get("native_coding", ())
-    if isinstance(coding, str) or not isinstance(coding, Sequence):
-        raise SkipError("bad_coding", f"native_coding is {coding!r:.80}; a list of codings is needed.")
     for position, turn in enumerate(given if isinstance(given, list) else ()):
         try:
             turns.append(_read_turn(root, turn, place))
         except SkipError as error:
             return Skipped(f"{item} turn {position}", error.kind, str(error))
-    labels = {"group": row["id"], "primary": UNKNOWN, "secondary": UNKNOWN}
-    labels = {key: row.get(key, labels.get(key)) for key in (*labels, "subset", "language", "license")}
-    episode = Episode(row["id"], "folder", turns=tuple(turns), native_coding=tuple(coding), **labels)
+    labels = (line.primary, line.secondary, line.language, line.license)
+    group = line.group or line.id
+    episode = Episode(line.id, "folder", line.subset, group, tuple(turns), *labels, native_coding=line.native_coding)
     try:
         validate_episode(episode)
     except ValueError as error:
@@ -160,17 +175,3 @@ def _read_turn(root: Path, turn: Any, place: str) -> Turn:
         raise SkipError("missing_text", f"text is {words!r:.80}; a turn needs its words.")
     clip, ref = _find_clip(root, [part.audio for part in parts if isinstance(part, _Given)], place)
     return Turn(turn.get("role", ""), (Part(text, clip, start_s, end_s, ref),))
-
-
-def _list_recordings(root: Path, labels: tuple[str, str, str]) -> Iterator[Recording | Skipped]:
-    relatives = sorted(path.relative_to(root).as_posix() for path in walk_files(root))
-    relatives = [name for name in relatives if Path(name).suffix.lower() in _SUFFIXES and not is_hidden(name)]
-    if not relatives:
-        raise FileNotFoundError(f"{root}: holds neither {MANIFEST} nor recordings ({', '.join(sorted(_SUFFIXES))}).")
-    for relative in relatives:
-        name = re.sub(r"[^\w.-]+", "-", relative).strip(".-")[:60]
-        try:
-            clip, ref = _find_clip(root, [relative])
-            yield Recording(f"{name}-{make_stable_id(relative)[:8]}", clip, ref, "folder", *labels)
-        except SkipError as error:
-            yield Skipped(f"folder {relative}", error.kind, str(error))
