@@ -10,7 +10,6 @@ from pathlib import Path
 
 from sdiareward.chat_sdiareward import MAX_TEXT_CHARACTERS
 from sdiareward.pairs.schema import is_text, is_time, make_stable_id, validate_roles
-from sdiareward.perturbations.channel import CODINGS
 
 
 # Of the shorter of two turns of one recording; people interrupt each other, but rarely speak at the same time so long.
@@ -122,6 +121,8 @@ def split_reference(reference: str) -> tuple[str, str]:
 
 def validate_episode(episode: Episode, *, is_broken: bool = False) -> None:
     """Raise `ValueError` for an episode that is none; in a broken dialogue a turn may return or come too early."""
+    from sdiareward.perturbations.channel import CODINGS
+
     label = f"{episode.source} episode {episode.name!s:.80}"
     for name in _EPISODE_TEXTS:
         if not is_text(value := getattr(episode, name)):

@@ -18,7 +18,7 @@ import pydantic.dataclasses
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.dataset_builder.episodes import SkipError
 
-from ..pipeline.asr import FasterWhisperTranscriber
+from ..pipeline.components import FasterWhisperTranscriber
 from ..pipeline.settings import ComponentError, FasterWhisperSettings
 from .schema import CATEGORIES
 

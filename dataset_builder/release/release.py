@@ -345,7 +345,7 @@ def _decode(uri: str, path: Path, cache_dir: Path, enhancement: str) -> Path:
 
 @cache
 def _load_enhancer(name: str) -> Any:
-    from ..pipeline.enhancement import AudioSeparatorEnhancer
+    from ..pipeline.components import AudioSeparatorEnhancer
 
     try:
         if name != AudioSeparatorSettings.name:

@@ -35,35 +35,24 @@ IDS = {
 }
 
 
-def encode(array, rate=16_000):
-    buffer = io.BytesIO()
-    soundfile.write(buffer, array, rate, format="FLAC")
-    return buffer.getvalue()
-
-
 def make_side(make_tone, seed):
-    return [
-        {
-            "role": role,
-            "text": f"so, um, {role}",
-            "audio": {"bytes": encode(make_tone(0.1, seed=seed + index)), "path": f"{role}.flac"},
-            "duration_s": 0.1,
-            "audio_ref": [{"uri": f"sample:{seed}.wav", "start_s": 0.5, "end_s": 0.6, "text": "um"}],
-        }
-        for index, role in enumerate(("user", "assistant"))
-    ]
+    buffer = io.BytesIO()
+    soundfile.write(buffer, make_tone(0.1, seed=seed), 16_000, format="FLAC")
+    refs = [{"uri": f"sample:{seed}.wav", "start_s": 0.5, "end_s": 0.6, "text": "um"}]
+    turn = {"text": "so, um", "audio": {"bytes": buffer.getvalue(), "path": "a.flac"}, "duration_s": 0.1}
+    return [{"role": role, **turn, "audio_ref": refs} for role in ("user", "assistant")]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, make_tone):
     """Return a data set folder of six pairs named `sdiareward`, in a working directory of its own."""
     path = tmp_path_factory.mktemp("work") / "sdiareward"
+    labels = {"subset": "scripted", "source": "sample", "synthesizer": "flite", "native_coding": ["opus"]}
     with ShardWriter(path) as writer:
         for index, (criterion, split) in enumerate(PLACES):
-            row = {"pair_id": f"p{index}", "criterion": criterion, "subset": "scripted", "source": "sample"}
             sides = {"chosen": make_side(make_tone, 10 * index), "rejected": make_side(make_tone, 10 * index + 5)}
-            rest = {"synthesizer": "flite", "group_id": f"g{index}", "native_coding": ["opus"], "language": "en"}
-            writer.write(split, {**row, **sides, **rest, "license": "CC0-1.0"})
+            row = {"pair_id": f"p{index}", "criterion": criterion, "group_id": f"g{index}", "language": "en"}
+            writer.write(split, {**row, **labels, **sides, "license": "CC0-1.0"})
     return path
 
 
@@ -107,14 +96,14 @@ def test_the_card_shows_how_rows_are_looked_at(folder, tmp_path):
     counts = dict.fromkeys(("criterion", "subset", "source", "synthesizer"), "x") | {"split": "train", "pairs": 3}
     report = {"build_id": "1", "config": {}, "pairs": [counts], "skipped": [], "drops": {}}
     look, _ = re.findall("```python\n(.*?)```", render_card(report), re.DOTALL)
-    lines = run_python(look, folder.parent, tmp_path).splitlines()
+    lines = run([sys.executable, "-c", look], folder.parent, HF_DATASETS_CACHE=tmp_path).splitlines()
     # A screen.
     assert len(lines) < 40 and max(map(len, lines)) < 120
 
 
-def run_python(code, cwd, cache):
-    env = {**os.environ, "HF_DATASETS_CACHE": str(cache), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run([sys.executable, "-c", code], cwd=cwd, env=env, capture_output=True, text=True)
+def run(command, cwd, **env):
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", **{name: str(value) for name, value in env.items()}}
+    done = subprocess.run(list(map(str, command)), env=environment, cwd=cwd, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -172,7 +161,8 @@ def test_the_bare_name_gives_the_same_rows_before_and_after_the_builder_is_impor
         "print(before == after, [len(d) for d in after[0].values()], by_path['test'].builder_name)"
     )
     (folder / "README.md").write_text(CARD)
-    assert run_python(code, folder.parent, tmp_path).strip() == "True [3, 1, 2] parquet"
+    found = run([sys.executable, "-c", code], folder.parent, HF_DATASETS_CACHE=tmp_path)
+    assert found.strip() == "True [3, 1, 2] parquet"
 
 
 CARD = """---
@@ -189,40 +179,28 @@ configs:
 """
 
 
-def datasets3_python():
-    path = Path(os.environ.get("SDIAREWARD_DATASETS3_PYTHON") or ROOT / ".venv-datasets3" / "bin" / "python")
-    if not path.exists():
-        pytest.skip(
-            f"{path} is not there; make it with: python3 -m venv .venv-datasets3 && "
-            ".venv-datasets3/bin/pip install -r tests/datasets3/requirements.txt"
-        )
-    return str(path)
-
-
-def run_datasets3(python, home, *arguments):
-    env = {**os.environ, "HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
-    env.pop("PYTHONPATH", None)
-    done = subprocess.run([python, *map(str, arguments)], env=env, cwd=home, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 @pytest.mark.slow
 def test_the_file_works_as_a_loading_script_under_datasets_3(folder, tmp_path):
-    python = datasets3_python()
+    python = Path(os.environ.get("SDIAREWARD_DATASETS3_PYTHON") or ROOT / ".venv-datasets3" / "bin" / "python")
+    if not python.exists():
+        install = ".venv-datasets3/bin/pip install -r tests/datasets3/requirements.txt"
+        pytest.skip(f"{python} is not there; make it with: python3 -m venv .venv-datasets3 && {install}")
+    (folder / "README.md").write_text(CARD)
     # Copied, so that it cannot lean on its neighbours.
     copy = tmp_path / "sdiareward.py"
     copy.write_bytes(Path(script.__file__).read_bytes())
-    (folder / "README.md").write_text(CARD)
-    found = run_datasets3(python, tmp_path, ROOT / "tests/datasets3/load_folder.py", folder)
+
+    def call(name, *arguments):
+        command = [python, ROOT / "tests/datasets3" / name, *arguments]
+        return json.loads(run(command, tmp_path, HF_HOME=tmp_path, PYTHONPATH=""))
+
+    found = call("load_folder.py", folder)
     assert {split: sorted(ids) for split, ids in found["pair_ids"].items()} == IDS["default"]
-    result = run_datasets3(python, tmp_path, ROOT / "tests/datasets3/load.py", copy, "default", folder)
+    result = call("load.py", copy, "default", folder)
     assert result["version"].startswith("3.")
-    expected = {
-        split: [
-            [row["pair_id"], [hashlib.sha256(turn["audio"]["bytes"]).hexdigest() for turn in row["chosen"]]]
-            for row in rows
-        ]
-        for split, rows in load("default", folder).items()
-    }
+
+    def describe(row):
+        return [row["pair_id"], [hashlib.sha256(turn["audio"]["bytes"]).hexdigest() for turn in row["chosen"]]]
+
+    expected = {split: list(map(describe, rows)) for split, rows in load("default", folder).items()}
     assert result["found"] == [expected, expected]

