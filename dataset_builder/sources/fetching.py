@@ -31,7 +31,6 @@ logger = logging.getLogger(__name__)
 # Errors of an extractor when a site has changed; they skip one recording.
 _EXTRACTOR_BUGS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 _VIDEO_ID = re.compile(r"[\w-]{11}")
-_SCHEME = re.compile(r"(https?|file)://", re.IGNORECASE)
 # The page of a channel lists its tabs, not its videos.
 _CHANNEL_PAGE = re.compile(r"https?://(?:www\.)?youtube\.com/(?:@[^/]+|(?:channel|c|user)/[^/]+)/?")
 
@@ -66,10 +65,8 @@ class FetchSettings:
         addresses = [*(channel.url for channel in self.channels), *self.videos]
         if not (addresses or self.searches):
             raise ValueError("channels, videos and searches are all empty; name something to fetch.")
-        if wrong := [each for each in addresses if not (_SCHEME.match(each) or _VIDEO_ID.fullmatch(each))]:
-            raise ValueError(
-                f"{wrong} are neither ids of 11 characters nor addresses with http://, https:// or file://."
-            )
+        if wrong := [address for address in addresses if not self.may_read(address)]:
+            raise ValueError(f"{wrong} are neither ids of 11 characters nor addresses with http:// or https://.")
         if self.yt_dlp:
             from yt_dlp import parse_options
 
@@ -80,10 +77,8 @@ class FetchSettings:
 
     def may_read(self, address: str) -> bool:
         """Return whether an address is of an allowed scheme, or the id of a video."""
-        scheme = _SCHEME.match(address)
-        if scheme is None:
-            return _VIDEO_ID.fullmatch(address) is not None
-        return self.allow_file_urls or scheme[1].lower() != "file"
+        schemes = ("http://", "https://", "file://") if self.allow_file_urls else ("http://", "https://")
+        return bool(_VIDEO_ID.fullmatch(address)) or address.lower().startswith(schemes)
 
 
 @dataclass
@@ -105,9 +100,8 @@ def fetch(settings: FetchSettings) -> FetchReport:
     report, manifest = FetchReport(), JsonLines(output / FETCHED, is_edited=True)
     rows = manifest.read()
     # Lines whose file is missing are removed, and the file is fetched again.
-    kept = [
-        row for row in rows if (output / str(row.get("file"))).is_file() and {"id", "extractor", "url"} <= set(row)
-    ]
+    needed = {"id", "extractor", "url", "file"}
+    kept = [row for row in rows if needed <= set(row) and (output / row["file"]).is_file()]
     if len(kept) < len(rows):
         write_file(manifest.path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept))
     urls = {make_archive_id(row["extractor"], row["id"]): row["url"] for row in kept}

@@ -26,7 +26,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from sdiareward.chat_sdiareward import MAX_TURNS, ROLES
-from sdiareward.common.llm import ChatClient, ChatError, FailureLimit
+from sdiareward.common.llm import ChatClient, FailureLimit
 from sdiareward.common.package_files import SCRIPTS
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.prompts import PromptSet
@@ -102,17 +102,16 @@ def write_scripts(
     skipped = []
     limit = FailureLimit(settings.max_failed, "the model failed to write {} dialogues", "scripts.max_failed")
     make = partial(_make_script, client=client, settings=settings, prompts=prompts)
-    for row in client.map(make, [each for each in plan if each[0] not in known], failures=(), description="scripts"):
-        # `failures` is empty: an exception would have been raised.
-        assert not isinstance(row, Exception)
-        limit.count(row.reason if isinstance(row, Skipped) else None)
-        if isinstance(row, dict) and _fingerprint(row["written"]) in fingerprints:
+    todo = [each for each in plan if each[0] not in known]
+    for (name, *_), row in zip(todo, client.map(make, todo, description="scripts"), strict=True):
+        limit.count(str(row) if isinstance(row, Exception) else None)
+        if isinstance(row, Exception):
+            skipped.append(Skipped(f"{SOURCE} {name}", "script_failed", str(row)))
+        elif (fingerprint := _fingerprint(row["written"])) in fingerprints:
             reason = "the model wrote the same dialogue before; raise the temperature."
-            row = Skipped(f"{SOURCE} {row['scenario_id']}", "duplicate_script", reason)
-        if isinstance(row, Skipped):
-            skipped.append(row)
+            skipped.append(Skipped(f"{SOURCE} {name}", "duplicate_script", reason))
         else:
-            fingerprints.add(_fingerprint(row["written"]))
+            fingerprints.add(fingerprint)
             sides = {"written": row.pop("written"), "spoken": row.pop("spoken")}
             file.append([{**row, **writer, **sides}])
     return skipped
@@ -120,7 +119,7 @@ def write_scripts(
 
 def _make_script(
     entry: tuple[str, Scenario, int], *, client: ChatClient, settings: ScriptSettings, prompts: PromptSet
-) -> dict[str, Any] | Skipped:
+) -> dict[str, Any]:
     """Have one variation written and then turned into speech."""
     name, scenario, number = entry
     labels = {"domain": scenario.domain, "topic": scenario.topic}
@@ -135,15 +134,10 @@ def _make_script(
         messages = [{"role": "system", "content": system}, {"role": "user", "content": content}]
         return client.ask_json(messages, read)
 
-    kind = "writing_failed"
-    try:
-        written = ask("script_writing", request, partial(_read_written, settings=settings), **rounds)
-        kind = "speaking_failed"
-        given = {**labels, "style": "written", "sample_id": number, "dialogue": written}
-        content = json.dumps(given, ensure_ascii=False, indent=1)
-        spoken = ask("script_speaking", content, partial(_read_spoken, given=given, settings=settings))
-    except ChatError as error:
-        return Skipped(f"{SOURCE} {name}", kind, str(error))
+    written = ask("script_writing", request, partial(_read_written, settings=settings), **rounds)
+    given = {**labels, "style": "written", "sample_id": number, "dialogue": written}
+    content = json.dumps(given, ensure_ascii=False, indent=1)
+    spoken = ask("script_speaking", content, partial(_read_spoken, given=given, settings=settings))
     provenance = {"group": scenario.scenario_id, "license": settings.license}
     return {"scenario_id": name, **labels, **provenance, "written": written, "spoken": spoken}
 
