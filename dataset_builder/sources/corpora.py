@@ -37,7 +37,6 @@ _MELD_COLUMNS = ("Utterance", "Speaker", "Emotion", "Sentiment", "Dialogue_ID", 
 _WINDOWS_CHARACTERS = {
     code: bytes([code]).decode("cp1252") for code in range(0x80, 0xA0) if code not in (0x81, 0x8D, 0x8F, 0x90, 0x9D)
 }
-_SAMPLE_COLUMNS = ("name", "source", "subset", "group", "primary", "secondary", "language", "license")
 FETCHED = "manifest.jsonl"
 DEFAULT_LICENSE = "LicenseRef-YouTube"
 # What a download leaves beside its file until it is complete, or writes about it.
@@ -195,30 +194,17 @@ def read_dailytalk(path: Path | None = None) -> Iterator[Episode | Skipped]:
     path = path or Path("dailytalk")
     metadata = read_json_object(path / "metadata.json", "download DailyTalk, unpack it, and give its folder")
     fields = {"source": "dailytalk", "subset": "scripted", "language": "en", "license": "CC-BY-SA-4.0"}
-    dialogues, bad = _sort_by_number(metadata, "dailytalk dialogue")
-    yield from bad
-    for dialogue, entries in dialogues:
-        item = f"dailytalk dialogue {dialogue}"
-        numbered, bad = _sort_by_number(entries, f"{item} utterance")
-        yield from bad
-        utterances = []
-        for index, entry in numbered:
+    for dialogue, entries in sorted(metadata.items(), key=lambda entry: int(entry[0])):
+        item, utterances = f"dailytalk dialogue {dialogue}", []
+        for index, entry in sorted((int(key), entry) for key, entry in entries.items()):
             try:
                 utterances.append(_read_dailytalk_entry(path, dialogue, index, entry))
             except SkipError as error:
                 yield Skipped(f"{item} utterance {index}", error.kind, str(error))
-        yield from cut_dialogue(utterances, item, group=str(dialogue), **fields)
+        yield from cut_dialogue(utterances, item, group=dialogue, **fields)
 
 
-def _sort_by_number(entries: Mapping[str, Any], label: str) -> tuple[list[tuple[int, dict[str, Any]]], list[Skipped]]:
-    """Return the entries that are objects with a number as key, and the others as skipped."""
-    good = {int(key): entry for key, entry in entries.items() if key.isdecimal() and isinstance(entry, dict)}
-    reason = "a number as key and an object as value are needed."
-    bad = [key for key, entry in entries.items() if not (key.isdecimal() and isinstance(entry, dict))]
-    return sorted(good.items()), [Skipped(f"{label} {key}", "bad_entry", reason) for key in bad]
-
-
-def _read_dailytalk_entry(root: Path, dialogue: int, index: int, entry: Mapping[str, Any]) -> Utterance:
+def _read_dailytalk_entry(root: Path, dialogue: str, index: int, entry: Mapping[str, Any]) -> Utterance:
     text, speaker = entry.get("text"), entry.get("speaker")
     if not (isinstance(text, str) and text.strip()):
         raise SkipError("missing_text", f"text is {text!r}; an utterance needs its words.")
@@ -240,18 +226,15 @@ def read_sample(path: Path | None = None) -> Iterator[Episode | Skipped]:
     """
     manifest = (path or SAMPLE) / "manifest.jsonl"
     if not manifest.is_file():
-        raise FileNotFoundError(
-            f"{manifest}: not found; the sample is in the repository, give the path to its folder."
-        )
+        raise FileNotFoundError(f"{manifest}: not found; the sample is in the repository, give the path to it.")
 
     def read(row: dict[str, Any], item: str) -> Iterator[Episode]:
-        audio, ref = str(find_clip(manifest.parent, row["audio"])), make_reference("sample", row["audio"])
+        relative = row.pop("audio")
+        common = {"audio": str(find_clip(manifest.parent, relative)), "ref": make_reference("sample", relative)}
         turns = [
-            (turn["role"], [Part(audio=audio, ref=ref, **part) for part in turn["parts"]]) for turn in row["turns"]
+            Turn(turn["role"], tuple(Part(**common, **part) for part in turn["parts"])) for turn in row.pop("turns")
         ]
-        labels = {key: row[key] for key in _SAMPLE_COLUMNS}
-        spoken = tuple(Turn(role, tuple(parts)) for role, parts in turns)
-        yield Episode(turns=spoken, native_coding=tuple(row["native_coding"]), **labels)
+        yield Episode(turns=tuple(turns), native_coding=tuple(row.pop("native_coding")), **row)
 
     yield from read_json_lines(manifest, "sample", read)
 
