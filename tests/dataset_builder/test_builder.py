@@ -93,9 +93,11 @@ def test_a_killed_build_makes_only_what_is_missing_or_damaged(monkeypatch, kille
         assert run(tmp_path, sources=sources) == 130
     missing, flipped, _ = sorted((tmp_path / "sdiareward" / ".parts").rglob("part-*"))
     missing.unlink()
-    content = bytearray(flipped.read_bytes())
-    content[len(content) // 2] ^= 1
-    flipped.write_bytes(content)
+    content = flipped.read_bytes()
+    place = len(content) // 3
+    flipped.write_bytes(
+        content[:place] + bytes(byte ^ 1 for byte in content[place : place + 64]) + content[place + 64 :]
+    )
     made = []
     monkeypatch.setattr(builder, "make_row", lambda plan: made.append(plan.pair_id) or make_row(plan))
     assert run(tmp_path, sources=sources) == 0
