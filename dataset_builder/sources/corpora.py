@@ -76,7 +76,7 @@ def cut_dialogue(utterances: Iterable[Utterance], item: str, group: str, **field
                 yield Skipped(f"{item} utterance {first.number}", "no_answer", reason)
                 continue
             parts = tuple(Turn(ROLES[n % 2], tuple(u.part for u in turn)) for n, turn in enumerate(taken))
-            labels = {"primary": last.primary, "secondary": last.secondary}
+            labels: dict[str, Any] = {"primary": last.primary, "secondary": last.secondary}
             yield Episode(name=f"{group}/{first.number}", group=group, turns=parts, **labels, **fields)
 
 
@@ -230,9 +230,10 @@ def read_sample(path: Path | None = None) -> Iterator[Episode | Skipped]:
 
     def read(row: dict[str, Any], item: str) -> Iterator[Episode]:
         relative = row.pop("audio")
-        common = {"audio": str(find_clip(manifest.parent, relative)), "ref": make_reference("sample", relative)}
+        clip, ref = str(find_clip(manifest.parent, relative)), make_reference("sample", relative)
         turns = [
-            Turn(turn["role"], tuple(Part(**common, **part) for part in turn["parts"])) for turn in row.pop("turns")
+            Turn(turn["role"], tuple(Part(audio=clip, ref=ref, **part) for part in turn["parts"]))
+            for turn in row.pop("turns")
         ]
         yield Episode(turns=tuple(turns), native_coding=tuple(row.pop("native_coding")), **row)
 
