@@ -57,7 +57,8 @@ def test_the_papers_configs_build_the_papers_data():
     settings = make_pipeline_settings(config.pipeline)
     names = [getattr(settings, stage).name for stage in ("enhancement", "diarization", "vad", "asr")]
     assert names == ["audio-separator", "pyannote", "silero", "faster-whisper"]
-    assert settings.asr.model == "large-v3"
+    models = (settings.enhancement.model, settings.diarization.model, settings.asr.model)
+    assert models == ("MDX23C-8KFFT-InstVoc_HQ.ckpt", "pyannote/speaker-diarization-community-1", "large-v3")
     assert [source.name for source in config.sources if source.enhance] == ["meld", "dailytalk"]
     assert (config.channel, config.test) == (None, 0)
     options = config.synthesizer_options["soulx-podcast"]

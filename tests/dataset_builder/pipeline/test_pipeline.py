@@ -200,9 +200,6 @@ def test_the_defaults_are_the_papers_and_its_config_file_has_them():
     for stage in fields(PipelineSettings):
         found = getattr(settings, stage.name).identity() | ({"compute_type": "default"} if stage.name == "asr" else {})
         assert found == getattr(defaults, stage.name).identity()
-    models = (defaults.enhancement.model, defaults.diarization.model, defaults.vad.name, defaults.asr.model)
-    separator = "MDX23C-8KFFT-InstVoc_HQ.ckpt"
-    assert models == (separator, "pyannote/speaker-diarization-community-1", "silero", "large-v3")
     rules = {"max_others_in_turn": 0.1, "min_interval_s": 0, "split_overlap": 0.1, "max_episode_s": 90}
     assert {**defaults.turns.identity(), **rules, "max_turns": 16, "max_turn_s": 60} == defaults.turns.identity()
 

@@ -204,14 +204,6 @@ def test_bad_lines_of_a_sample_are_dropped_and_the_rest_is_kept(tmp_path):
     assert len(episodes_of(items)) == 1
 
 
-def test_the_bundled_sample_is_complete_and_small():
-    episodes = list(read_source("sample"))
-    assert {episode.source for episode in episodes} == {"amazon_queen", "asterisk"}
-    files = {part.audio for episode in episodes for turn in episode.turns for part in turn.parts}
-    assert sum(Path(file).stat().st_size for file in files) < 25_000_000
-    assert (SAMPLE / "amazon_queen" / "readme.txt").is_file()
-
-
 def sides(pairs):
     return [tuple([{"content": turn.text} for turn in side.turns] for side in (p.spoken, p.written)) for p in pairs]
 
