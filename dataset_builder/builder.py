@@ -31,7 +31,7 @@ from sdiareward.pairs.schema import JOINT, SIDES, make_stable_id, validate_row
 from sdiareward.perturbations.channel import ChannelSettings
 
 from .chatreward.filters import WordErrors
-from .marks import clean_item, note_marks
+from .marks import clean_episode, note_marks
 from .pairing import pairing
 from .pairing.families import FamilySpec, plan_family_pairs, validate_families
 from .pairing.pairing import PairPlan, SynthesizerSpec, make_row
@@ -197,14 +197,14 @@ def _read_items(config: BuildConfig, skipped: list[Skipped], dry_run: bool) -> I
         try:
             for side in sides:
                 validate_episode(side)
-            item = clean_item(item)
+            cleaned = [clean_episode(side) for side in sides]
             if key in seen:
                 raise SkipError("duplicate_id", f"{' '.join(key)} is duplicated; the first is kept.")
         except (SkipError, ValueError) as error:
             skipped.append(Skipped(" ".join(map(str, key)), getattr(error, "kind", "invalid_episode"), str(error)))
             continue
         seen.add(key)
-        yield item
+        yield ScriptPair(*cleaned) if isinstance(item, ScriptPair) else cleaned[0]
 
 
 def _read_sources(config: BuildConfig, skipped: list[Skipped], dry_run: bool) -> Iterator[Item]:

@@ -109,8 +109,7 @@ def merge_turns(
         if segment.duration_s < settings.min_segment_s:
             skipped.append(_skip(segment, "short_segment", f"lasts less than {settings.min_segment_s} s."))
         elif segment.speaker not in speakers:
-            reason = f"{segment.speaker} is neither of the two dominant speakers."
-            skipped.append(_skip(segment, "other_speaker", reason))
+            skipped.append(_skip(segment, "other_speaker", f"{segment.speaker} is neither of the two main speakers."))
             is_after_break |= segment.duration_s - _measure_shared(segment, of_two) >= settings.min_segment_s
         elif last is not None and last.speaker != segment.speaker and segment.end_s <= last.end_s:
             skipped.append(_skip(segment, "overlap", f"is inside a turn of {last.speaker}."))
@@ -181,8 +180,9 @@ def group_episodes(turns: Iterable[SpokenTurn], settings: TurnSettings) -> tuple
         episodes.extend([tuple(current[:even])] if even else [])
         del current[:even]
         if current and not (is_last_kept and even):
-            reason = "has no answer in its episode; the number of turns must be even."
-            skipped.append(_skip(current.pop(), "odd_turn", reason))
+            skipped.append(
+                _skip(current.pop(), "odd_turn", "has no answer in its episode, which needs an even number.")
+            )
 
     def is_full(turn: SpokenTurn) -> bool:
         is_long = bool(current) and turn.end_s - current[0].start_s > settings.max_episode_s
@@ -190,8 +190,9 @@ def group_episodes(turns: Iterable[SpokenTurn], settings: TurnSettings) -> tuple
 
     for turn in turns:
         if turn.duration_s > settings.max_turn_s:
-            reason = f"lasts {turn.duration_s:.1f} s; at most {settings.max_turn_s} s."
-            skipped.append(_skip(turn, "long_turn", reason))
+            skipped.append(
+                _skip(turn, "long_turn", f"lasts {turn.duration_s:.1f} s; at most {settings.max_turn_s} s.")
+            )
             close()
             continue
         if current and _is_boundary(current[-1], turn, settings):
@@ -229,8 +230,7 @@ def split_at_silent_turns(
             pieces.append([])
     for piece in pieces:
         if len(piece) % 2:
-            reason = "has no answer left after turns without words were dropped."
-            skipped.append(_skip(piece.pop()[0], "odd_turn", reason))
+            skipped.append(_skip(piece.pop()[0], "odd_turn", "has no answer left beside turns without words."))
     return [tuple(piece) for piece in pieces if piece], sorted(skipped, key=lambda span: span.start_s)
 
 

@@ -93,8 +93,7 @@ def write_scripts(
     settings, prompts = settings or ScriptSettings(), prompts or PromptSet()
     rounds = f"{settings.variations} x {settings.min_rounds}-{settings.max_rounds} rounds"
     limits = f"{rounds}, {settings.max_words} words{', balanced' if settings.balanced else ''}"
-    version = prompts.compute_version(*PROMPTS)
-    writer = {"writer": client.settings.model, "prompt_version": version, "limits": limits}
+    writer = {"writer": client.settings.model, "prompt_version": prompts.compute_version(*PROMPTS), "limits": limits}
     file, written = open_written(path, writer)
     known = {row["scenario_id"] for row in written}
     plan = plan_scripts(read_scenarios() if scenarios is None else scenarios, settings.variations)

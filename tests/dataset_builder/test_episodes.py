@@ -8,14 +8,13 @@ from sdiareward.chat_sdiareward import ROLES
 from sdiareward.dataset_builder.episodes import (
     Episode,
     Part,
-    ScriptPair,
     SkipError,
     Turn,
     TurnTimesError,
     compare_spans,
     validate_episode,
 )
-from sdiareward.dataset_builder.marks import clean_item, note_marks, remove_marks
+from sdiareward.dataset_builder.marks import clean_episode, note_marks, remove_marks
 
 
 def make_episode(*spans, audio="call.wav"):
@@ -111,18 +110,17 @@ def test_other_words_stay_byte_for_byte(text):
     assert remove_marks(text) == (text, [])
 
 
-def test_an_item_keeps_its_recordings_and_names_its_marks():
+def test_an_episode_keeps_its_recordings_and_names_its_marks():
     plain = make_episode((0.0, 1.0), (1.0, 2.0))
-    assert clean_item(plain) is plain
+    assert clean_episode(plain) is plain
     assert note_marks(plain) is None
-    first, second = plain.turns
-    for text in ("(laughs)", "hi"):
-        parts = (Part("so", "a.wav"), Part(text, "b.wav"))
-        laughed = replace(plain, turns=(first, Turn("assistant", parts)))
-        for found in (clean_item(laughed), clean_item(ScriptPair(written=plain, spoken=laughed)).spoken):
-            words = "" if text == "(laughs)" else text
-            assert [(part.text, part.audio) for part in found.turns[1].parts] == [("so", "a.wav"), (words, "b.wav")]
-            note = note_marks(found)
-            assert note is None if words else (note.item, note.kind) == ("folder e, turn 1", "marks")
+
+    def answer(*parts):
+        return replace(plain, turns=(plain.turns[0], Turn("assistant", parts)))
+
+    found = clean_episode(answer(Part("so", "a.wav"), Part("(laughs)", "b.wav")))
+    assert [(part.text, part.audio) for part in found.turns[1].parts] == [("so", "a.wav"), ("", "b.wav")]
+    note = note_marks(found)
+    assert (note.item, note.kind) == ("folder e, turn 1", "marks")
     with pytest.raises(SkipError, match=r"turn 1 has marks only, '\[laughter\]'"):
-        clean_item(replace(plain, turns=(first, Turn("assistant", (Part("[laughter]", "a.wav"),)))))
+        clean_episode(answer(Part("[laughter]", "a.wav")))
