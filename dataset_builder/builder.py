@@ -10,47 +10,38 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from itertools import starmap
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from sdiareward.audio_sdiareward import AudioError, read_audio
+from sdiareward.common import settings as yaml_settings
 from sdiareward.common.locks import lock_folder
 from sdiareward.common.parts import Make, PartFolder, Rows, run_parts
-from sdiareward.common.settings import require_known
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Recording, ScriptPair, SkipError, validate_episode
 from sdiareward.dataset_builder.synthesis import SYNTHESIZERS, SynthesisError, is_available
 from sdiareward.pairs.content import hash_audio
 from sdiareward.pairs.schema import JOINT, SIDES, make_stable_id, validate_row
-from sdiareward.perturbations.channel import CODINGS, ChannelSettings
+from sdiareward.perturbations.channel import ChannelSettings
 
 from .chatreward.voices import WordErrors
-from .marks import clean_item, note_marks
-from .pairing.pairing import (
-    FamilySpec,
-    NoReference,
-    PairPlan,
-    SynthesizerSpec,
-    TurnDurationError,
-    draw_voices,
-    list_audible,
-    make_row,
-    plan_family_pairs,
-    plan_pairs,
-    validate_families,
-)
+from .marks import clean_episode, note_marks
+from .pairing import pairing
+from .pairing.pairing import FamilySpec, PairPlan, SynthesizerSpec, make_row, plan_family_pairs, validate_families
 from .pairing.plausible_speech import ImplausibleSpeechError, note_languages
 from .pairing.splits import assign_splits, join_groups, split_unit
-from .pipeline import enhance_episodes, make_settings, run_pipeline
 from .pipeline.inspection import SilentAudioError, inspect_episode
 from .pipeline.media import TruncatedAudioError
+from .pipeline.settings import make_settings
+from .pipeline.stages import enhance_episodes, run_pipeline
 from .reports.data_card import count_groups, read_finished, summarise_skipped, write_report
-from .row_parts import EngineName, choose_size, open_engines, open_row_parts, require_engine, write_shards
-from .shards import count_pairs
+from .shards import EngineName, choose_size, count_pairs, open_engines, open_row_parts, write_shards
 from .sources import read_source
 
 
@@ -58,16 +49,18 @@ logger = logging.getLogger(__name__)
 # Settings that may differ between two builds of the same data set.
 _PLACES = ("output_dir", "work_dir", "num_workers", "engine")
 _PARTS = ".parts"
-SKIP_KIND_BY_ERROR: tuple[tuple[type[Exception], str], ...] = (
-    (NoReference, "no_reference_clip"),
-    (SilentAudioError, "silent_audio"),
-    (TruncatedAudioError, "truncated_audio"),
-    (TurnDurationError, "turn_duration"),
-    (AudioError, "unusable_audio"),
-    (FileNotFoundError, "missing_audio"),
-    (SynthesisError, "synthesis_failed"),
-    (ValueError, "invalid_pair"),
-)
+# The first that fits.
+_SKIP_KINDS: dict[type[Exception], str] = {
+    pairing.NoReference: "no_reference_clip",
+    SilentAudioError: "silent_audio",
+    TruncatedAudioError: "truncated_audio",
+    pairing.TurnDurationError: "turn_duration",
+    AudioError: "unusable_audio",
+    FileNotFoundError: "missing_audio",
+    SynthesisError: "synthesis_failed",
+    ValueError: "invalid_pair",
+}
+Item = Episode | ScriptPair
 
 
 @dataclass(frozen=True)
@@ -81,16 +74,14 @@ class SourceConfig:
     # What synthetic speech goes through first; None: the source's codings, and nothing where `channel` is None.
     native_coding: Sequence[str] | None = None
 
-    def __post_init__(self) -> None:
-        if unknown := [coding for coding in self.native_coding or () if coding not in CODINGS]:
-            raise ValueError(f"native_coding of {self.name} names {unknown}; give a list of {sorted(CODINGS)}.")
-
 
 @dataclass(frozen=True)
 class BuildConfig:
-    output_dir: str  # Name the folder `sdiareward` for `load_dataset("sdiareward")`.
-    sources: tuple[SourceConfig, ...]
-    synthesizers: dict[str, SynthesizerSpec]  # By criterion; the entry `joint` speaks scripts of `families`.
+    # Name the folder `sdiareward` for `load_dataset("sdiareward")`.
+    output_dir: Annotated[str, Field(min_length=1)]
+    sources: Annotated[tuple[SourceConfig, ...], Field(min_length=1)]
+    # By criterion; the entry `joint` speaks scripts of `families`.
+    synthesizers: Annotated[dict[str, SynthesizerSpec], Field(min_length=1)]
     # Also `script_voices`, a pool of voices for scripts.
     synthesizer_options: dict[str, dict[str, Any]] = field(default_factory=dict)
     families: dict[str, FamilySpec] = field(default_factory=dict)  # Pairs about the conversation; the paper has none.
@@ -101,18 +92,27 @@ class BuildConfig:
     seed: int = 0
     pipeline: Mapping[str, Any] | None = None
     # Of synthetic turns, by the recogniser of `pipeline`; None: not recognised.
-    max_wer: float | None = field(default=None, metadata={"minimum": 0.0})
+    max_wer: Annotated[float, Field(ge=0)] | None = None
     work_dir: str | None = None  # Of the pipeline; `<output_dir>-work` by default.
     engine: EngineName = "datasets"
-    num_workers: int = 2  # At least one per server of a synthesizer; ignored on a Ray cluster.
+    num_workers: Annotated[int, Field(ge=1)] = 2  # At least one per server of a synthesizer; ignored on a Ray cluster.
 
     def __post_init__(self) -> None:
-        require_engine(self.engine, self.num_workers)
-        if Path(self.output_dir) == Path():
-            raise ValueError("output_dir is empty; name a folder to write.")
         validate_families(self.families)
+        make_settings(self.pipeline or {})
         used = {name for spec in self.synthesizers.values() for name in (*spec.seen, *spec.left_out)}
-        require_known(self.synthesizer_options, sorted({*used, *SYNTHESIZERS}), "synthesizer_options", is_listed=False)
+        known = sorted({*used, *SYNTHESIZERS})
+        yaml_settings.require_known(self.synthesizer_options, known, "synthesizer_options", is_listed=False)
+
+
+def read_build_config(path: Path, overrides: Mapping[str, Any]) -> BuildConfig:
+    """Read a build's YAML file; `pipeline` may name a file beside it, and an override of None is ignored."""
+    values = yaml_settings.read_mapping(path) | {key: value for key, value in overrides.items() if value is not None}
+    if isinstance(families := values.get("families") or {}, Mapping):
+        values["families"] = {name: entry or {} for name, entry in families.items()}
+    if isinstance(values.get("pipeline"), str):
+        values["pipeline"] = yaml_settings.read_mapping(path.parent / values["pipeline"])
+    return yaml_settings.make_settings(BuildConfig, values, str(path))
 
 
 def build(config: BuildConfig, *, dry_run: bool = False) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def _build(config: BuildConfig) -> dict[str, Any]:
     plans, skipped, joined = _plan(config, dry_run=False)
     output = Path(config.output_dir)
     settings = {key: value for key, value in asdict(config).items() if key not in _PLACES}
-    settings["synthesizer_options"] = list_audible(config.synthesizer_options)
+    settings["synthesizer_options"] = pairing.list_audible(config.synthesizer_options)
     by_id = {plan.pair_id: plan for plan in plans}
     contents = {pair_id: _hash_plan(plan, config.max_wer) for pair_id, plan in by_id.items()}
     plan_id = make_stable_id(json.dumps(settings, sort_keys=True), *sorted(contents.items()))
@@ -138,11 +138,13 @@ def _build(config: BuildConfig) -> dict[str, Any]:
     if finished:
         logger.warning("%s is up to date; delete its report.json to build it again.", output)
         return finished
-    _require_synthesizers(plans)
+    options = {name: given for plan in plans for name, given in plan.engines.items()}
+    if missing := sorted(name for name in options if not is_available(name, options[name])):
+        problem = "they are not installed, or need synthesizer_options"
+        raise ValueError(f"synthesizers {missing} cannot be used: {problem}; install them or remove them.")
     parts = open_row_parts(output / _PARTS, {})
     _make_pairs(by_id, contents, parts, config)
-    splits = {pair_id: by_id[pair_id].split for pair_id in sorted(by_id)}
-    counts, notes = write_shards(parts, splits, output)
+    counts, notes = write_shards(parts, {pair_id: by_id[pair_id].split for pair_id in sorted(by_id)}, output)
     skipped_pairs = [Skipped(**note["skipped"]) for note in notes if "skipped" in note]
     skipped += sorted(skipped_pairs, key=lambda skip: (skip.item, skip.kind, skip.reason))
     # Each recording once.
@@ -161,10 +163,8 @@ def _plan(config: BuildConfig, dry_run: bool) -> tuple[list[PairPlan], list[Skip
     skipped: list[Skipped] = []
     items = list(_read_items(config, skipped, dry_run))
     if not items and not dry_run:
-        raise ValueError(
-            f"the sources {[s.name for s in config.sources]} hold no usable episode: "
-            f"{[skip.reason for skip in skipped[:3]]}."
-        )
+        names, reasons = [source.name for source in config.sources], [skip.reason for skip in skipped[:3]]
+        raise ValueError(f"the sources {names} hold no usable episode: {reasons}.")
     episodes = [item.spoken if isinstance(item, ScriptPair) else item for item in items]
     files: dict[tuple[str, str], list[str]] = {}
     for episode in episodes:
@@ -172,26 +172,22 @@ def _plan(config: BuildConfig, dry_run: bool) -> tuple[list[PairPlan], list[Skip
     # A recording may have been edited since another build.
     _hash_recording.cache_clear()
     joined, counts = join_groups(files, _hash_recording)
-    items = [_join(item, joined) for item in items]
+    for index, item in enumerate(items):
+        # A dialogue gets the id of the group that its group is joined to.
+        if isinstance(item, Episode) and joined.get(unit := split_unit(item), unit) != unit:
+            items[index] = replace(item, known_group_id=make_stable_id(*joined[unit]))
     shares = {"validation": config.validation, "test": config.test}
     assignment = assign_splits(episodes, joined, **shares, seed=config.seed)
     if empty := [split for split, share in shares.items() if share and split not in assignment.values()]:
         text = "%s get no pairs: the sources have %d groups that share no recording; give more, or larger shares."
         logger.warning(text, empty, len({joined.get(unit, unit) for unit in assignment}))
     shared = (config.channel, config.seed, config.synthesizer_options)
-    plans = list(plan_pairs(items, assignment, config.synthesizers, *shared))
+    plans = list(pairing.plan_pairs(items, assignment, config.synthesizers, *shared))
     spoken = config.synthesizers.get(JOINT)
     return [*plans, *plan_family_pairs(items, assignment, config.families, spoken, *shared)], skipped, counts
 
 
-def _join(item: Episode | ScriptPair, joined: Mapping[Any, Any]) -> Episode | ScriptPair:
-    """Return a dialogue with the id of the group that its group is joined to."""
-    if isinstance(item, ScriptPair) or (unit := split_unit(item)) == joined.get(unit, unit):
-        return item
-    return replace(item, known_group_id=make_stable_id(*joined[unit]))
-
-
-def _read_items(config: BuildConfig, skipped: list[Skipped], dry_run: bool) -> Iterator[Episode | ScriptPair]:
+def _read_items(config: BuildConfig, skipped: list[Skipped], dry_run: bool) -> Iterator[Item]:
     """Yield the valid episodes and scripts; append the others to `skipped`."""
     seen: set[tuple[str, str]] = set()
     for item in _read_sources(config, skipped, dry_run):
@@ -200,17 +196,17 @@ def _read_items(config: BuildConfig, skipped: list[Skipped], dry_run: bool) -> I
         try:
             for side in sides:
                 validate_episode(side)
-            item = clean_item(item)
+            cleaned = [clean_episode(side) for side in sides]
             if key in seen:
                 raise SkipError("duplicate_id", f"{' '.join(key)} is duplicated; the first is kept.")
         except (SkipError, ValueError) as error:
             skipped.append(Skipped(" ".join(map(str, key)), getattr(error, "kind", "invalid_episode"), str(error)))
             continue
         seen.add(key)
-        yield item
+        yield ScriptPair(*cleaned) if isinstance(item, ScriptPair) else cleaned[0]
 
 
-def _read_sources(config: BuildConfig, skipped: list[Skipped], dry_run: bool) -> Iterator[Episode | ScriptPair]:
+def _read_sources(config: BuildConfig, skipped: list[Skipped], dry_run: bool) -> Iterator[Item]:
     recordings: list[Recording] = []
     enhanced: list[Episode] = []
     for source in config.sources:
@@ -223,48 +219,39 @@ def _read_sources(config: BuildConfig, skipped: list[Skipped], dry_run: bool) ->
                 break
             count += 1
             if source.enhance and not isinstance(item, Episode):
-                raise ValueError(
-                    f"sources: {source.name} has `enhance`, which is for dialogues of recorded clips; remove it. The "
-                    "key `enhancement` of `pipeline` decides for long recordings."
-                )
+                raise ValueError(f"sources: {source.name} has `enhance`, which is for dialogues of clips; remove it.")
             if not isinstance(item, ScriptPair):
                 # The codings that its synthetic speech gets, as its row will name them.
                 coding = source.native_coding if config.channel or source.native_coding is not None else ()
                 item = item if coding is None else replace(item, native_coding=tuple(coding))
             elif source.native_coding is not None:
-                raise ValueError(
-                    f"sources: {source.name} has `native_coding`, but scripts have no recordings; remove it."
-                )
+                raise ValueError(f"sources: {source.name} has `native_coding`, but scripts have no recordings.")
             if isinstance(item, Recording):
                 recordings.append(item)
             elif source.enhance and isinstance(item, Episode) and not dry_run:
                 enhanced.append(item)
             else:
                 yield item
-    work_dir = Path(config.work_dir or f"{config.output_dir.rstrip('/')}-work")
-    made: Callable[..., tuple[list[Episode], list[Skipped]]]
-    given: Any
-    for made, given in ((enhance_episodes, enhanced), (run_pipeline, [] if dry_run else recordings)):
+    folder = Path(config.work_dir or f"{config.output_dir.rstrip('/')}-work").resolve()
+    run: Any
+    for run, given in ((enhance_episodes, enhanced), (run_pipeline, [] if dry_run else recordings)):
         if given:
-            pipeline = make_settings(config.pipeline or {})
-            done, drops = made(given, pipeline, work_dir, engine=config.engine, num_workers=config.num_workers)
+            done, drops = run(given, make_settings(config.pipeline or {}), folder, config.engine, config.num_workers)
             skipped += drops
             yield from done
 
 
 def _hash_plan(plan: PairPlan, max_wer: float | None) -> str | None:
     """Return a hash of what the id of a pair does not show, such as its recordings; None if one is missing."""
-    voices = draw_voices(plan.script_voices, plan.pair_id).values()
+    voices = pairing.draw_voices(plan.script_voices, plan.pair_id).values()
     files = [*_list_files(plan.chosen), *_list_files(plan.rejected), *(voice.audio for voice in voices)]
     hashes = [_hash_recording(file) for file in files]
-    sides = [_describe(side) for side in (plan.chosen, plan.rejected)]
+    sides = []
+    for side in (plan.chosen, plan.rejected):
+        spans = [(part.start_s, part.end_s) for turn in side.turns for part in turn.parts]
+        labels = (side.subset, side.primary, side.secondary, side.language, side.license)
+        sides.append(json.dumps([spans, side.group_id, labels, side.native_coding, side.marks]))
     return None if None in hashes else make_stable_id(*hashes, max_wer, *sides)
-
-
-def _describe(episode: Episode) -> str:
-    spans = [(part.start_s, part.end_s) for turn in episode.turns for part in turn.parts]
-    labels = (episode.subset, episode.primary, episode.secondary, episode.language, episode.license)
-    return json.dumps([spans, episode.group_id, labels, episode.native_coding, episode.marks])
 
 
 def _list_files(episode: Episode) -> list[str]:
@@ -277,15 +264,6 @@ def _hash_recording(audio: str) -> str | None:
         return hash_audio(audio)
     except FileNotFoundError:
         return None
-
-
-def _require_synthesizers(plans: Iterable[PairPlan]) -> None:
-    options = {name: given for plan in plans for name, given in plan.engines.items()}
-    if missing := sorted(name for name in options if not is_available(name, options[name])):
-        raise ValueError(
-            f"synthesizers {missing} cannot be used: they are not installed, or need synthesizer_options; install "
-            "them or remove them from the config."
-        )
 
 
 def _make_pairs(
@@ -309,16 +287,10 @@ def _make_pairs(
 
 
 def _load(words: WordErrors | None, max_wer: float) -> Make:
-    def make(parts: Iterable[Any]) -> Iterator[Rows]:
-        for part in parts:
-            yield [make_pair(plan, content, words, max_wer) for plan, content in part]
-
-    return make
+    return lambda parts: ([_make_pair(plan, content, words, max_wer) for plan, content in part] for part in parts)
 
 
-def make_pair(
-    plan: PairPlan, content: str | None, words: WordErrors | None = None, max_wer: float = 0.0
-) -> dict[str, Any]:
+def _make_pair(plan: PairPlan, content: str | None, words: WordErrors | None, max_wer: float) -> dict[str, Any]:
     """Return the row of a part: a pair with the notes on it, or the reason if it is skipped."""
     try:
         row = make_row(plan)
@@ -328,12 +300,11 @@ def make_pair(
                 if wer is not None and wer > max_wer:
                     raise ImplausibleSpeechError(f"the word error rate of {turn['text']!r:.80} is {wer:.2f}.")
         validate_row(row)
-    except tuple(error for error, _ in SKIP_KIND_BY_ERROR) as error:
-        kind = next(kind for type_, kind in SKIP_KIND_BY_ERROR if isinstance(error, type_))
+    except tuple(_SKIP_KINDS) as error:
+        kind = next(kind for type_, kind in _SKIP_KINDS.items() if isinstance(error, type_))
         name = plan.rejected.name if plan.family else plan.chosen.name
-        item = f"{plan.chosen.source} {name} {plan.voices}"
-        skipped = Skipped(item, getattr(error, "kind", kind), str(error)).to_dict()
-        return {"item": plan.pair_id, "rows": [], "notes": json.dumps({"skipped": skipped})}
+        skipped = Skipped(f"{plan.chosen.source} {name} {plan.voices}", getattr(error, "kind", kind), str(error))
+        return {"item": plan.pair_id, "rows": [], "notes": json.dumps({"skipped": skipped.to_dict()})}
     notes = [*map(note_marks, (plan.chosen, plan.rejected)), *starmap(note_languages, plan.engines.items())]
     notes += inspect_episode(plan.chosen) if plan.criterion == "modality" else ()
     found = {"content": content, "noted": [note.to_dict() for note in notes if note]}

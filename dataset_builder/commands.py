@@ -75,7 +75,7 @@ def build(
         engine: What runs the pipeline of long recordings and makes the pairs.
     """
     from . import builder
-    from .settings import read_build_config
+    from .builder import read_build_config
 
     settings = read_build_config(config, {"output_dir": output_dir, "num_workers": num_workers, "engine": engine})
     return run.finish(settings.output_dir, builder.build(settings, dry_run=run.dry_run))

@@ -17,6 +17,10 @@ MAX_OVERLAP = 0.5
 # Diarised turns are in the order of their starts, annotated ones up to a breath.
 _MAX_STEP_BACK_S = 0.5
 _EPISODE_TEXTS = ("name", "source", "subset", "group", "primary", "secondary", "language", "license")
+# In the place of a synthesizer, where both sides of a pair are recordings.
+RECORDING = "recording"
+# In the place of a source, for turns that a synthesizer spoke.
+SYNTHETIC = "synthetic"
 
 
 @dataclass(frozen=True)
@@ -78,18 +82,6 @@ class Recording:
     native_coding: tuple[str, ...] = ()
 
 
-class SkipError(Exception):
-    """Raised for an item that cannot be used; the caller, which has its name, reports it as `Skipped`."""
-
-    def __init__(self, kind: str, reason: str):
-        super().__init__(reason)
-        self.kind = kind
-
-
-# In the place of a synthesizer, where both sides of a pair are recordings.
-RECORDING = "recording"
-
-
 @dataclass(frozen=True)
 class ScriptPair:
     """The same dialogue written and spoken, as text: the two sides of a colloquialness pair (section 3.1)."""
@@ -98,13 +90,21 @@ class ScriptPair:
     spoken: Episode
 
 
+class SkipError(Exception):
+    """Raised for an item that cannot be used; the caller, which has its name, reports it as `Skipped`."""
+
+    def __init__(self, kind: str, reason: str):
+        super().__init__(reason)
+        self.kind = kind
+
+
+class TurnTimesError(ValueError):
+    """Raised for turns that are not one after the other in their recording."""
+
+
 def is_recorded(criterion: str, side: str, synthesizer: str) -> bool:
     """Return whether a side of a pair is a recording, not synthetic."""
     return synthesizer == RECORDING or (criterion == "modality" and side == "chosen")
-
-
-# In the place of a source, for turns that a synthesizer spoke.
-SYNTHETIC = "synthetic"
 
 
 def make_reference(source: str, path: str | Path) -> str:
@@ -119,10 +119,6 @@ def split_reference(reference: str) -> tuple[str, str]:
     return source, path
 
 
-class TurnTimesError(ValueError):
-    """Raised for turns that are not one after the other in their recording."""
-
-
 def validate_episode(episode: Episode, *, is_broken: bool = False) -> None:
     """Raise `ValueError` for an episode that is none; in a broken dialogue a turn may return or come too early."""
     from sdiareward.perturbations.channel import CODINGS
@@ -135,38 +131,30 @@ def validate_episode(episode: Episode, *, is_broken: bool = False) -> None:
     if unknown := [coding for coding in episode.native_coding if coding not in tuple(CODINGS)]:
         raise ValueError(f"{label}: native_coding names {unknown!r:.80}; known are {sorted(CODINGS)}.")
     for position, turn in enumerate(episode.turns):
+        place = f"{label}: turn {position}"
         if not all(is_text(part.text) for part in turn.parts) or not turn.text.strip():
-            raise ValueError(f"{label}: turn {position} has no text; omit it.")
+            raise ValueError(f"{place} has no text; omit it.")
         if (length := len(turn.text)) > MAX_TEXT_CHARACTERS:
-            raise ValueError(f"{label}: turn {position} has {length} characters; give at most {MAX_TEXT_CHARACTERS}.")
-        for part in turn.parts:
-            if not is_time(part.start_s) or not (part.end_s is None or is_time(part.end_s)):
-                raise TurnTimesError(
-                    f"{label}: turn {position} is from {part.start_s!r:.40} s to {part.end_s!r:.40} s."
-                )
-            if part.end_s is not None and part.start_s >= part.end_s:
-                raise TurnTimesError(f"{label}: turn {position} ends at {part.end_s} s, before it begins.")
+            raise ValueError(f"{place} has {length} characters; give at most {MAX_TEXT_CHARACTERS}.")
+        for start_s, end_s in ((part.start_s, part.end_s) for part in turn.parts):
+            if not is_time(start_s) or not (end_s is None or (is_time(end_s) and start_s < end_s)):
+                raise TurnTimesError(f"{place} is from {start_s!r:.40} s to {end_s!r:.40} s; give 0 <= start < end.")
     for position, other, shared, step_s in () if is_broken else compare_spans(episode):
         if shared > MAX_OVERLAP:
-            raise TurnTimesError(
-                f"{label}: turns {other} and {position} have {shared:.0%} of the shorter in common; give each "
-                "the times of its own words."
-            )
+            found = f"turns {other} and {position} have {shared:.0%} of the shorter in common"
+            raise TurnTimesError(f"{label}: {found}; give each the times of its own words.")
         if step_s < -_MAX_STEP_BACK_S:
-            raise TurnTimesError(
-                f"{label}: turn {position} begins {-step_s:.2f} s before turn {other}; give the turns in their order."
-            )
+            found = f"turn {position} begins {-step_s:.2f} s before turn {other}"
+            raise TurnTimesError(f"{label}: {found}; give the turns in their order.")
 
 
 def compare_spans(episode: Episode) -> Iterator[tuple[int, int, float, float]]:
     """Yield both turns, the share in common and the seconds between of each two parts of one recording."""
     earlier: dict[str, list[tuple[int, float, float]]] = {}
     for position, turn in enumerate(episode.turns):
-        for part in turn.parts:
-            if part.audio is None:
-                continue
+        for part in (part for part in turn.parts if part.audio is not None):
             start_s, end_s = part.start_s, inf if part.end_s is None else part.end_s
-            spans = earlier.setdefault(os.path.realpath(part.audio), [])
+            spans = earlier.setdefault(os.path.realpath(str(part.audio)), [])
             for other, other_start_s, other_end_s in spans:
                 shared_s = min(end_s, other_end_s) - max(start_s, other_start_s)
                 shorter_s = min(end_s - start_s, other_end_s - other_start_s)

@@ -13,7 +13,7 @@ import re
 from dataclasses import replace
 
 from sdiareward.common.skipped import Skipped
-from sdiareward.dataset_builder.episodes import Episode, ScriptPair, SkipError
+from sdiareward.dataset_builder.episodes import Episode, SkipError
 
 
 # Marks with words that stay, which are the group; then those without.
@@ -77,14 +77,8 @@ def remove_marks(text: str) -> tuple[str, list[str]]:
     return re.sub(r"^(?:[,;:.-]+\s+)+", "", words) if any(map(str.isalnum, words)) else "", found
 
 
-def clean_item(item: Episode | ScriptPair) -> Episode | ScriptPair:
-    """Return an item whose words have no marks; raise `SkipError` if a turn has no others."""
-    if isinstance(item, ScriptPair):
-        return ScriptPair(_clean_episode(item.written), _clean_episode(item.spoken))
-    return _clean_episode(item)
-
-
-def _clean_episode(episode: Episode) -> Episode:
+def clean_episode(episode: Episode) -> Episode:
+    """Return an episode whose words have no marks; raise `SkipError` if a turn has no others."""
     turns, marks = [], []
     for position, turn in enumerate(episode.turns):
         cleaned = [remove_marks(part.text) for part in turn.parts]

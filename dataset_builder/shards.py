@@ -1,4 +1,4 @@
-"""The Parquet shards of a data set folder, `data/<criterion>/<split>-NNNNN-of-NNNNN.parquet`: read and write by row.
+"""The rows of a data set: made in parts, and kept in shards, `data/<criterion>/<split>-NNNNN-of-NNNNN.parquet`.
 
 Neither side holds more than a few rows, however large the data set. Shards are written beside the old ones and take
 their place only when all are complete. Pairs whose audio may not be published have shards of their own, the last of a
@@ -7,14 +7,18 @@ split, for `sdiareward push` sends whole shards.
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from sdiareward.common.files import replace_atomically
+from sdiareward.common.local_ray import count_fitting, open_ray, require_room
+from sdiareward.common.parts import Engine, OnRay, PartFolder, Processes
+from sdiareward.common.user_errors import UserError
 from sdiareward.pairs.schema import SIDES, features, make_arrow_schema
 
 from .licences import find_redistribution_block
@@ -22,12 +26,63 @@ from .licences import find_redistribution_block
 
 if TYPE_CHECKING:
     import datasets
+
+EngineName = Literal["datasets", "ray"]
+# Takes the number of parts, copies (None: as many as there is room for), and GPUs of each.
+ChooseEngine = Callable[[int, int | None, float], Engine]
+SPLITS = ("train", "validation", "test")
+COUNTED = ("criterion", "split", "subset", "source", "synthesizer")
+_ROWS_PER_SHARD, _ROWS_PER_GROUP = 200, 20
+# Neighbours often need the same speech, which a worker keeps; few enough that all workers end together.
+_ITEMS_PER_PART, _MIN_PARTS, _MAX_PARTS = 16, 64, 4096
+# A tenth is left for what Ray itself does.
+_CPUS_PER_ACTOR = 0.9
+
+
+@contextmanager
+def open_engines(name: EngineName, num_workers: int) -> Iterator[ChooseEngine]:
+    """Yield a function that returns an engine; Ray runs from the first one that has parts to the end."""
+    with ExitStack() as stack:
+
+        def choose(num_parts: int, num_copies: int | None = None, num_gpus: float = 0.0) -> Engine:
+            if name == "datasets" or not num_parts:
+                return Processes(num_workers)
+            stack.enter_context(open_ray(UserError, "datasets", num_workers))
+            import ray
+
+            require_room(UserError, num_copies or 1, "copies of a stage (concurrency)", num_gpus=num_gpus)
+            found = ray.cluster_resources()
+            room = min(found.get("CPU", 1.0), count_fitting("GPU", found.get("GPU", 0.0), num_gpus))
+            return OnRay(min(num_copies or max(int(room), 1), num_parts), _CPUS_PER_ACTOR, num_gpus)
+
+        yield choose
+
+
+def open_row_parts(folder: Path, meta: Mapping[str, Any], columns: datasets.Features | None = None) -> PartFolder:
+    """Open the parts of a data set with `columns`, by default those of a pair; an item has rows and JSON notes."""
     import pyarrow as pa
 
-SPLITS = ("train", "validation", "test")
-_ROWS_PER_SHARD = 200
-_ROWS_PER_GROUP = 20
-COUNTED = ("criterion", "split", "subset", "source", "synthesizer")
+    row = pa.struct(list(make_arrow_schema(columns or features())))
+    schema = pa.schema({"item": pa.string(), "rows": pa.list_(row), "notes": pa.string()})
+    return PartFolder(folder, meta, schema, rows_per_group=1)
+
+
+def choose_size(num_items: int) -> int:
+    """Return the number of items in a part."""
+    return max(1, -(-num_items // _MAX_PARTS), min(_ITEMS_PER_PART, num_items // _MIN_PARTS))
+
+
+def write_shards(
+    parts: PartFolder, splits: Mapping[str, str], output: Path, columns: datasets.Features | None = None
+) -> tuple[list[dict[str, Any]], list[Any]]:
+    """Write the rows of the items of `splits`, in their order; return `ShardWriter.counts` and the notes."""
+    notes = []
+    with ShardWriter(output, columns) as writer:
+        for found in parts.iter_ordered(splits):
+            notes.append(json.loads(found["notes"]))
+            for row in found["rows"]:
+                writer.write(splits[found["item"]], row)
+    return writer.counts, notes
 
 
 def list_paths(folder: Path) -> list[Path]:
@@ -53,16 +108,16 @@ def read_shard(path: Path, columns: Sequence[str] | None = None) -> Iterator[tup
 
 
 class PairTally:
-    """Pairs, and hours of each side, by criterion, split, subset, source and synthesizer."""
+    """Pairs, and hours of each side if they are given, by the columns of every report."""
 
     def __init__(self) -> None:
-        self._tally: dict[tuple[str, ...], dict[str, float]] = {}
+        self._tally: defaultdict[tuple[str, ...], Any] = defaultdict(Counter)
 
     def add(self, row: Mapping[str, Any], hours: Mapping[str, float]) -> None:
-        found = self._tally.setdefault(tuple(str(row[name]) for name in COUNTED), {"pairs": 0})
+        found = self._tally[tuple(str(row.get(name)) for name in COUNTED)]
         found["pairs"] += 1
-        for side in SIDES:
-            found[f"{side}_h"] = found.get(f"{side}_h", 0.0) + hours[side]
+        for side, value in hours.items():
+            found[f"{side}_h"] += value
 
     @property
     def counts(self) -> list[dict[str, Any]]:
@@ -73,9 +128,10 @@ class PairTally:
 
 
 def count_pairs(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """Count pairs by the columns of every report: criterion, split, subset, source and synthesizer."""
-    keys = Counter(tuple(str({**row, "split": split}.get(name)) for name in COUNTED) for split, row in rows)
-    return [dict(zip(COUNTED, key, strict=True)) | {"pairs": count} for key, count in sorted(keys.items())]
+    tally = PairTally()
+    for split, row in rows:
+        tally.add({**row, "split": split}, {})
+    return tally.counts
 
 
 class ShardWriter:
@@ -84,10 +140,10 @@ class ShardWriter:
     def __init__(self, folder: Path, columns: datasets.Features | None = None):
         self.folder = folder
         self.counts: list[dict[str, Any]] = []
-        self._schema: pa.Schema = make_arrow_schema(columns or features())
+        self._schema = make_arrow_schema(columns or features())
         self._tally = PairTally()
         # By criterion, split, and whether the audio may not be published.
-        self._pending: dict[tuple[str, str, bool], list[dict[str, Any]]] = {}
+        self._pending: defaultdict[tuple[str, str, bool], list[dict[str, Any]]] = defaultdict(list)
         self._written: Counter[tuple[str, str, bool]] = Counter()
         self._writers: dict[tuple[str, str, bool], Any] = {}
         self._replacement = replace_atomically(folder / "data")
@@ -97,12 +153,9 @@ class ShardWriter:
         self._temporary.mkdir(parents=True)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            for key in self._pending:
-                self._flush(key)
+    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
+        for key in list(self._pending) if kind is None else ():
+            self._flush(key)
         for writer in self._writers.values():
             writer.close()
         if kind is None:
@@ -112,14 +165,14 @@ class ShardWriter:
                     path.rename(path.with_name(f"{split}-{index:05d}-of-{len(paths):05d}.parquet"))
             shutil.rmtree(self.folder / "data", ignore_errors=True)
             self.counts = self._tally.counts
-        self._replacement.__exit__(kind, error, trace)
+        self._replacement.__exit__(kind, *error)
 
     def write(self, split: str, row: Mapping[str, Any]) -> None:
         key = (row.get("criterion", ""), split, find_redistribution_block(row) is not None)
         if all(side in row for side in SIDES):
             hours = {side: sum(turn["duration_s"] for turn in row[side]) / 3600 for side in SIDES}
             self._tally.add({"split": split, **row}, hours)
-        self._pending.setdefault(key, []).append(dict(row))
+        self._pending[key].append(dict(row))
         if len(self._pending[key]) == _ROWS_PER_GROUP:
             self._flush(key)
 
@@ -127,9 +180,7 @@ class ShardWriter:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        rows, self._pending[key] = self._pending[key], []
-        if not rows:
-            return
+        rows = self._pending.pop(key)
         number, place = divmod(self._written[key], _ROWS_PER_SHARD)
         if place == 0:
             if key in self._writers:

@@ -50,8 +50,7 @@ from sdiareward.perturbations.channel import encode_flac
 from sdiareward.perturbations.effects import measure_level, scale_to_level
 
 from ..reports import data_card
-from ..row_parts import choose_size, open_row_parts, write_shards
-from ..shards import ShardWriter, read_rows
+from ..shards import ShardWriter, choose_size, open_row_parts, read_rows, write_shards
 from . import scenarios, voices
 from .scenarios import Line, Scenario
 from .voices import Cast, ChatRewardConfig, EventSettings, speak_line

@@ -32,8 +32,8 @@ from sdiareward.pairs.prompts import PromptSet
 from sdiareward.pairs.rows import make_builder
 from sdiareward.pairs.schema import make_stable_id, make_stable_seed
 
-from ..llm_files import FailureLimit, open_written, read_scenario_lines
 from ..marks import remove_marks
+from ..sources.reading import FailureLimit, open_written, read_scenario_lines
 
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from sdiareward.pairs.schema import make_stable_id
 from sdiareward.perturbations.voices import VoiceShape
 
 from ..pairing.plausible_speech import require_language, require_plausible
-from ..pipeline.asr import FasterWhisperTranscriber
+from ..pipeline.components import FasterWhisperTranscriber
 from ..pipeline.settings import ComponentError, FasterWhisperSettings
 from .scenarios import CATEGORIES
 

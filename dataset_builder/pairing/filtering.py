@@ -31,9 +31,9 @@ from sdiareward.pairs.messages import make_audio_content
 from sdiareward.pairs.prompts import PromptSet, read_prompt_file
 from sdiareward.pairs.schema import MAX_TURN_S, list_allowed_labels, validate_row
 
-from ..llm_files import FailureLimit
 from ..reports.data_card import read_report, summarise_skipped, write_report
 from ..shards import ShardWriter, count_pairs, read_rows
+from ..sources.reading import FailureLimit
 
 
 DIMENSIONS = {

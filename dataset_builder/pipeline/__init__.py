@@ -4,16 +4,3 @@ Stages: decode, enhancement, voice activity detection, diarization, turns, speec
 diarization before voice activity detection; turns are formed from the intersection of both, which does not depend on
 the order, and this order skips silence before the diarizer. `turns` documents how the paper's rules are read.
 """
-
-from .settings import ComponentError, PipelineSettings, make_settings, read_settings
-from .stages import enhance_episodes, run_pipeline
-
-
-__all__ = [
-    "ComponentError",
-    "PipelineSettings",
-    "enhance_episodes",
-    "make_settings",
-    "read_settings",
-    "run_pipeline",
-]

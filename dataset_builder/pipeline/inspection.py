@@ -11,12 +11,8 @@ from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Part, compare_spans
 
 
-_CLIPPING_LEVEL = 0.999
-_CLIPPING_RUN_SAMPLES = 4
-_CLIPPED_SHARE = 0.001
-_EIGHT_BIT = ("PCM_U8", "PCM_S8")
-_USUAL_CHANNELS = 2
-_USUAL_RATE = 48_000
+_CLIPPING_LEVEL, _CLIPPING_RUN_SAMPLES, _CLIPPED_SHARE = 0.999, 4, 0.001
+_USUAL_CHANNELS, _USUAL_RATE = 2, 48_000
 
 
 class SilentAudioError(AudioError):
@@ -27,9 +23,7 @@ def require_sound(array: np.ndarray, label: str) -> np.ndarray:
     """Return `array` unless no sample reaches -70 dB of full scale."""
     if is_silent(array):
         peak = float(np.abs(array).max(initial=0.0))
-        raise SilentAudioError(
-            f"{label}: is silent (loudest sample {peak:.1e} of full scale); record or fetch it again."
-        )
+        raise SilentAudioError(f"{label}: is silent (loudest sample {peak:.1e} of full scale); fetch it again.")
     return array
 
 
@@ -43,19 +37,20 @@ def measure_clipped_share(array: np.ndarray) -> float:
 
 def inspect_episode(episode: Episode) -> Iterator[Skipped]:
     """Yield a note on each recording that was used although it is unusual, and on each turn that overlaps another."""
-    for position, other, shared, _ in compare_spans(episode):
-        if shared > 0.01:
-            label = f"{episode.source} {episode.name}, turn {position}"
-            reason = f"{label}: has {shared:.0%} of the shorter in common with turn {other}; used."
-            yield Skipped(label, "overlap", reason)
-    seen: set[str] = set()
+    found = [
+        (position, "overlap", f"has {shared:.0%} of the shorter in common with turn {other}; used.")
+        for position, other, shared, _ in compare_spans(episode)
+        if shared > 0.01
+    ]
+    parts: dict[str | None, tuple[int, Part]] = {}
     for position, turn in enumerate(episode.turns):
         for part in turn.parts:
-            if part.audio is None or part.audio in seen:
-                continue
-            seen.add(part.audio)
-            label = f"{episode.source} {episode.name}, turn {position}"
-            yield from (Skipped(label, kind, f"{label}: {reason}") for kind, reason in _find_unusual(part))
+            parts.setdefault(part.audio, (position, part))
+    for position, part in parts.values():
+        found += [(position, *note) for note in (_find_unusual(part) if part.audio else ())]
+    for position, kind, reason in found:
+        label = f"{episode.source} {episode.name}, turn {position}"
+        yield Skipped(label, kind, f"{label}: {reason}")
 
 
 def _find_unusual(part: Part) -> Iterator[tuple[str, str]]:
@@ -68,7 +63,7 @@ def _find_unusual(part: Part) -> Iterator[tuple[str, str]]:
             array = file.read(60 * rate, dtype="float32", always_2d=True)
     except soundfile.LibsndfileError:
         return  # Another decoder reads it, and reports its problems.
-    if subtype in _EIGHT_BIT:
+    if subtype in ("PCM_U8", "PCM_S8"):
         yield "eight_bit", "has 8 bits a sample, so its noise floor is that of the format; used."
     if channels > _USUAL_CHANNELS:
         yield "many_channels", f"has {channels} channels; their average is used."

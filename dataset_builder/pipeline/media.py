@@ -18,33 +18,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sdiareward.audio_sdiareward import (
-    MAX_RATE,
-    MAX_RECORDING_S,
-    MIN_BYTES_PER_S,
-    MIN_RATE,
-    PROMISING,
-    SAMPLING_RATE,
-    AudioError,
-    count_more_bytes,
-    measure_energy,
-    open_for_one_pass,
-    open_stream,
-    read_audio,
-    require_mix,
-)
+from sdiareward import audio_sdiareward as audio
+from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
 from sdiareward.common.files import replace_atomically
 
 
-# One second of 48 kHz; the samples do not depend on it.
-_BLOCK_FRAMES = 48_000
-# In all channels of a block together.
-_BLOCK_VALUES = 16 * _BLOCK_FRAMES
+Source = str | Path | bytes
+# One second of 48 kHz, and what all channels of a block have together; the samples do not depend on them.
+_BLOCK_FRAMES, _BLOCK_VALUES = 48_000, 16 * 48_000
 _MAX_WAV_S = (2**32 - 2**16) / (2 * SAMPLING_RATE)
 # An encoder's delay may be counted in the header or not; a video may last a little longer than its sound.
-_SNDFILE_TOLERANCE_S = 0.1
-_MP4_TOLERANCE_S = 0.3
-_MATROSKA_TOLERANCE_S = 1.0
+_SNDFILE_TOLERANCE_S, _MP4_TOLERANCE_S, _MATROSKA_TOLERANCE_S = 0.1, 0.3, 1.0
 _END_TOLERANCE_S = 0.05
 # No containers that name other files, such as playlists: recordings are not trusted.
 _CONTAINERS = "mov,matroska,webm,aac,mp3,ogg,flac,wav,w64,aiff,caf,asf,avi,flv,mpegts,mpeg,amr,ac3,eac3,au,ape,wv,tta"
@@ -52,9 +36,6 @@ _CONTAINERS = "mov,matroska,webm,aac,mp3,ogg,flac,wav,w64,aiff,caf,asf,avi,flv,m
 
 class TruncatedAudioError(AudioError):
     """Raised for a recording that ends before the length in its header or before a requested span."""
-
-
-Source = str | Path | bytes
 
 
 class _Track(NamedTuple):
@@ -66,10 +47,11 @@ class _Track(NamedTuple):
     tolerance_s: float
 
 
-def read_media(source: Source, *, name: str | None = None, max_s: float | None = None) -> np.ndarray:
+def read_media(source: Source, *, name: str | None = None, max_s: float = math.inf) -> np.ndarray:
     """Read a clip of any format as 16 kHz mono, equal to `read_audio`; more than `max_s` seconds are refused."""
-    label = name or _label(source)
-    return read_audio(np.concatenate([np.zeros(0, np.float32), *_decode_blocks(source, label, max_s)]), name=label)
+    label = name or ("audio bytes" if isinstance(source, bytes) else str(source))
+    blocks = [np.zeros(0, np.float32), *_decode_blocks(source, label, max_s)]
+    return audio.read_audio(np.concatenate(blocks), name=label)
 
 
 def decode_recording(path: str | Path, target_wav: str | Path) -> float:
@@ -114,19 +96,18 @@ def read_span(path: str | Path, start_s: float, end_s: float | None = None) -> n
     """Read a span of a recording: only its samples from a 16 kHz mono WAV or FLAC, else by decoding the file."""
     import soundfile
 
-    label = _label(path)
-    _require_content(path, label)
+    longest_s = _measure(path, str(path)) / audio.MIN_BYTES_PER_S
     # What libsndfile cannot read `read_media` decodes, or raises the reason.
     with suppress(soundfile.LibsndfileError), soundfile.SoundFile(path) as file:
-        is_plain = file.format in ("WAV", "WAVEX", "RF64", "FLAC") and file.frames > 0
-        if is_plain and _is_believable(file, path) and (file.samplerate, file.channels) == (SAMPLING_RATE, 1):
-            start, end = locate_span(start_s, end_s, file.frames, label)
-            if end - start > MAX_RECORDING_S * SAMPLING_RATE:
-                raise AudioError(f"{label}: the span from {start_s} s lasts longer than an hour; give a shorter.")
+        is_plain = file.format in ("WAV", "WAVEX", "RF64", "FLAC") and (file.samplerate, file.channels) == (16_000, 1)
+        if is_plain and 0 < file.frames <= longest_s * SAMPLING_RATE:
+            start, end = locate_span(start_s, end_s, file.frames, str(path))
+            if end - start > audio.MAX_RECORDING_S * SAMPLING_RATE:
+                raise AudioError(f"{path}: the span from {start_s} s lasts longer than an hour; give a shorter.")
             file.seek(start)
             return file.read(end - start, dtype="float32")
-    array = read_media(path, max_s=MAX_RECORDING_S)
-    start, end = locate_span(start_s, end_s, array.size, label)
+    array = read_media(path, max_s=audio.MAX_RECORDING_S)
+    start, end = locate_span(start_s, end_s, array.size, str(path))
     return array[start:end]
 
 
@@ -135,42 +116,34 @@ def locate_span(start_s: float, end_s: float | None, num_samples: int, label: st
     start = round(start_s * SAMPLING_RATE)
     end = num_samples if end_s is None else round(end_s * SAMPLING_RATE)
     if not 0 <= start < end or end > num_samples + _END_TOLERANCE_S * SAMPLING_RATE or start >= num_samples:
-        raise TruncatedAudioError(
-            f"{label}: the span from {start_s} s to {end_s} s is not in the recording, which lasts "
-            f"{num_samples / SAMPLING_RATE:.2f} s; check that this is the recording the times were taken from."
-        )
+        found = f"the span from {start_s} s to {end_s} s is not in the recording, which lasts"
+        seconds = num_samples / SAMPLING_RATE
+        raise TruncatedAudioError(f"{label}: {found} {seconds:.2f} s; is it the one that the times were taken from?")
     return start, min(end, num_samples)
 
 
 def _decode_blocks(
-    source: Source, label: str, max_s: float | None = None, *, rate: int = SAMPLING_RATE, is_stereo: bool = False
+    source: Source, label: str, max_s: float = math.inf, *, rate: int = SAMPLING_RATE, is_stereo: bool = False
 ) -> Iterator[np.ndarray]:
     """Yield a recording as float32 blocks at `rate`, mono or stereo; raise `AudioError` at the first problem."""
     import soxr
 
     track = _open_track(source, label)
-    if not MIN_RATE <= track.rate <= MAX_RATE:
-        raise AudioError(f"{label}: is sampled at {track.rate} Hz; give one at {MIN_RATE} to {MAX_RATE} Hz.")
+    if not audio.MIN_RATE <= track.rate <= audio.MAX_RATE:
+        raise AudioError(f"{label}: is sampled at {track.rate} Hz; give {audio.MIN_RATE} to {audio.MAX_RATE} Hz.")
     stream = soxr.ResampleStream(track.rate, rate, 2 if is_stereo else 1, dtype="float32", quality="HQ")
-    max_s = math.inf if max_s is None else max_s
-    longest_s = _read_size(source) / MIN_BYTES_PER_S
+    longest_s = _measure(source, label) / audio.MIN_BYTES_PER_S
     num_frames, energy, mixed_energy, num_channels = 0, 0.0, 0.0, 1
 
     def require_length(seconds: float) -> None:
         if seconds > max_s:
-            raise AudioError(
-                f"{label}: lasts {seconds / 3600:.2f} h; at most {max_s / 3600:.2f} h can be taken at once; cut it "
-                "into shorter ones (the pipeline does, for up to 37 h)."
-            )
+            raise AudioError(f"{label}: lasts {seconds / 3600:.2f} h; at most {max_s / 3600:.2f} h are read: cut it.")
 
     require_length(track.promised_s or 0)
     for block in track.blocks:
         num_frames += len(block)
         if num_frames > longest_s * track.rate:
-            raise AudioError(
-                f"{label}: lasts more than {longest_s:.0f} s in {_read_size(source)} bytes; "
-                "that is no recording of speech."
-            )
+            raise AudioError(f"{label}: lasts over {longest_s:.0f} s in few bytes; that is no recording of speech.")
         if not np.isfinite(block).all():
             raise AudioError(f"{label}: holds NaN or infinite samples before {num_frames / track.rate:.1f} s.")
         require_length(num_frames / track.rate)
@@ -178,11 +151,11 @@ def _decode_blocks(
             mixed = np.repeat(block.mean(axis=1, keepdims=True), 2, axis=1) if block.shape[1] != 2 else block
         else:
             mixed, num_channels = block.mean(axis=1), block.shape[1]
-            energy += measure_energy(block) * len(block)
-            mixed_energy += measure_energy(mixed) * len(block)
+            energy += audio.measure_energy(block) * len(block)
+            mixed_energy += audio.measure_energy(mixed) * len(block)
         yield mixed if track.rate == rate else stream.resample_chunk(np.ascontiguousarray(mixed))
     if num_channels > 1 and energy:
-        require_mix(energy, mixed_energy, num_channels, label)
+        audio.require_mix(energy, mixed_energy, num_channels, label)
     decoded_s = num_frames / track.rate
     if track.promised_s is not None and decoded_s < track.promised_s - track.tolerance_s:
         raise _cut_off(label, f"its header promises {track.promised_s:.1f} s", decoded_s)
@@ -190,128 +163,113 @@ def _decode_blocks(
         yield stream.resample_chunk(np.zeros((0, 2) if is_stereo else 0, np.float32), last=True)
 
 
+def _measure(source: Source, label: str) -> int:
+    """Return the bytes of a recording, which must be there and hold some."""
+    if not isinstance(source, bytes) and not Path(source).is_file():
+        raise FileNotFoundError(f"{label}: no such audio file.")
+    num_bytes = len(source) if isinstance(source, bytes) else Path(source).stat().st_size
+    if not num_bytes:
+        raise AudioError(f"{label}: is empty (0 bytes); fetch or export it again.")
+    return num_bytes
+
+
 def _open_track(source: Source, label: str) -> _Track:
     import soundfile
 
-    _require_content(source, label)
-    stream = open_stream(_handle(source))
-    stream.name = ""
+    num_bytes = _measure(source, label)
+    content = audio.open_stream(_handle(source))
+    content.name = ""
     try:
-        try:
-            file = open_for_one_pass(stream)
-        except soundfile.LibsndfileError:
-            # GSM has no header; its name says what it is.
-            file = open_for_one_pass(_handle(source))
+        with suppress(soundfile.LibsndfileError):
+            return _open_with_sndfile(audio.open_for_one_pass(content), content, source, num_bytes, label)
+        # GSM has no header; its name says what it is.
+        return _open_with_sndfile(audio.open_for_one_pass(_handle(source)), content, source, num_bytes, label)
     except soundfile.LibsndfileError as error:
-        return _open_with_av(source, label, str(error))
-    # A header that was written to a pipe has no length, or one that its bytes cannot hold.
-    promised_s = file.frames / file.samplerate if _is_believable(file, source) else None
-    blocks = _read_sndfile_blocks(file, stream, label, _find_missing_end(source))
-    return _Track(file.samplerate, blocks, promised_s, _SNDFILE_TOLERANCE_S)
-
-
-def _is_believable(file: Any, source: Source) -> bool:
-    return file.frames / file.samplerate <= _read_size(source) / MIN_BYTES_PER_S
-
-
-def _require_content(source: Source, label: str) -> None:
-    if not isinstance(source, bytes) and not Path(source).is_file():
-        raise FileNotFoundError(f"{label}: no such audio file.")
-    if not _read_size(source):
-        raise AudioError(f"{label}: is empty (0 bytes); fetch or export it again.")
-
-
-def _read_sndfile_blocks(file: Any, stream: Any, label: str, problem: str | None) -> Iterator[np.ndarray]:
-    import soundfile
-
-    num_frames, block_frames = 0, max(1, min(_BLOCK_FRAMES, _BLOCK_VALUES // file.channels))
-    with stream, file:
-        try:
-            while (block := file.read(block_frames, dtype="float32", always_2d=True)).size:
-                num_frames += len(block)
-                yield block
-        except soundfile.LibsndfileError as error:
-            raise _cut_off(label, f"libsndfile cannot continue ({error})", num_frames / file.samplerate) from error
-        if file.format in PROMISING and (num_more := count_more_bytes(stream)):
-            problem = f"{num_more} bytes follow the end that its header names"
-        if problem:
-            raise _cut_off(label, problem, num_frames / file.samplerate)
-
-
-def _find_missing_end(source: Source) -> str | None:
-    """Return the problem of a WAV, AIFF or OGG file that lost its end, which libsndfile ignores."""
-    with io.BytesIO(source) if isinstance(source, bytes) else Path(source).open("rb") as file:
-        head, size = file.read(8), _read_size(source)
-        if head[:4] in (b"RIFF", b"FORM"):
-            promised = int.from_bytes(head[4:8], "little" if head[:4] == b"RIFF" else "big")
-            # Of a file from a pipe: 0, the largest number, or just under 2 GiB of samples (SoX, arecord).
-            is_unknown = promised in (0, 2**32 - 1) or -(2**12) <= promised - 2**31 < 2**7
-            if not is_unknown and size + 64 < promised + 8:
-                return f"its header promises {promised + 8} bytes and it has {size}"
-        if head[:4] == b"OggS":
-            # A page has at most 65,307 bytes; bit 2 of the flags marks the last one.
-            file.seek(max(0, size - 65_536))
-            tail = file.read()
-            page = tail.rfind(b"OggS")
-            if page < 0 or len(tail) < page + 6 or not tail[page + 5] & 4:
-                return "its last OGG page is missing"
-    return None
-
-
-def _open_with_av(source: Source, label: str, sndfile_error: str) -> _Track:
-    try:
-        import av
-    except ImportError as error:
-        raise AudioError(
-            f"{label}: libsndfile cannot decode it ({sndfile_error}); for MP4, M4A, WebM and AAC `pip install av`."
-        ) from error
-
-    try:
-        container = av.open(_handle(source), options={"format_whitelist": _CONTAINERS})
-    except (av.error.FFmpegError, ValueError) as error:
-        raise AudioError(f"{label}: is not audio, or is damaged ({sndfile_error.strip()} {error}).") from error
-    stream = next(iter(container.streams.audio), None)
-    if stream is None or stream.codec_context is None:
-        container.close()
-        problem = "has no audio track" if stream is None else "has a track of no kind that FFmpeg decodes"
-        raise AudioError(f"{label}: {problem}; a recording needs one.")
-    promised_s, tolerance_s = None, 0.0
-    # For other containers FFmpeg estimates the duration from the bit rate.
-    if "mp4" in container.format.name and stream.duration:
-        promised_s, tolerance_s = float(stream.duration * stream.time_base), _MP4_TOLERANCE_S
-    elif "matroska" in container.format.name and container.duration:
-        promised_s, tolerance_s = container.duration / 1e6, _MATROSKA_TOLERANCE_S
-    rate = stream.codec_context.sample_rate or 0
-    return _Track(rate, _read_av_blocks(container, rate, label), promised_s, tolerance_s)
-
-
-def _read_av_blocks(container: Any, rate: int, label: str) -> Iterator[np.ndarray]:
-    import av
-
-    # Planar floats at the track's own rate: channels are mixed and soxr resamples as for every other format.
-    resampler = av.AudioResampler(format="fltp", rate=rate)
-    num_frames = 0
-    with container:
-        try:
-            for decoded in container.decode(audio=0):
-                for frame in resampler.resample(decoded):
-                    num_frames += frame.samples
-                    yield frame.to_ndarray().T
-        except (av.error.FFmpegError, ValueError) as error:
-            raise _cut_off(label, f"FFmpeg cannot continue ({error})", num_frames / rate) from error
-
-
-def _cut_off(label: str, found: str, decoded_s: float) -> TruncatedAudioError:
-    return TruncatedAudioError(f"{label}: {found}; {decoded_s:.1f} s could be decoded; fetch or export it again.")
-
-
-def _read_size(source: Source) -> int:
-    return len(source) if isinstance(source, bytes) else Path(source).stat().st_size
+        return _open_with_av(source, label, error.error_string)
 
 
 def _handle(source: Source) -> Any:
     return io.BytesIO(source) if isinstance(source, bytes) else str(source)
 
 
-def _label(source: Source) -> str:
-    return "audio bytes" if isinstance(source, bytes) else str(source)
+def _open_with_sndfile(file: Any, content: Any, source: Source, num_bytes: int, label: str) -> _Track:
+    import soundfile
+
+    def read_blocks() -> Iterator[np.ndarray]:
+        num_frames, block_frames = 0, max(1, min(_BLOCK_FRAMES, _BLOCK_VALUES // file.channels))
+        problem = _find_missing_end(source, num_bytes)
+        with content, file:
+            try:
+                while (block := file.read(block_frames, dtype="float32", always_2d=True)).size:
+                    num_frames += len(block)
+                    yield block
+            except soundfile.LibsndfileError as error:
+                raise _cut_off(label, f"libsndfile cannot continue ({error})", num_frames / file.samplerate) from error
+            if file.format in audio.PROMISING and (num_more := audio.count_more_bytes(content)):
+                problem = f"{num_more} bytes follow the end that its header names"
+            if problem:
+                raise _cut_off(label, problem, num_frames / file.samplerate)
+
+    # A header that was written to a pipe has no length, or one that its bytes cannot hold.
+    promised_s = file.frames / file.samplerate
+    is_believable = promised_s <= num_bytes / audio.MIN_BYTES_PER_S
+    return _Track(file.samplerate, read_blocks(), promised_s if is_believable else None, _SNDFILE_TOLERANCE_S)
+
+
+def _find_missing_end(source: Source, num_bytes: int) -> str | None:
+    """Return the problem of a WAV, AIFF or OGG file that lost its end, which libsndfile ignores."""
+    with io.BytesIO(source) if isinstance(source, bytes) else Path(source).open("rb") as file:
+        head = file.read(8)
+        # A page of OGG has at most 65,307 bytes.
+        file.seek(max(0, num_bytes - 65_536))
+        last_page = file.read().rpartition(b"OggS")[2]
+    if head[:4] in (b"RIFF", b"FORM"):
+        promised = int.from_bytes(head[4:8], "little" if head[:4] == b"RIFF" else "big")
+        # Of a file from a pipe: 0, the largest number, or just under 2 GiB of samples (SoX, arecord).
+        is_unknown = promised in (0, 2**32 - 1) or -(2**12) <= promised - 2**31 < 2**7
+        if not is_unknown and num_bytes + 64 < promised + 8:
+            return f"its header promises {promised + 8} bytes and it has {num_bytes}"
+    # Bit 2 of the flags marks the last page.
+    is_cut = head[:4] == b"OggS" and (len(last_page) < 2 or not last_page[1] & 4)
+    return "its last OGG page is missing" if is_cut else None
+
+
+def _open_with_av(source: Source, label: str, sndfile_error: str) -> _Track:
+    try:
+        import av
+    except ImportError as error:
+        needed = "for MP4, M4A, WebM and AAC `pip install av`"
+        raise AudioError(f"{label}: libsndfile cannot decode it ({sndfile_error}); {needed}.") from error
+    try:
+        container = av.open(_handle(source), options={"format_whitelist": _CONTAINERS})
+    except (av.error.FFmpegError, ValueError) as error:
+        raise AudioError(f"{label}: is not audio, or is damaged ({sndfile_error} {error}).") from error
+    stream = next(iter(container.streams.audio), None)
+    if stream is None or stream.codec_context is None:
+        container.close()
+        problem = "has no audio track" if stream is None else "has a track of no kind that FFmpeg decodes"
+        raise AudioError(f"{label}: {problem}; a recording needs one.")
+    promised_s, tolerance_s, rate = None, 0.0, stream.codec_context.sample_rate or 0
+    # For other containers FFmpeg estimates the duration from the bit rate.
+    if "mp4" in container.format.name and stream.duration:
+        promised_s, tolerance_s = float(stream.duration * stream.time_base), _MP4_TOLERANCE_S
+    elif "matroska" in container.format.name and container.duration:
+        promised_s, tolerance_s = container.duration / 1e6, _MATROSKA_TOLERANCE_S
+
+    def read_blocks() -> Iterator[np.ndarray]:
+        # Planar floats at the track's own rate: channels are mixed and soxr resamples as for every other format.
+        resampler = av.AudioResampler(format="fltp", rate=rate)
+        num_frames = 0
+        with container:
+            try:
+                for frame in (frame for decoded in container.decode(audio=0) for frame in resampler.resample(decoded)):
+                    num_frames += frame.samples
+                    yield frame.to_ndarray().T
+            except (av.error.FFmpegError, ValueError) as error:
+                raise _cut_off(label, f"FFmpeg cannot continue ({error})", num_frames / rate) from error
+
+    return _Track(rate, read_blocks(), promised_s, tolerance_s)
+
+
+def _cut_off(label: str, found: str, decoded_s: float) -> TruncatedAudioError:
+    return TruncatedAudioError(f"{label}: {found}; {decoded_s:.1f} s could be decoded; fetch or export it again.")

@@ -29,7 +29,7 @@ from sdiareward.dataset_builder.episodes import SkipError
 from .settings import TurnSettings
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Segment:
     """A span of one speaker, in seconds from the beginning of the recording."""
 
@@ -55,18 +55,33 @@ class SkippedSpan:
     reason: str
 
 
+Episodes = list[tuple[SpokenTurn, ...]]
+
+
+def form_episodes(
+    segments: Iterable[Segment], speech: Sequence[tuple[float, float]], settings: TurnSettings
+) -> tuple[Episodes, list[SkippedSpan]]:
+    """Return the episodes of a diarized recording, and the skipped spans; raise `SkipError` for one speaker."""
+    spoken = intersect(segments, speech)
+    speakers = find_two_speakers(spoken)
+    merged, skipped = merge_turns(spoken, speakers, settings)
+    turns, crowded = drop_crowded_turns(merged, spoken, speakers, settings)
+    episodes, skipped_turns = group_episodes(turns, settings)
+    return episodes, [*skipped, *crowded, *skipped_turns]
+
+
 def intersect(segments: Iterable[Segment], speech: Sequence[tuple[float, float]]) -> list[Segment]:
     """Return the parts of diarized segments that are in speech, sorted by time."""
     parts = []
     first = 0
-    for segment in sorted(segments, key=_by_time):
+    for segment in sorted(segments):
         while first < len(speech) and speech[first][1] <= segment.start_s:
             first += 1
         for start_s, end_s in speech[first:]:
             if start_s >= segment.end_s:
                 break
             parts.append(Segment(max(start_s, segment.start_s), min(end_s, segment.end_s), segment.speaker))
-    return sorted(parts, key=_by_time)
+    return sorted(parts)
 
 
 def find_two_speakers(segments: Sequence[Segment]) -> tuple[str, str]:
@@ -76,33 +91,37 @@ def find_two_speakers(segments: Sequence[Segment]) -> tuple[str, str]:
         speech_s[segment.speaker] = speech_s.get(segment.speaker, 0.0) + segment.duration_s
     if len(speech_s) < 2:
         raise SkipError("one_speaker", f"has speech of {len(speech_s)} speaker; a dialogue needs two.")
-    ranked = sorted(speech_s, key=lambda speaker: (-speech_s[speaker], speaker))
-    return ranked[0], ranked[1]
+    first, second, *_ = sorted(speech_s, key=lambda speaker: (-speech_s[speaker], speaker))
+    return first, second
 
 
 def merge_turns(
-    segments: Sequence[Segment], speakers: tuple[str, str], settings: TurnSettings
+    segments: Iterable[Segment], speakers: tuple[str, str], settings: TurnSettings
 ) -> tuple[list[SpokenTurn], list[SkippedSpan]]:
     """Merge consecutive segments of one speaker into turns; return the turns and the skipped spans."""
     turns: list[SpokenTurn] = []
     skipped = []
     is_after_break = False
+    segments = sorted(segments)
     of_two = _unite(segment for segment in segments if segment.speaker in speakers)
-    for segment in sorted(segments, key=_by_time):
+    for segment in segments:
         last = turns[-1] if turns else None
-        if span := _find_reason_to_skip(segment, speakers, last, settings):
-            skipped.append(span)
-            is_after_break |= span.kind == "overlap" or (
-                span.kind == "other_speaker"
-                and segment.duration_s - _measure_shared(segment, of_two) >= settings.min_segment_s
-            )
-            continue
-        is_after_break |= last is not None and _is_long_pause(last, segment, settings)
-        if last is not None and last.speaker == segment.speaker and not is_after_break:
-            turns[-1] = replace(last, end_s=max(last.end_s, segment.end_s))
+        if segment.duration_s < settings.min_segment_s:
+            skipped.append(_skip(segment, "short_segment", f"lasts less than {settings.min_segment_s} s."))
+        elif segment.speaker not in speakers:
+            skipped.append(_skip(segment, "other_speaker", f"{segment.speaker} is neither of the two main speakers."))
+            is_after_break |= segment.duration_s - _measure_shared(segment, of_two) >= settings.min_segment_s
+        elif last is not None and last.speaker != segment.speaker and segment.end_s <= last.end_s:
+            skipped.append(_skip(segment, "overlap", f"is inside a turn of {last.speaker}."))
+            is_after_break = True
         else:
-            turns.append(SpokenTurn(segment.start_s, segment.end_s, segment.speaker, is_after_break))
-        is_after_break = False
+            longest_s = inf if settings.max_pause_s is None else settings.max_pause_s
+            is_after_break |= last is not None and segment.start_s - last.end_s > longest_s
+            if last is not None and last.speaker == segment.speaker and not is_after_break:
+                turns[-1] = replace(last, end_s=max(last.end_s, segment.end_s))
+            else:
+                turns.append(SpokenTurn(segment.start_s, segment.end_s, segment.speaker, is_after_break))
+            is_after_break = False
     return turns, skipped
 
 
@@ -118,10 +137,8 @@ def drop_crowded_turns(
         share = _measure_shared(turn, others) / turn.duration_s
         # Times are sums of floats: a tenth is not exactly a tenth.
         if share > settings.max_others_in_turn + 1e-9:
-            reason = (
-                f"other speakers speak in {share:.1%} of the turn; at most {settings.max_others_in_turn:.0%} is "
-                "allowed."
-            )
+            allowed = f"at most {settings.max_others_in_turn:.0%} is allowed"
+            reason = f"other speakers speak in {share:.1%} of the turn; {allowed}."
             skipped.append(_skip(turn, "other_speakers", reason))
             is_after_break = True
             continue
@@ -133,7 +150,7 @@ def drop_crowded_turns(
 def _unite(segments: Iterable[Segment]) -> list[tuple[float, float]]:
     """Return the time that segments cover, as disjoint, sorted spans."""
     union: list[tuple[float, float]] = []
-    for segment in sorted(segments, key=_by_time):
+    for segment in sorted(segments):
         if union and segment.start_s <= union[-1][1]:
             union[-1] = union[-1][0], max(segment.end_s, union[-1][1])
         else:
@@ -151,59 +168,42 @@ def _measure_shared(segment: Segment, spans: Sequence[tuple[float, float]]) -> f
     return shared_s
 
 
-def _find_reason_to_skip(
-    segment: Segment, speakers: tuple[str, str], last: SpokenTurn | None, settings: TurnSettings
-) -> SkippedSpan | None:
-    if segment.duration_s < settings.min_segment_s:
-        return _skip(segment, "short_segment", f"lasts less than {settings.min_segment_s} s.")
-    if segment.speaker not in speakers:
-        return _skip(segment, "other_speaker", f"{segment.speaker} is neither of the two dominant speakers.")
-    if last is not None and last.speaker != segment.speaker and segment.end_s <= last.end_s:
-        return _skip(segment, "overlap", f"lies inside a turn of {last.speaker}.")
-    return None
-
-
-def _is_long_pause(last: Segment, segment: Segment, settings: TurnSettings) -> bool:
-    return settings.max_pause_s is not None and segment.start_s - last.end_s > settings.max_pause_s
-
-
-def group_episodes(
-    turns: Iterable[SpokenTurn], settings: TurnSettings
-) -> tuple[list[tuple[SpokenTurn, ...]], list[SkippedSpan]]:
+def group_episodes(turns: Iterable[SpokenTurn], settings: TurnSettings) -> tuple[Episodes, list[SkippedSpan]]:
     """Group turns into episodes by the rules above; return the episodes and the skipped spans."""
-    episodes: list[tuple[SpokenTurn, ...]] = []
+    episodes: Episodes = []
     skipped: list[SkippedSpan] = []
     current: list[SpokenTurn] = []
+
+    def close(is_last_kept: bool = False) -> None:
+        """End an episode; an odd last turn begins the next one or is skipped."""
+        even = len(current) // 2 * 2
+        episodes.extend([tuple(current[:even])] if even else [])
+        del current[:even]
+        if current and not (is_last_kept and even):
+            skipped.append(
+                _skip(current.pop(), "odd_turn", "has no answer in its episode, which needs an even number.")
+            )
+
+    def is_full(turn: SpokenTurn) -> bool:
+        is_long = bool(current) and turn.end_s - current[0].start_s > settings.max_episode_s
+        return is_long or len(current) == settings.max_turns
+
     for turn in turns:
         if turn.duration_s > settings.max_turn_s:
             skipped.append(
                 _skip(turn, "long_turn", f"lasts {turn.duration_s:.1f} s; at most {settings.max_turn_s} s.")
             )
-            current = _close(current, episodes, skipped, is_last_kept=False)
+            close()
             continue
         if current and _is_boundary(current[-1], turn, settings):
-            current = _close(current, episodes, skipped, is_last_kept=False)
-        if current and _is_full(current, turn, settings):
-            current = _close(current, episodes, skipped, is_last_kept=True)
-        if current and _is_full(current, turn, settings):
-            current = _close(current, episodes, skipped, is_last_kept=False)
+            close()
+        if is_full(turn):
+            close(is_last_kept=True)
+        if is_full(turn):
+            close()
         current.append(turn)
-    _close(current, episodes, skipped, is_last_kept=False)
+    close()
     return episodes, sorted(skipped, key=lambda span: (span.start_s, span.end_s))
-
-
-def _close(
-    current: list[SpokenTurn], episodes: list[tuple[SpokenTurn, ...]], skipped: list[SkippedSpan], is_last_kept: bool
-) -> list[SpokenTurn]:
-    """End an episode; return the turns that begin the next one."""
-    even = len(current) // 2 * 2
-    if even:
-        episodes.append(tuple(current[:even]))
-    odd = current[even:]
-    if odd and not (is_last_kept and even):
-        skipped.append(_skip(odd[0], "odd_turn", "has no answer in its episode; the number of turns must be even."))
-        return []
-    return odd
 
 
 def _is_boundary(last: SpokenTurn, turn: SpokenTurn, settings: TurnSettings) -> bool:
@@ -214,11 +214,6 @@ def _is_boundary(last: SpokenTurn, turn: SpokenTurn, settings: TurnSettings) -> 
         return interval_s < settings.min_interval_s
     shared_s = min(turn.end_s, last.end_s) - max(turn.start_s, last.start_s)
     return shared_s >= settings.split_overlap * min(turn.duration_s, last.duration_s)
-
-
-def _is_full(current: list[SpokenTurn], turn: SpokenTurn, settings: TurnSettings) -> bool:
-    is_long = turn.end_s - current[0].start_s > settings.max_episode_s
-    return is_long or len(current) == settings.max_turns
 
 
 def split_at_silent_turns(
@@ -235,14 +230,8 @@ def split_at_silent_turns(
             pieces.append([])
     for piece in pieces:
         if len(piece) % 2:
-            skipped.append(
-                _skip(piece.pop()[0], "odd_turn", "has no answer left after turns without words were dropped.")
-            )
+            skipped.append(_skip(piece.pop()[0], "odd_turn", "has no answer left beside turns without words."))
     return [tuple(piece) for piece in pieces if piece], sorted(skipped, key=lambda span: span.start_s)
-
-
-def _by_time(segment: Segment) -> tuple[float, float, str]:
-    return segment.start_s, segment.end_s, segment.speaker
 
 
 def _skip(segment: Segment, kind: str, reason: str) -> SkippedSpan:

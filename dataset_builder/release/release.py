@@ -59,8 +59,16 @@ from ..pipeline.media import TruncatedAudioError, decode_recording
 from ..pipeline.settings import AudioSeparatorSettings, ComponentError
 from ..recording_check import compare, describe
 from ..reports import data_card
-from ..row_parts import choose_size, open_row_parts, write_shards
-from ..shards import ShardWriter, count_pairs, list_paths, read_rows, read_shard
+from ..shards import (
+    ShardWriter,
+    choose_size,
+    count_pairs,
+    list_paths,
+    open_row_parts,
+    read_rows,
+    read_shard,
+    write_shards,
+)
 from ..sources import DEFAULT_PATHS, SOURCES, locate
 from .scrubbing import DEFAULT_REGIONS, contains_name, is_scrubbed, scrub
 
@@ -312,7 +320,7 @@ def _decode(uri: str, path: Path, cache_dir: Path, enhancement: str) -> Path:
 
 @cache
 def _load_enhancer(name: str) -> Any:
-    from ..pipeline.enhancement import AudioSeparatorEnhancer
+    from ..pipeline.components import AudioSeparatorEnhancer
 
     try:
         if name != AudioSeparatorSettings.name:

@@ -16,8 +16,7 @@ from sdiareward.common.package_files import SAMPLE
 from sdiareward.common.skipped import Skipped
 
 from ..episodes import Episode, Recording, ScriptPair
-from .colloquial_scripts import read_scripts
-from .corpora import locate_meld, locate_youtube, read_dailytalk, read_meld, read_sample, read_youtube
+from .corpora import locate_meld, locate_youtube, read_dailytalk, read_meld, read_sample, read_scripts, read_youtube
 from .folder import read_folder
 from .reading import require_file
 
@@ -40,7 +39,8 @@ DEFAULT_PATHS = {"sample": SAMPLE}
 
 def read_source(name: str, path: str | Path | None = None, options: Mapping[str, Any] | None = None) -> Iterator[Item]:
     """Yield the items of a source, in the same order on every machine."""
-    _require_source(name)
+    if name not in SOURCES:
+        raise ValueError(f"there is no source {name!r}; choose from {list(SOURCES)}.")
     known = [option for option in inspect.signature(_READERS[name]).parameters if option != "path"]
     if unknown := sorted(set(options or ()) - set(known)):
         raise ValueError(f"source {name!r} has no options {unknown}; it has {known}.")
@@ -49,16 +49,4 @@ def read_source(name: str, path: str | Path | None = None, options: Mapping[str,
 
 def locate(source: str, root: str | Path, path: str) -> Path:
     """Find the recording of a reference in the user's own copy of the corpus."""
-    _require_source(source)
-    try:
-        return _LOCATORS.get(source, require_file)(Path(root), path)
-    except FileNotFoundError:
-        raise
-    # A name that is too long for any file.
-    except OSError as error:
-        raise FileNotFoundError(f"{source}:{path:.80}: {error.strerror}; no file can have this name.") from error
-
-
-def _require_source(name: str) -> None:
-    if name not in SOURCES:
-        raise ValueError(f"there is no source {name!r}; choose from {list(SOURCES)}.")
+    return _LOCATORS.get(source, require_file)(Path(root), path)

@@ -3,38 +3,47 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, NamedTuple
 
-from sdiareward.common.settings import explain_yaml
+from pydantic import StringConstraints, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from sdiareward.chat_sdiareward import AUDIO_KEYS, DialogueError, read_parts
+from sdiareward.common.settings import explain_error, explain_yaml
 from sdiareward.common.skipped import Skipped
-from sdiareward.esdr_accuracy.pairwise import MODALITY_SUBSETS
 from sdiareward.pairs.messages import RECORDING_SUFFIXES, is_hidden, read_turns, walk_files
 from sdiareward.pairs.path_sandbox import resolve_inside
-from sdiareward.pairs.schema import UNKNOWN, is_text, is_time, make_stable_id
+from sdiareward.pairs.schema import UNKNOWN, is_time, make_stable_id
 
-from ..episodes import (
-    Episode,
-    Part,
-    Recording,
-    SkipError,
-    Turn,
-    TurnTimesError,
-    make_reference,
-    validate_episode,
-)
+from ..episodes import Episode, Part, Recording, SkipError, Turn, TurnTimesError, make_reference, validate_episode
 from .reading import find_clip, read_json_lines
 
 
 MANIFEST = "manifest.jsonl"
-_COMMON_KEYS = {"id", "language", "license", "subset"}
-_DIALOGUE_KEYS = _COMMON_KEYS | {"group", "primary", "secondary", "turns", "native_coding"}
-_RECORDING_KEYS = _COMMON_KEYS | {"audio"}
-_TURN_KEYS = {"role", "text", "audio", "start_s", "end_s"}
-# Ids of recordings name the files of the pipeline's stages.
-_RECORDING_ID = re.compile(r"\w[\w.-]{0,99}")
+_TURN_KEYS = {"role", "text", "content", "start_s", "end_s", *AUDIO_KEYS}
 _SUFFIXES = {*RECORDING_SUFFIXES, ".mka", ".mkv", ".mov", ".mp4", ".webm"}
+Text = Annotated[str, StringConstraints(pattern=r"\S")]
+
+
+@dataclass(config={"extra": "forbid"}, frozen=True)
+class _Line:
+    """A line of the manifest: a dialogue with `turns`, or a long recording with `audio`."""
+
+    id: Text
+    language: Text
+    license: Text
+    subset: Literal["wild", "semi_wild", "scripted"] = "wild"
+    group: Text | None = None
+    primary: Text = UNKNOWN
+    secondary: Text = UNKNOWN
+    native_coding: tuple[str, ...] = ()
+    turns: Any = None
+    audio: Any = None
+
+
+_LINE = TypeAdapter(_Line)
 
 
 def read_folder(
@@ -69,89 +78,74 @@ def read_folder(
     """
     if path is None or not path.is_dir():
         raise FileNotFoundError(f"{path}: no such folder; give the folder of your recordings.")
-    if subset not in MODALITY_SUBSETS:
-        raise ValueError(f"subset is {subset!r}; it must be one of {list(MODALITY_SUBSETS)}.")
     options = {"language": language, "license": license, "subset": subset, "native_coding": native_coding}
-    seen: set[str] = set()
+    defaults = {key: value for key, value in options.items() if value not in (None, ())}
 
-    def read(line: dict[str, Any], item: str) -> Iterator[Episode | Recording | Skipped]:
-        row = _check_row(line, {key: value for key, value in options.items() if value not in (None, ())})
-        if row["id"] in seen:
-            raise SkipError("duplicate", f"id {row['id']!r} was used by an earlier line; the first is kept.")
-        seen.add(row["id"])
-        yield _read_episode(path, row, item) if "turns" in row else _read_recording(path, row)
+    def read(row: dict[str, Any], item: str) -> Iterator[Episode | Recording | Skipped]:
+        given = {**defaults, **row}
+        if "turns" not in given and "messages" in given:
+            given["turns"] = given.pop("messages")
+        if "turns" not in given and "native_coding" not in row:
+            # Of the option: it is for dialogues.
+            given.pop("native_coding", None)
+        try:
+            line = _LINE.validate_python(given)
+        except ValidationError as error:
+            raise SkipError("bad_line", explain_error(error)) from error
+        if (line.turns is None) == (line.audio is None):
+            raise SkipError("bad_line", "has neither or both of turns and audio; give one of them.")
+        yield _read_recording(path, line) if line.turns is None else _read_episode(path, line, item)
 
     if (path / MANIFEST).is_file():
         yield from read_json_lines(path / MANIFEST, "folder", read)
-    elif language and license:
-        yield from _list_recordings(path, (subset, language, license))
-    else:
-        raise ValueError(
-            f"{path}: has no {MANIFEST}; write one, or give language and license as options{explain_yaml(language)}."
-        )
+        return
+    if not (language and license):
+        remedy = f"write one, or give language and license as options{explain_yaml(language)}"
+        raise ValueError(f"{path}: has no {MANIFEST}; {remedy}.")
+    relatives = sorted(file.relative_to(path).as_posix() for file in walk_files(path))
+    relatives = [name for name in relatives if Path(name).suffix.lower() in _SUFFIXES and not is_hidden(name)]
+    if not relatives:
+        raise FileNotFoundError(f"{path}: holds neither {MANIFEST} nor recordings ({', '.join(sorted(_SUFFIXES))}).")
+    for relative in relatives:
+        name = re.sub(r"[^\w.-]+", "-", relative).strip(".-")[:60]
+        try:
+            yield from read({"id": f"{name}-{make_stable_id(relative)[:8]}", "audio": relative}, relative)
+        except SkipError as error:
+            yield Skipped(f"folder {relative}", error.kind, str(error))
 
 
-def _check_row(line: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    row = {**defaults, **line}
-    if "messages" in row and "turns" not in row:
-        messages = row.pop("messages")
-        row["turns"] = list(map(_read_message, messages)) if isinstance(messages, list) else messages
-    if "turns" not in row and "native_coding" not in line:
-        # Of the option: it is for dialogues.
-        row.pop("native_coding", None)
-    known = _DIALOGUE_KEYS if "turns" in row else _RECORDING_KEYS
-    if unknown := sorted(set(row) - known):
-        raise SkipError("unknown_key", f"has the keys {unknown}; it may have {sorted(known)}.")
-    texts = [*_COMMON_KEYS, *({"group", "primary", "secondary"} & set(row))]
-    if bad := sorted(key for key in texts if not (is_text(row.get(key)) and row[key].strip())):
-        reasons = [f"{key} is {row.get(key)!r:.40}{explain_yaml(row.get(key))}" for key in bad]
-        raise SkipError("missing_field", f"{', '.join(reasons)}; give texts in the line or as options.")
-    if row["subset"] not in MODALITY_SUBSETS:
-        raise SkipError("bad_subset", f"subset is {row['subset']!r}; use one of {list(MODALITY_SUBSETS)}.")
-    return row
+def _read_recording(root: Path, line: _Line) -> Recording:
+    # It names the files of the pipeline's stages.
+    if not re.fullmatch(r"\w[\w.-]{0,99}", line.id):
+        raise SkipError("bad_id", f"id is {line.id!r}; letters, digits, '_', '.', '-' only, as it names files.")
+    clip, ref = _find_clip(root, [line.audio])
+    return Recording(line.id, clip, ref, "folder", line.subset, line.language, line.license, line.native_coding)
 
 
-def _read_recording(root: Path, row: Mapping[str, Any]) -> Recording:
-    if not _RECORDING_ID.fullmatch(row["id"]):
-        raise SkipError("bad_id", f"id is {row['id']!r}; letters, digits, '_', '.', '-' only, as it names files.")
-    clip, ref = _find_clip(root, row)
-    return Recording(row["id"], str(clip), ref, "folder", row["subset"], row["language"], row["license"])
+def _find_clip(root: Path, recordings: Sequence[Any], place: str = "") -> tuple[str, str]:
+    """Return the one recording that is given, and its reference."""
+    if len(recordings) != 1 or not isinstance(recordings[0], str):
+        raise SkipError("missing_audio", f"audio is {recordings!r:.200}; one path below the folder is needed.")
+    return str(find_clip(root, place + recordings[0])), make_reference("folder", place + recordings[0])
 
 
-def _find_clip(root: Path, row: Mapping[str, Any]) -> tuple[Path, str]:
-    """Return the recording and its reference."""
-    if not (isinstance(row.get("audio"), str) and row["audio"]):
-        raise SkipError("missing_audio", f"audio is {row.get('audio')!r}; one path below the folder is needed.")
-    return find_clip(root, row["audio"]), make_reference("folder", row["audio"])
-
-
-def _read_episode(root: Path, row: Mapping[str, Any], item: str) -> Episode | Skipped:
-    turns = []
+def _read_episode(root: Path, line: _Line, item: str) -> Episode | Skipped:
+    turns, given, place = [], line.turns, ""
     try:
-        given = _read_side(root, row["turns"]) if isinstance(row["turns"], str) else row["turns"]
+        if isinstance(given, str):
+            given, folder = read_turns(resolve_inside(root, given))
+            place = f"{folder.relative_to(root).as_posix()}/"
     except ValueError as error:
         # Without the folder's place, which differs between machines.
         raise SkipError("bad_turns", " ".join(str(error).replace(f"{root}/", "").split())) from error
-    coding = row.get("native_coding", ())
-    if isinstance(coding, str) or not isinstance(coding, Sequence):
-        raise SkipError("bad_coding", f"native_coding is {coding!r:.80}; a list of codings is needed.")
     for position, turn in enumerate(given if isinstance(given, list) else ()):
         try:
-            turns.append(_read_turn(root, turn))
+            turns.append(_read_turn(root, turn, place))
         except SkipError as error:
             return Skipped(f"{item} turn {position}", error.kind, str(error))
-    episode = Episode(
-        name=row["id"],
-        source="folder",
-        subset=row["subset"],
-        group=row.get("group", row["id"]),
-        turns=tuple(turns),
-        primary=row.get("primary", UNKNOWN),
-        secondary=row.get("secondary", UNKNOWN),
-        language=row["language"],
-        license=row["license"],
-        native_coding=tuple(coding),
-    )
+    labels = (line.primary, line.secondary, line.language, line.license)
+    group = line.group or line.id
+    episode = Episode(line.id, "folder", line.subset, group, tuple(turns), *labels, native_coding=line.native_coding)
     try:
         validate_episode(episode)
     except ValueError as error:
@@ -159,56 +153,25 @@ def _read_episode(root: Path, row: Mapping[str, Any], item: str) -> Episode | Sk
     return episode
 
 
-def _read_message(message: Any) -> Any:
-    """Return a message as a turn with text and recording; a malformed one stays as it is."""
-    if not isinstance(message, dict) or not isinstance(message.get("content"), list):
-        return message
-    found = {key: value for key, value in message.items() if key != "content"}
-    entries = [entry for entry in message["content"] if isinstance(entry, dict)]
-    texts = [entry["text"] for entry in entries if entry.get("text")]
-    places = [entry.get("path" if entry.get("type") == "audio" and "path" in entry else "audio") for entry in entries]
-    recordings = [place for place in places if place]
-    if texts:
-        found["text"] = " ".join(texts) if all(isinstance(text, str) for text in texts) else texts
-    if recordings:
-        # A turn has one; of several `_find_clip` says so.
-        found["audio"] = recordings[0] if len(recordings) == 1 else recordings
-    return found
+class _Given(NamedTuple):
+    """A recording as a turn or a message names it."""
+
+    audio: Any
 
 
-def _read_side(root: Path, name: str) -> list[Any]:
-    """Return the turns of a folder or a JSON dialogue, recordings relative to the root."""
-    given, folder = read_turns(resolve_inside(root, name))
-    place, turns = folder.relative_to(root).as_posix(), [_read_message(turn) for turn in given]
-    for number, turn in enumerate(turns):
-        if isinstance(turn, dict) and isinstance(turn.get("audio"), str) and turn["audio"]:
-            turns[number] = {**turn, "audio": f"{place}/{turn['audio']}"}
-    return turns
-
-
-def _read_turn(root: Path, turn: Any) -> Turn:
+def _read_turn(root: Path, turn: Any, place: str) -> Turn:
     if not isinstance(turn, dict) or set(turn) - _TURN_KEYS:
         raise SkipError("bad_turns", f"is {str(turn)[:80]}; an object with {sorted(_TURN_KEYS)} is needed.")
-    text, start_s, end_s = turn.get("text"), turn.get("start_s", 0.0), turn.get("end_s")
-    if not (isinstance(text, str) and text.strip()):
-        raise SkipError("missing_text", f"text is {text!r}; a turn needs its words.")
+    start_s, end_s = turn.get("start_s", 0.0), turn.get("end_s")
     if not (is_time(start_s) and (end_s is None or (is_time(end_s) and start_s < end_s))):
-        needed = "numbers without quotes are" if str in map(type, (start_s, end_s)) else "0 <= start_s < end_s is"
-        raise SkipError("bad_times", f"start_s {start_s!r}, end_s {end_s!r}: {needed} needed.")
-    clip, ref = _find_clip(root, turn)
-    return Turn(turn.get("role", ""), (Part(text.strip(), str(clip), start_s, end_s, ref),))
-
-
-def _list_recordings(root: Path, labels: tuple[str, str, str]) -> Iterator[Recording | Skipped]:
-    relatives = sorted(path.relative_to(root).as_posix() for path in walk_files(root))
-    relatives = [name for name in relatives if Path(name).suffix.lower() in _SUFFIXES and not is_hidden(name)]
-    if not relatives:
-        raise FileNotFoundError(f"{root}: holds neither {MANIFEST} nor recordings ({', '.join(sorted(_SUFFIXES))}).")
-    for relative in relatives:
-        name = re.sub(r"[^\w.-]+", "-", relative).strip(".-")[:60]
-        recording_id = f"{name}-{make_stable_id(relative)[:8]}"
-        try:
-            clip, ref = _find_clip(root, {"audio": relative})
-            yield Recording(recording_id, str(clip), ref, "folder", *labels)
-        except SkipError as error:
-            yield Skipped(f"folder {relative}", error.kind, str(error))
+        found = f"start_s {start_s!r:.40}, end_s {end_s!r:.40}"
+        raise SkipError("bad_times", f"{found}: numbers with 0 <= start_s < end_s are needed, without quotes.")
+    try:
+        parts = read_parts(turn, find=_Given)
+    except DialogueError as error:
+        raise SkipError("bad_turns", str(error)) from error
+    words = [part for part in parts if not isinstance(part, _Given)]
+    if not all(isinstance(text, str) for text in words) or not (text := " ".join(words).strip()):
+        raise SkipError("missing_text", f"text is {words!r:.80}; a turn needs its words.")
+    clip, ref = _find_clip(root, [part.audio for part in parts if isinstance(part, _Given)], place)
+    return Turn(turn.get("role", ""), (Part(text, clip, start_s, end_s, ref),))

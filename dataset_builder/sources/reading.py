@@ -1,12 +1,17 @@
-"""Read foreign tables, manifests and clips so that a bad line or file is skipped alone."""
+"""Read manifests and clips so that a bad line or file is skipped alone; what a language model writes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sdiareward.common.files import parse_json
+from sdiareward.common.files import JsonLines, parse_json, split_lines
+from sdiareward.common.llm import EndpointError
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.path_sandbox import describe_link, resolve_inside
 
@@ -14,33 +19,28 @@ from ..episodes import SkipError
 
 
 _Item = TypeVar("_Item")
-# Windows-1252 puts quotes and dashes where Unicode has control characters that no transcript means.
-_WINDOWS_CHARACTERS = {
-    code: bytes([code]).decode("cp1252") for code in range(0x80, 0xA0) if code not in (0x81, 0x8D, 0x8F, 0x90, 0x9D)
-}
+# Before this number of questions a share of failures has no meaning.
+_FEWEST_ASKED = 20
 
 
 def find_clip(root: Path, relative: str) -> Path:
     """Return the file `root / relative`; raise `SkipError` if there is none."""
     try:
         path = resolve_inside(root, relative)
-        size = path.stat().st_size if path.is_file() else None
     except ValueError as error:
         raise SkipError("outside_root", str(error)) from error
-    except OSError as error:
-        raise SkipError("missing_audio", f"{relative}: {error.strerror}; a readable file is needed.") from error
-    if size is None:
+    if not os.path.isfile(path):
         link = "; write it with forward slashes" if "\\" in repr(relative) else describe_link(path, root)
-        raise SkipError("missing_audio", f"{relative}: no such file under {root}{link}.")
-    if size == 0:
+        raise SkipError("missing_audio", f"{relative:.200}: no such file under {root}{link}.")
+    if not os.path.getsize(path):
         raise SkipError("empty_audio", f"{relative}: has 0 bytes; get the file again.")
     return path
 
 
 def require_file(root: Path, relative: str) -> Path:
     path = resolve_inside(root, relative)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: not found; get the corpus as the card of its source describes.")
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"{str(path):.200}: not found; get the corpus as the card of its source describes.")
     return path
 
 
@@ -62,8 +62,7 @@ def _parse_line(line: bytes) -> dict[str, Any]:
     try:
         value = parse_json(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        reason = f"byte {line[error.start]:#04x} at {error.start}: save the file as UTF-8."
-        raise SkipError("not_utf8", reason) from error
+        raise SkipError("not_utf8", f"byte {line[error.start]:#04x} at {error.start}: save it as UTF-8.") from error
     except ValueError as error:
         raise SkipError("not_json", f"{error}; one JSON object a line is needed.") from error
     if not isinstance(value, dict):
@@ -71,10 +70,56 @@ def _parse_line(line: bytes) -> dict[str, Any]:
     return value
 
 
-def decode_table_line(line: bytes) -> str:
-    """Decode a line of a table that may be UTF-8, Windows-1252, or one saved as the other."""
-    try:
-        text = line.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = line.decode("latin-1")
-    return text.translate(_WINDOWS_CHARACTERS)
+def read_scenario_lines(path: Path, make: Callable[[Any], _Item]) -> list[_Item]:
+    """Read a JSONL file of scenarios, each with its own `scenario_id`."""
+    scenarios: list[Any] = []
+    for number, line in enumerate(split_lines(path.read_text(encoding="utf-8")), start=1):
+        try:
+            scenarios.append(make(json.loads(line)))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{path}, line {number}: a field is missing or of another kind: {error!r}.") from error
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path}, line {number}: {error}") from error
+    counts = Counter(scenario.scenario_id for scenario in scenarios)
+    if twice := sorted(name for name, count in counts.items() if count > 1):
+        raise ValueError(f"{path}: scenario_id {twice[:5]} comes more than once; give each scenario its own.")
+    return scenarios
+
+
+def open_written(path: str | Path, writer: Mapping[str, Any]) -> tuple[JsonLines, list[dict[str, Any]]]:
+    """Open a file to append to; return it and the rows of an earlier run, which must have the same `writer`."""
+    file = JsonLines(Path(path), is_edited=True)
+    file.path.parent.mkdir(parents=True, exist_ok=True)
+    rows = file.read()
+    for number, row in enumerate(rows, start=1):
+        if other := {name: row.get(name) for name, value in writer.items() if row.get(name) != value}:
+            wanted = {name: writer[name] for name in other}
+            raise ValueError(f"{path}, line {number}: was written with {other}, not {wanted}; use another file.")
+    return file, rows
+
+
+@dataclass
+class FailureLimit:
+    """Stop a run whose model fails on more than a share of the questions."""
+
+    max_failed: float
+    asked: str  # Who failed at what, for the message: "the judge failed on {} pairs".
+    setting: str  # Name of the setting of `max_failed`.
+    num_asked: int = 0
+    reasons: list[str] = field(default_factory=list)
+
+    def count(self, failure: str | None) -> None:
+        """Count a question and the reason if it failed; raise `EndpointError` above the limit."""
+        self.num_asked += 1
+        self.reasons += [] if failure is None else [failure]
+        if self.num_asked >= _FEWEST_ASKED:
+            self.require_few()
+
+    def require_few(self) -> None:
+        """Check all questions of a run that has ended, however few."""
+        if len(self.reasons) > self.max_failed * self.num_asked:
+            failed = self.asked.format(f"{len(self.reasons)} of {self.num_asked}")
+            raise EndpointError(
+                f"{failed}, the first time with: {self.reasons[0]} At most {self.max_failed:.0%} may fail "
+                f"({self.setting}); mend the endpoint's settings and run the same command: answers are kept."
+            )

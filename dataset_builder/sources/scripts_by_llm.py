@@ -21,7 +21,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from sdiareward.chat_sdiareward import MAX_TURNS, ROLES
 from sdiareward.common.llm import ChatClient, ChatError
@@ -29,17 +31,17 @@ from sdiareward.common.package_files import SCRIPTS
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.prompts import PromptSet
 
-from ..llm_files import FailureLimit, open_written, read_scenario_lines
 from ..pairing.surface_counts import find_imbalance
+from .reading import FailureLimit, open_written, read_scenario_lines
 
 
-DEFAULT_SCENARIOS = SCRIPTS / "scenarios.jsonl"
 PROMPTS = ("script_writing", "script_writing_request", "script_written_style", "script_speaking")
 SOURCE = "colloquial_scripts"
 # Pictographs and their modifiers, then smileys made of punctuation.
 _EMOJI = re.compile("[\u2190-\u21ff\u2300-\u27bf\u2b00-\u2bff\u200d\ufe0f\U0001f000-\U0001faff]")
 _EMOTICON = re.compile(r"(?:^|\s)(?:[:;=]['^-]?[)(DPpOo/|\\\]\[]+|<3+|\^_*\^)(?=$|[\s.,!?])")
 Script = list[dict[str, str]]
+Rounds = Annotated[int, Field(ge=1, le=MAX_TURNS // 2)]
 
 
 @dataclass(frozen=True)
@@ -51,41 +53,33 @@ class Scenario:
 
 @dataclass(frozen=True)
 class ScriptSettings:
-    variations: int = 10  # Dialogues per scenario.
-    min_rounds: int = 4  # A round is two turns.
-    max_rounds: int = 8
-    max_words: int = 110  # Per turn: 55 s at two words a second.
+    variations: Annotated[int, Field(ge=1)] = 10  # Dialogues per scenario.
+    min_rounds: Rounds = 4  # A round is two turns.
+    max_rounds: Rounds = 8
+    max_words: Annotated[int, Field(ge=1)] = 110  # Per turn: 55 s at two words a second.
     balanced: bool = False  # Ask again for a spoken side that counting separates from the written one.
     license: str = "LicenseRef-model-output"  # Marks the pairs; the terms of the provider decide.
-    max_failed: float = 0.5  # Larger share of failed dialogues stops the run, once 20 were asked for.
+    # Larger share of failed dialogues stops the run, once 20 were asked for.
+    max_failed: Annotated[float, Field(ge=0, le=1)] = 0.5
 
     def __post_init__(self) -> None:
-        if not 0 <= self.max_failed <= 1:
-            raise ValueError(f"max_failed is {self.max_failed!r}; give a share from 0 to 1.")
-        if self.variations < 1 or self.max_words < 1:
-            raise ValueError(f"variations={self.variations} and max_words={self.max_words} must be at least 1.")
-        if not 1 <= self.min_rounds <= self.max_rounds <= MAX_TURNS // 2:
-            raise ValueError(
-                f"min_rounds={self.min_rounds} and max_rounds={self.max_rounds} must be from 1 to {MAX_TURNS // 2}, "
-                f"in this order; an episode has at most {MAX_TURNS} turns, two a round."
-            )
+        if self.min_rounds > self.max_rounds:
+            raise ValueError(f"min_rounds is {self.min_rounds}; it must be at most max_rounds, {self.max_rounds}.")
 
 
 def read_scenarios(path: str | Path | None = None) -> list[Scenario]:
     """Read scenarios from JSONL with `scenario_id`, `domain` and `topic`; by default the bundled 250."""
-
-    def make(row: Any) -> Scenario:
-        try:
-            return Scenario(str(row["scenario_id"]), str(row["domain"]), str(row["topic"]))
-        except (TypeError, KeyError) as error:
-            found = f"{type(error).__name__}: {error}"
-            raise ValueError(f"needs a JSON object with scenario_id, domain and topic ({found}).") from error
-
-    return read_scenario_lines(Path(path or DEFAULT_SCENARIOS), make)
+    return read_scenario_lines(Path(path or SCRIPTS / "scenarios.jsonl"), _make_scenario)
 
 
-def plan_scripts(scenarios: Iterable[Scenario], variations: int) -> list[tuple[Scenario, int]]:
-    return [(scenario, number) for scenario in scenarios for number in range(1, variations + 1)]
+def _make_scenario(row: Any) -> Scenario:
+    return Scenario(str(row["scenario_id"]), str(row["domain"]), str(row["topic"]))
+
+
+def plan_scripts(scenarios: Iterable[Scenario], variations: int) -> list[tuple[str, Scenario, int]]:
+    """Return the id of each script, its scenario and the number of the variation."""
+    numbers = range(1, variations + 1)
+    return [(f"{scenario.scenario_id}-v{n:02d}", scenario, n) for scenario in scenarios for n in numbers]
 
 
 def write_scripts(
@@ -97,66 +91,59 @@ def write_scripts(
 ) -> list[Skipped]:
     """Write scripts line by line to a JSONL file; resume an earlier run."""
     settings, prompts = settings or ScriptSettings(), prompts or PromptSet()
-    limits = (
-        f"{settings.variations} x {settings.min_rounds}-{settings.max_rounds} rounds, "
-        f"{settings.max_words} words{', balanced' if settings.balanced else ''}"
-    )
-    version = prompts.compute_version(*PROMPTS)
-    writer = {"writer": client.settings.model, "prompt_version": version, "limits": limits}
+    rounds = f"{settings.variations} x {settings.min_rounds}-{settings.max_rounds} rounds"
+    limits = f"{rounds}, {settings.max_words} words{', balanced' if settings.balanced else ''}"
+    writer = {"writer": client.settings.model, "prompt_version": prompts.compute_version(*PROMPTS), "limits": limits}
     file, written = open_written(path, writer)
     known = {row["scenario_id"] for row in written}
     plan = plan_scripts(read_scenarios() if scenarios is None else scenarios, settings.variations)
-    todo = [(scenario, number) for scenario, number in plan if _make_script_id(scenario, number) not in known]
     fingerprints = {_fingerprint(row["written"]) for row in written}
     skipped = []
     limit = FailureLimit(settings.max_failed, "the model failed to write {} dialogues", "scripts.max_failed")
     make = partial(_make_script, client=client, settings=settings, prompts=prompts)
-    for row in client.map(make, todo, "scripts"):
+    todo = [each for each in plan if each[0] not in known]
+
+    def attempt(entry: tuple[str, Scenario, int]) -> dict[str, Any] | Skipped:
+        try:
+            return make(entry)
+        except ChatError as error:
+            return Skipped(f"{SOURCE} {entry[0]}", "script_failed", str(error))
+
+    for row in client.map(attempt, todo, "scripts"):
         limit.count(row.reason if isinstance(row, Skipped) else None)
         if isinstance(row, dict) and _fingerprint(row["written"]) in fingerprints:
             reason = "the model wrote the same dialogue before; raise the temperature."
             row = Skipped(f"{SOURCE} {row['scenario_id']}", "duplicate_script", reason)
         if isinstance(row, Skipped):
             skipped.append(row)
-        else:
-            fingerprints.add(_fingerprint(row["written"]))
-            sides = {"written": row.pop("written"), "spoken": row.pop("spoken")}
-            file.append([{**row, **writer, **sides}])
+            continue
+        fingerprints.add(_fingerprint(row["written"]))
+        sides = {"written": row.pop("written"), "spoken": row.pop("spoken")}
+        file.append([{**row, **writer, **sides}])
     return skipped
 
 
 def _make_script(
-    entry: tuple[Scenario, int], *, client: ChatClient, settings: ScriptSettings, prompts: PromptSet
-) -> dict[str, Any] | Skipped:
+    entry: tuple[str, Scenario, int], *, client: ChatClient, settings: ScriptSettings, prompts: PromptSet
+) -> dict[str, Any]:
     """Have one variation written and then turned into speech."""
-    scenario, number = entry
-    name, labels = _make_script_id(scenario, number), {"domain": scenario.domain, "topic": scenario.topic}
+    name, scenario, number = entry
+    labels = {"domain": scenario.domain, "topic": scenario.topic}
     rounds = {"min_rounds": settings.min_rounds, "max_rounds": settings.max_rounds}
-    request = prompts.fill(
-        "script_writing_request",
-        **rounds,
-        number=number,
-        count=settings.variations,
-        others=settings.variations - 1,
-        topic=scenario.topic,
-        domain=scenario.domain.replace("_", " "),
-        style=prompts.fill("script_written_style"),
-    )
+    counts = {"number": number, "count": settings.variations, "others": settings.variations - 1, **rounds}
+    wanted = {"topic": scenario.topic, "domain": scenario.domain.replace("_", " ")}
+    style = prompts.fill("script_written_style")
+    request = prompts.fill("script_writing_request", **counts, **wanted, style=style)
 
     def ask(prompt: str, content: str, read: Callable[[Any], Script], **more: int) -> Script:
         system = prompts.fill(prompt, max_words=settings.max_words, **more)
         messages = [{"role": "system", "content": system}, {"role": "user", "content": content}]
         return client.ask_json(messages, read)
 
-    kind = "writing_failed"
-    try:
-        written = ask("script_writing", request, partial(_read_written, settings=settings), **rounds)
-        kind = "speaking_failed"
-        given = {**labels, "style": "written", "sample_id": number, "dialogue": written}
-        content = json.dumps(given, ensure_ascii=False, indent=1)
-        spoken = ask("script_speaking", content, partial(_read_spoken, given=given, settings=settings))
-    except ChatError as error:
-        return Skipped(f"{SOURCE} {name}", kind, str(error))
+    written = ask("script_writing", request, partial(_read_written, settings=settings), **rounds)
+    given = {**labels, "style": "written", "sample_id": number, "dialogue": written}
+    content = json.dumps(given, ensure_ascii=False, indent=1)
+    spoken = ask("script_speaking", content, partial(_read_spoken, given=given, settings=settings))
     provenance = {"group": scenario.scenario_id, "license": settings.license}
     return {"scenario_id": name, **labels, **provenance, "written": written, "spoken": spoken}
 
@@ -164,9 +151,9 @@ def _make_script(
 def _read_written(answer: Any, *, settings: ScriptSettings) -> Script:
     """Check a written dialogue (figure 10); raise `ValueError` with what to correct."""
     script = _read_script(answer, settings)
-    rounds = len(script) // 2
-    if not settings.min_rounds <= rounds <= settings.max_rounds:
-        raise ValueError(f"there are {rounds} rounds; {settings.min_rounds} to {settings.max_rounds} are needed.")
+    rounds, least, most = len(script) // 2, settings.min_rounds, settings.max_rounds
+    if not least <= rounds <= most:
+        raise ValueError(f"there are {rounds} rounds; {least} to {most} are needed.")
     return script
 
 
@@ -193,24 +180,21 @@ def _read_script(answer: Any, settings: ScriptSettings) -> Script:
     if not isinstance(answer, list) or not all(isinstance(turn, dict) for turn in answer):
         raise ValueError("the dialogue must be a JSON array of objects with 'role' and 'content'.")
     roles = [turn.get("role") for turn in answer]
-    if not roles or len(roles) % 2 or roles != [*ROLES] * (len(roles) // 2):
+    if not roles or roles != [*ROLES] * (len(roles) // 2):
         raise ValueError(f"the roles are {roles}; they must alternate, begin with 'user' and end with 'assistant'.")
-    return [
-        {"role": turn["role"], "content": _read_content(turn.get("content"), position, settings)}
-        for position, turn in enumerate(answer, start=1)
-    ]
-
-
-def _read_content(content: Any, position: int, settings: ScriptSettings) -> str:
-    if not isinstance(content, str) or not content.strip():
-        raise ValueError(f"turn {position} has no text.")
-    if "```" in content:
-        raise ValueError(f"turn {position} holds a code fence.")
-    if found := _EMOJI.search(content) or _EMOTICON.search(content):
-        raise ValueError(f"turn {position} holds {found.group().strip()!r}; use neither emojis nor emoticons.")
-    if (count := len(content.split())) > settings.max_words:
-        raise ValueError(f"turn {position} has {count} words; at most {settings.max_words} are allowed.")
-    return " ".join(content.split())
+    script = []
+    for number, turn in enumerate(answer, start=1):
+        content = turn.get("content")
+        if not isinstance(content, str) or not content.strip():
+            raise ValueError(f"turn {number} has no text.")
+        if "```" in content:
+            raise ValueError(f"turn {number} holds a code fence.")
+        if found := _EMOJI.search(content) or _EMOTICON.search(content):
+            raise ValueError(f"turn {number} holds {found.group().strip()!r}; use neither emojis nor emoticons.")
+        if (count := len(content.split())) > settings.max_words:
+            raise ValueError(f"turn {number} has {count} words; at most {settings.max_words} are allowed.")
+        script.append({"role": turn["role"], "content": " ".join(content.split())})
+    return script
 
 
 def _normalise(text: str) -> str:
@@ -219,7 +203,3 @@ def _normalise(text: str) -> str:
 
 def _fingerprint(script: Script) -> str:
     return hashlib.sha256("\x1f".join(_normalise(turn["content"]) for turn in script).encode()).hexdigest()
-
-
-def _make_script_id(scenario: Scenario, number: int) -> str:
-    return f"{scenario.scenario_id}-v{number:02d}"

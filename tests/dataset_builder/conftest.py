@@ -1,9 +1,12 @@
 import contextlib
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
 
 import pytest
+from support.paths import ROOT
 
 
 class Server(ThreadingHTTPServer):
@@ -56,3 +59,14 @@ def serve():
     for server in servers:
         server.shutdown()
         server.server_close()
+
+
+@pytest.fixture
+def separator_inputs(monkeypatch):
+    """Put the stand-in for audio-separator on the path; return what its separator is given."""
+    monkeypatch.syspath_prepend(ROOT / "tests" / "support" / "packages")
+    separator = import_module("audio_separator.separator").Separator
+    separator.inputs = []
+    yield separator.inputs
+    for name in [name for name in sys.modules if name.partition(".")[0] == "audio_separator"]:
+        del sys.modules[name]

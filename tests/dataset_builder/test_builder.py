@@ -1,46 +1,39 @@
 import json
 import re
-import shutil
 from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pytest
 import soundfile
 import yaml
-from datasets import load_dataset
 from support.paths import SAMPLE
 
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.dataset_builder import builder
 from sdiareward.dataset_builder.__main__ import main
 from sdiareward.dataset_builder.pairing.pairing import make_row
-from sdiareward.dataset_builder.reports.data_card import render_card
 from sdiareward.pairs.loading import load_pairs
 
 
 pytestmark = pytest.mark.slow
-
-
-SETTINGS = {
+ESPEAK = {"modality": {"seen": ["espeak-ng"]}}
+# One dialogue of the sample, everything for training.
+SETTINGS = {"sources": [{"name": "sample", "limit": 1}], "synthesizers": ESPEAK, "test": 0, "validation": 0}
+MIXED = {
     "sources": [{"name": "sample", "limit": 8}, {"name": "colloquial_scripts", "limit": 4}],
     "synthesizers": {
         "modality": {"seen": ["espeak-ng"], "left_out": ["hibari"]},
         "colloquialness": {"seen": ["espeak-ng"]},
     },
-    "validation": 0.25,
-    "test": 0.25,
-    "num_workers": 2,
+    **{"validation": 0.25, "test": 0.25},
 }
 
 
-@pytest.fixture
-def write_config(tmp_path):
-    def write(**changes):
-        path = tmp_path / "build.yaml"
-        path.write_text(yaml.safe_dump({"output_dir": str(tmp_path / "sdiareward"), **SETTINGS, **changes}))
-        return path
-
-    return write
+def run(folder, *flags, **changes):
+    """Build a data set in a folder with changed settings; return the exit status."""
+    settings = {"output_dir": str(folder / "sdiareward"), "num_workers": 1, **SETTINGS, **changes}
+    (folder / "build.yaml").write_text(yaml.safe_dump(settings))
+    return main(["build", "--config", str(folder / "build.yaml"), *flags])
 
 
 @pytest.fixture
@@ -56,41 +49,17 @@ def killed(monkeypatch):
     return kill
 
 
-def read_report(folder):
-    return json.loads((folder / "sdiareward" / "report.json").read_text())
-
-
-def count_pairs(report, **labels):
-    return sum(row["pairs"] for row in report["pairs"] if labels.items() <= row.items())
-
-
-def copy_sample(folder, num_rows):
-    """Copy the first rows of the sample with their recordings; return the rows."""
-    (folder / "asterisk").mkdir(parents=True)
-    rows = [json.loads(line) for line in (SAMPLE / "manifest.jsonl").open()][:num_rows]
-    for row in rows:
-        shutil.copy(SAMPLE / row["audio"], folder / row["audio"])
-    (folder / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return rows
+def count_pairs(folder):
+    report = json.loads((folder / "sdiareward" / "report.json").read_text())
+    return sum(row["pairs"] for row in report["pairs"])
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """Return the working directory of a data set of eight recorded episodes and four scripts."""
     folder = tmp_path_factory.mktemp("built")
-    path = folder / "build.yaml"
-    path.write_text(yaml.safe_dump({"output_dir": str(folder / "sdiareward"), **SETTINGS}))
-    assert main(["build", "--config", str(path)]) == 0
+    assert run(folder, **MIXED) == 0
     return folder
-
-
-def test_a_second_build_of_the_same_name_is_not_answered_from_the_cache_of_the_first(built, tmp_path):
-    shutil.copytree(built / "sdiareward", tmp_path / "sdiareward")
-    card = render_card({**read_report(tmp_path), "build_id": "another"})
-    (tmp_path / "sdiareward" / "README.md").write_text(card)
-    (tmp_path / "sdiareward" / "data/colloquialness/train-00000-of-00001.parquet").unlink()
-    first, second = (load_dataset(str(folder / "sdiareward"), split="train") for folder in (built, tmp_path))
-    assert len(second) < len(first)
 
 
 def test_a_built_folder_keeps_groups_and_synthesizers_apart_and_its_card_counts_its_pairs(built):
@@ -98,9 +67,8 @@ def test_a_built_folder_keeps_groups_and_synthesizers_apart_and_its_card_counts_
     groups = [group for each in pairs.values() for group in set(each["group_id"])]
     assert len(groups) == len(set(groups))
     assert [split for split, each in pairs.items() if "hibari" in each["synthesizer"]] == ["test"]
-    report = read_report(built)
     card = (built / "sdiareward" / "README.md").read_text()
-    assert f"{count_pairs(report)} pairs, built by" in card
+    assert f"{count_pairs(built)} pairs, built by" in card
     names = [entry["config_name"] for entry in yaml.safe_load(card.split("---")[1])["configs"]]
     assert names == ["default", "colloquialness", "modality", "esdr_bench"]
     assert not (built / "sdiareward" / ".parts").exists()
@@ -111,174 +79,127 @@ def test_a_built_folder_keeps_groups_and_synthesizers_apart_and_its_card_counts_
         assert " ".join(part["text"] for part in chosen["audio_ref"]) == chosen["text"]
 
 
-@pytest.mark.parametrize("damage", ["missing", "flipped"])
-def test_a_killed_build_makes_only_what_is_missing_or_damaged(write_config, monkeypatch, killed, tmp_path, damage):
-    path = write_config(sources=[{"name": "sample", "limit": 4}], num_workers=1)
+def test_a_second_build_does_nothing(built, capsys, monkeypatch):
+    files = {file: file.stat().st_mtime_ns for file in (built / "sdiareward").rglob("*")}
+    monkeypatch.setattr(builder, "_make_pairs", None)
+    assert run(built, **MIXED) == 0
+    assert {file: file.stat().st_mtime_ns for file in (built / "sdiareward").rglob("*")} == files
+    assert f"{count_pairs(built)} pairs" in capsys.readouterr().out
+
+
+def test_a_killed_build_makes_only_what_is_missing_or_damaged(monkeypatch, killed, tmp_path):
+    sources = [{"name": "sample", "limit": 3}]
     with killed():
-        assert main(["build", "--config", str(path)]) == 130
-    parts = sorted((tmp_path / "sdiareward" / ".parts").rglob("part-*"))
-    assert len(parts) >= 4
-    content = bytearray(parts[0].read_bytes())
-    parts[0].unlink()
-    if damage == "flipped":
-        content[len(content) // 2] ^= 1
-        parts[0].write_bytes(content)
+        assert run(tmp_path, sources=sources) == 130
+    missing, flipped, _ = sorted((tmp_path / "sdiareward" / ".parts").rglob("part-*"))
+    missing.unlink()
+    content = flipped.read_bytes()
+    place = len(content) // 3
+    flipped.write_bytes(
+        content[:place] + bytes(byte ^ 1 for byte in content[place : place + 64]) + content[place + 64 :]
+    )
     made = []
     monkeypatch.setattr(builder, "make_row", lambda plan: made.append(plan.pair_id) or make_row(plan))
-    assert main(["build", "--config", str(path)]) == 0
-    report = read_report(tmp_path)
-    assert (len(made), count_pairs(report)) == (1, len(parts))
+    assert run(tmp_path, sources=sources) == 0
+    assert (len(made), count_pairs(tmp_path)) == (2, 3)
     assert not (tmp_path / "sdiareward" / ".parts").exists()
 
 
-def test_a_bad_recording_is_skipped_with_its_reason_and_fails_a_strict_build(write_config, tmp_path):
-    folder = tmp_path / "sample"
-    rows = copy_sample(folder, 3)
-    (folder / rows[0]["audio"]).write_bytes(b"not audio")
-    path = write_config(sources=[{"name": "sample", "path": str(folder)}], num_workers=1, test=0.0, validation=0.0)
-    assert main(["build", "--config", str(path), "--strict"]) == 1
-    report = read_report(tmp_path)
-    (skipped,) = report["skipped"]
-    assert rows[0]["name"] in skipped["item"] and "is not audio, or is damaged" in skipped["reason"]
-    assert count_pairs(report) == 2
-
-
 @pytest.mark.parametrize("is_killed", [True, False])
-def test_a_recording_mended_under_the_same_name_is_built_again(write_config, tmp_path, killed, is_killed):
-    folder = tmp_path / "sample"
-    rows = copy_sample(folder, 2)
-    path = write_config(sources=[{"name": "sample", "path": str(folder)}], num_workers=1, test=0.0, validation=0.0)
-
-    def chosen():
-        assert main(["build", "--config", str(path)]) == 0
-        pairs = load_pairs(tmp_path / "sdiareward", "train", name="modality")
-        return {pair["pair_id"]: [turn["audio"]["bytes"] for turn in pair["chosen"]] for pair in pairs}
-
-    first = chosen()
-    if is_killed:
-        shutil.rmtree(tmp_path / "sdiareward")
-        with killed():
-            assert main(["build", "--config", str(path)]) == 130
-    audio, rate = soundfile.read(folder / rows[0]["audio"])
-    soundfile.write(folder / rows[0]["audio"], audio / 2, rate)
-    second = chosen()
-    assert first.keys() == second.keys()
-    changed = {pair_id for pair_id in first if first[pair_id] != second[pair_id]}
-    assert 0 < len(changed) < len(first)
-
-
-@pytest.mark.parametrize("is_killed", [True, False])
-def test_pairs_of_a_manifest_that_says_something_else_are_made_again(write_config, tmp_path, killed, is_killed):
-    recording = min((SAMPLE / "asterisk").iterdir())
-    shutil.copy(recording, tmp_path / recording.name)
-    spans = [{"start_s": 0.0, "end_s": 0.4}, {"start_s": 0.4, "end_s": 0.8}]
-    turns = [{"role": role, "text": "Hello.", "audio": recording.name} for role in ("user", "assistant")]
-    item = {"language": "en", "license": "CC0-1.0", "subset": "wild"}
-    items = [
-        {"id": name, **item, "turns": [{**turn, **span} for turn, span in zip(turns, spans, strict=True)]}
-        for name in "ab"
-    ]
-    path = write_config(sources=[{"name": "folder", "path": str(tmp_path)}], num_workers=1, test=0.0, validation=0.0)
+def test_pairs_of_a_manifest_or_recording_that_changed_are_made_again(tmp_path, killed, is_killed):
+    paths = sorted((SAMPLE / "asterisk").iterdir())[:2]
+    arrays, licences = dict(zip("ab", map(read_audio, paths), strict=True)), {"a": "CC0-1.0", "b": "CC-BY-3.0"}
+    times = [("user", 0.0, 0.4), ("assistant", 0.4, 0.8)]
 
     def build():
-        (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(each) + "\n" for each in items))
-        return main(["build", "--config", str(path)])
+        rows = []
+        for name, array in arrays.items():
+            soundfile.write(tmp_path / f"{name}.wav", array, 16_000)
+            given = {"text": "Hello.", "audio": f"{name}.wav"}
+            turns = [{**given, "role": role, "start_s": start, "end_s": end} for role, start, end in times]
+            rows.append({"id": name, "language": "en", "license": licences[name], "subset": "wild", "turns": turns})
+        (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return run(tmp_path, sources=[{"name": "folder", "path": str(tmp_path)}])
+
+    def read():
+        return {row["license"]: row["chosen"][1] for row in load_pairs(tmp_path / "sdiareward", "train")}
 
     with killed() if is_killed else nullcontext():
         assert build() == (130 if is_killed else 0)
-    items[0]["license"] = "CC-BY-4.0"
-    items[0]["turns"][1]["end_s"] = 0.6
+    times[1], licences["a"] = ("assistant", 0.4, 0.6), "CC-BY-4.0"
     assert build() == 0
-    rows = load_pairs(tmp_path / "sdiareward", "train")
-    ends = {row["license"]: row["chosen"][1]["audio_ref"][0]["end_s"] for row in rows}
-    assert ends == {"CC-BY-4.0": 0.6, "CC0-1.0": 0.8}
+    before = read()
+    assert {name: turn["audio_ref"][0]["end_s"] for name, turn in before.items()} == {
+        "CC-BY-4.0": 0.6,
+        "CC-BY-3.0": 0.6,
+    }
+    arrays["b"] = arrays["b"] / 2
+    assert build() == 0
+    after = read()
+    assert after["CC-BY-3.0"]["audio"] != before["CC-BY-3.0"]["audio"]
+    assert after["CC-BY-4.0"] == before["CC-BY-4.0"]
 
 
-def test_a_second_build_does_nothing(write_config, tmp_path, capsys, monkeypatch):
-    path = write_config(sources=[{"name": "sample", "limit": 2}], num_workers=1)
-    assert main(["build", "--config", str(path)]) == 0
-    files = {file: file.stat().st_mtime_ns for file in (tmp_path / "sdiareward").rglob("*")}
-    first = capsys.readouterr().out
-    monkeypatch.setattr(builder, "_make_pairs", None)
-    assert main(["build", "--config", str(path)]) == 0
-    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "sdiareward").rglob("*")} == files
-    assert capsys.readouterr().out == first
-
-
-def test_a_dry_run_counts_the_pairs_warns_of_empty_splits_and_writes_nothing(write_config, tmp_path, capsys, caplog):
-    assert main(["build", "--config", str(write_config()), "--dry-run"]) == 0
+def test_a_dry_run_counts_the_pairs_warns_of_empty_splits_and_writes_nothing(tmp_path, capsys, caplog):
+    assert run(tmp_path, "--dry-run", **MIXED) == 0
     out = capsys.readouterr().out
     # Eight recordings and four scripts; two of the recordings are in test and get the left-out synthesizer too.
     assert "14 pairs" in out
     assert "by criterion: colloquialness 4, modality 10" in out
     assert "get no pairs" not in caplog.text
-    changes = {"sources": [{"name": "sample", "limit": 1}], "synthesizers": {"modality": {"seen": ["espeak-ng"]}}}
-    assert main(["build", "--config", str(write_config(**changes)), "--dry-run"]) == 0
+    assert run(tmp_path, "--dry-run", validation=0.1, test=0.2) == 0
     assert "['validation', 'test'] get no pairs" in caplog.text
     assert not (tmp_path / "sdiareward").exists()
-
-
-def speak_modality(seen):
-    return {"synthesizers": {"modality": {"seen": seen}, "colloquialness": {"seen": ["espeak-ng"]}}}
 
 
 BAD_CONFIGS = [
     ({"sedd": 1}, "sedd"),
     ({"sources": [{"name": "sample", "pth": "x"}]}, "sources.*pth"),
     ({"sources": [{"name": "radio"}]}, "radio"),
-    (speak_modality(["festival"]), "festival"),
+    ({"sources": []}, "sources"),
+    ({"synthesizers": {"modality": {"seen": ["festival"]}}}, "festival"),
     ({"synthesizer_options": {"espeak_ng": {"voices": ["en-us"]}}}, "did you mean 'espeak-ng'"),
     ({"test": "0,2"}, "test is '0,2'"),
     ({"families": ["context"]}, "families"),
     ({"families": {"context": {"kinds": []}}}, "families.context.*kinds"),
     ({"channel": {"snr_db": "loud"}}, "channel.snr_db"),
-    ({"sources": [{"name": "sample", "native_coding": ["wax"]}]}, "wax"),
+    ({"pipeline": {"vad": {"treshold": 0.4}}}, "pipeline.vad.*threshold"),
+    ({"sources": [{"name": "sample", "limit": 1, "native_coding": ["wax"]}]}, "wax"),
     ({"sources": [{"name": "colloquial_scripts", "native_coding": ["mulaw"]}]}, "scripts have no recordings"),
 ]
 
 
 @pytest.mark.parametrize(("changes", "place"), BAD_CONFIGS)
-def test_a_wrong_config_is_refused_in_one_line(changes, place, write_config, capsys):
-    assert main(["build", "--config", str(write_config(**changes))]) == 2
+def test_a_wrong_config_is_refused_in_one_line(changes, place, tmp_path, capsys):
+    assert run(tmp_path, **changes) == 2
     error = capsys.readouterr().err.strip()
     assert len(error.splitlines()) == 1
     assert re.search(place, error)
 
 
-def test_a_family_that_needs_options_leaves_those_of_other_pairs(write_config, tmp_path):
-    by_criterion = {"modality": {"seen": ["world"]}}
-    sources = [{"name": "sample", "limit": 2}]
+def test_a_family_that_needs_options_leaves_those_of_other_pairs(tmp_path):
     rows = {}
-    for folder, families in (("plain", {}), ("both", {"prosody": {"kinds": ["flat"]}})):
-        changes = {"output_dir": str(tmp_path / folder), "families": families, "synthesizers": by_criterion}
-        path = write_config(**changes, sources=sources, num_workers=1, test=0.0, validation=0.0)
-        assert main(["build", "--config", str(path)]) == 0
-        rows[folder] = load_pairs(tmp_path / folder, "train")
-    found = [row for row in rows["both"] if row["criterion"] == "modality"]
-    assert [row["rejected"] for row in found] == [row["rejected"] for row in rows["plain"]]
-    assert len(rows["both"]) == 2 * len(found) == 4
+    for name, families in (("plain", {}), ("both", {"prosody": {"kinds": ["flat"]}})):
+        (tmp_path / name).mkdir()
+        assert run(tmp_path / name, families=families, synthesizers={"modality": {"seen": ["world"]}}) == 0
+        rows[name] = list(load_pairs(tmp_path / name / "sdiareward", "train"))
+    plain, both = rows["plain"], rows["both"]
+    assert (len(plain), len(both)) == (1, 2)
+    assert [row["rejected"] for row in both if row["criterion"] == "modality"] == [plain[0]["rejected"]]
 
 
-def test_the_coding_of_a_source_is_in_its_rows_and_what_was_made_with_another_is_made_again(
-    write_config, tmp_path, killed
-):
+def test_the_coding_of_a_source_is_in_its_rows_and_what_was_made_with_another_is_made_again(tmp_path, killed):
     def build(coding, channel):
-        sources = [{"name": "sample", "limit": 1} | ({} if coding is None else {"native_coding": coding})]
-        path = write_config(sources=sources, channel=channel, num_workers=1, test=0.0, validation=0.0)
-        return main(["build", "--config", str(path)])
+        given = {} if coding is None else {"native_coding": coding}
+        return run(tmp_path, sources=[{"name": "sample", "limit": 1, **given}], channel=channel)
 
     matched = {"bandwidth_hz": 8000, "coding": "none", "snr_db": 90}
     with killed():
         assert build(None, matched) == 130
     speech = []
     # A list that is given is used, also an empty one; without channel matching nothing else is coded.
-    for given, channel, used in (
-        (["pcm_8k"], matched, ["pcm_8k"]),
-        (None, matched, ["opus"]),
-        ([], matched, []),
-        (None, None, []),
-        (["pcm_8k"], None, ["pcm_8k"]),
-    ):
+    table = [(["pcm_8k"], matched, ["pcm_8k"]), (None, matched, ["opus"]), ([], matched, [])]
+    for given, channel, used in (*table, (None, None, []), (["pcm_8k"], None, ["pcm_8k"])):
         assert build(given, channel) == 0
         (row,) = load_pairs(tmp_path / "sdiareward", "train")
         assert row["native_coding"] == used

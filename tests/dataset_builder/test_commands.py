@@ -99,29 +99,17 @@ def test_filter_without_a_judge_applies_the_rules_and_a_dry_run_writes_nothing(
 
 
 def test_fetch_takes_recordings_that_the_youtube_source_then_reads(tmp_path, write_settings, capsys):
-    recording = next(iter(sorted((SAMPLE / "asterisk").glob("*.ogg"))))
-    shutil.copy(recording, tmp_path / "talk.ogg")
-    youtube = {
-        "output_dir": str(tmp_path / "audio"),
-        "videos": [(tmp_path / "talk.ogg").as_uri()],
-        "allow_file_urls": True,
-        "sleep_s": 0,
-    }
-    path = write_settings(youtube=youtube)
+    shutil.copy(min((SAMPLE / "asterisk").glob("*.ogg")), tmp_path / "talk.ogg")
+    options = {"videos": [(tmp_path / "talk.ogg").as_uri()], "allow_file_urls": True, "sleep_s": 0}
+    path = write_settings(youtube={"output_dir": str(tmp_path / "audio"), **options})
     assert main(["fetch", "--config", path, "--dry-run"]) == 0
-    assert "would fetch bestaudio/best" in capsys.readouterr().out
     assert not (tmp_path / "audio").exists()
-    assert main(["fetch", "--config", path, "--strict"]) == 0
-    assert "1 fetched, 0 there before" in capsys.readouterr().out
+    for _ in range(2):
+        assert main(["fetch", "--config", path, "--strict"]) == 0
+    out = capsys.readouterr().out
+    for told in ("would fetch bestaudio/best", "1 fetched, 0 there before", "0 fetched, 1 there before"):
+        assert told in out
     assert [item.source for item in read_source("youtube", tmp_path / "audio")] == ["youtube"]
-    assert main(["fetch", "--config", path, "--strict"]) == 0
-    assert "0 fetched, 1 there before" in capsys.readouterr().out
-
-
-def test_fetch_of_scripts_plans_the_papers_2500_pairs(tmp_path, write_settings, capsys):
-    path = write_settings(scripts={"output": str(tmp_path / "scripts.jsonl"), "endpoint": {"model": "any"}})
-    assert main(["fetch", "--config", path, "--dry-run"]) == 0
-    assert "would write 2500 pairs of scripts on 250 scenarios" in capsys.readouterr().out
 
 
 def test_bench_caps_the_buckets_and_stats_describes_what_came_out(built, tmp_path, capsys):
@@ -145,14 +133,11 @@ def test_bench_caps_the_buckets_and_stats_describes_what_came_out(built, tmp_pat
     ("command", "text", "problem"),
     [
         ("fetch", "{}", "exactly one of youtube, scripts and chatreward"),
-        ("filter", "{folder: a, output_dir: b, prompt_file: settings.yaml}", "folder"),
         ("fetch", "{scripts: {output: x}}", "scripts needs output"),
         ("filter", "{folder: a, output_dir: ./a}", "write to another folder"),
         ("filter", "{folder: a, output_dir: b, annotate: true}", "needs a judge"),
         ("filter", "{folder: a, output_dir: b, jugde: {}}", "jugde"),
         ("filter", "{folder: nowhere, output_dir: b}", "nowhere"),
-        ("filter", "- a", "settings.yaml"),
-        ("filter", "a: [", "settings.yaml"),
         ("filter", None, "settings.yaml"),
     ],
 )

@@ -46,6 +46,7 @@ def test_another_encoding_correlates_above_the_threshold(clips, codec, kbit_s):
         changed = codec(clip, RATE, None, kbit_s)
         assert correlation(clip, changed) > MIN_CORRELATION + 0.08
         assert compare(describe(clip), describe(changed)) == "reencoded"
+        assert compare(describe(clip), describe(changed[: round(0.6 * clip.size)])) == "truncated"
 
 
 def test_another_recording_and_one_that_begins_later_correlate_below_it(spans, clips):
@@ -54,9 +55,8 @@ def test_another_recording_and_one_that_begins_later_correlate_below_it(spans, c
         assert correlation(clip, other) < MIN_CORRELATION - 0.15
         for shift in (SHIFT, 2 * SHIFT, 5 * SHIFT):
             assert correlation(clip, array[start + shift : end + shift]) < MIN_CORRELATION - 0.04
-        assert compare(describe(clip), describe(clip[SHIFT:])) == "wrong"
-        assert compare(describe(clip), describe(np.resize(other, clip.size))) == "wrong"
-        assert compare(describe(clip), describe(np.concatenate([clip, other]))) == "wrong"
+        for wrong in (clip[SHIFT:], np.resize(other, clip.size), np.concatenate([clip, other])):
+            assert compare(describe(clip), describe(wrong)) == "wrong"
 
 
 def test_the_same_samples_are_the_same_and_another_level_is_another_encoding(clips):
@@ -65,13 +65,5 @@ def test_the_same_samples_are_the_same_and_another_level_is_another_encoding(cli
     assert kept["duration_s"] == clip.size / RATE
     assert compare(kept, describe(np.round(clip * 32768).astype(np.float32) / 32768)) == "same"
     assert compare(kept, describe(clip / 2)) == "reencoded"
+    assert compare(kept, describe(clip[: round(0.6 * clip.size)])) == "truncated"
     assert kept["level_dbfs"] - describe(clip / 2)["level_dbfs"] == pytest.approx(6.02, abs=0.01)
-
-
-def test_a_recording_that_misses_its_end_is_truncated(clips):
-    for clip in clips:
-        assert compare(describe(clip), describe(clip[: round(0.6 * clip.size)])) == "truncated"
-        assert (
-            compare(describe(clip), describe(degrade_mp3(clip[: round(0.6 * clip.size)], RATE, None, 32)))
-            == "truncated"
-        )

@@ -20,12 +20,13 @@ from sdiareward.audio_sdiareward import AudioError, read_audio
 from sdiareward.chat_sdiareward import DialogueError, make_dialogue
 from sdiareward.common.files import JsonLines
 from sdiareward.common.llm import parse_json
+from sdiareward.common.settings import parse_yaml
 from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.builder import read_build_config
 from sdiareward.dataset_builder.episodes import SkipError, validate_episode
 from sdiareward.dataset_builder.formats.sdiareward import SDiaReward
-from sdiareward.dataset_builder.pipeline.settings import read_settings
+from sdiareward.dataset_builder.pipeline.settings import make_settings
 from sdiareward.dataset_builder.release.official_form import _make_row
-from sdiareward.dataset_builder.settings import read_build_config
 from sdiareward.dataset_builder.sources import read_source
 from sdiareward.evaluation.scores import read_evaluation
 from sdiareward.judges.wavreward.judge import SCORES, parse_score
@@ -127,14 +128,6 @@ def read_manifest(folder, lines):
                 "".join([item.name, item.group, item.license, *(turn.parts[0].text for turn in item.turns)]).encode()
 
 
-def load_pairs(folder, lines):
-    write(folder, "modality/a.wav", WAV)
-    path = write(folder, "modality/train.jsonl", lines)
-    builder = SDiaReward(config_name="modality", data_dir=str(folder), cache_dir=str(folder / "cache"))
-    tables = [table for _, table in builder._generate_tables([str(path)], str(folder))]
-    assert all(table.schema.names == builder.info.features.arrow_schema.names for table in tables)
-
-
 def make_shards():
     side = make_turns(duration_s=0.25, audio={"bytes": WAV[:600], "path": "a.wav"})
     buffer = io.BytesIO()
@@ -148,7 +141,7 @@ def make_shards():
 def load_shard(folder, data):
     path = write(folder, "data/modality/train-00000-of-00001.parquet", data)
     builder = SDiaReward(config_name="modality", data_dir=str(folder), cache_dir=str(folder / "cache"))
-    list(builder._generate_tables([str(path)], str(folder)))
+    list(builder._generate_tables([str(path)]))
 
 
 def yaml_of(name):
@@ -206,7 +199,6 @@ def read_request(folder, text):
 
 
 REQUEST = {"dialogues": [{"turns": make_turns(audio={"file": "a"})}], "criterion": "modality", "require_audio": True}
-LINES = {**ROW, **{side: make_turns(duration_s=0.25, audio="modality/a.wav") for side in SIDES}}
 MANIFEST = {"id": "call-17", "language": "en", "license": "CC0-1.0", "turns": make_turns(audio="a.wav")}
 ANSWERS = ("<think>a</think><score>5</score>", "Score: 4/5", '{"score": "2"}', "a rating of **3**.", "3.5/5 4 / 5")
 
@@ -227,14 +219,17 @@ PARSERS = {
         SkipError,
     ),
     "manifest of a folder": (lambda: join_lines(json_texts(MANIFEST)), read_manifest, ()),
-    "lines of pairs": (lambda: join_lines(json_texts(LINES)), load_pairs, ValueError),
     "Parquet of pairs": (make_shards, load_shard, ValueError),
     "build settings": (
         lambda: yaml_of("demo_data"),
         lambda f, t: read_build_config(write(f, "a.yaml", t), {}),
         ValueError,
     ),
-    "pipeline settings": (lambda: yaml_of("pipeline"), lambda f, t: read_settings(write(f, "a.yaml", t)), ValueError),
+    "pipeline settings": (
+        lambda: yaml_of("pipeline"),
+        lambda _, text: make_settings(parse_yaml(text, "a")),
+        ValueError,
+    ),
     "prompts": (
         lambda: json_texts({"modality": "Judge the sound."}),
         lambda folder, text: read_prompts(write(folder, "prompts.json", text)),

@@ -116,7 +116,7 @@ def test_every_launch_config_is_understood(name, distributed_type, num_processes
 
 @pytest.mark.parametrize("name", ["demo_data", "data_own"])
 def test_every_data_config_leaves_a_synthesizer_out_of_training(name):
-    from sdiareward.dataset_builder.settings import read_build_config
+    from sdiareward.dataset_builder.builder import read_build_config
 
     config = read_build_config(ROOT / "configs" / f"{name}.yaml", {})
     assert config.channel is not None

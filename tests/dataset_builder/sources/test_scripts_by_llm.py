@@ -2,10 +2,11 @@ import json
 from collections import Counter
 
 import pytest
-from support.chat_server import ChatServer, Reply
+from support.chat_server import ChatServer
 
-from sdiareward.common.llm import ChatClient, EndpointError
+from sdiareward.common.llm import ChatClient
 from sdiareward.common.package_files import SCRIPTS
+from sdiareward.common.settings import make_settings
 from sdiareward.dataset_builder.episodes import ScriptPair, validate_episode
 from sdiareward.dataset_builder.sources import read_source
 from sdiareward.dataset_builder.sources.scripts_by_llm import (
@@ -82,64 +83,47 @@ def test_a_scenario_is_written_and_then_spoken_with_the_same_labels(ask, make_pa
     assert json.loads(second[1]["content"]) == spoken_answer(WRITTEN, style="written")
 
 
-@pytest.mark.parametrize(
-    ("answer", "fault"),
-    [
-        ({"dialogue": WRITTEN}, "must be a JSON array"),
-        (WRITTEN[:1], "the roles are"),
-        (WRITTEN[::-1], "the roles are"),
-        (WRITTEN * 3, "there are 3 rounds; 1 to 2 are needed"),
-        (dialogue("Hello.", "  "), "turn 2 has no text"),
-        (dialogue("Hello \U0001f600", "Good day."), "turn 1 holds '\U0001f600'"),
-        (dialogue("Hello :-)", "Good day."), "turn 1 holds ':-)'"),
-        (dialogue("Hello.", "Run ```ls```."), "turn 2 holds a code fence"),
-        (dialogue("Hello.", "word " * 111), "turn 2 has 111 words"),
-    ],
-)
-def test_a_written_dialogue_against_the_rules_is_asked_for_again_with_the_fault(ask, make_pairs, answer, fault):
-    with ChatServer(answer, WRITTEN, spoken_answer()) as server:
-        (pair,) = make_pairs(ask(server))
-    assert isinstance(pair, ScriptPair)
-    assert fault in server.requests[1]["messages"][-1]["content"]
+SHOUTED = spoken_answer(dialogue("Oh no!", WRITTEN[1]["content"].upper()))
 
 
 @pytest.mark.parametrize(
-    ("answer", "fault"),
+    ("answers", "fault"),
     [
-        (SPOKEN, "exactly the fields"),
-        (spoken_answer(note="done"), "exactly the fields"),
-        (spoken_answer(style="written"), "'style' is 'written'; it must be 'spoken'"),
-        (spoken_answer(sample_id=2), "'sample_id' is 2; it must be 1"),
-        (spoken_answer(SPOKEN * 2), "there are 4 turns; the written dialogue has 2"),
-        (spoken_answer(dialogue("Oh no!", WRITTEN[1]["content"].upper())), "1 of 2 turns are as they were written"),
+        (({"dialogue": WRITTEN},), "must be a JSON array"),
+        ((WRITTEN[:1],), "the roles are"),
+        ((WRITTEN[::-1],), "the roles are"),
+        ((WRITTEN * 3,), "there are 3 rounds; 1 to 2 are needed"),
+        ((dialogue("Hello.", "  "),), "turn 2 has no text"),
+        ((dialogue("Hello \U0001f600", "Good day."),), "turn 1 holds '\U0001f600'"),
+        ((dialogue("Hello :-)", "Good day."),), "turn 1 holds ':-)'"),
+        ((dialogue("Hello.", "Run ```ls```."),), "turn 2 holds a code fence"),
+        ((dialogue("Hello.", "word " * 111),), "turn 2 has 111 words"),
+        ((WRITTEN, SPOKEN), "exactly the fields"),
+        ((WRITTEN, spoken_answer(style="written")), "'style' is 'written'; it must be 'spoken'"),
+        ((WRITTEN, spoken_answer(sample_id=2)), "'sample_id' is 2; it must be 1"),
+        ((WRITTEN, spoken_answer(SPOKEN * 2)), "there are 4 turns; the written dialogue has 2"),
+        ((WRITTEN, SHOUTED), "1 of 2 turns are as they were written"),
+        # Counting separates the sides.
+        ((WRITTEN, spoken_answer()), "of the spoken and the written dialogue, the sides have 15 and 12 words"),
     ],
 )
-def test_a_spoken_dialogue_that_does_not_match_is_asked_for_again_with_the_fault(ask, make_pairs, answer, fault):
-    with ChatServer(WRITTEN, answer, spoken_answer()) as server:
-        (pair,) = make_pairs(ask(server))
-    assert isinstance(pair, ScriptPair)
-    assert fault in server.requests[2]["messages"][-1]["content"]
-
-
-def test_balanced_scripts_are_asked_for_again_where_counting_tells_the_sides_apart(ask, make_pairs):
+def test_an_answer_against_the_rules_is_asked_for_again_with_the_fault(ask, make_pairs, answers, fault):
+    good = spoken_answer(dialogue("The tram, I have missed.", "An hour, then the next departs."))
     settings = ScriptSettings(variations=1, min_rounds=1, max_rounds=2, balanced=True)
-    balanced = dialogue("The tram, I have missed.", "An hour, then the next departs.")
-    with ChatServer(WRITTEN, spoken_answer(), spoken_answer(balanced)) as server:
+    with ChatServer(*answers, *([WRITTEN] if len(answers) == 1 else []), good) as server:
         (pair,) = make_pairs(ask(server), settings)
     assert isinstance(pair, ScriptPair)
-    assert [turn.text for turn in pair.spoken.turns] == [turn["content"] for turn in balanced]
-    request = server.requests[2]["messages"][-1]["content"]
-    assert "of the spoken and the written dialogue, the sides have 15 and 12 words" in request
+    assert fault in server.requests[len(answers)]["messages"][-1]["content"]
 
 
-@pytest.mark.parametrize(("answers", "kind"), [(("no",), "writing_failed"), ((WRITTEN, "no"), "speaking_failed")])
-def test_a_script_that_never_comes_is_skipped_and_asked_for_again_by_the_next_run(ask, make_pairs, answers, kind):
+@pytest.mark.parametrize("answers", [("no",), (WRITTEN, "no")])
+def test_a_script_that_never_comes_is_skipped_and_asked_for_again_by_the_next_run(ask, make_pairs, answers):
     # Its punctuation and numbers are not emoticons.
     harmless = dialogue('See item 8) and "x:y"; the ratio was 3:0.', "It costs 5 EUR (net): do you agree?")
     with ChatServer(*answers[:-1], *["no"] * 2, harmless, spoken_answer()) as server:
         client = ask(server, concurrency=1)
         (skip,) = make_pairs(client)
-        assert (skip.kind, skip.item) == (kind, "colloquial_scripts travel-s01-v01")
+        assert (skip.kind, skip.item) == ("script_failed", "colloquial_scripts travel-s01-v01")
         (pair,) = make_pairs(client)
     assert isinstance(pair, ScriptPair)
 
@@ -178,26 +162,19 @@ def test_a_run_that_was_stopped_in_the_middle_ends_with_the_same_file_and_asks_f
     assert len({pair.written.name for pair in read_source("colloquial_scripts", whole)}) == 6
 
 
-@pytest.mark.parametrize(
-    "changes", [{"max_rounds": 9}, {"min_rounds": 0}, {"min_rounds": 5, "max_rounds": 4}, {"variations": 0}]
-)
-def test_settings_beyond_the_data_contract_are_refused(changes):
-    with pytest.raises(ValueError, match=f"{next(iter(changes))}={next(iter(changes.values()))}"):
-        ScriptSettings(**changes)
-
-
-@pytest.mark.parametrize(
-    ("text", "place"),
-    [
-        ('{"scenario_id": "a", "domain": "b"}', "line 1: .*topic"),
+def test_settings_beyond_the_data_contract_and_a_faulty_file_of_scenarios_are_refused(tmp_path):
+    for changes in ({"max_rounds": 9}, {"min_rounds": 5, "max_rounds": 4}, {"variations": 0}):
+        with pytest.raises(ValueError, match=next(iter(changes))):
+            make_settings(ScriptSettings, changes, "scripts")
+    row = '{"scenario_id": "a", "domain": "b", "topic": "c"}\n'
+    for text, place in (
+        (row.replace("topic", "topc"), "line 1: .*topic"),
         ("{", "line 1: "),
-        ('{"scenario_id": "a", "domain": "b", "topic": "c"}\n' * 2, r"scenario_id \['a'\]"),
-    ],
-)
-def test_a_faulty_file_of_scenarios_is_refused_with_its_line(tmp_path, text, place):
-    (tmp_path / "scenarios.jsonl").write_text(text)
-    with pytest.raises(ValueError, match=place):
-        read_scenarios(tmp_path / "scenarios.jsonl")
+        (row * 2, r"scenario_id \['a'\]"),
+    ):
+        (tmp_path / "scenarios.jsonl").write_text(text)
+        with pytest.raises(ValueError, match=place):
+            read_scenarios(tmp_path / "scenarios.jsonl")
 
 
 def test_own_prompts_write_the_scripts_and_a_file_of_other_prompts_or_another_model_is_not_resumed(ask, tmp_path):
@@ -213,13 +190,3 @@ def test_own_prompts_write_the_scripts_and_a_file_of_other_prompts_or_another_mo
         for changes, prompts in (({}, None), ({"model": "other"}, own)):
             with pytest.raises(ValueError, match="line 1: was written with"):
                 write_scripts(path, ask(server, **changes), [SCENARIO], SHORT, prompts)
-
-
-def test_a_model_that_fails_on_more_than_a_stated_share_stops_the_run(ask, tmp_path):
-    path, settings = tmp_path / "scripts.jsonl", ScriptSettings(variations=200, min_rounds=1, max_rounds=1)
-    with (
-        ChatServer(Reply(status=400, error="this is not supported")) as server,
-        pytest.raises(EndpointError, match=r"to write 20 of 20 dialogues, the first time with: .*this is not"),
-    ):
-        write_scripts(path, ask(server, concurrency=2), SCENARIOS, settings)
-    assert len(server.requests) <= 40
