@@ -32,7 +32,7 @@ from sdiareward.common.user_errors import UserError
 from sdiareward.esdr_accuracy.pairwise import has_many, percentile_interval, student_quantile
 from sdiareward.pairs.content import hash_parts
 from sdiareward.pairs.messages import Form
-from sdiareward.pairs.rows import MessageRows, Rows
+from sdiareward.pairs.rows import Rows, open_messages
 from sdiareward.pairs.systems import System, name_systems, read_systems
 from sdiareward.perturbations.channel import encode_flac
 from sdiareward.perturbations.effects import measure_level
@@ -425,7 +425,7 @@ class SystemsJob(ScoringJob):
         """Return the dialogues, all systems' versions of one after the other, because they share turns."""
         owners = [(system, name) for name in self.names for system in self.systems]
         ids = [f"{system.name}/{name}" for system, name in owners]
-        return MessageRows(ids, lambda number: owners[number][0].read(owners[number][1]))
+        return open_messages(ids, lambda number: owners[number][0].read(owners[number][1]))
 
     def identity(self) -> Record:
         """Return what the rewards depend on; digests compare the dialogues themselves."""

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sdiareward.pairs.rows import make_builder
+from sdiareward.pairs.loading import make_builder
 
 
 if TYPE_CHECKING:
