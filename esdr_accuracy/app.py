@@ -49,10 +49,11 @@ def build() -> Any:
         except (ValueError, TypeError) as error:
             raise gr.Error(str(error)) from error
 
-    kinds = ["number", "number", "str"]
     return gr.Interface(
         fn=compute,
-        inputs=gr.Dataframe(headers=list(_INPUTS), datatype=kinds, type="array", label="Pairs", row_count=3),
+        inputs=gr.Dataframe(
+            headers=list(_INPUTS), datatype=["number", "number", "str"], type="array", label="Pairs", row_count=3
+        ),
         outputs=gr.Dataframe(headers=_HEADS, label="Accuracy"),
         examples=[[list(map(list, zip(*case["columns"].values(), strict=True)))] for case in cases],
         cache_examples=False,

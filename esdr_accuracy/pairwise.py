@@ -150,10 +150,9 @@ def pairwise_accuracy(
 
 
 def _check_options(nan: str, missing: str, num_bootstrap: int, confidence: float) -> None:
-    if nan not in ("error", "wrong"):
-        raise ValueError(f"nan is {nan!r}; it must be 'error' or 'wrong'.")
-    if missing not in ("report", "error"):
-        raise ValueError(f"missing is {missing!r}; it must be 'report' or 'error'.")
+    for name, value, other in (("nan", nan, "wrong"), ("missing", missing, "report")):
+        if value not in ("error", other):
+            raise ValueError(f"{name} is {value!r}; it must be 'error' or {other!r}.")
     if not isinstance(num_bootstrap, Integral) or num_bootstrap < 1:
         raise ValueError(f"num_bootstrap is {num_bootstrap!r}; it must be a whole number from 1, 1000 is usual.")
     # Rounded to 1, it would be at an infinite quantile.
@@ -185,7 +184,8 @@ def _read_rewards(values: Any, name: str) -> Floats:
         for index, value in enumerate(array.tolist()):
             if not isinstance(value, (Real, Decimal, type(None))):
                 raise TypeError(f"{name} of pair {index} is {value!r}; give a real number, or None if it is missing.")
-    return array.astype(np.float64).filled(np.nan)
+    rewards: Floats = np.ma.filled(array.astype(np.float64), np.nan)
+    return rewards
 
 
 def _number_groups(group_id: Any, num_pairs: int) -> list[int]:
@@ -257,7 +257,7 @@ def _compute_intervals(
             pairs, correct = counts[name][is_in].T
             variance = cluster_variance(correct - share * pairs, pairs, share * (1 - share) * pairs.sum())
             intervals[name] = wilson_interval(share, len(pairs), confidence, variance)
-        methods[name] = intervals[name] and "wilson"
+        methods[name] = "wilson" if intervals[name] else None
     return intervals, methods
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sdiareward.audio_sdiareward import Clip, compose, decode_base64, find_file
+from sdiareward.audio_sdiareward import Clip, compose
 from sdiareward.chat_sdiareward import ROLES, Dialogue, DialogueError, make_dialogue
 
 from .messages import (
@@ -31,6 +31,7 @@ from .messages import (
     sort_naturally,
     walk_files,
 )
+from .path_sandbox import find_recording
 
 
 USER, ASSISTANT = ROLES
@@ -66,7 +67,7 @@ def holds_dialogues(path: str | Path) -> bool:
         return True
     names = [file.stem for file in list_recordings(folder)]
     if not names:
-        return any(_list_by_folder(folder).values())
+        return bool(_group_by_folder(folder))
     turns = [match.groups() for match in map(_NUMBERED_TURN.fullmatch, names) if match]
     numbers, roles = {number for number, _ in turns}, {role.lower() for _, role in turns}
     is_one = len(numbers) == len(names) and len(roles) == len(ROLES)
@@ -90,11 +91,7 @@ def read_dialogue_folder(
     is_flat = pattern is not None or bool(list_recordings(folder))
     if user_turns is None and pattern is None and (not is_flat or _holds_json_dialogues(folder)):
         return _read_files(folder, form)
-    if is_flat:
-        found = _group_by_name(folder, pattern, result.skipped)
-    else:
-        by_folder = _list_by_folder(folder)
-        found = {name: [_Recording(0, None, file) for file in files] for name, files in by_folder.items() if files}
+    found = _group_by_name(folder, pattern, result.skipped) if is_flat else _group_by_folder(folder)
     if not found:
         first = next(iter(result.skipped.values()), "it holds no recordings")
         raise ValueError(f"{folder}: {first}; name them NAME_user.wav and NAME_assistant.wav, or give a pattern.")
@@ -122,8 +119,9 @@ def _require_folder(path: str | Path) -> Path:
     return Path(path).absolute()
 
 
-def _list_by_folder(folder: Path) -> dict[str, list[Path]]:
-    return {compose(entry.name): list_recordings(entry) for entry in list_visible(folder) if entry.is_dir()}
+def _group_by_folder(folder: Path) -> dict[str, list[_Recording]]:
+    found = {compose(entry.name): list_recordings(entry) for entry in list_visible(folder) if entry.is_dir()}
+    return {name: [_Recording(0, None, file) for file in files] for name, files in found.items() if files}
 
 
 def _holds_json_dialogues(folder: Path) -> bool:
@@ -155,9 +153,7 @@ def _read_files(folder: Path, form: Form | None) -> DialogueFolder:
     unnamed = [file.name for file in list_recordings(folder) if file not in named]
     result.skipped |= dict.fromkeys(unnamed, "no JSON dialogue beside it names this recording.")
     if not found:
-        remedy = (
-            "put a folder of recordings, a JSON dialogue, or NAME_user.wav and NAME_assistant.wav into it for each"
-        )
+        remedy = "put a folder of recordings, a JSON dialogue, or NAME_user.wav and NAME_assistant.wav into it"
         raise ValueError(f"{folder}: holds no dialogues: {next(iter(result.skipped.values()), remedy)}")
     result.dialogues = {name: found[name] for name in sorted(found, key=lambda name: sort_naturally(Path(name)))}
     return result
@@ -168,9 +164,7 @@ def _read_dialogue(path: Path, form: Form | None) -> Dialogue:
     turns, base = read_turns(path, form)
 
     def find(audio: Any) -> Clip:
-        source = read_path(audio)
-        is_encoded = decode_base64(source) is not None
-        return Clip(source if is_encoded else str(find_file(base / source) or base / source))
+        return Clip(find_recording(read_path(audio), [base]))
 
     return make_dialogue(turns, str(path), is_whole=False, find=find)
 
@@ -180,9 +174,7 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
     pieces = re.split(r"\{(\w*)\}", pattern)
     names = pieces[1::2]
     if "dialogue" not in names or not set(names) <= set(_FIELDS) or len(set(names)) < len(names):
-        raise ValueError(
-            f"pattern is {pattern!r}; it needs the field {{dialogue}} and may have {{turn}} and {{role}}, each once."
-        )
+        raise ValueError(f"pattern is {pattern!r}; give {{dialogue}} once, {{turn}} and {{role}} at most once.")
     parts = (f"(?P<{piece}>{_FIELDS[piece]})" if index % 2 else re.escape(piece) for index, piece in enumerate(pieces))
     return re.compile("".join(parts), re.IGNORECASE)
 
@@ -217,15 +209,15 @@ def _order(recordings: Sequence[_Recording], default_role: str) -> list[tuple[st
 
 def _open_contexts(folder: Path) -> Callable[[str], list[tuple[str, Path]]]:
     """Return a function giving role and file of each turn before a dialogue's last answer."""
-    by_name, by_folder = _group_by_name(folder, None, {}), _list_by_folder(folder)
-    if not by_name and not any(by_folder.values()):
+    by_name, by_folder = _group_by_name(folder, None, {}), _group_by_folder(folder)
+    if not by_name and not by_folder:
         raise ValueError(f"{folder}: holds no user's turns; put NAME.wav, or a folder NAME, there for each dialogue.")
 
     def find(name: str) -> list[tuple[str, Path]]:
         if name in by_name:
             return _order(by_name[name], USER)
-        if files := by_folder.get(name):
-            return order_turns(files, folder / name)
+        if name in by_folder:
+            return order_turns([each.file for each in by_folder[name]], folder / name)
         raise DialogueError(f"{name}: has no turn in the folder of the user's turns.")
 
     return find

@@ -93,10 +93,8 @@ def _describe(row: Mapping[str, Any], index: int) -> dict[str, Any]:
     label["group_id"] = _as_text(label["group_id"])
     label["criterion"] = name_criterion(label["criterion"])
     if _normalise(row.get("subset")) not in ("", *SUBSETS, NO_SUBSET):
-        raise ValueError(
-            f"row {index}: subset is {row['subset']!r}; give one of {', '.join(SUBSETS)}, or omit the column 'subset' "
-            "of other data."
-        )
+        remedy = f"give one of {', '.join(SUBSETS)}, or omit the column 'subset' of other data"
+        raise ValueError(f"row {index}: subset is {row['subset']!r}; {remedy}.")
     label["subset"] = _find_subset(row)
     return label
 
@@ -119,10 +117,9 @@ def require_other_recordings(
     for name in ("pair_id", "group_id"):
         shared = ({label[name] for label in labels} & {label[name] for label in train_labels}) - {None}
         if shared:
-            raise ValueError(
-                f"{train_split!r} and {split!r} share {len(shared)} {name}, such as {min(shared)!r}; baselines need a "
-                "training split of other recordings: give train_split, or turn them off."
-            )
+            found = f"{train_split!r} and {split!r} share {len(shared)} {name}, such as {min(shared)!r}"
+            remedy = "baselines need a training split of other recordings: give train_split, or turn them off"
+            raise ValueError(f"{found}; {remedy}.")
 
 
 def draw_rows(num_rows: int, count: int | None, seed: int) -> list[int]:

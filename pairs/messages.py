@@ -24,17 +24,16 @@ from sdiareward.audio_sdiareward import (
     AudioError,
     Clip,
     audio_duration_s,
-    decode_base64,
     find_file,
     open_encoded,
     open_source,
     read_audio,
-    strip_scheme,
 )
 from sdiareward.chat_sdiareward import ROLES, Dialogue, DialogueError, make_dialogue
 from sdiareward.chat_sdiareward import turns_to_messages as turns_to_messages  # For callers that take messages.
 from sdiareward.common.files import parse_json
 
+from .path_sandbox import find_recording
 from .schema import MAX_TURN_S
 
 
@@ -60,8 +59,7 @@ def read_dialogue(path: str | Path, form: Form | None = None) -> Dialogue:
     turns, base = read_turns(Path(path), form)
 
     def find(audio: Any) -> Clip:
-        source = read_path(audio)
-        source = source if decode_base64(source) is not None else str(base / source)
+        source = find_recording(read_path(audio), [base])
         try:
             array = read_recording(source)
         except FileNotFoundError as error:
@@ -82,8 +80,8 @@ def read_turns(path: Path, form: Form | None = None) -> tuple[list[Any], Path]:
         files = list_recordings(path)
         if not files:
             raise DialogueError(f"{path}: holds no audio files; put one {'/'.join(AUDIO_SUFFIXES)} per turn into it.")
-        turns = list_turns(order_turns(files, path), form)
-        return [{**turn, "audio": Path(turn["audio"]).name} for turn in turns], path
+        recorded = list_turns(order_turns(files, path), form)
+        return [{**turn, "audio": Path(turn["audio"]).name} for turn in recorded], path
     if not os.path.isfile(path):
         raise DialogueError(f"{path}: no such file or folder; give a JSON dialogue or a folder of audio files.")
     if path.suffix.lower() in AUDIO_SUFFIXES:
@@ -134,9 +132,8 @@ def list_turns(files: Sequence[tuple[str, Path]], form: Form | None) -> list[dic
     """Return the turns of a dialogue from their roles and recordings, with the transcripts beside these."""
     for _, file in files:
         if file.suffix.lower() not in AUDIO_SUFFIXES:
-            raise DialogueError(
-                f"{file}: recordings of this format are not read; convert it to one of {', '.join(AUDIO_SUFFIXES)}."
-            )
+            wanted = f"convert it to one of {', '.join(AUDIO_SUFFIXES)}"
+            raise DialogueError(f"{file}: recordings of this format are not read; {wanted}.")
     require_turns([file for _, file in files], form)
     return [{"role": role, "text": read_transcript(file), "audio": str(file)} for role, file in files]
 
@@ -145,8 +142,8 @@ def require_turns(files: Sequence[Path], form: Form | None = None) -> None:
     """Raise `DialogueError` for two recordings of one length: the channels of a call, which are no turns."""
     if form == "turns" or len(files) != 2:
         return
-    numbers = [re.findall(r"\d+", _NUMBERED_SPEAKER.sub("", file.stem)) for file in files]
-    if numbers[0] != numbers[1]:
+    first, second = (re.findall(r"\d+", _NUMBERED_SPEAKER.sub("", file.stem)) for file in files)
+    if first != second:
         return
     try:
         first_s, second_s = map(audio_duration_s, files)
@@ -189,7 +186,7 @@ def read_path(audio: Any) -> str:
     found = audio.get("path") if isinstance(audio, Mapping) else audio
     if not isinstance(found, str):
         raise DialogueError(f"its audio is a {type(audio).__name__}; give the path of a recording.")
-    return strip_scheme(found)
+    return found
 
 
 def check_recording(source: Any, max_turn_s: float = MAX_TURN_S) -> float:
@@ -200,9 +197,8 @@ def check_recording(source: Any, max_turn_s: float = MAX_TURN_S) -> float:
         if duration_s > max_turn_s:
             raise AudioError(f"{name}: lasts {duration_s:.1f} s; a turn lasts at most {max_turn_s:g} s, cut it.")
         if file.frames * file.channels > _MAX_DECODED_VALUES:
-            raise AudioError(
-                f"{name}: has {file.channels} channels at {file.samplerate} Hz; give one or two at 192 kHz or less."
-            )
+            found = f"{file.channels} channels at {file.samplerate} Hz"
+            raise AudioError(f"{name}: has {found}; give one or two at 192 kHz or less.")
     return duration_s
 
 

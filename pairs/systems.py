@@ -6,21 +6,22 @@ A system is a folder of dialogues (`dialogue_folders`) or a table; one table may
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sdiareward.audio_sdiareward import compose
-from sdiareward.chat_sdiareward import make_dialogue
+from sdiareward.chat_sdiareward import Dialogue, make_dialogue
 from sdiareward.common.user_errors import UserError
 
 from .dialogue_folders import read_dialogue_folder
 from .messages import AUDIO_SUFFIXES, Form
 from .path_sandbox import RecordingFinder
-from .rows import DIALOGUE_COLUMNS, open_rows, read_block
+from .rows import DIALOGUE_COLUMNS, Rows, open_rows, read_block
 
 
 Messages = list[dict[str, Any]]
@@ -57,7 +58,10 @@ def read_systems(
     try:
         for name, path in named.items():
             if Path(path).is_dir():
-                systems.append(_read_folder(name, path, audio_root, pattern, user_turns, form))
+                found = read_dialogue_folder(path, pattern, user_turns, form)
+                finder = RecordingFinder(audio_root, path, *([] if user_turns is None else [user_turns]))
+                read, place = partial(_read_dialogue, found.dialogues, finder), str(Path(path).absolute())
+                systems.append(System(name, place, list(found.dialogues), read, skipped=found.skipped))
             else:
                 systems += _read_table(name, path, audio_root)
     except (ValueError, OSError) as error:
@@ -97,23 +101,6 @@ def _require_distinct(names: Sequence[str]) -> None:
         raise UserError(f"{count} systems are called {name!r}; give each a name of its own, as NAME=PATH.")
 
 
-def _read_folder(
-    name: str,
-    path: str,
-    audio_root: str | Path | None,
-    pattern: str | None,
-    user_turns: str | Path | None,
-    form: Form | None,
-) -> System:
-    found = read_dialogue_folder(path, pattern, user_turns, form)
-    finder = RecordingFinder(audio_root, path, *filter(None, [user_turns]))
-
-    def read(dialogue: str) -> Messages:
-        return make_dialogue(found.dialogues[dialogue].to_messages(), find=finder).to_messages()
-
-    return System(name, str(Path(path).absolute()), list(found.dialogues), read, skipped=found.skipped)
-
-
 def _read_table(name: str, path: str, audio_root: str | Path | None) -> list[System]:
     """Return the systems of a table: one, or those of its column `system`."""
     if Path(path).suffix.lower() in AUDIO_SUFFIXES:
@@ -145,14 +132,18 @@ def _read_table(name: str, path: str, audio_root: str | Path | None) -> list[Sys
             problem = f"names no {id_column} or system" if None in (dialogue, owner) else f"is the second {dialogue!r}"
             raise UserError(f"{path}: row {number} {problem}; each dialogue of a system needs its own {id_column}.")
         numbers[owner][dialogue] = number
-    finder, has_groups = RecordingFinder(audio_root, path), GROUP_COLUMN in rows.features
+    finder, place, systems = RecordingFinder(audio_root, path), str(Path(path).absolute()), []
+    for owner, found in numbers.items():
+        own_groups = {each: groups[number] or each for each, number in found.items()}
+        read = partial(_read_row, rows, column, found, finder)
+        systems.append(System(owner, place, list(found), read, own_groups if GROUP_COLUMN in rows.features else {}))
+    return systems
 
-    def make(owner: str, found: dict[str, int]) -> System:
-        def read(dialogue: str) -> Messages:
-            block = read_block(rows, np.array([found[dialogue]]), (column,))
-            return make_dialogue(block[0][column], find=finder).to_messages()
 
-        own_groups = {each: groups[number] or each for each, number in found.items()} if has_groups else {}
-        return System(owner, str(Path(path).absolute()), list(found), read, own_groups)
+def _read_dialogue(dialogues: Mapping[str, Dialogue], finder: RecordingFinder, dialogue: str) -> Messages:
+    return make_dialogue(dialogues[dialogue].to_messages(), find=finder).to_messages()
 
-    return [make(owner, found) for owner, found in numbers.items()]
+
+def _read_row(rows: Rows, column: str, numbers: Mapping[str, int], finder: RecordingFinder, dialogue: str) -> Messages:
+    block = read_block(rows, np.array([numbers[dialogue]]), (column,))
+    return make_dialogue(block[0][column], find=finder).to_messages()

@@ -104,8 +104,8 @@ def test_a_corpus_whose_folders_are_links_is_listed_and_a_link_upwards_is_not(ro
 def test_a_released_data_set_cannot_name_them_either_and_a_pipe_does_not_hang(path, root, tmp_path):
     os.mkfifo(root / "pipe.wav")
     items = [{"type": "text", "text": "hi", "audio": None}, {"type": "audio", "text": None, "audio": path}]
-    messages = [{"role": role, "content": items} for role in ("user", "assistant")]
-    rows = [{"chosen": messages, "rejected": messages, "category": "wild", "source": "youtube"}]
+    sides = dict.fromkeys(SIDES, [{"role": role, "content": items} for role in ROLES])
+    rows = [{**sides, "category": "wild", "source": "youtube"}]
     datasets.Dataset.from_list(rows).save_to_disk(tmp_path / "official")
     (skip,) = read_official(tmp_path / "official", root)
     assert skip.kind == ("missing_audio" if path == "pipe.wav" else "path_outside_root")
@@ -114,8 +114,7 @@ def test_a_released_data_set_cannot_name_them_either_and_a_pipe_does_not_hang(pa
 def row_of(path, as_bytes=False):
     """Return a pair whose turns have paths in place of bytes, as a table from the Hub may have."""
     audio = {"bytes": b"RIFF" if as_bytes else None, "path": str(path)}
-    turns = [{"role": role, "text": "hi", "audio": audio} for role in ("user", "assistant")]
-    return {"pair_id": "p", "chosen": turns, "rejected": turns}
+    return {"pair_id": "p", **dict.fromkeys(SIDES, [{"role": role, "text": "hi", "audio": audio} for role in ROLES])}
 
 
 @pytest.mark.parametrize("form", ["turns", "messages", "mixed"])
