@@ -116,6 +116,8 @@ def _open_parquet(files: Sequence[str]) -> Rows:
         groups += [(file, index) for index in range(len(found))]
         sizes += [(group.num_rows, group.total_byte_size) for group in found]
     starts = list(accumulate((num_rows for num_rows, _ in sizes), initial=0))
+    if not starts[-1]:
+        raise ValueError(f"{files[0]}: has no rows.")
     features = leave_audio_encoded(columns[files[0]])
     rows_in_budget = _MAX_BLOCK_BYTES * starts[-1] // max(sum(num_bytes for _, num_bytes in sizes), 1)
     block_rows = min(max(rows_in_budget, _ROWS_READ_AT_ONCE), _MAX_BLOCK_ROWS)

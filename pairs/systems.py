@@ -117,27 +117,23 @@ def _read_table(name: str, path: str, audio_root: str | Path | None) -> list[Sys
         wanted = f"one of {', '.join(DIALOGUE_COLUMNS)} with the turns, and one of {', '.join(NAME_COLUMNS)}"
         raise UserError(f"{path}: has columns {list(rows.features)}; a table of dialogues needs {wanted}.")
 
-    def list_labels(column: str, default: str | None) -> list[str | None]:
-        if column not in rows.features:
-            return [default] * rows.num_rows
-        values = rows.read(range(rows.num_rows), [column])[column].to_pylist()
-        return [None if value is None else compose(str(value)) for value in values]
-
     numbers: defaultdict[str, dict[str, int]] = defaultdict(dict)
-    groups = list_labels(GROUP_COLUMN, None)
-    for number, (owner, dialogue) in enumerate(
-        zip(list_labels(SYSTEM_COLUMN, name), list_labels(id_column, None), strict=True)
-    ):
+    groups: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    columns = [each for each in (SYSTEM_COLUMN, id_column, GROUP_COLUMN) if each in rows.features]
+    for number, row in enumerate(rows.read(range(rows.num_rows), columns).to_pylist()):
+        labels = {each: None if value is None else compose(str(value)) for each, value in row.items()}
+        owner, dialogue = labels.get(SYSTEM_COLUMN, name), labels[id_column]
         if owner is None or dialogue is None or dialogue in numbers[owner]:
             problem = f"names no {id_column} or system" if None in (dialogue, owner) else f"is the second {dialogue!r}"
             raise UserError(f"{path}: row {number} {problem}; each dialogue of a system needs its own {id_column}.")
         numbers[owner][dialogue] = number
-    finder, place, systems = RecordingFinder(audio_root, path), str(Path(path).absolute()), []
-    for owner, found in numbers.items():
-        own_groups = {each: groups[number] or each for each, number in found.items()}
-        read = partial(_read_row, rows, column, found, finder)
-        systems.append(System(owner, place, list(found), read, own_groups if GROUP_COLUMN in rows.features else {}))
-    return systems
+        if GROUP_COLUMN in labels:
+            groups[owner][dialogue] = labels[GROUP_COLUMN] or dialogue
+    finder, place = RecordingFinder(audio_root, path), str(Path(path).absolute())
+    return [
+        System(owner, place, list(found), partial(_read_row, rows, column, found, finder), groups[owner])
+        for owner, found in numbers.items()
+    ]
 
 
 def _read_dialogue(dialogues: Mapping[str, Dialogue], finder: RecordingFinder, dialogue: str) -> Messages:

@@ -141,8 +141,9 @@ def test_a_table_that_is_no_table_of_pairs_or_is_missing_is_refused_by_name(text
 
 def test_a_table_without_rows_is_refused_by_name(tmp_path):
     pq.write_table(pa.table({side: pa.array([], pa.string()) for side in SIDES}), tmp_path / "test.parquet")
-    with pytest.raises(PairsError, match=r"test\.parquet: .*has no rows"):
-        load_pairs(tmp_path, "test")
+    for read in (open_rows, load_pairs):
+        with pytest.raises(ValueError, match=r"test\.parquet: .*has no rows"):
+            read(tmp_path, "test")
 
 
 CARD = """---
