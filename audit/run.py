@@ -14,9 +14,8 @@ from sdiareward.evaluation.baselines import load_baseline_pairs, score_with_base
 from sdiareward.evaluation.report.content import make_plain
 from sdiareward.evaluation.summary import find_overlap
 from sdiareward.pairs.content import fingerprint_pairs
-from sdiareward.pairs.labels import describe_pairs
+from sdiareward.pairs.labels import describe_pairs, sample_rows
 from sdiareward.pairs.loading import choose_split, load_pairs
-from sdiareward.pairs.sampling import sample_rows
 from sdiareward.perturbations.attack_sounds import fingerprint_sounds
 from sdiareward.perturbations.attacks import ATTACKS
 from sdiareward.perturbations.decoded_pairs import AuditPair, decode_pairs

@@ -30,10 +30,9 @@ from sdiareward.common.tables import render_markdown_table
 from sdiareward.esdr_accuracy.pairwise import COLUMNS, pairwise_accuracy
 from sdiareward.evaluation.baselines import score_with_baselines
 from sdiareward.evaluation.summary import TITLES, list_groups
-from sdiareward.pairs.dialogues import Dialogues
-from sdiareward.pairs.labels import describe_pairs
+from sdiareward.pairs.labels import describe_pairs, sample_rows
 from sdiareward.pairs.loading import load_pairs
-from sdiareward.pairs.sampling import sample_rows
+from sdiareward.pairs.rows import Dialogues
 from sdiareward.pairs.schema import SIDES
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.feature_cache import FeatureCache

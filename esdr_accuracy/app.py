@@ -13,22 +13,20 @@ from typing import Any
 
 _FOLDER = Path(__file__).resolve().parent
 _INPUTS = ("chosen", "rejected", "subset")
-_HEADS = ("column", "accuracy", "95% interval", "pairs", "groups", "ties")
+_HEADS = ["column", "accuracy", "95% interval", "pairs", "groups", "ties"]
 
 
 def compute_rows(metric: Any, rows: Sequence[Sequence[Any]]) -> list[list[str]]:
     """Compute the table of the entered pairs; empty rows are skipped."""
-    filled = [row for row in rows if any(cell not in ("", None) for cell in row)]
-    for number, row in enumerate(filled, start=1):
-        if any(cell in ("", None) for cell in row):
-            raise ValueError(f"pair {number}: has an empty cell; it needs {', '.join(_INPUTS)}.")
-        for name, value in zip(_INPUTS[:2], row, strict=False):
-            try:
-                float(value)
-            except (TypeError, ValueError):
-                raise ValueError(f"{name} is {value!r}; a reward is a number.") from None
-    chosen, rejected = ([float(row[index]) for row in filled] for index in (0, 1))
-    result = metric.compute(chosen=chosen, rejected=rejected, subset=[str(row[2]).strip() for row in filled])
+    columns: dict[str, list[Any]] = {name: [] for name in _INPUTS}
+    for number, row in enumerate((row for row in rows if any(cell not in ("", None) for cell in row)), start=1):
+        try:
+            values = (float(row[0]), float(row[1]), str(row[2]).strip())
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"pair {number}: {error}; give two rewards, which are numbers, and a subset.") from error
+        for name, value in zip(_INPUTS, values, strict=True):
+            columns[name].append(value)
+    result = metric.compute(**columns)
     table = []
     for name, bounds in result["interval"].items():
         interval = f"{bounds[0]:.4f} to {bounds[1]:.4f}" if bounds else "" if result[name] is None else "no interval"
@@ -51,18 +49,16 @@ def build() -> Any:
         except (ValueError, TypeError) as error:
             raise gr.Error(str(error)) from error
 
-    card = (_FOLDER / "README.md").read_text(encoding="utf-8")
-    examples = [[list(map(list, zip(*(case[name] for name in _INPUTS), strict=True)))] for case in cases]
     return gr.Interface(
         fn=compute,
         inputs=gr.Dataframe(
             headers=list(_INPUTS), datatype=["number", "number", "str"], type="array", label="Pairs", row_count=3
         ),
-        outputs=gr.Dataframe(headers=list(_HEADS), label="Accuracy"),
-        examples=examples,
+        outputs=gr.Dataframe(headers=_HEADS, label="Accuracy"),
+        examples=[[list(map(list, zip(*case["columns"].values(), strict=True)))] for case in cases],
         cache_examples=False,
         title="ESDR accuracy",
-        article=card.split("\n---\n", 1)[1],
+        article=(_FOLDER / "README.md").read_text(encoding="utf-8").split("\n---\n", 1)[1],
         flagging_mode="never",
         analytics_enabled=False,
     )

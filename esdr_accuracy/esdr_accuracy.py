@@ -11,12 +11,9 @@ import datasets
 import evaluate
 
 # `evaluate` copies this file and the relative imports it can see, so each import is on its own line.
-from .pairwise import pairwise_accuracy, read_inputs
+from .pairwise import pairwise_accuracy
 
 
-__all__ = ["EsdrAccuracy", "pairwise_accuracy"]
-
-_COLUMNS = ("chosen", "rejected", "subset")
 _CITATION = """
 @misc{sdiareward,
     title = {Modeling and Benchmarking Spoken Dialogue Rewards with Modality and Colloquialness},
@@ -56,25 +53,14 @@ class EsdrAccuracy(evaluate.Metric):
             features=datasets.Features({"chosen": reward, "rejected": reward, "subset": datasets.Value("string")}),
         )
 
-    # `evaluate` adds its own text to these docstrings.
+    # `evaluate` adds its own text to this docstring.
     def compute(self, **columns: Any) -> Any:
         """Compute the accuracies; raise which column is missing."""
-        # Without columns, those of `add` and `add_batch` count.
-        if self.writer is None or any(columns.get(name) is not None for name in _COLUMNS):
-            read_inputs(*map(columns.get, _COLUMNS))
+        missing = [name for name in ("chosen", "rejected", "subset") if columns.get(name) is None]
+        # Without any, those of `add` and `add_batch` count.
+        if len(missing) in (1, 2):
+            raise ValueError(f"{', '.join(missing)} is missing; give a list with one entry a pair.")
         return super().compute(**columns)
-
-    def add_batch(self, **columns: Any) -> None:
-        """Add pairs; raise which column is missing."""
-        read_inputs(*map(columns.get, _COLUMNS))
-        super().add_batch(**columns)
-
-    def add(self, **columns: Any) -> None:
-        """Add a pair; raise which column is missing."""
-        if missing := [name for name in _COLUMNS if name not in columns]:
-            raise ValueError(f"{', '.join(missing)} of a pair is missing; give {', '.join(_COLUMNS)}.")
-        read_inputs(*([columns[name]] for name in _COLUMNS))
-        super().add(**columns)
 
     def _compute(self, **columns: Any) -> dict[str, Any]:
         return pairwise_accuracy(**columns)

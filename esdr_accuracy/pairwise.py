@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
+from decimal import Decimal
 from functools import cache, lru_cache
 from numbers import Integral, Real
 from statistics import NormalDist
@@ -37,19 +38,18 @@ _STRATA = (*SUBSETS, NO_SUBSET)
 # The columns of Table 2, in its order.
 COLUMNS = (*MODALITY_SUBSETS, "modality_micro", "modality_macro", "colloquialness", "overall_micro", "overall_macro")
 MACRO_MEMBERS = {"modality_macro": MODALITY_SUBSETS, "overall_macro": ("modality_macro", "colloquialness")}
-
-# The positions in `_STRATA` that a column counts; pairs of no subset count in the overall micro average alone.
-_COUNTED = {
-    **{name: [index] for index, name in enumerate(SUBSETS)},
-    **dict.fromkeys(("modality_micro", "modality_macro"), [0, 1, 2]),
-    **{"overall_micro": [0, 1, 2, 3, 4], "overall_macro": [0, 1, 2, 3]},
-}
-
+# Which of `COLUMNS` count the pairs of each of `_STRATA`.
+_IS_COUNTED = np.array(
+    [
+        [1, 0, 0, 1, 1, 0, 1, 1],
+        [0, 1, 0, 1, 1, 0, 1, 1],
+        [0, 0, 1, 1, 1, 0, 1, 1],
+        [0, 0, 0, 0, 0, 1, 1, 1],
+        [0, 0, 0, 0, 0, 0, 1, 0],
+    ]
+)
 # Percentiles of a bootstrap over fewer groups cover too little: see the table in `docs/evaluation.md`.
 MIN_BOOTSTRAP_GROUPS = 100
-
-# What `float` would take for a number, or half of one.
-_NOT_REAL = (str, bytes, np.complexfloating, np.datetime64, np.timedelta64)
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -80,7 +80,7 @@ def pairwise_accuracy(
             for one of none of these, which counts in overall micro alone.
         group_id (`Sequence`, *optional*): Recording each pair stems from; by default every pair is its own group.
         nan (`"error"` or `"wrong"`, *optional*, defaults to `"error"`):
-            What becomes of a pair with a reward that is None, NaN or infinite; `"wrong"` also counts it as invalid.
+            What becomes of a pair with a reward that is missing, NaN or infinite; `"wrong"` also counts it as invalid.
         missing (`"report"` or `"error"`, *optional*, defaults to `"report"`): What becomes of an absent subset.
         num_bootstrap (`int`, *optional*, defaults to 1000): Draws behind the intervals, from 100 groups on.
         seed (`int`, *optional*, defaults to 0): Seed of the draws; the order of the pairs does not matter.
@@ -93,9 +93,9 @@ def pairwise_accuracy(
         lack.
 
     Raises:
-        ValueError: There are no pairs, a column is missing, lengths differ, a subset is unknown, a reward is not
-            finite while `nan` is `"error"`, or masked, a group is missing, a subset is absent while `missing` is
-            `"error"`, or an option is out of range.
+        ValueError: There are no pairs, lengths differ, a subset is unknown, a reward is missing or not finite while
+            `nan` is `"error"`, a group is missing, a subset is absent while `missing` is `"error"`, or an option is
+            out of range.
         TypeError: A column is not a list, a reward is not a real number, or a group is not hashable.
 
     Examples:
@@ -106,14 +106,8 @@ def pairwise_accuracy(
         (True, ['semi_wild', 'colloquialness'])
     """
     _check_options(nan, missing, num_bootstrap, confidence)
-    first, second, subset = read_inputs(chosen, rejected, subset)
-    if not subset:
-        raise ValueError("there are no pairs; an accuracy needs at least one.")
-    group_id = None if group_id is None else _group_ids(group_id)
-    if group_id is not None and len(group_id) != len(first):
-        raise ValueError(f"lengths differ: {len(first)} pairs, {len(group_id)} group_id; each pair needs one.")
-    # 1 where a pair is in a subset.
-    membership = np.eye(len(_STRATA), dtype=np.int64)[[_STRATA.index(name) for name in subset]]
+    first, second, strata = _read_inputs(chosen, rejected, subset)
+    membership = np.eye(len(_STRATA), dtype=np.int64)[strata]
     totals = membership.sum(axis=0)
     absent = [name for name, total in zip(SUBSETS, totals, strict=False) if total == 0]
     if absent and missing == "error":
@@ -126,102 +120,85 @@ def pairwise_accuracy(
             f"(chosen {first[index]}, rejected {second[index]}); score them again or pass nan='wrong'."
         )
     is_correct = is_valid & (first > second)
-    groups = _group_counts(membership, is_correct, group_id)
+    # Pairs and correct pairs of each group by stratum, shape (num_groups, 2, num_strata).
+    groups = np.stack([membership, membership * is_correct[:, None]], axis=1)
+    if group_id is not None:
+        position = _number_groups(group_id, len(first))
+        pairs, groups = groups, np.zeros((max(position) + 1, *groups.shape[1:]), dtype=np.int64)
+        np.add.at(groups, position, pairs)
     correct = membership[is_correct].sum(axis=0)
-    accuracy = _by_column(correct, totals)
-    result: dict[str, Any] = {name: None if np.isnan(accuracy[name]) else float(accuracy[name]) for name in COLUMNS}
-    result |= {
-        "num_pairs": _sum_columns(totals),
-        "num_correct": _sum_columns(correct),
-        "num_ties": _sum_columns(membership[is_valid & (first == second)].sum(axis=0)),
-        "num_invalid": _sum_columns(membership[~is_valid].sum(axis=0)),
-        "num_groups": {name: int(groups[:, 0, _COUNTED[name]].any(axis=1).sum()) for name in COLUMNS},
-        "missing_subsets": absent,
-        "confidence": confidence,
+    numbers = {
+        "num_pairs": totals @ _IS_COUNTED,
+        "num_correct": correct @ _IS_COUNTED,
+        "num_ties": membership[is_valid & (first == second)].sum(axis=0) @ _IS_COUNTED,
+        "num_invalid": membership[~is_valid].sum(axis=0) @ _IS_COUNTED,
+        "num_groups": (groups[:, 0] @ _IS_COUNTED > 0).sum(axis=0),
+    }
+    accuracy = {
+        name: None if math.isnan(value) else float(value) for name, value in _by_column(correct, totals).items()
     }
     draw = cache(lambda: _by_column(*_bootstrap(groups, num_bootstrap, seed)))
-    result["interval"], result["interval_method"] = _compute_intervals(result, groups, draw, confidence)
-    return result
+    intervals, methods = _compute_intervals(accuracy, groups, draw, confidence)
+    return {
+        **accuracy,
+        **{name: dict(zip(COLUMNS, values.tolist(), strict=True)) for name, values in numbers.items()},
+        "missing_subsets": absent,
+        "confidence": confidence,
+        "interval": intervals,
+        "interval_method": methods,
+    }
 
 
 def _check_options(nan: str, missing: str, num_bootstrap: int, confidence: float) -> None:
-    for name, value, allowed in (("nan", nan, ("error", "wrong")), ("missing", missing, ("report", "error"))):
-        if value not in allowed:
-            raise ValueError(f"{name} is {value!r}; it must be {allowed[0]!r} or {allowed[1]!r}.")
+    for name, value, other in (("nan", nan, "wrong"), ("missing", missing, "report")):
+        if value not in ("error", other):
+            raise ValueError(f"{name} is {value!r}; it must be 'error' or {other!r}.")
     if not isinstance(num_bootstrap, Integral) or num_bootstrap < 1:
         raise ValueError(f"num_bootstrap is {num_bootstrap!r}; it must be a whole number from 1, 1000 is usual.")
-    # Rounded to 1, it would lie at an infinite quantile.
+    # Rounded to 1, it would be at an infinite quantile.
     if not (isinstance(confidence, Real) and confidence > 0 and (1 + confidence) / 2 < 1):
-        raise ValueError(f"confidence is {confidence}; it must lie between 0 and 1, 0.95 is usual.")
+        raise ValueError(f"confidence is {confidence}; it must be between 0 and 1, 0.95 is usual.")
 
 
-def read_inputs(chosen: Any, rejected: Any, subset: Any) -> tuple[Floats, Floats, list[str]]:
-    """Return rewards and subset of each pair; raise what is missing or of another form."""
-    columns = {"chosen": chosen, "rejected": rejected, "subset": subset}
-    for name, values in columns.items():
-        _require_list(values, name)
+def _read_inputs(chosen: Any, rejected: Any, subset: Any) -> tuple[Floats, Floats, list[int]]:
+    """Return the rewards of each pair, and the position of its subset in `_STRATA`."""
+    for name, values in (("chosen", chosen), ("rejected", rejected), ("subset", subset)):
+        if isinstance(values, (str, bytes)) or not hasattr(values, "__len__"):
+            raise TypeError(f"{name} is {values!r:.80}; give a list with one entry a pair.")
     first, second = _read_rewards(chosen, "chosen"), _read_rewards(rejected, "rejected")
-    lengths = {name: len(values) for name, values in columns.items()}
-    if len(set(lengths.values())) > 1:
-        raise ValueError(f"lengths differ: {lengths}; each needs one entry a pair.")
+    if not len(first) == len(second) == len(subset) > 0:
+        raise ValueError(f"got {len(first)} chosen, {len(second)} rejected and {len(subset)} subset; give one a pair.")
     for index, name in enumerate(subset):
-        is_missing = name is None or name != name
-        if is_missing or str(name) not in _STRATA:
-            problem, known = "missing" if is_missing else "unknown", f"one of {', '.join(SUBSETS)}, or {NO_SUBSET!r}"
-            raise ValueError(f"subset {name!r} of pair {index} is {problem}; give {known} for pairs of other data.")
-    return first, second, [str(name) for name in subset]
+        if name not in _STRATA:
+            known = f"one of {', '.join(SUBSETS)}, or {NO_SUBSET!r} for pairs of other data"
+            raise ValueError(f"subset of pair {index} is {name!r}; give {known}.")
+    return first, second, [_STRATA.index(name) for name in subset]
 
 
-def _require_list(values: Any, name: str) -> None:
-    if values is None:
-        raise ValueError(f"{name} is missing; give a list with one entry a pair.")
-    if isinstance(values, (str, bytes)) or not hasattr(values, "__len__"):
-        raise TypeError(f"{name} is {values!r:.80}, a {type(values).__name__}; give a list with one entry a pair.")
-
-
-def _read_rewards(values: ArrayLike, name: str) -> Floats:
-    """Return one float64 a pair, None as NaN."""
-    if np.ma.is_masked(values):
-        index = int(np.flatnonzero(np.ma.getmaskarray(np.ma.asarray(values)))[0])
-        raise ValueError(f"{name} is masked at pair {index}; fill it with NaN and pass nan='wrong', or drop the pair.")
-    # As objects: NumPy would take texts, dates and durations for numbers.
-    array = np.asarray(values) if hasattr(values, "dtype") else np.asarray(values, dtype=object)
+def _read_rewards(values: Any, name: str) -> Floats:
+    """Return one float64 a pair; None and what is masked are NaN."""
+    array = np.ma.asarray(values)
     if array.ndim != 1:
         raise ValueError(f"{name} has shape {array.shape}; give one reward a pair, shape (num_pairs,).")
-    if array.dtype.kind == "f":
-        return array.astype(np.float64)
-    return np.array([_read_reward(value, f"{name} of pair {index}") for index, value in enumerate(array)])
+    if array.dtype.kind not in "biuf":
+        for index, value in enumerate(array.tolist()):
+            if not isinstance(value, (Real, Decimal, type(None))):
+                raise TypeError(f"{name} of pair {index} is {value!r}; give a real number, or None if it is missing.")
+    rewards: Floats = np.ma.filled(array.astype(np.float64), np.nan)
+    return rewards
 
 
-def _read_reward(value: Any, place: str) -> float:
-    try:
-        if isinstance(value, _NOT_REAL):
-            raise TypeError("not a real number")
-        return math.nan if value is None else float(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise TypeError(f"{place} is {value!r} ({error}); give a real number, or None if it is missing.") from error
-
-
-def _group_ids(values: Sequence[Hashable]) -> list[Hashable]:
-    _require_list(values, "group_id")
-    groups = list(values.tolist() if hasattr(values, "tolist") else values)
+def _number_groups(group_id: Any, num_pairs: int) -> list[int]:
+    """Return the number of each pair's group, from 0."""
+    groups = [group_id] if isinstance(group_id, str) else getattr(group_id, "tolist", lambda: list(group_id))()
+    if len(groups) != num_pairs:
+        raise ValueError(f"got {num_pairs} pairs and {len(groups)} group_id; give one a pair.")
     for index, group in enumerate(groups):
         # NaN and NaT differ from themselves.
         if group is None or group != group:
             raise ValueError(f"group_id of pair {index} is missing ({group!r}); give all of them or none.")
-    return groups
-
-
-def _group_counts(membership: Counts, is_correct: NDArray[np.bool_], group_id: Sequence[Hashable] | None) -> Counts:
-    """Return pairs and correct pairs of each group by subset, shape `(num_groups, 2, num_strata)`."""
-    pairs = np.stack([membership, membership * is_correct[:, None]], axis=1)
-    if group_id is None:
-        return pairs
-    position = {group: index for index, group in enumerate(dict.fromkeys(group_id))}
-    indices = [position[group] for group in group_id]
-    counts = np.zeros((len(position), *pairs.shape[1:]), dtype=np.int64)
-    np.add.at(counts, indices, pairs)
-    return counts
+    position: dict[Hashable, int] = {}
+    return [position.setdefault(group, len(position)) for group in groups]
 
 
 def _bootstrap(groups: Counts, num_bootstrap: int, seed: int) -> tuple[Counts, Counts]:
@@ -240,12 +217,10 @@ def _bootstrap(groups: Counts, num_bootstrap: int, seed: int) -> tuple[Counts, C
     return draws[:, len(_STRATA) :], draws[:, : len(_STRATA)]
 
 
-def _by_column(correct: Counts, totals: Counts) -> dict[str, Floats]:
-    """Return each column's accuracy; the last axis of both is the subset, NaN marks what has no pairs."""
-    columns = {
-        name: _divide(correct[..., _COUNTED[name]].sum(axis=-1), totals[..., _COUNTED[name]].sum(axis=-1))
-        for name in COLUMNS
-    }
+def _by_column(correct: Counts, totals: Counts) -> dict[str, Any]:
+    """Return each column's accuracy; the last axis of both is the stratum, NaN marks what has no pairs."""
+    accuracy = np.moveaxis(_divide(correct @ _IS_COUNTED, totals @ _IS_COUNTED), -1, 0)
+    columns = dict(zip(COLUMNS, accuracy, strict=True))
     for name, members in MACRO_MEMBERS.items():
         values = np.stack([columns[member] for member in members])
         columns[name] = _divide(np.nansum(values, axis=0), (~np.isnan(values)).sum(axis=0))
@@ -257,37 +232,32 @@ def _divide(numerator: Any, denominator: Any) -> Floats:
         return np.asarray(np.true_divide(numerator, denominator), dtype=np.float64)
 
 
-def _sum_columns(by_subset: Counts) -> dict[str, int]:
-    return {name: int(by_subset[_COUNTED[name]].sum()) for name in COLUMNS}
-
-
 def _compute_intervals(
-    result: dict[str, Any], groups: Counts, draw: Callable[[], dict[str, Floats]], confidence: float
+    accuracy: dict[str, Any], groups: Counts, draw: Callable[[], dict[str, Floats]], confidence: float
 ) -> tuple[dict[str, list[float] | None], dict[str, str | None]]:
     """Return the interval of each column and its method."""
     intervals: dict[str, list[float] | None] = dict.fromkeys(COLUMNS)
     methods: dict[str, str | None] = dict.fromkeys(COLUMNS)
-    counts = {name: groups[:, :, _COUNTED[name]].sum(axis=2) for name in COLUMNS}
+    counts = dict(zip(COLUMNS, np.moveaxis(groups @ _IS_COUNTED, -1, 0), strict=True))
     strata = (groups[:, 0, : len(SUBSETS)] > 0) @ (1 << np.arange(len(SUBSETS)))
     # In `COLUMNS` a macro average comes after its members.
-    for name in COLUMNS:
-        members = [member for member in MACRO_MEMBERS.get(name, ()) if result[member] is not None]
+    for name, share in accuracy.items():
+        members = [member for member in MACRO_MEMBERS.get(name, ()) if accuracy[member] is not None]
         is_in = counts[name][:, 0] > 0
         is_drawn = {methods[member] for member in members} == {"bootstrap"} if members else has_many(strata[is_in])
         if is_drawn and np.ptp(draws := draw()[name]) > 0:
             intervals[name] = percentile_interval(draws, confidence)
             methods[name] = "bootstrap"
-        elif members:
-            bounds = [(result[member], intervals[member]) for member in members]
+            continue
+        if members:
             has_pairs = np.stack([counts[member][:, 0] > 0 for member in members]).astype(np.int64)
+            bounds = [(accuracy[member], intervals[member]) for member in members]
             intervals[name] = combine_intervals(bounds, has_pairs @ has_pairs.T > 0)
-        elif is_in.any():
+        elif share is not None:
             pairs, correct = counts[name][is_in].T
-            share = result[name]
             variance = cluster_variance(correct - share * pairs, pairs, share * (1 - share) * pairs.sum())
             intervals[name] = wilson_interval(share, len(pairs), confidence, variance)
-        if intervals[name] is not None:
-            methods[name] = methods[name] or "wilson"
+        methods[name] = "wilson" if intervals[name] else None
     return intervals, methods
 
 

@@ -10,21 +10,19 @@ from typing import Any
 # A tie is wrong; a macro average runs over the subsets that are there.
 TEST_CASES: list[dict[str, Any]] = [
     {
-        "chosen": [2.0, 1.0, 0.5],
-        "rejected": [1.0, 1.0, 0.0],
-        "subset": ["wild", "wild", "scripted"],
+        "columns": {"chosen": [2.0, 1.0, 0.5], "rejected": [1.0, 1.0, 0.0], "subset": ["wild", "wild", "scripted"]},
         "result": {"wild": 0.5, "scripted": 1.0, "modality_micro": 2 / 3, "modality_macro": 0.75, "semi_wild": None},
     },
     {
-        "chosen": [1.2, 0.3, 0.9, -0.1],
-        "rejected": [0.1, 0.5, 0.2, -0.4],
-        "subset": ["wild", "semi_wild", "scripted", "colloquialness"],
+        "columns": {
+            "chosen": [1.2, 0.3, 0.9, -0.1],
+            "rejected": [0.1, 0.5, 0.2, -0.4],
+            "subset": ["wild", "semi_wild", "scripted", "colloquialness"],
+        },
         "result": {"modality_micro": 2 / 3, "colloquialness": 1.0, "overall_micro": 0.75, "overall_macro": 5 / 6},
     },
     {
-        "chosen": [0.0],
-        "rejected": [0.0],
-        "subset": ["colloquialness"],
+        "columns": {"chosen": [0.0], "rejected": [0.0], "subset": ["colloquialness"]},
         "result": {"colloquialness": 0.0, "overall_micro": 0.0, "modality_micro": None},
     },
 ]
@@ -33,7 +31,7 @@ TEST_CASES: list[dict[str, Any]] = [
 def find_failures(metric: Any) -> list[str]:
     found = []
     for number, case in enumerate(TEST_CASES):
-        result = metric.compute(**{name: case[name] for name in ("chosen", "rejected", "subset")})
+        result = metric.compute(**case["columns"])
         for name, expected in case["result"].items():
             value = result[name]
             if (value is None) != (expected is None) or (value is not None and abs(value - expected) > 1e-12):

@@ -29,7 +29,7 @@ from sdiareward.common.provenance import describe_run
 from sdiareward.common.user_errors import UserError
 from sdiareward.pairs.content import hash_parts
 from sdiareward.pairs.messages import Form
-from sdiareward.pairs.rows import MessageRows, Rows
+from sdiareward.pairs.rows import Rows, open_messages
 from sdiareward.pairs.systems import System, name_systems, read_systems
 from sdiareward.perturbations.channel import encode_flac
 from sdiareward.perturbations.effects import measure_level
@@ -160,7 +160,7 @@ def compare(
         folder = Path(place)
         # All systems' versions of a dialogue are neighbours, because they share turns.
         owners = [(system, name) for name in measured["dialogue"].unique() for system in found]
-        rows = MessageRows([f"{each.name}/{name}" for each, name in owners], lambda number: read(*owners[number]))
+        rows = open_messages([f"{each.name}/{name}" for each, name in owners], lambda number: read(*owners[number]))
         about = {"systems": paths, **({"match_level": verdicts.MATCHED_DBFS} if match_level else {})}
         job = SystemsJob(model=spec, dataset=str(folder / "scores"), rows=rows, about=about)
         table = score_systems(job, criteria, measured, skipped)

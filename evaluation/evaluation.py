@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from sdiareward.common.files import JsonLines, write_file
 from sdiareward.common.provenance import describe_run
 from sdiareward.pairs.content import fingerprint_pairs
-from sdiareward.pairs.labels import describe_pairs
+from sdiareward.pairs.labels import describe_pairs, sample_rows
 from sdiareward.pairs.loading import load_pairs
-from sdiareward.pairs.sampling import sample_rows
 
 from .arguments import EvalArguments
 from .baselines import load_baseline_pairs, score_with_baselines

@@ -17,7 +17,7 @@ from sdiareward.common.files import JsonLines, is_number, read_json_object, seal
 from sdiareward.common.parts import Items, Make, PartFolder, Rows, choose_size, run_parts
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.content import digest_pair
-from sdiareward.pairs.dialogues import Dialogues
+from sdiareward.pairs.rows import Dialogues
 from sdiareward.pairs.schema import SIDES
 from sdiareward.scoring.outcomes import Outcome, PairScorer, complete_items, describe_heard
 

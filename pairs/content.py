@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,8 +87,7 @@ def join_units(keys: Mapping[Any, Iterable[Hashable]]) -> dict[Any, Any]:
 
 def fingerprint_pairs(labels: Sequence[Mapping[str, Any]], rows: datasets.Dataset | None = None) -> str:
     """Return a hash of the labels of pairs and, with `rows`, of their content, recordings included."""
-    content = [] if rows is None else [_hash_row(row) for row in rows]
-    return hash_json([list(labels), *content])
+    return hash_json([list(labels), *map(_hash_row, () if rows is None else rows)])
 
 
 def _hash_row(row: Mapping[str, Any]) -> Any:
@@ -97,12 +97,9 @@ def _hash_row(row: Mapping[str, Any]) -> Any:
 
 
 def _hash_value(value: Any) -> Any:
-    if not isinstance(value, Mapping) or "bytes" not in value:
-        return value
-    try:
-        return hash_audio(value)
-    except (TypeError, OSError):
-        return None
+    with suppress(TypeError, OSError):
+        return hash_audio(value) if isinstance(value, Mapping) and "bytes" in value else value
+    return None
 
 
 def digest_pair(pair: Mapping[str, Any], criterion: str | None) -> list[str | None]:

@@ -9,29 +9,29 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from string import Formatter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sdiareward.audio_sdiareward import Clip, compose, decode_base64, find_file
-from sdiareward.chat_sdiareward import ROLES, Dialogue, DialogueError, Turn, make_dialogue
+from sdiareward.audio_sdiareward import Clip, compose
+from sdiareward.chat_sdiareward import ROLES, Dialogue, DialogueError, make_dialogue
 
 from .messages import (
     RECORDING_SUFFIXES,
     Form,
     is_hidden,
+    list_recordings,
+    list_turns,
     list_visible,
     order_turns,
     read_path,
-    read_transcript,
     read_turns,
-    require_readable,
-    require_turns,
     sort_naturally,
     walk_files,
 )
+from .path_sandbox import find_recording
 
 
 USER, ASSISTANT = ROLES
@@ -41,16 +41,15 @@ _DEFAULT_NAME = re.compile(
 )
 # The turns of one dialogue: each number once.
 _NUMBERED_TURN = re.compile(r"(\d+)[ _.-]?(user|assistant)", re.IGNORECASE)
-# Tables that `datasets` reads from a folder.
+# Tables that `datasets` reads from a folder, or has saved there.
 _TABLES = (".parquet", ".arrow", ".jsonl", ".csv", ".tsv")
+_SAVED = ("dataset_dict.json", "state.json")
 
 
 class _Recording(NamedTuple):
-    """A recording; `turn` and `role` are None where its name does not have them."""
-
-    file: Path
-    turn: int | None
+    turn: int  # 0 where the name has none.
     role: str | None
+    file: Path
 
 
 @dataclass
@@ -62,20 +61,17 @@ class DialogueFolder:
 def holds_dialogues(path: str | Path) -> bool:
     """Return whether a path is a folder of dialogues: neither one dialogue nor a data set of tables."""
     folder = Path(path)
-    if not folder.is_dir() or any(file.suffix in _TABLES for file in list_visible(folder)):
-        return False
-    if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
+    if not folder.is_dir() or any(file.suffix in _TABLES or file.name in _SAVED for file in list_visible(folder)):
         return False
     if _holds_json_dialogues(folder):
         return True
-    if recordings := _find_audio(folder):
-        matches = map(_NUMBERED_TURN.fullmatch, (file.stem for file in recordings))
-        turns: dict[str, str] = dict(match.groups() for match in matches if match)  # type: ignore[misc]
-        is_one = len(turns) == len(recordings) and len({role.lower() for role in turns.values()}) == len(ROLES)
-        return not is_one and any(
-            (match := _DEFAULT_NAME.fullmatch(file.stem)) and match["role"] for file in recordings
-        )
-    return any(_find_audio(entry) for entry in list_visible(folder) if entry.is_dir())
+    names = [file.stem for file in list_recordings(folder)]
+    if not names:
+        return bool(_group_by_folder(folder))
+    turns = [match.groups() for match in map(_NUMBERED_TURN.fullmatch, names) if match]
+    numbers, roles = {number for number, _ in turns}, {role.lower() for _, role in turns}
+    is_one = len(numbers) == len(names) and len(roles) == len(ROLES)
+    return not is_one and any((match := _DEFAULT_NAME.fullmatch(name)) and match["role"] for name in names)
 
 
 def read_dialogue_folder(
@@ -91,38 +87,41 @@ def read_dialogue_folder(
     the folder holds only the assistant's turns.
     """
     folder = _require_folder(folder)
-    if pattern is None and user_turns is None and _holds_json_dialogues(folder):
-        return _read_files(folder, None, form)
-    if pattern is not None or _find_audio(folder):
-        found, skipped = _group_recordings(folder, pattern)
-        if user_turns is None:
-            _require_user_turns(folder, found, pattern)
-    elif any(_find_audio(entry) for entry in list_visible(folder) if entry.is_dir()) and user_turns is not None:
-        found, skipped = _group_by_folder(folder), {}
-    else:
-        return _read_files(folder, user_turns, form)
+    result = DialogueFolder()
+    is_flat = pattern is not None or bool(list_recordings(folder))
+    if user_turns is None and pattern is None and (not is_flat or _holds_json_dialogues(folder)):
+        return _read_files(folder, form)
+    found = _group_by_name(folder, pattern, result.skipped) if is_flat else _group_by_folder(folder)
     if not found:
-        first = next(iter(skipped.values()), "it holds no recordings")
+        first = next(iter(result.skipped.values()), "it holds no recordings")
         raise ValueError(f"{folder}: {first}; name them NAME_user.wav and NAME_assistant.wav, or give a pattern.")
-    contexts = None if user_turns is None else _read_contexts(_require_folder(user_turns))
-    result = DialogueFolder(skipped=skipped)
+    has_user = any(each.role == USER for recordings in found.values() for each in recordings)
+    is_by_order = pattern is not None and any(len(recordings) > 1 for recordings in found.values())
+    if user_turns is None and not has_user and not is_by_order:
+        first = next(iter(found.values()))[0].file.name
+        raise ValueError(
+            f"{folder}: its recordings, such as {first}, name no user's turn; name them NAME_user.wav and "
+            "NAME_assistant.wav, give a pattern, or the folder of the user's turns with --user_turns."
+        )
+    find_context = None if user_turns is None else _open_contexts(_require_folder(user_turns))
     for name, recordings in found.items():
         try:
-            result.dialogues[name] = _as_dialogue(_join(name, recordings, contexts), form)
+            ordered = _order(recordings, ASSISTANT) if find_context is None else _join(find_context(name), recordings)
+            result.dialogues[name] = make_dialogue(list_turns(ordered, form), is_whole=False)
         except DialogueError as error:
             result.skipped[name] = str(error)
     return result
 
 
 def _require_folder(path: str | Path) -> Path:
-    folder = Path(path).absolute()
-    if not folder.is_dir():
+    if not Path(path).is_dir():
         raise FileNotFoundError(f"{path}: no such folder.")
-    return folder
+    return Path(path).absolute()
 
 
-def _find_audio(folder: Path) -> list[Path]:
-    return [file for file in list_visible(folder) if file.suffix.lower() in RECORDING_SUFFIXES]
+def _group_by_folder(folder: Path) -> dict[str, list[_Recording]]:
+    found = {compose(entry.name): list_recordings(entry) for entry in list_visible(folder) if entry.is_dir()}
+    return {name: [_Recording(0, None, file) for file in files] for name, files in found.items() if files}
 
 
 def _holds_json_dialogues(folder: Path) -> bool:
@@ -136,171 +135,102 @@ def _holds_json_dialogues(folder: Path) -> bool:
     return False
 
 
-def _read_files(folder: Path, user_turns: str | Path | None, form: Form | None) -> DialogueFolder:
+def _read_files(folder: Path, form: Form | None) -> DialogueFolder:
     """Read a dialogue from each folder of recordings and each JSON file."""
+    found, result, named = {}, DialogueFolder(), set[Path]()
     entries = [entry for entry in list_visible(folder) if entry.is_dir() or entry.suffix == ".json"]
-    if not entries:
-        raise ValueError(
-            f"{folder}: holds no dialogues; put a folder of recordings, a JSON dialogue, or recordings such as "
-            "NAME_user.wav and NAME_assistant.wav into it for each."
-        )
-    if user_turns is not None:
-        raise ValueError(f"{folder}: holds whole dialogues; the user's turns can be given for recordings only.")
-    result, named = DialogueFolder(), set[Path]()
     for entry in sorted(entries, key=Path.is_dir):
-        if entry.is_dir() and any(file.is_relative_to(entry) for file in named):
-            # The recordings of JSON dialogues.
-            continue
+        if any(file.is_relative_to(entry) for file in named):
+            continue  # A folder with recordings of JSON dialogues.
         name = compose(entry.name if entry.is_dir() else entry.stem)
         try:
-            if name in result.dialogues:
+            if name in found:
                 raise DialogueError("there is a folder and a JSON file of this name; remove one.")
-            result.dialogues[name] = dialogue = _read_dialogue(entry, form)
-            sources = (clip.source for turn in dialogue.turns for clip in turn.clips)
-            named.update(Path(os.path.normpath(source)) for source in sources)
+            found[name] = dialogue = _read_dialogue(entry, form)
+            named |= {Path(os.path.normpath(clip.source)) for turn in dialogue.turns for clip in turn.clips}
         except DialogueError as error:
             result.skipped[name] = str(error)
-    for file in _find_audio(folder):
-        if file not in named:
-            result.skipped[file.name] = "no JSON dialogue beside it names this recording."
-    result.dialogues = {
-        name: result.dialogues[name] for name in sorted(result.dialogues, key=lambda name: sort_naturally(Path(name)))
-    }
-    if not result.dialogues:
-        raise ValueError(
-            f"{folder}: none of {len(entries)} dialogues can be used: {next(iter(result.skipped.values()))}"
-        )
+    unnamed = [file.name for file in list_recordings(folder) if file not in named]
+    result.skipped |= dict.fromkeys(unnamed, "no JSON dialogue beside it names this recording.")
+    if not found:
+        remedy = "put a folder of recordings, a JSON dialogue, or NAME_user.wav and NAME_assistant.wav into it"
+        raise ValueError(f"{folder}: holds no dialogues: {next(iter(result.skipped.values()), remedy)}")
+    result.dialogues = {name: found[name] for name in sorted(found, key=lambda name: sort_naturally(Path(name)))}
     return result
 
 
-def _read_dialogue(path: Path, form: Form | None = None) -> Dialogue:
+def _read_dialogue(path: Path, form: Form | None) -> Dialogue:
     """Read one dialogue or its beginning, audio as absolute paths."""
     turns, base = read_turns(path, form)
-    return make_dialogue(turns, str(path), is_whole=False, find=lambda audio: Clip(_place(read_path(audio), base)))
 
+    def find(audio: Any) -> Clip:
+        return Clip(find_recording(read_path(audio), [base]))
 
-def _place(audio: str, base: Path) -> str:
-    if decode_base64(audio) is not None:
-        return audio
-    path = base.absolute() / audio
-    return str(find_file(path) or path)
-
-
-def _group_recordings(folder: Path, pattern: str | None) -> tuple[dict[str, list[_Recording]], dict[str, str]]:
-    """Return the recordings of each dialogue by their names, and the files whose names do not match."""
-    expression = _DEFAULT_NAME if pattern is None else compile_pattern(compose(pattern))
-    is_bare = pattern is None or Path(pattern).suffix.lower() not in RECORDING_SUFFIXES
-    is_deep = pattern is not None and "/" in pattern
-    deep = (file for file in walk_files(folder) if not is_hidden(file.relative_to(folder)))
-    files: Iterable[Path] = deep if is_deep else list_visible(folder)
-    found: dict[str, list[_Recording]] = {}
-    skipped: dict[str, str] = {}
-    for file in sorted((file for file in files if file.suffix.lower() in RECORDING_SUFFIXES), key=sort_naturally):
-        place = file.relative_to(folder)
-        text = place.with_suffix("").as_posix() if is_bare else place.as_posix()
-        match = expression.fullmatch(compose(text))
-        if match is None:
-            skipped[place.as_posix()] = f"the name {place.as_posix()!r} does not match the pattern {pattern!r}"
-            continue
-        turn, role = (match.groupdict().get(name) for name in ("turn", "role"))
-        recording = _Recording(file, None if turn is None else int(turn), None if role is None else role.lower())
-        found.setdefault(match["dialogue"], []).append(recording)
-    return found, skipped
-
-
-def _group_by_folder(folder: Path) -> dict[str, list[_Recording]]:
-    """Return the recordings in each folder, the assistant's turns in order."""
-    entries = [entry for entry in list_visible(folder) if entry.is_dir()]
-    return {compose(entry.name): [_Recording(file, None, None) for file in _find_audio(entry)] for entry in entries}
+    return make_dialogue(turns, str(path), is_whole=False, find=find)
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
     """Return the regular expression of a pattern with `{dialogue}`, and optionally `{turn}` and `{role}`."""
-    expression, seen = "", set()
-    try:
-        pieces = list(Formatter().parse(pattern))
-    except ValueError as error:
-        raise ValueError(
-            f"pattern is {pattern!r} ({error}); give such as {{dialogue}}_{{turn}}_{{role}}.wav."
-        ) from error
-    for literal, name, _, _ in pieces:
-        expression += re.escape(literal)
-        if name is None:
+    pieces = re.split(r"\{(\w*)\}", pattern)
+    names = pieces[1::2]
+    if "dialogue" not in names or not set(names) <= set(_FIELDS) or len(set(names)) < len(names):
+        raise ValueError(f"pattern is {pattern!r}; give {{dialogue}} once, {{turn}} and {{role}} at most once.")
+    parts = (f"(?P<{piece}>{_FIELDS[piece]})" if index % 2 else re.escape(piece) for index, piece in enumerate(pieces))
+    return re.compile("".join(parts), re.IGNORECASE)
+
+
+def _group_by_name(folder: Path, pattern: str | None, skipped: dict[str, str]) -> dict[str, list[_Recording]]:
+    """Return the recordings of each dialogue by their names; add the files whose names do not match to `skipped`."""
+    expression = _DEFAULT_NAME if pattern is None else compile_pattern(compose(pattern))
+    is_bare = pattern is None or Path(pattern).suffix.lower() not in RECORDING_SUFFIXES
+    files = walk_files(folder) if pattern is not None and "/" in pattern else folder.iterdir()
+    found = defaultdict(list)
+    for file in sorted(files, key=sort_naturally):
+        place = file.relative_to(folder)
+        if is_hidden(place) or file.suffix.lower() not in RECORDING_SUFFIXES:
             continue
-        if name not in _FIELDS or name in seen:
-            raise ValueError(f"pattern is {pattern!r}; it has the fields {', '.join(_FIELDS)} at most once each.")
-        seen.add(name)
-        expression += f"(?P<{name}>{_FIELDS[name]})"
-    if "dialogue" not in seen:
-        raise ValueError(f"pattern is {pattern!r}; it needs the field {{dialogue}}.")
-    return re.compile(expression, re.IGNORECASE)
+        match = expression.fullmatch(compose((place.with_suffix("") if is_bare else place).as_posix()))
+        if match is None:
+            skipped[place.as_posix()] = f"the name {place.as_posix()!r} does not match the pattern {pattern!r}"
+            continue
+        given = match.groupdict()
+        recording = _Recording(int(given.get("turn") or 0), (given.get("role") or "").lower() or None, file)
+        found[match["dialogue"]].append(recording)
+    return found
 
 
-def _require_user_turns(folder: Path, found: Mapping[str, Sequence[_Recording]], pattern: str | None) -> None:
-    """Raise if no dialogue has a turn of the user, and no pattern gives turns in order."""
-    if pattern is not None and any(len(recordings) > 1 for recordings in found.values()):
-        return
-    if found and not any(recording.role == USER for recordings in found.values() for recording in recordings):
-        first = next(iter(found.values()))[0].file.name
-        raise ValueError(
-            f"{folder}: its recordings, such as {first}, name no user's turn; name them NAME_user.wav and "
-            "NAME_assistant.wav, give a pattern, or the folder of the user's turns with --user_turns."
-        )
+def _order(recordings: Sequence[_Recording], default_role: str) -> list[tuple[str, Path]]:
+    """Return role and file of each turn of a dialogue; within a turn the user speaks first."""
+    found = sorted(recordings, key=lambda each: (each.turn, (each.role or default_role) != USER))
+    if default_role == ASSISTANT and len(found) > 1 and not any(each.role for each in found):
+        return [(ROLES[number % 2], each.file) for number, each in enumerate(found)]
+    return [(each.role or default_role, each.file) for each in found]
 
 
-def _read_contexts(folder: Path) -> dict[str, list[tuple[str, Path]] | DialogueError]:
-    """Return role and recording of each turn before the assistant's by dialogue, or its error."""
-    found, _ = _group_recordings(folder, None)
-    contexts: dict[str, list[tuple[str, Path]] | DialogueError] = {
-        name: [(recording.role or USER, recording.file) for recording in _sort(recordings, USER)]
-        for name, recordings in found.items()
-    }
-    for name, recordings in _group_by_folder(folder).items():
-        if recordings and name not in contexts:
-            try:
-                contexts[name] = order_turns([each.file for each in recordings], folder / name)
-            except DialogueError as error:
-                contexts[name] = error
-    if not contexts:
+def _open_contexts(folder: Path) -> Callable[[str], list[tuple[str, Path]]]:
+    """Return a function giving role and file of each turn before a dialogue's last answer."""
+    by_name, by_folder = _group_by_name(folder, None, {}), _group_by_folder(folder)
+    if not by_name and not by_folder:
         raise ValueError(f"{folder}: holds no user's turns; put NAME.wav, or a folder NAME, there for each dialogue.")
-    return contexts
+
+    def find(name: str) -> list[tuple[str, Path]]:
+        if name in by_name:
+            return _order(by_name[name], USER)
+        if name in by_folder:
+            return order_turns([each.file for each in by_folder[name]], folder / name)
+        raise DialogueError(f"{name}: has no turn in the folder of the user's turns.")
+
+    return find
 
 
-def _sort(recordings: Iterable[_Recording], default_role: str) -> list[_Recording]:
-    """Sort by turn; within a turn the user speaks first."""
-    return sorted(recordings, key=lambda each: (each.turn or 0, ROLES.index(each.role or default_role)))
-
-
-def _join(
-    name: str, recordings: Sequence[_Recording], contexts: Mapping[str, list[tuple[str, Path]] | DialogueError] | None
-) -> Iterator[tuple[str, Path]]:
-    """Yield role and recording of each turn of a dialogue."""
-    if contexts is None:
-        ordered = _sort(recordings, ASSISTANT)
-        by_order = len(ordered) > 1 and all(each.role is None for each in ordered)
-        return (
-            (ROLES[turn % 2] if by_order else each.role or ASSISTANT, each.file) for turn, each in enumerate(ordered)
-        )
-    if any(recording.role == USER for recording in recordings):
-        raise DialogueError("has turns of the user although they are given for all systems; omit them.", name=name)
-    if name not in contexts:
-        raise DialogueError("has no turn in the folder of the user's turns.", name=name)
-    answers = [(ASSISTANT, each.file) for each in _sort(recordings, ASSISTANT)]
-    context = contexts[name]
-    if isinstance(context, DialogueError):
-        raise context
-    if len(answers) == 1:
-        return iter([*context, *answers])
-    if [role for role, _ in context] != [USER] * len(answers):
-        problem = f"has {len(answers)} turns of the assistant but {len(context)} before them; give one for each."
-        raise DialogueError(problem, name=name)
-    return (turn for pair in zip(context, answers, strict=True) for turn in pair)
-
-
-def _as_dialogue(turns: Iterable[tuple[str, Path]], form: Form | None) -> Dialogue:
-    found = list(turns)
-    for _, file in found:
-        require_readable(file)
-    require_turns([file for _, file in found], form)
-    read = (Turn(role, read_transcript(file) or "", Clip(str(file))) for role, file in found)
-    return Dialogue(tuple(read), is_whole=False)
+def _join(context: Sequence[tuple[str, Path]], answers: Sequence[_Recording]) -> list[tuple[str, Path]]:
+    """Return role and file of each turn of a dialogue whose user's turns all systems share."""
+    if any(each.role == USER for each in answers):
+        raise DialogueError("it has turns of the user although they are given for all systems; omit them.")
+    files = [each.file for each in sorted(answers, key=lambda each: each.turn)]
+    if len(files) == 1:
+        return [*context, (ASSISTANT, files[0])]
+    if [role for role, _ in context] != [USER] * len(files):
+        problem = f"it has {len(files)} turns of the assistant but {len(context)} before them"
+        raise DialogueError(f"{problem}; give one for each.")
+    return [turn for asked, file in zip(context, files, strict=True) for turn in (asked, (ASSISTANT, file))]

@@ -1,9 +1,11 @@
-"""Read the labels of pairs, which the metric and the tables need, without the audio."""
+"""Read the labels of pairs, which the metric and the tables need, without the audio, and draw pairs by them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from sdiareward.common.files import hash_json
 from sdiareward.esdr_accuracy.pairwise import NO_SUBSET, SUBSETS
@@ -19,7 +21,7 @@ _LABELS = ("pair_id", "criterion", "subset", "source", "synthesizer", "group_id"
 _SUBSET_COLUMNS = ("subset", "category", "source")
 ORIGIN_COLUMNS = (*_SUBSET_COLUMNS, "group_id", "synthesizer")
 _ORIGINS = ("synthesizer", "source", "license")
-# Column of hashes that `own_forms` made before it placed the paths: those that it found depend on where the table is.
+# Column of hashes that `loading` made before it placed the paths: those that it found depend on where the table is.
 WRITTEN_ID = "written_id"
 # Key of the `run.json` of a trained model.
 TRAINED_ON = "trained_on"
@@ -60,7 +62,7 @@ def hash_sides(row: Mapping[str, Any]) -> str:
 
 
 def describe_origins(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what `sampling.sample_rows` draws by."""
+    """Return what `sample_rows` draws by."""
     return [
         {"subset": _find_subset(row), **{name: _as_text(row.get(name)) for name in ("group_id", "synthesizer")}}
         for row in rows
@@ -91,10 +93,8 @@ def _describe(row: Mapping[str, Any], index: int) -> dict[str, Any]:
     label["group_id"] = _as_text(label["group_id"])
     label["criterion"] = name_criterion(label["criterion"])
     if _normalise(row.get("subset")) not in ("", *SUBSETS, NO_SUBSET):
-        raise ValueError(
-            f"row {index}: subset is {row['subset']!r}; give one of {', '.join(SUBSETS)}, or omit the column 'subset' "
-            "of other data."
-        )
+        remedy = f"give one of {', '.join(SUBSETS)}, or omit the column 'subset' of other data"
+        raise ValueError(f"row {index}: subset is {row['subset']!r}; {remedy}.")
     label["subset"] = _find_subset(row)
     return label
 
@@ -117,7 +117,31 @@ def require_other_recordings(
     for name in ("pair_id", "group_id"):
         shared = ({label[name] for label in labels} & {label[name] for label in train_labels}) - {None}
         if shared:
-            raise ValueError(
-                f"{train_split!r} and {split!r} share {len(shared)} {name}, such as {min(shared)!r}; baselines need a "
-                "training split of other recordings: give train_split, or turn them off."
-            )
+            found = f"{train_split!r} and {split!r} share {len(shared)} {name}, such as {min(shared)!r}"
+            remedy = "baselines need a training split of other recordings: give train_split, or turn them off"
+            raise ValueError(f"{found}; {remedy}.")
+
+
+def draw_rows(num_rows: int, count: int | None, seed: int) -> list[int]:
+    """Return the numbers of at most `count` rows (None for all), in order."""
+    return sorted(np.random.default_rng(seed).permutation(num_rows)[:count].tolist())
+
+
+def sample_rows(labels: Sequence[Mapping[str, Any]], num_pairs: int, seed: int = 0) -> list[int]:
+    """Draw pairs from the subsets in turn, within a subset from recordings, then synthesizers; 0 takes all.
+
+    A larger sample of the same seed contains the smaller one, whose scores are reused.
+    """
+    import pandas as pd
+
+    # A pair of unknown origin is its own group.
+    groups = [label["group_id"] or f"row {row}" for row, label in enumerate(labels)]
+    frame = pd.DataFrame({name: [label[name] for label in labels] for name in ("subset", "synthesizer")})
+    frame = frame.assign(group=groups).iloc[np.random.default_rng(seed).permutation(len(labels))]
+    # The nth pair of its group, and among these the nth of its synthesizer.
+    frame["round"] = frame.groupby(["subset", "group"]).cumcount()
+    frame["turn"] = frame.groupby(["subset", "round", "synthesizer"], dropna=False).cumcount()
+    frame = frame.sort_values(["round", "turn"], kind="stable")
+    frame["position"] = frame.groupby("subset").cumcount()
+    drawn = frame.sort_values(["position", "subset"]).index.tolist()
+    return drawn[:num_pairs] if num_pairs else drawn

@@ -24,17 +24,16 @@ from sdiareward.audio_sdiareward import (
     AudioError,
     Clip,
     audio_duration_s,
-    decode_base64,
     find_file,
     open_encoded,
     open_source,
     read_audio,
-    strip_scheme,
 )
 from sdiareward.chat_sdiareward import ROLES, Dialogue, DialogueError, make_dialogue
 from sdiareward.chat_sdiareward import turns_to_messages as turns_to_messages  # For callers that take messages.
 from sdiareward.common.files import parse_json
 
+from .path_sandbox import find_recording
 from .schema import MAX_TURN_S
 
 
@@ -60,8 +59,7 @@ def read_dialogue(path: str | Path, form: Form | None = None) -> Dialogue:
     turns, base = read_turns(Path(path), form)
 
     def find(audio: Any) -> Clip:
-        source = read_path(audio)
-        source = source if decode_base64(source) is not None else str(base / source)
+        source = find_recording(read_path(audio), [base])
         try:
             array = read_recording(source)
         except FileNotFoundError as error:
@@ -69,31 +67,34 @@ def read_dialogue(path: str | Path, form: Form | None = None) -> Dialogue:
         return Clip({"array": array, "sampling_rate": SAMPLING_RATE, "path": source[:_MAX_NAME]})
 
     dialogue = make_dialogue(turns, str(path), find=find)
-    if silent := [number for number, turn in enumerate(dialogue.turns, start=1) if turn.audio is None]:
-        raise DialogueError(
-            "has no audio; every turn of a spoken dialogue needs a recording.", silent[0], name=str(path)
-        )
+    for number, turn in enumerate(dialogue.turns, start=1):
+        if turn.audio is None:
+            raise DialogueError("has no audio; every turn needs a recording.", number, name=str(path))
     return dialogue
 
 
 def read_turns(path: Path, form: Form | None = None) -> tuple[list[Any], Path]:
     """Return the turns of a dialogue as written, and the folder of their relative paths."""
-    if _is_dir(path):
-        return _list_turns_of_folder(path, form), path
-    if not path.is_file():
+    # Not `Path.is_dir`, which raises for a name that is too long.
+    if os.path.isdir(path):
+        files = list_recordings(path)
+        if not files:
+            raise DialogueError(f"{path}: holds no audio files; put one {'/'.join(AUDIO_SUFFIXES)} per turn into it.")
+        recorded = list_turns(order_turns(files, path), form)
+        return [{**turn, "audio": Path(turn["audio"]).name} for turn in recorded], path
+    if not os.path.isfile(path):
         raise DialogueError(f"{path}: no such file or folder; give a JSON dialogue or a folder of audio files.")
     if path.suffix.lower() in AUDIO_SUFFIXES:
-        raise DialogueError(
-            f"{path}: is a recording; a dialogue is a JSON file of turns, or a folder with one audio file per turn."
-        )
-    return _read_turns_of_json(path), path.parent
-
-
-def _is_dir(path: Path) -> bool:
+        raise DialogueError(f"{path}: is a recording; a dialogue is a JSON file of turns, or a folder of recordings.")
     try:
-        return path.is_dir()
-    except OSError as error:
-        raise DialogueError(f"{path}: cannot be opened ({error.strerror}); give another name.") from error
+        data = parse_json(path.read_text(encoding="utf-8-sig"))
+    # ValueError: also a number of thousands of digits, which Python does not convert.
+    except (OSError, ValueError) as error:
+        raise DialogueError(f"{path}: is not valid JSON ({error}); give a JSON object or list.") from error
+    turns = data.get("turns", data.get("messages")) if isinstance(data, dict) else data
+    if not isinstance(turns, list):
+        raise DialogueError(f'{path}: holds no list of turns; give {{"turns": [...]}} or the list alone.')
+    return turns, path.parent
 
 
 def sort_naturally(path: Path) -> tuple[Any, ...]:
@@ -123,34 +124,26 @@ def is_hidden(relative: str | Path) -> bool:
     return any(part.startswith(".") or part == "__MACOSX" for part in Path(relative).parts)
 
 
-def _list_turns_of_folder(folder: Path, form: Form | None) -> list[dict[str, Any]]:
-    files = [file for file in list_visible(folder) if file.suffix.lower() in RECORDING_SUFFIXES]
-    if not files:
-        raise DialogueError(
-            f"{folder}: holds no audio files; put one {'/'.join(AUDIO_SUFFIXES)} file per turn into it."
-        )
-    for file in files:
-        require_readable(file)
-    require_turns(files, form)
-    return [
-        {"role": role, "text": read_transcript(file), "audio": file.name} for role, file in order_turns(files, folder)
-    ]
+def list_recordings(folder: Path) -> list[Path]:
+    return [file for file in list_visible(folder) if file.suffix.lower() in RECORDING_SUFFIXES]
 
 
-def require_readable(file: Path) -> None:
-    """Raise `DialogueError` for a recording in a format that is not read."""
-    if file.suffix.lower() not in AUDIO_SUFFIXES:
-        raise DialogueError(
-            f"{file}: recordings of this format are not read; convert it to one of {', '.join(AUDIO_SUFFIXES)}."
-        )
+def list_turns(files: Sequence[tuple[str, Path]], form: Form | None) -> list[dict[str, Any]]:
+    """Return the turns of a dialogue from their roles and recordings, with the transcripts beside these."""
+    for _, file in files:
+        if file.suffix.lower() not in AUDIO_SUFFIXES:
+            wanted = f"convert it to one of {', '.join(AUDIO_SUFFIXES)}"
+            raise DialogueError(f"{file}: recordings of this format are not read; {wanted}.")
+    require_turns([file for _, file in files], form)
+    return [{"role": role, "text": read_transcript(file), "audio": str(file)} for role, file in files]
 
 
 def require_turns(files: Sequence[Path], form: Form | None = None) -> None:
     """Raise `DialogueError` for two recordings of one length: the channels of a call, which are no turns."""
     if form == "turns" or len(files) != 2:
         return
-    numbers = [re.findall(r"\d+", _NUMBERED_SPEAKER.sub("", file.stem)) for file in files]
-    if numbers[0] != numbers[1]:
+    first, second = (re.findall(r"\d+", _NUMBERED_SPEAKER.sub("", file.stem)) for file in files)
+    if first != second:
         return
     try:
         first_s, second_s = map(audio_duration_s, files)
@@ -168,17 +161,15 @@ def order_turns(files: Sequence[Path], folder: Path) -> list[tuple[str, Path]]:
     told = {file: match[1].lower() for file in files if (match := _ROLE.search(file.stem))}
     if len(told) == len(files):
         # The user's `1_user` comes before `1_assistant`.
-        return sorted(
-            ((told[file], file) for file in files),
-            key=lambda turn: (_split_numbers(_ROLE.sub("", turn[1].stem)), ROLES.index(turn[0]), turn[1].name),
-        )
+        def place(file: Path) -> tuple[Any, ...]:
+            return _split_numbers(_ROLE.sub("", file.stem)), told[file] != ROLES[0], file.name
+
+        return [(told[file], file) for file in sorted(files, key=place)]
     turns = [(ROLES[index % 2], file) for index, file in enumerate(sorted(files, key=sort_naturally))]
     for role, file in turns:
         if told.get(file, role) != role:
-            raise DialogueError(
-                f"{folder}: {file.name} would be the {role}'s turn by the order of the names; name the role of every "
-                "turn, or number them."
-            )
+            problem = f"{file.name} would be the {role}'s turn by the order of the names"
+            raise DialogueError(f"{folder}: {problem}; name the role of every turn, or number them.")
     return turns
 
 
@@ -190,24 +181,12 @@ def read_transcript(audio_file: Path) -> str | None:
         raise DialogueError(f"{file}: cannot be read as a transcript ({error}); save it as UTF-8 text.") from error
 
 
-def _read_turns_of_json(path: Path) -> list[Any]:
-    try:
-        data = parse_json(path.read_text(encoding="utf-8-sig"))
-    # ValueError: also a number of thousands of digits, which Python does not convert.
-    except (OSError, ValueError) as error:
-        raise DialogueError(f"{path}: is not valid JSON ({error}); give a JSON object or list.") from error
-    turns = data.get("turns", data.get("messages")) if isinstance(data, dict) else data
-    if not isinstance(turns, list):
-        raise DialogueError(f'{path}: holds no list of turns; give {{"turns": [...]}} or the list alone.')
-    return turns
-
-
 def read_path(audio: Any) -> str:
     """Return the path of a recording in JSON, which is a text or in the form of `datasets`."""
     found = audio.get("path") if isinstance(audio, Mapping) else audio
     if not isinstance(found, str):
         raise DialogueError(f"its audio is a {type(audio).__name__}; give the path of a recording.")
-    return strip_scheme(found)
+    return found
 
 
 def check_recording(source: Any, max_turn_s: float = MAX_TURN_S) -> float:
@@ -218,9 +197,8 @@ def check_recording(source: Any, max_turn_s: float = MAX_TURN_S) -> float:
         if duration_s > max_turn_s:
             raise AudioError(f"{name}: lasts {duration_s:.1f} s; a turn lasts at most {max_turn_s:g} s, cut it.")
         if file.frames * file.channels > _MAX_DECODED_VALUES:
-            raise AudioError(
-                f"{name}: has {file.channels} channels at {file.samplerate} Hz; give one or two at 192 kHz or less."
-            )
+            found = f"{file.channels} channels at {file.samplerate} Hz"
+            raise AudioError(f"{name}: has {found}; give one or two at 192 kHz or less.")
     return duration_s
 
 

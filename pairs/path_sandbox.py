@@ -1,4 +1,4 @@
-"""Restrict the files that a data set may name to those below its root, and those that `datasets` fetched.
+"""Find the recordings that data name, in the folders that they may name only.
 
 A table of pairs may come from anyone. A path that leaves the root would copy a private recording of the reader into
 scores, pages and studies that are shared. A link in a folder that the user names is the user's own and is followed.
@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from sdiareward.audio_sdiareward import decode_base64, find_file
+from sdiareward.audio_sdiareward import Clip, decode_base64, find_file, open_source, strip_scheme
 from sdiareward.chat_sdiareward import AUDIO_KEYS
 from sdiareward.common.files import require_shallow
 
-
-if TYPE_CHECKING:
-    import datasets
-    import pyarrow as pa
 
 # Folders, separated as in PATH, in place of the working directory.
 ROOTS_VARIABLE = "SDIAREWARD_AUDIO_ROOT"
@@ -32,6 +28,15 @@ class Roots(NamedTuple):
     others: tuple[Path, ...] = ()
 
 
+def name_roots(dataset: str | Path | None, audio_root: str | Path | None = None) -> list[Path]:
+    """Return the folders at which relative paths may begin, in the order in which they are tried."""
+    given = [str(audio_root)] if audio_root else os.environ.get(ROOTS_VARIABLE, "").split(os.pathsep)
+    roots = [Path(root).expanduser().absolute() for root in given if root] or [Path.cwd()]
+    if dataset is not None and (tables := Path(dataset).absolute()).exists():
+        roots.insert(0, tables if tables.is_dir() else tables.parent)
+    return roots
+
+
 def list_audio_roots(dataset: str | Path | None, audio_root: str | Path | None = None) -> Roots:
     """Return the folders that may hold the recordings of a data set, caches of libraries included.
 
@@ -40,19 +45,17 @@ def list_audio_roots(dataset: str | Path | None, audio_root: str | Path | None =
     import datasets
     from huggingface_hub import constants
 
-    roots = tuple(root.expanduser().absolute() for root in name_roots(dataset, audio_root))
+    roots = tuple(name_roots(dataset, audio_root))
     fetched = (Path(datasets.config.HF_DATASETS_CACHE), Path(constants.HF_HUB_CACHE))
     is_named = audio_root or os.environ.get(ROOTS_VARIABLE) or dataset is None or Path(dataset).exists()
     return Roots(roots, fetched) if is_named else Roots((), roots + fetched)
 
 
-def name_roots(dataset: str | Path | None, audio_root: str | Path | None = None) -> list[Path]:
-    """Return the folders at which relative paths may begin, in the order in which they are tried."""
-    given = [str(audio_root)] if audio_root else os.environ.get(ROOTS_VARIABLE, "").split(os.pathsep)
-    roots = [Path(root) for root in given if root] or [Path.cwd()]
-    if dataset is not None and (tables := Path(dataset)).exists():
-        roots.insert(0, tables if tables.is_dir() else tables.parent)
-    return roots
+def _is_inside(path: Path, roots: Roots) -> bool:
+    if any(path.is_relative_to(root) and ".." not in path.relative_to(root).parts for root in roots.own):
+        return True
+    resolved = Path(os.path.realpath(path))
+    return any(resolved.is_relative_to(os.path.realpath(root)) for root in (*roots.own, *roots.others))
 
 
 def require_inside(path: str | Path, roots: Roots) -> None:
@@ -65,20 +68,13 @@ def require_inside(path: str | Path, roots: Roots) -> None:
         )
 
 
-def resolve_inside(root: Path, relative: str, *, follow_links: bool = True) -> Path:
+def resolve_inside(root: Path, relative: str) -> Path:
     """Return `root / relative` for a path from a foreign file; raise `ValueError` if it leaves `root`."""
-    path, roots = find_file(root / relative) or root / relative, (root.absolute(),)
-    if not _is_inside(path.absolute(), Roots(roots) if follow_links else Roots((), roots)):
+    path = find_file(root / relative) or root / relative
+    if not _is_inside(path.absolute(), Roots((root.absolute(),))):
         link = describe_link(path, root)
         raise ValueError(f"path {relative!r}: lies outside of {root}{link}; paths must be relative and stay inside.")
     return path
-
-
-def _is_inside(path: Path, roots: Roots) -> bool:
-    if any(path.is_relative_to(root) and ".." not in path.relative_to(root).parts for root in roots.own):
-        return True
-    resolved = Path(os.path.realpath(path))
-    return any(resolved.is_relative_to(os.path.realpath(root)) for root in (*roots.own, *roots.others))
 
 
 def describe_link(path: Path, *roots: Path) -> str:
@@ -88,66 +84,80 @@ def describe_link(path: Path, *roots: Path) -> str:
     return "" if link is None else f" ({link} is a link to {os.readlink(link)})"
 
 
-def iter_paths(pairs: datasets.Dataset, columns: Iterable[str]) -> Iterator[str]:
-    """Yield the paths of recordings without bytes."""
-    for column in columns:
-        for chunk in pairs.data.column(column).chunks:
-            yield from sorted(set(_iter_paths(chunk, column)))
+def find_recording(path: str, places: Sequence[Path]) -> str:
+    """Return the path of a recording in the first folder that has it, else in the first one; base64 as it is."""
+    if decode_base64(path) is not None:
+        return path
+    paths = [place / strip_scheme(path) for place in places]
+    return str(next(filter(None, map(find_file, paths)), paths[0]))
 
 
-def holds_recordings(table: Any, column: str) -> bool:
-    """Return whether a column of dialogues has a recording: one that is not a path is in a struct under its name."""
-    return any(_holds_recordings(chunk, column) for chunk in table.column(column).chunks)
+class RecordingFinder:
+    """Find the recordings of a dialogue in the folders that its data set may name."""
+
+    def __init__(self, audio_root: str | Path | None = None, dataset: str | Path | None = None, *others: str | Path):
+        self._places = name_roots(dataset, audio_root)
+        self._roots = list_audio_roots(dataset, audio_root)
+        own = [root for other in others for root in name_roots(other, audio_root)]
+        self._roots = self._roots._replace(own=(*self._roots.own, *own))
+        # Folders at which relative paths begin, in the order in which they are tried.
+        self.roots = list(map(str, self._places))
+
+    def __call__(self, audio: Any) -> Clip:
+        """Return the recording that a table names; raise unless it is a file below one of the folders."""
+        if isinstance(audio, Mapping) and audio.get("bytes") is None:
+            audio = audio.get("path", audio)
+        if isinstance(audio, str):
+            if (encoded := decode_base64(audio)) is not None:
+                return Clip({"bytes": encoded, "path": None})
+            audio = find_recording(audio, self._places)
+            require_inside(audio, self._roots)
+            open_source(audio)
+        return Clip(audio)
 
 
-def _holds_recordings(array: pa.Array, name: str) -> bool:
+def iter_recordings(column: Any, key: str, *, is_inside: bool = False) -> Iterator[str]:
+    """Yield the path of each recording in Arrow values of dialogues, and an empty text for those without a path.
+
+    A recording is under one of `AUDIO_KEYS`, at which `is_inside` becomes true, or in JSON, as which `datasets` keeps
+    values of several kinds.
+    """
     import pyarrow as pa
 
-    if isinstance(array, pa.ExtensionArray):
-        return any(True for _ in _iter_paths(array, name))
-    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
-        return _holds_recordings(array.flatten(), name)
-    if not pa.types.is_struct(array.type):
-        return name in AUDIO_KEYS and array.null_count < len(array)
-    fields = zip((field.name for field in array.type), array.flatten(), strict=True)
-    return any(_holds_recordings(values, name if name in AUDIO_KEYS else field) for field, values in fields)
+    is_inside |= key in AUDIO_KEYS
+    for values in getattr(column, "chunks", [column]):
+        is_json = isinstance(values, pa.ExtensionArray)
+        values = values.storage if is_json else values
+        if pa.types.is_struct(values.type):
+            fields = dict(zip((field.name for field in values.type), values.flatten(), strict=True))
+            if is_encoded := set(fields) == {"bytes", "path"}:
+                # A path beside bytes is only a name.
+                fields["path"] = fields["path"].filter(fields["bytes"].is_null())
+            for name, part in fields.items():
+                yield from iter_recordings(part, name, is_inside=is_inside or is_encoded)
+        elif pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+            yield from iter_recordings(values.flatten(), key, is_inside=is_inside)
+        elif not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+            yield from [""] if is_inside and values.null_count < len(values) else []
+        elif is_inside and not is_json:
+            texts = values.unique().drop_null().to_pylist()
+            yield from texts if key in AUDIO_KEYS else [""] * len(texts)
+        elif key not in ("role", "text", "type"):
+            for text in values.unique().drop_null().to_pylist():
+                yield from _iter_in_json(text, is_inside)
 
 
-def _iter_paths(array: pa.Array, name: str) -> Iterator[str]:
-    """Yield the paths in a column of dialogues, whose audio is bytes, a path, or both."""
-    import pyarrow as pa
-
-    if is_json := isinstance(array, pa.ExtensionArray):
-        array = array.storage
-    if pa.types.is_struct(array.type):
-        fields = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
-        if set(fields) == {"bytes", "path"}:
-            fields = {"audio": fields["path"].filter(fields["bytes"].is_null())}
-        for field, values in fields.items():
-            yield from _iter_paths(values, field)
-    elif pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
-        yield from _iter_paths(array.flatten(), name)
-    elif pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
-        is_audio, texts = name in AUDIO_KEYS, array.unique().to_pylist()
-        if is_audio and not is_json:
-            yield from filter(None, texts)
-        elif name not in ("role", "text", "type"):
-            for text in texts:
-                yield from _iter_json_paths(text, is_audio)
-
-
-def _iter_json_paths(text: str | None, is_audio: bool) -> Iterator[str]:
-    """Yield the paths in what `datasets` keeps as JSON, because its values are of several kinds."""
-    require_shallow(text or "")
+def _iter_in_json(text: str, is_inside: bool) -> Iterator[str]:
+    require_shallow(text)
     try:
-        waiting = [(json.loads(text or "null"), is_audio)]
+        waiting = [(json.loads(text), is_inside)]
     except ValueError:
         return  # Words.
     while waiting:
-        value, is_audio = waiting.pop()
-        if isinstance(value, str) and is_audio:
-            yield value
-        elif isinstance(value, list):
-            waiting += [(each, is_audio) for each in value]
+        value, is_inside = waiting.pop()
+        if isinstance(value, list):
+            waiting += [(each, is_inside) for each in value]
         elif isinstance(value, dict) and value.get("bytes") is None:
             waiting += [(each, key in AUDIO_KEYS) for key, each in value.items()]
+        elif isinstance(value, str) and is_inside:
+            yield value

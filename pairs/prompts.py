@@ -69,21 +69,19 @@ def read_prompt_file(path: str | Path | None) -> PromptSet:
     if unknown := sorted(map(str, set(given) - set(shipped))):
         raise ValueError(f"{path}: there are no prompts {unknown}; {SHIPPED.name} has {list(shipped)}.")
     for name, text in given.items():
-        _check_prompt(name, text, f"{path}: {name}")
+        label = f"{path}: {name}"
+        if not isinstance(text, str) or not (text.strip() or name in _MAY_BE_EMPTY):
+            raise ValueError(f"{label} is {text!r}; give a text.")
+        if not Template(text).is_valid():
+            raise ValueError(f"{label} has a dollar sign that begins no placeholder; write $$ for a dollar sign.")
+        found, allowed = (Template(each).get_identifiers() for each in (text, shipped[name]))
+        if unknown := sorted(set(found) - set(allowed)):
+            raise ValueError(
+                f"{label} has the placeholders {unknown}; it takes {allowed}. Write $$ for a dollar sign."
+            )
+        if missing := sorted(set(REQUIRED.get(name, ())) - set(found)):
+            raise ValueError(f"{label} lacks the placeholders {missing}; write them as ${missing[0]}.")
     return PromptSet(given)
-
-
-def _check_prompt(name: str, text: Any, label: str) -> None:
-    if not isinstance(text, str) or not (text.strip() or name in _MAY_BE_EMPTY):
-        raise ValueError(f"{label} is {text!r}; give a text.")
-    template, allowed = Template(text), Template(_read_shipped()[name]).get_identifiers()
-    if not template.is_valid():
-        raise ValueError(f"{label} has a dollar sign that begins no placeholder; write $$ for a dollar sign.")
-    found = template.get_identifiers()
-    if unknown := sorted(set(found) - set(allowed)):
-        raise ValueError(f"{label} has the placeholders {unknown}; it takes {allowed}. Write $$ for a dollar sign.")
-    if missing := sorted(set(REQUIRED.get(name, ())) - set(found)):
-        raise ValueError(f"{label} lacks the placeholders {missing}; write them as ${missing[0]}.")
 
 
 def read_prompts(path: str | Path) -> dict[str, str]:
@@ -92,7 +90,12 @@ def read_prompts(path: str | Path) -> dict[str, str]:
 
     path = Path(path)
     if path.suffix in (".yaml", ".yml"):
-        prompts = _read_reward_prompts(path)
+        given = read_prompt_file(path)
+        names = [name for name in given.given if name.startswith(_OF_REWARD_MODEL)]
+        prompts = {name.removeprefix(_OF_REWARD_MODEL): given.fill(name) for name in names}
+        if not names:
+            wanted = [name for name in _read_shipped() if name.startswith(_OF_REWARD_MODEL)]
+            raise ValueError(f"{path}: has no prompt of a reward model; give some of {wanted}.")
     elif path.suffix == ".json":
         prompts = read_json_object(path, "give an object from criterion to system prompt")
     else:
@@ -102,12 +105,3 @@ def read_prompts(path: str | Path) -> dict[str, str]:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     return prompts
-
-
-def _read_reward_prompts(path: Path) -> dict[str, str]:
-    prompts = read_prompt_file(path)
-    names = [name for name in prompts.given if name.startswith(_OF_REWARD_MODEL)]
-    if not names:
-        wanted = [name for name in _read_shipped() if name.startswith(_OF_REWARD_MODEL)]
-        raise ValueError(f"{path}: has no prompt of a reward model; give some of {wanted}.")
-    return {name.removeprefix(_OF_REWARD_MODEL): prompts.fill(name) for name in names}

@@ -24,32 +24,24 @@ JOINT = "joint"
 MAX_TURN_S = 60.0
 UNKNOWN = "Unknown"
 
-_CHECKED_COLUMNS = (
-    *("pair_id", "criterion", "subset", "source", "primary", "secondary", "chosen", "rejected"),
-    *("synthesizer", "group_id", "language", "license"),
-)
+SIDES = ("chosen", "rejected")
+# The first that a table has names its rows.
+ID_COLUMNS = ("pair_id", "id")
+# Eleven days: what is beyond is no time in a recording.
+MAX_TIME_S = 1e6
 _EMOTIONS = ("Anger", "Disgust", "Fear", "Sadness", "Surprise")
+_SOUNDS = ("Cough", "Cry", "Filled Pauses", "Laughter", "Listener Feedback", "Sigh/Breath", "No Feature")
 # Table 5: the primary and secondary dimension of each source that the paper stratifies.
 TAXONOMY: dict[str, tuple[frozenset[str], frozenset[str]]] = {
-    "youtube": (
-        frozenset({*_EMOTIONS, "Happiness", "Neutral"}),
-        frozenset(
-            {"Cough", "Cry", "Filled Pauses", "Laughter", "Listener Feedback", "Sigh/Breath", "No Feature"},
-        ),
-    ),
+    "youtube": (frozenset({*_EMOTIONS, "Happiness", "Neutral"}), frozenset(_SOUNDS)),
     "meld": (frozenset({"Negative", "Neutral", "Positive"}), frozenset({*_EMOTIONS, "Joy", "Neutral"})),
     "dailytalk": (
         frozenset({"Commissive", "Directive", "Inform", "Question", UNKNOWN}),
         frozenset({*_EMOTIONS, "Happiness", "No Emotion"}),
     ),
 }
-
-SIDES = ("chosen", "rejected")
-# The first that a table has names its rows.
-ID_COLUMNS = ("pair_id", "id")
-
-# Eleven days: what is beyond is no time in a recording.
-MAX_TIME_S = 1e6
+# Texts that may not be empty.
+_NAMES = ("pair_id", "source", "synthesizer", "group_id", "language", "license")
 
 
 def make_stable_id(*parts: Any) -> str:
@@ -64,33 +56,27 @@ def make_stable_seed(*parts: Any) -> int:
 
 def features() -> datasets.Features:
     """Return the columns of a pair (audio mono, 16 kHz, encoded: a row can be read without torchcodec)."""
-    import datasets
+    from datasets import Audio, Features, List, Value
 
-    text = datasets.Value("string")
+    text, time_s = Value("string"), Value("float64")
     turn = {
         "role": text,
         "text": text,
-        "audio": datasets.Audio(sampling_rate=16_000, decode=False),
-        "duration_s": datasets.Value("float32"),
-        "audio_ref": datasets.List(
-            {"uri": text, "start_s": datasets.Value("float64"), "end_s": datasets.Value("float64"), "text": text}
-        ),
+        "audio": Audio(sampling_rate=16_000, decode=False),
+        "duration_s": Value("float32"),
+        "audio_ref": List({"uri": text, "start_s": time_s, "end_s": time_s, "text": text}),
     }
-    strings = ("pair_id", "criterion", "subset", "source", "primary", "secondary")
-    channel = {name: datasets.Value("float32") for name in ("trim_db", "bandwidth_hz", "level_dbfs", "snr_db")}
-    scores = {name: datasets.Value("int32") for name in ("content", "naturalness", "coherence")}
-    return datasets.Features(
+    channel = dict.fromkeys(("trim_db", "bandwidth_hz", "level_dbfs", "snr_db"), Value("float32"))
+    scores = dict.fromkeys(("content", "naturalness", "coherence"), Value("int32"))
+    return Features(
         {
-            **dict.fromkeys(strings, text),
-            "chosen": datasets.List(turn),
-            "rejected": datasets.List(turn),
-            "synthesizer": text,
-            "group_id": text,
+            **dict.fromkeys(("pair_id", "criterion", "subset", "source", "primary", "secondary"), text),
+            **dict.fromkeys(SIDES, List(turn)),
+            **dict.fromkeys(("synthesizer", "group_id"), text),
             "channel": {**channel, "coding": text},
-            "native_coding": datasets.List(text),
-            "quality": {"chosen": scores, "rejected": scores, "judge": text, "prompt_version": text},
-            "language": text,
-            "license": text,
+            "native_coding": List(text),
+            "quality": {**dict.fromkeys(SIDES, scores), "judge": text, "prompt_version": text},
+            **dict.fromkeys(("language", "license"), text),
         }
     )
 
@@ -117,64 +103,44 @@ def _spell_lists(described: Any) -> Any:
 
 def is_text(value: Any) -> bool:
     """Return whether a value is writable text: half a surrogate pair, which JSON allows, is not."""
-    if not isinstance(value, str):
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
+
+
+def is_time(value: Any) -> bool:
+    """Return whether a value is a time in a recording, in seconds."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < MAX_TIME_S
 
 
 def validate_row(row: Mapping[str, Any]) -> None:
+    """Raise `ValueError` for a pair that breaks the contract; `UNKNOWN` stands for a missing annotation."""
     if not isinstance(row, Mapping):
         raise ValueError(f"the row is a {type(row).__name__}; a pair has columns by name.")
     label = f"pair {row.get('pair_id')!r:.80}"
-    if missing := [column for column in _CHECKED_COLUMNS if column not in row]:
+    if missing := [
+        name for name in (*_NAMES, "criterion", "subset", "primary", "secondary", *SIDES) if name not in row
+    ]:
         raise ValueError(f"{label}: has no columns {missing}; every pair needs them.")
-    for column, allowed in (("criterion", (*CRITERIA, JOINT)), ("subset", (*SUBSETS, NO_SUBSET))):
-        if row[column] not in allowed:
-            raise ValueError(f"{label}: {column} is {row[column]!r:.80}; it must be one of {list(allowed)}.")
-    if _find_criterion(row["subset"]) != row["criterion"]:
+    for column in (*_NAMES, "primary", "secondary"):
+        if not is_text(row[column]) or (column in _NAMES and not row[column]):
+            raise ValueError(
+                f"{label}: {column} is {row[column]!r:.80}; a text is needed, for labels {UNKNOWN!r} if none is known."
+            )
+    allowed = {name: labels | {UNKNOWN} for name, labels in list_allowed_labels(row).items()}
+    for column, values in {"criterion": (*CRITERIA, JOINT), "subset": (*SUBSETS, NO_SUBSET), **allowed}.items():
+        if row[column] not in values:
+            raise ValueError(f"{label}: {column} is {row[column]!r:.80}; it must be one of {sorted(values)}.")
+    if {"colloquialness": "colloquialness", NO_SUBSET: JOINT}.get(row["subset"], "modality") != row["criterion"]:
         raise ValueError(f"{label}: criterion {row['criterion']!r} does not go with subset {row['subset']!r}.")
-    for column in ("pair_id", "source", "synthesizer", "group_id", "language", "license"):
-        if not row[column]:
-            raise ValueError(f"{label}: {column} is empty; every pair needs one.")
-        if not is_text(row[column]):
-            raise ValueError(f"{label}: {column} is {row[column]!r:.80}; a text is needed.")
-    _validate_taxonomy(row, label)
-    for side in ("chosen", "rejected"):
-        _validate_side(row[side], f"{label}, {side}")
-
-
-def _find_criterion(subset: str) -> str:
-    return {"colloquialness": "colloquialness", NO_SUBSET: JOINT}.get(subset, "modality")
-
-
-def _validate_side(turns: Any, label: str) -> None:
-    is_list = isinstance(turns, Sequence) and not isinstance(turns, (str, bytes))
-    if not is_list or not all(isinstance(turn, Mapping) and {"role", "duration_s"} <= set(turn) for turn in turns):
-        raise ValueError(f"{label}: is {turns!r:.80}; a list of turns with role and duration_s is needed.")
-    validate_roles([turn["role"] for turn in turns], label)
-    for position, turn in enumerate(turns):
-        duration_s = turn["duration_s"]
-        if not is_time(duration_s) or not 0 < duration_s <= MAX_TURN_S:
-            raise ValueError(
-                f"{label} turn {position}: lasts {duration_s!r:.40} s; "
-                f"it must last more than 0 and at most {MAX_TURN_S:.0f} s."
-            )
-
-
-def _validate_taxonomy(row: Mapping[str, Any], label: str) -> None:
-    """Check the labels of a stratified source; `UNKNOWN` stands for a missing annotation."""
-    for column in ("primary", "secondary"):
-        if not is_text(row[column]):
-            raise ValueError(
-                f"{label}: {column} is {row[column]!r:.80}; a text is needed, {UNKNOWN!r} if none is known."
-            )
-    for column, allowed in list_allowed_labels(row).items():
-        if row[column] not in allowed | {UNKNOWN}:
-            raise ValueError(f"{label}: {column} is {row[column]!r:.80}; Table 5 allows {sorted(allowed)}.")
+    for side in SIDES:
+        turns = row[side]
+        is_list = isinstance(turns, (list, tuple))
+        if not is_list or not all(isinstance(turn, Mapping) and {"role", "duration_s"} <= set(turn) for turn in turns):
+            raise ValueError(f"{label}, {side}: is {turns!r:.80}; a list of turns with role and duration_s is needed.")
+        validate_roles([turn["role"] for turn in turns], f"{label}, {side}")
+        for position, duration_s in enumerate(turn["duration_s"] for turn in turns):
+            if not is_time(duration_s) or not 0 < duration_s <= MAX_TURN_S:
+                wanted = f"it must last more than 0 and at most {MAX_TURN_S:.0f} s"
+                raise ValueError(f"{label}, {side} turn {position}: lasts {duration_s!r:.40} s; {wanted}.")
 
 
 def list_allowed_labels(row: Mapping[str, Any]) -> dict[str, frozenset[str]]:
@@ -187,11 +153,5 @@ def validate_roles(roles: Sequence[str], label: str) -> None:
     """Raise `ValueError` unless turns alternate from the user on, an even number of at most 16."""
     if not roles or len(roles) % 2 or len(roles) > MAX_TURNS:
         raise ValueError(f"{label}: has {len(roles)} turns; it needs an even number from 2 to {MAX_TURNS}.")
-    expected = [ROLES[position % 2] for position in range(len(roles))]
-    if list(roles) != expected:
+    if list(roles) != list(ROLES) * (len(roles) // 2):
         raise ValueError(f"{label}: roles are {list(roles)}; they must alternate, beginning with 'user'.")
-
-
-def is_time(value: Any) -> bool:
-    """Return whether a value is a time in a recording, in seconds."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < MAX_TIME_S

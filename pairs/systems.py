@@ -5,22 +5,22 @@ A system is a folder of dialogues (`dialogue_folders`) or a table; one table may
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sdiareward.audio_sdiareward import compose
-from sdiareward.chat_sdiareward import DialogueError, make_dialogue
+from sdiareward.chat_sdiareward import Dialogue, make_dialogue
 from sdiareward.common.user_errors import UserError
 
 from .dialogue_folders import read_dialogue_folder
-from .dialogues import RecordingFinder
 from .messages import AUDIO_SUFFIXES, Form
-from .path_sandbox import Roots, list_audio_roots, require_inside
+from .path_sandbox import RecordingFinder
 from .rows import DIALOGUE_COLUMNS, Rows, open_rows, read_block
 
 
@@ -57,7 +57,13 @@ def read_systems(
     systems: list[System] = []
     try:
         for name, path in named.items():
-            systems += _read(name, path, audio_root, {"pattern": pattern, "user_turns": user_turns, "form": form})
+            if Path(path).is_dir():
+                found = read_dialogue_folder(path, pattern, user_turns, form)
+                finder = RecordingFinder(audio_root, path, *([] if user_turns is None else [user_turns]))
+                read, place = partial(_read_dialogue, found.dialogues, finder), str(Path(path).absolute())
+                systems.append(System(name, place, list(found.dialogues), read, skipped=found.skipped))
+            else:
+                systems += _read_table(name, path, audio_root)
     except (ValueError, OSError) as error:
         raise error if isinstance(error, UserError) else UserError(str(error)) from error
     if len(systems) < 2:
@@ -72,24 +78,21 @@ def read_systems(
 def name_systems(paths: Sequence[str]) -> dict[str, str]:
     """Return the paths by the systems' names: as given by `NAME=PATH`, else the distinguishing end of the path."""
     given = [path.partition("=") if "=" in path and not Path(path).exists() else ("", "", path) for path in paths]
-    parts = [Path(path).absolute().parts for _, _, path in given]
-    if not any(name for name, _, _ in given) and (twice := Counter(parts).most_common(1)[0])[1] > 1:
-        raise UserError(f"{Path(*twice[0])}: is given twice; give another system to compare it with.")
-    names = [name for name, _, _ in given]
-    lengths = [1] * len(paths)
-    for _ in range(max(map(len, parts))):
-        ends = zip(names, parts, lengths, strict=True)
-        found = [name or _end_of(each, length) for name, each, length in ends]
-        counts = Counter(found)
-        lengths = [length + (counts[name] > 1) for name, length in zip(found, lengths, strict=True)]
-    _require_distinct(found)
-    return {name: path for name, (_, _, path) in zip(found, given, strict=True)}
-
-
-def _end_of(parts: Sequence[str], length: int) -> str:
-    *folders, last = parts[-length:]
-    stem = last[: -len(Path(last).suffix)] if Path(last).suffix in _TABLES else last
-    return "/".join([*folders, stem])
+    places = [Path(path).absolute() for _, _, path in given]
+    ends = [
+        (name,) if name else (*place.parts[:-1], place.stem if place.suffix in _TABLES else place.name)
+        for (name, _, _), place in zip(given, places, strict=True)
+    ]
+    if not any(name for name, _, _ in given) and (twice := Counter(places).most_common(1)[0])[1] > 1:
+        raise UserError(f"{twice[0]}: is given twice; give another system to compare it with.")
+    names = []
+    for place, end in zip(places, ends, strict=True):
+        others = [other for other, each in zip(ends, places, strict=True) if each != place]
+        lengths = range(1, len(end) + 1)
+        distinct = (end[-length:] for length in lengths if all(other[-length:] != end[-length:] for other in others))
+        names.append("/".join(next(distinct, end)))
+    _require_distinct(names)
+    return {name: path for name, (_, _, path) in zip(names, given, strict=True)}
 
 
 def _require_distinct(names: Sequence[str]) -> None:
@@ -98,84 +101,45 @@ def _require_distinct(names: Sequence[str]) -> None:
         raise UserError(f"{count} systems are called {name!r}; give each a name of its own, as NAME=PATH.")
 
 
-def _read(name: str, path: str, audio_root: str | Path | None, of_folder: Mapping[str, Any]) -> list[System]:
-    if Path(path).is_dir():
-        return [_read_folder(name, path, audio_root, of_folder)]
+def _read_table(name: str, path: str, audio_root: str | Path | None) -> list[System]:
+    """Return the systems of a table: one, or those of its column `system`."""
     if Path(path).suffix.lower() in AUDIO_SUFFIXES:
-        raise UserError(
-            f"{path}: is a recording; a system is a folder of dialogues or a table. To score single dialogues, use "
-            "`sdiareward score`."
-        )
+        remedy = "a system is a folder of dialogues or a table; `sdiareward score` scores single dialogues"
+        raise UserError(f"{path}: is a recording; {remedy}.")
     if not Path(path).is_file():
         raise UserError(f"{path}: no such file or folder; give a folder or a table of dialogues for each system.")
     if Path(path).suffix not in _TABLES:
-        raise UserError(
-            f"{path}: is neither a folder nor one of {', '.join(_TABLES)}; give dialogues in one of these forms."
-        )
-    return _read_table(name, path, audio_root)
-
-
-def _read_folder(name: str, path: str, audio_root: str | Path | None, options: Mapping[str, Any]) -> System:
-    """Read a folder with the options of `read_dialogue_folder`."""
-    found = read_dialogue_folder(path, **options)
-    given = [list_audio_roots(folder, audio_root) for folder in (path, options["user_turns"]) if folder]
-    roots = Roots(sum((roots.own for roots in given), ()), given[0].others)
-
-    def read(dialogue: str) -> Messages:
-        whole = make_dialogue(found.dialogues[dialogue])
-        for clip in (clip for turn in whole.turns for clip in turn.clips):
-            try:
-                require_inside(clip.source, roots)
-            except ValueError as error:
-                raise DialogueError(str(error)) from error
-        return whole.to_messages()
-
-    return System(name, str(Path(path).absolute()), list(found.dialogues), read, skipped=found.skipped)
-
-
-def _read_table(name: str, path: str, audio_root: str | Path | None) -> list[System]:
-    """Return the systems of a table: one, or those of its column `system`."""
+        raise UserError(f"{path}: is neither a folder nor one of {', '.join(_TABLES)}; give dialogues in such a form.")
     rows = open_rows(path)
     column = next((column for column in DIALOGUE_COLUMNS if column in rows.features), None)
     id_column = next((column for column in NAME_COLUMNS if column in rows.features), None)
     if column is None or id_column is None:
         wanted = f"one of {', '.join(DIALOGUE_COLUMNS)} with the turns, and one of {', '.join(NAME_COLUMNS)}"
         raise UserError(f"{path}: has columns {list(rows.features)}; a table of dialogues needs {wanted}.")
-    labels = {each: _read_labels(rows, each) for each in (SYSTEM_COLUMN, id_column, GROUP_COLUMN)}
-    numbers: dict[str, dict[str, int]] = {}
-    for number, dialogue in enumerate(labels[id_column] or ()):
-        owner = (labels[SYSTEM_COLUMN] or [name] * rows.num_rows)[number]
-        if dialogue is None or owner is None or dialogue in numbers.setdefault(owner, {}):
+
+    numbers: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    groups: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    columns = [each for each in (SYSTEM_COLUMN, id_column, GROUP_COLUMN) if each in rows.features]
+    for number, row in enumerate(rows.read(range(rows.num_rows), columns).to_pylist()):
+        labels = {each: None if value is None else compose(str(value)) for each, value in row.items()}
+        owner, dialogue = labels.get(SYSTEM_COLUMN, name), labels[id_column]
+        if owner is None or dialogue is None or dialogue in numbers[owner]:
             problem = f"names no {id_column} or system" if None in (dialogue, owner) else f"is the second {dialogue!r}"
             raise UserError(f"{path}: row {number} {problem}; each dialogue of a system needs its own {id_column}.")
         numbers[owner][dialogue] = number
+        if GROUP_COLUMN in labels:
+            groups[owner][dialogue] = labels[GROUP_COLUMN] or dialogue
+    finder, place = RecordingFinder(audio_root, path), str(Path(path).absolute())
     return [
-        _make_system(owner, path, rows, column, found, labels[GROUP_COLUMN], audio_root)
+        System(owner, place, list(found), partial(_read_row, rows, column, found, finder), groups[owner])
         for owner, found in numbers.items()
     ]
 
 
-def _read_labels(rows: Rows, column: str) -> list[str | None] | None:
-    if column not in rows.features:
-        return None
-    values = rows.read(range(rows.num_rows), [column])[column].to_pylist()
-    return [None if value is None else compose(str(value)) for value in values]
+def _read_dialogue(dialogues: Mapping[str, Dialogue], finder: RecordingFinder, dialogue: str) -> Messages:
+    return make_dialogue(dialogues[dialogue].to_messages(), find=finder).to_messages()
 
 
-def _make_system(
-    name: str,
-    path: str,
-    rows: Rows,
-    column: str,
-    numbers: Mapping[str, int],
-    groups: Sequence[str | None] | None,
-    audio_root: str | Path | None,
-) -> System:
-    finder = RecordingFinder(audio_root, path)
-
-    def read(dialogue: str) -> Messages:
-        block = read_block(rows, np.array([numbers[dialogue]]), (column,))
-        return make_dialogue(block[0][column], find=finder).to_messages()
-
-    found = {} if groups is None else {each: groups[number] or each for each, number in numbers.items()}
-    return System(name, str(Path(path).absolute()), list(numbers), read, found)
+def _read_row(rows: Rows, column: str, numbers: Mapping[str, int], finder: RecordingFinder, dialogue: str) -> Messages:
+    block = read_block(rows, np.array([numbers[dialogue]]), (column,))
+    return make_dialogue(block[0][column], find=finder).to_messages()

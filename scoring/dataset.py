@@ -27,12 +27,10 @@ from sdiareward.common.parts import Rows as Records
 from sdiareward.common.provenance import write_provenance
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.content import digest_dialogue, is_unchanged, stamp_file
-from sdiareward.pairs.dialogues import Dialogues, RecordingFinder
-from sdiareward.pairs.labels import ORIGIN_COLUMNS, describe_origins, name_criterion
+from sdiareward.pairs.labels import ORIGIN_COLUMNS, describe_origins, name_criterion, sample_rows
 from sdiareward.pairs.messages import Form
-from sdiareward.pairs.path_sandbox import ROOTS_VARIABLE
-from sdiareward.pairs.rows import Block, Rows, find_dialogue_columns, open_rows, read_block
-from sdiareward.pairs.sampling import sample_rows
+from sdiareward.pairs.path_sandbox import ROOTS_VARIABLE, RecordingFinder
+from sdiareward.pairs.rows import Block, Dialogues, Rows, find_dialogue_columns, open_rows, read_block
 from sdiareward.pairs.schema import ID_COLUMNS, SIDES
 
 from .model_spec import ModelSpec, ScoringError

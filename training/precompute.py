@@ -23,9 +23,9 @@ from sdiareward.common.files import hash_json
 from sdiareward.common.skipped import Skipped
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.pairs.content import fingerprint_pairs
-from sdiareward.pairs.dialogues import Dialogues
 from sdiareward.pairs.labels import name_criterion
 from sdiareward.pairs.loading import name_pairs
+from sdiareward.pairs.rows import Dialogues
 from sdiareward.pairs.schema import SIDES
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.batching import DialoguePreparer, Message, format_reason

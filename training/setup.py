@@ -34,8 +34,8 @@ from sdiareward.modeling_sdiareward import (
     SDiaRewardPooler,
     compute_reward,
 )
+from sdiareward.pairs.labels import draw_rows
 from sdiareward.pairs.loading import list_ids
-from sdiareward.pairs.sampling import draw_rows
 from sdiareward.pairs.schema import ID_COLUMNS
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.feature_cache import FeatureCache

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 from sdiareward.common.llm import ChatClient, ChatError
 from sdiareward.common.package_files import CHATREWARD
 from sdiareward.common.skipped import Skipped
+from sdiareward.pairs.loading import make_builder
 from sdiareward.pairs.prompts import PromptSet
-from sdiareward.pairs.rows import make_builder
 from sdiareward.pairs.schema import make_stable_id, make_stable_seed
 
 from ..marks import remove_marks

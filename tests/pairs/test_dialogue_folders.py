@@ -1,21 +1,31 @@
-"""Folders of dialogues in every form; nothing in them is decoded."""
+"""Folders of dialogues in every form, nothing in which is decoded, and the systems that are read from them."""
 
 import json
-import re
 from pathlib import Path
 
+import datasets
 import pytest
+from support.systems_world import write_system, write_tone
+from support.tables import write_rows
 
-from sdiareward.chat_sdiareward import ROLES
+from sdiareward.chat_sdiareward import ROLES, DialogueError
+from sdiareward.common.user_errors import UserError
 from sdiareward.pairs.dialogue_folders import compile_pattern, holds_dialogues, read_dialogue_folder
+from sdiareward.pairs.systems import name_systems, read_systems
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
 def make(tmp_path):
     """Return a function making empty files in a folder."""
 
-    def write(name, *files):
-        for file in files:
+    def write(name, files):
+        for file in files.split():
             (tmp_path / name / file).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name / file).touch()
         return tmp_path / name
@@ -26,7 +36,7 @@ def make(tmp_path):
 def shape(found):
     """Return role and file name of each turn, by dialogue."""
     return {
-        name: [(turn.role, Path(turn.audio.source).name) for turn in dialogue.turns]
+        name: " ".join(f"{turn.role}:{Path(turn.audio.source).name}" for turn in dialogue.turns)
         for name, dialogue in found.dialogues.items()
     }
 
@@ -63,125 +73,95 @@ def shape(found):
     ],
 )  # fmt: skip
 def test_recordings_are_joined_by_their_folder_or_their_names(make, files, turns):
-    found = shape(read_dialogue_folder(make("a", *files.split())))
-    assert {name: " ".join(map(":".join, each)) for name, each in found.items()} == turns
+    assert shape(read_dialogue_folder(make("a", files))) == turns
 
 
 @pytest.mark.parametrize(
     ("files", "reason"),
     [
-        ("x/0_assistant.wav x/1.wav", "0_assistant.wav would be the user's turn"),
-        ("x/0.wav x/1.wav x/2.m4a x/3.m4a", "m4a: recordings of this format are not read"),
-        ("x_0_user.wav x_0_assistant.wav x_1_user.m4a", "m4a: recordings of this format are not read"),
+        ("x/0_assistant.wav x/1.wav y/0.wav y/1.wav", "0_assistant.wav would be the user's turn"),
+        ("x/0.wav x/1.wav x/2.m4a x/3.m4a y/0.wav y/1.wav", "m4a: recordings of this format are not read"),
+        ("x_0_user.wav x_0_assistant.wav x_1_user.m4a y_user.wav y_assistant.wav", "m4a: recordings of this format"),
     ],
 )
 def test_a_recording_that_cannot_be_a_turn_costs_its_dialogue(make, files, reason):
-    others = "y/0.wav y/1.wav" if "/" in files else "y_user.wav y_assistant.wav"
-    found = read_dialogue_folder(make("a", *files.split(), *others.split()))
+    found = read_dialogue_folder(make("a", files))
     assert list(found.dialogues) == ["y"]
     assert reason in found.skipped["x"]
-
-
-def test_a_json_dialogue_is_named_after_its_file_and_its_paths_begin_there(make, tmp_path):
-    folder = make("a", "audio/0.wav")
-    turns = [{"role": "user", "audio": "audio/0.wav"}, {"role": "assistant", "audio": "audio/1.wav", "text": "Hi."}]
-    (folder / "call.json").write_text(json.dumps({"turns": turns}))
-    found = read_dialogue_folder(folder)
-    answer = found.dialogues["call"].turns[1]
-    assert (answer.text, answer.audio.source) == ("Hi.", str(tmp_path / "a" / "audio/1.wav"))
 
 
 @pytest.mark.parametrize(
     ("pattern", "files"),
     [
-        ("{dialogue}_{turn}_{role}.wav", ("call_0_user.wav", "call_1_assistant.wav")),
-        ("{role}-{dialogue}", ("user-call.flac", "assistant-call.flac")),
-        ("{dialogue}/{turn}.wav", ("call/0.wav", "call/1.wav")),
-        ("{dialogue}.{turn}.wav", ("call.1.wav", "call.2.wav")),
+        ("{dialogue}_{turn}_{role}.wav", "call_0_user.wav call_1_assistant.wav"),
+        ("{role}-{dialogue}", "user-call.flac assistant-call.flac"),
+        ("{dialogue}/{turn}.wav", "call/0.wav call/1.wav"),
+        ("{dialogue}.{turn}.wav", "call.1.wav call.2.wav"),
     ],
 )
-def test_a_pattern_tells_dialogue_turn_and_role(make, pattern, files):
-    found = read_dialogue_folder(make("a", *files, "other.ogg"), pattern)
-    assert shape(found) == {
-        "call": [(role, Path(file).name) for role, file in zip(("user", "assistant"), files, strict=True)]
-    }
+def test_a_pattern_gives_dialogue_turn_and_role(make, pattern, files):
+    found = read_dialogue_folder(make("a", f"{files} other.ogg"), pattern)
+    first, second = (Path(file).name for file in files.split())
+    assert shape(found) == {"call": f"user:{first} assistant:{second}"}
     assert list(found.skipped) == ["other.ogg"]
 
 
-@pytest.mark.parametrize(
-    "pattern", ["{turn}_{role}.wav", "{dialogue}_{speaker}.wav", "{dialogue}_{dialogue}.wav", "{dialogue"]
-)
-def test_a_malformed_pattern_is_refused_and_other_letters_stand_for_themselves(pattern):
-    with pytest.raises(ValueError, match=re.escape(pattern)):
-        compile_pattern(pattern)
-    assert compile_pattern("{dialogue}.wav").fullmatch("a.wav") and not compile_pattern("{dialogue}.wav").fullmatch(
-        "axwav"
-    )
+def test_a_malformed_pattern_is_refused_and_other_letters_stand_for_themselves():
+    for pattern in ("{turn}_{role}.wav", "{dialogue}_{speaker}.wav", "{dialogue}_{dialogue}.wav", "{dialogue"):
+        with pytest.raises(ValueError, match="pattern is"):
+            compile_pattern(pattern)
+    expression = compile_pattern("{dialogue}.wav")
+    assert expression.fullmatch("a.wav") and not expression.fullmatch("axwav")
 
 
-def test_recordings_beside_json_dialogues_or_in_folders_are_theirs(make):
-    folder = make(
-        "a", "x_user.wav", "x_assistant.wav", "wav/y0.wav", "wav/y1.wav", "z/0.wav", "z/1.wav", "alone_user.wav"
-    )
-    turns = {"x": ["x_user.wav", "x_assistant.wav"], "y": ["wav/y0.wav", "../a/wav/y1.wav"]}
+def test_json_dialogues_own_the_recordings_beside_them_and_a_malformed_one_costs_no_other(make):
+    folder = make("a", "x_user.wav x_assistant.wav wav/y0.wav wav/y1.wav z/0.wav z/1.wav alone_user.wav")
+    turns = {"x": ["x_user.wav", "x_assistant.wav"], "y": ["wav/y0.wav", "../a/wav/y1.wav"], "w": [{"name": "b"}]}
     for name, audio in turns.items():
-        written = [{"role": role, "audio": file, "text": "Hi."} for role, file in zip(ROLES, audio, strict=True)]
-        (folder / f"{name}.json").write_text(json.dumps(written))
+        written = [{"role": role, "audio": file, "text": "Hi."} for role, file in zip(ROLES, audio, strict=False)]
+        (folder / f"{name}.json").write_text(json.dumps({"turns": written}))
+    (folder / "v.json").write_text("{")
     assert holds_dialogues(folder)
     found = read_dialogue_folder(folder)
     assert list(shape(found)) == ["x", "y", "z"]
-    assert found.dialogues["x"].turns[0].text == "Hi."
-    assert found.skipped == {"alone_user.wav": "no JSON dialogue beside it names this recording."}
+    first = found.dialogues["x"].turns[0]
+    assert (first.text, first.audio.source) == ("Hi.", str(folder / "x_user.wav"))
+    assert found.skipped["alone_user.wav"] == "no JSON dialogue beside it names this recording."
+    assert "is not valid JSON" in found.skipped["v"]
+    assert found.skipped["w"] == f"{folder / 'w.json'}, turn 1: its audio is a dict; give the path of a recording."
     # A pattern asks for the names of the recordings.
     assert list(read_dialogue_folder(folder, "{dialogue}_{role}.wav").dialogues) == ["alone", "x"]
 
 
-def test_shared_turns_in_a_folder_have_the_roles_in_their_names(make):
-    user = make("user", "c/user_1.wav", "c/assistant_1.wav", "c/user_2.wav", "d/0_assistant.wav", "d/1.wav")
-    found = read_dialogue_folder(make("a", "c.wav", "d.wav"), user_turns=user)
-    context = [("user", "user_1.wav"), ("assistant", "assistant_1.wav"), ("user", "user_2.wav")]
-    assert shape(found) == {"c": [*context, ("assistant", "c.wav")]}
-    assert "0_assistant.wav would be the user's turn by the order of the names" in found.skipped["d"]
+@pytest.mark.parametrize(
+    ("answers", "user", "turns", "skipped"),
+    [
+        ("one.wav two.wav five.wav", "one.wav two_user.wav four_0.wav",
+         {"one": "user:one.wav assistant:one.wav", "two": "user:two_user.wav assistant:two.wav"},
+         {"five": "has no turn in the folder of the user's turns"}),
+        ("c_assistant.wav", "c/0.wav c/1.wav c/2.wav",
+         {"c": "user:0.wav assistant:1.wav user:2.wav assistant:c_assistant.wav"}, {}),
+        ("c.wav d.wav", "c/user_1.wav c/assistant_1.wav c/user_2.wav d/0_assistant.wav d/1.wav",
+         {"c": "user:user_1.wav assistant:assistant_1.wav user:user_2.wav assistant:c.wav"},
+         {"d": "0_assistant.wav would be the user's turn by the order of the names"}),
+        ("c/0.wav c/1.wav d/0.wav d/1.wav d/2.wav", "c_0_user.wav c_2_user.wav d_0_user.wav d_1_user.wav",
+         {"c": "user:c_0_user.wav assistant:0.wav user:c_2_user.wav assistant:1.wav"},
+         {"d": "has 3 turns of the assistant but 2 before them"}),
+        ("one_user.wav one_assistant.wav", "one.wav", {}, {"one": "has turns of the user although"}),
+    ],
+)  # fmt: skip
+def test_the_users_turns_may_be_shared(make, answers, user, turns, skipped):
+    found = read_dialogue_folder(make("a", answers), user_turns=make("user", user))
+    assert shape(found) == turns
+    assert set(found.skipped) == set(skipped) and all(
+        reason in found.skipped[name] for name, reason in skipped.items()
+    )
 
 
-def test_the_users_turns_may_be_shared(make):
-    user = make("user", "one.wav", "two_user.wav", "three/0.wav", "three/1.wav", "three/2.wav", "four_0.wav")
-    folder = make("a", "one.wav", "two.wav", "three_assistant.wav", "five.wav")
-    found = read_dialogue_folder(folder, user_turns=user)
-    context = [("user", "0.wav"), ("assistant", "1.wav"), ("user", "2.wav")]
-    assert shape(found) == {
-        "one": [("user", "one.wav"), ("assistant", "one.wav")],
-        "two": [("user", "two_user.wav"), ("assistant", "two.wav")],
-        "three": [*context, ("assistant", "three_assistant.wav")],
-    }
-    assert found.dialogues["one"].turns[0].audio.source.startswith(str(user))
-    assert list(found.skipped) == ["five"]
-
-
-def test_several_answers_follow_as_many_shared_turns_of_the_user(make):
-    user = make("user", "c_0_user.wav", "c_2_user.wav")
-    expected = [("user", "c_0_user.wav"), ("assistant", "0.wav"), ("user", "c_2_user.wav"), ("assistant", "1.wav")]
-    assert shape(read_dialogue_folder(make("a", "c/0.wav", "c/1.wav"), user_turns=user)) == {"c": expected}
-    found = read_dialogue_folder(make("b", "c/0.wav", "c/1.wav", "c/2.wav"), user_turns=user)
-    assert "has 3 turns of the assistant but 2 before them" in found.skipped["c"]
-
-
-def test_recordings_without_a_turn_of_the_user_or_with_two_and_an_empty_folder_are_refused(make):
+def test_recordings_without_a_turn_of_the_user_and_an_empty_folder_are_refused(make):
     for name, file in (("a", "one.wav"), ("b", "readme.txt")):
         with pytest.raises(ValueError, match=f"{name}: "):
             read_dialogue_folder(make(name, file))
-    found = read_dialogue_folder(make("c", "one_user.wav", "one_assistant.wav"), user_turns=make("user", "one.wav"))
-    assert "has turns of the user although they are given for all systems" in found.skipped["one"]
-
-
-def test_one_malformed_dialogue_costs_no_other(make):
-    folder = make("a", "x/0.wav", "x/1.wav")
-    (folder / "y.json").write_text("{")
-    (folder / "z.json").write_text(json.dumps([{"role": "user", "audio": {"name": "b.wav"}}]))
-    found = read_dialogue_folder(folder)
-    assert list(found.dialogues) == ["x"]
-    assert "is not valid JSON" in found.skipped["y"]
-    assert found.skipped["z"] == f"{folder / 'z.json'}, turn 1: its audio is a dict; give the path of a recording."
 
 
 @pytest.mark.parametrize(
@@ -194,6 +174,7 @@ def test_one_malformed_dialogue_costs_no_other(make):
         ("0.wav 1.wav", "", False),
         ("data/train.parquet", "", False),
         ("x/0.wav metadata.jsonl", "", False),
+        ("x/0.wav state.json", "", False),
         ("", "", False),
         ("x.json", "", False),
         ("x.json", '[{"role": "user", "audio": "0.wav"}]', True),
@@ -202,7 +183,86 @@ def test_one_malformed_dialogue_costs_no_other(make):
 )
 def test_a_folder_of_dialogues_is_recognised(make, tmp_path, files, content, is_one):
     (tmp_path / "a").mkdir()
-    folder = make("a", *files.split())
+    folder = make("a", files)
     if content:
         (folder / files).write_text(content)
     assert holds_dialogues(folder) is is_one
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        ("runs/a runs/b", "a b"),
+        ("a.jsonl v1.2.parquet", "a v1.2"),
+        ("x/wav y/wav", "x/wav y/wav"),
+        ("x/out/wav y/out/wav z", "x/out/wav y/out/wav z"),
+        ("best=x/wav y/wav", "best wav"),
+        ("lr=1 b", "lr=1 b"),
+    ],
+)
+def test_a_system_is_called_after_the_end_of_its_path_or_as_it_is_said(paths, names, tmp_path):
+    (tmp_path / "lr=1").mkdir()
+    assert list(name_systems(paths.split())) == names.split()
+
+
+def make_rows(folder, systems=("a", "b"), num=2):
+    rows = []
+    for system in systems:
+        for number in range(num):
+            write_tone(folder / "audio" / f"{number}.wav", 0.2, 200.0 + number)
+            turns = [{"role": role, "text": "", "audio": f"audio/{number}.wav"} for role in ROLES]
+            rows.append({"system": system, "id": f"d{number}", "group_id": f"g{number // 2}", "turns": turns})
+    return rows
+
+
+@pytest.mark.parametrize("name", ["all.jsonl", "all.parquet"])
+def test_one_table_holds_all_systems_that_its_column_names(tmp_path, name):
+    first, second = read_systems([write_rows(tmp_path / "t" / name, make_rows(tmp_path / "t"))])
+    assert (first.name, second.name, first.names) == ("a", "b", ["d0", "d1"])
+    assert first.groups == {"d0": "g0", "d1": "g0"}
+    # Relative paths begin at the table.
+    assert second.read("d1")[0]["content"][-1]["audio"] == str(tmp_path / "t" / "audio" / "1.wav")
+
+
+def test_a_table_and_a_folder_are_compared_and_the_embedded_audio_of_a_table_is_kept(tmp_path):
+    rows = make_rows(tmp_path, ["a"])
+    for row in rows:
+        del row["system"]
+        for turn in row["turns"]:
+            turn["audio"] = {"bytes": (tmp_path / turn["audio"]).read_bytes(), "path": None}
+    write_rows(tmp_path / "a.parquet", rows)
+    first, second = read_systems(["a.parquet", str(write_system(tmp_path / "b", 1, 2))])
+    assert (first.name, second.name, second.names) == ("a", "b", ["d00", "d01"])
+    assert first.read("d0")[0]["content"][-1]["audio"]["bytes"] == rows[0]["turns"][0]["audio"]["bytes"]
+
+
+def test_a_system_names_no_recording_outside_of_its_folder_and_a_link_of_the_user_may(tmp_path, monkeypatch):
+    write_tone(tmp_path / "private.wav")
+    turns = [{"role": role, "audio": "../../private.wav"} for role in ROLES]
+    for name in ("a", "b"):
+        write_system(tmp_path / "w" / name, 1, 2)
+    (tmp_path / "w" / "a" / "d00" / "1.wav").unlink()
+    (tmp_path / "w" / "a" / "d00" / "1.wav").symlink_to(tmp_path / "private.wav")
+    (tmp_path / "w" / "a" / "call.json").write_text(json.dumps(turns))
+    write_rows(tmp_path / "w" / "t" / "t.jsonl", [{"id": "call", "turns": turns}])
+    monkeypatch.chdir(tmp_path / "w")
+    folder, table = read_systems(["a", "t/t.jsonl"])
+    for system in (folder, table):
+        with pytest.raises(DialogueError, match="lies outside of the audio root"):
+            system.read("call")
+    assert folder.read("d00") and folder.read("d01")
+    assert read_systems(["a", "t/t.jsonl"], audio_root=tmp_path)[1].read("call")
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda rows: [*rows, rows[0]], "is the second 'd0'"),
+        (lambda rows: [*rows, {**rows[0], "id": None}], "names no id or system"),
+        (lambda rows: rows[:2], "is a single system"),
+        (lambda rows: [{"system": "a", "id": "x", "path": "x.wav"}], "needs one of messages"),
+    ],
+)
+def test_a_table_that_does_not_name_its_dialogues_is_refused(tmp_path, change, problem):
+    with pytest.raises(UserError, match=problem):
+        read_systems([write_rows(tmp_path / "all.jsonl", change(make_rows(tmp_path)))])

@@ -5,6 +5,7 @@ import json
 import sys
 import unicodedata
 from collections import Counter
+from pathlib import Path
 
 import datasets
 import numpy as np
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import soundfile
+from support.tables import write_rows
 
 from sdiareward import chat_sdiareward
 from sdiareward.chat_sdiareward import (
@@ -27,10 +29,10 @@ from sdiareward.common.user_errors import PairsError
 from sdiareward.dataset_builder.sources.reading import find_clip
 from sdiareward.pairs.content import digest_dialogue
 from sdiareward.pairs.dialogue_folders import read_dialogue_folder
-from sdiareward.pairs.dialogues import Dialogues, RecordingFinder
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.messages import read_dialogue, read_transcript
-from sdiareward.pairs.rows import MessageRows, open_rows, read_block
+from sdiareward.pairs.path_sandbox import RecordingFinder
+from sdiareward.pairs.rows import Dialogues, open_messages, open_rows, read_block
 from sdiareward.pairs.schema import SIDES
 from sdiareward.pairs.systems import read_systems
 
@@ -51,16 +53,28 @@ def read_json(folder, turns):
     return read_dialogue(folder / "one.json")
 
 
+def open_table(folder, rows):
+    """Return the dialogues of a table with the numbers of its rows."""
+    rows = open_rows(
+        write_rows(folder / "table.jsonl", [{"id": str(row), "messages": each} for row, each in enumerate(rows)])
+    )
+
+    def read(*numbers):
+        block = read_block(rows, np.array(numbers), ["messages"])
+        return Dialogues(block, range(len(numbers)), ["messages"], RecordingFinder(folder))
+
+    return read
+
+
 def read_table(folder, turns):
-    (folder / "table.jsonl").write_text(json.dumps({"id": "a", "messages": turns}) + "\n")
-    rows = open_rows(folder / "table.jsonl")
-    return Dialogues(read_block(rows, np.arange(1), ["messages"]), [0], ["messages"], RecordingFinder(folder))[0]
+    return open_table(folder, [turns])(0)[0]
 
 
 def read_pairs(folder, turns):
     plain = [USER, {"role": "assistant", "audio": "0.wav"}]
-    (folder / "pairs.jsonl").write_text(json.dumps({"chosen": plain, "rejected": turns}) + "\n")
-    return Dialogues(load_pairs(folder / "pairs.jsonl", "train"), [0])[1]
+    return Dialogues(
+        load_pairs(write_rows(folder / "pairs.jsonl", [{"chosen": plain, "rejected": turns}]), "train"), [0]
+    )[1]
 
 
 def read_python(folder, turns):
@@ -74,30 +88,25 @@ def item(**fields):
     return {"role": "assistant", "content": [fields]}
 
 
+SPELLINGS = [
+    item(type="audio", audio="1.wav"),
+    item(type="audio", audio="1.wav", text=""),
+    *(item(type="audio", **{key: "1.wav"}) for key in ("audio_url", "audio_path", "path", "url")),
+    item(type="audio_url", audio_url={"url": "1.wav"}),
+    item(audio="1.wav"),
+    {"role": "assistant", "audio_path": "1.wav"},
+    {"role": "assistant", "path": "1.wav", "speaker": "Ann", "start_s": 1.5},
+    {"role": "assistant", "url": "1.wav", "text": ""},
+    {"role": "assistant", "audio": "1.wav", "utterance_id": "d0_u1", "text_language": "en"},
+    item(type="audio_url", audio_url={"url": "file://{folder}/1.wav"}),
+]
+
+
 @pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize(
-    "answer",
-    [
-        item(type="audio", audio="1.wav"),
-        item(type="audio", audio="1.wav", text=""),
-        item(type="audio", audio_url="1.wav"),
-        item(type="audio", audio_path="1.wav"),
-        item(type="audio", path="1.wav"),
-        item(type="audio", url="1.wav"),
-        item(type="audio_url", audio_url={"url": "1.wav"}),
-        item(audio="1.wav"),
-        {"role": "assistant", "audio_path": "1.wav"},
-        {"role": "assistant", "path": "1.wav", "speaker": "Ann", "start_s": 1.5},
-        {"role": "assistant", "url": "1.wav", "text": ""},
-        {"role": "assistant", "audio": "1.wav", "utterance_id": "d0_u1", "text_language": "en"},
-        item(type="audio_url", audio_url={"url": "file://{folder}/1.wav"}),
-    ],
-)
-def test_common_spellings_of_a_recording_are_read(folder, door, answer):
-    expected = DOORS[door](folder, [USER, {"role": "assistant", "audio": "1.wav"}])
-    answer = json.loads(json.dumps(answer).replace("{folder}", str(folder)))
-    got = DOORS[door](folder, [USER, answer])
-    assert digest_dialogue(got, None) == digest_dialogue(expected, None) is not None
+def test_common_spellings_of_a_recording_are_read(folder, door):
+    expected = digest_dialogue(DOORS[door](folder, [USER, {"role": "assistant", "audio": "1.wav"}]), None)
+    for answer in json.loads(json.dumps(SPELLINGS).replace("{folder}", str(folder))):
+        assert digest_dialogue(DOORS[door](folder, [USER, answer]), None) == expected is not None, answer
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -163,32 +172,25 @@ def test_a_table_whose_texts_are_views_is_read(folder):
 
 
 @pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("wrap", [base64.b64encode, base64.encodebytes])
-@pytest.mark.parametrize(
-    "make", [str, "data:audio/wav;base64,{}".format, lambda text: {"data": text, "format": "wav"}]
-)
-def test_recordings_in_base64_are_read(folder, door, wrap, make):
-    text = wrap((folder / "1.wav").read_bytes()).decode()
-    key = "input_audio" if isinstance(make(text), dict) else "audio"
-    got = DOORS[door](folder, [USER, item(type=key, **{key: make(text)})])
-    expected = read_json(folder, [USER, {"role": "assistant", "audio": "1.wav"}])
-    samples = [each.turns[1].audio.read() for each in (got, expected)]
-    np.testing.assert_array_equal(*samples)
+def test_recordings_in_base64_are_read(folder, door):
+    expected = read_json(folder, [USER, {"role": "assistant", "audio": "1.wav"}]).turns[1].audio.read()
+    for wrap in (base64.b64encode, base64.encodebytes):
+        text = wrap((folder / "1.wav").read_bytes()).decode()
+        given = {"audio": [text, f"data:audio/wav;base64,{text}"], "input_audio": [{"data": text, "format": "wav"}]}
+        for key, value in ((key, value) for key, values in given.items() for value in values):
+            got = DOORS[door](folder, [USER, item(type=key, **{key: value})])
+            np.testing.assert_array_equal(got.turns[1].audio.read(), expected)
 
 
 @pytest.mark.parametrize("door", ["table", "pairs"])
 @pytest.mark.parametrize("key", AUDIO_KEYS)
-@pytest.mark.parametrize("wrap", [str, "file://{}".format, lambda path: {"url": path}])
-def test_a_table_names_no_recording_outside_of_its_folder_under_any_name(folder, tmp_path_factory, door, key, wrap):
+def test_a_table_names_no_recording_outside_of_its_folder_under_any_name(folder, tmp_path_factory, door, key):
     outside = tmp_path_factory.mktemp("outside") / "1.wav"
     (folder / "1.wav").rename(outside)
-    for answer in (item(type="audio", **{key: wrap(str(outside))}), {"role": "assistant", key: wrap(str(outside))}):
-        with pytest.raises((DialogueError, ValueError, FileNotFoundError)):
-            read_recordings(DOORS[door](folder, [USER, answer]))
-
-
-def read_recordings(dialogue):
-    return [clip.read() for turn in dialogue.turns for clip in turn.clips]
+    for path in (str(outside), f"file://{outside}", {"url": str(outside)}):
+        for answer in (item(type="audio", **{key: path}), {"role": "assistant", key: path}):
+            with pytest.raises((ValueError, FileNotFoundError)):
+                DOORS[door](folder, [USER, answer]).turns[1].audio.read()
 
 
 WORDS = {"role": "user", "text": "hello"}
@@ -232,36 +234,31 @@ def test_what_would_not_be_read_is_refused_with_its_turn_and_key(folder, door, n
 
 
 @pytest.mark.parametrize("door", ["table", "pairs"])
-@pytest.mark.parametrize("turn", [WORDS, {**WORDS, "audio": None}, {"role": "user", "content": "hello"}])
-def test_words_alone_are_refused_in_data_that_have_recordings(folder, door, turn):
-    with pytest.raises(DialogueError, match="turn 1"):
-        DOORS[door](folder, [turn, {"role": "assistant", "audio": "1.wav"}])
+def test_words_alone_are_refused_in_data_that_have_recordings(folder, door):
+    for turn in (WORDS, {**WORDS, "audio": None}, {"role": "user", "content": "hello"}):
+        with pytest.raises(DialogueError, match="turn 1"):
+            DOORS[door](folder, [turn, {"role": "assistant", "audio": "1.wav"}])
     with pytest.raises(DialogueError, match="turn 1"):
         read_pairs(folder, [WORDS, {"role": "assistant", "text": "hi"}])
 
 
 def test_a_row_of_words_is_skipped_among_rows_with_recordings_whatever_their_keys(folder):
     spoken = [{**USER, "text": "hello"}, {"role": "assistant", "audio": "1.wav"}]
-    rows = [[WORDS, {"role": "assistant", "text": "hi"}], spoken, [{"role": "user", "content": "a"}, spoken[1]]]
-    (folder / "t.jsonl").write_text(
-        "".join(json.dumps({"id": str(i), "messages": row}) + "\n" for i, row in enumerate(rows))
-    )
-    rows_of_table = open_rows(folder / "t.jsonl")
-    block = read_block(rows_of_table, np.arange(3), ["messages"])
-    dialogues = Dialogues(block, range(3), ["messages"], RecordingFinder(folder))
+    silent = [[WORDS, {"role": "assistant", "text": "hi"}], [{"role": "user", "content": "a"}, spoken[1]]]
+    read = open_table(folder, [silent[0], spoken, silent[1]])
+    together = read(0, 1, 2)
     # A rerun reads the skipped rows alone.
-    again = [Dialogues(read_block(rows_of_table, np.array([row]), ["messages"]), [0], ["messages"]) for row in (0, 2)]
-    for skipped, index in ((dialogues, 0), (dialogues, 2), (again[0], 0), (again[1], 0)):
+    for dialogues, index in ((together, 0), (together, 2), (read(0), 0), (read(2), 0)):
         with pytest.raises(DialogueError, match="turn 1"):
-            skipped[index]
-    assert len(dialogues[1].turns) == 2
+            dialogues[index]
+    assert len(together[1].turns) == 2
 
 
 def test_words_alone_are_scored_in_data_without_recordings(folder):
     turns = [WORDS, {"role": "assistant", "text": "hi", "audio": None}]
-    assert [turn.role for turn in read_table(folder, turns).turns] == ["user", "assistant"]
-    as_messages = MessageRows(["a"], lambda _: turns_to_messages(turns))
-    assert len(Dialogues(read_block(as_messages, np.arange(1), ["messages"]), [0], ["messages"])[0].turns) == 2
+    assert [turn.role for turn in read_table(folder, turns).turns] == list(ROLES)
+    as_messages = read_block(open_messages(["a"], lambda _: turns_to_messages(turns)), np.arange(1), ["messages"])
+    assert len(Dialogues(as_messages, [0], ["messages"])[0].turns) == 2
     mixed = [{"role": "user", "content": "a text prompt"}, {"role": "assistant", "audio": "1.wav"}]
     assert len(read_python(folder, mixed).turns) == 2
 
@@ -285,28 +282,21 @@ def test_no_error_quotes_more_than_200_characters_of_an_input(folder):
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
 def test_names_match_in_both_forms_of_unicode(folder, form):
     other = {"NFC": "NFD", "NFD": "NFC"}[form]
-    name, written = (unicodedata.normalize(each, "müller/gespräch") for each in (form, other))
+    name, written = (unicodedata.normalize(each, "müller/gespräch_user") for each in (form, other))
     (folder / name).parent.mkdir()
     (folder / "0.wav").rename(folder / f"{name}.wav")
     for read in (read_json, read_table, read_pairs):
         answer = {"role": "assistant", "audio": "1.wav"}
         assert len(read(folder, [{"role": "user", "audio": f"{written}.wav"}, answer]).turns) == 2
+    (folder / Path(name).parent / f"{Path(written).name}.txt").write_text("hello")
+    assert read_transcript(folder / f"{name}.wav") == "hello"
+    assert find_clip(folder, f"{written}.wav") == folder / f"{name}.wav"
 
 
-def test_transcripts_and_corpora_match_in_both_forms_of_unicode(folder):
-    composed, decomposed = (unicodedata.normalize(form, "müller_user") for form in ("NFC", "NFD"))
-    (folder / "0.wav").rename(folder / f"{decomposed}.wav")
-    (folder / f"{composed}.txt").write_text("hello")
-    assert read_transcript(folder / f"{decomposed}.wav") == "hello"
-    assert find_clip(folder, f"{composed}.wav") == folder / f"{decomposed}.wav"
-
-
-def test_systems_match_by_names_in_both_forms_of_unicode(tmp_path, make_tone):
+def test_systems_match_by_names_in_both_forms_of_unicode(tmp_path):
     for form in ("NFC", "NFD"):
-        (tmp_path / form).mkdir()
-        for role, duration_s in (("user", 0.3), ("assistant", 0.4)):
-            path = tmp_path / form / f"{unicodedata.normalize(form, 'gespräch')}_{role}.wav"
-            soundfile.write(path, make_tone(duration_s), 16_000)
+        name = unicodedata.normalize(form, "gespräch")
+        write_dialogue(tmp_path / form, f"{name}_user.wav", f"{name}_assistant.wav")
     for pattern, name in ((None, "gespräch"), ("{dialogue}räch_{role}", "gesp")):
         first, second = read_systems([tmp_path / "NFC", tmp_path / "NFD"], pattern=pattern)
         assert first.names == second.names == [unicodedata.normalize("NFC", name)]
@@ -329,37 +319,33 @@ def test_hidden_files_are_no_recordings_and_no_dialogues(tmp_path):
         assert (list(found.dialogues), found.skipped) == (["one"], {})
 
 
-@pytest.mark.parametrize(
-    ("names", "duration_s", "is_call"),
-    [
-        ("call_user.wav call_assistant.wav", (0.4, 0.4), True),
-        ("call_user.wav call_assistant.wav", (0.4, 0.415), True),
-        ("call_user.wav call_assistant.wav", (0.4, 0.43), False),
-        ("call_0_user.wav call_1_assistant.wav", (0.4, 0.4), False),
-        ("input.wav output.wav", (0.4, 0.4), True),
-        ("speaker_1.wav speaker_2.wav", (0.4, 0.4), True),
-        ("turn1.wav turn2.wav", (0.4, 0.4), False),
-        ("speech_0_user.wav speech_1_assistant.wav", (0.4, 0.4), False),
-    ],
-)
-def test_two_channels_of_a_call_are_no_turns(tmp_path, names, duration_s, is_call):
-    write_dialogue(tmp_path / "a" / "call", *names.split(), duration_s=duration_s)
-    assert len(read_dialogue(tmp_path / "a" / "call", form="turns").turns) == 2
-    found = read_dialogue_folder(tmp_path / "a", form="turns").dialogues
-    assert list(found) == ["call"]
-    if is_call:
-        with pytest.raises(DialogueError, match="--form turns"):
-            read_dialogue(tmp_path / "a" / "call")
+CALLS = [
+    ("call_user.wav call_assistant.wav", 0.4, True),
+    ("call_user.wav call_assistant.wav", 0.415, True),
+    ("call_user.wav call_assistant.wav", 0.43, False),
+    ("call_0_user.wav call_1_assistant.wav", 0.4, False),
+    ("input.wav output.wav", 0.4, True),
+    ("speaker_1.wav speaker_2.wav", 0.4, True),
+    ("turn1.wav turn2.wav", 0.4, False),
+    ("speech_0_user.wav speech_1_assistant.wav", 0.4, False),
+]
+
+
+@pytest.mark.parametrize(("names", "second_s", "is_call"), CALLS)
+def test_two_channels_of_a_call_are_no_turns(tmp_path, names, second_s, is_call):
+    call = tmp_path / "a" / "call"
+    write_dialogue(call, *names.split(), duration_s=(0.4, second_s))
+    assert len(read_dialogue(call, form="turns").turns) == 2
+    assert list(read_dialogue_folder(call.parent, form="turns").dialogues) == ["call"]
+    if not is_call:
+        assert len(read_dialogue(call).turns) == 2
+        return
+    for read, path in ((read_dialogue, call), (read_dialogue_folder, call.parent)):
         with pytest.raises(ValueError, match="--form turns"):
-            read_dialogue_folder(tmp_path / "a")
-    else:
-        assert len(read_dialogue(tmp_path / "a" / "call").turns) == 2
-
-
-def test_two_channels_of_a_call_are_refused_among_dialogues_by_name(tmp_path):
-    write_dialogue(tmp_path, "a_user.wav", "a_assistant.wav")
-    write_dialogue(tmp_path, "b_user.wav", "b_assistant.wav", duration_s=(0.5, 0.5))
-    found = read_dialogue_folder(tmp_path)
+            read(path)
+    write_dialogue(call.parent, "a_user.wav", "a_assistant.wav")
+    write_dialogue(call.parent, "b_user.wav", "b_assistant.wav", duration_s=(0.5, 0.5))
+    found = read_dialogue_folder(call.parent)
     assert list(found.dialogues) == ["a"]
     assert "channels of one call" in found.skipped["b"]
 

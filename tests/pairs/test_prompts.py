@@ -7,9 +7,10 @@ from sdiareward.pairs.prompts import REQUIRED, SHIPPED, PromptSet, read_prompt_f
 
 
 def test_a_json_file_gives_the_prompt_of_each_criterion_and_a_text_file_that_of_all_to_the_letter(tmp_path):
-    (tmp_path / "prompts.json").write_text(json.dumps({"joint": "Judge.", "mine": "谢谢"}))
+    given = {"joint": "Judge.", "mine": "谢谢"}
+    (tmp_path / "prompts.json").write_text(json.dumps(given))
     prompts = read_prompts(tmp_path / "prompts.json")
-    assert prompts == SDiaRewardConfig(prompts=prompts).prompts == {"joint": "Judge.", "mine": "谢谢"}
+    assert prompts == SDiaRewardConfig(prompts=prompts).prompts == given
     (tmp_path / "prompt.txt").write_text("\nYou judge.\n\n")
     assert read_prompts(str(tmp_path / "prompt.txt")) == dict.fromkeys(DEFAULT_PROMPTS, "\nYou judge.\n\n")
 
@@ -55,13 +56,11 @@ def test_a_yaml_file_replaces_the_prompts_that_it_names(tmp_path):
 
 
 def test_placeholders_are_filled_and_optional_ones_may_be_left_out(tmp_path):
-    path = tmp_path / "prompts.yaml"
-    path.write_text("script_writing_request: Number $number about ${topic}, for $$1.\n")
-    values = {"number": 3, "topic": "trams", "domain": "travel", "style": "written"}
-    assert read_prompt_file(path).fill("script_writing_request", **values) == "Number 3 about trams, for $1."
-    assert '"trams" (domain: travel)' in PromptSet().fill(
-        "script_writing_request", **values, count=10, others=9, min_rounds=4, max_rounds=8
-    )
+    path, name = tmp_path / "prompts.yaml", "script_writing_request"
+    path.write_text(f"{name}: Number $number about ${{topic}}, for $$1.\n")
+    values = {"number": 3, "topic": "trams", "domain": "travel", "style": "written", "count": 10, "others": 9}
+    assert read_prompt_file(path).fill(name, **values) == "Number 3 about trams, for $1."
+    assert '"trams" (domain: travel)' in PromptSet().fill(name, **values, min_rounds=4, max_rounds=8)
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ from sdiareward.checkpoint_io.training_record import read_pairs_record
 from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS, SDiaRewardConfig, name_prompts
 from sdiareward.evaluation.summary import find_overlap
 from sdiareward.modeling_sdiareward import SDiaRewardModel
-from sdiareward.pairs.dialogues import Dialogues
 from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.loading import load_pairs
+from sdiareward.pairs.rows import Dialogues
 from sdiareward.pairs.schema import SIDES
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.feature_cache import FeatureCache
