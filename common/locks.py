@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from os import environ
 from pathlib import Path
 
-from .user_errors import _NOT_ALLOWED, UserError
+from .user_errors import UserError
 
 
 LOCK_FILE = ".lock"
@@ -59,7 +59,7 @@ def _acquire(path: Path, folder: str | Path, held: ExitStack) -> bool:
         if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP):
             # The file system has no locks.
             path.unlink(missing_ok=True)
-        elif error.errno not in (errno.EROFS, *_NOT_ALLOWED):
+        elif error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise
         return False
     held.callback(lock.release)

@@ -27,8 +27,7 @@ def read_extras() -> dict[str, tuple[str, ...]]:
     from packaging.requirements import Requirement
 
     found: dict[str, tuple[str, ...]] = {}
-    for text in metadata.requires("sdiareward") or ():
-        requirement = Requirement(text)
+    for requirement in map(Requirement, metadata.requires("sdiareward") or ()):
         extra = str(requirement.marker or "").partition('extra == "')[2].rstrip('"')
         module = _MODULES.get(requirement.name, requirement.name.replace("-", "_"))
         if module and extra not in ("", "dev", "docs"):
@@ -41,8 +40,9 @@ def explain_missing_extra(error: BaseException | None, extra: str | None = None)
     while error is not None:
         module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
         if bringing := [name for name, modules in read_extras().items() if module in modules]:
-            chosen = extra if extra in bringing else bringing[0]
-            return f'{module} is not installed; pip install "sdiareward[{chosen}]"'
+            return (
+                f'{module} is not installed; pip install "sdiareward[{extra if extra in bringing else bringing[0]}]"'
+            )
         error = error.__cause__
     return None
 

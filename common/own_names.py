@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Iterable
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 
@@ -18,25 +19,15 @@ def list_own_names(host: str, more: Iterable[str] = ()) -> frozenset[str]:
 
 
 def is_own_host(host: str, names: Iterable[str]) -> bool:
-    return _is_own(_name_of(f"//{host}"), names)
+    name = ""
+    with suppress(ValueError):
+        name = (urlsplit(f"//{host}").hostname or "").lower()
+        # No name can be rebound to an address in numbers.
+        ipaddress.ip_address(name)
+        return True
+    return name in names
 
 
 def is_own_origin(origin: str | None, host: str) -> bool:
     """Return whether the header `Origin`, or None without one, names the host of the request."""
     return origin is None or origin.partition("://")[2].lower() == host.lower()
-
-
-def _is_own(name: str, names: Iterable[str]) -> bool:
-    try:
-        # No name can be rebound to an address in numbers.
-        ipaddress.ip_address(name)
-    except ValueError:
-        return name in names
-    return True
-
-
-def _name_of(address: str) -> str:
-    try:
-        return (urlsplit(address).hostname or "").lower()
-    except ValueError:
-        return ""

@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, is_dataclass
 from importlib import metadata
 from pathlib import Path
@@ -20,38 +21,30 @@ _DISTRIBUTIONS = ("sdiareward", "torch", "transformers", "trl", "datasets", "num
 
 
 def describe_run() -> dict[str, Any]:
+    versions, revision = dict[str, str | None].fromkeys(_DISTRIBUTIONS), None
+    for name in versions:
+        with suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    command = ["git", "-C", str(PACKAGE), "rev-parse", "--show-toplevel", "HEAD"]
+    with suppress(OSError, subprocess.CalledProcessError):
+        top, head = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split("\n")[:2]
+        # An installed package may be inside another repository.
+        revision = head if Path(top).samefile(PACKAGE) else None
     return {
-        "versions": {name: _find_version(name) for name in _DISTRIBUTIONS},
+        "versions": versions,
         "python": platform.python_version(),
         "machine": {"processor": platform.machine(), "num_cores": os.cpu_count()},
-        "git_revision": _read_git_revision(),
+        "git_revision": revision,
     }
 
 
 def write_provenance(path: str | Path, **sections: Any) -> None:
     """Write `describe_run` and further sections as JSON, atomically; dataclasses field by field."""
-    record = {**describe_run(), **{name: _convert_value(value) for name, value in sections.items()}}
-    write_file(Path(path), json.dumps(record, indent=2, ensure_ascii=False, default=str) + "\n")
 
+    def convert(value: Any) -> Any:
+        if is_dataclass(value) and not isinstance(value, type):
+            return asdict(value)
+        return dict(value) if isinstance(value, Mapping) else str(value)
 
-def _convert_value(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    return dict(value) if isinstance(value, Mapping) else value
-
-
-def _find_version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _read_git_revision() -> str | None:
-    """Return the revision of this checkout; None for an installed package, also one inside a repository."""
-    command = ["git", "-C", str(PACKAGE), "rev-parse", "--show-toplevel", "HEAD"]
-    try:
-        found = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return found[1] if Path(found[0]).samefile(PACKAGE) else None
+    record = describe_run() | sections
+    write_file(Path(path), json.dumps(record, indent=2, ensure_ascii=False, default=convert) + "\n")

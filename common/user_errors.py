@@ -12,12 +12,15 @@ import sys
 
 
 AGAIN = "run the same command again: what is finished is kept"
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_ROOM = "make room on its disk"
 # Of an input or an output; the system does not report which.
-_NOT_ALLOWED = (errno.EACCES, errno.EPERM)
+_NOT_ALLOWED = "allow it to be read or written, or name another"
 _REMEDIES = {
-    **dict.fromkeys(_NO_ROOM, "make room on its disk"),
-    **dict.fromkeys(_NOT_ALLOWED, "allow it to be read or written, or name another"),
+    errno.ENOSPC: _NO_ROOM,
+    errno.EDQUOT: _NO_ROOM,
+    errno.EFBIG: _NO_ROOM,
+    errno.EACCES: _NOT_ALLOWED,
+    errno.EPERM: _NOT_ALLOWED,
     errno.EROFS: "make it writable or name another output",
     errno.EIO: "look after its disk",
     errno.ENOENT: "put it back",
@@ -36,7 +39,6 @@ _LOST_CONNECTIONS = (
     ("httpx2", "TransportError"),
     ("requests", "ConnectionError"),
 )
-_NOT_IN_CACHE = ("huggingface_hub.errors", "LocalEntryNotFoundError")
 
 
 class UserError(RuntimeError):
@@ -55,23 +57,15 @@ def format_user_error(error: BaseException) -> str | None:
     """Return what blocks a run and the remedy, also of a wrapped cause, in one line; None for another error."""
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, UserError):
+        # A `DialogueError` names dialogue and turn; its cause does not.
+        if isinstance(cause, UserError) or _is_of(cause, "sdiareward.chat_sdiareward", "DialogueError"):
             return str(cause)
-        if found := _explain_recording(cause) or _explain_disk(cause) or _explain_network(cause):
-            return found
+        if found := _explain(cause):
+            return f"{found}, then {AGAIN}."
         # An OSError without a number was made by a library while it handled another error.
         is_made = isinstance(cause, OSError) and cause.errno is None
         cause = cause.__cause__ or (cause.__context__ if is_made else None)
     return None
-
-
-def _explain_recording(error: BaseException) -> str | None:
-    if _is_of(error, "sdiareward.chat_sdiareward", "DialogueError"):
-        # It names dialogue and turn; its cause does not.
-        return str(error)
-    if not _is_of(error, "sdiareward.audio_sdiareward", "AudioError"):
-        return None
-    return f"{str(error).rstrip('.')}; see to that recording, then {AGAIN}."
 
 
 def _is_of(error: BaseException, module: str, kind: str) -> bool:
@@ -79,26 +73,20 @@ def _is_of(error: BaseException, module: str, kind: str) -> bool:
     return isinstance(error, getattr(sys.modules.get(module), kind, ()))
 
 
-def _explain_disk(error: BaseException) -> str | None:
+def _explain(error: BaseException) -> str | None:
     text = " ".join(str(error).split())
+    if _is_of(error, "sdiareward.audio_sdiareward", "AudioError"):
+        return f"{text.rstrip('.')}; see to that recording"
     if found := _TORCH_WRITER.search(text):
-        return f"a file cannot be written ({found[0]}); {_REMEDIES[errno.ENOSPC]}, then {AGAIN}."
-    code, name = None, None
-    if isinstance(error, OSError):
-        code, name = error.errno, error.filename
-    elif found := _OS_ERROR.search(text):
+        return f"a file cannot be written ({found[0]}); {_NO_ROOM}"
+    if _is_of(error, "huggingface_hub.errors", "LocalEntryNotFoundError"):
+        what = f"the Hub cannot be reached, and a file that is needed is not in the cache ({text})"
+        return f"{what}; connect, or give a local folder"
+    code, name = (error.errno, error.filename) if isinstance(error, OSError) else (None, None)
+    if code is None and (found := _OS_ERROR.search(text)):
         code = int(found[1])
-    if code not in _REMEDIES:
-        return None
-    return f"{name or 'an output file'}: {os.strerror(code)}; {_REMEDIES[code]}, then {AGAIN}."
-
-
-def _explain_network(error: BaseException) -> str | None:
-    """Return that the connection failed, if it did; only libraries that are imported are checked."""
-    if _is_of(error, *_NOT_IN_CACHE):
-        reason = " ".join(str(error).split())
-        found = f"the Hub cannot be reached, and a file that is needed is not in the cache ({reason})"
-        return f"{found}; connect, or give a local folder, then {AGAIN}."
-    if not any(_is_of(error, module, kind) for module, kind in _LOST_CONNECTIONS):
-        return None
-    return f"the connection failed ({type(error).__name__}: {' '.join(str(error).split())}); check it, then {AGAIN}."
+    if code in _REMEDIES:
+        return f"{name or 'an output file'}: {os.strerror(code)}; {_REMEDIES[code]}"
+    if any(_is_of(error, module, kind) for module, kind in _LOST_CONNECTIONS):
+        return f"the connection failed ({type(error).__name__}: {text}); check it"
+    return None
