@@ -8,12 +8,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from sdiareward.common.escaping import escape_markdown
 from sdiareward.common.files import write_file
 from sdiareward.common.tables import (
     Cell,
     Row,
     Table,
+    escape_markdown,
     format_interval,
     format_number,
     format_percent,

@@ -29,9 +29,9 @@ from weakref import WeakValueDictionary
 import pydantic.dataclasses
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
+from sdiareward.common.errors import UserError
 from sdiareward.common.files import require_shallow
 from sdiareward.common.settings import explain_error
-from sdiareward.common.user_errors import UserError
 
 
 logger = logging.getLogger(__name__)

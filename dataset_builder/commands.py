@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from cyclopts import Parameter
 from cyclopts.types import PositiveInt
 
-from sdiareward.common.commands import make_app
-from sdiareward.common.data_help import MANIFEST_HELP
-from sdiareward.common.files import require_other_folder
-from sdiareward.common.locks import lock_folder, require_unlocked
+from sdiareward.common.commands import MANIFEST_HELP, make_app
+from sdiareward.common.errors import Skipped
+from sdiareward.common.files import lock_folder, require_other_folder, require_unlocked
 from sdiareward.common.settings import make_settings, read_mapping
-from sdiareward.common.skipped import Skipped
 
 
 if TYPE_CHECKING:

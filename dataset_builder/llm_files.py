@@ -29,7 +29,7 @@ def read_scenario_lines(path: Path, make: Callable[[Any], _Scenario]) -> list[_S
 
 def open_written(path: str | Path, writer: Mapping[str, Any]) -> tuple[JsonLines, list[dict[str, Any]]]:
     """Open a file to append to; return it and the rows of an earlier run, which must have the same `writer`."""
-    file = JsonLines(Path(path), is_edited=True)
+    file = JsonLines(Path(path))
     file.path.parent.mkdir(parents=True, exist_ok=True)
     rows = file.read()
     for number, row in enumerate(rows, start=1):

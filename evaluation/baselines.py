@@ -21,8 +21,8 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
 from sdiareward.chat_sdiareward import list_items, turns_to_messages
-from sdiareward.common.files import read_sealed, seal, write_file
-from sdiareward.common.user_errors import PairsError, UserError
+from sdiareward.common.errors import PairsError, UserError
+from sdiareward.common.files import format_line, read_json_object, write_file
 from sdiareward.pairs.content import fingerprint_pairs
 from sdiareward.pairs.labels import WRITTEN_ID, describe_pairs, require_other_recordings
 from sdiareward.pairs.loading import load_pairs
@@ -111,14 +111,14 @@ def score_with_baselines(
     found: dict[Kind, tuple[dict[str, Record], Record]] = {}
     for kind in KINDS:
         path = folder / f"{kind}.json"
-        kept = read_sealed(path)
+        kept = read_json_object(path, "delete it") if path.exists() else {}
         if kept.get("identity") != identity:
             result = score_baseline(kind, train, criteria[0], pairs, criteria[1])
             fitted = {name: getattr(result, name) for name in ("num_train", "skipped_train", "unread")}
             sides = zip(labels, result.chosen.tolist(), result.rejected.tolist(), strict=True)
             scores = {label["pair_id"]: {"chosen": chosen, "rejected": rejected} for label, chosen, rejected in sides}
             kept = {"identity": identity, "fitted": fitted, "scores": scores}
-            write_file(path, seal(kept))
+            write_file(path, format_line(kept))
         found[kind] = kept["scores"], kept["fitted"]
     return found
 

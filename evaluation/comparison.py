@@ -25,10 +25,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, Clip, is_silent, open_encoded, open_source
 from sdiareward.chat_sdiareward import ROLES, Dialogue, DialogueError, make_dialogue
+from sdiareward.common.errors import UserError, check_modules
 from sdiareward.common.files import JsonLines, hash_json, replace_atomically, write_file
-from sdiareward.common.optional_dependencies import check_modules
-from sdiareward.common.provenance import describe_run
-from sdiareward.common.user_errors import UserError
+from sdiareward.common.machine import describe_run
 from sdiareward.esdr_accuracy.pairwise import has_many, percentile_interval, student_quantile
 from sdiareward.pairs.content import hash_parts
 from sdiareward.pairs.messages import Form

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.files import JsonLines, write_file
-from sdiareward.common.provenance import describe_run
+from sdiareward.common.machine import describe_run
 from sdiareward.pairs.content import fingerprint_pairs
 from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.loading import load_pairs

@@ -7,13 +7,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from sdiareward.common.escaping import escape_code, escape_markdown
-from sdiareward.common.package_files import NANO
+from sdiareward.common.package import NANO
 from sdiareward.common.tables import (
     ABSENT,
     Cell,
     Row,
     Table,
+    escape_code,
+    escape_markdown,
     format_interval,
     format_percent,
     format_points,

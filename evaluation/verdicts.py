@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.checkpoint_io.models import find_checkpoint
 from sdiareward.common.files import read_json_object
-from sdiareward.common.package_files import NANO
+from sdiareward.common.package import NANO
 
 from .summary import ALL_LEFT_OUT, CRITERION_COLUMNS, describe_overlap, format_percent, phrase_interval
 

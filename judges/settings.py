@@ -11,7 +11,7 @@ from pydantic import PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from sdiareward.common.llm import ChatSettings
-from sdiareward.common.package_files import CONFIGS
+from sdiareward.common.package import CONFIGS
 from sdiareward.common.settings import make_settings, parse_yaml, read_mapping, require_mapping
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.common.user_errors import PairsError, PairsNotFoundError
+from sdiareward.common.errors import PairsError, PairsNotFoundError
 
 from .labels import WRITTEN_ID, find_id
 from .own_forms import unify_sides

@@ -20,8 +20,7 @@ import numpy as np
 
 from sdiareward.chat_sdiareward import Dialogue
 from sdiareward.common.files import hash_json, require_shallow
-from sdiareward.common.hub import split_commit
-from sdiareward.common.local_paths import require_local
+from sdiareward.common.hub import require_local, split_commit
 
 from .content import Stamp, stamp_file
 from .dialogue_folders import holds_dialogues, read_dialogue_folder

@@ -20,8 +20,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from sdiareward.chat_sdiareward import Dialogue, DialogueError
-from sdiareward.common.own_names import is_own_host, is_own_origin, list_own_names
-from sdiareward.common.version import __version__
+from sdiareward.common.machine import is_own_host, is_own_origin, list_own_names
+from sdiareward.common.package import __version__
 from sdiareward.scoring.calibration import Calibration, sigmoid
 from sdiareward.scoring.request_queue import Request as ScoringRequest
 from sdiareward.scoring.request_queue import get_queue

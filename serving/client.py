@@ -166,8 +166,8 @@ class RewardClient:
 
 
 def _read_heard(result: Mapping[str, Any]) -> Heard:
-    found = {item.name: result.get(item.name, item.default) for item in fields(Heard)}
-    return Heard(**{name: tuple(value) if isinstance(value, list) else value for name, value in found.items()})
+    found: dict[str, Any] = {item.name: result.get(item.name, item.default) for item in fields(Heard)}
+    return Heard(**found | {name: tuple(found[name]) for name in ("cut_turns", "silent_turns")})
 
 
 def encode_dialogue(given: Any) -> dict[str, Any]:
@@ -220,5 +220,5 @@ def remote_reward_fn(url: str | RewardClient, api_key: str | None = None, **opti
     own = RewardOptions(**options)
     known = client.health()["criteria"]
     if own.criterion not in known:
-        raise ValueError(f"criterion is {own.criterion!r}; the server's model knows {', '.join(known)}.")
+        raise ValueError(f"criterion is {own.criterion!r}; the server's model has {', '.join(known)}.")
     return RewardFunction(RemoteScorer(client), own)  # type: ignore[arg-type]

@@ -201,14 +201,12 @@ def parse_form(form: type[AnyRequest], text: bytes) -> AnyRequest:
         found = error.errors(include_url=False, include_context=False, include_input=False)[:_MAX_PROBLEMS]
     problems = []
     for each in found:
+        problems.append(Problem(loc=["body", *each["loc"]], msg=each["msg"], type=each["type"]))
         match each["loc"]:
             case ("dialogues", int(index), *_):
-                dialogue = index + 1
-            case (("a" | "b") as name, *_):
-                dialogue = "ab".index(name) + 1
-            case _:
-                dialogue = None
-        problems.append(Problem(loc=["body", *each["loc"]], msg=each["msg"], type=each["type"], dialogue=dialogue))
+                problems[-1].dialogue = index + 1
+            case ("a" | "b" as name, *_):
+                problems[-1].dialogue = "ab".index(name) + 1
     raise BadRequestError(*problems)
 
 

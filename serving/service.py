@@ -17,8 +17,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from sdiareward.common.local_ray import joins_cluster, open_ray, require_room
-from sdiareward.common.user_errors import UserError
+from sdiareward.common.machine import joins_cluster, open_ray, require_room
 from sdiareward.scoring.model_spec import ScoringError
 
 from .settings import ServiceSettings
@@ -124,7 +123,7 @@ def _serve_on_ray(settings: ServiceSettings, announce: Callable[[], None]) -> No
     # Read when Ray is imported. By default it reports its usage, and its workers have a low priority.
     for variable, value in {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}.items():
         os.environ.setdefault(variable, value)
-    with open_ray(UserError, "of one replica"):
+    with open_ray():
         import ray
         from ray import serve
 
@@ -135,7 +134,7 @@ def _serve_on_ray(settings: ServiceSettings, announce: Callable[[], None]) -> No
         each: dict[str, Any] = {"num_cpus": settings.cpus_per_replica, "num_gpus": num_gpus}
         num_bytes = 0 if num_gpus else settings.model.weight_bytes
         wanted = settings.num_replicas if joins_cluster() else settings.most_replicas
-        require_room(ScoringError, wanted, "replicas", **each, num_bytes=num_bytes)
+        require_room(wanted, "replicas", **each, num_bytes=num_bytes)
         ended = threading.Event()
         _on_end(ended.set)
         try:

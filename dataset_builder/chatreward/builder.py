@@ -26,13 +26,11 @@ from statistics import fmean, median
 from string import Template
 from typing import Any
 
-from sdiareward.common.escaping import escape_markdown
-from sdiareward.common.files import require_other_folder
-from sdiareward.common.locks import lock_folder
-from sdiareward.common.package_files import CARDS
+from sdiareward.common.errors import Skipped
+from sdiareward.common.files import lock_folder, require_other_folder
+from sdiareward.common.package import CARDS
 from sdiareward.common.parts import Make, Processes, Rows, run_parts
-from sdiareward.common.skipped import Skipped
-from sdiareward.common.tables import render_table
+from sdiareward.common.tables import escape_markdown, render_table
 from sdiareward.pairs.schema import make_stable_id
 
 from ..reports import data_card

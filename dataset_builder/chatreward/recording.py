@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
-from sdiareward.common.skipped import Skipped
+from sdiareward.common.errors import Skipped
 from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.dataset_builder.synthesis import SynthesisError
 from sdiareward.pairs.messages import join_turns

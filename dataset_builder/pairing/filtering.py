@@ -21,8 +21,8 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from sdiareward.audio_sdiareward import AudioError
 from sdiareward.chat_sdiareward import MAX_TURNS, ROLES
+from sdiareward.common.errors import Skipped
 from sdiareward.common.llm import ChatClient, ChatError, FailureLimit
-from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.messages import make_audio_content
 from sdiareward.pairs.prompts import PromptSet
 from sdiareward.pairs.schema import MAX_TURN_S, list_allowed_labels, validate_row

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from sdiareward.chat_sdiareward import MAX_TURNS
+from sdiareward.common.errors import UserError
 from sdiareward.common.settings import make_settings as make_dataclass
 from sdiareward.common.settings import read_yaml, require_known, require_mapping, require_minimums
-from sdiareward.common.user_errors import UserError
 from sdiareward.pairs.schema import MAX_TURN_S
 
 

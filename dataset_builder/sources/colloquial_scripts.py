@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sdiareward.common.package_files import SCRIPTS
-from sdiareward.common.skipped import Skipped
+from sdiareward.common.errors import Skipped
+from sdiareward.common.package import SCRIPTS
 
 from ..episodes import Episode, Part, ScriptPair, SkipError, Turn
 from ..pairing.surface_counts import find_imbalance, require_balance

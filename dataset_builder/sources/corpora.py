@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sdiareward.chat_sdiareward import MAX_TURNS, ROLES
+from sdiareward.common.errors import Skipped
 from sdiareward.common.files import read_json_object
-from sdiareward.common.package_files import SAMPLE
-from sdiareward.common.skipped import Skipped
+from sdiareward.common.package import SAMPLE
 from sdiareward.pairs.schema import TAXONOMY, UNKNOWN
 
 from ..episodes import Episode, Part, Recording, SkipError, Turn, make_reference, validate_episode

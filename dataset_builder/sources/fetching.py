@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sdiareward.common.errors import Skipped
 from sdiareward.common.files import JsonLines, write_file
 from sdiareward.common.settings import make_settings, require_known, require_mapping, require_minimums
-from sdiareward.common.skipped import Skipped
 
 from ..episodes import SkipError
 from .corpora import DEFAULT_LICENSE, FETCHED
@@ -157,7 +157,7 @@ def _read_manifest(output: Path) -> tuple[JsonLines, dict[str, str]]:
     """Return the manifest without lines whose file is missing, and each recording's address by yt-dlp's name."""
     from yt_dlp.utils import make_archive_id
 
-    manifest = JsonLines(output / FETCHED, is_edited=True)
+    manifest = JsonLines(output / FETCHED)
     rows = manifest.read()
     needed = {"id", "extractor", "url", "file"}
     kept = [row for row in rows if needed <= set(row) and (output / row["file"]).is_file()]

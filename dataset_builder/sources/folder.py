@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sdiareward.common.errors import Skipped
 from sdiareward.common.settings import explain_yaml
-from sdiareward.common.skipped import Skipped
 from sdiareward.esdr_accuracy.pairwise import MODALITY_SUBSETS
 from sdiareward.pairs.messages import RECORDING_SUFFIXES, is_hidden, read_turns, walk_files
 from sdiareward.pairs.path_sandbox import resolve_inside

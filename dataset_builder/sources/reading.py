@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from sdiareward.common.errors import Skipped
 from sdiareward.common.files import parse_json
-from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.path_sandbox import describe_link, resolve_inside
 
 from ..episodes import SkipError

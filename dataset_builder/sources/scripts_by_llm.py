@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from sdiareward.chat_sdiareward import MAX_TURNS, ROLES
+from sdiareward.common.errors import Skipped
 from sdiareward.common.llm import ChatClient, ChatError, FailureLimit, require_share
-from sdiareward.common.package_files import SCRIPTS
-from sdiareward.common.skipped import Skipped
+from sdiareward.common.package import SCRIPTS
 from sdiareward.pairs.prompts import PromptSet
 
 from ..llm_files import open_written, read_scenario_lines

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.files import write_file
-from sdiareward.common.papers import SDIAREWARD_ARXIV
+from sdiareward.common.package import SDIAREWARD_ARXIV
 from sdiareward.common.tables import (
     Cell,
     Row,

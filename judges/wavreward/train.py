@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.commands import parse_trl, run_guarded
-from sdiareward.common.files import hash_json
+from sdiareward.common.files import hash_json, lock_folder
 from sdiareward.common.hub import DatasetRevision, ModelRevision, find_snapshot
-from sdiareward.common.locks import lock_folder
-from sdiareward.common.provenance import write_provenance
+from sdiareward.common.machine import write_provenance
 
 from .judge import choose_prompt
 from .rewards import DEFAULT_SIGMA, make_reward_functions

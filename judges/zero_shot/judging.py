@@ -19,10 +19,10 @@ import pydantic
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, Clip
 from sdiareward.chat_sdiareward import make_dialogue
-from sdiareward.common.files import JsonLines, parse_json, split_lines, unseal
+from sdiareward.common.errors import Skipped
+from sdiareward.common.files import JsonLines, parse_json, split_lines
 from sdiareward.common.llm import ChatClient, ChatError, TokenUsage, ask_again
 from sdiareward.common.settings import explain_error
-from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.pairing.filtering import make_spoken_turns
 from sdiareward.pairs.messages import GAP_S, join_turns
 from sdiareward.pairs.prompts import PromptSet
@@ -272,7 +272,7 @@ class Recorded:
         self._answers: dict[tuple[str, str], RecordedAnswer] = {}
         for number, line in enumerate(split_lines(read_file(self.path)), start=1):
             try:
-                found = RecordedAnswer.model_validate(parse_json(unseal(line.encode()) or b""))
+                found = RecordedAnswer.model_validate(parse_json(line))
             except ValueError as error:
                 raise ValueError(f"{path}, line {number}: {explain_error(error)}; correct or remove it.") from error
             self._answers[found.pair_id, found.order] = found

@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from sdiareward.common.errors import UserError
 from sdiareward.common.files import JsonLines, write_file
 from sdiareward.common.llm import TokenUsage
-from sdiareward.common.user_errors import UserError
 from sdiareward.esdr_accuracy.pairwise import NO_SUBSET
 from sdiareward.evaluation.statistics import describe_share
 from sdiareward.evaluation.summary import list_groups, list_reasons, render_reasons
@@ -32,7 +32,7 @@ def summarise_judge(
 ) -> dict[str, Any]:
     """Summarise a run; raise `UserError` if no pair was decided. `orders` is None for a judge of single sides."""
     wanted = {label["pair_id"] for label in labels}
-    lines = [line for line in JsonLines(folder / ANSWERS_FILE) if line["pair_id"] in wanted]
+    lines = [line for line in JsonLines(folder / ANSWERS_FILE).read() if line["pair_id"] in wanted]
     if orders is None:
         found, problems, answers = *_summarise_sides(lines), None
     else:

@@ -13,15 +13,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from html import escape
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, Heard, describe_unheard
 from sdiareward.chat_sdiareward import MAX_TURNS, ROLES, Dialogue, DialogueError, make_dialogue
-from sdiareward.common.escaping import escape_markdown
-from sdiareward.common.package_files import DEMO, EXAMPLES, NANO
-from sdiareward.common.papers import SDIAREWARD_ARXIV, WAVREWARD_ARXIV
+from sdiareward.common.package import DEMO, EXAMPLES, NANO, SDIAREWARD_ARXIV, WAVREWARD_ARXIV
+from sdiareward.common.tables import escape_markdown
 from sdiareward.pairs import messages
 from sdiareward.pairs.schema import MAX_TURN_S
 from sdiareward.perturbations.channel import encode_flac
@@ -45,7 +43,7 @@ _QUESTIONS = {
     "joint": "joint: both in one",
 }
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
-# Turns stay so long even if the tab is open; beyond so many sessions of two dialogues the oldest is dropped.
+# Turns are kept for this time even if the tab is open; with more sessions than this the oldest is dropped.
 _KEPT_S, _MAX_SESSIONS = 3600, 100
 
 
@@ -95,9 +93,10 @@ def join_words(turns: Sequence[RecordedTurn], words: str, name: str) -> Dialogue
     if len(lines) > len(turns):
         found = f"has words of {len(lines)} turns and recordings of {len(turns)}"
         raise DialogueError(f"{name}: {found}; write one line per turn, an empty one if the words are unknown.")
+    texts = [*lines, *[""] * (len(turns) - len(lines))]
     rows = [
-        {"role": ROLES[index % 2], "text": text, "audio": {"bytes": turn.flac, "path": None}}
-        for index, (turn, text) in enumerate(zip_longest(turns, lines, fillvalue=""))
+        {"role": ROLES[index % 2], "text": texts[index], "audio": {"bytes": turn.flac, "path": None}}
+        for index, turn in enumerate(turns)
     ]
     return make_dialogue(rows, name)
 
@@ -186,7 +185,7 @@ def _add_panel(name: str, example: Sequence[RecordedTurn], example_words: str) -
             remove = gr.Button(f"Remove last turn of {name}", **small)
             clear = gr.Button(f"Clear {name}", **small)
         # Gradio's method (6.31) leaves an empty file for each upload, and its error about other suffixes disappears.
-        upload.preprocess = lambda files: [file.path for file in files or ()]  # type: ignore[assignment]
+        upload.preprocess = lambda files: [file.path for file in files or ()]  # type: ignore[assignment, union-attr]
         with gr.Accordion(f"Record the next turn of {name}", open=False):
             microphone = gr.Audio(sources=["microphone"], type="filepath", label=f"Turn of {name}", editable=False)
         label = f"Words of {name}, one line per turn (optional)"
@@ -202,7 +201,7 @@ def _add_panel(name: str, example: Sequence[RecordedTurn], example_words: str) -
 
 
 def take_files(turns: Sequence[RecordedTurn], given: Any) -> tuple[Any, list[str], str, None]:
-    """Return the turns with those of files; if one is wrong, none is added and the message says why."""
+    """Return the turns with the turns of files; if one is wrong, none is added and the message has the reason."""
     paths = [given] if isinstance(given, str) else given or []
     try:
         return add_files(turns, list(map(Path, paths))), paths, "", None

@@ -10,7 +10,6 @@ from support.chat_server import ChatServer, Reply
 from support.refusals import check_refused
 
 from sdiareward.cli import main
-from sdiareward.common.files import unseal
 from sdiareward.common.llm import ChatSettings, EndpointError
 from sdiareward.judges.settings import choose_endpoint
 from sdiareward.judges.wavreward.evaluate import QUESTIONS, EvaluateArguments, predict, read_predictions
@@ -100,7 +99,7 @@ def test_a_prediction_holds_the_labels_and_the_judgement_of_a_sample(tmp_path, d
         *("num_cut", "problem", "changed_parameters"),
     }
     lines = (tmp_path / "predictions.jsonl").read_text().splitlines()
-    assert [json.loads(unseal(line.encode())) for line in lines] == found
+    assert [json.loads(line) for line in lines] == found
     with pytest.raises(FileNotFoundError, match="has no results.json"):
         read_predictions(tmp_path)
 

@@ -13,8 +13,8 @@ from support.refusals import check_refused
 
 from sdiareward import eval as evaluation
 from sdiareward.audio_sdiareward import read_audio
+from sdiareward.common.errors import UserError
 from sdiareward.common.llm import ChatClient, EndpointError
-from sdiareward.common.user_errors import UserError
 from sdiareward.evaluation.pair_scoring import score_pairs
 from sdiareward.judges.settings import JUDGES_FILE, EndpointSettings
 from sdiareward.judges.thinker import Generation, Thinker

@@ -7,7 +7,7 @@ import pytest
 from support.systems_world import write_system, write_tone
 
 from sdiareward.chat_sdiareward import DialogueError
-from sdiareward.common.user_errors import UserError
+from sdiareward.common.errors import UserError
 from sdiareward.pairs.systems import name_systems, read_systems
 
 

@@ -15,7 +15,7 @@ from support.paths import ROOT
 from sdiareward.audio_sdiareward import Heard
 from sdiareward.chat_sdiareward import DialogueError
 from sdiareward.cli import main
-from sdiareward.common.package_files import EXAMPLES, NANO
+from sdiareward.common.package import EXAMPLES, NANO
 from sdiareward.pairs.messages import read_dialogue
 from sdiareward.scoring.model_spec import ScoringError
 from sdiareward.scoring.scorer import Scorer
@@ -190,7 +190,7 @@ import runpy, sys
 
 page = runpy.run_path(sys.argv[1])["page"]
 import spaces
-from sdiareward.common.package_files import EXAMPLES
+from sdiareward.common.package import EXAMPLES
 from sdiareward.serving.demo.app import read_example
 
 (score,) = [block.fn for block in page.fns.values() if getattr(block.fn, "__name__", "") == "score"]

@@ -10,7 +10,7 @@ import pytest
 import soundfile
 from support.chromium import SIZES
 
-from sdiareward.common.package_files import EXAMPLES, NANO
+from sdiareward.common.package import EXAMPLES, NANO
 from sdiareward.pairs.messages import read_dialogue
 from sdiareward.scoring.scorer import Scorer
 

@@ -331,7 +331,7 @@ def test_a_remote_reward_is_the_reward_of_the_local_function(client, scorer, spe
     assert remote(prompts, completions) == [pytest.approx(reward, abs=1e-5) for reward in expected]
     assert remote.failures == local.failures
     assert remote.__name__ == "sdiareward_joint"
-    with pytest.raises(ValueError, match="criterion is 'tame'; the server's model knows"):
+    with pytest.raises(ValueError, match="criterion is 'tame'; the server's model has"):
         remote_reward_fn(client, criterion="tame")
 
 

@@ -5,7 +5,7 @@ import pytest
 from support.chat_server import ChatServer, Reply
 
 from sdiareward.common.llm import ChatClient, EndpointError
-from sdiareward.common.package_files import SCRIPTS
+from sdiareward.common.package import SCRIPTS
 from sdiareward.dataset_builder.episodes import ScriptPair, validate_episode
 from sdiareward.dataset_builder.sources import read_source
 from sdiareward.dataset_builder.sources.scripts_by_llm import (

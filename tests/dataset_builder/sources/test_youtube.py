@@ -14,7 +14,7 @@ import pytest
 from support import forked
 from support.paths import ROOT
 
-from sdiareward.common.skipped import Skipped
+from sdiareward.common.errors import Skipped
 from sdiareward.dataset_builder.episodes import Recording
 from sdiareward.dataset_builder.sources import fetching, locate, read_source
 from sdiareward.dataset_builder.sources.fetching import Channel, FetchSettings, fetch

