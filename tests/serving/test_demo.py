@@ -23,6 +23,9 @@ from sdiareward.serving.demo import app
 from sdiareward.serving.demo.app import RecordedTurn
 
 
+pytestmark = pytest.mark.slow
+
+
 def wav(array, rate=16_000):
     buffer = io.BytesIO()
     soundfile.write(buffer, array, rate, format="WAV", subtype="FLOAT")
@@ -199,7 +202,6 @@ print(spaces.was_first, spaces.calls, "Dialogue A" in result)
 """
 
 
-@pytest.mark.slow
 def test_a_zero_gpu_space_gets_a_device_for_each_scoring_call(tmp_path):
     pytest.importorskip("gradio", reason="gradio is not installed: pip install sdiareward[demo]")
     (tmp_path / "spaces.py").write_text(SPACES)

@@ -35,6 +35,7 @@ from sdiareward.serving.client import RefusedError, RewardClient, ServiceError, 
 from sdiareward.serving.settings import API_KEY_ENV, Limits, ServiceSettings, read_api_key
 
 
+pytestmark = pytest.mark.slow
 KEY = "the-key-of-the-tests-0123456789"
 LIMITS = Limits(max_body_mib=1, max_dialogues=4, max_in_flight=6, body_timeout_s=1.0, max_turns=6, max_turn_s=20.0)
 SETTINGS = ServiceSettings(model=ModelSpec("tiny"), port=0, limits=LIMITS, api_key=KEY)
