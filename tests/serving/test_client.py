@@ -85,7 +85,7 @@ def test_an_answer_that_is_no_object_is_the_services_fault(client, status, text)
 
 
 def test_a_server_that_is_not_there_is_named():
-    with pytest.raises(ServiceError, match=r"http://127.0.0.1:9/health does not answer .* sdiareward serve"):
+    with pytest.raises(ServiceError, match=r"http://127.0.0.1:9/health does not answer .* `sdiareward serve`"):
         RewardClient("http://127.0.0.1:9", max_retries=0).health()
 
 
