@@ -155,10 +155,10 @@ class RewardClient:
         try:
             found = answer.json()
         except ValueError:
-            found = answer.text
+            found = None
         if answer.status_code == 200 and isinstance(found, dict):
             return found
-        detail = found.get("detail", found) if isinstance(found, dict) else found
+        detail = found.get("detail", answer.text) if isinstance(found, dict) else answer.text
         if answer.status_code == 422 and isinstance(detail, list):
             raise RefusedError(detail)
         text = f"{str(detail)[:_QUOTED_CHARACTERS]}{'; send shorter recordings' * (answer.status_code == 413)}"
