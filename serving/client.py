@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_RETRIED = (502, 503, 504)
 _CONCURRENCY = 16
-_QUOTED_CHARACTERS = 300
 # Samples of 24 bits, aligned to the top of 32.
 _FULL_SCALE = 2**23
 _Heard = MutableMapping[int, Heard] | None
@@ -77,13 +75,10 @@ class RewardClient:
         self._session.trust_env = False
         # A reward depends on the dialogue alone, so a retry is safe.
         rules: dict[str, Any] = {"allowed_methods": None, "backoff_factor": 0.2, "backoff_jitter": 0.2}
-        retry = Retry(max_retries, status_forcelist=_RETRIED, raise_on_status=False, **rules)
+        retry = Retry(max_retries, status_forcelist=(502, 503, 504), raise_on_status=False, **rules)
         adapter = requests.adapters.HTTPAdapter(max_retries=retry, pool_maxsize=_CONCURRENCY)
         self._session.mount("http://", adapter)
         self._session.mount("https://", adapter)
-
-    def __repr__(self) -> str:
-        return f"RewardClient({self.url!r})"
 
     def score(
         self, dialogues: Sequence[Any], criterion: str = "joint", *, heard: _Heard = None, **options: Any
@@ -102,11 +97,9 @@ class RewardClient:
     def compare(self, a: Any, b: Any, criterion: str = "joint", **options: Any) -> Comparison:
         body = {**options, "criterion": criterion, "a": encode_dialogue(a), "b": encode_dialogue(b)}
         found = self._send("POST", "/compare", body)
-        sides = found["a"], found["b"]
-        rewards = sides[0]["reward"], sides[1]["reward"]
-        return Comparison(
-            rewards, found["margin"], found["probability"], (_read_heard(sides[0]), _read_heard(sides[1]))
-        )
+        rewards = found["a"]["reward"], found["b"]["reward"]
+        heard = _read_heard(found["a"]), _read_heard(found["b"])
+        return Comparison(rewards, found["margin"], found["probability"], heard)
 
     def health(self) -> dict[str, Any]:
         """Return the state of the server: its model, criteria and limits."""
@@ -122,15 +115,11 @@ class RewardClient:
                 body = {**options, "dialogues": [encode_dialogue(dialogues[number - 1])]}
                 result: dict[str, Any] = self._send("POST", "/score", body)["results"][0]
                 return result
-            except RefusedError as error:
-                problems = error.problems
-            except (OSError, TypeError, ValueError) as error:
-                problems = [{"msg": " ".join(str(error).split())}]
-            except ServiceError as error:
-                # It is too large, or the model failed on it: others may be answered.
-                if not skips_bad or error.status not in (413, 500):
+            except (ServiceError, OSError, TypeError, ValueError) as error:
+                # A dialogue that is too large, or that the model fails on, may be skipped: others may be answered.
+                if isinstance(error, ServiceError) and not (skips_bad and error.status in (413, 500)):
                     raise
-                problems = [{"msg": str(error)}]
+                problems = getattr(error, "problems", [{"msg": " ".join(str(error).split())}])
             if skips_bad:
                 return {"error": problems[0]}
             raise RefusedError([{**each, "dialogue": number} for each in problems])
@@ -161,7 +150,7 @@ class RewardClient:
         detail = found.get("detail", answer.text) if isinstance(found, dict) else answer.text
         if answer.status_code == 422 and isinstance(detail, list):
             raise RefusedError(detail)
-        text = f"{str(detail)[:_QUOTED_CHARACTERS]}{'; send shorter recordings' * (answer.status_code == 413)}"
+        text = f"{str(detail)[:300]}{'; send shorter recordings' * (answer.status_code == 413)}"
         raise ServiceError(f"{address} answered with status {answer.status_code}: {text}", answer.status_code)
 
 
