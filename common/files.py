@@ -98,29 +98,26 @@ class JsonLines:
         self._cut_torn_line()
         if not self.path.exists():
             return []
-        lines = split_lines(self.path.read_text(encoding="utf-8"))
-        return [
-            parse_json_object(line, f"{self.path}, line {k}", "remove the line") for k, line in enumerate(lines, 1)
-        ]
+        lines = enumerate(split_lines(self.path.read_text(encoding="utf-8")), start=1)
+        return [parse_json_object(line, f"{self.path}, line {k}", "remove the line") for k, line in lines]
 
     def append(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Write the records and hand them to the operating system before returning."""
-        self._cut_torn_line()
+        if not self._is_whole:
+            self._cut_torn_line()
         with self.path.open("a", encoding="utf-8") as file:
             file.write("".join(map(format_line, records)))
 
     def _cut_torn_line(self) -> None:
-        if self._is_whole or not self.path.exists():
-            return
         self._is_whole = True
-        content = self.path.read_bytes()
-        last = content[content.rfind(b"\n") + 1 :]
-        if last:
-            try:
-                json.loads(last)
-                self.path.write_bytes(content + b"\n")
-            except ValueError:
-                os.truncate(self.path, len(content) - len(last))
+        content = self.path.read_bytes() if self.path.exists() else b""
+        if last := content[content.rfind(b"\n") + 1 :]:
+            with self.path.open("ab") as file:
+                try:
+                    json.loads(last)
+                    file.write(b"\n")
+                except ValueError:
+                    file.truncate(len(content) - len(last))
 
 
 def read_text(path: Path, what: str) -> str:
