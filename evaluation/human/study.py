@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from sdiareward.evaluation.results_files import Evaluation
+    from sdiareward.evaluation.scores import Evaluation
 
 Record = dict[str, Any]
 # In the order of Table 3, with the number of pairs in the paper.

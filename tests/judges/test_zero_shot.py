@@ -16,7 +16,7 @@ from support.refusals import check_refused
 from sdiareward import eval as evaluation
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.common.llm import EndpointError
-from sdiareward.evaluation.pair_scoring import score_pairs
+from sdiareward.evaluation.scores import score_pairs
 from sdiareward.judges.settings import BACKENDS, JUDGES_FILE, EndpointSettings, PairwiseSettings
 from sdiareward.judges.thinker import Generation, Thinker
 from sdiareward.judges.wavreward.judge import Judgement, WavRewardJudge
@@ -358,7 +358,7 @@ def test_refused_parameters_are_reported_and_a_failed_pair_counts_as_wrong_until
     report = (out / "results.md").read_text()
     assert code == 0
     assert "the audio is too long" in report and "`temperature` was refused by the endpoint and omitted" in report
-    (row,) = [line for line in report.splitlines() if "**judge**" in line]
+    (row,) = [line for line in report.splitlines() if line.startswith("| judge ")]
     # Three subsets, their averages, the subset without an answer, and the averages over all.
     assert [cell.strip() for cell in row.split("|")[2:-1]] == [*["100.00"] * 5, "-", "66.67", "-"]
     with ChatServer(listening) as server:

@@ -12,7 +12,7 @@ from support.human_world import make_score, write_evaluation, write_pairs
 
 from sdiareward.cli import main
 from sdiareward.evaluation.human.study import SIZES, draw_strata, sample_study
-from sdiareward.evaluation.results_files import read_evaluation
+from sdiareward.evaluation.scores import read_evaluation
 from sdiareward.pairs.loading import load_pairs
 
 
