@@ -29,11 +29,11 @@ from typing import Any
 
 import numpy as np
 
-from sdiareward.audio_sdiareward import AudioError
+from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
 from sdiareward.common.errors import Skipped
 from sdiareward.common.files import require_other_folder, write_file
 from sdiareward.common.tables import render_table
-from sdiareward.dataset_builder.episodes import Episode
+from sdiareward.dataset_builder.episodes import Episode, is_recorded
 from sdiareward.pairs.content import join_units
 from sdiareward.pairs.labels import split_synthesizers
 from sdiareward.pairs.schema import JOINT, SIDES, make_stable_id
@@ -179,10 +179,38 @@ def draw_bench(folder: Path, settings: BenchSettings) -> tuple[list[dict[str, An
     """Return the labels of all pairs, the split of every pair that stays, and the skipped pairs."""
     if unknown := set(settings.bucket_by) - set(LABELS):
         raise ValueError(f"bucket_by names {sorted(unknown)}; it takes {list(LABELS)}.")
-    labels = list(read_labels(folder))
+    joined = join_recordings(folder)
+    labels = [{**label, "group_id": joined.get(label["group_id"], label["group_id"])} for label in read_labels(folder)]
+    # Where the build did not join them, a joined group may be in train and validation.
+    taught = {label["group_id"] for label in labels if joined and label["split"] == "train"}
+    for label in labels:
+        if label["split"] == "validation" and label["group_id"] in taught:
+            label["split"] = "train"
     bench = sample_bench(labels, settings)
     shared = find_shared(folder, bench) if settings.excise == "groups" else ()
     return labels, *isolate(labels, bench, settings.rest, shared, settings.excise)
+
+
+def join_recordings(folder: Path) -> dict[str, str]:
+    """Return the first group of each that shares a file or copies of a dialogue; none if the build joined them."""
+    if "joined" in data_card.read_report(folder):
+        return {}
+    keys: dict[str, set[Any]] = defaultdict(set)
+    heard: dict[tuple[Any, ...], tuple[float, np.ndarray]] = {}
+    for _, row in read_rows(folder):
+        # The rejected side of a family may have turns of another dialogue.
+        if not is_recorded(row["criterion"], "chosen", row["synthesizer"]):
+            continue
+        parts = [(part["uri"], part["start_s"]) for turn in row["chosen"] for part in turn["audio_ref"] or ()]
+        keys[row["group_id"]].update(uri for uri, _ in parts if uri)
+        # A dialogue is in several pairs, in other channels.
+        if (dialogue := (row["group_id"], *parts)) not in heard:
+            array = np.concatenate([read_audio(turn["audio"]) for turn in row["chosen"]])
+            heard[dialogue] = array.size / SAMPLING_RATE, measure_energies(array)
+    for couple in find_copies(heard):
+        for group, *_ in couple:
+            keys[group].add(couple)
+    return join_units(keys)
 
 
 def find_shared(folder: Path, bench: set[str]) -> set[str]:

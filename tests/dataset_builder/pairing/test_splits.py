@@ -22,7 +22,7 @@ from sdiareward.dataset_builder.pairing.splits import (
     split_unit,
 )
 from sdiareward.dataset_builder.shards import ShardWriter, read_rows
-from sdiareward.perturbations.channel import degrade_mp3
+from sdiareward.perturbations.channel import degrade_mp3, degrade_opus, encode_flac
 
 
 def make_episode(name, group, source="asterisk", split_group=None):
@@ -177,6 +177,35 @@ def test_a_turn_of_another_group_leaves_training_with_the_pair_that_took_it(tmp_
     assert {(skip.item, skip.kind) for skip in skipped} == {(name, "turn_in_bench") for name in ("donor", "words")}
 
 
+def test_copies_of_the_benchmark_leave_the_training_of_a_folder_that_was_not_joined(tmp_path):
+    paths = sorted((SAMPLE / "amazon_queen").glob("*.ogg"))[:4]
+
+    def write(writer, name, split, array, uri):
+        reference = {"uri": f"folder:{uri}.wav", "start_s": 0.0, "end_s": None, "text": "well"}
+        half, turns = len(array) // 2, []
+        for role, samples in (("user", array[:half]), ("assistant", array[half:])):
+            audio = {"bytes": encode_flac(samples), "path": "t.flac"}
+            seconds = len(samples) / 16_000
+            turns.append(
+                {"role": role, "text": "well", "audio": audio, "duration_s": seconds, "audio_ref": [reference]}
+            )
+        more = {"subset": "wild", "language": "en", "license": "CC0-1.0", "chosen": turns, "rejected": turns}
+        writer.write(split, {**label(name), **more})
+
+    first, second, third, fourth = (read_audio(path)[: 16_000 * 6] for path in paths)
+    with ShardWriter(tmp_path / "old") as writer:
+        write(writer, "bench", "test", first, "a")
+        write(writer, "copy", "train", degrade_mp3(0.3 * first, 16_000, None, 32), "again/a")
+        write(writer, "same file", "validation", fourth, "a")
+        write(writer, "kept", "train", second, "b")
+        write(writer, "moved", "validation", degrade_opus(second, 16_000, None, 24), "again/b")
+        write(writer, "other", "validation", third, "c")
+    labels, assignment, skipped = draw_bench(tmp_path / "old", BenchSettings())
+    assert assignment == {"bench": "test", "kept": "train", "moved": "train", "other": "validation"}
+    assert {(skip.item, skip.kind) for skip in skipped} == {(n, "group_in_bench") for n in ("copy", "same file")}
+    assert len({found["group_id"] for found in labels}) == 3
+
+
 @pytest.fixture
 def folder(tmp_path):
     labels = many(3, name="a", group="g1") + many(2, "Fear", name="b") + many(2, name="c", split="train")
@@ -187,7 +216,7 @@ def folder(tmp_path):
         for row in labels:
             more = {"subset": "semi_wild", "language": "en", "license": "CC0-1.0"}
             writer.write(row["split"], {**row, "chosen": side, "rejected": side, **more})
-    (tmp_path / "all" / "report.json").write_text(json.dumps({"config": {"seed": 7, "channel": None}}))
+    (tmp_path / "all" / "report.json").write_text(json.dumps({"config": {"seed": 7, "channel": None}, "joined": None}))
     return tmp_path / "all"
 
 
