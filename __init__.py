@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .common.version import __version__ as __version__
+from .common.package import __version__ as __version__
 
 
 _PUBLIC_NAMES = {
@@ -51,7 +51,7 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(f".{_PUBLIC_NAMES[name]}", __name__), name)
     except ModuleNotFoundError as error:
-        from sdiareward.common.optional_dependencies import explain_missing_extra
+        from sdiareward.common.errors import explain_missing_extra
 
         raise ModuleNotFoundError(explain_missing_extra(error) or str(error), name=error.name) from error
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sdiareward.common.commands import make_app, run_app
-from sdiareward.common.data_help import PAIR_HELP
-from sdiareward.common.optional_dependencies import check_extra
+from sdiareward.common.commands import PAIR_HELP, make_app, run_app
+from sdiareward.common.errors import check_extra
 from sdiareward.evaluation.arguments import EvalArguments
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sdiareward.common.commands import run_guarded
-from sdiareward.common.locks import lock_folder
+from sdiareward.common.files import lock_folder
 
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def train(args: SDiaRewardScriptArguments, training: RewardConfig, model_args: S
 def push_model(folder: Path, repo_id: str, private: bool | None) -> str:
     """Publish a finished folder as `sdiareward push model` does; return its address."""
     from sdiareward.cards.push import PublishError, plan_model, publish
-    from sdiareward.common.user_errors import UserError
+    from sdiareward.common.errors import UserError
 
     try:
         return publish(plan_model(folder, repo_id=repo_id), repo_id, private=bool(private)).url

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
-from sdiareward.common.files import JsonLines, seal, write_file
+from sdiareward.common.errors import Skipped
+from sdiareward.common.files import JsonLines, format_line, write_file
 from sdiareward.common.parts import Items, Make, PartFolder, Rows, run_parts
-from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.synthesis import find_voice
 from sdiareward.pairs.schema import SIDES
 from sdiareward.perturbations.attacks import ATTACKS, AttackContext, is_heard
@@ -187,7 +187,7 @@ def _collect(parts: PartFolder, pair_ids: Sequence[str], conditions: Sequence[Co
         row["rewards"] = {name: value for name, value in (row["rewards"] or {}).items() if value is not None}
         lines.append({"pair_id": pair_id, "condition": key, **{name: row[name] for name in row if row[name]}})
     lines.sort(key=lambda line: (line["pair_id"], line["condition"]))
-    write_file(folder / "rewards.jsonl", "".join(map(seal, lines)))
+    write_file(folder / "rewards.jsonl", "".join(map(format_line, lines)))
     by_item = {(line["condition"], line["pair_id"]): line for line in lines}
     rewards: Rewards = {}
     for condition in [Condition(NATURAL, present), *conditions]:

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sdiareward.common import tables
-from sdiareward.common.escaping import escape_markdown
 from sdiareward.common.files import write_file
-from sdiareward.common.tables import Cell, Row, Table
+from sdiareward.common.tables import Cell, Row, Table, escape_markdown
 from sdiareward.evaluation.report.page import Block, Section, render_page
 from sdiareward.evaluation.report.sections import make_settings_table
 from sdiareward.evaluation.summary import TITLES, describe_overlap

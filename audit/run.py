@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.files import JsonLines
-from sdiareward.common.provenance import describe_run
+from sdiareward.common.machine import describe_run
 from sdiareward.evaluation.baselines import load_baseline_pairs, score_with_baselines
 from sdiareward.evaluation.report.content import make_plain
 from sdiareward.evaluation.summary import find_overlap

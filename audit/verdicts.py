@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from sdiareward.checkpoint_io.training_record import read_stages
 from sdiareward.common.files import read_json_object
-from sdiareward.common.package_files import AUDIT
+from sdiareward.common.package import AUDIT
 from sdiareward.common.settings import read_mapping
 from sdiareward.esdr_accuracy.pairwise import MODALITY_SUBSETS, NO_SUBSET, SUBSETS
 from sdiareward.evaluation import summary

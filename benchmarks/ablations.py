@@ -24,7 +24,7 @@ from sdiareward.checkpoint_io.models import fingerprint_model
 from sdiareward.checkpoint_io.nano import build_nano
 from sdiareward.common.commands import parse_options
 from sdiareward.common.files import write_file
-from sdiareward.common.provenance import write_provenance
+from sdiareward.common.machine import write_provenance
 from sdiareward.common.settings import read_mapping
 from sdiareward.common.tables import render_markdown_table
 from sdiareward.esdr_accuracy.pairwise import COLUMNS, pairwise_accuracy

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from sdiareward.common.commands import parse_options
 from sdiareward.common.files import write_file
-from sdiareward.common.provenance import write_provenance
+from sdiareward.common.machine import write_provenance
 from sdiareward.common.tables import render_markdown_table
 from sdiareward.esdr_accuracy.pairwise import pairwise_accuracy, percentile_interval
 from sdiareward.evaluation.human.study import summarise_items

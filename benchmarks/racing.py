@@ -22,7 +22,7 @@ import torch
 from tqdm.auto import tqdm
 
 from sdiareward.common.files import write_file
-from sdiareward.common.provenance import describe_run
+from sdiareward.common.machine import describe_run
 from sdiareward.common.tables import render_markdown_table
 from sdiareward.scoring.tolerances import SAME_REWARD, scale_tolerance
 

@@ -14,7 +14,7 @@ from benchmarks.validity import RESULTS, format_share
 from sdiareward.audit.verdicts import NOT_MEASURED, PASS
 from sdiareward.cards.model_card import ModelRelease, render_model_card
 from sdiareward.common.files import write_file
-from sdiareward.common.package_files import NANO, PACKAGE
+from sdiareward.common.package import NANO, PACKAGE
 from sdiareward.common.tables import render_markdown_table
 from sdiareward.evaluation.summary import ALL_LEFT_OUT, ALL_SEEN
 

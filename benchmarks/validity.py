@@ -22,7 +22,7 @@ from sdiareward import cli
 from sdiareward.audit.verdicts import FAIL, show_limit, show_value
 from sdiareward.common.commands import parse_options
 from sdiareward.common.files import write_file
-from sdiareward.common.provenance import write_provenance
+from sdiareward.common.machine import write_provenance
 from sdiareward.common.tables import format_interval, format_percent, render_markdown_table, render_table
 from sdiareward.dataset_builder.pairing.surface_counts import measure_shares
 from sdiareward.evaluation.baselines import KINDS

@@ -16,7 +16,7 @@ from transformers import WhisperFeatureExtractor
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.checkpoint_io.models import find_checkpoint
-from sdiareward.common.package_files import NANO
+from sdiareward.common.package import NANO
 from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS, SDiaRewardConfig
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor

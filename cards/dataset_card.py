@@ -9,8 +9,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.common.escaping import escape_markdown
-from sdiareward.common.package_files import CARDS
+from sdiareward.common.package import CARDS
+from sdiareward.common.tables import escape_markdown
 from sdiareward.dataset_builder.licences import find_corpus, find_licence, find_redistribution_block
 from sdiareward.dataset_builder.reports.data_card import (
     HEADER,

@@ -22,11 +22,10 @@ from sdiareward.audit.report import describe_sample
 from sdiareward.audit.verdicts import FAIL, PASS, read_audit, show_limit, show_value
 from sdiareward.checkpoint_io.files import ADAPTER_WEIGHTS, iter_tensors, list_weight_files, read_json
 from sdiareward.checkpoint_io.training_record import describe_stages, list_stages
-from sdiareward.common.escaping import escape_code, escape_markdown
 from sdiareward.common.files import write_file
 from sdiareward.common.hub import split_commit
-from sdiareward.common.package_files import CARDS
-from sdiareward.common.tables import render_markdown_table
+from sdiareward.common.package import CARDS
+from sdiareward.common.tables import escape_code, escape_markdown, render_markdown_table
 from sdiareward.esdr_accuracy.pairwise import COLUMNS
 from sdiareward.evaluation.report.sections import render_markdown
 from sdiareward.evaluation.summary import (

@@ -32,11 +32,10 @@ from sdiareward.checkpoint_io.files import (
     read_json,
 )
 from sdiareward.checkpoint_io.training_record import PAIRS_RECORD, find_record
+from sdiareward.common.errors import UserError
 from sdiareward.common.files import write_file
 from sdiareward.common.hub import split_commit
-from sdiareward.common.package_files import CARDS, DEMO, METRIC, PACKAGE
-from sdiareward.common.user_errors import UserError
-from sdiareward.common.version import __version__
+from sdiareward.common.package import CARDS, DEMO, METRIC, PACKAGE, __version__
 
 from . import dataset_card, model_card
 

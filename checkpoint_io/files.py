@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.files import read_json_object
 from sdiareward.common.hub import explain_unreachable, fetch_snapshot
-from sdiareward.common.package_files import NANO, PACKAGE
+from sdiareward.common.package import NANO, PACKAGE
 
 
 if TYPE_CHECKING:

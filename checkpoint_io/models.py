@@ -8,7 +8,7 @@ from typing import Any
 
 from sdiareward.common.files import hash_json, replace_atomically
 from sdiareward.common.hub import fetch_snapshot, find_snapshot, split_commit
-from sdiareward.common.package_files import NANO, SMALL
+from sdiareward.common.package import NANO, SMALL
 
 from .adapter_files import read_base
 from .files import ADAPTER_CONFIG, SMALL_PROJECTION, read_json

@@ -29,7 +29,7 @@ from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
 from sdiareward.chat_sdiareward import CHAT_TEMPLATE
 from sdiareward.common.hub import find_snapshot
-from sdiareward.common.package_files import SCRIPTS
+from sdiareward.common.package import SCRIPTS
 from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS, SDiaRewardConfig
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor

@@ -30,9 +30,9 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, WhisperFeatureExtractor
 
 from sdiareward.chat_sdiareward import CHAT_TEMPLATE
+from sdiareward.common.errors import UserError
 from sdiareward.common.hub import find_snapshot
-from sdiareward.common.package_files import SMALL
-from sdiareward.common.user_errors import UserError
+from sdiareward.common.package import SMALL
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sdiareward.common.commands import make_app, run_app
-from sdiareward.common.data_help import DIALOGUE_HELP, PAIR_HELP, SYSTEM_HELP
+from sdiareward.common.commands import DIALOGUE_HELP, PAIR_HELP, SYSTEM_HELP, make_app, run_app
 from sdiareward.dataset_builder.commands import BUILD
 from sdiareward.eval import evaluate
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from cyclopts import Parameter
 from cyclopts.types import NonNegativeInt
 
-from sdiareward.common.user_errors import UserError
+from sdiareward.common.errors import UserError
 from sdiareward.evaluation.arguments import PairsArguments
 from sdiareward.scoring.arguments import ModelArguments
 

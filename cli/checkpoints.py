@@ -8,9 +8,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
+from sdiareward.common.errors import UserError
+from sdiareward.common.files import lock_folder
 from sdiareward.common.hub import resolve_revision
-from sdiareward.common.locks import lock_folder
-from sdiareward.common.user_errors import UserError
 
 
 def convert(
@@ -107,7 +107,7 @@ def build_model(
     from sdiareward.checkpoint_io.nano import build_nano
     from sdiareward.checkpoint_io.small import assemble_small, build_small
     from sdiareward.common.files import replace_atomically
-    from sdiareward.common.package_files import NANO
+    from sdiareward.common.package import NANO
 
     whisper = resolve_revision(whisper, whisper_revision)
     language_model = resolve_revision(language_model, language_model_revision)

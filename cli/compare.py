@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from cyclopts.types import PositiveInt
 
-from sdiareward.common.locks import lock_folder
+from sdiareward.common.files import lock_folder
 from sdiareward.scoring.arguments import MODEL, ModelArguments
 
 

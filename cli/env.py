@@ -9,9 +9,9 @@ import platform
 from collections.abc import Iterator
 from importlib.util import find_spec
 
-from sdiareward.common.optional_dependencies import read_extras
-from sdiareward.common.package_files import CONSTRAINTS, EXAMPLES, NANO, PACKAGE
-from sdiareward.common.provenance import describe_run
+from sdiareward.common.errors import read_extras
+from sdiareward.common.machine import describe_run
+from sdiareward.common.package import CONSTRAINTS, EXAMPLES, NANO, PACKAGE
 from sdiareward.scoring.tolerances import SAME_REWARD
 
 

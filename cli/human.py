@@ -13,11 +13,10 @@ from typing import Any
 
 from cyclopts.types import NonNegativeInt
 
-from sdiareward.common.commands import make_app
-from sdiareward.common.data_help import PAIR_HELP
+from sdiareward.common.commands import PAIR_HELP, make_app
+from sdiareward.common.errors import UserError
+from sdiareward.common.files import lock_folder
 from sdiareward.common.hub import resolve_revision
-from sdiareward.common.locks import lock_folder
-from sdiareward.common.user_errors import UserError
 from sdiareward.scoring.arguments import DATASET, DatasetArguments
 
 

@@ -7,8 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from sdiareward.common.commands import make_app
-from sdiareward.common.data_help import PAIR_HELP
+from sdiareward.common.commands import PAIR_HELP, make_app
 from sdiareward.common.hub import resolve_revision
 from sdiareward.common.settings import read_mapping, require_mapping
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from cyclopts import Parameter
 
 from sdiareward.common.commands import make_app
+from sdiareward.common.errors import UserError, format_user_error
+from sdiareward.common.files import lock_folder
 from sdiareward.common.hub import resolve_revision
-from sdiareward.common.locks import lock_folder
-from sdiareward.common.user_errors import UserError, format_user_error
 
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from sdiareward.common.errors import UserError
 from sdiareward.common.hub import fetch_snapshot, resolve_revision
-from sdiareward.common.user_errors import UserError
 from sdiareward.scoring.arguments import MODEL, ModelArguments
 from sdiareward.serving.settings import Limits, ServerArguments, ServiceSettings, read_api_key
 

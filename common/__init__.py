@@ -1,1 +1,1 @@
-"""Files, locks, user errors, YAML and arguments, escaping, provenance: what every room uses; no torch, no models."""
+"""What every room uses: files, errors, settings, commands, parts, tables, the Hub, endpoints; no torch, no models."""

@@ -23,16 +23,28 @@ import yaml
 from cyclopts import App, CycloptsError, Parameter
 from cyclopts.config import Dict
 
+from .errors import AGAIN, UserError, explain_missing_extra, format_user_error
+from .files import lock_folder, require_unlocked
 from .hub import resolve_revisions
-from .locks import lock_folder, require_unlocked
-from .optional_dependencies import explain_missing_extra
+from .package import __version__
 from .settings import read_mapping, require_minimums
-from .user_errors import AGAIN, UserError, format_user_error
-from .version import __version__
 
 
 # Set to anything, it prints the traceback of an error before its line.
 TRACEBACK_VARIABLE = "SDIAREWARD_TRACEBACK"
+# One row of each kind of data, which the help of every command that reads data shows.
+PAIR_ROW = '{"prompt": "user.wav", "chosen": "better.wav", "rejected": "worse.wav"}'
+_TURNS = """{"role": "user", "audio": "call7/0.wav", "text": "Hello?"},
+    {"role": "assistant", "audio": "call7/1.wav", "text": "Hi there."}]}"""
+DIALOGUE_ROW = f'{{"id": "call7", "turns": [\n    {_TURNS}'
+MANIFEST_ROW = f'{{"id": "call7", "language": "en", "license": "CC0-1.0", "turns": [\n    {_TURNS}'
+_MORE = "Paths begin at the file, then at --audio_root; docs/data_format.md has all forms."
+PAIR_HELP = f"A row of a JSON lines file of pairs:\n  {PAIR_ROW}\n{_MORE}"
+DIALOGUE_HELP = f"A row of a JSON lines file of dialogues:\n  {DIALOGUE_ROW}\n{_MORE}"
+SYSTEM_HELP = f"{DIALOGUE_HELP}\nOf all systems in one file, with the name in the key `system`."
+MANIFEST_HELP = (
+    f"A line of the manifest.jsonl of own recordings (source: folder):\n  {MANIFEST_ROW}\ndocs/data.md has every key."
+)
 
 
 def make_app(name: str, help: str | None, **options: Any) -> App:
@@ -57,22 +69,17 @@ def run_guarded(prog: str, run: Callable[[], int | None], extra: str | None = No
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return run() or 0
-    except KeyboardInterrupt as interruption:
-        status, line = 130, str(interruption) or f"interrupted; {AGAIN}."
-        _print_traceback()
-    except Exception as error:
-        found = format_user_error(error) or explain_missing_extra(error, extra)
-        if found is None and not isinstance(error, (CycloptsError, ValueError, OSError)):
-            raise
-        status, line = 2, f"error: {' '.join((found or str(error)).split())}"
-        _print_traceback()
+    except (KeyboardInterrupt, Exception) as error:
+        status, line = 130, str(error) or f"interrupted; {AGAIN}."
+        if not isinstance(error, KeyboardInterrupt):
+            found = format_user_error(error) or explain_missing_extra(error, extra)
+            if found is None and not isinstance(error, (CycloptsError, ValueError, OSError)):
+                raise
+            status, line = 2, f"error: {' '.join((found or str(error)).split())}"
+        if os.environ.get(TRACEBACK_VARIABLE):
+            traceback.print_exc()
     sys.stderr.write(f"{prog}: {line}\n")
     return status
-
-
-def _print_traceback() -> None:
-    if os.environ.get(TRACEBACK_VARIABLE):
-        traceback.print_exc()
 
 
 def _run(app: App, words: list[str]) -> int | None:

@@ -1,28 +1,26 @@
-"""Read and write files: whole files and folders, JSON objects, JSON lines. Imports the standard library only."""
+"""Read and write files: whole files and folders, JSON objects, JSON lines; locks of folders."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
-import logging
-import mmap
 import os
 import re
 import shutil
 import sys
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from .errors import UserError
 
-logger = logging.getLogger(__name__)
-_CHECKSUM_NAME = b"crc32"
-# At most; the numbers of a line need not be searched.
-_CHECKSUM_LENGTH = 32
-_CHECKSUM = re.compile(rb'(?:, )?"crc32": ([0-9]+)}\s*\Z')
+
+LOCK_FILE = ".lock"
+# A reader holds the lock for a moment, to find out whether the folder is complete.
+_WAIT_S = 0.2
 # A dialogue has six levels; libraries end the process at some ten thousand.
 _MAX_JSON_DEPTH = 100
 _BRACKETS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|([\[{])|[\]}]', re.DOTALL)
@@ -84,98 +82,42 @@ def split_lines(text: str) -> list[str]:
     return text.removesuffix("\n").split("\n") if text else []
 
 
-def seal(record: Mapping[str, Any]) -> str:
-    """Return a record as a line of JSON that ends with its checksum, `crc32`."""
-    text = json.dumps(record, ensure_ascii=False)
-    return f'{text[:-1]}{", " if record else ""}"crc32": {zlib.crc32(text.encode())}}}\n'
-
-
-def unseal(content: bytes) -> bytes | None:
-    """Return the JSON of `seal` without its checksum, which need not be there; None if the content is damaged."""
-    found = _CHECKSUM.search(content, len(content) - _CHECKSUM_LENGTH)
-    if found is None:
-        return content
-    content = content[: found.start()] + b"}"
-    return content if zlib.crc32(content) == int(found[1]) else None
-
-
-def read_sealed(path: Path) -> dict[str, Any]:
-    """Return the record of a file that `seal` made; an empty one, to be made again, if it is absent or damaged."""
-    if not path.is_file():
-        return {}
-    with suppress(ValueError, RecursionError):
-        record = json.loads(unseal(path.read_bytes()) or b"")
-        if isinstance(record, dict):
-            return record
-    logger.warning("%s: is damaged; it is made again.", path)
-    return {}
+def format_line(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, ensure_ascii=False) + "\n"
 
 
 class JsonLines:
-    """A file of one JSON object per line that survives being killed in the middle of a line.
+    """A file of one JSON object per line that survives being killed in the middle of a line."""
 
-    A line has a checksum, unless the file is one that users edit. A damaged line is logged and not read.
-    """
-
-    def __init__(self, path: Path, *, is_edited: bool = False):
+    def __init__(self, path: Path):
         self.path = path
-        self._format = _format if is_edited else seal
         self._is_whole = False
 
     def read(self) -> list[dict[str, Any]]:
         """Return the complete lines and remove a torn last line; one that lacks only its line end stays."""
-        return list(self)
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        if not self.path.exists() or not self.path.stat().st_size:
-            return
         self._cut_torn_line()
-        self._is_whole = True
-        with self.path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if (record := self._parse(line, number)) is not None:
-                    yield record
-
-    def _cut_torn_line(self) -> None:
-        # A file that may only be read, and is complete, must be readable.
-        with self.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            complete = content.rfind(b"\n") + 1
-            tail = content[complete:]
-        if not tail:
-            return
-        with self.path.open("ab") as end:
-            try:
-                self._parse(tail, 0)
-            except ValueError:
-                end.truncate(complete)
-            else:
-                end.write(b"\n")
-
-    def _parse(self, line: bytes, number: int) -> dict[str, Any] | None:
-        content = unseal(line)
-        try:
-            record = parse_json(content or b"")
-        except ValueError as error:
-            if number and _CHECKSUM_NAME in line:
-                logger.warning("%s, line %d: is damaged; it is not read.", self.path, number)
-                return None
-            raise ValueError(f"{self.path}, line {number}: not JSON ({error}); remove the line.") from error
-        if not isinstance(record, dict):
-            found = type(record).__name__
-            raise ValueError(f"{self.path}, line {number}: holds a {found}, not an object; remove the line.")
-        return record
+        if not self.path.exists():
+            return []
+        lines = enumerate(split_lines(self.path.read_text(encoding="utf-8")), start=1)
+        return [parse_json_object(line, f"{self.path}, line {k}", "remove the line") for k, line in lines]
 
     def append(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Write the records and hand them to the operating system before returning."""
-        if not self._is_whole and self.path.exists() and self.path.stat().st_size:
+        if not self._is_whole:
             self._cut_torn_line()
-        self._is_whole = True
         with self.path.open("a", encoding="utf-8") as file:
-            file.write("".join(map(self._format, records)))
+            file.write("".join(map(format_line, records)))
 
-
-def _format(record: Mapping[str, Any]) -> str:
-    return json.dumps(record, ensure_ascii=False) + "\n"
+    def _cut_torn_line(self) -> None:
+        self._is_whole = True
+        content = self.path.read_bytes() if self.path.exists() else b""
+        if last := content[content.rfind(b"\n") + 1 :]:
+            with self.path.open("ab") as file:
+                try:
+                    json.loads(last)
+                    file.write(b"\n")
+                except ValueError:
+                    file.truncate(len(content) - len(last))
 
 
 def read_text(path: Path, what: str) -> str:
@@ -215,12 +157,16 @@ def require_shallow(text: str | bytes) -> None:
 def read_json_object(path: Path, remedy: str) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; {remedy}.")
+    return parse_json_object(path.read_bytes(), str(path), remedy)
+
+
+def parse_json_object(text: str | bytes, label: str, remedy: str) -> dict[str, Any]:
     try:
-        content = parse_json(path.read_bytes())
+        content = parse_json(text)
     except ValueError as error:
-        raise ValueError(f"{path}: not JSON ({error}); {remedy}.") from error
+        raise ValueError(f"{label}: not JSON ({error}); {remedy}.") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{path}: holds a {type(content).__name__}, not an object; {remedy}.")
+        raise ValueError(f"{label}: holds a {type(content).__name__}, not an object; {remedy}.")
     return content
 
 
@@ -233,3 +179,54 @@ def hash_json(value: Any) -> str:
     """Return the SHA-256 of a JSON value, in hexadecimal; bytes within it count by their own hash."""
     text = json.dumps(value, sort_keys=True, default=lambda data: hashlib.sha256(data).hexdigest())
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+@contextmanager
+def lock_folder(folder: str | Path) -> Iterator[None]:
+    """Hold a folder's lock until the process ends, even if killed; of a run's processes only the main one does."""
+    if os.environ.get("RANK", "0") != "0":
+        yield
+        return
+    place = Path(folder).resolve()
+    new = [each for each in (place, *place.parents) if not each.exists()]
+    place.mkdir(parents=True, exist_ok=True)
+    try:
+        with ExitStack() as held:
+            # Some commands write to an empty folder only. Beside one that is a volume, nothing may be written.
+            if not _acquire(place.with_name(f".{place.name}{LOCK_FILE}"), folder, held):
+                _acquire(place / LOCK_FILE, folder, held)
+            yield
+    finally:
+        # A run that ended before it wrote anything leaves no folder.
+        with suppress(OSError):
+            for each in new:
+                each.rmdir()
+
+
+def require_unlocked(folder: str | Path) -> None:
+    """Raise `UserError` if another process is writing to a folder."""
+    if Path(folder).is_dir():
+        with lock_folder(folder):
+            pass
+
+
+def _acquire(path: Path, folder: str | Path, held: ExitStack) -> bool:
+    """Return whether a lock file could be written; where none can, no lock is needed."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path, timeout=_WAIT_S)
+    try:
+        lock.acquire()
+    except Timeout:
+        reason = "another process is writing to this folder; wait until it ends, stop it, or name another output."
+        raise UserError(f"{folder}: {reason}") from None
+    except OSError as error:
+        if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP):
+            # The file system has no locks.
+            path.unlink(missing_ok=True)
+        elif error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
+        return False
+    held.callback(lock.release)
+    held.callback(path.unlink, missing_ok=True)
+    return True

@@ -9,16 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from .local_paths import require_local
-from .user_errors import UserError
+from .errors import UserError
 
 
 # What is read of a model.
 MODEL_FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja")
 _AT_COMMIT = re.compile(r"((?:[\w.-]+/)?[\w.-]+)@([0-9a-f]{40})")
+_SUFFIXES = (".csv", ".flac", ".json", ".jsonl", ".mp3", ".npz", ".ogg", ".parquet", ".safetensors", ".wav", ".yaml")
+# A name on the Hub, `ORG/NAME`, has one separator.
+_MAX_SEPARATORS = 1
+_WITH_REVISION = re.compile(r"[\w.-]+/[\w.-]+@(.+)")
 _SMALLEST_FILE = {"model": "config.json", "dataset": "README.md"}
 
 
@@ -76,6 +80,35 @@ def split_commit(name: str) -> tuple[str, str | None]:
 def find_snapshot(name: str | Path) -> str:
     """Return the folder of a model at a commit; any other name, and any path, as it is."""
     return str(fetch_snapshot(str(name), MODEL_FILES)) if split_commit(str(name))[1] else str(name)
+
+
+def require_local(name: str) -> None:
+    """Raise `FileNotFoundError` if a name that is not a file or folder here looks like a path, not like `ORG/NAME`."""
+    path = Path(name)
+    if path.exists() or "://" in name:
+        return
+    if found := _WITH_REVISION.fullmatch(name):
+        raise FileNotFoundError(f"{name}: no such file or folder; give a revision as --revision {found[1]}.")
+    near = _find_near(path)
+    is_path = name.startswith((".", "~", "/")) or name.count("/") > _MAX_SEPARATORS or name.endswith("/")
+    if is_path or name.endswith(_SUFFIXES) or near or ("/" in name and Path(path.parts[0]).is_dir()):
+        hint = f"did you mean {near}?" if near else "correct the path, or give the name of a repository on the Hub."
+        raise FileNotFoundError(f"{name}: no such file or folder; {hint}")
+
+
+def _find_near(path: Path) -> str | None:
+    """Return an existing path with similar names; None if a part has no similar one."""
+    found = Path(path.anchor)
+    for part in path.parts[len(found.parts) :]:
+        try:
+            names = [entry.name for entry in found.iterdir() if not entry.name.startswith(".")]
+        except OSError:
+            return None
+        near = [part] if (found / part).exists() else get_close_matches(part, names, n=1, cutoff=0.8)
+        if not near:
+            return None
+        found /= near[0]
+    return str(found)
 
 
 def require_model(model: str) -> None:

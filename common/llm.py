@@ -30,8 +30,8 @@ import pydantic.dataclasses
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from .answers_in_json import parse_json
+from .errors import UserError
 from .settings import explain_error
-from .user_errors import UserError
 
 
 logger = logging.getLogger(__name__)

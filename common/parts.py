@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import json
 import logging
+import multiprocessing
 import os
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .errors import UserError
 from .files import read_json_object, replace_atomically, write_file
-from .user_errors import UserError
-from .worker_pool import open_worker_pool
 
 
 if TYPE_CHECKING:
@@ -203,21 +206,38 @@ class Processes:
     num_workers: int
 
     def __call__(self, load: Load, parts: Sequence[Items]) -> Iterator[tuple[int, Rows]]:
-        """Yield each part as it is done."""
+        """Yield each part as it is done; after an error, running parts finish and waiting parts are cancelled."""
         if self.num_workers <= 1 or len(parts) <= 1:
             yield from run_here(load, parts)
             return
-        with open_worker_pool(self.num_workers, _start_worker, (load,)) as pool:
+        # A fork of this process would leave the threads of the synthesizers' runtimes locked.
+        context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+        pool = ProcessPoolExecutor(self.num_workers, context, initializer=_start_worker, initargs=(load,))
+        try:
             futures = {pool.submit(_make_part, part): number for number, part in enumerate(parts)}
             for future in as_completed(futures):
                 yield futures.pop(future), future.result()
+        except BrokenProcessPool as error:
+            reason = "a worker process was killed, perhaps for lack of memory"
+            raise UserError(f"{reason}; lower num_workers and run the same command again to resume.") from error
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 _WORKER: dict[str, Make] = {}
 
 
 def _start_worker(load: Load) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     _WORKER["make"] = load()
+
+
+def _end_with_parent() -> None:
+    """End this worker with its parent: it holds both ends of the queue, and would wait forever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _make_part(part: Items) -> Rows:

@@ -112,10 +112,7 @@ def explain_error(error: Exception, depth: int = 0) -> str:
         return str(error)
     lines = []
     for each in error.errors():
-        name, what = (
-            ".".join(map(str, each["loc"][depth:])),
-            each["msg"].removeprefix("Value error, "),
-        )
+        name, what = ".".join(map(str, each["loc"][depth:])), each["msg"].removeprefix("Value error, ")
         value = "" if not name or each["type"] == "missing" else f"is {each['input']!r:.80}: "
         hint = explain_yaml(each["input"]) if each["type"] == "string_type" else ""
         lines.append(f"{name} {value}{what.rstrip('.')}{hint}.".lstrip())

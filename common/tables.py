@@ -1,15 +1,20 @@
-"""Numbers as text, and tables of them: rendered as Markdown here, as HTML by `evaluation/report/page.html`."""
+"""Numbers as text, tables of them, and text from data as Markdown; pages make HTML of the same tables."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sdiareward.common.escaping import escape_markdown
 
+if TYPE_CHECKING:
+    import jinja2
 
 ABSENT = "-"
+_LINE_BREAKS = re.compile(r"[\s\x00-\x1f\x7f-\x9f]+")
+_MARKUP = re.compile(r"([\\`\[\]<|])")
 
 
 class Cell(NamedTuple):
@@ -125,3 +130,31 @@ def format_p_value(value: float) -> str:
 def make_share(value: float | None, bounds: Sequence[float] | None, mark: str = "") -> Cell:
     """Return a share in percent above its interval."""
     return Cell(format_percent(value), "" if value is None else format_interval(bounds), mark)
+
+
+def escape_markdown(value: Any) -> str:
+    """Return a value as one line of plain text in Markdown, also within a table."""
+    return _MARKUP.sub(r"\\\1", _join_lines(value))
+
+
+def escape_code(value: Any) -> str:
+    """Return a value between backticks of Markdown; its own backticks become apostrophes."""
+    text = _join_lines(value).replace("`", "'").replace("|", "\\|")
+    return f"`{text}`"
+
+
+def _join_lines(value: Any) -> str:
+    return _LINE_BREAKS.sub(" ", str(value)).strip()
+
+
+def make_html_environment(*folders: Path) -> jinja2.Environment:
+    """Return an environment of templates; of two with one name the earlier folder's is taken."""
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folders),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

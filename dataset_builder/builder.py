@@ -21,9 +21,9 @@ from pydantic import Field
 
 from sdiareward.audio_sdiareward import AudioError, read_audio
 from sdiareward.common import settings as yaml_settings
-from sdiareward.common.locks import lock_folder
+from sdiareward.common.errors import Skipped
+from sdiareward.common.files import lock_folder
 from sdiareward.common.parts import Make, PartFolder, Rows, run_parts
-from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Recording, ScriptPair, SkipError, validate_episode
 from sdiareward.dataset_builder.synthesis import SYNTHESIZERS, SynthesisError, is_available
 from sdiareward.pairs.content import hash_audio

@@ -12,11 +12,10 @@ from typing import Any, Literal
 
 from cyclopts import Parameter
 
-from sdiareward.common.commands import make_app
-from sdiareward.common.data_help import MANIFEST_HELP
-from sdiareward.common.locks import lock_folder, require_unlocked
+from sdiareward.common.commands import MANIFEST_HELP, make_app
+from sdiareward.common.errors import Skipped
+from sdiareward.common.files import lock_folder, require_unlocked
 from sdiareward.common.settings import make_settings, read_mapping
-from sdiareward.common.skipped import Skipped
 
 from .pairing import BenchSettings
 

@@ -12,7 +12,7 @@ import html
 import re
 from dataclasses import replace
 
-from sdiareward.common.skipped import Skipped
+from sdiareward.common.errors import Skipped
 from sdiareward.dataset_builder.episodes import Episode, SkipError
 
 

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from sdiareward.common.files import replace_atomically
-from sdiareward.common.local_ray import count_fitting, open_ray, require_room
+from sdiareward.common.machine import count_fitting, open_ray, require_room
 from sdiareward.common.parts import Engine, OnRay, PartFolder, Processes
-from sdiareward.common.user_errors import UserError
 from sdiareward.pairs.schema import SIDES, features, make_arrow_schema
 
 from .licences import find_redistribution_block
@@ -47,10 +46,10 @@ def open_engines(name: EngineName, num_workers: int) -> Iterator[ChooseEngine]:
         def choose(num_parts: int, num_copies: int | None = None, num_gpus: float = 0.0) -> Engine:
             if name == "datasets" or not num_parts:
                 return Processes(num_workers)
-            stack.enter_context(open_ray(UserError, "datasets", num_workers))
+            stack.enter_context(open_ray(num_workers))
             import ray
 
-            require_room(UserError, num_copies or 1, "copies of a stage (concurrency)", num_gpus=num_gpus)
+            require_room(num_copies or 1, "copies of a stage (concurrency)", num_gpus=num_gpus)
             found = ray.cluster_resources()
             room = min(found.get("CPU", 1.0), count_fitting("GPU", found.get("GPU", 0.0), num_gpus))
             return OnRay(min(num_copies or max(int(room), 1), num_parts), _CPUS_PER_ACTOR, num_gpus)

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from cyclopts.types import PositiveInt
 
 from sdiareward.common.hub import DatasetRevision, make_revision_field
-from sdiareward.common.package_files import NANO
+from sdiareward.common.package import NANO
 from sdiareward.scoring.arguments import ModelArguments
 
 

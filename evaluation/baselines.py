@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
 from sdiareward.chat_sdiareward import list_items, turns_to_messages
-from sdiareward.common.files import read_sealed, seal, write_file
-from sdiareward.common.user_errors import PairsError, UserError
+from sdiareward.common.errors import PairsError, UserError
+from sdiareward.common.files import format_line, read_json_object, write_file
 from sdiareward.pairs.content import fingerprint_pairs
 from sdiareward.pairs.labels import WRITTEN_ID, describe_pairs, require_other_recordings
 from sdiareward.pairs.loading import load_pairs
@@ -92,13 +92,13 @@ def score_with_baselines(
     found = {}
     for kind in KINDS:
         path = folder / f"{kind}.json"
-        kept = read_sealed(path)
+        kept = read_json_object(path, "delete it") if path.exists() else {}
         if kept.get("identity") != identity:
             sides, fitted = score_baseline(kind, train, criteria[0], pairs, criteria[1])
             rows = zip(labels, sides.T.tolist(), strict=True)
             scores = {label["pair_id"]: dict(zip(SIDES, row, strict=True)) for label, row in rows}
             kept = {"identity": identity, "fitted": fitted, "scores": scores}
-            write_file(path, seal(kept))
+            write_file(path, format_line(kept))
         found[kind] = kept["scores"], kept["fitted"]
     return found
 

@@ -23,10 +23,9 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, Clip, is_silent, open_encoded, open_source
 from sdiareward.chat_sdiareward import ROLES, Dialogue, DialogueError, make_dialogue
+from sdiareward.common.errors import UserError, check_modules
 from sdiareward.common.files import JsonLines, hash_json, replace_atomically, write_file
-from sdiareward.common.optional_dependencies import check_modules
-from sdiareward.common.provenance import describe_run
-from sdiareward.common.user_errors import UserError
+from sdiareward.common.machine import describe_run
 from sdiareward.pairs.content import hash_parts
 from sdiareward.pairs.messages import Form
 from sdiareward.pairs.rows import Rows, open_messages

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.files import JsonLines, write_file
-from sdiareward.common.provenance import describe_run
+from sdiareward.common.machine import describe_run
 from sdiareward.pairs.content import fingerprint_pairs
 from sdiareward.pairs.labels import describe_pairs, sample_rows
 from sdiareward.pairs.loading import load_pairs

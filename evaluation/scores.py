@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sdiareward.audio_sdiareward import Heard
-from sdiareward.common.files import JsonLines, is_number, read_json_object, seal, write_file
+from sdiareward.common.errors import Skipped
+from sdiareward.common.files import JsonLines, format_line, is_number, read_json_object, write_file
 from sdiareward.common.parts import Items, Make, PartFolder, Rows, choose_size, run_parts
-from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.content import digest_pair
 from sdiareward.pairs.rows import Dialogues
 from sdiareward.pairs.schema import SIDES
@@ -133,8 +133,8 @@ def score_pairs(
         else:
             kept = {name: value for name, value in record.items() if name not in ("item", "digest", "kind", "reason")}
             scores[pair_id] = {**label, **kept}
-    write_file(folder / "scores.jsonl", "".join(map(seal, scores.values())))
-    write_file(folder / "skipped.jsonl", "".join(map(seal, skipped)))
+    write_file(folder / "scores.jsonl", "".join(map(format_line, scores.values())))
+    write_file(folder / "skipped.jsonl", "".join(map(format_line, skipped)))
     return scores, skipped
 
 

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from sdiareward.checkpoint_io.models import find_checkpoint
 from sdiareward.checkpoint_io.training_record import describe_stages, hash_pairs, read_pairs_record, read_stages
-from sdiareward.common.escaping import escape_code, escape_markdown
 from sdiareward.common.files import read_json_object
-from sdiareward.common.package_files import NANO
-from sdiareward.common.tables import format_interval, format_percent
+from sdiareward.common.package import NANO
+from sdiareward.common.tables import escape_code, escape_markdown, format_interval, format_percent
 from sdiareward.esdr_accuracy.pairwise import COLUMNS, MACRO_MEMBERS, NO_SUBSET, SUBSETS, pairwise_accuracy
 from sdiareward.pairs.labels import TRAINED_ON, split_synthesizers
 from sdiareward.pairs.schema import SIDES

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.checkpoint_io.models import find_checkpoint
 from sdiareward.common.files import read_json_object
-from sdiareward.common.package_files import NANO
+from sdiareward.common.package import NANO
 from sdiareward.esdr_accuracy.pairwise import has_many, percentile_interval, student_quantile
 
 from .statistics import Clusters, sign_flip_test

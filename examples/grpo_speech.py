@@ -26,7 +26,7 @@ from sdiareward import reward_fn
 from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
 from sdiareward.checkpoint_io.models import find_checkpoint
 from sdiareward.common.commands import parse_options
-from sdiareward.common.provenance import write_provenance
+from sdiareward.common.machine import write_provenance
 from sdiareward.dataset_builder.episodes import Episode
 from sdiareward.dataset_builder.sources import read_source
 from sdiareward.dataset_builder.synthesis import SynthesisError, load_synthesizer

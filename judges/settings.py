@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from sdiareward.common.hub import resolve_revision
 from sdiareward.common.llm import ChatSettings
-from sdiareward.common.package_files import CONFIGS
+from sdiareward.common.package import CONFIGS
 from sdiareward.common.settings import make_settings, parse_yaml, read_mapping, require_mapping
 
 

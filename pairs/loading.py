@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.chat_sdiareward import AUDIO_KEYS, ROLES, DialogueError, make_dialogue
+from sdiareward.common.errors import PairsError, PairsNotFoundError
 from sdiareward.common.files import hash_json, require_shallow
-from sdiareward.common.hub import split_commit
-from sdiareward.common.local_paths import require_local
-from sdiareward.common.user_errors import PairsError, PairsNotFoundError
+from sdiareward.common.hub import require_local, split_commit
 
 from .content import stamp_file
 from .labels import WRITTEN_ID, find_id, hash_sides

@@ -14,7 +14,7 @@ from string import Template
 from typing import Any
 
 from sdiareward.common.files import read_json_object, read_text
-from sdiareward.common.package_files import CONFIGS
+from sdiareward.common.package import CONFIGS
 from sdiareward.common.settings import read_mapping
 
 from .schema import make_stable_id

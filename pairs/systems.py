@@ -16,7 +16,7 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import compose
 from sdiareward.chat_sdiareward import Dialogue, make_dialogue
-from sdiareward.common.user_errors import UserError
+from sdiareward.common.errors import UserError
 
 from .dialogue_folders import read_dialogue_folder
 from .messages import AUDIO_SUFFIXES, Form

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from cyclopts.types import PositiveInt
 
 from sdiareward.common.hub import DatasetRevision, ModelRevision
-from sdiareward.common.package_files import NANO
+from sdiareward.common.package import NANO
 
 
 if TYPE_CHECKING:

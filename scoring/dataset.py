@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import Heard
+from sdiareward.common.errors import Skipped
 from sdiareward.common.files import hash_json, replace_atomically, write_file
-from sdiareward.common.local_ray import open_ray, require_room
+from sdiareward.common.machine import open_ray, require_room, write_provenance
 from sdiareward.common.parts import Engine, Items, Load, OnRay, PartFolder, choose_size, run_here, run_parts
 from sdiareward.common.parts import Rows as Records
-from sdiareward.common.provenance import write_provenance
-from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.content import digest_dialogue, is_unchanged, stamp_file
 from sdiareward.pairs.labels import ORIGIN_COLUMNS, describe_origins, name_criterion, sample_rows
 from sdiareward.pairs.messages import Form
@@ -279,7 +278,7 @@ def score_on_ray(
     """Score a data set on the Ray cluster that `RAY_ADDRESS` names, or on one that is started on this machine."""
     run = _Run(job, folder)
     if run.pending:
-        with open_ray(ScoringError, "local"):
+        with open_ray():
             engine, num_threads = _place(num_actors, gpus_per_actor, len(run.pending), job.model)
             device = None if engine.num_gpus else "cpu"
             load = partial(load_in_actor, job, device, num_threads, os.environ.get(ROOTS_VARIABLE))
@@ -315,7 +314,7 @@ def _place(
     num_actors = min(num_actors, num_rows)
     # On a GPU the weights are only read through the memory of the machine.
     num_bytes = 0 if of_each else model.weight_bytes
-    require_room(ScoringError, num_actors, "actors", num_gpus=of_each, num_bytes=num_bytes)
+    require_room(num_actors, "actors", num_gpus=of_each, num_bytes=num_bytes)
     whole = compute_largest_share(cpus, num_actors)
     # Ray counts in ten-thousandths.
     share = int(_SHARE_OF_CPUS * whole * 100) / 100

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sdiareward.audio_sdiareward import Heard
-from sdiareward.common.skipped import Skipped
+from sdiareward.common.errors import Skipped
 
 
 if TYPE_CHECKING:

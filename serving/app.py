@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -18,33 +20,30 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from sdiareward.chat_sdiareward import Dialogue, DialogueError
-from sdiareward.common.own_names import is_own_host, is_own_origin, list_own_names
-from sdiareward.common.version import __version__
+from sdiareward.common.machine import is_own_host, is_own_origin, list_own_names
+from sdiareward.common.package import __version__
 from sdiareward.scoring.calibration import Calibration, sigmoid
-from sdiareward.scoring.request_queue import Outcome, get_queue
 from sdiareward.scoring.request_queue import Request as ScoringRequest
+from sdiareward.scoring.request_queue import get_queue
 from sdiareward.scoring.reward_function import hash_context
 
-from . import examples
-from .bodies import JSON, MULTIPART, REQUEST_PART, BadRequestError, find_turn, read_body, read_dialogue_form
-from .forms import (
-    CompareRequest,
-    CompareResponse,
-    Health,
-    Options,
-    Problem,
-    Problems,
-    Result,
-    ScoreRequest,
-    ScoreResponse,
-)
-from .forms import Dialogue as DialogueForm
+from . import forms
+from .forms import BadRequestError, CompareRequest, Options, Problem, Result, ScoreRequest
 from .settings import Limits, ServiceSettings
 
 
 if TYPE_CHECKING:
     from sdiareward.scoring.scorer import Scorer
 
+_DESCRIPTION = """Rewards of spoken dialogues: how much does an answer sound like a person in that conversation?
+
+- `POST /score` gives the reward of each dialogue of a request; higher is better.
+- `POST /compare` gives the rewards of two versions of a dialogue, their margin, and the probability that `a` is the
+  better one.
+
+A body is JSON with recordings in base64, or multipart with the JSON in the part `request` and recordings in parts of
+their own, which `audio: {"file": NAME}` names. A server with an API key takes it as `Authorization: Bearer KEY`.
+Rewards order versions of one conversation; they do not rate a person."""
 _COUNTED = ("/score", "/compare", "/health", "/metrics")
 # Monitoring must get an answer even when the server is full.
 _ALWAYS_OPEN = ("/health", "/metrics")
@@ -58,28 +57,26 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
     408: {"description": "The body came too slowly."},
     413: {"description": "The body is too large."},
     431: {"description": "There are too many headers."},
-    422: {"description": "Something cannot be scored: where, and why.", "model": Problems},
+    422: {"description": "Something cannot be scored: where, and why.", "model": forms.Problems},
     503: {"description": "Overloaded; try again after `Retry-After` seconds."},
 }
-# Where a dialogue is in the request.
-Place = Sequence[str | int]
+
+
+# The dialogues of a request by where they are in it.
+Places = Mapping[tuple[str | int, ...], forms.DialogueForm]
 
 
 class Metrics:
     """Metrics of one process, for Prometheus; clients cannot add values of labels."""
 
     def __init__(self) -> None:
-        registry = self._registry = CollectorRegistry()
-        self.requests = Counter("sdiareward_requests", "Answers.", ["path", "status"], registry=registry)
-        self.seconds = Histogram(
-            "sdiareward_request_seconds", "Time to answer.", ["path"], buckets=_SECONDS, registry=registry
-        )
-        self.in_flight = Gauge("sdiareward_requests_in_flight", "Requests in flight.", registry=registry)
-        self.dialogues = Counter("sdiareward_dialogues", "Dialogues.", ["outcome"], registry=registry)
-        self.audio_seconds = Counter("sdiareward_audio_seconds", "Seconds of audio scored.", registry=registry)
-
-    def render(self) -> bytes:
-        return generate_latest(self._registry)
+        self.registry = CollectorRegistry()
+        own: dict[str, Any] = {"registry": self.registry}
+        self.requests = Counter("sdiareward_requests", "Answers.", ["path", "status"], **own)
+        self.seconds = Histogram("sdiareward_request_seconds", "Time to answer.", ["path"], buckets=_SECONDS, **own)
+        self.in_flight = Gauge("sdiareward_requests_in_flight", "Requests in flight.", **own)
+        self.dialogues = Counter("sdiareward_dialogues", "Dialogues.", ["outcome"], **own)
+        self.audio_seconds = Counter("sdiareward_audio_seconds", "Seconds of audio scored.", **own)
 
 
 class RequestScorer:
@@ -89,204 +86,179 @@ class RequestScorer:
         self.scorer = scorer
         self._limits = limits
         self._metrics = metrics
+        self.criteria = sorted(scorer.processor.prompts)
         self.calibration: Calibration | None = None
+        self.subsets: list[str] | None = None
+        self._no_calibration = ""
         try:
             self.calibration = Calibration.of(scorer.model.config)
+            self.subsets = sorted(self.calibration.parameters["subsets"])
         except ValueError as error:
             self._no_calibration = str(error)
 
-    async def score(self, form: ScoreRequest, files: Mapping[str, bytes]) -> ScoreResponse:
-        if len(form.dialogues) > self._limits.max_dialogues:
-            reason = f"has {len(form.dialogues)} dialogues; send at most {self._limits.max_dialogues} at once."
-            raise BadRequestError(Problem(loc=["body", "dialogues"], msg=reason, type="too_many"))
-        places = [("dialogues", index) for index in range(len(form.dialogues))]
-        results = await self._score(form, form.dialogues, places, files, is_strict=not form.skip_bad)
-        return ScoreResponse(criterion=form.criterion, results=results)
-
-    async def compare(self, form: CompareRequest, files: Mapping[str, bytes]) -> CompareResponse:
-        a, b = await self._score(form, [form.a, form.b], [("a",), ("b",)], files, is_strict=True)
-        assert a.reward is not None and b.reward is not None
-        margin = a.reward - b.reward
-        probability = sigmoid(margin)
-        if form.subset is not None and self.calibration is not None:
-            probability = self.calibration.compute_probability(margin, form.subset)
-        return CompareResponse(criterion=form.criterion, a=a, b=b, margin=margin, probability=probability)
-
-    async def _score(
-        self,
-        options: Options,
-        dialogues: Sequence[DialogueForm],
-        places: Sequence[Place],
-        files: Mapping[str, bytes],
-        *,
-        is_strict: bool,
+    async def score(
+        self, options: Options, places: Places, files: Mapping[str, bytes], *, is_strict: bool = True
     ) -> list[Result]:
-        self._check_options(options)
-        read = await asyncio.to_thread(self._read, dialogues, files, options.require_audio)
-        valid = [each for each in read if not isinstance(each, DialogueError)]
-        outcomes = iter(await self._compute(valid, options.criterion))
-        results = []
-        for number, (each, place) in enumerate(zip(read, places, strict=True), start=1):
-            outcome = each if isinstance(each, DialogueError) else next(outcomes)
-            results.append(self._make_result(outcome, options, place, number))
-        problems = [result.error for result in results if result.error is not None]
+        """Return the result of the dialogue at each place of the request; the context of answers is computed once."""
+        if options.calibrated and self.calibration is None:
+            raise BadRequestError(Problem(loc=["body", "calibrated"], msg=self._no_calibration, type="option"))
+        for name, choices in (("criterion", self.criteria), ("subset", self.subsets or [])):
+            if (value := getattr(options, name)) is not None and value not in choices:
+                reason = f"{name} is {value[:80]!r}; this model has {', '.join(choices)}."
+                raise BadRequestError(Problem(loc=["body", name], msg=reason, type="option"))
+
+        def read(form: forms.DialogueForm) -> Dialogue | str:
+            try:
+                return forms.read_dialogue_form(form, files, self._limits, require_audio=options.require_audio)
+            except DialogueError as error:
+                return str(error)
+
+        found = await asyncio.to_thread(lambda: list(map(read, places.values())))
+        valid = [each for each in found if not isinstance(each, str)]
+        request = ScoringRequest(self.scorer, options.criterion, valid, list(map(hash_context, valid)))
+        try:
+            async with asyncio.timeout(self._limits.request_timeout_s):
+                scored = iter(await get_queue(self.scorer.model).score_async(request))
+        except TimeoutError:
+            reason = f"the model did not answer within {self._limits.request_timeout_s:g} s."
+            raise HTTPException(503, reason, {"Retry-After": str(self._limits.retry_after_s)}) from None
+        results, problems = [], []
+        for number, (place, each) in enumerate(zip(places, found, strict=True), start=1):
+            outcome = each if isinstance(each, str) else next(scored)
+            if isinstance(outcome, str):
+                turn = re.match(r"turn (\d+)\b", outcome)
+                problem = Problem(loc=["body", *place], msg=outcome, type="dialogue", dialogue=number)
+                problem.turn = int(turn[1]) if turn else None
+                problems.append(problem)
+                results.append(Result(reward=None, error=problem))
+                continue
+            reward, heard = outcome
+            results.append(Result(reward=reward, **asdict(heard)))
+            self._metrics.audio_seconds.inc(heard.heard_s)
+            if options.calibrated and self.calibration is not None:
+                results[-1].calibrated = self.calibration.for_each([options.criterion], options.subset)(0, reward)
         self._metrics.dialogues.labels("refused").inc(len(problems))
         self._metrics.dialogues.labels("scored").inc(len(results) - len(problems))
-        self._metrics.audio_seconds.inc(sum(result.heard_s or 0.0 for result in results))
         if problems and is_strict:
             raise BadRequestError(*problems)
         return results
 
-    def _read(
-        self, dialogues: Sequence[DialogueForm], files: Mapping[str, bytes], require_audio: bool
-    ) -> list[Dialogue | DialogueError]:
-        read: list[Dialogue | DialogueError] = []
-        for dialogue in dialogues:
-            try:
-                read.append(read_dialogue_form(dialogue, files, self._limits, require_audio=require_audio))
-            except DialogueError as error:
-                read.append(error)
-        return read
-
-    async def _compute(self, dialogues: list[Dialogue], criterion: str) -> list[Outcome]:
-        """Return the outcomes of dialogues; the shared context of several answers is computed once."""
-        if not dialogues:
-            return []
-        groups = [hash_context(dialogue) for dialogue in dialogues]
-        request = ScoringRequest(self.scorer, criterion, dialogues, groups)
-        try:
-            async with asyncio.timeout(self._limits.request_timeout_s):
-                return await get_queue(self.scorer.model).score_async(request)
-        except TimeoutError:
-            reason = f"the model did not answer within {self._limits.request_timeout_s:g} s."
-            raise HTTPException(503, reason) from None
-
-    def _make_result(self, outcome: Outcome | DialogueError, options: Options, place: Place, number: int) -> Result:
-        if isinstance(outcome, (DialogueError, str)):
-            turn = outcome.turn if isinstance(outcome, DialogueError) else find_turn(outcome)
-            problem = Problem(loc=["body", *place], msg=str(outcome), type="dialogue", dialogue=number, turn=turn)
-            return Result(reward=None, error=problem)
-        reward, heard = outcome
-        result = Result(reward=reward, **asdict(heard))
-        if options.calibrated and self.calibration is not None:
-            result.calibrated = self.calibration.for_each([options.criterion], options.subset)(0, reward)
-        return result
-
-    def _check_options(self, options: Options) -> None:
-        criteria = sorted(self.scorer.processor.prompts)
-        subsets = sorted(self.calibration.parameters["subsets"]) if self.calibration else []
-        if options.criterion not in criteria:
-            name, reason = "criterion", f"is {options.criterion[:80]!r}; this model knows {', '.join(criteria)}."
-        elif options.calibrated and self.calibration is None:
-            raise BadRequestError(Problem(loc=["body", "calibrated"], msg=self._no_calibration, type="option"))
-        elif options.subset is not None and options.subset not in subsets:
-            name, reason = "subset", f"is {options.subset[:80]!r}; the calibration knows {', '.join(subsets)}."
-        else:
-            return
-        raise BadRequestError(Problem(loc=["body", name], msg=f"{name} {reason}", type="option"))
-
 
 def create_app(settings: ServiceSettings, scorer: Scorer) -> FastAPI:
-    metrics = Metrics()
-    requests = RequestScorer(scorer, settings.limits, metrics)
+    metrics, limits = Metrics(), settings.limits
+    requests = RequestScorer(scorer, limits, metrics)
     app = FastAPIOffline(
         title="sdiareward",
         version=__version__,
-        description=examples.DESCRIPTION,
+        description=_DESCRIPTION,
         redoc_url=None,
-        max_body_size=settings.limits.max_body_bytes,
+        max_body_size=limits.max_body_bytes,
     )
     bearer = HTTPBearer(auto_error=False, description="The API key, if the server was started with one.")
 
     async def authorize(shown: HTTPAuthorizationCredentials | None = Depends(bearer)) -> None:  # noqa: B008
-        key = settings.api_key
-        if key is not None and not (shown and key.matches(shown.credentials)):
+        if settings.api_key is None:
+            return
+        # A header that is not text is a wrong key.
+        sent = shown.credentials.encode("utf-8", "surrogateescape") if shown else b""
+        if not hmac.compare_digest(settings.api_key.encode(), sent):
             reason = "the API key is wrong." if shown else "send the API key as `Authorization: Bearer KEY`."
             raise HTTPException(401, reason, {"WWW-Authenticate": "Bearer"})
 
-    rewards: dict[str, Any] = {"tags": ["rewards"], "dependencies": [Depends(authorize)], "responses": _ANSWERS}
+    def describe(form: type[Options]) -> dict[str, Any]:
+        """Return the options of a path with a body that FastAPI does not parse: it is JSON or multipart."""
+        schema = {"$ref": f"#/components/schemas/{form.__name__}"}
+        file = {"type": "string", "format": "binary"}
+        parts = {"type": "object", "properties": {forms.REQUEST_PART: schema}, "additionalProperties": file}
+        given = {"schema": schema, "example": forms.make_examples()[form]}
+        body = {"required": True, "content": {forms.JSON: given, forms.MULTIPART: {"schema": parts}}}
+        rules = {"responses": _ANSWERS, "dependencies": [Depends(authorize)]}
+        return {"tags": ["rewards"], "openapi_extra": {"requestBody": body}, **rules}
 
-    @app.post("/score", openapi_extra=_describe_body(ScoreRequest, examples.score_request()), **rewards)
-    async def score(request: Request) -> ScoreResponse:
+    @app.post("/score", **describe(ScoreRequest))
+    async def score(request: Request) -> forms.ScoreResponse:
         """Return the reward of each dialogue, higher is better.
 
         With `skip_bad` a dialogue that cannot be scored has an `error` in place of its reward; without it the whole
         request is refused.
         """
-        body = await read_body(request, settings.limits)
-        return await requests.score(await asyncio.to_thread(body.parse, ScoreRequest), body.files)
+        form, files = await forms.read_request(request, ScoreRequest, limits)
+        if (number := len(form.dialogues)) > limits.max_dialogues:
+            reason = f"has {number} dialogues; send at most {limits.max_dialogues} at once."
+            raise BadRequestError(Problem(loc=["body", "dialogues"], msg=reason, type="too_many"))
+        places: Places = {("dialogues", index): each for index, each in enumerate(form.dialogues)}
+        results = await requests.score(form, places, files, is_strict=not form.skip_bad)
+        return forms.ScoreResponse(criterion=form.criterion, results=results)
 
-    @app.post("/compare", openapi_extra=_describe_body(CompareRequest, examples.compare_request()), **rewards)
-    async def compare(request: Request) -> CompareResponse:
+    @app.post("/compare", **describe(CompareRequest))
+    async def compare(request: Request) -> forms.CompareResponse:
         """Return the rewards of two versions of a dialogue, their margin, and the probability that `a` is better."""
-        body = await read_body(request, settings.limits)
-        return await requests.compare(await asyncio.to_thread(body.parse, CompareRequest), body.files)
+        form, files = await forms.read_request(request, CompareRequest, limits)
+        a, b = await requests.score(form, {("a",): form.a, ("b",): form.b}, files)
+        assert a.reward is not None and b.reward is not None
+        margin = a.reward - b.reward
+        probability = sigmoid(margin)
+        if form.subset is not None and requests.calibration is not None:
+            probability = requests.calibration.compute_probability(margin, form.subset)
+        return forms.CompareResponse(criterion=form.criterion, a=a, b=b, margin=margin, probability=probability)
 
     @app.get("/", include_in_schema=False)
     async def open_docs() -> RedirectResponse:
         return RedirectResponse("docs")
 
     @app.get("/health", tags=["monitoring"])
-    async def health() -> Health:
+    async def health() -> forms.Health:
         """Report the model and what the server accepts."""
-        calibration, processor, limits = requests.calibration, scorer.processor, settings.limits
         shown = ("max_body_bytes", "max_dialogues", "max_turns", "max_turn_s")
-        return Health(
+        return forms.Health(
             status="ok",
             model=settings.model.name,
-            criteria=sorted(processor.prompts),
-            calibration_subsets=sorted(calibration.parameters["subsets"]) if calibration else None,
-            max_turn_s=processor.max_turn_s,
-            limits={name: value for name in shown if (value := getattr(limits, name)) is not None},
+            criteria=requests.criteria,
+            calibration_subsets=requests.subsets,
+            max_turn_s=scorer.processor.max_turn_s,
+            limits={name: getattr(limits, name) for name in shown},
         )
 
     @app.get("/metrics", response_class=Response, tags=["monitoring"], dependencies=[Depends(authorize)])
     async def show_metrics() -> Response:
         """Return the metrics in the format of Prometheus."""
-        return Response(metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(generate_latest(metrics.registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    _add_errors(app, settings.limits)
-    _add_gate(app, settings, metrics)
-    _add_body_schemas(app)
-    return app
-
-
-def _add_errors(app: FastAPI, limits: Limits) -> None:
     @app.exception_handler(BadRequestError)
     async def refuse(request: Request, error: BadRequestError) -> JSONResponse:
-        return JSONResponse(Problems(detail=error.problems).model_dump(), 422)
-
-    @app.exception_handler(503)
-    async def ask_to_retry(request: Request, error: HTTPException) -> JSONResponse:
-        return JSONResponse({"detail": error.detail}, 503, {"Retry-After": str(limits.retry_after_s)})
+        return JSONResponse(forms.Problems(detail=error.problems).model_dump(), 422)
 
     @app.exception_handler(ClientDisconnect)
     async def ignore_disconnect(request: Request, error: ClientDisconnect) -> Response:
         return Response(status_code=400)
 
-    @app.exception_handler(Exception)
-    async def report_failure(request: Request, error: Exception) -> JSONResponse:
-        return JSONResponse({"detail": "the model failed on this request; its log has the reason."}, 500)
+    add_gate(app, settings, metrics)
+    _, schemas = models_json_schema(
+        [(ScoreRequest, "validation"), (CompareRequest, "validation")], ref_template="#/components/schemas/{model}"
+    )
+    # FastAPI keeps the schema that it makes first.
+    app.openapi()["components"]["schemas"].update(schemas["$defs"])
+    return app
 
 
-def _add_gate(app: FastAPI, settings: ServiceSettings, metrics: Metrics) -> None:
+def add_gate(app: FastAPI, settings: ServiceSettings, metrics: Metrics) -> None:
     """Limit headers, requests in flight and, without a key, where requests come from; count all requests."""
     limits, names, num_in_flight = settings.limits, list_own_names(settings.host), 0
+    metrics.in_flight.set_function(lambda: num_in_flight)
 
     def find_problem(request: Request, path: str) -> JSONResponse | None:
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
+        headers, status, reason = None, 403, ""
         if len(request.headers) > _MAX_HEADERS:
-            return JSONResponse({"detail": f"send at most {_MAX_HEADERS} headers."}, 431)
-        if num_in_flight > limits.max_in_flight and path not in _ALWAYS_OPEN:
+            status, reason = 431, f"send at most {_MAX_HEADERS} headers."
+        elif num_in_flight > limits.max_in_flight and path not in _ALWAYS_OPEN:
+            status, reason = 503, "too many requests are in flight."
             headers = {"Retry-After": str(limits.retry_after_s)}
-            return JSONResponse({"detail": "too many requests are in flight."}, 503, headers)
-        if settings.api_key is None and not is_own_host(host, names):
+        elif settings.api_key is None and not is_own_host(host, names):
             reason = f"the host is {host[:80]!r}; use an address of the server, or start it with an API key."
-            return JSONResponse({"detail": reason}, 403)
-        if settings.api_key is None and not is_own_origin(origin, host):
+        elif settings.api_key is None and not is_own_origin(origin, host):
             reason = f"a page of {str(origin)[:80]!r} may not use a server without an API key."
-            return JSONResponse({"detail": reason}, 403)
-        return None
+        return JSONResponse({"detail": reason}, status, headers) if reason else None
 
     @app.middleware("http")
     async def gate(request: Request, call_next: Any) -> Response:
@@ -294,37 +266,11 @@ def _add_gate(app: FastAPI, settings: ServiceSettings, metrics: Metrics) -> None
         path = request.url.path if request.url.path in _COUNTED else "other"
         status, start = 500, time.perf_counter()
         num_in_flight += 1
-        metrics.in_flight.set(num_in_flight)
         try:
             answer: Response = find_problem(request, path) or await call_next(request)
             status = answer.status_code
             return answer
         finally:
             num_in_flight -= 1
-            metrics.in_flight.set(num_in_flight)
             metrics.requests.labels(path, str(status)).inc()
             metrics.seconds.labels(path).observe(time.perf_counter() - start)
-
-
-def _describe_body(form: type, example: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a body; FastAPI does not parse bodies, which are JSON or multipart."""
-    schema = {"$ref": f"#/components/schemas/{form.__name__}"}
-    file = {"type": "string", "format": "binary"}
-    parts = {"type": "object", "properties": {REQUEST_PART: schema}, "additionalProperties": file}
-    content: dict[str, Any] = {JSON: {"schema": schema, "example": example}, MULTIPART: {"schema": parts}}
-    return {"requestBody": {"required": True, "content": content}}
-
-
-def _add_body_schemas(app: FastAPI) -> None:
-    make = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            _, forms = models_json_schema(
-                [(ScoreRequest, "validation"), (CompareRequest, "validation")],
-                ref_template="#/components/schemas/{model}",
-            )
-            make()["components"]["schemas"].update(forms["$defs"])
-        return make()
-
-    app.openapi = openapi  # type: ignore[method-assign]

@@ -6,8 +6,7 @@ import base64
 import io
 import logging
 import os
-import re
-from collections.abc import Hashable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -15,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import requests
+import soundfile
 from urllib3.util import Retry
 
 from sdiareward.audio_sdiareward import Heard, describe_unheard, open_source
-from sdiareward.chat_sdiareward import ROLES, DialogueError, make_dialogue
+from sdiareward.chat_sdiareward import make_dialogue
 
 from .settings import API_KEY_ENV
 
@@ -28,30 +28,27 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_RETRIED = (502, 503, 504)
-_QUOTED_CHARACTERS = 300
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_CONCURRENCY = 16
 # Samples of 24 bits, aligned to the top of 32.
 _FULL_SCALE = 2**23
+_Heard = MutableMapping[int, Heard] | None
 
 
 class ServiceError(RuntimeError):
     """Raised when the server does not answer, or fails for a reason other than the request."""
+
+    def __init__(self, message: str, status: int | None = None):
+        super().__init__(message)
+        self.status = status
 
 
 class RefusedError(ValueError):
     """Raised when the server refuses the request; `problems` name dialogue and turn from 1."""
 
     def __init__(self, problems: Sequence[Mapping[str, Any]]):
-        lines = (
-            f"dialogue {each['dialogue']}, {each['msg']}" if each.get("dialogue") else each["msg"] for each in problems
-        )
-        super().__init__("; ".join(lines))
+        names = (f"dialogue {each['dialogue']}, " if each.get("dialogue") else "" for each in problems)
+        super().__init__("; ".join(f"{name}{each['msg']}" for name, each in zip(names, problems, strict=True)))
         self.problems = list(problems)
-
-
-class _FailedError(ServiceError):
-    """Raised when a request is too large, or the model failed on it: others may be answered."""
 
 
 @dataclass(frozen=True)
@@ -63,97 +60,53 @@ class Comparison:
 
 
 class RewardClient:
-    """Score dialogues on a server, which gets the recordings and reads no files; threads may share a client."""
+    """Score dialogues on a server, which gets the recordings and reads no files; threads may share a client.
 
-    def __init__(
-        self,
-        url: str,
-        api_key: str | None = None,
-        *,
-        max_retries: int = 8,
-        timeout_s: float = 150.0,
-        concurrency: int = 16,
-    ):
+    `options` of its methods are fields of a request: `require_audio`, `calibrated`, and `subset` of calibrated values.
+    """
+
+    def __init__(self, url: str, api_key: str | None = None, *, max_retries: int = 8, timeout_s: float = 150.0):
         self.url = url.rstrip("/")
         self.timeout_s = timeout_s
-        self.concurrency = concurrency
         key = api_key if api_key is not None else os.environ.get(API_KEY_ENV)
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._session = requests.Session()
         # Use neither the proxies of the environment nor .netrc: the server is on this machine or in its network.
         self._session.trust_env = False
         # A reward depends on the dialogue alone, so a retry is safe.
-        retry = Retry(
-            max_retries,
-            status_forcelist=_RETRIED,
-            allowed_methods=None,
-            backoff_factor=0.2,
-            backoff_max=30.0,
-            backoff_jitter=0.2,
-            raise_on_status=False,
-        )
-        adapter = requests.adapters.HTTPAdapter(max_retries=retry, pool_maxsize=max(concurrency, 10))
-        for scheme in ("http://", "https://"):
-            self._session.mount(scheme, adapter)
-
-    def __repr__(self) -> str:
-        return f"RewardClient({self.url!r})"
+        rules: dict[str, Any] = {"allowed_methods": None, "backoff_factor": 0.2, "backoff_jitter": 0.2}
+        retry = Retry(max_retries, status_forcelist=(502, 503, 504), raise_on_status=False, **rules)
+        adapter = requests.adapters.HTTPAdapter(max_retries=retry, pool_maxsize=_CONCURRENCY)
+        self._session.mount("http://", adapter)
+        self._session.mount("https://", adapter)
 
     def score(
-        self,
-        dialogues: Sequence[Any],
-        criterion: str = "joint",
-        calibrated: bool = False,
-        *,
-        subset: str | None = None,
-        require_audio: bool = True,
-        heard: MutableMapping[int, Heard] | None = None,
+        self, dialogues: Sequence[Any], criterion: str = "joint", *, heard: _Heard = None, **options: Any
     ) -> list[float]:
-        """Return the rewards, higher is better, or calibrated values: with `subset` the log-odds in it.
-
-        `heard` is as in `Scorer.score`.
-        """
-        options = {"criterion": criterion, "calibrated": calibrated, "subset": subset, "require_audio": require_audio}
-        results = self._score_all(dialogues, options)
-        _note_heard(results, heard)
-        return [result["calibrated" if calibrated else "reward"] for result in results]
+        """Return the rewards, higher is better, or calibrated values; `heard` is as in `Scorer.score`."""
+        results = self._score_all(dialogues, {**options, "criterion": criterion}, heard)
+        return [result["calibrated" if options.get("calibrated") else "reward"] for result in results]
 
     def score_or_reason(
-        self,
-        dialogues: Sequence[Any],
-        criterion: str = "joint",
-        *,
-        require_audio: bool = True,
-        heard: MutableMapping[int, Heard] | None = None,
+        self, dialogues: Sequence[Any], criterion: str = "joint", *, heard: _Heard = None, **options: Any
     ) -> list[float | str]:
         """Return the reward of each dialogue, or the reason why it was skipped."""
-        options = {"criterion": criterion, "require_audio": require_audio}
-        results = self._score_all(dialogues, options, skips_bad=True)
-        _note_heard(results, heard)
+        results = self._score_all(dialogues, {**options, "criterion": criterion}, heard, skips_bad=True)
         return [result["error"]["msg"] if result["error"] else result["reward"] for result in results]
 
-    def compare(
-        self,
-        a: Any,
-        b: Any,
-        criterion: str = "joint",
-        *,
-        calibrated: bool = False,
-        subset: str | None = None,
-        require_audio: bool = True,
-    ) -> Comparison:
-        options = {"criterion": criterion, "calibrated": calibrated, "subset": subset, "require_audio": require_audio}
-        found = self._send("POST", "/compare", {**options, "a": encode_dialogue(a), "b": encode_dialogue(b)})
-        a, b = found["a"], found["b"]
-        heard = _read_heard(a), _read_heard(b)
-        return Comparison((a["reward"], b["reward"]), found["margin"], found["probability"], heard)
+    def compare(self, a: Any, b: Any, criterion: str = "joint", **options: Any) -> Comparison:
+        body = {**options, "criterion": criterion, "a": encode_dialogue(a), "b": encode_dialogue(b)}
+        found = self._send("POST", "/compare", body)
+        rewards = found["a"]["reward"], found["b"]["reward"]
+        heard = _read_heard(found["a"]), _read_heard(found["b"])
+        return Comparison(rewards, found["margin"], found["probability"], heard)
 
     def health(self) -> dict[str, Any]:
         """Return the state of the server: its model, criteria and limits."""
         return self._send("GET", "/health")
 
     def _score_all(
-        self, dialogues: Sequence[Any], options: Mapping[str, Any], *, skips_bad: bool = False
+        self, dialogues: Sequence[Any], options: Mapping[str, Any], heard: _Heard, *, skips_bad: bool = False
     ) -> list[dict[str, Any]]:
         """Return the results: of one request each, since the server scores together what waits together."""
 
@@ -162,24 +115,27 @@ class RewardClient:
                 body = {**options, "dialogues": [encode_dialogue(dialogues[number - 1])]}
                 result: dict[str, Any] = self._send("POST", "/score", body)["results"][0]
                 return result
-            except RefusedError as error:
-                problems = error.problems
-            except _FailedError as error:
-                if not skips_bad:
+            except (ServiceError, OSError, TypeError, ValueError) as error:
+                # A dialogue that is too large, or that the model fails on, may be skipped: others may be answered.
+                if isinstance(error, ServiceError) and not (skips_bad and error.status in (413, 500)):
                     raise
-                problems = [{"msg": str(error)}]
-            except (OSError, TypeError, ValueError) as error:
-                problems = [{"msg": " ".join(str(error).split())}]
+                problems = getattr(error, "problems", [{"msg": " ".join(str(error).split())}])
             if skips_bad:
                 return {"error": problems[0]}
             raise RefusedError([{**each, "dialogue": number} for each in problems])
 
-        with ThreadPoolExecutor(self.concurrency) as pool:
-            return list(pool.map(score, range(1, len(dialogues) + 1)))
+        with ThreadPoolExecutor(_CONCURRENCY) as pool:
+            results = list(pool.map(score, range(1, len(dialogues) + 1)))
+        found = {index: _read_heard(result) for index, result in enumerate(results) if not result["error"]}
+        if heard is not None:
+            heard.update(found)
+        else:
+            for notice in describe_unheard((f"dialogues[{index}]", each) for index, each in found.items()):
+                logger.warning(notice)
+        return results
 
-    def _send(self, method: str, path: str, content: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def _send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         address = f"{self.url}{path}"
-        body = content and {name: value for name, value in content.items() if value is not None}
         try:
             answer = self._session.request(method, address, json=body, headers=self._headers, timeout=self.timeout_s)
         except requests.RequestException as error:
@@ -194,22 +150,31 @@ class RewardClient:
         detail = found.get("detail", answer.text) if isinstance(found, dict) else answer.text
         if answer.status_code == 422 and isinstance(detail, list):
             raise RefusedError(detail)
-        failure = _FailedError if answer.status_code in (413, 500) else ServiceError
-        more = "; send shorter recordings" if answer.status_code == 413 else ""
-        text = str(detail)[:_QUOTED_CHARACTERS]
-        raise failure(f"{address} answered with status {answer.status_code}: {text}{more}")
+        text = f"{str(detail)[:300]}{'; send shorter recordings' * (answer.status_code == 413)}"
+        raise ServiceError(f"{address} answered with status {answer.status_code}: {text}", answer.status_code)
 
 
-def remote_reward_fn(url: str | RewardClient, api_key: str | None = None, **options: Any) -> RewardFunction:
-    """Build a reward function with the options of `reward_fn`; a server that does not answer ends the run."""
-    from sdiareward.scoring.reward_function import RewardFunction, RewardOptions
+def _read_heard(result: Mapping[str, Any]) -> Heard:
+    found: dict[str, Any] = {item.name: result.get(item.name, item.default) for item in fields(Heard)}
+    return Heard(**found | {name: tuple(found[name]) for name in ("cut_turns", "silent_turns")})
 
-    client = url if isinstance(url, RewardClient) else RewardClient(url, api_key)
-    own = RewardOptions(**options)
-    known = client.health()["criteria"]
-    if own.criterion not in known:
-        raise ValueError(f"criterion is {own.criterion!r}; the server's model knows {', '.join(known)}.")
-    return RewardFunction(RemoteScorer(client), own)  # type: ignore[arg-type]
+
+def encode_dialogue(given: Any) -> dict[str, Any]:
+    """Return a dialogue in the form of a request, with its recordings in base64; samples become FLAC of 24 bits."""
+    messages = make_dialogue(given, is_whole=False).to_messages()
+    for item in (item for message in messages for item in message["content"] if "audio" in item):
+        handle, _, array, sampling_rate = open_source(item["audio"])
+        buffer = io.BytesIO()
+        if array is None:
+            buffer = io.BytesIO(Path(handle).read_bytes()) if isinstance(handle, str) else handle
+        # FLAC cannot hold samples beyond full scale or not finite; the server checks those.
+        elif array.size and array.dtype.kind == "f" and np.abs(array).max() < 1 - 1 / _FULL_SCALE:
+            scaled = np.rint(array.T.astype(np.float64) * _FULL_SCALE).astype(np.int32) << 8
+            soundfile.write(buffer, scaled, sampling_rate, format="FLAC", subtype="PCM_24")
+        else:
+            soundfile.write(buffer, array.T, sampling_rate, format="WAV", subtype="FLOAT")
+        item["audio"] = {"base64": base64.b64encode(buffer.getvalue()).decode()}
+    return {"turns": messages}
 
 
 class RemoteScorer:
@@ -220,23 +185,15 @@ class RemoteScorer:
 
         self.client = client
         # Stands for the model in the request queue.
-        self.model = torch.nn.Identity()
-        self.model.device = torch.device("cpu")  # type: ignore[assignment]
+        self.model, self.device = self, torch.device("cpu")
 
     def iter_scores(
-        self,
-        dialogues: Sequence[Any],
-        criterion: Sequence[str],
-        *,
-        groups: Sequence[Hashable] | None = None,  # Not sent: the server finds shared prefixes.
-        skipped: MutableMapping[int, str],
-        heard: MutableMapping[int, Heard],
+        self, dialogues: Sequence[Any], criterion: Sequence[str], *, skipped: MutableMapping[int, str], **options: Any
     ) -> Iterator[tuple[int, float]]:
         """Yield `(index, reward)`; write the reason for each skipped dialogue to `skipped`. All have one criterion."""
-        # The `require_audio` of the reward function has been applied before.
-        if not dialogues:
-            return
-        results = self.client.score_or_reason(dialogues, criterion[0], require_audio=False, heard=heard)
+        # The `require_audio` of the reward function was applied before; the server finds shared prefixes.
+        heard = options["heard"]
+        results = self.client.score_or_reason(dialogues, criterion[0], heard=heard, require_audio=False)
         for index, result in enumerate(results):
             if isinstance(result, str):
                 skipped[index] = result
@@ -244,58 +201,13 @@ class RemoteScorer:
                 yield index, result
 
 
-def _read_heard(result: Mapping[str, Any]) -> Heard:
-    found: dict[str, Any] = {field.name: result.get(field.name, field.default) for field in fields(Heard)}
-    for name in ("cut_turns", "silent_turns"):
-        found[name] = tuple(found[name])
-    return Heard(**found)
+def remote_reward_fn(url: str | RewardClient, api_key: str | None = None, **options: Any) -> RewardFunction:
+    """Build a reward function with the options of `reward_fn`; a server that does not answer ends the run."""
+    from sdiareward.scoring.reward_function import RewardFunction, RewardOptions
 
-
-def _note_heard(results: Sequence[Mapping[str, Any]], heard: MutableMapping[int, Heard] | None) -> None:
-    """Put what was heard into `heard`; without it log what was not."""
-    found = {index: _read_heard(result) for index, result in enumerate(results) if not result["error"]}
-    if heard is not None:
-        heard.update(found)
-        return
-    for notice in describe_unheard((f"dialogues[{index}]", each) for index, each in found.items()):
-        logger.warning(notice)
-
-
-def encode_dialogue(given: Any) -> dict[str, Any]:
-    """Return a dialogue in the form of a request, with its recordings in base64."""
-    dialogue = make_dialogue(given, is_whole=False)
-    turns: list[dict[str, Any]] = []
-    if dialogue.system is not None:
-        turns.append({"role": "system", "text": dialogue.system})
-    for number, turn in enumerate(dialogue.turns, start=1):
-        if turn.role not in ROLES:
-            raise DialogueError(f"its role is {turn.role!r}; use 'user' or 'assistant'.", number)
-        if _SURROGATE.search(turn.text):
-            raise DialogueError("its text holds half of a character of two; give whole ones.", number)
-        content = [
-            {"type": "text", "text": part}
-            if isinstance(part, str)
-            else {"type": "audio", "audio": {"base64": _to_base64(part.source)}}
-            for part in turn.parts
-        ]
-        turns.append({"role": turn.role, "content": content})
-    return {"turns": turns}
-
-
-def _to_base64(audio: Any) -> str:
-    """Return a file in base64; samples become a file of 24 bits, the precision of float32."""
-    import soundfile
-
-    handle, _, array, sampling_rate = open_source(audio)
-    if array is None:
-        data = Path(handle).read_bytes() if isinstance(handle, str) else handle.getvalue()
-        return base64.b64encode(data).decode()
-    buffer = io.BytesIO()
-    samples = array.T if array.ndim == 2 else array
-    # FLAC cannot hold samples beyond full scale or not finite; the server checks those.
-    if samples.size and np.issubdtype(samples.dtype, np.floating) and np.abs(samples).max() < 1 - 1 / _FULL_SCALE:
-        scaled = np.rint(samples.astype(np.float64) * _FULL_SCALE).astype(np.int32) << 8
-        soundfile.write(buffer, scaled, sampling_rate, format="FLAC", subtype="PCM_24")
-    else:
-        soundfile.write(buffer, samples, sampling_rate, format="WAV", subtype="FLOAT")
-    return base64.b64encode(buffer.getvalue()).decode()
+    client = url if isinstance(url, RewardClient) else RewardClient(url, api_key)
+    own = RewardOptions(**options)
+    known = client.health()["criteria"]
+    if own.criterion not in known:
+        raise ValueError(f"criterion is {own.criterion!r}; the server's model has {', '.join(known)}.")
+    return RewardFunction(RemoteScorer(client), own)  # type: ignore[arg-type]

@@ -1,10 +1,38 @@
-"""The form of requests and answers; the OpenAPI page is generated from it."""
+"""Requests and answers: their forms, from which the OpenAPI page is generated, and how a request is read.
+
+A body is JSON or multipart, which FastAPI cannot declare together.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import asyncio
+import base64
+import io
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+import numpy as np
+import soundfile
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from python_multipart.multipart import parse_options_header
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from sdiareward.audio_sdiareward import AudioError, Clip, compose, read_base64
+from sdiareward.chat_sdiareward import Dialogue, DialogueError, make_dialogue
+from sdiareward.pairs.messages import check_recording
+
+from .settings import Limits
+
+
+JSON, MULTIPART = "application/json", "multipart/form-data"
+# The part of a multipart request that holds the JSON.
+REQUEST_PART = "request"
+_MAX_FILES = 1024
+_MAX_PROBLEMS = 100
+# Thousands of short ones would be opened one by one.
+_MAX_RECORDINGS = 1024
 
 
 class Form(BaseModel):
@@ -13,7 +41,7 @@ class Form(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Dialogue(Form):
+class DialogueForm(Form):
     """Turns or messages of user and assistant, alternating, the user first, the assistant last."""
 
     turns: list[dict[str, Any]] = Field(
@@ -40,15 +68,15 @@ class Options(Form):
 class ScoreRequest(Options):
     """Dialogues to score."""
 
-    dialogues: list[Dialogue] = Field(min_length=1)
+    dialogues: list[DialogueForm] = Field(min_length=1)
     skip_bad: bool = Field(default=False, description="Skip dialogues that cannot be scored.")
 
 
 class CompareRequest(Options):
     """Two versions of a dialogue."""
 
-    a: Dialogue
-    b: Dialogue
+    a: DialogueForm
+    b: DialogueForm
 
 
 class Problem(BaseModel):
@@ -62,7 +90,7 @@ class Problem(BaseModel):
 
 
 class Problems(BaseModel):
-    """All problems of a request."""
+    """The problems of a request, at most a hundred."""
 
     detail: list[Problem]
 
@@ -109,3 +137,132 @@ class Health(BaseModel):
     calibration_subsets: list[str] | None = Field(description="Null for a model without calibration.")
     max_turn_s: float = Field(description="Seconds of a turn that the model hears; the rest is cut.")
     limits: dict[str, int | float]
+
+
+class BadRequestError(ValueError):
+    """Raised for a malformed request, with its problems."""
+
+    def __init__(self, *problems: Problem):
+        super().__init__("; ".join(problem.msg for problem in problems))
+        self.problems = list(problems)
+
+
+AnyRequest = TypeVar("AnyRequest", bound=Options)
+
+
+async def read_request(
+    request: Request, form: type[AnyRequest], limits: Limits
+) -> tuple[AnyRequest, dict[str, bytes]]:
+    """Return the form and the files of a request; HTTP errors: 400 multipart, 408 slow, 413 large, 415 its kind."""
+    given, options = parse_options_header(request.headers.get("content-type", ""))
+    kind, charset = given.decode("latin-1"), options.get(b"charset", b"utf-8").decode("latin-1").lower()
+    coding = request.headers.get("content-encoding", "identity").lower()
+    for name, found, accepted in (
+        ("content type", kind, (JSON, MULTIPART)),
+        # Python would decode others: a megabyte of `punycode` takes an hour.
+        ("charset", charset, ("utf-8", "utf8")),
+        ("content encoding", coding, ("identity",)),
+    ):
+        if found not in accepted:
+            raise HTTPException(415, f"{name} is {found[:80]!r}; send {' or '.join(accepted)}.")
+    try:
+        async with asyncio.timeout(limits.body_timeout_s):
+            files = (
+                await _read_multipart(request, limits) if kind == MULTIPART else {REQUEST_PART: await request.body()}
+            )
+    except TimeoutError:
+        raise HTTPException(408, f"the body did not arrive within {limits.body_timeout_s:g} s.") from None
+    except OSError as error:
+        reason = f"the server's disk cannot take what was sent ({error.strerror})."
+        raise HTTPException(503, reason, {"Retry-After": str(limits.retry_after_s)}) from error
+    return await asyncio.to_thread(parse_form, form, files.pop(REQUEST_PART)), files
+
+
+async def _read_multipart(request: Request, limits: Limits) -> dict[str, bytes]:
+    parts: dict[str, bytes] = {}
+    async with request.form(max_files=_MAX_FILES, max_fields=1, max_part_size=limits.max_body_bytes) as form:
+        for written, part in form.multi_items():
+            name = compose(written)
+            if name in parts:
+                reason = f"the multipart body has two parts {name[:80]!r}; give each its own name."
+                raise BadRequestError(Problem(loc=["body"], msg=reason, type="multipart"))
+            parts[name] = await part.read() if isinstance(part, UploadFile) else part.encode()
+    if not parts.get(REQUEST_PART):
+        reason = f"the multipart body has no part {REQUEST_PART!r}; put the JSON into it."
+        raise BadRequestError(Problem(loc=["body"], msg=reason, type="multipart"))
+    return parts
+
+
+def parse_form(form: type[AnyRequest], text: bytes) -> AnyRequest:
+    try:
+        return form.model_validate_json(text)
+    except ValidationError as error:
+        # The input may be megabytes.
+        found = error.errors(include_url=False, include_context=False, include_input=False)[:_MAX_PROBLEMS]
+    problems = []
+    for each in found:
+        problems.append(Problem(loc=["body", *each["loc"]], msg=each["msg"], type=each["type"]))
+        match each["loc"]:
+            case ("dialogues", int(index), *_):
+                problems[-1].dialogue = index + 1
+            case ("a" | "b" as name, *_):
+                problems[-1].dialogue = "ab".index(name) + 1
+    raise BadRequestError(*problems)
+
+
+def read_dialogue_form(
+    form: DialogueForm, files: Mapping[str, bytes], limits: Limits, *, require_audio: bool = True
+) -> Dialogue:
+    """Return the dialogue of a request; headers of recordings are checked: kilobytes of FLAC can hold hours."""
+    longest, longest_s, clips = limits.max_turns, limits.max_turn_s, list[Clip]()
+    if (num_turns := sum(turn.get("role") != "system" for turn in form.turns)) > longest:
+        raise DialogueError(f"has {num_turns} turns; this server scores at most {longest}, keep the last {longest}.")
+
+    def find(audio: Any) -> Clip:
+        if len(clips) == _MAX_RECORDINGS:
+            raise ValueError(f"is beyond {_MAX_RECORDINGS} recordings of one dialogue; join some.")
+        clip = Clip({"bytes": _read_recording(audio, files), "path": None})
+        clips.append(clip)
+        try:
+            vars(clip)["duration_s"] = check_recording(clip.source, longest_s)
+        except AudioError as error:
+            raise ValueError(str(error).removeprefix("audio bytes: ")) from error
+        return clip
+
+    dialogue = make_dialogue(form.turns, find=find)
+    for number, turn in enumerate(dialogue.turns, start=1):
+        if sum(clip.duration_s for clip in turn.clips) > longest_s:
+            reason = f"its recordings last over {longest_s:g} s together, the most of a turn; cut them."
+            raise DialogueError(reason, number)
+        if require_audio and turn.audio is None:
+            reason = "has no audio; give a recording, or require_audio: false to score words alone."
+            raise DialogueError(reason, number)
+    return dialogue
+
+
+def _read_recording(audio: Any, files: Mapping[str, bytes]) -> bytes:
+    """Return the file that a request holds; it may name no file or address of the server."""
+    match {"base64": audio} if isinstance(audio, str) and audio.startswith("data:") else audio:
+        case {"base64": str(text), **others} if not others:
+            return read_base64(text)
+        case {"file": str(written), **others} if not others:
+            if (name := compose(written)) in files:
+                return files[name]
+            found = ", ".join(sorted(files)) or "none"
+            raise ValueError(f"there is no file part {name[:80]!r}; the request has {found}.")
+    raise ValueError('its recording is neither {"base64": ...} nor {"file": NAME} of a part; give one of them.')
+
+
+def make_examples() -> dict[type[Options], dict[str, Any]]:
+    """Return the examples of the OpenAPI page; they can be sent as they are."""
+    buffer = io.BytesIO()
+    soundfile.write(buffer, np.zeros(400), 8000, format="WAV", subtype="PCM_U8")
+    silence = {"base64": base64.b64encode(buffer.getvalue()).decode()}
+
+    def make(answer: str) -> dict[str, Any]:
+        turns = (("user", "Please enter a new extension."), ("assistant", answer))
+        return {"turns": [{"role": role, "text": text, "audio": silence} for role, text in turns]}
+
+    a, b = make("Sure, um, which one?"), make("Please specify the extension.")
+    score = {"criterion": "modality", "dialogues": [make("Please enter your password.")]}
+    return {ScoreRequest: score, CompareRequest: {"criterion": "joint", "a": a, "b": b}}

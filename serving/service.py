@@ -10,7 +10,6 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +17,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from sdiareward.common.local_ray import joins_cluster, open_ray, require_room
-from sdiareward.common.user_errors import UserError
+from sdiareward.common.machine import joins_cluster, open_ray, require_room
 from sdiareward.scoring.model_spec import ScoringError
 
 from .settings import ServiceSettings
@@ -28,9 +26,6 @@ from .settings import ServiceSettings
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-logger = logging.getLogger(__name__)
-# Longer than the usual pause between two requests on one connection.
-_KEEP_ALIVE_S = 75
 HEADER_TIMEOUT_S = 10.0
 _QUIET = {"log_level": "WARNING", "enable_access_log": False}
 
@@ -65,27 +60,22 @@ class LimitedProtocol(H11Protocol):
 
 def serve_model(settings: ServiceSettings, on_ready: Callable[[str], None] = lambda url: None) -> None:
     """Serve a model until SIGTERM or SIGINT; return when every accepted request is answered."""
-    with _bind(settings) as listener:
+    is_ip_6 = ":" in settings.host
+    # Bound before the model is loaded, which may take minutes; requests are accepted afterwards.
+    with socket.socket(socket.AF_INET6 if is_ip_6 else socket.AF_INET) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((settings.host, settings.port))
+        except OSError as error:
+            reason = f"cannot listen at {settings.host}, port {settings.port} ({error.strerror})."
+            raise ScoringError(reason) from error
         settings = replace(settings, port=listener.getsockname()[1])
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        announce = partial(on_ready, f"http://{host}:{settings.port}")
-        if not settings.is_on_ray:
-            _serve_here(settings, listener, announce)
+        url = f"http://{f'[{settings.host}]' if is_ip_6 else settings.host}:{settings.port}"
+        if settings.max_replicas is None and settings.num_replicas == 1:
+            _serve_here(settings, listener, lambda: on_ready(url))
             return
     # Ray's proxy binds the port itself.
-    _serve_on_ray(settings, announce)
-
-
-def _bind(settings: ServiceSettings) -> socket.socket:
-    """Bind the address before the model is loaded, which may take minutes; requests are accepted afterwards."""
-    listener = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((settings.host, settings.port))
-    except OSError as error:
-        listener.close()
-        raise ScoringError(f"cannot listen at {settings.host}, port {settings.port} ({error.strerror}).") from error
-    return listener
+    _serve_on_ray(settings, lambda: on_ready(url))
 
 
 def build_app(settings: ServiceSettings, device: str | None = None) -> FastAPI:
@@ -99,6 +89,11 @@ def build_app(settings: ServiceSettings, device: str | None = None) -> FastAPI:
     return create_app(settings, settings.model.load(device=device))
 
 
+def _on_end(end: Callable[[], Any]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: end())
+
+
 def _serve_here(settings: ServiceSettings, listener: socket.socket, announce: Callable[[], None]) -> None:
     config = uvicorn.Config(
         build_app(settings),
@@ -110,17 +105,13 @@ def _serve_here(settings: ServiceSettings, listener: socket.socket, announce: Ca
         ws="none",
         server_header=False,
         proxy_headers=False,
-        timeout_keep_alive=_KEEP_ALIVE_S,
+        # Longer than the usual pause between two requests on one connection.
+        timeout_keep_alive=75,
         timeout_graceful_shutdown=round(settings.drain_timeout_s),
     )
     server = uvicorn.Server(config)
-
-    def end(*_: object) -> None:
-        server.should_exit = True
-
     # Also before and after uvicorn handles signals itself.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
+    _on_end(lambda: setattr(server, "should_exit", True))
     # Clients can connect; they are answered when the server runs.
     listener.listen(config.backlog)
     announce()
@@ -132,22 +123,24 @@ def _serve_on_ray(settings: ServiceSettings, announce: Callable[[], None]) -> No
     # Read when Ray is imported. By default it reports its usage, and its workers have a low priority.
     for variable, value in {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}.items():
         os.environ.setdefault(variable, value)
-    with open_ray(UserError, "of one replica"):
+    with open_ray():
+        import ray
         from ray import serve
 
         name = f"sdiareward-{socket.gethostname()}-{settings.port}"
-        num_gpus = _count_gpus(settings)
-        wanted = settings.num_replicas if joins_cluster() else settings.max_replicas or settings.num_replicas
+        num_gpus = settings.gpus_per_replica
+        if num_gpus is None:
+            num_gpus = float(ray.cluster_resources().get("GPU", 0.0) > 0 and settings.model.device != "cpu")
+        each: dict[str, Any] = {"num_cpus": settings.cpus_per_replica, "num_gpus": num_gpus}
         num_bytes = 0 if num_gpus else settings.model.weight_bytes
-        of_each: dict[str, Any] = {"num_cpus": settings.cpus_per_replica, "num_gpus": num_gpus, "num_bytes": num_bytes}
-        require_room(ScoringError, wanted, "replicas", **of_each)
+        wanted = settings.num_replicas if joins_cluster() else settings.most_replicas
+        require_room(wanted, "replicas", **each, num_bytes=num_bytes)
         ended = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: ended.set())
+        _on_end(ended.set)
         try:
             logging.getLogger("ray.serve").setLevel(logging.WARNING)
             serve.start(http_options={"host": settings.host, "port": settings.port}, logging_config=_QUIET)
-            _deploy(settings, name, num_gpus)
+            _deploy(settings, name, each)
             announce()
             ended.wait()
         finally:
@@ -155,43 +148,29 @@ def _serve_on_ray(settings: ServiceSettings, announce: Callable[[], None]) -> No
             serve.delete(name)
 
 
-def _count_gpus(settings: ServiceSettings) -> float:
-    import ray
-
-    if settings.gpus_per_replica is not None:
-        return settings.gpus_per_replica
-    return float(ray.cluster_resources().get("GPU", 0.0) > 0 and settings.model.device != "cpu")
-
-
-def _deploy(settings: ServiceSettings, name: str, num_gpus: float) -> None:
+def _deploy(settings: ServiceSettings, name: str, each: dict[str, Any]) -> None:
     """Start the replicas and wait until they have loaded the model."""
     from ray import serve
 
-    path = Path(settings.model.name)
-    # Replicas run in another directory.
-    model = replace(settings.model, name=str(path.absolute()) if path.exists() else settings.model.name)
-    threads = settings.num_threads
-    if threads is None and not num_gpus:
-        threads = max((os.cpu_count() or 1) // (settings.max_replicas or settings.num_replicas), 1)
-    own = replace(settings, model=model, num_threads=threads)
-    options: dict[str, Any] = {
-        "ray_actor_options": {"num_cpus": settings.cpus_per_replica, "num_gpus": num_gpus},
-        "max_ongoing_requests": settings.limits.max_in_flight,
-        "graceful_shutdown_timeout_s": settings.drain_timeout_s,
+    if (path := Path(settings.model.name)).exists():
+        # Replicas run in another directory.
+        settings = replace(settings, model=replace(settings.model, name=str(path.absolute())))
+    device = None if each["num_gpus"] else "cpu"
+    if settings.num_threads is None and device:
+        settings = replace(settings, num_threads=max((os.cpu_count() or 1) // settings.most_replicas, 1))
+    scale = {"min_replicas": settings.num_replicas, "max_replicas": settings.max_replicas}
+    number = {"autoscaling_config": scale} if settings.max_replicas else {"num_replicas": settings.num_replicas}
+    deployment: Any = serve.deployment(
+        serve.ingress(lambda: build_app(settings, device))(),
+        ray_actor_options=each,
+        max_ongoing_requests=settings.limits.max_in_flight,
+        graceful_shutdown_timeout_s=settings.drain_timeout_s,
         # A second attempt to load a checkpoint fails too.
-        "max_constructor_retry_count": 1,
-    }
-    if settings.max_replicas is None:
-        options["num_replicas"] = settings.num_replicas
-    else:
-        options["autoscaling_config"] = {"min_replicas": settings.num_replicas, "max_replicas": settings.max_replicas}
-
-    def build() -> FastAPI:
-        return build_app(own, None if num_gpus else "cpu")
-
+        max_constructor_retry_count=1,
+        **number,
+    )
     try:
-        replica: Any = serve.deployment(serve.ingress(build)(), **options)
-        serve.run(replica.bind(), name=name, route_prefix="/", logging_config=_QUIET)
+        serve.run(deployment.bind(), name=name, route_prefix="/", logging_config=_QUIET)
     except RuntimeError as error:
         application = serve.status().applications.get(name)
         deployments = application.deployments.values() if application else ()

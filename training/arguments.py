@@ -19,11 +19,10 @@ from transformers.utils import is_torch_bf16_gpu_available
 from trl import ModelConfig, RewardConfig, ScriptArguments
 
 from sdiareward.checkpoint_io.models import fingerprint_model
-from sdiareward.common.commands import parse_trl
-from sdiareward.common.data_help import PAIR_HELP
+from sdiareward.common.commands import PAIR_HELP, parse_trl
+from sdiareward.common.errors import UserError
 from sdiareward.common.hub import resolve_revision
-from sdiareward.common.package_files import NANO
-from sdiareward.common.user_errors import UserError
+from sdiareward.common.package import NANO
 from sdiareward.configuration_sdiareward import name_prompts, validate_max_turn_s
 from sdiareward.pairs.prompts import read_prompts
 

@@ -13,7 +13,7 @@ from trl import RewardConfig
 from sdiareward.checkpoint_io.files import save_checkpoint
 from sdiareward.checkpoint_io.training_record import RECORD
 from sdiareward.common.files import write_file
-from sdiareward.common.provenance import write_provenance
+from sdiareward.common.machine import write_provenance
 from sdiareward.esdr_accuracy.pairwise import wilson_interval
 
 from .held_out import count_units, find_shared

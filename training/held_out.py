@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdiareward.checkpoint_io.training_record import hash_pairs, keep_hashes
-from sdiareward.common.user_errors import PairsError
+from sdiareward.common.errors import PairsError
 from sdiareward.pairs.content import join_units
 from sdiareward.pairs.labels import draw_rows
 from sdiareward.pairs.loading import list_ids, load_pairs, name_pairs

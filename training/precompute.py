@@ -19,8 +19,8 @@ import torch
 from accelerate import PartialState
 from torch.utils.data import DataLoader
 
+from sdiareward.common.errors import Skipped
 from sdiareward.common.files import hash_json
-from sdiareward.common.skipped import Skipped
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.pairs.content import fingerprint_pairs
 from sdiareward.pairs.labels import name_criterion

@@ -17,8 +17,8 @@ from transformers import TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from sdiareward.checkpoint_io.files import ADAPTER_WEIGHTS
+from sdiareward.common.errors import UserError
 from sdiareward.common.files import hash_json, read_json_object, write_file
-from sdiareward.common.user_errors import UserError
 from sdiareward.loading_sdiareward import check_adapter
 
 from .arguments import OptionError

@@ -23,7 +23,7 @@ from transformers import PreTrainedModel, ProgressCallback, TrainerCallback
 from trl import RewardConfig, RewardTrainer
 
 from sdiareward.checkpoint_io.adapters import keep_input_dtype, write_adapter_files
-from sdiareward.common.user_errors import UserError
+from sdiareward.common.errors import UserError
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.pairs.rows import leave_audio_encoded
 from sdiareward.pairs.schema import SIDES

@@ -34,13 +34,11 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
-from sdiareward.common.escaping import escape_markdown
-from sdiareward.common.files import require_other_folder
-from sdiareward.common.locks import lock_folder
-from sdiareward.common.package_files import CARDS
+from sdiareward.common.errors import Skipped
+from sdiareward.common.files import lock_folder, require_other_folder
+from sdiareward.common.package import CARDS
 from sdiareward.common.parts import Make, Processes, run_parts
-from sdiareward.common.skipped import Skipped
-from sdiareward.common.tables import render_table
+from sdiareward.common.tables import escape_markdown, render_table
 from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.dataset_builder.synthesis import SynthesisError
 from sdiareward.pairs.messages import join_turns

@@ -25,9 +25,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sdiareward.common.errors import Skipped
 from sdiareward.common.llm import ChatClient, ChatError
-from sdiareward.common.package_files import CHATREWARD
-from sdiareward.common.skipped import Skipped
+from sdiareward.common.package import CHATREWARD
 from sdiareward.pairs.loading import make_builder
 from sdiareward.pairs.prompts import PromptSet
 from sdiareward.pairs.schema import make_stable_id, make_stable_seed

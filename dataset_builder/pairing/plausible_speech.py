@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, is_silent
-from sdiareward.common.skipped import Skipped
+from sdiareward.common.errors import Skipped
 from sdiareward.dataset_builder.synthesis import SynthesisError, load_synthesizer
 from sdiareward.perturbations.effects import trim_silence
 

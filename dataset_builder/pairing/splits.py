@@ -30,8 +30,8 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
+from sdiareward.common.errors import Skipped
 from sdiareward.common.files import require_other_folder, write_file
-from sdiareward.common.skipped import Skipped
 from sdiareward.common.tables import render_table
 from sdiareward.dataset_builder.episodes import Episode, is_recorded
 from sdiareward.pairs.content import join_units

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from sdiareward.audio_sdiareward import AudioError, is_silent, open_for_one_pass
-from sdiareward.common.skipped import Skipped
+from sdiareward.common.errors import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Part, compare_spans
 
 

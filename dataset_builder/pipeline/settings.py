@@ -15,7 +15,7 @@ from pydantic import Field
 
 from sdiareward.chat_sdiareward import MAX_TURNS
 from sdiareward.common import settings as yaml_settings
-from sdiareward.common.user_errors import UserError
+from sdiareward.common.errors import UserError
 from sdiareward.pairs.schema import MAX_TURN_S
 
 

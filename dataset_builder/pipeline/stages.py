@@ -22,10 +22,9 @@ from typing import Any
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
 from sdiareward.chat_sdiareward import ROLES
-from sdiareward.common.locks import lock_folder
+from sdiareward.common.errors import Skipped, UserError
+from sdiareward.common.files import lock_folder
 from sdiareward.common.parts import Make, PartFolder, Rows, run_parts
-from sdiareward.common.skipped import Skipped
-from sdiareward.common.user_errors import UserError
 from sdiareward.pairs.content import stamp_file
 from sdiareward.pairs.schema import UNKNOWN, make_stable_id
 

@@ -20,8 +20,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import MAX_RECORDING_S, SAMPLING_RATE, AudioError, audio_duration_s
+from sdiareward.common.errors import Skipped
 from sdiareward.common.files import write_file
-from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.esdr_accuracy.pairwise import NO_SUBSET, SUBSETS
 from sdiareward.pairs.labels import describe_origins

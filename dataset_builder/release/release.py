@@ -35,11 +35,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
-from sdiareward.common.escaping import escape_code
+from sdiareward.common.errors import Skipped
 from sdiareward.common.files import require_other_folder, write_file
-from sdiareward.common.package_files import CARDS
+from sdiareward.common.package import CARDS
 from sdiareward.common.parts import Make, Processes, run_parts
-from sdiareward.common.skipped import Skipped
+from sdiareward.common.tables import escape_code
 from sdiareward.dataset_builder.episodes import (
     Episode,
     Part,

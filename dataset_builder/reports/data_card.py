@@ -20,11 +20,10 @@ from typing import Any
 import numpy as np
 import yaml
 
-from sdiareward.common.escaping import escape_code, escape_markdown
+from sdiareward.common.errors import Skipped
 from sdiareward.common.files import replace_atomically, write_file
-from sdiareward.common.package_files import CARDS
-from sdiareward.common.skipped import Skipped
-from sdiareward.common.tables import render_table
+from sdiareward.common.package import CARDS
+from sdiareward.common.tables import escape_code, escape_markdown, render_table
 from sdiareward.esdr_accuracy.pairwise import SUBSETS
 from sdiareward.pairs.schema import JOINT, SIDES, make_stable_id
 

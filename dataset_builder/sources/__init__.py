@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sdiareward.common.package_files import SAMPLE
-from sdiareward.common.skipped import Skipped
+from sdiareward.common.errors import Skipped
+from sdiareward.common.package import SAMPLE
 
 from ..episodes import Episode, Recording, ScriptPair
 from .corpora import locate_meld, locate_youtube, read_dailytalk, read_meld, read_sample, read_scripts, read_youtube

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sdiareward.chat_sdiareward import MAX_TURNS, ROLES
+from sdiareward.common.errors import Skipped
 from sdiareward.common.files import read_json_object
-from sdiareward.common.package_files import SAMPLE, SCRIPTS
-from sdiareward.common.skipped import Skipped
+from sdiareward.common.package import SAMPLE, SCRIPTS
 from sdiareward.pairs.schema import UNKNOWN
 
 from ..episodes import Episode, Part, Recording, ScriptPair, SkipError, Turn, make_reference

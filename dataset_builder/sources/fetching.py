@@ -19,9 +19,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from sdiareward.common.errors import Skipped
 from sdiareward.common.files import JsonLines, write_file
 from sdiareward.common.settings import require_known
-from sdiareward.common.skipped import Skipped
 
 from ..episodes import SkipError
 from .corpora import DEFAULT_LICENSE, FETCHED
@@ -97,7 +97,7 @@ def fetch(settings: FetchSettings) -> FetchReport:
 
     output = Path(settings.output_dir)
     output.mkdir(parents=True, exist_ok=True)
-    report, manifest = FetchReport(), JsonLines(output / FETCHED, is_edited=True)
+    report, manifest = FetchReport(), JsonLines(output / FETCHED)
     rows = manifest.read()
     # Lines whose file is missing are removed, and the file is fetched again.
     needed = {"id", "extractor", "url", "file"}

@@ -11,8 +11,8 @@ from pydantic import StringConstraints, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from sdiareward.chat_sdiareward import AUDIO_KEYS, DialogueError, read_parts
+from sdiareward.common.errors import Skipped
 from sdiareward.common.settings import explain_error, explain_yaml
-from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.messages import RECORDING_SUFFIXES, is_hidden, read_turns, walk_files
 from sdiareward.pairs.path_sandbox import resolve_inside
 from sdiareward.pairs.schema import UNKNOWN, is_time, make_stable_id

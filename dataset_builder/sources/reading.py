@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from sdiareward.common.errors import Skipped
 from sdiareward.common.files import JsonLines, parse_json, split_lines
 from sdiareward.common.llm import EndpointError
-from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.path_sandbox import describe_link, resolve_inside
 
 from ..episodes import SkipError
@@ -88,7 +88,7 @@ def read_scenario_lines(path: Path, make: Callable[[Any], _Item]) -> list[_Item]
 
 def open_written(path: str | Path, writer: Mapping[str, Any]) -> tuple[JsonLines, list[dict[str, Any]]]:
     """Open a file to append to; return it and the rows of an earlier run, which must have the same `writer`."""
-    file = JsonLines(Path(path), is_edited=True)
+    file = JsonLines(Path(path))
     file.path.parent.mkdir(parents=True, exist_ok=True)
     rows = file.read()
     for number, row in enumerate(rows, start=1):

@@ -26,9 +26,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from sdiareward.chat_sdiareward import MAX_TURNS, ROLES
+from sdiareward.common.errors import Skipped
 from sdiareward.common.llm import ChatClient, ChatError
-from sdiareward.common.package_files import SCRIPTS
-from sdiareward.common.skipped import Skipped
+from sdiareward.common.package import SCRIPTS
 from sdiareward.pairs.prompts import PromptSet
 
 from ..pairing.surface_counts import find_imbalance

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import MIN_SAMPLES, SAMPLING_RATE, AudioError, read_audio, resample
+from sdiareward.common.errors import AGAIN, UserError
 from sdiareward.common.files import split_lines
-from sdiareward.common.user_errors import AGAIN, UserError
 from sdiareward.pairs.path_sandbox import resolve_inside
 
 from . import Engine, Lines, ReferenceClip, SynthesisError

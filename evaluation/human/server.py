@@ -21,8 +21,8 @@ from fastapi.responses import JSONResponse, RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel
 
-from sdiareward.common.own_names import is_own_host, is_own_origin, list_own_names
-from sdiareward.common.package_files import HUMAN_PAGE
+from sdiareward.common.machine import is_own_host, is_own_origin, list_own_names
+from sdiareward.common.package import HUMAN_PAGE
 
 from .study import AUDIO_FOLDER, HEARD, TIE, Study
 

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.chat_sdiareward import make_dialogue
-from sdiareward.common.files import JsonLines, read_json_object, replace_atomically, seal, write_file
+from sdiareward.common.files import JsonLines, format_line, read_json_object, replace_atomically, write_file
 from sdiareward.common.settings import read_mapping, require_known
 from sdiareward.common.tables import format_interval, format_number, format_percent, render_table
 from sdiareward.pairs.schema import SIDES
@@ -277,7 +277,7 @@ class Study:
     def save(self, rater: str, **record: Any) -> None:
         """Append an answer, or a consent with its `texts`; it is on the disk when this returns."""
         record = {"rater": rater, "at": datetime.now(UTC).isoformat(timespec="seconds"), **record}
-        line = seal(record).encode()
+        line = format_line(record).encode()
         with self._path.open("ab", buffering=0) as file:
             num_bytes = file.tell()
             try:

@@ -20,8 +20,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sdiareward.common.html import make_html_environment
-from sdiareward.common.package_files import EVALUATION_PAGE
+from sdiareward.common.package import EVALUATION_PAGE
+from sdiareward.common.tables import make_html_environment
 
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.common import tables
-from sdiareward.common.escaping import escape_markdown
 from sdiareward.common.files import write_file
-from sdiareward.common.tables import Cell, Row, Table, format_percent, format_range, make_share
+from sdiareward.common.tables import Cell, Row, Table, escape_markdown, format_percent, format_range, make_share
 from sdiareward.pairs.loading import name_data
 from sdiareward.pairs.schema import SIDES
 

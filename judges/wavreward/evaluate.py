@@ -28,14 +28,12 @@ from cyclopts.types import NonNegativeFloat, PositiveInt
 
 from sdiareward.audio_sdiareward import AudioError, read_audio
 from sdiareward.checkpoint_io.models import describe_model
-from sdiareward.common.files import JsonLines, seal, write_file
+from sdiareward.common.errors import Skipped, check_extra
+from sdiareward.common.files import JsonLines, format_line, lock_folder, write_file
 from sdiareward.common.hub import DatasetRevision, ModelRevision
 from sdiareward.common.llm import ChatClient, ChatError, EndpointError
-from sdiareward.common.locks import lock_folder
-from sdiareward.common.optional_dependencies import check_extra
+from sdiareward.common.machine import describe_run, write_provenance
 from sdiareward.common.parts import Make, PartFolder, run_parts
-from sdiareward.common.provenance import describe_run, write_provenance
-from sdiareward.common.skipped import Skipped
 from sdiareward.common.tables import format_interval, format_percent, render_table
 from sdiareward.evaluation.summary import describe_changed, list_reasons, render_reasons
 from sdiareward.pairs.content import fingerprint_pairs
@@ -220,7 +218,7 @@ def predict(
     predictions = [record for record in records if "kind" not in record]
     skipped = [record for record in records if "kind" in record]
     folder.mkdir(parents=True, exist_ok=True)
-    write_file(folder / name, "".join(map(seal, predictions)))
+    write_file(folder / name, "".join(map(format_line, predictions)))
     write_file(folder / f"skipped_{name}", "".join(json.dumps(record) + "\n" for record in skipped))
     return predictions, skipped
 

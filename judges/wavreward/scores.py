@@ -34,10 +34,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from sdiareward.common.escaping import escape_markdown
 from sdiareward.common.files import parse_json, split_lines
 from sdiareward.common.settings import explain_error
-from sdiareward.common.tables import ABSENT, format_interval, format_number, format_percent, render_table
+from sdiareward.common.tables import (
+    ABSENT,
+    escape_markdown,
+    format_interval,
+    format_number,
+    format_percent,
+    render_table,
+)
 from sdiareward.esdr_accuracy.pairwise import combine_intervals
 from sdiareward.evaluation.statistics import Clusters, describe_share
 from sdiareward.evaluation.summary import describe_changed

@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from sdiareward.common.commands import parse_trl, run_guarded
-from sdiareward.common.files import hash_json
+from sdiareward.common.files import hash_json, lock_folder
 from sdiareward.common.hub import DatasetRevision, ModelRevision, find_snapshot
-from sdiareward.common.locks import lock_folder
-from sdiareward.common.provenance import write_provenance
+from sdiareward.common.machine import write_provenance
 from sdiareward.training.augmentation import make_option
 
 from .judge import choose_prompt

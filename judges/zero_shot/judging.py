@@ -21,10 +21,10 @@ import pydantic
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, Clip
 from sdiareward.chat_sdiareward import make_dialogue
 from sdiareward.checkpoint_io.models import describe_model
-from sdiareward.common.files import JsonLines, parse_json, split_lines, unseal
+from sdiareward.common.errors import Skipped
+from sdiareward.common.files import JsonLines, parse_json, split_lines
 from sdiareward.common.llm import ChatClient, ChatError, TokenUsage, ask_again
 from sdiareward.common.settings import explain_error
-from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.pairing.filtering import make_spoken_turns
 from sdiareward.pairs.messages import GAP_S, join_turns
 from sdiareward.pairs.prompts import PromptSet, read_prompt_file
@@ -365,7 +365,7 @@ def read_recorded(path: str | Path) -> Recorded:
     answers: Recorded = {}
     for number, line in enumerate(split_lines(Path(path).read_text(encoding="utf-8")), start=1):
         try:
-            found = RecordedAnswer.model_validate(parse_json(unseal(line.encode()) or b""))
+            found = RecordedAnswer.model_validate(parse_json(line))
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: {explain_error(error)}; correct or remove it.") from error
         answers[found.pair_id, found.order] = found

@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from sdiareward.common.errors import UserError
 from sdiareward.common.files import JsonLines, write_file
 from sdiareward.common.llm import TokenUsage
-from sdiareward.common.user_errors import UserError
 from sdiareward.esdr_accuracy.pairwise import NO_SUBSET
 from sdiareward.evaluation.statistics import describe_share
 from sdiareward.evaluation.summary import list_groups, list_reasons, render_reasons
@@ -39,7 +39,7 @@ def summarise_judge(
 ) -> dict[str, Any]:
     """Summarise a run of a judge of pairs or of single sides; raise `UserError` if no pair was decided."""
     wanted = {label["pair_id"] for label in labels}
-    lines = [line for line in JsonLines(folder / ANSWERS_FILE) if line["pair_id"] in wanted]
+    lines = [line for line in JsonLines(folder / ANSWERS_FILE).read() if line["pair_id"] in wanted]
     last = {(line["pair_id"], line["order" if is_pairwise else "side"]): line for line in lines}
     problems = [
         {"pair_id": pair_id, "order": order, "status": line["status"], "problem": line["problem"]}

@@ -23,8 +23,8 @@ from sdiareward.audit.verdicts import (
     measure_perturbations,
     read_trained_with,
 )
-from sdiareward.common.package_files import SMALL
-from sdiareward.common.provenance import write_provenance
+from sdiareward.common.machine import write_provenance
+from sdiareward.common.package import SMALL
 from sdiareward.perturbations.attacks import ATTACKS
 from sdiareward.perturbations.registry import HELD_OUT, PERTURBATIONS
 from sdiareward.scoring.model_spec import ModelSpec

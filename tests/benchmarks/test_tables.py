@@ -6,7 +6,7 @@ import pytest
 from support.paths import ROOT
 
 from benchmarks import ablations, gpu, interval_coverage, scale, scoring_speed, tables, training_speed, validity
-from sdiareward.common.package_files import NANO
+from sdiareward.common.package import NANO
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from support.repository_world import content_of
 from sdiareward.cards.model_card import make_model_index, write_model_card
 from sdiareward.cards.push import plan_model
 from sdiareward.checkpoint_io.files import REMOTE_CODE
-from sdiareward.common.package_files import NANO
+from sdiareward.common.package import NANO
 from sdiareward.esdr_accuracy.pairwise import COLUMNS
 
 

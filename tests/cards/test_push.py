@@ -11,7 +11,7 @@ from huggingface_hub import CommitOperationAdd
 
 from sdiareward.cards.push import PublishError, RepositoryPlan, check_plan, publish
 from sdiareward.cli import main
-from sdiareward.common.package_files import NANO
+from sdiareward.common.package import NANO
 
 
 TOKEN = "hf_" + "aB3" * 11

@@ -7,7 +7,7 @@ import pytest
 from sdiareward.checkpoint_io.files import REMOTE_CODE, list_checkpoint_tensors, write_remote_code
 from sdiareward.checkpoint_io.models import fingerprint_model
 from sdiareward.common.hub import ModelNotFoundError
-from sdiareward.common.package_files import NANO, PACKAGE
+from sdiareward.common.package import NANO, PACKAGE
 
 
 UNREACHABLE = (

@@ -12,7 +12,7 @@ from sdiareward.chat_sdiareward import render_dialogue
 from sdiareward.checkpoint_io.convert import convert_checkpoint, export_checkpoint, read_config
 from sdiareward.checkpoint_io.files import save_checkpoint
 from sdiareward.cli import main
-from sdiareward.common.package_files import NANO
+from sdiareward.common.package import NANO
 from sdiareward.configuration_sdiareward import POOLING_MODES
 from sdiareward.loading_sdiareward import to_native_key, to_official_key
 from sdiareward.modeling_sdiareward import SDiaRewardModel

@@ -11,8 +11,8 @@ from transformers import AutoConfig, AutoTokenizer, LlamaModel
 
 from sdiareward.checkpoint_io import models, small
 from sdiareward.checkpoint_io.adapters import add_adapters, load_adapted, write_adapter_files
-from sdiareward.common.package_files import SMALL
-from sdiareward.common.user_errors import UserError
+from sdiareward.common.errors import UserError
+from sdiareward.common.package import SMALL
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.scorer import Scorer

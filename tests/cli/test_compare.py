@@ -16,7 +16,7 @@ from support.systems_world import write_system, write_tone
 import sdiareward
 from sdiareward.chat_sdiareward import make_dialogue
 from sdiareward.cli import main
-from sdiareward.common.package_files import NANO
+from sdiareward.common.package import NANO
 from sdiareward.evaluation import comparison
 from sdiareward.evaluation.comparison import measure_dialogue
 from sdiareward.evaluation.comparison_page import choose_examples

@@ -9,7 +9,7 @@ import pytest
 from sdiareward.checkpoint_io import models
 from sdiareward.checkpoint_io.models import fingerprint_model
 from sdiareward.cli import main
-from sdiareward.common.package_files import EXAMPLES, NANO
+from sdiareward.common.package import EXAMPLES, NANO
 from sdiareward.scoring.model_spec import ModelSpec
 from sdiareward.scoring.tolerances import SAME_REWARD
 

@@ -13,7 +13,7 @@ from support.systems_world import write_tone
 
 from sdiareward.chat_sdiareward import make_dialogue, turns_to_messages
 from sdiareward.cli import APP, main
-from sdiareward.common import data_help
+from sdiareward.common import commands
 from sdiareward.dataset_builder.sources import read_source
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.rows import DIALOGUE_COLUMNS, find_dialogue_columns, open_rows, read_block
@@ -114,12 +114,12 @@ def check_dialogue(folder, text):
 
 
 def test_the_rows_of_the_help_are_read(folder):
-    check_pair(folder, data_help.PAIR_ROW)
-    check_dialogue(folder, data_help.DIALOGUE_ROW)
-    systems = [json.dumps({**json.loads(data_help.DIALOGUE_ROW), "system": name}) + "\n" for name in "ab"]
+    check_pair(folder, commands.PAIR_ROW)
+    check_dialogue(folder, commands.DIALOGUE_ROW)
+    systems = [json.dumps({**json.loads(commands.DIALOGUE_ROW), "system": name}) + "\n" for name in "ab"]
     (folder / "all.jsonl").write_text("".join(systems))
     assert [system.names for system in read_systems([folder / "all.jsonl"])] == [["call7"], ["call7"]]
-    (folder / "manifest.jsonl").write_text(json.dumps(json.loads(data_help.MANIFEST_ROW)) + "\n")
+    (folder / "manifest.jsonl").write_text(json.dumps(json.loads(commands.MANIFEST_ROW)) + "\n")
     assert [type(item).__name__ for item in read_source("folder", folder)] == ["Episode"]
 
 

@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from sdiareward.cli import main
-from sdiareward.common.locks import lock_folder
+from sdiareward.common.files import lock_folder
 
 
 # `DIR` is the folder that is being written; no input exists, so a command that takes no lock reports that.

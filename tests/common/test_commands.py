@@ -11,7 +11,7 @@ from cyclopts.types import PositiveInt
 
 from sdiareward.common import commands
 from sdiareward.common.commands import make_app, parse_options, parse_trl, run_app
-from sdiareward.common.user_errors import UserError
+from sdiareward.common.errors import UserError
 
 
 @Parameter(name="*")

@@ -1,17 +1,21 @@
+"""Files appear whole or not at all, and one process at a time writes to a folder."""
+
 import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sdiareward.common.files import JsonLines, read_sealed, replace_atomically, require_other_folder, seal, write_file
-
-
-def test_a_file_is_replaced_by_text_or_bytes(tmp_path):
-    path = tmp_path / "a.txt"
-    for content in ("ä\n", b"\x00\xff"):
-        write_file(path, content)
-        assert path.read_bytes() == (content.encode() if isinstance(content, str) else content)
-    assert list(tmp_path.iterdir()) == [path]
+from sdiareward.common.errors import UserError
+from sdiareward.common.files import (
+    LOCK_FILE,
+    JsonLines,
+    lock_folder,
+    replace_atomically,
+    require_other_folder,
+    write_file,
+)
 
 
 def test_several_may_write_one_file_at_once(tmp_path):
@@ -24,45 +28,21 @@ def test_several_may_write_one_file_at_once(tmp_path):
 
 
 @pytest.mark.parametrize(("text", "kept"), [('{"a": 1}\n{"a": ', [1]), ('{"a": 1}\n{"a": 2}', [1, 2]), (None, [])])
-def test_what_a_kill_has_torn_is_removed_before_a_line_is_added_and_a_complete_last_line_kept(text, kept, tmp_path):
+def test_a_torn_last_line_is_removed_before_a_line_is_added_and_a_complete_one_kept(text, kept, tmp_path):
     path = tmp_path / "a.jsonl"
     if text is not None:
         path.write_text(text)
         assert JsonLines(path).read() == [{"a": number} for number in kept]
         path.write_text(text)
-    JsonLines(path, is_edited=True).append([{"a": 3}])
+    JsonLines(path).append([{"a": 3}])
     assert path.read_text() == "".join(f'{{"a": {number}}}\n' for number in [*kept, 3])
 
 
-RECORDS = [{}, {"a": 1.25, "text": 'é "crc32": 7}'}, {"b": [{"c": None}]}]
-
-
-@pytest.mark.parametrize("row", range(len(RECORDS)))
-def test_a_damaged_line_is_not_read_and_logged_whatever_byte_is_another(row, tmp_path, caplog):
-    path = tmp_path / "a.jsonl"
-    JsonLines(path).append(RECORDS)
-    content = path.read_bytes()
-    start = sum(len(seal(record).encode()) for record in RECORDS[:row])
-    others = [record for number, record in enumerate(RECORDS) if number != row]
-    assert JsonLines(path).read() == RECORDS
-    for place in range(start, start + len(seal(RECORDS[row]).encode()) - 1):
-        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
-        caplog.clear()
-        found = JsonLines(path).read()
-        assert all(record in found for record in others)
-        # A byte of the checksum's own name is no damage of the record.
-        assert f"line {row + 1}" in caplog.text or RECORDS[row].items() <= found[row].items()
-
-
-def test_a_damaged_file_is_read_as_none(tmp_path, caplog):
-    path = tmp_path / "a.json"
-    assert read_sealed(path) == {}
-    write_file(path, seal({"score": 0.25}))
-    assert read_sealed(path) == {"score": 0.25}
-    assert not caplog.text
-    path.write_text(path.read_text().replace("0.25", "0.75"))
-    assert read_sealed(path) == {}
-    assert str(path) in caplog.text
+@pytest.mark.parametrize("line", ["{", "[1]"])
+def test_a_line_that_is_no_object_is_named(line, tmp_path):
+    (tmp_path / "a.jsonl").write_text(f"{{}}\n{line}\n{{}}\n")
+    with pytest.raises(ValueError, match=r"a\.jsonl, line 2: "):
+        JsonLines(tmp_path / "a.jsonl").read()
 
 
 def test_what_is_renamed_is_on_the_disk(tmp_path, monkeypatch):
@@ -84,15 +64,15 @@ def test_a_folder_is_not_written_into_what_is_read(tmp_path, monkeypatch):
 
 def test_after_an_error_the_old_file_stays_and_nothing_temporary_remains(tmp_path):
     path = tmp_path / "a.txt"
-    path.write_text("old")
+    write_file(path, "ä\n")
     with pytest.raises(KeyboardInterrupt), replace_atomically(path) as temporary:
         temporary.write_text("half")
         raise KeyboardInterrupt
-    assert path.read_text() == "old"
+    assert path.read_bytes() == "ä\n".encode()
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_folder_appears_when_it_is_complete(tmp_path):
+def test_a_folder_appears_when_it_is_complete_and_replaces_none_that_holds_something(tmp_path):
     folder = tmp_path / "study"
     (tmp_path / ".study.tmp").mkdir()
     (tmp_path / ".study.tmp" / "abandoned").touch()
@@ -100,14 +80,41 @@ def test_a_folder_appears_when_it_is_complete(tmp_path):
         temporary.mkdir()
         (temporary / "a").touch()
         assert not folder.exists()
+    with pytest.raises(OSError, match="study"), replace_atomically(folder) as temporary:
+        temporary.mkdir()
     assert [path.name for path in folder.iterdir()] == ["a"]
     assert list(tmp_path.iterdir()) == [folder]
 
 
-def test_a_folder_that_holds_something_is_not_overwritten(tmp_path):
-    folder = tmp_path / "study"
-    folder.mkdir()
-    (folder / "answers").touch()
-    with pytest.raises(OSError, match="study"), replace_atomically(folder) as temporary:
-        temporary.mkdir()
-    assert [path.name for path in folder.iterdir()] == ["answers"]
+HOLD = """
+import sys
+from sdiareward.common.files import lock_folder
+with lock_folder(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_folder_that_another_process_writes_to_is_refused_and_free_when_that_is_killed(tmp_path):
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "run")]
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout.readline() == "held\n"
+    refused = pytest.raises(UserError, match="run: another process is writing to this folder; wait")
+    with lock_folder(tmp_path / "other"), refused, lock_folder(tmp_path / "run"):
+        pass
+    holder.kill()
+    holder.communicate()
+    assert (tmp_path / f".run{LOCK_FILE}").exists()
+    with lock_folder(tmp_path / "run"):
+        (tmp_path / "run" / "result").touch()
+    assert os.listdir(tmp_path / "run") == ["result"]
+    assert os.listdir(tmp_path) == ["run"]
+
+
+def test_a_run_that_wrote_nothing_leaves_no_folder(tmp_path):
+    with pytest.raises(ValueError, match="bad input"), lock_folder(tmp_path / "new"):
+        raise ValueError("bad input")
+    (tmp_path / "old").mkdir()
+    with lock_folder(tmp_path / "old"):
+        pass
+    assert os.listdir(tmp_path) == ["old"]

@@ -4,14 +4,15 @@ import signal
 import subprocess
 import sys
 
+import psutil
 import pyarrow as pa
 import pytest
 from support import squares
-from support.squares import load_and_die, load_nothing, load_squares
+from support.squares import load_and_die, load_nothing, load_reciprocals, load_squares
 
-from sdiareward.common.local_ray import open_ray
+from sdiareward.common.errors import UserError
+from sdiareward.common.machine import open_ray
 from sdiareward.common.parts import OnRay, PartFolder, Processes, run_here, run_parts
-from sdiareward.common.user_errors import UserError
 
 
 META = {"model": "nano"}
@@ -40,7 +41,7 @@ def test_only_what_has_no_row_is_made(tmp_path, engine):
 def test_ray_makes_the_same_rows_and_hands_on_errors(tmp_path):
     ray = pytest.importorskip("ray")
     ray.cloudpickle.register_pickle_by_value(squares)
-    with open_ray(UserError, "local", 2):
+    with open_ray(2):
         run(tmp_path, range(20), engine=OnRay(2, 0.5))
         with pytest.raises(UserError, match="no such model"):
             run(tmp_path / "other", [1], load_nothing, OnRay(1, 0.5))
@@ -119,3 +120,33 @@ def test_a_killed_run_resumes_to_the_same_parts(tmp_path):
 def test_a_worker_that_dies_ends_the_run_with_a_remedy(tmp_path):
     with pytest.raises(UserError, match="lower num_workers"):
         run(tmp_path, range(6), load_and_die, Processes(2))
+
+
+PARENT = """
+import os, time
+from sdiareward.common.parts import Processes
+
+def load():
+    print(os.getpid(), flush=True)
+    return lambda parts: time.sleep(600)
+
+if __name__ == "__main__":
+    list(Processes(2)(load, [[1], [2]]))
+"""
+
+
+@pytest.mark.slow
+def test_workers_end_when_their_parent_is_killed(tmp_path):
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as parent:
+        worker = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+        gone, _ = psutil.wait_procs([worker], timeout=20)
+        assert gone or worker.status() == psutil.STATUS_ZOMBIE
+
+
+def test_an_error_cancels_the_parts_that_wait(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        run(tmp_path, [0, *range(1, 200)], load_reciprocals, Processes(2), size=1)
+    assert len(PartFolder(tmp_path, META)) < 100

@@ -10,7 +10,7 @@ import soundfile
 import yaml
 
 from sdiareward.audio_sdiareward import read_audio
-from sdiareward.common.package_files import SAMPLE
+from sdiareward.common.package import SAMPLE
 from sdiareward.dataset_builder.__main__ import main as run_command
 from sdiareward.pairs.loading import load_pairs
 

@@ -4,7 +4,7 @@ import datasets
 import pyarrow.parquet as pq
 import pytest
 
-from sdiareward.common.skipped import Skipped
+from sdiareward.common.errors import Skipped
 from sdiareward.dataset_builder.reports.data_card import make_content_id, summarise, summarise_skipped
 from sdiareward.dataset_builder.shards import ShardWriter, list_paths, read_rows
 from sdiareward.pairs.schema import features

@@ -21,7 +21,7 @@ from sdiareward import eval as evaluation
 from sdiareward.audio_sdiareward import Heard, is_silent
 from sdiareward.checkpoint_io.training_record import write_pairs_record
 from sdiareward.common import parts
-from sdiareward.common.package_files import NANO
+from sdiareward.common.package import NANO
 from sdiareward.evaluation.calibrate import find_calibration_warnings
 from sdiareward.evaluation.scores import read_evaluation
 from sdiareward.evaluation.summary import find_heard

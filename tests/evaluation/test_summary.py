@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from sdiareward.common.package_files import NANO
+from sdiareward.common.package import NANO
 from sdiareward.esdr_accuracy.pairwise import COLUMNS, NO_SUBSET
 from sdiareward.evaluation import summary
 from sdiareward.evaluation.report import figures

@@ -18,10 +18,10 @@ from support.paths import CONFIGS
 
 from sdiareward.audio_sdiareward import AudioError, read_audio
 from sdiareward.chat_sdiareward import DialogueError, make_dialogue
+from sdiareward.common.errors import Skipped
 from sdiareward.common.files import JsonLines
 from sdiareward.common.llm import parse_json
 from sdiareward.common.settings import parse_yaml
-from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.builder import read_build_config
 from sdiareward.dataset_builder.episodes import SkipError, validate_episode
 from sdiareward.dataset_builder.formats.sdiareward import SDiaReward

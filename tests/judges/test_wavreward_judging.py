@@ -10,7 +10,6 @@ from support.chat_server import ChatServer, Reply
 from support.refusals import check_refused
 
 from sdiareward.cli import main
-from sdiareward.common.files import unseal
 from sdiareward.common.llm import ChatSettings, EndpointError
 from sdiareward.judges.settings import read_endpoint
 from sdiareward.judges.wavreward.evaluate import QUESTIONS, EvaluateArguments, predict, read_predictions
@@ -105,7 +104,7 @@ def test_a_resumed_run_scores_the_missing_chunks_and_gives_the_same_result(tmp_p
     assert (len(whole), [each["sample_id"] for each in lost]) == (79, ["content-13-3"])
     assert lost[0]["kind"] == "unreadable" and "cannot be decoded" in lost[0]["reason"]
     lines = (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()
-    assert [json.loads(unseal(line.encode())) for line in lines] == whole
+    assert [json.loads(line) for line in lines] == whole
     assert len((tmp_path / "out" / "skipped_predictions.jsonl").read_text().splitlines()) == 1
     with pytest.raises(FileNotFoundError, match="has no results.json"):
         read_predictions(tmp_path / "out")

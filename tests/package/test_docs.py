@@ -14,7 +14,7 @@ from support.docs_world import GIVEN
 from support.paths import ROOT
 
 from sdiareward.common import commands
-from sdiareward.common.optional_dependencies import read_extras
+from sdiareward.common.errors import read_extras
 
 
 PYTHON = all_blocks("python")

@@ -6,7 +6,7 @@ import re
 import pytest
 from support.paths import ROOT
 
-from sdiareward.common import package_files
+from sdiareward.common import package
 
 
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
@@ -29,7 +29,7 @@ def test_no_notebook_has_outputs_and_every_link_leads_somewhere():
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_every_cell_of_a_notebook_runs(path, tmp_path, tiny_checkpoint, tone_pairs, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(package_files, "NANO", tiny_checkpoint)
+    monkeypatch.setattr(package, "NANO", tiny_checkpoint)
     names = {"__name__": "__main__"}
     for cell in read_cells(path, "code"):
         if "build" in cell["metadata"].get("tags", ()):

@@ -12,8 +12,8 @@ from packaging.utils import canonicalize_name
 from support.paths import ROOT
 
 from sdiareward.checkpoint_io.files import REMOTE_CODE
-from sdiareward.common.optional_dependencies import explain_missing_extra, read_extras
-from sdiareward.common.package_files import NANO
+from sdiareward.common.errors import explain_missing_extra, read_extras
+from sdiareward.common.package import NANO
 
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -127,7 +127,7 @@ def test_the_version_stands_in_one_place_and_the_other_files_agree():
     import sdiareward
 
     assert "version" not in PROJECT["project"]
-    assert PROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "sdiareward.common.version.__version__"}
+    assert PROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "sdiareward.common.package.__version__"}
     newest = re.search(
         r"^## \[(\d.*?)\] - (unreleased|\d{4}-\d\d-\d\d)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
     )

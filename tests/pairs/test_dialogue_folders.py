@@ -9,7 +9,7 @@ from support.systems_world import write_system, write_tone
 from support.tables import write_rows
 
 from sdiareward.chat_sdiareward import ROLES, DialogueError
-from sdiareward.common.user_errors import UserError
+from sdiareward.common.errors import UserError
 from sdiareward.pairs.dialogue_folders import compile_pattern, holds_dialogues, read_dialogue_folder
 from sdiareward.pairs.systems import name_systems, read_systems
 

@@ -25,7 +25,7 @@ from sdiareward.chat_sdiareward import (
     turns_to_messages,
 )
 from sdiareward.cli import main
-from sdiareward.common.user_errors import PairsError
+from sdiareward.common.errors import PairsError
 from sdiareward.dataset_builder.sources.reading import find_clip
 from sdiareward.pairs.content import digest_dialogue
 from sdiareward.pairs.dialogue_folders import read_dialogue_folder

@@ -12,7 +12,7 @@ from support.systems_world import write_tone
 from support.tables import write_rows
 
 from sdiareward.cli import main
-from sdiareward.common.user_errors import PairsError
+from sdiareward.common.errors import PairsError
 from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.loading import load_pairs, name_pairs
 from sdiareward.pairs.path_sandbox import ROOTS_VARIABLE, RecordingFinder, find_recording, name_roots

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sdiareward.audio_sdiareward import read_audio
-from sdiareward.common.package_files import EXAMPLES
+from sdiareward.common.package import EXAMPLES
 from sdiareward.dataset_builder.synthesis import load_synthesizer
 from sdiareward.perturbations import channel
 from sdiareward.perturbations.channel import CODINGS, ChannelSettings

@@ -16,6 +16,7 @@ import soundfile
 from support import forked
 from support.server_process import list_open_addresses
 
+from sdiareward.common.errors import UserError
 from sdiareward.scoring import dataset as scoring_dataset
 from sdiareward.scoring.dataset import ScoringJob, compute_largest_share, score_dataset, score_on_ray
 from sdiareward.scoring.model_spec import ModelSpec, ScoringError
@@ -138,12 +139,12 @@ def test_actors_that_cannot_load_the_model_end_the_run_with_their_reason(job, cl
 
 
 def test_more_gpus_than_there_are_is_refused(job, cluster, tmp_path):
-    with pytest.raises(ScoringError, match="2 actors with 4 GPUs each are asked for; Ray has 0 GPUs"):
+    with pytest.raises(UserError, match="2 actors with 4 GPUs each are asked for; Ray has 0 GPUs"):
         score_on_ray(job, tmp_path, num_actors=2, gpus_per_actor=4)
 
 
 def test_actors_beyond_the_cpus_are_refused_and_beyond_the_rows_not_started(job, cluster, tmp_path):
-    with pytest.raises(ScoringError, match="40 actors with 1 CPUs each are asked for; Ray has 2 CPUs"):
+    with pytest.raises(UserError, match="40 actors with 1 CPUs each are asked for; Ray has 2 CPUs"):
         score_on_ray(job, tmp_path / "all", num_actors=64)
     assert scoring_dataset._place(64, None, 2, job.model)[0].num_actors == 2
 

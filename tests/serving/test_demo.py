@@ -1,29 +1,26 @@
-"""The demo behind its page: turns, results, checks and their words, without a browser."""
+"""The demo behind its page: turns, results, checks and its commands, without a browser."""
 
 import io
+import os
+import socket
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import soundfile
+from support.paths import ROOT
 
 from sdiareward.audio_sdiareward import Heard
 from sdiareward.chat_sdiareward import DialogueError
-from sdiareward.common.package_files import EXAMPLES, NANO
+from sdiareward.cli import main
+from sdiareward.common.package import EXAMPLES, NANO
 from sdiareward.pairs.messages import read_dialogue
 from sdiareward.scoring.model_spec import ScoringError
 from sdiareward.scoring.scorer import Scorer
 from sdiareward.serving.demo import app
-from sdiareward.serving.demo.turns import (
-    MAX_FILE_BYTES,
-    MAX_WORDS_CHARACTERS,
-    RecordedTurn,
-    add_turns,
-    make_messages,
-    read_example,
-    read_files,
-    read_turn,
-)
+from sdiareward.serving.demo.app import RecordedTurn
 
 
 pytestmark = pytest.mark.slow
@@ -35,126 +32,86 @@ def wav(array, rate=16_000):
     return buffer.getvalue()
 
 
-@pytest.fixture(scope="module")
-def nano():
-    return Scorer.from_pretrained(NANO, device="cpu")
+def test_models_without_a_common_criterion_are_refused():
+    pytest.importorskip("gradio", reason="gradio is not installed: pip install sdiareward[demo]")
+    models = [SimpleNamespace(processor=SimpleNamespace(prompts={name: ""})) for name in ("joint", "warmth")]
+    with pytest.raises(ScoringError, match=r"no criterion in common, but \['joint'\] and \['warmth'\]"):
+        app.build(models[0], models[1:])
 
 
-@pytest.fixture(scope="module")
-def examples():
-    """The messages of the bundled pair, as the page makes them."""
-    return [make_messages(*read_example(EXAMPLES / f"{name}.json"), name) for name in ("human", "synthetic")]
-
-
-@pytest.fixture
-def turn(make_tone):
-    return read_turn(wav(make_tone(0.5)), "a.wav")
-
-
-def test_models_without_a_common_criterion_are_refused(nano):
-    other = SimpleNamespace(processor=SimpleNamespace(prompts={"warmth": "Judge it."}))
-    with pytest.raises(ScoringError, match=r"no criterion in common, but \[.*'joint'.*\] and \['warmth'\]"):
-        app.build(nano, [other])
-
-
-def test_an_uploaded_turn_is_kept_mono_at_16_khz(make_tone):
-    stereo = np.stack([make_tone(1.0), make_tone(1.0)], axis=1)
-    turn = read_turn(wav(stereo, 32_000), "a.wav")
-    array, rate = soundfile.read(io.BytesIO(turn.flac), dtype="float32")
-    assert (array.shape, rate, turn.duration_s) == ((8000,), 16_000, 0.5)
-
-
-def test_files_are_read_in_the_order_of_their_names(tmp_path, make_tone):
-    paths = [tmp_path / f"turn{number}.wav" for number in (10, 2, 1)]
-    for path, duration_s in zip(paths, (0.3, 0.2, 0.1), strict=True):
-        path.write_bytes(wav(make_tone(duration_s)))
+def test_files_become_turns_in_the_order_of_their_names_and_are_deleted(tmp_path, make_tone):
+    for number, duration_s in ((10, 0.6), (2, 0.4), (1, 0.2)):
+        stereo = np.stack([make_tone(duration_s)] * 2, axis=1)
+        (tmp_path / f"turn{number}.wav").write_bytes(wav(stereo, 32_000))
     (tmp_path / "._turn1.wav").write_bytes(b"\0\5\x16\7")
-    assert [turn.duration_s for turn in read_files([*paths, tmp_path / "._turn1.wav"])] == [0.1, 0.2, 0.3]
+    folder = tmp_path / "wrong"
+    folder.mkdir()
+    (folder / "note.wav").write_bytes(b"not audio at all")
+    paths = list(map(str, tmp_path.glob("*.wav")))
+    turns, taken, message, _ = app.take_files((), paths)
+    assert [turn.duration_s for turn in turns] == [0.1, 0.2, 0.3] and message == ""
+    array, rate = soundfile.read(io.BytesIO(turns[0].flac), dtype="float32")
+    assert (array.shape, rate) == ((1600,), 16_000)
+    kept, wrong, message, _ = app.take_files(turns, str(folder / "note.wav"))
+    assert kept == turns and message.startswith("note.wav: ")
+    app.delete_files("A", turns, [*taken, *wrong], message)
+    assert not list(tmp_path.rglob("*.wav")) and not folder.exists()
+
+
+BOMB = io.BytesIO()
+soundfile.write(BOMB, np.zeros((4_000_000, 8), dtype=np.int16), 655_350, format="FLAC")
 
 
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("gone.wav", None),
         ("note.wav", b"not audio at all"),
         ("note.txt", b"words"),
         ("short.wav", wav(np.zeros(300, dtype=np.float32))),
         ("long.wav", wav(np.zeros(61 * 8000, dtype=np.float32), 8000)),
         ("nan.wav", wav(np.full(8000, np.nan, dtype=np.float32))),
-        ("big.wav", b"x" * (MAX_FILE_BYTES + 1)),
+        ("bomb.flac", BOMB.getvalue()),
     ],
 )
-def test_a_wrong_file_is_refused_in_one_line(tmp_path, name, content):
-    path = tmp_path / name
-    if content is not None:
-        path.write_bytes(content)
+def test_a_wrong_file_is_refused_in_one_line(tmp_path, name, content, monkeypatch):
+    if name == "bomb.flac":
+        monkeypatch.setattr(app.messages, "read_recording", lambda *_, **__: pytest.fail("it was decoded"))
+    (tmp_path / name).write_bytes(content)
     with pytest.raises(DialogueError, match=f"^{name}: ") as raised:
-        read_files([path])
-    assert "\n" not in str(raised.value)
-    assert str(tmp_path) not in str(raised.value)
+        app.add_files((), [tmp_path / name])
+    assert "\n" not in str(raised.value) and str(tmp_path) not in str(raised.value)
 
 
-@pytest.mark.parametrize("content", [b"not audio at all", wav(np.zeros(8000, dtype=np.float32))])
-def test_an_upload_is_deleted_whether_it_is_right_or_wrong(tmp_path, content):
-    path = tmp_path / "folder" / "turn.wav"
-    path.parent.mkdir()
-    path.write_bytes(content)
-    app._take_files("A", (), [str(path)])
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_small_file_that_would_fill_the_memory_is_refused_before_it_is_decoded(monkeypatch):
-    buffer = io.BytesIO()
-    soundfile.write(buffer, np.zeros((4_000_000, 8), dtype=np.int16), 655_350, format="FLAC")
-    assert buffer.tell() < 100_000
-    monkeypatch.setattr("sdiareward.serving.demo.turns.read_recording", lambda *_, **__: pytest.fail("it was decoded"))
-    with pytest.raises(DialogueError, match="^bomb.flac: has 8 channels at 655350 Hz"):
-        read_turn(buffer.getvalue(), "bomb.flac")
-
-
-def test_a_dialogue_has_no_more_than_16_turns_and_300_seconds(turn):
-    assert len(add_turns((turn,) * 15, [turn])) == 16
+def test_a_dialogue_has_no_more_than_16_turns_and_300_seconds(tmp_path, make_tone):
+    (tmp_path / "a.wav").write_bytes(wav(make_tone(0.5)))
+    turn, paths = RecordedTurn(b"", 0.5), [tmp_path / "a.wav"]
+    assert len(app.add_files((turn,) * 15, paths)) == 16
     with pytest.raises(DialogueError, match="17 turns; a dialogue has at most 16. Nothing was added"):
-        add_turns((turn,) * 16, [turn])
-    with pytest.raises(DialogueError, match="301 s; a dialogue has at most 300 s"):
-        add_turns((RecordedTurn(b"", 60.0),) * 5, [RecordedTurn(b"", 0.6)])
+        app.add_files((turn,) * 16, paths)
+    with pytest.raises(DialogueError, match="a dialogue has at most 300 s"):
+        app.add_files((RecordedTurn(b"", 60.0),) * 5, paths)
 
 
-def test_words_belong_to_turns_line_by_line(turn):
-    messages = make_messages((turn, turn, turn, turn), "hello\n\n so \n", "dialogue A")
-    texts = [[item["text"] for item in message["content"] if item["type"] == "text"] for message in messages]
-    assert texts == [["hello"], [], ["so"], []]
-    assert [message["role"] for message in messages] == ["user", "assistant"] * 2
-
-
-@pytest.mark.parametrize(
-    ("num_turns", "words"), [(2, "a\nb\nc"), (3, ""), (0, ""), (2, "a" * (MAX_WORDS_CHARACTERS + 1))]
-)
-def test_words_and_turns_that_make_no_dialogue_are_refused(turn, num_turns, words):
-    with pytest.raises(DialogueError, match="^(the words of )?dialogue A"):
-        make_messages((turn,) * num_turns, words, "dialogue A")
-
-
-def test_an_example_on_the_page_has_the_reward_of_its_files(nano, examples):
-    from_files = nano.score([read_dialogue(EXAMPLES / "human.json")], "modality")
-    assert nano.score([examples[0]], "modality") == pytest.approx(from_files, abs=1e-5)
+def test_words_belong_to_turns_line_by_line(make_tone):
+    turn = app.read_turn(wav(make_tone(0.5)), "a.wav")
+    dialogue = app.join_words((turn,) * 4, "hello\n\n so \n", "dialogue A")
+    assert [each.text for each in dialogue.turns] == ["hello", "", "so", ""]
+    assert [each.role for each in dialogue.turns] == ["user", "assistant"] * 2
+    for num_turns, words in ((2, "a\nb\nc"), (3, ""), (0, "")):
+        with pytest.raises(DialogueError, match="^(the words of )?dialogue A"):
+            app.join_words((turn,) * num_turns, words, "dialogue A")
 
 
 def test_a_model_of_the_hub_is_linked_and_a_folder_is_named_without_its_path(tmp_path, monkeypatch):
-    def name(path):
-        return app._name_model(SimpleNamespace(model=SimpleNamespace(config=SimpleNamespace(name_or_path=path))))
-
-    assert name("org/model-1") == "[org/model-1](https://huggingface.co/org/model-1)"
-    assert name(str(tmp_path / "private" / "model")) == "**model**"
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "model").mkdir(parents=True)
-    assert name("runs/model") == "**model**"
-    assert name("a/b](javascript:alert(1))") == r"**b\](javascript:alert(1))**"
-    pages = ["Documentation, https://docs.example/sdiareward", "Odd, javascript:alert(1)"]
-    monkeypatch.setattr(app.metadata, "metadata", lambda _: SimpleNamespace(get_all=lambda _: pages))
-    head = app.write_introduction("**nano**")
-    assert "[Documentation](https://docs.example/sdiareward)" in head and "**nano**" in head
-    assert "javascript" not in head
+    models = {
+        "org/model-1": "[org/model-1](https://huggingface.co/org/model-1)",
+        str(tmp_path / "private" / "model"): "**model**",
+        "runs/model": "**model**",
+        "a/b](javascript:alert(1))": r"**b\](javascript:alert(1))**",
+    }
+    assert f"Model: {' or '.join(models.values())}." in app.write_introduction(list(models))
 
 
 def test_a_result_has_rewards_margin_and_what_is_not_heard_and_no_markup_from_outside():
@@ -168,19 +125,88 @@ def test_a_result_has_rewards_margin_and_what_is_not_heard_and_no_markup_from_ou
     assert "&lt;img" in app.render_panel("A", (), markup)
 
 
-def parts_of(page):
-    return page.get_config_file()["components"]
+def find_score(page):
+    [score] = [block.fn for block in page.fns.values() if getattr(block.fn, "__name__", "") == "score"]
+    return score
 
 
-def test_another_model_can_be_chosen_on_the_page(nano, examples, make_tiny_model, tiny_processor):
+def test_the_page_scores_with_the_model_that_is_chosen(make_tiny_model, tiny_processor):
     pytest.importorskip("gradio", reason="gradio is not installed: pip install sdiareward[demo]")
-    tiny = Scorer(make_tiny_model(), tiny_processor, device="cpu")
-    page = app.build(nano, [tiny])
-    (radio,) = [part["props"] for part in parts_of(page) if part["props"].get("label") == "Model"]
+    nano = Scorer.from_pretrained(NANO, device="cpu")
+    page = app.build(nano, [Scorer(make_tiny_model(), tiny_processor, device="cpu")])
+    [radio] = [part["props"] for part in page.get_config_file()["components"] if part["props"].get("label") == "Model"]
     assert radio["visible"] and [choice[1] for choice in radio["choices"]] == [0, 1]
-    (score,) = [block.fn for block in page.fns.values() if getattr(block.fn, "func", None) is app._score]
-    given = read_example(EXAMPLES / "human.json")
-    verdicts = [score(*given, (), "", "modality", number) for number in (0, 1)]
-    assert all("Dialogue A" in verdict for verdict in verdicts) and verdicts[0] != verdicts[1]
-    (alone,) = [part["props"] for part in parts_of(app.build(nano)) if part["props"].get("label") == "Model"]
-    assert not alone["visible"]
+    given = app.read_example(EXAMPLES / "human.json")
+    first, second = (find_score(page)(*given, (), "", "modality", number) for number in (0, 1))
+    [expected] = nano.score([read_dialogue(EXAMPLES / "human.json")], "modality")
+    assert f"{expected:+.2f}".replace("-", "\N{MINUS SIGN}") in first and first != second
+    assert "dialogue A has no turns" in find_score(page)((), "", *given, "modality", 0)
+
+
+def test_a_missing_gradio_is_reported_before_a_model_is_loaded(monkeypatch, capsys):
+    monkeypatch.setattr(app, "load_scorer", lambda **_: pytest.fail("a model was loaded"))
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    assert main(["demo"]) == 2
+    message = 'sdiareward demo: error: gradio is not installed; pip install "sdiareward[demo]"\n'
+    assert capsys.readouterr().err == message
+
+
+@pytest.mark.parametrize(
+    ("flags", "shared", "message"),
+    [([], None, ""), (["--share"], "https://x.example", "Public address"), (["--share"], None, "No public")],
+)
+def test_the_page_is_shared_only_if_that_is_requested(flags, shared, message, monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(app, "build", lambda **_: SimpleNamespace(block_thread=lambda: None))
+    monkeypatch.setattr(app, "launch", lambda _, **options: asked.append(options["share"]) or (None, "local", shared))
+    assert main(["demo", *flags]) == 0
+    assert asked == [bool(flags)]
+    assert capsys.readouterr().out.startswith(f"Page: local; Ctrl+C ends\n{message}")
+
+
+def test_a_port_that_is_taken_is_one_line(capsys, monkeypatch):
+    gradio = pytest.importorskip("gradio", reason="gradio is not installed: pip install sdiareward[demo]")
+    with gradio.Blocks(analytics_enabled=False) as page:
+        gradio.Markdown("a page")
+    monkeypatch.setattr(app, "build", lambda **_: page)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert main(["demo", "--port", port]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert port in line
+
+
+# What the Hub puts on a Space with ZeroGPU, in miniature.
+SPACES = """
+import sys
+
+was_first, calls = "torch" not in sys.modules, []
+
+def GPU(function):
+    def call(*arguments):
+        calls.append(function.__name__)
+        return function(*arguments)
+    return call
+"""
+SCORE_ON_A_SPACE = """
+import runpy, sys
+
+page = runpy.run_path(sys.argv[1])["page"]
+import spaces
+from sdiareward.common.package import EXAMPLES
+from sdiareward.serving.demo.app import read_example
+
+(score,) = [block.fn for block in page.fns.values() if getattr(block.fn, "__name__", "") == "score"]
+result = score(*read_example(EXAMPLES / "human.json"), (), "", "modality", 0)
+print(spaces.was_first, spaces.calls, "Dialogue A" in result)
+"""
+
+
+def test_a_zero_gpu_space_gets_a_device_for_each_scoring_call(tmp_path):
+    pytest.importorskip("gradio", reason="gradio is not installed: pip install sdiareward[demo]")
+    (tmp_path / "spaces.py").write_text(SPACES)
+    environment = {name: value for name, value in os.environ.items() if name != "SDIAREWARD_MODEL"}
+    command = [sys.executable, "-c", SCORE_ON_A_SPACE, str(ROOT / "serving" / "demo" / "space_app.py")]
+    paths = os.pathsep.join([str(tmp_path), *filter(None, [environment.get("PYTHONPATH")])])
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment | {"PYTHONPATH": paths})
+    assert done.stdout.splitlines()[-1] == "True ['score_dialogues'] True"

@@ -3,25 +3,18 @@
 The page of the demo is tried likewise in `test_demo_browser.py`.
 """
 
-import shutil
 import threading
 
 import pytest
 from support import human_world, report_world
+from support.chromium import needs_chromium, requested, started
 
 from sdiareward.evaluation.human.server import RatingServer
 from sdiareward.evaluation.human.study import Study
 from sdiareward.evaluation.report.sections import write_page
 
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = [
-    pytest.mark.skipif(
-        not (CHROMIUM and DRIVER), reason="no chromium and chromedriver: apt-get install chromium chromium-driver"
-    ),
-    pytest.mark.slow,
-]
+pytestmark = [needs_chromium, pytest.mark.slow]
 # Each would leave `hit` in the title if it ran.
 SCRIPT = "<script>document.title = 'hit'</script>"
 HOSTILE = (
@@ -40,13 +33,8 @@ return document.querySelectorAll(
 
 @pytest.fixture(scope="module")
 def browser():
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--mute-audio"):
-        options.add_argument(flag)
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    yield driver
-    driver.quit()
+    with started("--mute-audio") as driver:
+        yield driver
 
 
 def require_harmless(browser):
@@ -54,9 +42,8 @@ def require_harmless(browser):
     assert browser.title != "hit"
     assert browser.execute_script(FOREIGN) == 0
     assert browser.execute_script("return getComputedStyle(document.body).display") != "none"
-    asked = "return performance.getEntriesByType('resource').map(e => e.name).filter(n => !n.startsWith('data:'))"
     own = (browser.current_url.rpartition("/")[0], "blob:")
-    assert [name for name in browser.execute_script(asked) if not name.startswith(own)] == []
+    assert [name for name in requested(browser) if not name.startswith(own)] == []
 
 
 def test_the_page_of_an_evaluation_shows_hostile_transcripts_and_names_as_text(browser, tmp_path):

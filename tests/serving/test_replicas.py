@@ -2,37 +2,55 @@
 
 import os
 import signal
+from dataclasses import replace
 
+import psutil
 import pytest
-from support.server_process import Server
-
-from sdiareward.scoring.scorer import Scorer
-from sdiareward.serving.client import RewardClient, ServiceError
-
-
-pytestmark = pytest.mark.slow
 
 
 pytest.importorskip("ray", reason="no serving: pip install 'sdiareward[serve]'")
 
+from sdiareward.scoring.model_spec import ModelSpec, ScoringError
+from sdiareward.scoring.scorer import Scorer
+from sdiareward.serving import service
+from sdiareward.serving.client import RewardClient, ServiceError
+from sdiareward.serving.settings import ServiceSettings
 
-def test_replicas_answer_as_the_scorer_and_one_that_is_killed_is_replaced(tmp_path, tiny_checkpoint, make_dialogue):
-    (tmp_path / "key").write_text("the-key-of-the-tests-0123456789")
-    options = ["--num-replicas", "2", "--cpus-per-replica", "0", "--threads", "1", "--device", "cpu"]
-    server = Server(tmp_path, tiny_checkpoint, *options, "--api-key-file", str(tmp_path / "key"))
-    try:
-        dialogues = [make_dialogue(0.2 + 0.02 * k, 0.1, text=f"line {k}") for k in range(6)]
-        expected = pytest.approx(Scorer.from_pretrained(tiny_checkpoint, device="cpu").score(dialogues), abs=1e-5)
-        client = RewardClient(server.url, (tmp_path / "key").read_text())
+
+pytestmark = pytest.mark.slow
+KEY = "the-key-of-the-tests-0123456789"
+
+
+def test_replicas_answer_as_the_scorer_and_one_that_is_killed_is_replaced(
+    tmp_path, tiny_checkpoint, make_dialogue, monkeypatch
+):
+    from ray import serve
+
+    monkeypatch.setenv("RAY_ADDRESS", "")
+    dialogues = [make_dialogue(0.2 + 0.02 * k, 0.1, text=f"line {k}") for k in range(6)]
+    expected = pytest.approx(Scorer.from_pretrained(tiny_checkpoint, device="cpu").score(dialogues), abs=1e-5)
+    model = ModelSpec(str(tiny_checkpoint), device="cpu")
+    sizes = {"num_replicas": 2, "cpus_per_replica": 0.0, "num_threads": 1}
+    settings = ServiceSettings(model=model, port=0, api_key=KEY, **sizes)
+    ends = []
+    monkeypatch.setattr(service, "_on_end", ends.append)
+
+    def use(url):
+        client = RewardClient(url, KEY)
         assert client.score(dialogues) == expected
         with pytest.raises(ServiceError, match="status 401"):
-            RewardClient(server.url, "another").score(dialogues)
-        first, _ = server.replicas()
+            RewardClient(url, "another").score(dialogues)
+        children = psutil.Process().children(recursive=True)
+        first, _ = (child for child in children if "ServeReplica" in " ".join(child.cmdline()))
         os.kill(first.pid, signal.SIGKILL)
         # Requests that were at the replica fail; the client asks again.
         for _ in range(3):
             assert client.score(dialogues) == expected
-        server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(timeout=60) == 0
-    finally:
-        server.end()
+        serve.delete(*serve.status().applications)
+        (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+        bad = replace(settings, model=replace(model, name=str(tmp_path)))
+        with pytest.raises(ScoringError, match=r"cannot be loaded \(model_type is 'bert'"):
+            service._deploy(bad, "bad", {"num_cpus": 0.0, "num_gpus": 0.0})
+        ends[0]()
+
+    service.serve_model(settings, use)

@@ -11,7 +11,7 @@ import numpy as np
 import soundfile
 from support import official_layout, systems_world, wavreward_eval_world
 
-from sdiareward.common.package_files import EXAMPLES
+from sdiareward.common.package import EXAMPLES
 
 
 _HERE = Path(__file__).parent

@@ -2,8 +2,9 @@
 
 import os
 import signal
+import time
 
-from sdiareward.common.user_errors import UserError
+from sdiareward.common.errors import UserError
 
 
 def load_squares():
@@ -20,3 +21,12 @@ def load_nothing():
 
 def load_and_die():
     return lambda parts: os.kill(os.getpid(), signal.SIGKILL)
+
+
+def load_reciprocals():
+    def make(parts):
+        for part in parts:
+            time.sleep(0.02)
+            yield [{"item": item, "square": 1 / item} for item in part]
+
+    return make

@@ -3,7 +3,7 @@
 import datasets
 import pytest
 
-from sdiareward.common.user_errors import PairsError
+from sdiareward.common.errors import PairsError
 from sdiareward.training.arguments import SDiaRewardScriptArguments
 from sdiareward.training.held_out import count_units, find_shared, load_splits
 

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import TrainerState
 
-from sdiareward.common.user_errors import UserError
+from sdiareward.common.errors import UserError
 from sdiareward.train import main
 from sdiareward.training.arguments import describe_settings, parse_arguments
 from sdiareward.training.resuming import (

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from sdiareward.common.user_errors import UserError
+from sdiareward.common.errors import UserError
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.pairs.schema import SIDES

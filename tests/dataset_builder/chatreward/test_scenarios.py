@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from support.chat_server import ChatServer
 
-from sdiareward.common.package_files import CHATREWARD
+from sdiareward.common.package import CHATREWARD
 from sdiareward.dataset_builder.chatreward.scenarios import (
     CATEGORIES,
     PARTS,

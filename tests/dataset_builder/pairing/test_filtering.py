@@ -8,8 +8,8 @@ import soundfile
 from support import repository_world
 from support.chat_server import ChatServer, Reply
 
+from sdiareward.common.errors import Skipped
 from sdiareward.common.llm import EndpointError
-from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.pairing.filtering import (
     DIMENSIONS,
     PROMPTS,

@@ -5,7 +5,7 @@ import pytest
 import soundfile
 from support.repository_world import make_row, write_data
 
-from sdiareward.common.skipped import Skipped
+from sdiareward.common.errors import Skipped
 from sdiareward.dataset_builder.release.official_form import read_official, write_official
 from sdiareward.dataset_builder.shards import read_rows
 from sdiareward.pairs.labels import describe_pairs

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import soundfile
 
-from sdiareward.common.skipped import Skipped
+from sdiareward.common.errors import Skipped
 from sdiareward.dataset_builder.episodes import Recording, split_reference, validate_episode
 from sdiareward.dataset_builder.sources import locate, read_source
 

@@ -5,7 +5,7 @@ import pytest
 from support.chat_server import ChatServer
 
 from sdiareward.common.llm import ChatClient
-from sdiareward.common.package_files import SCRIPTS
+from sdiareward.common.package import SCRIPTS
 from sdiareward.common.settings import make_settings
 from sdiareward.dataset_builder.episodes import ScriptPair, validate_episode
 from sdiareward.dataset_builder.sources import read_source

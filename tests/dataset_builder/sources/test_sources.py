@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.paths import SAMPLE
 
-from sdiareward.common.skipped import Skipped
+from sdiareward.common.errors import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Part, split_reference, validate_episode
 from sdiareward.dataset_builder.pairing.surface_counts import MAX_SHARE, measure_shares
 from sdiareward.dataset_builder.sources import locate, read_source

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from support.paths import ROOT
 
+from sdiareward.common.errors import Skipped
 from sdiareward.common.settings import make_settings
-from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Recording
 from sdiareward.dataset_builder.sources import fetching, locate, read_source
 from sdiareward.dataset_builder.sources.fetching import Channel, FetchSettings, fetch

@@ -10,7 +10,7 @@ import pytest
 import requests
 from support.paths import ROOT
 
-from sdiareward.common.user_errors import UserError
+from sdiareward.common.errors import UserError
 from sdiareward.dataset_builder.synthesis import ReferenceClip, SynthesisError, soulx_server
 from sdiareward.dataset_builder.synthesis.servers import SoulXPodcast
 

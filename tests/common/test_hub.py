@@ -2,7 +2,7 @@
 
 import pytest
 
-from sdiareward.common.local_paths import require_local
+from sdiareward.common.hub import require_local
 
 
 @pytest.fixture(autouse=True)

@@ -1,10 +1,15 @@
-"""The places of the package's own files, which are the same in the repository and in a wheel."""
+"""The package itself: its version, its papers, and the places of its files, in the repository as in a wheel."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 
+__version__ = "0.1.0"
+# "Modeling and Benchmarking Spoken Dialogue Rewards with Modality and Colloquialness": the reward model.
+SDIAREWARD_ARXIV = "2603.14889"
+# "WavReward: Spoken Dialogue Models With Generalist Reward Evaluators": the generative judge.
+WAVREWARD_ARXIV = "2505.09558"
 PACKAGE: Path = Path(__file__).resolve().parents[1]
 
 NANO: Path = PACKAGE / "checkpoints" / "nano"

@@ -5,8 +5,7 @@ import re
 import pytest
 import yaml
 
-from sdiareward.common.escaping import escape_code, escape_markdown
-from sdiareward.common.tables import render_table
+from sdiareward.common.tables import escape_code, escape_markdown, render_table
 from sdiareward.dataset_builder.reports.data_card import render_card
 
 
