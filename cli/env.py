@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from sdiareward.common.optional_dependencies import read_extras
 from sdiareward.common.package_files import CONSTRAINTS, EXAMPLES, NANO, PACKAGE
 from sdiareward.common.provenance import describe_run
-from sdiareward.scoring.tolerances import SAME_REWARD
+from sdiareward.scoring.outcomes import SAME_REWARD
 
 
 # Output of `sdiareward score examples/human.json examples/synthetic.json --criterion modality --dtype float32 --json`

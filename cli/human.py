@@ -18,7 +18,7 @@ from sdiareward.common.data_help import PAIR_HELP
 from sdiareward.common.hub import resolve_revision
 from sdiareward.common.locks import lock_folder
 from sdiareward.common.user_errors import UserError
-from sdiareward.scoring.arguments import DATASET, DatasetArguments
+from sdiareward.scoring.model_spec import DATASET, DatasetArguments
 
 
 HUMAN = make_app("human", "Let people rate pairs blindly, and measure agreement.")

@@ -21,7 +21,7 @@ from sdiareward.chat_sdiareward import Dialogue, DialogueError
 from sdiareward.common.own_names import is_own_host, is_own_origin, list_own_names
 from sdiareward.common.version import __version__
 from sdiareward.scoring.calibration import Calibration, sigmoid
-from sdiareward.scoring.request_queue import Outcome, get_queue
+from sdiareward.scoring.request_queue import Outcome, submit
 from sdiareward.scoring.request_queue import Request as ScoringRequest
 from sdiareward.scoring.reward_function import hash_context
 
@@ -156,7 +156,7 @@ class RequestScorer:
         request = ScoringRequest(self.scorer, criterion, dialogues, groups)
         try:
             async with asyncio.timeout(self._limits.request_timeout_s):
-                return await get_queue(self.scorer.model).score_async(request)
+                return await asyncio.wrap_future(submit(request))
         except TimeoutError:
             reason = f"the model did not answer within {self._limits.request_timeout_s:g} s."
             raise HTTPException(503, reason) from None
