@@ -19,6 +19,7 @@ product of the same run. Peak memory is that of the process, or on a GPU of tens
 from __future__ import annotations
 
 import copy
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -163,7 +164,15 @@ def measure_matmul(dtype: str, device: Any) -> float:
     """Return the operations per second of a large matrix product, the best of several."""
     size = _MATMUL_SIZE[torch.device(device).type]
     left, right = (torch.randn(size, size, device=device, dtype=getattr(torch, dtype)) for _ in range(2))
-    return 2 * size**3 / min(racing.measure(lambda: torch.mm(left, right)).seconds for _ in range(10))
+
+    def multiply() -> float:
+        racing.wait_for_device()
+        start = time.perf_counter()
+        torch.mm(left, right)
+        racing.wait_for_device()
+        return time.perf_counter() - start
+
+    return 2 * size**3 / min(multiply() for _ in range(10))
 
 
 def profile_scoring(scorer: Scorer, dialogues: Sequence[Any]) -> dict[str, float]:

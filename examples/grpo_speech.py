@@ -64,14 +64,8 @@ def make_speak(name: str) -> Callable[[list[str]], list[Any]]:
 
 def make_tiny_policy(tokenizer: Any) -> Qwen2ForCausalLM:
     torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-    )
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    config = Qwen2Config(vocab_size=len(tokenizer), num_attention_heads=2, num_key_value_heads=1, **sizes)
     return Qwen2ForCausalLM(config)
 
 
@@ -96,15 +90,10 @@ def compare_answers(
 
 def answer(policy: Any, tokenizer: Any, questions: datasets.Dataset) -> list[str]:
     """Return the likeliest answer of a policy to each question."""
+    options = {"add_generation_prompt": True, "return_tensors": "pt", "return_dict": True}
     texts = []
     for prompt in questions["prompt"]:
-        ids = tokenizer.apply_chat_template(
-            prompt,
-            add_generation_prompt=True,
-            return_tensors="pt",
-            return_dict=True,
-            chat_template=tokenizer.chat_template,
-        )["input_ids"].to(policy.device)
+        ids = tokenizer.apply_chat_template(prompt, **options)["input_ids"].to(policy.device)
         with torch.inference_mode():
             made = policy.generate(ids, max_new_tokens=24, do_sample=False)
         texts.append(tokenizer.decode(made[0, ids.shape[1] :], skip_special_tokens=True))

@@ -52,7 +52,7 @@ def test_every_pooling_lambda_and_way_of_freezing_is_in_the_tables(data, tiny_ch
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump({**recipe, "output_dir": "unused", "seed": 3}))
     output = tmp_path / "ablations.json"
     options = ["--recipe", tmp_path / "tiny.yaml", "--models", tiny_checkpoint, "--output", output]
-    sizes = ["--seeds", 1, "--learning_rates", 0.0001, 0.3, "--epochs", 20, "--freeze_limit", 15]
+    sizes = ["--seeds", 1, "--learning_rates", 0.0001, 0.3, "--epochs", 8, "--freeze_limit", 15]
     ablations.main(list(map(str, [*options, *sizes, "--output_dir", tmp_path / "work"])))
     found = json.loads(output.read_text())
 

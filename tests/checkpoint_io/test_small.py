@@ -1,6 +1,7 @@
 """The small model is SmolLM2 under Whisper's encoder, in the classes of the package."""
 
 import functools
+import importlib
 import shutil
 from pathlib import Path
 
@@ -32,9 +33,11 @@ def source():
 
 @pytest.fixture(scope="module", autouse=True)
 def _read_once():
-    """Keep what is read of SmolLM2's file: most of the time of a build goes into its four-bit weights."""
+    """Keep what is read of SmolLM2's file: parsing its vocabulary and its weights is most of the time of a build."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(small, "read_language_model", functools.cache(small.read_language_model))
+        if small.find_spec("gguf"):
+            patch.setattr("gguf.GGUFReader", functools.cache(importlib.import_module("gguf").GGUFReader))
         yield
 
 

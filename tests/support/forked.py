@@ -3,6 +3,7 @@
 What a command reads at import (`HF_HOME`, `PYTHONPATH`) must hold for the tests' process; others take `subprocess`.
 """
 
+import gc
 import multiprocessing
 import os
 import runpy
@@ -105,6 +106,8 @@ def _open_stream(target):
 
 
 def _run_command(arguments, cwd, env, out, err, start_new_session):
+    # Of what is shared with the process that imported, no page is copied to look for garbage.
+    gc.freeze()
     # As in a process of its own.
     multiprocessing.set_start_method(None, force=True)
     # Background processes of a shell ignore interrupts, and so would their forks.
