@@ -33,7 +33,7 @@ def evaluate(args: EvalArguments) -> int:
     check_extra("eval")
     judge = None
     if args.judge is not None:
-        from sdiareward.judges.zero_shot.settings import choose_judge
+        from sdiareward.judges.zero_shot.judging import choose_judge
 
         judge = choose_judge(args.judge, args.judges_file, args.judge_options)
     results, text = run_evaluation(args, judge)

@@ -8,21 +8,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from sdiareward.common import tables
 from sdiareward.common.escaping import escape_markdown
 from sdiareward.common.files import write_file
-from sdiareward.common.tables import (
-    Cell,
-    Row,
-    Table,
-    format_interval,
-    format_number,
-    format_percent,
-    format_points,
-    format_range,
-    format_signed,
-    make_share,
-    render_table,
-)
+from sdiareward.common.tables import Cell, Row, Table
 from sdiareward.evaluation.report.page import Block, Section, render_page
 from sdiareward.evaluation.report.sections import make_settings_table
 from sdiareward.evaluation.summary import TITLES, describe_overlap
@@ -80,10 +69,11 @@ def write_audit(folder: Path, audit: dict[str, Any], earlier: Verdicts | None = 
 
 def render_audit_page(audit: Audit, earlier: Verdicts | None = None) -> str:
     counts, natural, num_pairs = count_statuses(audit["verdicts"]), audit["natural"]["all"], audit["num_pairs"]
-    num_failed, right = counts.get(FAIL, 0), format_percent(natural["accuracy"], 1)
+    num_failed, right = counts.get(FAIL, 0), tables.format_percent(natural["accuracy"], 1)
     of_all = f"of {len(audit['verdicts'])} checks"
     tiles = [(mark, counts[status], "", of_all) for status, mark in MARKS.items() if status in counts]
-    recordings = f"{format_interval(natural['interval'])}, {num_pairs} pairs from {audit['num_groups']} recordings"
+    interval = tables.format_interval(natural["interval"])
+    recordings = f"{interval}, {num_pairs} pairs from {audit['num_groups']} recordings"
     return render_page(
         title=f"Audit of {audit['model']}",
         kind="Audit of a reward model for spoken dialogue",
@@ -100,7 +90,7 @@ def render_audit(audit: Audit, earlier: Verdicts | None = None) -> str:
     """Render the verdicts and the main tables as Markdown that also reads well in a terminal."""
     model, data = map(escape_markdown, (audit["model"], name_data(audit["dataset"], audit["split"])))
     rows = [[verdict["name"], verdict["title"], *_show_verdict(verdict, earlier)] for verdict in audit["verdicts"]]
-    verdicts = render_table(["check", "what", *_head_verdicts(earlier)], rows, num_left=2)
+    verdicts = tables.render_table(["check", "what", *_head_verdicts(earlier)], rows, num_left=2)
     parts = [f"# Audit of {model} on {data}", describe_sample(audit), "\n".join(verdicts)]
     for key, title, blocks in build_sections(audit):
         if key in ("nuisances", "attacks", "hearing"):
@@ -118,7 +108,7 @@ def _show_verdict(verdict: Mapping[str, Any], earlier: Verdicts | None) -> list[
     cells = [value, show_limit(verdict), MARKS[verdict["status"]], verdict["detail"]]
     if earlier is None:
         return cells
-    before = next((each for each in earlier if each["name"] == verdict["name"]), None)
+    before = {each["name"]: each for each in earlier}.get(verdict["name"])
     if before is None:
         return ["-", *cells]
     changed = f", {MARKS[before['status']][2:]}" if before["status"] != verdict["status"] else ""
@@ -134,11 +124,10 @@ def describe_sample(audit: Audit) -> str:
         f"{100 * natural['accuracy']:.1f}% of them right as they are, natural margin {natural['natural_margin']:.3g}",
         f"checks: {verdicts}",
     ]
-    if audit["skipped"]:
-        sentences.append(f"{len(audit['skipped'])} pairs could not be read or scored and count nowhere")
-    if audit["failures"]:
-        sentences.append(f"{len(audit['failures'])} changed dialogues could not be scored")
-    return " ".join(filter(None, [f"{'; '.join(sentences)}.", describe_overlap(audit)]))
+    for key, what in (("skipped", "pairs"), ("failures", "changed dialogues")):
+        if audit[key]:
+            sentences.append(f"{len(audit[key])} {what} could not be scored and count nowhere")
+    return f"{'; '.join(sentences)}. {describe_overlap(audit)}".rstrip()
 
 
 def build_sections(audit: Audit, earlier: Verdicts | None = None) -> list[Section]:
@@ -192,7 +181,7 @@ def _show_perturbations(audit: Audit) -> list[Block]:
     nuisances = audit["nuisances"]
     text = (
         "Means are over severities and sides; changes and shifts count by their size. Shifts are divided by the "
-        f"natural margin, {format_number(audit['natural']['all']['natural_margin'], 3)}."
+        f"natural margin, {tables.format_number(audit['natural']['all']['natural_margin'], 3)}."
     )
     rows = [
         Row([Cell(row["nuisance"].replace("_", " "), _describe_change(row["nuisance"])), *_show_means(row)])
@@ -202,12 +191,9 @@ def _show_perturbations(audit: Audit) -> list[Block]:
     if nuisances["total"]["worst"]:
         rows.append(Row(["all perturbations", *_show_means(nuisances["total"])], "sum"))
     blocks: list[Block] = [("text", text), ("table", Table("By change", ["change", *_MEANS], rows))]
-    for key, titles, title, first in (
-        ("place", _PLACES, "By side", "applied to"),
-        ("column", _COLUMNS, "By pairs", "pairs of"),
-    ):
+    for key, titles, first in (("place", _PLACES, "applied to"), ("column", _COLUMNS, "pairs of")):
         rows = [Row([titles[row[key]], *_show_means(row)]) for row in nuisances[f"by_{key}"] if row["worst"]]
-        blocks.append(("table", Table(title, [first, *_MEANS], rows)))
+        blocks.append(("table", Table(f"Perturbations: {first}", [first, *_MEANS], rows)))
     rows = [_show_change(row) for row in nuisances["rows"] if row["num_pairs"]]
     head = ["change, applied to", "pairs", "recordings", "accuracy in %", "change in points", "flips in %"]
     head += ["no longer right", "now right", "mean shift"]
@@ -216,18 +202,19 @@ def _show_perturbations(audit: Audit) -> list[Block]:
 
 
 def _show_means(row: Mapping[str, Any]) -> list[Any]:
-    percents = (format_percent(row[name], 1) for name in ("accuracy_change", "flip_rate"))
-    worst = Cell(format_percent(row["worst"]["flip_rate"], 1), describe_worst(row["worst"]))
-    return [*percents, format_number(row["relative_shift"]), worst]
+    percents = (tables.format_percent(row[name], 1) for name in ("accuracy_change", "flip_rate"))
+    worst = Cell(tables.format_percent(row["worst"]["flip_rate"], 1), describe_worst(row["worst"]))
+    return [*percents, tables.format_number(row["relative_shift"]), worst]
 
 
 def _show_change(row: Mapping[str, Any]) -> Row:
     title = f"{PERTURBATIONS[row['nuisance']].format_title(row['severity'])}, {_PLACES[row['place']]}"
-    interval = format_range(row["accuracy_change_interval"], format_points)
-    change = Cell(format_points(row["accuracy_change"]), interval)
-    flips = make_share(row["flip_rate"], row["flip_interval"])
-    counts = [row["num_pairs"], row["num_groups"], format_percent(row["accuracy"])]
-    return Row([title, *counts, change, flips, row["num_lost"], row["num_won"], format_signed(row["mean_shift"])])
+    interval = tables.format_range(row["accuracy_change_interval"], tables.format_points)
+    change = Cell(tables.format_points(row["accuracy_change"]), interval)
+    flips = tables.make_share(row["flip_rate"], row["flip_interval"])
+    counts = [row["num_pairs"], row["num_groups"], tables.format_percent(row["accuracy"])]
+    numbers = [row["num_lost"], row["num_won"], tables.format_signed(row["mean_shift"])]
+    return Row([title, *counts, change, flips, *numbers])
 
 
 def _show_attacks(attacks: Verdicts) -> list[Block]:
@@ -238,30 +225,27 @@ def _show_attacks(attacks: Verdicts) -> list[Block]:
     rows = []
     for row in attacks:
         # An attack that does not apply to any pair has no numbers.
-        success = make_share(row.get("paid"), row.get("interval"))
-        gains = [format_signed(row.get(name)) for name in ("gain", "relative_gain")]
+        success = tables.make_share(row.get("paid"), row.get("interval"))
+        gains = [tables.format_signed(row.get(name)) for name in ("gain", "relative_gain")]
         reasons = "; ".join(f"{count} pairs: {reason}" for reason, count in row["not_applicable"].items())
         about = [Cell(row["attack"].replace("_", " "), row["title"]), row["baseline"]]
         counts = [row["num_pairs"], row["num_groups"]]
-        rows.append(Row([*about, *counts, success, format_percent(row.get("paid_before")), *gains, reasons]))
+        rows.append(Row([*about, *counts, success, tables.format_percent(row.get("paid_before")), *gains, reasons]))
     head = ["attack", "on", "pairs", "recordings", "succeeds in %", "ahead without it in %", "mean gain"]
     table = Table("By attack", [*head, "over natural margin", "not tried"], rows, words=("on", "not tried"))
     return [("text", text), ("table", table)]
 
 
 def _show_modalities(rows: Verdicts) -> list[Block]:
-    text = (
-        "Where both sides say the same words, pairs tie without the sound. Margin kept is a share of that with both."
-    )
+    text = "Pairs tie without the sound where both sides say the same. Margin kept is a share of that with both."
     head, table = ["pairs of", "pairs", "recordings"], []
     for name in rows[0]["conditions"]:
         head += [name.replace("_", " "), *([] if name == BOTH else ["margin kept"])]
     for row in rows:
         cells: list[Any] = [_COLUMNS[row["column"]], row["num_pairs"], row["conditions"][BOTH]["num_groups"]]
         for name, found in row["conditions"].items():
-            kept = Cell(
-                format_number(found["margin_kept"]), format_range(found["margin_kept_interval"], format_number)
-            )
+            interval = tables.format_range(found["margin_kept_interval"], tables.format_number)
+            kept = Cell(tables.format_number(found["margin_kept"]), interval)
             cells += [_show_accuracy(found), *([] if name == BOTH else [kept])]
         table.append(Row([*cells, *map(_show_accuracy, row["baselines"].values())]))
     head += [f"{name} baseline" for name in rows[0]["baselines"]]
@@ -269,7 +253,7 @@ def _show_modalities(rows: Verdicts) -> list[Block]:
 
 
 def _show_accuracy(found: Mapping[str, Any]) -> Cell:
-    share = make_share(found["accuracy"], found["interval"])
+    share = tables.make_share(found["accuracy"], found["interval"])
     return share._replace(note=f"{share.note}\n{found['num_ties']} ties") if found["num_ties"] else share
 
 
@@ -280,8 +264,7 @@ def _show_skipped(audit: Audit) -> list[Block]:
     for what, lines in (("pairs", skipped), ("changed dialogues", failures)):
         if lines:
             first = f"; the first {_NUM_SHOWN}:" if len(lines) > _NUM_SHOWN else ":"
-            blocks.append(("text", f"{len(lines)} {what} could not be read or scored{first}"))
-            blocks.append(("list", lines[:_NUM_SHOWN]))
+            blocks += [("text", f"{len(lines)} {what} could not be scored{first}"), ("list", lines[:_NUM_SHOWN])]
     return blocks or [("text", "Every pair of the sample could be read and scored.")]
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from sdiareward.common.files import JsonLines
 from sdiareward.common.provenance import describe_run
 from sdiareward.evaluation.baselines import load_baseline_pairs, score_with_baselines
-from sdiareward.evaluation.held_out import find_overlap
 from sdiareward.evaluation.report.content import make_plain
+from sdiareward.evaluation.summary import find_overlap
 from sdiareward.pairs.content import fingerprint_pairs
 from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.loading import choose_split, load_pairs

@@ -24,33 +24,16 @@ from sdiareward.common.files import read_json_object
 from sdiareward.common.package_files import AUDIT
 from sdiareward.common.settings import read_mapping
 from sdiareward.esdr_accuracy.pairwise import MODALITY_SUBSETS, NO_SUBSET, SUBSETS
+from sdiareward.evaluation import summary
 from sdiareward.evaluation.statistics import Clusters, Floats
-from sdiareward.evaluation.summary import (
-    CRITERION_COLUMNS,
-    SUBSET_LABELS,
-    Labels,
-    Scores,
-    compute_accuracy,
-    list_groups,
-    select_column,
-)
+from sdiareward.evaluation.summary import CRITERION_COLUMNS, SUBSET_LABELS, Labels, Scores
 from sdiareward.pairs.schema import SIDES
 from sdiareward.perturbations.attacks import ATTACKS, Attack
 from sdiareward.perturbations.registry import HELD_OUT, PERTURBATIONS
 from sdiareward.training.augmentation import AugmentationSettings
 
-from .conditions import (
-    ATTACKED,
-    AUDIO_ONLY,
-    NATURAL,
-    REASON,
-    TEXT_ONLY,
-    Rewards,
-    list_severities,
-    make_attack_key,
-    make_modality_key,
-    make_perturbation_key,
-)
+from . import conditions
+from .conditions import NATURAL, Rewards
 
 
 PASS, FAIL, NOT_MEASURED = "pass", "fail", "not measured"
@@ -84,7 +67,7 @@ class Pairs:
         if not self.labels:
             raise ValueError("no pair could be scored as it is; there is nothing to audit.")
         self.subsets = np.array([label["subset"] for label in self.labels])
-        self.groups = list_groups(self.labels)
+        self.groups = summary.list_groups(self.labels)
         self.clusters = Clusters(self.groups, self.subsets.tolist(), **self.options)
         self.natural = {side: self.get_rewards(NATURAL, side) for side in SIDES}
         self.margins: Floats = self.natural["chosen"] - self.natural["rejected"]
@@ -174,8 +157,8 @@ def measure_perturbations(pairs: Pairs, names: Sequence[str]) -> Record:
     columns = pairs.find_columns()
     rows: list[Record] = []
     flips: dict[str, list[Floats]] = {}
-    for name, severity in list_severities(names):
-        for place, change in measure_changes(pairs, make_perturbation_key(name, severity)).items():
+    for name, severity in conditions.list_severities(names):
+        for place, change in measure_changes(pairs, conditions.make_perturbation_key(name, severity)).items():
             where = {"nuisance": name, "severity": severity, "place": place}
             found = {column: describe_change(pairs, change, is_in) for column, is_in in columns.items()}
             rows.append({**where, **describe_change(pairs, change, pairs.everyone), "columns": found})
@@ -230,20 +213,19 @@ def measure_attacks(pairs: Pairs, names: Iterable[str]) -> list[Record]:
     """Measure how often each attack succeeds, overall and by column; `not_applicable` counts pairs by reason."""
     rows = []
     for name in names:
-        attack = ATTACKS[name]
+        attack, key = ATTACKS[name], conditions.make_attack_key(name)
+        attacked, columns = pairs.get_rewards(key, conditions.ATTACKED), pairs.find_columns().items()
+        found = {column: _describe_attack(pairs, attacked, attack, is_in) for column, is_in in columns}
+        reasons = Counter(line[conditions.REASON] for line in pairs.get_lines(key) if conditions.REASON in line)
         about = {"attack": name, "title": attack.title, "baseline": attack.baseline, "against": attack.against}
-        columns = pairs.find_columns().items()
-        found = {column: _describe_attack(pairs, name, attack, is_in) for column, is_in in columns}
-        reasons = Counter(line[REASON] for line in pairs.get_lines(make_attack_key(name)) if line.get(REASON))
-        whole = _describe_attack(pairs, name, attack, pairs.everyone)
-        rows.append({**about, **whole, "columns": found, "not_applicable": dict(reasons)})
+        about |= _describe_attack(pairs, attacked, attack, pairs.everyone)
+        rows.append({**about, "columns": found, "not_applicable": dict(reasons)})
     return rows
 
 
-def _describe_attack(pairs: Pairs, name: str, attack: Attack, is_member: Booleans) -> Record:
+def _describe_attack(pairs: Pairs, attacked: Floats, attack: Attack, is_member: Booleans) -> Record:
     """Describe an attack on some pairs: `paid` is its success rate among pairs whose side is behind without it."""
-    attacked, own = pairs.get_rewards(make_attack_key(name), ATTACKED), pairs.natural[attack.baseline]
-    is_used = np.isfinite(attacked) & is_member
+    own, is_used = pairs.natural[attack.baseline], np.isfinite(attacked) & is_member
     if not is_used.any():
         return {"num_pairs": 0, "num_groups": 0}
     with_itself = attack.against in ("self", attack.baseline)
@@ -272,13 +254,14 @@ def measure_modalities(pairs: Pairs, names: Collection[str], baselines: Mapping[
 
     `margin_kept` is the share of the margin with both, negative if the order is reversed, None if that margin is 0.
     """
-    keys = {BOTH: NATURAL, **{name: make_modality_key(name) for name in names}}
+    keys = {BOTH: NATURAL, **{name: conditions.make_modality_key(name) for name in names}}
     lines = {name: pairs.rewards.get(key, {}).items() for name, key in keys.items()}
     scores = {name: {i: line["rewards"] for i, line in found if "rewards" in line} for name, found in lines.items()}
     labels = [label for label in pairs.labels if all(label["pair_id"] in found for found in scores.values())]
     if not labels or not (names or baselines):
         return None
-    accuracies = {name: compute_accuracy(labels, of, pairs.options) for name, of in {**scores, **baselines}.items()}
+    scorers = {**scores, **baselines}
+    accuracies = {name: summary.compute_accuracy(labels, of, pairs.options) for name, of in scorers.items()}
     some = Pairs(labels, pairs.rewards, **pairs.options)
     margins = {name: np.subtract(*(some.get_rewards(key, side) for side in SIDES)) for name, key in keys.items()}
     rows = []
@@ -286,14 +269,16 @@ def measure_modalities(pairs: Pairs, names: Collection[str], baselines: Mapping[
         is_in = np.isin(some.subsets, _SETS.get(column, SUBSET_LABELS))
         if not is_in.any():
             continue
-        conditions = {}
+        found = {name: summary.select_column(result, column) for name, result in accuracies.items()}
         for name, values in margins.items():
             kept = some.clusters.measure(values, is_in, margins[BOTH])
-            of_margins = {"mean_margin": float(values[is_in].mean()), "margin_kept": kept["mean"]}
-            of_margins["margin_kept_interval"] = kept["interval"]
-            conditions[name] = {**select_column(accuracies[name], column), **of_margins}
-        beside = {name: select_column(accuracies[name], column) for name in baselines}
-        rows.append({"column": column, "num_pairs": int(is_in.sum()), "conditions": conditions, "baselines": beside})
+            found[name] |= {"mean_margin": float(values[is_in].mean()), "margin_kept": kept["mean"]}
+            found[name] |= {"margin_kept_interval": kept["interval"]}
+        parts = {
+            "conditions": {name: found[name] for name in keys},
+            "baselines": {name: found[name] for name in baselines},
+        }
+        rows.append({"column": column, "num_pairs": int(is_in.sum()), **parts})
     return {"num_pairs": len(labels), "rows": rows}
 
 
@@ -341,31 +326,31 @@ def _check_perturbations(audit: Row) -> dict[str, Measured]:
     total, worst = nuisances["total"], nuisances["total"].get("worst")
     rows = {row["nuisance"]: row for row in nuisances["by_nuisance"] if row["flip_rate"] is not None}
     trained = [name for name in rows if _note_training(audit, "nuisances", name)]
-    of_all = _join(
-        f"over {len(rows)} of {len(PERTURBATIONS)} changes" if 0 < len(rows) < len(PERTURBATIONS) else "",
-        f"{len(trained)} of {len(rows)} in training" if trained else "",
-    )
-    found = {f"nuisances.{name}": Measured(total.get(name), of_all) for name in ("accuracy_change", "flip_rate")}
-    at_worst = Measured(worst["flip_rate"], _join(describe_worst(worst), of_all)) if worst else Measured(None)
-    found |= {"nuisances.worst_flip_rate": at_worst}
-    found |= {"nuisances.relative_shift": Measured(total.get("relative_shift"), of_all)}
+    over = f"over {len(rows)} of {len(PERTURBATIONS)} changes" if 0 < len(rows) < len(PERTURBATIONS) else ""
+    of_all = _join(over, f"{len(trained)} of {len(rows)} in training" if trained else "")
     # The held-out channels, without those that the model was trained with by name.
     held_out = [name for name in rows if name in HELD_OUT]
     unseen = [name for name in held_out if name not in trained]
     over = f"over {', '.join(unseen).replace('_', ' ')}" if unseen else "all of them in training" if held_out else ""
     rate = sum(rows[name]["flip_rate"] for name in unseen) / len(unseen) if unseen else None
-    found["nuisances.held_out_flip_rate"] = Measured(rate, over)
-    for name in PERTURBATIONS:
-        if name not in rows:
-            found[f"nuisance.{name}"] = Measured(None)
-            continue
-        worst = rows[name]["worst"]
+    found = {
+        "nuisances.accuracy_change": Measured(total.get("accuracy_change"), of_all),
+        "nuisances.flip_rate": Measured(total.get("flip_rate"), of_all),
+        "nuisances.worst_flip_rate": Measured(None),
+        "nuisances.relative_shift": Measured(total.get("relative_shift"), of_all),
+        "nuisances.held_out_flip_rate": Measured(rate, over),
+        **{f"nuisance.{name}": Measured(None) for name in PERTURBATIONS},
+    }
+    if worst:
+        found["nuisances.worst_flip_rate"] = Measured(worst["flip_rate"], _join(describe_worst(worst), of_all))
+    for name, row in rows.items():
+        worst = row["worst"]
         where = f"at worst {100 * worst['flip_rate']:.1f}%: {describe_worst(worst)}" if worst["flip_rate"] else ""
         # Some severity may have been scored on some pairs only.
-        fewest = min(row["num_pairs"] for row in nuisances["rows"] if row["nuisance"] == name)
+        fewest = min(each["num_pairs"] for each in nuisances["rows"] if each["nuisance"] == name)
         some = f"a severity on {fewest} of {audit['num_pairs']} pairs only" if fewest < audit["num_pairs"] else ""
         detail = _join(where, some, _note_training(audit, "nuisances", name))
-        found[f"nuisance.{name}"] = Measured(rows[name]["flip_rate"], detail)
+        found[f"nuisance.{name}"] = Measured(row["flip_rate"], detail)
     return found
 
 
@@ -378,21 +363,15 @@ def describe_worst(worst: Row) -> str:
 
 
 def _check_attacks(audit: Row) -> dict[str, Measured]:
-    rows, found = {row["attack"]: row for row in audit["attacks"] or ()}, {}
-    for name in ATTACKS:
-        row = rows.get(name)
-        if row is None:
-            value, detail = None, ""
-        elif not row["num_pairs"]:
-            value, detail = None, "; ".join(row["not_applicable"])
-        elif row["paid"] is None:
-            value, detail = None, f"all {row['num_pairs']} were ahead without it"
-        else:
-            before = row["paid_before"]
-            ahead = f", the {100 * before:.1f}% ahead without it excluded" if before else ""
+    found = {f"attack.{name}": Measured(None) for name in ATTACKS}
+    for row in audit["attacks"] or ():
+        detail = "; ".join(row.get("not_applicable", ()))
+        if row["num_pairs"]:
+            ahead = f", the {100 * row['paid_before']:.1f}% ahead without it excluded" if row["paid_before"] else ""
             note = f"on {row['num_pairs']}{ahead}, mean gain {row['gain']:+.2f}"
-            value, detail = row["paid"], _join(note, _note_training(audit, "attacks", name))
-        found[f"attack.{name}"] = Measured(value, detail)
+            detail = _join(note, _note_training(audit, "attacks", row["attack"]))
+            detail = f"all {row['num_pairs']} were ahead without it" if row["paid"] is None else detail
+        found[f"attack.{row['attack']}"] = Measured(row.get("paid"), detail)
     return found
 
 
@@ -401,22 +380,19 @@ def _check_modalities(audit: Row) -> dict[str, Measured]:
     rows = {row["column"]: row for row in (audit["hearing"] or {}).get("rows", ())}
     found, beside = {}, {}
     for criterion, column in CRITERION_COLUMNS.items():
-        row = rows.get(column, {})
-        conditions = row.get("conditions", {})
-        sound, words = conditions.get(AUDIO_ONLY, {}), conditions.get(TEXT_ONLY, {})
-        found[f"hearing.{AUDIO_ONLY}.{criterion}"] = Measured(sound.get("accuracy"))
+        row = rows.get(column, {"conditions": {}, "baselines": {}})
+        sound, words = (row["conditions"].get(name, {}) for name in conditions.MODALITIES)
+        found[f"hearing.{conditions.AUDIO_ONLY}.{criterion}"] = Measured(sound.get("accuracy"))
         if criterion == "modality":
             ties = f"{words['num_ties']} ties" if words else ""
-            found[f"hearing.{TEXT_ONLY}.{criterion}"] = Measured(words.get("accuracy"), ties)
+            found[f"hearing.{conditions.TEXT_ONLY}.{criterion}"] = Measured(words.get("accuracy"), ties)
         else:
             found[f"hearing.text_margin.{criterion}"] = Measured(words.get("margin_kept"))
-        cheap = {name: result["accuracy"] for name, result in row.get("baselines", {}).items()}
-        value, detail = None, ""
-        if cheap:
-            best, own = max(cheap, key=lambda name: cheap[name]), conditions[BOTH]["accuracy"]
-            value = own - cheap[best]
+        beside[f"baselines.{criterion}"] = Measured(None)
+        if cheap := {name: result["accuracy"] for name, result in row["baselines"].items()}:
+            best, own = max(cheap, key=lambda name: cheap[name]), row["conditions"][BOTH]["accuracy"]
             detail = f"{100 * own:.1f}% against {100 * cheap[best]:.1f}% of the {best} baseline"
-        beside[f"baselines.{criterion}"] = Measured(value, detail)
+            beside[f"baselines.{criterion}"] = Measured(own - cheap[best], detail)
     return {**found, **beside}
 
 

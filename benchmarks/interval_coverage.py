@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from sdiareward.common.commands import parse_options
@@ -24,7 +25,7 @@ from sdiareward.common.files import write_file
 from sdiareward.common.provenance import write_provenance
 from sdiareward.common.tables import render_markdown_table
 from sdiareward.esdr_accuracy.pairwise import pairwise_accuracy, percentile_interval
-from sdiareward.evaluation.human.study import rate_item, summarise_items
+from sdiareward.evaluation.human.study import summarise_items
 from sdiareward.evaluation.statistics import Clusters, compare
 
 
@@ -80,11 +81,10 @@ def _measure_difference(sample: Sample) -> Bounds:
 
 def _measure_agreement(sample: Sample) -> Bounds:
     """Of one rater; items are dealt out to four strata."""
-    items = [
-        rate_item({"chosen_is": "a", "margin": 0.0, "pair_id": row, "group_id": f"g{group}"}, ["a" if right else "b"])
-        for row, (group, right) in enumerate(zip(sample.groups, sample.is_right, strict=True))
-    ]
-    bounds: Bounds = summarise_items([items[number::4] for number in range(4)])["interval"]
+    groups = [f"g{group}" for group in sample.groups]
+    columns = {"stratum": np.arange(len(groups)) % 4, "agreement": sample.is_right.astype(float), "group_id": groups}
+    items = pd.DataFrame({**columns, "margin": 0.0, "num_answers": 1, "num_cannot_tell": 0, "pair_id": ""})
+    bounds: Bounds = summarise_items(items)["interval"]
     return bounds
 
 

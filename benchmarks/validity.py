@@ -23,11 +23,11 @@ from sdiareward.audit.verdicts import FAIL, show_limit, show_value
 from sdiareward.common.commands import parse_options
 from sdiareward.common.files import write_file
 from sdiareward.common.provenance import write_provenance
-from sdiareward.common.tables import render_markdown_table, render_table
+from sdiareward.common.tables import format_interval, format_percent, render_markdown_table, render_table
 from sdiareward.dataset_builder.pairing.surface_counts import measure_shares
 from sdiareward.evaluation.baselines import KINDS
-from sdiareward.evaluation.results_files import read_evaluation
-from sdiareward.evaluation.summary import compute_accuracy, format_estimate, format_percent, select_column
+from sdiareward.evaluation.scores import read_evaluation
+from sdiareward.evaluation.summary import compute_accuracy, select_column
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.schema import CRITERIA, JOINT, SIDES, make_stable_id
 
@@ -171,7 +171,7 @@ def select_audit(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def format_share(found: Mapping[str, Any]) -> str:
     ties = f", {found['num_ties']} tied" if found.get("num_ties") else ""
-    return f"{format_estimate(found['accuracy'], found['interval'])}{ties}"
+    return f"{format_percent(found['accuracy'])} ({format_interval(found['interval'])}){ties}"
 
 
 def render(result: Mapping[str, Any]) -> str:

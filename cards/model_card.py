@@ -28,6 +28,7 @@ from sdiareward.common.hub import split_commit
 from sdiareward.common.package_files import CARDS
 from sdiareward.common.tables import render_markdown_table
 from sdiareward.esdr_accuracy.pairwise import COLUMNS
+from sdiareward.evaluation.report.sections import render_markdown
 from sdiareward.evaluation.summary import (
     ALL_LEFT_OUT,
     ALL_SEEN,
@@ -36,7 +37,6 @@ from sdiareward.evaluation.summary import (
     describe_overlap,
     format_percent,
     phrase_interval,
-    render_report,
 )
 from sdiareward.pairs.labels import TRAINED_ON
 from sdiareward.pairs.loading import name_data
@@ -119,7 +119,7 @@ def render_model_card(release: ModelRelease) -> str:
         pin=f', revision="{release.revision or "main"}"' if release.name else "",
         base_model=release.base_model or about.get("base_model"),
         data=escape_markdown(name_data(name_evaluated(results), find_split(results))) if results else "",
-        results=_lower_headings(render_report(results)) if results else "",
+        results=_lower_headings(render_markdown(results)) if results else "",
         has_figure=is_figure_here and results,
         audit=render_findings(read_audit(checkpoint / AUDIT)) if (checkpoint / AUDIT).is_file() else "",
         training=_render_training(release.run) if release.run else "",
@@ -129,7 +129,7 @@ def render_model_card(release: ModelRelease) -> str:
 
 def _lower_headings(results_md: str) -> str:
     """Return a report without its title, its headings one level lower."""
-    return re.sub(r"^## ", "### ", results_md.split("\n", 1)[1], flags=re.MULTILINE).strip()
+    return re.sub(r"^##", "###", results_md.split("\n", 1)[1], flags=re.MULTILINE).strip()
 
 
 def read_about(checkpoint: Path) -> tuple[dict[str, Any], str]:

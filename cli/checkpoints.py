@@ -136,7 +136,7 @@ def calibrate(checkpoint: Path, eval_dir: Path, /, *, output_dir: Path | None = 
         in_place: Replace the checkpoint's own config.json.
     """
     from sdiareward.evaluation.calibrate import calibrate_checkpoint, find_calibration_warnings
-    from sdiareward.evaluation.results_files import read_evaluation
+    from sdiareward.evaluation.scores import read_evaluation
 
     if (output_dir is None) != in_place:
         raise ValueError("give either --output_dir, a folder for the calibrated checkpoint, or --in_place.")

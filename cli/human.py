@@ -53,7 +53,7 @@ def sample(
         texts: YAML with `instructions` and `consent`, in place of the texts that raters read before they begin.
     """
     from sdiareward.evaluation.human.study import read_texts, sample_study
-    from sdiareward.evaluation.results_files import read_evaluation
+    from sdiareward.evaluation.scores import read_evaluation
     from sdiareward.pairs.loading import load_pairs
 
     written = read_texts(texts)

@@ -74,14 +74,14 @@ def nano(
 @WAVREWARD.command(help_flags=())
 def sft(*words: Words) -> int:
     """Fine-tune a judge on scores, the supervised baseline (Table 1, II)."""
-    from sdiareward.judges.wavreward.train import main_sft
+    from sdiareward.judges.wavreward.train import main
 
-    return main_sft(list(words))
+    return main("sft", list(words))
 
 
 @WAVREWARD.command(help_flags=())
 def grpo(*words: Words) -> int:
     """Train WavReward by reinforcement learning (section 3.1)."""
-    from sdiareward.judges.wavreward.train import main_grpo
+    from sdiareward.judges.wavreward.train import main
 
-    return main_grpo(list(words))
+    return main("grpo", list(words))

@@ -19,19 +19,19 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
-from operator import add
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 import pydantic.dataclasses
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import BaseModel, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from sdiareward.common.files import require_shallow
-from sdiareward.common.settings import explain_error
-from sdiareward.common.user_errors import UserError
+from .answers_in_json import parse_json
+from .settings import explain_error
+from .user_errors import UserError
 
 
 logger = logging.getLogger(__name__)
@@ -40,27 +40,20 @@ Value = TypeVar("Value")
 Messages = Sequence[Mapping[str, Any]]
 # The longest quotation of an endpoint in an error.
 _QUOTED_CHARACTERS = 300
-# About fifty thousand tokens: a longer reply is no answer.
-_MAX_CHARACTERS = 200_000
-_OPENING = re.compile(r"[{\[]")
-_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
-_STEPS = {"{": 1, "[": 1, "}": -1, "]": -1}
 # What is wrong with an endpoint, and the remedy, by its status, 0 without an answer.
 _PROBLEMS = {
-    (0,): ("the endpoint cannot be reached", "check base_url"),
-    (401, 403): ("the endpoint does not accept the key in {key}", "check the key"),
-    (404,): ("the endpoint does not know {model!r}", "check base_url"),
-    (402, 429): ("the endpoint's limit is used up", "resume later"),
+    0: ("the endpoint cannot be reached", "check base_url"),
+    **dict.fromkeys((401, 403), ("the endpoint does not accept the key in {key}", "check the key")),
+    404: ("the endpoint does not know {model!r}", "check base_url"),
+    **dict.fromkeys((402, 429), ("the endpoint's limit is used up", "resume later")),
 }
-_EVENTS = ("calls", "cached", "retries", "reasks", "refusals", "failures", "calls_without_usage")
-_TOKENS = ("prompt_tokens", "completion_tokens", "reused_prompt_tokens", "reused_completion_tokens")
+_TOKENS = ("prompt_tokens", "completion_tokens")
+_COUNTED = ("calls", "cached", "retries", "reasks", "refusals", "failures", "calls_without_usage")
 _RENAMED = {"max_tokens": "max_completion_tokens"}
 # The refusal of a question that is too long often names `max_tokens`.
 _TOO_LONG = re.compile(r"context.{0,9}(length|size)", re.IGNORECASE)
 # A validation error may repeat the whole request behind its reason.
 _SEARCHED_CHARACTERS = 600
-# Before this number of questions a share of failures has no meaning.
-_FEWEST_ASKED = 20
 
 
 @dataclass(frozen=True)
@@ -70,17 +63,17 @@ class TokenUsage:
     completion_tokens: int = 0
 
     def __add__(self, other: TokenUsage) -> TokenUsage:
-        return TokenUsage(*map(add, astuple(self), astuple(other)))
+        return TokenUsage(*(one + more for one, more in zip(vars(self).values(), vars(other).values(), strict=True)))
 
 
 class ChatError(RuntimeError):
     """Raised when one question gets no usable answer; `answer` is the last one, None without a reply."""
 
     def __init__(
-        self, message: str, *, answer: str | None = None, is_refusal: bool = False, spent: TokenUsage | None = None
+        self, message: str, answer: str | None = None, spent: TokenUsage = TokenUsage(), refused: bool = False
     ):
         super().__init__(message)
-        self.answer, self.is_refusal, self.spent = answer, is_refusal, spent or TokenUsage()
+        self.answer, self.spent, self.is_refusal = answer, spent, refused
 
 
 class EndpointError(UserError):
@@ -109,17 +102,16 @@ class ChatSettings:
             raise ValueError("one price is missing; give usd_per_million_input_tokens and _output_tokens, or neither.")
 
     def compute_price_usd(self, prompt_tokens: int, completion_tokens: int) -> float | None:
-        prices = self.usd_per_million_input_tokens, self.usd_per_million_output_tokens
-        if prices[0] is None or prices[1] is None:
+        per_input, per_output = self.usd_per_million_input_tokens, self.usd_per_million_output_tokens
+        if per_input is None or per_output is None:
             return None
-        return (prompt_tokens * prices[0] + completion_tokens * prices[1]) / 1e6
+        return (prompt_tokens * per_input + completion_tokens * per_output) / 1e6
 
-    def request(self, messages: Messages) -> dict[str, Any]:
-        """Return the fields of a request for `messages`: everything the answer depends on, and no secret."""
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What an answer depends on, besides the model and the messages."""
         optional = {"temperature": self.temperature, "max_tokens": self.max_tokens, "seed": self.seed}
-        fields: dict[str, Any] = {name: value for name, value in optional.items() if value is not None}
-        fields |= {"extra_body": dict(self.extra_body)} if self.extra_body else {}
-        return {"model": self.model, "messages": [dict(message) for message in messages], **fields}
+        return {name: value for name, value in optional.items() if value is not None} | self.extra_body
 
 
 @dataclass(frozen=True)
@@ -131,18 +123,36 @@ class Answered(Generic[Value]):
     spent: TokenUsage
 
 
+class _Message(BaseModel):
+    content: str | list[dict[str, Any]] | None = None  # Some endpoints answer in parts.
+    refusal: str | None = None
+
+    @property
+    def text(self) -> str:
+        parts = self.content if isinstance(self.content, list) else [{"text": self.content}]
+        return "".join(part.get("text") or "" for part in parts if part.get("type", "text") == "text")
+
+
+class _Choice(BaseModel):
+    message: _Message
+    finish_reason: str | None = None
+
+
+class _Completion(BaseModel):
+    choices: list[_Choice] = Field(min_length=1)
+    usage: Any = None
+
+
 class ChatClient:
     """Ask one endpoint through a cache of answers; threads may share a client, and processes and endpoints a cache."""
 
     def __init__(self, settings: ChatSettings, cache_dir: str | Path):
         self.settings = settings
         self.cache_dir = Path(cache_dir)
-        self._counts: Counter[str] = Counter()
+        self._counts = Counter(dict.fromkeys((*_COUNTED, *_TOKENS, *(f"reused_{name}" for name in _TOKENS)), 0))
         self._lock = threading.RLock()
         # A lock lives as long as somebody asks its question.
         self._asking: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
-        self._cache: Any = None
-        self._endpoint: Any = None
         # What the endpoint refuses -> what is sent instead; None for nothing.
         self._changed: dict[str, str | None] = {}
 
@@ -150,70 +160,13 @@ class ChatClient:
     def usage(self) -> dict[str, Any]:
         """The counts so far; `reused_...` were spent by an earlier run, `usd` is None without prices."""
         with self._lock:
-            counts: dict[str, Any] = {name: self._counts[name] for name in (*_EVENTS, *_TOKENS)}
-            changed = {"changed_parameters": self._changed} if self._changed else {}
-        usd = self.settings.compute_price_usd(counts["prompt_tokens"], counts["completion_tokens"])
-        return {**counts, "usd": usd, **changed}
+            found: dict[str, Any] = dict(self._counts)
+        found["usd"] = self.settings.compute_price_usd(found["prompt_tokens"], found["completion_tokens"])
+        return found | ({"changed_parameters": self._changed} if self._changed else {})
 
-    def has_answers(self) -> bool:
-        return len(self._open_cache()) > 0
-
-    def ask_json(self, messages: Messages, validate: Callable[[Any], Value], *, attempts: int = 2) -> Value:
-        """Return what `validate` makes of the JSON in the answer, such as `Model.model_validate` of pydantic."""
-
-        def read(text: str, *, is_cut: bool) -> Value:
-            return validate(parse_json(text, is_cut=is_cut))
-
-        return self.ask(messages, read, attempts=attempts).value
-
-    def ask(self, messages: Messages, read: Callable[..., Value], *, attempts: int = 2) -> Answered[Value]:
-        """Return what `read(text, is_cut=...)` makes of the answer; its `ValueError` tells the model what is wrong."""
-        # Without the address of the endpoint: a model that moved keeps its answers.
-        content = json.dumps(self.settings.request(messages), sort_keys=True)
-        key = hashlib.sha256(content.encode()).hexdigest()
-        with self._lock:
-            lock = self._asking.setdefault(key, threading.Lock())
-        # Of two threads with the same question the second waits and finds the answer of the first.
-        with lock:
-            record = json.loads(self._open_cache().get(key, "null", retry=True))
-            with suppress(ValueError, TypeError, KeyError):
-                if record:
-                    return self._reuse(read(record["text"], is_cut=record["is_cut"]), record)
-            return self._ask(messages, read, attempts, key)
-
-    def map(
-        self,
-        ask: Callable[[Item], Value],
-        items: Iterable[Item],
-        *,
-        failures: tuple[type[Exception], ...] = (ChatError,),
-        description: str = "questions",
-    ) -> Iterator[Value | Exception]:
-        """Yield `ask(item)`, or one of `failures`, in order; items are read as needed."""
-        from tqdm import tqdm
-
-        source = iter(items)
-        pending: deque[Future[Value]] = deque()
-        pool = ThreadPoolExecutor(self.settings.concurrency)
-        try:
-            with tqdm(total=len(items) if isinstance(items, Sized) else None, desc=description) as progress:
-                while True:
-                    more = islice(source, 4 * self.settings.concurrency - len(pending))
-                    pending.extend(pool.submit(ask, item) for item in more)
-                    if not pending:
-                        return
-                    error = pending[0].exception()
-                    if error is not None and not isinstance(error, failures):
-                        raise error
-                    progress.update()
-                    result: Any = error or pending[0].result()
-                    pending.popleft()
-                    yield result
-        finally:
-            # Requests in flight are paid for: they are awaited, and their answers cached.
-            pool.shutdown(wait=True, cancel_futures=True)
-
-    def _open_cache(self) -> Any:
+    @cached_property
+    def cache(self) -> Any:
+        """The answers by question, as texts of JSON."""
         import diskcache
 
         class TextDisk(diskcache.Disk):
@@ -226,22 +179,78 @@ class ChatClient:
 
         # Nothing is evicted. A rollback journal works on network file systems, too, unlike a write-ahead log.
         options = {"eviction_policy": "none", "sqlite_journal_mode": "delete", "sqlite_synchronous": 2}
+        try:
+            return diskcache.Cache(str(self.cache_dir), disk=TextDisk, **options)
+        except sqlite3.DatabaseError as error:
+            raise EndpointError(f"{self.cache_dir}: the cache cannot be read ({error}); move it away.") from error
+
+    @cached_property
+    def _endpoint(self) -> Any:
+        """The `openai` client, created on first use: a run with all answers cached needs no key."""
+        import openai
+
+        settings, key = self.settings, self._key
+        if settings.api_key_env and not key:
+            remedy = "put the key of the endpoint in it, or name another one with api_key_env (null without keys)."
+            raise EndpointError(f"environment variable {settings.api_key_env} is not set; {remedy}")
+        options: dict[str, Any] = {"max_retries": settings.max_retries, "timeout": settings.timeout_s}
+        return openai.OpenAI(base_url=settings.base_url, api_key=key or "none", **options)
+
+    @property
+    def _key(self) -> str:
+        return os.environ.get(self.settings.api_key_env or "", "")
+
+    def ask_json(self, messages: Messages, validate: Callable[[Any], Value], *, attempts: int = 2) -> Value:
+        """Return what `validate` makes of the JSON in the answer, such as `Model.model_validate` of pydantic."""
+        return self.ask(messages, lambda text, is_cut: validate(parse_json(text, is_cut)), attempts=attempts).value
+
+    def ask(self, messages: Messages, read: Callable[..., Value], *, attempts: int = 2) -> Answered[Value]:
+        """Return what `read(text, is_cut=...)` makes of the answer; its `ValueError` tells the model what is wrong."""
+        # Without the address of the endpoint: a model that moved keeps its answers.
+        asked = [self.settings.model, list(messages), self.settings.parameters]
+        key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
         with self._lock:
-            try:
-                if self._cache is None:
-                    self._cache = diskcache.Cache(str(self.cache_dir), disk=TextDisk, **options)
-            except sqlite3.DatabaseError as error:
-                raise EndpointError(f"{self.cache_dir}: the cache cannot be read ({error}); move it away.") from error
-        return self._cache
+            lock = self._asking.setdefault(key, threading.Lock())
+        # Of two threads with the same question the second waits and finds the answer of the first.
+        with lock:
+            record = json.loads(self.cache.get(key, "null", retry=True))
+            with suppress(ValueError):
+                if record:
+                    value, tokens = read(record["text"], is_cut=record["is_cut"]), record["tokens"]
+                    self._change(record["changed_parameters"], "recorded with a cached answer")
+                    self._count(cached=1, reused_prompt_tokens=tokens[0], reused_completion_tokens=tokens[1])
+                    return Answered(value, record["text"], TokenUsage(1, *tokens))
+            answered, is_cut = self._ask(messages, read, attempts)
+            tokens = (answered.spent.prompt_tokens, answered.spent.completion_tokens)
+            record = {"tokens": tokens, "changed_parameters": self._changed, "text": answered.text, "is_cut": is_cut}
+            self.cache.set(key, json.dumps(record), retry=True)
+            return answered
 
-    def _reuse(self, value: Value, record: Mapping[str, Any]) -> Answered[Value]:
-        prompt, completion = record["prompt_tokens"], record["completion_tokens"]
-        self._change(record["changed_parameters"], "recorded with a cached answer")
-        self._count(cached=1, reused_prompt_tokens=prompt, reused_completion_tokens=completion)
-        return Answered(value, record["text"], TokenUsage(1, prompt, completion))
+    def map(
+        self, ask: Callable[[Item], Value], items: Iterable[Item], description: str = "questions"
+    ) -> Iterator[Value]:
+        """Yield `ask(item)` in order; items are read as needed."""
+        from tqdm import tqdm
 
-    def _ask(self, messages: Messages, read: Callable[..., Value], attempts: int, key: str) -> Answered[Value]:
-        """Ask until an answer passes, each time with the last problem, and cache it."""
+        source, pending = iter(items), deque[Future[Value]]()
+        pool = ThreadPoolExecutor(self.settings.concurrency)
+        try:
+            with tqdm(total=len(items) if isinstance(items, Sized) else None, desc=description) as progress:
+                while True:
+                    more = islice(source, 4 * self.settings.concurrency - len(pending))
+                    pending.extend(pool.submit(ask, item) for item in more)
+                    if not pending:
+                        return
+                    result = pending[0].result()
+                    pending.popleft()
+                    progress.update()
+                    yield result
+        finally:
+            # Requests in flight are paid for: they are awaited, and their answers cached.
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _ask(self, messages: Messages, read: Callable[..., Value], attempts: int) -> tuple[Answered[Value], bool]:
+        """Ask until an answer passes, each time with the last problem; return it, and whether it was cut."""
         conversation, spent, problem, text = list(messages), TokenUsage(), "", ""
         try:
             for attempt in range(attempts):
@@ -249,20 +258,13 @@ class ChatClient:
                 text, is_cut, used = self._send(conversation)
                 spent += used
                 try:
-                    value = read(text, is_cut=is_cut)
-                except (ValueError, TypeError, KeyError) as error:
-                    problem = f"it lacks {error}." if isinstance(error, KeyError) else explain_error(error)
+                    return Answered(read(text, is_cut=is_cut), text, spent), is_cut
+                except ValueError as error:
+                    problem = explain_error(error)
                     conversation = ask_again(messages, text, problem)
-                    continue
-                record = {**asdict(spent), "changed_parameters": self._changed, "text": text, "is_cut": is_cut}
-                self._open_cache().set(key, json.dumps(record), retry=True)
-                return Answered(value, text, spent)
-            text = self._redact(text)
-            raise ChatError(
-                f"{self.settings.model} gave no usable answer in {attempts} attempts: {self._redact(problem)} "
-                f"Its last answer begins {text[:_QUOTED_CHARACTERS]!r}.",
-                answer=text,
-            )
+            text, found = self._redact(text), f"gave no usable answer in {attempts} attempts: {self._redact(problem)}"
+            end = f"Its last answer begins {text[:_QUOTED_CHARACTERS]!r}."
+            raise ChatError(f"{self.settings.model} {found} {end}", text)
         except ChatError as error:
             self._count(failures=1)
             error.spent += spent
@@ -270,80 +272,50 @@ class ChatClient:
 
     def _send(self, messages: Messages) -> tuple[str, bool, TokenUsage]:
         """Return the text of an answer, whether it was cut, and its tokens; ask again without a refused parameter."""
-        endpoint = self._connect()
         import openai
 
-        reasons: list[str] = []
-        changed = self._changed
+        changed, reasons = self._changed, list[str]()
+        create = self._endpoint.chat.completions.with_raw_response.create
         while True:
-            request = _substitute(self.settings.request(messages), changed)
+            parameters = self.settings.parameters
+            for name, other in changed.items():
+                if name in parameters:
+                    value = parameters.pop(name)
+                    parameters |= {other: value} if other else {}
             self._count(calls=1)
             try:
-                raw = endpoint.chat.completions.with_raw_response.create(**request)
-                completion = raw.parse()
-                self._count(retries=raw.retries_taken)
-                if not completion.choices:
-                    raise ValueError(raw.text[:_QUOTED_CHARACTERS])
-                choice = completion.choices[0]
-                content = choice.message.content or ""
-                if isinstance(content, list):  # Some endpoints answer in parts.
-                    content = "".join(part["text"] for part in content if part.get("type", "text") == "text")
-                if not isinstance(content, str):
-                    raise TypeError(f"its content is a {type(content).__name__}, not a text")
+                raw = create(model=self.settings.model, messages=list(messages), extra_body=parameters)
                 break
             except openai.APIError as error:
                 is_refusal = isinstance(error, openai.BadRequestError | openai.UnprocessableEntityError)
-                change = _find_change(f"{error.message} {error.body}", request, changed) if is_refusal else None
+                change = _find_change(f"{error.message} {error.body}", parameters, changed) if is_refusal else None
                 if change is None:
                     # `from None`: the chained error would show the text of the endpoint before the key is removed.
                     raise self._convert_error(error) from None
                 changed = {**changed, **change}
                 reasons.append(self._quote(error))
-            except (ValueError, AttributeError, TypeError, LookupError) as error:
-                what = self._redact(f"{type(error).__name__}: {error}")
-                raise ChatError(f"the endpoint's answer is no chat completion ({what}).") from None
+        self._count(retries=raw.retries_taken)
+        try:
+            completion = _Completion.model_validate_json(raw.content)
+        except ValueError:
+            said = self._redact(raw.content.decode(errors="replace"))[:_QUOTED_CHARACTERS]
+            raise ChatError(f"the endpoint's answer is no chat completion ({said}).") from None
         # Only now: a refusal of this question alone may name a parameter by chance.
         self._change(changed, " ".join(reasons))
-        prompt_tokens = completion_tokens = 0
+        choice, tokens = completion.choices[0], [0, 0]
         with suppress(AttributeError, TypeError, ValueError):
-            used = completion.usage
-            prompt_tokens, completion_tokens = int(used.prompt_tokens or 0), int(used.completion_tokens or 0)
-        without = int(not prompt_tokens and not completion_tokens)
-        self._count(prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, calls_without_usage=without)
-        spent = TokenUsage(1, prompt_tokens, completion_tokens)
-        refusal = getattr(choice.message, "refusal", None)
-        if refusal or choice.finish_reason == "content_filter":
+            tokens = [int(completion.usage.get(name) or 0) for name in _TOKENS]
+        self._count(prompt_tokens=tokens[0], completion_tokens=tokens[1], calls_without_usage=int(not any(tokens)))
+        spent = TokenUsage(1, *tokens)
+        if choice.message.refusal or choice.finish_reason == "content_filter":
             self._count(refusals=1)
-            text = self._redact(str(refusal or "content filter"))
-            raise ChatError(f"{self.settings.model} refused: {text}", answer=text, is_refusal=True, spent=spent)
-        return content, choice.finish_reason == "length", spent
-
-    def _connect(self) -> Any:
-        """Return the `openai` client, created on first use: a run with all answers cached needs no key."""
-        try:
-            import openai
-        except ModuleNotFoundError:
-            raise EndpointError("the package 'openai' is not installed; pip install openai.") from None
-        settings = self.settings
-        if not (key := self._read_key()):
-            raise EndpointError(
-                f"environment variable {settings.api_key_env} is not set; put the key of the endpoint in it, or "
-                "name another one with api_key_env (null for an endpoint without keys)."
-            )
-        with self._lock:
-            self._endpoint = self._endpoint or openai.OpenAI(
-                base_url=settings.base_url, api_key=key, max_retries=settings.max_retries, timeout=settings.timeout_s
-            )
-        return self._endpoint
-
-    def _read_key(self) -> str:
-        name = self.settings.api_key_env
-        return "none" if name is None else os.environ.get(name, "")
+            text = self._redact(choice.message.refusal or "content filter")
+            raise ChatError(f"{self.settings.model} refused: {text}", text, spent, True)
+        return choice.message.text, choice.finish_reason == "length", spent
 
     def _redact(self, text: str) -> str:
         """Remove the key from a text of the endpoint: some endpoints repeat an unknown key."""
-        key = self._read_key()
-        return text.replace(key, "[key]") if key and self.settings.api_key_env else text
+        return text.replace(self._key, "[key]") if self._key else text
 
     def _convert_error(self, error: Any) -> ChatError | EndpointError:
         """Return our error for one of the `openai` package, and count its retries."""
@@ -353,11 +325,11 @@ class ChatClient:
         self._count(retries=sent)
         is_lost = isinstance(error, openai.APIConnectionError) and not isinstance(error, openai.APITimeoutError)
         status, said = 0 if is_lost else getattr(error, "status_code", -1), f"after {sent + 1} tries"
-        for statuses, (problem, remedy) in _PROBLEMS.items():
-            if status in statuses:
-                found = problem.format(key=self.settings.api_key_env, model=self.settings.model)
-                return EndpointError(f"{found} {said} ({self._quote(error)}); {remedy}.")
-        return ChatError(f"the endpoint gave no answer {said} ({self._quote(error)}).")
+        if status not in _PROBLEMS:
+            return ChatError(f"the endpoint gave no answer {said} ({self._quote(error)}).")
+        problem, remedy = _PROBLEMS[status]
+        found = problem.format(key=self.settings.api_key_env, model=self.settings.model)
+        return EndpointError(f"{found} {said} ({self._quote(error)}); {remedy}.")
 
     def _quote(self, error: Any) -> str:
         """Return the message of an error of the `openai` package, with the endpoint's words where it omits them."""
@@ -386,135 +358,12 @@ def ask_again(messages: Messages, reply: str, problem: str) -> list[Mapping[str,
     return [*messages, *answer, {"role": "user", "content": remark}]
 
 
-def _substitute(request: Mapping[str, Any], changed: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return the fields of a request without the parameters that have changed, or with them under another name."""
-    fields = {**request, "extra_body": dict(request.get("extra_body", {}))}
-    for name, other in changed.items():
-        for part in (fields, fields["extra_body"]):
-            if name in part:
-                value = part.pop(name)
-                if other is not None:
-                    fields["extra_body"].setdefault(other, value)
-    return fields
-
-
-def _find_change(
-    message: str, request: Mapping[str, Any], changed: Mapping[str, str | None]
-) -> dict[str, str | None] | None:
+def _find_change(message: str, parameters: Iterable[str], changed: Mapping[str, Any]) -> dict[str, str | None] | None:
     """Return the parameter that a refusal names first, with its new name, or None to omit it."""
     text = message[:_SEARCHED_CHARACTERS]
-    fields = sorted({*request, *request["extra_body"]} - {"model", "extra_body"})
-    named = re.search(rf"\b(?:{'|'.join(map(re.escape, fields))})\b", text)
+    names = "|".join(map(re.escape, ["messages", *parameters]))
+    named = re.search(rf"\b(?:{names})\b", text)
     if named is None or named[0] == "messages" or _TOO_LONG.search(text):
         return None
     other = _RENAMED.get(named[0])
     return {named[0]: other if other and other in text and other not in changed else None}
-
-
-def parse_json(text: str, *, is_cut: bool = False) -> Any:
-    """Return the only JSON object or array in a reply; prose or a code fence around it is ignored.
-
-    The same piece twice, or a list of plain values beside an object, has one meaning. Two pieces that differ, one key
-    with two values and a piece that is not closed are errors: `json_repair` alone would choose one or complete it.
-    """
-    if len(text) > _MAX_CHARACTERS:
-        raise ValueError(f"the answer has {len(text)} characters; it must have at most {_MAX_CHARACTERS}.")
-    require_shallow(text)
-    with suppress(ValueError):
-        value = _DECODER.decode(text.strip())
-        if isinstance(value, dict | list):
-            return value
-    if is_cut:  # JSON inside a cut answer may be a part of it.
-        raise ValueError("the answer was cut off at the token limit; be shorter.")
-    values = [_read_piece(piece) for piece in dict.fromkeys(_split_pieces(text))]
-    found = {json.dumps(value, sort_keys=True): value for value in values if value is not None}
-    objects = [value for key, value in found.items() if "{" in key]
-    left = objects if len(objects) == 1 else list(found.values())
-    if len(left) != 1:
-        count = f"{len(left)} pieces of" if left else "no valid"
-        raise ValueError(f"the answer holds {count} JSON; it must be exactly one object or array.")
-    return left[0]
-
-
-def _split_pieces(text: str) -> Iterator[str]:
-    """Yield the outermost objects and arrays in prose."""
-    position = 0
-    while opening := _OPENING.search(text, position):
-        depth, start = 0, opening.start()
-        for found in _BRACKETS.finditer(text, start):
-            depth += _STEPS.get(found[0], 0)
-            if not depth:
-                position = found.end()
-                yield text[start:position]
-                break
-        else:
-            if position and not text[start:].strip("{[ \r\n"):
-                return
-            raise ValueError("the JSON is not complete or not valid.")
-
-
-def _read_piece(piece: str) -> Any:
-    """Return the value of a piece of JSON, repaired in its punctuation alone; None for brackets of prose."""
-    import json_repair
-
-    try:
-        return _DECODER.decode(piece)
-    except ValueError as error:
-        problem = str(error)
-    with suppress(ValueError):
-        value = json_repair.loads(piece)
-        if isinstance(value, dict | list) and _list_words(piece) == _list_words(json.dumps(value, ensure_ascii=False)):
-            return json.loads(json.dumps(value, allow_nan=False))
-    if ":" in piece:
-        raise ValueError(f"the JSON is not valid ({problem}).")
-    return None
-
-
-def _list_words(text: str) -> list[str]:
-    return re.findall(r"[\w.+-]+", re.sub(r"\\.", " ", text))
-
-
-def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if twice := [key for key, value in pairs if made[key] != value]:
-        raise ValueError(f"{twice[0]!r} is there twice with different values.")
-    return made
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON.")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_make_object, strict=False)
-
-
-@dataclass
-class FailureLimit:
-    """Stop a run whose model fails on more than a share of the questions."""
-
-    max_failed: float
-    asked: str  # Who failed at what, for the message: "the judge failed on {} pairs".
-    setting: str  # Name of the setting of `max_failed`.
-    num_asked: int = 0
-    reasons: list[str] = field(default_factory=list)
-
-    def count(self, failure: str | None) -> None:
-        """Count a question and the reason if it failed; raise `EndpointError` above the limit."""
-        self.num_asked += 1
-        self.reasons += [] if failure is None else [failure]
-        if self.num_asked >= _FEWEST_ASKED:
-            self.require_few()
-
-    def require_few(self) -> None:
-        """Check all questions of a run that has ended, however few."""
-        if len(self.reasons) > self.max_failed * self.num_asked:
-            failed = self.asked.format(f"{len(self.reasons)} of {self.num_asked}")
-            raise EndpointError(
-                f"{failed}, the first time with: {self.reasons[0]} At most {self.max_failed:.0%} may fail "
-                f"({self.setting}); mend the endpoint's settings and run the same command: answers are kept."
-            )
-
-
-def require_share(max_failed: float) -> None:
-    if not 0 <= max_failed <= 1:
-        raise ValueError(f"max_failed is {max_failed!r}; give a share from 0 to 1.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from sdiareward.common.escaping import escape_markdown
@@ -41,17 +42,23 @@ class Table(NamedTuple):
         return [cell if isinstance(cell, Cell) else Cell(cell) for cell in row.cells]
 
     def to_markdown(self, group: str = "") -> str:
-        """Return the table as Markdown, notes and marks in brackets; group rows become a column called `group`."""
+        """Return the table as Markdown, notes and marks in brackets; group rows become a column called `group`.
+
+        Of the style `stacked`, notes are rows below their values, which keeps it narrow.
+        """
         heading, rows = "", []
         for row in self.rows:
+            found = self.list_cells(row)
+            notes = [cell.note.splitlines() for cell in found] if self.style == "stacked" else []
             cells = [
-                " ".join([str(cell.value) or ABSENT, *_bracket(cell.note), *_bracket(cell.mark)])
-                for cell in self.list_cells(row)
+                " ".join([str(cell.value) or ABSENT, *_bracket("" if notes else cell.note), *_bracket(cell.mark)])
+                for cell in found
             ]
             if row.style == "group":
                 heading = cells[0]
             else:
                 rows.append([heading, *cells] if group else cells)
+                rows += map(list, zip_longest(*notes, fillvalue=""))
         head = [group, *self.head] if group else self.head
         return "\n".join(render_table(head, rows, 1 + bool(group), pad=True))
 

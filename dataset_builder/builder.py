@@ -28,10 +28,10 @@ from sdiareward.pairs.content import hash_audio
 from sdiareward.pairs.schema import JOINT, SIDES, make_stable_id, validate_row
 from sdiareward.perturbations.channel import CODINGS, ChannelSettings
 
-from .chatreward.filters import WordErrors
+from .chatreward.voices import WordErrors
 from .marks import clean_item, note_marks
-from .pairing.families import FamilySpec, plan_family_pairs, validate_families
 from .pairing.pairing import (
+    FamilySpec,
     NoReference,
     PairPlan,
     SynthesizerSpec,
@@ -39,7 +39,9 @@ from .pairing.pairing import (
     draw_voices,
     list_audible,
     make_row,
+    plan_family_pairs,
     plan_pairs,
+    validate_families,
 )
 from .pairing.plausible_speech import ImplausibleSpeechError, note_languages
 from .pairing.splits import assign_splits, join_groups, split_unit

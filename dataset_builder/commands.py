@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from cyclopts import Parameter
-from cyclopts.types import PositiveInt
 
 from sdiareward.common.commands import make_app
 from sdiareward.common.data_help import MANIFEST_HELP
-from sdiareward.common.files import require_other_folder
 from sdiareward.common.locks import lock_folder, require_unlocked
 from sdiareward.common.settings import make_settings, read_mapping
 from sdiareward.common.skipped import Skipped
 
+from .pairing import BenchSettings
 
-if TYPE_CHECKING:
-    from sdiareward.common.llm import ChatClient
-
-    from .pairing.filtering import FilterSettings
 
 BUILD = make_app(
     "build",
@@ -57,7 +53,7 @@ class RunArguments:
         return int(self.strict and bool(report["skipped"]))
 
 
-RUN = RunArguments()
+RUN, BENCH = RunArguments(), BenchSettings()
 
 
 @BUILD.default
@@ -94,12 +90,15 @@ def fetch(*, config: Path, run: RunArguments = RUN) -> int:
             scenarios, prompt_file, fields of ScriptSettings. chatreward: output, endpoint, prompt_file, fields of
             ScenarioSettings.
     """
-    kinds = {"youtube": _fetch_recordings, "scripts": _write_scripts, "chatreward": _write_scenarios}
     given = read_mapping(config)
-    if len(given) != 1 or not set(given) <= set(kinds):
+    if len(given) != 1 or not set(given) <= {"youtube", "scripts", "chatreward"}:
         raise ValueError(f"{config}: has {list(given)}; exactly one of youtube, scripts and chatreward must be given.")
     [(kind, values)] = given.items()
-    skipped = kinds[kind](values, f"{config}: {kind}", run.dry_run)
+    label = f"{config}: {kind}"
+    if kind == "youtube":
+        skipped = _fetch_recordings(values, label, run.dry_run)
+    else:
+        skipped = _write_by_model(kind, values, label, run.dry_run)
     for skip in skipped:
         sys.stdout.write(f"  {skip.kind}: {skip.item}: {skip.reason}\n")
     return int(run.strict and bool(skipped))
@@ -122,67 +121,38 @@ def _fetch_recordings(values: Any, label: str, is_dry: bool) -> list[Skipped]:
     return report.skipped
 
 
-def _write_scripts(values: Any, label: str, is_dry: bool) -> list[Skipped]:
-    from .sources.scripts_by_llm import ScriptSettings, plan_scripts, read_scenarios, write_scripts
-
-    output, client, prompts, rest = _read_writer(values, label)
-    scenarios = read_scenarios(rest.pop("scenarios", None))
-    settings = make_settings(ScriptSettings, rest, label)
-    if is_dry:
-        count = len(plan_scripts(scenarios, settings.variations))
-        sys.stdout.write(f"{output}: would write {count} pairs of scripts on {len(scenarios)} scenarios\n")
-        return []
-    with lock_folder(client.cache_dir):
-        skipped = write_scripts(output, client, scenarios, settings, prompts)
-    return _report_written(output, "pairs of scripts", skipped, client)
-
-
-def _write_scenarios(values: Any, label: str, is_dry: bool) -> list[Skipped]:
-    from .chatreward.scenarios import ScenarioSettings, write_scenarios
-
-    output, client, prompts, rest = _read_writer(values, label)
-    settings = make_settings(ScenarioSettings, rest, label)
-    if is_dry:
-        sys.stdout.write(f"{output}: would write {settings.count} scenarios\n")
-        return []
-    with lock_folder(client.cache_dir):
-        skipped = write_scenarios(output, client, settings, prompts)
-    return _report_written(output, "scenarios", skipped, client)
-
-
-def _read_writer(values: Any, label: str) -> tuple[Path, ChatClient, Any, dict[str, Any]]:
-    """Return the file to write, the client, the prompts, and the other settings."""
+def _write_by_model(kind: str, values: Any, label: str, is_dry: bool) -> list[Skipped]:
     from sdiareward.common.llm import ChatClient, ChatSettings
     from sdiareward.pairs.prompts import read_prompt_file
+
+    from .chatreward.scenarios import ScenarioSettings, write_scenarios
+    from .sources.scripts_by_llm import ScriptSettings, plan_scripts, read_scenarios, write_scripts
 
     if not isinstance(values, dict) or not {"output", "endpoint"} <= set(values):
         raise ValueError(f"{label} needs output, a JSONL file, and endpoint, with at least a model.")
     rest = dict(values)
     output, endpoint = Path(rest.pop("output")), make_settings(ChatSettings, rest.pop("endpoint"), f"{label}.endpoint")
     client = ChatClient(endpoint, output.with_name(f"{output.name}-answers"))
-    return output, client, read_prompt_file(rest.pop("prompt_file", None)), rest
-
-
-def _report_written(output: Path, items: str, skipped: list[Skipped], client: ChatClient) -> list[Skipped]:
-    count = output.read_bytes().count(b"\n") if output.is_file() else 0
-    sys.stdout.write(f"{output}: {count} {items}, {len(skipped)} skipped; {client.usage}\n")
+    prompts = read_prompt_file(rest.pop("prompt_file", None))
+    write: Callable[[], list[Skipped]]
+    if kind == "scripts":
+        scenarios = read_scenarios(rest.pop("scenarios", None))
+        style = make_settings(ScriptSettings, rest, label)
+        items, count = "pairs of scripts", len(plan_scripts(scenarios, style.variations))
+        planned = f"{count} {items} on {len(scenarios)} scenarios"
+        write = partial(write_scripts, output, client, scenarios, style, prompts)
+    else:
+        settings = make_settings(ScenarioSettings, rest, label)
+        items, planned = "scenarios", f"{settings.count} scenarios"
+        write = partial(write_scenarios, output, client, settings, prompts)
+    if is_dry:
+        sys.stdout.write(f"{output}: would write {planned}\n")
+        return []
+    with lock_folder(client.cache_dir):
+        skipped = write()
+    num_written = output.read_bytes().count(b"\n") if output.is_file() else 0
+    sys.stdout.write(f"{output}: {num_written} {items}, {len(skipped)} skipped; {client.usage}\n")
     return skipped
-
-
-@dataclass(kw_only=True)
-class FilterConfig:
-    folder: str
-    output_dir: str
-    judge: Mapping[str, Any] | None = None  # Fields of ChatSettings; without a judge only the rules apply.
-    filter: Mapping[str, Any] = field(default_factory=dict)  # Fields of FilterSettings.
-    annotate: bool = False  # Let the judge add the labels of Table 5 that the source does not have.
-    prompt_file: str | None = None  # Prompts of the judge instead of the shipped ones (configs/prompts.yaml).
-    cache_dir: str | None = None  # Of the judge's answers; OUTPUT_DIR-answers by default.
-
-    def __post_init__(self) -> None:
-        require_other_folder(self.folder, self.output_dir)
-        if self.annotate and self.judge is None:
-            raise ValueError("annotate needs a judge; give the endpoint and model under judge.")
 
 
 @BUILD.command
@@ -197,98 +167,28 @@ def filter(
         folder: Data set folder, as `build` writes it.
         output_dir: Folder to write.
     """
-    from sdiareward.common.llm import ChatClient, ChatSettings
-
-    from .pairing.filtering import FilterSettings
+    from .pairing.filtering import FilterConfig, filter_folder
 
     given = {"folder": folder, "output_dir": output_dir}
     values = (read_mapping(config) if config else {}) | {key: value for key, value in given.items() if value}
     settings = make_settings(FilterConfig, values, str(config or "filter"))
-    rules = make_settings(FilterSettings, settings.filter, "filter")
-    client = None
-    if settings.judge is not None and not run.dry_run:
-        endpoint = make_settings(ChatSettings, settings.judge, "judge")
-        client = ChatClient(endpoint, settings.cache_dir or f"{settings.output_dir.rstrip('/')}-answers")
     require_unlocked(settings.folder)
     with nullcontext() if run.dry_run else lock_folder(settings.output_dir):
-        return run.finish(settings.output_dir, _filter_folder(settings, rules, client, is_dry=run.dry_run))
-
-
-def _filter_folder(
-    config: FilterConfig, rules: FilterSettings, client: ChatClient | None, *, is_dry: bool
-) -> dict[str, Any]:
-    """Write the pairs that are kept, and return the report; a dry run only counts what the rules keep."""
-    from sdiareward.pairs.prompts import read_prompt_file
-
-    from .pairing import filtering
-    from .reports.data_card import read_report, summarise_skipped, write_report
-    from .shards import ShardWriter, count_pairs, read_rows
-
-    prompts, skipped = read_prompt_file(config.prompt_file), list[Skipped]()
-
-    def keep(rows: Iterable[dict[str, Any] | Skipped]) -> Iterator[dict[str, Any]]:
-        for row in rows:
-            if isinstance(row, Skipped):
-                skipped.append(row)
-            else:
-                yield row
-
-    read = ({**row, "split": split} for split, row in read_rows(Path(config.folder)))
-    rows = keep(filtering.filter_rows(read, client, rules, prompts))
-    if is_dry:
-        return {"pairs": count_pairs((row["split"], row) for row in rows), **summarise_skipped(skipped)}
-    before, used = read_report(Path(config.folder)), {"filter": filtering.PROMPTS}
-    if client and config.annotate:
-        rows = keep(filtering.annotate_rows(rows, client, prompts, max_failed=rules.max_failed))
-        used["annotation"] = filtering.ANNOTATION_PROMPTS
-    with ShardWriter(Path(config.output_dir)) as writer:
-        for row in rows:
-            writer.write(row["split"], row)
-    judge: dict[str, Any] = {"judge": None, "prompt_versions": None}
-    more: dict[str, Any] = {"filtered_from": before.get("build_id")}
-    if client:
-        versions = {name: prompts.compute_version(*names) for name, names in used.items()}
-        judge, more["judge_usage"] = {"judge": client.settings.model, "prompt_versions": versions}, client.usage
-    more |= {"joined": before["joined"]} if "joined" in before else {}
-    written = {**before.get("config", {}), "filter": {**asdict(rules), **judge}}
-    return write_report(Path(config.output_dir), writer.counts, skipped, written, **more)
+        return run.finish(settings.output_dir, filter_folder(settings, is_dry=run.dry_run))
 
 
 @BUILD.command
-def bench(
-    folder: Path,
-    /,
-    *,
-    output_dir: Path,
-    cap: PositiveInt = 50,
-    colloquialness_cap: PositiveInt = 250,
-    seed: int = 0,
-    candidates: Literal["test", "all"] = "test",
-    draw: Literal["whole_groups", "alternate"] = "whole_groups",
-    rest: Literal["train", "skip"] = "train",
-    excise: Literal["groups", "pairs"] = "groups",
-    bucket_by: tuple[str, ...] = ("source", "secondary"),
-    run: RunArguments = RUN,
-) -> int:
+def bench(folder: Path, /, *, output_dir: Path, settings: BenchSettings = BENCH, run: RunArguments = RUN) -> int:
     """Draw the stratified benchmark and isolate it from training (appendix B.1).
 
     Args:
         folder: Data set folder, as build or filter writes it.
         output_dir: Folder to write.
-        cap: Modality pairs of a bucket; if it has fewer, all of them are taken.
-        colloquialness_cap: Colloquialness pairs in all.
-        seed: Seed of the draw.
-        candidates: Draw from the test split, which alone has its groups, or from all, as the paper does.
-        draw: Take groups whole, which loses the fewest pairs, or alternate, which gives the most groups.
-        rest: What becomes of the groups of the test split without a chosen pair.
-        excise: What leaves training: the groups of the chosen pairs, or these pairs alone, as in the paper.
-        bucket_by: Columns that make a bucket.
     """
-    from .pairing.splits import BenchSettings, draw_bench, make_bench
+    from .pairing.splits import draw_bench, make_bench
     from .reports.data_card import summarise_skipped
     from .shards import count_pairs
 
-    settings = BenchSettings(cap, colloquialness_cap, seed, candidates, draw, rest, excise, bucket_by)
     if not run.dry_run:
         return run.finish(output_dir, make_bench(folder, output_dir, settings))
     labels, assignment, skipped = draw_bench(folder, settings)
@@ -323,14 +223,9 @@ def release(
 
     if run.dry_run:
         return run.finish(output_dir, {"pairs": count_pairs(read_rows(folder, _LABELS)), **summarise_skipped([])})
-    report = release(
-        folder,
-        output_dir,
-        audio_roots=AudioRoots.parse(audio_root or []),
-        names=names.read_text(encoding="utf-8").splitlines() if names else (),
-        regions=tuple(phone_region or DEFAULT_REGIONS),
-    )
-    return run.finish(output_dir, report)
+    listed = names.read_text(encoding="utf-8").splitlines() if names else ()
+    roots, regions = AudioRoots.parse(audio_root or []), tuple(phone_region or DEFAULT_REGIONS)
+    return run.finish(output_dir, release(folder, output_dir, audio_roots=roots, names=listed, regions=regions))
 
 
 @BUILD.command

@@ -37,19 +37,14 @@ _SAME_ON_HUB = (
     *("Apache-2.0", "BSD-3-Clause", "CC-BY-3.0", "CC-BY-4.0", "CC-BY-NC-4.0", "CC-BY-NC-SA-4.0", "CC-BY-SA-3.0"),
     *("CC-BY-SA-4.0", "CC0-1.0", "CDLA-Permissive-2.0", "MIT"),
 )
-LICENCES = {
-    licence.name.lower(): licence
-    for licence in (
-        *(Licence(name, name.lower()) for name in _SAME_ON_HUB),
-        *(
-            Licence(f"GPL-{version}-{end}", f"gpl-{version}")
-            for version in ("2.0", "3.0")
-            for end in ("only", "or-later")
-        ),
-        Licence("LicenseRef-Flight-of-the-Amazon-Queen", "other", "flight-of-the-amazon-queen.txt"),
-        Licence("PDDL-1.0", "pddl"),
-    )
-}
+_GPL = ("GPL-2.0-only", "GPL-2.0-or-later", "GPL-3.0-only", "GPL-3.0-or-later")
+_KNOWN = [
+    *(Licence(name, name.lower()) for name in _SAME_ON_HUB),
+    *(Licence(name, name[:7].lower()) for name in _GPL),
+    Licence("LicenseRef-Flight-of-the-Amazon-Queen", "other", "flight-of-the-amazon-queen.txt"),
+    Licence("PDDL-1.0", "pddl"),
+]
+LICENCES = {licence.name.lower(): licence for licence in _KNOWN}
 _OUR_SCRIPTS = Corpus(True, "Scripts of the sdiareward authors, spoken by synthesizers.")
 # `folder` is the user's own audio and `sample` the bundled one: the row's licence decides. The paper passes on no
 # audio of the last three (ethics section), whatever a row says.
@@ -77,13 +72,11 @@ def find_redistribution_block(row: Mapping[str, Any]) -> str | None:
     """Return the reason why the audio of a pair must not be published, or None if it may be."""
     # For an unknown source name the licence decides. An unknown source in a reference is an error, for it names the
     # origin of the recording.
-    corpus = find_corpus(row.get("source"))
-    if corpus is not None and not corpus.allows_audio:
+    if (corpus := find_corpus(row.get("source"))) and not corpus.allows_audio:
         return f"the source {str(row['source']).strip().lower()} is not passed on"
     parts = [part for side in SIDES for turn in row.get(side) or () for part in turn.get("audio_ref") or ()]
     for origin in {str(part["uri"]).partition(":")[0] for part in parts if part.get("uri")}:
-        corpus = find_corpus(origin)
-        if corpus is None or not corpus.allows_audio:
+        if not ((corpus := find_corpus(origin)) and corpus.allows_audio):
             return f"it refers to {origin.strip().lower()!r}, which is not passed on"
     if find_licence(row.get("license")) is None:
         return f"the licence {row.get('license')!r} is not known to allow it"

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sdiareward.checkpoint_io.models import fingerprint_model
 from sdiareward.common.files import replace_atomically, write_file
 from sdiareward.scoring.calibration import fit
 
+from .scores import Evaluation
 from .summary import describe_overlap
 
-
-if TYPE_CHECKING:
-    from .results_files import Evaluation
 
 _CONFIG = "config.json"
 # Fewer pairs give an unreliable offset.
@@ -32,63 +30,51 @@ def calibrate_checkpoint(
     if not (folder / _CONFIG).is_file():
         raise FileNotFoundError(f"{folder}: has no {_CONFIG}; give the folder of a checkpoint.")
     content = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
-    if content.get("model_type") != SDiaRewardConfig.model_type:
-        raise ValueError(
-            f"{folder}: its model_type is {content.get('model_type')!r}; only a checkpoint of this package keeps a "
-            "calibration: make it one with sdiareward convert."
-        )
-    config = SDiaRewardConfig.from_dict(content)
-    prompts, run = config.prompts or {}, evaluation.run
+    if (kind := content.get("model_type")) != SDiaRewardConfig.model_type:
+        remedy = "only a checkpoint of this package keeps a calibration: make it one with sdiareward convert"
+        raise ValueError(f"{folder}: its model_type is {kind!r}; {remedy}.")
+    config, run = SDiaRewardConfig.from_dict(content), evaluation.run
+    prompts = config.prompts or {}
     if other := sorted(name for name, text in run.get("prompts", {}).items() if prompts.get(name) != text):
-        raise ValueError(
-            f"{evaluation.folder}: was run with other prompts for {', '.join(other)} than {folder} has; give the "
-            "checkpoint these prompts with sdiareward convert --prompt-file, or evaluate it with its own."
-        )
-    subsets, criteria = ([record[name] for record in evaluation.scores] for name in ("subset", "criterion"))
+        what = f"was run with other prompts for {', '.join(other)} than {folder} has"
+        remedy = "give the checkpoint these prompts with sdiareward convert --prompt-file, or evaluate it with its own"
+        raise ValueError(f"{evaluation.folder}: {what}; {remedy}.")
     calibration = fit(
         [(record["chosen"], record["rejected"]) for record in evaluation.scores],
-        subsets,
-        criteria,
+        [record["subset"] for record in evaluation.scores],
+        [record["criterion"] for record in evaluation.scores],
         prompt_version=config.prompt_version,
         data={name: run.get(name) for name in ("split", "pairs", "dtype")},
     )
     text = json.dumps({**content, "calibration": calibration}, indent=2, sort_keys=True) + "\n"
     if output_dir is None:
         write_file(folder / _CONFIG, text)
-    else:
-        _copy(folder, Path(output_dir), text)
+        return calibration
+    target = Path(output_dir)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise FileExistsError(f"{target}: exists; nothing is overwritten, name another folder or use --in-place.")
+    with replace_atomically(target) as temporary:
+        temporary.mkdir(parents=True)
+        for path in sorted(folder.iterdir()):
+            if path.is_file() and not path.name.startswith(".") and path.name != _CONFIG:
+                # Links by their content.
+                shutil.copy2(path, temporary / path.name)
+        write_file(temporary / _CONFIG, text)
     return calibration
 
 
 def find_calibration_warnings(evaluation: Evaluation, checkpoint: str | Path) -> list[str]:
     warnings = []
-    if evaluation.run.get("split") == "test":
+    run, overlap = evaluation.run, evaluation.results.get("overlap", {})
+    if run.get("split") == "test":
         warnings.append("this is the test split: calibrate on validation, or report calibrated numbers on other pairs")
-    overlap = evaluation.results.get("overlap", {})
     if overlap is None or (overlap and overlap["others"]["num_pairs"] < overlap["num_pairs"]):
         warnings.append(f"{describe_overlap(evaluation.results)} Calibrate on pairs that were not trained on")
-    if fingerprint_model(str(checkpoint)) not in evaluation.run.get("model", ""):
-        warnings.append(
-            f"the scores are of {evaluation.run.get('model')}, but the files of {checkpoint} differ: make sure that "
-            "the weights are the same"
-        )
+    if fingerprint_model(str(checkpoint)) not in run.get("model", ""):
+        what = f"the scores are of {run.get('model')}, but the files of {checkpoint} differ"
+        warnings.append(f"{what}: make sure that the weights are the same")
     subsets = [record["subset"] for record in evaluation.scores]
     few = [f"{name} ({subsets.count(name)})" for name in sorted(set(subsets)) if subsets.count(name) < _FEW_PAIRS]
     if few:
         warnings.append(f"fewer than {_FEW_PAIRS} pairs of {', '.join(few)}")
     return warnings
-
-
-def _copy(source: Path, target: Path, config: str) -> None:
-    """Copy a checkpoint's files, links by their content, with another configuration."""
-    from tqdm import tqdm
-
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise FileExistsError(f"{target}: exists; nothing is overwritten, name another folder or use --in-place.")
-    files = [path for path in sorted(source.iterdir()) if path.is_file() and not path.name.startswith(".")]
-    with replace_atomically(target) as temporary:
-        temporary.mkdir(parents=True)
-        for path in tqdm(files, "Copying", unit="file", leave=False):
-            if path.name != _CONFIG:
-                shutil.copy2(path, temporary / path.name)
-        write_file(temporary / _CONFIG, config)

@@ -1,7 +1,8 @@
 """Compare spoken dialogue systems: which one's dialogues get the higher reward, and is the difference clear?
 
-`compare` reads, matches, measures and scores the dialogues, counts wins, and writes `compare.json`, `compare.parquet`
-and the page. A win is a strictly higher reward, as in the metric; a tie counts half for each system.
+`compare` reads, matches, measures and scores the dialogues into one table, takes verdicts from it, and writes
+`compare.json`, `compare.parquet` and the page. A win is a strictly higher reward, as in the metric; a tie counts half
+for each system.
 """
 
 from __future__ import annotations
@@ -10,18 +11,15 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.parquet as pq
-from numpy.typing import ArrayLike, NDArray
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, Clip, is_silent, open_encoded, open_source
 from sdiareward.chat_sdiareward import ROLES, Dialogue, DialogueError, make_dialogue
@@ -29,7 +27,6 @@ from sdiareward.common.files import JsonLines, hash_json, replace_atomically, wr
 from sdiareward.common.optional_dependencies import check_modules
 from sdiareward.common.provenance import describe_run
 from sdiareward.common.user_errors import UserError
-from sdiareward.esdr_accuracy.pairwise import has_many, percentile_interval, student_quantile
 from sdiareward.pairs.content import hash_parts
 from sdiareward.pairs.messages import Form
 from sdiareward.pairs.rows import MessageRows, Rows
@@ -39,29 +36,15 @@ from sdiareward.perturbations.effects import measure_level
 from sdiareward.scoring.dataset import ScoringJob, score_dataset
 from sdiareward.scoring.model_spec import ModelSpec
 
+from . import verdicts
 from .comparison_page import write_page
 from .report.content import make_plain
 from .report.examples import EmbedAudio
-from .statistics import Clusters, sign_flip_test
-from .verdicts import (
-    COVARIATES,
-    CRITERIA,
-    MATCHED_DBFS,
-    MAX_P_VALUE,
-    RULE,
-    Covariate,
-    describe_criterion,
-    is_certain,
-    join_verdicts,
-    list_limits,
-    list_reasons,
-    phrase_verdict,
-)
+from .verdicts import CRITERIA, Record
 
 
 if TYPE_CHECKING:
     import pandas as pd
-    import pyarrow as pa
 
     from sdiareward.scoring.scorer import Scorer
 
@@ -71,54 +54,6 @@ _MAX_NAME_CHARACTERS = 60
 _NUM_NAMED = 3
 # A level below this is silence.
 _FLOOR_DBFS = -100.0
-_MIN_CORRELATION = 0.3
-# Where ranks of fewer dialogues agree, it may well be by chance.
-_MIN_DIALOGUES = 5
-# Wins of each system over each other one that are added to the counted ones: without them the strength of a system
-# that wins every time is infinite.
-PRIOR_WINS = 0.5
-# Narrower intervals are rounding errors of equal fits.
-_MIN_WIDTH = 1e-9
-Record = dict[str, Any]
-Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class PairOfSystems:
-    """Two systems under one criterion; counts and margins are the first's against the second."""
-
-    criterion: str
-    first: str
-    second: str
-    verdict: str
-    is_clear: bool
-    num_dialogues: int
-    num_groups: int
-    num_first: int
-    num_second: int
-    num_ties: int
-    win_rate: float
-    # None for one group.
-    interval: list[float] | None
-    # Of the sign test, in which the signs of whole groups are random.
-    p_value: float
-    mean_margin: float
-    # None for one group, or if all margins are equal.
-    mean_margin_interval: list[float] | None
-    # By the names of `COVARIATES`, the result of `correlate`.
-    follows: dict[str, Record]
-
-
-@dataclass(frozen=True)
-class RankedSystem:
-    """A system's place under one criterion; see `rank_systems`."""
-
-    criterion: str
-    system: str
-    strength: float
-    interval: list[float] | None
-    num_groups: int
-    win_rate: float
 
 
 @dataclass(frozen=True)
@@ -129,46 +64,21 @@ class Comparison:
     systems: dict[str, str]
     model: str
     criteria: list[str]
-    pairs: list[PairOfSystems]
-    ranking: list[RankedSystem]
+    # Two systems under a criterion, each: counts, intervals, tests and verdict, as in `compare.json`.
+    pairs: list[Record]
+    ranking: list[Record]
     limits: list[str]
     # One row per dialogue, system and criterion: labels, `reward` and what `measure_dialogue` returns.
-    dialogues: list[Record] = field(repr=False)
+    dialogues: pd.DataFrame = field(repr=False)
     # `dialogue`, and `missing_in`: the systems that lack it.
     unmatched: list[Record] = field(repr=False)
     skipped: list[Record] = field(repr=False)
     output_dir: str | None = None
     page: str | None = None
 
-    def to_pandas(self) -> pd.DataFrame:
-        """Return `dialogues` as a table, which is also in `compare.parquet`."""
-        return self.to_arrow().to_pandas()
-
-    def to_arrow(self) -> pa.Table:
-        import pyarrow as pa
-
-        return pa.Table.from_pylist(self.dialogues)
-
 
 class OtherProcessError(UserError):
     """Raised in all processes of a run but the main one, which has the results."""
-
-
-@dataclass(frozen=True)
-class ScoredDialogues:
-    """The dialogues that all systems have, with their rewards."""
-
-    systems: list[str]
-    names: list[str]
-    groups: list[str]
-    # By criterion, shape `(num_dialogues, num_systems)`.
-    rewards: dict[str, Floats]
-    # By dialogue and system.
-    measures: list[list[Record]]
-
-    def get_values(self, name: str) -> Floats:
-        """Return one of the measures, shape `(num_dialogues, num_systems)`."""
-        return np.array([[each[name] for each in row] for row in self.measures], dtype=np.float64)
 
 
 def compare(
@@ -215,7 +125,7 @@ def compare(
 
     Returns:
         [`Comparison`]: `verdict` (a sentence), `pairs` (win rate, interval and test of every two systems), `ranking`,
-        `limits` (what qualifies the verdict) and `dialogues` (every reward, higher is better).
+        `limits` (what qualifies the verdict) and `dialogues`, a table of every reward (higher is better).
 
     Raises:
         UserError: There are fewer than two systems, one cannot be read, or they have no dialogue in common.
@@ -235,47 +145,53 @@ def compare(
             f"criterion is {ALL} in one of several processes, which score one criterion at a time; run each criterion "
             f"with them into one output_dir, then {ALL} in a single process, which takes what they scored."
         )
-    options: Record = {"pattern": pattern, "user_turns": user_turns, "audio_root": audio_root, "form": form}
-    found = read_systems(systems, **options)
+    found = read_systems(systems, pattern=pattern, user_turns=user_turns, audio_root=audio_root, form=form)
     check_modules(["choix"] if len(found) > 2 else [])
     names, unmatched = match_dialogues(found)
     max_turn_s = _check_model(spec, criteria)
-    measures, skipped = measure_systems(found, names, max_turn_s, match_level)
-    if match_level:
-        found = [replace(system, read=partial(_read_matched, system.read, max_turn_s)) for system in found]
-    draws = {"num_bootstrap": num_bootstrap, "seed": seed}
+    measured, skipped = measure_systems(found, names, max_turn_s, match_level)
+
+    def read(system: System, name: str) -> Any:
+        messages = system.read(name)
+        return match_levels(make_dialogue(messages), max_turn_s).to_messages() if match_level else messages
+
+    paths, draws = {system.name: system.path for system in found}, {"num_bootstrap": num_bootstrap, "seed": seed}
     with TemporaryDirectory() if output_dir is None else nullcontext(output_dir) as place:
         folder = Path(place)
-        shared: Record = {"systems": found, "names": list(measures), "match_level": match_level, "loaded": []}
-        jobs = [SystemsJob(spec, str(folder / "scores" / name), criterion=name, **shared) for name in criteria]
-        scored = score_systems(jobs, measures, skipped)
-        pairs = [pair for name in criteria for pair in _compare_pairs(scored, name, draws)]
-        limits = list_limits(spec.name, scored, pairs, max_turn_s, match_level)
-        for number, pair in enumerate(pairs):
-            of_pair = (limit for limit in limits if {pair.first, pair.second}.issuperset(limit.systems))
-            short = [limit.short for limit in of_pair if limit.short]
-            pairs[number] = replace(pair, verdict=phrase_verdict(pair, short))
+        # All systems' versions of a dialogue are neighbours, because they share turns.
+        owners = [(system, name) for name in measured["dialogue"].unique() for system in found]
+        rows = MessageRows([f"{each.name}/{name}" for each, name in owners], lambda number: read(*owners[number]))
+        about = {"systems": paths, **({"match_level": verdicts.MATCHED_DBFS} if match_level else {})}
+        job = SystemsJob(model=spec, dataset=str(folder / "scores"), rows=rows, about=about)
+        table = score_systems(job, criteria, measured, skipped)
+        _require_some(len(table), len(names), skipped)
+        pairs = verdicts.compare_systems(table, **draws)
+        limits = verdicts.list_limits(spec.name, table, pairs, max_turn_s, match_level)
+        for pair in pairs:
+            of_pair = [limit.short for limit in limits if limit.system in ("", pair["first"], pair["second"])]
+            pair["verdict"] = verdicts.phrase_verdict(pair, list(filter(None, of_pair)))
+        groups = verdicts.list_groups(table)
         ranking = [
-            RankedSystem(name, scored.systems[system], **entry)
-            for name, rewards in scored.rewards.items()
-            for system, entry in (rank_systems(rewards, scored.groups, **draws) if len(found) > 2 else {}).items()
+            {"criterion": each, **entry}
+            for each in (criteria if len(found) > 2 else [])
+            for entry in verdicts.rank_systems(verdicts.spread(table, each), groups, **draws)
         ]
-        result = Comparison(
-            verdict=join_verdicts(pairs, ranking),
-            systems={system.name: system.path for system in found},
-            model=spec.name,
-            criteria=criteria,
-            pairs=pairs,
-            ranking=ranking,
-            limits=[limit.text for limit in limits],
-            dialogues=_list_dialogues(scored),
-            unmatched=unmatched,
-            skipped=skipped,
-            output_dir=str(folder),
-            page=str(folder / "report" / "index.html"),
-        )
-        _write(result, scored, found, {**draws, "match_level": match_level, "identity": spec.identity()}, embed_audio)
-    return result if output_dir is not None else replace(result, output_dir=None, page=None)
+        verdict = verdicts.join_verdicts(pairs, ranking)
+        result: Record = {"verdict": verdict, "systems": paths, "model": spec.name, "criteria": criteria}
+        result |= {"pairs": pairs, "ranking": ranking, "limits": [limit.text for limit in limits]}
+        result |= {"unmatched": unmatched, "skipped": skipped}
+        questions = {each: verdicts.describe_criterion(each) for each in criteria}
+        report = {**result, "rule": verdicts.RULE, "about": questions, **draws}
+        report |= {"num_dialogues": table["dialogue"].nunique(), "num_groups": table["group_id"].nunique()}
+        report |= {"match_level": match_level, "identity": spec.identity(), **describe_run()}
+        report = make_plain(report)
+        write_file(folder / "compare.json", json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+        with replace_atomically(folder / "compare.parquet") as temporary:
+            table.to_parquet(temporary, index=False)
+        readers = {system.name: partial(read, system) for system in found}
+        page = write_page(folder / "report", report, table, readers, embed_audio)
+    kept: Record = {} if output_dir is None else {"output_dir": str(folder), "page": str(page)}
+    return Comparison(**result, dialogues=table, **kept)
 
 
 def name_output_dir(systems: Sequence[str]) -> Path:
@@ -286,20 +202,18 @@ def name_output_dir(systems: Sequence[str]) -> Path:
 
 def match_dialogues(systems: Sequence[System]) -> tuple[list[str], list[Record]]:
     """Return the dialogues of all systems, in the first one's order, and the others with the systems without them."""
-    known = {system.name: set(system.names) for system in systems}
     everything = dict.fromkeys(name for system in systems for name in system.names)
+    known = {system.name: set(system.names) for system in systems}
     missing = {name: [owner for owner, names in known.items() if name not in names] for name in everything}
     common = [name for name, lacking in missing.items() if not lacking]
     if not common:
-        examples = []
-        for system in systems:
-            names = system.names or [f"none ({reason})" for reason in system.skipped.values()][:1] or ["none"]
-            more = f" and {len(names) - _NUM_NAMED} more" if len(names) > _NUM_NAMED else ""
-            examples.append(f"{system.name} has {', '.join(names[:_NUM_NAMED])}{more}")
-        raise UserError(
-            f"no dialogue is in all of {len(systems)} systems: {'; '.join(examples)}; dialogues are matched by name: "
-            "name them alike, or say with --pattern how recordings are named."
-        )
+        examples = {
+            system.name: system.names[:_NUM_NAMED] or [f"none ({reason})" for reason in system.skipped.values()][:1]
+            for system in systems
+        }
+        having = "; ".join(f"{name} has {', '.join(found) or 'none'}" for name, found in examples.items())
+        remedy = "they are matched by name: name them alike, or say with --pattern how recordings are named."
+        raise UserError(f"no dialogue is in all of {len(systems)} systems: {having}; {remedy}")
     return common, [{"dialogue": name, "missing_in": lacking} for name, lacking in missing.items() if lacking]
 
 
@@ -314,31 +228,35 @@ def _check_model(spec: ModelSpec, criteria: Sequence[str]) -> float:
 
 def measure_systems(
     systems: Sequence[System], names: Sequence[str], max_turn_s: float, match_level: bool
-) -> tuple[dict[str, list[Record]], list[Record]]:
-    """Return the measures of every dialogue by name and system, and the dialogues that cannot be used."""
+) -> tuple[pd.DataFrame, list[Record]]:
+    """Return a row per dialogue and system, without its reward, and the dialogues that cannot be used."""
+    import pandas as pd
     from tqdm.auto import tqdm
 
     skipped = [
-        {"system": system.name, "dialogue": name, "reason": reason}
-        for system in systems
-        for name, reason in system.skipped.items()
+        {"system": each.name, "dialogue": name, "reason": why}
+        for each in systems
+        for name, why in each.skipped.items()
     ]
-    measures: dict[str, list[Record]] = {}
+    rows: list[Record] = []
     for name in tqdm(names, unit="dialogue", desc="reading recordings"):
+        group = next((system.groups[name] for system in systems if name in system.groups), name)
         found = []
         for system in systems:
             try:
-                found.append(measure_dialogue(make_dialogue(system.read(name)), max_turn_s, match_level=match_level))
+                measures = measure_dialogue(make_dialogue(system.read(name)), max_turn_s, match_level=match_level)
+                labels = {"dialogue": name, "group_id": group, "system": system.name}
+                found.append({**labels, "criterion": "", "reward": np.nan, **measures})
             except DialogueError as error:
                 skipped.append({"system": system.name, "dialogue": name, "reason": str(error)})
-        if len(found) == len(systems):
-            measures[name] = found
-    _require_some(list(measures), len(names), skipped)
-    return measures, skipped
+        rows += found if len(found) == len(systems) else []
+    _require_some(len(rows), len(names), skipped)
+    # Without recordings there are no rates.
+    return pd.DataFrame(rows).astype(dict.fromkeys(("lowest_rate", "highest_rate"), "Int64")), skipped
 
 
-def _require_some(left: Sequence[str], num_common: int, skipped: Sequence[Record]) -> None:
-    if not left:
+def _require_some(num_left: int, num_common: int, skipped: Sequence[Record]) -> None:
+    if not num_left:
         last = skipped[-1]
         place = f"{last['system']}, {last['dialogue']}"
         raise UserError(f"none of {num_common} dialogues can be compared; {place}: {last['reason']}")
@@ -399,14 +317,10 @@ def match_levels(dialogue: Dialogue, max_turn_s: float) -> Dialogue:
     for sounds in filter(None, by_role.values()):
         heard = np.concatenate([array[:num_heard] for _, array in sounds])
         if not is_silent(heard):
-            gain = 10 ** (MATCHED_DBFS / 20) / measure_level(heard)
+            gain = 10 ** (verdicts.MATCHED_DBFS / 20) / measure_level(heard)
             matched |= {id(clip): Clip({"bytes": encode_flac(gain * array), "path": None}) for clip, array in sounds}
     turns = [replace(turn, parts=tuple(matched.get(id(part), part) for part in turn.parts)) for turn in dialogue.turns]
     return replace(dialogue, turns=tuple(turns))
-
-
-def _read_matched(read: Callable[[str], Any], max_turn_s: float, name: str) -> Any:
-    return match_levels(make_dialogue(read(name)), max_turn_s).to_messages()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -415,26 +329,17 @@ class SystemsJob(ScoringJob):
 
     # Each system has checked its own paths when it was read; all are absolute.
     audio_root: str | None = os.sep
-    systems: Sequence[System]
-    names: Sequence[str]
-    match_level: bool = False
-    # Keeps the model for the jobs of further criteria.
-    loaded: list[Scorer] = field(default_factory=list, compare=False)
+    rows: Rows
+    about: Record  # What the rewards depend on besides model and criterion; digests compare the dialogues themselves.
+    loaded: list[Scorer] = field(default_factory=list)  # Kept for further criteria.
 
     def open_rows(self) -> Rows:
-        """Return the dialogues, all systems' versions of one after the other, because they share turns."""
-        owners = [(system, name) for name in self.names for system in self.systems]
-        ids = [f"{system.name}/{name}" for system, name in owners]
-        return MessageRows(ids, lambda number: owners[number][0].read(owners[number][1]))
+        return self.rows
 
     def identity(self) -> Record:
-        """Return what the rewards depend on; digests compare the dialogues themselves."""
-        paths = {system.name: system.path for system in self.systems}
-        matched = {"match_level": MATCHED_DBFS} if self.match_level else {}
-        return {**self.model.identity(), "criterion": self.criterion, "systems": paths, **matched}
+        return {**self.model.identity(), "criterion": self.criterion, **self.about}
 
-    def describe_settings(self) -> Record:
-        return self.identity()
+    describe_settings = identity
 
     def load_scorer(self, device: str | None = None) -> Scorer:
         if not self.loaded:
@@ -443,169 +348,20 @@ class SystemsJob(ScoringJob):
 
 
 def score_systems(
-    jobs: Sequence[SystemsJob], measures: Mapping[str, list[Record]], skipped: list[Record]
-) -> ScoredDialogues:
-    """Score under every criterion; keep the dialogues for which all rewards are known, add the others to `skipped`."""
-    systems, names, rewards = jobs[0].systems, list(measures), dict[str, Floats]()
-    for job in jobs:
-        folder = Path(job.dataset)
-        if score_dataset(job, folder) is None:
+    job: SystemsJob, criteria: Sequence[str], measured: pd.DataFrame, skipped: list[Record]
+) -> pd.DataFrame:
+    """Return a row per dialogue, system and criterion; those without a reward are added to `skipped`."""
+    import pandas as pd
+
+    tables = []
+    for criterion in criteria:
+        folder = Path(job.dataset) / criterion
+        if score_dataset(replace(job, criterion=criterion, dataset=str(folder)), folder) is None:
             raise OtherProcessError("this is one of several processes, of which the main one has the results.")
-        table = pq.read_table(folder / "scores.parquet", columns=["row", "reward"])
-        found = np.full(len(names) * len(systems), np.nan)
-        found[table["row"].to_numpy()] = table["reward"].to_numpy()
-        rewards[str(job.criterion)] = found.reshape(len(names), len(systems))
+        rewards = pd.read_parquet(folder / "scores.parquet").set_index("row")["reward"].reindex(measured.index)
+        tables.append(measured.assign(criterion=criterion, reward=rewards.where(np.isfinite(rewards))))
         for record in JsonLines(folder / "skipped.jsonl").read():
-            row, system = divmod(record["row"], len(systems))
-            skipped.append({"system": systems[system].name, "dialogue": names[row], "reason": record["reason"]})
-    is_known = np.all([np.isfinite(found).all(axis=1) for found in rewards.values()], axis=0)
-    kept = [name for name, known in zip(names, is_known, strict=True) if known]
-    _require_some(kept, len(names), skipped)
-    return ScoredDialogues(
-        [system.name for system in systems],
-        kept,
-        [next((system.groups[name] for system in systems if name in system.groups), name) for name in kept],
-        {criterion: found[is_known] for criterion, found in rewards.items()},
-        [measures[name] for name in kept],
-    )
-
-
-def _compare_pairs(scored: ScoredDialogues, criterion: str, draws: Mapping[str, int]) -> list[PairOfSystems]:
-    rewards, pairs = scored.rewards[criterion], []
-    measured = {name: scored.get_values(covariate.measure) for name, covariate in COVARIATES.items()}
-    for one, other in combinations(range(len(scored.systems)), 2):
-        margins = rewards[:, one] - rewards[:, other]
-        follows = {
-            name: correlate(margins, values[:, one], values[:, other], COVARIATES[name])
-            for name, values in measured.items()
-        }
-        names = (scored.systems[one], scored.systems[other])
-        found = count_wins(margins, scored.groups, **draws)
-        pair = PairOfSystems(criterion, *names, "", follows=follows, **found)
-        pairs.append(replace(pair, is_clear=pair.is_clear and not list_reasons(pair)))
-    return pairs
-
-
-def count_wins(margins: ArrayLike, groups: Sequence[Hashable], *, num_bootstrap: int = 1000, seed: int = 0) -> Record:
-    """Count how often the first of two systems wins, with intervals and a sign test over groups."""
-    array = np.asarray(margins, dtype=np.float64)
-    signs = np.sign(array).astype(np.int64)
-    clusters = Clusters(groups, num_bootstrap=num_bootstrap, seed=seed)
-    wins, means = clusters.measure((1 + signs) / 2, is_share=True), clusters.measure(array)
-    p_value = sign_flip_test(clusters.add_up(signs))
-    return {
-        "num_dialogues": len(signs),
-        "num_groups": wins["num_groups"],
-        "num_first": int((signs > 0).sum()),
-        "num_second": int((signs < 0).sum()),
-        "num_ties": int((signs == 0).sum()),
-        "win_rate": wins["mean"],
-        "interval": wins["interval"],
-        "p_value": p_value,
-        "is_clear": is_certain(wins["interval"], p_value),
-        "mean_margin": means["mean"],
-        "mean_margin_interval": means["interval"],
-    }
-
-
-def correlate(margins: ArrayLike, first: ArrayLike, second: ArrayLike, covariate: Covariate) -> Record:
-    """Measure whether margins may be about a difference between two systems.
-
-    It `is_suspect` if margins follow it: a rank correlation of 0.3 in size and p below 0.05. It `is_systematic` if
-    one system has more of it in so many dialogues that the sign test has p below 0.05, and not only a trifle more.
-    """
-    from scipy.stats import spearmanr
-
-    margin, one, other = (np.asarray(values, dtype=np.float64) for values in (margins, first, second))
-    difference = one - other
-    mean, num_first, num_second = float(difference.mean()), int((difference > 0).sum()), int((difference < 0).sum())
-    correlation = p_value = None
-    if len(margin) >= _MIN_DIALOGUES and np.ptp(margin) > 0 and np.ptp(difference) > 0:
-        measured = spearmanr(margin, difference)
-        correlation, p_value = float(measured.statistic), float(measured.pvalue)
-    smallest = max(covariate.min_difference, covariate.min_share * min(one.mean(), other.mean()))
-    is_large = bool(mean and abs(mean) >= smallest)
-    signs = np.repeat([1, -1], [num_first, num_second])
-    return {
-        "mean_difference": mean,
-        "correlation": correlation,
-        "p_value": p_value,
-        "is_suspect": abs(correlation or 0.0) >= _MIN_CORRELATION and (p_value or 0.0) < MAX_P_VALUE,
-        "num_first": num_first,
-        "num_second": num_second,
-        "is_large": is_large,
-        "is_systematic": is_large and sign_flip_test(signs) < MAX_P_VALUE,
-    }
-
-
-def rank_systems(
-    rewards: Floats, groups: Sequence[Hashable], *, num_bootstrap: int = 1000, seed: int = 0
-) -> dict[int, Record]:
-    """Rank systems, the strongest first; `strength` is the log-odds of a win against a system of mean strength."""
-    clusters = Clusters(groups, num_bootstrap=num_bootstrap, seed=seed)
-    num_groups, num_systems = len(clusters.strata), rewards.shape[1]
-    # How often the system of a row beats that of a column; a tie counts half for each.
-    of_dialogue = (np.sign(rewards[:, :, None] - rewards[:, None, :]) + 1) / 2 * (1 - np.eye(num_systems))
-    wins = np.zeros((num_groups, num_systems, num_systems))
-    np.add.at(wins, clusters.members, of_dialogue)
-    total = wins.sum(axis=0)
-    strengths = fit_strengths(total)
-    intervals: list[Any] = [None] * num_systems
-    if has_many(clusters.strata):
-        draws = np.array([fit_strengths(drawn) for drawn in np.tensordot(clusters.draws, wins, axes=1)])
-        intervals = [percentile_interval(each) for each in draws.T]
-    elif num_groups > 1:
-        # Student's t from fits without each group.
-        changes = np.array([fit_strengths(total - left_out) for left_out in wins]) - strengths
-        half = student_quantile(num_groups - 1) * np.sqrt((1 - 1 / num_groups) * (changes**2).sum(axis=0))
-        intervals = np.stack([strengths - half, strengths + half], axis=1).tolist()
-    rates = total.sum(axis=1) / (total + total.T).sum(axis=1)
-    return {
-        int(system): {
-            "strength": float(strengths[system]),
-            # None if no dialogue or group makes a difference.
-            "interval": bounds if (bounds := intervals[system]) and np.ptp(bounds) > _MIN_WIDTH else None,
-            "num_groups": num_groups,
-            "win_rate": float(rates[system]),
-        }
-        for system in np.argsort(-strengths, kind="stable")
-    }
-
-
-def fit_strengths(wins: Floats) -> Floats:
-    """Return the log-odds, mean 0, under which the wins of row over column plus `PRIOR_WINS` are most likely."""
-    import choix
-
-    prior = PRIOR_WINS * (1 - np.eye(len(wins)))
-    strengths = np.asarray(choix.ilsr_pairwise_dense(wins + prior, max_iter=10_000), dtype=np.float64)
-    return strengths - strengths.mean()
-
-
-def _list_dialogues(scored: ScoredDialogues) -> list[Record]:
-    return [
-        {
-            "dialogue": name,
-            "group_id": scored.groups[row],
-            "system": system,
-            "criterion": criterion,
-            "reward": float(rewards[row, column]),
-            **scored.measures[row][column],
-        }
-        for criterion, rewards in scored.rewards.items()
-        for row, name in enumerate(scored.names)
-        for column, system in enumerate(scored.systems)
-    ]
-
-
-def _write(
-    found: Comparison, scored: ScoredDialogues, systems: Sequence[System], settings: Record, embed_audio: EmbedAudio
-) -> None:
-    folder = Path(str(found.output_dir))
-    report = {name: value for name, value in asdict(found).items() if name not in ("dialogues", "output_dir", "page")}
-    report |= {"rule": RULE, "about": {criterion: describe_criterion(criterion) for criterion in found.criteria}}
-    report |= {"num_dialogues": len(scored.names), "num_groups": len(set(scored.groups)), **settings}
-    report = make_plain({**report, **describe_run()})
-    write_file(folder / "compare.json", json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-    with replace_atomically(folder / "compare.parquet") as temporary:
-        pq.write_table(found.to_arrow(), temporary)
-    write_page(folder / "report", report, scored, systems, embed_audio)
+            labels = measured.loc[record["row"], ["system", "dialogue"]].to_dict()
+            skipped.append({**labels, "reason": record["reason"]})
+    table = pd.concat(tables, ignore_index=True)
+    return table[table["reward"].notna().groupby(table["dialogue"]).transform("all")]

@@ -19,14 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sdiareward.esdr_accuracy.pairwise import (
-    NO_SUBSET,
-    cluster_variance,
-    has_many,
-    percentile_interval,
-    student_quantile,
-    wilson_interval,
-)
+from sdiareward.esdr_accuracy import pairwise
 
 
 Booleans = NDArray[np.bool_]
@@ -48,10 +41,10 @@ class Clusters:
         seed: int = 0,
     ):
         names: dict[Hashable, set[str]] = {}
-        for group, stratum in zip(groups, strata or [NO_SUBSET] * len(groups), strict=True):
+        for group, stratum in zip(groups, strata or [pairwise.NO_SUBSET] * len(groups), strict=True):
             names.setdefault(group, set()).add(str(stratum))
         # A group's stratum is the set of its values' subsets.
-        keys = {group: tuple(sorted(found - {NO_SUBSET})) for group, found in names.items()}
+        keys = {group: tuple(sorted(found - {pairwise.NO_SUBSET})) for group, found in names.items()}
         order = sorted(names, key=lambda group: (keys[group], str(group)))
         position = {group: index for index, group in enumerate(order)}
         self.members: Counts = np.array([position[group] for group in groups], dtype=np.int64)
@@ -101,18 +94,18 @@ class Clusters:
         # Means of equal values differ by rounding.
         residuals[np.abs(residuals) <= 1e-12 * np.abs(numbers).max()] = 0
         sums = [np.bincount(members, each, len(self.strata)) for each in (numbers, sizes, residuals)]
-        variance = cluster_variance(sums[2][is_in], sums[1][is_in], float(residuals @ residuals))
+        variance = pairwise.cluster_variance(sums[2][is_in], sums[1][is_in], float(residuals @ residuals))
         interval = None
-        if has_many(self.strata[is_in]):
+        if pairwise.has_many(self.strata[is_in]):
             with np.errstate(invalid="ignore", divide="ignore"):
                 draws = (self.draws @ sums[0]) / (self.draws @ sums[1])
             draws = draws[np.isfinite(draws)]
             if np.ptp(draws) > 1e-12 * np.abs(draws).max():
-                interval = percentile_interval(draws, confidence)
+                interval = pairwise.percentile_interval(draws, confidence)
         if interval is None and is_share:
-            interval = wilson_interval(mean, num_groups, confidence, variance)
+            interval = pairwise.wilson_interval(mean, num_groups, confidence, variance)
         elif interval is None and 0 < variance < np.inf:
-            half = student_quantile(num_groups - 1, confidence) * variance**0.5
+            half = pairwise.student_quantile(num_groups - 1, confidence) * variance**0.5
             interval = [mean - half, mean + half]
         return {"mean": mean, "interval": interval, "num_groups": num_groups}
 
@@ -181,11 +174,6 @@ def expected_calibration_error(margins: ArrayLike) -> float:
     bins = make_equal_mass_bins(confidence)
     gaps = [len(rows) * abs(is_right[rows].mean() - confidence[rows].mean()) for rows in bins]
     return float(sum(gaps) / len(confidence))
-
-
-def negative_log_likelihood(margins: ArrayLike) -> float:
-    """Return the mean of `-log sigmoid(margin)` in nats, the paper's ranking loss; lower is better."""
-    return float(np.logaddexp(0.0, -np.asarray(margins, dtype=np.float64)).mean())
 
 
 def fit_temperature(margins: ArrayLike) -> float | None:

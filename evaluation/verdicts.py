@@ -1,30 +1,50 @@
-"""Put a comparison of systems into sentences: the verdicts, and what limits them."""
+"""Statistics of a comparison of systems, and sentences about them: the verdicts, and what limits them.
+
+Both are functions of one table with a row per dialogue, system and criterion: labels, `reward`, and the result of
+`comparison.measure_dialogue`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from itertools import combinations, groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.checkpoint_io.models import find_checkpoint
 from sdiareward.common.files import read_json_object
 from sdiareward.common.package_files import NANO
+from sdiareward.esdr_accuracy.pairwise import has_many, percentile_interval, student_quantile
 
+from .statistics import Clusters, sign_flip_test
 from .summary import ALL_LEFT_OUT, CRITERION_COLUMNS, describe_overlap, format_percent, phrase_interval
+
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Limit(NamedTuple):
+    """What a reader must consider before believing a verdict."""
+
+    text: str
+    short: str = ""  # In the sentence of the verdict on `system` and another one; on any two if it is empty.
+    system: str = ""
 
 
 # What each criterion asks of a dialogue (section 3.3 of the paper), and when to compare under it.
 CRITERIA = {
     "modality": (
         "sounds more natural",
-        "how a dialogue sounds: prosody, pauses, emotion, voices that stay coherent. For systems that say the same "
-        "words, such as two synthesizers.",
+        "how a dialogue sounds: prosody, pauses, emotion, voices. For systems that say the same words.",
     ),
     "colloquialness": (
         "talks more like spontaneous speech",
-        "how a dialogue is worded: spontaneous speech against writing read aloud. For systems of one voice that "
-        "choose their words.",
+        "how a dialogue is worded: spontaneous speech against writing read aloud. For systems of one voice.",
     ),
     "joint": (
         "sounds more like a real conversation",
@@ -39,18 +59,25 @@ RULE = (
 )
 # To which `match_level` brings recordings: low enough that the peaks of speech stay below full scale.
 MATCHED_DBFS = -26.0
-# Fewer say little, whatever the test says.
-_FEW_GROUPS = 10
-_NANO = (
-    "nano is a demonstration, trained on acted English of one game and one announcer in a telephone channel: its "
-    "verdict shows how a comparison works. For a verdict to rely on, name a larger checkpoint with --model."
+_MIN_CORRELATION = 0.3
+# Fewer say little, whatever the test says: groups for a win rate, dialogues for a correlation.
+_FEW_GROUPS, _MIN_DIALOGUES = 10, 5
+# Wins of each system over each other one that are added to the counted ones: without them the strength of a system
+# that wins every time is infinite.
+PRIOR_WINS = 0.5
+_NANO = Limit(
+    "nano is a demonstration, trained on acted English of one game and one announcer in a telephone channel; for a "
+    "verdict to rely on, name a larger checkpoint with --model.",
+    "nano is a demonstration",
 )
+Record = dict[str, Any]
+Floats = NDArray[np.float64]
 
 
 class Covariate(NamedTuple):
     """What a margin might follow; a mean difference below `min_difference`, or a share of the mean, is none."""
 
-    measure: str  # Of `measure_dialogue`.
+    measure: str  # Column of the table.
     title: str
     whose: str  # More of it, of a system.
     unit: str
@@ -66,16 +93,56 @@ COVARIATES = {
 }
 
 
-class Limit(NamedTuple):
-    """What a reader must consider before believing a verdict."""
-
-    text: str
-    short: str = ""  # In the sentence of the verdict on two systems, if both are among `systems`, or these are none.
-    systems: tuple[str, ...] = ()
+def spread(table: pd.DataFrame, criterion: str, column: str = "reward") -> pd.DataFrame:
+    """Return a column of the table with a row per dialogue and a column per system."""
+    return table[table["criterion"] == criterion].set_index(["dialogue", "system"])[column].unstack(sort=False)
 
 
-def describe_criterion(criterion: str) -> str:
-    return CRITERIA.get(criterion, _OTHER)[1]
+def list_groups(table: pd.DataFrame) -> list[str]:
+    return table.drop_duplicates("dialogue")["group_id"].tolist()
+
+
+def compare_systems(table: pd.DataFrame, **draws: Any) -> list[Record]:
+    """Compare every two systems under each criterion; counts and margins are the first's against the second.
+
+    `follows` holds the result of `correlate` by the names of `COVARIATES`.
+    """
+    pairs, groups = [], list_groups(table)
+    for criterion in table["criterion"].unique():
+        rewards = spread(table, criterion)
+        measures = {name: spread(table, criterion, covariate.measure) for name, covariate in COVARIATES.items()}
+        for one, other in combinations(rewards.columns, 2):
+            margins = rewards[one] - rewards[other]
+            follows = {name: correlate(margins, of[one], of[other], COVARIATES[name]) for name, of in measures.items()}
+            pair: Record = {"criterion": criterion, "first": one, "second": other, "follows": follows}
+            pair |= count_wins(margins, groups, **draws)
+            pairs.append({**pair, "is_clear": pair["is_clear"] and not list_reasons(pair)})
+    return pairs
+
+
+def count_wins(margins: ArrayLike, groups: Sequence[Hashable], **draws: Any) -> Record:
+    """Count how often the first of two systems wins, with intervals and a sign test over groups.
+
+    One group has no interval, and neither have margins that are all equal.
+    """
+    array = np.asarray(margins, dtype=np.float64)
+    signs = np.sign(array).astype(np.int64)
+    clusters = Clusters(groups, **draws)
+    wins, means = clusters.measure((1 + signs) / 2, is_share=True), clusters.measure(array)
+    p_value = sign_flip_test(clusters.add_up(signs))
+    return {
+        "num_dialogues": len(signs),
+        "num_groups": wins["num_groups"],
+        "num_first": int((signs > 0).sum()),
+        "num_second": int((signs < 0).sum()),
+        "num_ties": int((signs == 0).sum()),
+        "win_rate": wins["mean"],
+        "interval": wins["interval"],
+        "p_value": p_value,
+        "is_clear": is_certain(wins["interval"], p_value),
+        "mean_margin": means["mean"],
+        "mean_margin_interval": means["interval"],
+    }
 
 
 def is_certain(interval: Sequence[float] | None, p_value: float) -> bool:
@@ -84,190 +151,207 @@ def is_certain(interval: Sequence[float] | None, p_value: float) -> bool:
     return not low <= 0.5 <= high and p_value < MAX_P_VALUE
 
 
-def phrase_verdict(pair: Any, limits: Sequence[str] = ()) -> str:
-    """Return the verdict on a `PairOfSystems`, with what the margin may be about instead, and its limits."""
+def correlate(margins: ArrayLike, first: ArrayLike, second: ArrayLike, covariate: Covariate) -> Record:
+    """Measure whether margins may be about a difference between two systems.
+
+    It `is_suspect` if margins follow it: a rank correlation of 0.3 in size and p below 0.05. It `is_systematic` if
+    one system has more of it in so many dialogues that the sign test has p below 0.05, and not only a trifle more.
+    """
+    from scipy.stats import spearmanr
+
+    margin, one, other = (np.asarray(values, dtype=np.float64) for values in (margins, first, second))
+    difference = one - other
+    mean, num_first, num_second = float(difference.mean()), int((difference > 0).sum()), int((difference < 0).sum())
+    correlation = p_value = None
+    if len(margin) >= _MIN_DIALOGUES and np.ptp(margin) > 0 and np.ptp(difference) > 0:
+        correlation, p_value = map(float, spearmanr(margin, difference))
+    smallest = max(covariate.min_difference, covariate.min_share * min(one.mean(), other.mean()))
+    is_large = bool(mean and abs(mean) >= smallest)
+    return {
+        "mean_difference": mean,
+        "correlation": correlation,
+        "p_value": p_value,
+        "is_suspect": abs(correlation or 0.0) >= _MIN_CORRELATION and (p_value or 0.0) < MAX_P_VALUE,
+        "num_first": num_first,
+        "num_second": num_second,
+        "is_large": is_large,
+        "is_systematic": is_large and sign_flip_test(np.sign(difference).astype(np.int64)) < MAX_P_VALUE,
+    }
+
+
+def rank_systems(rewards: pd.DataFrame, groups: Sequence[Hashable], **draws: Any) -> list[Record]:
+    """Rank the systems in the columns, the strongest first.
+
+    `strength` is the log-odds of a win against a system of mean strength.
+    """
+    clusters = Clusters(groups, **draws)
+    num_groups, num_systems = len(clusters.strata), rewards.shape[1]
+    # How often the system of a row beats that of a column; a tie counts half for each.
+    values = rewards.to_numpy()
+    of_dialogue = (np.sign(values[:, :, None] - values[:, None, :]) + 1) / 2 * (1 - np.eye(num_systems))
+    wins = np.zeros((num_groups, num_systems, num_systems))
+    np.add.at(wins, clusters.members, of_dialogue)
+    total = wins.sum(axis=0)
+    strengths, intervals = fit_strengths(total), np.zeros((num_systems, 2))
+    if has_many(clusters.strata):
+        fits = np.array([fit_strengths(drawn) for drawn in np.tensordot(clusters.draws, wins, axes=1)])
+        intervals = np.array([percentile_interval(each) for each in fits.T])
+    elif num_groups > 1:
+        # Student's t from fits without each group.
+        changes = np.array([fit_strengths(total - left_out) for left_out in wins]) - strengths
+        half = student_quantile(num_groups - 1) * np.sqrt((1 - 1 / num_groups) * (changes**2).sum(axis=0))
+        intervals = np.stack([strengths - half, strengths + half], axis=1)
+    rates = total.sum(axis=1) / (total + total.T).sum(axis=1)
+    return [
+        {
+            "system": str(rewards.columns[system]),
+            "strength": float(strengths[system]),
+            # A narrower one is a rounding error of equal fits.
+            "interval": intervals[system].tolist() if np.ptp(intervals[system]) > 1e-9 else None,
+            "num_groups": num_groups,
+            "win_rate": float(rates[system]),
+        }
+        for system in np.argsort(-strengths, kind="stable")
+    ]
+
+
+def fit_strengths(wins: Floats) -> Floats:
+    """Return the log-odds, mean 0, under which the wins of row over column plus `PRIOR_WINS` are most likely."""
+    import choix
+
+    prior = PRIOR_WINS * (1 - np.eye(len(wins)))
+    strengths = np.asarray(choix.ilsr_pairwise_dense(wins + prior, max_iter=10_000), dtype=np.float64)
+    return strengths - strengths.mean()
+
+
+def describe_criterion(criterion: str) -> str:
+    return CRITERIA.get(criterion, _OTHER)[1]
+
+
+def phrase_verdict(pair: Record, limits: Sequence[str] = ()) -> str:
+    """Return the verdict on two systems, with what the margin may be about instead, and its limits."""
     end = f"; limits: {', '.join(limits)}." if limits else "."
-    no_difference = f"No difference can be told between {pair.first} and {pair.second}"
-    if pair.num_ties == pair.num_dialogues:
-        return f"{no_difference}: their rewards are equal in all {pair.num_ties} dialogues{end}"
-    better, worse = order_systems(pair)
-    num_wins, rate, bounds = pair.num_first, pair.win_rate, pair.interval
-    if better == pair.second:
-        num_wins, rate, bounds = pair.num_second, 1 - rate, bounds and [1 - bound for bound in reversed(bounds)]
-    what = "dialogues" if pair.num_groups == pair.num_dialogues else "groups"
-    share = f"{100 * rate:.1f}%, {phrase_interval(bounds, pair.num_groups, what)}, sign test {_phrase_p(pair.p_value)}"
-    ties, share = (f", {pair.num_ties} tied", f"win rate {share}") if pair.num_ties else ("", share)
-    claim = CRITERIA.get(pair.criterion, _OTHER)[0]
-    where = f"in {num_wins} of {pair.num_dialogues} dialogues{ties} ({share})"
-    if not is_certain(pair.interval, pair.p_value):
+    no_difference = f"No difference can be told between {pair['first']} and {pair['second']}"
+    if pair["num_ties"] == pair["num_dialogues"]:
+        return f"{no_difference}: their rewards are equal in all {pair['num_ties']} dialogues{end}"
+    better, worse, rate, bounds = pair["first"], pair["second"], pair["win_rate"], pair["interval"]
+    if rate < 0.5:
+        better, worse, rate, bounds = worse, better, 1 - rate, bounds and [1 - bound for bound in reversed(bounds)]
+    over = phrase_interval(bounds, pair["num_groups"], count_by(pair))
+    test = "p < 0.001" if pair["p_value"] < 0.001 else f"p = {pair['p_value']:.3f}"
+    share = f"{100 * rate:.1f}%, {over}, sign test {test}"
+    ties, share = (f", {pair['num_ties']} tied", f"win rate {share}") if pair["num_ties"] else ("", share)
+    claim = CRITERIA.get(pair["criterion"], _OTHER)[0]
+    where = f"in {max(pair['num_first'], pair['num_second'])} of {pair['num_dialogues']} dialogues{ties} ({share})"
+    if not is_certain(pair["interval"], pair["p_value"]):
         return f"{no_difference}: {better} {claim} {where}{end}"
     if reasons := "; ".join(list_reasons(pair)):
         return f"{better} is preferred to {worse} {where}, but it is not clear that it {claim}: {reasons}{end}"
     return f"{better} {claim} than {worse} {where}{end}"
 
 
-def order_systems(pair: Any) -> tuple[str, str]:
-    """Return the system that wins more often, then the other."""
-    return (pair.second, pair.first) if pair.win_rate < 0.5 else (pair.first, pair.second)
+def count_by(found: Mapping[str, Any]) -> str:
+    """Return what intervals are over."""
+    return "dialogues" if found["num_groups"] == found["num_dialogues"] else "groups"
 
 
-def list_reasons(pair: Any) -> list[str]:
+def list_reasons(pair: Record, which: str = "is_systematic") -> list[str]:
     """Return what a difference of rewards may be about instead of the speech."""
     reasons = []
-    for name, found in pair.follows.items():
+    for name, found in pair["follows"].items():
         if found["is_suspect"]:
             reasons.append(f"it follows the {COVARIATES[name].title} (correlation {found['correlation']:+.2f})")
-        if found["is_systematic"]:
-            more, num = (pair.first, "num_first") if found["mean_difference"] > 0 else (pair.second, "num_second")
-            reasons.append(f"{more} has {COVARIATES[name].whose} in {found[num]}")
+        if found[which]:
+            more = "first" if found["mean_difference"] > 0 else "second"
+            size = f"by {abs(found['mean_difference']):.1f}{COVARIATES[name].unit} on average"
+            reasons.append(f"{pair[more]} has {COVARIATES[name].whose} in {found[f'num_{more}']}, {size}")
     return reasons
 
 
-def _phrase_p(value: float) -> str:
-    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
-
-
-def join_verdicts(pairs: Sequence[Any], ranking: Sequence[Any]) -> str:
+def join_verdicts(pairs: Sequence[Record], ranking: Sequence[Record]) -> str:
     """Return the verdicts of all pairs of systems, after the ranking if there is one, criterion by criterion."""
-    criteria = list(dict.fromkeys(pair.criterion for pair in pairs))
     lines = []
-    for criterion in criteria:
-        before = f"{criterion}: " if len(criteria) > 1 else ""
-        mine = [pair for pair in pairs if pair.criterion == criterion]
-        if ranked := [entry.system for entry in ranking if entry.criterion == criterion]:
-            num_clear = sum(pair.is_clear for pair in mine)
-            order = f"Ranking, best first: {', '.join(ranked)}"
-            lines.append(f"{before}{order}; {num_clear} of {len(mine)} differences are clear.")
-        lines += [f"{before}{pair.verdict}" for pair in mine]
+    for criterion, members in groupby(pairs, key=lambda pair: pair["criterion"]):
+        of_criterion = list(members)
+        before = f"{criterion}: " if len(of_criterion) < len(pairs) else ""
+        if ranked := [entry["system"] for entry in ranking if entry["criterion"] == criterion]:
+            num_clear = f"{sum(pair['is_clear'] for pair in of_criterion)} of {len(of_criterion)}"
+            lines.append(f"{before}Ranking, best first: {', '.join(ranked)}; {num_clear} differences are clear.")
+        lines += [f"{before}{pair['verdict']}" for pair in of_criterion]
     return "\n".join(lines)
 
 
-def list_limits(model: str, scored: Any, pairs: Sequence[Any], max_turn_s: float, match_level: bool) -> list[Limit]:
+def list_limits(
+    model: str, table: pd.DataFrame, pairs: Sequence[Record], max_turn_s: float, match_level: bool
+) -> list[Limit]:
     """List what the model did not hear, what rewards may follow, and how often the model is right."""
-    found = [Limit(_NANO, "nano is a demonstration")] if Path(model).resolve() == NANO.resolve() else []
-    num_dialogues, num_groups = len(scored.names), len(set(scored.groups))
-    of_groups = f" of {num_groups} groups" if num_groups < num_dialogues else ""
+    criteria = table["criterion"].unique()
+    measured = table[table["criterion"] == criteria[0]]
+    num_dialogues, num_groups = measured["dialogue"].nunique(), measured["group_id"].nunique()
+    found = [_NANO] if Path(model).resolve() == NANO.resolve() else []
+    few = f"{num_dialogues} dialogues" + (f" of {num_groups} groups" if num_groups < num_dialogues else "")
     if num_groups < _FEW_GROUPS:
-        few = f"{num_dialogues} dialogues{of_groups}"
         found.append(Limit(f"Only {few} were compared; compare more.", f"only {few}"))
-    elif of_groups:
-        found.append(Limit(f"The {num_dialogues} dialogues are{of_groups}; intervals and sign test count groups."))
-    if (num_pairs := len({(pair.first, pair.second) for pair in pairs})) > 1:
-        many = f"Each of {num_pairs} pairs of systems has its own test; p values are not corrected for their number."
-        found.append(Limit(many))
+    elif num_groups < num_dialogues:
+        found.append(Limit(f"There are {few}; intervals and sign test count groups."))
+    if (num_pairs := len(pairs) // len(criteria)) > 1:
+        found.append(Limit(f"Each of {num_pairs} pairs of systems has its own test; p values are not corrected."))
     if match_level:
-        level = f"All recordings were brought to {MATCHED_DBFS:g} dBFS, the answers of a dialogue together."
-        found.append(Limit(level))
-    for column, system in enumerate(scored.systems):
-        found += _describe_recordings(system, scored.names, [row[column] for row in scored.measures], max_turn_s)
-    hashes = zip(scored.names, scored.measures, strict=True)
-    if differing := [name for name, row in hashes if len({each["user_hash"] for each in row}) > 1]:
+        found.append(Limit(f"All recordings were brought to {MATCHED_DBFS:g} dBFS."))
+    for system, rows in measured.groupby("system", sort=False):
+        found += _describe_recordings(str(system), rows, max_turn_s)
+    num_hashes = measured.groupby("dialogue", sort=False)["user_hash"].nunique()
+    if other := num_hashes.index[num_hashes > 1].tolist():
         text = (
-            f"The user's turns are not the same files and words for all systems in {len(differing)} of "
-            f"{num_dialogues} dialogues, {differing[0]} for one; the reward hears them too."
+            f"The user's turns differ between systems in {len(other)} of {num_dialogues} dialogues, such as {other[0]}"
         )
-        found.append(Limit(text, f"other user's turns in {len(differing)}"))
+        found.append(Limit(f"{text}; the reward hears them too.", f"other user's turns in {len(other)}"))
     for pair in pairs:
-        if pair.criterion == pairs[0].criterion:
-            found += map(Limit, _describe_differences(pair))
-    return [*found, *map(Limit, [*_describe_correlations(pairs), *describe_accuracy(model, list(scored.rewards))])]
+        if reasons := list_reasons(pair, "is_large"):
+            remedy = "; compare with --match_level" if pair["follows"]["level_db"]["is_large"] else ""
+            margin = f"Margin of {pair['first']} over {pair['second']}, {pair['criterion']}"
+            found.append(Limit(f"{margin}: {'; '.join(reasons)}{remedy}."))
+    return [*found, Limit(describe_accuracy(model, criteria))]
 
 
-def _describe_recordings(
-    system: str, names: Sequence[str], measures: Sequence[Mapping[str, Any]], max_turn_s: float
-) -> Iterator[Limit]:
+def _describe_recordings(system: str, rows: pd.DataFrame, max_turn_s: float) -> Iterator[Limit]:
     """Yield what of a system's recordings is not heard: cut turns, silence, and what their rate lacks."""
-    sums = {key: sum(each[key] for each in measures) for key in ("num_cut", "num_turns", "cut_s", "audio_s")}
-    if sums["num_cut"]:
-        cut = f"{sums['num_cut']} of {sums['num_turns']} turns"
-        text = (
-            f"{system}: {cut} are cut. This model hears their first {max_turn_s:g} s; {sums['cut_s']:.0f} of "
-            f"{sums['audio_s']:.0f} s are not heard."
-        )
-        yield Limit(text, f"{cut} of {system} cut", (system,))
-    if silent := [name for name, each in zip(names, measures, strict=True) if each["num_silent"]]:
-        text = (
-            f"{system}: nothing is heard in an answer of {len(silent)} of {len(names)} dialogues, {silent[0]} for "
-            "one; a reward says little about silence, so record them anew or leave them out."
-        )
-        yield Limit(text, f"silent answers of {system} in {len(silent)}", (system,))
-    low, high = ([each[key] for each in measures if each[key]] for key in ("lowest_rate", "highest_rate"))
-    if low and (min(low) < SAMPLING_RATE or min(low) != max(high)):
-        rates = f"{min(low)} Hz" if min(low) == max(high) else f"{min(low)} to {max(high)} Hz"
-        num_low = sum(rate < SAMPLING_RATE for rate in low)
-        text = (
-            f"{system}: its recordings are at {rates}; in {num_low} of {len(names)} dialogues one is below the "
-            f"{SAMPLING_RATE} Hz that the model hears, and lacks the high frequencies."
-        )
-        yield Limit(text, f"low or mixed sampling rates of {system}", (system,))
+    if rows["num_cut"].any():
+        cut = f"{rows['num_cut'].sum()} of {rows['num_turns'].sum()} turns"
+        lost = f"{rows['cut_s'].sum():.0f} of {rows['audio_s'].sum():.0f} s are not heard."
+        text = f"{system}: {cut} are cut. This model hears their first {max_turn_s:g} s; {lost}"
+        yield Limit(text, f"{cut} of {system} cut", system)
+    if silent := rows.loc[rows["num_silent"] > 0, "dialogue"].tolist():
+        where = f"{len(silent)} of {len(rows)} dialogues, such as {silent[0]}"
+        text = f"{system}: nothing is heard in an answer of {where}; record them anew."
+        yield Limit(text, f"silent answers of {system} in {len(silent)}", system)
+    # Dialogues without a recording have no rates.
+    rates = {*rows["lowest_rate"].dropna(), *rows["highest_rate"].dropna()}
+    num_low = (rows["lowest_rate"] < SAMPLING_RATE).sum()
+    if num_low or len(rates) > 1:
+        text = f"{system}: recordings are at {min(rates)} to {max(rates)} Hz; in {num_low} of {len(rows)} dialogues"
+        text += f" one is below {SAMPLING_RATE} Hz and lacks high frequencies."
+        yield Limit(text, f"low or mixed sampling rates of {system}", system)
 
 
-def _describe_differences(pair: Any) -> Iterator[str]:
-    """Yield large mean differences, which no correlation shows where they are constant."""
-    for name, covariate in COVARIATES.items():
-        found = pair.follows[name]
-        if not found["is_large"]:
-            continue
-        is_first = found["mean_difference"] > 0
-        more, less = (pair.first, pair.second) if is_first else (pair.second, pair.first)
-        remedy = "; compare again with --match_level" if name == "level_db" else ""
-        size, num_more = f"{abs(found['mean_difference']):.1f}", found["num_first" if is_first else "num_second"]
-        yield (
-            f"{more} has {covariate.whose} than {less}, by {size}{covariate.unit} on average and in {num_more} of "
-            f"{pair.num_dialogues} dialogues{remedy}."
-        )
-
-
-def _describe_correlations(pairs: Sequence[Any]) -> list[str]:
-    """Return a sentence per margin that follows a difference; of many pairs, one for all that do not."""
-    has_criteria = len({pair.criterion for pair in pairs}) > 1
-    suspect, others, sizes = [], [], []
-    for pair in pairs:
-        better, worse = order_systems(pair)
-        subject = f"The margin of {better} over {worse}" + (f" under {pair.criterion}" if has_criteria else "")
-        for name, covariate in COVARIATES.items():
-            found, what = pair.follows[name], covariate.title
-            if found["correlation"] is None:
-                continue
-            measured = f"(correlation {found['correlation']:+.2f}, {_phrase_p(found['p_value'])})"
-            if found["is_suspect"]:
-                suspect.append(
-                    f"{subject} follows the difference in {what} {measured}: part of it may be about {what}."
-                )
-            else:
-                others.append(f"{subject} does not follow the difference in {what} {measured}.")
-                sizes.append(abs(found["correlation"]))
-    if len(pairs) > 1 and others:
-        others = [
-            f"Of {len(suspect) + len(others)} correlations of margins with differences in length, level and number of "
-            f"turns, {len(others)} are not clear, the largest {max(sizes):.2f} in size; compare.json has all."
-        ]
-    return [*suspect, *others]
-
-
-def describe_accuracy(model: str, criteria: Sequence[str]) -> list[str]:
+def describe_accuracy(model: str, criteria: Sequence[str]) -> str:
     """Report how often the model is right on pairs with a known answer, from the `results.json` in its folder."""
     path = Path(find_checkpoint(model)) / "results.json"
     if not path.is_file():
-        return ["No evaluation lies beside this checkpoint: how often it is right is not known here."]
+        return "No evaluation lies beside this checkpoint: how often it is right is not known here."
     results = read_json_object(path, "evaluate the checkpoint again")
     own = results.get("accuracies", {}).get("model", {})
-    unseen = {
-        row["criterion"]: row["model"]["accuracy"]
-        for row in results.get("by_synthesizer") or ()
-        if row["synthesizer"] == ALL_LEFT_OUT
-    }
+    rows = [row for row in results.get("by_synthesizer") or () if row["synthesizer"] == ALL_LEFT_OUT]
+    unseen = {row["criterion"]: row["model"]["accuracy"] for row in rows}
     parts = []
     for criterion, column in CRITERION_COLUMNS.items():
-        if own.get(column) is None or not {criterion, "joint"} & {*criteria}:
-            continue
-        bounds = phrase_interval(own["interval"][column], own["num_groups"][column])
-        text = f"{format_percent(own[column])}% ({bounds}) of {own['num_pairs'][column]} {criterion} pairs"
-        if unseen.get(criterion) is not None:
-            text += f", {format_percent(unseen[criterion])}% of those by synthesizers held out of training"
-        parts.append(text)
+        if own.get(column) is not None and {criterion, "joint"} & {*criteria}:
+            bounds = phrase_interval(own["interval"][column], own["num_groups"][column])
+            text = f"{format_percent(own[column])}% ({bounds}) of {own['num_pairs'][column]} {criterion} pairs"
+            held_out = f", {format_percent(unseen.get(criterion))}% of those by synthesizers held out of training"
+            parts.append(text + (held_out if unseen.get(criterion) is not None else ""))
     if not parts:
-        return [f"The evaluation beside this checkpoint has no pairs of {', '.join(criteria)}."]
+        return f"The evaluation beside this checkpoint has no pairs of {', '.join(criteria)}."
     unmeasured = " It was not measured under joint." if "joint" in criteria else ""
-    text = f"On its own test pairs this model is right on {'; '.join(parts)}.{unmeasured} {describe_overlap(results)}"
-    return [text.rstrip()]
+    right = f"On its own test pairs this model is right on {'; '.join(parts)}.{unmeasured}"
+    return f"{right} {describe_overlap(results)}".rstrip()

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -45,8 +44,7 @@ _NO_VISION = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads
 _CONTROL_TOKENS = ("<|AUDIO|>", "<|IMAGE|>", "<|VIDEO|>")
 
 
-@dataclass(frozen=True)
-class Generation:
+class Generation(NamedTuple):
     """An answer without control tokens; `num_tokens` includes the end token, `seconds` is its share of the batch."""
 
     text: str
@@ -67,10 +65,9 @@ class ThinkerProcessor(SDiaRewardProcessor):
         hub_kwargs = {name: kwargs[name] for name in HUB_KWARGS if name in kwargs}
         saved, _ = cls.get_processor_dict(pretrained_model_name_or_path, **hub_kwargs)
         if saved.get("processor_class") == cls.__name__:
-            loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
-        else:
-            loaded = cls.from_backbone(pretrained_model_name_or_path, **{"max_turn_s": MAX_RECORDING_S, **kwargs})
-        return loaded
+            return cast(Any, super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs))
+        options = {"max_turn_s": MAX_RECORDING_S, **kwargs}
+        return cast(ThinkerProcessor, cls.from_backbone(pretrained_model_name_or_path, **options))
 
     def apply_chat_template(  # type: ignore[override]
         self,
@@ -99,8 +96,6 @@ class ThinkerProcessor(SDiaRewardProcessor):
 
     def with_prompt(self, dialogue: Any, criterion: str = "joint") -> Dialogue:
         """Return the conversation unchanged: it holds the judge's task."""
-        if not dialogue:
-            raise ValueError("a conversation has no messages; give at least one.")
         return make_dialogue(dialogue, is_whole=False)
 
     def encode_text(self, text: str) -> list[int]:
@@ -174,10 +169,10 @@ class Thinker:
         inputs = self.prepare(conversations)
         ids = self.model.generate(**inputs, **options)[:, inputs["input_ids"].shape[1] :]
         texts = self.processor.tokenizer.batch_decode(ids, skip_special_tokens=True)
-        # The number of end tokens up to each token: an answer goes up to and with the first.
-        num_ends = (ids == options["eos_token_id"]).cumsum(dim=1)
-        lengths = (num_ends - (ids == options["eos_token_id"]).int() == 0).sum(dim=1).tolist()
-        is_cut = (num_ends[:, -1] == 0).tolist()
+        # An answer goes up to and with its first end token.
+        is_end = ids == options["eos_token_id"]
+        lengths = (is_end.cumsum(dim=1) - is_end.int() == 0).sum(dim=1).tolist()
+        is_cut = (~is_end.any(dim=1)).tolist()
         seconds = (time.perf_counter() - start) / len(conversations)
         return [Generation(text, num, seconds, cut) for text, num, cut in zip(texts, lengths, is_cut, strict=True)]
 
@@ -268,15 +263,11 @@ def find_repeats(clips: Sequence[torch.Tensor]) -> tuple[list[int], list[int]]:
     """Return the index of the first of each distinct clip, and for each clip its position in that list."""
     firsts: list[int] = []
     sources: list[int] = []
-    by_length: dict[int, list[int]] = {}
     for index, clip in enumerate(clips):
-        candidates = by_length.setdefault(clip.shape[1], [])
-        found = next((place for place in candidates if torch.equal(clips[firsts[place]], clip)), None)
-        if found is None:
-            found = len(firsts)
-            candidates.append(found)
+        equal = (place for place, first in enumerate(firsts) if torch.equal(clips[first], clip))
+        sources.append(next(equal, len(firsts)))
+        if sources[-1] == len(firsts):
             firsts.append(index)
-        sources.append(found)
     return firsts, sources
 
 

@@ -3,6 +3,10 @@
 Finished scenarios stay in part files until the last shard is written: a killed build resumes; another configuration
 starts anew; a finished build is not repeated. Deterministic synthesizers give the same samples again.
 
+The casts are tried in an order that depends on the scenario, each with a female and a male voice: the question until
+one passes the filters; the answers until all of one speaker's pass. One speaker gives all three answers, so that the
+voice does not predict the score. If no speaker passes, the one with the most answers is kept.
+
 Then human experts verify text, speech and scores (the paper has five). Raters write a CSV with the columns
 `sample_id`, `rater` and `score` (1 to 5), a row per sample that they heard. The gold score is the median; a half is
 rounded up. The optional column `wrong` rejects a sample: `text` or `speech` says what is wrong with it, `sample` that
@@ -18,67 +22,238 @@ import logging
 import math
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
+from itertools import starmap
 from pathlib import Path
 from statistics import fmean, median
 from string import Template
 from typing import Any
 
+import numpy as np
+
+from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
 from sdiareward.common.escaping import escape_markdown
 from sdiareward.common.files import require_other_folder
 from sdiareward.common.locks import lock_folder
 from sdiareward.common.package_files import CARDS
-from sdiareward.common.parts import Make, Processes, Rows, run_parts
+from sdiareward.common.parts import Make, Processes, run_parts
 from sdiareward.common.skipped import Skipped
 from sdiareward.common.tables import render_table
-from sdiareward.pairs.schema import make_stable_id
+from sdiareward.dataset_builder.episodes import SkipError
+from sdiareward.dataset_builder.synthesis import SynthesisError
+from sdiareward.pairs.messages import join_turns
+from sdiareward.pairs.schema import make_stable_id, make_stable_seed
+from sdiareward.perturbations.attack_sounds import find_clips
+from sdiareward.perturbations.channel import encode_flac
+from sdiareward.perturbations.effects import measure_level, scale_to_level
 
 from ..reports import data_card
 from ..row_parts import choose_size, open_row_parts, write_shards
 from ..shards import ShardWriter, read_rows
-from .recording import Recorder
-from .scenarios import assign_splits, read_scenarios, take_evenly
-from .schema import LANGUAGE_TAGS, MIXED_LANGUAGES, features
-from .voices import ChatRewardConfig, read_engine_versions
+from . import scenarios, voices
+from .scenarios import Line, Scenario
+from .voices import Cast, ChatRewardConfig, EventSettings, speak_line
 
 
 logger = logging.getLogger(__name__)
 _COLUMNS = ("sample_id", "rater", "score")
-_WRONG = ("text", "speech", "sample")
+_WRONG, _SCORES = ("text", "speech", "sample"), ("1", "2", "3", "4", "5")
 # Sample -> rater -> score.
 Ratings = Mapping[str, Mapping[str, int]]
+# A cast, and the gender of its voice for a category that does not determine it.
+Speaker = tuple[Cast, str]
+_GENDERS = ("female", "male")
+
+
+@dataclass(frozen=True)
+class Take:
+    array: np.ndarray  # (num_samples,), mono, 16 kHz
+    synthesizer: str
+    wer: float | None  # None if it was not checked.
+    language: str
+
+
+Takes = dict[Any, Take | Skipped]
+
+
+@dataclass
+class Recorded:
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    rejected: list[Skipped] = field(default_factory=list)  # Every line that failed, of all casts.
+
+
+class Recorder:
+    def __init__(self, config: ChatRewardConfig):
+        self._config = config
+        self._casts = config.read_casts()
+        self._words = voices.WordErrors(config.asr)
+
+    @cached_property
+    def _score_emotions(self) -> Any:
+        return voices.load_classifier(self._config.emotion) if self._config.emotion else None
+
+    def record(self, scenario: Scenario, split: str) -> Recorded:
+        recorded = Recorded()
+        asking, answering = self._choose_speakers(scenario, split)
+        asked = self._record_lines(scenario, {"question": scenario.question}, asking, recorded).get("question")
+        question = asked if isinstance(asked, Take) else None
+        answers = self._record_lines(scenario, scenario.answers if question else {}, answering, recorded)
+        for score in scenario.answers:
+            item, answer = f"{scenario.scenario_id} {score}", answers.get(score)
+            made: dict[str, Any] | Skipped
+            if question and isinstance(answer, Take):
+                made = self._join(scenario, score, question, answer)
+            else:
+                no_question = Skipped(item, "no_question", "no voice spoke the question; see the rejected lines.")
+                made = answer if isinstance(answer, Skipped) else no_question
+            if isinstance(made, Skipped):
+                recorded.skipped.append(replace(made, item=item))
+            else:
+                recorded.rows.append(made)
+        return recorded
+
+    def _choose_speakers(self, scenario: Scenario, split: str) -> tuple[list[Speaker], list[Speaker]]:
+        """Return the speakers for the question and for the answers, different genders first."""
+        config, key = self._config, (self._config.seed, scenario.scenario_id)
+        held_out = frozenset(config.left_out) if split == "train" else frozenset()
+        named = config.casts_by_attribute.get(scenario.voices, config.casts)
+        speaking = [cast.drop_engines(held_out) for cast in self._casts if cast.name in named]
+        casts = sorted(speaking, key=lambda cast: make_stable_id(*key, cast.name))
+        # A female voice is closest to all ages.
+        if scenario.voices == "age":
+            women = [(cast, "female") for cast in casts]
+            return women, women
+        first = make_stable_seed(*key) % 2
+        answering, asking = ([(cast, _GENDERS[i]) for cast in casts] for i in (first, 1 - first))
+        return asking + answering, answering + asking
+
+    def _record_lines(
+        self, scenario: Scenario, lines: Mapping[Any, Line], speakers: list[Speaker], recorded: Recorded
+    ) -> Takes:
+        """Return the lines of the first speaker with whom all pass, else of the one with the most.
+
+        A speaker is skipped at the first failed line; the other lines are synthesised only if all speakers fail.
+        """
+        attempts: list[Takes] = [{} for _ in speakers]
+        for is_last_round in (False, True):
+            for (cast, gender), takes in zip(speakers, attempts, strict=True):
+                for name in [name for name in lines if name not in takes]:
+                    try:
+                        takes[name] = self._speak(cast, gender, scenario, lines[name], is_question=name == "question")
+                    except (SkipError, SynthesisError) as error:
+                        skip = Skipped(f"{scenario.scenario_id} {name}", error.kind, f"{cast.name}: {error}")
+                        takes[name] = skip
+                        recorded.rejected.append(skip)
+                        if not is_last_round:
+                            break
+                if _rank(takes)[0] == len(lines):
+                    return takes
+        return max(attempts, key=_rank, default={})
+
+    def _speak(self, cast: Cast, gender: str, scenario: Scenario, line: Line, *, is_question: bool) -> Take:
+        """Speak and check a line; a question with the attribute `audio` then gets its sound."""
+        attribute, category, config = scenario.voices, line.category, self._config
+        voice = cast.find_voice(attribute, category, gender)
+        if voice is None:
+            raise SkipError(scenarios.NO_VOICE, f"has no voice for {attribute} {category!r}.")
+        # One speaker for all answers, where the category does not decide it.
+        drawn = voice.draw(make_stable_seed(config.seed, scenario.scenario_id, is_question))
+        language = scenarios.LANGUAGE_TAGS[category or "english"] if attribute == "language" else "en"
+        is_shaped = cast.is_shaped(attribute)
+        array = speak_line(line.text, drawn, attribute, category, is_shaped=is_shaped, language=language)
+        wer = None if config.max_wer is None else self._words.rate(line.text, array, language)
+        if wer is not None and wer > (config.max_wer or 0.0):
+            raise SkipError("wer", f"the word error rate is {wer:.3f}; at most {config.max_wer} is allowed.")
+        if attribute == "emotion" and category and config.emotion:
+            score, least = self._score_emotions(array).get(category, 0.0), config.emotion.threshold
+            if score < least:
+                raise SkipError("emotion", f"{category!r} has the score {score:.3f}; at least {least} is needed.")
+        if attribute == "audio" and is_question:
+            seed = make_stable_seed(config.seed, scenario.scenario_id, category)
+            try:
+                array = mix_event(array, load_event(str(category), seed, config.events), config.events)
+            except AudioError as error:
+                raise SkipError("no_event", str(error)) from error
+        return Take(array, voice.engine, wer, language)
+
+    def _join(self, scenario: Scenario, score: int, question: Take, answer: Take) -> dict[str, Any] | Skipped:
+        """Return the sample of a question and an answer, or why there is none."""
+        array = join_turns([question.array, answer.array], self._config.gap_s)
+        *lasts_s, duration_s = (len(each) / SAMPLING_RATE for each in (question.array, answer.array, array))
+        if not self._config.min_s <= duration_s <= self._config.max_s:
+            limits = f"{self._config.min_s:.0f} to {self._config.max_s:.0f} s are kept"
+            return Skipped("", "duration", f"the dialogue lasts {duration_s:.1f} s; {limits}.")
+        line = scenario.answers[score]
+        labels = (scenario.part, scenario.attribute, scenario.category, scenario.question.category, line.category)
+        sample_id = make_stable_id(scenario.scenario_id, score, *labels, scenario.question.text, line.text)
+        of_scenario = ("scenario_id", "part", "attribute", "category", "topic", "license")
+        return {
+            "sample_id": sample_id,
+            **{name: getattr(scenario, name) for name in of_scenario},
+            "response_category": line.category,
+            **{"score": score, "design_score": score, "expert_scores": None},
+            **{"question": scenario.question.text, "response": line.text},
+            **{"question_s": lasts_s[0], "response_s": lasts_s[1], "duration_s": duration_s},
+            "audio": {"bytes": encode_flac(array), "path": f"{sample_id}.flac"},
+            **{"question_synthesizer": question.synthesizer, "synthesizer": answer.synthesizer},
+            **{"question_wer": question.wer, "response_wer": answer.wer},
+            "language": question.language if question.language == answer.language else scenarios.MIXED_LANGUAGES,
+        }
+
+
+def load_event(category: str, seed: int, events: EventSettings) -> np.ndarray:
+    names = events.classes.get(category, (category,))
+    clips = [path for name in names for path in find_clips(name, events.folder)]
+    if not clips:
+        raise SkipError("no_event", f"sound {category!r} has no clip; put one into {Path(events.folder, names[0])}.")
+    return read_audio(clips[np.random.default_rng(seed).integers(len(clips))])
+
+
+def mix_event(speech: np.ndarray, clip: np.ndarray, events: EventSettings) -> np.ndarray:
+    """Repeat a clip under speech, from `lead_s` before it to its end, within full scale."""
+    mixed = np.concatenate([np.zeros(round(events.lead_s * SAMPLING_RATE), dtype=np.float32), speech])
+    sound = np.resize(clip, len(mixed))
+    mixed += scale_to_level(sound, measure_level(speech) * 10 ** (-events.snr_db / 20)).astype(np.float32)
+    return (mixed / max(1.0, float(np.abs(mixed).max(initial=0.0)) / 0.99)).astype(np.float32)
+
+
+def _rank(takes: Takes) -> tuple[int, int]:
+    """Rank the most lines first; among equals the most voices, as a missing one is the least informative reason."""
+    num_missing = sum(isinstance(take, Skipped) and take.kind == scenarios.NO_VOICE for take in takes.values())
+    return sum(isinstance(take, Take) for take in takes.values()), -num_missing
 
 
 def build(config: ChatRewardConfig) -> dict[str, Any]:
     """Build the data set of `config`; return its report."""
     output = Path(config.output_dir)
     with lock_folder(output):
-        scenarios = take_evenly(read_scenarios(config.scenarios), config.limit)
+        chosen = scenarios.take_evenly(scenarios.read_scenarios(config.scenarios), config.limit)
         identity = json.loads(json.dumps(config.identity()))
-        plan_id = make_stable_id(json.dumps([identity, [s.as_row() for s in scenarios]], sort_keys=True))
+        plan_id = make_stable_id(json.dumps([identity, [each.as_row() for each in chosen]], sort_keys=True))
         work = output / ".parts" / plan_id
         if finished := None if work.parent.exists() else data_card.read_finished(output, plan_id):
             logger.warning("%s is up to date; delete its report.json to build it again.", output)
             return finished
         casts = config.read_casts()
-        splits = assign_splits(scenarios, test=config.test, seed=config.seed)
-        plans = {scenario.scenario_id: (scenario, splits[scenario.scenario_id]) for scenario in scenarios}
-        parts = open_row_parts(work, {}, features())
+        splits = scenarios.assign_splits(chosen, test=config.test, seed=config.seed)
+        plans = {scenario.scenario_id: (scenario, splits[scenario.scenario_id]) for scenario in chosen}
+        parts = open_row_parts(work, {}, scenarios.features())
         pending = [plans[name] for name in parts.find_pending(list(plans))]
         engine, load = Processes(config.num_workers), partial(_load, config)
         run_parts(parts, pending, load, choose_size(len(plans)), engine, label="scenarios", unit="scenario")
         found = {row["item"]: json.loads(row["notes"]) for row in parts.iter_rows(["notes"])}
         kinds = ("skipped", "rejected")
         skipped, rejected = ([skip for name in plans for skip in found[name][kind]] for kind in kinds)
-        if len(skipped) == sum(len(scenario.answers) for scenario in scenarios):
+        if len(skipped) == sum(len(scenario.answers) for scenario in chosen):
             raise ValueError(f"no sample is left of {len(plans)} scenarios: {[s['reason'] for s in skipped[:3]]}.")
-        write_shards(parts, {name: split for name, (_, split) in plans.items()}, output, features())
+        write_shards(parts, {name: split for name, (_, split) in plans.items()}, output, scenarios.features())
         report = {
             "plan_id": plan_id,
             "config": identity,
-            "synthesizers": read_engine_versions(casts),
+            "synthesizers": voices.read_engine_versions(casts),
             "rejected_lines": dict(sorted(Counter(skip["kind"] for skip in rejected).items())),
             **data_card.summarise_skipped([Skipped(**skip) for skip in skipped]),
             "rejected": rejected,
@@ -92,16 +267,12 @@ def build(config: ChatRewardConfig) -> dict[str, Any]:
 def _load(config: ChatRewardConfig) -> Make:
     recorder = Recorder(config)
 
-    def record(parts: Iterable[Any]) -> Iterator[Rows]:
-        for part in parts:
-            rows = []
-            for scenario, split in part:
-                found = recorder.record(scenario, split)
-                notes = {"skipped": [*map(asdict, found.skipped)], "rejected": [*map(asdict, found.rejected)]}
-                rows.append({"item": scenario.scenario_id, "rows": found.rows, "notes": json.dumps(notes)})
-            yield rows
+    def record(scenario: Scenario, split: str) -> dict[str, Any]:
+        found = recorder.record(scenario, split)
+        notes = {"skipped": [*map(asdict, found.skipped)], "rejected": [*map(asdict, found.rejected)]}
+        return {"item": scenario.scenario_id, "rows": found.rows, "notes": json.dumps(notes)}
 
-    return record
+    return lambda parts: ([*starmap(record, part)] for part in parts)
 
 
 def _save_report(output: Path, report: dict[str, Any]) -> dict[str, Any]:
@@ -110,7 +281,8 @@ def _save_report(output: Path, report: dict[str, Any]) -> dict[str, Any]:
     codes = set()
     for split, row in read_rows(output, ("attribute", "duration_s", "language")):
         seconds[split, row["attribute"] or "content"].append(row["duration_s"])
-        codes |= {*LANGUAGE_TAGS.values()} if row["language"] == MIXED_LANGUAGES else {row["language"]}
+        is_mixed = row["language"] == scenarios.MIXED_LANGUAGES
+        codes |= {*scenarios.LANGUAGE_TAGS.values()} if is_mixed else {row["language"]}
     # Samples and hours by split and attribute, as in Table 4.
     samples = [
         {"split": split, "attribute": attribute, "samples": len(found), "hours": round(sum(found) / 3600, 4)}
@@ -143,23 +315,21 @@ def read_ratings(path: Path, known: set[str]) -> tuple[dict[str, dict[str, int]]
             raise ValueError(f"{path}: the header lacks {missing}; the columns are {list(_COLUMNS)}.")
         for row in rows:
             sample, rater, score, wrong = ((row.get(name) or "").strip() for name in (*_COLUMNS, "wrong"))
-            if sample not in known:
-                problem = "unknown_sample", f"sample_id {sample!r} is not in the data set."
-            elif not rater:
-                problem = "missing_rater", "rater is empty; every score needs one."
-            elif wrong and wrong not in _WRONG:
-                problem = "bad_wrong", f"wrong is {wrong!r}; it must be one of {list(_WRONG)}."
+            bad_score = f"score is {score!r}; it must be a whole number from 1 to 5."
+            again = f"{rater!r} has rated {sample} before; the first score is kept."
+            problems = (
+                (sample not in known, "unknown_sample", f"sample_id {sample!r} is not in the data set."),
+                (not rater, "missing_rater", "rater is empty; every score needs one."),
+                (wrong not in ("", *_WRONG), "bad_wrong", f"wrong is {wrong!r}; it must be one of {list(_WRONG)}."),
+                (not wrong and score not in _SCORES, "bad_score", bad_score),
+                (not wrong and rater in ratings[sample], "rated_twice", again),
+            )
+            if problem := next((problem for is_wrong, *problem in problems if is_wrong), None):
+                skipped.append(Skipped(f"{path.name} line {rows.line_num}", *problem))
             elif wrong:
                 rejected.append(Skipped(sample, f"wrong_{wrong}", f"{rater} rejects it."))
-                continue
-            elif score not in ("1", "2", "3", "4", "5"):
-                problem = "bad_score", f"score is {score!r}; it must be a whole number from 1 to 5."
-            elif rater in ratings[sample]:
-                problem = "rated_twice", f"{rater!r} has rated {sample} before; the first score is kept."
             else:
                 ratings[sample][rater] = int(score)
-                continue
-            skipped.append(Skipped(f"{path.name} line {rows.line_num}", *problem))
     gone = {skip.item for skip in rejected}
     return {sample: given for sample, given in ratings.items() if given and sample not in gone}, rejected, skipped
 
@@ -197,7 +367,7 @@ def merge_experts(folder: Path, ratings_path: Path, output: Path) -> dict[str, A
         raise ValueError(f"{ratings_path}: rejects all {len(design)} samples; nothing is left to write.")
     if not ratings and not rejected:
         raise ValueError(f"{ratings_path}: no row can be used ({[skip.reason for skip in bad_rows[:3]]}).")
-    with ShardWriter(output, features()) as writer:
+    with ShardWriter(output, scenarios.features()) as writer:
         for split, row in read_rows(folder):
             if given := ratings.get(row["sample_id"]):
                 # In the order of the raters' names.

@@ -1,4 +1,6 @@
-"""Scenarios of ChatReward: a question, and three answers that deserve 5, 3 and 1 points (equation 1, appendix A).
+"""What ChatReward is made of (section 3.2, Table 4), and its scenarios: a question and three answers.
+
+The answers deserve 5, 3 and 1 points (equation 1, appendix A):
 
 - content: 5 answers in a neutral voice, 3 has the same words in a voice that does not suit them.
 - understanding: the user asks what is heard. 5 names it in a voice like the user's; 3 names another category, in its
@@ -15,34 +17,189 @@ alternate, then one question each. Every answer must pass the same checks; error
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sdiareward.common.llm import ChatClient, ChatError, FailureLimit
+from sdiareward.common.llm import ChatClient, ChatError
 from sdiareward.common.package_files import CHATREWARD
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.prompts import PromptSet
+from sdiareward.pairs.rows import make_builder
 from sdiareward.pairs.schema import make_stable_id, make_stable_seed
 
-from ..llm_files import open_written, read_scenario_lines
+from ..llm_files import FailureLimit, open_written, read_scenario_lines
 from ..marks import remove_marks
-from .schema import (
-    ATTRIBUTES,
-    CATEGORIES,
-    CONTENT_VOICES,
-    DESIGN_SCORES,
-    PARTS,
-    PLAIN,
-    SAMPLES,
-    TOPICS,
-    are_alike,
-    find_named_categories,
-    find_voice_attribute,
+
+
+if TYPE_CHECKING:
+    import datasets
+
+# Part -> its share of the samples (section 3.2.2).
+PARTS: dict[str, float] = {"content": 0.15, "understanding": 0.25, "generation": 0.35, "implicit": 0.25}
+# Attribute -> its categories (Table 4).
+CATEGORIES: dict[str, tuple[str, ...]] = {
+    "gender": ("male", "female"),
+    "age": ("children", "adolescent", "middle-aged", "elderly"),
+    "language": ("chinese", "english"),
+    "accent": ("indian", "canadian", "british", "singaporean", "american", "australian"),
+    "emotion": ("neutral", "happy", "sad", "angry", "surprised", "disgusted", "fearful"),
+    "pitch": ("low", "normal", "high"),
+    "speed": ("slow", "normal", "fast"),
+    "volume": ("low", "normal", "high"),
+    "audio": (
+        *("laughing", "crying", "bee", "bird", "car", "cat", "chirping", "clapping", "coughing", "dog", "screaming"),
+        *("duck", "horse", "ice", "knocking", "ocean", "pig", "police", "sneezing", "thunder", "waterfall burbling"),
+    ),
+}
+# Attribute -> its samples (Table 4): 28,209 of the 30,000. The content part has no row there; we count it under the
+# attribute of its voices, so that the rest of that row is for the other parts.
+SAMPLES: dict[str, int] = {
+    **{"gender": 2177, "age": 2070, "language": 3583, "accent": 1618, "emotion": 9470},
+    **{"pitch": 853, "speed": 2303, "volume": 2054, "audio": 4081},
+}
+# Attributes of a part; implicit dialogues go with these three (appendix D), and no voice can be asked for a sound.
+ATTRIBUTES: dict[str, tuple[str, ...]] = {
+    "implicit": ("emotion", "speed", "volume"),
+    "generation": tuple(name for name in CATEGORIES if name != "audio"),
+    "understanding": tuple(CATEGORIES),
+}
+# Category of a voice without a request.
+PLAIN: dict[str, str] = {
+    **{"age": "middle-aged", "language": "english", "emotion": "neutral"},
+    **{"pitch": "normal", "speed": "normal", "volume": "normal"},
+}
+# The voices of the content part: right words in a voice that does not suit them get 3 points (equation 1).
+CONTENT_VOICES = "emotion"
+# Section 3.2.3, stage 1.
+TOPICS = (
+    *("daily_life", "health_management", "education", "entertainment", "family_relations", "dietary_culture"),
+    *("healthcare", "shopping", "internet_usage", "fitness", "career_development", "social_interaction"),
 )
+# Scores of answers: content and voice right; content right, voice wrong; content wrong.
+DESIGN_SCORES = (5, 3, 1)
+# BCP-47 tags of the categories of `language`; "mul" stands for a dialogue in both.
+LANGUAGE_TAGS = {"english": "en", "chinese": "zh"}
+MIXED_LANGUAGES = "mul"
+# Kind of the skipped lines that a cast has no voice for.
+NO_VOICE = "no_voice"
+
+
+# Attribute -> category -> words that name it; any other category is named by itself.
+_WORDS: dict[str, dict[str, str]] = {
+    "gender": {"male": "male man men man's gentleman guy", "female": "female woman women woman's lady girl"},
+    "age": {
+        "children": "child children child's kid kids",
+        "adolescent": "adolescent adolescents teen teens teenager teenage",
+        **{
+            "middle-aged": "middle-aged|middle aged",
+            "elderly": "elderly|senior|old man|old lady|old woman|old person",
+        },
+    },
+    "language": {"chinese": "chinese mandarin 中文 汉语 普通话", "english": "english 英语 英文"},
+    "emotion": {
+        "happy": "happy happily happiness cheerful joy joyful glad delighted excited thrilled",
+        "sad": "sad sadly sadness sorrow sorrowful unhappy gloomy depressed miserable",
+        "angry": "angry angrily anger furious fury mad rage annoyed outraged",
+        "surprised": "surprised surprise surprising amazed amazement astonished shocked stunned",
+        "disgusted": "disgusted disgust disgusting revolted revolting",
+        "fearful": "fearful fear afraid scared frightened frightening terrified terrifying panic",
+    },
+    "pitch": {"low": "low lower deep deeper", "high": "high higher squeaky"},
+    "speed": {"slow": "slow slowly slower", "fast": "fast faster quick quickly rapid rapidly hurry rush"},
+    "volume": {
+        "low": "low quiet quietly whisper whispering soft softly silent silently",
+        "high": "high loud loudly louder shout shouting yell yelling",
+    },
+    "audio": {
+        **{"bee": "bee bees buzzing", "bird": "bird birds", "car": "car cars engine", "horse": "horse horses hooves"},
+        **{"chirping": "chirp chirps chirping", "clapping": "clap claps clapping applause", "police": "police siren"},
+        **{"crying": "cry cries crying weeping", "coughing": "cough coughs coughing", "ocean": "ocean sea waves"},
+        **{"knocking": "knock knocks knocking", "laughing": "laugh laughs laughing laughter"},
+        **{"screaming": "scream screams screaming", "sneezing": "sneeze sneezes sneezing"},
+        "waterfall burbling": "waterfall burbling stream brook",
+    },
+}
+# Too similar for a right and a wrong label.
+_ALIKE = {
+    "age": ({"children", "adolescent"}, {"adolescent", "middle-aged"}, {"middle-aged", "elderly"}),
+    "accent": ({"american", "canadian"},),
+    "emotion": ({"happy", "surprised"}, {"angry", "disgusted"}, {"sad", "fearful"}),
+    "audio": ({"bird", "chirping"}, {"ocean", "waterfall burbling"}, {"crying", "screaming"}),
+}
+
+
+def find_voice_attribute(attribute: str | None) -> str:
+    """Return the attribute in which the voices of a scenario differ."""
+    return attribute or CONTENT_VOICES
+
+
+def find_named_categories(text: str, attribute: str) -> list[str]:
+    """Return the categories of an attribute that a text names, in the order of Table 4."""
+    return [category for category in CATEGORIES[attribute] if _compile_pattern(attribute, category).search(text)]
+
+
+def are_alike(attribute: str, first: str, second: str) -> bool:
+    """Check whether two categories are too similar for a right and a wrong label."""
+    return first == second or {first, second} in _ALIKE.get(attribute, ())
+
+
+@cache
+def _compile_pattern(attribute: str, category: str) -> re.Pattern[str]:
+    listed = _WORDS.get(attribute, {}).get(category, category)
+    # Several words make a name where bars stand between the names.
+    names = listed.split("|") if "|" in listed or listed == category else listed.split()
+    # Chinese has no spaces, so there are no word boundaries.
+    bordered = [re.escape(name) if not name.isascii() else rf"\b{re.escape(name)}\b" for name in names]
+    return re.compile("|".join(bordered), re.IGNORECASE)
+
+
+def load_samples(path: str | Path, split: str) -> datasets.Dataset:
+    """Load one split of a ChatReward folder; `audio` stays encoded, as `read_audio` takes it."""
+    import datasets
+
+    pattern = f"data/{split}-*.parquet"
+    if Path(path).is_dir():
+        if not (files := sorted(map(str, Path(path).glob(pattern)))):
+            raise FileNotFoundError(f"{path}: holds no {pattern}; build the data set first.")
+        samples = datasets.Dataset.from_parquet(files, split=split)
+    else:
+        builder = make_builder(path, data_files={split: pattern})
+        builder.download_and_prepare()
+        samples = builder.as_dataset(split)
+    if missing := sorted(set(features()) - set(samples.column_names)):
+        raise ValueError(f"{path}: lacks the columns {missing}; give a ChatReward folder.")
+    return samples.cast_column("audio", datasets.Audio(sampling_rate=16_000, decode=False))
+
+
+def features() -> datasets.Features:
+    """Return the columns of a sample.
+
+    `audio` is the question, 1 s of silence and the answer, mono, 16 kHz. `category` is the voice heard in the question
+    or asked for by it; `response_category` is the answer's voice or, for `audio`, the sound that it speaks of.
+    `question_wer` and `response_wer` are None where the recogniser does not know the language.
+    """
+    import datasets
+
+    text, whole, real = datasets.Value("string"), datasets.Value("int32"), datasets.Value("float32")
+    names = ("sample_id", "scenario_id", "part", "attribute", "category", "response_category", "topic")
+    return datasets.Features(
+        {
+            **dict.fromkeys(names, text),
+            **dict.fromkeys(("score", "design_score"), whole),
+            "expert_scores": datasets.List(whole),
+            **dict.fromkeys(("question", "response"), text),
+            **dict.fromkeys(("question_s", "response_s", "duration_s"), real),
+            "audio": datasets.Audio(sampling_rate=16_000, decode=False),
+            **dict.fromkeys(("question_synthesizer", "synthesizer"), text),
+            **dict.fromkeys(("question_wer", "response_wer"), real),
+            **dict.fromkeys(("language", "license"), text),
+        }
+    )
 
 
 DEFAULT_LICENSE = "Apache-2.0"
@@ -76,20 +233,14 @@ class Scenario:
     license: str = DEFAULT_LICENSE
 
     def __post_init__(self) -> None:
-        try:
-            _require_labels(self)
-            _require_texts(self)
-            _require_part(self)
-        except ValueError as error:
-            raise ValueError(f"scenario {self.scenario_id!r}: {error}") from None
+        for is_right, found, needed in _check(self):
+            if not is_right:
+                raise ValueError(f"scenario {self.scenario_id!r}: {found}; {needed}")
 
     @property
     def voices(self) -> str:
         """The attribute in which the voices of the answers differ."""
         return find_voice_attribute(self.attribute)
-
-    def list_lines(self) -> list[tuple[str, Line]]:
-        return [("question", self.question), *((f"answer {s}", line) for s, line in self.answers.items())]
 
     def as_row(self) -> dict[str, Any]:
         """Return the JSON object that `make_scenario` takes."""
@@ -122,83 +273,60 @@ def assign_splits(scenarios: Sequence[Scenario], *, test: float, seed: int) -> d
 
 def take_evenly(scenarios: Sequence[Scenario], limit: int | None) -> list[Scenario]:
     """Return `limit` scenarios evenly spaced over the list."""
-    if limit is None or limit >= len(scenarios):
-        return list(scenarios)
-    return [scenarios[number * len(scenarios) // limit] for number in range(limit)]
+    count = len(scenarios) if limit is None else min(limit, len(scenarios))
+    return [scenarios[number * len(scenarios) // count] for number in range(count)]
 
 
-def _require(is_right: object, found: str, needed: str) -> None:
-    if not is_right:
-        raise ValueError(f"{found}; {needed}")
-
-
-def _require_one_of(name: str, value: Any, allowed: Any) -> None:
-    _require(value in allowed, f"{name} is {value!r}", f"it must be one of {list(allowed)}.")
-
-
-def _require_unnamed(name: str, text: str, attribute: str) -> None:
-    found = find_named_categories(text, attribute)
-    _require(not found, f"{name} names {found}", f"it must not name a category of {attribute!r}.")
-
-
-def _require_labels(scenario: Scenario) -> None:
-    """Check every label, and that the wrong voice differs clearly from the right one."""
+def _check(scenario: Scenario) -> Iterator[tuple[object, str, str]]:
+    """Yield whether each rule holds, what is found and what is needed; a rule relies on those before it."""
+    part, attribute, category, answers = scenario.part, scenario.attribute, scenario.category, scenario.answers
+    question, voices = scenario.question, scenario.voices
+    lines = [("question", question), *((f"answer {score}", line) for score, line in answers.items())]
     texts = (scenario.scenario_id, scenario.license)
-    _require(all(isinstance(text, str) for text in texts), f"scenario_id and license are {texts}", "give texts.")
-    _require_one_of("part", scenario.part, PARTS)
-    _require_one_of("topic", scenario.topic, TOPICS)
-    attributes = [*CATEGORIES] if scenario.part != "content" else [None]
-    _require_one_of("attribute", scenario.attribute, attributes)
-    scores = tuple(scenario.answers)
-    _require(scores == DESIGN_SCORES, f"the answers have the scores {scores}", f"they must be {DESIGN_SCORES}.")
-    for name, line in scenario.list_lines():
+    yield all(isinstance(text, str) for text in texts), f"scenario_id and license are {texts}", "give texts."
+    labels: dict[str, tuple[Any, Sequence[Any]]] = {"part": (part, [*PARTS]), "topic": (scenario.topic, TOPICS)}
+    labels["attribute"] = attribute, [*CATEGORIES] if part != "content" else [None]
+    for name, (value, allowed) in labels.items():
+        yield value in allowed, f"{name} is {value!r}", f"it must be one of {list(allowed)}."
+    scores, names = tuple(answers), CATEGORIES[voices]
+    yield scores == DESIGN_SCORES, f"the answers have the scores {scores}", f"they must be {DESIGN_SCORES}."
+    for name, line in lines:
         if line.category is not None or name in ("answer 5", "answer 3"):
-            _require_one_of(f"{name}'s category", line.category, CATEGORIES[scenario.voices])
-    right = scenario.category if scenario.attribute else PLAIN[scenario.voices]
-    given, wrong = (str(scenario.answers[score].category) for score in (5, 3))
-    _require(given == right, f"answer 5 has the category {given!r}", f"it must be {right!r}.")
-    is_other = not are_alike(scenario.voices, given, wrong)
-    _require(is_other, f"answer 3 has the category {wrong!r}", f"it must be clearly another than {right!r}.")
-
-
-def _require_texts(scenario: Scenario) -> None:
-    for name, line in scenario.list_lines():
-        _require(isinstance(line.text, str) and line.text.strip(), f"{name} has no text", "write its words.")
+            found = f"{name}'s category is {line.category!r}"
+            yield line.category in names, found, f"it must be one of {list(names)}."
+    # The wrong voice differs clearly from the right one.
+    right = category if attribute else PLAIN[voices]
+    given, wrong = (str(answers[score].category) for score in (5, 3))
+    yield given == right, f"answer 5 has the category {given!r}", f"it must be {right!r}."
+    needed = f"it must be clearly another than {right!r}."
+    yield not are_alike(voices, given, wrong), f"answer 3 has the category {wrong!r}", needed
+    for name, line in lines:
+        yield isinstance(line.text, str) and line.text.strip(), f"{name} has no text", "write its words."
         _, marks = remove_marks(line.text)
-        _require(not marks, f"{name} holds {marks[:1]}, which is not spoken", "write spoken words only.")
+        yield not marks, f"{name} holds {marks[:1]}, which is not spoken", "write spoken words only."
         count = len(line.text.split())
-        _require(count <= MAX_WORDS, f"{name} has {count} words", f"at most {MAX_WORDS} are allowed.")
-    others = (scenario.answers[5].text, scenario.answers[3].text)
-    _require(scenario.answers[1].text not in others, "answer 1 has the words of another", "it must be off topic.")
-
-
-def _require_part(scenario: Scenario) -> None:
-    """Check what each part asks of the question and of the words (rule 1 of figure 4)."""
-    question, part, attribute, category = scenario.question, scenario.part, str(scenario.attribute), scenario.category
-    heard = question.category
+        yield count <= MAX_WORDS, f"{name} has {count} words", f"at most {MAX_WORDS} are allowed."
+    others = (answers[5].text, answers[3].text)
+    yield answers[1].text not in others, "answer 1 has the words of another", "it must be off topic."
+    # What each part asks of the question and of the words (rule 1 of figure 4).
+    if part != "generation":
+        found = f"the question has the category {question.category!r}"
+        yield question.category == right, found, f"it must be heard as {right!r}."
     if part == "content":
-        plain = PLAIN[scenario.voices]
-        _require(heard == plain, f"the question has the category {heard!r}", f"it must be heard as {plain!r}.")
-        _require(category is None, f"category is {category!r}", "in the part content there is none.")
-    elif part != "generation":
-        _require(heard == category, f"the question has the category {heard!r}", f"it must be heard as {category!r}.")
+        yield category is None, f"category is {category!r}", "in the part content there is none."
     if part == "understanding":
-        # Each answer names what it heard.
         for score in (5, 3):
-            right, found = (
-                scenario.answers[score].category,
-                find_named_categories(scenario.answers[score].text, attribute),
-            )
-            _require(found == [right], f"answer {score} names {found}", f"it must name {right!r} alone.")
+            heard, named = answers[score].category, find_named_categories(answers[score].text, voices)
+            yield named == [heard], f"answer {score} names {named}", f"it must name {heard!r} alone."
     if part == "generation":
-        _require(attribute != "audio", "attribute is 'audio'", "no voice can be asked for a sound, use another part.")
-        is_named = category in find_named_categories(question.text, attribute)
-        _require(is_named, f"the question does not name {category!r}", "it must ask for it.")
-    if part == "implicit" or (part, attribute) == ("understanding", "audio"):
-        _require_unnamed("the question", question.text, attribute)
-    if part == "implicit" and attribute in _UNSPOKEN:
-        for name, line in scenario.list_lines()[1:]:
-            _require_unnamed(name, line.text, attribute)
+        yield attribute != "audio", "attribute is 'audio'", "no voice can be asked for a sound, use another part."
+        named = find_named_categories(question.text, voices)
+        yield category in named, f"the question does not name {category!r}", "it must ask for it."
+    # Neither side names what is heard.
+    unspoken = lines[:1] if part == "implicit" or (part, attribute) == ("understanding", "audio") else []
+    for name, line in [*unspoken, *(lines[1:] if part == "implicit" and attribute in _UNSPOKEN else ())]:
+        named = find_named_categories(line.text, voices)
+        yield not named, f"{name} names {named}", f"it must not name a category of {attribute!r}."
 
 
 @dataclass(frozen=True)
@@ -283,8 +411,7 @@ def write_scenarios(
         except ChatError as error:
             return Skipped(slot.scenario_id, "writing_failed", f"{slot.scenario_id}: {error}")
 
-    found: Any
-    for slot, found in zip(slots, client.map(ask, slots, failures=(), description="scenarios"), strict=True):
+    for slot, found in zip(slots, client.map(ask, slots, "scenarios"), strict=True):
         limit.count(found.reason if isinstance(found, Skipped) else None)
         if isinstance(found, Scenario) and _normalise(found.question.text) in questions:
             found = Skipped(slot.scenario_id, "duplicate_question", "was asked before; raise the temperature.")
@@ -320,8 +447,8 @@ def _read_answer(answer: Any, *, slot: Slot, license: str) -> Scenario:
         raise ValueError(f"{empty} must be texts.")
     words = {name: " ".join(text.split()) for name, text in answer.items()}
     right = slot.category or PLAIN[find_voice_attribute(slot.attribute)]
-    label = words["appropriate_label"]
-    _require(label == right, f"appropriate_label is {label!r}", f"it must be {right!r}.")
+    if (label := words["appropriate_label"]) != right:
+        raise ValueError(f"appropriate_label is {label!r}; it must be {right!r}.")
     heard: str | None = right
     if slot.part == "generation":
         heard = PLAIN["language"] if slot.attribute == "language" else None

@@ -1,4 +1,4 @@
-"""The voices of ChatReward, which speak lines as their categories need (section 3.2.3, stage 2), and its settings.
+"""The voices of ChatReward, which speak lines as their categories need, the filters of speech, and the settings.
 
 Gender, accent and language are voices of a cast; four of Table 4's accents need an endpoint. Speed and volume are
 always signal processing, as in the paper. Age, emotion and pitch depend on the cast:
@@ -7,15 +7,21 @@ always signal processing, as in the paper. Age, emotion and pitch depend on the 
   learns the rule from them, not age or emotion of people.
 - The cast `openai-speech` follows instructions, as the paper's GPT-4o-mini-TTS does for accent, pitch and emotion.
 - The cast `voice-cloning` clones reference speakers of each age, as the paper's Step-Audio does with 1,000 of them.
+
+Then words are checked by speech recognition and emotions by a classifier (section 3.2.3, steps 2 and 3). The paper's
+models are Whisper large-v3 and Emotion2Vec, which runs in FunASR. Offline the words are checked by the tiny English
+Whisper of a package, which makes more errors itself, and the emotions are not checked.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pydantic.dataclasses
@@ -23,16 +29,17 @@ from pydantic import NonNegativeFloat, PositiveInt
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.common.settings import make_settings, read_mapping
-from sdiareward.dataset_builder.synthesis import SynthesisError, Synthesizer, is_available, load_synthesizer
+from sdiareward.dataset_builder.episodes import SkipError
+from sdiareward.dataset_builder.synthesis import SynthesisError, is_available, load_synthesizer
 from sdiareward.dataset_builder.synthesis.servers import select_speakers
 from sdiareward.pairs.messages import GAP_S
 from sdiareward.pairs.schema import make_stable_id
 from sdiareward.perturbations.voices import VoiceShape
 
 from ..pairing.plausible_speech import require_language, require_plausible
-from ..pipeline.settings import FasterWhisperSettings
-from .filters import EmotionSettings
-from .schema import CATEGORIES
+from ..pipeline.asr import FasterWhisperTranscriber
+from ..pipeline.settings import ComponentError, FasterWhisperSettings
+from .scenarios import CATEGORIES
 
 
 ENDPOINT = "openai-speech"
@@ -75,13 +82,12 @@ INSTRUCTIONS: dict[str, str] = {
 @dataclass(frozen=True)
 class Voice:
     engine: str
-    number: int = 0
+    numbers: tuple[int, ...] = (0,)  # Of the voices of the engine; each scenario draws one.
     options: Mapping[str, Any] = field(default_factory=dict)
-    choices: tuple[int, ...] = ()  # Each scenario draws one; default: `number`.
 
     def draw(self, seed: int) -> Voice:
-        """Return one of `choices`, the same for the same seed."""
-        return replace(self, number=self.choices[seed % len(self.choices)]) if self.choices else self
+        """Return one of the voices, the same for the same seed."""
+        return replace(self, numbers=(self.numbers[seed % len(self.numbers)],))
 
 
 @dataclass(frozen=True)
@@ -100,15 +106,13 @@ class Cast:
 
     def find_voice(self, attribute: str, category: str | None, gender: str) -> Voice | None:
         """Return the voice for a category; `gender` decides where the category does not."""
-        if category is None:
-            return self.voices.get(gender)
-        if attribute in self.instructed:
-            if (voice := self.voices.get(gender)) is None:
-                return None
+        is_instructed = attribute in self.instructed
+        voice = self.voices.get(category if category and attribute in self.by_voice and not is_instructed else gender)
+        if voice and category and is_instructed:
             instructions = INSTRUCTIONS[attribute].format(category=category)
             body = {**voice.options.get("extra_body", {}), "instructions": instructions}
             return replace(voice, options={**voice.options, "extra_body": body})
-        return self.voices.get(category if attribute in self.by_voice else gender)
+        return voice
 
 
 MANDARIN = Voice("espeak-ng", options={"voices": ["cmn"], "languages": ["zh"]})
@@ -116,10 +120,10 @@ _HIBARI = Voice("hibari")
 # The British voice of flite is a Scottish speaker.
 _FLITE = {"female": 0, "male": 1, "american": 1, "british": 2}
 _ESPEAK = {"female": 1, "male": 0, "american": 0, "british": 4, "english": 0}
-_OF_ESPEAK = {role: Voice("espeak-ng", number) for role, number in _ESPEAK.items()}
+_OF_ESPEAK = {role: Voice("espeak-ng", (number,)) for role, number in _ESPEAK.items()}
 CASTS = {
     "neural": Cast("neural", {"female": _HIBARI, "male": Voice("piper"), "english": _HIBARI, "chinese": MANDARIN}),
-    "flite": Cast("flite", {role: Voice("flite", number) for role, number in _FLITE.items()}),
+    "flite": Cast("flite", {role: Voice("flite", (number,)) for role, number in _FLITE.items()}),
     "espeak-ng": Cast("espeak-ng", {**_OF_ESPEAK, "chinese": MANDARIN}),
 }
 
@@ -131,24 +135,23 @@ def make_endpoint_cast(options: Mapping[str, Any], attributes: Sequence[str]) ->
     count = len(options.get("voices", ()))
     if not count or count % 2:
         raise ValueError(f"endpoint: voices are {options.get('voices')!r}; give two, female and male, or more pairs.")
-    voices = {
-        gender: Voice(ENDPOINT, number, dict(options), tuple(range(number, count, 2)) if count > 2 else ())
-        for number, gender in enumerate(_GENDERS)
-    }
+    numbers = {gender: tuple(range(first, count, 2)) for first, gender in enumerate(_GENDERS)}
+    voices = {gender: Voice(ENDPOINT, found, options) for gender, found in numbers.items()}
     return Cast(ENDPOINT, voices, tuple(attributes))
 
 
 def make_cloning_cast(options: Mapping[str, Any], attributes: Sequence[str]) -> Cast:
     voices: dict[str, Voice] = {}
+    speakers = str(options.get("speakers"))
     for attribute in ("gender", *attributes):
-        found = {}
-        for category in CATEGORIES.get(attribute, ()):
+        categories, found = CATEGORIES.get(attribute, ()), dict[str, Voice]()
+        for category in categories:
             where = {attribute: category}
-            if count := len(select_speakers(str(options.get("speakers")), where)):
-                found[category] = Voice(CLONING, 0, {**options, "where": where}, tuple(range(count)))
-        if not found or (attribute == "gender" and len(found) < len(_GENDERS)):
-            speakers, needed = options.get("speakers"), list(CATEGORIES.get(attribute, ()))
-            raise ValueError(f"cloning: {speakers} has speakers of {attribute} {sorted(found)}; add some of {needed}.")
+            if count := len(select_speakers(speakers, where)):
+                found[category] = Voice(CLONING, tuple(range(count)), {**options, "where": where})
+        if len(found) < (len(_GENDERS) if attribute == "gender" else 1):
+            needed = f"add some of {list(categories)}"
+            raise ValueError(f"cloning: {speakers} has speakers of {attribute} {sorted(found)}; {needed}.")
         voices |= found
     return Cast(CLONING, voices, by_voice=tuple(dict.fromkeys((*_BY_VOICE, *attributes))))
 
@@ -158,29 +161,117 @@ def read_engine_versions(casts: Sequence[Cast]) -> dict[str, str]:
     return {name: _load(voice).version for name, voice in sorted(voices.items())}
 
 
-def order_casts(casts: Sequence[Cast], seed: int, key: str) -> list[Cast]:
-    """Return casts in an order that depends on a seed and a key alone."""
-    return sorted(casts, key=lambda cast: make_stable_id(seed, key, cast.name))
-
-
 def speak_line(
     text: str, voice: Voice, attribute: str, category: str | None, *, is_shaped: bool, language: str = "en"
 ) -> np.ndarray:
     """Return mono 16 kHz float32 speech without silence at its ends; `is_shaped` applies the rule of the category."""
     engine = _load(voice)
     require_language(engine, voice.engine, language, text)
-    speech = engine.speak(text, voice=voice.number)
+    speech = engine.speak(text, voice=voice.numbers[0])
     require_plausible([text], [speech], voice.engine, engine=f"{voice.engine} {json.dumps(dict(voice.options))}")
     by_rule = is_shaped and attribute in SHAPES
     shape = SHAPES[attribute][category] if by_rule and category else VoiceShape()
     return replace(shape, is_vocoded=by_rule and attribute in VOCODED)(speech, SAMPLING_RATE)
 
 
-def _load(voice: Voice) -> Synthesizer:
-    engine = load_synthesizer(voice.engine, voice.options or None)
-    if not isinstance(engine, Synthesizer):
+def _load(voice: Voice) -> Any:
+    engine = load_synthesizer(voice.engine, voice.options)
+    if not hasattr(engine, "speak"):
         raise SynthesisError(f"{voice.engine} speaks whole dialogues only; use another engine for ChatReward.")
     return engine
+
+
+class WordErrors:
+    def __init__(self, settings: FasterWhisperSettings):
+        self._settings = settings
+
+    @cached_property
+    def _transcriber(self) -> FasterWhisperTranscriber:
+        logging.getLogger("faster_whisper").setLevel(logging.WARNING)
+        return FasterWhisperTranscriber(self._settings)
+
+    def rate(self, text: str, array: np.ndarray, language: str) -> float | None:
+        """Return the word error rate of 16 kHz mono speech; None for other languages, and for fillers alone."""
+        try:
+            return word_error_rate(text, self._transcriber.transcribe(array, language), language)
+        except SkipError:
+            return None
+
+
+def word_error_rate(reference: str, hypothesis: str, language: str = "en") -> float:
+    """Return the word error rate, of characters in a language without spaces; spellings are unified as by Whisper."""
+    import jiwer
+    from transformers.models.whisper.english_normalizer import BasicTextNormalizer, EnglishTextNormalizer
+
+    code = language.lower().split("-")[0]
+    normalize = EnglishTextNormalizer({}) if code == "en" else BasicTextNormalizer()
+    said, heard = normalize(reference).strip(), normalize(hypothesis).strip()
+    if not any(character.isalnum() for character in said):
+        raise SkipError("no_words", f"{reference!r} holds no word; a word error rate needs one.")
+    if code in ("zh", "ja", "th"):
+        return float(jiwer.cer(said.replace(" ", ""), heard.replace(" ", "")))
+    return float(jiwer.wer(said, heard))
+
+
+@pydantic.dataclasses.dataclass(config={"extra": "forbid"}, frozen=True)
+class EmotionSettings:
+    model: str
+    # Label of the model -> emotion of Table 4; other labels do not count. Of `生气/angry` the second part counts.
+    labels: Mapping[str, str] = field(default_factory=lambda: {name: name for name in CATEGORIES["emotion"]})
+    threshold: Annotated[float, pydantic.Field(ge=0, le=1)] = 0.5  # Least score of the emotion asked for.
+    device: str = "cpu"
+    backend: Literal["transformers", "funasr"] = "transformers"
+    hub: Literal["hf", "ms"] = "hf"  # For FunASR: Hugging Face or ModelScope.
+
+    def __post_init__(self) -> None:
+        if unknown := sorted(set(self.labels.values()) - set(CATEGORIES["emotion"])):
+            raise ValueError(f"labels name {unknown}; Table 4 has {list(CATEGORIES['emotion'])}.")
+
+
+def load_classifier(settings: EmotionSettings) -> Callable[[np.ndarray], dict[str, float]]:
+    """Return what scores mono 16 kHz speech, from 0 to 1 by emotion of Table 4, without unlabelled emotions."""
+    score_labels = (_load_funasr if settings.backend == "funasr" else _load_transformers)(settings)
+
+    def score_emotions(array: np.ndarray) -> dict[str, float]:
+        found = score_labels(array)
+        if not found.keys() & settings.labels.keys():
+            named = f"'labels' names {sorted(settings.labels)}; name the emotion of each label of the model"
+            raise ValueError(f"{settings.model}: has the labels {sorted(found)}, and {named}.")
+        scores: dict[str, float] = {}
+        for label, emotion in settings.labels.items():
+            if label in found:
+                scores[emotion] = scores.get(emotion, 0.0) + float(found[label])
+        return scores
+
+    return score_emotions
+
+
+def _load_transformers(settings: EmotionSettings) -> Callable[[np.ndarray], dict[str, float]]:
+    """Load an audio classifier of `transformers`, such as a fine-tuned wav2vec 2.0."""
+    from transformers import pipeline
+
+    classify: Any = pipeline("audio-classification", model=settings.model, device=settings.device)
+    # The pipeline takes the mapping apart.
+    take = {"sampling_rate": SAMPLING_RATE}
+    return lambda array: {each["label"]: each["score"] for each in classify({"raw": array, **take}, top_k=None)}
+
+
+def _load_funasr(settings: EmotionSettings) -> Callable[[np.ndarray], dict[str, float]]:
+    """Load Emotion2Vec (Ma et al. 2023), the paper's classifier. A checkpoint without a head has no labels."""
+    try:
+        from funasr import AutoModel
+    except ImportError as error:
+        reason = f"{settings.model} runs in FunASR, which cannot be imported ({error}); pip install funasr."
+        raise ComponentError(f"the emotion classifier {reason}") from error
+    options = {"device": settings.device, "hub": settings.hub, "disable_update": True, "disable_pbar": True}
+    model: Any = AutoModel(model=settings.model, **options)
+
+    def score(array: np.ndarray) -> dict[str, float]:
+        (found,) = model.generate(array, fs=SAMPLING_RATE, granularity="utterance", extract_embedding=False)
+        labels = (str(label).rpartition("/")[2] for label in found["labels"])
+        return dict(zip(labels, found["scores"], strict=False))
+
+    return score
 
 
 @pydantic.dataclasses.dataclass(config={"extra": "forbid"}, frozen=True)
@@ -251,7 +342,7 @@ class ChatRewardConfig:
             made[CLONING] = make_cloning_cast(self.cloning.options, self.cloning.attributes)
         casts = [made[name] for name in self.casts]
         engines = {voice.engine: voice.options for cast in casts for voice in cast.voices.values()}
-        if missing := sorted(name for name, options in engines.items() if not is_available(name, options or None)):
+        if missing := sorted(name for name, options in engines.items() if not is_available(name, options)):
             raise ValueError(f"engines {missing} are not installed; install them or take their casts out of 'casts'.")
         if set(self.left_out) - set(engines) or set(engines) <= set(self.left_out):
             raise ValueError(f"left_out is {list(self.left_out)}; name some of {sorted(engines)}, not all.")
@@ -269,12 +360,7 @@ class ChatRewardConfig:
 def read_config(path: Path, overrides: Mapping[str, Any] | None = None) -> ChatRewardConfig:
     """Read a `ChatRewardConfig` from YAML; `overrides` replace its values."""
     values = read_mapping(path) | {key: value for key, value in (overrides or {}).items() if value is not None}
-    sections: dict[str, type] = {"endpoint": EndpointSettings, "cloning": CloningSettings, "events": EventSettings}
-    sections |= {"asr": FasterWhisperSettings, "emotion": EmotionSettings}
-    if values.get("asr"):
+    if isinstance(values.get("asr"), dict):
         # Whisper's prompt of fillers is for spontaneous speech; synthesised lines have none.
         values["asr"] = {"prompt": "", **values["asr"]}
-    for name, kind in sections.items():
-        if values.get(name) is not None:
-            values[name] = make_settings(kind, values[name], f"{path}: {name}")
     return make_settings(ChatRewardConfig, values, str(path))

@@ -13,7 +13,10 @@ DailyTalk are trusted: only a missing label is asked for. All pairs of one recor
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic.dataclasses
@@ -21,11 +24,16 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from sdiareward.audio_sdiareward import AudioError
 from sdiareward.chat_sdiareward import MAX_TURNS, ROLES
-from sdiareward.common.llm import ChatClient, ChatError, FailureLimit
+from sdiareward.common.files import require_other_folder
+from sdiareward.common.llm import ChatClient, ChatError, ChatSettings
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.messages import make_audio_content
-from sdiareward.pairs.prompts import PromptSet
+from sdiareward.pairs.prompts import PromptSet, read_prompt_file
 from sdiareward.pairs.schema import MAX_TURN_S, list_allowed_labels, validate_row
+
+from ..llm_files import FailureLimit
+from ..reports.data_card import read_report, summarise_skipped, write_report
+from ..shards import ShardWriter, count_pairs, read_rows
 
 
 DIMENSIONS = {
@@ -37,21 +45,16 @@ SIDES = {"A": "chosen", "B": "rejected"}
 # The system prompt, and the request after both versions or the recording.
 PROMPTS = ("filter", "filter_request")
 ANNOTATION_PROMPTS = ("annotation", "annotation_request")
+_EMOTION = "the emotion that carries the conversation"
+_SOUND = (
+    "the sound beside the words that is most noticeable. 'Filled Pauses' are sounds like um and uh, "
+    "'Listener Feedback' is a listener's mhm or yeah, 'No Feature' means that there is nothing of the kind"
+)
 # What the primary and the secondary dimension of each source are (Table 5).
 _MEANINGS = {
-    "youtube": {
-        "primary": "the emotion that carries the conversation",
-        "secondary": "the sound beside the words that is most noticeable. 'Filled Pauses' are sounds like um and uh, "
-        "'Listener Feedback' is a listener's mhm or yeah, 'No Feature' means that there is nothing of the kind",
-    },
-    "meld": {
-        "primary": "the sentiment of the conversation",
-        "secondary": "the emotion that carries the conversation",
-    },
-    "dailytalk": {
-        "primary": "what the speakers do with what they say",
-        "secondary": "the emotion that carries the conversation",
-    },
+    "youtube": {"primary": _EMOTION, "secondary": _SOUND},
+    "meld": {"primary": "the sentiment of the conversation", "secondary": _EMOTION},
+    "dailytalk": {"primary": "what the speakers do with what they say", "secondary": _EMOTION},
 }
 _SOUND_TURNS = [{"role": role, "duration_s": 1.0} for role in ROLES]
 Row = dict[str, Any]
@@ -83,10 +86,59 @@ class FilterSettings:
     # Dimensions and sides that must reach `min_score`.
     dimensions: tuple[Literal["content", "naturalness", "coherence"], ...] = ("content", "coherence")
     sides: tuple[Literal["chosen", "rejected"], ...] = ("chosen", "rejected")
-    criteria: tuple[Literal["modality", "colloquialness"], ...] = ("modality",)  # Pairs that are judged.
-    keep_unjudged: bool = False  # Keep a pair that the judge fails on, without `quality`.
     # Share of failures that stops the filter: a refused parameter fails on every pair.
     max_failed: Annotated[float, Field(ge=0, le=1)] = 0.1
+
+
+@dataclass(kw_only=True)
+class FilterConfig:
+    folder: str
+    output_dir: str
+    judge: ChatSettings | None = None  # Without a judge only the rules apply.
+    filter: FilterSettings = dataclasses.field(default_factory=FilterSettings)
+    annotate: bool = False  # Let the judge add the labels of Table 5 that the source does not have.
+    prompt_file: str | None = None  # Prompts of the judge instead of the shipped ones (configs/prompts.yaml).
+    cache_dir: str | None = None  # Of the judge's answers; OUTPUT_DIR-answers by default.
+
+    def __post_init__(self) -> None:
+        require_other_folder(self.folder, self.output_dir)
+        if self.annotate and self.judge is None:
+            raise ValueError("annotate needs a judge; give the endpoint and model under judge.")
+
+
+def filter_folder(config: FilterConfig, *, is_dry: bool = False) -> dict[str, Any]:
+    """Write the pairs that are kept, and return the report; a dry run only counts what the rules keep."""
+    client = None
+    if config.judge and not is_dry:
+        client = ChatClient(config.judge, config.cache_dir or f"{config.output_dir.rstrip('/')}-answers")
+    prompts, skipped, used = read_prompt_file(config.prompt_file), list[Skipped](), {"filter": PROMPTS}
+    read = ({**row, "split": split} for split, row in read_rows(Path(config.folder)))
+    rows: Iterable[Row | Skipped] = filter_rows(read, client, config.filter, prompts)
+    if client and config.annotate:
+        rows = annotate_rows(rows, client, prompts, max_failed=config.filter.max_failed)
+        used["annotation"] = ANNOTATION_PROMPTS
+
+    def keep() -> Iterator[tuple[str, Row]]:
+        for row in rows:
+            if isinstance(row, Skipped):
+                skipped.append(row)
+            else:
+                yield row["split"], row
+
+    if is_dry:
+        return {"pairs": count_pairs(keep()), **summarise_skipped(skipped)}
+    with ShardWriter(Path(config.output_dir)) as writer:
+        for split, row in keep():
+            writer.write(split, row)
+    before = read_report(Path(config.folder))
+    judge: dict[str, Any] = {"judge": None, "prompt_versions": None}
+    more: dict[str, Any] = {"filtered_from": before.get("build_id")}
+    if client:
+        versions = {name: prompts.compute_version(*names) for name, names in used.items()}
+        judge, more["judge_usage"] = {"judge": client.settings.model, "prompt_versions": versions}, client.usage
+    more |= {"joined": before["joined"]} if "joined" in before else {}
+    written = {**before.get("config", {}), "filter": {**asdict(config.filter), **judge}}
+    return write_report(Path(config.output_dir), writer.counts, skipped, written, **more)
 
 
 def check_rules(row: Mapping[str, Any]) -> Skipped | None:
@@ -125,63 +177,56 @@ def filter_rows(
 
     The client keeps the judge's answers: a run that is interrupted or has other settings asks no question twice.
     """
-    if client is None:
-        yield from (check_rules(row) or row for row in rows)
-        return
     rules, texts = settings or FilterSettings(), prompts or PromptSet()
+    checked = (check_rules(row) or row for row in rows)
+    if client is None:
+        yield from checked
+        return
 
-    def examine(row: Row) -> tuple[Row | Skipped, bool]:
-        if skip := check_rules(row):
-            return skip, False
-        return (_judge(row, client, rules, texts), True) if row["criterion"] in rules.criteria else (row, False)
+    def ask(row: Row) -> Row | Skipped | None:
+        return _judge(row, client, rules, texts) if row["criterion"] == "modality" else None
 
-    words = ("judge_failed", "judging", "the judge failed on {} pairs")
-    yield from _ask_judge(rows, client, examine, words, rules.max_failed, keep_failed=rules.keep_unjudged)
+    limit = FailureLimit(rules.max_failed, "the judge failed on {} pairs", "filter.max_failed")
+    yield from _ask_judge(checked, client, ask, limit, "judge_failed", "judging")
 
 
 def annotate_rows(
-    rows: Iterable[Row], client: ChatClient, prompts: PromptSet | None = None, *, max_failed: float = 0.1
+    rows: Iterable[Row | Skipped], client: ChatClient, prompts: PromptSet | None = None, *, max_failed: float = 0.1
 ) -> Iterator[Row | Skipped]:
     """Yield, in order, each pair with labels of Table 5, or why it has none; a source outside `TAXONOMY` passes."""
     texts = prompts or PromptSet()
 
-    def annotate(row: Row) -> tuple[Row | Skipped, bool]:
+    def ask(row: Row) -> Row | Skipped | None:
         missing = [label for label, names in list_allowed_labels(row).items() if row[label] not in names]
-        given = _ask_labels(row, client, texts) if missing else {}
-        return {**row, **{label: given[label] for label in missing}}, bool(missing)
+        return {**row, **_ask_labels(row, missing, client, texts)} if missing else None
 
-    words = ("annotation_failed", "annotating", "the judge failed to label {} pairs")
-    yield from _ask_judge(rows, client, annotate, words, max_failed)
+    limit = FailureLimit(max_failed, "the judge failed to label {} pairs", "filter.max_failed")
+    yield from _ask_judge(rows, client, ask, limit, "annotation_failed", "annotating")
 
 
 def _ask_judge(
-    rows: Iterable[Row],
+    rows: Iterable[Row | Skipped],
     client: ChatClient,
-    ask: Callable[[Row], tuple[Row | Skipped, bool]],
-    words: tuple[str, str, str],
-    max_failed: float,
-    *,
-    keep_failed: bool = False,
+    ask: Callable[[Row], Row | Skipped | None],
+    limit: FailureLimit,
+    kind: str,
+    description: str,
 ) -> Iterator[Row | Skipped]:
-    """Yield what `ask` makes of each row, in order; it also returns whether the judge was asked.
+    """Yield what `ask` makes of each row, in order, or the row where it is None; `kind` is of rows that fail."""
 
-    `words` are the kind of a failed row, the label of the progress bar, and what the `EndpointError` says that too
-    large a share of failures raises.
-    """
-    kind, description, failed = words
-    limit = FailureLimit(max_failed, failed, "filter.max_failed")
-
-    def examine(row: Row) -> tuple[Row | Skipped, bool]:
+    def examine(row: Row | Skipped) -> tuple[Row | Skipped, bool]:
+        """Also return whether the judge was asked."""
+        if isinstance(row, Skipped):
+            return row, False
         try:
-            return ask(row)
+            asked = ask(row)
+            return (row, False) if asked is None else (asked, True)
         except AudioError as error:
             return Skipped(name_pair(row), "unusable_audio", str(error)), False
         except ChatError as error:
-            return row if keep_failed else Skipped(name_pair(row), kind, str(error)), True
+            return Skipped(name_pair(row), kind, str(error)), True
 
-    found: Any
-    for found in client.map(examine, rows, failures=(), description=description):
-        outcome, is_asked = found
+    for outcome, is_asked in client.map(examine, rows, description):
         if is_asked:
             limit.count(outcome.reason if isinstance(outcome, Skipped) and outcome.kind == kind else None)
         yield outcome
@@ -206,8 +251,8 @@ def _judge(row: Row, client: ChatClient, settings: FilterSettings, prompts: Prom
     return {**row, "quality": {**scores, "judge": judge, "prompt_version": prompts.compute_version(*PROMPTS)}}
 
 
-def _ask_labels(row: Row, client: ChatClient, prompts: PromptSet) -> dict[str, str]:
-    """Return both labels of a pair by the recording, its chosen side."""
+def _ask_labels(row: Row, missing: Sequence[str], client: ChatClient, prompts: PromptSet) -> dict[str, str]:
+    """Return the missing labels of a pair by the recording, its chosen side."""
     meanings, names = _MEANINGS[row["source"]], list_allowed_labels(row)
     listed = {f"{label}_labels": ", ".join(sorted(allowed)) for label, allowed in names.items()}
     system, request = prompts.fill("annotation", **meanings, **listed), prompts.fill("annotation_request")
@@ -219,14 +264,14 @@ def _ask_labels(row: Row, client: ChatClient, prompts: PromptSet) -> dict[str, s
             raise ValueError("the answer must be a JSON object with 'primary' and 'secondary'.")
         labels = {}
         for label, allowed in names.items():
-            spelling = {name.casefold(): name for name in allowed}
             given = str(answer.get(label)).strip().casefold()
-            if given not in spelling:
+            if not (found := [name for name in allowed if name.casefold() == given]):
                 raise ValueError(f"{label!r} is {answer.get(label)!r}; it must be one of {sorted(allowed)}.")
-            labels[label] = spelling[given]
+            labels[label] = found[0]
         return labels
 
-    return client.ask_json(_make_messages(system, content), read_labels)
+    given = client.ask_json(_make_messages(system, content), read_labels)
+    return {label: given[label] for label in missing}
 
 
 def _make_messages(system: str, content: list[dict[str, Any]]) -> list[dict[str, Any]]:

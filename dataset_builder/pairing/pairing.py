@@ -17,15 +17,27 @@ word count under 60. Dialogue groups lacking viable prompts are pruned." Our rea
 Scripts have no recordings to clone from, and section 3.1 only asks for "consistent acoustic conditions" of both sides.
 With two voices for all scripts, a reward model hears the same two people in every pair. So the option `script_voices`
 names a pool, and the pair's id draws two voices: the same for both sides, and on any machine.
+
+The paper's pairs can be separated by the voice (modality) or by the words (colloquialness). In pairs of a family
+neither helps: both sides have one voice and one channel, and the conversation of one side is broken.
+
+- `context`: an answer, all answers, the order of the answers or the transcript belong to another dialogue, or an
+  exchange is repeated. Both sides are recordings, or one synthesizer speaks both.
+- `fluency`: the words of the answers are shuffled, or the last answer is cut off. One synthesizer speaks both sides.
+- `prosody`: the recording through the WORLD vocoder, its own intonation against a flat one or an uneven tempo.
+
+Their criterion is `joint`: its prompt asks for both. They belong to none of the paper's subsets. `primary` is the
+family and `secondary` the kind: each is reported separately. A replaced turn comes from the same source and split.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
+from itertools import permutations, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,17 +46,17 @@ import numpy as np
 from sdiareward.audio_sdiareward import MIN_SAMPLES, SAMPLING_RATE, AudioError, read_audio
 from sdiareward.chat_sdiareward import MAX_TURNS, ROLES
 from sdiareward.dataset_builder.episodes import RECORDING, SYNTHETIC, Episode, Part, ScriptPair, Turn, is_recorded
-from sdiareward.dataset_builder.synthesis import DialogueSynthesizer, ReferenceClip, Synthesizer, load_synthesizer
+from sdiareward.dataset_builder.synthesis import ReferenceClip, load_synthesizer
 from sdiareward.esdr_accuracy.pairwise import NO_SUBSET
 from sdiareward.pairs.messages import list_visible
-from sdiareward.pairs.schema import MAX_TURN_S, make_stable_id, make_stable_seed
+from sdiareward.pairs.schema import JOINT, MAX_TURN_S, make_stable_id, make_stable_seed
 from sdiareward.perturbations.channel import CODINGS, ChannelSettings, encode_flac
 from sdiareward.perturbations.effects import trim_silence
 
 from ..pipeline.inspection import require_sound
 from ..pipeline.media import locate_span, read_media, read_span
 from .plausible_speech import require_language, require_plausible
-from .splits import choose_synthesizers, split_unit
+from .splits import shuffle, split_unit
 
 
 class TurnDurationError(AudioError):
@@ -73,8 +85,7 @@ class Clip(NamedTuple):
     duration_s: float
 
 
-@dataclass(frozen=True)
-class ScriptVoice:
+class ScriptVoice(NamedTuple):
     audio: str
     text: str
 
@@ -97,21 +108,15 @@ class PairPlan:
     options: Mapping[str, Any] = field(default_factory=dict)
     known_pair_id: str | None = None  # Of a released pair: its words may have been scrubbed since.
     script_voices: tuple[ScriptVoice, ...] = ()
-    rejected_synthesizer: str = ""  # Where it differs from the chosen side's.
-    rejected_options: Mapping[str, Any] | None = None
+    rejected_engine: tuple[str, Mapping[str, Any]] | None = None  # Name and options where they are not the chosen's.
     family: str = ""  # Empty for the paper's pairs.
 
     def is_recorded(self, side: str) -> bool:
         return is_recorded(self.criterion, side, self.synthesizer)
 
-    @property
-    def has_other_engine(self) -> bool:
-        return bool(self.rejected_synthesizer) or self.rejected_options is not None
-
     def find_engine(self, side: str) -> tuple[str, Mapping[str, Any]]:
-        if side == "rejected" and self.has_other_engine:
-            return self.rejected_synthesizer or self.synthesizer, self.rejected_options or {}
-        return self.synthesizer, self.options
+        own = self.synthesizer, self.options
+        return self.rejected_engine or own if side == "rejected" else own
 
     @property
     def engines(self) -> dict[str, Mapping[str, Any]]:
@@ -121,24 +126,22 @@ class PairPlan:
     @property
     def voices(self) -> str:
         """The column `synthesizer`: two names where the sides differ."""
-        other = self.rejected_synthesizer
-        return f"{self.synthesizer}+{other}" if other and other != self.synthesizer else self.synthesizer
+        return "+".join(dict.fromkeys(self.find_engine(side)[0] for side in ("chosen", "rejected")))
 
     @property
     def pair_id(self) -> str:
         """Hash of what the pair is made from: names and words of both sides, synthesizer, voices and channel."""
         if self.known_pair_id:
             return self.known_pair_id
-        words = [turn.text for side in (self.chosen, self.rejected) for turn in side.turns]
-        names = (self.chosen.source, self.chosen.name, self.rejected.name)
-        engine = [self.synthesizer]
-        if options := list_audible(self.options):
-            engine += [json.dumps(options, sort_keys=True)]
-        if self.has_other_engine:
-            name, given = self.find_engine("rejected")
+        options = list_audible(self.options)
+        engine = [self.synthesizer, *([json.dumps(options, sort_keys=True)] if options else [])]
+        if self.rejected_engine:
+            name, given = self.rejected_engine
             engine += [name, json.dumps(list_audible(given), sort_keys=True)]
         engine += [self.family] if self.family else []
         engine += [json.dumps(sorted(voice.identity for voice in self.script_voices))] if self.script_voices else []
+        words = [turn.text for side in (self.chosen, self.rejected) for turn in side.turns]
+        names = (self.chosen.source, self.chosen.name, self.rejected.name)
         return make_stable_id(self.criterion, *names, *engine, self.channel, *words)
 
     @property
@@ -172,16 +175,15 @@ class SynthesizerSpec:
         if shared := set(self.seen) & set(self.left_out):
             raise ValueError(f"synthesizers {sorted(shared)} are both seen and held out; name each once.")
 
-    def choose_across_dialogue(self, split: str, key: str, seed: int) -> list[tuple[str, str]]:
-        """Return `across` couples of synthesizers for the chosen and the rejected side of one script."""
-        names = [*self.seen, *(self.left_out if split == "test" else ())]
-        couples = [(first, second) for first in names for second in names if first != second]
-        return sorted(couples, key=lambda couple: make_stable_id(seed, key, *couple))[: self.across]
-
     def for_dialogue(self, split: str, key: str, seed: int) -> list[str]:
         if split == "test":
             return [*self.seen, *self.left_out]
-        return choose_synthesizers(key, self.seen, self.per_dialogue, seed)
+        return shuffle(self.seen, seed, key)[: self.per_dialogue]
+
+    def choose_across_dialogue(self, split: str, key: str, seed: int) -> list[tuple[str, str]]:
+        """Return `across` couples of synthesizers for the chosen and the rejected side of one script."""
+        couples = permutations([*self.seen, *(self.left_out if split == "test" else ())], 2)
+        return sorted(couples, key=lambda couple: make_stable_id(seed, key, *couple))[: self.across]
 
 
 def plan_pairs(
@@ -198,15 +200,13 @@ def plan_pairs(
         chosen, rejected = (item.spoken, item.written) if isinstance(item, ScriptPair) else (item, item)
         if criterion not in choices:
             raise ValueError(f"{chosen.source} gives {criterion} pairs, but synthesizers has no entry {criterion!r}.")
-        split, key = assignment[split_unit(chosen)], f"{chosen.source}/{chosen.name}"
-        couples = [(name, None) for name in choices[criterion].for_dialogue(split, key, seed)]
-        for name, other in [*couples, *choices[criterion].choose_across_dialogue(split, key, seed)]:
+        split, key, spec = assignment[split_unit(chosen)], f"{chosen.source}/{chosen.name}", choices[criterion]
+        alone = [(name, "") for name in spec.for_dialogue(split, key, seed)]
+        for name, other in [*alone, *spec.choose_across_dialogue(split, key, seed)]:
             own, voices = split_options((options or {}).get(name, {}), criterion)
-            plan = PairPlan(criterion, chosen, rejected, name, split, channel, own, script_voices=voices)
-            if other:
-                others, _ = split_options((options or {}).get(other, {}), criterion)
-                plan = replace(plan, rejected_synthesizer=other, rejected_options=others)
-            plans.append(plan)
+            engine = (other, split_options((options or {}).get(other, {}), criterion)[0]) if other else None
+            given = (criterion, chosen, rejected, name, split, channel, own)
+            plans.append(PairPlan(*given, script_voices=voices, rejected_engine=engine))
     return plans
 
 
@@ -244,43 +244,38 @@ def _read_side(plan: PairPlan, side: str, recorded: Sequence[np.ndarray] | None 
     engine = load_synthesizer(name, options)
     for text in texts:
         require_language(engine, name, episode.language, text)
-    if isinstance(engine, DialogueSynthesizer):
+    is_copy = getattr(engine, "uses_reference", False)
+    if hasattr(engine, "speak_dialogue"):
         lines = [(turn.role, turn.text) for turn in episode.turns]
-        spoken = engine.speak_dialogue(lines, _choose_reference_clips(plan, label))
-        arrays = [_join([_apply_native_coding(array, episode)], trim_db) for array in spoken]
+        spoken = [[array] for array in engine.speak_dialogue(lines, _choose_reference_clips(plan, label))]
     else:
-        arrays = [_join(_speak_parts(plan, episode, turn, engine, label), trim_db) for turn in episode.turns]
-    speaker, is_copy = f"{name} {json.dumps(options, sort_keys=True)}", getattr(engine, "uses_reference", False)
+        speak: Any = _speak if engine.is_deterministic else _speak.__wrapped__
+        spoken = []
+        for turn in episode.turns:
+            voice = make_stable_seed(plan.chosen.group_id, turn.role)
+            if is_copy:
+                parts = ((part.text, read_part(part, label)) for part in turn.parts)
+                spoken.append([engine.speak(text, voice=voice, reference=array) for text, array in parts])
+            else:
+                spoken.append([speak(engine, part.text, voice) for part in turn.parts if part.text])
+    # Copy-synthesis keeps the recording's channel, so it has been through its codings already.
+    for coding in () if is_copy else episode.native_coding:
+        spoken = [[CODINGS[coding](array, SAMPLING_RATE) for array in parts] for parts in spoken]
+    arrays = [_join(parts, trim_db) for parts in spoken]
+    speaker = f"{name} {json.dumps(options, sort_keys=True)}"
     require_plausible(texts, arrays, f"{label}, {name}", engine=speaker, recorded=recorded, is_copy=is_copy)
     return arrays
 
 
 def _read_recorded(episode: Episode, label: str, trim_db: float | None = None) -> list[np.ndarray]:
-    arrays = []
-    for position, turn in enumerate(episode.turns):
-        arrays.append(_join([read_part(part, f"{label}, turn {position}") for part in turn.parts], trim_db))
-    return arrays
-
-
-def _speak_parts(plan: PairPlan, episode: Episode, turn: Turn, engine: Synthesizer, label: str) -> list[np.ndarray]:
-    voice = make_stable_seed(plan.chosen.group_id, turn.role)
-    if engine.uses_reference:
-        # Copy-synthesis keeps the recording's channel, so it has been through its codings already.
-        return [engine.speak(part.text, voice=voice, reference=read_part(part, label)) for part in turn.parts]
-    speak: Callable[..., np.ndarray] = _speak if engine.is_deterministic else _speak.__wrapped__
-    return [_apply_native_coding(speak(engine, part.text, voice), episode) for part in turn.parts if part.text]
+    turns = enumerate(episode.turns)
+    return [_join([read_part(part, f"{label}, turn {n}") for part in turn.parts], trim_db) for n, turn in turns]
 
 
 # The pairs of a dialogue are made one after the other, and most of their turns are the same.
 @lru_cache(maxsize=128)
-def _speak(engine: Synthesizer, text: str, voice: int) -> np.ndarray:
+def _speak(engine: Any, text: str, voice: int) -> np.ndarray:
     return engine.speak(text, voice=voice)
-
-
-def _apply_native_coding(array: np.ndarray, episode: Episode) -> np.ndarray:
-    for coding in episode.native_coding:
-        array = CODINGS[coding](array, SAMPLING_RATE)
-    return array
 
 
 def _choose_reference_clips(plan: PairPlan, label: str) -> dict[str, ReferenceClip]:
@@ -289,8 +284,7 @@ def _choose_reference_clips(plan: PairPlan, label: str) -> dict[str, ReferenceCl
         # None without a pool: the engine's options name its voices.
         drawn = draw_voices(plan.script_voices, plan.pair_id)
         return {role: ReferenceClip(read_audio(voice.audio), voice.text) for role, voice in drawn.items()}
-    arrays = _read_recorded(plan.chosen, label)
-    turns = plan.chosen.turns
+    arrays, turns = _read_recorded(plan.chosen, label), plan.chosen.turns
     clips = [Clip(t.role, t.text, len(a) / SAMPLING_RATE) for t, a in zip(turns, arrays, strict=True)]
     return {
         role: ReferenceClip(_join([arrays[i] for i in places], None), " ".join(turns[i].text for i in places))
@@ -300,42 +294,35 @@ def _choose_reference_clips(plan: PairPlan, label: str) -> dict[str, ReferenceCl
 
 def choose_references(turns: Sequence[Clip]) -> dict[str, tuple[int, ...]]:
     """Return by role the positions of the turns that are joined to its reference."""
-    chosen = {}
+
+    def fit(*places: int) -> bool:
+        num_words = sum(len(turns[i].text.split()) for i in places)
+        return sum(turns[i].duration_s for i in places) <= MAX_S and num_words < MAX_WORDS
+
+    chosen: dict[str, tuple[int, ...]] = {}
     for role in dict.fromkeys(turn.role for turn in turns):
-        own = [position for position, turn in enumerate(turns) if turn.role == role]
-        usable = [i for i in own if turns[i].duration_s >= MIN_S and _fits([turns[i]])]
-        # `max` keeps the first of equals.
-        reference = (max(usable, key=lambda i: turns[i].duration_s),) if usable else _join_turns(turns, own)
-        if not reference:
+        own = [place for place, turn in enumerate(turns) if turn.role == role]
+        if usable := [place for place in own if turns[place].duration_s >= MIN_S and fit(place)]:
+            # `max` keeps the first of equals.
+            chosen[role] = (max(usable, key=lambda place: turns[place].duration_s),)
+            continue
+        run: tuple[int, ...] = ()
+        for place in own:
+            run = next(places for places in ((*run, place), (place,), ()) if fit(*places))
+            if sum(turns[i].duration_s for i in run) >= MIN_S:
+                chosen[role] = run
+                break
+        else:
             found = ", ".join(f"{turns[i].duration_s:.1f} s with {len(turns[i].text.split())} words" for i in own)
             needed = f"from {MIN_S:g} to {MAX_S:g} s with fewer than {MAX_WORDS} words"
             raise NoReference(f"no reference for {role!r}: its turns last {found}; a voice is cloned {needed}.")
-        chosen[role] = reference
     return chosen
-
-
-def _join_turns(turns: Sequence[Clip], own: Sequence[int]) -> tuple[int, ...]:
-    run: list[int] = []
-    for position in own:
-        if not _fits([turns[other] for other in (*run, position)]):
-            run = []
-        if _fits([turns[position]]):
-            run.append(position)
-        if sum(turns[other].duration_s for other in run) >= MIN_S:
-            return tuple(run)
-    return ()
-
-
-def _fits(clips: Sequence[Clip]) -> bool:
-    """Check the upper limits only: the clips may still be too short."""
-    num_words = sum(len(clip.text.split()) for clip in clips)
-    return sum(clip.duration_s for clip in clips) <= MAX_S and num_words < MAX_WORDS
 
 
 def split_options(options: Mapping[str, Any], criterion: str) -> tuple[dict[str, Any], tuple[ScriptVoice, ...]]:
     """Return the options of the engine itself, and the pool of voices."""
-    own = {name: value for name, value in options.items() if name != "script_voices"}
-    pool = options.get("script_voices")
+    own, pool = {**options}, options.get("script_voices")
+    own.pop("script_voices", None)
     if criterion == "modality" or pool is None:
         return own, ()
     return own, _read_folder(pool) if isinstance(pool, str) else _make_pool(pool)
@@ -345,8 +332,8 @@ def split_options(options: Mapping[str, Any], criterion: str) -> tuple[dict[str,
 def _read_folder(folder: str) -> tuple[ScriptVoice, ...]:
     """Read a pool from a folder of recordings, each beside a `.txt` file with its words."""
     clips = sorted(path for path in list_visible(Path(folder)) if path.suffix.lower() in _SUFFIXES)
-    texts = [clip.with_suffix(".txt").read_text(encoding="utf-8") for clip in clips]
-    return _make_pool([{"audio": str(c), "text": " ".join(t.split())} for c, t in zip(clips, texts, strict=True)])
+    texts = [" ".join(clip.with_suffix(".txt").read_text(encoding="utf-8").split()) for clip in clips]
+    return _make_pool([{"audio": str(clip), "text": text} for clip, text in zip(clips, texts, strict=True)])
 
 
 def _make_pool(entries: Sequence[Any]) -> tuple[ScriptVoice, ...]:
@@ -369,6 +356,8 @@ def draw_voices(pool: Sequence[ScriptVoice], pair_id: str) -> dict[str, ScriptVo
 
 def _encode_side(plan: PairPlan, side: str, arrays: Sequence[np.ndarray]) -> list[dict[str, Any]]:
     episode: Episode = getattr(plan, side)
+    spoken = {"uri": f"{SYNTHETIC}:{plan.find_engine(side)[0]}", "start_s": None, "end_s": None}
+    made = {} if plan.is_recorded(side) else spoken
     turns = []
     for position, (turn, array) in enumerate(zip(episode.turns, arrays, strict=True)):
         if plan.channel:
@@ -378,10 +367,9 @@ def _encode_side(plan: PairPlan, side: str, arrays: Sequence[np.ndarray]) -> lis
         if len(array) < MIN_SAMPLES or duration_s > MAX_TURN_S:
             label = f"{episode.source} {episode.name}, turn {position}"
             raise TurnDurationError(f"{label}: lasts {duration_s:.2f} s; more than 0.02 and at most 60 s are needed.")
-        references = [{"uri": p.ref, "start_s": p.start_s, "end_s": p.end_s, "text": p.text} for p in turn.parts]
-        if not plan.is_recorded(side):
-            made = {"uri": f"{SYNTHETIC}:{plan.find_engine(side)[0]}", "start_s": None, "end_s": None}
-            references = [{**reference, **made} for reference in references]
+        references = [
+            {"uri": p.ref, "start_s": p.start_s, "end_s": p.end_s, "text": p.text, **made} for p in turn.parts
+        ]
         audio = {"bytes": encode_flac(array), "path": f"{plan.pair_id}-{side}-{position}.flac"}
         found = {"role": turn.role, "text": turn.text, "audio": audio}
         turns.append({**found, "duration_s": duration_s, "audio_ref": references})
@@ -420,3 +408,156 @@ def _join(parts: Sequence[np.ndarray], trim_db: float | None) -> np.ndarray:
     for part in parts:
         pieces += [part if trim_db is None else trim_silence(part, trim_db), _GAP]
     return np.concatenate(pieces[:-1])
+
+
+KINDS = {
+    "context": ("last_answer", "near_answer", "all_answers", "order", "transcript", "repetition"),
+    "fluency": ("shuffled_words", "cut_off"),
+    "prosody": ("flat", "uneven"),
+}
+
+
+class Pool(list[Episode]):
+    """The episodes of a source in a split, from which a broken dialogue takes turns."""
+
+    @cached_property
+    def partners(self) -> dict[str, Episode]:
+        """The episode that each recorded one exchanges its words with, by name: the nearest in words per turn.
+
+        Partners are of different groups, have the same number of turns, and no turn with the same words.
+        """
+        found: dict[str, Episode] = {}
+        recorded = filter(_is_recorded, self)
+        left = sorted(recorded, key=lambda episode: (_count_words(episode.turns).sum(), episode.name))
+        while left:
+            episode = left.pop(0)
+            sizes = _count_words(episode.turns)
+            if suited := [index for index, other in enumerate(left) if _can_exchange_words(episode, other)]:
+                nearest = min(suited, key=lambda index: int(np.abs(_count_words(left[index].turns) - sizes).sum()))
+                other = left.pop(nearest)
+                found |= {episode.name: other, other.name: episode}
+        return found
+
+
+@dataclass(frozen=True)
+class FamilySpec:
+    kinds: tuple[str, ...] | None = None  # None: all of the family.
+    per_dialogue: int = 1  # Pairs per dialogue, each of another kind.
+
+    def __post_init__(self) -> None:
+        if self.per_dialogue < 1 or self.kinds == ():
+            raise ValueError(f"per_dialogue is {self.per_dialogue}, kinds {self.kinds}; give one, or omit the family.")
+
+
+def validate_families(families: Mapping[str, FamilySpec]) -> None:
+    for family, spec in families.items():
+        if family not in KINDS:
+            raise ValueError(f"families: {family!r} is none of {sorted(KINDS)}.")
+        if unknown := sorted(set(spec.kinds or ()) - set(KINDS[family])):
+            raise ValueError(f"families: {family} has no kinds {unknown}; it has {sorted(KINDS[family])}.")
+
+
+def plan_family_pairs(
+    items: Iterable[Episode | ScriptPair],
+    assignment: Mapping[tuple[str, str], str],
+    families: Mapping[str, FamilySpec],
+    synthesizers: SynthesizerSpec | None,
+    channel: ChannelSettings | None,
+    seed: int,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+) -> list[PairPlan]:
+    """Return the pairs of the families; a kind that a dialogue cannot give is omitted."""
+    # Each dialogue once: a script against a caricature has the spoken side of its scenario.
+    episodes: dict[tuple[str, str], Episode] = {}
+    for item in items:
+        episode = item.spoken if isinstance(item, ScriptPair) else item
+        if not (isinstance(item, ScriptPair) and episode.secondary == "caricature"):
+            episodes.setdefault((episode.source, episode.name), episode)
+    pools: dict[tuple[str, str], Pool] = {}
+    for episode in episodes.values():
+        pools.setdefault((episode.source, assignment[split_unit(episode)]), Pool()).append(episode)
+    plans = []
+    for episode, family in product(episodes.values(), families):
+        split, spec = assignment[split_unit(episode)], families[family]
+        pool, name, key = pools[episode.source, split], episode.name, f"{episode.source}/{episode.name}"
+        names = synthesizers.for_dialogue(split, f"{family}/{key}", seed) if synthesizers else []
+        if _is_recorded(episode):
+            names = ["world" if family == "prosody" else RECORDING]
+        done = 0
+        for kind in shuffle(spec.kinds or KINDS[family], seed, f"{family}/{key}"):
+            rng = np.random.default_rng(make_stable_seed(seed, family, kind, key))
+            if done == spec.per_dialogue or not (rejected := break_dialogue(kind, episode, pool, rng)):
+                continue
+            done += 1
+            label: Any = {"primary": family, "secondary": kind}
+            sides = replace(episode, **label), replace(rejected, name=f"{name}/{kind}", **label)
+            for engine in names:
+                own, voices = split_options((options or {}).get(engine, {}), JOINT)
+                changed = (engine, {**own, "contour": kind}) if family == "prosody" else None
+                own |= {"contour": "kept"} if changed else {}
+                plans.append(PairPlan(JOINT, *sides, engine, split, channel, own, None, voices, changed, family))
+    return plans
+
+
+def break_dialogue(kind: str, episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
+    """Return the dialogue broken in the way of a kind; None if it cannot be."""
+    turns, answers, is_spoken = episode.turns, range(1, len(episode.turns), 2), not _is_recorded(episode)
+    last = answers[-1]
+    new: dict[int, Turn | None] = {}
+    match kind:
+        case "last_answer" | "near_answer" | "all_answers":
+            # The near one is of an earlier exchange, or of another part of the recording.
+            is_near = kind == "near_answer"
+            others = [other for other in pool if (other.group_id == episode.group_id) == is_near]
+            if not is_near:
+                others = [others[index] for index in rng.permutation(len(others))[:8].tolist()]
+            candidates = [turn for other in others for turn in other.turns[1::2]]
+            for index in answers if kind == "all_answers" else [last]:
+                new[index] = _find_nearest(turns[index], [turn for turn in candidates if turn not in new.values()])
+        case "order" if len({turns[index].text for index in answers}) > 1:
+            # Every question gets the answer of another one.
+            moved = np.roll(answers, -int(rng.integers(1, len(answers)))).tolist()
+            new = {index: turns[place] for index, place in zip(answers, moved, strict=True)}
+        # Both dialogues are whole conversations, right in one pair and wrong in the other: only the recordings decide.
+        case "transcript" if not is_spoken and (other := pool.partners.get(episode.name)):
+            for index, (turn, said) in enumerate(zip(turns, other.turns, strict=True)):
+                texts = [said.text, *[""] * (len(turn.parts) - 1)]
+                parts = (replace(part, text=text) for part, text in zip(turn.parts, texts, strict=True))
+                new[index] = Turn(turn.role, tuple(parts))
+        case "repetition" if len(turns) + 2 <= MAX_TURNS:
+            return replace(episode, turns=(*turns, *turns[-2:]))
+        case "shuffled_words" if is_spoken:
+            for index in answers:
+                words = turns[index].text.split()
+                shuffled = " ".join(words[place] for place in rng.permutation(len(words)))
+                new[index] = Turn("assistant", (Part(shuffled),))
+        case "cut_off" if is_spoken and len(words := turns[last].text.split()) >= 4:
+            kept = int(rng.integers(len(words) // 3, 2 * len(words) // 3 + 1))
+            new[last] = Turn("assistant", (Part(" ".join(words[:kept])),))
+        case "flat" | "uneven" if not is_spoken:
+            return episode
+    changed = tuple(each for index, own in enumerate(turns) if (each := new.get(index, own)) is not None)
+    # A turn has no replacement, or all words stay the same.
+    if len(changed) < len(turns) or [turn.text for turn in changed] == [turn.text for turn in turns]:
+        return None
+    return replace(episode, turns=changed)
+
+
+def _is_recorded(episode: Episode) -> bool:
+    return all(part.audio is not None for turn in episode.turns for part in turn.parts)
+
+
+def _count_words(turns: Sequence[Turn]) -> np.ndarray:
+    return np.array([len(turn.text.split()) for turn in turns])
+
+
+def _find_nearest(turn: Turn, candidates: Iterable[Turn]) -> Turn | None:
+    others = [other for other in candidates if other.text != turn.text]
+    size = len(turn.text.split())
+    return min(others, key=lambda other: (abs(len(other.text.split()) - size), other.text), default=None)
+
+
+def _can_exchange_words(one: Episode, other: Episode) -> bool:
+    if one.group_id == other.group_id or len(one.turns) != len(other.turns):
+        return False
+    return all(turn.text != own.text for turn, own in zip(one.turns, other.turns, strict=True))

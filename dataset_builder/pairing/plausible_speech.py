@@ -52,19 +52,19 @@ class ImplausibleSpeechError(SynthesisError):
 
 def require_language(engine: Any, name: str, language: str, text: str) -> None:
     """Raise `LanguageError` if an engine declares its languages, and that of a row or of its letters is not one."""
-    languages = list_languages(engine)
-    if languages and _find_code(language) not in (*languages, *_ANY_LANGUAGE):
+    languages = _list_languages(engine)
+    if not languages:
+        return
+    if _find_code(language) not in (*languages, *_ANY_LANGUAGE):
         raise LanguageError(f"{name} speaks {', '.join(languages)}, the words are in {language!r}: {text!r:.80}.")
-    scripts = [unicodedata.name(letter, "").startswith("LATIN") for letter in text if letter.isalpha()]
-    if languages == ("en",) and 2 * sum(scripts) < len(scripts):
+    latin = [unicodedata.name(letter, "").startswith("LATIN") for letter in text if letter.isalpha()]
+    if languages == ("en",) and 2 * sum(latin) < len(latin):
         raise LanguageError(f"{name} speaks en, the words are in other letters: {text!r:.80}.")
 
 
-def list_languages(engine: Any) -> tuple[str, ...] | None:
-    """Return the primary subtags of what an engine speaks; None for any, as of copy-synthesis."""
-    languages = getattr(engine, "languages", None)
-    if not languages or getattr(engine, "uses_reference", False):
-        return None
+def _list_languages(engine: Any) -> tuple[str, ...]:
+    """Return the primary subtags of what an engine speaks; none if it speaks any, as copy-synthesis does."""
+    languages = () if getattr(engine, "uses_reference", False) else getattr(engine, "languages", None) or ()
     return tuple(map(_find_code, [languages] if isinstance(languages, str) else languages))
 
 
@@ -76,7 +76,7 @@ def _find_code(tag: object) -> str:
 def note_languages(name: str, options: Mapping[str, Any]) -> Skipped | None:
     """Return a note on a synthesizer that gets every language because it declares none."""
     engine = load_synthesizer(name, options)
-    if list_languages(engine) or getattr(engine, "uses_reference", False):
+    if _list_languages(engine) or getattr(engine, "uses_reference", False):
         return None
     return Skipped(f"synthesizer {name}", "any_language", f"{name} speaks every row; give it the option `languages`.")
 
@@ -113,20 +113,16 @@ def _find_problem(text: str, array: np.ndarray, recording: np.ndarray | None, is
         return "is silent"
     if (share := measure_clipped_share(array)) > _MAX_CLIPPED_SHARE:
         return f"is clipped in {share:.1%} of its samples"
-    seconds = _measure_s(array)
     least, most = count_letters(text)
     least_s, most_s = least * _MIN_LETTER_S, most * _MAX_LETTER_S + _PAUSES_S
     if recording is not None:
-        recorded_s = _measure_s(recording)
+        recorded_s = len(trim_silence(recording, _TRIM_DB)) / SAMPLING_RATE
         least_s = max(least_s, min(_MIN_RATIO * recorded_s, least * _FAST_LETTER_S))
         most_s = min(most_s, _MAX_RATIO * recorded_s + _PAUSES_S)
-    if not is_copy and not least_s <= seconds <= most_s:
-        return f"lasts {seconds:.2f} s; {least_s:.2f} to {most_s:.2f} s are plausible"
-    return None
-
-
-def _measure_s(array: np.ndarray) -> float:
-    return len(trim_silence(array, _TRIM_DB)) / SAMPLING_RATE
+    seconds = len(trim_silence(array, _TRIM_DB)) / SAMPLING_RATE
+    if is_copy or least_s <= seconds <= most_s:
+        return None
+    return f"lasts {seconds:.2f} s; {least_s:.2f} to {most_s:.2f} s are plausible"
 
 
 def count_letters(text: str) -> tuple[int, int]:
@@ -145,5 +141,6 @@ def _are_other_words(text: str, other: str) -> bool:
     one, two = (re.findall(r"[^\W\d_]+", words.casefold()) for words in (text, other))
     if max(len(one), len(two)) <= 3:
         one, two = list("".join(one)), list("".join(two))
-    is_enough = bool(one and two) and max(len(one), len(two)) > 2
-    return is_enough and SequenceMatcher(None, one, two, autojunk=False).ratio() < _SAME_WORDS
+    if not one or not two or max(len(one), len(two)) <= 2:
+        return False
+    return SequenceMatcher(None, one, two, autojunk=False).ratio() < _SAME_WORDS

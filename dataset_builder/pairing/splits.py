@@ -22,19 +22,18 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, field
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import pydantic.dataclasses
 
-from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
+from sdiareward.audio_sdiareward import AudioError
 from sdiareward.common.files import require_other_folder, write_file
 from sdiareward.common.skipped import Skipped
 from sdiareward.common.tables import render_table
-from sdiareward.dataset_builder.episodes import Episode, is_recorded
+from sdiareward.dataset_builder.episodes import Episode
 from sdiareward.pairs.content import join_units
 from sdiareward.pairs.labels import split_synthesizers
 from sdiareward.pairs.schema import JOINT, SIDES, make_stable_id
@@ -44,6 +43,7 @@ from ..recording_check import COPY_S, find_copies, measure_energies
 from ..reports import data_card
 from ..reports.data_card import LABELS, compute_statistics, read_labels
 from ..shards import ShardWriter, read_rows
+from . import BenchSettings
 
 
 Unit = tuple[str, str]
@@ -54,7 +54,6 @@ _COLLOQUIALNESS = "colloquialness"
 _TURN_LEAVES = ("text", "audio_ref.list.element.uri", "audio_ref.list.element.start_s")
 # Shorter turns occur in any dialogue.
 _MIN_WORDS = 4
-_BUCKET_COLUMNS = ("bucket", "available", "available_groups", "taken", "taken_groups")
 
 
 def assign_splits(
@@ -121,47 +120,18 @@ def split_unit(episode: Episode) -> Unit:
     return episode.source, episode.split_group or episode.group
 
 
-def choose_synthesizers(key: str, names: Iterable[str], count: int | None, seed: int) -> list[str]:
-    """Choose `count` synthesizers for one dialogue (None: all), the same ones for the same key and seed."""
-    ordered = sorted(names, key=lambda name: make_stable_id(seed, key, name))
-    return ordered if count is None else ordered[:count]
+def shuffle(names: Iterable[str], *key: Any) -> list[str]:
+    """Return names in an order that the key decides, the same on any machine."""
+    return sorted(names, key=lambda name: make_stable_id(*key, name))
 
 
-@pydantic.dataclasses.dataclass(config={"extra": "forbid"}, frozen=True)
-class BenchSettings:
-    cap: int = field(default=50, metadata={"help": "modality pairs of a bucket, or all that it has", "minimum": 1})
-    colloquialness_cap: int = field(default=250, metadata={"help": "colloquialness pairs in all", "minimum": 1})
-    seed: int = field(default=0, metadata={"help": "seed of the draw"})
-    candidates: Literal["test", "all"] = field(
-        default="test", metadata={"help": "draw from the test split, or from all splits, as the paper does"}
-    )
-    draw: Literal["whole_groups", "alternate"] = field(
-        default="whole_groups",
-        metadata={"help": "take groups whole, which loses the fewest pairs, or in turns, which gives the most groups"},
-    )
-    rest: Literal["train", "skip"] = field(
-        default="train",
-        metadata={"help": "where groups of the test split without a chosen pair go: to training or nowhere"},
-    )
-    excise: Literal["groups", "pairs"] = field(
-        default="groups",
-        metadata={"help": "what leaves training: the groups of the chosen pairs, or those pairs, as in the paper"},
-    )
-    bucket_by: tuple[str, ...] = field(
-        default=("source", "secondary"), metadata={"help": "columns that make a bucket"}
-    )
-
-    def __post_init__(self) -> None:
-        if unknown := set(self.bucket_by) - set(LABELS):
-            raise ValueError(f"bucket_by names {sorted(unknown)}; it takes {list(LABELS)}.")
-
-    def find_bucket(self, label: Mapping[str, Any]) -> tuple[str, ...]:
-        if label["criterion"] == _COLLOQUIALNESS:
-            return (_COLLOQUIALNESS,)
-        return tuple(str(label[name]) for name in self.bucket_by)
-
-    def is_candidate(self, label: Mapping[str, Any]) -> bool:
-        return self.candidates == "all" or label["split"] == BENCH_SPLIT
+def _find_bucket(label: Mapping[str, Any], settings: BenchSettings) -> tuple[str, ...] | None:
+    """Return the bucket of a pair; None if it is no candidate."""
+    if settings.candidates != "all" and label["split"] != BENCH_SPLIT:
+        return None
+    if label["criterion"] == _COLLOQUIALNESS:
+        return (_COLLOQUIALNESS,)
+    return tuple(str(label[name]) for name in settings.bucket_by)
 
 
 def sample_bench(labels: Labels, settings: BenchSettings) -> set[str]:
@@ -170,10 +140,9 @@ def sample_bench(labels: Labels, settings: BenchSettings) -> set[str]:
         raise ValueError(f"pair {twice[0]!r} comes twice; take one of the two out.")
     groups: dict[str, list[tuple[str, tuple[str, ...]]]] = defaultdict(list)
     for label in sorted(labels, key=lambda label: make_stable_id(settings.seed, label["pair_id"])):
-        if settings.is_candidate(label):
-            groups[label["group_id"]].append((label["pair_id"], settings.find_bucket(label)))
-    hashes = {group: make_stable_id(settings.seed, group) for group in groups}
-    order = sorted(groups, key=hashes.__getitem__)
+        if bucket := _find_bucket(label, settings):
+            groups[label["group_id"]].append((label["pair_id"], bucket))
+    order = shuffle(groups, settings.seed)
     sizes = Counter(bucket for members in groups.values() for _, bucket in members)
     room = {b: settings.colloquialness_cap if b == (_COLLOQUIALNESS,) else settings.cap for b in sizes}
     rare = {bucket for bucket, size in sizes.items() if size <= room[bucket]}
@@ -188,9 +157,9 @@ def sample_bench(labels: Labels, settings: BenchSettings) -> set[str]:
     if settings.draw == "alternate":
         # In a bucket every group gives its first pair before any gives its second.
         ranks, ranked = Counter[Any](), []
-        for group in order:
+        for place, group in enumerate(order):
             for pair, bucket in groups[group]:
-                ranked.append((ranks[group, bucket], hashes[group], pair, bucket))
+                ranked.append((ranks[group, bucket], place, pair, bucket))
                 ranks[group, bucket] += 1
         take((pair, bucket) for _, _, pair, bucket in sorted(ranked))
         return chosen
@@ -207,54 +176,25 @@ def sample_bench(labels: Labels, settings: BenchSettings) -> set[str]:
 
 
 def draw_bench(folder: Path, settings: BenchSettings) -> tuple[list[dict[str, Any]], dict[str, str], list[Skipped]]:
-    joined = join_recordings(folder)
-    labels = [{**label, "group_id": joined.get(label["group_id"], label["group_id"])} for label in read_labels(folder)]
-    # Of a folder that was built before, a joined group may be in train and validation.
-    taught = {label["group_id"] for label in labels if joined and label["split"] == "train"}
-    for label in labels:
-        if label["split"] == "validation" and label["group_id"] in taught:
-            label["split"] = "train"
+    """Return the labels of all pairs, the split of every pair that stays, and the skipped pairs."""
+    if unknown := set(settings.bucket_by) - set(LABELS):
+        raise ValueError(f"bucket_by names {sorted(unknown)}; it takes {list(LABELS)}.")
+    labels = list(read_labels(folder))
     bench = sample_bench(labels, settings)
     shared = find_shared(folder, bench) if settings.excise == "groups" else ()
     return labels, *isolate(labels, bench, settings.rest, shared, settings.excise)
 
 
-def join_recordings(folder: Path) -> dict[str, str]:
-    """Return the first group of each that shares a file or copies of a dialogue; none if the build joined them."""
-    if "joined" in data_card.read_report(folder):
-        return {}
-    keys: dict[str, set[Any]] = defaultdict(set)
-    heard: dict[tuple[Any, ...], tuple[float, np.ndarray]] = {}
-    for _, row in read_rows(folder):
-        # The rejected side of a family may have turns of another dialogue.
-        if not is_recorded(row["criterion"], "chosen", row["synthesizer"]):
-            continue
-        parts = [(part["uri"], part["start_s"]) for turn in row["chosen"] for part in turn["audio_ref"] or ()]
-        keys[row["group_id"]].update(uri for uri, _ in parts if uri)
-        # A dialogue is in several pairs, in other channels.
-        if (dialogue := (row["group_id"], *parts)) not in heard:
-            array = np.concatenate([read_audio(turn["audio"]) for turn in row["chosen"]])
-            heard[dialogue] = array.size / SAMPLING_RATE, measure_energies(array)
-    for couple in find_copies(heard):
-        for group, *_ in couple:
-            keys[group].add(couple)
-    return join_units(keys)
-
-
 def find_shared(folder: Path, bench: set[str]) -> set[str]:
     """Return the pairs that have a turn of a pair of the benchmark, where either pair is of a family."""
     columns = ["pair_id", "criterion", *(f"{side}.list.element.{leaf}" for side in SIDES for leaf in _TURN_LEAVES)]
-    turns: dict[bool, set[tuple[Any, ...]]] = {True: set(), False: set()}
+    of_bench: dict[bool, set[tuple[Any, ...]]] = {True: set(), False: set()}
     for _, row in read_rows(folder, columns):
         if row["pair_id"] in bench:
-            turns[row["criterion"] == JOINT].update(_list_turns(row))
-    every = turns[True] | turns[False]
-    return {
-        row["pair_id"]
-        for _, row in read_rows(folder, columns)
-        if row["pair_id"] not in bench
-        and not _list_turns(row).isdisjoint(every if row["criterion"] == JOINT else turns[True])
-    }
+            of_bench[row["criterion"] == JOINT] |= _list_turns(row)
+    every = of_bench[True] | of_bench[False]
+    others = (row for _, row in read_rows(folder, columns) if row["pair_id"] not in bench)
+    return {r["pair_id"] for r in others if _list_turns(r) & (every if r["criterion"] == JOINT else of_bench[True])}
 
 
 def _list_turns(row: Mapping[str, Any]) -> set[tuple[Any, ...]]:
@@ -277,38 +217,30 @@ def isolate(
     assignment: dict[str, str] = {}
     skipped: list[Skipped] = []
     for label in labels:
-        pair, group, split = label["pair_id"], label["group_id"], label["split"]
+        pair, group, split, speaker = (label[name] for name in ("pair_id", "group_id", "split", "synthesizer"))
+        is_test, is_known = split == BENCH_SPLIT, split_synthesizers(speaker) <= taught[label["criterion"]]
+        full = "its bucket of ESDR-Bench is full"
+        reasons = (
+            (group in bench_groups, "group_in_bench", f"its group {group} is in ESDR-Bench; training must not see it"),
+            (pair in shared, "turn_in_bench", "a turn of it is in ESDR-Bench; training must not see it"),
+            (is_test and rest == "skip", "not_in_bench", full),
+            (is_test and not is_known, "held_out_synthesizer", f"{full}, and {speaker} is held out from training"),
+        )
         if pair in bench:
             assignment[pair] = BENCH_SPLIT
-        elif group in bench_groups:
-            reason = f"its group {group} is in ESDR-Bench; training must not see it"
-            skipped.append(Skipped(pair, "group_in_bench", reason))
-        elif pair in shared:
-            skipped.append(Skipped(pair, "turn_in_bench", "a turn of it is in ESDR-Bench; training must not see it"))
-        elif split != BENCH_SPLIT:
-            assignment[pair] = split
-        elif rest == "skip":
-            skipped.append(Skipped(pair, "not_in_bench", "its bucket of ESDR-Bench is full"))
-        elif not split_synthesizers(label["synthesizer"]) <= taught[label["criterion"]]:
-            reason = f"its bucket of ESDR-Bench is full, and {label['synthesizer']} is held out from training"
-            skipped.append(Skipped(pair, "held_out_synthesizer", reason))
+        elif why := next((why for applies, *why in reasons if applies), None):
+            skipped.append(Skipped(pair, *why))
         else:
-            assignment[pair] = "train"
+            assignment[pair] = "train" if is_test else split
     if excise == "groups":
-        kept = (label for label in labels if label["pair_id"] in assignment)
-        check_isolation({**label, "split": assignment[label["pair_id"]]} for label in kept)
+        splits: dict[str, set[str]] = defaultdict(set)
+        for label in labels:
+            if label["pair_id"] in assignment:
+                splits[label["group_id"]].add(assignment[label["pair_id"]])
+        if leaking := sorted(group for group, names in splits.items() if len(names) > 1):
+            named = ", ".join(f"{group} in {' and '.join(sorted(splits[group]))}" for group in leaking[:10])
+            raise ValueError(f"{len(leaking)} groups are in more than one split ({named}); assign each to one.")
     return assignment, skipped
-
-
-def check_isolation(labels: Iterable[Mapping[str, Any]]) -> None:
-    """Raise `ValueError`, with the names of the groups, where a `group_id` is in more than one split."""
-    splits: dict[str, set[str]] = defaultdict(set)
-    for label in labels:
-        splits[label["group_id"]].add(label["split"])
-    leaking = sorted(group for group, names in splits.items() if len(names) > 1)
-    if leaking:
-        named = ", ".join(f"{group} in {' and '.join(sorted(splits[group]))}" for group in leaking[:10])
-        raise ValueError(f"{len(leaking)} groups are in more than one split ({named}); assign each to one.")
 
 
 def make_bench(folder: Path, output: Path, settings: BenchSettings) -> dict[str, Any]:
@@ -320,11 +252,10 @@ def make_bench(folder: Path, output: Path, settings: BenchSettings) -> dict[str,
     if finished := data_card.read_finished(output, plan_id):
         return finished
     labels, assignment, skipped = draw_bench(folder, settings)
-    groups = {label["pair_id"]: label["group_id"] for label in labels}
     with ShardWriter(output) as writer, tqdm(total=len(assignment), desc="bench", unit="pair") as progress:
         for _, row in read_rows(folder):
-            if row["pair_id"] in assignment:
-                writer.write(assignment[row["pair_id"]], {**row, "group_id": groups[row["pair_id"]]})
+            if split := assignment.get(row["pair_id"]):
+                writer.write(split, row)
                 progress.update()
     found = _describe_bench(output, labels, assignment, settings)
     data_card.plot_overview(found["statistics"], output / "bench.png")
@@ -340,14 +271,14 @@ def _describe_bench(
     output: Path, labels: Labels, assignment: Mapping[str, str], settings: BenchSettings
 ) -> dict[str, Any]:
     buckets: dict[tuple[str, ...], list[tuple[str, bool]]] = defaultdict(list)
-    groups, synthesizers = defaultdict[bool, set[str]](set), defaultdict[bool, set[str]](set)
+    # By whether they are in the benchmark.
+    kept: dict[str, dict[bool, set[str]]] = {name: {True: set(), False: set()} for name in ("group_id", "synthesizer")}
     for label in labels:
         split = assignment.get(label["pair_id"])
-        if settings.is_candidate(label):
-            buckets[settings.find_bucket(label)].append((label["group_id"], split == BENCH_SPLIT))
-        if split:
-            groups[split == BENCH_SPLIT].add(label["group_id"])
-            synthesizers[split == BENCH_SPLIT].add(label["synthesizer"])
+        if bucket := _find_bucket(label, settings):
+            buckets[bucket].append((label["group_id"], split == BENCH_SPLIT))
+        for name in kept if split else ():
+            kept[name][split == BENCH_SPLIT].add(label[name])
     counts = []
     for bucket, members in sorted(buckets.items()):
         taken = [group for group, is_taken in members if is_taken]
@@ -358,29 +289,28 @@ def _describe_bench(
         "settings": asdict(settings),
         "table1": compute_statistics(output)["table1"],
         "buckets": counts,
-        "left_out_synthesizers": sorted(synthesizers[True] - synthesizers[False]),
-        "num_known_groups": len(groups[True] & groups[False]),
+        "left_out_synthesizers": sorted(kept["synthesizer"][True] - kept["synthesizer"][False]),
+        "num_known_groups": len(kept["group_id"][True] & kept["group_id"][False]),
         "statistics": compute_statistics(output, split=BENCH_SPLIT),
     }
 
 
 def render_bench(found: Mapping[str, Any]) -> str:
     """Render `bench.json` as Markdown: Table 1, the buckets and Figure 5."""
-    statistics, settings = found["statistics"], found["settings"]
-    lines = [
-        "# A test split drawn as ESDR-Bench",
-        "",
-        f"The test split: {statistics['pairs']} pairs of {statistics['groups']} recordings or dialogues, "
-        f"{statistics['real_h']:.2f} h real against {statistics['synthetic_h']:.2f} h synthetic. At most "
-        f"{settings['cap']} pairs of each {' and '.join(settings['bucket_by'])}, at most "
-        f"{settings['colloquialness_cap']} colloquialness pairs, seed {settings['seed']}.",
-        f"Synthesizers that training does not have: {', '.join(found['left_out_synthesizers']) or 'none'}. "
-        f"Recordings or dialogues of which training has other pairs: {found['num_known_groups']}.",
-        "",
-        *data_card.render_table1(found["table1"]),
-        "",
-        *render_table(_BUCKET_COLUMNS, [list(bucket.values()) for bucket in found["buckets"]]),
-        "",
-        "![Categories, durations and turns](bench.png)",
-    ]
-    return "\n".join(lines) + "\n"
+    statistics, settings, buckets = found["statistics"], found["settings"], found["buckets"]
+    columns = ["bucket", "available", "available_groups", "taken", "taken_groups"]
+    return f"""# A test split drawn as ESDR-Bench
+
+The test split: {statistics["pairs"]} pairs of {statistics["groups"]} recordings or dialogues, \
+{statistics["real_h"]:.2f} h real against {statistics["synthetic_h"]:.2f} h synthetic. \
+At most {settings["cap"]} pairs of each {" and ".join(settings["bucket_by"])}, \
+at most {settings["colloquialness_cap"]} colloquialness pairs, seed {settings["seed"]}.
+Synthesizers that training does not have: {", ".join(found["left_out_synthesizers"]) or "none"}. \
+Recordings or dialogues of which training has other pairs: {found["num_known_groups"]}.
+
+{chr(10).join(data_card.render_table1(found["table1"]))}
+
+{chr(10).join(render_table(columns, [list(bucket.values()) for bucket in buckets]))}
+
+![Categories, durations and turns](bench.png)
+"""

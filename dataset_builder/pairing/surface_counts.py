@@ -29,21 +29,19 @@ _FILLER = re.compile(
 Turns = Sequence[Mapping[str, str]]
 
 
-def _count(pattern: re.Pattern[str]) -> Callable[[Sequence[str]], float]:
-    return lambda texts: sum(len(pattern.findall(text)) for text in texts)
-
-
-_count_words, _count_stops = _count(_WORD), _count(_STOP)
+def _count(pattern: re.Pattern[str] | str) -> Callable[[Sequence[str]], float]:
+    return lambda texts: sum(len(re.findall(pattern, text)) for text in texts)
 
 
 def _measure_words(texts: Sequence[str]) -> float:
-    letters = sum(len(word) for text in texts for word in _WORD.findall(text))
-    return round(letters / max(1, _count_words(texts)), 6)
+    words = [word for text in texts for word in _WORD.findall(text)]
+    return round(sum(map(len, words)) / max(1, len(words)), 6)
 
 
+_count_words, _count_stops = _count(_WORD), _count(_STOP)
 COUNTS: dict[str, Callable[[Sequence[str]], float]] = {
     "words": _count_words,
-    "commas": _count(re.compile(",")),
+    "commas": _count(","),
     "stops": _count_stops,
     "punctuation marks": _count(_MARK),
     "apostrophes": _count(_APOSTROPHE),

@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,8 @@ from sdiareward.audio_sdiareward import MAX_RECORDING_S, SAMPLING_RATE, AudioErr
 from sdiareward.common.files import write_file
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError
-from sdiareward.esdr_accuracy.pairwise import SUBSETS
-from sdiareward.pairs.labels import SUBSET_OF_SOURCE
+from sdiareward.esdr_accuracy.pairwise import NO_SUBSET, SUBSETS
+from sdiareward.pairs.labels import describe_origins
 from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.pairs.rows import leave_audio_encoded
 from sdiareward.pairs.schema import SIDES, TAXONOMY, UNKNOWN, features, make_stable_id, validate_row
@@ -67,14 +68,12 @@ def read_official(
             item = f"{name} row {index}"
             try:
                 row = _make_row(example, audio_root, path_prefix, shared)
+                if row["pair_id"] in seen:
+                    raise SkipError("duplicate_id", f"{row['pair_id']} comes twice; the first is kept.")
+                seen.add(row["pair_id"])
+                yield split, row
             except SkipError as error:
                 yield Skipped(item, error.kind, str(error))
-                continue
-            if row["pair_id"] in seen:
-                yield Skipped(item, "duplicate_id", f"{row['pair_id']} comes twice; the first is kept.")
-                continue
-            seen.add(row["pair_id"])
-            yield split, row
 
 
 def _load(path: Path, splits: Mapping[str, str] | None) -> dict[str, tuple[str, datasets.Dataset]]:
@@ -108,13 +107,15 @@ def _find_folder(messages: Any) -> str:
 
 def _make_row(example: Mapping[str, Any], root: Path, path_prefix: str, shared_folders: set[str]) -> dict[str, Any]:
     try:
-        source = str(example.get("source") or "unknown").lower()
-        subset = _find_subset(example, source)
+        category, source = example.get("category"), str(example.get("source") or "unknown").lower()
+        # The column of Table 2 that a row counts in.
+        if (subset := describe_origins([example])[0]["subset"]) == NO_SUBSET:
+            found = f"neither category {category!r} nor source {source!r}"
+            raise SkipError("unknown_subset", f"{found} is one of {list(SUBSETS)}.")
         row = {name: example[name] if example.get(name) else value for name, value in _UNSTATED.items()}
         row |= {"source": source, "subset": subset}
         row["criterion"] = "colloquialness" if subset == "colloquialness" else "modality"
         # Columns of these names, or a `category` that is in Table 5.
-        category = example.get("category")
         for name, values in zip(("primary", "secondary"), TAXONOMY.get(source, ((), ())), strict=True):
             row[name] = example.get(name) or (category if category in values else UNKNOWN)
         for side in SIDES:
@@ -132,19 +133,9 @@ def _make_row(example: Mapping[str, Any], root: Path, path_prefix: str, shared_f
     return row
 
 
-def _find_subset(example: Mapping[str, Any], source: str) -> str:
-    """Return the column of Table 2 that a row counts in."""
-    stated = [str(example.get(name) or "").lower().replace("-", "_") for name in ("subset", "category")]
-    for name in (*stated, source, SUBSET_OF_SOURCE.get(source, "")):
-        if name in SUBSETS:
-            return name
-    found = f"neither category {example.get('category')!r} nor source {source!r}"
-    raise SkipError("unknown_subset", f"{found} is one of {list(SUBSETS)}.")
-
-
 def _read_turn(message: Mapping[str, Any], root: Path, path_prefix: str, place: str) -> dict[str, Any]:
     items = message["content"] if isinstance(message["content"], list) else []
-    texts = [item["text"] for item in items if item["type"] == "text" and item.get("text")]
+    text = " ".join(item["text"] for item in items if item["type"] == "text" and item.get("text"))
     recordings = [item["audio"] for item in items if item["type"] == "audio" and item.get("audio")]
     other = {item["type"] for item in items} - {"text", "audio"}
     if len(recordings) != 1 or other:
@@ -153,7 +144,6 @@ def _read_turn(message: Mapping[str, Any], root: Path, path_prefix: str, place: 
     data, name = _fetch(recordings[0], root, path_prefix, place)
     data, duration_s = _conform(data, f"{place}: {name}")
     audio = {"bytes": data, "path": f"{Path(name).stem}{_ENDINGS.get(data[:4], '.wav')}"}
-    text = " ".join(texts)
     return {"role": message["role"], "text": text, "audio": audio, "duration_s": duration_s, "audio_ref": []}
 
 
@@ -177,13 +167,12 @@ def _conform(data: bytes, label: str) -> tuple[bytes, float]:
     """Return a recording as 16 kHz mono (unchanged if it is) and its duration in seconds."""
     import soundfile
 
-    try:
+    # `read_media` knows more formats, and raises what is wrong with the rest.
+    with suppress(soundfile.LibsndfileError, AudioError):
         info = soundfile.info(io.BytesIO(data))
-        is_kept = (info.samplerate, info.channels) == (SAMPLING_RATE, 1)
-        if is_kept and info.format in ("FLAC", "WAV", "OGG") and audio_duration_s(data) == info.duration:
+        is_kept = (info.samplerate, info.channels) == (SAMPLING_RATE, 1) and info.format in ("FLAC", "WAV", "OGG")
+        if is_kept and audio_duration_s(data) == info.duration:
             return data, info.duration
-    except (soundfile.LibsndfileError, AudioError):
-        pass  # `read_media` knows more formats, and raises what is wrong with the rest.
     try:
         array = read_media(data, name=label, max_s=MAX_RECORDING_S)
     except AudioError as error:
@@ -209,8 +198,20 @@ def write_official(
     splits = dict(zip(SPLITS, SPLITS, strict=True)) if splits is None else splits
     examples: dict[str, list[dict[str, Any]]] = {}
     for split, row in tqdm(read_rows(folder), desc="export", unit="pair"):
-        if split in splits:
-            examples.setdefault(splits[split], []).append(_write_example(row, output, path_prefix))
+        if split not in splits:
+            continue
+        # An id from a foreign table may not be a valid name of a folder.
+        name = row["pair_id"] if _SAFE_NAME.fullmatch(row["pair_id"]) else make_stable_id(row["pair_id"])
+        sides: dict[str, Any] = {side: [] for side in SIDES}
+        for side in SIDES:
+            for position, turn in enumerate(row[side]):
+                data, ending = turn["audio"]["bytes"], PurePosixPath(turn["audio"]["path"] or "").suffix
+                path = f"audio/{name}/{side}-{position}{_ENDINGS.get(data[:4], ending)}"
+                (output / path).parent.mkdir(parents=True, exist_ok=True)
+                write_file(output / path, data)
+                sides[side].append({**turn, "audio": path_prefix + path})
+        found = {**row, **{side: turns_to_messages(turns) for side, turns in sides.items()}, "category": row["subset"]}
+        examples.setdefault(splits[split], []).append(found)
     text = datasets.Value("string")
     messages = datasets.List({"role": text, "content": datasets.List({"type": text, "text": text, "audio": text})})
     columns = datasets.Features({**features(), **dict.fromkeys(SIDES, messages), "category": text})
@@ -224,21 +225,3 @@ def write_official(
         os.replace(unfinished / name, output / name)
     unfinished.rmdir()
     return {name: len(rows) for name, rows in examples.items()}
-
-
-def _write_example(row: Mapping[str, Any], output: Path, path_prefix: str) -> dict[str, Any]:
-    # An id from a foreign table may not be a valid name of a folder.
-    folder = row["pair_id"] if _SAFE_NAME.fullmatch(row["pair_id"]) else make_stable_id(row["pair_id"])
-    sides: dict[str, Sequence[Any]] = {}
-    for side in SIDES:
-        turns = []
-        for position, turn in enumerate(row[side]):
-            data, name = turn["audio"]["bytes"], turn["audio"]["path"] or ""
-            path = f"audio/{folder}/{side}-{position}{_ENDINGS.get(data[:4], PurePosixPath(name).suffix)}"
-            # An interrupted run may have written it.
-            if not (output / path).is_file() or (output / path).read_bytes() != data:
-                (output / path).parent.mkdir(parents=True, exist_ok=True)
-                write_file(output / path, data)
-            turns.append({**turn, "audio": path_prefix + path})
-        sides[side] = turns_to_messages(turns)
-    return {**row, **sides, "category": row["subset"]}

@@ -24,9 +24,10 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache, partial
+from itertools import starmap
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
@@ -35,9 +36,9 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
 from sdiareward.common.escaping import escape_code
-from sdiareward.common.files import JsonLines, require_other_folder, write_file
+from sdiareward.common.files import require_other_folder, write_file
 from sdiareward.common.package_files import CARDS
-from sdiareward.common.parts import Make, Processes, Rows, run_parts
+from sdiareward.common.parts import Make, Processes, run_parts
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import (
     Episode,
@@ -69,7 +70,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 _LONG_SOURCES = ("folder", "youtube")
-_ENHANCEMENT = "?enhancement="
 Row = Mapping[str, Any]
 # Key, split and row of a released pair; the key is a hash of it and of what decides how it is rebuilt.
 Task = tuple[str, str, dict[str, Any]]
@@ -96,12 +96,10 @@ class AudioRoots:
             raise ValueError(f"there is no source {source!r}; one of {list(SOURCES)} is needed.")
         if source in self.by_source:
             return self.by_source[source]
-        if self.base and (self.base / source).exists():
-            return self.base / source
-        default = DEFAULT_PATHS.get(source)
-        if default is None or not default.exists():
-            raise SkipError("missing_audio", f"no audio of {source} is known; give --audio-root {source}=DIR.")
-        return default
+        for root in (self.base and self.base / source, DEFAULT_PATHS.get(source)):
+            if root and root.exists():
+                return root
+        raise SkipError("missing_audio", f"no audio of {source} is known; give --audio-root {source}=DIR.")
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,7 @@ class Rebuilder:
     allow_reencoded: bool = False  # Accept another codec or level.
     synthesizer_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    def rebuild(self, split: str, row: Mapping[str, Any]) -> tuple[dict[str, Any], Counter[str]] | Skipped:
+    def rebuild(self, split: str, row: Row) -> tuple[dict[str, Any], Counter[str]] | Skipped:
         """Rebuild a released pair, or return why it is skipped.
 
         Synthetic turns are counted as same, different and scrubbed, recorded parts as reencoded.
@@ -125,15 +123,16 @@ class Rebuilder:
             kinds = (kind for type_, kind in known.items() if isinstance(error, type_))
             return Skipped(f"pair {row['pair_id']}", getattr(error, "kind", None) or next(kinds), str(error))
         for side in SIDES:
-            if not is_recorded(row["criterion"], side, row["synthesizer"]):
-                # A scrubbed text cannot sound the same.
-                for released, turn in zip(row[side], rebuilt[side], strict=True):
-                    is_same = compare(released["fingerprints"][0], describe(read_audio(turn["audio"]))) == "same"
-                    counts["same" if is_same else "different"] += 1
-                    counts["scrubbed"] += is_scrubbed(turn["text"])
+            if is_recorded(row["criterion"], side, row["synthesizer"]):
+                continue
+            # A scrubbed text cannot sound the same.
+            for released, turn in zip(row[side], rebuilt[side], strict=True):
+                is_same = compare(released["fingerprints"][0], describe(read_audio(turn["audio"]))) == "same"
+                counts["same" if is_same else "different"] += 1
+                counts["scrubbed"] += is_scrubbed(turn["text"])
         return rebuilt, counts
 
-    def _plan(self, split: str, row: Mapping[str, Any], counts: Counter[str]) -> pairing.PairPlan:
+    def _plan(self, split: str, row: Row, counts: Counter[str]) -> pairing.PairPlan:
         chosen = self._make_episode(row, "chosen", counts)
         # A modality pair has the same words on both sides.
         rejected = chosen if row["criterion"] == "modality" else self._make_episode(row, "rejected", counts)
@@ -142,33 +141,25 @@ class Rebuilder:
             pairing.split_options(self.synthesizer_options.get(each, {}), row["criterion"]) for each in (name, other)
         )
         # The columns are float32; six digits are what was set.
-        channel: dict[str, Any] = {
-            key: float(f"{value:.6g}") if isinstance(value, float) else value
-            for key, value in (row["channel"] or {}).items()
-        }
+        values = (row["channel"] or {}).items()
+        channel: Any = {k: float(f"{value:.6g}") if isinstance(value, float) else value for k, value in values}
         matched = ChannelSettings(**channel) if channel else None
         names = (row["criterion"], chosen, rejected, name, split)
-        plan = pairing.PairPlan(*names, matched, options, row["pair_id"], voices)
-        return replace(plan, rejected_synthesizer=other, rejected_options=other_options) if other else plan
+        engine = (other, other_options) if other else None
+        return pairing.PairPlan(*names, matched, options, row["pair_id"], voices, engine)
 
-    def _make_episode(self, row: Mapping[str, Any], side: str, counts: Counter[str]) -> Episode:
+    def _make_episode(self, row: Row, side: str, counts: Counter[str]) -> Episode:
         turns = []
         for turn in row[side]:
+            parts = [Part(reference["text"]) for reference in turn["audio_ref"]]
             if is_recorded(row["criterion"], side, row["synthesizer"]):
                 checked = zip(turn["audio_ref"], turn["fingerprints"], strict=True)
                 parts = [self._find_checked_part(reference, expected, counts) for reference, expected in checked]
-            else:
-                parts = [Part(reference["text"]) for reference in turn["audio_ref"]]
             turns.append(Turn(turn["role"], tuple(parts)))
-        same = ("source", "subset", "primary", "secondary", "language", "license")
-        episode = Episode(
-            name=row["pair_id"],
-            group=row["group_id"],
-            known_group_id=row["group_id"],
-            turns=tuple(turns),
-            native_coding=tuple(row["native_coding"] or ()),
-            **{name: row[name] for name in same},
-        )
+        same = {name: row[name] for name in ("source", "subset", "primary", "secondary", "language", "license")}
+        group, coding = row["group_id"], tuple(row["native_coding"] or ())
+        known: Any = {"name": row["pair_id"], "group": group, "known_group_id": group, "native_coding": coding}
+        episode = Episode(turns=tuple(turns), **known, **same)
         validate_episode(episode, is_broken=side == "rejected")
         return episode
 
@@ -199,8 +190,7 @@ def reconstruct(
     `<output>-work` keeps finished pairs: a rerun, after more audio was obtained for instance, makes the others only.
     """
     require_other_folder(release_folder, output)
-    work = Path(f"{output}-work")
-    options = dict(synthesizer_options or {})
+    work, options = Path(f"{output}-work"), dict(synthesizer_options or {})
     rebuilder = Rebuilder(audio_roots, work / "recordings", allow_reencoded, options)
     skipped: list[Skipped] = []
     tasks = _read_tasks(release_folder, [allow_reencoded, pairing.list_audible(options)], skipped)
@@ -213,9 +203,12 @@ def reconstruct(
         logger.warning("%s is complete; delete its report.json to rebuild it.", output)
         return finished
     parts, engine = open_row_parts(work, {}), Processes(num_workers)
-    pending = [tasks[key] for key in parts.find_pending(list(tasks), _find_skipped, "notes")]
+    # Pairs that could not be rebuilt are tried again.
+    pending = parts.find_pending(
+        list(tasks), lambda rows: ("skip" in json.loads(row["notes"]) for row in rows), "notes"
+    )
     load, size = partial(_load, rebuilder), choose_size(len(tasks))
-    run_parts(parts, pending, load, size, engine, label="pairs", unit="pair")
+    run_parts(parts, [tasks[key] for key in pending], load, size, engine, label="pairs", unit="pair")
     counts, notes = write_shards(parts, {key: split for key, (_, split, _) in tasks.items()}, output)
     turns: Counter[str] = Counter()
     for note in notes:
@@ -242,34 +235,23 @@ def _read_tasks(folder: Path, settings: Any, damaged: list[Skipped]) -> dict[str
     return {task[0]: task for task in sorted(tasks, key=lambda task: task[2]["pair_id"])}
 
 
-def _find_skipped(rows: Rows) -> Iterator[bool]:
-    """Pairs that could not be rebuilt are tried again."""
-    return ("skip" in json.loads(row["notes"]) for row in rows)
-
-
 def _load(rebuilder: Rebuilder) -> Make:
-    def rebuild(parts: Iterable[Any]) -> Iterator[Rows]:
-        for part in parts:
-            rows = []
-            for key, split, row in part:
-                result = rebuilder.rebuild(split, row)
-                if isinstance(result, Skipped):
-                    made, notes = [], {"skip": result.to_dict()}
-                else:
-                    made, notes = [result[0]], {"turns": result[1]}
-                rows.append({"item": key, "rows": made, "notes": json.dumps(notes)})
-            yield rows
+    def rebuild(key: str, split: str, row: Row) -> dict[str, Any]:
+        found = rebuilder.rebuild(split, row)
+        if isinstance(found, Skipped):
+            return {"item": key, "rows": [], "notes": json.dumps({"skip": found.to_dict()})}
+        return {"item": key, "rows": [found[0]], "notes": json.dumps({"turns": found[1]})}
 
-    return rebuild
+    return lambda parts: ([*starmap(rebuild, part)] for part in parts)
 
 
-def find_part(reference: Mapping[str, Any], roots: AudioRoots, cache_dir: Path) -> Part:
+def find_part(reference: Row, roots: AudioRoots, cache_dir: Path) -> Part:
     """Find the recording that an entry of `audio_ref` names, in the user's copies of the corpora."""
     uri, start_s, end_s = reference["uri"], reference["start_s"], reference["end_s"]
     if not uri:
         raise SkipError("no_reference", "a part has no reference to its recording; its source does not name one.")
     source, path = split_reference(uri)
-    path, _, enhancement = path.partition(_ENHANCEMENT)
+    path, _, enhancement = path.partition("?enhancement=")
     root = roots.find_root(source)
     try:
         found = locate(source, root, path)
@@ -277,16 +259,9 @@ def find_part(reference: Mapping[str, Any], roots: AudioRoots, cache_dir: Path) 
         raise SkipError("outside_root", f"{uri}: lies outside of the audio root; such a path is not read.") from error
     except FileNotFoundError as error:
         raise SkipError("missing_audio", f"{uri}: not found; get the corpus, see the card of {source}.") from error
-    if _needs_copy(reference):
+    if enhancement or (source in _LONG_SOURCES and end_s is not None):
         found = _decode(uri, found, cache_dir, enhancement)
     return Part(reference["text"], str(found), start_s, end_s, uri)
-
-
-def _needs_copy(reference: Mapping[str, Any]) -> bool:
-    """Check whether an entry of `audio_ref` is read from a decoded copy."""
-    uri = reference["uri"] or ""
-    is_span = uri.partition(":")[0] in _LONG_SOURCES and reference["end_s"] is not None
-    return is_span or _ENHANCEMENT in uri
 
 
 def read_recording(part: Part) -> np.ndarray:
@@ -316,6 +291,7 @@ def _decode(uri: str, path: Path, cache_dir: Path, enhancement: str) -> Path:
     cache_dir.mkdir(parents=True, exist_ok=True)
     # Pairs in several processes ask for one recording, which is decoded and enhanced once.
     with FileLock(wav.with_suffix(".lock")):
+        # A damaged recording is not decoded again for each of its pairs.
         if failure.is_file():
             raise SkipError(*json.loads(failure.read_text(encoding="utf-8")))
         try:
@@ -323,7 +299,6 @@ def _decode(uri: str, path: Path, cache_dir: Path, enhancement: str) -> Path:
                 decode_recording(path, wav)
         except AudioError as error:
             problem = _make_skip(uri, error, str(path))
-            # A damaged recording is not decoded again for each of its pairs.
             write_file(failure, json.dumps([problem.kind, str(problem)]))
             raise problem from error
         if not enhancement:
@@ -381,7 +356,8 @@ def release(
     from tqdm import tqdm
 
     total = sum(1 for _ in read_rows(folder, ["pair_id"]))
-    releaser = _Releaser(audio_roots or AudioRoots(), Path(f"{output}-work"), names, regions)
+    given = [name for name in names if name.strip()]
+    releaser = _Releaser(audio_roots or AudioRoots(), Path(f"{output}-work", "recordings"), given, regions)
     skipped: list[Skipped] = []
     with ShardWriter(output, release_features()) as writer:
         for split, row in tqdm(read_rows(folder), total=total, desc="release", unit="pair"):
@@ -392,7 +368,7 @@ def release(
                 skipped.append(Skipped(f"pair {row['pair_id']}", kind, str(error)))
     before = data_card.read_report(folder).get("build_id")
     settings = {**data_card.read_public_settings(folder), "released_from": before}
-    settings |= {"phone_regions": list(regions), "num_names": len(releaser.names)}
+    settings |= {"phone_regions": list(regions), "num_names": len(given)}
     scrubbed = dict(sorted(releaser.counts.items()))
     report = data_card.make_report(output, writer.counts, skipped, settings, scrubbed=scrubbed)
     sources: Counter[str] = Counter()
@@ -408,22 +384,19 @@ def release(
     return data_card.save_report(output, report, f"---\n{header}\n---\n{body}")
 
 
+@dataclass(frozen=True)
 class _Releaser:
-    """Makes released rows. A dialogue is in several pairs: it scrubs a text and finds a fingerprint once.
+    """Makes released rows. A dialogue is in several pairs: it scrubs a text and finds a fingerprint once."""
 
-    Fingerprints are kept in a file for a resumed run.
-    """
+    roots: AudioRoots
+    cache_dir: Path
+    names: Sequence[str]
+    regions: Sequence[str]
+    counts: Counter[str] = field(default_factory=Counter)
+    _texts: dict[str, str] = field(default_factory=dict)
+    _fingerprints: dict[Any, dict[str, Any]] = field(default_factory=dict)
 
-    def __init__(self, roots: AudioRoots, work: Path, names: Sequence[str], regions: Sequence[str]):
-        self.names = [name for name in names if name.strip()]
-        self.counts: Counter[str] = Counter()
-        self._regions, self._roots, self._cache_dir = regions, roots, work / "recordings"
-        self._texts: dict[str, str] = {}
-        work.mkdir(parents=True, exist_ok=True)
-        self._file = JsonLines(work / "fingerprints.jsonl")
-        self._fingerprints = {record["key"]: record["fingerprint"] for record in self._file.read()}
-
-    def make_row(self, row: Mapping[str, Any]) -> dict[str, Any]:
+    def make_row(self, row: Row) -> dict[str, Any]:
         if row["criterion"] == JOINT:
             raise SkipError("family", "pairs about the conversation are built again from the recipe, not released.")
         sides: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
@@ -438,25 +411,24 @@ class _Releaser:
                     fingerprints = [describe(read_audio(turn["audio"], name=f"pair {row['pair_id']}, {side}"))]
                 text = " ".join(filter(None, (part["text"] for part in parts)))
                 # An identifier may cross the border of two parts.
-                if len(parts) > 1 and (found := scrub(text, self.names, self._regions)[1]):
+                if len(parts) > 1 and (found := scrub(text, self.names, self.regions)[1]):
                     reason = f"a turn names {sorted(found)} across two parts; edit its text."
                     raise SkipError("identifier_across_parts", reason)
                 kept = {"role": turn["role"], "duration_s": turn["duration_s"]}
                 sides[side].append({**kept, "text": text, "audio_ref": parts, "fingerprints": fingerprints})
         return {**row, **sides}
 
-    def _scrub(self, part: Mapping[str, Any]) -> str:
+    def _scrub(self, part: Row) -> str:
         if contains_name(re.sub(r"[\W_]+", " ", part["uri"] or ""), self.names):
             raise SkipError("name_in_reference", "a reference holds one of the names to remove; rename the file.")
         if (text := part["text"]) not in self._texts:
-            self._texts[text], counts = scrub(text, self.names, self._regions)
-            self.counts += counts
+            self._texts[text], counts = scrub(text, self.names, self.regions)
+            self.counts.update(counts)
         return self._texts[text]
 
-    def _find_fingerprint(self, reference: Mapping[str, Any]) -> dict[str, Any]:
-        part = find_part(reference, self._roots, self._cache_dir)
-        key = make_stable_id(*pairing.read_file_version(str(part.audio)), part.start_s, part.end_s)
+    def _find_fingerprint(self, reference: Row) -> dict[str, Any]:
+        part = find_part(reference, self.roots, self.cache_dir)
+        key = (part.audio, part.start_s, part.end_s)
         if key not in self._fingerprints:
             self._fingerprints[key] = describe(read_recording(part))
-            self._file.append([{"key": key, "fingerprint": self._fingerprints[key]}])
         return self._fingerprints[key]

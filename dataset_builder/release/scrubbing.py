@@ -22,7 +22,7 @@ from functools import lru_cache
 
 DEFAULT_REGIONS = ("US", "GB")
 _KINDS = ("EMAIL", "URL", "HANDLE", "PHONE", "ADDRESS", "NAME")
-_PLACEHOLDER = re.compile(rf"\[(?:{'|'.join(_KINDS)})\]")
+_PLACEHOLDER = re.compile(rf"(\[(?:{'|'.join(_KINDS)})\])")
 
 # Repetitions are bounded, so that a search takes linear time on any text.
 _EMAIL = re.compile(r"[\w.+-]{1,128}@\w[\w-]{0,62}(?:\.[\w-]{1,63})+", re.ASCII)
@@ -37,10 +37,8 @@ _URL = re.compile(
 )
 _HANDLE = re.compile(r"(?<![\w@.])@\w[\w.-]*")
 _LOCAL_NUMBER = re.compile(r"(?<![\w.,-])(?:\(\d{3}\)\s?|\d{3}[-. ])?\d{3}-\d{4}(?![\w-])")
-_DIGIT_WORDS = {
-    word: value
-    for value, word in enumerate(("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"))
-} | {"oh": 0}
+_DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+_DIGIT_WORDS = {**{word: value for value, word in enumerate(_DIGITS)}, "oh": 0}
 _SPELLED = re.compile(rf"\b(?:{'|'.join(_DIGIT_WORDS)})(?:[\s,.-]+(?:{'|'.join(_DIGIT_WORDS)})){{6,}}\b", re.I)
 _STREET_TYPES = (
     "Street|St|Avenue|Ave|Road|Rd|Boulevard|Blvd|Lane|Ln|Drive|Dr|Court|Ct|Terrace|Square|Crescent|Parkway|Highway|"
@@ -57,10 +55,19 @@ _Span = tuple[int, int]
 
 def scrub(text: str, names: Sequence[str] = (), regions: Sequence[str] = DEFAULT_REGIONS) -> tuple[str, Counter[str]]:
     """Return the scrubbed text and the number of replacements by kind; scrubbing twice changes nothing."""
+    # An email comes before the handle that its second half looks like.
+    finders: dict[str, Callable[[str], Iterator[_Span]]] = {
+        "EMAIL": lambda part: _find(part, _EMAIL, _SPOKEN_EMAIL),
+        "URL": lambda part: _find(part, _URL),
+        "HANDLE": lambda part: _find(part, _HANDLE),
+        "PHONE": lambda part: _find_phones(part, regions),
+        "ADDRESS": _find_addresses,
+        "NAME": lambda part: _find_names(part, names),
+    }
     counts: Counter[str] = Counter()
     while True:
         before = text
-        for kind, find in _list_finders(tuple(names), tuple(regions)):
+        for kind, find in finders.items():
             text, found = _replace(text, kind, find)
             if found:
                 counts[kind.lower()] += found
@@ -75,34 +82,21 @@ def is_scrubbed(text: str) -> bool:
 
 def contains_name(text: str, names: Sequence[str]) -> bool:
     """Check for one of `names` as whole words, in any case."""
-    return any(True for _ in _find_names(text, tuple(names)))
-
-
-def _list_finders(
-    names: tuple[str, ...], regions: tuple[str, ...]
-) -> Iterator[tuple[str, Callable[[str], Iterator[_Span]]]]:
-    """Yield each kind and its finder; an email comes before the handle that its second half looks like."""
-    yield "EMAIL", lambda text: _find(text, _EMAIL, _SPOKEN_EMAIL)
-    yield "URL", lambda text: _find(text, _URL)
-    yield "HANDLE", lambda text: _find(text, _HANDLE)
-    yield "PHONE", lambda text: _find_phones(text, regions)
-    yield "ADDRESS", _find_addresses
-    yield "NAME", lambda text: _find_names(text, names)
+    return any(True for _ in _find_names(text, names))
 
 
 def _replace(text: str, kind: str, find: Callable[[str], Iterator[_Span]]) -> tuple[str, int]:
     """Replace the spans of `find` between existing placeholders."""
     pieces: list[str] = []
-    found = position = 0
-    for border in [*_PLACEHOLDER.finditer(text), None]:
-        segment = text[position : border.start() if border else len(text)]
+    found = 0
+    # The pattern is a group: every second part is a placeholder.
+    for place, part in enumerate(_PLACEHOLDER.split(text)):
         end = 0
-        for start, stop in sorted(find(segment), key=lambda span: (span[0], -span[1])):
+        for start, stop in sorted([] if place % 2 else find(part), key=lambda span: (span[0], -span[1])):
             if start >= end:
-                pieces += [segment[end:start], f"[{kind}]"]
+                pieces += [part[end:start], f"[{kind}]"]
                 found, end = found + 1, stop
-        pieces += [segment[end:], border.group() if border else ""]
-        position = border.end() if border else len(text)
+        pieces.append(part[end:])
     return "".join(pieces), found
 
 
@@ -111,7 +105,7 @@ def _find(text: str, *patterns: re.Pattern[str]) -> Iterator[_Span]:
         yield from (match.span() for match in pattern.finditer(text))
 
 
-def _find_phones(text: str, regions: tuple[str, ...]) -> Iterator[_Span]:
+def _find_phones(text: str, regions: Sequence[str]) -> Iterator[_Span]:
     import phonenumbers
 
     for region in regions if any(letter.isdigit() for letter in text) else ():
@@ -145,7 +139,7 @@ def _compile_loosely(found: str) -> re.Pattern[str]:
     return re.compile(r"[\s,\u2010-\u2015-]+".join(map(re.escape, words)))
 
 
-def _find_names(text: str, names: tuple[str, ...]) -> Iterator[_Span]:
+def _find_names(text: str, names: Sequence[str]) -> Iterator[_Span]:
     for name in names:
         if pattern := r"\s+".join(re.escape(word) for word in name.split()):
             yield from _find(text, re.compile(rf"(?<!\w){pattern}(?!\w)", re.I))

@@ -63,11 +63,7 @@ _CATEGORIES_SHOWN = 30
 
 
 def make_report(
-    folder: Path,
-    counts: Sequence[Mapping[str, Any]],
-    skipped: Sequence[Skipped],
-    settings: Mapping[str, Any],
-    **more: Any,
+    folder: Path, counts: Any, skipped: Sequence[Skipped], settings: Mapping[str, Any], **more: Any
 ) -> dict[str, Any]:
     """Return the report of a data set folder whose shards are complete."""
     try:
@@ -232,7 +228,7 @@ def read_labels(folder: Path) -> Iterator[dict[str, Any]]:
 def compute_statistics(folder: Path, *, split: str | None = None) -> dict[str, Any]:
     pairs: list[dict[str, Any]] = []
     recordings: dict[str, float] = {}
-    series: dict[str, dict[str, list[float]]] = {kind: {name: [] for name in _MEASURES} for kind in _KINDS}
+    series: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row_split, row in read_rows(folder, columns=_COLUMNS):
         if split not in (None, row_split):
             continue
@@ -243,33 +239,29 @@ def compute_statistics(folder: Path, *, split: str | None = None) -> dict[str, A
             words = [len(turn["text"].split()) for turn in row[side]]
             measured = ([sum(durations_s)], [len(durations_s)], durations_s, words)
             for name, values in zip(_MEASURES, measured, strict=True):
-                series[kind][name] += values
+                series[kind, name] += values
             pair[kind] += sum(durations_s)
             if kind == "real":
                 heard = make_stable_id(row["group_id"], *(f"{t['text']} {t['duration_s']}" for t in row[side]))
                 recordings[heard] = sum(durations_s)
         pairs.append(pair)
     subsets = Counter((pair["subset"], name) for pair in pairs for name in (pair["split"], "total"))
-    categories = Counter(tuple(pair[name] for name in _CATEGORY) for pair in pairs)
+    categories = sorted(Counter(tuple(pair[name] for name in _CATEGORY) for pair in pairs).items(), key=str)
     return {
         "pairs": len(pairs),
         "groups": len({pair["group_id"] for pair in pairs}),
-        "turns": sum(len(measured["turn_s"]) for measured in series.values()),
-        "real_h": _to_hours(series["real"]["dialogue_s"]),
+        "turns": sum(len(series[kind, "turn_s"]) for kind in _KINDS),
+        "real_h": _to_hours(series["real", "dialogue_s"]),
         "distinct_real_h": _to_hours(recordings.values()),  # A dialogue of several pairs counts once.
-        "synthetic_h": _to_hours(series["synthetic"]["dialogue_s"]),
+        "synthetic_h": _to_hours(series["synthetic", "dialogue_s"]),
         "table1": {s: {name: subsets[s, name] for name in (*SPLITS, "total")} for s in SUBSETS},
         "by": {name: _count_by(pairs, name) for name in _BY},
-        "categories": [
-            {**dict(zip(_CATEGORY, key, strict=True)), "pairs": count}
-            for key, count in sorted(categories.items(), key=str)
-        ],
+        "categories": [{**dict(zip(_CATEGORY, key, strict=True)), "pairs": count} for key, count in categories],
         "distributions": {
-            kind: {name: _describe_distribution(values) for name, values in measured.items()}
-            for kind, measured in series.items()
+            kind: {name: _describe_distribution(series[kind, name]) for name in _MEASURES} for kind in _KINDS
         },
         "histograms": {
-            name: {kind: _compute_histogram(series[kind][name], width) for kind in _KINDS}
+            name: {kind: _compute_histogram(series[kind, name], width) for kind in _KINDS}
             for name, width in (("dialogue_s", _BIN_S), ("turns", 1))
         },
     }
@@ -294,10 +286,9 @@ def _describe_distribution(values: Sequence[float]) -> dict[str, float] | None:
     if not values:
         return None
     array = np.asarray(values, dtype=np.float64)
-    p5, median, p95 = np.percentile(array, (5, 50, 95))
-    numbers = {"mean": array.mean(), "std": array.std(), "min": array.min(), "p5": p5, "median": median}
-    numbers |= {"p95": p95, "max": array.max()}
-    return {"n": len(values), **{name: round(float(value), 3) for name, value in numbers.items()}}
+    names = ("mean", "std", "min", "p5", "median", "p95", "max")
+    numbers = (array.mean(), array.std(), *np.percentile(array, (0, 5, 50, 95, 100)))
+    return {"n": len(values), **{name: round(float(value), 3) for name, value in zip(names, numbers, strict=True)}}
 
 
 def _compute_histogram(values: Sequence[float], width: int) -> dict[str, int]:
@@ -318,24 +309,22 @@ def write_statistics(folder: Path, output: Path, *, split: str | None = None) ->
 
 def render_statistics(statistics: Mapping[str, Any], figure: str | None = None) -> str:
     """Render the statistics as Markdown; `figure` is the path of the PNG of `plot_overview`, if there is one."""
-    lines = [
-        "# Statistics",
-        "",
-        f"{statistics['pairs']} pairs of {statistics['groups']} recordings or dialogues, {statistics['turns']} turns; "
-        f"{statistics['real_h']:.2f} h real ({statistics['distinct_real_h']:.2f} h without repetition) against "
-        f"{statistics['synthetic_h']:.2f} h synthetic.",
-        "",
-        *render_table1(statistics["table1"]),
-    ]
-    for name, counts in statistics["by"].items():
+    found = statistics
+    hours = f"{found['real_h']:.2f} h real ({found['distinct_real_h']:.2f} h without repetition)"
+    about = f"{found['pairs']} pairs of {found['groups']} recordings or dialogues, {found['turns']} turns; {hours}"
+    lines = ["# Statistics", "", f"{about} against {found['synthetic_h']:.2f} h synthetic."]
+    lines += ["", *render_table1(found["table1"])]
+    for name, counts in found["by"].items():
         rows = [[key, c["pairs"], f"{c['real_h']:.2f}", f"{c['synthetic_h']:.2f}"] for key, c in counts.items()]
         lines += ["", *render_table([name, "pairs", "real, h", "synthetic, h"], rows)]
-    measured = [(kind, *item) for kind, measures in statistics["distributions"].items() for item in measures.items()]
+    measured = [(kind, *item) for kind, measures in found["distributions"].items() for item in measures.items()]
     rows = [[kind, name, *numbers.values()] for kind, name, numbers in measured if numbers]
     head = ["side", "measure", "n", "mean", "std", "min", "p5", "median", "p95", "max"]
-    lines += ["", *render_table(head, rows)]
-    if figure:
-        lines += ["", f"![Categories, durations and turns]({figure})"]
+    lines += [
+        "",
+        *render_table(head, rows),
+        *(["", f"![Categories, durations and turns]({figure})"] if figure else []),
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -355,24 +344,9 @@ def plot_overview(statistics: Mapping[str, Any], path: Path) -> None:
     figure = Figure(figsize=(15, 5), layout="constrained")
     FigureCanvasAgg(figure)
     categories, durations, turns = figure.subplots(1, 3)
-    _draw_categories(categories, statistics["categories"])
-    # A number of turns is not an interval: its bars are centred on it.
-    for axes, name, width, shift in ((durations, "dialogue_s", _BIN_S, 0.0), (turns, "turns", 1, -0.45)):
-        for number, (kind, counts) in enumerate(statistics["histograms"][name].items()):
-            lefts = [int(edge) + (0.45 * number + shift) * width for edge in counts]
-            axes.bar(lefts, list(counts.values()), width=0.45 * width, align="edge", label=kind, color=_COLORS[kind])
-        axes.grid(axis="y", alpha=0.3)
-    durations.set(title="(b) Duration", xlabel="seconds per dialogue", ylabel="dialogues")
-    turns.set(title="(c) Turns", xlabel="turns per dialogue", ylabel="dialogues")
-    durations.legend()
-    with replace_atomically(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=150)
-
-
-def _draw_categories(axes: Any, categories: Sequence[Mapping[str, Any]]) -> None:
-    """Draw the pairs of each secondary category, coloured by source; the smallest are summed up."""
+    # The pairs of each secondary category, coloured by source; the smallest are summed up.
     counts: Counter[tuple[str, str]] = Counter()
-    for entry in categories:
+    for entry in statistics["categories"]:
         counts[entry["source"], entry["secondary"]] += entry["pairs"]
     shown = counts.most_common(_CATEGORIES_SHOWN)
     if rest := counts.total() - sum(count for _, count in shown):
@@ -381,6 +355,17 @@ def _draw_categories(axes: Any, categories: Sequence[Mapping[str, Any]]) -> None
     sources = sorted({source for (source, _), _ in shown})
     names = [f"{source} · {secondary}" if source else secondary for (source, secondary), _ in shown]
     colors = [f"C{sources.index(source) + 2}" for (source, _), _ in shown]
-    axes.barh(names, [count for _, count in shown], color=colors)
-    axes.tick_params(axis="y", labelsize=7)
-    axes.set(title="(a) Category", xlabel="pairs")
+    categories.barh(names, [count for _, count in shown], color=colors)
+    categories.tick_params(axis="y", labelsize=7)
+    categories.set(title="(a) Category", xlabel="pairs")
+    # A number of turns is not an interval: its bars are centred on it.
+    for axes, name, width, shift in ((durations, "dialogue_s", _BIN_S, 0.0), (turns, "turns", 1, -0.45)):
+        for number, (kind, bins) in enumerate(statistics["histograms"][name].items()):
+            lefts = [int(edge) + (0.45 * number + shift) * width for edge in bins]
+            axes.bar(lefts, list(bins.values()), width=0.45 * width, align="edge", label=kind, color=_COLORS[kind])
+        axes.grid(axis="y", alpha=0.3)
+    durations.set(title="(b) Duration", xlabel="seconds per dialogue", ylabel="dialogues")
+    turns.set(title="(c) Turns", xlabel="turns per dialogue", ylabel="dialogues")
+    durations.legend()
+    with replace_atomically(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=150)

@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from sdiareward.chat_sdiareward import MAX_TURNS, ROLES
-from sdiareward.common.llm import ChatClient, ChatError, FailureLimit, require_share
+from sdiareward.common.llm import ChatClient, ChatError
 from sdiareward.common.package_files import SCRIPTS
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.prompts import PromptSet
 
-from ..llm_files import open_written, read_scenario_lines
+from ..llm_files import FailureLimit, open_written, read_scenario_lines
 from ..pairing.surface_counts import find_imbalance
 
 
@@ -60,7 +60,8 @@ class ScriptSettings:
     max_failed: float = 0.5  # Larger share of failed dialogues stops the run, once 20 were asked for.
 
     def __post_init__(self) -> None:
-        require_share(self.max_failed)
+        if not 0 <= self.max_failed <= 1:
+            raise ValueError(f"max_failed is {self.max_failed!r}; give a share from 0 to 1.")
         if self.variations < 1 or self.max_words < 1:
             raise ValueError(f"variations={self.variations} and max_words={self.max_words} must be at least 1.")
         if not 1 <= self.min_rounds <= self.max_rounds <= MAX_TURNS // 2:
@@ -110,9 +111,7 @@ def write_scripts(
     skipped = []
     limit = FailureLimit(settings.max_failed, "the model failed to write {} dialogues", "scripts.max_failed")
     make = partial(_make_script, client=client, settings=settings, prompts=prompts)
-    for row in client.map(make, todo, failures=(), description="scripts"):
-        # `failures` is empty: an exception would have been raised.
-        assert not isinstance(row, Exception)
+    for row in client.map(make, todo, "scripts"):
         limit.count(row.reason if isinstance(row, Skipped) else None)
         if isinstance(row, dict) and _fingerprint(row["written"]) in fingerprints:
             reason = "the model wrote the same dialogue before; raise the temperature."

@@ -1,7 +1,7 @@
 """Speech synthesizers, each loaded on first use.
 
-A `Synthesizer` speaks one text in one of its voices; a `DialogueSynthesizer` speaks a whole dialogue in voices cloned
-from reference clips, as the paper's synthesizer does (appendix B.1). A class of your own is named in the options:
+An engine speaks one text in one of its voices (`speak`), or a whole dialogue in voices cloned from reference clips
+(`speak_dialogue`), as the paper's synthesizer does (appendix B.1). A class of your own is named in the options:
 `{"engine": "entry-point", "entry": "package.module:Class"}`.
 """
 
@@ -15,7 +15,7 @@ from functools import cache, lru_cache, partial
 from importlib import import_module, metadata, util
 from inspect import signature
 from shutil import which
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -38,48 +38,21 @@ class ReferenceClip:
 Lines = Sequence[tuple[str, str]]
 
 
-@runtime_checkable
-class Synthesizer(Protocol):
-    """Speaks a text, or resynthesises a recorded turn.
-
-    `languages` are the primary subtags of those it speaks, such as `("en",)`; without it, it gets any.
-    """
-
-    uses_reference: bool  # Copy-synthesis needs the recording, and its speech inherits the recording's channel.
-    is_deterministic: bool  # The same call gives the same samples in any process of a machine, whatever came before.
-    version: str
-
-    def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
-        """Return `text` as mono 16 kHz float32 speech; `voice` counts modulo the number of voices."""
-        ...
-
-
-@runtime_checkable
-class DialogueSynthesizer(Protocol):
-    """Speaks all turns of a dialogue in cloned voices."""
-
-    is_deterministic: bool
-    version: str
-
-    def speak_dialogue(self, lines: Lines, references: Mapping[str, ReferenceClip]) -> list[np.ndarray]:
-        """Return one mono 16 kHz float32 array per `(role, text)`; `references` has one clip per role."""
-        ...
-
-
 class Engine:
-    """A bundled `Synthesizer`, which makes the speech in `say`; the parameters of its constructor are its options."""
+    """Speaks a text with `say`, or resynthesises a recorded turn; its options are the parameters of `__init__`."""
 
     needs: tuple[str, ...] = ()  # Modules or commands.
     remedy = ""
-    uses_reference = False
-    is_deterministic = False
-    languages: Sequence[str] | None = None
+    uses_reference = False  # Copy-synthesis needs the recording, and its speech inherits the recording's channel.
+    is_deterministic = False  # The same call gives the same samples in any process of a machine, whatever came before.
+    languages: Sequence[str] | None = None  # Primary subtags, such as `("en",)`; None: it gets any language.
     version = ""
 
     def say(self, text: str, voice: int, reference: np.ndarray | None) -> np.ndarray:
         raise NotImplementedError
 
     def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
+        """Return `text` as mono 16 kHz float32 speech; `voice` counts modulo the number of voices."""
         label = f"{self.version!r} has no speech for {text!r}"
         try:
             speech = np.asarray(self.say(text, voice, reference))
@@ -105,8 +78,6 @@ _ENGINES = {
     "voice-cloning": "servers:VoiceCloning",
     "world": "local:World",
 }
-# Key of the options of a synthesizer with a name of its own.
-_ENGINE = "engine"
 SYNTHESIZERS = tuple(sorted(_ENGINES))
 # Tried in this order; each speaks offline.
 _OFFLINE = ("espeak-ng", "flite", "hibari", "piper")
@@ -125,7 +96,7 @@ def is_available(name: str, options: Mapping[str, Any] | None = None) -> bool:
     return _is_installed(engine)
 
 
-def load_synthesizer(name: str, options: Mapping[str, Any] | None = None) -> Synthesizer | DialogueSynthesizer:
+def load_synthesizer(name: str, options: Mapping[str, Any] | None = None) -> Any:
     """Load a synthesizer, once per process and set of options."""
     return _load(name, json.dumps(dict(options or {}), sort_keys=True))
 
@@ -134,8 +105,7 @@ def load_synthesizer(name: str, options: Mapping[str, Any] | None = None) -> Syn
 def find_voice() -> Callable[[str], np.ndarray] | None:
     """Return what speaks a text with the first offline synthesizer that is installed; None if there is none."""
     name = next(filter(is_available, _OFFLINE), None)
-    engine: Any = load_synthesizer(name) if name else None
-    return lru_cache(32)(partial(engine.speak, voice=0)) if engine else None
+    return lru_cache(32)(partial(load_synthesizer(name).speak, voice=0)) if name else None
 
 
 def describe_distribution(distribution: str) -> str:
@@ -143,10 +113,10 @@ def describe_distribution(distribution: str) -> str:
 
 
 @cache
-def _load(name: str, options_json: str) -> Synthesizer | DialogueSynthesizer:
+def _load(name: str, options_json: str) -> Any:
     options = json.loads(options_json)
     engine = _find_engine(name, options)
-    options.pop(_ENGINE, None)
+    options.pop("engine", None)
     if not _is_installed(engine):
         raise SynthesisError(f"synthesizer {name!r} is not installed; {engine.remedy}.")
     parameters = signature(engine)
@@ -162,13 +132,13 @@ def _is_installed(engine: Any) -> bool:
     return all(util.find_spec(need) is not None or which(need) is not None for need in getattr(engine, "needs", ()))
 
 
-def _find_engine(name: str, options: Mapping[str, Any] | None = None) -> Any:
-    """Return the class that the options name, or that has the name itself."""
-    engine = (options or {}).get(_ENGINE, name)
+def _find_engine(name: str, options: Mapping[str, Any] | None) -> Any:
+    """Return the class that the option `engine` names, or that has the name itself."""
+    engine = (options or {}).get("engine", name)
     if name in _ENGINES and engine != name:
         raise ValueError(f"synthesizer {name!r} has the engine {engine!r}, but is one itself; give it another name.")
     if engine not in _ENGINES:
-        remedy = f"or give a name of your own an `{_ENGINE}` of these in synthesizer_options"
+        remedy = "or give a name of your own an `engine` of these in synthesizer_options"
         raise ValueError(f"there is no synthesizer {engine!r}; choose from {list(SYNTHESIZERS)}, {remedy}.")
     module, _, class_name = _ENGINES[engine].partition(":")
     return getattr(import_module(f"{__name__}.{module}"), class_name)

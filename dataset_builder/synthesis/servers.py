@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -148,32 +149,32 @@ class VoiceCloning(Engine):
         if not self._speakers:
             raise ValueError(f"voice-cloning: {self.speakers} has no speaker with {dict(self.where or {})}; add one.")
         self.version = f"voice-cloning {self.api}"
-        statuses = (429, 500, 502, 503, 504)
         # POST too: speaking a text twice costs only time.
-        again: dict[str, Any] = {"status_forcelist": statuses, "allowed_methods": None, "raise_on_status": False}
+        again: dict[str, Any] = {"status_forcelist": (429, 500, 502, 503, 504), "allowed_methods": None}
+        retry = Retry(self.max_retries, backoff_factor=0.5, raise_on_status=False, **again)
         self._session = requests.Session()
-        for scheme in ("http://", "https://"):
-            self._session.mount(scheme, HTTPAdapter(max_retries=Retry(self.max_retries, backoff_factor=0.5, **again)))
+        self._session.mount("http://", HTTPAdapter(max_retries=retry))
+        self._session.mount("https://", HTTPAdapter(max_retries=retry))
 
     def say(self, text: str, voice: int, reference: np.ndarray | None) -> np.ndarray:
         speaker = self._speakers[voice % len(self._speakers)]
-        is_raw = self.api == "cosyvoice"
-        url = f"{self.base_url.rstrip('/')}/{'inference_zero_shot' if is_raw else 'clone'}"
         fields = {"tts_text": text, "prompt_text": speaker.text}
-        fields |= {} if is_raw else {"speaker_name": speaker.audio.stem}
         files = {"prompt_wav": (speaker.audio.name, speaker.audio.read_bytes(), "application/octet-stream")}
-        send = self._session.get if is_raw else self._session.post
-        answer = send(url, data=fields, files=files, timeout=self.timeout_s)
+        method, path = "GET", "inference_zero_shot"
+        if self.api == "step-audio":
+            method, path, fields = "POST", "clone", {**fields, "speaker_name": speaker.audio.stem}
+        url = f"{self.base_url.rstrip('/')}/{path}"
+        answer = self._session.request(method, url, data=fields, files=files, timeout=self.timeout_s)
         try:
             if not answer.ok:
                 raise ValueError(f"{answer.status_code}: {answer.text[:_MAX_QUOTED_CHARS]}")
-            if not is_raw:
+            if self.api == "step-audio":
                 return read_audio(answer.content)
             # Not a buffer of whole samples: ValueError.
             return resample(np.frombuffer(answer.content, dtype="<i2").astype(np.float32) / 2**15, self.sampling_rate)
         except ValueError as error:
-            voice_name, beginning = speaker.audio.name, answer.content[:40]
-            raise ValueError(f"in the voice of {voice_name}: {error} The answer begins {beginning!r}.") from error
+            begins = f"The answer begins {answer.content[:40]!r}."
+            raise ValueError(f"in the voice of {speaker.audio.name}: {error} {begins}") from error
 
 
 @dataclass(eq=False)
@@ -210,32 +211,23 @@ class SoulXPodcast:
         # The servers are machines of the user: no proxy of the environment lies between.
         self._session.trust_env = False
         # Workers begin at different servers.
-        self._next = os.getpid()
+        first = os.getpid() % len(self.addresses)
+        self._addresses = cycle([*self.addresses[first:], *self.addresses[:first]])
         name = Path(self.model_path).name
-        self._runs = {"model": name, "llm_engine": self.llm_engine, "fp16_flow": self.fp16_flow}
         drawn = ("seed", "temperature", "top_k", "top_p", "repetition_penalty")
-        self._sampling = {name: getattr(self, name) for name in drawn}
+        runs = {"model": name, "llm_engine": self.llm_engine, "fp16_flow": self.fp16_flow}
+        self._how = {"sampling": {each: getattr(self, each) for each in drawn}, "runs": runs}
         voices = (self.voices or {}).items()
         self._clips = {role: ReferenceClip(read_audio(voice["audio"]), voice["text"]) for role, voice in voices}
         self.version = f"soulx-podcast {name}"
 
     def speak_dialogue(self, lines: Lines, references: Mapping[str, ReferenceClip]) -> list[np.ndarray]:
-        script = _make_script(lines, {**self._clips, **references})
-        answer = self._post({**script, "sampling": self._sampling, "runs": self._runs})
-        waves = [np.frombuffer(base64.b64decode(wave), "<f4") for wave in answer["waves"]]
-        turns = [resample(wave, answer["sampling_rate"]) for wave in waves]
-        if len(turns) != len(lines) or not all(len(t) >= MIN_SAMPLES and np.isfinite(t).all() for t in turns):
-            found = f"waveforms of {[len(turn) for turn in turns]} samples for {len(lines)} lines"
-            raise SynthesisError(f"soulx-podcast gave {found}; each needs {MIN_SAMPLES} or more, all finite.")
-        return turns
-
-    def _post(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Return one mono 16 kHz float32 array per `(role, text)`; `references` has one clip per role."""
         import requests
 
-        address = self.addresses[self._next % len(self.addresses)].rstrip("/")
-        self._next += 1
+        script, address = _make_script(lines, {**self._clips, **references}), next(self._addresses).rstrip("/")
         try:
-            answer = self._session.post(f"{address}/dialogue", json=request, timeout=self.timeout_s)
+            answer = self._session.post(f"{address}/dialogue", json={**script, **self._how}, timeout=self.timeout_s)
         except requests.RequestException as error:
             raise UserError(f"soulx-podcast: the server {address}: {error}; start it again, then {AGAIN}.") from error
         reason = f"{answer.status_code} {answer.text[:_MAX_QUOTED_CHARS]}"
@@ -243,23 +235,28 @@ class SoulXPodcast:
             raise SynthesisError(f"soulx-podcast has no speech: {reason}")
         if not answer.ok:
             raise UserError(f"soulx-podcast: the server {address} answers {reason}; correct it, then {AGAIN}.")
-        return answer.json()
+        found = answer.json()
+        waves = [np.frombuffer(base64.b64decode(wave), "<f4") for wave in found["waves"]]
+        turns = [resample(wave, found["sampling_rate"]) for wave in waves]
+        if len(turns) != len(lines) or not all(len(t) >= MIN_SAMPLES and np.isfinite(t).all() for t in turns):
+            given = f"waveforms of {[len(turn) for turn in turns]} samples for {len(lines)} lines"
+            raise SynthesisError(f"soulx-podcast gave {given}; each needs {MIN_SAMPLES} or more, all finite.")
+        return turns
 
 
 def _make_script(lines: Lines, references: Mapping[str, ReferenceClip]) -> dict[str, Any]:
     """Return a dialogue as the repository's examples have it, with single spaces: a line break would end the text."""
     import soundfile
 
-    text, speakers = [], {}
-    marks = {role: f"S{number}" for number, role in enumerate(dict.fromkeys(role for role, _ in lines), start=1)}
-    if missing := [role for role in marks if role not in references]:
+    roles = list(dict.fromkeys(role for role, _ in lines))
+    if missing := [role for role in roles if role not in references]:
         raise SynthesisError(f"soulx-podcast: no reference clip for {missing}; give the role one in 'voices'.")
+    if not all(words.split() for _, words in lines):
+        raise SynthesisError("soulx-podcast: a line has no text; remove it.")
+    marks = {role: f"S{number}" for number, role in enumerate(roles, start=1)}
+    speakers: dict[str, dict[str, str]] = {}
     for role, mark in marks.items():
         soundfile.write(wav := io.BytesIO(), references[role].array, SAMPLING_RATE, format="WAV", subtype="PCM_16")
         prompt = base64.b64encode(wav.getvalue()).decode()
         speakers[mark] = {"prompt_audio": prompt, "prompt_text": " ".join(references[role].text.split())}
-    for role, words in lines:
-        if not words.split():
-            raise SynthesisError("soulx-podcast: a line has no text; remove it.")
-        text.append([marks[role], " ".join(words.split())])
-    return {"speakers": speakers, "text": text}
+    return {"speakers": speakers, "text": [[marks[role], " ".join(words.split())] for role, words in lines]}

@@ -48,17 +48,9 @@ class DialogueModel:
 
     def speak(self, request: dict) -> list:
         """Return the samples of each line, as float32 bytes."""
-        seed = request["sampling"].pop("seed")
-        data = self._prepare_inputs(request)
-        vars(data["sampling_params"]).update(request["sampling"])
-        self._set_seed(seed)
-        waves = self._model.forward_longform(**data)["generated_wavs"]
-        return [wave.detach().cpu().float().numpy().reshape(-1).astype("<f4").tobytes() for wave in waves]
-
-    def _prepare_inputs(self, request: dict) -> dict:
+        seed, before = request["sampling"].pop("seed"), os.getcwd()
         # The repository's branch `demo` caches speaker embeddings in memory and in the working directory: nothing that
         # identifies a speaker may stay.
-        before = os.getcwd()
         with tempfile.TemporaryDirectory() as folder:
             try:
                 os.chdir(folder)
@@ -69,11 +61,15 @@ class DialogueModel:
                     speaker["prompt_audio"] = path
                 inputs = self._parse(request)
                 keys = ("text", "prompt_wav", "prompt_text", "use_dialect_prompt", "dialect_prompt_text")
-                return self._prepare(self._dataset, *(inputs[key] for key in keys))
+                data = self._prepare(self._dataset, *(inputs[key] for key in keys))
             finally:
                 os.chdir(before)
                 if _PROMPT_CACHE in sys.modules:
                     sys.modules[_PROMPT_CACHE].PROMPT_FEATURE_CACHE.clear()
+        vars(data["sampling_params"]).update(request["sampling"])
+        self._set_seed(seed)
+        waves = self._model.forward_longform(**data)["generated_wavs"]
+        return [wave.detach().cpu().float().numpy().reshape(-1).astype("<f4").tobytes() for wave in waves]
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -29,15 +29,12 @@ from .study import AUDIO_FOLDER, HEARD, TIE, Study
 
 HOST = "127.0.0.1"
 LOCAL_HOSTS = (HOST, "localhost")
-_RATER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-_KEY = re.compile(r"[A-Za-z0-9_-]{16,}")
-_HEADERS = {
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; media-src 'self'; "
-    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; media-src 'self'; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {"Cache-Control": "no-store", "Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff"}
+_HEADERS |= {"Referrer-Policy": "no-referrer"}
 _MAX_BODY_BYTES = 4096
 
 
@@ -58,7 +55,7 @@ class Answer(BaseModel):
 class RatingServer:
     """Serve a study until `shutdown`, to one rater or to all who give a name.
 
-    `page` is its address, or that of the proxy `public_url`; `url` adds the key.
+    `page` is its address, or that of the proxy `public_url`; `url` adds the key. `app` is the application alone.
     """
 
     def __init__(
@@ -73,10 +70,10 @@ class RatingServer:
     ):
         if key is None and host not in LOCAL_HOSTS:
             raise ValueError(f"the page at {host} needs a key: without one it is for this machine only.")
-        if key is not None and not _KEY.fullmatch(key):
+        if key is not None and not re.fullmatch(r"[A-Za-z0-9_-]{16,}", key):
             raise ValueError(f"the key has {len(key)} characters; use at least 16 letters, digits, '-' and '_'.")
-        if rater is not None and not _RATER.fullmatch(rater):
-            raise ValueError(_explain_name(rater))
+        if rater is not None:
+            _require_name(rater)
         self.study, self.rater, self.key = Study(folder), rater, key
         self._socket = socket.create_server((host, port), backlog=64)
         self.port = self._socket.getsockname()[1]
@@ -87,9 +84,10 @@ class RatingServer:
         self.url = self.page if key is None else f"{self.page}?key={key}"
         # Cookies are shared by all ports of a host.
         self._cookie = f"sdiareward-{self.port}"
-        options: dict[str, Any] = {"log_level": "error", "access_log": False, "timeout_graceful_shutdown": 2}
+        self.app = self._make_app()
         # The page itself shows what is saved and what fails.
-        self._server = uvicorn.Server(uvicorn.Config(self._make_app(), lifespan="off", **options))
+        options: dict[str, Any] = {"log_level": "error", "access_log": False, "timeout_graceful_shutdown": 2}
+        self._server = uvicorn.Server(uvicorn.Config(self.app, lifespan="off", **options))
 
     def serve_forever(self) -> None:
         try:
@@ -114,18 +112,27 @@ class RatingServer:
         async def report(_: Request, error: Exception) -> Response:
             return JSONResponse({"detail": f"the answer cannot be saved: {error}."}, 507)
 
+        @app.exception_handler(ValueError)
+        async def refuse(_: Request, error: Exception) -> Response:
+            return JSONResponse({"detail": str(error)}, 400)
+
         @app.get("/api/study")
         async def read_study(rater: str | None = None) -> dict[str, Any]:
-            return self._read_state(self.rater or rater)
+            """Return what the page needs; the items only after consent."""
+            name = self.rater or rater
+            state = {"rater": self.rater, **{each: study.content[each] for each in ("form", "texts", "allow_tie")}}
+            if name is None or not self._has_consented(name):
+                return state
+            answers = {item: answer["choice"] for item, answer in study.answers.get(name, {}).items()}
+            return {**state, "rater": name, "items": study.order_items(name), "answers": answers}
 
         @app.post("/api/consent")
         async def take_consent(given: Consent) -> dict[str, Any]:
             name = self.rater or given.rater
-            if not _RATER.fullmatch(name):
-                raise HTTPException(400, _explain_name(name))
+            _require_name(name)
             if not self._has_consented(name):
                 study.save(name, texts=study.content["texts"])
-            return self._read_state(name)
+            return await read_study(name)
 
         @app.post("/api/answers")
         async def take_answer(given: Answer) -> dict[str, int]:
@@ -164,19 +171,11 @@ class RatingServer:
         response.set_cookie(self._cookie, sent, httponly=True, samesite="lax")
         return response
 
-    def _has_consented(self, rater: str | None) -> bool:
+    def _has_consented(self, rater: str) -> bool:
         """Return whether a rater agreed to the texts that the study has now."""
         return rater in self.study.consents and self.study.consents[rater] == self.study.content["texts"]
 
-    def _read_state(self, rater: str | None) -> dict[str, Any]:
-        """Return what the page needs; the items only after consent."""
-        content = self.study.content
-        state = {"rater": rater, "form": content["form"], "texts": content["texts"], "allow_tie": content["allow_tie"]}
-        if rater is None or not self._has_consented(rater):
-            return {**state, "rater": self.rater}
-        answers = {item: answer["choice"] for item, answer in self.study.answers.get(rater, {}).items()}
-        return {**state, "items": self.study.order_items(rater), "answers": answers}
 
-
-def _explain_name(rater: str) -> str:
-    return f"the name of the rater is {rater!r}; use up to 64 letters, digits, '-' and '_'."
+def _require_name(rater: str) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", rater):
+        raise ValueError(f"the name of the rater is {rater!r}; use up to 64 letters, digits, '-' and '_'.")

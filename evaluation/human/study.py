@@ -23,32 +23,29 @@ import json
 import math
 import os
 import random
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache, partial
 from itertools import combinations
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.chat_sdiareward import make_dialogue
 from sdiareward.common.files import JsonLines, read_json_object, replace_atomically, seal, write_file
 from sdiareward.common.settings import read_mapping, require_known
-from sdiareward.common.tables import format_interval, format_percent, render_table
+from sdiareward.common.tables import format_interval, format_number, format_percent, render_table
 from sdiareward.pairs.schema import SIDES
 
 
 if TYPE_CHECKING:
     import datasets
     import numpy as np
+    import pandas as pd
 
-    from sdiareward.evaluation.results_files import Evaluation
+    from sdiareward.evaluation.scores import Evaluation
 
 Record = dict[str, Any]
-# The last answer to each item, by rater.
-Answers = Mapping[str, Mapping[str, Mapping[str, Any]]]
 # In the order of Table 3, with the number of pairs in the paper.
 SIZES = {"high": 20, "low": 20, "random": 20, "wrong": 15}
 _TITLES = {"high": "High confidence", "low": "Low confidence", "random": "Random sampling", "wrong": "Model wrong"}
@@ -151,14 +148,14 @@ def sample_study(
     texts: Mapping[str, str] | None = None,
 ) -> Record:
     """Draw a study from an evaluation, write its folder atomically and return its key; a seed gives the same bytes."""
+    import numpy as np
+
     from sdiareward.pairs.labels import describe_pairs
 
     row_of = {label["pair_id"]: row for row, label in enumerate(describe_pairs(pairs))}
     if missing := [record["pair_id"] for record in evaluation.scores if record["pair_id"] not in row_of]:
-        raise ValueError(
-            f"{len(missing)} of {len(evaluation.scores)} pairs of {evaluation.folder} are not in the data, such as "
-            f"{missing[0]!r}; give the data set and split that were evaluated."
-        )
+        found = f"{len(missing)} of {len(evaluation.scores)} pairs of {evaluation.folder} are not in the data"
+        raise ValueError(f"{found}, such as {missing[0]!r}; give the data set and split that were evaluated.")
 
     @cache
     def read_words(pair_id: str) -> Hashable:
@@ -166,11 +163,16 @@ def sample_study(
         words = tuple(turn.text for turn in make_dialogue(chosen).turns)
         return words if any(words) else repr(chosen)
 
+    def show_turn(turn: Any, write_clip: Callable[[np.ndarray], Record]) -> Record:
+        clips = [clip.read() for clip in turn.clips]
+        recording = write_clip(np.concatenate(clips)) if clips else {"audio": None}
+        return {"role": turn.role, "text": turn.text, **recording}
+
     def show_item(truth: Record, write_clip: Callable[[np.ndarray], Record]) -> Record:
         pair = pairs[row_of[truth["pair_id"]]]
         # A before B, so that the times of the files do not reveal the chosen side.
         sides = SIDES if truth["chosen_is"] == "a" else SIDES[::-1]
-        a, b = ([_show_turn(turn, write_clip) for turn in make_dialogue(pair[side]).turns] for side in sides)
+        a, b = ([show_turn(turn, write_clip) for turn in make_dialogue(pair[side]).turns] for side in sides)
         # The last turn of each side is never shared.
         longest = min(len(a), len(b)) - 1
         shared = next((index for index in range(longest) if a[index] != b[index]), longest)
@@ -188,14 +190,6 @@ def sample_study(
     }
     options = {"allow_tie": allow_tie, "texts": texts or read_texts()}
     return write_study(output_dir, records, show_item, DIALOGUES, seed, options, **facts)
-
-
-def _show_turn(turn: Any, write_clip: Callable[[np.ndarray], Record]) -> Record:
-    import numpy as np
-
-    clips = [clip.read() for clip in turn.clips]
-    recording = write_clip(np.concatenate(clips)) if clips else {"audio": None}
-    return {"role": turn.role, "text": turn.text, **recording}
 
 
 def write_study(
@@ -273,15 +267,12 @@ class Study:
         match record:
             case {"rater": str(rater), "texts": texts}:
                 self.consents[rater] = texts
-            case {"rater": str(rater), "item": item, "choice": "a" | "b" | "tie", "heard": list()} if (
-                item in self.items
+            case {"rater": str(rater), "item": item, "choice": choice, "heard": list()} if (
+                item in self.items and choice in CHOICES
             ):
                 self.answers.setdefault(rater, {})[item] = record
             case _:
-                raise ValueError(
-                    f"{self._path}: {record} is no answer to this study; an answer has a rater, an item of the study "
-                    f"and a choice among {', '.join(CHOICES)}: remove the line."
-                )
+                raise ValueError(f"{self._path}: {record} is no answer to this study; remove the line.")
 
     def save(self, rater: str, **record: Any) -> None:
         """Append an answer, or a consent with its `texts`; it is on the disk when this returns."""
@@ -313,17 +304,30 @@ def _read(path: Path, remedy: str) -> Record:
     return content
 
 
-def read_rated_study(folder: str | Path, key_file: str | Path | None = None) -> tuple[Record, Answers]:
-    """Return the key and the answers of a study."""
+def read_rated_study(folder: str | Path, key_file: str | Path | None = None) -> tuple[Record, pd.DataFrame]:
+    """Return the key, and a row per rater and item: the last answer, with what the key has of the item."""
     study = Study(folder)
     key = _read(Path(key_file or study.folder / KEY_FILE), "name it with --key if it is in another folder")
     if study.content["study"] != key["study"]:
-        raise ValueError(
-            f"{folder}: is study {study.content['study']}, the key is of {key['study']}; give the key of this study."
-        )
+        found = f"is study {study.content['study']}, the key is of {key['study']}"
+        raise ValueError(f"{folder}: {found}; give the key of this study.")
     if not study.answers:
         raise FileNotFoundError(f"{folder}: holds no answers; rate with sdiareward human rate first.")
-    return key, dict(sorted(study.answers.items()))
+    return key, tabulate_answers(key, study.answers)
+
+
+def tabulate_answers(key: Mapping[str, Any], answers: Mapping[str, Mapping[str, Record]]) -> pd.DataFrame:
+    import pandas as pd
+
+    rows = [
+        {"rater": rater, "item": item, **answer, **key["items"][item]}
+        for rater, given in sorted(answers.items())
+        for item, answer in given.items()
+    ]
+    table = pd.DataFrame(rows)
+    is_right = (table["choice"] == table["chosen_is"]).astype(float)
+    is_heard = table["heard"].map(set).map(len) == len(HEARD[key["form"]])
+    return table.assign(agreement=is_right.mask(table["choice"] == TIE, 0.5), is_heard=is_heard)
 
 
 def score_study(folder: str | Path, key_file: str | Path | None = None) -> Record:
@@ -338,115 +342,93 @@ def write_results(folder: str | Path, results: Mapping[str, Any], report: str) -
     write_file(Path(folder) / "results.md", report)
 
 
-def summarise_study(key: Mapping[str, Any], answers: Answers) -> Record:
-    choices = group_choices(answers)
-    rated = [rate_item(truth, choices[item]) for item, truth in key["items"].items() if item in choices]
-    strata = {name: [item for item in rated if item["stratum"] == name] for name in SIZES}
-    names = sorted({truth["subset"] for truth in key["items"].values()})
-    subsets = {name: [item for item in rated if item["subset"] == name] for name in names}
+def summarise_study(key: Mapping[str, Any], answers: pd.DataFrame) -> Record:
+    items = collect_items(answers)
+    # Strata and subsets are rows of their own, whose items are not told apart further.
+    alike, subsets = items.assign(stratum=""), sorted({truth["subset"] for truth in key["items"].values()})
+    drawn = [name for name in SIZES if key["drawn"][name]]
     return {
         "study": key["study"],
         "num_items": len(key["items"]),
-        "num_rated": len(rated),
+        "num_rated": len(items),
         "asked": key["asked"],
         "drawn": key["drawn"],
-        "strata": {name: summarise_items([items]) for name, items in strata.items() if key["drawn"][name]},
-        "overall": summarise_items(list(strata.values())),
-        "subsets": {name: summarise_items([items]) for name, items in subsets.items()},
+        "strata": {name: summarise_items(items[items["stratum"] == name]) for name in drawn},
+        "overall": summarise_items(items),
+        "subsets": {name: summarise_items(alike[items["subset"] == name]) for name in subsets},
         **describe_raters(key, answers),
     }
 
 
-def group_choices(answers: Answers) -> dict[str, list[str]]:
-    by_item: dict[str, list[str]] = defaultdict(list)
-    for given in answers.values():
-        for item, answer in given.items():
-            by_item[item].append(answer["choice"])
-    return dict(by_item)
+def collect_items(answers: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per rated item: its labels, the mean agreement of its raters, and the numbers of answers."""
+    by_item = answers.groupby("item", sort=False)
+    counts = {"num_answers": by_item.size(), "agreement": by_item["agreement"].mean()}
+    counts["num_cannot_tell"] = (answers["choice"] == TIE).groupby(answers["item"]).sum()
+    return answers.drop_duplicates("item").set_index("item").assign(**counts)
 
 
-def rate_item(truth: Mapping[str, Any], choices: Sequence[str]) -> Record:
-    """Return an item of a key with its raters' choices and their agreement with the label, from 0 to 1."""
-    agreement = fmean(compute_agreement(choice, truth["chosen_is"]) for choice in choices)
-    return {**truth, "choices": choices, "agreement": agreement}
-
-
-def compute_agreement(choice: str, chosen_is: str) -> float:
-    return 0.5 if choice == TIE else float(choice == chosen_is)
-
-
-def summarise_items(strata: Sequence[Sequence[Mapping[str, Any]]]) -> Record:
-    """Return a row of Table 3 over the rated items of one or several strata; agreement is higher-is-better."""
+def summarise_items(items: pd.DataFrame) -> Record:
+    """Return a row of Table 3; agreement is higher-is-better, and the interval is within the column `stratum`."""
     from sdiareward.evaluation.statistics import describe_share
 
-    items = [item for stratum in strata for item in stratum]
-    found: Record = {
-        "num_items": len(items),
-        "num_answers": sum(len(item["choices"]) for item in items),
-        "num_cannot_tell": sum(item["choices"].count(TIE) for item in items),
-        "num_groups": 0,
-        **dict.fromkeys(("average_margin", "agreement", "interval", "se_binomial")),
-    }
-    if not items:
-        return found
-    agreement, within = fmean(item["agreement"] for item in items), []
-    for stratum in filter(None, strata):
-        mean = fmean(item["agreement"] for item in stratum)
-        within += [agreement + (item["agreement"] - mean) for item in stratum]
+    found = {name: int(items[name].sum()) for name in ("num_answers", "num_cannot_tell")}
+    found = {"num_items": len(items), **found, "num_groups": 0}
+    if items.empty:
+        return found | dict.fromkeys(("average_margin", "agreement", "interval", "se_binomial"))
+    agreement = float(items["agreement"].mean())
+    within = agreement + items["agreement"] - items.groupby("stratum")["agreement"].transform("mean")
     # An item of unknown origin is a recording of its own.
-    share = describe_share(within, [item.get("group_id") or item["pair_id"] for item in items])
+    groups = items["group_id"].fillna("")
+    share = describe_share(within, groups.where(groups != "", items["pair_id"]).tolist())
     return found | {
         "num_groups": share["num_groups"],
-        "average_margin": fmean(item["margin"] for item in items),
+        "average_margin": float(items["margin"].mean()),
         "agreement": agreement,
         "interval": share["interval"],
         "se_binomial": math.sqrt(agreement * (1 - agreement) / len(items)),
     }
 
 
-def describe_raters(key: Mapping[str, Any], answers: Answers) -> Record:
+def describe_raters(key: Mapping[str, Any], answers: pd.DataFrame) -> Record:
     """Return the progress of each rater (`num_not_heard`: answers before all was played) and their agreement."""
-    num_items, num_parts = len(key["items"]), len(HEARD[key["form"]])
     raters = {
         name: {
             "num_answered": len(given),
-            "num_missing": num_items - len(given),
-            "num_cannot_tell": sum(answer["choice"] == TIE for answer in given.values()),
-            "num_not_heard": sum(len(set(answer["heard"])) < num_parts for answer in given.values()),
-            "agreement": fmean(
-                compute_agreement(answer["choice"], key["items"][item]["chosen_is"]) for item, answer in given.items()
-            ),
+            "num_missing": len(key["items"]) - len(given),
+            "num_cannot_tell": int((given["choice"] == TIE).sum()),
+            "num_not_heard": int((~given["is_heard"]).sum()),
+            "agreement": float(given["agreement"].mean()),
         }
-        for name, given in answers.items()
+        for name, given in answers.groupby("rater")
     }
     return {"raters": raters, "inter_rater": measure_raters(answers)}
 
 
-def measure_raters(answers: Answers) -> Record:
+def measure_raters(answers: pd.DataFrame) -> Record:
     """Return Krippendorff's alpha (1 is full agreement, 0 chance) and percent agreement, also by pair of raters."""
+    import krippendorff
+    import numpy as np
+
+    choices = answers.pivot(index="item", columns="rater", values="choice")
     pairs: list[Record] = []
-    for one, other in combinations(answers, 2):
-        shared = answers[one].keys() & answers[other].keys()
-        equal = sum(answers[one][item]["choice"] == answers[other][item]["choice"] for item in shared)
-        pairs.append({"raters": [one, other], "num_items": len(shared), "num_equal": equal})
+    for one, other in combinations(choices.columns, 2):
+        shared = choices[[one, other]].dropna()
+        num_equal = int((shared[one] == shared[other]).sum())
+        pairs.append({"raters": [one, other], "num_items": len(shared), "num_equal": num_equal})
     num_shared = sum(pair["num_items"] for pair in pairs)
-    choices = [given for given in group_choices(answers).values() if len(given) > 1]
-    undefined = None if len(set().union(*choices)) > 1 else "all answers are the same"
-    if not choices:
-        undefined = "no item has answers of two raters"
+    counts = np.stack([(choices == choice).sum(axis=1) for choice in CHOICES], axis=1)
+    counts = counts[counts.sum(axis=1) > 1]
+    undefined = None if len(counts) else "no item has answers of two raters"
+    if len(counts) and counts.any(axis=0).sum() < 2:
+        undefined = "all answers are the same"
+    alpha = None if undefined else float(krippendorff.alpha(value_counts=counts, level_of_measurement="nominal"))
     return {
-        "krippendorff_alpha": None if undefined else _compute_alpha(choices),
+        "krippendorff_alpha": alpha,
         "undefined": undefined,
         "percent_agreement": sum(pair["num_equal"] for pair in pairs) / num_shared if num_shared else None,
         "pairs": pairs,
     }
-
-
-def _compute_alpha(choices: Sequence[Sequence[str]]) -> float:
-    import krippendorff
-
-    counts = [[given.count(choice) for choice in CHOICES] for given in choices]
-    return float(krippendorff.alpha(value_counts=counts, level_of_measurement="nominal"))
 
 
 def render_study(results: Mapping[str, Any]) -> str:
@@ -469,28 +451,27 @@ def _render_rows(title: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
     head = [title, "items", "recordings", "answers", "cannot tell", "avg. margin", "human agree.", "95%", "SE"]
     table = []
     for name, row in rows.items():
-        cells = ["-"] * 4
-        if row["agreement"] is not None:
-            se = f"± {_percent(row['se_binomial'])}" if row["se_binomial"] else "-"
-            shares = [_percent(row["agreement"]), format_interval(row["interval"])]
-            cells = [f"{row['average_margin']:.2f}", *shares, se]
-        counts = [row[count] for count in ("num_items", "num_groups", "num_answers", "num_cannot_tell")]
-        table.append([name, *counts, *cells])
+        counts = [row[of] for of in ("num_items", "num_groups", "num_answers", "num_cannot_tell")]
+        se = f"± {_percent(row['se_binomial'])}" if row["se_binomial"] else "-"
+        shares = [_percent(row["agreement"]), format_interval(row["interval"]), se]
+        table.append([name, *counts, format_number(row["average_margin"]), *shares])
     return "\n".join(render_table(head, table))
 
 
 def render_raters(results: Mapping[str, Any], unheard: str, agreement: str) -> str:
     """Render the result of `describe_raters`; `unheard` and `agreement` are heads of its columns."""
     among = results["inter_rater"]
-    alpha = among["krippendorff_alpha"]
-    found = f" is not defined: {among['undefined']}" if alpha is None else f" (nominal): {alpha:.3f}"
-    lines = ["## Raters", "", f"Krippendorff's alpha{found}."]
+    alpha, why = among["krippendorff_alpha"], among["undefined"]
+    lines = [
+        "## Raters",
+        "",
+        f"Krippendorff's alpha {f'is not defined: {why}' if why else f'(nominal): {alpha:.3f}'}.",
+    ]
     if among["percent_agreement"] is not None:
         lines.append(f"Two raters give the same answer to {_percent(among['percent_agreement'])}% of the items.")
     rows = []
     for name, rater in results["raters"].items():
         answered = f"{rater['num_answered']} of {rater['num_answered'] + rater['num_missing']}"
-        answered += " (incomplete)" if rater["num_missing"] else ""
-        counts = (rater["num_cannot_tell"], rater["num_not_heard"])
-        rows.append([name, answered, *counts, _percent(rater["agreement"])])
+        counts = (rater["num_cannot_tell"], rater["num_not_heard"], _percent(rater["agreement"]))
+        rows.append([name, answered + (" (incomplete)" if rater["num_missing"] else ""), *counts])
     return "\n".join([*lines, "", *render_table(["rater", "answered", "cannot tell", unheard, agreement], rows)])

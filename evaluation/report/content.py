@@ -1,4 +1,4 @@
-"""Gather every number of the page: `build_report` returns what `report.json` holds, the page shows no others."""
+"""Measure what only the page shows: `build_report` returns what `report.json` holds, the page shows no others."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sdiareward.common.tables import format_percent
-from sdiareward.esdr_accuracy.pairwise import COLUMNS, NO_SUBSET, SUBSETS
+from sdiareward.esdr_accuracy.pairwise import NO_SUBSET
 from sdiareward.pairs.schema import SIDES
 from sdiareward.scoring.dataset import QUANTILES
 
 from .. import statistics, summary
-from ..results_files import Evaluation, compute_margin, is_finite, is_right
-from ..summary import SUBSET_LABELS, Labels, Record, Scores
+from ..scores import Evaluation, compute_margin, is_finite, is_right
+from ..summary import BASELINES, SUBSET_LABELS, Labels, Record, Scores, describe_accuracy, list_groups
 
 
 MIN_PAIRS, MIN_GROUPS = 10, 5
@@ -30,16 +29,6 @@ STRATA = {
     "all pairs": "",
     "hard negatives": "pairs that the model orders wrongly, ties included",
 }
-# Of each baseline the title, the column in which it should be at chance, and what it means if it is not.
-_BASELINES = {
-    "acoustic": ("modality_micro", "It hears no words: that much can be told from channel and voice alone."),
-    "text": ("colloquialness", "It hears nothing: that much can be told from the words alone."),
-}
-# Of `results.json`, shown as they are.
-_AS_THEY_ARE = (
-    *("left_out_synthesizers", "skipped", "num_skipped", "baselines", "timing", "run", "config"),
-    *("versions", "python", "machine", "git_revision"),
-)
 
 
 def build_report(
@@ -48,55 +37,36 @@ def build_report(
     by_scorer: Mapping[str, Scores],
     others: Sequence[Evaluation] = (),
     training: Sequence[Record] = (),
-    examples: Sequence[Record] = (),
-    disagreements: Sequence[Record] = (),
 ) -> Record:
-    """Return the numbers of the page as JSON values; NaN and infinity are None."""
-    config = results["config"]
-    options = {name: config[name] for name in ("nan", "num_bootstrap", "seed")}
-    scorers, scores = _list_scorers(results, by_scorer, others)
-    finite = {
-        name: [record for record in records if is_finite(found[record["pair_id"]])] for name, found in scores.items()
-    }
-    accuracies = {name: summary.compute_accuracy(records, found, options) for name, found in scores.items()}
-    left_out, sources = results["left_out_synthesizers"], results.get("left_out_sources")
-    report = {
-        "model": summary.name_scorer(config),
-        "judge": results.get("judge"),
-        "dataset": config["dataset"],
-        "split": config["split"],
-        "num_pairs": len(records),
-        "num_groups": len(set(summary.list_groups(records))),
-        "scorers": scorers,
-        "columns": list_columns(accuracies["model"]["num_pairs"]),
-        "accuracies": accuracies,
-        "notes": _list_notes(results, accuracies, {row["name"]: row["title"] for row in scorers}),
-        "by_synthesizer": summary.by_synthesizer(records, scores, left_out, options),
-        "by_held_out": summary.by_held_out(records, scores, left_out, sources, options),
-        "left_out_sources": sources,
+    """Return the results with the scorers of `others` and with what only the page has, as JSON values."""
+    options = {name: results["config"][name] for name in ("nan", "num_bootstrap", "seed")}
+    scorers = list_scorers(results, others)
+    scores = {**by_scorer, **{f"compared_{number}": other.by_pair for number, other in enumerate(others, start=1)}}
+    scores = {scorer["name"]: scores[scorer["name"]] for scorer in scorers}
+    report = {**results, "scorers": scorers, "num_pairs": len(records), "num_groups": len(set(list_groups(records)))}
+    if others:
+        measure = summary.make_measure(scores, options)
+        left_out, sources = (results[f"left_out_{name}"] or () for name in ("synthesizers", "sources"))
+        report["accuracies"] = {name: summary.compute_accuracy(records, of, options) for name, of in scores.items()}
+        report["by_synthesizer"] = summary.by_synthesizer(records, results["left_out_synthesizers"], measure)
+        report["by_held_out"] = summary.by_held_out(records, left_out, sources, measure)
+    invalid = {name: [row for row in records if not is_finite(of[row["pair_id"]])] for name, of in scores.items()}
+    finite = {name: [row for row in records if is_finite(of[row["pair_id"]])] for name, of in scores.items()}
+    found = {
+        **report,
         "by_taxonomy": by_taxonomy(records, scores, options),
         "rewards": describe_rewards(finite["model"], scores["model"]),
-        "training": training,
+        "training": list(training),
         "calibration": [
             {"scorer": name, **describe_calibration(rows, scores[name], options)}
             for name, rows in finite.items()
-            if rows and name not in _BASELINES
+            if rows and name not in BASELINES
         ],
         "margins": describe_margins(finite["model"], scores["model"], options),
         "comparisons": describe_comparisons(records, scores, options),
-        "disagreements": [{**found, "scorer": f"compared_{n}"} for n, found in enumerate(disagreements, start=1)],
-        "examples": examples,
-        "not_finite": [
-            {"scorer": name, "pair_id": record["pair_id"]}
-            for name, found in scores.items()
-            for record in records
-            if not is_finite(found[record["pair_id"]])
-        ],
-        "cut": results.get("cut"),
-        "heard_from": results.get("heard_from"),
-        **{name: results[name] for name in _AS_THEY_ARE},
+        "not_finite": [{"scorer": name, "pair_id": row["pair_id"]} for name, rows in invalid.items() for row in rows],
     }
-    return make_plain(report)
+    return dict(make_plain(found))
 
 
 def make_plain(value: Any) -> Any:
@@ -110,60 +80,30 @@ def make_plain(value: Any) -> Any:
     return int(value) if isinstance(value, np.integer) else value
 
 
-def _list_scorers(
-    results: Mapping[str, Any], by_scorer: Mapping[str, Scores], others: Sequence[Evaluation]
-) -> tuple[list[Record], dict[str, Scores]]:
-    """Return name, title and kind of every scorer, the evaluated model first, and their scores by name."""
+def list_scorers(results: Mapping[str, Any], others: Sequence[Evaluation] = ()) -> list[Record]:
+    """Return name, title and kind of every scorer, the evaluated model first, the baselines last."""
     names = [summary.name_scorer(config) for config in (results["config"], *(other.config for other in others))]
     rows = [{"name": "model", "title": names[0], "kind": "model"}]
-    scores = {"model": by_scorer["model"]}
     for number, (name, other) in enumerate(zip(names[1:], others, strict=True), start=1):
         # Equal names get their folders.
         title = name if names.count(name) == 1 else f"{name} ({other.folder})"
         rows.append({"name": f"compared_{number}", "title": title, "kind": "compared"})
-        scores[f"compared_{number}"] = other.by_pair
-    for name in _BASELINES:
-        if name in by_scorer:
-            rows.append({"name": name, "title": f"{name} baseline", "kind": "baseline"})
-            scores[name] = by_scorer[name]
-    return rows, scores
-
-
-def list_columns(num_pairs: Mapping[str, int]) -> list[str]:
-    """Return the columns of Table 2 that have pairs and do not repeat another."""
-    present = [name for name in SUBSETS if num_pairs[name]]
-    if not present or num_pairs[present[0]] == num_pairs["overall_micro"]:
-        return present[:1] or ["overall_micro"]
-    # Without one of the criteria, or with one subset of modality, its averages are those of other columns.
-    has_both = "colloquialness" in present and len(present) > 2
-    averages = [name for name in COLUMNS if name.startswith("overall_") or (has_both and name.startswith("modality_"))]
-    return [name for name in COLUMNS if name in (*present, *averages)]
-
-
-def _list_notes(results: Mapping[str, Any], accuracies: Mapping[str, Any], titles: Mapping[str, str]) -> list[str]:
-    own = {"model": summary.title_scorers(results)["model"]}
-    found = summary.list_notes({**results, "accuracies": accuracies}, {**titles, **own})
-    for name, (column, meaning) in _BASELINES.items():
-        bounds = accuracies[name]["interval"][column] if name in accuracies else None
-        if bounds and bounds[0] > 0.5:
-            accuracy = format_percent(accuracies[name][column])
-            found.append(f"{titles[name]}: {accuracy} on {column.replace('_', ' ')}. {meaning}")
-    return found
+    found = [name for name in BASELINES if name in results["accuracies"]]
+    return rows + [{"name": name, "title": f"{name} baseline", "kind": "baseline"} for name in found]
 
 
 def by_taxonomy(records: Labels, by_scorer: Mapping[str, Scores], options: Mapping[str, Any]) -> list[Record]:
     """Return the accuracies by source and category (Table 5); under 10 pairs or 5 recordings a row `is_small`."""
-    cells: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    measure, cells = summary.make_measure(by_scorer, options), dict[tuple[str, ...], list[Mapping[str, Any]]]()
     for record in records:
         cell = (record["subset"], *(record.get(name) or "" for name in TAXONOMY))
         cells.setdefault(cell, []).append(record)
     rows = []
     for cell, members in sorted(cells.items(), key=lambda item: (SUBSET_LABELS.index(item[0][0]), item[0])):
-        num_pairs, num_groups = len(members), len(set(summary.list_groups(members)))
-        about: Record = dict(zip(("subset", *TAXONOMY), cell, strict=True))
-        about |= {"num_pairs": num_pairs, "num_groups": num_groups}
-        about |= {"is_small": num_pairs < MIN_PAIRS or num_groups < MIN_GROUPS}
-        rows.append({**about, **summary.measure_cell(members, by_scorer, "overall_micro", options)})
+        num_groups = len(set(list_groups(members)))
+        is_small = len(members) < MIN_PAIRS or num_groups < MIN_GROUPS
+        about = dict(zip(("subset", *TAXONOMY), cell, strict=True))
+        rows.append({**about, "num_groups": num_groups, "is_small": is_small, **measure(members, "overall_micro")})
     return rows
 
 
@@ -189,13 +129,12 @@ def describe_margins(records: Labels, scores: Scores, options: Mapping[str, Any]
     margins = _list_margins(records, scores)
 
     def describe(rows: Any) -> Record:
-        size, is_any = np.abs(margins[rows]), len(rows) > 0
-        return {
-            **summary.describe_accuracy([records[row] for row in rows], scores, options),
-            "mean_margin": float(margins[rows].mean()) if is_any else None,
-            "low": float(size.min()) if is_any else None,
-            "high": float(size.max()) if is_any else None,
-        }
+        sizes = np.abs(margins[rows])
+        spread = (
+            [float(value) for value in (margins[rows].mean(), sizes.min(), sizes.max())] if len(rows) else [None] * 3
+        )
+        accuracy = describe_accuracy([records[row] for row in rows], scores, options)
+        return {**accuracy, **dict(zip(("mean_margin", "low", "high"), spread, strict=True))}
 
     found = []
     for name, rows in find_strata(margins).items():
@@ -219,30 +158,24 @@ def find_strata(margins: ArrayLike) -> dict[str, NDArray[np.intp]]:
 
 def describe_calibration(records: Labels, scores: Scores, options: Mapping[str, Any]) -> Record:
     """Describe the calibration of one model before and after temperatures from folds of other recordings."""
-    margins = _list_margins(records, scores)
-    folds = statistics.deal_folds(summary.list_groups(records), [record["subset"] for record in records])
+    margins, subsets = _list_margins(records, scores), np.array([record["subset"] for record in records])
+    folds = statistics.deal_folds(list_groups(records), subsets.tolist())
     by_pair = statistics.cross_fit_temperatures(margins, folds)
 
     def describe(margins: NDArray[np.float64]) -> Record:
         confidence, _ = statistics.fold(margins)
         bins = []
         for rows in statistics.make_equal_mass_bins(confidence):
-            bounds = {"low": float(confidence[rows].min()), "high": float(confidence[rows].max())}
-            accuracy = summary.describe_accuracy([records[row] for row in rows], scores, options)
-            bins.append({**accuracy, "confidence": float(confidence[rows].mean()), **bounds})
-        subsets, by_subset = np.array([record["subset"] for record in records]), {}
-        for name in SUBSET_LABELS:
-            if (is_in := subsets == name).any():
-                error = statistics.expected_calibration_error(margins[is_in])
-                mean = float(confidence[is_in].mean())
-                by_subset[name] = {"num_pairs": int(is_in.sum()), "confidence": mean, "error": error}
-        return {
-            "confidence": float(confidence.mean()),
-            "error": statistics.expected_calibration_error(margins),
-            "negative_log_likelihood": statistics.negative_log_likelihood(margins),
-            "bins": bins,
-            "by_subset": by_subset,
-        }
+            accuracy = describe_accuracy([records[row] for row in rows], scores, options)
+            spread = [
+                float(value) for value in (confidence[rows].mean(), confidence[rows].min(), confidence[rows].max())
+            ]
+            bins.append({**accuracy, **dict(zip(("confidence", "low", "high"), spread, strict=True))})
+        whole = _describe_error(margins)
+        of_subset = {name: _describe_error(margins[subsets == name]) for name in SUBSET_LABELS if name in subsets}
+        # The paper's ranking loss, in nats.
+        loss = float(np.logaddexp(0.0, -margins).mean())
+        return {**whole, "negative_log_likelihood": loss, "bins": bins, "by_subset": of_subset}
 
     return {
         "num_pairs": len(records),
@@ -252,6 +185,11 @@ def describe_calibration(records: Labels, scores: Scores, options: Mapping[str, 
         "before": describe(margins),
         "after": None if by_pair is None else describe(margins / by_pair),
     }
+
+
+def _describe_error(margins: NDArray[np.float64]) -> Record:
+    mean, error = statistics.fold(margins)[0].mean(), statistics.expected_calibration_error(margins)
+    return {"num_pairs": len(margins), "confidence": float(mean), "error": error}
 
 
 def describe_comparisons(records: Labels, by_scorer: Mapping[str, Scores], options: Mapping[str, Any]) -> list[Record]:
@@ -266,19 +204,16 @@ def describe_comparisons(records: Labels, by_scorer: Mapping[str, Scores], optio
     found = []
     for name in [name for name in by_scorer if name != "model"]:
         for column, members in parts:
-            own, other = (
-                [is_right(by_scorer[each][record["pair_id"]]) for record in members] for each in ("model", name)
-            )
-            groups, subsets = summary.list_groups(members), [record["subset"] for record in members]
-            found.append(
-                {"scorer": name, "column": column, **statistics.compare(own, other, groups, subsets, **draws)}
-            )
+            own, other = ([is_right(by_scorer[each][row["pair_id"]]) for row in members] for each in ("model", name))
+            strata = [row["subset"] for row in members]
+            compared = statistics.compare(own, other, list_groups(members), strata, **draws)
+            found.append({"scorer": name, "column": column, **compared})
     return found
 
 
 def read_training_runs(paths: Sequence[str | Path]) -> list[Record]:
     """Read what training runs logged about their rewards, for Figures 4 and 8, a and b."""
-    runs = []
+    runs: list[Record] = []
     for path in map(Path, paths):
         if not path.is_file():
             raise FileNotFoundError(f"{path}: no such file; training takes the run.json that train.py writes.")
@@ -292,22 +227,17 @@ def read_training_runs(paths: Sequence[str | Path]) -> list[Record]:
         title = f"with centering, λ = {weight:g}" if weight else "without centering"
         runs.append({"path": str(path), "title": title, "center_rewards_coefficient": weight, **points})
     titles = [run["title"] for run in runs]
-    # Equal names get their paths.
-    return [
-        {**run, "title": f"{run['title']} ({run['path']})"} if titles.count(run["title"]) > 1 else run for run in runs
-    ]
+    for run in runs:
+        if titles.count(run["title"]) > 1:
+            run["title"] += f" ({run['path']})"
+    return runs
 
 
 def _make_points(history: Sequence[Mapping[str, Any]], prefix: str) -> list[dict[str, float]]:
     """Return the mean reward of each side by step: TRL logs the mean over both and their difference."""
-    mean, margin = f"{prefix}mean_reward", f"{prefix}margin"
-    sides = (("chosen", 0.5), ("rejected", -0.5))
+    names = ("step", f"{prefix}mean_reward", f"{prefix}margin")
+    logged = [[entry[name] for name in names] for entry in history if {*names} <= entry.keys()]
     return [
-        {
-            "step": entry["step"],
-            **{side: entry[mean] + half * entry[margin] for side, half in sides},
-            "margin": entry[margin],
-        }
-        for entry in history
-        if mean in entry and margin in entry
+        {"step": step, "chosen": mean + 0.5 * margin, "rejected": mean - 0.5 * margin, "margin": margin}
+        for step, mean, margin in logged
     ]

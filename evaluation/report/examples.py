@@ -5,17 +5,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
-
-import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
 from sdiareward.chat_sdiareward import list_items, turns_to_messages
 from sdiareward.pairs.schema import SIDES
 from sdiareward.perturbations.channel import encode
 
-from ..results_files import compute_margin
+from ..scores import compute_margin
 from ..summary import Labels, Record, Scores
 
 
@@ -37,34 +35,31 @@ _LABELS = ("criterion", "subset", "source", "primary", "secondary", "synthesizer
 _COMPRESSION_LEVEL = 0.4
 
 
-def describe_lowest(pairs: datasets.Dataset, records: Labels, scores: Scores, collector: Collector) -> list[Record]:
-    """Collect words and sound of the pairs with the lowest margins, wrong ones first."""
-    margins = {row: compute_margin(scores[record["pair_id"]]) for row, record in enumerate(records)}
-    known = {row: margin for row, margin in margins.items() if margin is not None}
+def find_lowest(records: Labels, scores: Scores) -> list[Record]:
+    """Return the pairs with the lowest margins, wrong ones first, and their rewards."""
     found = []
-    for row in _show_progress(sorted(known, key=lambda row: known[row])[:NUM_EXAMPLES], "lowest margins"):
-        rewards = {f"{side}_reward": scores[records[row]["pair_id"]][side] for side in SIDES}
-        found.append({"margin": known[row], **rewards, **collector.describe(pairs[row], records[row])})
-    return found
+    for record in records:
+        score = scores[record["pair_id"]]
+        if (margin := compute_margin(score)) is not None:
+            rewards = {f"{side}_reward": score[side] for side in SIDES}
+            found.append({"pair_id": record["pair_id"], "margin": margin, **rewards})
+    return sorted(found, key=lambda row: row["margin"])[:NUM_EXAMPLES]
 
 
-def describe_disagreements(
-    pairs: datasets.Dataset, records: Labels, disagreements: Sequence[Record], collector: Collector
+def add_dialogues(
+    rows: Sequence[Record], pairs: datasets.Dataset, records: Labels, collector: Collector
 ) -> list[Record]:
-    """Add words and recordings to the result of `find_disagreements`."""
-    positions = {record["pair_id"]: position for position, record in enumerate(records)}
-    found = []
-    for each in disagreements:
-        rows = _show_progress(each["rows"], "disagreements")
-        described = [{**row, **collector.describe(pairs[positions[row["pair_id"]]], row)} for row in rows]
-        found.append({**each, "rows": described})
-    return found
-
-
-def _show_progress(items: Sequence[Any], title: str) -> Iterable[Any]:
+    """Add labels, words and recordings to rows with a `pair_id`."""
     from tqdm import tqdm
 
-    return tqdm(items, title, unit="pair", disable=None)
+    found = []
+    positions = {record["pair_id"]: position for position, record in enumerate(records)}
+    for row in tqdm(rows, "recordings of the page", unit="pair", disable=None):
+        position = positions[row["pair_id"]]
+        record, pair = records[position], pairs[position]
+        sides = {side: collector.describe_side(pair[side], record.get("license")) for side in SIDES}
+        found.append({**row, **{name: record.get(name) for name in _LABELS}, **sides})
+    return found
 
 
 def is_redistributable(license: str | None) -> bool:
@@ -82,10 +77,6 @@ class Collector:
         # A page with recordings under these licences must not be published.
         self.private_licenses: set[str] = set()
 
-    def describe(self, pair: Mapping[str, Any], record: Mapping[str, Any]) -> Record:
-        sides = {side: self.describe_side(pair[side], record.get("license")) for side in SIDES}
-        return {"pair_id": record["pair_id"], **{name: record.get(name) for name in _LABELS}, **sides}
-
     def describe_side(self, turns: Sequence[Mapping[str, Any]], license: str | None) -> list[Record]:
         """Return role, words and recordings of each turn, as a `Side` of a page has them."""
         described = []
@@ -102,24 +93,21 @@ class Collector:
             array = read_audio(source)
         except (AudioError, FileNotFoundError, TypeError) as error:
             return {"duration_s": None, "clip": None, "no_audio": str(error)}
-        clip, reason = self._take(array, license)
-        return {"duration_s": len(array) / SAMPLING_RATE, "clip": clip, "no_audio": reason}
-
-    def _take(self, array: np.ndarray, license: str | None) -> tuple[str | None, str | None]:
-        """Return the key of the clip, or why it is not taken."""
-        if self.embed_audio == "none":
-            return None, "audio is switched off"
+        found = {"duration_s": len(array) / SAMPLING_RATE, "clip": None}
         is_private = not is_redistributable(license)
+        if self.embed_audio == "none":
+            return {**found, "no_audio": "audio is switched off"}
         if self.embed_audio == "open" and is_private:
-            return None, f"its licence, {license or 'unknown'}, is not known to let anyone pass it on"
+            reason = f"its licence, {license or 'unknown'}, is not known to let anyone pass it on"
+            return {**found, "no_audio": reason}
         key = hashlib.sha256(array.tobytes()).hexdigest()[:16]
         if key not in self.clips:
             data = encode(array, SAMPLING_RATE, "MP3", "MPEG_LAYER_III", _COMPRESSION_LEVEL)
             self.clips[key] = f"data:audio/mpeg;base64,{base64.b64encode(data).decode()}"
         # A recording that is played twice is in the page twice.
         if len(self.clips[key]) > self.left_characters:
-            return None, "the page would become too large"
+            return {**found, "no_audio": "the page would become too large"}
         self.left_characters -= len(self.clips[key])
         if is_private:
             self.private_licenses.add(license or "unknown")
-        return key, None
+        return {**found, "clip": key, "no_audio": None}

@@ -17,7 +17,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-import struct
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -58,35 +57,30 @@ class Dialogue(NamedTuple):
 
 def render_page(
     *,
-    title: str,
-    kind: str,
-    subject: str,
-    subtitle: str,
     sections: Sequence[Section],
     headline: str | Markup = "",
     tiles: Sequence[tuple[str, Any, str, str]] = (),
     notes: Sequence[str] = (),
     figures: Mapping[str, tuple[str, bytes]] | None = None,
     clips: Mapping[str, str] | None = None,
+    **names: str,
 ) -> str:
-    """Render a page; `tiles` are name, value, unit and note of the numbers that are shown large."""
+    """Render a page; `names` are its `title`, `kind`, `subject` and `subtitle`.
+
+    `tiles` are name, value, unit and note of the numbers that are shown large.
+    """
     from markupsafe import Markup
 
     environment = make_html_environment(EVALUATION_PAGE)
     environment.filters |= {"typeset": _typeset, "breakable": make_breakable, "hash": _hash}
-    files = {name: Markup((EVALUATION_PAGE / f"page.{name}").read_text(encoding="utf-8")) for name in ("css", "js")}
-    pictures = {name: _make_picture(*figure) for name, figure in (figures or {}).items()}
-    text = {"title": title, "kind": kind, "subject": subject, "subtitle": subtitle, "headline": headline}
-    content = {"sections": sections, "tiles": tiles, "notes": notes, "figures": pictures, "clips": clips or {}}
-    template = environment.get_template("page.html")
-    return template.render(**text, **content, style=files["css"], script=files["js"]) + "\n"
-
-
-def _make_picture(title: str, data: bytes) -> dict[str, Any]:
-    """Return a PNG's data URI, and the width and height in its header."""
-    width, height = struct.unpack(">II", data[16:24])
-    uri = f"data:image/png;base64,{base64.b64encode(data).decode()}"
-    return {"uri": uri, "width": width, "height": height, "alt": title}
+    style, script = (Markup((EVALUATION_PAGE / f"page.{name}").read_text(encoding="utf-8")) for name in ("css", "js"))
+    pictures = {
+        name: (alternative, f"data:image/png;base64,{base64.b64encode(data).decode()}")
+        for name, (alternative, data) in (figures or {}).items()
+    }
+    content = {"sections": sections, "headline": headline, "tiles": tiles, "notes": notes, "clips": clips or {}}
+    files = {"figures": pictures, "style": style, "script": script}
+    return environment.get_template("page.html").render(**names, **content, **files) + "\n"
 
 
 def _hash(text: str) -> str:

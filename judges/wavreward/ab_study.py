@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.common.tables import format_interval, format_percent, render_table
+from sdiareward.common.tables import ABSENT, format_interval, format_percent, render_table
 from sdiareward.evaluation.human import study as human
 
 from .scores import OUT_OF_DOMAIN, find_column, find_scenario, measure_share
@@ -24,6 +24,7 @@ from .scores import OUT_OF_DOMAIN, find_column, find_scenario, measure_share
 
 if TYPE_CHECKING:
     import numpy as np
+    import pandas as pd
 
     from .scores import Samples
 
@@ -87,12 +88,12 @@ def sample_ab_study(
     if not drawn:
         raise ValueError("no sample is drawn: the two judges agree on all samples, or the size is 0; change either.")
 
-    def show_item(truth: Record, write_clip: Callable[[np.ndarray], Record]) -> Record:
+    def show(truth: Record, write_clip: Callable[[np.ndarray], Record]) -> Record:
         return _show_item(truth, samples[rows[truth["sample_id"]]], write_clip)
 
     options = {"allow_tie": allow_tie, "texts": texts or human.read_texts(form=human.SCORES)}
     facts = {"asked": size, "judges": list(judges), **facts}
-    return human.write_study(output_dir, drawn, show_item, human.SCORES, seed, options, **facts)
+    return human.write_study(output_dir, drawn, show, human.SCORES, seed, options, **facts)
 
 
 def _show_item(truth: Record, sample: Mapping[str, Any], write_clip: Callable[[np.ndarray], Record]) -> Record:
@@ -114,18 +115,15 @@ def score_ab_study(folder: str | Path, key_file: str | Path | None = None) -> di
     return results
 
 
-def summarise_ab_study(
-    key: Mapping[str, Any], answers: Mapping[str, Mapping[str, Mapping[str, Any]]]
-) -> dict[str, Any]:
+def summarise_ab_study(key: Mapping[str, Any], answers: pd.DataFrame) -> dict[str, Any]:
     """Count how often raters preferred the first judge's score."""
     given: list[Given] = []
     balance: Counter[str] = Counter()
-    for by_item in answers.values():
-        for item, answer in by_item.items():
-            truth, choice = key["items"][item], answer["choice"]
-            outcome = "tie" if choice == human.TIE else "win" if choice == truth["chosen_is"] else "lose"
-            given.append((outcome, truth))
-            balance[item] += {"win": 1, "lose": -1, "tie": 0}[outcome]
+    for answer in answers.to_dict("records"):
+        item, choice = answer["item"], answer["choice"]
+        outcome = "tie" if choice == human.TIE else "win" if choice == answer["chosen_is"] else "lose"
+        given.append((outcome, key["items"][item]))
+        balance[item] += {"win": 1, "lose": -1, "tie": 0}[outcome]
     columns = sorted({truth["subset"] for _, truth in given})
     signs = list(balance.values())
     return {
@@ -142,9 +140,9 @@ def summarise_ab_study(
 
 def _count_outcomes(given: Sequence[Given]) -> dict[str, Any]:
     """Return the shares of wins, losses and ties among at least one answer; `decided` omits ties."""
-    found = {name: _share(name, given) for name in OUTCOMES}
     decided = [each for each in given if each[0] != "tie"]
-    return {"num_answers": len(given), **found, "decided": _share("win", decided) if decided else None}
+    shares = {name: _share(name, given) for name in OUTCOMES}
+    return {"num_answers": len(given), **shares, "decided": _share("win", decided) if decided else None}
 
 
 def _share(outcome: str, given: Sequence[Given]) -> dict[str, Any]:
@@ -160,10 +158,9 @@ def render_ab_study(results: Mapping[str, Any]) -> str:
     for title, found in [("**all**", results["overall"]), *results["columns"].items()]:
         rows.append([title, str(found["num_answers"])])
         for share in (found[name] for name in (*OUTCOMES, "decided")):
-            bounds = [format_percent(share["share"]), format_interval(share["interval"])] if share else ["-", "-"]
+            bounds = [format_percent(share["share"]), format_interval(share["interval"])] if share else [ABSENT] * 2
             rows[-1] += [str(share["num_scenarios"] if share else 0), *bounds]
     shares = [("scenarios", name, "95%") for name in ("win", "lose", "tie", "win of decided")]
-    majority = results["by_majority"]
     parts = [
         f"# {first} against {second}",
         f"{results['num_rated']} of {results['num_items']} samples rated. Share of the answers that prefer the score "
@@ -171,8 +168,9 @@ def render_ab_study(results: Mapping[str, Any]) -> str:
         f"Not in the study: {results['num_equal']} samples with equal scores, and {results['num_without_score']} with "
         f"no score of one judge, of {results['num_shared']}.",
         "\n".join(render_table(["samples", "answers", *chain(*shares)], rows)),
-        f"By the majority of their raters: {majority['win']} samples won, {majority['lose']} lost, "
-        f"{majority['tie']} tied.",
+        "By the majority of their raters: {win} samples won, {lose} lost, {tie} tied.".format(
+            **results["by_majority"]
+        ),
         human.render_raters(results, "answered without hearing it", f"prefers {first}"),
     ]
     return "\n\n".join(parts) + "\n"

@@ -24,31 +24,28 @@ from typing import Any
 
 import pydantic
 from cyclopts import Parameter
+from cyclopts.types import NonNegativeFloat, PositiveInt
 
 from sdiareward.audio_sdiareward import AudioError, read_audio
 from sdiareward.checkpoint_io.models import describe_model
 from sdiareward.common.files import JsonLines, seal, write_file
 from sdiareward.common.hub import DatasetRevision, ModelRevision
-from sdiareward.common.llm import ChatClient, EndpointError
+from sdiareward.common.llm import ChatClient, ChatError, EndpointError
 from sdiareward.common.locks import lock_folder
 from sdiareward.common.optional_dependencies import check_extra
 from sdiareward.common.parts import Make, PartFolder, run_parts
 from sdiareward.common.provenance import describe_run, write_provenance
 from sdiareward.common.skipped import Skipped
 from sdiareward.common.tables import format_interval, format_percent, render_table
-from sdiareward.evaluation.summary import (
-    describe_changed,
-    list_reasons,
-    render_reasons,
-)
+from sdiareward.evaluation.summary import describe_changed, list_reasons, render_reasons
 from sdiareward.pairs.content import fingerprint_pairs
 from sdiareward.pairs.messages import make_audio_content
 from sdiareward.pairs.prompts import PromptSet, read_prompt_file
 from sdiareward.scoring.outcomes import UNREADABLE
 
-from ..settings import choose_endpoint
+from ..settings import MAX_ANSWER_TOKENS, read_endpoint
 from . import scores
-from .judge import MAX_ANSWER_TOKENS, EndpointJudge, Judgement, WavRewardJudge, choose_prompt, parse_thoughts
+from .judge import EndpointJudge, Judgement, WavRewardJudge, choose_prompt, parse_thoughts
 
 
 PREDICTIONS_FILE, OUT_OF_DOMAIN_FILE = "predictions.jsonl", "out_of_domain.jsonl"
@@ -60,42 +57,59 @@ Records = list[dict[str, Any]]
 
 
 @Parameter(name="*")
-@dataclass
+@dataclass(kw_only=True)
 class EvaluateArguments(ModelRevision, DatasetRevision):
-    dataset: str = field(metadata={"help": "Folder of ChatReward."})
-    output_dir: str = field(metadata={"help": "Folder of answers and results; the same command resumes a run."})
-    model: str | None = field(default=None, metadata={"help": "Folder or Hub name of the thinker."})
-    judge: str | None = field(default=None, metadata={"help": "Name of an endpoint, instead of a model."})
-    judges_file: str | None = field(default=None, metadata={"help": "YAML of judges instead of configs/judges.yaml."})
-    judge_options: list[str] = field(default_factory=list, metadata={"help": "KEY=VALUE instead of the file's."})
-    split: str = field(default="test", metadata={"help": "Split to evaluate."})
-    train_split: str = field(default="train", metadata={"help": "Split the baselines are fitted on."})
-    baselines: bool = field(default=True, metadata={"help": "Also measure the baselines."})
-    out_of_domain: str | None = field(
-        default=None, metadata={"help": "Folder with a list of file,score, or a data set."}
-    )
-    reasoning: bool = field(default=True, metadata={"help": "Ask for thoughts before the score."})
-    num_samples: int = field(default=1, metadata={"help": "Answers to each recording, which vote.", "minimum": 1})
-    temperature: float = field(default=0.0, metadata={"help": "Temperature of sampling; 0 is greedy.", "minimum": 0})
-    expected: bool = field(default=False, metadata={"help": "Also compute the expected score."})
-    max_new_tokens: int = field(
-        default=MAX_ANSWER_TOKENS,
-        metadata={
-            "help": "Longest answer of a model; of an endpoint, max_tokens in the file of judges.",
-            "minimum": 1,
-        },
-    )
-    batch_size: int = field(default=8, metadata={"help": "Recordings in one batch."})
-    prompt_file: str | None = field(
-        default=None,
-        metadata={"help": "YAML of prompts or JSON of a JudgingPrompt, instead of the judge's own or the package's."},
-    )
-    dtype: str | None = field(default=None, metadata={"help": "Dtype of the model, such as bfloat16."})
-    device: str | None = field(default=None, metadata={"help": "Device, such as cuda:0 (default: an accelerator)."})
-    limit: int | None = field(default=None, metadata={"help": "Evaluate only the first samples, this number."})
-    num_bootstrap: int = field(default=1000, metadata={"help": "Bootstrap draws for the intervals."})
-    seed: int = field(default=0, metadata={"help": "Seed of sampling and of the bootstrap."})
-    strict: bool = field(default=False, metadata={"help": "Exit with 1 if a sample was skipped."})
+    """What to evaluate on what.
+
+    Args:
+        dataset: Folder of ChatReward.
+        output_dir: Folder of answers and results; the same command resumes a run.
+        model: Folder or Hub name of the thinker.
+        judge: Name of an endpoint, instead of a model.
+        judges_file: YAML of judges instead of configs/judges.yaml.
+        judge_options: KEY=VALUE instead of the file's.
+        split: Split to evaluate.
+        train_split: Split the baselines are fitted on.
+        baselines: Also measure the baselines.
+        out_of_domain: Folder with a list of file,score, or a data set.
+        reasoning: Ask for thoughts before the score.
+        num_samples: Answers to each recording, which vote.
+        temperature: Temperature of sampling; 0 is greedy.
+        expected: Also compute the expected score.
+        max_new_tokens: Longest answer of a model; of an endpoint, max_tokens in the file of judges.
+        batch_size: Recordings in one batch.
+        prompt_file: YAML of prompts or JSON of a JudgingPrompt, instead of the judge's own or the package's.
+        dtype: Dtype of the model, such as bfloat16.
+        device: Device, such as cuda:0 (default: an accelerator).
+        limit: Evaluate only the first samples, this number.
+        num_bootstrap: Bootstrap draws for the intervals.
+        seed: Seed of sampling and of the bootstrap.
+        strict: Exit with 1 if a sample was skipped.
+    """
+
+    dataset: str
+    output_dir: str
+    model: str | None = None
+    judge: str | None = None
+    judges_file: str | None = None
+    judge_options: list[str] = field(default_factory=list)
+    split: str = "test"
+    train_split: str = "train"
+    baselines: bool = True
+    out_of_domain: str | None = None
+    reasoning: bool = True
+    num_samples: PositiveInt = 1
+    temperature: NonNegativeFloat = 0.0
+    expected: bool = False
+    max_new_tokens: PositiveInt = MAX_ANSWER_TOKENS
+    batch_size: int = 8
+    prompt_file: str | None = None
+    dtype: str | None = None
+    device: str | None = None
+    limit: int | None = None
+    num_bootstrap: int = 1000
+    seed: int = 0
+    strict: bool = False
 
     def __post_init__(self) -> None:
         if (self.model is None) == (self.judge is None):
@@ -128,7 +142,8 @@ def evaluate(args: EvaluateArguments) -> dict[str, Any]:
     run = {**whose, "reasoning": args.reasoning, **asking, "split": args.split, "samples": samples}
     judged, skipped = {}, []
     for name, found in sets.items():
-        judged[name], lost = predict(load_judge, found, folder, name, run, asking, batch_size=args.batch_size)
+        size = max(_CHUNK_SAMPLES, args.batch_size)
+        judged[name], lost = predict(load_judge, found, folder, name, run, asking, size)
         skipped += lost
     draws: dict[str, Any] = {"num_bootstrap": args.num_bootstrap, "seed": args.seed}
     scorers = {scores.JUDGE: scores.summarise_scores(*judged.values(), **draws)}
@@ -160,9 +175,8 @@ def _choose_judge(args: EvaluateArguments) -> tuple[dict[str, Any], Callable[[],
         load: Any = partial(WavRewardJudge.from_pretrained, args.model, **options)
     else:
         defaults = {"max_tokens": MAX_ANSWER_TOKENS}
-        settings = choose_endpoint(str(args.judge), args.judges_file, args.judge_options, defaults=defaults)
-        request = {name: value for name, value in settings.request([]).items() if name != "messages"}
-        whose = {"judge": args.judge, **request}
+        settings = read_endpoint(str(args.judge), args.judges_file, args.judge_options, defaults)
+        whose = {"judge": args.judge, "model": settings.model, **settings.parameters}
         prompt = choose_prompt(None, args.prompt_file or settings.prompt_file)
         cache = Path(args.output_dir) / "cache"
         load = partial(EndpointJudge, settings, cache, reasoning=args.reasoning, prompt=prompt)
@@ -176,42 +190,35 @@ def predict(
     name: str,
     meta: Mapping[str, Any],
     asking: Mapping[str, Any],
-    *,
-    batch_size: int = 8,
+    size: int = _CHUNK_SAMPLES,
 ) -> tuple[Records, Records]:
     """Judge the samples that the folder lacks; return predictions and skipped samples, which are also written.
 
     `name` is that of the file of predictions: one folder holds several sets of samples.
     """
-    parts = PartFolder(folder, meta)
-    size = max(_CHUNK_SAMPLES, batch_size)
-    items = [f"{name} {label['sample_id']}" for label in samples.labels]
-
-    def read() -> dict[str, dict[str, Any]]:
-        return {row["item"]: json.loads(row["record"]) for row in parts.iter_rows()}
-
-    def is_open(row: int) -> bool:
-        record = done.get(items[row])
-        # A recording that could not be read may have been mended.
-        return record is None or ("kind" in record and not isinstance(_hear(samples, row), Skipped))
+    parts, rows = PartFolder(folder, meta), range(len(samples))
+    chunks = {f"{name} {start}, {size}": rows[start : start + size] for start in rows[::size]}
 
     def load() -> Make:
         judge = load_judge()
 
-        def make(chunks: Iterable[Sequence[int]]) -> Iterator[Records]:
-            for chunk in chunks:
-                found = _judge_chunk(judge, samples, chunk, asking)
-                yield [{"item": items[row], "record": json.dumps(record)} for row, record in found.items()]
+        def make(pending: Iterable[Sequence[str]]) -> Iterator[Records]:
+            for (item,) in pending:
+                yield [{"item": item, "records": json.dumps(_judge_chunk(judge, samples, chunks[item], asking))}]
 
         return make
 
-    done = read()
-    chunks = [range(len(items))[start : start + size] for start in range(0, len(items), size)]
-    pending = [row for chunk in chunks if any(map(is_open, chunk)) for row in chunk]
-    run_parts(parts, pending, load, size, label="judging", unit="sample")
-    found = read()
-    predictions = [found[item] for item in items if "kind" not in found[item]]
-    skipped = [found[item] for item in items if "kind" in found[item]]
+    def is_stale(chunk: Mapping[str, Any]) -> bool:
+        """Return whether a recording that could not be read can be read now."""
+        found = zip(chunks[chunk["item"]], json.loads(chunk["records"]), strict=True)
+        return any("kind" in record and not isinstance(_hear(samples, row), Skipped) for row, record in found)
+
+    pending = parts.find_pending(chunks, lambda finished: map(is_stale, finished), "records")
+    run_parts(parts, pending, load, 1, label="judging", unit="chunk")
+    done = {each["item"]: json.loads(each["records"]) for each in parts.iter_rows()}
+    records = [record for item in chunks for record in done[item]]
+    predictions = [record for record in records if "kind" not in record]
+    skipped = [record for record in records if "kind" in record]
     folder.mkdir(parents=True, exist_ok=True)
     write_file(folder / name, "".join(map(seal, predictions)))
     write_file(folder / f"skipped_{name}", "".join(json.dumps(record) + "\n" for record in skipped))
@@ -227,16 +234,13 @@ def _hear(samples: scores.Samples, row: int) -> Any:
         return Skipped(sample_id, UNREADABLE, str(error))
 
 
-def _judge_chunk(
-    judge: Any, samples: scores.Samples, rows: Sequence[int], asking: Mapping[str, Any]
-) -> dict[int, dict[str, Any]]:
+def _judge_chunk(judge: Any, samples: scores.Samples, rows: Sequence[int], asking: Mapping[str, Any]) -> Records:
     """Return the labels of each row with its judgement, or with the reason why it is skipped."""
-    recordings = {row: _hear(samples, row) for row in rows}
-    heard = {row: each for row, each in recordings.items() if not isinstance(each, Skipped)}
-    options = {**asking, "seed": asking["seed"] + rows[0]}
-    judgements = iter(judge.judge(list(heard.values()), **options) if heard else ())
-    found = {row: _describe(next(judgements)) if row in heard else each.explain() for row, each in recordings.items()}
-    return {row: {**samples.labels[row], **record} for row, record in found.items()}
+    recordings = [_hear(samples, row) for row in rows]
+    heard = [each for each in recordings if not isinstance(each, Skipped)]
+    judgements = iter(judge.judge(heard, **{**asking, "seed": asking["seed"] + rows[0]}) if heard else ())
+    found = [each.explain() if isinstance(each, Skipped) else _describe(next(judgements)) for each in recordings]
+    return [{**samples.labels[row], **each} for row, each in zip(rows, found, strict=True)]
 
 
 def _describe(judgement: Judgement) -> dict[str, Any]:
@@ -293,37 +297,44 @@ _RESULTS = {PREDICTIONS_FILE: "reasoning_quality", OUT_OF_DOMAIN_FILE: "reasonin
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class ReasoningArguments(DatasetRevision):
-    predictions: Path = field(metadata={"help": "output_dir of a finished evaluation"})
-    dataset: str = field(metadata={"help": "folder of the data that was evaluated"})
-    split: str = field(default="test", metadata={"help": "split of the data set"})
-    out_of_domain: bool = field(default=False, metadata={"help": "examine the samples evaluated as out of domain"})
-    judge: str = field(metadata={"help": "name of an endpoint whose model takes audio"})
-    judges_file: Path | None = field(default=None, metadata={"help": "YAML of judges (default: configs/judges.yaml)"})
-    judge_options: list[str] = field(
-        default_factory=list, metadata={"metavar": "KEY=VALUE", "help": "options instead of the file's"}
-    )
-    cache_dir: Path | None = field(
-        default=None, metadata={"help": "folder of the judge's answers (default: in the evaluation's folder)"}
-    )
-    limit: int | None = field(default=None, metadata={"help": "examine only the first samples, this number"})
+    """Which thoughts to rate, and who rates them.
+
+    Args:
+        predictions: output_dir of a finished evaluation.
+        dataset: Folder of the data that was evaluated.
+        split: Split of the data set.
+        out_of_domain: Examine the samples evaluated as out of domain.
+        judge: Name of an endpoint whose model takes audio.
+        judges_file: YAML of judges instead of configs/judges.yaml.
+        judge_options: KEY=VALUE instead of the file's.
+        cache_dir: Folder of the judge's answers; by default in the evaluation's folder.
+        limit: Examine only the first samples, this number.
+    """
+
+    predictions: Path
+    dataset: str
+    split: str = "test"
+    out_of_domain: bool = False
+    judge: str
+    judges_file: Path | None = None
+    judge_options: list[str] = field(default_factory=list)
+    cache_dir: Path | None = None
+    limit: int | None = None
 
 
 def run_reasoning(args: ReasoningArguments) -> int:
     """Have the thoughts rated; return 1 if the judge failed on a sample, else 0."""
-    with lock_folder(args.predictions):
-        return _rate(args)
-
-
-def _rate(args: ReasoningArguments) -> int:
     name = OUT_OF_DOMAIN_FILE if args.out_of_domain else PREDICTIONS_FILE
-    predictions = read_predictions(args.predictions, name)[: args.limit]
-    samples = (scores.read_out_of_domain if args.out_of_domain else scores.read_samples)(args.dataset, args.split)
-    settings = choose_endpoint(args.judge, args.judges_file, args.judge_options)
-    client = ChatClient(settings, args.cache_dir or args.predictions / "reasoning_answers")
-    results = examine(predictions, samples, client, read_prompt_file(settings.prompt_file))
-    path, report = args.predictions / _RESULTS[name], render_reasoning(results)
-    write_provenance(path.with_suffix(".json"), **results)
-    write_file(path.with_suffix(".md"), report)
+    read = scores.read_out_of_domain if args.out_of_domain else scores.read_samples
+    with lock_folder(args.predictions):
+        predictions = read_predictions(args.predictions, name)[: args.limit]
+        settings = read_endpoint(args.judge, args.judges_file, args.judge_options)
+        client = ChatClient(settings, args.cache_dir or args.predictions / "reasoning_answers")
+        prompts = read_prompt_file(settings.prompt_file)
+        results = examine(predictions, read(args.dataset, args.split), client, prompts)
+        path, report = args.predictions / _RESULTS[name], render_reasoning(results)
+        write_provenance(path.with_suffix(".json"), **results)
+        write_file(path.with_suffix(".md"), report)
     print(report, end="")
     return int(bool(results["failures"]))
 
@@ -335,21 +346,23 @@ def examine(
     rows = samples.find_rows([record["sample_id"] for record in predictions])
     system = prompts.fill(PROMPT)
 
-    def ask(record: Mapping[str, Any]) -> dict[str, Any]:
-        score = record["predicted"]
-        given = "no score" if score is None else f"the score {score}"
+    def ask(record: Mapping[str, Any]) -> dict[str, Any] | ChatError:
+        given = "no score" if record["predicted"] is None else f"the score {record['predicted']}"
         thoughts = f"The judge's thoughts:\n{parse_thoughts(record['text'])}\n\nIt gave {given}. Answer in JSON alone."
         audio = make_audio_content(samples[rows[record["sample_id"]]]["audio"], name=f"sample {record['sample_id']}")
-        messages: list[dict[str, Any]] = [{"role": "system", "content": system}]
-        messages.append({"role": "user", "content": [audio, {"type": "text", "text": thoughts}]})
-        found = client.ask_json(messages, Verdict.model_validate).model_dump()
+        content = [audio, {"type": "text", "text": thoughts}]
+        messages: Any = [{"role": "system", "content": system}, {"role": "user", "content": content}]
+        try:
+            found = client.ask_json(messages, Verdict.model_validate).model_dump()
+        except ChatError as error:
+            return error
         return {"quality": "Good" if all(found[name] for name in QUESTIONS) else "Poor", **found}
 
     thoughtful = [record for record in predictions if parse_thoughts(record["text"])]
     asked = [record["sample_id"] for record in thoughtful]
-    answers = dict(zip(asked, client.map(ask, thoughtful, description="examining"), strict=True))
-    verdicts: dict[str, Any] = {key: each for key, each in answers.items() if not isinstance(each, Exception)}
-    failures = {key: str(each) for key, each in answers.items() if isinstance(each, Exception)}
+    answers = dict(zip(asked, client.map(ask, thoughtful, "examining"), strict=True))
+    verdicts: dict[str, Any] = {key: each for key, each in answers.items() if not isinstance(each, ChatError)}
+    failures = {key: str(each) for key, each in answers.items() if isinstance(each, ChatError)}
     examined = [record for record in predictions if record["sample_id"] not in failures]
     if not examined:
         reason = next(iter(failures.values()), "there are no predictions")

@@ -28,14 +28,14 @@ from sdiareward.pairs.messages import make_audio_content
 from sdiareward.pairs.prompts import PromptSet, read_prompt_file
 from sdiareward.pairs.schema import make_stable_id
 
+from ..settings import MAX_ANSWER_TOKENS
+
 
 if TYPE_CHECKING:
     from ..thinker import Generation, Thinker
 
 logger = logging.getLogger(__name__)
 SCORES = (1, 2, 3, 4, 5)
-# As in training (appendix F).
-MAX_ANSWER_TOKENS = 5120
 _FORMATS = {
     True: re.compile(r"\s*<think>(?P<thoughts>.*?)</think>\s*<score>\s*[1-5]\s*</score>\s*", re.DOTALL),
     False: re.compile(r"\s*<score>\s*[1-5]\s*</score>\s*"),
@@ -161,18 +161,14 @@ class Judgement:
     changed_parameters: Mapping[str, str | None] = field(default_factory=dict)  # By an endpoint, see `ChatClient`.
 
     @classmethod
-    def from_answers(
-        cls, answers: Sequence[Any], reasoning: bool, expected_score: float | None = None, **more: Any
-    ) -> Judgement:
-        """Make a judgement from at least one answer; with `reasoning` thoughts were requested."""
-        texts = tuple(answer.text for answer in answers)
+    def combine(cls, answers: Sequence[Any], reasoning: bool, expected: float | None = None, **more: Any) -> Judgement:
+        """Make a judgement from at least one `Generation`; with `reasoning` thoughts were requested."""
+        texts, num_tokens, seconds, is_cut = zip(*answers, strict=True)
         scores = tuple(map(parse_score, texts))
-        score = vote(scores)
+        score, follows = vote(scores), all(follows_format(text, reasoning) for text in texts)
         if score is None and more.get("problem") is None:
             more["problem"] = f"no score in the answer that begins {texts[0][:_QUOTED_CHARACTERS]!r}."
-        num_tokens, seconds = sum(answer.num_tokens for answer in answers), sum(answer.seconds for answer in answers)
-        follows, num_cut = all(follows_format(t, reasoning) for t in texts), sum(answer.is_cut for answer in answers)
-        return cls(score, expected_score, scores, texts, follows, num_tokens, seconds, num_cut, **more)
+        return cls(score, expected, scores, texts, follows, sum(num_tokens), sum(seconds), sum(is_cut), **more)
 
 
 @dataclass
@@ -202,16 +198,11 @@ class WavRewardJudge:
         **sampling: Any,
     ) -> list[Judgement]:
         """Score recordings of question, silence and answer, the first 60 s of each; `num_samples` answers vote."""
-        conversations = [
-            self.prompt.make_conversation(recording, reasoning=self.reasoning) for recording in recordings
-        ]
-        answers = self.thinker.generate(
-            conversations, num_return_sequences=num_samples, max_new_tokens=max_new_tokens, **sampling
-        )
-        means = self._compute_expected_scores(conversations, answers) if expected else [None] * len(answers)
-        return [
-            Judgement.from_answers(found, self.reasoning, mean) for found, mean in zip(answers, means, strict=True)
-        ]
+        asked = [self.prompt.make_conversation(recording, reasoning=self.reasoning) for recording in recordings]
+        sampling |= {"num_return_sequences": num_samples, "max_new_tokens": max_new_tokens}
+        answers = self.thinker.generate(asked, **sampling)
+        means = self._compute_expected_scores(asked, answers) if expected else [None] * len(answers)
+        return [Judgement.combine(each, self.reasoning, mean) for each, mean in zip(answers, means, strict=True)]
 
     def _compute_expected_scores(
         self, conversations: Sequence[Any], answers: Sequence[Sequence[Generation]]
@@ -220,8 +211,7 @@ class WavRewardJudge:
         asked = [conversation for conversation, found in zip(conversations, answers, strict=True) for _ in found]
         begun = [_cut_at_score(answer.text) for found in answers for answer in found]
         rows = iter(self.thinker.compute_next_token_probabilities(asked, begun, list(map(str, SCORES))).tolist())
-        means = [[sum(map(mul, SCORES, next(rows))) for _ in found] for found in answers]
-        return [sum(each) / len(each) for each in means]
+        return [sum(sum(map(mul, SCORES, next(rows))) for _ in found) / len(found) for found in answers]
 
 
 @dataclass
@@ -252,18 +242,15 @@ class EndpointJudge:
             raise ValueError(f"{num_samples} answers need a seed to differ; set seed for this judge.")
         clients = [self._make_client(temperature, seed + number) for number in range(num_samples)]
         jobs = [(recording, client) for recording in recordings for client in clients]
-        answers: list[Any] = list(clients[0].map(self._ask, jobs, failures=()))
-        problems = [answer.problem for answer in answers]
-        if problems and all(problems) and not clients[0].has_answers():
-            raise EndpointError(f"none of {len(answers)} questions got an answer; the first: {problems[0]}")
-        judgements = []
-        for start in range(0, len(answers), num_samples):
-            found = answers[start : start + num_samples]
-            problem = next(filter(None, problems[start : start + num_samples]), None)
-            changed = found[0].changed_parameters
-            judgements.append(
-                Judgement.from_answers(found, self.reasoning, problem=problem, changed_parameters=changed)
-            )
+        found = list(clients[0].map(self._ask, jobs))
+        failed = [problem for _, problem in found if problem]
+        if found and len(failed) == len(found) and not len(clients[0].cache):
+            raise EndpointError(f"none of {len(found)} questions got an answer; the first: {failed[0]}")
+        changed, judgements = clients[0].usage.get("changed_parameters", {}), []
+        for start in range(0, len(found), num_samples):
+            answers, problems = zip(*found[start : start + num_samples], strict=True)
+            more = {"problem": next(filter(None, problems), None), "changed_parameters": changed}
+            judgements.append(Judgement.combine(answers, self.reasoning, **more))
         return judgements
 
     def _make_client(self, temperature: float, seed: int) -> ChatClient:
@@ -273,7 +260,8 @@ class EndpointJudge:
         client = ChatClient(replace(self.settings, **changes), self.cache_dir)
         return self._clients.setdefault((temperature, seed), client)
 
-    def _ask(self, job: tuple[Any, ChatClient]) -> _EndpointAnswer:
+    def _ask(self, job: tuple[Any, ChatClient]) -> tuple[tuple[str, int, float, bool], str | None]:
+        """Return an answer as a `Generation`, and why there is none."""
         recording, client = job
         messages: list[dict[str, Any]] = []
         for message in self.prompt.make_conversation(recording, reasoning=self.reasoning):
@@ -286,20 +274,8 @@ class EndpointJudge:
             found = client.ask(messages, lambda text, is_cut: is_cut, attempts=1)
         except ChatError as error:
             logger.warning("no answer: %s", error)
-            took = time.perf_counter() - start
-            return _EndpointAnswer("", error.spent.completion_tokens, took, problem=str(error))
-        took, changed = time.perf_counter() - start, client.usage.get("changed_parameters", {})
-        return _EndpointAnswer(found.text, found.spent.completion_tokens, took, found.value, None, changed)
-
-
-@dataclass(frozen=True)
-class _EndpointAnswer:
-    text: str  # Empty without a reply.
-    num_tokens: int
-    seconds: float
-    is_cut: bool = False
-    problem: str | None = None
-    changed_parameters: Mapping[str, str | None] = field(default_factory=dict)
+            return ("", error.spent.completion_tokens, time.perf_counter() - start, False), str(error)
+        return (found.text, found.spent.completion_tokens, time.perf_counter() - start, found.value), None
 
 
 def vote(scores: Sequence[int | None]) -> int | None:

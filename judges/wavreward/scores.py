@@ -32,12 +32,12 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, Field
 
 from sdiareward.common.escaping import escape_markdown
 from sdiareward.common.files import parse_json, split_lines
 from sdiareward.common.settings import explain_error
-from sdiareward.common.tables import format_interval, format_percent, render_table
+from sdiareward.common.tables import ABSENT, format_interval, format_number, format_percent, render_table
 from sdiareward.esdr_accuracy.pairwise import combine_intervals
 from sdiareward.evaluation.statistics import Clusters, describe_share
 from sdiareward.evaluation.summary import describe_changed
@@ -107,7 +107,7 @@ class Samples:
 
 
 def read_samples(path: str | Path, split: str) -> Samples:
-    from sdiareward.dataset_builder.chatreward.schema import load_samples
+    from sdiareward.dataset_builder.chatreward.scenarios import load_samples
 
     samples = Samples(load_samples(path, split))
     for label in samples.labels:
@@ -124,17 +124,11 @@ def _require_unique(samples: Samples, name: str) -> Samples:
 
 
 class _Entry(BaseModel):
-    """An entry of a list of out-of-domain recordings; the numbers of a CSV are texts."""
+    """An entry of a list of out-of-domain recordings."""
 
     file: Annotated[str, Field(min_length=1)]
-    score: Annotated[
-        int,
-        Field(strict=True, ge=1, le=5),
-        BeforeValidator(lambda given: int(given) if isinstance(given, str) and given.strip().isdecimal() else given),
-    ]
-    scenario_id: Annotated[str | None, BeforeValidator(lambda given: None if given in (None, "") else str(given))] = (
-        None
-    )
+    score: Annotated[int, Field(ge=1, le=5)]
+    scenario_id: Any = None
 
 
 def read_out_of_domain(path: str | Path, split: str) -> Samples:
@@ -151,19 +145,20 @@ def read_out_of_domain(path: str | Path, split: str) -> Samples:
         return read_samples(folder, split)
     if len(lists) > 1:
         raise ValueError(f"{folder}: holds several lists ({', '.join(map(str, lists))}); leave one.")
-    text = lists[0].read_text(encoding="utf-8-sig")
-    is_csv = lists[0].suffix == ".csv"
+    text, is_csv = lists[0].read_text(encoding="utf-8-sig"), lists[0].suffix == ".csv"
     found = csv.DictReader(io.StringIO(text, newline="")) if is_csv else map(parse_json, split_lines(text))
     rows: list[dict[str, Any]] = []
     try:
-        for entry in map(_Entry.model_validate, found):
-            file = folder / entry.file
+        for given in found:
+            # The numbers of a CSV are texts.
+            entry = _Entry.model_validate(given, strict=not is_csv).model_dump()
+            file = folder / entry.pop("file")
             if not file.is_file():
                 raise ValueError(f"{file} does not exist; give paths from the list's folder.")
             more = {"duration_s": audio_duration_s(file), "audio": {"bytes": None, "path": str(file)}}
-            rows.append(
-                {**dict.fromkeys(LABELS), "sample_id": entry.file, **entry.model_dump(exclude={"file"}), **more}
-            )
+            scenario = None if entry["scenario_id"] in (None, "") else str(entry["scenario_id"])
+            named = {"sample_id": given["file"], "scenario_id": scenario, "score": entry["score"]}
+            rows.append({**dict.fromkeys(LABELS), **named, **more})
     except (ValueError, csv.Error) as error:
         place = f"{lists[0]}, entry {len(rows) + 1}"
         raise ValueError(f"{place}: {explain_error(error)} Each recording needs file and score, 1 to 5.") from error
@@ -295,30 +290,31 @@ def measure_accuracy(records: Records, options: Mapping[str, Any]) -> dict[str, 
     invalid = [record for record in records if record["predicted"] is None]
     is_correct = [record["predicted"] == record["score"] for record in records]
     found = measure_share(is_correct, records, options)
+    is_usable = len(invalid) < len(records)
     return {
         "num_samples": len(records),
         "num_scenarios": found["num_groups"],
         "num_correct": sum(is_correct),
         "num_invalid": len(invalid),
         "num_cut": sum(bool(record.get("num_cut")) for record in invalid),
-        "accuracy": found["share"] if len(invalid) < len(records) else None,
-        "interval": found["interval"] if len(invalid) < len(records) else None,
+        "accuracy": found["share"] if is_usable else None,
+        "interval": found["interval"] if is_usable else None,
     }
 
 
 def average_columns(columns: Sequence[Any]) -> dict[str, Any]:
     """Return the plain mean of the accuracies of independent columns, with its interval."""
-    if any(column["accuracy"] is None for column in columns):
-        return {"num_columns": len(columns), "accuracy": None, "interval": None}
-    accuracy = mean(column["accuracy"] for column in columns)
-    bounds = combine_intervals([(column["accuracy"], column["interval"]) for column in columns])
+    accuracy = bounds = None
+    if all(column["accuracy"] is not None for column in columns):
+        accuracy = mean(column["accuracy"] for column in columns)
+        bounds = combine_intervals([(column["accuracy"], column["interval"]) for column in columns])
     return {"num_columns": len(columns), "accuracy": accuracy, "interval": bounds}
 
 
 def measure_answers(records: Records, options: Mapping[str, Any]) -> dict[str, Any]:
     """Measure the distance from the gold scores, the order within scenarios, and the form of at least one answer.
 
-    `confusion` counts by gold score, then by predicted score; `real_time_factor` is seconds per second of audio.
+    `confusion` counts by gold score, then by predicted score.
     """
     counts = Counter((record["score"], record["predicted"]) for record in records)
     answers = {**{str(score): score for score in SCORES}, INVALID: None}
@@ -326,17 +322,6 @@ def measure_answers(records: Records, options: Mapping[str, Any]) -> dict[str, A
     errors = [abs(record["predicted"] - record["score"]) for record in valid]
     distance = Clusters(*_list_clusters(valid), **options).measure(errors)
     has_expected = any(record.get("expected_score") is not None for record in records)
-    form = None
-    if "follows_format" in records[0]:
-        seconds, audio_s = (sum(record[name] for record in records) for name in ("seconds", "duration_s"))
-        form = {
-            "share_follows_format": mean(bool(record["follows_format"]) for record in records),
-            "share_valid": len(valid) / len(records),
-            "mean_tokens": mean(record["num_tokens"] for record in records),
-            "seconds": seconds,
-            "audio_s": audio_s,
-            "real_time_factor": seconds / audio_s if audio_s else None,
-        }
     return {
         "confusion": {
             str(gold): {name: counts[gold, predicted] for name, predicted in answers.items()} for gold in SCORES
@@ -349,7 +334,20 @@ def measure_answers(records: Records, options: Mapping[str, Any]) -> dict[str, A
         },
         "order": measure_order(records, options),
         "expected_order": measure_order(records, options, "expected_score") if has_expected else None,
-        "form": form,
+        "form": _measure_form(records, len(valid)) if "follows_format" in records[0] else None,
+    }
+
+
+def _measure_form(records: Records, num_valid: int) -> dict[str, float | None]:
+    """Return the form and the cost of answers; `real_time_factor` is seconds per second of audio."""
+    seconds, audio_s = (sum(record[name] for record in records) for name in ("seconds", "duration_s"))
+    return {
+        "share_follows_format": mean(bool(record["follows_format"]) for record in records),
+        "share_valid": num_valid / len(records),
+        "mean_tokens": mean(record["num_tokens"] for record in records),
+        "seconds": seconds,
+        "audio_s": audio_s,
+        "real_time_factor": seconds / audio_s if audio_s else None,
     }
 
 
@@ -404,15 +402,14 @@ def _render_table_one(scorers: Mapping[str, Record]) -> str:
     names = [name for name in _TITLES if any(found[name] for found in cells.values())]
     first = next(iter(cells.values()))
     rows: list[list[Any]] = [
-        [title, *((first[name] or {}).get(field, "") for name in names)]
-        for field, title in (("num_samples", "samples"), ("num_scenarios", "scenarios"))
+        [title, *((first[name] or {}).get(f"num_{title}", "") for name in names)] for title in ("samples", "scenarios")
     ]
     for title, by_name in cells.items():
         found = [by_name[name] for name in names]
         rows.append([f"**{title}**", *(format_percent(cell and cell["accuracy"]) for cell in found)])
-        rows.append(["95%", *(format_interval(cell["interval"]) if cell else "-" for cell in found)])
+        rows.append(["95%", *(format_interval(cell["interval"]) if cell else ABSENT for cell in found)])
         if any(cell and cell.get("num_cut") for cell in found):
-            rows.append(["cut", *(cell.get("num_cut", "") if cell else "-" for cell in found)])
+            rows.append(["cut", *(cell.get("num_cut", "") if cell else ABSENT for cell in found)])
     return "\n".join(render_table(["", *(_TITLES[name] for name in names)], rows))
 
 
@@ -425,10 +422,8 @@ def _list_notes(results: Mapping[str, Any]) -> list[str]:
     end = ", so there is no accuracy" if whole["accuracy"] is None else " and count as wrong"
     found.append(f"{whole['num_invalid']} of {whole['num_samples']} answers have no score{end}.")
     if whole["num_cut"]:
-        found.append(
-            f"{whole['num_cut']} of these were cut at the token limit; max_new_tokens (of an endpoint: max_tokens) "
-            "raises it."
-        )
+        remedy = "max_new_tokens (of an endpoint: max_tokens) raises it."
+        found.append(f"{whole['num_cut']} of these were cut at the token limit; {remedy}")
     found += [f"For example: {escape_markdown(reason)}" for reason in results["problems"]]
     found += describe_changed(results["changed_parameters"])
     if results["skipped"]:
@@ -441,18 +436,16 @@ def _list_notes(results: Mapping[str, Any]) -> list[str]:
 def _render_distances(scorers: Mapping[str, Record]) -> str:
     """Render the distance from the gold score and the order within scenarios, by scorer and data set."""
     rows = []
-    for title, summary in scorers.items():
-        for place, where in _PLACES:
-            if (found := summary[where]) is None:
-                continue
-            error = found["mean_absolute_error"]
-            bounds = "-" if error["interval"] is None else "{:.2f}-{:.2f}".format(*error["interval"])
-            value = "-" if error["error"] is None else f"{error['error']:.2f}"
-            distance = [error["num_scenarios"], value, bounds]
-            rows.append([f"**{title}**", place, *distance, *_list_order_cells(found["order"])])
-            if found["expected_order"]:
-                cells = _list_order_cells(found["expected_order"])
-                rows.append([f"**{title}**, expected score", place, "-", "-", "-", *cells])
+    for title, (place, where) in product(scorers, _PLACES):
+        if (found := scorers[title][where]) is None:
+            continue
+        error = found["mean_absolute_error"]
+        bounds = ABSENT if error["interval"] is None else "{:.2f}-{:.2f}".format(*error["interval"])
+        distance = [error["num_scenarios"], format_number(error["error"]), bounds]
+        rows.append([f"**{title}**", place, *distance, *_list_order_cells(found["order"])])
+        if found["expected_order"]:
+            cells = _list_order_cells(found["expected_order"])
+            rows.append([f"**{title}**, expected score", place, *[ABSENT] * 3, *cells])
     heads = ("scenarios", "mean absolute error", "95%", "triples", "scenarios", "in order", "95%")
     return "\n".join(render_table(["", "samples", *heads, "tied", "inverted", INVALID], rows, num_left=2))
 

@@ -16,13 +16,14 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from sdiareward.common.commands import parse_trl, run_guarded
 from sdiareward.common.files import hash_json
 from sdiareward.common.hub import DatasetRevision, ModelRevision, find_snapshot
 from sdiareward.common.locks import lock_folder
 from sdiareward.common.provenance import write_provenance
+from sdiareward.training.augmentation import make_option
 
 from .judge import choose_prompt
 from .rewards import DEFAULT_SIGMA, make_reward_functions
@@ -30,13 +31,13 @@ from .rewards import DEFAULT_SIGMA, make_reward_functions
 
 if TYPE_CHECKING:
     import datasets
-    from trl import GRPOConfig, SFTConfig
 
     from ..thinker import ThinkerProcessor
     from .judge import JudgingPrompt
 
 logger = logging.getLogger(__name__)
 Ask = Callable[[Any], list[dict[str, Any]]]
+_KEPT_COLUMNS = ("score", "sample_id", "scenario_id")
 
 
 @dataclass
@@ -44,102 +45,72 @@ class JudgeArguments(ModelRevision, DatasetRevision):
     """The arguments of a training run that `trl.GRPOConfig` and `trl.SFTConfig` do not have."""
 
     dataset: str = field(metadata={"help": "Folder or repository of ChatReward samples."})
-    model_name_or_path: str = field(
-        default="nano", metadata={"help": "A thinker (Hub id or folder), or nano: a new nano judge."}
+    model_name_or_path: str = make_option("nano", "A thinker (Hub id or folder), or nano: a new nano judge.")
+    split: str = make_option("train", "Split to train on.")
+    train: str = make_option(
+        "full", "All weights, as in the paper, or adapters in the text model.", choices=("full", "lora")
     )
-    split: str = field(default="train", metadata={"help": "Split to train on."})
-    train: str = field(
-        default="full",
-        metadata={"choices": ("full", "lora"), "help": "All weights, as in the paper, or adapters in the text model."},
+    freeze_audio_tower: bool = make_option(False, "Freeze the audio tower up to its projection.")
+    reasoning: bool = make_option(True, "Ask for thoughts before the score.")
+    prompt_file: str | None = make_option(
+        None, "YAML of prompts or JSON of a JudgingPrompt, saved with the judge (default: the model's)."
     )
-    freeze_audio_tower: bool = field(default=False, metadata={"help": "Freeze the audio tower up to its projection."})
-    reasoning: bool = field(default=True, metadata={"help": "Ask for thoughts before the score."})
-    prompt_file: str | None = field(
-        default=None,
-        metadata={"help": "YAML of prompts or JSON of a JudgingPrompt, saved with the judge (default: the model's)."},
-    )
-    lora_r: int = field(default=16, metadata={"help": "Rank of the adapters."})
-    lora_alpha: int = field(default=32, metadata={"help": "Scale of the adapters."})
-    resume: bool = field(default=False, metadata={"help": "Resume from the newest checkpoint in output_dir."})
-    max_scenarios: int | None = field(
-        default=None, metadata={"help": "Train only on the first scenarios, this number."}
-    )
+    lora_r: int = make_option(16, "Rank of the adapters.")
+    lora_alpha: int = make_option(32, "Scale of the adapters.")
+    resume: bool = make_option(False, "Resume from the newest checkpoint in output_dir.")
+    max_scenarios: int | None = make_option(None, "Train only on the first scenarios, this number.")
 
 
 @dataclass
 class GRPOArguments(JudgeArguments):
     """The arguments that only reinforcement learning has."""
 
-    multi_sample: bool = field(
-        default=True,
-        metadata={"help": "Put all answers of a scenario into one batch (section 3.1), else one of them at random."},
+    multi_sample: bool = make_option(
+        True, "Put all answers of a scenario into one batch (section 3.1), else one of them at random."
     )
-    accuracy_reward: str = field(
-        default="nonlinear",
-        metadata={"choices": ("nonlinear", "exact"), "help": "Equation 3, or right and wrong alone (section 4.4)."},
+    accuracy_reward: str = make_option(
+        "nonlinear", "Equation 3, or right and wrong alone (section 4.4).", choices=("nonlinear", "exact")
     )
-    sigma: float = field(default=DEFAULT_SIGMA, metadata={"help": "Sigma of equation 3; the paper gives no value."})
+    sigma: float = make_option(DEFAULT_SIGMA, "Sigma of equation 3; the paper gives no value.")
 
 
-def main_grpo(argv: list[str] | None = None) -> int:
-    return _run("GRPOConfig", GRPOArguments, train_grpo, argv, "sdiareward wavreward grpo")
+def main(command: Literal["grpo", "sft"], argv: list[str] | None = None) -> int:
+    """Run `sdiareward wavreward grpo` or `sft`; return the exit status."""
+    prog = f"sdiareward wavreward {command}"
 
-
-def main_sft(argv: list[str] | None = None) -> int:
-    return _run("SFTConfig", JudgeArguments, train_sft, argv, "sdiareward wavreward sft")
-
-
-def _run(config: str, kind: type, train: Callable[..., Path], argv: list[str] | None, prog: str) -> int:
     def run() -> None:
         import trl
 
-        args, training = parse_trl((kind, getattr(trl, config)), argv, prog=prog)
+        kinds = (GRPOArguments, trl.GRPOConfig) if command == "grpo" else (JudgeArguments, trl.SFTConfig)
+        args, training = parse_trl(kinds, argv, prog=prog)
         with lock_folder(training.output_dir):
             print(train(args, training))
 
     return run_guarded(prog, run, "judges")
 
 
-def train_grpo(args: GRPOArguments, training: GRPOConfig, callbacks: Any = None) -> Path:
-    """Train and save a judge; return its folder, `output_dir`. `callbacks` are those of `transformers.Trainer`."""
-    from .wavreward_trainer import WavRewardTrainer
+def train(args: JudgeArguments, training: Any) -> Path:
+    """Train and save a judge; return its folder, `output_dir`. `training` is a `GRPOConfig` or an `SFTConfig`."""
+    from .wavreward_trainer import JudgeSFTTrainer, WavRewardTrainer
 
-    samples, prompt = load_samples_to_train_on(args), _choose_prompt(args)
-    model, processor, adapters = load_judge_to_train(args, training)
-    trainer = WavRewardTrainer(
-        model,
-        make_reward_functions(reasoning=args.reasoning, accuracy=args.accuracy_reward, sigma=args.sigma),
-        training,
-        scenario_ids=samples["scenario_id"],
-        multi_sample=args.multi_sample,
-        processing_class=processor,
-        train_dataset=make_prompt_rows(samples, partial(prompt.make_conversation, reasoning=args.reasoning)),
-        peft_config=adapters,
-        callbacks=callbacks,
-    )
-    return _run_training(trainer, prompt, args, training)
-
-
-def train_sft(args: JudgeArguments, training: SFTConfig) -> Path:
-    """Train and save a judge; return its folder, `output_dir`."""
-    from .wavreward_trainer import JudgeSFTTrainer
-
-    samples, prompt = load_samples_to_train_on(args), _choose_prompt(args)
+    samples, name = load_samples_to_train_on(args), args.model_name_or_path
+    prompt = choose_prompt(None if name == "nano" else name, args.prompt_file)
     ask = partial(prompt.make_conversation, reasoning=args.reasoning)
-    rows = make_target_rows(samples, ask, reasoning=args.reasoning)
+    if isinstance(args, GRPOArguments):
+        rewards = make_reward_functions(reasoning=args.reasoning, accuracy=args.accuracy_reward, sigma=args.sigma)
+        scenarios: dict[str, Any] = {"scenario_ids": samples["scenario_id"], "multi_sample": args.multi_sample}
+        make: Any = partial(WavRewardTrainer, reward_funcs=rewards, **scenarios)
+        rows = make_prompt_rows(samples, ask)
+    else:
+        make, rows = JudgeSFTTrainer, make_target_rows(samples, ask, reasoning=args.reasoning)
     model, processor, adapters = load_judge_to_train(args, training)
-    trainer = JudgeSFTTrainer(model, training, train_dataset=rows, processing_class=processor, peft_config=adapters)
+    trainer = make(model, args=training, processing_class=processor, train_dataset=rows, peft_config=adapters)
     return _run_training(trainer, prompt, args, training)
-
-
-def _choose_prompt(args: JudgeArguments) -> JudgingPrompt:
-    name = args.model_name_or_path
-    return choose_prompt(None if name == "nano" else name, args.prompt_file)
 
 
 def load_samples_to_train_on(args: JudgeArguments) -> datasets.Dataset:
     """Load at most `max_scenarios`; incomplete ones are skipped, as all answers of one are compared in one batch."""
-    from sdiareward.dataset_builder.chatreward.schema import load_samples
+    from sdiareward.dataset_builder.chatreward.scenarios import load_samples
 
     from .wavreward_trainer import group_by_scenario
 
@@ -160,8 +131,7 @@ def make_prompt_rows(samples: datasets.Dataset, ask: Ask) -> datasets.Dataset:
 
 
 def _to_prompts(batch: dict[str, list[Any]], *, ask: Ask) -> dict[str, list[Any]]:
-    columns = {name: batch[name] for name in ("score", "sample_id", "scenario_id")}
-    return {"prompt": list(map(ask, batch["audio"])), **columns}
+    return {"prompt": list(map(ask, batch["audio"])), **{name: batch[name] for name in _KEPT_COLUMNS}}
 
 
 def make_target_rows(samples: datasets.Dataset, ask: Ask, *, reasoning: bool) -> datasets.Dataset:

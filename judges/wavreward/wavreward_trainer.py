@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,46 +27,35 @@ def group_by_scenario(scenario_ids: Sequence[str]) -> list[list[int]]:
     return list(groups.values())
 
 
+@dataclass(eq=False)
 class ScenarioSampler(Sampler[int]):
     """Yield rows for `GRPOTrainer`: whole scenarios, each answer repeated for its group."""
 
-    def __init__(
-        self,
-        scenarios: Sequence[Sequence[int]],
-        *,
-        num_generations: int,
-        prompts_per_batch: int,
-        # Steps that use each batch.
-        repeat_count: int,
-        # Without it, each epoch takes one answer of each scenario at random (section 4.4, `w/o multi samples`).
-        multi_sample: bool = True,
-        # Seed and epoch alone determine the order, so that a resumed run sees the same rows.
-        seed: int = 0,
-    ):
-        sizes = {len(rows) for rows in scenarios} if multi_sample else {1}
+    scenarios: Sequence[Sequence[int]]
+    num_generations: int
+    prompts_per_batch: int
+    repeat_count: int  # Steps that use each batch.
+    # Without it, each epoch takes one answer of each scenario at random (section 4.4, `w/o multi samples`).
+    multi_sample: bool = True
+    # Seed and epoch alone determine the order, so that a resumed run sees the same rows.
+    seed: int = 0
+    epoch: int = 0
+
+    def __post_init__(self) -> None:
+        sizes = {len(rows) for rows in self.scenarios} if self.multi_sample else {1}
         if len(sizes) != 1:
+            needed = "all must have the same number: remove the others."
+            raise ValueError(f"scenarios have {sorted(sizes)} answers; {needed}")
+        size, given = sizes.pop(), self.prompts_per_batch
+        if given % size:
             raise ValueError(
-                f"scenarios have {sorted(sizes)} answers; all must have the same number: remove the others."
+                f"a generation batch holds {given} prompts, which is no multiple of a scenario's {size} answers; "
+                "change per_device_train_batch_size, steps_per_generation or num_generations."
             )
-        size = sizes.pop()
-        if prompts_per_batch % size:
-            raise ValueError(
-                f"a generation batch holds {prompts_per_batch} prompts, which is no multiple of a scenario's {size} "
-                "answers; change per_device_train_batch_size, steps_per_generation or num_generations."
-            )
-        if len(scenarios) < prompts_per_batch // size:
-            raise ValueError(
-                f"there are {len(scenarios)} scenarios, and a generation batch takes {prompts_per_batch // size}; "
-                "make it smaller or give more."
-            )
-        self.scenarios = scenarios
-        self.num_generations = num_generations
-        self.scenarios_per_batch = prompts_per_batch // size
-        self.repeat_count = repeat_count
-        self.multi_sample = multi_sample
-        self.seed = seed
-        self.epoch = 0
-        self._prompts_per_batch = prompts_per_batch
+        self.scenarios_per_batch = given // size
+        if len(self.scenarios) < self.scenarios_per_batch:
+            found = f"there are {len(self.scenarios)} scenarios, and a generation batch takes {given // size}"
+            raise ValueError(f"{found}; make it smaller or give more.")
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
@@ -82,7 +72,7 @@ class ScenarioSampler(Sampler[int]):
                     yield from [int(row)] * self.num_generations
 
     def __len__(self) -> int:
-        return self._num_batches * self._prompts_per_batch * self.num_generations * self.repeat_count
+        return self._num_batches * self.prompts_per_batch * self.num_generations * self.repeat_count
 
     @property
     def _num_batches(self) -> int:

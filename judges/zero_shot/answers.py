@@ -94,10 +94,18 @@ class Answer:
     problem: str | None = None
     spent: TokenUsage = field(default_factory=TokenUsage)
     audio_s: float = 0.0
+    columns: Mapping[str, Any] = field(default_factory=dict)  # The scores of a judge of single sides.
 
     def find_preferred_side(self, order: str) -> str | None:
         """Return the side that the judge prefers, `"chosen"` or `"rejected"`; None without a verdict."""
         return None if self.verdict is None else ORDERS[order][VERSIONS.index(self.verdict.preference)]
+
+    def describe_verdict(self, order: str) -> dict[str, Any]:
+        """Return the columns of `answers.jsonl` that the summary counts."""
+        verdict, preferred = self.verdict, self.find_preferred_side(order)
+        repairs = [] if verdict is None else list(verdict.repairs)
+        contradictory = verdict is not None and verdict.is_contradictory
+        return {"repairs": repairs, "preferred": preferred, "contradictory": contradictory}
 
 
 def make_decision(chosen: float | None, rejected: float | None, decided_by: str) -> dict[str, Any]:
@@ -139,26 +147,17 @@ def is_refusal(text: str) -> bool:
 
 
 def read_text(text: str, criterion: str, *, is_cut: bool = False) -> Verdict:
-    """Parse the text of an answer; `is_cut` if it ended at the token limit."""
-    return read_verdict(parse_json(text, is_cut=is_cut), criterion, text=text)
-
-
-def read_verdict(answer: Any, criterion: str, *, text: str = "") -> Verdict:
-    """Check a judge's JSON; the judge is sent the text of the `ValueError` to correct its answer."""
-    repairs = [] if not text or _is_object(text) else ["text around the JSON"]
-    given = answer[0] if isinstance(answer, list) and len(answer) == 1 else answer
+    """Parse an answer, cut at the token limit or not; the `ValueError` of an invalid one tells the judge why."""
+    given, repairs = parse_json(text, is_cut), ["text around the JSON"]
+    with suppress(ValueError):
+        repairs = [] if isinstance(json.loads(text), dict) else repairs
+    given = given[0] if isinstance(given, list) and len(given) == 1 else given
     try:
         found = _make_form(criterion).model_validate(given, context=repairs)
     except ValueError as error:
         raise ValueError(explain_error(error)) from error
     scores = {name: (both["A"], both["B"]) for name, both in found.scores.model_dump().items()}
     return Verdict(found.overall_preference, scores, found.reason, tuple(dict.fromkeys(repairs)))
-
-
-def _is_object(text: str) -> bool:
-    with suppress(ValueError, RecursionError):
-        return isinstance(json.loads(text), dict)
-    return False
 
 
 def _read_score(given: Any, info: ValidationInfo[list[str]]) -> Any:
@@ -183,14 +182,12 @@ def _read_reason(given: Any, info: ValidationInfo[list[str]]) -> str:
 
 
 def _group_by_dimension(given: Any, info: ValidationInfo[list[str]]) -> Any:
-    if (
-        not isinstance(given, dict)
-        or set(given) != set(VERSIONS)
-        or not all(isinstance(v, dict) for v in given.values())
-    ):
+    """Return scores by dimension that a judge gave by version."""
+    sides: list[Any] = list(given.values()) if isinstance(given, dict) and set(given) == set(VERSIONS) else [None]
+    if not all(isinstance(side, dict) for side in sides):
         return given
     info.context.append("scores by version")
-    names = dict.fromkeys(name for version in VERSIONS for name in given[version])
+    names = dict.fromkeys(name for side in sides for name in side)
     return {name: {each: given[each][name] for each in VERSIONS if name in given[each]} for name in names}
 
 

@@ -1,16 +1,17 @@
 """Judges of pairs, and how they are asked.
 
 A judge compares both sides of a pair, or scores each side by itself. Questions go to an endpoint, to a thinker in this
-process, or to recorded answers. Every answer is a line of `answers.jsonl`.
+process, to recorded answers or to WavReward. Every answer is a line of `answers.jsonl`.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -19,18 +20,21 @@ import pydantic
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, Clip
 from sdiareward.chat_sdiareward import make_dialogue
+from sdiareward.checkpoint_io.models import describe_model
 from sdiareward.common.files import JsonLines, parse_json, split_lines, unseal
 from sdiareward.common.llm import ChatClient, ChatError, TokenUsage, ask_again
 from sdiareward.common.settings import explain_error
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.pairing.filtering import make_spoken_turns
 from sdiareward.pairs.messages import GAP_S, join_turns
-from sdiareward.pairs.prompts import PromptSet
+from sdiareward.pairs.prompts import PromptSet, read_prompt_file
 from sdiareward.pairs.schema import SIDES
-from sdiareward.scoring.outcomes import UNREADABLE, Outcome
+from sdiareward.scoring.outcomes import UNREADABLE, Labels, Outcome
 
-from ..settings import MAX_TURN_S
+from ..settings import JudgeSettings, Orders, PairwiseSettings, read_judge
+from ..wavreward.judge import Judgement, WavRewardJudge, choose_prompt
 from .answers import ORDERS, PROMPTS, VERSIONS, Answer, Status, decide, make_decision, make_failed_answer, read_text
+from .summary import ANSWERS_FILE, find_criterion, summarise_judge
 
 
 if TYPE_CHECKING:
@@ -38,25 +42,146 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ..thinker import Thinker
-    from ..wavreward.judge import Judgement, WavRewardJudge
 
-ANSWERS_FILE = "answers.jsonl"
-# Errors of `audio_sdiareward.read_audio` about a recording.
-_AUDIO_ERRORS = (AudioError, FileNotFoundError, TypeError)
 # WavReward was made for one question and its answer, so the last two turns always stay.
 _MIN_TURNS = 2
 _CONTROL_TOKEN = re.compile(r"<\|[^|<>]*\|>")
-Orders = Literal["both", "one"]
-Labels = Sequence[Mapping[str, Any]]
-Messages = list[dict[str, Any]]
-Scored = Iterator[tuple[int, Outcome]]
+# Of settings: what no score depends on, or what `JudgeSpec.identity` replaces by its content.
+_NO_IDENTITY = {"base_url", "api_key_env", "max_retries", "timeout_s", "concurrency", "cache_dir", "device"}
+_NO_IDENTITY |= {"usd_per_million_input_tokens", "usd_per_million_output_tokens", "batch_size"}
+_NO_IDENTITY |= {"path", "revision", "prompt_file"}
 
 
-def find_criterion(label: Mapping[str, Any]) -> str:
-    """Return the criterion to judge by; the paper has no judge's prompt for `joint`, so there the subset decides."""
-    if label["criterion"] in PROMPTS:
-        return str(label["criterion"])
-    return "colloquialness" if label["subset"] == "colloquialness" else "modality"
+class Question(NamedTuple):
+    """To compare both sides of a pair in one order, which is hidden from the judge, or to score one side."""
+
+    pair_id: str
+    order: str  # Or the side.
+    criterion: str
+    # Returns the messages in the form of an endpoint, or the recording of a side, and the seconds of audio to count.
+    build: Callable[[], tuple[Any, float]]
+
+    def hear(self) -> tuple[Any, float] | Answer:
+        """Return what the judge hears, or the answer that the audio is unreadable."""
+        try:
+            return self.build()
+        except (AudioError, FileNotFoundError, TypeError) as error:
+            return Answer(None, status="unheard", problem=str(error))
+
+
+# Yields the answers to questions in their order.
+Ask = Callable[[Sequence[Question]], Iterator[Answer]]
+
+
+@dataclass(frozen=True)
+class JudgeSpec:
+    """The name and the settings of a judge in a file of judges."""
+
+    name: str
+    settings: JudgeSettings
+
+    def identity(self) -> dict[str, Any]:
+        """Return what the scores depend on, which excludes an endpoint's address and its speed."""
+        settings: Any = self.settings
+        found = {name: value for name, value in asdict(settings).items() if name not in _NO_IDENTITY}
+        if settings.backend in ("thinker", "wavreward"):
+            found["model"] = describe_model(settings.checkpoint)
+        if settings.backend == "wavreward":
+            found["prompt_version"] = choose_prompt(settings.checkpoint, settings.prompt_file).version
+        elif settings.backend == "replay":
+            found["answers"] = hashlib.sha256(Path(settings.path).read_bytes()).hexdigest()
+        else:
+            prompts = read_prompt_file(settings.prompt_file)
+            found["prompt_versions"] = {key: prompts.compute_version(*names) for key, names in PROMPTS.items()}
+        return {"judge": self.name, "backend": settings.backend, "judge_settings": found}
+
+    def load(self, folder: Path) -> Judge:
+        settings: Any = self.settings
+        if settings.backend == "replay":
+            return Judge(partial(replay, settings.path, read_recorded(settings.path)), folder, None, settings.orders)
+        if settings.backend == "wavreward":
+            judge = WavRewardJudge.from_pretrained(
+                settings.checkpoint,
+                reasoning=settings.reasoning,
+                prompt_file=settings.prompt_file,
+                **settings.placement,
+            )
+            options = {**settings.sampling, "expected": settings.expected, "num_samples": settings.num_samples}
+            build = partial(join_side, settings.max_turn_s, judge.thinker.processor.max_turn_s)
+            return Judge(partial(ask_wavreward, judge, options), folder, build, None)
+        compare = partial(make_comparison, settings, read_prompt_file(settings.prompt_file))
+        if settings.backend == "thinker":
+            from ..thinker import Thinker
+
+            thinker = Thinker.from_pretrained(settings.checkpoint, **settings.placement)
+            ask = partial(ask_thinker, thinker, settings.attempts, settings.sampling)
+            return Judge(ask, folder, compare, settings.orders)
+        client = ChatClient(settings, settings.cache_dir or folder / "cache")
+        return Judge(
+            partial(ask_endpoint, client, settings.attempts), folder, compare, settings.orders, lambda: client.usage
+        )
+
+    def describe(
+        self, labels: Labels, scores: Mapping[str, Mapping[str, Any]], folder: Path, **options: Any
+    ) -> dict[str, Any]:
+        """Return `judge`: how it reached its decisions, and what that cost."""
+        settings: Any = self.settings
+        is_pairwise = settings.backend != "wavreward"
+        found = summarise_judge(self.name, labels, scores, folder, options, is_pairwise=is_pairwise)
+        tokens = (found["prompt_tokens"], found["completion_tokens"])
+        usd = settings.compute_price_usd(*tokens) if settings.backend == "endpoint" else None
+        return {"judge": {"name": self.name, "backend": settings.backend, **found, "usd": usd}}
+
+
+def choose_judge(name: str, judges_file: str | Path | None = None, overrides: Sequence[str] = ()) -> JudgeSpec:
+    return JudgeSpec(name, read_judge(name, judges_file, overrides))
+
+
+@dataclass
+class Judge:
+    """Decide pairs by the answers to the questions about each; see `answers`."""
+
+    ask: Ask
+    folder: Path
+    build: Any  # See `Question.build`: a function of a pair, order or side, and criterion; None for a replay.
+    orders: Orders | None = "both"  # None of a judge that scores each side by itself.
+    usage: Callable[[], dict[str, Any]] = dict
+    audio_s: float = 0.0
+
+    def score_rows(
+        self, pairs: datasets.Dataset, labels: Labels, rows: Sequence[int]
+    ) -> Iterator[tuple[int, Outcome]]:
+        """Yield each decided row; a pair whose audio cannot be read is skipped."""
+        asked: dict[int, list[Question]] = {}
+        for row in rows:
+            pair_id, criterion = labels[row]["pair_id"], find_criterion(labels[row])
+            orders = SIDES if self.orders is None else choose_orders(pair_id, self.orders)
+            # The pair is read when it is asked about: a part may hold more recordings than the memory does.
+            asked[row] = [
+                Question(pair_id, order, criterion, partial(self._build, pairs, row, order, criterion))
+                for order in orders
+            ]
+        answers = self.ask([question for questions in asked.values() for question in questions])
+        record = JsonLines(self.folder / ANSWERS_FILE)
+        for row, questions in asked.items():
+            found = {question.order: next(answers) for question in questions}
+            record.append(self._record(question, found[question.order]) for question in questions)
+            self.audio_s += sum(answer.audio_s for answer in found.values())
+            if unheard := [answer.problem for answer in found.values() if answer.status == "unheard"]:
+                yield row, Skipped(questions[0].pair_id, UNREADABLE, str(unheard[0]))
+            else:
+                yield row, decide_by_scores(found) if self.orders is None else decide(found)
+
+    def _build(self, pairs: datasets.Dataset, row: int, order: str, criterion: str) -> tuple[Any, float]:
+        built: tuple[Any, float] = self.build(pairs[row], order, criterion)
+        return built
+
+    def _record(self, question: Question, answer: Answer) -> dict[str, Any]:
+        """Return the line of an answer."""
+        asked = {"pair_id": question.pair_id, "order" if self.orders else "side": question.order}
+        said = {"answer": answer.text, "status": answer.status, "problem": answer.problem}
+        more = answer.describe_verdict(question.order) if self.orders else answer.columns
+        return {**asked, "criterion": question.criterion, **said, **more, **asdict(answer.spent)}
 
 
 def choose_orders(pair_id: str, orders: Orders) -> tuple[str, ...]:
@@ -65,102 +190,59 @@ def choose_orders(pair_id: str, orders: Orders) -> tuple[str, ...]:
     return found if orders == "both" else (found[zlib.crc32(pair_id.encode()) % len(found)],)
 
 
+def decide_by_scores(answers: Mapping[str, Answer]) -> dict[str, Any]:
+    """Decide a pair by its answers by side: the higher score wins."""
+    columns = [answers[side].columns for side in SIDES]
+    chosen, rejected = (x["score"] if x["expected_score"] is None else x["expected_score"] for x in columns)
+    if chosen is None or rejected is None:
+        return make_decision(None, None, "failed")
+    return make_decision(chosen, rejected, "tie" if chosen == rejected else "scores")
+
+
+def make_comparison(
+    settings: PairwiseSettings, prompts: PromptSet, pair: Mapping[str, Any], order: str, criterion: str
+) -> tuple[list[dict[str, Any]], float]:
+    """Return the messages that ask a judge to compare both sides, and the seconds of audio of a pair per question."""
+    system, request = map(prompts.fill, PROMPTS[criterion])
+    content: list[dict[str, Any]] = []
+    num_samples = 0
+    for version, side in zip(VERSIONS, ORDERS[order], strict=True):
+        heard = read_turns(pair[side], side, settings.max_turn_s, with_words=settings.transcripts)
+        num_samples += sum(turn["audio"].size for turn in heard)
+        content.append({"type": "text", "text": f"Version {version}:"})
+        content += make_spoken_turns(heard, side, with_words=settings.transcripts)
+    content.append({"type": "text", "text": request})
+    # Both questions hold the same audio, which counts once, as for a reward model.
+    audio_s = num_samples / SAMPLING_RATE / (len(ORDERS) if settings.orders == "both" else 1)
+    return [{"role": "system", "content": system}, {"role": "user", "content": content}], audio_s
+
+
+def join_side(
+    max_turn_s: float, max_recording_s: float, pair: Mapping[str, Any], side: str, _: str
+) -> tuple[np.ndarray, float]:
+    """Return one side as a recording; too long, it loses its first turns, because the last answer is scored."""
+    limit, gap = (round(seconds * SAMPLING_RATE) for seconds in (max_recording_s, GAP_S))
+    clips = [turn["audio"] for turn in read_turns(pair[side], side, max_turn_s)]
+    while len(clips) > _MIN_TURNS and sum(clip.size + gap for clip in clips) - gap > limit:
+        clips.pop(0)
+    recording = join_turns(clips)[-limit:]
+    return recording, recording.size / SAMPLING_RATE
+
+
 def read_turns(turns: Any, name: str, max_turn_s: float, *, with_words: bool = False) -> list[dict[str, Any]]:
     """Return `role`, `text` and `audio`, a mono array at 16 kHz, of each turn of a side; `name` names it in errors."""
     heard = []
     for number, turn in enumerate(make_dialogue(turns, name, is_whole=False).turns):
         clips = [part for part in turn.parts if isinstance(part, Clip)]
-        where = f"{name}, turn {number}"
+        where, text = f"{name}, turn {number}", turn.text.strip()
         if len(clips) != 1:
             raise AudioError(f"{where}: has {len(clips)} recordings; a judge hears exactly one of each turn.")
-        if with_words and not turn.text.strip():
+        if with_words and not text:
             raise AudioError(f"{where}: has no words; add its text, or omit transcripts.")
-        audio = clips[0].read(max_duration_s=max_turn_s, name=where)
-        heard.append({"role": turn.role, "text": turn.text.strip(), "audio": audio})
+        heard.append({"role": turn.role, "text": text, "audio": clips[0].read(max_duration_s=max_turn_s, name=where)})
     if not heard:
         raise AudioError(f"{name}: has no turns; a judge needs at least one.")
     return heard
-
-
-class Question(NamedTuple):
-    """One pair in one order, which is hidden from the judge."""
-
-    pair_id: str
-    order: str
-    criterion: str
-    # Returns the messages to the judge, in the form of an endpoint, and the seconds of audio in them.
-    build: Callable[[], tuple[Messages, float]]
-
-    def hear(self) -> tuple[Messages, float] | Answer:
-        """Return the messages, or the answer that the audio is unreadable."""
-        try:
-            return self.build()
-        except _AUDIO_ERRORS as error:
-            return Answer(None, status="unheard", problem=str(error))
-
-
-# Answers questions in their order.
-Backend = Callable[[Sequence[Question]], Iterator[Answer]]
-
-
-@dataclass
-class PairwiseJudge:
-    """Compare both sides of a pair, in both orders or one; see `answers`."""
-
-    answer: Backend
-    folder: Path
-    max_turn_s: float = MAX_TURN_S
-    prompts: PromptSet = field(default_factory=PromptSet)
-    orders: Orders = "both"
-    transcripts: bool = False  # Give the judge the words of each turn, too.
-    usage: Callable[[], dict[str, Any]] = dict
-    audio_s: float = 0.0
-
-    def score_rows(self, pairs: datasets.Dataset, labels: Labels, rows: Sequence[int]) -> Scored:
-        """Yield each decided row; a pair whose audio cannot be read is skipped."""
-        record = JsonLines(self.folder / ANSWERS_FILE)
-        asked = [(row, question) for row in rows for question in self._make_questions(pairs, labels[row], row)]
-        answers = self.answer([question for _, question in asked])
-        found: dict[int, dict[str, Answer]] = {}
-        for (row, question), answer in zip(asked, answers, strict=True):
-            of_pair = found.setdefault(row, {})
-            of_pair[question.order] = answer
-            if len(of_pair) < len(choose_orders(question.pair_id, self.orders)):
-                continue
-            record.append(_record_answer(question, order, each) for order, each in of_pair.items())
-            if unheard := [each.problem for each in of_pair.values() if each.status == "unheard"]:
-                yield row, Skipped(question.pair_id, UNREADABLE, str(unheard[0]))
-                continue
-            # Both questions hold the same audio, which counts once, as for a reward model.
-            self.audio_s += max(each.audio_s for each in of_pair.values())
-            yield row, decide(of_pair)
-
-    def _make_questions(self, pairs: datasets.Dataset, label: Mapping[str, Any], row: int) -> Iterator[Question]:
-        criterion = find_criterion(label)
-        for order in choose_orders(label["pair_id"], self.orders):
-            build = partial(self.build_messages, pairs, row, order, criterion)
-            yield Question(label["pair_id"], order, criterion, build)
-
-    def build_messages(self, pairs: datasets.Dataset, row: int, order: str, criterion: str) -> tuple[Messages, float]:
-        pair = pairs[row]
-        system, request = map(self.prompts.fill, PROMPTS[criterion])
-        content: list[dict[str, Any]] = []
-        num_samples = 0
-        for version, side in zip(VERSIONS, ORDERS[order], strict=True):
-            heard = read_turns(pair[side], side, self.max_turn_s, with_words=self.transcripts)
-            num_samples += sum(turn["audio"].size for turn in heard)
-            content.append({"type": "text", "text": f"Version {version}:"})
-            content += make_spoken_turns(heard, side, with_words=self.transcripts)
-        content.append({"type": "text", "text": request})
-        messages: Messages = [{"role": "system", "content": system}, {"role": "user", "content": content}]
-        return messages, num_samples / SAMPLING_RATE
-
-
-def _record_answer(question: Question, order: str, answer: Answer) -> dict[str, Any]:
-    asked = {"pair_id": question.pair_id, "order": order, "criterion": question.criterion}
-    repairs = [] if answer.verdict is None else list(answer.verdict.repairs)
-    said = {"answer": answer.text, "status": answer.status, "problem": answer.problem, "repairs": repairs}
-    return {**asked, **said, **asdict(answer.spent)}
 
 
 def ask_endpoint(client: ChatClient, attempts: int, questions: Sequence[Question]) -> Iterator[Answer]:
@@ -179,50 +261,47 @@ def ask_endpoint(client: ChatClient, attempts: int, questions: Sequence[Question
             return make_failed_answer(str(error), error.answer, error.spent, audio_s)
         return Answer(found.value, found.text, spent=found.spent, audio_s=audio_s)
 
-    answers: Iterator[Any] = client.map(ask, questions, failures=())
-    return answers
+    return client.map(ask, questions)
 
 
 def ask_thinker(
     thinker: Thinker, attempts: int, sampling: Mapping[str, Any], questions: Sequence[Question]
 ) -> Iterator[Answer]:
     """Ask a thinker in this process; it hears the same samples that an endpoint receives."""
+    for chunk in _split(questions, thinker.batch_size):
+        heard = dict(enumerate(question.hear() for question in chunk))
+        answers = {index: each for index, each in heard.items() if isinstance(each, Answer)}
+        asked = {index: each for index, each in heard.items() if not isinstance(each, Answer)}
+        begun = {index: [_convert(each) for each in messages] for index, (messages, _) in asked.items()}
+        pending: dict[int, Any] = dict(begun)
+        spent = dict.fromkeys(asked, TokenUsage())
+        for _ in range(attempts):
+            generations = thinker.generate(list(pending.values()), **sampling) if pending else []
+            for (index, conversation), (generation,) in zip(list(pending.items()), generations, strict=True):
+                text, audio_s = generation.text, asked[index][1]
+                spent[index] += TokenUsage(1, thinker.processor.num_tokens(conversation), generation.num_tokens)
+                try:
+                    verdict = read_text(text, chunk[index].criterion, is_cut=generation.is_cut)
+                except ValueError as error:
+                    # A control token within a text would be encoded as one.
+                    said, problem = (_CONTROL_TOKEN.sub("", words) for words in (text, str(error)))
+                    pending[index] = ask_again(begun[index], said, problem)
+                    answers[index] = make_failed_answer(str(error), text, spent[index], audio_s)
+                else:
+                    del pending[index]
+                    answers[index] = Answer(verdict, text, spent=spent[index], audio_s=audio_s)
+        yield from (answers[index] for index in range(len(chunk)))
+
+
+def _split(questions: Sequence[Question], batch_size: int) -> Iterator[Sequence[Question]]:
+    """Yield batches that hold both questions about a pair: a killed run loses no half of a pair."""
     from tqdm import tqdm
 
-    # Both orders of a pair in one batch: a killed run loses no half of a pair.
-    size = max(2, thinker.batch_size // 2 * 2)
+    size = max(2, batch_size // 2 * 2)
     with tqdm(total=len(questions), desc="questions") as progress:
         for start in range(0, len(questions), size):
-            for answer in _ask_batch(thinker, attempts, sampling, questions[start : start + size]):
-                progress.update()
-                yield answer
-
-
-def _ask_batch(
-    thinker: Thinker, attempts: int, sampling: Mapping[str, Any], questions: Sequence[Question]
-) -> list[Answer]:
-    heard = [question.hear() for question in questions]
-    answers = {index: each for index, each in enumerate(heard) if isinstance(each, Answer)}
-    asked = {index: each for index, each in enumerate(heard) if not isinstance(each, Answer)}
-    pending: dict[int, Any] = {index: [_convert(each) for each in messages] for index, (messages, _) in asked.items()}
-    begun, spent = dict(pending), dict.fromkeys(asked, TokenUsage())
-    for _ in range(attempts):
-        conversations = list(pending.items())
-        generations = thinker.generate([each for _, each in conversations], **sampling) if pending else []
-        for (index, conversation), (generation,) in zip(conversations, generations, strict=True):
-            text, audio_s = generation.text, asked[index][1]
-            spent[index] += TokenUsage(1, thinker.processor.num_tokens(conversation), generation.num_tokens)
-            try:
-                verdict = read_text(text, questions[index].criterion, is_cut=generation.is_cut)
-            except ValueError as error:
-                # A control token within a text would be encoded as one.
-                said, problem = (_CONTROL_TOKEN.sub("", words) for words in (text, str(error)))
-                pending[index] = ask_again(begun[index], said, problem)
-                answers[index] = make_failed_answer(str(error), text, spent[index], audio_s)
-            else:
-                del pending[index]
-                answers[index] = Answer(verdict, text, spent=spent[index], audio_s=audio_s)
-    return [answers[index] for index in range(len(questions))]
+            yield questions[start : start + size]
+            progress.update(len(questions[start : start + size]))
 
 
 def _convert(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -234,6 +313,26 @@ def _convert(message: Mapping[str, Any]) -> dict[str, Any]:
         for part in message["content"]
     ]
     return {**message, "content": parts}
+
+
+def ask_wavreward(
+    judge: WavRewardJudge, options: Mapping[str, Any], questions: Sequence[Question]
+) -> Iterator[Answer]:
+    """Have WavReward score each side by itself."""
+    for chunk in _split(questions, judge.thinker.batch_size):
+        heard = [question.hear() for question in chunk]
+        recordings = [each[0] for each in heard if not isinstance(each, Answer)]
+        judgements = iter(judge.judge(recordings, **options) if recordings else ())
+        for each in heard:
+            yield each if isinstance(each, Answer) else _make_answer(next(judgements), each[1])
+
+
+def _make_answer(judgement: Judgement, audio_s: float) -> Answer:
+    names = ("score", "expected_score", "scores", "follows_format", "num_cut")
+    columns = {name: getattr(judgement, name) for name in names}
+    spent = TokenUsage(len(judgement.texts), 0, judgement.num_tokens)
+    status: Status = "unusable" if judgement.score is None else "usable"
+    return Answer(None, "\n\n".join(judgement.texts), status, judgement.problem, spent, audio_s, columns)
 
 
 class RecordedAnswer(pydantic.BaseModel):
@@ -258,82 +357,24 @@ class RecordedAnswer(pydantic.BaseModel):
             return make_failed_answer(str(error), text, spent)
 
 
-def read_file(path: Path) -> str:
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file of answers; give the answers.jsonl of a run as path.")
-    return path.read_text(encoding="utf-8")
+Recorded = dict[tuple[str, str], RecordedAnswer]
 
 
-class Recorded:
-    """Recorded answers: JSON lines with `pair_id`, `order` and `answer`; the last one of a question counts."""
-
-    def __init__(self, path: str | Path):
-        self.path = Path(path)
-        self._answers: dict[tuple[str, str], RecordedAnswer] = {}
-        for number, line in enumerate(split_lines(read_file(self.path)), start=1):
-            try:
-                found = RecordedAnswer.model_validate(parse_json(unseal(line.encode()) or b""))
-            except ValueError as error:
-                raise ValueError(f"{path}, line {number}: {explain_error(error)}; correct or remove it.") from error
-            self._answers[found.pair_id, found.order] = found
-
-    def __call__(self, questions: Sequence[Question]) -> Iterator[Answer]:
-        missing = [each for each in questions if (each.pair_id, each.order) not in self._answers]
-        if missing:
-            raise ValueError(
-                f"{self.path}: lacks {len(missing)} of {len(questions)} answers, the first is of pair "
-                f"{missing[0].pair_id!r}, {missing[0].order}; record them, or set orders=one or limit."
-            )
-        return (self._answers[each.pair_id, each.order].parse(each.criterion) for each in questions)
+def read_recorded(path: str | Path) -> Recorded:
+    """Read JSON lines with `pair_id`, `order` and `answer`; the last one of a question counts."""
+    answers: Recorded = {}
+    for number, line in enumerate(split_lines(Path(path).read_text(encoding="utf-8")), start=1):
+        try:
+            found = RecordedAnswer.model_validate(parse_json(unseal(line.encode()) or b""))
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {explain_error(error)}; correct or remove it.") from error
+        answers[found.pair_id, found.order] = found
+    return answers
 
 
-@dataclass
-class PointwiseJudge:
-    """Score each side by itself with WavReward, its turns joined with silence; the side with the higher score wins."""
-
-    judge: WavRewardJudge
-    folder: Path
-    options: Mapping[str, Any]
-    max_turn_s: float = MAX_TURN_S
-    usage: Callable[[], dict[str, Any]] = dict  # The answers hold all usage.
-    audio_s: float = 0.0
-
-    def score_rows(self, pairs: datasets.Dataset, labels: Labels, rows: Sequence[int]) -> Scored:
-        record = JsonLines(self.folder / ANSWERS_FILE)
-        size = max(1, self.judge.thinker.batch_size // len(SIDES))
-        for start in range(0, len(rows), size):
-            recordings: dict[int, list[np.ndarray]] = {}
-            for row in rows[start : start + size]:
-                pair = pairs[row]
-                try:
-                    recordings[row] = [self._join(pair[side], side) for side in SIDES]
-                except _AUDIO_ERRORS as error:
-                    yield row, Skipped(labels[row]["pair_id"], UNREADABLE, str(error))
-            both = [recording for sides in recordings.values() for recording in sides]
-            self.audio_s += sum(recording.size for recording in both) / SAMPLING_RATE
-            judgements = iter(self.judge.judge(both, **self.options) if both else ())
-            for row in recordings:
-                found = {side: next(judgements) for side in SIDES}
-                record.append(_record_judgement(labels[row], side, each) for side, each in found.items())
-                rewards = [
-                    each.score if each.expected_score is None else each.expected_score for each in found.values()
-                ]
-                chosen, rejected = [None, None] if None in rewards else rewards
-                rule = "failed" if None in rewards else "tie" if chosen == rejected else "scores"
-                yield row, make_decision(chosen, rejected, rule)
-
-    def _join(self, turns: Any, name: str) -> np.ndarray:
-        """Return one side as a recording; too long, it loses its first turns, because the last answer is scored."""
-        limit = round(self.judge.thinker.processor.max_turn_s * SAMPLING_RATE)
-        clips = [turn["audio"] for turn in read_turns(turns, name, self.max_turn_s)]
-        gap = round(GAP_S * SAMPLING_RATE)
-        while len(clips) > _MIN_TURNS and sum(clip.size + gap for clip in clips) - gap > limit:
-            clips.pop(0)
-        return join_turns(clips)[-limit:]
-
-
-def _record_judgement(label: Mapping[str, Any], side: str, judgement: Judgement) -> dict[str, Any]:
-    asked = {"pair_id": label["pair_id"], "side": side, "answer": "\n\n".join(judgement.texts)}
-    columns = ("score", "expected_score", "scores", "follows_format", "num_cut", "problem")
-    spent = asdict(TokenUsage(len(judgement.texts), 0, judgement.num_tokens))
-    return {**asked, **{name: getattr(judgement, name) for name in columns}, **spent}
+def replay(path: str, recorded: Recorded, questions: Sequence[Question]) -> Iterator[Answer]:
+    """Answer with the recorded answers of a file."""
+    if missing := [each for each in questions if (each.pair_id, each.order) not in recorded]:
+        lacking = f"lacks {len(missing)} of {len(questions)} answers, the first is of pair {missing[0].pair_id!r}"
+        raise ValueError(f"{path}: {lacking}, {missing[0].order}; record them, or set orders=one or limit.")
+    return (recorded[each.pair_id, each.order].parse(each.criterion) for each in questions)

@@ -14,30 +14,38 @@ from sdiareward.common.user_errors import UserError
 from sdiareward.esdr_accuracy.pairwise import NO_SUBSET
 from sdiareward.evaluation.statistics import describe_share
 from sdiareward.evaluation.summary import list_groups, list_reasons, render_reasons
+from sdiareward.scoring.outcomes import Labels
 
-from .answers import ORDERS, RULES, Answer
-from .judging import ANSWERS_FILE, Orders, Question, Recorded, choose_orders, find_criterion
+from .answers import ORDERS, PROMPTS, RULES
 
 
-Labels = Sequence[Mapping[str, Any]]
+ANSWERS_FILE = "answers.jsonl"
 Scores = Mapping[str, Mapping[str, Any]]
-# By order, the answer about one pair.
-Both = Mapping[str, Answer]
+# The last line of `answers.jsonl` on each question: a pair, and an order or a side.
+Lines = Mapping[tuple[str, str], Mapping[str, Any]]
 _MAX_PROBLEMS = 20
 _SESSION_COUNTS = ("calls", "cached", "retries", "reasks", "calls_without_usage")
 
 
+def find_criterion(label: Mapping[str, Any]) -> str:
+    """Return the criterion to judge by; the paper has no judge's prompt for `joint`, so there the subset decides."""
+    if label["criterion"] in PROMPTS:
+        return str(label["criterion"])
+    return "colloquialness" if label["subset"] == "colloquialness" else "modality"
+
+
 def summarise_judge(
-    name: str, labels: Labels, scores: Scores, folder: Path, options: Mapping[str, Any], orders: Orders | None
+    name: str, labels: Labels, scores: Scores, folder: Path, options: Mapping[str, Any], *, is_pairwise: bool
 ) -> dict[str, Any]:
-    """Summarise a run; raise `UserError` if no pair was decided. `orders` is None for a judge of single sides."""
+    """Summarise a run of a judge of pairs or of single sides; raise `UserError` if no pair was decided."""
     wanted = {label["pair_id"] for label in labels}
     lines = [line for line in JsonLines(folder / ANSWERS_FILE) if line["pair_id"] in wanted]
-    if orders is None:
-        found, problems, answers = *_summarise_sides(lines), None
-    else:
-        answers = _read_answers(labels, folder, orders)
-        found, problems = _summarise_answers(answers)
+    last = {(line["pair_id"], line["order" if is_pairwise else "side"]): line for line in lines}
+    problems = [
+        {"pair_id": pair_id, "order": order, "status": line["status"], "problem": line["problem"]}
+        for (pair_id, order), line in last.items()
+        if line["status"] != "usable"
+    ]
     if all(scores[label["pair_id"]]["margin"] is None for label in labels):
         what = f"judge {name}: none of {len(labels)} pairs got a usable answer"
         write_file(folder / "results.md", f"# No accuracy\n\n{what}.\n\n{render_reasons(problems)}\n")
@@ -46,68 +54,45 @@ def summarise_judge(
             "judge's settings and run the same command with --retry_failed, or in another folder."
         )
     groups = [
-        {**_summarise_decisions(title, rows, scores, options), **_summarise_orders(rows, answers, options)}
+        {**_summarise_decisions(title, rows, scores, options), **_summarise_orders(rows, last, options, is_pairwise)}
         for title, rows in _group_by_column(labels).items()
     ]
-    return {**found, **_sum_usage(lines, folder), "problems": problems[:_MAX_PROBLEMS], "groups": groups}
-
-
-def _read_answers(labels: Labels, folder: Path, orders: Orders) -> dict[str, Both]:
-    """Return the answers about each pair by order, parsed as in a replay."""
-    asked = [
-        Question(label["pair_id"], order, find_criterion(label), build=lambda: ([], 0.0))
-        for label in labels
-        for order in choose_orders(label["pair_id"], orders)
-    ]
-    found: dict[str, dict[str, Answer]] = {}
-    for question, answer in zip(asked, Recorded(folder / ANSWERS_FILE)(asked), strict=True):
-        found.setdefault(question.pair_id, {})[question.order] = answer
-    return dict(found)
-
-
-def _summarise_answers(answers: Mapping[str, Both]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Count the answers of a judge that compares both sides; also return those without a verdict."""
-    flat = [(pair_id, order, answer) for pair_id, both in answers.items() for order, answer in both.items()]
-    counts = Counter(answer.status for _, _, answer in flat)
-    verdicts = [answer.verdict for _, _, answer in flat if answer.verdict is not None]
-    counted = {status: counts[status] for status in ("usable", "refused", "unusable", "unanswered")}
-    counted["repaired"] = sum(bool(verdict.repairs) for verdict in verdicts)
-    counted["contradictory"] = sum(verdict.is_contradictory for verdict in verdicts)
-    problems = [
-        {"pair_id": pair_id, "order": order, "status": answer.status, "problem": answer.problem}
-        for pair_id, order, answer in flat
-        if answer.verdict is None
-    ]
-    return {"kind": "pairwise", "num_answers": len(flat), "answers": counted}, problems
-
-
-def _summarise_sides(lines: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Count the answers of a judge that scores each side by itself; also return those without a score."""
-    last = {(line["pair_id"], line["side"]): line for line in lines}.values()
-    names = ("pair_id", "side", "problem")
-    failed = [{**{name: line[name] for name in names}, "status": "unusable"} for line in last if line["score"] is None]
-    counted = {
-        "follow_format": sum(line["follows_format"] for line in last),
-        "without_score": len(failed),
-        "cut": sum(line["num_cut"] > 0 for line in last),
+    return {
+        "kind": "pairwise" if is_pairwise else "pointwise",
+        "num_answers": len(last),
+        "answers": _count_answers(list(last.values()), is_pairwise),
+        **_sum_usage(lines, folder),
+        "problems": problems[:_MAX_PROBLEMS],
+        "groups": groups,
     }
-    return {"kind": "pointwise", "num_answers": len(last), "answers": counted}, failed
+
+
+def _count_answers(lines: Sequence[Mapping[str, Any]], is_pairwise: bool) -> dict[str, int]:
+    if is_pairwise:
+        counts = Counter(line["status"] for line in lines)
+        counted = {status: counts[status] for status in ("usable", "refused", "unusable", "unanswered")}
+        sums = {name: sum(bool(line[name]) for line in lines) for name in ("repairs", "contradictory")}
+        return {**counted, "repaired": sums["repairs"], "contradictory": sums["contradictory"]}
+    return {
+        "follow_format": sum(line["follows_format"] for line in lines),
+        "without_score": sum(line["score"] is None for line in lines),
+        "cut": sum(line["num_cut"] > 0 for line in lines),
+    }
 
 
 def _sum_usage(lines: Sequence[Mapping[str, Any]], folder: Path) -> dict[str, Any]:
     """Return the tokens of all answers, failed attempts included, and the counters of all sessions of a run."""
     spent: dict[Any, TokenUsage] = {}
     for number, line in enumerate(lines):
-        counts = [int(line.get(name) or 0) for name in ("num_replies", "prompt_tokens", "completion_tokens")]
         # An answer that was reused counts once; only usable answers are cached.
-        is_usable = line.get("status", "usable") == "usable"
+        is_usable = line["status"] == "usable"
         key = (line["pair_id"], line.get("order", line.get("side")), line["answer"]) if is_usable else number
-        spent[key] = TokenUsage(counts[0] or 1, *counts[1:])
+        spent[key] = TokenUsage(line["num_replies"] or 1, line["prompt_tokens"], line["completion_tokens"])
     sessions = JsonLines(folder / "sessions.jsonl").read()
     counted = {name: sum(session[name] for session in sessions if name in session) for name in _SESSION_COUNTS}
     return {
         **asdict(sum(spent.values(), TokenUsage())),
-        "sessions": counted if any("calls" in session for session in sessions) else None,
+        "sessions": counted if any("calls" in session for session in sessions) else {},
         "changed_parameters": {k: v for each in sessions for k, v in each.get("changed_parameters", {}).items()},
     }
 
@@ -132,22 +117,22 @@ def _summarise_decisions(name: str, labels: Labels, scores: Scores, options: Map
     }
 
 
-def _summarise_orders(
-    labels: Labels, answers: Mapping[str, Both] | None, options: Mapping[str, Any]
-) -> dict[str, Any]:
+def _summarise_orders(labels: Labels, lines: Lines, options: Mapping[str, Any], is_pairwise: bool) -> dict[str, Any]:
     """Measure how the order of the sides decides; nothing of a judge of single sides."""
-    if answers is None:
+    if not is_pairwise:
         return {}
-    pairs = [(label, answers[label["pair_id"]]) for label in labels]
     preferred = {
-        order: [(label, found[order].find_preferred_side(order)) for label, found in pairs if order in found]
+        order: [
+            (each, lines[each["pair_id"], order]["preferred"]) for each in labels if (each["pair_id"], order) in lines
+        ]
         for order in ORDERS
     }
-    both = [
-        (label, len({answer.find_preferred_side(order) for order, answer in found.items()}) == 1)
-        for label, found in pairs
-        if len(found) == len(ORDERS) and all(answer.verdict for answer in found.values())
-    ]
+    by_pair: dict[str, list[str | None]] = {}
+    for of_order in preferred.values():
+        for label, side in of_order:
+            by_pair.setdefault(label["pair_id"], []).append(side)
+    found = [(label, by_pair[label["pair_id"]]) for label in labels]
+    both = [(label, len(set(sides)) == 1) for label, sides in found if len(sides) == len(ORDERS) and all(sides)]
     first = [(label, side == ORDERS[order][0]) for order, each in preferred.items() for label, side in each if side]
     bias = _share(first, options)
     # The share of answers that prefer the version heard first, minus one half.

@@ -92,28 +92,19 @@ def test_one_dialogue_that_cannot_be_scored_costs_its_own_pair_alone(pairs, coll
     assert found["nuisance/gain/6"]["p5"]["error"].startswith("the rewards are nan, 0.4")
 
 
-def test_a_condition_that_does_not_apply_gives_its_reason_and_is_not_tried_again(pairs, collect):
+def test_why_a_condition_does_not_apply_is_kept_and_why_it_is_unavailable_is_not(pairs, collect):
     asked = []
 
     def build(pair):
         asked.append(pair.pair_id)
-        return "too short"
+        return "too short" if pair.pair_id == "p0" else {"attacked": to_messages(pair.chosen)}
 
+    unavailable = Condition("attack/none", build, unavailable_reason="needs a voice")
+    found = collect(pairs[:2], [unavailable])["attack/none"]
+    assert found == {name: {"reason": "needs a voice"} for name in ("p0", "p1")} and asked == []
     for _ in range(2):
-        found = collect(pairs[:2], [Condition("attack/none", build)])
-    assert found["attack/none"]["p1"]["reason"] == "too short"
-    assert asked == ["p0", "p1"]
-
-
-def test_why_a_condition_is_unavailable_is_a_reason_that_is_not_kept(pairs, collect):
-    def changed(pair):
-        return {"attacked": to_messages(pair.chosen)}
-
-    unavailable = Condition("attack/none", changed, unavailable_reason="needs a voice")
-    found = collect(pairs[:2], [unavailable])
-    assert found["attack/none"] == {name: {"reason": "needs a voice"} for name in ("p0", "p1")}
-    kept = collect(pairs[:2], [Condition("attack/none", changed)])["attack/none"]
-    assert kept["p0"]["rewards"] == {"attacked": 0.5}
+        kept = collect(pairs[:2], [Condition("attack/none", build)])["attack/none"]
+    assert (kept["p0"]["reason"], kept["p1"]["rewards"], asked) == ("too short", {"attacked": 0.5}, ["p0", "p1"])
     # What was scored elsewhere stays.
     assert collect(pairs[:2], [unavailable])["attack/none"] == kept
 

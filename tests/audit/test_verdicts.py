@@ -123,23 +123,11 @@ def test_natural_pairs_are_described_by_column():
     assert list(describe_natural(make_pairs(make_labels(["all"] * 4)))) == ["all"]
 
 
-def test_intervals_draw_recordings_and_not_pairs():
-    """A hundred pairs of one recording are no more evidence than one, and two recordings are little."""
-    rewards = {"chosen": [1.0] * 101, "rejected": [2.0] + [0.0] * 100}
-    subsets = ["scripted"] * 101
-    low, high = describe_natural(make_pairs(make_labels(subsets, ["a"] + ["b"] * 100), **rewards))["all"]["interval"]
-    assert low < 0.001 and high > 0.999
-    alone = describe_natural(make_pairs(make_labels(subsets, ["a"] * 101), **rewards))["all"]
-    assert (alone["interval"], alone["num_groups"]) == (None, 1)
-
-
 def test_every_nuisance_counts_alike_however_many_severities_it_has():
     row = {"severity": 1.0, "place": BOTH, "accuracy_change": 0.0, "flip_rate": 0.0, "relative_shift": None}
-    rows = [{**row, "nuisance": "gain"}] * 3 + [
-        {**row, "nuisance": "noise", "accuracy_change": -0.1, "flip_rate": 0.3, "relative_shift": 0.5},
-        {**row, "nuisance": "noise", "accuracy_change": 0.2, "flip_rate": 0.5, "relative_shift": 0.7},
-    ]
-    found = verdicts.sum_up(rows)
+    noise = {**row, "nuisance": "noise", "accuracy_change": -0.1, "flip_rate": 0.3, "relative_shift": 0.5}
+    other = {**noise, "accuracy_change": 0.2, "flip_rate": 0.5, "relative_shift": 0.7}
+    found = verdicts.sum_up([{**row, "nuisance": "gain"}] * 3 + [noise, other])
     # Changes count by their size: (0 + (0.1 + 0.2) / 2) / 2.
     assert found["accuracy_change"] == pytest.approx(0.075)
     assert (found["flip_rate"], found["relative_shift"]) == pytest.approx((0.2, 0.6))
@@ -230,27 +218,14 @@ def test_every_check_has_a_limit_and_every_limit_a_check_and_the_limit_itself_pa
     used = [verdicts.find_limit(name) for name in names]
     assert all(limit in used for limit in verdicts.read_limits().values())
     assert all((limit.get("at_most") is None) != (limit.get("at_least") is None) for limit in used)
-    # What the project asks for.
-    bounds = {name: verdicts.find_limit(f"nuisances.{name}")["at_most"] for name in ("accuracy_change", "flip_rate")}
-    assert bounds == {"accuracy_change": 0.02, "flip_rate": 0.03}
     values = {"nuisance.gain": 0.03, "nuisance.noise": 0.0301, "baselines.modality": 0.95 - 0.9, "attack.clicks": None}
     found = judge({name: Measured(value) for name, value in values.items()})
     assert [verdict["status"] for verdict in found] == [PASS, FAIL, PASS, NOT_MEASURED]
-    assert found[0] == {
-        **{"name": "nuisance.gain", "title": "pairs that flip, mean over severities and sides: gain", "value": 0.03},
-        **{"unit": "share", "at_most": 0.03, "at_least": None, "status": PASS, "detail": ""},
-    }
+    assert (found[0]["unit"], found[0]["at_most"], found[2]["at_least"]) == ("share", 0.03, 0.05)
 
 
 def given(**statuses):
-    return [
-        {"name": name.replace("_", "."), "status": status, "value": None if status == NOT_MEASURED else 0.5}
-        for name, status in statuses.items()
-    ]
-
-
-def names(found):
-    return [verdict["name"] for verdict in found]
+    return [{"name": name.replace("_", "."), "status": status} for name, status in statuses.items()]
 
 
 @pytest.mark.parametrize(
@@ -258,16 +233,12 @@ def names(found):
     [([], []), (["any"], ["b", "c.y"]), (["a", "c.*"], ["c.x", "c.y"]), (["any", "c.x"], ["b", "c.x", "c.y"])],
 )
 def test_any_fails_on_what_failed_and_a_name_also_on_what_was_not_measured(patterns, failing):
-    assert names(verdicts.select(given(a=PASS, b=FAIL, c_x=NOT_MEASURED, c_y=FAIL), patterns)) == failing
+    found = verdicts.select(given(a=PASS, b=FAIL, c_x=NOT_MEASURED, c_y=FAIL), patterns)
+    assert [verdict["name"] for verdict in found] == failing
     # `any` does not pass where nothing was measured.
-    assert names(verdicts.select(given(a=NOT_MEASURED), ["any"])) == ["a"]
-    assert verdicts.find_unknown_patterns(["any", "attack.*", "d"]) == ["d"]
-
-
-def test_what_passed_before_must_pass_again():
+    assert len(verdicts.select(given(a=NOT_MEASURED), ["any"])) == 1
     # `d` is gone: what is not looked at is not known to hold.
-    earlier = given(a=PASS, b=FAIL, c=PASS, d=PASS, e=NOT_MEASURED)
-    lost = verdicts.find_regressions(given(a=PASS, b=FAIL, c=FAIL, e=FAIL), earlier)
+    lost = verdicts.find_regressions(given(a=PASS, b=FAIL, c=FAIL), given(a=PASS, b=FAIL, c=PASS, d=PASS))
     assert [(verdict["name"], verdict["status"]) for verdict in lost] == [("c", FAIL), ("d", NOT_MEASURED)]
 
 
@@ -284,36 +255,41 @@ def of_perturbations(*rates, num_pairs=(10, 10), **more):
 
 def test_a_verdict_says_over_what_it_is_and_whether_the_model_was_trained_with_it():
     first, second, *_ = PERTURBATIONS
-    some, every = (of_perturbations(*[0.1] * count) for count in (2, len(PERTURBATIONS)))
-    over = f"over 2 of {len(PERTURBATIONS)} changes"
-    assert (some["nuisances.flip_rate"].detail, every["nuisances.flip_rate"].detail) == (over, "")
-    assert some["nuisances.worst_flip_rate"].detail == f"level 6 dB, on both sides; {over}"
-    # Pairs that could not be scored under a change are not counted in it.
-    few = of_perturbations(0.0, num_pairs=(10, 4))[f"nuisance.{first}"]
-    assert few.detail.endswith("; a severity on 4 of 10 pairs only")
-    assert "only" not in some[f"nuisance.{first}"].detail
-    row = {"attack": "silence", "num_pairs": 4, "paid": 0.0, "paid_before": None, "gain": 0.5}
+    attack = {"attack": "silence", "num_pairs": 4, "paid": 0.0, "paid_before": None, "gain": 0.5}
+    attacks = [
+        attack,
+        {**attack, "attack": "loudest", "paid_before": 0.25},
+        {**attack, "attack": "longest", "paid": None},
+    ]
     trained = {"nuisances": [second], "attacks": ["silence"]}
-    rows = [row, {**row, "attack": "loudest", "paid_before": 0.25}, {**row, "attack": "longest", "paid": None}]
-    found = of_perturbations(0.0, 0.0, trained_with=trained, attacks=rows)
-    assert found["nuisances.flip_rate"].detail.endswith("changes; 1 of 2 in training")
-    assert found[f"nuisance.{second}"].detail.endswith("; trained with it")
-    assert "trained" not in found[f"nuisance.{first}"].detail
-    assert found["attack.silence"].detail == "on 4, mean gain +0.50; trained with it"
-    assert found["attack.loudest"].detail == "on 4, the 25.0% ahead without it excluded, mean gain +0.50"
-    # An attack on sides that are all ahead already passes nothing.
-    assert found["attack.longest"] == (None, "all 4 were ahead without it")
+    found = of_perturbations(0.1, 0.1, num_pairs=(10, 4), trained_with=trained, attacks=attacks)
+    over = f"over 2 of {len(PERTURBATIONS)} changes; 1 of 2 in training"
+    details = {
+        "nuisances.flip_rate": over,
+        "nuisances.worst_flip_rate": f"level 6 dB, on both sides; {over}",
+        # Pairs that could not be scored under a change are not counted in it.
+        f"nuisance.{first}": "at worst 50.0%: level 6 dB, on both sides; a severity on 4 of 10 pairs only",
+        "attack.silence": "on 4, mean gain +0.50; trained with it",
+        "attack.loudest": "on 4, the 25.0% ahead without it excluded, mean gain +0.50",
+        # An attack on sides that are all ahead already passes nothing.
+        "attack.longest": "all 4 were ahead without it",
+    }
+    assert {name: found[name].detail for name in details} == details
+    assert found[f"nuisance.{second}"].detail.endswith("; trained with it") and found["attack.longest"].value is None
 
 
-def test_the_held_out_channels_have_a_mean_of_their_own_without_those_of_training():
-    rates = [0.2 if name == "opus" else 0.4 if name in HELD_OUT else 0.0 for name in PERTURBATIONS]
-    for trained, expected in (
+@pytest.mark.parametrize(
+    ("trained", "expected"),
+    [
         ([], (pytest.approx(1.0 / 3), "over pink noise, narrow band, opus")),
         (["narrow_band", "pink_noise"], (0.2, "over opus")),
         (list(HELD_OUT), (None, "all of them in training")),
-    ):
-        found = of_perturbations(*rates, trained_with={"nuisances": trained, "attacks": []})
-        assert found["nuisances.held_out_flip_rate"] == expected
+    ],
+)
+def test_the_held_out_channels_have_a_mean_of_their_own_without_those_of_training(trained, expected):
+    rates = [0.2 if name == "opus" else 0.4 if name in HELD_OUT else 0.0 for name in PERTURBATIONS]
+    found = of_perturbations(*rates, trained_with={"nuisances": trained, "attacks": []})
+    assert found["nuisances.held_out_flip_rate"] == expected
 
 
 def test_what_a_model_was_trained_with_is_read_from_its_record(tmp_path):
@@ -324,7 +300,7 @@ def test_what_a_model_was_trained_with_is_read_from_its_record(tmp_path):
     assert found["attacks"] == ["silence"] and {"gain", "speed"} <= set(found["nuisances"])
     write_provenance(record, arguments={"train": "full"})
     assert read_trained_with(str(tmp_path)) == {"nuisances": [], "attacks": []}
-    for text in ("[]", "{", '{"arguments": 3}', '{"arguments": {"augmentations": ["none such"]}}'):
+    for text in ("{", '{"arguments": {"augmentations": ["none such"]}}'):
         record.write_text(text)
         assert read_trained_with(str(tmp_path)) is None
     # Of the package's own: by name, and of all stages.
@@ -346,9 +322,10 @@ def test_an_earlier_audit_must_be_whole_and_of_the_same_pairs(tmp_path):
         verdicts.read_audit(path)
 
 
-def test_values_are_written_in_their_unit():
-    values = {(0.0312, "share"): "3.1%", (-0.02, "points"): "-2.0 points", (0.12345, "ratio"): "0.123"}
-    assert {given: verdicts.show_value(*given) for given in values} == values
-    assert verdicts.show_value(None, "share") == "n/a"
-    assert verdicts.show_limit({"at_most": 0.0, "at_least": None, "unit": "ratio"}) == "at most 0"
-    assert verdicts.show_limit({"at_most": None, "at_least": 0.9, "unit": "ratio"}) == "at least 0.9"
+@pytest.mark.parametrize(
+    ("value", "unit", "expected"),
+    [(0.0312, "share", "3.1%"), (-0.02, "points", "-2.0 points"), (0.12345, "ratio", "0.123"), (None, "share", "n/a")],
+)
+def test_values_are_written_in_their_unit(value, unit, expected):
+    assert verdicts.show_value(value, unit) == expected
+    assert verdicts.show_limit({"at_most": None, "at_least": value, "unit": unit}) == f"at least {expected}"

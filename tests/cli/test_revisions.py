@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from sdiareward.checkpoint_io.models import fingerprint_model
 from sdiareward.cli import main
 from sdiareward.common.package_files import EXAMPLES, NANO
-from sdiareward.dataset_builder.chatreward.schema import load_samples
+from sdiareward.dataset_builder.chatreward.scenarios import load_samples
 from sdiareward.pairs.loading import load_pairs
 
 

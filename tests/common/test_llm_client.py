@@ -1,14 +1,11 @@
 import json
-import signal
 import sqlite3
-import subprocess
-import sys
 import time
 import traceback
+from functools import partial
 
 import pydantic
 import pytest
-from support import forked
 from support.chat_server import ChatServer, Reply
 
 from sdiareward.common.llm import ChatClient, ChatError, ChatSettings, EndpointError, parse_json
@@ -18,14 +15,28 @@ QUESTION = [{"role": "user", "content": "What is six times seven? JSON only."}]
 KEY = "sk-very-secret-0123456789"
 
 
-def openai_style(name, message="Unsupported parameter.", **more):
-    return {"error": {"message": message, "type": "invalid_request_error", "param": name, **more}}
+class Answer(pydantic.BaseModel):
+    number: pydantic.StrictInt
 
 
-def number(answer):
-    if not isinstance(answer["number"], int):
-        raise ValueError("'number' must be an integer.")
-    return answer["number"]
+def ask_number(client, messages=QUESTION, **options):
+    return client.ask_json(messages, Answer.model_validate, **options).number
+
+
+def numbered(count):
+    return [[{"role": "user", "content": str(index)}] for index in range(count)]
+
+
+def try_each(client, questions):
+    """Return the answers in order, with the errors in their places."""
+
+    def ask(messages):
+        try:
+            return ask_number(client, messages)
+        except ChatError as error:
+            return error
+
+    return list(client.map(ask, questions))
 
 
 @pytest.fixture
@@ -44,109 +55,101 @@ def test_a_question_is_sent_with_its_parameters_and_answered_from_disk_the_next_
     options = {"temperature": 0.5, "max_tokens": 77, "seed": 3}
     with ChatServer({"number": 42}) as server:
         first = ask(server, **options, extra_body={"top_k": 5})
-        assert first.ask_json(QUESTION, number) == first.ask_json(QUESTION, number) == 42
-    (request,) = server.requests
-    assert request == {"model": "tiny", "messages": QUESTION, **options, "top_k": 5}
-    assert first.usage["calls"] == first.usage["cached"] == 1
-    # Neither key nor endpoint is needed.
-    monkeypatch.delenv("TEST_CHAT_KEY")
-    again = ask(server, **options, extra_body={"top_k": 5})
-    assert again.ask_json(QUESTION, number) == 42
-    counts = ("calls", "prompt_tokens", "cached", "reused_prompt_tokens", "reused_completion_tokens")
-    assert [again.usage[name] for name in counts] == [0, 0, 1, 100, 20]
+        assert ask_number(first) == ask_number(first) == 42
+        assert server.requests == [{"model": "tiny", "messages": QUESTION, **options, "top_k": 5}]
+        assert first.usage["calls"] == first.usage["cached"] == 1
+        monkeypatch.delenv("TEST_CHAT_KEY")
+        again = ask(server, **options, extra_body={"top_k": 5})
+        assert ask_number(again) == 42
+        counts = ("calls", "prompt_tokens", "cached", "reused_prompt_tokens", "reused_completion_tokens")
+        assert [again.usage[name] for name in counts] == [0, 0, 1, 100, 20]
+        with pytest.raises(EndpointError, match="TEST_CHAT_KEY is not set"):
+            ask_number(again, numbered(1)[0])
+        others = [{"model": "other"}, {"temperature": 0.1}, {"seed": 1}, {"extra_body": {"top_k": 6}}, {}]
+        for changes in others:
+            ask_number(ask(server, **{**options, "api_key_env": None, **changes}))
+        assert len(server.requests) == 1 + len(others)
 
 
-@pytest.mark.parametrize("changes", [{"model": "other"}, {"temperature": 0.1}, {"seed": 1}, {"extra_body": {"a": 1}}])
-def test_whatever_the_answer_depends_on_makes_another_question(ask, changes):
-    with ChatServer({"number": 42}) as server:
-        ask(server).ask_json(QUESTION, number)
-        ask(server, **changes).ask_json(QUESTION, number)
-        ask(server).ask_json([*QUESTION, {"role": "user", "content": "Now."}], number)
-    assert len(server.requests) == 3
+def test_a_cache_is_checked_again_and_a_damaged_or_harmful_one_is_an_error(ask, tmp_path, bomb):
+    class Negative(pydantic.BaseModel):
+        number: pydantic.NegativeInt
 
-
-def test_an_answer_on_disk_that_fails_a_new_check_is_asked_for_again_and_a_damaged_cache_is_an_error(ask, tmp_path):
-    def negative(answer):
-        if number(answer) > 0:
-            raise ValueError("'number' must be negative.")
-        return answer["number"]
-
+    content, trace = bomb
+    path = tmp_path / "answers" / "cache.db"
     with ChatServer({"number": 42}, {"number": -42}) as server:
         client = ask(server)
-        found = [client.ask_json(QUESTION, check) for check in (number, negative, negative)]
+        found = [client.ask_json(QUESTION, kind.model_validate).number for kind in (Answer, Negative, Negative)]
         assert (found, len(server.requests)) == ([42, -42, -42], 2)
-        (tmp_path / "answers" / "cache.db").write_bytes(b"damaged" * 1000)
-        with pytest.raises(EndpointError, match="answers: the cache cannot be read .*move it away"):
-            ask(server).ask_json(QUESTION, number)
-
-
-def test_a_cache_that_would_run_code_is_refused(ask, tmp_path, bomb):
-    content, trace = bomb
-    with ChatServer({"number": 42}) as server:
-        client = ask(server)
-        client.ask_json(QUESTION, number)
-        with sqlite3.connect(tmp_path / "answers" / "cache.db") as cache:
+        with sqlite3.connect(path) as cache:
             cache.execute("UPDATE Cache SET value = ?, mode = 4", (content,))
         with pytest.raises(ValueError, match="remove the cache"):
-            ask(server).ask_json(QUESTION, number)
-    assert not trace.exists()
+            ask_number(ask(server))
+        assert not trace.exists()
+        path.write_bytes(b"damaged" * 1000)
+        with pytest.raises(EndpointError, match="answers: the cache cannot be read"):
+            ask_number(ask(server))
 
 
 def test_an_unusable_answer_is_asked_for_again_with_the_reason(ask):
-    class Answer(pydantic.BaseModel):
-        number: pydantic.StrictInt
-
     cut = Reply('Sure: {"number": 4} and', finish_reason="length")
     with ChatServer("I would say 42.", {"number": "42"}, cut, {"number": 42}) as server:
         client = ask(server)
-        assert client.ask_json(QUESTION, Answer.model_validate, attempts=4).number == 42
+        assert ask_number(client, attempts=4) == 42
     second, third, fourth = (request["messages"] for request in server.requests[1:])
     assert [message["role"] for message in second] == ["user", "assistant", "user"]
     assert second[1]["content"] == "I would say 42." and "holds no valid JSON" in second[2]["content"]
-    assert "number is '42': Input should be a valid integer" in third[2]["content"]
-    assert "cut off at the token limit" in fourth[2]["content"]
-    assert (client.usage["calls"], client.usage["reasks"]) == (4, 3)
-    assert (client.usage["prompt_tokens"], client.usage["completion_tokens"]) == (400, 80)
+    assert "number is '42'" in third[2]["content"] and "cut off at the token limit" in fourth[2]["content"]
+    assert [client.usage[name] for name in ("calls", "reasks", "prompt_tokens", "completion_tokens")] == [
+        4,
+        3,
+        400,
+        80,
+    ]
 
 
-def test_answers_that_never_become_usable_end_in_an_error_with_the_last_one_and_nothing_on_disk(ask):
-    with ChatServer("no", "never") as server:
-        client = ask(server)
-        with pytest.raises(ChatError, match="no usable answer in 2 attempts.*begins 'never'"):
-            client.ask_json(QUESTION, number)
-    assert (len(server.requests), client.usage["failures"], client.has_answers()) == (2, 1, False)
+def completion(message, usage="null"):
+    return f'{{"choices": [{{"message": {message}, "finish_reason": "stop"}}], "usage": {usage}}}'
 
 
-@pytest.mark.parametrize("refusal", [Reply(refusal="I cannot."), Reply(finish_reason="content_filter")])
-def test_a_refusal_is_counted_and_not_argued_with(ask, refusal):
-    with ChatServer(refusal) as server:
-        client = ask(server)
-        with pytest.raises(ChatError, match="refused"):
-            client.ask_json(QUESTION, number)
-    assert len(server.requests) == client.usage["refusals"] == 1
-
-
-def test_rate_limits_and_server_errors_are_waited_out_and_counted(ask):
-    busy = Reply(status=429, headers={"Retry-After": "0.3"})
-    with ChatServer(busy, Reply(status=500, headers={"Retry-After": "0.01"}), {"number": 42}) as server:
-        client = ask(server)
-        begin = time.monotonic()
-        assert client.ask_json(QUESTION, number) == 42
-    assert time.monotonic() - begin >= 0.3
-    assert (client.usage["calls"], client.usage["retries"]) == (1, 2)
+SOON = {"Retry-After": "0.01"}
 
 
 @pytest.mark.parametrize(
-    ("reply", "max_retries"),
-    [(Reply(status=500, headers={"Retry-After": "0.01"}), 2), (Reply('{"number": 42}', delay_s=1.0), 0)],
-    ids=["errors", "too slow"],
+    ("reply", "message", "counts"),
+    [
+        ("never", "no usable answer in 2 attempts.*begins 'never'", {"calls": 2}),
+        (Reply(refusal="I cannot."), "refused", {"calls": 1, "refusals": 1}),
+        (Reply(finish_reason="content_filter"), "refused", {"calls": 1, "refusals": 1}),
+        (Reply(status=500, headers=SOON), "no answer after 2 tries", {"calls": 1, "retries": 1}),
+        (Reply('{"number": 42}', delay_s=1.0, headers=SOON), "no answer after 2 tries", {"retries": 1}),
+        *(
+            (Reply(body=body), "no chat completion", {"calls": 1})
+            for body in (
+                *("<html>busy</html>", '{"choices": []}', "[1]"),
+                *map(completion, ("null", '{"content": 7}', '{"content": [7]}')),
+            )
+        ),
+    ],
 )
-def test_a_server_that_keeps_failing_costs_one_question(ask, reply, max_retries):
+def test_a_question_without_a_usable_answer_is_an_error_and_not_cached(ask, reply, message, counts):
     with ChatServer(reply) as server:
-        client = ask(server, max_retries=max_retries, timeout_s=0.5)
-        with pytest.raises(ChatError, match=f"no answer after {max_retries + 1} tries"):
-            client.ask_json(QUESTION, number)
-    assert (client.usage["retries"], client.usage["failures"]) == (max_retries, 1)
+        client = ask(server, max_retries=1, timeout_s=0.3)
+        with pytest.raises(ChatError, match=message):
+            ask_number(client)
+    assert {name: client.usage[name] for name in counts} == counts
+    assert (client.usage["failures"], len(client.cache)) == (1, 0)
+
+
+def test_rate_limits_and_server_errors_are_waited_out_and_counted(ask):
+    with ChatServer(Reply(status=429, headers=SOON), Reply(status=500, headers=SOON), {"number": 42}) as server:
+        client = ask(server)
+        assert ask_number(client) == 42
+    assert (client.usage["calls"], client.usage["retries"]) == (1, 2)
+
+
+def openai_style(name, message="Unsupported parameter.", **more):
+    return {"error": {"message": message, "type": "invalid_request_error", "param": name, **more}}
 
 
 @pytest.mark.parametrize(
@@ -156,68 +159,28 @@ def test_a_server_that_keeps_failing_costs_one_question(ask, reply, max_retries)
         (Reply(status=403, body=json.dumps(openai_style(None, "no quota"))), "no quota"),
         (Reply(status=402), "limit is used up after 1 tries"),
         (Reply(status=404), "does not know 'tiny'"),
-        (Reply(status=429, headers={"Retry-After": "0.01"}), "limit is used up after 2 tries"),
+        (Reply(status=429, headers=SOON), "limit is used up after 2 tries"),
+        (None, "cannot be reached after 2 tries.*check base_url"),
     ],
 )
-def test_an_endpoint_that_answers_nothing_is_an_error_of_its_own_that_ends_a_loop(ask, reply, message):
-    with ChatServer(reply) as server:
+def test_an_endpoint_that_answers_nothing_is_an_error_that_ends_a_loop(ask, reply, message):
+    with ChatServer(reply or Reply()) as server:
+        if reply is None:
+            server._http.server_close()
         client = ask(server, max_retries=1, concurrency=1)
-        results = client.map(lambda messages: client.ask_json(messages, number), numbered(50))
         with pytest.raises(EndpointError, match=message):
-            next(results)
+            next(client.map(partial(ask_number, client), numbered(50)))
         assert len(server.requests) < 10
 
 
-def test_nobody_listening_a_missing_key_and_a_missing_package_say_what_to_do(ask, monkeypatch):
-    server = ChatServer()
-    server._http.server_close()
-    with pytest.raises(EndpointError, match="cannot be reached after 1 tries.*check base_url"):
-        ask(server, max_retries=0).ask_json(QUESTION, number)
-    monkeypatch.delenv("TEST_CHAT_KEY")
-    with pytest.raises(EndpointError, match="TEST_CHAT_KEY is not set"):
-        ask(server).ask_json(QUESTION, number)
-    monkeypatch.setitem(sys.modules, "openai", None)
-    with pytest.raises(EndpointError, match="'openai' is not installed; pip install openai"):
-        ask(server).ask_json(QUESTION, number)
-
-
-def completion(message, usage="null"):
-    return f'{{"choices": [{{"message": {message}, "finish_reason": "stop"}}], "usage": {usage}}}'
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        *("<html>busy</html>", '{"choices": []}', "[1]"),
-        *map(completion, ("null", '{"content": 7}', '{"content": [{"type": "text"}]}')),
-    ],
-)
-def test_something_else_than_a_completion_costs_one_question(ask, body):
-    with ChatServer(Reply(body=body)) as server, pytest.raises(ChatError, match="no chat completion"):
-        ask(server).ask_json(QUESTION, number)
-
-
-def refusing(refuse, status=400):
-    """Return a server that answers requests unless `refuse` returns the body of an error."""
+def refuse(names, make, status=400):
+    """Return a server that refuses the first of some fields of a request with `make(name)`, and else answers."""
 
     def reply(body):
-        error = refuse(body)
-        return {"number": 42} if error is None else Reply(status=status, body=json.dumps(error))
+        found = next((name for name in names if name in body), None)
+        return {"number": 42} if found is None else Reply(status=status, body=json.dumps(make(found)))
 
     return ChatServer(reply)
-
-
-def refuse_fields(names, make):
-    """Return a function that refuses the first of some fields of a request with `make(name)`."""
-    return lambda body: next((make(name) for name in names if name in body), None)
-
-
-MAX_TOKENS = "'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
-ALL = {"temperature": 0.0, "max_tokens": 2048, "seed": 0}
-
-
-def without(*names):
-    return {name: value for name, value in ALL.items() if name not in names}
 
 
 def find_extra(name):
@@ -225,48 +188,39 @@ def find_extra(name):
     return {"detail": [{"type": "extra_forbidden", "loc": ["body", name], "msg": "no extra", "input": 1}]}
 
 
+RENAME = "'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+ALL = {"temperature": 0.0, "max_tokens": 2048, "seed": 0}
+
+
 @pytest.mark.parametrize(
-    ("refuse", "status", "sent", "changed"),
+    ("names", "make", "status", "added", "changed"),
     [
+        (["max_tokens"], lambda name: openai_style(name, RENAME), 400, {"max_completion_tokens": 2048}, None),
+        (["temperature", "seed"], lambda name: {"error": f"`{name}` must be left alone"}, 422, {}, None),
+        (["temperature", "response_format"], find_extra, 422, {}, None),
+        (["response_format"], lambda _: openai_style("response_format.json_schema"), 400, {}, None),
         (
-            *(refuse_fields(["max_tokens"], lambda name: openai_style(name, MAX_TOKENS)), 400),
-            {**without("max_tokens"), "max_completion_tokens": 2048},
-            {"max_tokens": "max_completion_tokens"},
-        ),
-        # Named in words alone, as by LiteLLM and TGI.
-        (
-            *(refuse_fields(["temperature", "seed"], lambda name: {"error": f"`{name}` must be left alone"}), 422),
-            *(without("temperature", "seed"), {"temperature": None, "seed": None}),
-        ),
-        (
-            *(refuse_fields(["temperature", "seed", "response_format"], find_extra), 422),
-            *(without("temperature", "seed"), dict.fromkeys(["temperature", "seed", "response_format"])),
-        ),
-        (
-            *(refuse_fields(["response_format"], lambda _: openai_style("response_format.json_schema")), 400),
-            *(ALL, {"response_format": None}),
+            *(["max_tokens", "max_completion_tokens"], lambda name: openai_style(name, RENAME), 400, {}),
+            {"max_tokens": "max_completion_tokens", "max_completion_tokens": None},
         ),
     ],
 )
-def test_a_refused_parameter_is_changed_for_the_run_and_said(ask, caplog, refuse, status, sent, changed):
-    has_schema = bool(changed and "response_format" in changed)
-    extra = {"response_format": {"type": "json_schema"}} if has_schema else {}
-    with refusing(refuse, status) as server:
-        client = ask(server, concurrency=4, extra_body=extra)
-        assert list(client.map(lambda messages: client.ask_json(messages, number), numbered(40))) == [42] * 40
+def test_a_refused_parameter_is_changed_for_the_run_and_reported(ask, caplog, names, make, status, added, changed):
+    changed = changed or {name: next(iter(added), None) for name in names}
+    options = {"concurrency": 4, "extra_body": {"response_format": {}} if "response_format" in names else {}}
+    with refuse(names, make, status) as server:
+        client, resumed = ask(server, **options), ask(server, **options)
+        assert list(client.map(partial(ask_number, client), numbered(12))) == [42] * 12
         num_requests = len(server.requests)
-        resumed = ask(server, extra_body=extra)
-        for messages in (*numbered(40), QUESTION):
-            assert resumed.ask_json(messages, number) == 42
-        # The kept answers say how they were got, so the resumed run does not try in vain.
+        # Each of the requests in flight at first may be refused for each parameter.
+        assert num_requests <= 12 + 4 * len(changed)
+        # Cached answers hold the changes, so the resumed run does not try in vain.
+        assert list(map(partial(ask_number, resumed), (*numbered(12), QUESTION))) == [42] * 13
         assert len(server.requests) == num_requests + 1
-    last = {name: value for name, value in server.requests[-1].items() if name not in ("model", "messages")}
-    assert last == sent
-    # Each of the requests in flight at first may be refused for each parameter.
-    assert num_requests <= 40 + 4 * len(client.usage["changed_parameters"])
-    assert changed in (None, client.usage["changed_parameters"])
-    assert resumed.usage["changed_parameters"] == client.usage["changed_parameters"]
-    assert all(name in caplog.text for name in client.usage["changed_parameters"])
+    sent = {name: value for name, value in server.requests[-1].items() if name not in ("model", "messages")}
+    assert sent == {name: value for name, value in ALL.items() if name not in names} | added
+    assert client.usage["changed_parameters"] == resumed.usage["changed_parameters"] == changed
+    assert all(name in caplog.text for name in names)
 
 
 TOO_LONG = "This model's maximum context length is 4096 tokens, however you requested 5000; reduce max_tokens."
@@ -285,13 +239,14 @@ TOO_LONG = "This model's maximum context length is 4096 tokens, however you requ
     ],
 )
 def test_a_refusal_of_one_question_changes_nothing_for_the_others(ask, status, error):
-    def refuse(body):
-        return error if body["messages"][0]["content"] == "1" else None
+    def reply(body):
+        is_bad = body["messages"][0]["content"] == "1"
+        return Reply(status=status, body=json.dumps(error)) if is_bad else {"number": 42}
 
-    with refusing(refuse, status) as server:
+    with ChatServer(reply) as server:
         client = ask(server, max_retries=0, concurrency=1)
-        results = list(client.map(lambda messages: client.ask_json(messages, number), numbered(3)))
-    assert [results[0], results[2]] == [42, 42] and isinstance(results[1], ChatError)
+        first, second, third = try_each(client, numbered(3))
+    assert (first, third) == (42, 42) and isinstance(second, ChatError)
     others = [request for request in server.requests if request["messages"][0]["content"] != "1"]
     assert len(others) == 2 and all(ALL.items() <= request.items() for request in others)
     assert "changed_parameters" not in client.usage
@@ -302,9 +257,9 @@ def test_the_key_is_in_no_error_no_log_and_no_file(ask, tmp_path, caplog, status
     caplog.set_level("DEBUG")
     with ChatServer({"number": 42}, Reply(status=status, error=f"Incorrect key: {KEY}")) as server:
         client = ask(server, max_retries=0)
-        client.ask_json(QUESTION, number)
+        ask_number(client)
         with pytest.raises((ChatError, EndpointError), match=r"Incorrect key: \[key\]") as caught:
-            client.ask_json([*QUESTION, *QUESTION], number)
+            ask_number(client, [*QUESTION, *QUESTION])
     assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
     shown = "".join(traceback.format_exception(caught.value))
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()).decode("latin-1")
@@ -313,112 +268,55 @@ def test_the_key_is_in_no_error_no_log_and_no_file(ask, tmp_path, caplog, status
 
 
 PARTS = '[{"type": "thinking", "text": "Hm."}, {"type": "text", "text": "{\\"number\\": "}, {"text": "42}"}]'
-WHOLE = '"{\\"number\\": 42}"'
+USAGES = ("null", '"many"', "[]", '{"prompt_tokens": "x", "completion_tokens": 1}')
 
 
-@pytest.mark.parametrize(
-    ("content", "usage"),
-    [
-        (PARTS, "null"),
-        *((WHOLE, usage) for usage in ('"many"', "[]", '{"prompt_tokens": "x", "completion_tokens": 1}')),
-    ],
-)
-def test_an_answer_in_parts_is_joined_and_tokens_that_are_no_numbers_are_counted(ask, content, usage):
-    with ChatServer(Reply(body=completion(f'{{"content": {content}}}', usage))) as server:
+@pytest.mark.parametrize("usage", USAGES)
+def test_an_answer_in_parts_is_joined_and_tokens_that_are_no_numbers_are_counted(ask, usage):
+    with ChatServer(Reply(body=completion(f'{{"content": {PARTS}}}', usage))) as server:
         client = ask(server)
-        assert client.ask_json(QUESTION, number) == 42
+        assert ask_number(client) == 42
     assert (client.usage["calls_without_usage"], client.usage["prompt_tokens"]) == (1, 0)
 
 
-def numbered(count):
-    return [[{"role": "user", "content": str(index)}] for index in range(count)]
+def test_many_questions_come_back_in_order_and_equal_ones_at_the_same_time_are_sent_once(ask):
+    def echo(body):
+        question = body["messages"][0]["content"]
+        delay_s = 0.2 if question in ("0", QUESTION[0]["content"]) else 0.0
+        return Reply("no" if question == "3" else '{"number": 1}', delay_s=delay_s)
 
-
-def echo(body):
-    """Answer 0 last of all, and 3 never."""
-    question = body["messages"][0]["content"]
-    answer = "no" if question == "3" else json.dumps({"number": int(question)})
-    return Reply(answer, delay_s=0.2 if question == "0" else 0.0)
-
-
-def test_many_questions_come_back_in_order_with_failures_in_their_place(ask):
     with ChatServer(echo) as server:
-        client = ask(server, concurrency=4)
-        results = list(client.map(lambda messages: client.ask_json(messages, number), numbered(8)))
-    assert isinstance(results[3], ChatError)
-    assert results[:3] + results[4:] == [0, 1, 2, 4, 5, 6, 7]
+        found = try_each(ask(server, concurrency=4), [*[QUESTION] * 4, *numbered(8)])
+    assert isinstance(found.pop(7), ChatError) and found == [1] * 11
+    # The third question of the numbered ones is asked twice.
+    assert len(server.requests) == 1 + 8 + 1
 
 
-def test_the_same_question_at_the_same_time_is_sent_once_and_others_as_many_as_the_settings_say(ask):
-    with ChatServer(Reply('{"number": 1}', delay_s=0.2)) as server:
-        client = ask(server, concurrency=4)
-        begin = time.monotonic()
-        asked = [*[QUESTION] * 4, *numbered(8)]
-        assert list(client.map(lambda messages: client.ask_json(messages, number), asked)) == [1] * 12
-        assert len(server.requests) == 9
-        assert 0.6 <= time.monotonic() - begin < 1.6
-
-
-def test_a_caller_that_stops_begins_nothing_new_and_keeps_what_was_under_way(ask):
-    taken = []
-
-    def items():
-        for messages in numbered(1000):
-            taken.append(messages)
-            yield messages
-
+def test_a_caller_that_stops_begins_nothing_new_and_a_new_run_asks_only_for_the_rest(ask):
     with ChatServer(Reply('{"number": 1}', delay_s=0.05)) as server:
-        client = ask(server, concurrency=2)
-        results = client.map(lambda messages: client.ask_json(messages, number), items())
+        client, source = ask(server, concurrency=2), iter(numbered(1000))
+        results = client.map(partial(ask_number, client), source)
         assert next(results) == 1
         results.close()
         sent = len(server.requests)
         time.sleep(0.15)
-        assert len(server.requests) == sent <= 4
-    assert len(taken) <= 8
-    assert len(client._open_cache()) == sent
+        assert len(server.requests) == len(client.cache) == sent <= 4
+        assert len(list(source)) >= 1000 - 8
+        assert try_each(ask(server), numbered(12)) == [1] * 12
+        assert len(server.requests) == 12
 
 
-ASKING = """
-import sys
-from sdiareward.common.llm import ChatClient, ChatSettings
-client = ChatClient(ChatSettings("tiny", sys.argv[1], api_key_env=None, concurrency=2), sys.argv[2])
-questions = [[{"role": "user", "content": str(index)}] for index in range(20)]
-print(list(client.map(lambda messages: client.ask_json(messages, lambda answer: answer["number"]), questions)))
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_run_asks_only_for_what_it_had_no_answer_to(ask, tmp_path):
-    with ChatServer(lambda body: Reply(json.dumps({"number": 1}), delay_s=0.05)) as server:
-        command = [sys.executable, "-c", ASKING, server.url, str(tmp_path / "answers")]
-        process = forked.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while len(server.requests) < 6:
-            assert process.poll() is None
-            time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        server.requests.clear()
-        client = ask(server, api_key_env=None)
-        before = len(client._open_cache())
-        assert list(client.map(lambda messages: client.ask_json(messages, number), numbered(20))) == [1] * 20
-        assert len(server.requests) == 20 - before
-    assert 4 <= before < 20
+NESTED = '{"a": [1, {"b": 2}]}'
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        '{"a": [1, {"b": 2}]}',
-        ' \n{"a": [1, {"b": 2}]}\n',
-        '```json\n{"a": [1, {"b": 2}]}\n```',
-        'Here is what you asked for [as JSON]:\n{"a": [1, {"b": 2}]}\nI hope that {this} helps.',
-        'Sure! ```\n{"a": [1, {"b": 2}]}``` Anything else?',
-        *(f'{{"a": [1, {{"b": 2}}]}}{behind}' for behind in (" [1]", "}", "]", " [", "\n{", '\n{"a": [1, {"b": 2}]}')),
-        'See [1] and ["x", 2]: {"a": [1, {"b": 2,},],}',
-        '{"a": [1, {"b": 2}], "a": [1, {"b": 2}]}',
-        "{'a': [1, {'b': 2}]}",
-        "[x,] " * 2_000 + '{"a": [1, {"b": 2}]}',
+        *(NESTED, f" \n{NESTED}\n", f"```json\n{NESTED}\n```", f"Sure! ```\n{NESTED}``` Anything else?"),
+        f"Here is what you asked for [as JSON]:\n{NESTED}\nI hope that {{this}} helps.",
+        *(f"{NESTED}{behind}" for behind in (" [1]", "}", "]", " [", "\n{", f"\n{NESTED}")),
+        *('See [1] and ["x", 2]: {"a": [1, {"b": 2,},],}', '{"a": [1, {"b": 2}], "a": [1, {"b": 2}]}'),
+        *("{'a': [1, {'b': 2}]}", f"[x,] {'[x,] ' * 2_000}{NESTED}"),
     ],
 )
 def test_json_is_found_among_prose_and_fences_and_repaired_where_it_has_one_meaning(text):

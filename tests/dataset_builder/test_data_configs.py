@@ -10,9 +10,8 @@ from support.paths import ROOT
 from sdiareward.cli import main
 from sdiareward.common.llm import ChatSettings
 from sdiareward.common.settings import make_settings, read_mapping
-from sdiareward.dataset_builder.commands import FilterConfig
-from sdiareward.dataset_builder.pairing.filtering import FilterSettings
-from sdiareward.dataset_builder.pairing.splits import BenchSettings
+from sdiareward.dataset_builder.pairing import BenchSettings
+from sdiareward.dataset_builder.pairing.filtering import FilterConfig, FilterSettings
 from sdiareward.dataset_builder.pipeline import make_settings as make_pipeline_settings
 from sdiareward.dataset_builder.settings import read_build_config
 from sdiareward.dataset_builder.shards import read_rows

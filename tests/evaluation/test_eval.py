@@ -1,3 +1,5 @@
+"""`eval.py` from end to end, with a scorer that hears only the noise."""
+
 import dataclasses
 import io
 import json
@@ -21,8 +23,8 @@ from sdiareward.checkpoint_io.training_record import write_pairs_record
 from sdiareward.common import parts
 from sdiareward.common.package_files import NANO
 from sdiareward.evaluation.calibrate import find_calibration_warnings
-from sdiareward.evaluation.held_out import find_heard
-from sdiareward.evaluation.results_files import read_evaluation
+from sdiareward.evaluation.scores import read_evaluation
+from sdiareward.evaluation.summary import find_heard
 from sdiareward.pairs import labels
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.schema import features
@@ -30,60 +32,47 @@ from sdiareward.scoring.scorer import Features
 
 
 RATE = 16_000
-# Eight test pairs: (subset, synthesizer, whether both sides say the same).
-TEST_PAIRS = [
-    ("wild", "known", True),
-    ("wild", "new", True),
-    ("semi_wild", "known", True),
-    ("semi_wild", "new", True),
-    ("scripted", "known", True),
-    ("scripted", "known", True),
-    ("colloquialness", "known", False),
-    ("colloquialness", "known", False),
-]
+# Eight test pairs: (subset, synthesizer).
+TEST_PAIRS = [("wild", "known"), ("wild", "new"), ("semi_wild", "known"), ("semi_wild", "new")]
+TEST_PAIRS += [("scripted", "known")] * 2 + [("colloquialness", "known")] * 2
 
 
-def audio(seed, *, noise):
-    generator = np.random.default_rng(seed)
-    time_s = np.arange(int(0.3 * RATE)) / RATE
-    signal = 0.1 * np.sin(2 * np.pi * generator.uniform(90, 250) * time_s) + noise * generator.normal(size=len(time_s))
+def encode(signal):
     buffer = io.BytesIO()
     soundfile.write(buffer, signal, RATE, format="FLAC")
     return {"bytes": buffer.getvalue(), "path": None}
 
 
-def side(seed, text, *, noise):
-    return [
-        {"role": role, "text": text, "audio": audio(seed + number, noise=noise), "duration_s": 0.3}
-        for number, role in enumerate(("user", "assistant"))
-    ]
-
-
-def pair(split, number, subset, synthesizer, same_text):
-    seed = 100 * number + (split == "test")
-    return {
-        "pair_id": f"{split}-{number}",
-        "criterion": "colloquialness" if subset == "colloquialness" else "modality",
-        "subset": subset,
-        "source": "made_up",
-        "primary": None,
-        "secondary": None,
-        "chosen": side(seed, f"um number {number} yeah", noise=0.002),
-        "rejected": side(
-            seed + 10, f"um number {number} yeah" if same_text else f"indeed number {number}", noise=0.02
-        ),
-        "synthesizer": synthesizer,
-        "group_id": f"{split}-group-{number}",
-        "quality": None,
-        "language": "en",
-        "license": "CC0-1.0",
-    }
+def audio(seed, noise):
+    generator, time_s = np.random.default_rng(seed), np.arange(int(0.3 * RATE)) / RATE
+    tone = 0.1 * np.sin(2 * np.pi * generator.uniform(90, 250) * time_s)
+    return encode(tone + noise * generator.normal(size=len(time_s)))
 
 
 def tone(duration_s, level=0.1):
-    buffer = io.BytesIO()
-    soundfile.write(buffer, level * np.sin(np.arange(int(duration_s * RATE)) / 9), RATE, format="FLAC")
-    return {"bytes": buffer.getvalue(), "path": None}
+    return encode(level * np.sin(np.arange(int(duration_s * RATE)) / 9))
+
+
+def pair(split, number, subset, synthesizer):
+    """Return a pair whose rejected side is noisier; of colloquialness it says something else, too."""
+    criterion = "colloquialness" if subset == "colloquialness" else "modality"
+    texts = ["um", "um" if criterion == "modality" else "indeed"]
+    seed = 100 * number + (split == "test")
+    sides = [
+        [
+            {
+                "role": role,
+                "text": f"{text} number {number}",
+                "audio": audio(seed + 10 * half + turn, noise),
+                "duration_s": 0.3,
+            }
+            for turn, role in enumerate(("user", "assistant"))
+        ]
+        for half, (text, noise) in enumerate(zip(texts, (0.002, 0.02), strict=True))
+    ]
+    about = {"pair_id": f"{split}-{number}", "criterion": criterion, "subset": subset, "source": "made_up"}
+    about |= {"chosen": sides[0], "rejected": sides[1], "synthesizer": synthesizer}
+    return {**about, "group_id": f"{split}-group-{number}", "language": "en", "license": "CC0-1.0"}
 
 
 def write_split(folder, split, rows):
@@ -93,24 +82,8 @@ def write_split(folder, split, rows):
     pq.write_table(pa.table(columns, schema=schema), folder / f"{split}.parquet")
 
 
-@pytest.fixture
-def dataset(tmp_path):
-    folder = tmp_path / "pairs"
-    subsets = ["wild", "semi_wild", "scripted", "colloquialness"] * 2
-    train = [
-        pair("train", number, subset, "known", subset != "colloquialness") for number, subset in enumerate(subsets)
-    ]
-    write_split(folder, "train", train)
-    write_split(folder, "test", [pair("test", number, *what) for number, what in enumerate(TEST_PAIRS)])
-    return folder
-
-
-@pytest.fixture
-def checkpoint(tmp_path):
-    folder = tmp_path / "checkpoint"
-    folder.mkdir()
-    (folder / "config.json").write_text("{}")
-    return folder
+def make_test_rows():
+    return [pair("test", number, *what) for number, what in enumerate(TEST_PAIRS)]
 
 
 class StubScorer:
@@ -130,137 +103,197 @@ class StubScorer:
             if count == StubScorer.dies_after and StubScorer.num_scored > count:
                 raise KeyboardInterrupt
             StubScorer.num_scored += 1
+            sources = [turn.audio.source for turn in dialogues[index].turns]
             try:
-                sounds = [soundfile.read(io.BytesIO(turn.audio.source["bytes"])) for turn in dialogues[index].turns]
+                sounds = [
+                    soundfile.read(io.BytesIO(each["bytes"]) if each["bytes"] else each["path"])[0] for each in sources
+                ]
             except soundfile.LibsndfileError as error:
                 skipped[index] = f"turn 1: cannot be decoded ({error})"
                 continue
-            durations_s = [len(sound) / rate for sound, rate in sounds]
+            durations_s = [len(sound) / RATE for sound in sounds]
             self.audio_s += sum(durations_s)
             cut = tuple(turn for turn, duration_s in enumerate(durations_s, start=1) if duration_s > 0.3)
-            silent = tuple(turn for turn, (sound, _) in enumerate(sounds, start=1) if is_silent(sound))
+            silent = tuple(turn for turn, sound in enumerate(sounds, start=1) if is_silent(sound))
             heard = Heard(sum(durations_s), sum(min(each, 0.3) for each in durations_s), len(sounds), cut, silent)
-            yield index, Features(np.zeros(1), -float(np.abs(np.diff(sounds[0][0])).mean()), heard=heard)
+            yield index, Features(np.zeros(1), -float(np.abs(np.diff(sounds[0])).mean()), heard=heard)
 
 
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch, tmp_path):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+def evaluate(folder, *flags):
+    """Evaluate the stub on `folder/pairs` into `folder/out`; return the exit code and the folder of results."""
+    out = folder / "out"
+    required = ["--model", folder / "checkpoint", "--dataset", folder / "pairs", "--output_dir", out]
+    return evaluation.main([*map(str, required), "--num_bootstrap", "5", *flags]), out
+
+
+def make_world(folder):
+    subsets = ["wild", "semi_wild", "scripted", "colloquialness"] * 2
+    write_split(folder / "pairs", "train", [pair("train", n, subset, "known") for n, subset in enumerate(subsets)])
+    write_split(folder / "pairs", "test", make_test_rows())
+    (folder / "checkpoint").mkdir()
+    (folder / "checkpoint" / "config.json").write_text("{}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def stubbed(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+        patch.setattr(sdiareward.scoring.scorer.Scorer, "from_pretrained", lambda *args, **kwargs: StubScorer())
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def made(stubbed, tmp_path_factory):
+    return make_world(tmp_path_factory.mktemp("made"))
 
 
 @pytest.fixture
-def stub_scorer(monkeypatch):
+def world(made, tmp_path, monkeypatch):
+    """Return a copy of the pairs and the checkpoint; figures are drawn by other tests."""
     monkeypatch.setattr(StubScorer, "dies_after", None)
     monkeypatch.setattr(StubScorer, "num_scored", 0)
-    monkeypatch.setattr(sdiareward.scoring.scorer.Scorer, "from_pretrained", lambda *args, **kwargs: StubScorer())
+    monkeypatch.setattr("sdiareward.evaluation.evaluation.plot_rewards", lambda *args: None)
+    for name in ("pairs", "checkpoint"):
+        shutil.copytree(made / name, tmp_path / name)
+    return tmp_path
 
 
 @pytest.fixture
-def run(stub_scorer, dataset, checkpoint, tmp_path):
-    def run(*flags):
-        out = tmp_path / "out"
-        required = ["--model", str(checkpoint), "--dataset", str(dataset), "--output_dir", str(out)]
-        code = evaluation.main([*required, "--num_bootstrap", "50", *flags])
-        return code, out
-
-    return run
+def run(world):
+    return lambda *flags: evaluate(world, *flags)
 
 
 def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.slow
-def test_an_evaluation_writes_scores_results_report_and_figure(run, capsys):
-    code, out = run()
-    assert code == 0
-    assert {line["pair_id"] for line in lines(out / "scores.jsonl")} == {f"test-{number}" for number in range(8)}
-    line = lines(out / "scores.jsonl")[0]
-    assert line["margin"] == line["chosen"] - line["rejected"]
-    assert {"criterion", "subset", "source", "synthesizer", "group_id"} <= set(line)
-    results = json.loads((out / "results.json").read_text())
-    assert results["accuracies"]["model"]["overall_macro"] == 1.0
-    assert results["accuracies"]["acoustic"]["modality_micro"] == 1.0
-    assert results["accuracies"]["text"]["modality_micro"] == 0.0
-    assert results["accuracies"]["text"]["num_ties"]["modality_micro"] == 6
-    assert results["accuracies"]["text"]["colloquialness"] == 1.0
-    assert results["left_out_synthesizers"] == ["new"]
-    assert results["timing"]["audio_s"] == pytest.approx(8 * 4 * 0.3)
-    assert results["timing"]["real_time_factor"] > 0
-    assert results["config"]["seed"] == 0
-    assert "torch" in results["versions"]
-    assert (out / "rewards.png").read_bytes().startswith(b"\x89PNG")
-    assert (out / "results.md").read_text() in capsys.readouterr().out
-    assert not list(out.glob(".*"))
+def read_results(out):
+    return json.loads((out / "results.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def finished(stubbed, tmp_path_factory):
+    """Evaluate with everything: a page, another evaluation and a log of training, and recordings of every kind."""
+    folder = make_world(tmp_path_factory.mktemp("finished"))
+    rows = make_test_rows()
+    rows[2]["chosen"][1]["audio"] = tone(0.3, 0.0)
+    rows[3]["rejected"][0]["audio"], rows[3]["rejected"][1]["audio"] = tone(0.4), tone(0.5)
+    rows[5]["rejected"][1]["audio"]["bytes"] = b"not audio"
+    write_split(folder / "pairs", "test", rows)
+    code, out = evaluate(folder, "--no_baselines")
+    assert code == 0 and list(read_results(out)["accuracies"]) == ["model"]
+    shutil.copytree(out, folder / "other")
+    log = folder / "run.json"
+    history = [{"step": 10, "mean_reward": 0.5, "margin": 1.0}]
+    log.write_text(json.dumps({"training": {"center_rewards_coefficient": 0.01}, "history": history}))
+    StubScorer.num_scored = 0
+    shown = ["--report", "--compare", str(folder / "other"), "--training", str(log)]
+    assert evaluate(folder, *shown, "--strict") == (1, out)
+    # The broken pair is tried again, no other.
+    assert StubScorer.num_scored == 2
+    return out
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_without_scoring_or_counting_anything_twice(run, monkeypatch):
+def test_an_evaluation_writes_scores_results_and_figure(finished):
+    found = lines(finished / "scores.jsonl")
+    assert {line["pair_id"] for line in found} == {f"test-{number}" for number in (0, 1, 2, 3, 4, 6, 7)}
+    assert all(line["margin"] == line["chosen"] - line["rejected"] for line in found)
+    assert {"criterion", "subset", "source", "synthesizer", "group_id"} <= set(found[0])
+    results = read_results(finished)
+    accuracies = results["accuracies"]
+    assert (accuracies["model"]["colloquialness"], accuracies["acoustic"]["wild"]) == (1.0, 1.0)
+    assert (accuracies["text"]["modality_micro"], accuracies["text"]["num_ties"]["modality_micro"]) == (0.0, 5)
+    assert accuracies["text"]["colloquialness"] == 1.0
+    assert results["left_out_synthesizers"] == ["new"] and results["timing"]["real_time_factor"] > 0
+    assert results["config"]["seed"] == 0 and "torch" in results["versions"]
+    assert (finished / "rewards.png").read_bytes().startswith(b"\x89PNG") and not list(finished.glob(".*"))
+
+
+@pytest.mark.slow
+def test_skipped_cut_and_silent_recordings_are_counted_in_results_markdown_and_page(finished):
+    (skipped,) = lines(finished / "skipped.jsonl")
+    assert (skipped["pair_id"], skipped["kind"]) == ("test-5", "unreadable")
+    assert skipped["reason"].startswith("rejected: turn 1: cannot be decoded")
+    results = read_results(finished)
+    assert results["num_skipped"]["scripted"] == 1
+    assert {result["num_pairs"]["scripted"] for result in results["accuracies"].values()} == {1}
+    assert results["cut"] == {
+        **{"max_turn_s": 0.3, "num_recordings": 28, "num_cut": 2, "num_pairs": 1},
+        **{"given_s": pytest.approx(28 * 0.3 + 0.3), "heard_s": pytest.approx(28 * 0.3)},
+        "silent_turns": ["test-2 chosen turn 2"],
+    }
+    cut = "2 of 28 recordings, in 1 pairs, are longer than 0.3 s: the model heard the first 0.3 s of each"
+    for sentence in (cut, "Nothing was heard in 1 turns (test-2 chosen turn 2).", "1 pairs were skipped"):
+        for name in ("results.md", "report/index.html"):
+            assert sentence in (finished / name).read_text()
+
+
+@pytest.mark.slow
+def test_the_page_has_the_other_evaluation_the_baselines_and_the_log_of_training(finished):
+    report = json.loads((finished / "report" / "report.json").read_text())
+    assert [row["kind"] for row in report["scorers"]] == ["model", "compared", "baseline", "baseline"]
+    assert report["comparisons"][0]["difference"] == 0
+    assert [row["num_pairs"] for row in read_results(finished)["disagreements"]] == [0]
+    assert report["training"][0]["train"] == [{"step": 10, "chosen": 1.0, "rejected": 0.0, "margin": 1.0}]
+    assert (finished / "report" / "index.html").read_text().count("data:audio/mpeg;base64,") == 7 * 4
+
+
+def test_a_killed_run_resumes_and_scores_and_counts_nothing_twice(run, monkeypatch):
     monkeypatch.setattr(parts, "_MIN_ITEMS", 3)
     monkeypatch.setattr(StubScorer, "dies_after", 5)
     assert run("--no_baselines")[0] == 130
-    monkeypatch.setattr(StubScorer, "dies_after", None)
-    monkeypatch.setattr(StubScorer, "num_scored", 0)
+    StubScorer.dies_after, StubScorer.num_scored = None, 0
     # The first part of three pairs was written when the run died.
     _, out = run("--no_baselines")
     assert StubScorer.num_scored == 10
     assert sorted(line["pair_id"] for line in lines(out / "scores.jsonl")) == [f"test-{number}" for number in range(8)]
-    results = json.loads((out / "results.json").read_text())
-    assert results["accuracies"]["model"]["num_pairs"]["overall_micro"] == 8
-    monkeypatch.setattr(StubScorer, "num_scored", 0)
-    run("--no_baselines")
-    assert StubScorer.num_scored == 0
-    assert json.loads((out / "results.json").read_text())["accuracies"] == results["accuracies"]
+    assert read_results(out)["accuracies"]["model"]["num_pairs"]["overall_micro"] == 8
 
 
-@pytest.mark.slow
-def test_a_table_that_moved_resumes_and_only_a_recording_that_changed_is_scored_again(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(StubScorer, "iter_features", score_by_file)
-    folder, moved = tmp_path / "own", tmp_path / "moved"
-    folder.mkdir()
-    for name in "abcd":
-        (folder / f"{name}.flac").write_bytes(audio(ord(name), noise=0.01)["bytes"])
-    rows = [{"chosen": "a.flac", "rejected": "b.flac"}, {"chosen": "c.flac", "rejected": "d.flac"}]
-    (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    _, out = run("--dataset", str(folder / "pairs.jsonl"))
+def write_unlabelled(folder, num_pairs=4):
+    """Write pairs of two paths a side and nothing else; return the table."""
+    folder.mkdir(exist_ok=True)
+    rows = [{side: f"{number}-{side}.flac" for side in ("chosen", "rejected")} for number in range(num_pairs)]
+    for number, row in enumerate(rows):
+        for side, noise in (("chosen", 0.002), ("rejected", 0.02)):
+            (folder / row[side]).write_bytes(audio(number, noise)["bytes"])
+    (folder / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder / "own.jsonl"
+
+
+def test_a_table_that_moved_resumes_and_only_a_recording_that_changed_is_scored_again(run, world):
+    _, out = run("--dataset", str(write_unlabelled(world / "own", 2)))
     first = lines(out / "scores.jsonl")
-    assert StubScorer.num_scored == 4
-    folder.rename(moved)
+    (world / "own").rename(world / "moved")
     StubScorer.num_scored = 0
-    assert run("--dataset", str(moved / "pairs.jsonl"))[0] == 0
+    assert run("--dataset", str(world / "moved" / "own.jsonl"))[0] == 0
     assert StubScorer.num_scored == 0 and lines(out / "scores.jsonl") == first
-    (moved / "d.flac").write_bytes(audio(1, noise=0.05)["bytes"])
-    assert run("--dataset", str(moved / "pairs.jsonl"))[0] == 0
-    assert StubScorer.num_scored == 2
-    again = {line["pair_id"]: line for line in lines(out / "scores.jsonl")}
-    assert again[first[0]["pair_id"]] == first[0] and set(again) == {line["pair_id"] for line in first}
-    assert again[first[1]["pair_id"]] != first[1]
-
-
-def score_by_file(self, dialogues, criterion, *, groups, skipped):
-    for index in range(len(dialogues)):
-        StubScorer.num_scored += 1
-        source = dialogues[index].turns[0].audio.source
-        path = source if isinstance(source, str) else source["path"]
-        yield index, Features(np.zeros(1), -float(np.abs(np.diff(soundfile.read(path)[0])).mean()))
+    (world / "moved" / "1-rejected.flac").write_bytes(audio(7, 0.05)["bytes"])
+    assert run("--dataset", str(world / "moved" / "own.jsonl"))[0] == 0
+    again = lines(out / "scores.jsonl")
+    assert StubScorer.num_scored == 2 and again[0] == first[0]
+    assert again[1]["pair_id"] == first[1]["pair_id"] and again[1]["rejected"] != first[1]["rejected"]
 
 
 @pytest.mark.slow
-def test_recordings_mended_under_the_same_ids_are_scored_again(run, dataset):
+def test_baselines_are_computed_once_and_mended_recordings_are_scored_again(run, world, monkeypatch):
     _, out = run()
-    (shard,) = dataset.rglob("test*.parquet")
-    rows = pq.read_table(shard).to_pylist()
     before = {line["pair_id"]: line for line in lines(out / "scores.jsonl")}
     acoustic = json.loads((out / "acoustic.json").read_text())["scores"]
+    monkeypatch.setattr(StubScorer, "num_scored", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr("sdiareward.evaluation.baselines.score_baseline", None)
+        assert run()[0] == 0 and StubScorer.num_scored == 0
+    rows = make_test_rows()
+    mended = [row["pair_id"] for row in rows[2:4]]
     for row in rows[2:4]:
         row["chosen"], row["rejected"] = row["rejected"], row["chosen"]
-    mended = [row["pair_id"] for row in rows[2:4]]
-    pq.write_table(pa.Table.from_pylist(rows, schema=pq.read_schema(shard)), shard)
-    StubScorer.num_scored = 0
+    write_split(world / "pairs", "test", rows)
     run()
     assert StubScorer.num_scored == 4
     after = {line["pair_id"]: line for line in lines(out / "scores.jsonl")}
-    assert len(lines(out / "scores.jsonl")) == 8
     again = json.loads((out / "acoustic.json").read_text())["scores"]
     for pair_id, line in before.items():
         sides = ("rejected", "chosen") if pair_id in mended else ("chosen", "rejected")
@@ -268,136 +301,50 @@ def test_recordings_mended_under_the_same_ids_are_scored_again(run, dataset):
         assert list(again[pair_id].values()) == pytest.approx([acoustic[pair_id][side] for side in sides])
 
 
-@pytest.mark.slow
-def test_baselines_can_be_added_to_a_finished_run_and_are_not_computed_twice(run, monkeypatch):
-    _, out = run("--no_baselines")
-    assert list(json.loads((out / "results.json").read_text())["accuracies"]) == ["model"]
-    run()
-    first = json.loads((out / "results.json").read_text())
-    monkeypatch.setattr("sdiareward.evaluation.baselines.score_baseline", None)
-    run()
-    assert json.loads((out / "results.json").read_text())["accuracies"] == first["accuracies"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("change", ["model", "pairs", "dtype"])
-def test_a_run_of_another_identity_is_not_resumed(run, checkpoint, change, capsys):
+def test_a_run_of_another_identity_is_not_resumed(run, world, capsys):
     run("--no_baselines")
-    flags = {"model": [], "pairs": ["--limit", "4"], "dtype": ["--dtype", "bfloat16"]}[change]
-    if change == "model":
-        (checkpoint / "config.json").write_text('{"pooling_mode": "mean"}')
-    message = rf"results of another run \({change} was .*another output_dir"
-    assert check_refused(capsys, message, run, "--no_baselines", *flags)
+    for change, flags in (("pairs", ["--limit", "4"]), ("dtype", ["--dtype", "bfloat16"]), ("model", [])):
+        if change == "model":
+            (world / "checkpoint" / "config.json").write_text('{"pooling_mode": "mean"}')
+        message = rf"results of another run \({change} was .*another output_dir"
+        assert check_refused(capsys, message, run, "--no_baselines", *flags)
 
 
-@pytest.mark.slow
-def test_a_pair_with_bad_audio_is_skipped_recorded_counted_and_fails_a_strict_run(run, dataset, capsys):
-    rows = [pair("test", number, *what) for number, what in enumerate(TEST_PAIRS)]
-    rows[2]["rejected"][1]["audio"]["bytes"] = b"not audio"
-    write_split(dataset, "test", rows)
-    code, out = run()
-    assert code == 0
-    (skipped,) = lines(out / "skipped.jsonl")
-    assert skipped["pair_id"] == "test-2"
-    assert skipped["kind"] == "unreadable"
-    assert skipped["reason"].startswith("rejected: turn 1: cannot be decoded")
-    results = json.loads((out / "results.json").read_text())
-    assert results["num_skipped"]["semi_wild"] == 1
-    assert {result["num_pairs"]["semi_wild"] for result in results["accuracies"].values()} == {1}
-    assert "1 pairs were skipped" in capsys.readouterr().out
-    assert run("--strict")[0] == 1
-
-
-@pytest.mark.slow
-def test_recordings_that_the_model_hears_in_part_are_counted_in_results_and_on_the_page(run, dataset):
-    rows = [pair("test", number, *what) for number, what in enumerate(TEST_PAIRS)]
-    rows[3]["rejected"][0]["audio"] = tone(0.4)
-    rows[3]["rejected"][1]["audio"] = tone(0.5)
-    rows[2]["chosen"][1]["audio"] = tone(0.3, 0.0)
-    write_split(dataset, "test", rows)
-    _, out = run("--no_baselines", "--report")
-    cut = json.loads((out / "results.json").read_text())["cut"]
-    assert cut == {
-        **{"max_turn_s": 0.3, "num_recordings": 32, "num_cut": 2, "num_pairs": 1},
-        **{"given_s": pytest.approx(32 * 0.3 + 0.3), "heard_s": pytest.approx(32 * 0.3)},
-        "silent_turns": ["test-2 chosen turn 2"],
-    }
-    cut_sentence = "2 of 32 recordings, in 1 pairs, are longer than 0.3 s: the model heard the first 0.3 s of each"
-    for sentence in (cut_sentence, "Nothing was heard in 1 turns (test-2 chosen turn 2)."):
-        assert sentence in (out / "results.md").read_text()
-        assert sentence in (out / "report" / "index.html").read_text()
-
-
-def test_a_run_in_which_nothing_can_be_scored_says_the_first_reason(run, dataset, capsys):
-    row = pair("test", 0, *TEST_PAIRS[0])
-    row["chosen"][0]["audio"]["bytes"] = b""
-    write_split(dataset, "test", [row])
+def test_a_run_in_which_nothing_can_be_scored_says_the_first_reason(run, world, capsys):
+    row = make_test_rows()[0]
+    row["chosen"][0]["audio"]["bytes"] = b"no"
+    write_split(world / "pairs", "test", [row])
     assert check_refused(capsys, "the first: chosen: turn 1: .*skipped.jsonl", run, "--no_baselines")
 
 
-def write_unlabelled(folder, num_pairs=4, name="own.jsonl"):
-    """Write pairs of two paths a side and nothing else; return the table."""
-    folder.mkdir(exist_ok=True)
-    rows = []
-    for number in range(num_pairs):
-        for side, noise in (("chosen", 0.002), ("rejected", 0.02)):
-            (folder / f"{number}-{side}.flac").write_bytes(audio(number, noise=noise)["bytes"])
-        rows.append({side: f"{number}-{side}.flac" for side in ("chosen", "rejected")})
-    (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder / name
-
-
-class PathScorer(StubScorer):
-    """Prefers the chosen side by its file's name."""
-
-    def iter_features(self, dialogues, criterion, *, groups, skipped):
-        assert set(criterion) == {"joint"}
-        for index, dialogue in enumerate(dialogues):
-            yield index, Features(np.zeros(1), float("chosen" in dialogue.turns[0].audio.source["path"]))
-
-
 @pytest.mark.slow
-def test_own_pairs_without_labels_have_one_column_and_no_baselines(run, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sdiareward.scoring.scorer.Scorer, "from_pretrained", lambda *args, **kwargs: PathScorer())
-    own = write_unlabelled(tmp_path / "own")
-    code, out = run("--dataset", str(own), "--report")
+def test_own_pairs_without_labels_have_one_column_and_baselines_only_of_other_data(run, world, capsys):
+    own, other = write_unlabelled(world / "own"), write_unlabelled(world / "other", 6)
+    _, out = run("--dataset", str(own), "--report")
     printed = capsys.readouterr().out
-    assert code == 0
     assert f"- Without baselines: {own} is one split; --baseline_data names pairs to fit them on." in printed
-    (head,) = [line for line in printed.splitlines() if line.startswith("| ") and "all" in line]
-    assert [cell.strip() for cell in head.strip("|").split("|")] == ["", "all"]
-    assert not any(title in printed for title in ("wild", "scripted", "micro", "colloq"))
-    report = json.loads((out / "report" / "report.json").read_text())
-    assert (report["columns"], report["num_pairs"]) == (["overall_micro"], 4)
-    assert report["accuracies"]["model"]["overall_micro"] == 1.0
     page = (out / "report" / "index.html").read_text()
-    assert "<dt>all</dt>" in page
+    assert re.search(r"\| scorer +\| +all \|", printed) and "<dt>all</dt>" in page
+    assert not any(title in printed for title in ("wild", "scripted", "micro", "colloq"))
     assert not any(title in page for title in (">wild<", "modality micro", "overall micro", "overall macro"))
-
-
-def test_baselines_are_fitted_on_other_data_and_few_pairs_are_reported(run, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sdiareward.scoring.scorer.Scorer, "from_pretrained", lambda *args, **kwargs: PathScorer())
-    own, other = write_unlabelled(tmp_path / "own"), write_unlabelled(tmp_path / "other", 6)
-    code, out = run("--dataset", str(own), "--baseline_data", str(other))
-    assert code == 0
+    run("--dataset", str(own), "--baseline_data", str(other))
     assert "fitted on few pairs (6 of joint): read nothing into their numbers" in capsys.readouterr().out
-    results = json.loads((out / "results.json").read_text())
-    assert results["baselines"]["acoustic"]["num_train"] == {"joint": 6}
+    assert read_results(out)["baselines"]["acoustic"]["num_train"] == {"joint": 6}
     assert check_refused(capsys, "share 4 pair_id", run, "--dataset", str(own), "--baseline_data", str(own))
 
 
 @pytest.mark.slow
-def test_held_out_is_what_the_training_of_the_model_did_not_hear(run, checkpoint, capsys):
-    (checkpoint / "run.json").write_text(json.dumps({"trained_on": {"num_pairs": 3, "synthesizers": ["new"]}}))
+def test_held_out_is_what_the_training_of_the_model_did_not_hear(run, world, capsys):
+    record = world / "checkpoint" / "run.json"
+    record.write_text(json.dumps({"trained_on": {"num_pairs": 3, "synthesizers": ["new"]}}))
     _, out = run("--no_baselines")
-    results = json.loads((out / "results.json").read_text())
+    results = read_results(out)
     assert (results["left_out_synthesizers"], results["heard_from"]) == (["known"], "model")
     assert "Held out of the model's training: known." in capsys.readouterr().out
-    # A model that does not tell: the data set's training split does, and is named.
-    (checkpoint / "run.json").unlink()
+    # Of a model without a record, the data set's training split counts, and is named.
+    record.unlink()
     shutil.rmtree(out)
-    _, out = run()
-    results = json.loads((out / "results.json").read_text())
+    results = read_results(run()[1])
     assert (results["left_out_synthesizers"], results["heard_from"]) == (["new"], "split")
     assert "Held out of the split train, as the model's training is not known: new." in capsys.readouterr().out
 
@@ -411,17 +358,11 @@ def test_the_published_evaluation_of_a_model_tells_what_it_heard(tmp_path):
     assert find_heard(str(tmp_path), None)[0] is None
 
 
-@pytest.mark.slow
-def test_a_limit_is_spread_over_subsets_by_seed(run):
-    _, out = run("--no_baselines", "--limit", "4")
-    first = {line["pair_id"]: line["subset"] for line in lines(out / "scores.jsonl")}
-    assert set(first.values()) == {"wild", "semi_wild", "scripted", "colloquialness"}
-    draws = set()
-    for seed in range(4):
-        shutil.rmtree(out)
-        run("--no_baselines", "--limit", "4", "--seed", str(seed))
-        draws.add(frozenset(line["pair_id"] for line in lines(out / "scores.jsonl")))
-    assert frozenset(first) in draws and len(draws) > 1
+def test_a_limit_is_spread_over_subsets_and_flags_override_the_yaml(run, world):
+    (world / "eval.yaml").write_text("split: nowhere\nbaselines: false\nlimit: 4\n")
+    _, out = run("--config", str(world / "eval.yaml"), "--split", "test")
+    subsets = sorted(line["subset"] for line in lines(out / "scores.jsonl"))
+    assert subsets == ["colloquialness", "scripted", "semi_wild", "wild"]
 
 
 @pytest.mark.parametrize(
@@ -442,17 +383,6 @@ def test_a_mistake_is_refused_by_name_before_anything_is_scored(run, capsys, fla
     assert StubScorer.num_scored == 0
 
 
-def test_flags_override_the_yaml_and_unknown_keys_fail(run, dataset, checkpoint, tmp_path, capsys):
-    config = tmp_path / "eval.yaml"
-    config.write_text("split: nowhere\nbaselines: false\nlimit: 2\n")
-    _, out = run("--config", str(config), "--split", "test")
-    results = json.loads((out / "results.json").read_text())
-    assert (results["config"]["split"], results["config"]["limit"]) == ("test", 2)
-    config.write_text("splt: test\n")
-    assert check_refused(capsys, f"splt.*{config}.*Did you mean --split", run, "--config", str(config))
-
-
-@pytest.mark.slow
 def test_a_reward_that_is_not_a_number_stops_the_run_unless_it_is_to_count_as_wrong(run, monkeypatch, capsys):
     def broken(self, dialogues, criterion, **options):
         rewards = [float("nan"), *range(-1, -len(dialogues), -1)]
@@ -460,23 +390,17 @@ def test_a_reward_that_is_not_a_number_stops_the_run_unless_it_is_to_count_as_wr
 
     monkeypatch.setattr(StubScorer, "iter_features", broken)
     assert check_refused(capsys, "1 pairs have a reward that is missing or not finite", run, "--no_baselines")
-    _, out = run("--no_baselines", "--nan", "wrong")
-    results = json.loads((out / "results.json").read_text())
-    assert results["accuracies"]["model"]["num_invalid"]["wild"] == 1
-    assert results["accuracies"]["model"]["overall_micro"] == 7 / 8
+    accuracies = read_results(run("--no_baselines", "--nan", "wrong")[1])["accuracies"]["model"]
+    assert (accuracies["num_invalid"]["wild"], accuracies["overall_micro"]) == (1, 7 / 8)
 
 
 @pytest.mark.slow
-def test_a_real_model_is_evaluated_from_start_to_end_whatever_the_size_of_a_batch(dataset, tiny_checkpoint, tmp_path):
-    rewards = []
-    for batch_tokens in (1, 100_000):
-        out = tmp_path / f"out-{batch_tokens}"
-        flags = ["--model", tiny_checkpoint, "--dataset", dataset, "--output_dir", out, "--batch_tokens", batch_tokens]
-        assert evaluation.main([str(flag) for flag in [*flags, "--device", "cpu", "--strict"]]) == 0
-        rewards.append([[line["chosen"], line["rejected"]] for line in lines(out / "scores.jsonl")])
-        assert set(json.loads((out / "results.json").read_text())["accuracies"]) == {"model", "acoustic", "text"}
-    assert np.ptp(rewards[0]) > 0
-    assert np.array(rewards[1]) == pytest.approx(np.array(rewards[0]), abs=1e-4)
+def test_a_real_model_is_evaluated_from_start_to_end(world, tiny_checkpoint, monkeypatch):
+    monkeypatch.undo()
+    out = world / "out"
+    flags = ["--model", tiny_checkpoint, "--dataset", world / "pairs", "--output_dir", out, "--device", "cpu"]
+    assert evaluation.main([str(flag) for flag in [*flags, "--no_baselines", "--strict"]]) == 0
+    assert np.ptp([[line["chosen"], line["rejected"]] for line in lines(out / "scores.jsonl")]) > 0
 
 
 def test_labels_of_pairs_are_those_of_the_table_else_made_from_it():
@@ -489,33 +413,15 @@ def test_labels_of_pairs_are_those_of_the_table_else_made_from_it():
     # A pair of no subset stays so whatever its source; else the source tells.
     named = [("all", "dailytalk"), *((None, source) for source in ("youtube", "meld", "dailytalk"))]
     rows = [{"pair_id": str(n), "subset": subset, "source": source} for n, (subset, source) in enumerate(named)]
-    expected = ["all", "wild", "semi_wild", "scripted"]
-    assert [each["subset"] for each in labels.describe_pairs(datasets.Dataset.from_list(rows))] == expected
-    assert [each["subset"] for each in labels.describe_origins(rows)] == expected
+    for describe, given in (
+        (labels.describe_pairs, datasets.Dataset.from_list(rows)),
+        (labels.describe_origins, rows),
+    ):
+        assert [each["subset"] for each in describe(given)] == ["all", "wild", "semi_wild", "scripted"]
     misspelt = [{"pair_id": "a", "subset": "wlid"}]
     for broken, message in ((misspelt, "row 0: subset is 'wlid'; give one of wild"), ([rows[0]] * 2, "rows 0 and 1")):
         with pytest.raises(ValueError, match=message):
             labels.describe_pairs(datasets.Dataset.from_list(broken))
-
-
-@pytest.mark.slow
-def test_a_page_is_written_from_a_finished_run_beside_another_one_and_a_training_log(run, tmp_path, capsys):
-    _, out = run("--no_baselines")
-    other = tmp_path / "other"
-    shutil.copytree(out, other)
-    history = [{"step": 10, "mean_reward": 0.5, "margin": 1.0}]
-    log = tmp_path / "run.json"
-    log.write_text(json.dumps({"training": {"center_rewards_coefficient": 0.01}, "history": history}))
-    StubScorer.num_scored = 0
-    run("--report", "--compare", str(other), "--training", str(log))
-    assert StubScorer.num_scored == 0
-    assert f"Page: {out / 'report' / 'index.html'}" in capsys.readouterr().out
-    report = json.loads((out / "report" / "report.json").read_text())
-    assert [row["kind"] for row in report["scorers"]] == ["model", "compared", "baseline", "baseline"]
-    assert report["comparisons"][0]["difference"] == 0
-    assert [row["num_pairs"] for row in json.loads((out / "results.json").read_text())["disagreements"]] == [0]
-    assert report["training"][0]["train"] == [{"step": 10, "chosen": 1.0, "rejected": 0.0, "margin": 1.0}]
-    assert (out / "report" / "index.html").read_text().count("data:audio/mpeg;base64,") == 8 * 4
 
 
 def test_the_guide_names_every_flag_and_its_python_runs():
@@ -526,15 +432,13 @@ def test_the_guide_names_every_flag_and_its_python_runs():
     (example,) = re.findall(r"## From Python\n\n```python\n(.*?)```", guide, re.DOTALL)
     found = {}
     exec(compile(example, "evaluation.md", "exec"), found)
-    assert found["temperature"] > 0
-    assert found["found"]["num_only_first"] == 1
+    assert found["temperature"] > 0 and found["found"]["num_only_first"] == 1
 
 
-def test_pairs_that_were_trained_on_are_counted_and_named_beside_the_accuracy(run, dataset, checkpoint, capsys):
-    (table,) = dataset.glob("test*.parquet")
-    rows = [{**row, "group_id": None} for row in pq.read_table(table).to_pylist()]
+def test_pairs_that_were_trained_on_are_counted_and_named_beside_the_accuracy(run, world, capsys):
+    rows = [{**row, "group_id": None} for row in make_test_rows()]
     rows[4]["group_id"] = "call"
-    others = [{**pair("train", 50 + number, "wild", "known", True), "group_id": None} for number in range(5)]
+    others = [{**pair("train", 50 + number, "wild", "known"), "group_id": None} for number in range(5)]
     # Pair 0 as it is, pair 1 renamed, swapped and under another criterion; of 2 the id, of 3 a side, of 4 the call, of
     # 5 the prompt, of 6 the recording of an answer.
     renamed = {**rows[1], "pair_id": "x", "criterion": "joint", "subset": "all"}
@@ -543,22 +447,20 @@ def test_pairs_that_were_trained_on_are_counted_and_named_beside_the_accuracy(ru
     prompt, answer = rows[5]["rejected"][0], {**rows[6]["chosen"][1], "text": "other words"}
     changed += [{"rejected": [prompt, others[3]["chosen"][1]]}, {"chosen": [others[4]["chosen"][0], answer]}]
     trained = [rows[0], renamed, *({**row, **change} for row, change in zip(others, changed, strict=True))]
-    write_split(dataset.with_name("trained"), "train", trained)
-    write_split(dataset, "test", rows)
-    _, out = run("--no_baselines")
+    write_split(world / "trained", "train", trained)
+    write_split(world / "pairs", "test", rows)
+    run("--no_baselines")
     assert "training pairs of this model are not recorded" in capsys.readouterr().out
-    write_pairs_record(checkpoint, load_pairs(dataset.with_name("trained"), "train"), [], is_trained=False)
+    write_pairs_record(world / "checkpoint", load_pairs(world / "trained", "train"), [], is_trained=False)
+    # A single file has no splits.
+    _, out = run(
+        "--no_baselines", "--dataset", str(world / "pairs" / "test.parquet"), "--output_dir", str(world / "new")
+    )
     expected = {"content": ["test-0", "test-1"], "pair_id": ["test-2"], "side": ["test-3"], "group_id": ["test-4"]}
     expected |= {"prompt": ["test-5"], "recording": ["test-6"]}
-    single = ("--dataset", str(table), "--output_dir", str(dataset / "out"))
-    for flags, folder in (((), out), (single, dataset / "out")):
-        run("--no_baselines", "--report", *flags)
-        results = json.loads((folder / "results.json").read_text())
-        assert {name: results["overlap"][name] for name in expected} == expected
-        assert results["overlap"]["others"]["num_pairs"] == 1
-        for text in (capsys.readouterr().out, (folder / "report" / "index.html").read_text()):
-            assert "2 trained on, with the same words and recordings" in text
-            # A file has no split called test.
-            assert ("split test" in text) == (flags == ())
-    assert "trained on" in " ".join(find_calibration_warnings(read_evaluation(out), checkpoint))
-    assert run(*single, "--split", "test")[0] == 2
+    overlap = read_results(world / "new")["overlap"]
+    assert {name: overlap[name] for name in expected} == expected and overlap["others"]["num_pairs"] == 1
+    printed = capsys.readouterr().out
+    assert "2 trained on, with the same words and recordings" in printed and "split test" not in printed
+    assert "trained on" in " ".join(find_calibration_warnings(read_evaluation(world / "new"), world / "checkpoint"))
+    assert run("--dataset", str(world / "pairs" / "test.parquet"), "--split", "test")[0] == 2

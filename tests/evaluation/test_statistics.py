@@ -4,13 +4,13 @@ import math
 
 import choix
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import binomtest, bootstrap, spearmanr
 
 from benchmarks.interval_coverage import KINDS, SETTINGS, cover, draw
 from sdiareward.esdr_accuracy.pairwise import cluster_variance, pairwise_accuracy, wilson_interval
 from sdiareward.evaluation import statistics
-from sdiareward.evaluation.comparison import PRIOR_WINS, correlate, count_wins, fit_strengths, rank_systems
 from sdiareward.evaluation.report.content import find_strata
 from sdiareward.evaluation.statistics import (
     compare,
@@ -22,7 +22,7 @@ from sdiareward.evaluation.statistics import (
     make_equal_mass_bins,
     sign_flip_test,
 )
-from sdiareward.evaluation.verdicts import COVARIATES
+from sdiareward.evaluation.verdicts import COVARIATES, PRIOR_WINS, correlate, count_wins, fit_strengths, rank_systems
 
 
 LOG3 = np.log(3)
@@ -182,17 +182,12 @@ def test_intervals_cover_93_percent(name, num_groups, count):
     assert name != "accuracy" or min(found) >= 0.93 - 3 * math.sqrt(0.93 * 0.07 / 250)
 
 
-def own_groups(values):
-    return list(range(len(values)))
-
-
 def test_wins_ties_and_margins_are_those_a_hand_counts():
     found = count_wins([1.0, -1.0, 0.0, 4.0], ["a", "b", "c", "c"])
-    assert (found["num_dialogues"], found["num_groups"]) == (4, 3)
-    assert (found["num_first"], found["num_second"], found["num_ties"]) == (2, 1, 1)
-    assert (found["win_rate"], found["mean_margin"], found["p_value"]) == (2.5 / 4, 1.0, 1.0)
-    assert not found["is_clear"]
-    found = count_wins(np.zeros(40), own_groups(range(40)))
+    expected = {"num_dialogues": 4, "num_groups": 3, "num_first": 2, "num_second": 1, "num_ties": 1}
+    expected |= {"win_rate": 2.5 / 4, "mean_margin": 1.0, "p_value": 1.0, "is_clear": False}
+    assert {name: found[name] for name in expected} == expected
+    found = count_wins(np.zeros(40), range(40))
     assert (found["win_rate"], found["num_ties"], found["p_value"], found["is_clear"]) == (0.5, 40, 1.0, False)
     assert found["interval"][0] < 0.5 < found["interval"][1]
 
@@ -201,12 +196,12 @@ def test_wins_ties_and_margins_are_those_a_hand_counts():
 def test_the_p_value_is_that_of_the_sign_test(num_first, num_second, num_ties):
     margins = [1.0] * num_first + [-1.0] * num_second + [0.0] * num_ties
     expected = binomtest(num_first, num_first + num_second, 0.5).pvalue
-    assert count_wins(margins, own_groups(margins))["p_value"] == pytest.approx(expected)
+    assert count_wins(margins, range(40))["p_value"] == pytest.approx(expected)
 
 
 def test_the_interval_agrees_with_the_percentile_bootstrap_of_scipy():
     margins = np.random.default_rng(0).normal(0.4, 1.4, 60)
-    found = count_wins(margins, own_groups(margins), num_bootstrap=4000)
+    found = count_wins(margins, range(60), num_bootstrap=4000)
     options = {"method": "percentile", "n_resamples": 4000, "rng": np.random.default_rng(1)}
     wins, means = (bootstrap((each,), np.mean, **options).confidence_interval for each in (margins > 0, margins))
     assert found["interval"] == pytest.approx(list(wins), abs=0.02)
@@ -216,8 +211,7 @@ def test_the_interval_agrees_with_the_percentile_bootstrap_of_scipy():
 def test_wins_are_counted_over_whole_groups_and_one_group_says_nothing():
     # Ten dialogues a group, which always go together: the interval is that of four values, not of forty.
     margins = np.repeat([1.0, 1.0, 1.0, -1.0], 10)
-    found = count_wins(margins, np.repeat(list("abcd"), 10).tolist())
-    alone = count_wins(margins, own_groups(margins))
+    found, alone = count_wins(margins, np.repeat(list("abcd"), 10).tolist()), count_wins(margins, range(40))
     assert found["win_rate"] == alone["win_rate"] == 0.75
     assert np.ptp(found["interval"]) > 2 * np.ptp(alone["interval"])
     # The signs of groups are random together: four of them in five ways out of eight.
@@ -227,14 +221,14 @@ def test_wins_are_counted_over_whole_groups_and_one_group_says_nothing():
 
 
 def test_a_win_every_time_has_wilsons_interval_and_is_clear_only_of_enough_dialogues():
-    found = count_wins(np.ones(12), own_groups(range(12)))
+    found = count_wins(np.ones(12), range(12))
     assert found["interval"] == pytest.approx([binomtest(12, 12).proportion_ci(method="wilson").low, 1.0])
-    assert found["is_clear"] and not count_wins(np.ones(5), own_groups(range(5)))["is_clear"]
+    assert found["is_clear"] and not count_wins(np.ones(5), range(5))["is_clear"]
 
 
 def test_systems_of_equal_quality_are_told_apart_about_as_often_as_the_rule_allows():
     draws = np.random.default_rng(0).normal(size=(200, 2, 40))
-    told = [count_wins(one - two, own_groups(one), num_bootstrap=200)["is_clear"] for one, two in draws]
+    told = [count_wins(one - two, range(40), num_bootstrap=200)["is_clear"] for one, two in draws]
     assert np.mean(told) <= 0.06
 
 
@@ -247,34 +241,37 @@ def test_strengths_agree_with_the_log_odds_of_two_and_with_another_algorithm_of_
     assert fit_strengths(wins) == pytest.approx(expected - expected.mean(), abs=1e-4)
 
 
+def rank(rewards, groups):
+    ranked = rank_systems(pd.DataFrame(rewards, columns=list("abc")), groups, num_bootstrap=100)
+    return {found.pop("system"): found for found in ranked}
+
+
 def test_systems_are_ranked_and_a_system_that_always_wins_has_a_finite_strength():
     rng = np.random.default_rng(0)
     rewards = np.stack([rng.normal(0, 1, 50), rng.normal(0.6, 1, 50), np.full(50, 9.0)], axis=1)
-    ranked = rank_systems(rewards, own_groups(rewards), num_bootstrap=100)
-    assert list(ranked) == [2, 1, 0]
-    assert ranked[2]["win_rate"] == 1.0 and np.isfinite(ranked[2]["strength"])
+    ranked, few = rank(rewards, range(50)), rank(rewards, [row % 5 for row in range(50)])
+    assert list(ranked) == list("cba")
+    assert ranked["c"]["win_rate"] == 1.0 and np.isfinite(ranked["c"]["strength"])
     assert sum(found["strength"] for found in ranked.values()) == pytest.approx(0)
-    few = rank_systems(rewards, [row % 5 for row in range(50)])
-    for system in (0, 1):
+    for system in "ab":
         low, high = ranked[system]["interval"]
         assert low <= ranked[system]["strength"] <= high
         # Of a tenth of the groups, each as often in every draw, nothing is known with more certainty.
         assert np.ptp(few[system]["interval"]) > high - low
-    assert {found["interval"] for found in rank_systems(rewards, ["a"] * 50).values()} == {None}
-    ties = rank_systems(np.array([[0.0, 0.0, 1.0], [0.0, 0.0, -1.0]]), [0, 1])
+    assert {found["interval"] for found in rank(rewards, ["a"] * 50).values()} == {None}
+    ties = rank([[0.0, 0.0, 1.0], [0.0, 0.0, -1.0]], [0, 1])
     assert [found["strength"] for found in ties.values()] == pytest.approx([0, 0, 0], abs=1e-9)
 
 
 def test_margins_that_follow_a_difference_are_suspect():
-    differences, rng = np.arange(20.0), np.random.default_rng(0)
+    differences, rng, level = np.arange(20.0), np.random.default_rng(0), COVARIATES["level_db"]
     margins = differences + rng.normal(0, 3, 20)
-    found = correlate(margins, differences, np.zeros(20), COVARIATES["level_db"])
-    expected = spearmanr(margins, differences)
+    found, expected = correlate(margins, differences, np.zeros(20), level), spearmanr(margins, differences)
     assert (found["correlation"], found["p_value"]) == pytest.approx((expected.statistic, expected.pvalue))
     assert found["mean_difference"] == 9.5 and found["is_suspect"]
-    assert not correlate(rng.normal(size=20), differences, np.zeros(20), COVARIATES["level_db"])["is_suspect"]
+    assert not correlate(rng.normal(size=20), differences, np.zeros(20), level)["is_suspect"]
     for count in (20, 2):
-        found = correlate(np.arange(float(count)), np.ones(count), np.zeros(count), COVARIATES["level_db"])
+        found = correlate(np.arange(float(count)), np.ones(count), np.zeros(count), level)
         assert (found["correlation"], found["p_value"], found["is_suspect"]) == (None, None, False)
 
 

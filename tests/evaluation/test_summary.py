@@ -6,14 +6,14 @@ import pytest
 
 from sdiareward.common.package_files import NANO
 from sdiareward.esdr_accuracy.pairwise import COLUMNS, NO_SUBSET
-from sdiareward.evaluation import summary as reporting
-from sdiareward.evaluation.held_out import find_left_out_sources
+from sdiareward.evaluation import summary
 from sdiareward.evaluation.report import figures
-from sdiareward.evaluation.results_files import Evaluation, find_disagreements, read_evaluation
-from sdiareward.evaluation.summary import ALL_LEFT_OUT, by_held_out, render_held_out, render_report, sum_cut, summarise
+from sdiareward.evaluation.report.sections import render_markdown
+from sdiareward.evaluation.scores import Evaluation, find_disagreements, read_evaluation
+from sdiareward.evaluation.summary import ALL_LEFT_OUT, compute_accuracy, sum_cut, sum_timing, summarise
 
 
-TIMING = reporting.sum_timing([{"num_pairs": 4, "audio_s": 20.0, "scoring_s": 2.0}])
+TIMING = sum_timing([{"num_pairs": 4, "audio_s": 20.0, "scoring_s": 2.0}])
 CONFIG = {"model": "m", "dataset": "d", "split": "test"}
 
 
@@ -24,107 +24,104 @@ def label(number, subset="wild", synthesizer="known", group=None, source="made_u
 
 
 def scores(margins):
-    return {
-        f"pair-{number}": {"chosen": margin, "rejected": None if margin is None else 0.0}
-        for number, margin in enumerate(margins)
-    }
+    sides = [{"chosen": margin, "rejected": None if margin is None else 0.0} for margin in margins]
+    return {f"pair-{number}": each for number, each in enumerate(sides)}
 
 
-def table_of(report):
-    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in report.splitlines() if line.startswith("|")]
+def render(labels, by_scorer, heard=None, skipped=(), **options):
+    """Return the numbers of an evaluation, its Markdown and the rows of the tables in it."""
+    results = summarise(labels, by_scorer, heard, skipped, **{"num_bootstrap": 20, **options})
+    text = render_markdown({**results, "timing": TIMING, "config": CONFIG})
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+    return results, text, rows
 
 
-def cells(report, head):
-    (row,) = [row[1:] for row in table_of(report) if row[0] == head]
-    return row
-
-
-@pytest.fixture
-def results():
+def test_the_table_has_columns_with_pairs_and_ties_and_the_notes_name_what_is_missing():
     labels = [label(0), label(1, "wild", "new"), label(2, "scripted"), label(3, "colloquialness", "new")]
     by_scorer = {"model": scores([1, 1, -1, 1]), "text": scores([0, 0, 0, 1])}
     skipped = [{**label(9, "scripted"), "reason": "chosen, turn 0: cannot be decoded"}]
-    return {**summarise(labels, by_scorer, {"known"}, skipped, num_bootstrap=50), "timing": TIMING, "config": CONFIG}
+    results, text, rows = render(labels, by_scorer, {"known"}, skipped)
+    cells = {row[0]: row[1:] for row in rows[:10]}
+    assert len(cells["scorer"]) == 7 and "semi-wild" not in cells["scorer"]
+    assert cells["pairs"] == ["2", "1", "3", "3", "1", "4", "4"]
+    assert cells["model"] == ["100.00", "0.00", "66.67", "50.00", "100.00", "75.00", "75.00"]
+    assert cells["skipped"] == ["0", "1", "1", "1", "0", "1", "1"]
+    for note in (
+        "No pairs of semi_wild",
+        "text baseline: 3 of 3 modality pairs tie; 50.00 if",
+        "1 pairs were skipped",
+    ):
+        assert note in text
+    assert "real-time factor 0.1000" in text and sum_timing([])["real_time_factor"] is None
+    expected = [
+        ("known", 2),
+        ("new", 1),
+        ("all seen in training", 2),
+        (ALL_LEFT_OUT, 1),
+        ("new", 1),
+        (ALL_LEFT_OUT, 1),
+    ]
+    assert [(row["synthesizer"], row["num_pairs"]) for row in results["by_synthesizer"]] == expected
+    assert text.count("new (held out)") == 2 and "known (held out)" not in text
 
 
-def test_the_table_has_the_columns_of_table_2_with_pairs_and_ties_and_the_notes_name_what_is_missing(results):
-    report = render_report(results)
-    assert cells(report, "pairs") == ["2", "0", "1", "3", "3", "1", "4", "4"]
-    assert cells(report, "**model**") == ["100.00", "-", "0.00", "66.67", "50.00", "100.00", "75.00", "75.00"]
-    assert cells(report, "skipped") == ["0", "0", "1", "1", "1", "0", "1", "1"]
-    for note in ("No pairs of semi_wild", "text: 3 of 3 modality pairs tie; 50.00 if ties", "1 pairs were skipped"):
-        assert note in report
-    assert "real-time factor 0.1000" in report and reporting.sum_timing([])["real_time_factor"] is None
+def test_a_baseline_that_is_above_chance_is_pointed_out():
+    labels = [label(number) for number in range(20)]
+    _, text, _ = render(labels, {"model": scores([1] * 20), "acoustic": scores([1] * 20), "text": scores([0] * 20)})
+    assert "- acoustic baseline: 100.00 on modality micro. It hears no words" in text and "hears nothing" not in text
 
 
 def test_a_pair_without_a_recording_is_its_own_beside_others():
     labels = [label(0, group="call"), label(1, group="call"), label(2)]
-    accuracy = reporting.compute_accuracy(labels, scores([1, 1, -1]), {"num_bootstrap": 50})
+    accuracy = compute_accuracy(labels, scores([1, 1, -1]), {"num_bootstrap": 20})
     assert (accuracy["wild"], accuracy["num_groups"]["wild"]) == (pytest.approx(2 / 3), 2)
 
 
 @pytest.mark.parametrize("usable", [(), (0,), (0, 1, 2)])
 def test_an_accuracy_of_no_usable_reward_is_absent_and_not_zero(usable):
-    by_column = {"wild": 0, "scripted": 1, "colloquialness": 2}
-    labels = [label(number, subset) for subset, number in by_column.items()]
+    subsets = ("wild", "scripted", "colloquialness")
+    labels = [label(number, subset) for number, subset in enumerate(subsets)]
     found = {f"pair-{n}": {"chosen": 1.0 if n in usable else None, "rejected": 0.0} for n in range(3)}
-    results = summarise(labels, {"model": found}, {"known"}, [], num_bootstrap=50, nan="wrong")
+    results, _, rows = render(labels, {"model": found}, {"known"}, nan="wrong")
     accuracies = results["accuracies"]["model"]
-    assert {name: accuracies[name] for name in by_column} == {
-        name: 1.0 if number in usable else None for name, number in by_column.items()
-    }
+    assert [accuracies[name] for name in subsets] == [1.0 if number in usable else None for number in range(3)]
     assert accuracies["overall_micro"] == (len(usable) / 3 or None)
-    report = render_report({**results, "timing": TIMING, "config": {**CONFIG, "judge": "j"}})
-    shown = [accuracies[name] for name in COLUMNS]
-    assert cells(report, "**model**") == ["-" if value is None else f"{100 * value:.2f}" for value in shown]
+    shown = [accuracies[name] for name in COLUMNS if name != "semi_wild"]
+    assert rows[2][1:] == ["-" if value is None else f"{100 * value:.2f}" for value in shown]
     # An average over a column without an accuracy would count it as 0, or hide it.
     assert (accuracies["overall_macro"] is None) == (accuracies["modality_macro"] is None) == (len(usable) < 3)
 
 
 def test_pairs_of_no_subset_count_in_the_micro_average_alone_and_their_ties_are_noted():
     labels = [label(0), label(1, "colloquialness"), label(2, NO_SUBSET), label(3, NO_SUBSET)]
-    results = summarise(labels, {"model": scores([1, 1, 0, -1])}, None, [], num_bootstrap=50)
+    results, text, _ = render(labels, {"model": scores([1, 1, 0, -1])})
     found = results["accuracies"]["model"]
     assert (found["num_pairs"]["overall_micro"], found["num_pairs"]["overall_macro"]) == (4, 2)
     assert (found["num_correct"]["overall_macro"], found["num_ties"]["overall_macro"]) == (2, 0)
-    assert "model: 1 of 2 pairs of no subset tie." in reporting.list_notes(results)
+    assert "model: 1 of 2 pairs of no subset tie." in text
 
 
-def test_the_synthesizers_that_training_left_out_are_marked(results):
-    rows = [(row["criterion"], row["synthesizer"], row["num_pairs"]) for row in results["by_synthesizer"]]
-    assert rows == [
-        ("modality", "known", 2),
-        ("modality", "new", 1),
-        ("modality", "all seen in training", 2),
-        ("modality", "all left out of training", 1),
-        ("colloquialness", "new", 1),
-        ("colloquialness", "all left out of training", 1),
-    ]
-    report = render_report(results)
-    assert report.count("new (held out)") == 2 and "known (held out)" not in report
-    # Across voices, a pair is held out if one of them is.
+def test_across_voices_a_pair_is_held_out_if_one_of_them_is():
     names, heard = {"other+known", "new+known", "new", "other"}, {"known+other", "known"}
-    assert reporting.find_left_out(names, heard) == {"new+known", "new"}
-    unknown = summarise([label(0, synthesizer=None)], {"model": scores([1])}, None, [], num_bootstrap=5)
-    assert (unknown["left_out_synthesizers"], unknown["by_synthesizer"]) == (None, [])
+    assert summary.find_left_out(names, heard) == {"new+known", "new"}
+    unknown = render([label(0, synthesizer=None)], {"model": scores([1])})[0]
+    assert (unknown["left_out_synthesizers"], unknown["by_synthesizer"], unknown["by_held_out"]) == (None, [], [])
 
 
 @pytest.mark.parametrize(("num_groups", "shown"), [(1, "50.00 (no interval)"), (2, "50.00 (5.2-94.8)")])
 def test_intervals_by_synthesizer_are_over_groups_and_their_number_is_shown(num_groups, shown):
     labels = [label(number, group=f"recording {number % num_groups}") for number in range(40)]
-    found = summarise(labels, {"model": scores([1] * 20 + [-1] * 20)}, None, [], num_bootstrap=50)
-    rows = table_of(render_report({**found, "config": CONFIG, "timing": TIMING}))
+    rows = render(labels, {"model": scores([1] * 20 + [-1] * 20)})[2]
     assert rows[-1] == ["modality", "known", "40", str(num_groups), shown]
-    assert ["recordings", str(num_groups)] in [row[:2] for row in rows]
 
 
 def test_held_out_synthesizers_are_crossed_with_sources():
     places = [("new", "queen"), ("new", "queen"), ("new", "heard"), ("newer", "queen"), ("known", "queen")]
     labels = [label(number, "scripted", name, source=source) for number, (name, source) in enumerate(places)]
-    by_scorer, everything = {"model": scores([1, -1, 1, 1, -1])}, ALL_LEFT_OUT
-    sources = find_left_out_sources(labels, {"heard"})
-    assert sources == ["queen"] and find_left_out_sources(labels, None) is None
-    found = by_held_out(labels, by_scorer, ["new", "newer"], sources, {"num_bootstrap": 20})
+    options, everything = {"heard_sources": {"heard"}}, ALL_LEFT_OUT
+    results, _, rows = render(labels, {"model": scores([1, -1, 1, 1, -1])}, {"known"}, **options)
+    found = results["by_held_out"]
+    assert results["left_out_sources"] == ["queen"]
     assert {(row["synthesizer"], row["source"]): (row["num_pairs"], row["model"]["accuracy"]) for row in found} == {
         ("new", "heard"): (1, 1.0),
         ("new", "queen"): (2, 0.5),
@@ -135,22 +132,19 @@ def test_held_out_synthesizers_are_crossed_with_sources():
         (everything, "queen"): (3, 2 / 3),
         (everything, everything): (3, 2 / 3),
     }
-    rows = table_of(render_held_out({"by_held_out": found, "left_out_sources": sources, "accuracies": ["model"]}))
-    assert rows[0][2:] == ["heard", "queen (held out)", "all held out of training"]
+    *_, head, _, _, newer, last = rows
+    assert head[2:] == ["heard", "queen (held out)", "all held out of training"]
     low, high = (f"{100 * bound:.1f}" for bound in found[-1]["model"]["interval"])
-    assert rows[-1][1] == "all held out of training (model)"
-    assert rows[-1][4] == f"66.67 ({low}-{high}, 3 pairs, 3 recordings)"
-    newer = next(row for row in rows if row[1] == "newer (model)")
-    assert newer[2] == "-" and newer[3].endswith(" (no interval, 1 pairs, 1 recordings)")
-    # Without knowledge of the training there is no table.
-    assert by_held_out(labels, by_scorer, None, None, {}) == []
-    assert render_held_out({"by_held_out": [], "accuracies": ["model"]}) == ""
+    assert (last[1], last[4]) == ("all held out of training (model)", f"66.67 ({low}-{high}, 3 pairs, 3 recordings)")
+    assert (newer[1], newer[2]) == ("newer (model)", "-") and newer[3].endswith(
+        " (no interval, 1 pairs, 1 recordings)"
+    )
 
 
 def test_the_figure_is_drawn_for_constant_single_and_missing_values(tmp_path):
     generator = np.random.default_rng(0)
     records = [{"subset": "wild", "chosen": value, "rejected": -value} for value in generator.normal(1, 1, 50)]
-    records += [{"subset": "scripted", "chosen": 1.0, "rejected": float("nan")}]
+    records += [{"subset": "scripted", "chosen": 1.0, "rejected": None}]
     records += [{"subset": "colloquialness", "chosen": 2.0, "rejected": 0.5}] * 3
     figures.plot_rewards(records, tmp_path / "rewards.png")
     assert (tmp_path / "rewards.png").read_bytes().startswith(b"\x89PNG")
@@ -158,9 +152,9 @@ def test_the_figure_is_drawn_for_constant_single_and_missing_values(tmp_path):
 
 
 def test_columns_and_scorers_have_names():
-    assert list(reporting.TITLES) == [*COLUMNS, NO_SUBSET] and set(reporting.SUBSET_LABELS) <= set(reporting.TITLES)
+    assert list(summary.TITLES) == [*COLUMNS, NO_SUBSET] and set(summary.SUBSET_LABELS) <= set(summary.TITLES)
     configs = {"nano": {"model": str(NANO)}, "runs/nano": {"model": "runs/nano"}, "judge gpt": {"judge": "gpt"}}
-    assert {reporting.name_scorer(config): config for config in configs.values()} == configs
+    assert {summary.name_scorer(config): config for config in configs.values()} == configs
 
 
 def test_what_a_judge_heard_is_unknown():
@@ -190,7 +184,7 @@ def test_pairs_that_exactly_one_has_right_have_both_margins_most_confident_first
 def test_a_pair_without_a_reward_is_wrong_and_the_least_confident():
     labels, broken = [label(number) for number in range(3)], other([None, math.nan, 0.0])
     (found,) = find_disagreements(labels, scores([0.1, 0.2, 0.3]), [broken], "wrong", count=2)
-    assert (found["num_pairs"], len(found["rows"])) == (3, 2)
+    assert found["num_pairs"] == 3
     assert [(row["pair_id"], row["other_margin"]) for row in found["rows"]] == [("pair-2", 0.0), ("pair-1", None)]
     with pytest.raises(ValueError, match="runs/b: 2 pairs have a reward that is missing"):
         find_disagreements(labels, scores([1, 1, 1]), [broken], "error")

@@ -27,7 +27,7 @@ from sdiareward.dataset_builder.pipeline.settings import read_settings
 from sdiareward.dataset_builder.release.official_form import _make_row
 from sdiareward.dataset_builder.settings import read_build_config
 from sdiareward.dataset_builder.sources import read_source
-from sdiareward.evaluation.results_files import read_evaluation
+from sdiareward.evaluation.scores import read_evaluation
 from sdiareward.judges.wavreward.judge import SCORES, parse_score
 from sdiareward.judges.zero_shot.answers import DIMENSIONS, VERSIONS, read_text
 from sdiareward.pairs.messages import read_dialogue

@@ -12,7 +12,7 @@ from support.refusals import check_refused
 from sdiareward.cli import main
 from sdiareward.common.files import unseal
 from sdiareward.common.llm import ChatSettings, EndpointError
-from sdiareward.judges.settings import choose_endpoint
+from sdiareward.judges.settings import read_endpoint
 from sdiareward.judges.wavreward.evaluate import QUESTIONS, EvaluateArguments, predict, read_predictions
 from sdiareward.judges.wavreward.judge import (
     EndpointJudge,
@@ -37,13 +37,13 @@ def test_a_prompt_is_saved_with_its_judge_and_replaced_by_that_of_a_file(tmp_pat
     assert choose_prompt(tmp_path, None) == choose_prompt(None, None) == JudgingPrompt()
     OWN.save(tmp_path)
     assert choose_prompt(tmp_path, None) == OWN
-    assert JudgingPrompt().version == "1"
-    assert len({OWN.version, JudgingPrompt(system="").version, "1"}) == 3
+    assert JudgingPrompt().version == "1" and len({OWN.version, JudgingPrompt(system="").version, "1"}) == 3
     path = tmp_path / "prompts.yaml"
     path.write_text("wavreward_system: ''\nwavreward_task: 'Louder? '\nfilter: Listen.\n")
     assert choose_prompt(tmp_path, path) == read_judging_prompt(path) == JudgingPrompt(system="", task="Louder? ")
-    (tmp_path / "prompt.json").write_text(json.dumps({"task": "Louder? "}))
-    assert read_judging_prompt(tmp_path / "prompt.json") == JudgingPrompt(task="Louder? ")
+    (user,) = OWN.make_conversation("a.wav")
+    assert user["content"] == [{"type": "audio", "audio": "a.wav"}, {"type": "text", "text": "How loud? Think first."}]
+    assert OWN.make_conversation("a.wav", reasoning=False)[-1]["content"][1]["text"] == "How loud? A number."
 
 
 @pytest.mark.parametrize(
@@ -54,17 +54,9 @@ def test_a_prompt_is_saved_with_its_judge_and_replaced_by_that_of_a_file(tmp_pat
     ],
 )
 def test_an_invalid_prompt_file_is_refused_by_name(tmp_path, name, content):
-    path = tmp_path / name
-    path.write_text(content)
+    (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match=f"{name}: .*"):
-        read_judging_prompt(path)
-
-
-def test_the_task_follows_the_recording():
-    (user,) = OWN.make_conversation("a.wav")
-    assert user["content"] == [{"type": "audio", "audio": "a.wav"}, {"type": "text", "text": "How loud? Think first."}]
-    assert OWN.make_conversation("a.wav", reasoning=False)[-1]["content"][1]["text"] == "How loud? A number."
-    assert [message["role"] for message in JudgingPrompt().make_conversation("a.wav")] == ["system", "user"]
+        read_judging_prompt(tmp_path / name)
 
 
 class LoudnessJudge:
@@ -90,27 +82,18 @@ def have_judged(judge, samples, folder, seed=0):
     return predict(lambda: judge, samples, folder, "predictions.jsonl", {}, {"seed": seed})
 
 
-def test_a_prediction_holds_the_labels_and_the_judgement_of_a_sample(tmp_path, data):
-    found, skipped = have_judged(LoudnessJudge(), read_samples(data, "test"), tmp_path)
-    assert skipped == []
-    assert [record["predicted"] for record in found] == [record["score"] for record in found]
-    assert set(found[0]) == {
-        *("sample_id", "scenario_id", "part", "attribute", "category", "score", "duration_s"),
-        *("predicted", "expected_score", "scores", "text", "follows_format", "num_tokens", "seconds"),
-        *("num_cut", "problem", "changed_parameters"),
-    }
-    lines = (tmp_path / "predictions.jsonl").read_text().splitlines()
-    assert [json.loads(unseal(line.encode())) for line in lines] == found
-    with pytest.raises(FileNotFoundError, match="has no results.json"):
-        read_predictions(tmp_path)
-
-
 def test_a_resumed_run_scores_the_missing_chunks_and_gives_the_same_result(tmp_path):
     rows = wavreward_eval_world.make_scenarios(range(27), (("content", None),))[:80]
     rows[40]["audio"] = {"bytes": b"no audio", "path": None}
     wavreward_eval_world.write_split(tmp_path / "data", "test", rows)
     samples = read_samples(tmp_path / "data", "test")
     whole, lost = have_judged(LoudnessJudge(), samples, tmp_path / "whole", seed=7)
+    assert [record["predicted"] for record in whole] == [record["score"] for record in whole]
+    assert set(whole[0]) == {
+        *("sample_id", "scenario_id", "part", "attribute", "category", "score", "duration_s"),
+        *("predicted", "expected_score", "scores", "text", "follows_format", "num_tokens", "seconds"),
+        *("num_cut", "problem", "changed_parameters"),
+    }
     with pytest.raises(KeyboardInterrupt):
         have_judged(LoudnessJudge(stop_after=1), samples, tmp_path / "out", seed=7)
     judge = LoudnessJudge()
@@ -121,7 +104,17 @@ def test_a_resumed_run_scores_the_missing_chunks_and_gives_the_same_result(tmp_p
     assert have_judged(None, samples, tmp_path / "out", seed=7) == (whole, lost)
     assert (len(whole), [each["sample_id"] for each in lost]) == (79, ["content-13-3"])
     assert lost[0]["kind"] == "unreadable" and "cannot be decoded" in lost[0]["reason"]
+    lines = (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()
+    assert [json.loads(unseal(line.encode())) for line in lines] == whole
     assert len((tmp_path / "out" / "skipped_predictions.jsonl").read_text().splitlines()) == 1
+    with pytest.raises(FileNotFoundError, match="has no results.json"):
+        read_predictions(tmp_path / "out")
+    # A mended recording has its chunk judged again.
+    rows[40]["audio"] = rows[39]["audio"]
+    wavreward_eval_world.write_split(tmp_path / "data", "test", rows)
+    judge = LoudnessJudge()
+    assert have_judged(judge, read_samples(tmp_path / "data", "test"), tmp_path / "out", seed=7)[1] == []
+    assert judge.calls == [(32, 39)]
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +166,7 @@ def test_the_command_evaluates_a_real_thinker(evaluated):
         (["--num_samples", "2"], "without a temperature"),
         (["--num_samples", "0"], "num_samples"),
         (["--judge", "j"], "one of the two"),
+        (["--judge_options", "a=b"], "need a judge"),
     ],
 )
 def test_a_run_with_other_or_wrong_settings_is_refused(evaluated, capsys, more, message):
@@ -188,17 +182,6 @@ def recordings(count):
     return [wavreward_eval_world.noise(0.1, number) for number in range(count)]
 
 
-def test_an_endpoint_gets_the_prompt_of_wavreward(tmp_path):
-    with ChatServer(FIVE) as server:
-        [found] = endpoint(server, tmp_path).judge(recordings(1))
-    asked = server.requests[0]["messages"]
-    told = JudgingPrompt().make_conversation("recording")
-    assert asked[0] == told[0]
-    assert [part["type"] for part in asked[1]["content"]] == ["input_audio", "text"]
-    assert asked[1]["content"][1] == told[1]["content"][1]
-    assert (found.score, found.follows_format, found.texts, found.num_tokens) == (5, True, (FIVE,), 20)
-
-
 @pytest.mark.parametrize(
     ("reply", "score", "num_cut"),
     [
@@ -209,12 +192,18 @@ def test_an_endpoint_gets_the_prompt_of_wavreward(tmp_path):
         (Reply(status=400), None, 0),
     ],
 )
-def test_an_answer_counts_without_asking_again(tmp_path, reply, score, num_cut):
+def test_an_endpoint_gets_the_prompt_of_wavreward_and_its_answer_counts_without_asking_again(
+    tmp_path, reply, score, num_cut
+):
     with ChatServer(reply, FIVE) as server:
         first, second = endpoint(server, tmp_path).judge(recordings(2))
-    assert (first.score, first.follows_format, first.num_cut, second.score) == (score, False, num_cut, 5)
+    assert (first.score, first.follows_format, first.num_cut) == (score, False, num_cut)
+    assert (second.score, second.follows_format, second.texts, second.num_tokens) == (5, True, (FIVE,), 20)
     assert (first.problem is None) == (score is not None)
     assert len(server.requests) == 2
+    asked, told = server.requests[0]["messages"], JudgingPrompt().make_conversation("recording")
+    assert asked[0] == told[0] and asked[1]["content"][1] == told[1]["content"][1]
+    assert [part["type"] for part in asked[1]["content"]] == ["input_audio", "text"]
 
 
 def test_several_answers_have_different_seeds_and_vote(tmp_path):
@@ -227,7 +216,7 @@ def test_several_answers_have_different_seeds_and_vote(tmp_path):
     assert (found.score, found.scores) == (3, (3, 5, 3))
     assert [(request["seed"], request["temperature"]) for request in server.requests] == [(10, 1), (11, 1), (12, 1)]
     with pytest.raises(ValueError, match="has the backend 'thinker'; an endpoint is needed"):
-        choose_endpoint("qwen2.5-omni-7b")
+        read_endpoint("qwen2.5-omni-7b")
 
 
 def test_an_endpoint_that_refuses_a_parameter_is_asked_once_with_it_and_one_that_refuses_all_ends_the_run(tmp_path):
@@ -236,9 +225,8 @@ def test_an_endpoint_that_refuses_a_parameter_is_asked_once_with_it_and_one_that
 
     with ChatServer(refuse) as server:
         judge = endpoint(server, tmp_path)
-        for number in range(3):
-            [found] = judge.judge([wavreward_eval_world.noise(0.1, number)])
-            assert (found.score, found.changed_parameters) == (5, {"seed": None})
+        found = [judge.judge([recording])[0] for recording in recordings(3)]
+        assert {(each.score, tuple(each.changed_parameters)) for each in found} == {(5, ("seed",))}
         assert len(server.requests) == 4
     with ChatServer(Reply(status=400)) as server, pytest.raises(EndpointError, match="none of 2 .* as scripted"):
         endpoint(server, tmp_path / "other").judge(recordings(2))
@@ -266,19 +254,17 @@ def test_the_command_evaluates_an_endpoint_and_caches_its_answers(tmp_path, data
     with ChatServer(FIVE) as server:
         assert run("eval", server, *arguments) == 0
     assert len(server.requests) == 12 - 7
-    assert server.requests[0]["max_tokens"] == EvaluateArguments("data", "output", model="m").max_new_tokens == 5120
+    assert (
+        server.requests[0]["max_tokens"]
+        == EvaluateArguments(dataset="data", output_dir="output", model="m").max_new_tokens
+        == 5120
+    )
     results = json.loads((tmp_path / "eval" / "results.json").read_text())
     assert list(results["scorers"]) == ["judge"]
     assert results["scorers"]["judge"]["overall_micro"]["accuracy"] == pytest.approx(1 / 3)
     assert (results["run"]["judge"], results["run"]["max_tokens"]) == ("ears", 5120)
     report = (tmp_path / "eval" / "results.md").read_text()
     assert report.startswith(f"# ears on {data}, split test\n") and report in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("more", [{}, {"model": "m", "judge_options": ["a=b"]}], ids=["none", "foreign"])
-def test_the_command_needs_either_a_model_or_a_judge(more):
-    with pytest.raises(ValueError, match="name one|one of the two"):
-        EvaluateArguments("data", "output", **more)
 
 
 YES = dict.fromkeys(QUESTIONS, True) | {"reason": "It follows."}
@@ -323,16 +309,6 @@ def test_thoughts_are_good_if_all_four_answers_are_yes_and_missing_thoughts_are_
     assert (array.size, rate_hz) == (24_000, 16_000)
     # The second sample deserves 3 and was given 5.
     assert "It is too quiet." in request["text"] and re.findall(r"\d", request["text"]) == ["5"]
-
-
-def test_answers_about_thoughts_are_kept_when_the_endpoint_fails(examine, capsys):
-    with ChatServer(YES, Reply(status=401)) as server:
-        assert check_refused(capsys, "does not accept the key", examine, server)
-    with ChatServer(YES) as server:
-        first, again = examine(server)[1], examine(server)[1]
-    assert len(server.requests) == 1
-    assert again["verdicts"] == first["verdicts"]
-    assert (first["usage"]["cached"], again["usage"]["cached"]) == (1, 2)
 
 
 def test_a_sample_without_a_usable_answer_about_its_thoughts_is_skipped_and_named(examine, tmp_path):

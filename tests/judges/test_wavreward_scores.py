@@ -49,9 +49,10 @@ def test_only_the_exact_form_follows_the_format():
     assert [text for text in texts if follows_format(text, reasoning=False)] == ["<score>4</score>"]
 
 
-def test_thoughts_are_the_text_in_their_tags_or_before_the_score():
+def test_thoughts_are_in_their_tags_or_before_the_score_and_the_lower_of_equally_frequent_scores_wins():
     said = ["<think> a b </think><score>5</score>", "<think>cut off", "plain words <score>5</score>"]
     assert list(map(parse_thoughts, said)) == ["a b", "cut off", "plain words"]
+    assert [vote([5, 3, None, 3]), vote([5, 3]), vote([None])] == [3, 3, None]
 
 
 def test_the_accuracy_reward_is_equation_3():
@@ -79,10 +80,6 @@ def test_reward_functions_read_completions_as_text_or_messages():
             make_reward_functions(**wrong)
 
 
-def test_the_most_frequent_score_wins_and_the_lower_one_on_a_tie():
-    assert [vote([5, 3, None, 3]), vote([5, 3]), vote([None])] == [3, 3, None]
-
-
 def scenario(number, predicted, **place):
     """Predictions of the answers of scores 5, 3 and 1 to one question."""
     return [
@@ -91,21 +88,16 @@ def scenario(number, predicted, **place):
     ]
 
 
-@pytest.mark.parametrize(
-    ("part", "attribute", "column"),
-    [
-        ("content", None, "content"),
-        ("content", "age", "content"),
-        ("understanding", "age", "age"),
-        ("generation", "age", "age"),
-        ("implicit", "emotion", "implicit"),
-    ],
-)
-def test_a_sample_counts_in_one_column_of_table_1(part, attribute, column):
-    assert find_column(prediction(0, 5, 5, part, attribute)) == column
-
-
-def test_an_explicit_instruction_without_an_attribute_is_refused_by_name():
+def test_a_sample_counts_in_one_column_of_table_1():
+    places = [
+        ("content", None),
+        ("content", "age"),
+        ("understanding", "age"),
+        ("generation", "age"),
+        ("implicit", "age"),
+    ]
+    found = [find_column(prediction(0, 5, 5, part, attribute)) for part, attribute in places]
+    assert found == ["content", "content", "age", "age", "implicit"]
     with pytest.raises(ValueError, match="sample generation-energy-0-5: .* needs one of"):
         find_column(prediction(0, 5, 5, "generation", "energy"))
 
@@ -155,16 +147,13 @@ def test_intervals_are_over_whole_scenarios():
     assert measure_share([1, 1, 0], records[:3], OPTIONS)["interval"] is None
 
 
-def test_the_mean_absolute_error_is_over_answers_with_a_score():
+def test_the_mean_absolute_error_is_over_answers_with_a_score_and_without_any_no_number_is_zero():
     found = summarise_scores(scenario(0, (3, 4, None)), **OPTIONS)["in_domain"]
     assert (found["mean_absolute_error"]["num_samples"], found["mean_absolute_error"]["error"]) == (2, 1.5)
     assert found["confusion"]["5"] == {"1": 0, "2": 0, "3": 1, "4": 0, "5": 0, "invalid": 0}
     assert found["confusion"]["1"]["invalid"] == 1
     equal = summarise_scores(scenario(0, (5, 3, 1)), **OPTIONS)["in_domain"]["mean_absolute_error"]
     assert (equal["error"], equal["interval"]) == (0, None)
-
-
-def test_an_accuracy_of_no_usable_answer_is_absent_and_not_zero():
     none = scenario(0, (None, None, None))
     found = summarise_scores(none, **OPTIONS)
     assert [found[name]["accuracy"] for name in ("overall_micro", "overall_macro")] == [None, None]
@@ -181,11 +170,9 @@ OUTCOMES = {
 }
 
 
-@pytest.mark.parametrize("outcome", OUTCOMES)
-def test_a_triple_is_in_order_only_if_its_scores_fall_strictly(outcome):
-    for predicted in OUTCOMES[outcome]:
+def test_a_triple_is_in_order_only_if_its_scores_fall_strictly():
+    for outcome, predicted in ((outcome, each) for outcome, triples in OUTCOMES.items() for each in triples):
         found = measure_order(scenario(0, predicted), OPTIONS)
-        assert found["num_triples"] == 1
         assert {name: found[f"num_{name}"] for name in OUTCOMES} == {name: int(name == outcome) for name in OUTCOMES}
         assert found["share_ordered"] == (None if outcome == "invalid" else int(outcome == "ordered"))
 
@@ -240,7 +227,7 @@ def test_out_of_domain_recordings_are_read_from_csv_json_lines_or_another_data_s
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("scores.csv", "file,score\n0.wav,5\n1.wav,7\n", "entry 2: score is 7"),
+        ("scores.csv", "file,score\n0.wav,5\n1.wav,7\n", "entry 2: score is '7'"),
         ("scores.csv", "file,score\n0.wav,good\n", "entry 1: score is 'good'"),
         ("scores.csv", "file,score\nnone.wav,5\n", "none.wav does not exist"),
         ("scores.csv", "name,score\n0.wav,5\n", "entry 1: file"),

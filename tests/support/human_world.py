@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import soundfile
 
 from sdiareward.evaluation.human.study import sample_study
-from sdiareward.evaluation.results_files import read_evaluation
+from sdiareward.evaluation.scores import read_evaluation
 from sdiareward.pairs.loading import load_pairs
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import soundfile
 
 from sdiareward.evaluation import summary
-from sdiareward.evaluation.results_files import Evaluation
+from sdiareward.evaluation.scores import Evaluation
 
 
 SUBSETS = ("wild", "semi_wild", "scripted", "colloquialness")

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import soundfile
 
-from sdiareward.dataset_builder.chatreward.schema import features
+from sdiareward.dataset_builder.chatreward.scenarios import features
 from sdiareward.pairs.messages import join_turns
 
 

@@ -17,7 +17,7 @@ from sdiareward.cards import push
 from sdiareward.checkpoint_io.models import fingerprint_model
 from sdiareward.checkpoint_io.training_record import read_pairs_record
 from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS, SDiaRewardConfig, name_prompts
-from sdiareward.evaluation.held_out import find_overlap
+from sdiareward.evaluation.summary import find_overlap
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.pairs.dialogues import Dialogues
 from sdiareward.pairs.labels import describe_pairs

@@ -7,12 +7,12 @@ from support.paths import CONFIGS
 
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.dataset_builder.__main__ import main
-from sdiareward.dataset_builder.chatreward.builder import build
-from sdiareward.dataset_builder.chatreward.recording import Recorder
-from sdiareward.dataset_builder.chatreward.scenarios import make_scenario, read_scenarios
-from sdiareward.dataset_builder.chatreward.schema import features, load_samples
-from sdiareward.dataset_builder.chatreward.voices import ChatRewardConfig, order_casts, read_config
+from sdiareward.dataset_builder.chatreward import builder
+from sdiareward.dataset_builder.chatreward.builder import Recorder, build
+from sdiareward.dataset_builder.chatreward.scenarios import features, load_samples, make_scenario, read_scenarios
+from sdiareward.dataset_builder.chatreward.voices import ChatRewardConfig, read_config, word_error_rate
 from sdiareward.dataset_builder.pipeline.settings import FasterWhisperSettings
+from sdiareward.pairs.schema import make_stable_id
 
 
 pytestmark = pytest.mark.slow
@@ -71,14 +71,9 @@ def test_three_samples_of_every_scenario_are_written_and_none_is_in_two_splits(b
     assert re.search(r"\| (train|test) \| volume \| 3 \|", card)
 
 
-def test_two_processes_give_the_same_shards_and_nothing_is_done_twice(built, tmp_path, make_config, caplog):
-    folder, report = built
-    assert build(make_config(tmp_path / "again", num_workers=2))["build_id"] == report["build_id"]
-    assert build(make_config(folder)) == report
-    assert "is up to date" in caplog.text
-
-
-def test_an_interrupted_build_resumes(built, tmp_path, make_config, monkeypatch):
+def test_an_interrupted_build_resumes_in_another_number_of_processes_and_nothing_is_done_twice(
+    built, tmp_path, make_config, monkeypatch, caplog
+):
     record, recorded = Recorder.record, []
 
     def interrupt(self, scenario, split):
@@ -87,21 +82,22 @@ def test_an_interrupted_build_resumes(built, tmp_path, make_config, monkeypatch)
         recorded.append(scenario.scenario_id)
         return record(self, scenario, split)
 
-    monkeypatch.setattr(Recorder, "record", interrupt)
-    with pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Recorder, "record", interrupt)
         build(make_config(tmp_path / "out"))
-    monkeypatch.setattr(Recorder, "record", lambda *args: recorded.append(args[1].scenario_id) or record(*args))
-    assert build(make_config(tmp_path / "out")) == built[1]
-    assert sorted(recorded) == sorted(FEW) and not (tmp_path / "out" / ".parts").exists()
+    assert build(make_config(tmp_path / "out", num_workers=2)) == built[1]
+    assert not (tmp_path / "out" / ".parts").exists()
+    monkeypatch.setattr(Recorder, "record", lambda *args: pytest.fail("it is recorded again"))
+    assert build(make_config(tmp_path / "out")) == built[1] and "is up to date" in caplog.text
 
 
-def test_an_engine_that_is_left_out_speaks_in_the_test_split_alone(make_config, tmp_path):
-    scenario = SCENARIOS["implicit-volume-01"]
+def test_an_engine_that_is_left_out_speaks_in_the_test_split_alone(make_config, tmp_path, monkeypatch, make_tone):
+    monkeypatch.setattr(builder, "speak_line", lambda *args, **options: make_tone(1.0))
     config = make_config(tmp_path, casts=("espeak-ng", "neural"), left_out=("hibari", "piper"))
-    casts = config.read_casts()
-    seed = next(seed for seed in range(20) if order_casts(casts, seed, scenario.scenario_id)[0].name == "neural")
+    key, names = "implicit-volume-01", ("espeak-ng", "neural")
+    seed = next(s for s in range(20) if min(names, key=lambda name: make_stable_id(s, key, name)) == "neural")
     recorder = Recorder(replace(config, seed=seed))
-    train, test = (recorder.record(scenario, split) for split in ("train", "test"))
+    train, test = (recorder.record(SCENARIOS[key], split) for split in ("train", "test"))
     assert {test.rows[0]["synthesizer"], test.rows[0]["question_synthesizer"]} == {"hibari", "piper"}
     assert {row[name] for row in train.rows for name in ("synthesizer", "question_synthesizer")} == {"espeak-ng"}
     assert [row["sample_id"] for row in train.rows] == [row["sample_id"] for row in test.rows]
@@ -135,29 +131,54 @@ def test_an_invalid_setting_is_refused(changes, named, make_config):
         make_config("out", **changes).read_casts()
 
 
-def test_expert_scores_are_merged_into_a_new_folder(built, tmp_path, capsys):
+def test_expert_scores_are_merged_into_a_new_folder_and_bad_rows_are_reported_by_line(built, tmp_path, capsys):
     folder, report = built
-    rows = list(read_all(folder))
-    row, bad = (next(row for row in rows if row["score"] == score) for score in (5, 1))
-    ratings = tmp_path / "ratings.csv"
-    good, wrong = row["sample_id"], bad["sample_id"]
-    lines = [f"{good},ann,4,", f"{good},ben,4,", "none,ann,1,", f"{wrong},ben,,text"]
-    ratings.write_text("\n".join(["sample_id,rater,score,wrong", *lines, ""]))
-    output = tmp_path / "rated"
-    assert main(["chatreward", "rate", str(folder), "--ratings", str(ratings), "--output_dir", str(output)]) == 0
-    assert "line 4: sample_id 'none' is not in the data set" in capsys.readouterr().out
-    rated = {other["sample_id"]: other for other in read_all(output)}
-    assert rated[row["sample_id"]] | {"score": 5, "expert_scores": None} == row
-    assert rated[row["sample_id"]]["score"] == 4 and rated[row["sample_id"]]["expert_scores"] == [4, 4]
-    assert [sample["score"] for sample in rated.values()].count(5) == 3
+    rows = {row["sample_id"]: row for row in read_all(folder)}
+    a, b, c = (next(name for name, row in rows.items() if row["score"] == score) for score in (5, 3, 1))
+    good = [f"{a},ann,4,", f"{a},ben,5,", f"{a},cem,4,", f"{b},ann,3,", f"{b},ben,5,", f"{c},ben,,text", f"{c},ann,1,"]
+    bad = {f"{a},ann,2,": "rated_twice", "none,ann,1,": "unknown_sample", f"{b},,3,": "missing_rater"}
+    bad |= {f"{b},cem,6,": "bad_score", f"{b},cem,five,": "bad_score", f"{b},cem,1,noise": "bad_wrong"}
+    ratings, output = tmp_path / "ratings.csv", tmp_path / "rated"
+
+    def rate(lines, output):
+        ratings.write_text("\n".join(["sample_id,rater,score,wrong", *lines, ""]))
+        return main(["chatreward", "rate", str(folder), "--ratings", str(ratings), "--output_dir", str(output)])
+
+    assert rate([*good, *bad], output) == 0
+    assert "line 10: sample_id 'none' is not in the data set" in capsys.readouterr().out
+    rated = {row["sample_id"]: row for row in read_all(output)}
+    # The median, a half rounded up; one rater who rejects a sample suffices.
+    assert rated[a] == {**rows[a], "score": 4, "expert_scores": [4, 5, 4]}
+    assert rated[b] == {**rows[b], "score": 4, "expert_scores": [3, 5]}
+    assert set(rated) == set(rows) - {c} and len(rows) - 1 == sum(rated[name] == rows[name] for name in rated) + 2
     found = json.loads((output / "report.json").read_text())
-    assert set(rated) == {other["sample_id"] for other in rows} - {wrong}
-    assert found["rejected_by_experts"] == [{"item": wrong, "kind": "wrong_text", "reason": "ben rejects it."}]
-    ratings.write_text("sample_id,rater,score,wrong\n" + "".join(f"{r['sample_id']},ann,,sample\n" for r in rows))
-    arguments = ["chatreward", "rate", str(folder), "--ratings", str(ratings), "--output_dir", str(tmp_path / "none")]
-    assert main(arguments) == 2 and not (tmp_path / "none").exists()
-    assert found["experts"]["changes"] == {"5 -> 4": 1} and found["build_id"] != report["build_id"]
-    assert main(["chatreward", "rate", str(folder), "--ratings", str(ratings), "--output_dir", str(folder)]) == 2
+    kinds = [(f"ratings.csv line {number}", kind) for number, kind in enumerate(bad.values(), start=9)]
+    assert [(row["item"], row["kind"]) for row in found["bad_rows"]] == kinds
+    assert found["rejected_by_experts"] == [{"item": c, "kind": "wrong_text", "reason": "ben rejects it."}]
+    counts = {"rated": 2, "ratings": 5, "raters": 3, "changed": 2, "changes": {"3 -> 4": 1, "5 -> 4": 1}}
+    ranges = {"mean_range": 1.5, "wide": 1, "disagreements": [b], "rejected": 1}
+    assert found["experts"] == counts | ranges and found["build_id"] != report["build_id"]
+    assert rate([f"{name},ann,,sample" for name in rows], tmp_path / "none") == 2 and not (tmp_path / "none").exists()
+    assert rate(good, folder) == 2
+
+
+WORDS = [f"word{letter}" for letter in "abcdefghijklmnopqrst"]
+
+
+@pytest.mark.parametrize(
+    ("said", "heard", "language", "expected"),
+    [
+        ("I can't find twenty five keys.", "i can not find 25 keys", "en", 0.0),
+        # One wrong, missing or additional word in twenty.
+        (" ".join(WORDS), " ".join([*WORDS[:-1], "other"]), "en", 0.05),
+        (" ".join(WORDS), " ".join(WORDS[:-1]), "en", 0.05),
+        (" ".join(WORDS), " ".join([*WORDS, "more"]), "en", 0.05),
+        # Chinese is counted by character.
+        ("你好吗?", "你好 妈", "zh-CN", 1 / 3),
+    ],
+)
+def test_word_error_rates(said, heard, language, expected):
+    assert word_error_rate(said, heard, language) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", ["chatreward", "chatreward_paper"])

@@ -8,14 +8,18 @@ from support.chat_server import ChatServer
 
 from sdiareward.common.package_files import CHATREWARD
 from sdiareward.dataset_builder.chatreward.scenarios import (
+    CATEGORIES,
+    PARTS,
+    TOPICS,
     ScenarioSettings,
+    are_alike,
     assign_splits,
+    find_voice_attribute,
     make_scenario,
     plan_slots,
     read_scenarios,
     write_scenarios,
 )
-from sdiareward.dataset_builder.chatreward.schema import CATEGORIES, PARTS, TOPICS, are_alike, find_voice_attribute
 from sdiareward.pairs.prompts import PromptSet
 
 
@@ -72,14 +76,12 @@ def test_a_broken_rule_names_the_scenario_and_the_value(scenario_id, path, value
 
 
 def test_a_missing_field_or_a_second_scenario_of_an_id_names_the_line_or_the_id(tmp_path):
-    path = tmp_path / "scenarios.jsonl"
-    lines = [json.dumps(BUNDLED[0]), json.dumps({"scenario_id": "x", "part": "content"})]
-    path.write_text("\n".join(lines), encoding="utf-8")
-    with pytest.raises(ValueError, match="scenarios.jsonl, line 2: scenario 'x'"):
-        read_scenarios(path)
-    path.write_text(f"{lines[0]}\n{lines[0]}\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="'content-text-01'.*more than once"):
-        read_scenarios(path)
+    path, line = tmp_path / "scenarios.jsonl", json.dumps(BUNDLED[0])
+    cases = {'{"scenario_id": "x", "part": "content"}': "scenarios.jsonl, line 2: scenario 'x'"}
+    for second, named in {**cases, line: "'content-text-01'.*more than once"}.items():
+        path.write_text(f"{line}\n{second}\n", encoding="utf-8")
+        with pytest.raises(ValueError, match=named):
+            read_scenarios(path)
 
 
 def test_test_gets_its_share_of_every_attribute():
@@ -88,10 +90,8 @@ def test_test_gets_its_share_of_every_attribute():
     assert Counter(splits.values()) == {"train": 119, "test": 21}
     for attribute in (*CATEGORIES, None):
         own = [splits[scenario.scenario_id] for scenario in scenarios if scenario.attribute == attribute]
-        assert abs(own.count("test") - 0.15 * len(own)) <= 1
-        assert "test" in own
-    assert assign_splits(scenarios[::-1], test=0.15, seed=0) == splits
-    assert assign_splits(scenarios, test=0.15, seed=1) != splits
+        assert "test" in own and abs(own.count("test") - 0.15 * len(own)) <= 1
+    assert assign_splits(scenarios[::-1], test=0.15, seed=0) == splits != assign_splits(scenarios, test=0.15, seed=1)
 
 
 # A word that names a category, where it is not the category itself.
@@ -137,32 +137,23 @@ def test_a_plan_has_the_shares_of_the_paper_and_every_category():
     assert plan_slots(2000, seed=1) != slots == plan_slots(2000)
 
 
-@pytest.mark.slow
-def test_every_kind_of_scenario_is_written_and_passes_the_checks(ask, tmp_path):
+def test_every_kind_of_scenario_is_written_and_a_rerun_writes_only_missing_ones(ask, tmp_path):
     path = tmp_path / "scenarios.jsonl"
     with ChatServer(writer) as server:
-        skipped = write_scenarios(path, ask(server), ScenarioSettings(60))
-    assert skipped == []
+        assert write_scenarios(path, ask(server), ScenarioSettings(60)) == []
+        lines = path.read_text().splitlines()
+        path.write_text("\n".join(lines[:4]) + "\n" + lines[4][:20])
+        write_scenarios(path, ask(server), ScenarioSettings(60))
+        assert len(server.requests) == 60
+    assert sorted(path.read_text().splitlines()) == sorted(lines)
     scenarios = read_scenarios(path)
     assert {scenario.part for scenario in scenarios} == set(PARTS)
     assert {scenario.attribute for scenario in scenarios} == {*CATEGORIES, None}
     assert [scenario.scenario_id for scenario in scenarios] == [slot.scenario_id for slot in plan_slots(60)]
     assert {scenario.license for scenario in scenarios} == {"LicenseRef-model-output"}
-    spoken = next(scenario for scenario in scenarios if (scenario.part, scenario.attribute) == ("generation", "age"))
-    assert spoken.answers[3].text == spoken.answers[5].text
-    heard = next(scenario for scenario in scenarios if scenario.part == "understanding")
-    assert heard.answers[3].text != heard.answers[5].text
-
-
-def test_a_rerun_writes_only_missing_scenarios(ask, tmp_path):
-    path = tmp_path / "scenarios.jsonl"
-    with ChatServer(writer) as server:
-        write_scenarios(path, ask(server), ScenarioSettings(10))
-        lines = path.read_text().splitlines()
-        path.write_text("\n".join(lines[:4]) + "\n" + lines[4][:20])
-        write_scenarios(path, ask(server), ScenarioSettings(10))
-        assert len(server.requests) == 10
-    assert sorted(path.read_text().splitlines()) == sorted(lines)
+    for part, attribute, is_same in (("generation", "age", True), ("understanding", "age", False)):
+        answers = next(s.answers for s in scenarios if (s.part, s.attribute) == (part, attribute))
+        assert (answers[3].text == answers[5].text) == is_same
 
 
 @pytest.mark.parametrize(
@@ -180,20 +171,15 @@ def test_an_answer_that_breaks_a_rule_is_sent_back_with_the_reason(ask, tmp_path
 
     with ChatServer(careless, writer) as server:
         assert write_scenarios(tmp_path / "s.jsonl", ask(server, concurrency=1), ScenarioSettings(1)) == []
-        assert len(server.requests) == 2
-        assert remark in server.requests[1]["messages"][-1]["content"]
+        assert len(server.requests) == 2 and remark in server.requests[1]["messages"][-1]["content"]
 
 
 def test_own_prompts_write_the_scenarios_and_no_file_of_others_or_of_another_model_is_resumed(ask, tmp_path):
-    texts = {"scenario_writing": "Write. $rules Fields: $fields", "scenario_labels": "$category of $categories"}
-    own = PromptSet({**texts, "scenario_rules_content": "Any of $categories."})
+    own = PromptSet({"scenario_writing": "Write. $rules", "scenario_rules_implicit": "Any of $categories."})
     path = tmp_path / "scenarios.jsonl"
     with ChatServer(writer) as server:
-        for _ in range(2):
-            assert write_scenarios(path, ask(server), ScenarioSettings(1), prompts=own) == []
-        slot = plan_slots(1)[0]
-        system = server.requests[0]["messages"][0]["content"]
-        assert system.startswith("Write. ") and (slot.category is None or f"{slot.category} of" in system)
+        write_scenarios(path, ask(server), ScenarioSettings(4), prompts=own)
+        assert all(each["messages"][0]["content"].startswith("Write. ") for each in server.requests)
         for changes, prompts, named in (({}, None, "prompt_version"), ({"model": "other"}, own, "'writer'")):
             with pytest.raises(ValueError, match=f"line 1: was written with .*{named}"):
                 write_scenarios(path, ask(server, **changes), ScenarioSettings(2), prompts=prompts)

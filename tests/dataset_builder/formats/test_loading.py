@@ -14,7 +14,7 @@ import soundfile
 from support.paths import ROOT
 
 import sdiareward.dataset_builder.formats.loading  # noqa: F401 -- enters the builder
-from sdiareward.dataset_builder.chatreward import schema as chatreward_schema
+from sdiareward.dataset_builder.chatreward import scenarios as chatreward_schema
 from sdiareward.dataset_builder.formats import sdiareward as script
 from sdiareward.dataset_builder.formats.sdiareward import SDiaReward, make_features
 from sdiareward.dataset_builder.release.release import release_features

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import soundfile
+from support import repository_world
 from support.chat_server import ChatServer, Reply
 
 from sdiareward.common.llm import EndpointError
@@ -22,30 +23,28 @@ from sdiareward.pairs.schema import TAXONOMY
 from sdiareward.perturbations.channel import encode_flac
 
 
-LABELS = {"criterion": "modality", "subset": "scripted", "source": "amazon_queen", "primary": "Unknown"}
-LABELS |= {"secondary": "Unknown", "synthesizer": "flite", "group_id": "g0", "language": "en", "license": "CC0-1.0"}
-
-
 def verdict(chosen=(4, 5, 4), rejected=(4, 2, 3), **changes):
-    scores = {
-        dimension: {"A": chosen[index], "B": rejected[index]} for index, dimension in enumerate(DIMENSIONS.values())
-    }
+    names = DIMENSIONS.values()
+    scores = {name: {"A": a, "B": b} for name, a, b in zip(names, chosen, rejected, strict=True)}
     return {"scores": scores, "overall_preference": "A", "reason": "A sounds meant.", **changes}
 
 
 @pytest.fixture
 def make_row(make_tone):
     """Return a function giving a pair whose turns are tones of their own pitch, as FLAC."""
-
-    def make_turn(position, side):
-        tone = make_tone(0.1, 200.0 + 50 * position + 400 * (side == "rejected"))
-        audio = {"bytes": encode_flac(tone), "path": f"{side}-{position}.flac"}
-        role = ("user", "assistant")[position % 2]
-        return {"role": role, "text": f"words {position}", "audio": audio, "duration_s": 0.1}
+    labels = {"source": "amazon_queen", "subset": "scripted", "synthesizer": "flite", "license": "CC0-1.0"}
 
     def make(pair_id="p0", turns=2, **changes):
-        sides = {side: [make_turn(position, side) for position in range(turns)] for side in ("chosen", "rejected")}
-        return {"pair_id": pair_id, **LABELS, **sides, "quality": None, **changes}
+        row = repository_world.make_row(pair_id, **labels)
+        for side, hertz in (("chosen", 200.0), ("rejected", 600.0)):
+            audio = [encode_flac(make_tone(0.1, hertz + 50 * place)) for place in range(turns)]
+            roles = ("user", "assistant") * (turns // 2)
+            found = {"duration_s": 0.1, "audio_ref": []}
+            row[side] = [
+                {"role": role, "text": f"words {place}", "audio": {"bytes": data, "path": "a.flac"}, **found}
+                for place, (role, data) in enumerate(zip(roles, audio, strict=True))
+            ]
+        return {**row, **changes}
 
     return make
 
@@ -74,80 +73,48 @@ def test_a_pair_that_breaks_a_rule_is_dropped_under_the_name_of_the_rule(make_ro
     assert skip is None if kind is None else (skip.kind, "pair p0" in skip.item) == (kind, True)
 
 
-def heard(part):
-    data = io.BytesIO(base64.b64decode(part["input_audio"]["data"]))
-    return soundfile.read(data, dtype="int16")[0]
-
-
 def test_the_judge_hears_both_versions_and_reads_none_and_its_scores_are_the_column_quality(ask, make_row):
     row = make_row(turns=4)
     with ChatServer(verdict()) as server:
         (kept,) = filter_rows([row], ask(server))
     system, user = server.requests[0]["messages"]
     assert system == {"role": "system", "content": PromptSet().fill("filter")}
-    parts = user["content"]
-    texts = [part["text"] for part in parts if part["type"] == "text"]
+    texts = [part["text"] for part in user["content"] if part["type"] == "text"]
     version = ["turn 1, user:", "turn 2, assistant:", "turn 3, user:", "last turn, assistant:"]
     assert texts[:-1] == ["Version A:", *version, "Version B:", *version]
-    audio = [heard(part) for part in parts if part["type"] == "input_audio"]
-    for array, turn in zip(audio, [*row["chosen"], *row["rejected"]], strict=True):
-        sent, _ = soundfile.read(io.BytesIO(turn["audio"]["bytes"]), dtype="int16")
-        np.testing.assert_array_equal(array, sent)
+    audio = [part["input_audio"]["data"] for part in user["content"] if part["type"] == "input_audio"]
+    for data, turn in zip(audio, [*row["chosen"], *row["rejected"]], strict=True):
+        sent, own = (soundfile.read(io.BytesIO(b))[0] for b in (base64.b64decode(data), turn["audio"]["bytes"]))
+        np.testing.assert_array_equal(sent, own)
     assert "words" not in "".join(texts) and "amazon" not in json.dumps(server.requests)
     assert {**kept, "quality": None} == row
-    assert kept["quality"] == {
-        "chosen": {"content": 4, "naturalness": 5, "coherence": 4},
-        "rejected": {"content": 4, "naturalness": 2, "coherence": 3},
-        "judge": "writer",
-        "prompt_version": PromptSet().compute_version(*PROMPTS),
-    }
+    scores = {"chosen": (4, 5, 4), "rejected": (4, 2, 3)}
+    quality = {side: dict(zip(DIMENSIONS, given, strict=True)) for side, given in scores.items()}
+    assert kept["quality"] == quality | {"judge": "writer", "prompt_version": PromptSet().compute_version(*PROMPTS)}
 
 
-@pytest.mark.parametrize(
-    ("answer", "settings", "low"),
-    [
-        (verdict(rejected=(3, 1, 3)), {}, ""),
-        (verdict(rejected=(2, 5, 2)), {}, "rejected content 2, rejected coherence 2"),
-        (verdict(rejected=(2, 5, 2)), {"sides": ("chosen",)}, ""),
-        (verdict(), {"min_score": 4, "dimensions": ("coherence",)}, "rejected coherence 3"),
-    ],
-)
-def test_a_pair_is_kept_if_the_scores_that_count_reach_the_threshold(ask, make_row, answer, settings, low):
-    with ChatServer(answer) as server:
-        (result,) = filter_rows([make_row()], ask(server), FilterSettings(**settings))
-    if low:
-        assert isinstance(result, Skipped) and result.kind == "low_quality"
-        assert low in result.reason and "A sounds meant." in result.reason
-    else:
-        assert result["quality"]["judge"] == "writer"
-
-
-@pytest.mark.parametrize(
-    ("bad", "remark"),
-    [
-        ({"scores": {}}, "final_turn_content"),
-        (verdict(chosen=(4, 6, 4)), "final_turn_naturalness_prosody"),
-        (verdict(rejected=(4, 2, 3.5)), "dialog_context_coherence"),
-    ],
-)
-def test_an_invalid_verdict_is_asked_for_again_with_the_field(ask, make_row, bad, remark):
-    with ChatServer(bad, verdict(reason="word " * 200)) as server:
-        (kept,) = filter_rows([make_row()], ask(server))
-    assert kept["quality"]["judge"] == "writer"
-    assert remark in server.requests[1]["messages"][-1]["content"]
-
-
-def test_a_judge_that_fails_for_good_costs_its_pair_unless_the_settings_keep_it(ask, make_row):
-    rows = [make_row("p0"), make_row("p1", turns=4)]
-    with ChatServer("hm", "hm", "hm", verdict()) as server:
+def test_scores_keep_a_pair_an_invalid_verdict_is_asked_for_again_and_a_failure_costs_its_pair(ask, make_row):
+    good, low = verdict(rejected=(3, 1, 3), reason="word " * 200), verdict(rejected=(2, 5, 2))
+    wrong = {"scores": {}}, verdict(chosen=(4, 6, 4)), verdict(rejected=(4, 2, 3.5))
+    rows = [make_row(f"p{number}", turns=2 * number + 2) for number in range(6)]
+    with ChatServer(good, low, *(reply for each in wrong for reply in (each, good)), "hm", "hm") as server:
         client = ask(server, concurrency=1)
-        skip, kept = filter_rows(rows, client, FilterSettings(max_failed=0.5))
-    assert (skip.kind, skip.item, "'hm'" in skip.reason) == ("judge_failed", "amazon_queen pair p0", True)
-    assert (kept["pair_id"], client.usage["failures"]) == ("p1", 1)
-    with ChatServer("hm") as server:
-        unjudged, again = filter_rows(rows, ask(server), FilterSettings(keep_unjudged=True))
-    assert unjudged == rows[0]
-    assert again["quality"] == kept["quality"]
+        kept, dropped, *again, failed = filter_rows(rows, client, FilterSettings(max_failed=0.5))
+        assert [row["quality"]["judge"] for row in (kept, *again)] == ["writer"] * 4
+        assert dropped.kind == "low_quality" and "A sounds meant." in dropped.reason
+        assert "rejected content 2, rejected coherence 2" in dropped.reason
+        assert (failed.kind, failed.item, "'hm'" in failed.reason) == ("judge_failed", "amazon_queen pair p5", True)
+        remarks = [server.requests[number]["messages"][-1]["content"] for number in (3, 5, 7)]
+        assert all(key in remark for key, remark in zip(DIMENSIONS.values(), remarks, strict=True))
+        # Other settings ask nothing again.
+        assert len(server.requests) == 10
+        for settings, places in (
+            ({"sides": ("chosen",)}, []),
+            ({"min_score": 4, "dimensions": ("coherence",)}, [0, 1]),
+        ):
+            found = list(filter_rows(rows[:2], client, FilterSettings(**settings)))
+            assert [number for number, row in enumerate(found) if isinstance(row, Skipped)] == places
+        assert len(server.requests) == 10
 
 
 def test_what_is_not_judged_passes_and_what_cannot_be_heard_costs_its_pair(ask, make_row):
@@ -161,15 +128,6 @@ def test_what_is_not_judged_passes_and_what_cannot_be_heard_costs_its_pair(ask, 
     assert [found[0] for found in (judged, labelled)] == [script] * 2
     assert [found[1].kind for found in (judged, labelled)] == ["unusable_audio"] * 2
     assert "chosen turn 1" in judged[1].reason
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"min_score": 6}, {"dimensions": ("prosody",)}, {"max_failed": 1.5}],
-)
-def test_settings_outside_their_vocabulary_are_refused(changes):
-    with pytest.raises(ValueError, match=next(iter(changes))):
-        FilterSettings(**changes)
 
 
 FOUND = {"primary": "sadness", "secondary": " FILLED PAUSES "}

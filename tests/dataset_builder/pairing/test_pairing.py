@@ -1,49 +1,61 @@
-import dataclasses
+"""Pairs of the paper and of the families: how they are planned, and what is on both sides."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import soundfile
 
 from sdiareward.audio_sdiareward import AudioError, read_audio
-from sdiareward.dataset_builder.episodes import Episode, Part, ScriptPair, Turn
+from sdiareward.dataset_builder.episodes import RECORDING, Episode, Part, ScriptPair, Turn
 from sdiareward.dataset_builder.pairing import pairing
 from sdiareward.dataset_builder.pairing.pairing import (
     Clip,
+    FamilySpec,
     NoReference,
     PairPlan,
+    Pool,
     SynthesizerSpec,
+    break_dialogue,
     choose_references,
     draw_voices,
     make_row,
+    plan_family_pairs,
     plan_pairs,
     split_options,
+    validate_families,
 )
+from sdiareward.dataset_builder.pairing.splits import split_unit
 from sdiareward.pairs.schema import validate_row
-from sdiareward.perturbations.channel import ChannelSettings, encode
+from sdiareward.perturbations.channel import ChannelSettings
+
+
+def make_episode(name, *lines, group=None, audio=None, start_s=0.0):
+    spans = [(start_s + 0.5 * i, start_s + 0.5 * i + 0.5) for i in range(len(lines))]
+    parts = [Part(line, audio, *span) for line, span in zip(lines, spans, strict=True)]
+    turns = tuple(Turn(("user", "assistant")[i % 2], (part,)) for i, part in enumerate(parts))
+    return Episode(name, "asterisk", "scripted", group or name, turns, "Inform", "Unknown", "en", "CC0-1.0")
+
+
+EPISODES = [
+    make_episode("a", "how are you", "fine thank you", "what is it", "a very old lamp"),
+    make_episode("b", "who goes there", "only a friend", "come in then", "thanks I will do"),
+    make_episode("c", "is it far", "ten miles or so", "is there a bus", "not on a Sunday", group="a"),
+]
+WRITTEN = make_episode("s/written", "Could you tell me the time?", "It is noon.", group="s")
+UTTERED = make_episode("s/spoken", "Um, what time is it?", "Noon, I think.", group="s")
+SCRIPT = ScriptPair(*(replace(side, subset="colloquialness") for side in (WRITTEN, UTTERED)))
+SPOKEN = SynthesizerSpec(seen=("flite", "espeak-ng"), left_out=("hibari",), per_dialogue=1)
 
 
 @pytest.fixture
 def recorded(make_tone, tmp_path):
+    """Return the episodes with a recording of 12 tones of half a second."""
     wav = str(tmp_path / "recorded.wav")
-    soundfile.write(wav, make_tone(1.0), 16_000)
-    turns = (
-        Turn("user", (Part("Hello there.", wav), Part("Who is it?", wav, 0.25, 0.75))),
-        Turn("assistant", (Part("Nobody.", wav),)),
-    )
-    return Episode("e1", "asterisk", "scripted", "g1", turns, "Inform", "Unknown", "en", "CC0-1.0")
-
-
-@pytest.fixture
-def script():
-    def episode(style, *lines):
-        turns = tuple(Turn(("user", "assistant")[i % 2], (Part(line),)) for i, line in enumerate(lines))
-        names = (f"s1/{style}", "colloquial_scripts", "colloquialness", "s1")
-        return Episode(*names, turns, "travel", "plain", "en", "CC0-1.0")
-
-    return ScriptPair(
-        written=episode("written", "Could you tell me the time?", "It is noon."),
-        spoken=episode("spoken", "Um, what time is it?", "Noon, I think."),
-    )
+    soundfile.write(wav, np.concatenate([make_tone(0.5, 150 + 20 * turn) for turn in range(12)]), 16_000)
+    texts = [[turn.text for turn in episode.turns] for episode in EPISODES]
+    given = enumerate(zip(EPISODES, texts, strict=True))
+    return [make_episode(e.name, *own, group=e.group, audio=wav, start_s=2.0 * n) for n, (e, own) in given]
 
 
 def make_plan(episode, synthesizer="espeak-ng", channel=None, criterion="modality", rejected=None):
@@ -54,45 +66,52 @@ def decode(turn):
     return read_audio(turn["audio"])
 
 
-def test_a_modality_pair_sets_the_recording_against_the_same_words_synthesised(recorded, make_tone):
-    row = make_row(make_plan(recorded))
-    validate_row(row)
-    assert [turn["text"] for turn in row["chosen"]] == [turn["text"] for turn in row["rejected"]]
-    first = decode(row["chosen"][0])
-    assert len(first) == 16_000 + round(0.15 * 16_000) + 8000
-    np.testing.assert_allclose(first[:16_000], make_tone(1.0), atol=1e-4)
-    assert not np.array_equal(decode(row["rejected"][1]), decode(row["chosen"][1]))
-    assert row["channel"] is None
+def texts(side):
+    return [turn["text"] if isinstance(turn, dict) else turn.text for turn in side]
 
 
-def test_synthetic_speech_goes_through_the_recordings_own_coding(recorded):
-    coded = dataclasses.replace(recorded, native_coding=("mp3_11k",))
-    plain, through = (make_row(make_plan(episode)) for episode in (recorded, coded))
-    spectrum = [np.abs(np.fft.rfft(decode(row["rejected"][1]))) for row in (plain, through)]
+def test_a_modality_pair_sets_the_recording_against_the_same_words_in_its_coding(recorded, make_tone):
+    first, *rest = recorded[0].turns
+    two_parts = replace(first, parts=(*first.parts, replace(first.parts[0], text="Who is it?")))
+    episode = replace(recorded[0], turns=(two_parts, *rest))
+    validate_row(row := make_row(make_plan(episode)))
+    assert texts(row["chosen"]) == texts(row["rejected"]) and row["channel"] is None
+    assert len(decode(row["chosen"][0])) == 2 * 8000 + round(0.15 * 16_000)
+    np.testing.assert_allclose(decode(row["chosen"][0])[:8000], make_tone(0.5, 150), atol=1e-4)
+    coded = make_row(make_plan(replace(episode, native_coding=("mp3_11k",))))
+    spectrum = [np.abs(np.fft.rfft(decode(each["rejected"][1]))) for each in (row, coded)]
     above = [s[len(s) * 6000 // 8000 :].sum() / s.sum() for s in spectrum]
     assert above[1] < 0.05 * above[0]
-    np.testing.assert_array_equal(decode(plain["chosen"][1]), decode(through["chosen"][1]))
+    np.testing.assert_array_equal(decode(row["chosen"][1]), decode(coded["chosen"][1]))
 
 
-def test_a_colloquialness_pair_has_one_voice_on_both_sides(script):
-    row = make_row(make_plan(script.spoken, criterion="colloquialness", rejected=script.written))
-    validate_row(row)
-    assert row["chosen"][0]["text"] == "Um, what time is it?"
-    assert row["rejected"][0]["text"] == "Could you tell me the time?"
-    same = dataclasses.replace(script.written, name="s1/other")
-    twin = make_row(make_plan(same, criterion="colloquialness", rejected=script.written))
-    assert [turn["audio"]["bytes"] for turn in twin["chosen"]] == [turn["audio"]["bytes"] for turn in twin["rejected"]]
+def test_a_colloquialness_pair_has_one_voice_on_both_sides_unless_it_is_across_voices():
+    spec = SynthesizerSpec(("hibari", "espeak-ng"), per_dialogue=1, across=1)
+    assignment = {split_unit(SCRIPT.spoken): "train"}
+    same, across = plan_pairs([SCRIPT], assignment, {"colloquialness": spec}, None, 0)
+    assert same.voices in ("hibari", "espeak-ng") and across.voices in ("hibari+espeak-ng", "espeak-ng+hibari")
+    for plan, names in ((same, [same.voices] * 2), (across, across.voices.split("+"))):
+        validate_row(row := make_row(plan))
+        assert texts(row["chosen"]) == texts(SCRIPT.spoken.turns) and texts(row["rejected"]) == texts(
+            SCRIPT.written.turns
+        )
+        uris = [{ref["uri"] for turn in row[side] for ref in turn["audio_ref"]} for side in ("chosen", "rejected")]
+        assert uris == [{f"synthetic:{name}"} for name in names]
 
 
 def test_the_pair_id_depends_on_what_the_pair_is_made_from_and_nothing_else(recorded):
-    plan = make_plan(recorded)
-    assert plan.pair_id == dataclasses.replace(plan, split="test").pair_id
-    changed = make_plan(recorded, "piper"), make_plan(recorded, channel=ChannelSettings())
-    assert len({each.pair_id for each in (plan, *changed, make_plan(dataclasses.replace(recorded, name="e2")))}) == 4
+    plan = make_plan(recorded[0])
+    assert plan.pair_id == replace(plan, split="test").pair_id
+    changed = (
+        make_plan(recorded[0], "piper"),
+        make_plan(recorded[0], channel=ChannelSettings()),
+        make_plan(recorded[1]),
+    )
+    assert len({each.pair_id for each in (plan, *changed, replace(plan, rejected_engine=("piper", {})))}) == 5
 
     # The model of an engine counts, not where it runs.
     def identify(**options):
-        return dataclasses.replace(make_plan(recorded, "soulx-podcast"), options=options).pair_id
+        return replace(make_plan(recorded[0], "soulx-podcast"), options=options).pair_id
 
     here = identify(model_path="/here/SoulX-Podcast-1.7B", timeout_s=5)
     assert here == identify(model_path="/there/SoulX-Podcast-1.7B", base_url="http://localhost:1")
@@ -101,82 +120,64 @@ def test_the_pair_id_depends_on_what_the_pair_is_made_from_and_nothing_else(reco
 
 def test_a_turn_of_more_than_a_minute_is_refused_by_name(recorded, make_tone, tmp_path):
     soundfile.write(tmp_path / "long.wav", make_tone(61.0), 16_000)
-    long = Part("Hm.", str(tmp_path / "long.wav"))
-    episode = dataclasses.replace(recorded, turns=(Turn("user", (long,)), recorded.turns[1]))
-    with pytest.raises(AudioError, match=r"asterisk e1, turn 0: lasts 61.00 s"):
-        make_row(make_plan(episode))
+    long = Turn("user", (Part("Hm.", str(tmp_path / "long.wav")),))
+    with pytest.raises(AudioError, match=r"asterisk a, turn 0: lasts 61.00 s"):
+        make_row(make_plan(replace(recorded[0], turns=(long, recorded[0].turns[1]))))
 
 
-def test_left_out_synthesizers_speak_in_the_test_split_only(recorded, script):
-    choices = {
-        "modality": SynthesizerSpec(("piper", "world"), ("hibari",), per_dialogue=1),
-        "colloquialness": SynthesizerSpec(("espeak-ng",)),
-    }
-    for split, expected in (("train", 1), ("validation", 1), ("test", 3)):
-        assignment = {("asterisk", "g1"): split, ("colloquial_scripts", "s1"): split}
-        plans = list(plan_pairs([recorded, script], assignment, choices, None, seed=0))
-        modality = [plan.synthesizer for plan in plans if plan.criterion == "modality"]
-        assert len(modality) == expected
-        assert ("hibari" in modality) == (split == "test")
-        assert [plan.synthesizer for plan in plans if plan.criterion == "colloquialness"] == ["espeak-ng"]
-
-
-CHOICES = {"colloquialness": SynthesizerSpec(("soulx-podcast",))}
+@pytest.mark.parametrize(("split", "count"), [("train", 1), ("validation", 1), ("test", 3)])
+def test_left_out_synthesizers_speak_in_the_test_split_only(recorded, split, count):
+    choices = {"modality": SPOKEN, "colloquialness": SynthesizerSpec(("espeak-ng",))}
+    items = [recorded[0], SCRIPT]
+    plans = plan_pairs(items, {("asterisk", "a"): split, ("asterisk", "s"): split}, choices, None, seed=0)
+    modality = [plan.synthesizer for plan in plans if plan.criterion == "modality"]
+    assert len(modality) == count and ("hibari" in modality) == (split == "test")
+    assert [plan.synthesizer for plan in plans if plan.criterion == "colloquialness"] == ["espeak-ng"]
 
 
 @pytest.fixture
-def folder(tmp_path, make_tone):
-    path = tmp_path / "voices"
-    path.mkdir()
+def pool(tmp_path, make_tone):
+    """Return a folder of six voices and a function that plans the script with a pool."""
+    (tmp_path / "voices").mkdir()
     for number in range(6):
-        tone = make_tone(1.0) * (number + 1) / 10
-        (path / f"v{number}.wav").write_bytes(encode(tone.astype(np.float32), 16_000, "WAV", "PCM_16", None))
-        (path / f"v{number}.txt").write_text(f"These are the words of voice {number}.\n")
-    return path
+        soundfile.write(tmp_path / "voices" / f"v{number}.wav", make_tone(1.0) * (number + 1) / 10, 16_000)
+        (tmp_path / "voices" / f"v{number}.txt").write_text(f"These are the words of voice {number}.\n")
+
+    def plan(voices):
+        options = {"soulx-podcast": {"model_path": "SoulX", "script_voices": voices}}
+        choices = {"colloquialness": SynthesizerSpec(("soulx-podcast",))}
+        return plan_pairs([SCRIPT], {split_unit(SCRIPT.spoken): "train"}, choices, None, 0, options)[0]
+
+    return tmp_path / "voices", plan
 
 
-@pytest.fixture
-def plan(script):
-    def make(folder):
-        own = {"soulx-podcast": {"model_path": "SoulX", "script_voices": folder}}
-        return plan_pairs([script], {("colloquial_scripts", "s1"): "train"}, CHOICES, None, 0, own)[0]
-
-    return make
-
-
-def test_the_voices_depend_on_the_pool_and_the_dialogue_and_on_no_path(plan, folder, tmp_path):
+def test_both_sides_are_cloned_from_two_recordings_that_the_pool_and_the_dialogue_decide(pool, tmp_path, monkeypatch):
+    folder, plan = pool
     here = plan(str(folder))
     there = folder.rename(tmp_path / "elsewhere")
     words = {path: path.with_suffix(".txt").read_text().strip() for path in there.glob("*.wav")}
     entries = [{"audio": str(path), "text": text} for path, text in words.items()]
     moved = plan(entries)
-    assert moved.pair_id == here.pair_id
-    drawn = [draw_voices(each.script_voices, each.pair_id) for each in (here, moved)]
-    assert [voice.identity for voice in drawn[0].values()] == [voice.identity for voice in drawn[1].values()]
-    assert plan(entries[1:]).pair_id != here.pair_id
-
-
-def test_both_sides_of_a_pair_are_cloned_from_the_same_two_recordings(plan, folder, monkeypatch):
+    assert moved.pair_id == here.pair_id != plan(entries[1:]).pair_id
+    drawn = draw_voices(moved.script_voices, moved.pair_id)
+    assert [voice.identity for voice in draw_voices(here.script_voices, here.pair_id).values()] == [
+        voice.identity for voice in drawn.values()
+    ]
     heard = []
 
     class Cloner:
         is_deterministic, version = True, "cloner"
 
         def speak_dialogue(self, lines, references):
-            heard.append(references)
+            heard.append({role: clip.text for role, clip in references.items()})
             return [np.roll(references[role].array, len(text)) for role, text in lines]
 
-    monkeypatch.setattr(pairing, "load_synthesizer", lambda name, options: heard.append(options) or Cloner())
-    each = plan(str(folder))
-    row = make_row(each)
     # The engine does not get the pool: it would be loaded anew for each.
-    assert heard[0] == {"model_path": "SoulX"}
-    drawn = draw_voices(each.script_voices, each.pair_id)
-    words = {role: voice.text for role, voice in drawn.items()}
-    for references in [each for each in heard if "user" in each]:
-        assert {role: clip.text for role, clip in references.items()} == words
+    monkeypatch.setattr(pairing, "load_synthesizer", lambda name, options: Cloner() if len(options) == 1 else None)
+    row = make_row(moved)
+    assert heard == [{role: voice.text for role, voice in drawn.items()}] * 2
     user = np.roll(read_audio(drawn["user"].audio), len("Um, what time is it?"))
-    np.testing.assert_allclose(read_audio(row["chosen"][0]["audio"]), user, atol=1e-4)
+    np.testing.assert_allclose(decode(row["chosen"][0]), user, atol=1e-4)
 
 
 HELLO = {"audio": "x/a.wav", "text": "Hello."}
@@ -188,49 +189,127 @@ def test_a_pool_that_cannot_be_used_is_refused(pool):
         split_options({"script_voices": pool}, "colloquialness")
 
 
-def clip(role, duration_s, num_words=10):
-    return Clip(role, " ".join(["word"] * num_words), duration_s)
-
-
-def user(*durations_s):
-    return [clip("user", duration_s) for duration_s in durations_s]
-
-
-LIMITS = [clip("user", 3.0), clip("user", 31.0), clip("user", 3.0), clip("user", 20.0, 60), clip("user", 2.0)]
-BOTH = [clip("user", 6.0), clip("assistant", 12.0), clip("user", 29.0), clip("assistant", 31.0)]
-JOINED = [clip("user", 2.0), clip("assistant", 9.0), *user(2.0, 1.0, 4.0)]
+LIMITS = [3.0, 31.0, 3.0, (20.0, 60), 2.0]
 
 
 @pytest.mark.parametrize(
     ("turns", "expected"),
     [
-        # The longest usable turn of each role; of equally long turns the first.
-        (BOTH, {"user": (2,), "assistant": (1,)}),
-        (user(8.0, 8.0), {"user": (0,)}),
+        # The longest usable turn; of equally long turns the first.
+        ([6.0, 29.0, 12.0], (1,)),
+        ([8.0, 8.0], (0,)),
         # 5 and 30 seconds and 59 words are usable.
-        ([clip("user", 5.0, 59)], {"user": (0,)}),
-        ([clip("user", 30.0, 59)], {"user": (0,)}),
-        (user(4.999), None),
-        (user(30.001), None),
-        ([clip("user", 10.0, 60)], None),
+        ([(5.0, 59)], (0,)),
+        ([(30.0, 59)], (0,)),
+        ([4.999], None),
+        ([30.001], None),
+        ([(10.0, 60)], None),
         # Short turns are joined in order up to 5 s, but a single usable turn is preferred.
-        (JOINED, {"user": (0, 2, 3), "assistant": (1,)}),
-        (user(3.0, 3.0, 5.5), {"user": (2,)}),
-        # A turn that would bring too many words begins a new clip.
-        ([clip("user", 2.0, 30), clip("user", 4.0, 30), clip("user", 1.0, 10)], {"user": (1, 2)}),
-        # A turn over the limits is never part of a joined clip.
+        ([2.0, 2.0, 1.0, 4.0], (0, 1, 2)),
+        ([3.0, 3.0, 5.5], (2,)),
+        # A turn that would bring too many words begins a new clip; one over the limits is in none.
+        ([(2.0, 30), (4.0, 30), (1.0, 10)], (1, 2)),
         (LIMITS, None),
-        ([*LIMITS, clip("user", 3.0)], {"user": (4, 5)}),
+        ([*LIMITS, 3.0], (4, 5)),
     ],
 )
-def test_references_follow_the_rules(turns, expected):
-    if expected is None:
-        with pytest.raises(NoReference):
-            choose_references(turns)
-    else:
-        assert choose_references(turns) == expected
+def test_references_follow_the_rules_for_each_role(turns, expected):
+    pairs = [turn if isinstance(turn, tuple) else (turn, 10) for turn in turns]
+    clips = [Clip("user", " ".join(["word"] * count), seconds) for seconds, count in pairs]
+    if expected:
+        assert choose_references([*clips, Clip("assistant", "hi", 9.0)]) == {
+            "user": expected,
+            "assistant": (len(clips),),
+        }
+    for bad in ([] if expected else [clips]) + [[Clip("user", "hi", 8.0), Clip("assistant", "hi", 1.25)]]:
+        with pytest.raises(NoReference, match="'assistant'" if bad is not clips else "'user'"):
+            choose_references(bad)
 
 
-def test_a_dialogue_is_pruned_when_one_role_has_no_clip():
-    with pytest.raises(NoReference, match="'assistant'"):
-        choose_references([clip("user", 8.0), clip("assistant", 1.25, 3), clip("assistant", 40.0, 80)])
+def change(kind, episode=EPISODES[0], pool=EPISODES):
+    return break_dialogue(kind, episode, Pool(pool), np.random.default_rng(0))
+
+
+FIRST = texts(EPISODES[0].turns)
+OTHER_ANSWERS = texts(EPISODES[1].turns)[1::2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        # From another group.
+        ("last_answer", [[*FIRST[:3], "thanks I will do"]]),
+        # Four words, as the answer that it replaces, and of the same group.
+        ("near_answer", [[*FIRST[:3], "ten miles or so"], [*FIRST[:3], "not on a Sunday"]]),
+        ("all_answers", [[FIRST[0], a, FIRST[2], b] for a, b in (OTHER_ANSWERS, OTHER_ANSWERS[::-1])]),
+        ("order", [[FIRST[0], FIRST[3], FIRST[2], FIRST[1]]]),
+        ("repetition", [[*FIRST, *FIRST[2:]]]),
+        # A third to two thirds of the words.
+        ("cut_off", [[*FIRST[:3], "a"], [*FIRST[:3], "a very"]]),
+    ],
+)
+def test_a_broken_dialogue_has_the_turns_of_its_kind(kind, expected):
+    assert texts(change(kind).turns) in expected
+
+
+def test_shuffled_words_are_those_of_the_answers_and_a_dialogue_that_would_stay_the_same_gives_no_pair():
+    changed = texts(change("shuffled_words").turns)
+    assert changed != FIRST and [sorted(text.split()) for text in changed] == [sorted(text.split()) for text in FIRST]
+    same = make_episode("x", "is it", "yes", "now", "yes")
+    assert all(change(kind, same) is None for kind in ("shuffled_words", "order", "cut_off", "flat"))
+
+
+def test_two_dialogues_exchange_their_words_and_keep_their_recordings(recorded):
+    changed, other = (change("transcript", episode, recorded) for episode in recorded[:2])
+    assert (texts(changed.turns), texts(other.turns)) == (texts(recorded[1].turns), texts(recorded[0].turns))
+    assert [turn.parts[0].start_s for turn in changed.turns] == [turn.parts[0].start_s for turn in recorded[0].turns]
+    # The third is of the first one's group, and the second one is taken; words that are spoken are the transcript.
+    assert change("transcript", recorded[2], recorded) is change("transcript") is None
+
+
+def plan(items, families, splits="train"):
+    episodes = [item.spoken if isinstance(item, ScriptPair) else item for item in items]
+    assignment = {split_unit(e): splits if isinstance(splits, str) else splits[e.name] for e in episodes}
+    specs = {name: FamilySpec(**spec) for name, spec in families.items()}
+    return plan_family_pairs(items, assignment, specs, SPOKEN, None, 0)
+
+
+def test_each_dialogue_gives_pairs_of_other_kinds_from_its_split_and_a_caricature_is_no_dialogue_of_its_own():
+    plans, again = (plan(EPISODES, {"context": {"per_dialogue": 2}, "fluency": {}}) for _ in range(2))
+    kinds = [(p.chosen.name, p.family, p.chosen.secondary) for p in plans]
+    assert len(kinds) == len(set(kinds)) == len({p.pair_id for p in plans}) == 3 * 3
+    assert {p.synthesizer for p in plans} <= {"flite", "espeak-ng"} and again == plans
+    assert plan(EPISODES, {"context": {"kinds": ("last_answer",)}}, {"a": "train", "b": "test", "c": "train"}) == []
+    copy = ScriptPair(
+        replace(EPISODES[1], secondary="caricature"), replace(EPISODES[0], name="x", secondary="caricature")
+    )
+    plans = plan([ScriptPair(EPISODES[1], EPISODES[0]), copy], {"fluency": {"kinds": ("cut_off",)}}, "test")
+    assert sorted(p.synthesizer for p in plans) == ["espeak-ng", "flite", "hibari"]
+
+
+def test_both_sides_are_recordings_or_go_through_the_vocoder(recorded):
+    found, _ = plan(recorded[:2], {"context": {"kinds": ("last_answer",)}})
+    validate_row(row := make_row(found))
+    names = [row[name] for name in ("criterion", "subset", "primary", "secondary", "synthesizer")]
+    assert names == ["joint", "all", "context", "last_answer", RECORDING]
+    np.testing.assert_array_equal(decode(row["chosen"][0]), decode(row["rejected"][0]))
+    assert texts(row["chosen"])[:3] == texts(row["rejected"])[:3]
+    (found,) = plan(recorded[:1], {"prosody": {"kinds": ("flat",)}})
+    engines = [found.find_engine(side) for side in ("chosen", "rejected")]
+    assert engines == [("world", {"contour": "kept"}), ("world", {"contour": "flat"})]
+    validate_row(row := make_row(found))
+    assert texts(row["chosen"]) == texts(row["rejected"])
+    assert row["chosen"][0]["audio"]["bytes"] != row["rejected"][0]["audio"]["bytes"]
+
+
+@pytest.mark.parametrize(
+    ("family", "spec", "named"),
+    [
+        ("grammar", {}, "grammar"),
+        ("context", {"kinds": ("flat",)}, "'flat'"),
+        ("context", {"per_dialogue": 0}, "is 0"),
+    ],
+)
+def test_an_unknown_family_or_kind_is_refused(family, spec, named):
+    with pytest.raises(ValueError, match=named):
+        validate_families({family: FamilySpec(**spec)})

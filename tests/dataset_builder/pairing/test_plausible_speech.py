@@ -32,9 +32,9 @@ def find(texts, arrays, **options):
     """Return why speech is refused; nothing if it is not."""
     try:
         require_plausible(texts, arrays, "call-3", **options)
+        return ""
     except ImplausibleSpeechError as error:
         return str(error)
-    return ""
 
 
 @pytest.mark.parametrize(
@@ -50,9 +50,9 @@ def find(texts, arrays, **options):
     ],
 )
 def test_speech_that_cannot_be_its_words_is_refused_with_its_turn(text, array, recorded, named):
-    texts, arrays, recordings = [OTHER, text], [speak(1.5, 7), array], [speak(1.5), recorded]
-    with pytest.raises(ImplausibleSpeechError, match=rf"call-3, turn 1: .*{named}"):
-        require_plausible(texts, arrays, "call-3", engine="tts", recorded=None if recorded is None else recordings)
+    recordings = None if recorded is None else [speak(1.5), recorded]
+    found = find([OTHER, text], [speak(1.5, 7), array], engine="tts", recorded=recordings)
+    assert found.startswith("call-3, turn 1: ") and named in found
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,9 @@ from support.paths import SAMPLE
 
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.dataset_builder.episodes import Episode
+from sdiareward.dataset_builder.pairing import BenchSettings
 from sdiareward.dataset_builder.pairing.splits import (
-    BenchSettings,
     assign_splits,
-    check_isolation,
     draw_bench,
     find_shared,
     isolate,
@@ -23,7 +22,7 @@ from sdiareward.dataset_builder.pairing.splits import (
     split_unit,
 )
 from sdiareward.dataset_builder.shards import ShardWriter, read_rows
-from sdiareward.perturbations.channel import degrade_mp3, degrade_opus, encode_flac
+from sdiareward.perturbations.channel import degrade_mp3
 
 
 def make_episode(name, group, source="asterisk", split_group=None):
@@ -76,17 +75,10 @@ def test_units_that_share_a_recording_are_one_group_in_all_sources(tmp_path):
 
 
 def label(pair_id, secondary="Joy", *, group=None, split="test", source="meld", synthesizer="flite"):
+    labels = {"pair_id": pair_id, "group_id": group or f"group of {pair_id}", "split": split, "source": source}
     criterion = "colloquialness" if source == "scripts" else "modality"
-    return {
-        "pair_id": pair_id,
-        "group_id": group or f"group of {pair_id}",
-        "criterion": criterion,
-        "split": split,
-        "source": source,
-        "primary": "Positive",
-        "secondary": secondary,
-        "synthesizer": synthesizer,
-    }
+    more = {"primary": "Positive", "secondary": secondary, "synthesizer": synthesizer}
+    return {**labels, "criterion": criterion, **more}
 
 
 def many(count, *args, name="p", **kwargs):
@@ -123,29 +115,11 @@ def test_buckets_are_capped(labels, options, expected):
     assert (taken.total() if isinstance(expected, int) else taken) == expected
 
 
-def test_groups_take_turns_within_a_bucket():
+def test_groups_take_turns_within_a_bucket_and_another_seed_gives_another_choice():
     labels = many(10, name="long", group="one recording") + [label("x", group="x"), label("y", group="y")]
     bench = sample_bench(labels, BenchSettings(cap=4, draw="alternate"))
-    assert {"x", "y"} <= bench
     assert Counter(pair.rstrip("0123456789") for pair in bench) == {"x": 1, "y": 1, "long": 2}
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        *({"candidates": "train"}, {"draw": "random"}, {"rest": "test"}, {"excise": "rows"}),
-        {"bucket_by": ["mood"]},
-    ],
-)
-def test_a_wrong_option_is_refused(options):
-    with pytest.raises(ValueError, match=next(iter(options))):
-        BenchSettings(**options)
-
-
-def test_another_seed_gives_another_choice_and_a_repeated_pair_is_refused():
     assert sample_bench(many(100), BenchSettings(seed=1)) != sample_bench(many(100), BenchSettings(seed=2))
-    with pytest.raises(ValueError, match="pair 'p' comes twice"):
-        sample_bench([label("p"), label("p")], BenchSettings())
 
 
 def test_what_shares_a_group_with_the_bench_leaves_training():
@@ -169,6 +143,8 @@ def test_what_shares_a_group_with_the_bench_leaves_training():
     names = ("same recording", "same recording too", "same recording, test")
     assert [assignment[name] for name in names] == ["train", "validation", "train"]
     assert [skip.kind for skip in skipped] == ["held_out_synthesizer"]
+    with pytest.raises(ValueError, match="1 groups are in more than one split .g1 in train and validation"):
+        isolate([*labels, label("c")], {"c"})
 
 
 def test_a_turn_of_another_group_leaves_training_with_the_pair_that_took_it(tmp_path):
@@ -201,63 +177,21 @@ def test_a_turn_of_another_group_leaves_training_with_the_pair_that_took_it(tmp_
     assert {(skip.item, skip.kind) for skip in skipped} == {(name, "turn_in_bench") for name in ("donor", "words")}
 
 
-def test_copies_of_the_benchmark_leave_the_training_of_a_folder_that_was_built_before(tmp_path):
-    paths = sorted((SAMPLE / "amazon_queen").glob("*.ogg"))[:4]
-
-    def write(writer, name, split, array, uri):
-        reference = {"uri": f"folder:{uri}.wav", "start_s": 0.0, "end_s": None, "text": "well"}
-        half, turns = len(array) // 2, []
-        for role, samples in (("user", array[:half]), ("assistant", array[half:])):
-            audio = {"bytes": encode_flac(samples), "path": "t.flac"}
-            seconds = len(samples) / 16_000
-            turns.append(
-                {"role": role, "text": "well", "audio": audio, "duration_s": seconds, "audio_ref": [reference]}
-            )
-        more = {"subset": "wild", "language": "en", "license": "CC0-1.0", "chosen": turns, "rejected": turns}
-        writer.write(split, {**label(name), **more})
-
-    first, second, third, fourth = (read_audio(path)[: 16_000 * 6] for path in paths)
-    with ShardWriter(tmp_path / "old") as writer:
-        write(writer, "bench", "test", first, "a")
-        write(writer, "copy", "train", degrade_mp3(0.3 * first, 16_000, None, 32), "again/a")
-        write(writer, "same file", "validation", fourth, "a")
-        write(writer, "kept", "train", second, "b")
-        write(writer, "moved", "validation", degrade_opus(second, 16_000, None, 24), "again/b")
-        write(writer, "other", "validation", third, "c")
-    labels, assignment, skipped = draw_bench(tmp_path / "old", BenchSettings())
-    assert assignment == {"bench": "test", "kept": "train", "moved": "train", "other": "validation"}
-    assert {(skip.item, skip.kind) for skip in skipped} == {(n, "group_in_bench") for n in ("copy", "same file")}
-    assert len({found["group_id"] for found in labels}) == 3
-
-
-def test_a_group_in_two_splits_is_an_error_that_names_it():
-    labels = [label("a", group="g1", split="train"), label("b", group="g1", split="validation")]
-    with pytest.raises(ValueError, match="1 groups are in more than one split .g1 in train and validation"):
-        check_isolation(labels)
-    with pytest.raises(ValueError, match="g1 in train and validation"):
-        isolate([*labels, label("c")], {"c"})
-
-
-def turn(role, duration_s):
-    audio = {"bytes": b"fLaC", "path": "t.flac"}
-    return {"role": role, "text": "well, hello", "audio": audio, "duration_s": duration_s, "audio_ref": []}
-
-
 @pytest.fixture
 def folder(tmp_path):
     labels = many(3, name="a", group="g1") + many(2, "Fear", name="b") + many(2, name="c", split="train")
     labels += [label("leak", group="g1", split="train"), label("d", split="validation", synthesizer="piper")]
+    turn = {"text": "well, hello", "audio": {"bytes": b"fLaC", "path": "t.flac"}, "audio_ref": []}
+    side = [{**turn, "role": "user", "duration_s": 3.0}, {**turn, "role": "assistant", "duration_s": 6.0}]
     with ShardWriter(tmp_path / "all") as writer:
         for row in labels:
-            sides = {"chosen": [turn("user", 3.0), turn("assistant", 6.0)], "rejected": [turn("user", 9.0)] * 2}
             more = {"subset": "semi_wild", "language": "en", "license": "CC0-1.0"}
-            writer.write(row.pop("split"), {**row, **sides, **more})
-    (tmp_path / "all" / "report.json").write_text(json.dumps({"config": {"seed": 7, "channel": None}, "joined": None}))
+            writer.write(row["split"], {**row, "chosen": side, "rejected": side, **more})
+    (tmp_path / "all" / "report.json").write_text(json.dumps({"config": {"seed": 7, "channel": None}}))
     return tmp_path / "all"
 
 
-@pytest.mark.slow
-def test_the_benchmark_is_written_with_its_report(folder, tmp_path):
+def test_the_benchmark_is_written_with_its_report_and_a_repeated_pair_is_refused(folder, tmp_path):
     report = make_bench(folder, tmp_path / "sdiareward", BenchSettings(cap=2))
     assert json.dumps(make_bench(folder, tmp_path / "sdiareward", BenchSettings(cap=2))) == json.dumps(report)
     rows = [(split, row["pair_id"]) for split, row in read_rows(tmp_path / "sdiareward")]
@@ -267,16 +201,17 @@ def test_the_benchmark_is_written_with_its_report(folder, tmp_path):
     bench = json.loads((tmp_path / "sdiareward" / "bench.json").read_text())
     assert bench == json.loads(json.dumps(report["bench"]))
     assert bench["table1"]["semi_wild"] == {"train": 2, "validation": 1, "test": 4, "total": 7}
-    names = ("bucket", "available", "available_groups", "taken", "taken_groups")
-    counts = [tuple(bucket[name] for name in names) for bucket in bench["buckets"]]
-    assert counts == [("meld / Fear", 2, 2, 2, 2), ("meld / Joy", 3, 1, 2, 1)]
+    assert [tuple(bucket.values()) for bucket in bench["buckets"]] == [
+        ("meld / Fear", 2, 2, 2, 2),
+        ("meld / Joy", 3, 1, 2, 1),
+    ]
     assert (bench["statistics"]["pairs"], bench["num_known_groups"]) == (4, 0)
     page = (tmp_path / "sdiareward" / "bench.md").read_text()
-    assert "| meld / Joy | 3 | 1 | 2 | 1 |" in page
-    assert "| semi_wild | 2 | 1 | 4 | 7 |" in page
+    assert "| meld / Joy | 3 | 1 | 2 | 1 |" in page and "| semi_wild | 2 | 1 | 4 | 7 |" in page
     assert (tmp_path / "sdiareward" / "bench.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_data_set_itself_is_not_overwritten(folder):
     with pytest.raises(ValueError, match="is the data set itself"):
         make_bench(folder, folder, BenchSettings())
+    with pytest.raises(ValueError, match="mood"):
+        draw_bench(folder, BenchSettings(bucket_by=("mood",)))
+    with pytest.raises(ValueError, match="pair 'p' comes twice"):
+        sample_bench([label("p"), label("p")], BenchSettings())

@@ -29,49 +29,30 @@ def folder(tmp_path):
     return tmp_path / "data_set"
 
 
-def test_hours_count_pairs_and_once_each_recording(folder):
-    found = compute_statistics(folder)
+def test_pairs_hours_and_distributions_of_the_real_and_the_synthetic_side_are_written(folder, tmp_path):
+    found = write_statistics(folder, tmp_path / "out")
+    assert compute_statistics(folder) == found == json.loads((tmp_path / "out" / "stats.json").read_text())
     assert (found["pairs"], found["groups"], found["turns"]) == (3, 2, 16)
-    assert found["real_h"] == pytest.approx(0.02)
-    assert found["distinct_real_h"] == pytest.approx(0.01)
-    assert found["synthetic_h"] == pytest.approx(0.005 + 0.015 + 0.08)
-
-
-def test_pairs_and_hours_are_counted_by_label(folder):
-    by = compute_statistics(folder)["by"]
-    assert by["split"] == {
+    # Hours count pairs, and once each recording.
+    hours = [found[f"{name}_h"] for name in ("real", "distinct_real", "synthetic")]
+    assert hours == pytest.approx([0.02, 0.01, 0.005 + 0.015 + 0.08])
+    assert found["by"]["split"] == {
         "test": {"pairs": 1, "real_h": 0.0, "synthetic_h": 0.08},
         "train": {"pairs": 2, "real_h": 0.02, "synthetic_h": 0.02},
     }
-    assert {name: entry["pairs"] for name, entry in by["synthesizer"].items()} == {"flite": 2, "piper": 1}
-    assert set(by) == {"split", "criterion", "subset", "source", "synthesizer", "language", "license"}
-    table = compute_statistics(folder)["table1"]
-    assert list(table) == ["wild", "semi_wild", "scripted", "colloquialness"]
-    assert table["wild"] == {"train": 2, "validation": 0, "test": 0, "total": 2}
-    assert table["scripted"]["total"] == 0
-
-
-def test_distributions_keep_the_real_and_the_synthetic_side_apart(folder):
-    found = compute_statistics(folder)
-    assert found["distributions"]["real"]["dialogue_s"] == {
-        "n": 2, "mean": 36.0, "std": 0.0, "min": 36.0, "p5": 36.0, "median": 36.0, "p95": 36.0, "max": 36.0
-    }  # fmt: skip
+    assert set(found["by"]) == {"split", "criterion", "subset", "source", "synthesizer", "language", "license"}
+    assert found["table1"]["wild"] == {"train": 2, "validation": 0, "test": 0, "total": 2}
+    assert found["table1"]["scripted"]["total"] == 0
+    ranges = dict.fromkeys(("mean", "min", "p5", "median", "p95", "max"), 36.0)
+    assert found["distributions"]["real"]["dialogue_s"] == {"n": 2, "std": 0.0, **ranges}
     synthetic = found["distributions"]["synthetic"]
     assert (synthetic["dialogue_s"]["min"], synthetic["dialogue_s"]["max"]) == (18.0, 144.0)
     assert (synthetic["turns"]["n"], synthetic["turns"]["mean"]) == (4, 3.0)
-    assert synthetic["words_per_turn"]["n"] == 12
-    assert synthetic["words_per_turn"]["mean"] == pytest.approx((8 * 3 + 4 * 1) / 12, abs=1e-3)
+    words = synthetic["words_per_turn"]
+    assert (words["n"], words["mean"]) == (12, pytest.approx((8 * 3 + 4 * 1) / 12, abs=1e-3))
     assert found["histograms"]["turns"] == {"real": {"2": 2}, "synthetic": {"2": 2, "4": 2}}
     assert found["histograms"]["dialogue_s"]["synthetic"] == {"10": 1, "50": 1, "140": 2}
-
-
-@pytest.mark.slow
-def test_the_statistics_are_written_as_json_markdown_and_png(folder, tmp_path):
-    found = write_statistics(folder, tmp_path / "out")
-    assert json.loads((tmp_path / "out" / "stats.json").read_text()) == found
     page = (tmp_path / "out" / "stats.md").read_text()
-    assert "3 pairs of 2 recordings or dialogues" in page
-    assert "| all | 2 | 0 | 1 | 3 |" in page
+    assert "3 pairs of 2 recordings or dialogues" in page and "| all | 2 | 0 | 1 | 3 |" in page
     assert "| colloquialness | 1 | 0.00 | 0.08 |" in page
     assert (tmp_path / "out" / "stats.png").read_bytes().startswith(b"\x89PNG")
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["stats.json", "stats.md", "stats.png"]

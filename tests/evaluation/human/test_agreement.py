@@ -1,13 +1,14 @@
 import json
 import math
 
+import pandas as pd
 import pytest
 from scipy.stats import t
 
 from sdiareward.cli import main
 from sdiareward.common.files import write_file
 from sdiareward.esdr_accuracy.pairwise import wilson_interval
-from sdiareward.evaluation.human.study import measure_raters, rate_item, render_study, score_study, summarise_items
+from sdiareward.evaluation.human.study import measure_raters, score_study, summarise_items
 
 
 def truth(stratum, margin, chosen_is="a", subset="wild", group=None):
@@ -50,11 +51,11 @@ def study(tmp_path):
     return tmp_path
 
 
-def rated(values, groups=None):
-    """Return items of one rater each, who agrees with 1, not with 0 and cannot tell with 0.5."""
-    choices = {1: "a", 0: "b", 0.5: "tie"}
-    pairs = zip(values, groups or range(len(values)), strict=True)
-    return [rate_item(truth("high", 1.0, group=f"g{group}"), [choices[value]]) for value, group in pairs]
+def rate(*strata, groups=None):
+    """Return a row of Table 3 over items of one rater each, who agrees with 1 and not with 0."""
+    rows = [{"stratum": stratum, "agreement": value} for stratum, values in enumerate(strata) for value in values]
+    items = pd.DataFrame(rows).assign(margin=1.0, num_answers=1, num_cannot_tell=0, pair_id="x")
+    return summarise_items(items.assign(group_id=[f"g{group}" for group in groups or range(len(items))]))
 
 
 def test_agreement_is_the_mean_over_raters_then_over_items_and_overall_is_weighted_by_count(study):
@@ -82,69 +83,52 @@ def test_agreement_is_the_mean_over_raters_then_over_items_and_overall_is_weight
     assert results["raters"]["bob"]["agreement"] == 0.5
 
 
-def test_an_item_that_nobody_rated_is_left_out_and_counted(study):
+def test_the_last_answer_counts_files_may_be_joined_and_what_nobody_rated_is_left_out(study):
     write_answers(study, {"cho": "tie"})
-    results = score_study(study)
-    assert (results["num_rated"], results["num_items"]) == (1, 4)
-    assert results["strata"]["low"]["agreement"] is None
-    assert "| Low confidence | 0 | 0 | 0 | 0 | - | - | - | - |" in render_study(results)
-
-
-def test_the_last_answer_to_an_item_counts_and_collected_files_may_be_joined(study):
     with (study / "answers.jsonl").open("a") as file:
-        file.write(json.dumps({"rater": "bob", "item": "i2", "choice": "b", "heard": ["a"]}) + "\n")
-        file.write(json.dumps({"rater": "dan", "texts": {"consent": "yes"}}) + "\n")
+        for record in ({"item": "i1", "choice": "a", "heard": ["a"]}, {"texts": {"consent": "yes"}}):
+            file.write(json.dumps({"rater": "cho", **record}) + "\n")
     results = score_study(study)
-    assert results["strata"]["high"]["agreement"] == pytest.approx((5 / 6 + 1) / 2)
-    assert results["raters"]["bob"]["num_not_heard"] == 1
-    assert list(results["raters"]) == ["ann", "bob", "cho"]
+    assert (results["num_rated"], results["num_items"], list(results["raters"])) == (1, 4, ["cho"])
+    assert results["raters"]["cho"]["num_not_heard"] == results["strata"]["high"]["agreement"] == 1
+    assert results["strata"]["low"]["agreement"] is None
+    assert "| Low confidence | 0 | 0 | 0 | 0 | - | - | no interval | - |" in (study / "results.md").read_text()
 
 
-def test_the_interval_is_wilsons_with_the_variance_of_the_items_and_students_quantile():
+def test_the_interval_is_wilsons_over_recordings_and_within_strata():
     # Sample variance 0.25, four items: as of 3 trials.
-    z, found = t.ppf(0.975, 3), summarise_items([rated([1, 1, 0, 1])])
+    z, found = t.ppf(0.975, 3), rate([1, 1, 0, 1])
     centre, half = (0.75 + z**2 / 6) / (1 + z**2 / 3), z * math.sqrt(0.75 * 0.25 / 3 + (z / 6) ** 2) / (1 + z**2 / 3)
-    assert found["num_groups"] == 4
-    assert found["interval"] == pytest.approx([centre - half, centre + half])
-
-
-def test_the_interval_is_over_recordings_and_within_strata():
-    few, many = (summarise_items([rated([1, 1, 0, 0], groups)])["interval"] for groups in ([0, 0, 1, 1], None))
+    assert found["num_groups"] == 4 and found["interval"] == pytest.approx([centre - half, centre + half])
+    few, many = (rate([1, 1, 0, 0], groups=groups)["interval"] for groups in ([0, 0, 1, 1], None))
     assert few[1] - few[0] > 0.99 > 0.9 > many[1] - many[0]
     # Two recordings of the same agreement are no certainty either.
-    low, high = summarise_items([rated([1, 0, 0, 1, 0, 0], [0, 0, 0, 1, 1, 1])])["interval"]
+    low, high = rate([1, 0, 0, 1, 0, 0], groups=[0, 0, 0, 1, 1, 1])["interval"]
     assert low < 0.05 and high > 0.9
-    assert summarise_items([rated([1, 0], [0, 0])])["interval"] is None
+    assert rate([1, 0], groups=[0, 0])["interval"] is None
     # Without spread inside the strata the recordings are the trials, however far the strata are apart.
-    assert summarise_items([rated([1, 1]), rated([0, 0])])["interval"] == wilson_interval(0.5, 2)
+    assert rate([1, 1], [0, 0], groups=[0, 1, 0, 1])["interval"] == wilson_interval(0.5, 2)
 
 
-TABLE_3 = [(20, 0.883, 1.65, 7.2), (20, 0.783, 0.06, 9.2), (20, 0.767, 0.77, 9.5), (15, 0.933, -0.19, 6.5)]
-
-
-def test_the_standard_errors_and_the_overall_row_are_what_the_paper_prints():
-    """A thousand raters make up any agreement of three digits; what is tested are the formulas over items."""
-    strata = []
-    for count, agreement, margin, printed in TABLE_3:
-        choices = ["a"] * round(1000 * agreement) + ["b"] * round(1000 - 1000 * agreement)
-        strata.append([rate_item(truth("high", margin, group=f"g{number}"), choices) for number in range(count)])
-        assert round(100 * summarise_items(strata[-1:])["se_binomial"], 1) == printed
-    row = summarise_items(strata)
-    found = (round(100 * row["agreement"], 1), round(100 * row["se_binomial"], 1), round(row["average_margin"], 2))
-    assert found == (83.5, 4.3, 0.62)
+def test_the_standard_errors_and_the_overall_agreement_are_what_the_paper_prints():
+    strata = [[0.883] * 20, [0.783] * 20, [0.767] * 20, [0.933] * 15]
+    printed = [round(100 * rate(stratum)["se_binomial"], 1) for stratum in strata]
+    assert printed == [7.2, 9.2, 9.5, 6.5]
+    row = rate(*strata)
+    assert (round(100 * row["agreement"], 1), round(100 * row["se_binomial"], 1)) == (83.5, 4.3)
 
 
 def as_answers(choices):
-    return {rater: {item: {"choice": choice} for item, choice in given.items()} for rater, given in choices.items()}
+    rows = [
+        {"rater": rater, "item": item, "choice": each} for rater in choices for item, each in choices[rater].items()
+    ]
+    return pd.DataFrame(rows)
 
 
 def test_krippendorffs_alpha_of_his_own_example():
     """Two observers, ten units, binary (Krippendorff, Computing Krippendorff's Alpha-Reliability, 2011, section A)."""
     raters = {"first": "0100000010", "second": "1110010000"}
-    choices = {
-        name: {f"unit {index}": "ab"[int(value)] for index, value in enumerate(values)}
-        for name, values in raters.items()
-    }
+    choices = {name: dict(enumerate("ab"[int(value)] for value in values)) for name, values in raters.items()}
     found = measure_raters(as_answers(choices))
     assert found["krippendorff_alpha"] == pytest.approx(1 - 19 * 4 / (14 * 6))
     assert found["percent_agreement"] == 0.6

@@ -1,0 +1,91 @@
+"""Read the JSON in the answers of language models."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from .files import require_shallow
+
+
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
+_OPENING = re.compile(r"[{\[]")
+_STEPS = {"{": 1, "[": 1, "}": -1, "]": -1}
+
+
+def parse_json(text: str, is_cut: bool = False) -> Any:
+    """Return the only JSON object or array in an answer; prose or a code fence around it is ignored.
+
+    The same piece twice, or a list of plain values beside an object, has one meaning. Two pieces that differ, one key
+    with two values and a piece that is not closed are errors: `json_repair` alone would choose one or complete it.
+    """
+    require_shallow(text)
+    with suppress(ValueError):
+        value = _DECODER.decode(text.strip())
+        if isinstance(value, dict | list):
+            return value
+    if is_cut:  # JSON inside a cut answer may be a part of it.
+        raise ValueError("the answer was cut off at the token limit; be shorter.")
+    values = [_read_piece(piece) for piece in dict.fromkeys(_split_pieces(text))]
+    found = {json.dumps(value, sort_keys=True): value for value in values if value is not None}
+    objects = [value for key, value in found.items() if "{" in key]
+    left = objects if len(objects) == 1 else list(found.values())
+    if len(left) != 1:
+        count = f"{len(left)} pieces of" if left else "no valid"
+        raise ValueError(f"the answer holds {count} JSON; it must be exactly one object or array.")
+    return left[0]
+
+
+def _split_pieces(text: str) -> Iterator[str]:
+    """Yield the outermost objects and arrays in prose."""
+    end = 0
+    while opening := _OPENING.search(text, end):
+        depth, start = 0, opening.start()
+        for found in _BRACKETS.finditer(text, start):
+            depth += _STEPS.get(found[0], 0)
+            if not depth:
+                end = found.end()
+                yield text[start:end]
+                break
+        else:
+            if end and not text[start:].strip("{[ \r\n"):
+                return
+            raise ValueError("the JSON is not complete or not valid.")
+
+
+def _read_piece(piece: str) -> Any:
+    """Return the value of a piece of JSON, repaired in its punctuation alone; None for brackets of prose."""
+    import json_repair
+
+    try:
+        return _DECODER.decode(piece)
+    except ValueError as error:
+        problem = str(error)
+    with suppress(ValueError):
+        value = json_repair.loads(piece)
+        if isinstance(value, dict | list) and _list_words(piece) == _list_words(json.dumps(value, ensure_ascii=False)):
+            return json.loads(json.dumps(value, allow_nan=False))
+    if ":" in piece:
+        raise ValueError(f"the JSON is not valid ({problem}).")
+    return None
+
+
+def _list_words(text: str) -> list[str]:
+    return re.findall(r"[\w.+-]+", re.sub(r"\\.", " ", text))
+
+
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if twice := [key for key, value in pairs if made[key] != value]:
+        raise ValueError(f"{twice[0]!r} is there twice with different values.")
+    return made
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON.")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_make_object, strict=False)

@@ -1,0 +1,414 @@
+"""The page of an evaluation: its numbers, its file, and how it looks in Debian's Chromium on a phone and on a desk."""
+
+import base64
+import hashlib
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import chromium, report_world
+from support.systems_world import write_system
+
+import sdiareward
+from sdiareward.cards.model_card import make_model_index
+from sdiareward.evaluation.report import content, examples
+from sdiareward.evaluation.report.sections import render_markdown, write_page
+from sdiareward.evaluation.scores import find_disagreements
+
+
+OPTIONS = {"nan": "wrong", "num_bootstrap": 20, "seed": 0}
+NASTY = '<script>alert("x")</script> & "quoted" ' + "supercalifragilistic" * 6
+OTHER = "runs/a/rather/long/path/of/a/<model>" * 3
+FIGURES = ["accuracy", "densities", "boxes", "reliability", "accuracy_by_margin", "comparison"]
+FIGURES += ["score_alignment", "margin_stability"]
+
+
+class Page(HTMLParser):
+    """What a test asks of a page: its elements with their attributes, and its words."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.elements, self.words, self.path = [], [], path
+        self.text = path.read_text()
+        self.feed(self.text)
+        self.shown = " ".join("".join(self.words).split())
+        self.sections = {element.get("aria-labelledby") for element in self.all("section")}
+        self.report = json.loads((path.parent / "report.json").read_text())
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        if self.elements and self.elements[-1][0] not in ("style", "script"):
+            self.words.append(data)
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+@pytest.fixture
+def without_figures(monkeypatch):
+    """Draw nothing, as that takes most of the time of a page."""
+
+    def make_folder(report, records, folder):
+        folder.mkdir(exist_ok=True)
+        return {}
+
+    monkeypatch.setattr("sdiareward.evaluation.report.sections.draw_figures", make_folder)
+
+
+@pytest.fixture(scope="module")
+def write_complete(tmp_path_factory):
+    """Return a function that writes a page with every section filled, from transcripts that are HTML."""
+    folder = tmp_path_factory.mktemp("evaluation")
+    paths = [folder / f"{name}.json" for name in ("centered", "free")]
+    for path, made in zip(
+        paths, (report_world.make_training(0.01, 0.3), report_world.make_training(None, 5.0)), strict=True
+    ):
+        path.write_text(json.dumps(made))
+
+    def write():
+        pairs, labels, scores = report_world.make_evaluation(text=NASTY)
+        skipped = [{**labels[0], "pair_id": "broken-1", "reason": "chosen, turn 1: cannot be decoded"}]
+        others = [report_world.make_other(labels, model=OTHER)]
+        results = report_world.make_results(labels, scores, skipped) | {"judge": report_world.make_judge()}
+        results["disagreements"] = find_disagreements(labels, scores["model"], others, "error")
+        training = content.read_training_runs(paths)
+        return Page(write_page(folder, results, pairs, labels, scores, others=others, training=training))
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def complete(write_complete):
+    return write_complete()
+
+
+def hash_files(page):
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in page.path.parent.iterdir()}
+
+
+@pytest.mark.slow
+def test_the_page_is_beside_its_numbers_and_figures_and_is_the_same_whenever_it_is_made(complete, write_complete):
+    before = hash_files(complete)
+    assert {*before} == {"index.html", "report.json", *(f"{name}.png" for name in FIGURES)}
+    assert complete.path.stat().st_size < 25_000_000 and complete.report["num_pairs"] == 48
+    assert hash_files(write_complete()) == before
+
+
+@pytest.mark.slow
+def test_the_page_requests_nothing_and_runs_only_its_own_style_and_script(complete):
+    for _, attributes in complete.elements:
+        for name in ("src", "href", "srcset", "poster", "data", "action"):
+            assert (attributes.get(name) or "#").startswith(("#", "data:")), attributes[name][:80]
+        assert not {"style", "onclick"} & {*attributes}
+    (policy,) = (meta["content"] for meta in complete.all("meta") if "http-equiv" in meta)
+    assert policy.startswith("default-src 'none'")
+    for tag in ("style", "script"):
+        (found,) = re.findall(rf"<{tag}>(.*?)</{tag}>", complete.text, re.DOTALL)
+        digest = hashlib.sha256(found.encode()).digest()
+        assert f"{tag}-src 'sha256-{base64.b64encode(digest).decode()}'" in policy and "alert" not in found
+    # Twenty lowest margins and twenty disagreements, four turns each.
+    assert "".join(complete.words).count(NASTY) == (20 + 20) * 4 and OTHER in complete.shown
+
+
+@pytest.mark.slow
+def test_headings_figures_players_and_tables_have_their_order_and_names(complete):
+    levels = [int(tag[1]) for tag, _ in complete.elements if re.fullmatch(r"h\d", tag)]
+    assert levels[0] == levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False))
+    ids = [attributes["id"] for _, attributes in complete.elements if "id" in attributes]
+    assert len(ids) == len(set(ids)) and {link["href"][1:] for link in complete.all("a")} <= set(ids)
+    assert complete.all("a")[0] == {"class": "skip", "href": "#main"} and complete.all("html") == [{"lang": "en"}]
+    assert len(complete.all("img")) == len(FIGURES) and all(image["alt"] for image in complete.all("img"))
+    players = [player["aria-label"] for player in complete.all("audio")]
+    assert len(players) == len(set(players)) == 160 and players[0] == "pair 1, chosen, turn 1, user, 0.2 seconds"
+    regions = [attributes for _, attributes in complete.elements if attributes.get("role") == "region"]
+    assert len(regions) == len(complete.all("table"))
+    assert all(region["tabindex"] == "0" and region["aria-label"] for region in regions)
+
+
+@pytest.mark.slow
+def test_the_page_shows_in_words_what_the_json_holds(complete, snapshot):
+    report = complete.report
+    lines = [word.strip() for word in complete.words if word.strip()]
+    examples, rest = (len(lines) - 1 - lines[::-1].index(title) for title in ("Lowest margins", "Skipped and cut"))
+    assert "\n".join(lines[:examples] + lines[rest:]) == snapshot
+    numbers = [f"{100 * report['accuracies']['model'][column]:.2f}" for column in ("overall_macro", "modality_micro")]
+    numbers += [f"{report['calibration'][0]['after']['error']:.3f}", f"{report['comparisons'][0]['p_value']:.3f}"]
+    numbers += [f"{report['training'][1]['validation'][-1]['chosen']:+.2f}"]
+    assert all(number in complete.shown for number in numbers)
+
+
+def test_a_page_of_own_pairs_has_no_empty_and_no_repeated_parts_and_keeps_no_figure_of_before(tmp_path):
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report" / "comparison.png").write_bytes(b"of before")
+    pairs, labels, scores = report_world.make_evaluation(license=None)
+    labels = [{**label, "group_id": None, "synthesizer": None} for label in labels[:1]]
+    results = report_world.make_results(labels, scores := {"model": scores["model"]})
+    # A name with dollar signs is no formula.
+    results["config"]["model"] = r"runs/$\frac$/model"
+    page = Page(write_page(tmp_path, results, pairs.select([0]), labels, scores))
+    assert page.sections == {"accuracy", "rewards", "calibration", "margins", "examples", "provenance"}
+    assert len(re.findall("<div><dt>", page.text)) == 3
+    table = page.text[page.text.index("<table") : page.text.index("</table>")]
+    assert re.findall(r'<th scope="col"><span class="name">([^<]*)', table) == ["scorer", "wild"]
+    # The user's own recordings play; the page warns against passing them on.
+    assert len(page.all("audio")) == 4
+    assert "not known to be free to pass on (licence: unknown). Do not publish it" in page.text
+    assert not (page.path.parent / "comparison.png").exists()
+
+
+def test_a_model_without_one_finite_reward_gets_its_page_too(tmp_path):
+    pairs, labels, _ = report_world.make_evaluation(license="unknown")
+    scores = {"model": {label["pair_id"]: {"chosen": float("nan"), "rejected": 0.0} for label in labels}}
+    results = report_world.make_results(labels, scores, nan="wrong")
+    page = Page(write_page(tmp_path, results, pairs, labels, scores))
+    # There is nothing to count, so there is no accuracy, on the page, in the text and on the card.
+    assert "has no usable reward for any of 48 pairs" in page.shown and "0.00" not in page.words
+    assert "count as wrong and are part of no figure" in page.shown
+    text = render_markdown(results)
+    assert "48 of 48 pairs have a reward that is not finite, so there is no accuracy" in text and "0.00" not in text
+    assert make_model_index(results) == []
+    assert len(page.all("img")) == 1 and not page.sections & {"calibration", "margins", "rewards", "examples"}
+
+
+def test_pairs_of_the_released_form_and_of_one_recording_make_a_page_too(tmp_path, without_figures):
+    def to_messages(row):
+        for side in ("chosen", "rejected"):
+            row[side] = [
+                {"role": turn["role"], "content": [{"type": kind, kind: turn[kind]} for kind in ("text", "audio")]}
+                for turn in row[side]
+            ]
+        return row
+
+    pairs, labels, scores = report_world.make_evaluation()
+    released = pairs.remove_columns(["primary", "secondary", "license", "language"]).map(to_messages)
+    labels = [{**label, "synthesizer": None, "group_id": "one", "criterion": "joint"} for label in labels]
+    results = report_world.make_results(labels, scores)
+    page = Page(write_page(tmp_path, results, released, labels, scores, embed_audio="open"))
+    assert "its licence, unknown, is not known to let anyone pass it on" in page.shown
+    assert "83.33%</strong> (no interval over 1 recording)" in page.text
+    assert not page.sections & {"synthesizers", "disagreements", "judge"}
+
+
+def test_a_judge_is_compared_with_a_model_on_its_page_and_in_markdown(tmp_path, without_figures, snapshot):
+    pairs, labels, by_scorer = report_world.make_evaluation()
+    scores = {**by_scorer["model"], "pair-05": {"chosen": None, "rejected": None, "margin": None}}
+    model = report_world.make_other(labels, folder="runs/model", model="checkpoints/tiny")
+    results = report_world.make_results(labels, {"model": scores}, nan="wrong")
+    results["config"] |= {"model": None, "judge": "ear"}
+    results["judge"] = report_world.make_judge() | {"changed_parameters": {"seed": None}}
+    results["disagreements"] = find_disagreements(labels, scores, [model], "wrong")
+    page = Page(write_page(tmp_path, results, pairs, labels, {"model": scores}, others=[model]))
+    (found,), (entry,) = results["disagreements"], page.report["disagreements"]
+    assert [row["pair_id"] for row in entry["rows"]] == [row["pair_id"] for row in found["rows"]]
+    assert entry["rows"][0]["chosen"][0]["clips"][0]["clip"] and "With checkpoints/tiny" in page.shown
+    assert any("judge: 1 of 48 pairs got no usable answer" in note for note in page.report["notes"])
+    assert render_markdown(results) == snapshot
+    results["judge"] |= {"kind": "pointwise", "usd": None}
+    text = render_markdown(results)
+    assert "osition bias" not in text and "dollars" not in text
+
+
+def find_lowest(change=None, **options):
+    """Return the rows of a page's lowest margins and the recordings they play."""
+    collector, pairs = examples.Collector(**options), report_world.make_pairs()
+    labels = [{**label, "license": "CC0-1.0"} for label in report_world.make_labels(pairs)]
+    scores = report_world.make_scores(labels) | {"pair-00": {"chosen": None, "rejected": -9.0}}
+    rows = examples.find_lowest(labels, scores)
+    return examples.add_dialogues(rows, pairs.map(change) if change else pairs, labels, collector), collector.clips
+
+
+def list_clips(rows):
+    return [clip for row in rows for side in ("chosen", "rejected") for turn in row[side] for clip in turn["clips"]]
+
+
+def test_the_twenty_lowest_margins_are_shown_turn_by_turn_on_both_sides():
+    rows, clips = find_lowest()
+    margins = [row["margin"] for row in rows]
+    assert len(margins) == 20 and margins == sorted(margins) and "pair-00" not in [row["pair_id"] for row in rows]
+    assert [turn["role"] for turn in rows[0]["chosen"]] == ["user", "assistant"]
+    number = int(rows[0]["pair_id"].removeprefix("pair-"))
+    assert rows[0]["rejected"][1]["text"] == f"so, um, hello {number} rejected"
+    assert all(clip["clip"] in clips and clip["duration_s"] == 0.25 for clip in list_clips(rows))
+    # A recording counts as often as it is played.
+    limit = 5 * sum(map(len, clips.values())) // len(clips)
+    few = list_clips(find_lowest(max_audio_characters=limit)[0])
+    played = [clip["clip"] for clip in few if clip["clip"]]
+    assert 4 <= len(played) <= 6 and sum(len(clips[key]) for key in played) <= limit
+    assert any(clip["no_audio"] == "the page would become too large" for clip in few)
+
+    def break_audio(row):
+        row["chosen"][0]["audio"] = {"bytes": b"not audio", "path": None}
+        return row
+
+    assert "cannot be decoded" in list_clips(find_lowest(break_audio)[0])[0]["no_audio"]
+
+
+def test_only_licences_known_to_let_anyone_pass_recordings_on_are_open():
+    free = ["CC-BY-SA-3.0", "CC0-1.0", "GPL-2.0-only", "LicenseRef-Flight-of-the-Amazon-Queen"]
+    free += ["Creative Commons Attribution license (reuse allowed)"]
+    others = ["LicenseRef-YouTube", "LicenseRef-MELD", "MITRE internal", "unknown", "", None]
+    assert [license for license in (*free, *others) if examples.is_redistributable(license)] == free
+    source = {"array": np.zeros(4000, dtype=np.float32), "sampling_rate": 16_000}
+    collector, careful, silent = examples.Collector(), examples.Collector("open"), examples.Collector("none")
+    for license in ("CC0-1.0", None, "LicenseRef-YouTube"):
+        assert collector.describe_clip(source, license)["clip"] in collector.clips
+    assert collector.private_licenses == {"unknown", "LicenseRef-YouTube"}
+    reason = "its licence, unknown, is not known to let anyone pass it on"
+    assert careful.describe_clip(source, None)["no_audio"] == reason
+    assert (careful.clips, careful.private_licenses) == ({}, set())
+    assert silent.describe_clip(source, "CC0-1.0")["clip"] is None
+
+
+@pytest.fixture(scope="module")
+def report():
+    _, labels, by_scorer = report_world.make_evaluation()
+    records = [{**label, "primary": "Joy", "secondary": None} for label in labels]
+    others = [report_world.make_other(labels, folder=folder) for folder in ("runs/a", "runs/b")]
+    by_scorer["model"]["pair-03"] = {"chosen": math.nan, "rejected": 0.0}
+    return content.build_report(report_world.make_results(labels, by_scorer, nan="wrong"), records, by_scorer, others)
+
+
+def test_the_report_is_strict_json_with_every_scorer_the_model_first(report):
+    assert json.loads(json.dumps(report, allow_nan=False)) == report
+    # Models of one name have their folders in their titles.
+    assert [tuple(row.values()) for row in report["scorers"]] == [
+        ("model", "checkpoints/tiny", "model"),
+        ("compared_1", "other/<model> (runs/a)", "compared"),
+        ("compared_2", "other/<model> (runs/b)", "compared"),
+        ("acoustic", "acoustic baseline", "baseline"),
+        ("text", "text baseline", "baseline"),
+    ]
+    names = [row["name"] for row in report["scorers"]]
+    assert list(report["accuracies"]) == names and {*names} <= set(report["by_synthesizer"][0])
+    for row in report["comparisons"]:
+        own, other = (report["accuracies"][name][row["column"]] for name in ("model", row["scorer"]))
+        assert row["difference"] == pytest.approx(own - other)
+    columns = (("overall_micro", 48), ("modality_micro", 36), ("colloquialness", 12))
+    expected = [(scorer, *column) for scorer in names[1:] for column in columns]
+    assert [(row["scorer"], row["column"], row["num_pairs"]) for row in report["comparisons"]] == expected
+
+
+def test_a_reward_that_is_not_finite_is_named_and_no_part_of_calibration_and_margins(report):
+    assert report["not_finite"] == [{"scorer": "model", "pair_id": "pair-03"}]
+    assert [row["scorer"] for row in report["calibration"]] == ["model", "compared_1", "compared_2"]
+    found = report["calibration"][0]
+    assert found["num_pairs"] == report["margins"]["strata"][2]["num_pairs"] == 47
+    assert sum(row["num_pairs"] for row in report["margins"]["bins"]) == 47
+    assert sum(row["num_pairs"] for row in found["after"]["bins"]) == 47 and len(found["fold_temperatures"]) == 5
+    assert found["before"]["by_subset"].keys() == {"wild", "semi_wild", "scripted", "colloquialness"}
+
+
+def label(number, subset="wild", group=None, **fields):
+    about = {"pair_id": f"pair-{number}", "criterion": "modality", "subset": subset, "source": "made_up"}
+    return {**about, "synthesizer": "known", "group_id": group or f"group-{number}", **fields}
+
+
+def make_scores(margins):
+    return {f"pair-{number}": {"chosen": margin, "rejected": 0.0} for number, margin in enumerate(margins)}
+
+
+def test_a_cell_is_small_below_ten_pairs_or_five_recordings():
+    records = [label(number, primary="Joy", secondary="Laughter") for number in range(10)]
+    records += [label(number, group=f"four-{number % 4}", primary="Anger", secondary=None) for number in range(10, 20)]
+    records += [label(number, primary="Fear", secondary=None) for number in range(20, 29)]
+    rows = content.by_taxonomy(records, {"model": make_scores([1.0] * 28 + [-1.0])}, OPTIONS)
+    names = ("primary", "secondary", "num_pairs", "num_groups", "is_small")
+    found = [tuple(row[name] for name in names) for row in rows]
+    assert found == [("Anger", "", 10, 4, True), ("Fear", "", 9, 9, True), ("Joy", "Laughter", 10, 10, False)]
+    assert rows[1]["model"]["accuracy"] == pytest.approx(8 / 9)
+
+
+def test_rewards_and_strata_are_those_a_hand_computes():
+    chosen, rejected = content.describe_rewards([label(0), label(1)], make_scores([1.0, 3.0]))
+    expected = {"mean": 2.0, "sd": 1.0, "q05": 1.1, "q25": 1.5, "median": 2.0, "q75": 2.5, "q95": 2.9}
+    assert chosen == pytest.approx({"subset": "wild", "side": "chosen", "num_pairs": 2, **expected})
+    assert rejected["mean"] == 0.0
+    records = [label(0), label(1, "scripted"), label(2, "scripted"), label(3)]
+    found = content.describe_margins(records, make_scores([2.0, -0.5, -0.1, 1.0]), OPTIONS)
+    high, low, everything, wrong = found["strata"]
+    assert (high["mean_margin"], high["accuracy"], high["low"], high["high"]) == (2.0, 1.0, 2.0, 2.0)
+    assert (low["mean_margin"], low["accuracy"]) == (-0.1, 0.0)
+    assert everything["by_subset"] == {"wild": 2, "scripted": 2}
+    assert (wrong["num_pairs"], wrong["mean_margin"], wrong["by_subset"]) == (2, pytest.approx(-0.3), {"scripted": 2})
+    assert wrong["accuracy"] is None and [row["accuracy"] for row in found["bins"]] == [0.5]
+    wrong = content.describe_margins([label(0)], make_scores([1.0]), OPTIONS)["strata"][3]
+    assert (wrong["num_pairs"], wrong["accuracy"], wrong["mean_margin"]) == (0, None, None)
+
+
+def test_logs_of_training_have_the_mean_reward_of_each_side_and_a_title(tmp_path):
+    paths = [tmp_path / f"{name}.json" for name in "abc"]
+    for path, weight in zip(paths, (0.01, None, 0.0), strict=True):
+        path.write_text(json.dumps(report_world.make_training(weight, 2.0)))
+    runs = content.read_training_runs(paths)
+    titles = ["with centering, λ = 0.01", *(f"without centering ({path})" for path in paths[1:])]
+    assert [run["title"] for run in runs] == titles
+    assert runs[0]["train"][-1] == {"step": 100, "chosen": 3.0, "rejected": 1.0, "margin": 2.0}
+    assert runs[0]["validation"][0] == {"step": 50, "chosen": 1.5, "rejected": 0.5, "margin": 1.0}
+
+
+@pytest.mark.parametrize("text", [None, '{"model": "m"}', '{"training": {}, "history": [{"loss": 1.0, "step": 1}]}'])
+def test_a_log_that_is_none_of_training_is_refused_by_name(tmp_path, text):
+    if text is not None:
+        (tmp_path / "run.json").write_text(text)
+    with pytest.raises((FileNotFoundError, ValueError), match="run.json: "):
+        content.read_training_runs([tmp_path / "run.json"])
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory, tiny_checkpoint):
+    folder = tmp_path_factory.mktemp("comparison")
+    names = ["a", "supercalifragilistic" * 4, "c"]
+    systems = [write_system(folder / name, number) for number, name in enumerate(names)]
+    options = {"model": tiny_checkpoint, "num_bootstrap": 20, "criterion": "all"}
+    return Path(sdiareward.compare(*systems, output_dir=folder / "out", **options).page)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium.started(chromium.PLAY_AT_ONCE) as driver:
+        yield driver
+
+
+@chromium.needs_chromium
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["complete", "comparison"])
+@pytest.mark.parametrize("size", chromium.SIZES)
+def test_the_page_fits_and_the_keyboard_reaches_tables_and_players(browser, request, kind, size):
+    from selenium.webdriver.common.keys import Keys
+
+    page = request.getfixturevalue(kind)
+    width = chromium.open_page(browser, getattr(page, "path", page), size)
+    reached = []
+    for _ in range(70):
+        browser.switch_to.active_element.send_keys(Keys.TAB)
+        focused = browser.switch_to.active_element
+        reached.append((focused.tag_name, focused.get_attribute("class")))
+        if focused.tag_name == "audio":
+            break
+    assert reached[0] == ("a", "skip") and ("div", "scroll") in reached and reached[-1][0] == "audio"
+    window, whole = chromium.measure_widths(browser)
+    assert window == width >= whole
+    assert chromium.requested(browser) == browser.get_log("browser") == []
+    assert min(chromium.measure_contrasts(chromium.take_screenshot(browser, width))) > 10
+
+
+@chromium.needs_chromium
+@pytest.mark.slow
+def test_a_recording_plays_and_stops_the_one_before(browser, complete):
+    chromium.open_page(browser, complete.path, "phone")
+    paused, lengths = browser.execute_async_script(
+        """
+        const [first, second] = document.querySelectorAll("audio"), done = arguments[0];
+        first.muted = second.muted = first.loop = second.loop = true;
+        first.play().then(() => second.play()).then(
+          () => done([[first.paused, second.paused], [first.duration, second.duration]]), (e) => done(String(e)));
+        """
+    )
+    assert paused == [True, False] and lengths == pytest.approx([0.25, 0.25], abs=0.06)
