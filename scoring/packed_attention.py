@@ -117,7 +117,7 @@ def _attend_as_asked(
     usual: Any, module: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, layout: Any = None, **kwargs: Any
 ) -> Any:
     """Attend as `layout` or `windows` asks; shapes `(1, num_heads, num_tokens, head_dim)`, transposed on return."""
-    windows: Windows | None = kwargs.pop("windows", None)
+    windows: Any = kwargs.pop("windows", None)
     if layout is None and windows is None:
         return usual(module, query, key, value, *args, **kwargs)
     # Under autocast the rotation leaves float32 what the projections made.
@@ -187,7 +187,7 @@ def attend_varlen(query: Tensor, key: Tensor, value: Tensor, bounds: Any, scalin
     # Before it had the option, the function took fewer heads of keys unasked.
     has_option = "enable_gqa" in signature(varlen_attn).parameters
     options: dict[str, Any] = {"enable_gqa": True} if has_option and query.shape[1] != key.shape[1] else {}
-    attended: Tensor = varlen_attn(queries, keys, values, *ends, scale=scaling, window_size=window, **options)
+    attended: Any = varlen_attn(queries, keys, values, *ends, scale=scaling, window_size=window, **options)
     return attended[None]
 
 
@@ -210,9 +210,9 @@ def varlen_agrees(device: torch.device, dtype: torch.dtype) -> bool:
     """Compare the kernel with SDPA on segments that have a predecessor."""
     layout = PackedLayout([70, 33, 41], [None, 0, 0])
     generator = torch.Generator().manual_seed(0)
-    parts = [torch.randn(1, heads, 144, 64, generator=generator).to(device, dtype) for heads in (4, 2, 2)]
-    got = attend_varlen(*parts, layout.prepare_varlen(device), 0.125, is_causal=True)  # type: ignore[misc]
-    expected = attend_segments(*parts, layout, 0.125)  # type: ignore[misc]
+    query, key, value = (torch.randn(1, heads, 144, 64, generator=generator).to(device, dtype) for heads in (4, 2, 2))
+    got = attend_varlen(query, key, value, layout.prepare_varlen(device), 0.125, is_causal=True)
+    expected = attend_segments(query, key, value, layout, 0.125)
     return torch.allclose(got.float(), expected.float(), atol=2e-2)
 
 
