@@ -131,7 +131,8 @@ def check_parity(model: Any, processor: Any, dialogues: Sequence[Any]) -> Record
 def find_gradients(model: Any, processor: Any, dialogues: Sequence[Any]) -> torch.Tensor:
     """Return the gradients of the first layer's attention of the sum of two packed rewards."""
     # Those of a pair's difference nearly cancel in a random model.
-    batch = DialoguePreparer(processor)(range(2), dialogues[:2], ["joint"] * 2)
+    prepare = DialoguePreparer(processor)
+    batch = prepare.join(prepare.read_each(range(2), dialogues[:2], ["joint"] * 2)[0])
     attention = list(model.model.language_model.layers[0].self_attn.parameters())
     rewards = compute_packed_rewards(model, batch.dialogues, batch.mels).logits
     gradients = torch.autograd.grad(rewards.sum(), attention)

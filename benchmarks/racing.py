@@ -24,7 +24,7 @@ from tqdm.auto import tqdm
 from sdiareward.common.files import write_file
 from sdiareward.common.machine import describe_run
 from sdiareward.common.tables import render_markdown_table
-from sdiareward.scoring.tolerances import SAME_REWARD, scale_tolerance
+from sdiareward.scoring.outcomes import SAME_REWARD, scale_tolerance
 
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -13,7 +13,7 @@ from cyclopts.types import NonNegativeInt
 
 from sdiareward.common.errors import UserError
 from sdiareward.evaluation.arguments import PairsArguments
-from sdiareward.scoring.arguments import ModelArguments
+from sdiareward.scoring.model_spec import ModelArguments
 
 
 if TYPE_CHECKING:

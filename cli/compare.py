@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from cyclopts.types import PositiveInt
 
 from sdiareward.common.files import lock_folder
-from sdiareward.scoring.arguments import MODEL, ModelArguments
+from sdiareward.scoring.model_spec import MODEL, ModelArguments
 
 
 if TYPE_CHECKING:

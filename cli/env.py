@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from sdiareward.common.errors import read_extras
 from sdiareward.common.machine import describe_run
 from sdiareward.common.package import CONSTRAINTS, EXAMPLES, NANO, PACKAGE
-from sdiareward.scoring.tolerances import SAME_REWARD
+from sdiareward.scoring.outcomes import SAME_REWARD
 
 
 # Output of `sdiareward score examples/human.json examples/synthetic.json --criterion modality --dtype float32 --json`

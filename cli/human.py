@@ -17,7 +17,7 @@ from sdiareward.common.commands import PAIR_HELP, make_app
 from sdiareward.common.errors import UserError
 from sdiareward.common.files import lock_folder
 from sdiareward.common.hub import resolve_revision
-from sdiareward.scoring.arguments import DATASET, DatasetArguments
+from sdiareward.scoring.model_spec import DATASET, DatasetArguments
 
 
 HUMAN = make_app("human", "Let people rate pairs blindly, and measure agreement.")

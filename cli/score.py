@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts.types import PositiveInt
 
-from sdiareward.scoring.arguments import DATASET, MODEL, DatasetArguments, ModelArguments
+from sdiareward.scoring.model_spec import DATASET, MODEL, DatasetArguments, ModelArguments
 
 
 if TYPE_CHECKING:

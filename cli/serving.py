@@ -7,7 +7,7 @@ from typing import Any
 
 from sdiareward.common.errors import UserError
 from sdiareward.common.hub import fetch_snapshot, resolve_revision
-from sdiareward.scoring.arguments import MODEL, ModelArguments
+from sdiareward.scoring.model_spec import MODEL, ModelArguments
 from sdiareward.serving.settings import Limits, ServerArguments, ServiceSettings, read_api_key
 
 

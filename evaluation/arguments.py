@@ -10,7 +10,7 @@ from cyclopts.types import PositiveInt
 
 from sdiareward.common.hub import DatasetRevision, make_revision_field
 from sdiareward.common.package import NANO
-from sdiareward.scoring.arguments import ModelArguments
+from sdiareward.scoring.model_spec import ModelArguments
 
 
 _OF_MODELS = ("revision", "dtype", "device", "batch_tokens", "prompt_file")

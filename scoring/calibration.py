@@ -16,12 +16,11 @@ therefore cannot change how a threshold transfers; it gives rewards a scale with
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-from sdiareward.configuration_sdiareward import validate_calibration
 
 
 if TYPE_CHECKING:
@@ -44,14 +43,6 @@ def fit(
 ) -> dict[str, Any]:
     """Fit both calibrations on pairs; the result is the value of the configuration's field `calibration`."""
     array = np.asarray(rewards, dtype=np.float64)
-    if array.ndim != 2 or array.shape[1] != 2 or not len(array):
-        raise ValueError(f"rewards have shape {array.shape}; give at least one pair, shape (num_pairs, 2).")
-    if not np.isfinite(array).all():
-        row = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])
-        raise ValueError(f"the rewards of pair {row} are {array[row].tolist()}; they must be finite: leave it out.")
-    for kind, labels in (("subsets", subsets), ("criteria", criteria)):
-        if len(labels) != len(array) and (len(labels) or kind == "subsets"):
-            raise ValueError(f"got {len(labels)} {kind} for {len(array)} pairs; give one for each.")
     names, judged = (np.asarray(list(labels), dtype=np.str_) for labels in (subsets, criteria))
     fitted: dict[str, Any] = {}
     for name in np.unique(names).tolist():
@@ -61,7 +52,7 @@ def fit(
     tables = {
         name: _compute_quantiles(array[judged == name], names[judged == name]) for name in np.unique(judged).tolist()
     }
-    calibration = {
+    return {
         "subsets": fitted,
         "quantiles": _compute_quantiles(array, names),
         "quantiles_by_criterion": tables,
@@ -69,8 +60,6 @@ def fit(
         "prompt_version": prompt_version,
         "data": dict(data or {}),
     }
-    validate_calibration(calibration)
-    return calibration
 
 
 def fit_offset_and_temperature(chosen: ArrayLike, rejected: ArrayLike) -> tuple[float, float]:
@@ -84,30 +73,23 @@ def fit_offset_and_temperature(chosen: ArrayLike, rejected: ArrayLike) -> tuple[
 
     both = np.concatenate([np.asarray(chosen, dtype=np.float64), np.asarray(rejected, dtype=np.float64)])
     centre, spread = both.mean(), both.std() or 1.0
-    signs = np.repeat([1.0, -1.0], len(both) // 2)
-    found = minimize(
-        _penalised_loss,
-        np.zeros(2),
-        args=((both - centre) / spread, signs),
-        jac=True,
-        method="L-BFGS-B",
-        bounds=[(None, None), (-_MAX_LOG_TEMPERATURE, _MAX_LOG_TEMPERATURE)],
-        options={"ftol": 1e-15, "gtol": 1e-9},
-    )
+    signs, scaled = np.repeat([1.0, -1.0], len(both) // 2), (both - centre) / spread
+
+    def compute_loss(parameters: Floats) -> tuple[float, Floats]:
+        """Return the negative log posterior of an offset and a log temperature, and its gradient."""
+        steepness = np.exp(-parameters[1])
+        logits = signs * (scaled - parameters[0]) * steepness
+        # -sigmoid(-logits), the derivative of log(1 + exp(-logits)), without overflow.
+        slopes = -np.exp(-np.logaddexp(0.0, logits))
+        loss = np.logaddexp(0.0, -logits).sum() + (parameters**2).sum() / 2
+        gradient = np.array([-(slopes * signs).sum() * steepness, -(slopes * logits).sum()]) + parameters
+        return float(loss), gradient
+
+    bounds = [(None, None), (-_MAX_LOG_TEMPERATURE, _MAX_LOG_TEMPERATURE)]
+    tolerances = {"ftol": 1e-15, "gtol": 1e-9}
+    found = minimize(compute_loss, np.zeros(2), jac=True, method="L-BFGS-B", bounds=bounds, options=tolerances)
     offset, log_temperature = found.x
     return float(centre + spread * offset), float(spread * np.exp(log_temperature))
-
-
-def _penalised_loss(parameters: Floats, rewards: Floats, signs: Floats) -> tuple[float, Floats]:
-    """Return the negative log posterior of an offset and a log temperature, and its gradient."""
-    offset, log_temperature = parameters
-    steepness = np.exp(-log_temperature)
-    logits = signs * (rewards - offset) * steepness
-    # -sigmoid(-logits), the derivative of log(1 + exp(-logits)), without overflow.
-    slopes = -np.exp(-np.logaddexp(0.0, logits))
-    loss = np.logaddexp(0.0, -logits).sum() + (parameters**2).sum() / 2
-    gradient = np.array([-(slopes * signs).sum() * steepness, -(slopes * logits).sum()]) + parameters
-    return float(loss), gradient
 
 
 def _compute_quantiles(rewards: Floats, subsets: NDArray[np.str_]) -> list[float]:
@@ -126,77 +108,55 @@ def _round_values(values: Iterable[float]) -> list[float]:
     return [float(f"{value:.{_NUM_DIGITS}g}") for value in values]
 
 
+@dataclass(frozen=True)
 class Calibration:
-    def __init__(self, parameters: Mapping[str, Any]):
-        validate_calibration(parameters)
-        self.parameters = parameters
+    parameters: Mapping[str, Any]
 
     @classmethod
     def of(cls, config: SDiaRewardConfig) -> Calibration:
         if config.calibration is None:
-            raise ValueError(
-                "the model has no calibration; fit one with sdiareward calibrate CHECKPOINT EVAL_DIR and load what it "
-                "writes, or leave calibrated=False."
-            )
+            raise ValueError("the model has no calibration; fit one with sdiareward calibrate CHECKPOINT EVAL_DIR.")
         fitted = config.calibration["prompt_version"]
         if fitted != config.prompt_version:
-            raise ValueError(
-                f"the calibration was fitted on rewards under the prompts {fitted!r}, the model has the prompts "
-                f"{config.prompt_version!r}; evaluate it again and repeat sdiareward calibrate."
-            )
+            found = f"is of rewards under the prompts {fitted!r}, the model has {config.prompt_version!r}"
+            raise ValueError(f"the calibration {found}; evaluate it again and repeat sdiareward calibrate.")
         return cls(config.calibration)
 
-    def by_subset(self, rewards: ArrayLike, subsets: Sequence[str]) -> Floats:
+    def by_subset(self, reward: float, subset: str) -> float:
         """Return log-odds: 0 is as likely the better as the worse side of a pair of its subset."""
-        fitted = self.parameters["subsets"]
-        self._require_subsets(subsets)
-        offsets = np.array([fitted[name]["offset"] for name in subsets])
-        temperatures = np.array([fitted[name]["temperature"] for name in subsets])
-        return (np.asarray(rewards, dtype=np.float64) - offsets) / temperatures
+        fitted = self._find(subset)
+        return float((reward - fitted["offset"]) / fitted["temperature"])
 
     def compute_probability(self, margin: float, subset: str) -> float:
         """Return how probably the side of a pair that is ahead by `margin` is the better one."""
-        self._require_subsets([subset])
-        return sigmoid(margin / self.parameters["subsets"][subset]["temperature"])
+        return sigmoid(margin / self._find(subset)["temperature"])
 
-    def by_quantile(self, rewards: ArrayLike, criteria: Sequence[str]) -> Floats:
-        """Return the share, in 0-1, of the reference rewards below each reward."""
-        array, names = np.asarray(rewards, dtype=np.float64), np.asarray(list(criteria), dtype=np.str_)
-        tables, values = self.parameters["quantiles_by_criterion"], np.empty(len(array))
-        for name in np.unique(names):
-            is_of = names == name
-            values[is_of] = _share_below(array[is_of], tables.get(str(name), self.parameters["quantiles"]))
-        return values
+    def by_quantile(self, reward: float, criterion: str) -> float:
+        """Return the share, in 0-1, of the reference rewards below a reward."""
+        table = self.parameters["quantiles_by_criterion"].get(criterion, self.parameters["quantiles"])
+        # Of equal quantiles, where the distribution jumps, the middle counts.
+        quantiles, indices, counts = np.unique(np.asarray(table), return_inverse=True, return_counts=True)
+        levels = np.bincount(indices, np.linspace(0.0, 1.0, len(table))) / counts
+        return float(np.interp(reward, quantiles, levels, left=0.0, right=1.0))
 
     def for_each(self, criteria: Sequence[str], subsets: str | Sequence[str] | None) -> Callable[[int, float], float]:
         """Return a function from a dialogue's index and reward to its calibrated value."""
         if subsets is None:
-            return lambda index, reward: float(self.by_quantile([reward], [criteria[index]])[0])
+            return lambda index, reward: self.by_quantile(reward, criteria[index])
         names = [subsets] * len(criteria) if isinstance(subsets, str) else list(subsets)
         if len(names) != len(criteria):
-            raise ValueError(
-                f"got {len(names)} subsets for {len(criteria)} dialogues; give one for all or one for each."
-            )
-        self._require_subsets(names)
-        return lambda index, reward: float(self.by_subset([reward], [names[index]])[0])
+            raise ValueError(f"got {len(names)} subsets for {len(criteria)} dialogues; give one for all or for each.")
+        for name in names:
+            self._find(name)
+        return lambda index, reward: self.by_subset(reward, names[index])
 
-    def _require_subsets(self, names: Sequence[str]) -> None:
-        fitted = self.parameters["subsets"]
-        unknown = sorted(set(names) - set(fitted))
-        if unknown:
-            raise ValueError(
-                f"the calibration knows the subsets {', '.join(sorted(fitted))}, not {', '.join(unknown)}; name one "
-                "of these, or leave subsets out for the calibration that needs none."
-            )
+    def _find(self, subset: str) -> Mapping[str, Any]:
+        fitted: Mapping[str, Mapping[str, Any]] = self.parameters["subsets"]
+        if subset not in fitted:
+            raise ValueError(f"the calibration knows the subsets {', '.join(sorted(fitted))}, not {subset}; name one.")
+        return fitted[subset]
 
 
 def sigmoid(value: float) -> float:
     """Return `1 / (1 + exp(-value))` without overflow."""
     return float(1 + np.tanh(value / 2)) / 2
-
-
-def _share_below(rewards: Floats, table: Sequence[float]) -> Floats:
-    """Interpolate in a table of quantiles; of equal ones, where the distribution jumps, the middle counts."""
-    levels = np.linspace(0.0, 1.0, len(table))
-    quantiles, indices, counts = np.unique(np.asarray(table), return_inverse=True, return_counts=True)
-    return np.interp(rewards, quantiles, np.bincount(indices, levels) / counts, left=0.0, right=1.0)

@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Hashable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from tqdm.auto import tqdm
 
 from sdiareward.chat_sdiareward import expand_criteria
 from sdiareward.common.parts import PartFolder, is_whole
@@ -29,7 +28,7 @@ from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.pairs.content import hash_parts
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
-from .batching import DIALOGUE_ERRORS, format_reason
+from .batching import DIALOGUE_ERRORS, note_skipped, prefetch
 
 
 if TYPE_CHECKING:
@@ -42,9 +41,8 @@ _NUM_THREADS = 2
 _SCHEMA = pa.schema({"item": pa.string(), "num_rows": pa.int32(), "data": pa.large_binary()})
 # A feature is a row group, so that a lookup reads no other; random numbers cannot be compressed.
 _WRITING: dict[str, Any] = {"rows_per_group": 1, "write_statistics": False, "compression": "none"}
-# A kill loses at most one part or one interval of work.
-_PART_BYTES = 64 * 2**20
-_PART_INTERVAL_S = 60.0
+# A kill loses at most one part.
+_VECTORS_A_PART, _DIALOGUES_A_PART = 256, 32
 
 
 class FeatureCache:
@@ -94,13 +92,8 @@ class FeatureCache:
         self.processor = processor
         self.layer = layer
         self.per_token = per_token
-        self.identity: dict[str, Any] = {
-            "format": _FORMAT,
-            "model_revision": model_revision,
-            "layer": layer,
-            "stored_dtype": stored_dtype,
-            **self._list_settings(config, processor, dtype),
-        }
+        own = {"format": _FORMAT, "model_revision": model_revision, "layer": layer, "stored_dtype": stored_dtype}
+        self.identity: dict[str, Any] = {**own, **self._list_settings(config, processor, dtype)}
         self._own_folder = self.folder / _digest(self.identity)[:12]
         self._dtype = getattr(torch, stored_dtype)
         # Of each feature its file, the number of its row group, and the number of its rows.
@@ -129,9 +122,7 @@ class FeatureCache:
             KeyError: The folder lacks the feature; the message lists the contents of the folder.
         """
         if key not in self._places:
-            raise KeyError(
-                f"{self.folder} lacks feature {key}; compute it with fill(). It holds {self.list_contents()}."
-            )
+            raise KeyError(f"{self._own_folder}, which is of {self.identity}, lacks feature {key}; call fill().")
         path, number, num_rows = self._places[key]
         if path not in self._files:
             self._files[path] = pq.ParquetFile(path, memory_map=True)
@@ -151,18 +142,6 @@ class FeatureCache:
             if is_whole(path):
                 rows = pq.read_table(path, columns=["item", "num_rows"], use_threads=False).to_pylist()
                 self._places |= {row["item"]: (str(path), at, row["num_rows"]) for at, row in enumerate(rows)}
-
-    def list_contents(self) -> str:
-        """Return the number of features of this model and these settings, and which others the folder holds."""
-        parts = [f"{len(self)} of model_revision {self.identity['model_revision']!r}"]
-        for path in {path.parents[2]: path for path in sorted(self.folder.glob("*/*/parts/meta.json"))}.values():
-            other = json.loads(path.read_text(encoding="utf-8"))
-            different = [
-                f"{name} {other.get(name)!r}" for name, own in self.identity.items() if other.get(name) != own
-            ]
-            if different:
-                parts.append(f"others of {', '.join(different)}")
-        return "; ".join(parts)
 
     def key(self, dialogue: Any, criterion: str = "joint") -> str:
         """Return the hash of everything that the feature of a dialogue depends on; reads its audio without decoding.
@@ -197,22 +176,17 @@ class FeatureCache:
                 is then None. Without it such a dialogue raises.
             progress (`bool`, *optional*, defaults to `False`): Show a progress bar.
         """
-        from tqdm.auto import tqdm
-
         names = expand_criteria(criteria, len(dialogues))
 
         def key_at(index: int) -> str | None:
             try:
                 return self.key(dialogues[index], names[index])
             except DIALOGUE_ERRORS as error:
-                if skipped is None:
-                    raise
-                skipped[index] = format_reason(error)
+                note_skipped(index, error, skipped)
                 return None
 
-        with ThreadPoolExecutor(_NUM_THREADS) as pool:
-            found = pool.map(key_at, range(len(dialogues)))
-            return list(tqdm(found, "hashing audio", len(dialogues), disable=not progress, unit="dialogue"))
+        found = prefetch(key_at, range(len(dialogues)), _NUM_THREADS)
+        return list(tqdm(found, "hashing audio", len(dialogues), disable=not progress, unit="dialogue"))
 
     def missing(self, keys: Sequence[str | None]) -> dict[str, int]:
         """Return the keys without a feature, each with the index of the first dialogue that has the key."""
@@ -253,77 +227,61 @@ class FeatureCache:
             ValueError: Scorer and cache have different settings, a dialogue cannot be processed, or a feature is not
                 finite in its stored dtype.
         """
-        self._check_agreement(scorer)
+        computed = self._list_settings(scorer.model.config, scorer.processor, scorer.dtype)
+        # The caller is responsible for equal weights.
+        for name, other in {**computed, "prompts": scorer.processor.prompts}.items():
+            if (own := {**self.identity, "prompts": self.processor.prompts}[name]) != other:
+                remedy = "open the cache with the configuration, processor and dtype of the model that computes."
+                raise ValueError(f"{name} is {own!r} in the cache but {other!r} in the scorer; {remedy}")
         names = expand_criteria(criteria, len(dialogues))
         found = self.keys(dialogues, names, skipped=skipped, progress=progress) if keys is None else list(keys)
         self.refresh()
         missing = self.missing(found)
-        unreadable: dict[int, str] | None = None if skipped is None else {}
-        if missing:
-            rows = list(missing.values())
-            features = scorer.iter_features(
-                cast(Sequence[Any], torch.utils.data.Subset(cast(Any, dialogues), rows)),
-                [names[row] for row in rows],
-                layer=self.layer,
-                per_token=self.per_token,
-                groups=None if groups is None else [groups[row] for row in rows],
-                skipped=unreadable,
-                progress=progress,
-            )
-            order = list(missing)
-            self._write((order[index], feature) for index, feature in features)
-            if skipped is not None and unreadable:
-                reasons = {order[index]: reason for index, reason in unreadable.items()}
-                skipped.update({index: reasons[key] for index, key in enumerate(found) if key in reasons})
+        order, rows = list(missing), list(missing.values())
+        reasons: dict[int, str] = {}
+        subset: Any = torch.utils.data.Subset(dialogues, rows)  # type: ignore[arg-type]
+        options: dict[str, Any] = {"layer": self.layer, "per_token": self.per_token, "progress": progress}
+        options["groups"] = None if groups is None else [groups[row] for row in rows]
+        options["skipped"] = None if skipped is None else reasons
+        features = scorer.iter_features(subset, [names[row] for row in rows], **options)
+        self._write((order[index], feature) for index, feature in features)
+        if skipped is not None:
+            unread = {order[index]: reason for index, reason in reasons.items()}
+            skipped.update({index: unread[key] for index, key in enumerate(found) if key in unread})
         return found
 
     def _write(self, features: Iterable[tuple[str, Any]]) -> None:
-        """Write features as they are computed, part by part; an error or an interrupt keeps the earlier ones."""
+        """Write features as they are computed, part by part; an error keeps the earlier ones."""
         # A folder of its own: many processes may write.
         folder = PartFolder(self._own_folder / uuid4().hex, self.identity, _SCHEMA, **_WRITING)
         rows: list[dict[str, Any]] = []
-        number, num_bytes, since = 0, 0, time.monotonic()
+        size = _DIALOGUES_A_PART if self.per_token else _VECTORS_A_PART
         try:
-            for key, found in features:
-                matrix = torch.from_numpy(found.hidden_states if self.per_token else found.pooled[None])
-                stored = matrix.to(self._dtype).contiguous()
-                if not bool(torch.isfinite(stored).all()):
-                    raise ValueError(
-                        f"feature {key}: holds {matrix.abs().max().item():g}, which is not finite in {self._dtype}; "
-                        "store it in another dtype, or check the model if it is NaN."
-                    )
-                data = stored.view(torch.uint8).numpy().tobytes()
-                rows.append({"item": key, "num_rows": len(stored), "data": data})
-                num_bytes += len(data)
-                if num_bytes >= _PART_BYTES or time.monotonic() - since > _PART_INTERVAL_S:
-                    folder.write(number, rows)
-                    rows, number, num_bytes, since = [], number + 1, 0, time.monotonic()
+            for feature in features:
+                rows.append(self._make_row(*feature))
+                if len(rows) == size:
+                    folder.write(len(folder), rows)
+                    rows = []
         finally:
             if rows:
-                folder.write(number, rows)
+                folder.write(len(folder), rows)
             self.refresh()
+
+    def _make_row(self, key: str, found: Any) -> dict[str, Any]:
+        matrix = torch.from_numpy(found.hidden_states if self.per_token else found.pooled[None])
+        stored = matrix.to(self._dtype).contiguous()
+        if not bool(torch.isfinite(stored).all()):
+            found = f"holds {matrix.abs().max().item():g}, which is not finite in {self._dtype}"
+            raise ValueError(f"feature {key}: {found}; store it in another dtype, or check the model if it is NaN.")
+        return {"item": key, "num_rows": len(stored), "data": stored.view(torch.uint8).numpy().tobytes()}
 
     def _list_settings(self, config: SDiaRewardConfig, processor: SDiaRewardProcessor, dtype: str) -> dict[str, Any]:
         return {
             "dtype": dtype,
             "pooling_mode": None if self.per_token else config.pooling_mode,
             "hidden_size": config.get_text_config().hidden_size,
-            "prompt_version": processor.prompt_version,
-            "max_turn_s": processor.max_turn_s,
-            "sampling_rate": processor.sampling_rate,
+            **{name: getattr(processor, name) for name in ("prompt_version", "max_turn_s", "sampling_rate")},
         }
-
-    def _check_agreement(self, scorer: Scorer) -> None:
-        """Raise if the settings of the scorer differ; the caller is responsible for equal weights."""
-        computed = self._list_settings(scorer.model.config, scorer.processor, scorer.dtype)
-        pairs = {name: (self.identity[name], value) for name, value in computed.items()}
-        pairs["prompts"] = (self.processor.prompts, scorer.processor.prompts)
-        for name, (own, other) in pairs.items():
-            if own != other:
-                raise ValueError(
-                    f"{name} is {own!r} in the cache but {other!r} in the scorer; open the cache with the "
-                    "configuration, the processor and the dtype of the model that computes."
-                )
 
 
 def _digest(value: Any) -> str:

@@ -1,22 +1,25 @@
-"""Which model scores, and how; every command that loads a reward model does it with a `ModelSpec`."""
+"""Which model scores, and how, from the flags of a command to the `Scorer`; and which data set."""
 
-from __future__ import annotations
-
+# Without postponed annotations, which subclasses in other modules could not read.
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+from cyclopts.types import PositiveInt
 
 from sdiareward.checkpoint_io.models import describe_model, find_checkpoint
-from sdiareward.common.hub import require_model
+from sdiareward.common.hub import DatasetRevision, ModelRevision, require_model
+from sdiareward.common.package import NANO
+from sdiareward.pairs.prompts import read_prompts
 
 
 if TYPE_CHECKING:
     from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
     from .scorer import Scorer
-
 
 # PyTorch asserts that it was built for a device, and raises RuntimeError when memory runs out. A file of a checkpoint
 # that holds another kind of JSON value fails where it is first used.
@@ -48,16 +51,15 @@ class ModelSpec:
 
     def identity(self) -> dict[str, Any]:
         """Return what the rewards of given dialogues depend on: neither the device nor the size of a batch."""
-        identity: dict[str, Any] = {"model": describe_model(self.name), "dtype": self.dtype}
-        return identity if self.prompts is None else {**identity, "prompts": dict(self.prompts)}
+        prompts = {} if self.prompts is None else {"prompts": dict(self.prompts)}
+        return {"model": describe_model(self.name), "dtype": self.dtype, **prompts}
 
-    def load(self, criterion: str | None = None, device: str | None = None) -> Scorer:
+    def load(self, criterion: str | None = None, device: str | None = None) -> "Scorer":
         from transformers.utils.logging import disable_progress_bar
 
         from .scorer import Scorer
 
-        checkpoint = self.checkpoint
-        require_model(checkpoint)
+        require_model(self.checkpoint)
         disable_progress_bar()
         options: dict[str, Any] = {"device": self.device or device, "batch_tokens": self.batch_tokens}
         with self._explain_errors():
@@ -67,7 +69,7 @@ class ModelSpec:
             raise ScoringError(f"criterion is {criterion!r}; this model knows {known}.")
         return scorer
 
-    def load_processor(self) -> SDiaRewardProcessor:
+    def load_processor(self) -> "SDiaRewardProcessor":
         from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
         with self._explain_errors():
@@ -87,3 +89,48 @@ class ModelSpec:
             raise ScoringError(
                 f"model {self.name}: cannot be loaded ({reason}); give a checkpoint folder or Hub id{reach}{other}."
             ) from error
+
+
+@Parameter(name="*", group="Model")
+@dataclass(kw_only=True)
+class ModelArguments(ModelRevision):
+    """The reward model.
+
+    Args:
+        model: Checkpoint folder or Hub id; the nano checkpoint of the package by default.
+        dtype: Dtype of the backbone, such as bfloat16, or fast; the checkpoint's by default.
+        device: Device, such as cuda:0; an accelerator by default, if there is one.
+        batch_tokens: Tokens in one forward pass.
+        prompt_file: System prompts in place of the model's: YAML or JSON by criterion, or one text for all.
+    """
+
+    model: Annotated[str, Parameter(show_default=False)] = str(NANO)
+    dtype: str | None = None
+    device: str | None = None
+    batch_tokens: PositiveInt | None = None
+    prompt_file: str | None = None
+
+    def make_spec(self) -> ModelSpec:
+        prompts = read_prompts(self.prompt_file) if self.prompt_file else None
+        return ModelSpec(self.model, prompts, self.dtype, self.device, self.batch_tokens)
+
+
+@Parameter(name="*", group="Data set")
+@dataclass(kw_only=True)
+class DatasetArguments(DatasetRevision):
+    """The pairs or dialogues.
+
+    Args:
+        dataset: Parquet, JSON or JSON lines file, folder, or Hub id of pairs or dialogues; or a folder of dialogues.
+        dataset_config: Configuration of the data set.
+        split: Split of the data set; a single file has none.
+        audio_root: Folder that relative paths of recordings begin at that are not found beside the table.
+    """
+
+    dataset: str | None = None
+    dataset_config: str | None = None
+    split: str | None = None
+    audio_root: str | None = None
+
+
+MODEL, DATASET = ModelArguments(), DatasetArguments()

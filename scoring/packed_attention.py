@@ -15,6 +15,7 @@ from itertools import accumulate
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers.modeling_utils import AttentionInterface
 from transformers.models.qwen2_5_omni import modeling_qwen2_5_omni
@@ -33,33 +34,32 @@ class PackedLayout:
 
     def __init__(self, lengths_tokens: Sequence[int], parents: Sequence[int | None]):
         self.lengths = list(lengths_tokens)
-        self.starts = [0, *accumulate(self.lengths)][:-1]
         self.paths: list[list[int]] = []
         for index, parent in enumerate(parents):
             self.paths.append([index] if parent is None else [*self.paths[parent], index])
         # By device: a model may be spread over several.
-        self._masks: dict[torch.device, torch.Tensor] = {}
+        self._masks: dict[torch.device, Tensor] = {}
         self._varlen: dict[torch.device, tuple[Any, ...]] = {}
 
     @property
     def num_before(self) -> list[int]:
         return [sum(self.lengths[index] for index in path[:-1]) for path in self.paths]
 
-    def compute_positions(self) -> torch.Tensor:
+    def compute_positions(self) -> Tensor:
         """Return the place of each token in its dialogue, shape `(num_tokens,)`."""
         pairs = zip(self.num_before, self.lengths, strict=True)
         return torch.cat([torch.arange(before, before + length) for before, length in pairs])
 
-    def take_along(self, tensor: torch.Tensor, segment: int, dim: int) -> torch.Tensor:
+    def take_along(self, tensor: Tensor, segment: int, dim: int) -> Tensor:
         """Return the part of `tensor` that belongs to a segment and to its predecessors in the dialogue."""
         return self.join(tensor.split(self.lengths, dim=dim), segment, dim)
 
-    def join(self, parts: Sequence[torch.Tensor], segment: int, dim: int) -> torch.Tensor:
+    def join(self, parts: Sequence[Tensor], segment: int, dim: int) -> Tensor:
         """Return what `take_along` does, of a tensor that is split into the segments."""
         path = self.paths[segment]
         return parts[segment] if len(path) == 1 else torch.cat([parts[index] for index in path], dim=dim)
 
-    def make_mask(self, like: torch.Tensor) -> torch.Tensor:
+    def make_mask(self, like: Tensor) -> Tensor:
         """Return a band from which the mask of every segment is cut, shape `(longest, longest before + longest)`.
 
         Row `i` sees the columns up to `longest before + i`; a segment with fewer tokens before it skips the first
@@ -78,14 +78,9 @@ class PackedLayout:
             rows = torch.arange(sum(self.lengths))
             keys = [self.take_along(rows, segment, 0) for segment in range(len(self.lengths))]
             num_keys = [len(key) for key in keys]
-            shares = any(len(path) > 1 for path in self.paths)
-            self._varlen[device] = (
-                torch.cat(keys).to(device) if shares else None,
-                _make_bounds(self.lengths, device),
-                _make_bounds(num_keys, device),
-                max(self.lengths),
-                max(num_keys),
-            )
+            key_rows = torch.cat(keys).to(device) if sum(num_keys) > sum(self.lengths) else None
+            bounds = _make_bounds(self.lengths, device), _make_bounds(num_keys, device)
+            self._varlen[device] = (key_rows, *bounds, max(self.lengths), max(num_keys))
         return self._varlen[device]
 
 
@@ -96,9 +91,8 @@ class Windows:
         starts = torch.tensor([0, *accumulate(self.lengths)][:-1])
         of_length = torch.tensor(self.lengths)
         # Positions of the windows of each length, shape `(num_windows, length)`.
-        self.groups = [
-            starts[of_length == length][:, None] + torch.arange(length) for length in sorted(set(self.lengths))
-        ]
+        sizes = sorted(set(self.lengths))
+        self.groups = [starts[of_length == size][:, None] + torch.arange(size) for size in sizes]
         self.order = torch.cat([group.flatten() for group in self.groups]).argsort()
 
     def prepare_varlen(self, device: torch.device) -> tuple[Any, ...]:
@@ -108,7 +102,7 @@ class Windows:
         return self._varlen[device]
 
 
-def _make_bounds(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
+def _make_bounds(lengths: Sequence[int], device: torch.device) -> Tensor:
     return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
 
 
@@ -119,27 +113,23 @@ class _PerCall(AttentionInterface):
         return partial(_attend_as_asked, super().get_interface(attn_implementation, default))
 
 
-def _attend_as_asked(usual: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    attend = _attend_segments if "layout" in kwargs else _attend_windows if "windows" in kwargs else usual
-    return attend(*args, **kwargs)
-
-
-def _attend_segments(
-    module: Any,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: None,
-    *,
-    layout: PackedLayout,
-    scaling: float,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
-    """Attend causally along each dialogue; shapes `(1, num_heads, num_tokens, head_dim)`, transposed on return."""
+def _attend_as_asked(
+    usual: Any, module: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, layout: Any = None, **kwargs: Any
+) -> Any:
+    """Attend as `layout` or `windows` asks; shapes `(1, num_heads, num_tokens, head_dim)`, transposed on return."""
+    windows: Any = kwargs.pop("windows", None)
+    if layout is None and windows is None:
+        return usual(module, query, key, value, *args, **kwargs)
     # Under autocast the rotation leaves float32 what the projections made.
-    query, key = query.to(value.dtype), key.to(value.dtype)
-    if has_varlen(query.device.type, query.dtype):
-        return _attend_varlen(query, key, value, layout.prepare_varlen(query.device), scaling, causal=True), None
+    parts, scaling = (query.to(value.dtype), key.to(value.dtype), value), kwargs["scaling"]
+    if has_varlen(value.device.type, value.dtype):
+        bounds = (layout or windows).prepare_varlen(value.device)
+        return attend_varlen(*parts, bounds, scaling, is_causal=layout is not None), None
+    return (_attend_windows(*parts, windows, scaling) if windows else attend_segments(*parts, layout, scaling)), None
+
+
+def attend_segments(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, scaling: float) -> Tensor:
+    """Attend causally along each dialogue."""
     mask = layout.make_mask(query)
     outputs = []
     # One split, whose backward pass is one concatenation: each slice would have a gradient of the whole length.
@@ -156,64 +146,36 @@ def _attend_segments(
             seen = before + first + block.shape[2]
             visible = mask[first : first + block.shape[2], hidden_before : hidden_before + seen]
             outputs.append(_attend(block, keys[:, :, :seen], values[:, :, :seen], visible, scaling))
-    return torch.cat(outputs, dim=2).transpose(1, 2), None
+    return torch.cat(outputs, dim=2).transpose(1, 2)
 
 
-def _attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scaling: float
-) -> torch.Tensor:
-    dtype = query.dtype
+def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
+    dtype, options = query.dtype, {"is_causal": mask is None, "enable_gqa": query.shape[1] != key.shape[1]}
     if torch.is_grad_enabled() and query.device.type == "cpu" and query.shape[2] <= _FLOAT32_TOKENS:
         query, key, value = query.float(), key.float(), value.float()
         mask = None if mask is None else mask.float()
     with torch.autocast(query.device.type, enabled=False):
-        attended = scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=mask,
-            is_causal=mask is None,
-            scale=scaling,
-            enable_gqa=query.shape[1] != key.shape[1],
-        )
-    return attended.to(dtype)
+        return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling, **options).to(dtype)
 
 
-def _attend_windows(
-    module: Any,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: None,
-    *,
-    windows: Windows,
-    scaling: float,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
-    """Attend within each window; shapes `(1, num_heads, num_positions, head_dim)`, transposed on return."""
-    if has_varlen(query.device.type, query.dtype):
-        return _attend_varlen(query, key, value, windows.prepare_varlen(query.device), scaling, causal=False), None
+def _attend_windows(query: Tensor, key: Tensor, value: Tensor, windows: Windows, scaling: float) -> Tensor:
+    """Attend within each window."""
     outputs = []
     for group in windows.groups:
-        shape = (*query.shape[1:2], *group.shape, query.shape[3])
-        queries, keys, values = (
-            _find_rows(tensor[0], group).view(shape).transpose(0, 1) for tensor in (query, key, value)
-        )
+        shape = (query.shape[1], *group.shape, query.shape[3])
+        if len(group) == 1:
+            first, length = int(group[0, 0]), group.shape[1]
+            rows = [tensor[0].narrow(1, first, length) for tensor in (query, key, value)]
+        else:
+            positions = group.flatten().to(query.device)
+            rows = [tensor[0].index_select(1, positions) for tensor in (query, key, value)]
+        queries, keys, values = (each.view(shape).transpose(0, 1) for each in rows)
         attended = scaled_dot_product_attention(queries, keys, values, scale=scaling)
         outputs.append(attended.transpose(1, 2).flatten(0, 1))
-    return torch.cat(outputs)[windows.order.to(query.device)][None], None
+    return torch.cat(outputs)[windows.order.to(query.device)][None]
 
 
-def _find_rows(tensor: torch.Tensor, group: torch.Tensor) -> torch.Tensor:
-    """Return the positions of a group of windows, shape `(num_heads, num_windows * length, head_dim)`."""
-    if len(group) == 1:
-        return tensor.narrow(1, int(group[0, 0]), group.shape[1])
-    return tensor.index_select(1, group.flatten().to(tensor.device))
-
-
-def _attend_varlen(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bounds: tuple[Any, ...], scaling: float, causal: bool
-) -> torch.Tensor:
+def attend_varlen(query: Tensor, key: Tensor, value: Tensor, bounds: Any, scaling: float, is_causal: bool) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
     key_rows, *ends = bounds
@@ -221,7 +183,7 @@ def _attend_varlen(
     if key_rows is not None:
         keys, values = keys.index_select(0, key_rows), values.index_select(0, key_rows)
     # A window of (-1, 0) ends at the last key for the last query: causal, whatever comes before the queries.
-    window = (-1, 0) if causal else (-1, -1)
+    window = (-1, 0) if is_causal else (-1, -1)
     # Before it had the option, the function took fewer heads of keys unasked.
     has_option = "enable_gqa" in signature(varlen_attn).parameters
     options: dict[str, Any] = {"enable_gqa": True} if has_option and query.shape[1] != key.shape[1] else {}
@@ -234,34 +196,24 @@ def has_varlen(device_type: str, dtype: torch.dtype) -> bool:
     """Return whether PyTorch's variable-length kernel runs here and agrees with SDPA."""
     if device_type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
         return False
+    reason: Any = "it differs from SDPA on this machine"
     try:
-        return _varlen_agrees(torch.device(device_type), dtype)
+        if varlen_agrees(torch.device(device_type), dtype):
+            return True
     except (ImportError, NotImplementedError, RuntimeError, TypeError) as error:
-        logger.warning("variable-length attention cannot be used (%s); falling back to SDPA, which is slower.", error)
-        return False
+        reason = error
+    logger.warning("variable-length attention cannot be used (%s); falling back to SDPA, which is slower.", reason)
+    return False
 
 
-def _varlen_agrees(device: torch.device, dtype: torch.dtype) -> bool:
-    """Compare the kernel with SDPA on a segment that has predecessors."""
+def varlen_agrees(device: torch.device, dtype: torch.dtype) -> bool:
+    """Compare the kernel with SDPA on segments that have a predecessor."""
     layout = PackedLayout([70, 33, 41], [None, 0, 0])
     generator = torch.Generator().manual_seed(0)
-    shapes = ((1, 4, 144, 64), (1, 2, 144, 64), (1, 2, 144, 64))
-    query, key, value = (torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes)
-    got = _attend_varlen(query, key, value, layout.prepare_varlen(device), 0.125, causal=True)
-    for segment in range(3):
-        keys, values = (layout.take_along(tensor, segment, 2).repeat_interleave(2, dim=1) for tensor in (key, value))
-        mask = torch.ones(layout.lengths[segment], keys.shape[2], dtype=torch.bool, device=device)
-        queries = layout.take_along(query, segment, 2)[:, :, -layout.lengths[segment] :]
-        expected = scaled_dot_product_attention(
-            queries, keys, values, mask.tril(keys.shape[2] - layout.lengths[segment]), scale=0.125
-        )
-        part = got.narrow(1, layout.starts[segment], layout.lengths[segment]).transpose(1, 2)
-        if not torch.allclose(part.float(), expected.float(), atol=2e-2):
-            logger.warning(
-                "variable-length attention differs from SDPA on this machine; falling back to SDPA, which is slower."
-            )
-            return False
-    return True
+    query, key, value = (torch.randn(1, heads, 144, 64, generator=generator).to(device, dtype) for heads in (4, 2, 2))
+    got = attend_varlen(query, key, value, layout.prepare_varlen(device), 0.125, is_causal=True)
+    expected = attend_segments(query, key, value, layout, 0.125)
+    return torch.allclose(got.float(), expected.float(), atol=2e-2)
 
 
 _interface = _PerCall()

@@ -17,18 +17,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 
-from .batching import Message, Segment, build_prefix_tree
+from .batching import Message, Segment, build_prefix_tree, count_tokens
 from .packed_attention import PackedLayout, Windows
 
 
 @dataclass(frozen=True)
 class PackedOutput:
-    rewards: torch.Tensor  # Shape `(num_dialogues, 1)`, float32; NaN for another layer than the last.
-    pooled: torch.Tensor  # Shape `(num_dialogues, hidden_size)`, float32.
-    hidden_states: torch.Tensor  # Shape `(num_tokens, hidden_size)`, segment by segment.
+    rewards: Tensor  # Shape `(num_dialogues, 1)`, float32; NaN for another layer than the last.
+    pooled: Tensor  # Shape `(num_dialogues, hidden_size)`, float32.
+    hidden_states: Tensor  # Shape `(num_tokens, hidden_size)`, segment by segment.
     layout: PackedLayout
     last: list[int]  # Last segment of each dialogue.
 
@@ -36,7 +37,7 @@ class PackedOutput:
 def run_packed_batch(
     model: SDiaRewardModel,
     dialogues: Sequence[Sequence[Message]],
-    encode: Callable[[list[bytes]], list[torch.Tensor]],
+    encode: Callable[[list[bytes]], list[Tensor]],
     *,
     layer: int = -1,
     share_prefixes: bool = True,
@@ -55,16 +56,15 @@ def run_packed_batch(
     return PackedOutput(rewards[rows], pooled[rows], hidden, layout, last)
 
 
-def encode_clips(model: SDiaRewardModel, mels: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def encode_clips(model: SDiaRewardModel, mels: Sequence[Tensor]) -> list[Tensor]:
     """Return the audio tower's vectors of each clip, shape `(num_audio_tokens, stack_factor * d_model)`."""
     num_frames = [mel.shape[1] for mel in mels]
     features = torch.nn.utils.rnn.pad_sequence([mel.T for mel in mels], batch_first=True).transpose(1, 2)
     mask = torch.arange(features.shape[2]) < torch.tensor(num_frames)[:, None]
     windows = Windows(compute_window_lengths(num_frames, model.model.audio_tower.n_window))
     everything = torch.tensor([0, sum(windows.lengths)], dtype=torch.int32)
-    encoded = model.encode_audio(
-        features.to(model.device), mask.long().to(model.device), cu_seqlens=everything, windows=windows
-    )
+    inputs = features.to(model.device), mask.long().to(model.device)
+    encoded = model.encode_audio(*inputs, cu_seqlens=everything, windows=windows)
     return list(encoded.split(model.count_audio_tokens(torch.tensor(num_frames)).tolist()))
 
 
@@ -78,13 +78,10 @@ def compute_window_lengths(num_frames: Sequence[int], n_window: int) -> list[int
 
 
 def run_packed(
-    model: SDiaRewardModel,
-    segments: Sequence[Segment],
-    clips: Sequence[torch.Tensor],
-    layer: int = -1,
-) -> tuple[torch.Tensor, PackedLayout]:
+    model: SDiaRewardModel, segments: Sequence[Segment], clips: Sequence[Tensor], layer: int = -1
+) -> tuple[Tensor, PackedLayout]:
     """Return hidden states of shape `(num_tokens, hidden_size)`; for `layer`, see `Scorer.iter_features`."""
-    layout = PackedLayout([segment.num_tokens for segment in segments], [segment.parent for segment in segments])
+    layout = PackedLayout([count_tokens(each.messages) for each in segments], [each.parent for each in segments])
     messages = [message for segment in segments for message in segment.messages]
     ids = torch.cat([torch.from_numpy(message.input_ids) for message in messages])[None].to(model.device)
     embeds = model.embed(ids, audio_features=torch.cat(list(clips)) if clips else None)
@@ -102,9 +99,7 @@ def run_packed(
     return hidden[0], layout
 
 
-def pool_packed(
-    model: SDiaRewardModel, hidden: torch.Tensor, layout: PackedLayout, last: Sequence[int]
-) -> torch.Tensor:
+def pool_packed(model: SDiaRewardModel, hidden: Tensor, layout: PackedLayout, last: Sequence[int]) -> Tensor:
     """Pool the hidden states of each dialogue in float32."""
     if model.config.pooling_mode == "mean":
         sums = torch.stack([part.float().sum(dim=0) for part in hidden.split(layout.lengths)])
@@ -114,7 +109,7 @@ def pool_packed(
     return torch.cat([model.pooler(row, row.new_ones(row.shape[:2])) for row in rows])
 
 
-class ClipCache(OrderedDict[bytes, torch.Tensor]):
+class ClipCache(OrderedDict[bytes, Tensor]):
     """Keep the vectors of the most recent clips, up to a number of bytes; threads may share it."""
 
     # Of all caches: it is held for moments, and a copy of a cache needs none of its own.
@@ -122,27 +117,23 @@ class ClipCache(OrderedDict[bytes, torch.Tensor]):
 
     def __init__(self, max_bytes: int):
         super().__init__()
-        self.max_bytes = max_bytes
-        self.num_bytes = 0
+        self.max_bytes, self.num_bytes = max_bytes, 0
 
     def __reduce__(self) -> tuple[type[ClipCache], tuple[int]]:
         """Copy and pickle without the clips."""
         return ClipCache, (self.max_bytes,)
 
-    def find(self, digest: bytes) -> torch.Tensor | None:
-        with self._lock:
-            if digest not in self:
-                return None
-            self.move_to_end(digest)
-            return self[digest]
-
-    def add(self, digest: bytes, vectors: torch.Tensor) -> None:
+    def find(self, digest: bytes) -> Tensor | None:
         with self._lock:
             if digest in self:
-                return
-            # A copy, for the vectors of all clips of a batch are one tensor.
-            self[digest] = vectors.clone()
-            self.num_bytes += vectors.nbytes
+                self.move_to_end(digest)
+            return self.get(digest)
+
+    def add(self, digest: bytes, vectors: Tensor) -> None:
+        with self._lock:
+            if digest not in self:
+                # A copy, for the vectors of all clips of a batch are one tensor.
+                self[digest] = vectors.clone()
+                self.num_bytes += vectors.nbytes
             while self.num_bytes > self.max_bytes:
-                _, dropped = self.popitem(last=False)
-                self.num_bytes -= dropped.nbytes
+                self.num_bytes -= self.popitem(last=False)[1].nbytes

@@ -25,6 +25,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ import numpy as np
 from sdiareward.audio_sdiareward import Clip, Heard, describe_unheard
 from sdiareward.chat_sdiareward import MAX_TURNS, Dialogue, Turn, list_items, make_dialogue
 
-from .request_queue import Outcome, Request, get_queue
+from .request_queue import Request, submit
 
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+Rewards = list[float | None]
 ON_ERROR = ("none", "floor", "raise")
 _NUM_LAST_REASONS = 10
 # Reasons can name files: only this many kinds are counted and logged.
@@ -123,21 +125,17 @@ class RewardOptions:
     def __post_init__(self) -> None:
         if self.on_error not in ON_ERROR:
             raise ValueError(f"on_error is {self.on_error!r}; choose one of {', '.join(ON_ERROR)}.")
-        if (self.on_error == "floor") != (self.floor is not None):
-            raise ValueError(
-                f"on_error is {self.on_error!r} and floor is {self.floor!r}; on_error='floor' requires a floor, and "
-                "nothing else takes one: give a reward below those of good completions."
-            )
-        if self.floor is not None and not math.isfinite(self.floor):
-            raise ValueError(f"floor is {self.floor}; give a finite number.")
+        if (self.on_error == "floor") != (self.floor is not None) or not math.isfinite(self.floor or 0.0):
+            remedy = "on_error='floor' requires a floor, a finite number, and nothing else takes one."
+            raise ValueError(f"on_error is {self.on_error!r} and floor is {self.floor!r}; {remedy}")
 
 
 def _configure(model_or_scorer: Any, options: Mapping[str, Any]) -> tuple[Scorer, RewardOptions]:
     from .scorer import Scorer
 
-    own_names = {option.name for option in fields(RewardOptions)}
-    own = RewardOptions(**{name: value for name, value in options.items() if name in own_names})
-    rest = {name: value for name, value in options.items() if name not in own_names}
+    names = {option.name for option in fields(RewardOptions)}
+    own = RewardOptions(**{name: value for name, value in options.items() if name in names})
+    rest = {name: value for name, value in options.items() if name not in names}
     if isinstance(model_or_scorer, Scorer):
         if rest:
             raise TypeError(f"{', '.join(sorted(rest))} cannot be changed on a Scorer; give them to its constructor.")
@@ -148,10 +146,8 @@ def _configure(model_or_scorer: Any, options: Mapping[str, Any]) -> tuple[Scorer
         scorer = Scorer(model_or_scorer, **rest)
     else:
         raise TypeError(f"a {type(model_or_scorer).__name__} was given without its processor; give processor=... too.")
-    if own.criterion not in scorer.processor.prompts:
-        raise ValueError(
-            f"criterion is {own.criterion!r}; this checkpoint has {', '.join(sorted(scorer.processor.prompts))}."
-        )
+    if own.criterion not in (known := sorted(scorer.processor.prompts)):
+        raise ValueError(f"criterion is {own.criterion!r}; this checkpoint has {', '.join(known)}.")
     return scorer, own
 
 
@@ -165,13 +161,9 @@ class Rollout:
     heard: Heard = Heard()
 
     @property
-    def has_audio(self) -> bool:
-        return self.dialogue.turns[-1].audio is not None
-
-    def add_audio(self, audio: Any) -> None:
-        """Add audio to the completion, after its text as in training."""
-        *before, last = self.dialogue.turns
-        self.dialogue = Dialogue((*before, Turn(last.role, parts=(*last.parts, Clip(audio)))), self.dialogue.system)
+    def needs_sound(self) -> bool:
+        """Whether it can be scored but for the sound of its completion."""
+        return self.error is None and self.dialogue.turns[-1].audio is None
 
 
 def hash_context(dialogue: Dialogue) -> str:
@@ -190,24 +182,15 @@ def _digest(value: Any) -> str:
 def _read_messages(given: Any, role: str) -> list[dict[str, Any]]:
     """Return copies of messages, or of a string in that role, the content of each a list of items."""
     messages = [{"role": role, "content": given}] if isinstance(given, str) else given
-    if not isinstance(messages, Sequence) or not all(map(_is_message, messages)):
+    if not (isinstance(messages, Sequence) and all(isinstance(m, Mapping) and "role" in m for m in messages)):
         raise ValueError(f"found {str(messages)[:80]!r}; give a string, or a list of messages with role and content.")
     # A call of a tool says nothing.
     return [{"role": message["role"], "content": list_items(message)} for message in messages]
 
 
-def _is_message(message: Any) -> bool:
-    if not isinstance(message, Mapping) or "role" not in message:
-        return False
-    content = message.get("content")
-    if isinstance(content, list):
-        return all(isinstance(item, Mapping) and isinstance(item.get("text") or "", str) for item in content)
-    return content is None or isinstance(content, str)
-
-
 def _is_text(completion: Any) -> bool:
-    last = completion[-1] if isinstance(completion, list) and completion else None
-    return isinstance(last.get("content") if isinstance(last, Mapping) else completion, str)
+    last = completion[-1] if isinstance(completion, list) and completion else completion
+    return isinstance(last.get("content") if isinstance(last, Mapping) else last, str)
 
 
 def _add_recording(turn: Mapping[str, Any], recording: Any) -> None:
@@ -217,18 +200,24 @@ def _add_recording(turn: Mapping[str, Any], recording: Any) -> None:
 
 
 def _voice(rollouts: Sequence[Rollout], speak: Callable[[list[str]], Sequence[Any]]) -> None:
-    """Synthesise completions; after an error one at a time, so that one text does not affect the others."""
+    """Synthesise completions, after their text as in training."""
     texts = [rollout.dialogue.turns[-1].text for rollout in rollouts]
     for rollout, recording in zip(rollouts, _speak(texts, speak), strict=True):
-        if isinstance(recording, Exception):
-            rollout.error = f"the completion could not be spoken ({type(recording).__name__}: {recording})."
-        elif recording is None:
-            rollout.error = "the completion could not be spoken."
+        if recording is None or isinstance(recording, Exception):
+            reason = "" if recording is None else f" ({type(recording).__name__}: {recording})"
+            rollout.error = f"the completion could not be spoken{reason}."
         else:
-            rollout.add_audio(recording)
+            *before, last = rollout.dialogue.turns
+            spoken = Turn(last.role, parts=(*last.parts, Clip(recording)))
+            rollout.dialogue = Dialogue((*before, spoken), rollout.dialogue.system)
+
+
+def _speak_in(loop: Any, speak: Callable[[list[str]], Any], texts: list[str]) -> Any:
+    return asyncio.run_coroutine_threadsafe(speak(texts), loop).result()
 
 
 def _speak(texts: list[str], speak: Callable[[list[str]], Sequence[Any]]) -> list[Any]:
+    """Return recordings; after an error one at a time, so that one text does not affect the others."""
     try:
         recordings = list(speak(texts))
     except Exception as error:  # A synthesizer may raise anything; it is recorded as the reason.
@@ -248,107 +237,89 @@ class _Rewarder:
         # TRL logs a reward under this.
         self.__name__ = options.name or f"sdiareward_{options.criterion}"
 
-    def _read(
-        self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
-    ) -> tuple[list[Rollout], list[Rollout]]:
-        """Return all rollouts, and the rollouts that need speech."""
-        if len(prompts) != len(completions):
-            raise ValueError(
-                f"got {len(prompts)} prompts and {len(completions)} completions; give one prompt for each completion."
-            )
+    def _read(self, prompts: Any, completions: Any, columns: Mapping[str, Any]) -> list[Rollout]:
         options, recordings = self.options, []
         has_sound = options.speak or options.completion_audio_column or not options.require_audio
         if not has_sound and any(map(_is_text, completions)):
-            raise ValueError(
-                "the completions are text and nothing gives them sound; give speak or completion_audio_column, or "
-                "require_audio=False to score the text alone."
-            )
+            remedy = "give speak or completion_audio_column, or require_audio=False to score the text alone."
+            raise ValueError(f"the completions are text and nothing gives them sound; {remedy}")
         for name in (options.audio_column, options.completion_audio_column):
             if name is not None and name not in columns:
-                raise ValueError(
-                    f"there is no column {name!r} of audio; found {sorted(columns)}. Name one of these, or add it to "
-                    "the data set or the rollout function."
-                )
+                raise ValueError(f"there is no column {name!r} of audio; found {sorted(columns)}: name one or add it.")
             recordings.append([None] * len(prompts) if name is None else columns[name])
-        rollouts = [self._read_one(*row) for row in zip(prompts, completions, *recordings, strict=True)]
-        silent = [rollout for rollout in rollouts if rollout.error is None and not rollout.has_audio]
-        return rollouts, silent if options.speak else []
+        return [self._read_one(*row) for row in zip(prompts, completions, *recordings, strict=True)]
 
     def _read_one(self, prompt: Any, completion: Any, prompt_audio: Any, completion_audio: Any) -> Rollout:
         try:
-            messages = _read_messages(prompt, "user")
-            has_system = bool(messages) and messages[0]["role"] == "system"
-            system, turns = messages[:has_system], messages[has_system:]
-            if prompt_audio is not None:
-                of_turns = (
-                    prompt_audio if isinstance(prompt_audio, list) else [*[None] * (len(turns) - 1), prompt_audio]
-                )
-                if len(of_turns) != len(turns):
-                    raise ValueError(
-                        f"column {self.options.audio_column!r} has {len(of_turns)} recordings for a prompt of "
-                        f"{len(turns)} turns; give one for each turn, None for a turn without audio."
-                    )
-                for turn, recording in zip(turns, of_turns, strict=True):
-                    _add_recording(turn, recording)
+            turns = _read_messages(prompt, "user")
+            system = [turns.pop(0)] if turns and turns[0]["role"] == "system" else []
+            heard = prompt_audio if isinstance(prompt_audio, list) else [*[None] * (len(turns) - 1), prompt_audio]
+            if prompt_audio is not None and len(heard) != len(turns):
+                found = f"{self.options.audio_column!r} has {len(heard)} recordings for a prompt of {len(turns)} turns"
+                raise ValueError(f"column {found}; give one for each turn, None for a turn without audio.")
+            for turn, recording in zip(turns, heard, strict=False):
+                _add_recording(turn, recording)
             answers = _read_messages(completion, "assistant")
             if (roles := [answer["role"] for answer in answers]) != ["assistant"]:
                 raise ValueError(f"the completion's messages have the roles {roles}; give one assistant message.")
             # An empty text is no turn, and a synthesizer may fail on it.
-            content = [item for item in answers[0]["content"] if "text" not in item or item["text"].strip()]
+            content = [item for item in answers[0]["content"] if "text" not in item or str(item["text"]).strip()]
             answer = {"role": "assistant", "content": content}
             _add_recording(answer, completion_audio)
             if not content:
                 raise ValueError("the completion is empty; there is nothing to score.")
-            kept = system if self.options.keep_system else []
-            rollout = Rollout(make_dialogue([*kept, *[*turns, answer][-MAX_TURNS:]], "prompt and completion"))
+            messages = [*(system if self.options.keep_system else []), *[*turns, answer][-MAX_TURNS:]]
+            rollout = Rollout(make_dialogue(messages, "prompt and completion"))
         except ValueError as error:
             return Rollout(error=str(error))
         if len(turns) >= MAX_TURNS:
             logger.info("a prompt of %d turns: its last %d and the completion are scored.", len(turns), MAX_TURNS - 1)
         return rollout
 
-    def _make_request(self, rollouts: Sequence[Rollout]) -> Request:
+    def _reward(self, prompts: Any, completions: Any, columns: Mapping[str, Any], loop: Any = None) -> Rewards:
+        """Return the rewards of completions; `loop` is the event loop that a coroutine `speak` runs in."""
+        rollouts, options = self._read(prompts, completions, columns), self.options
+        silent = [rollout for rollout in rollouts if rollout.needs_sound]
+        if silent and options.speak:
+            is_coroutine = inspect.iscoroutinefunction(options.speak)
+            _voice(silent, partial(_speak_in, loop, options.speak) if is_coroutine else options.speak)
         for rollout in rollouts:
-            if rollout.error is None and self.options.require_audio and not rollout.has_audio:
+            if options.require_audio and rollout.needs_sound:
                 rollout.error = "the completion has no audio; set require_audio=False to score the text alone."
-        dialogues = [rollout.dialogue for rollout in rollouts if rollout.error is None]
-        return Request(self.scorer, self.options.criterion, dialogues, list(map(hash_context, dialogues)))
-
-    def _settle(
-        self, rollouts: Sequence[Rollout], results: Sequence[Outcome], log_metric: Callable[..., None] | None
-    ) -> list[float | None]:
         good = [rollout for rollout in rollouts if rollout.error is None]
-        for rollout, result in zip(good, results, strict=True):
+        dialogues = [rollout.dialogue for rollout in good]
+        request = Request(self.scorer, options.criterion, dialogues, list(map(hash_context, dialogues)))
+        for rollout, result in zip(good, submit(request).result(), strict=True):
             if isinstance(result, str):
                 rollout.error = result
             elif len(rollout.dialogue.turns) in result[1].silent_turns:
                 rollout.error = "the completion is silent: nothing above -70 dB of full scale is heard."
             else:
                 rollout.reward, rollout.heard = result
+        self._count(rollouts, columns.get("log_metric"))
+        return [options.floor if rollout.reward is None else rollout.reward for rollout in rollouts]
+
+    def _count(self, rollouts: Sequence[Rollout], log_metric: Callable[..., None] | None) -> None:
         failed = [(index, rollout.error) for index, rollout in enumerate(rollouts) if rollout.error is not None]
         if failed and self.options.on_error == "raise":
             raise ValueError(f"completion {failed[0][0]}: {failed[0][1]}")
         unheard = [rollout.heard for rollout in rollouts if rollout.heard.cut_turns or rollout.heard.silent_turns]
         with _counting:
-            for _, reason in failed:
-                self._count(reason)
             self.num_scored += len(rollouts) - len(failed)
-            self.num_unheard += len(unheard)
-            for notice in describe_unheard(("", each) for each in unheard) if self.num_unheard == len(unheard) else ():
+            self.num_failed += len(failed)
+            for _, reason in failed:
+                self.last_reasons.append(reason)
+                kind = re.sub(r"\d+(\.\d+)?", "#", reason)
+                if kind in self.failures or len(self.failures) < _MAX_KINDS:
+                    self.failures[kind] += 1
+                    if self.failures[kind] == 1:
+                        logger.warning("%s: a completion cannot be scored: %s", self.__name__, reason)
+            for notice in describe_unheard(("", each) for each in unheard) if not self.num_unheard else ():
                 logger.warning("%s: of the first completions with such turns: %s", self.__name__, notice)
+            self.num_unheard += len(unheard)
         if log_metric is not None and rollouts:
             log_metric(f"{self.__name__}/failed", len(failed) / len(rollouts))
             log_metric(f"{self.__name__}/unheard", len(unheard) / len(rollouts))
-        return [self.options.floor if rollout.reward is None else rollout.reward for rollout in rollouts]
-
-    def _count(self, reason: str) -> None:
-        kind = re.sub(r"\d+(\.\d+)?", "#", reason)
-        self.num_failed += 1
-        self.last_reasons.append(reason)
-        if kind in self.failures or len(self.failures) < _MAX_KINDS:
-            self.failures[kind] += 1
-            if self.failures[kind] == 1:
-                logger.warning("%s: a completion cannot be scored: %s", self.__name__, reason)
 
 
 class RewardFunction(_Rewarder):
@@ -367,7 +338,7 @@ class RewardFunction(_Rewarder):
             raise TypeError("speak is a coroutine function; use async_reward_fn, or give an ordinary function.")
         super().__init__(scorer, options)
 
-    def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
+    def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> Rewards:
         """Return the reward of each completion; higher is better.
 
         Args:
@@ -379,11 +350,7 @@ class RewardFunction(_Rewarder):
             ValueError: A column is missing, `speak` returned another number of recordings, text has no source of audio
                 or, with `on_error="raise"`, a completion cannot be scored.
         """
-        rollouts, silent = self._read(prompts, completions, columns)
-        if silent and self.options.speak:
-            _voice(silent, self.options.speak)
-        results = get_queue(self.scorer.model).score(self._make_request(rollouts))
-        return self._settle(rollouts, results, columns.get("log_metric"))
+        return self._reward(prompts, completions, columns)
 
 
 class AsyncRewardFunction(_Rewarder):
@@ -392,19 +359,7 @@ class AsyncRewardFunction(_Rewarder):
     Attributes are those of [`RewardFunction`].
     """
 
-    async def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
+    async def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> Rewards:
         """Return the reward of each completion, as [`RewardFunction`] does."""
-        rollouts, silent = self._read(prompts, completions, columns)
-        if silent:
-            await asyncio.to_thread(_voice, silent, self._make_blocking_speak())
-        request = await asyncio.to_thread(self._make_request, rollouts)
-        results = await get_queue(self.scorer.model).score_async(request)
-        return self._settle(rollouts, results, columns.get("log_metric"))
-
-    def _make_blocking_speak(self) -> Any:
-        """Return `speak` as an ordinary function, for a thread other than the event loop's."""
-        speak = self.options.speak
-        if not inspect.iscoroutinefunction(speak):
-            return speak
         loop = asyncio.get_running_loop()
-        return lambda texts: asyncio.run_coroutine_threadsafe(speak(texts), loop).result()
+        return await asyncio.to_thread(self._reward, prompts, completions, columns, loop)

@@ -9,17 +9,19 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from functools import partial
+from itertools import chain, repeat, takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from tqdm.auto import tqdm
 
 from sdiareward.audio_sdiareward import Heard, describe_unheard
-from sdiareward.chat_sdiareward import DialogueError, expand_criteria, make_dialogue
+from sdiareward.chat_sdiareward import DialogueError, expand_criteria
 from sdiareward.checkpoint_io.adapter_files import is_adapter
 from sdiareward.checkpoint_io.adapters import load_adapted
 from sdiareward.checkpoint_io.models import find_checkpoint
@@ -29,17 +31,15 @@ from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 from .batching import (
-    DIALOGUE_ERRORS,
     DialoguePreparer,
     PreparedBatch,
+    Read,
     ReadDialogue,
-    check_agreement,
     choose_batch_tokens,
-    format_reason,
-    list_members,
+    count_tokens,
+    note_skipped,
     plan_batches,
     prefetch,
-    read_ahead,
 )
 from .calibration import Calibration
 from .packed_forward import ClipCache, encode_clips, run_packed_batch
@@ -47,12 +47,14 @@ from .packed_forward import ClipCache, encode_clips, run_packed_batch
 
 logger = logging.getLogger(__name__)
 
-_NUM_WORKERS = {"cpu": 0}
-_NUM_WORKERS_ACCELERATOR = 2
 # Dialogues that are sorted by length together, decoded: enough to fill batches well, few enough to start soon.
 _PLANNED_AT_A_TIME, _PLANNED_BYTES = 1024, 256 * 2**20
 # Clips recur mostly within a batch: the two sides of a pair, the candidates of a group.
 _CLIP_CACHE_BYTES = 64 * 2**20
+Criteria = str | Sequence[str]
+Groups = Sequence[Hashable] | None
+# What would make model and processor compute different rewards.
+_SHARED_SETTINGS = ("prompts", "prompt_version", "max_turn_s", "sampling_rate", "stack_factor")
 # Of all scorers, so that one can be copied.
 _counting = threading.Lock()
 # A dtype: products and convolutions in bfloat16, everything between in float32. In bfloat16 throughout, every layer
@@ -122,20 +124,19 @@ class Scorer:
         mixed_precision: bool = False,
         device: str | torch.device | None = None,
     ):
-        check_agreement(model, processor)
+        for name in _SHARED_SETTINGS:
+            of_model, of_processor = getattr(model.config, name), getattr(processor, name)
+            if of_model != of_processor:
+                found = f"{of_model!r} in the model's configuration but {of_processor!r} in the processor"
+                raise ValueError(f"{name} is {found}; load both from one checkpoint.")
         if device is not None:
             torch.nn.Module.to(model, device)
-        if batch_tokens is None:
-            batch_tokens = choose_batch_tokens(model.device.type)
-        if num_workers is None:
-            num_workers = _NUM_WORKERS.get(model.device.type, _NUM_WORKERS_ACCELERATOR)
-        for name, value, least in (("batch_tokens", batch_tokens, 1), ("num_workers", num_workers, 0)):
-            if value < least:
-                raise ValueError(f"{name} is {value}; give at least {least}.")
         self.model = model.eval()
         self.processor = processor
-        self.batch_tokens = batch_tokens
-        self.num_workers = num_workers
+        self.batch_tokens = choose_batch_tokens(model.device.type) if batch_tokens is None else batch_tokens
+        self.num_workers = 2 * (model.device.type != "cpu") if num_workers is None else num_workers
+        if self.batch_tokens < 1 or self.num_workers < 0:
+            raise ValueError(f"batch_tokens is {batch_tokens} and num_workers {num_workers}; give at least 1 and 0.")
         self.pack = pack
         self.share_prefixes = share_prefixes and pack
         self.share_clips = share_clips
@@ -180,23 +181,17 @@ class Scorer:
         checkpoint = find_checkpoint(pretrained_model_name_or_path)
         if device is None and device_map is None:
             device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
-        processor: SDiaRewardProcessor | None = None
-        fields: dict[str, Any] = {}
-        if prompts is not None:
-            processor = SDiaRewardProcessor.from_pretrained(checkpoint)
-            merged = {**processor.prompts, **prompts}
-            # The checkpoint's own keep their version.
-            if merged != processor.prompts:
-                fields = {"prompts": merged, "prompt_version": name_prompts(merged)}
-                validate_prompts(**fields)
-                processor.prompts, processor.prompt_version = dict(merged), fields["prompt_version"]
         load = load_adapted if is_adapter(checkpoint) else SDiaRewardModel.from_pretrained
-        model = load(
-            checkpoint, dtype="float32" if dtype == FAST else dtype or "auto", device_map=device_map, **fields
-        )
+        model = load(checkpoint, dtype="float32" if dtype == FAST else dtype or "auto", device_map=device_map)
         if split_commit(str(pretrained_model_name_or_path))[1]:
             model.config.name_or_path = str(pretrained_model_name_or_path)
-        processor = processor or SDiaRewardProcessor.from_pretrained(checkpoint)
+        processor = SDiaRewardProcessor.from_pretrained(checkpoint)
+        # Prompts of the checkpoint keep their version.
+        if (merged := {**processor.prompts, **(prompts or {})}) != processor.prompts:
+            version = name_prompts(merged)
+            validate_prompts(merged, version)
+            for each in (model.config, processor):
+                each.prompts, each.prompt_version = dict(merged), version
         return cls(model, processor, device=device, mixed_precision=dtype == FAST, **options)
 
     @property
@@ -205,14 +200,7 @@ class Scorer:
         return FAST if self.mixed_precision else str(self.model.dtype).removeprefix("torch.")
 
     def score(
-        self,
-        dialogues: Sequence[Any],
-        criterion: str | Sequence[str] = "joint",
-        groups: Sequence[Hashable] | None = None,
-        *,
-        calibrated: bool = False,
-        subsets: str | Sequence[str] | None = None,
-        heard: MutableMapping[int, Heard] | None = None,
+        self, dialogues: Sequence[Any], criterion: Criteria = "joint", groups: Groups = None, **options: Any
     ) -> list[float]:
         """Return the reward of each dialogue, in the order given; higher is better.
 
@@ -220,20 +208,17 @@ class Scorer:
             dialogues (`list[list[dict]]`): Messages of each dialogue, as the processor takes them.
             criterion (`str` or `list[str]`, *optional*, defaults to `"joint"`): One for all, or one for each.
             groups (`list`, *optional*): A value for each dialogue; those of equal value are computed together.
-            calibrated (`bool`, *optional*, defaults to `False`): As in `iter_scores`.
-            subsets (`str` or `list[str]`, *optional*): As in `iter_scores`.
-            heard (`dict[int, Heard]`, *optional*): As in `iter_scores`.
+            options: `calibrated`, `subsets`, `heard` and `progress`, as in `iter_scores`.
         """
-        options: dict[str, Any] = {"calibrated": calibrated, "subsets": subsets, "heard": heard}
         rewards = dict(self.iter_scores(dialogues, criterion, groups=groups, **options))
         return [rewards[index] for index in range(len(dialogues))]
 
     def iter_scores(
         self,
         dialogues: Sequence[Any],
-        criterion: str | Sequence[str] = "joint",
+        criterion: Criteria = "joint",
         *,
-        groups: Sequence[Hashable] | None = None,
+        groups: Groups = None,
         skipped: MutableMapping[int, str] | None = None,
         progress: bool = False,
         calibrated: bool = False,
@@ -263,43 +248,37 @@ class Scorer:
                 used or its reward is not finite, or the model has no calibration for all or for a subset.
             OSError: A recording cannot be read.
         """
-        value_of = self._make_calibrator(expand_criteria(criterion, len(dialogues)), calibrated, subsets)
-        options: dict[str, Any] = {"groups": groups, "skipped": skipped, "progress": progress}
-        found = self.iter_features(dialogues, criterion, is_whole=True, **options)
-        noted = self._note_heard(found, heard)
-        return ((index, value_of(index, reward)) for index, reward in _iter_finite(noted, skipped))
-
-    def _note_heard(
-        self, found: Iterator[tuple[int, Features]], heard: MutableMapping[int, Heard] | None
-    ) -> Iterator[tuple[int, Features]]:
-        unheard: dict[int, Heard] = {}
-        for index, features in found:
-            if heard is not None:
-                heard[index] = features.heard
-            elif features.heard.cut_turns or features.heard.silent_turns:
-                unheard[index] = features.heard
-            yield index, features
-        named = ((f"dialogues[{index}]", each) for index, each in sorted(unheard.items()))
-        for notice in describe_unheard(named):
-            logger.warning(notice)
-
-    def _make_calibrator(
-        self, criteria: list[str], calibrated: bool, subsets: str | Sequence[str] | None
-    ) -> Callable[[int, float], float]:
-        if calibrated:
-            return Calibration.of(self.model.config).for_each(criteria, subsets)
-        if subsets is not None:
+        if subsets is not None and not calibrated:
             raise ValueError("subsets are for calibrated rewards; give calibrated=True too, or omit them.")
-        return lambda index, reward: reward
+        criteria = expand_criteria(criterion, len(dialogues))
+        calibrate = Calibration.of(self.model.config).for_each(criteria, subsets) if calibrated else None
+        options: dict[str, Any] = {"groups": groups, "skipped": skipped, "progress": progress}
+        found = self.iter_features(dialogues, criteria, is_whole=True, **options)
+
+        def iter_rewards() -> Iterator[tuple[int, float]]:
+            noted: MutableMapping[int, Heard] = {} if heard is None else heard
+            for index, features in found:
+                if heard is not None or features.heard.cut_turns or features.heard.silent_turns:
+                    noted[index] = features.heard
+                if math.isfinite(features.reward):
+                    yield index, calibrate(index, features.reward) if calibrate else features.reward
+                else:
+                    problem = f"its reward is {features.reward}; score with dtype float32, or check the checkpoint."
+                    note_skipped(index, DialogueError(problem), skipped)
+            named = [(f"dialogues[{index}]", each) for index, each in sorted(noted.items())]
+            for notice in describe_unheard(named if heard is None else []):
+                logger.warning(notice)
+
+        return iter_rewards()
 
     def iter_features(
         self,
         dialogues: Sequence[Any],
-        criterion: str | Sequence[str] = "joint",
+        criterion: Criteria = "joint",
         *,
         layer: int = -1,
         per_token: bool = False,
-        groups: Sequence[Hashable] | None = None,
+        groups: Groups = None,
         skipped: MutableMapping[int, str] | None = None,
         progress: bool = False,
         is_whole: bool = False,
@@ -321,8 +300,6 @@ class Scorer:
             ValueError: As `iter_scores`; or the model has no such layer; or `pack` is off and anything but pooled
                 vectors of the last layer is requested.
         """
-        from tqdm.auto import tqdm
-
         criteria = expand_criteria(criterion, len(dialogues))
         num_layers = self.model.model.language_model.config.num_hidden_layers
         if not -1 <= layer < num_layers:
@@ -331,51 +308,46 @@ class Scorer:
             )
         if not self.pack and (layer >= 0 or per_token):
             raise ValueError("hidden states of tokens or of other layers are requested; they require pack=True.")
+        if groups is not None and len(groups) != len(dialogues):
+            raise ValueError(f"got {len(groups)} groups for {len(dialogues)} dialogues; give one for each.")
+        members: dict[Hashable, list[int]] = {}
+        for index, group in enumerate(range(len(dialogues)) if groups is None else groups):
+            members.setdefault(group, []).append(index)
 
-        def read(group: Sequence[int]) -> dict[int, ReadDialogue | Exception]:
-            found: dict[int, ReadDialogue | Exception] = {}
-            for index in group:
-                try:
-                    dialogue = make_dialogue(dialogues[index], is_whole=is_whole)
-                    found[index] = self._prepare.read(dialogue, criteria[index])
-                except DIALOGUE_ERRORS as error:
-                    found[index] = error
-            return found
-
-        read_groups = prefetch(read, list_members(groups, len(dialogues)), self.num_workers)
+        read = partial(self._prepare.read_each, dialogues=dialogues, criteria=criteria, is_whole=is_whole)
+        plan = self._plan(prefetch(read, members.values(), self.num_workers), skipped)
+        # The next batches are planned in a thread, which may have to wait until dialogues are read.
+        planned = takewhile(bool, prefetch(lambda _: next(plan, None), repeat(None), min(self.num_workers, 1)))
         with tqdm(total=len(dialogues), desc="features", disable=not progress, unit="dialogue") as bar:
-            plan = self._plan(read_groups, skipped)
-            batches = prefetch(self._prepare.join, read_ahead(plan) if self.num_workers else plan, self.num_workers)
-            for batch in batches:
+            for batch in prefetch(self._prepare.join, planned, self.num_workers):
                 with _counting:
-                    self.audio_s += sum(each.heard_s for each in batch.heard.values())
+                    self.audio_s += sum(each.heard.heard_s for each in batch.read.values())
                 with torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.mixed_precision):
                     features = self._compute(batch, layer, per_token)
-                for index, each in zip(batch.indices, features, strict=True):
-                    yield index, replace(each, heard=batch.heard[index])
-                bar.update(len(batch.indices))
+                for (index, dialogue), each in zip(batch.read.items(), features, strict=True):
+                    yield index, replace(each, heard=dialogue.heard)
+                bar.update(len(features))
             # What was skipped.
             bar.update(len(dialogues) - bar.n)
 
     def _plan(
-        self, groups: Iterator[dict[int, ReadDialogue | Exception]], skipped: MutableMapping[int, str] | None
+        self, groups: Iterator[Read], skipped: MutableMapping[int, str] | None
     ) -> Iterator[dict[int, ReadDialogue]]:
         """Yield the dialogues of each batch; those that are sorted by length together are held decoded."""
         window: dict[int, ReadDialogue] = {}
         members: list[list[int]] = []
         num_bytes = 0
-        for group in chain(groups, [None]):
-            for index, found in (group or {}).items():
-                if isinstance(found, Exception):
-                    _skip(index, found, skipped)
-                else:
-                    window[index] = found
-                    num_bytes += found.num_bytes
-            if group is not None:
-                members.append([index for index in group if index in window])
-            if window and (group is None or len(window) >= _PLANNED_AT_A_TIME or num_bytes >= _PLANNED_BYTES):
-                lengths = {index: each.num_tokens for index, each in window.items()}
-                for batch in plan_batches(lengths, list(filter(None, members)), self.batch_tokens, not self.pack):
+        for read, failures in chain(groups, [({}, {})]):
+            for index, error in failures.items():
+                note_skipped(index, error, skipped)
+            window |= read
+            num_bytes += sum(clip.nbytes for each in read.values() for clip in each.clips.values())
+            if read:
+                members.append(list(read))
+            is_end = not (read or failures)
+            if window and (is_end or len(window) >= _PLANNED_AT_A_TIME or num_bytes >= _PLANNED_BYTES):
+                lengths = {index: count_tokens(each.messages) for index, each in window.items()}
+                for batch in plan_batches(lengths, members, self.batch_tokens, not self.pack):
                     yield {index: window.pop(index) for index in batch}
                 members, num_bytes = [], 0
 
@@ -383,13 +355,8 @@ class Scorer:
     def _compute(self, batch: PreparedBatch, layer: int, per_token: bool) -> list[Features]:
         if not self.pack:
             return self._compute_padded(batch)
-        output = run_packed_batch(
-            self.model,
-            batch.dialogues,
-            lambda digests: self._encode(digests, batch),
-            layer=layer,
-            share_prefixes=self.share_prefixes,
-        )
+        encode, shares = partial(self._encode, batch), self.share_prefixes
+        output = run_packed_batch(self.model, batch.dialogues, encode, layer=layer, share_prefixes=shares)
         features = list(map(Features, output.pooled.cpu().numpy(), output.rewards.squeeze(-1).tolist()))
         if not per_token:
             return features
@@ -397,44 +364,25 @@ class Scorer:
         return [replace(each, hidden_states=states) for each, states in zip(features, tokens, strict=True)]
 
     def _compute_padded(self, batch: PreparedBatch) -> list[Features]:
-        digests = [digest for messages in batch.dialogues for message in messages for digest in message.clips]
-        clips = self._encode(digests, batch)
+        clips = self._encode(batch, [key for messages in batch.dialogues for each in messages for key in each.clips])
         rows = [np.concatenate([message.input_ids for message in messages]) for messages in batch.dialogues]
         # On the right, where the model needs no attention mask.
         inputs = self.processor.pad(rows, padding_side="right")
         inputs = {name: tensor.to(self.model.device) for name, tensor in inputs.items()}
         output = self.model(**inputs, audio_features=torch.cat(clips) if clips else None)
-        pooled, rewards = output.pooled.cpu().numpy(), output.logits.squeeze(-1).tolist()
-        return list(map(Features, pooled, rewards))
+        return list(map(Features, output.pooled.cpu().numpy(), output.logits.squeeze(-1).tolist()))
 
-    def _encode(self, digests: list[bytes], batch: PreparedBatch) -> list[torch.Tensor]:
+    def _encode(self, batch: PreparedBatch, digests: list[bytes]) -> list[torch.Tensor]:
         wanted = list(dict.fromkeys(digests)) if self.share_clips else digests
-        known = {digest: self._encoded.find(digest) for digest in wanted}
-        found = {digest: vectors for digest, vectors in known.items() if vectors is not None}
+        found = {digest: vectors for digest in wanted if (vectors := self._encoded.find(digest)) is not None}
         missing = [digest for digest in wanted if digest not in found]
         # A clip may have left the cache after its mel features were omitted.
-        batch.mels |= self._prepare.compute_mels({key: batch.clips[key] for key in set(missing) - set(batch.mels)})
-        encoded = encode_clips(self.model, [batch.mels[digest] for digest in missing]) if missing else []
+        late = self._prepare.compute_mels({key: batch.clips[key] for key in missing if key not in batch.mels})
+        mels = batch.mels | late
+        encoded = encode_clips(self.model, [mels[digest] for digest in missing]) if missing else []
         if not self.share_clips:
             return encoded
         for digest, vectors in zip(missing, encoded, strict=True):
             found[digest] = vectors
             self._encoded.add(digest, vectors)
         return [found[digest] for digest in digests]
-
-
-def _skip(index: int, error: Exception, skipped: MutableMapping[int, str] | None) -> None:
-    if skipped is None:
-        raise error
-    skipped[index] = format_reason(error)
-
-
-def _iter_finite(
-    found: Iterator[tuple[int, Features]], skipped: MutableMapping[int, str] | None
-) -> Iterator[tuple[int, float]]:
-    for index, features in found:
-        if math.isfinite(features.reward):
-            yield index, features.reward
-        else:
-            problem = f"its reward is {features.reward}; score with dtype float32, or check the checkpoint."
-            _skip(index, DialogueError(problem), skipped)

@@ -24,7 +24,7 @@ from sdiareward.common.machine import is_own_host, is_own_origin, list_own_names
 from sdiareward.common.package import __version__
 from sdiareward.scoring.calibration import Calibration, sigmoid
 from sdiareward.scoring.request_queue import Request as ScoringRequest
-from sdiareward.scoring.request_queue import get_queue
+from sdiareward.scoring.request_queue import submit
 from sdiareward.scoring.reward_function import hash_context
 
 from . import forms
@@ -118,7 +118,7 @@ class RequestScorer:
         request = ScoringRequest(self.scorer, options.criterion, valid, list(map(hash_context, valid)))
         try:
             async with asyncio.timeout(self._limits.request_timeout_s):
-                scored = iter(await get_queue(self.scorer.model).score_async(request))
+                scored = iter(await asyncio.wrap_future(submit(request)))
         except TimeoutError:
             reason = f"the model did not answer within {self._limits.request_timeout_s:g} s."
             raise HTTPException(503, reason, {"Retry-After": str(self._limits.retry_after_s)}) from None

@@ -19,7 +19,7 @@ from sdiareward.modeling_sdiareward import SDiaRewardModel, SDiaRewardOutput
 from sdiareward.pairs.labels import name_criterion
 from sdiareward.pairs.schema import SIDES
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
-from sdiareward.scoring.batching import DialoguePreparer, Message
+from sdiareward.scoring.batching import DIALOGUE_ERRORS, DialoguePreparer, Message
 from sdiareward.scoring.feature_cache import FeatureCache
 from sdiareward.scoring.packed_forward import encode_clips, run_packed_batch
 
@@ -99,13 +99,12 @@ class PairCollator:
 
     def _read_audio(self, row: Mapping[str, Any], side: str, clips: dict[bytes, torch.Tensor]) -> list[Message]:
         """Return the messages of a side; add the mel features of its clips to `clips`."""
-        criterion = name_criterion(row.get("criterion"))
-        batch = self._prepare([0], [row[side]], [criterion])
-        if batch.failures:
-            error = batch.failures[0]
+        try:
+            read = self._prepare.read(row[side], name_criterion(row.get("criterion")))
+        except DIALOGUE_ERRORS as error:
             raise type(error)(f"pair {row['pair_id']}, {side}: {error}") from error
-        clips.update(batch.mels)
-        return batch.dialogues[0]
+        clips.update(self._prepare.compute_mels(read.clips))
+        return read.messages
 
     def _read_encoded(self, row: Mapping[str, Any], side: str, clips: dict[bytes, torch.Tensor]) -> list[Message]:
         """Return the messages of a side; add the vectors of its clips to `clips`."""

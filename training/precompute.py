@@ -226,27 +226,27 @@ class _Reader:
         self.pairs = pairs
         self._pair_ids = name_pairs(pairs)
         self._criteria = list_criteria(pairs)
-        self._prepare = DialoguePreparer(processor, with_mels=with_mels)
+        self._prepare = DialoguePreparer(processor)
+        self._with_mels = with_mels
 
     def __call__(self, rows: Sequence[int]) -> _Batch:
         criteria = [self._criteria[row] for row in rows for _ in SIDES]
-        batch = self._prepare(range(2 * len(rows)), Dialogues(self.pairs, list(rows)), criteria)
-        messages = dict(zip(batch.indices, batch.dialogues, strict=True))
+        read, failures = self._prepare.read_each(range(2 * len(rows)), Dialogues(self.pairs, list(rows)), criteria)
         columns: dict[str, list[Any]] = {name: [] for name in _DESCRIPTION}
         sides = []
         for place, row in enumerate(rows):
             both = (2 * place, 2 * place + 1)
-            pair = [messages.get(index, []) for index in both]
+            pair = [read[index].messages if index in read else [] for index in both]
             kind = reason = None
-            if failed := [index for index in both if index in batch.failures]:
-                kind, reason = UNREADABLE, f"{SIDES[failed[0] % 2]}, {format_reason(batch.failures[failed[0]])}"
+            if failed := [index for index in both if index in failures]:
+                kind, reason = UNREADABLE, f"{SIDES[failed[0] % 2]}, {format_reason(failures[failed[0]])}"
             elif [message.key for message in pair[0]] == [message.key for message in pair[1]]:
                 # The same tokens and the same clips, decoded and cut: the pair teaches nothing.
                 kind = EQUAL_SIDES
                 reason = "both sides are equal as the model hears them: the same turns, up to max_turn_s of each"
             pair = [] if kind else pair
             lengths = [sum(len(message.input_ids) for message in side) for side in pair]
-            cut = sum(len(batch.heard[index].cut_turns) for index in both if index in batch.heard)
+            cut = sum(len(read[index].heard.cut_turns) for index in both if index in read)
             keys = [[(m.input_ids.tolist(), [clip.hex() for clip in m.clips]) for m in side] for side in pair]
             described = {"row": row, "pair_id": self._pair_ids[row], "length": sum(lengths), "num_cut": cut}
             # What the model reads of a pair: tokens and clips, the chosen side first.
@@ -254,7 +254,7 @@ class _Reader:
             for name, value in {**described, "reason": reason}.items():
                 columns[name].append(value)
             sides.append(pair)
-        return _Batch(columns, sides, batch.mels)
+        return _Batch(columns, sides, self._prepare.join(read).mels if self._with_mels else {})
 
 
 @torch.inference_mode()

@@ -11,7 +11,7 @@ from sdiareward.checkpoint_io.models import fingerprint_model
 from sdiareward.cli import main
 from sdiareward.common.package import EXAMPLES, NANO
 from sdiareward.scoring.model_spec import ModelSpec
-from sdiareward.scoring.tolerances import SAME_REWARD
+from sdiareward.scoring.outcomes import SAME_REWARD
 
 
 # The function of this name hides the module in its package.

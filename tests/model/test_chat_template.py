@@ -1,15 +1,23 @@
 """The processor takes the arguments of every processor, and its chat template renders what it does."""
 
+import shutil
+
 import numpy as np
 import pytest
+import soundfile
 import torch
+from support.official_layout import write_official
 from support.paths import FIXTURES
 
 from sdiareward import processing_sdiareward as processing
-from sdiareward.chat_sdiareward import DialogueError, render_dialogue
+from sdiareward.chat_sdiareward import DialogueError, render_dialogue, turns_to_messages
+from sdiareward.modeling_sdiareward import SDiaRewardModel
+from sdiareward.processing_sdiareward import SDiaRewardProcessor
+from sdiareward.scoring.scorer import Scorer
 
 
 WAV = str(FIXTURES / "audio" / "ast_goodbye.wav")
+TOKENIZED = {"tokenize": True, "return_dict": True}
 
 
 def assert_equal(found, expected):
@@ -24,58 +32,50 @@ def dialogues(make_dialogue):
     return [make_dialogue(0.5, 0.4), with_system, [{"role": "user", "content": "only text"}]]
 
 
-def test_the_template_renders_what_the_processor_reads(tiny_processor, dialogues):
+def test_the_template_renders_what_the_processor_reads(tiny_processor, dialogues, make_dialogue):
     for criterion in ("joint", "modality"):
         rendered = tiny_processor.apply_chat_template(dialogues, criterion=criterion)
         for text, dialogue in zip(rendered, dialogues, strict=True):
-            assert (
-                text == render_dialogue(tiny_processor.with_prompt(dialogue, criterion), tiny_processor.tokenizer)[0]
-            )
+            prompted = tiny_processor.with_prompt(dialogue, criterion)
+            assert text == render_dialogue(prompted, tiny_processor.tokenizer)[0]
             assert tiny_processor.apply_chat_template(dialogue, criterion=criterion) == text
+    # Another template is rendered without a prompt.
+    template = "{% for message in messages %}{{ message.role }} {% endfor %}"
+    assert tiny_processor.apply_chat_template(make_dialogue(), template) == "user assistant "
 
 
-def test_a_tokenized_template_is_what_the_processor_returns(tiny_processor, dialogues):
-    options = {"tokenize": True, "return_dict": True}
-    assert_equal(tiny_processor.apply_chat_template(dialogues, **options), tiny_processor(dialogues))
-    one = tiny_processor.apply_chat_template(dialogues[0], criterion="modality", **options)
+def test_a_tokenized_template_and_a_rendered_text_give_what_the_processor_returns(tiny_processor, dialogues):
+    expected = tiny_processor(dialogues)
+    assert_equal(tiny_processor.apply_chat_template(dialogues, **TOKENIZED), expected)
+    one = tiny_processor.apply_chat_template(dialogues[0], criterion="modality", **TOKENIZED)
     assert_equal(one, tiny_processor(dialogues[0], "modality"))
-    assert torch.equal(
-        tiny_processor.apply_chat_template(dialogues[0], tokenize=True), tiny_processor(dialogues[0]).input_ids
-    )
+    ids = tiny_processor.apply_chat_template(dialogues[0], tokenize=True)
+    assert torch.equal(ids, tiny_processor(dialogues[0]).input_ids)
+    items = (item for dialogue in dialogues for turn in dialogue for item in turn["content"] if "audio" in item)
+    rendered = {"text": tiny_processor.apply_chat_template(dialogues), "audio": [item["audio"] for item in items]}
+    assert_equal(tiny_processor(**rendered, padding=True, return_tensors="pt"), expected)
 
 
-def test_a_rendered_text_and_its_recordings_give_the_same_inputs(tiny_processor, dialogues):
-    texts = tiny_processor.apply_chat_template(dialogues)
-    clips = [
-        item["audio"] for dialogue in dialogues for turn in dialogue for item in turn["content"] if "audio" in item
-    ]
-    found = tiny_processor(text=texts, audio=clips, padding=True, return_tensors="pt")
-    assert_equal(found, tiny_processor(dialogues))
+def test_recordings_are_heard_in_every_form(tiny_processor):
+    class Decoder:
+        """As `datasets` with torchcodec gives them: an object that decodes."""
 
+        def get_all_samples(self):
+            array, rate = soundfile.read(WAV, dtype="float32")
+            return type("AudioSamples", (), {"data": torch.from_numpy(array)[None], "sample_rate": rate})
 
-@pytest.mark.parametrize("key", ["path", "url", "audio"])
-def test_a_template_takes_files_under_any_name(key, tiny_processor):
-    dialogue = [{"role": "user", "content": [{"type": "audio", key: WAV}]}]
     expected = tiny_processor([{"role": "user", "content": [{"type": "audio", "audio": WAV}]}])
-    assert_equal(tiny_processor.apply_chat_template(dialogue, tokenize=True, return_dict=True), expected)
+    for key in ("path", "url", "audio"):
+        dialogue = [{"role": "user", "content": [{"type": "audio", key: WAV}]}]
+        assert_equal(tiny_processor.apply_chat_template(dialogue, **TOKENIZED), expected)
+    assert_equal(tiny_processor([{"role": "user", "text": None, "audio": Decoder(), "duration_s": 1.0}]), expected)
 
 
 def test_a_template_of_a_file_does_not_replace_the_text_that_the_model_reads(tiny_checkpoint, tmp_path):
-    import shutil
-
-    from sdiareward.processing_sdiareward import SDiaRewardProcessor
-
     folder = shutil.copytree(tiny_checkpoint, tmp_path / "copy")
     (folder / "chat_template.jinja").write_text("other")
     text = SDiaRewardProcessor.from_pretrained(folder).apply_chat_template([{"role": "user", "content": "hi"}])
     assert text.endswith("<|im_start|>user\nhi<|im_end|>\n")
-
-
-def test_a_template_is_rendered_without_a_prompt_and_takes_no_control_tokens(tiny_processor, make_dialogue):
-    template = "{% for message in messages %}{{ message.role }} {% endfor %}"
-    assert tiny_processor.apply_chat_template(make_dialogue(), template) == "user assistant "
-    with pytest.raises(DialogueError, match="control token"):
-        tiny_processor.apply_chat_template([{"role": "user", "content": "<|im_end|>"}])
 
 
 def test_options_of_every_processor_are_taken(tiny_processor, dialogues):
@@ -83,82 +83,55 @@ def test_options_of_every_processor_are_taken(tiny_processor, dialogues):
     assert_equal(tiny_processor(dialogues, return_tensors="pt", padding=True), expected)
     assert_equal(tiny_processor(conversation=dialogues, text_kwargs={"padding": "longest"}), expected)
     arrays = tiny_processor(dialogues, return_tensors="np", padding_side="right")
-    assert isinstance(arrays["input_ids"], np.ndarray)
-    assert arrays["attention_mask"][0, 0] == 1
-    padded = tiny_processor(dialogues, padding="max_length", max_length=2000)
-    assert padded["input_ids"].shape == (3, 2000)
+    assert isinstance(arrays["input_ids"], np.ndarray) and arrays["attention_mask"][0, 0] == 1
+    assert tiny_processor(dialogues, padding="max_length", max_length=2000)["input_ids"].shape == (3, 2000)
 
 
-def test_options_that_would_cut_a_dialogue_are_refused(tiny_processor, dialogues):
-    with pytest.raises(TypeError, match="truncation"):
-        tiny_processor(dialogues, truncation=True)
-    wrong = [{"dialogues": dialogues, "padding": True, "text_kwargs": {"padding": True}}]
-    wrong += [{"dialogues": dialogues, "text": "hi"}, {"text": "hi", "criterion": "joint"}]
-    wrong += [{"text": "<|AUDIO|>", "audio": np.zeros(800), "sampling_rate": 8000}]
-    # A recording under a name that is not read.
-    wrong += [{"dialogues": [{"role": "user", "content": [{"type": "audio", "clip": WAV}]}]}]
-    for options in wrong:
-        with pytest.raises(ValueError, match="give|criterion|resample"):
-            tiny_processor(**options)
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"truncation": True}, TypeError),
+        ({"padding": True, "text_kwargs": {"padding": True}}, ValueError),
+        ({"text": "hi"}, ValueError),
+        ({"dialogues": None, "text": "hi", "criterion": "joint"}, ValueError),
+        ({"dialogues": None, "text": "<|AUDIO|>", "audio": np.zeros(800), "sampling_rate": 8000}, ValueError),
+        # A recording under a name that is not read, and a control token.
+        ({"dialogues": [{"role": "user", "content": [{"type": "audio", "clip": WAV}]}]}, DialogueError),
+        ({"dialogues": [{"role": "user", "content": "<|im_end|>"}]}, DialogueError),
+    ],
+)
+def test_options_that_would_cut_a_dialogue_or_leave_out_a_part_are_refused(tiny_processor, dialogues, options, error):
+    with pytest.raises(error, match="truncation|give|criterion|resample|control token"):
+        tiny_processor(**{"dialogues": dialogues, **options})
 
 
 def test_turns_of_a_data_set_are_taken_as_messages_are(tiny_processor, make_tiny_model, tone_pairs):
-    from sdiareward.chat_sdiareward import turns_to_messages
-    from sdiareward.scoring.scorer import Scorer
-
-    row = tone_pairs[0]
-    assert_equal(tiny_processor(row["chosen"]), tiny_processor(turns_to_messages(row["chosen"])))
+    sides = [tone_pairs[0][side] for side in ("chosen", "rejected")]
+    assert_equal(tiny_processor(sides[0]), tiny_processor(turns_to_messages(sides[0])))
     scorer = Scorer(make_tiny_model(), tiny_processor)
-    sides = [row["chosen"], row["rejected"]]
     assert scorer.score(sides) == scorer.score(list(map(turns_to_messages, sides)))
-    text = tiny_processor.apply_chat_template(row["chosen"])
-    assert text.count("<|AUDIO|>") == 2
-    assert text.count("line 0") == 2
-
-
-def test_decoded_rows_of_datasets_are_heard(tiny_processor):
-    """As `datasets` with torchcodec gives them: an object that decodes, here over the same samples."""
-    import soundfile
-
-    class Decoder:
-        def get_all_samples(self):
-            array, rate = soundfile.read(WAV, dtype="float32")
-            return type("AudioSamples", (), {"data": torch.from_numpy(array)[None], "sample_rate": rate})
-
-    turns = [{"role": "user", "text": None, "audio": Decoder(), "duration_s": 1.0}]
-    assert_equal(
-        tiny_processor(turns), tiny_processor([{"role": "user", "content": [{"type": "audio", "audio": WAV}]}])
-    )
+    text = tiny_processor.apply_chat_template(sides[0])
+    assert (text.count("<|AUDIO|>"), text.count("line 0")) == (2, 2)
 
 
 def test_a_system_turn_that_is_not_one_of_the_prompts_is_told_once(tiny_processor, make_dialogue, caplog):
     processing._warn_once.cache_clear()
-    own = {"role": "system", "content": tiny_processor.prompts["joint"]}
-    tiny_processor.with_prompt([own, *make_dialogue(0.3, 0.2)])
-    tiny_processor.with_prompt(
-        [{"role": "system", "content": [{"type": "text", "text": own["content"]}]}, *make_dialogue(0.3, 0.2)]
-    )
+    own, turns = tiny_processor.prompts["joint"], make_dialogue(0.3, 0.2)
+    for content in (own, [{"type": "text", "text": own}]):
+        tiny_processor.with_prompt([{"role": "system", "content": content}, *turns])
     assert caplog.text == ""
     for _ in range(2):
-        tiny_processor.with_prompt([{"role": "system", "content": "You listen."}, *make_dialogue(0.3, 0.2)])
+        tiny_processor.with_prompt([{"role": "system", "content": "You listen."}, *turns])
     assert caplog.text.count("which the model reads in place of the prompt of its criterion") == 1
 
 
 def test_the_two_calls_with_prompts_agree(tiny_checkpoint, tmp_path):
-    from support.official_layout import write_official
-
-    from sdiareward.modeling_sdiareward import SDiaRewardModel
-    from sdiareward.processing_sdiareward import SDiaRewardProcessor
-    from sdiareward.scoring.scorer import Scorer
-
     prompts = {"joint": "Judge."}
     for folder in (tiny_checkpoint, write_official(tmp_path / "official")):
-        model = SDiaRewardModel.from_pretrained(folder, prompts=prompts)
-        processor = SDiaRewardProcessor.from_pretrained(folder, prompts=prompts)
-        assert processor.prompts == prompts
-        assert processor.prompt_version.startswith("custom-")
-        Scorer(model, processor)
-        named = {"prompts": prompts, "prompt_version": "mine"}
-        Scorer(SDiaRewardModel.from_pretrained(folder, **named), SDiaRewardProcessor.from_pretrained(folder, **named))
+        for named in ({"prompts": prompts}, {"prompts": prompts, "prompt_version": "mine"}):
+            processor = SDiaRewardProcessor.from_pretrained(folder, **named)
+            assert processor.prompts == prompts
+            assert processor.prompt_version.startswith(named.get("prompt_version", "custom-"))
+            Scorer(SDiaRewardModel.from_pretrained(folder, **named), processor)
         same = {"prompts": SDiaRewardProcessor.from_pretrained(folder).prompts}
         assert SDiaRewardProcessor.from_pretrained(folder, **same).prompt_version == "1"

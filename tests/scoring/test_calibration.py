@@ -39,19 +39,11 @@ def test_the_offset_of_mirrored_rewards_is_their_middle_and_the_temperature_solv
     assert 4 / temperature / (1 + math.exp(1 / temperature)) + math.log(temperature) == pytest.approx(0.0, abs=1e-6)
 
 
-def test_the_log_odds_of_two_normal_distributions_are_recovered():
+def test_the_log_odds_of_two_normal_distributions_are_recovered_at_any_scale():
     # Of equal variance: log-odds 2 d (r - m) / s^2 for means m + d and m - d.
-    rng = np.random.default_rng(0)
-    chosen, rejected = rng.normal([[2.5], [1.5]], 1.0, (2, 20_000))
+    chosen, rejected = np.random.default_rng(0).normal([[2.5], [1.5]], 1.0, (2, 20_000))
     offset, temperature = fit_offset_and_temperature(chosen, rejected)
-    assert offset == pytest.approx(2.0, abs=0.03)
-    assert temperature == pytest.approx(1.0, abs=0.03)
-
-
-def test_offset_and_temperature_follow_the_scale_of_the_reward():
-    rng = np.random.default_rng(1)
-    chosen, rejected = rng.normal([[1.0], [0.0]], 1.0, (2, 50))
-    offset, temperature = fit_offset_and_temperature(chosen, rejected)
+    assert (offset, temperature) == pytest.approx((2.0, 1.0), abs=0.03)
     scaled = fit_offset_and_temperature(10 * chosen - 7, 10 * rejected - 7)
     assert scaled == pytest.approx((10 * offset - 7, 10 * temperature), rel=1e-5)
 
@@ -68,85 +60,38 @@ def test_every_data_gives_a_finite_offset_and_a_positive_finite_temperature(chos
 
 
 def test_by_subset_is_the_formula_with_the_parameters_of_each_subset(parameters):
-    calibration = Calibration(parameters)
-    fitted = parameters["subsets"]
-    values = calibration.by_subset([3.5, -7.0], ["wild", "colloquialness"])
-    expected = [
-        (reward - fitted[name]["offset"]) / fitted[name]["temperature"]
-        for reward, name in zip((3.5, -7.0), ("wild", "colloquialness"), strict=True)
-    ]
-    assert values.tolist() == expected
-    assert fitted["wild"]["offset"] == pytest.approx(3.0, abs=1e-6)
-    assert values[1] == pytest.approx(0.0, abs=1e-6)
+    calibration, fitted = Calibration(parameters), parameters["subsets"]
     assert [fitted[name]["num_pairs"] for name in ("wild", "colloquialness")] == [3, 1]
-
-
-@pytest.mark.parametrize(("value", "expected"), [(0.0, 0.5), (math.log(3), 0.75), (800.0, 1.0), (-800.0, 0.0)])
-def test_the_sigmoid_holds_at_any_size(value, expected):
-    assert sigmoid(value) == pytest.approx(expected)
-
-
-def test_a_probability_is_that_of_the_margin_in_temperatures_of_the_subset(parameters):
-    calibration = Calibration(parameters)
-    for subset, fitted in parameters["subsets"].items():
-        assert calibration.compute_probability(math.log(3) * fitted["temperature"], subset) == pytest.approx(0.75)
+    assert fitted["wild"]["offset"] == pytest.approx(3.0, abs=1e-6)
+    for subset, of_subset in fitted.items():
+        expected = (3.5 - of_subset["offset"]) / of_subset["temperature"]
+        assert calibration.by_subset(3.5, subset) == expected
+        assert calibration.compute_probability(math.log(3) * of_subset["temperature"], subset) == pytest.approx(0.75)
+    assert calibration.by_subset(-7.0, "colloquialness") == pytest.approx(0.0, abs=1e-6)
     with pytest.raises(ValueError, match="the calibration knows the subsets"):
         calibration.compute_probability(1.0, "nowhere")
+    assert [sigmoid(each) for each in (0.0, math.log(3), 800.0, -800.0)] == pytest.approx([0.5, 0.75, 1.0, 0.0])
 
 
-def test_each_subset_has_half_of_the_reference_whatever_its_size(parameters):
-    table = parameters["quantiles"]
+def test_by_quantile_is_the_share_of_a_reference_in_which_subsets_weigh_the_same(parameters):
+    calibration, table = Calibration(parameters), parameters["quantiles"]
     assert len(table) == NUM_QUANTILES
     assert (table[0], table[-1]) == (-8.0, 5.0)
     # The two rewards of the small subset stand for a quarter each, the six of the large one for a twelfth each.
     assert table[25] == pytest.approx(-7.0)
-    assert Calibration(parameters).by_quantile([-2.0], ["joint"])[0] == pytest.approx(0.5, abs=0.05)
-
-
-def test_quantiles_of_one_subset_are_those_of_hazen():
+    assert calibration.by_quantile(-2.0, "joint") == pytest.approx(0.5, abs=0.05)
+    # A criterion has a table of its own, an unknown one that of all pairs.
+    values = [calibration.by_quantile(*each) for each in ((3.0, "modality"), (-7.0, "colloquialness"), (3.0, "joint"))]
+    assert values == pytest.approx([0.5, 0.5, 0.75], abs=0.02)
+    rising = [calibration.by_quantile(reward, "joint") for reward in np.linspace(-20, 20, 101)]
+    assert rising == sorted(rising) and (rising[0], rising[-1]) == (0.0, 1.0)
+    # A reward that occurs often is in the middle of its share.
+    ties = Calibration(fit([[1.0, 0.0], [1.0, 0.0]], ["wild"] * 2))
+    assert [ties.by_quantile(each, "joint") for each in (0.0, 0.5, 1.0)] == pytest.approx([0.18, 0.5, 0.82], abs=0.08)
     rewards = np.random.default_rng(2).normal(size=(7, 2))
-    table = fit(rewards, ["wild"] * 7)["quantiles"]
-    assert fit(REWARDS, SUBSETS)["quantiles_by_criterion"] == {}
-    assert table == pytest.approx(np.quantile(rewards, np.linspace(0, 1, 101), method="hazen"), rel=1e-6)
-
-
-def test_by_quantile_never_falls_and_is_flat_beyond_the_reference(parameters):
-    rewards = np.linspace(-20, 20, 1001)
-    values = Calibration(parameters).by_quantile(rewards, ["joint"] * 1001)
-    assert (np.diff(values) >= 0).all()
-    assert set(values[rewards < -8]) == {0.0}
-    assert set(values[rewards > 5]) == {1.0}
-
-
-def test_a_reward_that_occurs_often_lies_in_the_middle_of_its_share():
-    calibration = Calibration(fit([[1.0, 0.0], [1.0, 0.0]], ["wild"] * 2))
-    assert calibration.by_quantile([0.0, 0.5, 1.0], ["joint"] * 3) == pytest.approx([0.18, 0.5, 0.82], abs=0.08)
-
-
-def test_a_criterion_has_its_own_table_and_an_unknown_one_that_of_all_pairs(parameters):
-    values = Calibration(parameters).by_quantile([3.0, -7.0, 3.0], ["modality", "colloquialness", "joint"])
-    assert values[:2] == pytest.approx([0.5, 0.5], abs=0.01)
-    assert values[2] == pytest.approx(0.75, abs=0.02)
-
-
-@pytest.mark.parametrize(
-    ("rewards", "subsets", "criteria", "message"),
-    [
-        ([], [], (), "give at least one pair"),
-        ([[1.0, 2.0, 3.0]], ["wild"], (), r"shape \(1, 3\)"),
-        ([[1.0, math.nan]], ["wild"], (), "the rewards of pair 0 are"),
-        ([[1.0, 0.0]], [], (), "got 0 subsets for 1 pairs"),
-        ([[1.0, 0.0]], ["wild"], ["joint", "joint"], "got 2 criteria for 1 pairs"),
-    ],
-)
-def test_what_cannot_be_fitted_is_refused(rewards, subsets, criteria, message):
-    with pytest.raises(ValueError, match=message):
-        fit(rewards, subsets, criteria)
-
-
-def test_a_calibration_that_lacks_parts_names_them(parameters):
-    with pytest.raises(ValueError, match="calibration lacks quantiles, data; make it with sdiareward calibrate"):
-        SDiaRewardConfig(calibration={k: v for k, v in parameters.items() if k not in ("quantiles", "data")})
+    found = fit(rewards, ["wild"] * 7)
+    assert found["quantiles"] == pytest.approx(np.quantile(rewards, np.linspace(0, 1, 101), method="hazen"), rel=1e-6)
+    assert found["quantiles_by_criterion"] == {}
 
 
 def test_a_calibration_survives_saving_converting_and_exporting(make_tiny_model, tiny_processor, parameters, tmp_path):
@@ -156,19 +101,20 @@ def test_a_calibration_survives_saving_converting_and_exporting(make_tiny_model,
     export_checkpoint(tmp_path / "saved", tmp_path / "exported", layout="official")
     for name in ("saved", "converted", "exported"):
         assert SDiaRewardModel.from_pretrained(tmp_path / name).config.calibration == parameters
+    with pytest.raises(ValueError, match="calibration lacks quantiles, data; make it with sdiareward calibrate"):
+        SDiaRewardConfig(calibration={k: v for k, v in parameters.items() if k not in ("quantiles", "data")})
 
 
 def test_calibrated_scores_are_the_calibration_of_the_rewards(scorer, parameters, make_dialogue):
     dialogues, calibration = [make_dialogue(0.5, 0.4), make_dialogue(0.3, 0.6)], Calibration(parameters)
-    criteria = ["modality", "joint"]
+    criteria, subsets = ["modality", "joint"], ["colloquialness", "wild"]
     rewards = scorer.score(dialogues, criteria)
-    by_quantile = scorer.score(dialogues, criteria, calibrated=True)
-    assert by_quantile == calibration.by_quantile(rewards, criteria).tolist()
-    subsets = ["colloquialness", "wild"]
-    by_subset = scorer.score(dialogues, criteria, calibrated=True, subsets=subsets)
-    assert by_subset == calibration.by_subset(rewards, subsets).tolist()
-    for_all = scorer.score(dialogues, criteria, calibrated=True, subsets="wild")
-    assert for_all == calibration.by_subset(rewards, ["wild", "wild"]).tolist()
+    given = {"calibrated": True}
+    assert scorer.score(dialogues, criteria, **given) == list(map(calibration.by_quantile, rewards, criteria))
+    by_subset = scorer.score(dialogues, criteria, subsets=subsets, **given)
+    assert by_subset == list(map(calibration.by_subset, rewards, subsets))
+    for_all = scorer.score(dialogues, criteria, subsets="wild", **given)
+    assert for_all == list(map(calibration.by_subset, rewards, ["wild", "wild"]))
 
 
 @pytest.mark.parametrize(
@@ -193,9 +139,10 @@ def test_no_calibration_and_one_of_other_prompts_are_not_applied(parameters):
 @pytest.fixture
 def finished(tmp_path, tiny_checkpoint):
     """Return a function writing a finished evaluation of the tiny checkpoint."""
+    pairs = enumerate(zip(REWARDS, SUBSETS, CRITERIA, strict=True))
     scores = [
         make_score(index, chosen - rejected, subset, criterion=criterion, chosen=chosen)
-        for index, ((chosen, rejected), subset, criterion) in enumerate(zip(REWARDS, SUBSETS, CRITERIA, strict=True))
+        for index, ((chosen, rejected), subset, criterion) in pairs
     ]
 
     def write(**run):
@@ -205,7 +152,9 @@ def finished(tmp_path, tiny_checkpoint):
     return write
 
 
-def test_the_command_changes_the_configuration_alone(finished, tiny_checkpoint, tmp_path, capsys, parameters):
+def test_the_command_changes_the_configuration_alone(
+    finished, tiny_checkpoint, tmp_path, capsys, parameters, make_dialogue
+):
     output = tmp_path / "calibrated"
     assert main(["calibrate", str(tiny_checkpoint), str(finished()), "--output_dir", str(output)]) == 0
     before, after = ({path.name: path.read_bytes() for path in f.iterdir()} for f in (tiny_checkpoint, output))
@@ -220,23 +169,13 @@ def test_the_command_changes_the_configuration_alone(finished, tiny_checkpoint, 
     assert captured.out.splitlines()[2].split()[:3] == ["wild", "3", "+3.0000"]
     notices = [line for line in captured.err.splitlines() if "notice" in line]
     assert notices == ["sdiareward: notice: fewer than 30 pairs of colloquialness (1), wild (3)"]
-
-
-def test_a_calibrated_checkpoint_scores_in_both_forms(finished, tiny_checkpoint, tmp_path, make_dialogue):
-    main(["calibrate", str(tiny_checkpoint), str(finished()), "--output_dir", str(tmp_path / "calibrated")])
-    plain, scorer = (Scorer.from_pretrained(folder) for folder in (tiny_checkpoint, tmp_path / "calibrated"))
+    plain, scorer = (Scorer.from_pretrained(folder) for folder in (tiny_checkpoint, output))
     [reward] = plain.score([make_dialogue()])
     assert scorer.score([make_dialogue()]) == [reward]
-    [log_odds] = scorer.score([make_dialogue()], calibrated=True, subsets="wild")
-    fitted = scorer.model.config.calibration["subsets"]["wild"]
-    assert log_odds == pytest.approx((reward - fitted["offset"]) / fitted["temperature"])
-
-
-def test_in_place_the_checkpoint_itself_is_calibrated(finished, tiny_checkpoint, tmp_path):
     checkpoint = shutil.copytree(tiny_checkpoint, tmp_path / "checkpoint")
-    assert main(["calibrate", str(checkpoint), str(finished()), "--in-place"]) == 0
-    assert json.loads((checkpoint / "config.json").read_text())["calibration"]["num_pairs"] == 4
-    assert sorted(path.name for path in checkpoint.iterdir()) == sorted(p.name for p in tiny_checkpoint.iterdir())
+    assert main(["calibrate", str(checkpoint), str(tmp_path / "eval"), "--in-place"]) == 0
+    assert (checkpoint / "config.json").read_bytes() == after["config.json"]
+    assert {path.name for path in checkpoint.iterdir()} == before.keys()
 
 
 def test_doubtful_evaluations_are_named_and_used(finished, tiny_checkpoint, tmp_path, capsys):

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from support.tiny_model import make_processor
 
 from sdiareward.perturbations.channel import encode
-from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring import feature_cache
 from sdiareward.scoring.feature_cache import FeatureCache
 from sdiareward.scoring.scorer import Scorer
@@ -23,41 +23,30 @@ def scorer(make_tiny_model, tiny_processor):
 @pytest.fixture
 def open_cache(tmp_path, scorer):
     def make(config=None, processor=None, **options):
-        return FeatureCache(
-            tmp_path / "cache",
-            config or scorer.model.config,
-            processor or scorer.processor,
-            **{"model_revision": "abc", **options},
-        )
+        parts = config or scorer.model.config, processor or scorer.processor
+        return FeatureCache(tmp_path / "cache", *parts, **{"model_revision": "abc", **options})
 
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def dialogues(make_dialogue):
     return [make_dialogue(0.3, 0.2, text=f"dialogue {index}") for index in range(4)]
 
 
-@pytest.fixture
-def computed(scorer, monkeypatch):
-    """A list that takes how many dialogues each call of the scorer is given."""
-    counts = []
-    iter_features = scorer.iter_features
-
-    def counting(dialogues, *args, **kwargs):
-        counts.append(len(dialogues))
-        return iter_features(dialogues, *args, **kwargs)
-
-    monkeypatch.setattr(scorer, "iter_features", counting)
-    return counts
-
-
-def test_a_cached_vector_is_the_one_the_scorer_computes(scorer, open_cache, dialogues):
+def test_a_cached_vector_is_the_one_the_scorer_computes(scorer, open_cache, dialogues, make_tiny_model):
     keys = open_cache().fill(scorer, dialogues, "modality")
     cache = open_cache()
     for index, features in scorer.iter_features(dialogues, "modality"):
         assert cache[keys[index]].dtype == torch.float32
         assert cache[keys[index]].tolist() == [features.pooled.tolist()]
+    # Another layer and another pooling have a place of their own in the folder.
+    embeddings, last = open_cache(layer=0), make_tiny_model("last_token")
+    ((_, features),) = scorer.iter_features(dialogues[:1], layer=0)
+    assert embeddings[embeddings.fill(scorer, dialogues[:1])[0]].tolist() == [features.pooled.tolist()]
+    cache = open_cache(last.config)
+    (key,) = cache.fill(Scorer(last, scorer.processor), dialogues[:1], "modality")
+    assert len(cache) == 1 and key not in keys and not torch.equal(cache[key], open_cache()[keys[0]])
 
 
 @pytest.mark.parametrize(
@@ -83,14 +72,6 @@ def test_a_bfloat16_backbone_loses_nothing_by_default(make_tiny_model, tiny_proc
     assert cache[keys[0]].float().tolist() == features.hidden_states.tolist()
 
 
-def test_a_layer_of_the_text_model_can_be_stored(scorer, open_cache, dialogues):
-    last, embeddings = open_cache(), open_cache(layer=0)
-    keys = [cache.fill(scorer, dialogues[:1])[0] for cache in (last, embeddings)]
-    assert keys[0] != keys[1]
-    ((_, features),) = scorer.iter_features(dialogues[:1], layer=0)
-    assert embeddings[keys[1]][0].tolist() == features.pooled.tolist()
-
-
 CHANGES = {
     "louder": lambda turns: turns[1]["content"][1].update(audio=turns[1]["content"][1]["audio"] * 1.01),
     "other word": lambda turns: turns[1]["content"][0].update(text="hm"),
@@ -98,95 +79,76 @@ CHANGES = {
     "audio first": lambda turns: turns[0]["content"].reverse(),
     "own system turn": lambda turns: turns.insert(0, {"role": "system", "content": "Judge."}),
 }
-
-
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_the_key_changes_with_what_is_heard_and_read(change, open_cache, make_dialogue):
-    cache, dialogue = open_cache(), make_dialogue(0.3, 0.2)
-    before = cache.key(dialogue)
-    change(dialogue)
-    assert cache.key(dialogue) != before
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"model_revision": "abd"},
-        {"layer": 1},
-        {"per_token": True},
-        {"dtype": "bfloat16"},
-        {"per_token": True, "stored_dtype": "float32"},
-        {"prompts": {"joint": "Judge."}},
-        {"prompt_version": "2"},
-        {"max_turn_s": 5.0},
-    ],
+OPTIONS = (
+    {"model_revision": "abd"},
+    {"layer": 1},
+    {"per_token": True},
+    {"dtype": "bfloat16"},
+    {"per_token": True, "stored_dtype": "float32"},
+    {"prompts": {"joint": "Judge it."}},
+    {"prompt_version": "2"},
+    {"max_turn_s": 5.0},
 )
-def test_the_key_changes_with_the_model_the_processor_and_the_stored_features(
-    options, open_cache, make_dialogue, tiny_processor
-):
-    dialogue = make_dialogue(0.3, 0.2)
-    if not options.keys().isdisjoint(("prompts", "prompt_version", "max_turn_s")):
-        parts = tiny_processor.feature_extractor, tiny_processor.tokenizer
-        options = {"processor": SDiaRewardProcessor(*parts, **options)}
-    assert open_cache(**options).key(dialogue) != open_cache().key(dialogue)
-    assert open_cache(**options).key(dialogue) == open_cache(**options).key(dialogue)
 
 
-def test_the_key_changes_with_the_pooling_and_only_where_vectors_are_pooled(open_cache, tiny_config, make_dialogue):
-    dialogue = make_dialogue(0.3, 0.2)
+def test_the_key_changes_with_what_is_heard_and_read_and_with_what_computes_it(open_cache, make_dialogue, tiny_config):
+    keys = [open_cache().key(make_dialogue(0.3, 0.2))]
+    for change in CHANGES.values():
+        dialogue = make_dialogue(0.3, 0.2)
+        change(dialogue)
+        keys.append(open_cache().key(dialogue))
+    for options in OPTIONS:
+        if not options.keys().isdisjoint(("prompts", "prompt_version", "max_turn_s")):
+            options = {"processor": make_processor(**options)}
+        keys.append(open_cache(**options).key(make_dialogue(0.3, 0.2)))
     last = tiny_config(pooling_mode="last_token")
-    assert open_cache(last).key(dialogue) != open_cache().key(dialogue)
-    assert open_cache(last, per_token=True).key(dialogue) == open_cache(per_token=True).key(dialogue)
+    keys.append(open_cache(last).key(make_dialogue(0.3, 0.2)))
+    assert len(set(keys)) == len(keys)
+    per_token = open_cache(last, per_token=True).key(make_dialogue(0.3, 0.2))
+    assert per_token == open_cache(per_token=True).key(make_dialogue(0.3, 0.2))
 
 
 def test_a_recording_has_one_key_in_every_form_it_is_given(open_cache, make_tone, tmp_path):
-    wav = encode(make_tone(0.3), 16_000, "WAV", "PCM_16", None)
-    path = tmp_path / "tone.wav"
+    wav, path = encode(make_tone(0.3), 16_000, "WAV", "PCM_16", None), tmp_path / "tone.wav"
     path.write_bytes(wav)
     forms = [path, str(path), wav, {"bytes": wav, "path": None}, {"bytes": None, "path": str(path)}]
-    keys = {open_cache().key([{"role": "user", "content": [{"audio": audio}]}]) for audio in forms}
-    assert len(keys) == 1
+    assert len({open_cache().key([{"role": "user", "content": [{"audio": audio}]}]) for audio in forms}) == 1
 
 
-def test_mean_and_last_token_vectors_share_a_folder(make_tiny_model, tiny_processor, open_cache, dialogues):
-    vectors = {}
-    for mode in ("mean", "last_token"):
-        model = make_tiny_model(mode)
-        cache = open_cache(model.config)
-        (key,) = cache.fill(Scorer(model, tiny_processor), dialogues[:1])
-        vectors[mode] = cache[key]
-        assert len(cache) == 1
-    assert not torch.equal(vectors["mean"], vectors["last_token"])
+def test_only_what_is_missing_is_computed_and_each_dialogue_once(scorer, open_cache, dialogues, monkeypatch):
+    computed, iter_features = [], scorer.iter_features
 
+    def count(dialogues, *args, **kwargs):
+        computed.append(len(dialogues))
+        return iter_features(dialogues, *args, **kwargs)
 
-def test_only_what_is_missing_is_computed_and_each_dialogue_once(scorer, open_cache, dialogues, computed):
+    monkeypatch.setattr(scorer, "iter_features", count)
     open_cache().fill(scorer, dialogues[:2])
     keys = open_cache().fill(scorer, [dialogues[3], *dialogues, dialogues[3]])
     open_cache().fill(scorer, dialogues)
-    assert computed == [2, 2]
+    assert computed == [2, 2, 0]
     assert len(open_cache()) == 4
     assert keys[0] == keys[4] == keys[5]
 
 
-def test_a_bad_dialogue_is_skipped_with_its_reason_and_the_others_are_computed(scorer, open_cache, dialogues):
-    silent = [{"role": "user", "content": [{"audio": np.zeros(10, np.float32)}]}, dialogues[0][1]]
+def test_a_bad_dialogue_is_skipped_with_its_reason_and_the_others_are_computed(
+    make_tiny_model, tiny_processor, open_cache, dialogues, monkeypatch
+):
+    short = [{"role": "user", "content": [{"audio": np.zeros(10, np.float32)}]}, dialogues[0][1]]
     absent = [{"role": "user", "content": [{"audio": "nowhere.wav"}]}, dialogues[0][1]]
-    skipped = {}
-    cache = open_cache()
-    keys = cache.fill(scorer, [dialogues[0], silent, absent, dialogues[1], silent], skipped=skipped)
+    scorer, skipped, cache = Scorer(make_tiny_model(), tiny_processor, batch_tokens=1), {}, open_cache()
+    keys = cache.fill(scorer, [dialogues[0], short, absent, dialogues[1], short], skipped=skipped)
     assert sorted(skipped) == [1, 2, 4]
-    assert "0.6 ms" in skipped[1]
-    assert skipped[4] == skipped[1]
+    assert "0.6 ms" in skipped[1] and skipped[4] == skipped[1]
     assert "nowhere.wav: no such audio file" in skipped[2]
     assert [key in cache for key in keys] == [True, False, False, True, False]
     with pytest.raises(FileNotFoundError, match=r"nowhere\.wav"):
         cache.fill(scorer, [absent])
-
-
-def test_another_model_finds_nothing_and_the_error_lists_the_cached_features(scorer, open_cache, dialogues):
-    (key,) = open_cache().fill(scorer, dialogues[:1])
-    with pytest.raises(KeyError, match="holds 0 of model_revision 'other'; others of model_revision 'abc'"):
-        open_cache(model_revision="other")[key]
+    # What is computed before an error is kept.
+    monkeypatch.setattr("sdiareward.scoring.scorer._PLANNED_AT_A_TIME", len(dialogues) - 2)
+    with pytest.raises(ValueError, match="lasts 0.6 ms"):
+        cache.fill(scorer, [*dialogues, short])
+    assert len(open_cache()) == len(cache) == 4
 
 
 def test_a_scorer_that_computes_something_else_is_refused(scorer, open_cache, tiny_config, dialogues):
@@ -194,24 +156,14 @@ def test_a_scorer_that_computes_something_else_is_refused(scorer, open_cache, ti
         open_cache(tiny_config(pooling_mode="last_token")).fill(scorer, dialogues)
     with pytest.raises(ValueError, match="dtype is 'bfloat16' in the cache but 'float32' in the scorer"):
         open_cache(dtype="bfloat16").fill(scorer, dialogues)
-
-
-def test_an_error_keeps_what_was_computed_before_it(
-    open_cache, make_tiny_model, tiny_processor, dialogues, monkeypatch
-):
-    monkeypatch.setattr("sdiareward.scoring.scorer._PLANNED_AT_A_TIME", len(dialogues))
-    scorer, cache = Scorer(make_tiny_model(), tiny_processor, batch_tokens=1), open_cache()
-    turns = [(role, np.zeros(400, np.float32) * np.nan) for role in ("user", "assistant")]
-    silent = [{"role": role, "content": [{"audio": samples}]} for role, samples in turns]
-    with pytest.raises(ValueError, match="NaN"):
-        cache.fill(scorer, [*dialogues, silent])
-    assert len(open_cache()) == len(cache) == 4
+    with pytest.raises(KeyError, match=r"'model_revision': 'abc'.* lacks feature 77; call fill"):
+        open_cache()["77"]
 
 
 @pytest.fixture
 def write(open_cache, monkeypatch):
     """Return a function that stores vectors of numbers in a cache, five to a part, and may kill itself."""
-    monkeypatch.setattr(feature_cache, "_PART_BYTES", 5 * 64 * 4)
+    monkeypatch.setattr(feature_cache, "_VECTORS_A_PART", 5)
 
     def write(numbers, killed_at=None):
         def features():
@@ -232,14 +184,14 @@ def _run(target, *args):
 
 
 def test_a_killed_writer_leaves_whole_parts_and_the_next_one_resumes(open_cache, write):
-    process = _run(write, range(100), 37)
+    process = _run(write, range(50), 37)
     process.join()
     assert process.exitcode == -signal.SIGKILL
     assert len(open_cache()) == 35
-    write(number for number in range(100) if f"{number:032x}" not in open_cache())
+    write(number for number in range(50) if f"{number:032x}" not in open_cache())
     cache = open_cache()
-    assert len(cache) == 100
-    assert all(cache[f"{number:032x}"].tolist() == [[number] * 64] for number in range(100))
+    assert len(cache) == 50
+    assert all(cache[f"{number:032x}"].tolist() == [[number] * 64] for number in range(50))
 
 
 def test_writers_and_a_reader_share_a_folder(open_cache, write):
@@ -248,39 +200,25 @@ def test_writers_and_a_reader_share_a_folder(open_cache, write):
     processes.append(_run(write, range(20)))
     while any(process.is_alive() for process in processes):
         reader.refresh()
-        for number in range(60):
-            if f"{number:032x}" in reader:
-                assert reader[f"{number:032x}"][0, 0] == number
+        assert all(reader[key][0, 0] == int(key, 16) for key in (f"{n:032x}" for n in range(60)) if key in reader)
     assert [process.exitcode for process in processes] == [0, 0, 0]
     reader.refresh()
     assert len(reader) == 60
-    copy = pickle.loads(pickle.dumps(reader))
-    assert copy[f"{5:032x}"][0, 0] == 5
+    assert pickle.loads(pickle.dumps(reader))[f"{5:032x}"][0, 0] == 5
 
 
 def test_a_damaged_part_is_logged_and_its_features_are_computed_again(scorer, open_cache, dialogues, caplog):
     (key,) = open_cache().fill(scorer, dialogues[:1])
-    (path,) = (open_cache().folder).glob("*/*/parts/*.parquet")
+    (path,) = open_cache().folder.glob("*/*/parts/*.parquet")
     content = path.read_bytes()
-    for damaged in (content[:-5], content[:200] + bytes([content[200] ^ 1]) + content[201:]):
-        path.write_bytes(damaged)
-        caplog.clear()
-        assert len(open_cache()) == 0 and str(path) in caplog.text
+    path.write_bytes(content[:200] + bytes([content[200] ^ 1]) + content[201:])
+    assert len(open_cache()) == 0 and str(path) in caplog.text
     assert open_cache().fill(scorer, dialogues[:1]) == [key]
     assert len(open_cache()) == 1
 
 
-def test_the_paper_data_would_take_334_megabytes(open_cache):
-    features = ((f"{n:032x}", SimpleNamespace(pooled=np.full(3584, n, dtype=np.float32))) for n in range(700))
-    cache = open_cache()
-    cache._write(features)
-    size = sum(path.stat().st_size for path in cache.folder.rglob("*.parquet"))
-    assert size / 700 * 11_630 * 2 == pytest.approx(334e6, rel=0.03)
-
-
 def test_a_value_beyond_the_stored_dtype_is_an_error(open_cache):
-    cache = open_cache(stored_dtype="float16")
     values = ((name, SimpleNamespace(pooled=np.full(4, value, np.float32))) for name, value in (("a", 1), ("b", 7e4)))
     with pytest.raises(ValueError, match=r"holds 70000, which is not finite in torch\.float16"):
-        cache._write(values)
+        open_cache(stored_dtype="float16")._write(values)
     assert len(open_cache(stored_dtype="float16")) == 1

@@ -20,17 +20,16 @@ from sdiareward.scoring.reward_function import reward_fn
 from sdiareward.scoring.scorer import Scorer
 
 
-MAX_TURN_S = 0.3
 # The second turn is cut; the third is silent, the fourth in what is heard of it.
 EXPECTED = Heard(pytest.approx(1.5), pytest.approx(1.1), 4, cut_turns=(2, 4), silent_turns=(3, 4))
-CUT, SILENT = "2 turns cut: the model hears 1.1 of 1.5 s", "2 silent turns"
+CUT = "2 turns cut: the model hears 1.1 of 1.5 s"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("checkpoint")
-    tiny_model.make_model(max_turn_s=MAX_TURN_S).save_pretrained(folder)
-    tiny_model.make_processor(max_turn_s=MAX_TURN_S).save_pretrained(folder)
+    tiny_model.make_model(max_turn_s=0.3).save_pretrained(folder)
+    tiny_model.make_processor(max_turn_s=0.3).save_pretrained(folder)
     return folder
 
 
@@ -46,60 +45,49 @@ def path(tmp_path_factory, make_tone):
     late = np.concatenate([np.zeros(4800, np.float32), make_tone(0.2)])
     # Of its channels at 8 kHz the first is empty.
     stereo = np.stack([np.zeros(4000), make_tone(0.5)[::2]], axis=1)
-    sounds = (make_tone(0.2), stereo, np.full(4800, 0.25), late)
-    names, rates = ("a.ogg", "b.wav", "c.wav", "d.flac"), (16_000, 8_000, 16_000, 16_000)
-    for number, (sound, name, rate) in enumerate(zip(sounds, names, rates, strict=True)):
-        soundfile.write(place / name, sound, rate)
+    sounds = {"a.ogg": make_tone(0.2), "b.wav": stereo, "c.wav": np.full(4800, 0.25), "d.flac": late}
+    for number, (name, sound) in enumerate(sounds.items()):
+        soundfile.write(place / name, sound, 8_000 if sound.ndim == 2 else 16_000)
         turns.append({"role": ("user", "assistant")[number % 2], "text": "so", "audio": name})
     (place / "dialogue.json").write_text(json.dumps(turns))
     return place / "dialogue.json"
 
 
-def by_score(scorer, path, folder, tmp_path, capsys):
-    heard = {}
-    scorer.score([read_dialogue(path)], heard=heard)
-    return heard[0]
+def to_heard(result):
+    found = {name: result[name] for name in asdict(EXPECTED)}
+    return Heard(**{name: tuple(value) if isinstance(value, list) else value for name, value in found.items()})
 
 
-def by_features(scorer, path, folder, tmp_path, capsys):
-    [(_, features)] = scorer.iter_features([read_dialogue(path)])
-    return features.heard
-
-
-def by_pipeline(scorer, path, folder, tmp_path, capsys):
+def test_seconds_cut_turns_and_silent_turns_are_in_the_result_of_every_call(scorer, path, folder, capsys):
+    heard, dialogue, before_s = {}, read_dialogue(path), scorer.audio_s
+    scorer.score([dialogue], heard=heard)
+    assert scorer.audio_s - before_s == pytest.approx(1.1)
+    [(_, features)] = scorer.iter_features([dialogue])
     pipeline = SDiaRewardPipeline(model=scorer.model, processor=scorer.processor, task="audio-classification")
-    result = pipeline(read_dialogue(path))
-    return Heard(**{name: result[name] for name in asdict(EXPECTED)})
-
-
-def by_file(scorer, path, folder, tmp_path, capsys):
+    assert heard[0] == features.heard == to_heard(pipeline(dialogue)) == EXPECTED
     assert main(["score", str(path), "--model", str(folder), "--json", "--device", "cpu"]) == 0
     printed = capsys.readouterr()
-    assert f"{path}: {CUT} (turn 2, turn 4)" in printed.err and f"{SILENT}: nothing" in printed.err
-    return to_heard(json.loads(printed.out)["dialogues"][0])
+    assert f"{path}: {CUT} (turn 2, turn 4)" in printed.err and "2 silent turns: nothing" in printed.err
+    assert to_heard(json.loads(printed.out)["dialogues"][0]) == EXPECTED
 
 
-def by_table(scorer, path, folder, tmp_path, capsys):
-    """Score a row, and a pair whose rejected side is not heard in full."""
+@pytest.mark.parametrize(("side", "more_s"), [("", 0.0), ("rejected ", 0.4)])
+def test_a_scored_table_has_them_in_columns_and_in_its_summary(path, folder, tmp_path, capsys, side, more_s):
     turns = json.loads(path.read_text())
     short = [turns[0], {**turns[0], "role": "assistant"}]
-    found = []
-    for name, row in (("dialogues", {"turns": turns}), ("pairs", {"chosen": short, "rejected": turns})):
-        (path.parent / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
-        out = tmp_path / name
-        flags = ["--dataset", str(path.parent / f"{name}.jsonl"), "--model", str(folder), "--output_dir", str(out)]
-        assert main(["score", *flags, "--device", "cpu"]) == 0
-        printed = capsys.readouterr().out
-        side = "rejected " if name == "pairs" else ""
-        assert "2 turns cut: this model hears their first 0.3 s" in printed
-        assert f"2 silent turns (row 0 {side}turn 3, row 0 {side}turn 4)" in printed
-        summary = json.loads((out / "summary.json").read_text())["summary"]
-        assert (summary["num_cut"], summary["num_silent"]) == (2, 2)
-        [scored] = pq.read_table(out / "scores.parquet").to_pylist()
-        assert scored["silent_turns"] == [f"{side}turn 3", f"{side}turn 4"] and scored["num_cut"] == 2
-        found.append((scored["given_s"], scored["heard_s"]))
-    assert found[1] == pytest.approx([each + 0.4 for each in found[0]])
-    return Heard(*found[0], 4, (2, 4), (3, 4))
+    (path.parent / "rows.jsonl").write_text(
+        json.dumps({"chosen": short, "rejected": turns} if side else {"turns": turns}) + "\n"
+    )
+    flags = ["--dataset", str(path.parent / "rows.jsonl"), "--model", str(folder), "--output_dir", str(tmp_path)]
+    assert main(["score", *flags, "--device", "cpu"]) == 0
+    printed = capsys.readouterr().out
+    assert "2 turns cut: this model hears their first 0.3 s" in printed
+    assert f"2 silent turns (row 0 {side}turn 3, row 0 {side}turn 4)" in printed
+    summary = json.loads((tmp_path / "summary.json").read_text())["summary"]
+    assert (summary["num_cut"], summary["num_silent"]) == (2, 2)
+    [scored] = pq.read_table(tmp_path / "scores.parquet").to_pylist()
+    assert scored["silent_turns"] == [f"{side}turn 3", f"{side}turn 4"] and scored["num_cut"] == 2
+    assert (scored["given_s"], scored["heard_s"]) == pytest.approx((1.5 + more_s, 1.1 + more_s))
 
 
 @pytest.fixture(scope="module")
@@ -113,25 +101,14 @@ def client(folder):
     from sdiareward.serving.settings import ServiceSettings
 
     settings = ServiceSettings(model=ModelSpec(str(folder)))
-    http = TestClient(create_app(settings, settings.model.load(device="cpu")), base_url="http://127.0.0.1")
     client = RewardClient("http://127.0.0.1")
+    client.http = TestClient(create_app(settings, settings.model.load(device="cpu")), base_url="http://127.0.0.1")
     client._session = SimpleNamespace(
-        request=lambda method, url, json, headers, timeout: http.request(method, url, json=json, headers=headers)
+        request=lambda method, url, json, headers, timeout: client.http.request(
+            method, url, json=json, headers=headers
+        )
     )
-    client.http = http
     return client
-
-
-@pytest.mark.parametrize(
-    "door", [by_score, by_features, by_pipeline, by_file, by_table], ids=lambda door: door.__name__
-)
-def test_seconds_cut_turns_and_silent_turns_are_in_every_result(door, scorer, path, folder, tmp_path, capsys):
-    assert door(scorer, path, folder, tmp_path, capsys) == EXPECTED
-
-
-def to_heard(result):
-    found = {name: result[name] for name in asdict(EXPECTED)}
-    return Heard(**{name: tuple(value) if isinstance(value, list) else value for name, value in found.items()})
 
 
 def test_a_server_and_its_client_name_them(client, path, caplog):
@@ -169,16 +146,12 @@ def test_a_call_that_takes_no_account_of_it_warns_once(scorer, path, make_dialog
     assert len(caplog.records) == 2
 
 
-@pytest.mark.parametrize("make", ["local", "remote"])
-def test_a_reward_function_counts_them_and_refuses_a_silent_completion(make, scorer, client, path, caplog):
-    long = read_dialogue(path).to_messages()
-    if make == "remote":
-        from sdiareward.serving.client import remote_reward_fn
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_a_reward_function_counts_them_and_refuses_a_silent_completion(is_remote, scorer, request, path, caplog):
+    from sdiareward.serving.client import remote_reward_fn
 
-        reward = remote_reward_fn(client)
-    else:
-        reward = reward_fn(scorer)
-    logged = {}
+    long, logged = read_dialogue(path).to_messages(), {}
+    reward = remote_reward_fn(request.getfixturevalue("client")) if is_remote else reward_fn(scorer)
     rewards = reward([long[:3], long[:1], long[:1]], [long[3:], long[1:2], long[1:2]], log_metric=logged.__setitem__)
     assert rewards[0] is None and "completion is silent" in reward.last_reasons[0]
     assert rewards[1] == pytest.approx(scorer.score([long[:2]])[0], abs=1e-5)
@@ -193,6 +166,5 @@ def test_a_turn_without_a_token_is_refused_and_the_shortest_is_heard(scorer, num
     dialogue = [{"role": role, "content": [{"type": "audio", "audio": clip}]} for role in ("user", "assistant")]
     heard, skipped = {}, {}
     found = dict(scorer.iter_scores([dialogue], heard=heard, skipped=skipped))
-    assert (len(found), len(heard), len(skipped)) == ((1, 1, 0) if num_samples > 320 else (0, 0, 1))
-    if heard:
-        assert heard[0] == Heard(2 * num_samples / 16_000, 2 * num_samples / 16_000, 2)
+    assert (len(found), len(skipped)) == ((1, 0) if num_samples > 320 else (0, 1))
+    assert heard == ({0: Heard(2 * 321 / 16_000, 2 * 321 / 16_000, 2)} if found else {})
