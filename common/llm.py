@@ -40,6 +40,8 @@ Value = TypeVar("Value")
 Messages = Sequence[Mapping[str, Any]]
 # The longest quotation of an endpoint in an error.
 _QUOTED_CHARACTERS = 300
+# Before this number of questions a share of failures has no meaning.
+_FEWEST_ASKED = 20
 # What is wrong with an endpoint, and the remedy, by its status, 0 without an answer.
 _PROBLEMS = {
     0: ("the endpoint cannot be reached", "check base_url"),
@@ -367,3 +369,30 @@ def _find_change(message: str, parameters: Iterable[str], changed: Mapping[str, 
         return None
     other = _RENAMED.get(named[0])
     return {named[0]: other if other and other in text and other not in changed else None}
+
+
+@dataclass
+class FailureLimit:
+    """Stop a run whose model fails on more than a share of the questions."""
+
+    max_failed: float
+    asked: str  # Who failed at what, for the message: "the judge failed on {} pairs".
+    setting: str  # Name of the setting of `max_failed`.
+    num_asked: int = 0
+    reasons: list[str] = field(default_factory=list)
+
+    def count(self, failure: str | None) -> None:
+        """Count a question and the reason if it failed; raise `EndpointError` above the limit."""
+        self.num_asked += 1
+        self.reasons += [] if failure is None else [failure]
+        if self.num_asked >= _FEWEST_ASKED:
+            self.require_few()
+
+    def require_few(self) -> None:
+        """Check all questions of a run that has ended, however few."""
+        if len(self.reasons) > self.max_failed * self.num_asked:
+            failed = self.asked.format(f"{len(self.reasons)} of {self.num_asked}")
+            raise EndpointError(
+                f"{failed}, the first time with: {self.reasons[0]} At most {self.max_failed:.0%} may fail "
+                f"({self.setting}); mend the endpoint's settings and run the same command: answers are kept."
+            )

@@ -118,11 +118,11 @@ class RequestScorer:
         request = ScoringRequest(self.scorer, options.criterion, valid, list(map(hash_context, valid)))
         try:
             async with asyncio.timeout(self._limits.request_timeout_s):
-                scored = iter(await asyncio.wrap_future(submit(request)))
+                outcomes = await asyncio.wrap_future(submit(request))
         except TimeoutError:
             reason = f"the model did not answer within {self._limits.request_timeout_s:g} s."
             raise HTTPException(503, reason, {"Retry-After": str(self._limits.retry_after_s)}) from None
-        results, problems = [], []
+        scored, results, problems = iter(outcomes), [], []
         for number, (place, each) in enumerate(zip(places, found, strict=True), start=1):
             outcome = each if isinstance(each, str) else next(scored)
             if isinstance(outcome, str):

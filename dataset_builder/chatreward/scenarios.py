@@ -26,14 +26,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.errors import Skipped
-from sdiareward.common.llm import ChatClient, ChatError
+from sdiareward.common.llm import ChatClient, ChatError, FailureLimit
 from sdiareward.common.package import CHATREWARD
 from sdiareward.pairs.loading import make_builder
 from sdiareward.pairs.prompts import PromptSet
 from sdiareward.pairs.schema import make_stable_id, make_stable_seed
 
 from ..marks import remove_marks
-from ..sources.reading import FailureLimit, open_written, read_scenario_lines
+from ..sources.reading import open_written, read_scenario_lines
 
 
 if TYPE_CHECKING:

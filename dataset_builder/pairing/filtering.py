@@ -26,14 +26,13 @@ from sdiareward.audio_sdiareward import AudioError
 from sdiareward.chat_sdiareward import MAX_TURNS, ROLES
 from sdiareward.common.errors import Skipped
 from sdiareward.common.files import require_other_folder
-from sdiareward.common.llm import ChatClient, ChatError, ChatSettings
+from sdiareward.common.llm import ChatClient, ChatError, ChatSettings, FailureLimit
 from sdiareward.pairs.messages import make_audio_content
 from sdiareward.pairs.prompts import PromptSet, read_prompt_file
 from sdiareward.pairs.schema import MAX_TURN_S, list_allowed_labels, validate_row
 
 from ..reports.data_card import read_report, summarise_skipped, write_report
 from ..shards import ShardWriter, count_pairs, read_rows
-from ..sources.reading import FailureLimit
 
 
 DIMENSIONS = {

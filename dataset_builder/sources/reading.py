@@ -6,21 +6,17 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from sdiareward.common.errors import Skipped
 from sdiareward.common.files import JsonLines, parse_json, split_lines
-from sdiareward.common.llm import EndpointError
 from sdiareward.pairs.path_sandbox import describe_link, resolve_inside
 
 from ..episodes import SkipError
 
 
 _Item = TypeVar("_Item")
-# Before this number of questions a share of failures has no meaning.
-_FEWEST_ASKED = 20
 
 
 def find_clip(root: Path, relative: str) -> Path:
@@ -96,30 +92,3 @@ def open_written(path: str | Path, writer: Mapping[str, Any]) -> tuple[JsonLines
             wanted = {name: writer[name] for name in other}
             raise ValueError(f"{path}, line {number}: was written with {other}, not {wanted}; use another file.")
     return file, rows
-
-
-@dataclass
-class FailureLimit:
-    """Stop a run whose model fails on more than a share of the questions."""
-
-    max_failed: float
-    asked: str  # Who failed at what, for the message: "the judge failed on {} pairs".
-    setting: str  # Name of the setting of `max_failed`.
-    num_asked: int = 0
-    reasons: list[str] = field(default_factory=list)
-
-    def count(self, failure: str | None) -> None:
-        """Count a question and the reason if it failed; raise `EndpointError` above the limit."""
-        self.num_asked += 1
-        self.reasons += [] if failure is None else [failure]
-        if self.num_asked >= _FEWEST_ASKED:
-            self.require_few()
-
-    def require_few(self) -> None:
-        """Check all questions of a run that has ended, however few."""
-        if len(self.reasons) > self.max_failed * self.num_asked:
-            failed = self.asked.format(f"{len(self.reasons)} of {self.num_asked}")
-            raise EndpointError(
-                f"{failed}, the first time with: {self.reasons[0]} At most {self.max_failed:.0%} may fail "
-                f"({self.setting}); mend the endpoint's settings and run the same command: answers are kept."
-            )

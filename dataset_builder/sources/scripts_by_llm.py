@@ -27,12 +27,12 @@ from pydantic import Field
 
 from sdiareward.chat_sdiareward import MAX_TURNS, ROLES
 from sdiareward.common.errors import Skipped
-from sdiareward.common.llm import ChatClient, ChatError
+from sdiareward.common.llm import ChatClient, ChatError, FailureLimit
 from sdiareward.common.package import SCRIPTS
 from sdiareward.pairs.prompts import PromptSet
 
 from ..pairing.surface_counts import find_imbalance
-from .reading import FailureLimit, open_written, read_scenario_lines
+from .reading import open_written, read_scenario_lines
 
 
 PROMPTS = ("script_writing", "script_writing_request", "script_written_style", "script_speaking")
