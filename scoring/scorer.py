@@ -181,17 +181,18 @@ class Scorer:
         checkpoint = find_checkpoint(pretrained_model_name_or_path)
         if device is None and device_map is None:
             device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
+        processor = SDiaRewardProcessor.from_pretrained(checkpoint) if prompts else None
+        fields: dict[str, Any] = {"dtype": "float32" if dtype == FAST else dtype or "auto", "device_map": device_map}
+        # Prompts of the checkpoint keep their version.
+        if processor and prompts and (merged := {**processor.prompts, **prompts}) != processor.prompts:
+            processor.prompts, processor.prompt_version = merged, name_prompts(merged)
+            validate_prompts(merged, processor.prompt_version)
+            fields |= {"prompts": merged, "prompt_version": processor.prompt_version}
         load = load_adapted if is_adapter(checkpoint) else SDiaRewardModel.from_pretrained
-        model = load(checkpoint, dtype="float32" if dtype == FAST else dtype or "auto", device_map=device_map)
+        model = load(checkpoint, **fields)
         if split_commit(str(pretrained_model_name_or_path))[1]:
             model.config.name_or_path = str(pretrained_model_name_or_path)
-        processor = SDiaRewardProcessor.from_pretrained(checkpoint)
-        # Prompts of the checkpoint keep their version.
-        if (merged := {**processor.prompts, **(prompts or {})}) != processor.prompts:
-            version = name_prompts(merged)
-            validate_prompts(merged, version)
-            for each in (model.config, processor):
-                each.prompts, each.prompt_version = dict(merged), version
+        processor = processor or SDiaRewardProcessor.from_pretrained(checkpoint)
         return cls(model, processor, device=device, mixed_precision=dtype == FAST, **options)
 
     @property

@@ -23,6 +23,7 @@ from sdiareward.audit.verdicts import (
     measure_perturbations,
     read_trained_with,
 )
+from sdiareward.checkpoint_io import models
 from sdiareward.common.machine import write_provenance
 from sdiareward.common.package import SMALL
 from sdiareward.perturbations.attacks import ATTACKS
@@ -292,7 +293,7 @@ def test_the_held_out_channels_have_a_mean_of_their_own_without_those_of_trainin
     assert found["nuisances.held_out_flip_rate"] == expected
 
 
-def test_what_a_model_was_trained_with_is_read_from_its_record(tmp_path):
+def test_what_a_model_was_trained_with_is_read_from_its_record(tmp_path, monkeypatch):
     assert read_trained_with(str(tmp_path)) is None
     record = tmp_path / "run.json"
     write_provenance(record, arguments={"augmentations": ["channel", "speed"], "hard_negatives": ["silence"]})
@@ -305,6 +306,7 @@ def test_what_a_model_was_trained_with_is_read_from_its_record(tmp_path):
         assert read_trained_with(str(tmp_path)) is None
     # Of the package's own: by name, and of all stages.
     assert "speed" in read_trained_with(ModelSpec("nano").checkpoint)["nuisances"]
+    monkeypatch.setattr(models, "_find_small", str)
     assert set(read_trained_with(str(SMALL))["attacks"]) == {"foreign_ending", "foreign_transcript", "silence"}
 
 

@@ -34,8 +34,7 @@ from sdiareward.judges.zero_shot.answers import DIMENSIONS, VERSIONS, read_text
 from sdiareward.pairs.messages import read_dialogue
 from sdiareward.pairs.prompts import read_prompts
 from sdiareward.pairs.schema import MAX_TURN_S, SIDES, features, validate_row
-from sdiareward.serving.bodies import BadRequestError, Body, read_dialogue_form
-from sdiareward.serving.forms import ScoreRequest
+from sdiareward.serving.forms import BadRequestError, ScoreRequest, parse_form, read_dialogue_form
 from sdiareward.serving.settings import Limits
 
 
@@ -193,9 +192,8 @@ def make_evaluations():
 
 
 def read_request(folder, text):
-    body, limits = Body(text.encode("utf-8", "surrogatepass"), {"a": WAV}), Limits()
-    for dialogue in body.parse(ScoreRequest).dialogues:
-        make_dialogue(read_dialogue_form(dialogue, body.files, limits))
+    for dialogue in parse_form(ScoreRequest, text.encode("utf-8", "surrogatepass")).dialogues:
+        make_dialogue(read_dialogue_form(dialogue, {"a": WAV}, Limits()))
 
 
 REQUEST = {"dialogues": [{"turns": make_turns(audio={"file": "a"})}], "criterion": "modality", "require_audio": True}

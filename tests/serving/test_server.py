@@ -132,9 +132,9 @@ def test_two_dialogues_are_compared_and_calibrated(client, scorer, dialogues, re
     assert found.margin == pytest.approx(rewards[0] - rewards[5], abs=1e-5)
     assert found.probability == pytest.approx(1 / (1 + math.exp(-found.margin)))
     calibration = Calibration.of(scorer.model.config)
-    shares = calibration.by_quantile(rewards[:3], ["joint"] * 3)
-    assert client.score(dialogues[:3], calibrated=True) == pytest.approx(shares.tolist(), abs=1e-5)
-    log_odds = calibration.by_subset(rewards[:3], ["wild"] * 3).tolist()
+    shares = [calibration.by_quantile(reward, "joint") for reward in rewards[:3]]
+    assert client.score(dialogues[:3], calibrated=True) == pytest.approx(shares, abs=1e-5)
+    log_odds = [calibration.by_subset(reward, "wild") for reward in rewards[:3]]
     assert client.score(dialogues[:3], calibrated=True, subset="wild") == pytest.approx(log_odds, abs=1e-4)
     found = client.compare(dialogues[0], dialogues[1], calibrated=True, subset="wild")
     assert found.probability == pytest.approx(1 / (1 + math.exp(log_odds[1] - log_odds[0])), abs=1e-4)
