@@ -29,7 +29,7 @@ import numpy as np
 from transformers import AutoProcessor, AutoTokenizer, BatchFeature, WhisperFeatureExtractor
 from transformers.processing_utils import ProcessorMixin
 
-from .audio_sdiareward import Clip, Heard, is_silent, read_audio
+from .audio_sdiareward import Clip, Heard, is_silent
 from .chat_sdiareward import (
     AUDIO_TOKEN,
     CHAT_TEMPLATE,
@@ -397,18 +397,6 @@ class SDiaRewardProcessor(ProcessorMixin):
         if dialogue.system not in self.prompts.values():
             _warn_once(_SYSTEM_TURN)
         return dialogue
-
-    def load_clip(self, audio: Any, name: str | None = None) -> np.ndarray:
-        """Read one recording as mono float32 at the processor's rate, cut to `max_turn_s`.
-
-        Args:
-            audio: Anything `audio_sdiareward.read_audio` takes.
-            name (`str`, *optional*): What to call the recording in a message.
-
-        Returns:
-            `np.ndarray` of shape `(num_samples,)`.
-        """
-        return read_audio(audio, sampling_rate=self.sampling_rate, max_duration_s=self.max_turn_s, name=name)
 
     @property
     def audio_token_id(self) -> int:

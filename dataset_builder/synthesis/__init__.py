@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
@@ -38,7 +39,7 @@ class ReferenceClip:
 Lines = Sequence[tuple[str, str]]
 
 
-class Engine:
+class Engine(ABC):
     """Speaks a text with `say`, or resynthesises a recorded turn; its options are the parameters of `__init__`."""
 
     needs: tuple[str, ...] = ()  # Modules or commands.
@@ -48,8 +49,9 @@ class Engine:
     languages: Sequence[str] | None = None  # Primary subtags, such as `("en",)`; None: it gets any language.
     version = ""
 
+    @abstractmethod
     def say(self, text: str, voice: int, reference: np.ndarray | None) -> np.ndarray:
-        raise NotImplementedError
+        """Return a text as mono 16 kHz speech."""
 
     def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
         """Return `text` as mono 16 kHz float32 speech; `voice` counts modulo the number of voices."""

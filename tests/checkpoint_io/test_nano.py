@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from sdiareward.audio_sdiareward import read_audio
 from sdiareward.checkpoint_io import nano
 from sdiareward.checkpoint_io.nano import load_whisper_encoder_weights, read_ctranslate2
 from sdiareward.modeling_sdiareward import SDiaRewardModel
@@ -48,7 +49,7 @@ def test_the_audio_tower_computes_what_whispers_encoder_computes(nano_checkpoint
     }
     positions = tower.positional_embedding.positional_embedding
     whisper.load_state_dict({**weights, "embed_positions.weight": positions})
-    clip = processor.load_clip(fixtures_dir / "audio" / "ast_please_try_again.wav")
+    clip = read_audio(fixtures_dir / "audio" / "ast_please_try_again.wav", max_duration_s=processor.max_turn_s)
     mel = processor.feature_extractor(clip, sampling_rate=16_000, return_tensors="pt").input_features
     pooled = []
     handle = tower.ln_post.register_forward_pre_hook(lambda module, inputs: pooled.append(inputs[0]))

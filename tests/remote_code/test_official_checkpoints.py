@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.official_layout import MEL_ROUNDING, official_tensors, write_official
 
+from sdiareward.audio_sdiareward import read_audio
 from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS, POOLING_MODES, SDiaRewardConfig, name_prompts
 from sdiareward.loading_sdiareward import read_processor_fields, to_native_key, to_official_key
 from sdiareward.modeling_sdiareward import SDiaRewardModel
@@ -134,7 +135,9 @@ def test_text_becomes_the_tokens_of_the_authors_processor(tiny_processor, fixtur
 
 def test_clips_become_the_mel_features_of_the_authors_processor(tiny_processor, recorded_clips, fixtures_dir):
     names = [key.removeprefix("mel/") for key in recorded_clips if key.startswith("mel/")]
-    clips = [tiny_processor.load_clip(fixtures_dir / "audio" / f"{name}.wav") for name in names]
+    clips = [
+        read_audio(fixtures_dir / "audio" / f"{name}.wav", max_duration_s=tiny_processor.max_turn_s) for name in names
+    ]
     features, mask = tiny_processor.log_mel(clips)
     for name, mel, num_frames in zip(names, features, mask.sum(1), strict=True):
         expected = recorded_clips[f"mel/{name}"]
@@ -147,7 +150,9 @@ def test_clips_become_the_audio_vectors_of_the_authors_code(
     load_official, tiny_processor, recorded_clips, fixtures_dir
 ):
     names = [key.removeprefix("audio_tower/") for key in recorded_clips if key.startswith("audio_tower/")]
-    clips = [tiny_processor.load_clip(fixtures_dir / "audio" / f"{name}.wav") for name in names]
+    clips = [
+        read_audio(fixtures_dir / "audio" / f"{name}.wav", max_duration_s=tiny_processor.max_turn_s) for name in names
+    ]
     features, mask = (torch.from_numpy(array) for array in tiny_processor.log_mel(clips))
     with torch.inference_mode():
         vectors = load_official("mean").model.get_audio_features(features, mask).last_hidden_state
