@@ -130,7 +130,7 @@ def draw_rows(num_rows: int, count: int | None, seed: int) -> list[int]:
 def sample_rows(labels: Sequence[Mapping[str, Any]], num_pairs: int, seed: int = 0) -> list[int]:
     """Draw pairs from the subsets in turn, within a subset from recordings, then synthesizers; 0 takes all.
 
-    A larger sample of the same seed contains the smaller one, whose scores are reused.
+    A larger sample of the same seed contains the smaller one, so that scores are reused.
     """
     import pandas as pd
 

@@ -239,7 +239,9 @@ def find_tables(path: str | Path, split: str | None = None, name: str | None = N
         saved = datasets.load_from_disk(str(path))
         return saved[_choose(split, saved, path)] if isinstance(saved, datasets.DatasetDict) else saved
     if folder.is_file():
-        raise ValueError(f"{path}: is no table of rows; give a .parquet, .json or .jsonl file, or a folder of them.")
+        raise ValueError(
+            f"{path}: is not a table of rows; give a .parquet, .json or .jsonl file, or a folder of them."
+        )
     builder = make_builder(path, name)
     if builder.name == "audiofolder":
         remedy = f"a .jsonl or .parquet file of pairs, or a folder of these, with the columns {' and '.join(SIDES)}"

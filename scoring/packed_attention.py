@@ -132,7 +132,7 @@ def attend_segments(query: Tensor, key: Tensor, value: Tensor, layout: PackedLay
     """Attend causally along each dialogue."""
     mask = layout.make_mask(query)
     outputs = []
-    # One split, whose backward pass is one concatenation: each slice would have a gradient of the whole length.
+    # One split: its backward pass is one concatenation, each slice would have a gradient of the whole length.
     all_queries, all_keys, all_values = (tensor.split(layout.lengths, dim=2) for tensor in (query, key, value))
     for segment, (queries, length) in enumerate(zip(all_queries, layout.lengths, strict=True)):
         keys, values = layout.join(all_keys, segment, 2), layout.join(all_values, segment, 2)

@@ -88,7 +88,7 @@ class Scorer:
         batch_tokens (`int`, *optional*): Tokens in one forward pass; by default 16,384 on an accelerator and 4,096 on
             a CPU. A longer dialogue, or a longer group of dialogues, is a batch by itself.
         num_workers (`int`, *optional*): Threads that prefetch the next batches; 0 reads between the batches. By
-            default 2 on an accelerator and 0 on a CPU, whose cores the model keeps busy by itself.
+            default 2 on an accelerator and 0 on a CPU: the model keeps its cores busy.
         pack (`bool`, *optional*, defaults to `True`): Compute a batch without padding. Otherwise shorter dialogues are
             padded on the right, and identical dialogues of a batch may differ in their last digits.
         share_prefixes (`bool`, *optional*, defaults to `True`): Compute the messages that several dialogues of a batch

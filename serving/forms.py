@@ -249,7 +249,7 @@ def _read_recording(audio: Any, files: Mapping[str, bytes]) -> bytes:
             if (name := compose(written)) in files:
                 return files[name]
             found = ", ".join(sorted(files)) or "none"
-            raise ValueError(f"there is no file part {name[:80]!r}; the request has {found}.")
+            raise ValueError(f"the request lacks the file part {name[:80]!r}; the request has {found}.")
     raise ValueError('its recording is neither {"base64": ...} nor {"file": NAME} of a part; give one of them.')
 
 

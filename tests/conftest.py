@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items):
     """Run the files with the most slow tests first, so that no process waits for another one's last file."""
     num_slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -num_slow[item.path])
-    # A fourth of the time went into looking for garbage among what the libraries keep.
+    # Otherwise every search for garbage goes through all that the libraries keep.
     gc.collect()
     gc.freeze()
 

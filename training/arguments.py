@@ -66,7 +66,7 @@ class SDiaRewardScriptArguments(AugmentationSettings, ScriptArguments):
 
     dataset_test_split: str = make_option("validation", "Split to validate on, by which the checkpoint is selected.")
     dataset_revision: str | None = make_option(None, "Branch, tag or commit of the data set on the Hub.")
-    more_datasets: list[str] = make_option(list, "Further data sets, whose pairs are added split by split.")
+    more_datasets: list[str] = make_option(list, "Further data sets; their pairs are added split by split.")
     more_revisions: list[str] | None = make_option(None, "Revision of each of these on the Hub.")
     audio_root: str | None = make_option(None, "Folder of recordings that are not found beside the table.")
     validation_share: float = make_option(0.1, "Share of a file's pairs to validate on, in complete groups.")

@@ -344,7 +344,7 @@ def write_results(folder: str | Path, results: Mapping[str, Any], report: str) -
 
 def summarise_study(key: Mapping[str, Any], answers: pd.DataFrame) -> Record:
     items = collect_items(answers)
-    # Strata and subsets are rows of their own, whose items are not told apart further.
+    # Strata and subsets are rows of their own; their items are not told apart further.
     alike, subsets = items.assign(stratum=""), sorted({truth["subset"] for truth in key["items"].values()})
     drawn = [name for name in SIZES if key["drawn"][name]]
     return {

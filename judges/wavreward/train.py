@@ -70,7 +70,7 @@ class GRPOArguments(JudgeArguments):
     accuracy_reward: str = make_option(
         "nonlinear", "Equation 3, or right and wrong alone (section 4.4).", choices=("nonlinear", "exact")
     )
-    sigma: float = make_option(DEFAULT_SIGMA, "Sigma of equation 3; the paper gives no value.")
+    sigma: float = make_option(DEFAULT_SIGMA, "Sigma of equation 3; it has no value in the paper.")
 
 
 def main(command: Literal["grpo", "sft"], argv: list[str] | None = None) -> int:

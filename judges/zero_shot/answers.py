@@ -198,7 +198,7 @@ class _Versions(BaseModel, extra="forbid"):
 
 @cache
 def _make_form(criterion: str) -> Any:
-    """Return the model of an answer, whose validation notes repairs in its context."""
+    """Return the model of an answer; its validation notes repairs in its context."""
     make: Any = create_model
     forbid = ConfigDict(extra="forbid")
     scores = make("Scores", __config__=forbid, **dict.fromkeys(DIMENSIONS[criterion], (_Versions, ...)))

@@ -51,7 +51,7 @@ USES = {
         "split is None; this data set has test, train, validation",
     ),
     "unknown split": ("score --dataset pairs --split tset --output_dir {o}", "split is 'tset'"),
-    "recording as a data set": ("score --dataset a.wav --output_dir {o}", "a.wav: is no table of rows"),
+    "recording as a data set": ("score --dataset a.wav --output_dir {o}", "a.wav: is not a table of rows"),
     "table of texts": ("score --dataset texts.jsonl --output_dir {o}", "texts.jsonl: has columns"),
     "table of numbers": (
         "score --dataset numbers.jsonl --output_dir {o}",
@@ -107,7 +107,7 @@ USES = {
         "build-model small {o} --untrained --language_model none/none.gguf",
         "none/none.gguf: no such file",
     ),
-    "training on a recording": ("train --dataset_name a.wav --output_dir {o}", "a.wav: is no table of rows"),
+    "training on a recording": ("train --dataset_name a.wav --output_dir {o}", "a.wav: is not a table of rows"),
     "training on a folder of recordings": ("train --dataset_name wavs --output_dir {o}", "wavs"),
     "training on numbers": (
         "train --dataset_name numbers.jsonl --output_dir {o}",
@@ -179,7 +179,7 @@ USES = {
         "eval --dataset pairs --train_split test --output_dir {o}",
         "share 4 pair_id",
     ),
-    "evaluation of a recording": ("eval --dataset a.wav --output_dir {o}", "a.wav: is no table of rows"),
+    "evaluation of a recording": ("eval --dataset a.wav --output_dir {o}", "a.wav: is not a table of rows"),
     "evaluation of numbers": (
         "eval --dataset numbers.jsonl --no_baselines --output_dir {o}",
         "numbers.jsonl: chosen is int64; give the path of a recording, or a list of turns",
