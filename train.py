@@ -40,7 +40,7 @@ def train(args: SDiaRewardScriptArguments, training: RewardConfig, model_args: S
     from sdiareward.training.trainer import SDiaRewardTrainer
 
     output, is_main = Path(str(training.output_dir)), not training.process_index
-    checkpoint = choose_checkpoint(training, resume=args.resume, has_adapters=model_args.mode == "lora")
+    checkpoint = choose_checkpoint(training, resume=args.resume)
     # The end reports what the run changed.
     training.eval_on_start = training.eval_on_start or checkpoint is None
     # New weights, such as adapters, are drawn before the trainer sets its seed.

@@ -46,12 +46,10 @@ from .training_record import PAIRS_RECORD
 logger = logging.getLogger(__name__)
 
 ExportFormat = Literal["official", "vllm"]
-EXPORT_FORMATS: tuple[ExportFormat, ...] = ("official", "vllm")
 _DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "float16", "bfloat16")}
-_PROCESSOR_FIELDS = ("prompts", "prompt_version", "max_turn_s")
+_PROCESSOR_FIELDS = ("prompts", "prompt_version", "max_turn_s", "stack_factor")
 # The names of sentence-transformers: vLLM reads from its files how to pool; the default is the last token.
 _VLLM_POOLING = {"mean": "pooling_mode_mean_tokens", "last_token": "pooling_mode_lasttoken"}
-_SENTENCE_TRANSFORMERS = "sentence_transformers.models"
 # Both loaders require settings for images, though no dialogue has any.
 _IMAGE_PROCESSOR = {
     "image_processor_type": "Qwen2VLImageProcessor",
@@ -74,13 +72,13 @@ def convert_checkpoint(
     """
     folder, output = _find(source), Path(output_dir)
     if HEAD in map(to_native_key, list_tensors(folder)):
-        return _rewrite(source, output, None, dtype, max_shard_size, fields)
+        return export_checkpoint(source, output, layout=None, dtype=dtype, max_shard_size=max_shard_size, **fields)
     _require_empty(output)
     model = SDiaRewardModel.from_backbone(folder, dtype=dtype or "auto", **fields)
     logger.warning("%s: holds no reward head; the result has a new one, at zero, which has to be trained.", source)
     with replace_atomically(output) as temporary:
         model.save_pretrained(temporary, max_shard_size=max_shard_size)
-        _load_processor(folder, model.config, _PROCESSOR_FIELDS).save_pretrained(temporary)
+        _load_processor(folder, model.config).save_pretrained(temporary)
     return output
 
 
@@ -88,42 +86,25 @@ def export_checkpoint(
     source: str | Path,
     output_dir: str | Path,
     *,
-    layout: ExportFormat,
+    layout: ExportFormat | None,
     dtype: str | None = None,
     max_shard_size: str = "5GB",
+    **fields: Any,
 ) -> Path:
-    """Write a checkpoint for the authors' code or as vLLM's classifier; `reward_scale` is put into the score head."""
-    if layout not in EXPORT_FORMATS:
-        raise ValueError(f"layout is {layout!r}; choose one of {', '.join(EXPORT_FORMATS)}.")
-    return _rewrite(source, Path(output_dir), layout, dtype, max_shard_size, {})
+    """Write a checkpoint for the authors' code or as vLLM's classifier; `reward_scale` is put into the score head.
 
-
-def _find(source: str | Path) -> Path:
-    folder = Path(find_checkpoint(source))
-    return folder if folder.is_dir() else fetch_snapshot(str(source), MODEL_FILES)
-
-
-def _require_empty(output: Path) -> None:
-    if output.exists() and any(output.iterdir()):
-        raise FileExistsError(f"{output}: is not empty; nothing is overwritten, name another folder.")
-
-
-def _rewrite(
-    source: str | Path,
-    output: Path,
-    layout: ExportFormat | None,
-    dtype: str | None,
-    max_shard_size: str,
-    fields: dict[str, Any],
-) -> Path:
-    """Write a checkpoint in another layout, the native one by default, and in another dtype of the backbone."""
+    Without a layout it stays native, with other `fields` of its configuration.
+    """
     if dtype is not None and dtype not in _DTYPES:
         raise ValueError(f"dtype is {dtype!r}; choose one of {', '.join(_DTYPES)}.")
-    folder = _find(source)
+    folder, output = _find(source), Path(output_dir)
     _require_empty(output)
     config = read_config(source, **fields)
-    if layout is not None:
-        _require_exportable(config, layout, source)
+    if layout is not None and config.stack_factor != 1:
+        found = f"joins {config.stack_factor} vectors of the audio tower to one token"
+        raise ValueError(f"{source}: {found}, which the authors' code and vLLM do not; score through Scorer.")
+    if layout == "vllm" and config.pooling_mode not in _VLLM_POOLING:
+        raise ValueError(f"{source}: pools by {config.pooling_mode}, which vLLM cannot; score through Scorer.")
     with torch.device("meta"):
         model = SDiaRewardModel(config)
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
@@ -135,7 +116,7 @@ def _rewrite(
         if layout is not None and name.startswith("score.") and config.reward_scale != 1.0:
             tensor = (tensor.double() * config.reward_scale).to(tensor.dtype)
         state[_RENAME[layout](name)] = tensor.to(_DTYPES[dtype]) if dtype and name.startswith("model.") else tensor
-    processor = _load_processor(folder, config, (*_PROCESSOR_FIELDS, "stack_factor"))
+    processor = _load_processor(folder, config)
     output.parent.mkdir(parents=True, exist_ok=True)
     with replace_atomically(output) as temporary:
         temporary.mkdir()
@@ -153,14 +134,23 @@ def _rewrite(
     return output
 
 
+def _find(source: str | Path) -> Path:
+    folder = Path(find_checkpoint(source))
+    return folder if folder.is_dir() else fetch_snapshot(str(source), MODEL_FILES)
+
+
+def _require_empty(output: Path) -> None:
+    if output.exists() and any(output.iterdir()):
+        raise FileExistsError(f"{output}: is not empty; nothing is overwritten, name another folder.")
+
+
 def read_config(source: str | Path, **fields: Any) -> SDiaRewardConfig:
     """Return a checkpoint's configuration with other `fields`, and without a calibration that these make invalid."""
     folder = _find(source)
     config_dict, _ = SDiaRewardConfig.get_config_dict(folder)
-    if config_dict.get("model_type") in EXTERNAL_MODEL_TYPES:
-        read = partial(read_foreign_config, config_dict, list_tensors(folder), source)
-    else:
-        read = partial(SDiaRewardConfig.from_dict, config_dict)
+    is_foreign = config_dict.get("model_type") in EXTERNAL_MODEL_TYPES
+    given = (config_dict, list_tensors(folder), source) if is_foreign else (config_dict,)
+    read = partial(read_foreign_config if is_foreign else SDiaRewardConfig.from_dict, *given)
     config = read(**fields)
     if config.calibration is not None and "calibration" not in fields:
         before = read()
@@ -183,21 +173,8 @@ def _map_tensors(folder: Path, source: str | Path) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def _load_processor(folder: Path, config: SDiaRewardConfig, names: tuple[str, ...]) -> SDiaRewardProcessor:
-    return SDiaRewardProcessor.from_backbone(folder, **{name: getattr(config, name) for name in names})
-
-
-def _require_exportable(config: SDiaRewardConfig, layout: ExportFormat, where: str | Path) -> None:
-    if config.stack_factor != 1:
-        raise ValueError(
-            f"{where}: joins {config.stack_factor} vectors of the audio tower to one token, which neither the "
-            "authors' code nor vLLM does: score with this checkpoint through Scorer."
-        )
-    if layout == "vllm" and config.pooling_mode not in _VLLM_POOLING:
-        raise ValueError(
-            f"{where}: pools by {config.pooling_mode}, which vLLM cannot; only {' and '.join(_VLLM_POOLING)} pooling "
-            "can be exported: score with this checkpoint through Scorer."
-        )
+def _load_processor(folder: Path, config: SDiaRewardConfig) -> SDiaRewardProcessor:
+    return SDiaRewardProcessor.from_backbone(folder, **{name: getattr(config, name) for name in _PROCESSOR_FIELDS})
 
 
 # From the name of a tensor of `SDiaRewardModel`; vLLM's text model holds the classifier.
@@ -229,7 +206,16 @@ def _write_exported_files(
     if layout == "official":
         exported = {"architectures": [OFFICIAL_ARCHITECTURE], **thinker}
     else:
-        _write_vllm_pooling(config, folder)
+        # The pooling, and that nothing follows the head, as the files of a sentence-transformers model.
+        modules = [
+            {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for index, (path, kind) in enumerate((("", "Transformer"), ("1_Pooling", "Pooling")))
+        ]
+        _write_json(folder / "modules.json", modules)
+        (folder / "1_Pooling").mkdir()
+        pooling = {name: mode == config.pooling_mode for mode, name in _VLLM_POOLING.items()}
+        size = {"word_embedding_dimension": thinker["text_config"]["hidden_size"]}
+        _write_json(folder / "1_Pooling" / "config.json", {**size, **pooling})
         # A full Qwen2.5-Omni with one label, also in the thinker, which vLLM classifies with.
         label = {"id2label": {"0": "reward"}, "label2id": {"reward": 0}, "problem_type": "regression"}
         exported = {
@@ -244,19 +230,6 @@ def _write_exported_files(
     _write_json(folder / "config.json", {**exported, OWN_FIELDS_KEY: own})
 
 
-def _write_vllm_pooling(config: SDiaRewardConfig, folder: Path) -> None:
-    """Write the pooling, and that nothing follows the head, as the files of a sentence-transformers model."""
-    modules = [
-        {"idx": 0, "name": "0", "path": "", "type": f"{_SENTENCE_TRANSFORMERS}.Transformer"},
-        {"idx": 1, "name": "1", "path": "1_Pooling", "type": f"{_SENTENCE_TRANSFORMERS}.Pooling"},
-    ]
-    _write_json(folder / "modules.json", modules)
-    (folder / "1_Pooling").mkdir()
-    pooling = {name: mode == config.pooling_mode for mode, name in _VLLM_POOLING.items()}
-    text_config: Any = config.text_config
-    _write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": text_config.hidden_size, **pooling})
-
-
 def _make_thinker_config(config: SDiaRewardConfig, processor: SDiaRewardProcessor) -> dict[str, Any]:
     """Return the thinker's configuration in the fields that `transformers` 4 and 5 both read."""
     text_config: Any = config.text_config
@@ -265,14 +238,9 @@ def _make_thinker_config(config: SDiaRewardConfig, processor: SDiaRewardProcesso
     # There is no output matrix that could be tied.
     text |= {"rope_theta": rope["rope_theta"], "rope_scaling": sections, "tie_word_embeddings": False}
     tokenizer = processor.tokenizer
-    dtype = str(config.dtype).removeprefix("torch.")
-    scalars = {
-        name: getattr(config, name)
-        for name in Qwen2_5OmniThinkerConfig.__annotations__
-        if not name.endswith("_config")
-    }
+    scalars = [name for name in Qwen2_5OmniThinkerConfig.__annotations__ if not name.endswith("_config")]
     return {
-        **scalars,
+        **{name: getattr(config, name) for name in scalars},
         "model_type": "qwen2_5_omni_thinker",
         "text_config": text,
         "audio_config": _read_declared(config.audio_config),
@@ -280,7 +248,7 @@ def _make_thinker_config(config: SDiaRewardConfig, processor: SDiaRewardProcesso
         "vision_start_token_id": tokenizer.convert_tokens_to_ids("<|vision_bos|>"),
         "vision_end_token_id": tokenizer.convert_tokens_to_ids("<|vision_eos|>"),
         "pad_token_id": tokenizer.pad_token_id,
-        "dtype": dtype,
+        "dtype": str(config.dtype).removeprefix("torch."),
     }
 
 

@@ -84,23 +84,33 @@ def make_nano_config(tokenizer: Any) -> SDiaRewardConfig:
 
 def make_config(tokenizer: Any, text: dict[str, Any], *, rope_theta: float, **fields: Any) -> SDiaRewardConfig:
     """Return the configuration of a text model under Whisper's encoder; the tokenizer has the markers of audio."""
-    audio, start, end, image, video, user = tokenizer.convert_tokens_to_ids(
-        ["<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>", "<|IMAGE|>", "<|VIDEO|>", "user"]
+    names = (
+        "audio_token_index",
+        "audio_start_token_id",
+        "audio_end_token_id",
+        "image_token_index",
+        "video_token_index",
     )
+    tokens = ("<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>", "<|IMAGE|>", "<|VIDEO|>", "user")
+    ids = dict(zip((*names, "user_token_id"), tokenizer.convert_tokens_to_ids(list(tokens)), strict=True))
     return SDiaRewardConfig(
-        audio_config=make_tower_config(text["hidden_size"]),
+        # As in Whisper, 30 s are one attention window.
+        audio_config={
+            "num_mel_bins": 80,
+            "d_model": 384,
+            "encoder_layers": 4,
+            "encoder_attention_heads": 6,
+            "encoder_ffn_dim": 1536,
+            "n_window": 1500,
+            "output_dim": text["hidden_size"],
+        },
         text_config={
             "vocab_size": len(tokenizer),
             "rope_parameters": {"rope_type": "default", "rope_theta": rope_theta, "mrope_section": [8, 12, 12]},
             "pad_token_id": tokenizer.pad_token_id,
             **text,
         },
-        audio_token_index=audio,
-        audio_start_token_id=start,
-        audio_end_token_id=end,
-        image_token_index=image,
-        video_token_index=video,
-        user_token_id=user,
+        **ids,
         **fields,
     )
 
@@ -140,19 +150,6 @@ def read_training_texts() -> Iterator[str]:
             scenario = json.loads(line)
             for turn in (*scenario["written"], *scenario["spoken"]):
                 yield f"{turn['role']}\n{turn['content']}"
-
-
-def make_tower_config(output_dim: int) -> dict[str, int]:
-    """Return the configuration of an audio tower for the encoder: 30 s are one attention window, as in Whisper."""
-    return {
-        "num_mel_bins": 80,
-        "d_model": 384,
-        "encoder_layers": 4,
-        "encoder_attention_heads": 6,
-        "encoder_ffn_dim": 1536,
-        "n_window": 1500,
-        "output_dim": output_dim,
-    }
 
 
 def load_audio_tower(audio_tower: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:

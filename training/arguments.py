@@ -125,10 +125,8 @@ class SDiaRewardModelConfig(ModelConfig):
             raise OptionError("use_peft and freeze_backbone are both given; adapters are in the backbone: omit one.")
         for name in _list_changed(self):
             if (mode := _MODE_OF.get(name, self.mode)) != self.mode:
-                raise OptionError(
-                    f"{name} is {getattr(self, name)!r} and would have no effect; it is for training with "
-                    f"{_CHOSEN_BY[mode]}: change that, or omit {name}."
-                )
+                given = f"{name} is {getattr(self, name)!r} and would have no effect"
+                raise OptionError(f"{given}; it is for training with {_CHOSEN_BY[mode]}: use that, or omit it.")
         if self.from_cache and self.through_backbone:
             raise OptionError("from_cache has no effect with through_backbone; omit one of them.")
 
@@ -169,15 +167,9 @@ class RewardTrainingConfig(RewardConfig):
         if is_chosen:
             self.bf16 = not self.use_cpu and is_torch_bf16_gpu_available()
         self.chose_float32 = is_chosen and not self.bf16
-        try:
-            super().__post_init__()
-        except ValueError as error:
-            if "bf16/gpu" not in str(error):
-                raise
-            raise OptionError(
-                "bf16 is True, but this machine has no GPU that computes in bfloat16; add --bf16 False to train in "
-                "float32, or run where there is one."
-            ) from error
+        if self.bf16 and not self.use_cpu and not is_torch_bf16_gpu_available():
+            raise OptionError("bf16 is True, but this machine has no GPU that computes in bfloat16; add --bf16 False.")
+        super().__post_init__()
         # Memory is pinned for an accelerator; without one, torch warns.
         self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type != "cpu"
 
@@ -202,7 +194,13 @@ def parse_arguments(
     _resolve_revisions(args, model_args)
     args.push_to_hub, training.push_to_hub = training.push_to_hub, False
     require_supported(training)
-    _prepare_early_stopping(training, args.early_stopping_patience)
+    if args.early_stopping_patience is not None:
+        if training.eval_strategy == "no":
+            raise OptionError("early_stopping_patience needs evaluations; set eval_strategy to 'steps' or 'epoch'.")
+        # A resumed run counts on where it stopped.
+        training.restore_callback_states_from_checkpoint = True
+        if training.metric_for_best_model is None:
+            training.metric_for_best_model, training.greater_is_better = "loss", False
     require_libraries(training)
     return args, training, model_args
 
@@ -264,35 +262,16 @@ def require_supported(args: RewardConfig) -> None:
     config: Any = args.accelerator_config
     smoothing, accumulated = args.label_smoothing_factor, args.gradient_accumulation_steps
     if not 0 <= smoothing < 0.5:
-        raise OptionError(
-            f"label_smoothing_factor is {smoothing:g}; it must be at least 0 and below 0.5: from there on labels "
-            "carry no information."
-        )
+        raise OptionError(f"label_smoothing_factor is {smoothing:g}; it must be at least 0 and below 0.5.")
     if args.do_eval and args.eval_strategy == "no":
         raise OptionError("do_eval is True but eval_strategy is 'no'; set eval_strategy to 'steps' or 'epoch'.")
     if accumulated < 1 or (accumulated > 1 and args.deepspeed_plugin is not None):
-        raise OptionError(
-            f"gradient_accumulation_steps is {accumulated}; it must be at least 1, and 1 under DeepSpeed: give all "
-            "pairs of a process and step as per_device_train_batch_size."
-        )
+        required = "at least 1, and 1 under DeepSpeed, where per_device_train_batch_size has all pairs of a step"
+        raise OptionError(f"gradient_accumulation_steps is {accumulated}; it must be {required}.")
     if config.split_batches or config.dispatch_batches:
-        raise OptionError(
-            "accelerator_config has split_batches or dispatch_batches; each process reads its own pairs."
-        )
+        raise OptionError("accelerator_config has split_batches or dispatch_batches; each process reads its pairs.")
     if args.fsdp and args.world_size == 1:
         raise OptionError("fsdp is given to one process; start several with accelerate launch or torchrun.")
-
-
-def _prepare_early_stopping(args: RewardConfig, patience: int | None) -> None:
-    """Let early stopping follow the validation loss where no other metric is named."""
-    if patience is None:
-        return
-    if args.eval_strategy == "no":
-        raise OptionError("early_stopping_patience needs evaluations; set eval_strategy to 'steps' or 'epoch'.")
-    # A resumed run counts on where it stopped.
-    args.restore_callback_states_from_checkpoint = True
-    if args.metric_for_best_model is None:
-        args.metric_for_best_model, args.greater_is_better = "loss", False
 
 
 def require_libraries(args: RewardConfig) -> None:

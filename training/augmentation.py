@@ -47,8 +47,7 @@ PRESETS = {
 AUGMENT_SIDES = ("both", "each")
 # What an option needs beside it.
 _NEEDED_BY = {
-    "augmented_copies": "augmentations",
-    "augment_sides": "augmentations",
+    **dict.fromkeys(("augmented_copies", "augment_sides"), "augmentations"),
     "hard_negative_share": "hard_negatives",
 }
 # Rows are read again soon: the two sides of a pair one after the other, and a pair for each of its attacks.
@@ -82,9 +81,6 @@ class AugmentationSettings:
     hard_negative_share: float = make_option(1.0, "Share of the pairs that each attack is applied to, from 0 to 1.")
 
     def __post_init__(self) -> None:
-        for name in ("augmentations", "hard_negatives"):
-            if isinstance(getattr(self, name), str):
-                raise ValueError(f"{name} is {getattr(self, name)!r}; give a list of names, even for one.")
         if self.augmented_copies < 1:
             raise ValueError(f"augmented_copies is {self.augmented_copies}; give at least 1, or omit augmentations.")
         if self.augment_sides not in AUGMENT_SIDES:

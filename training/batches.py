@@ -111,7 +111,8 @@ class PairCollator:
         numbers = row[f"{side}_clips"]
         digests = [row["clip_digests"][number] for number in numbers]
         for number, digest in zip(numbers, digests, strict=True):
-            clips[digest] = deserialize_vectors(row["clip_vectors"][number], row["width"])
+            stored = np.frombuffer(row["clip_vectors"][number], dtype=np.float16)
+            clips[digest] = torch.from_numpy(stored.reshape(-1, row["width"]).astype(np.float32))
         return self._prepare.split_messages(np.asarray(row[f"{side}_ids"], dtype=np.int64), digests)
 
 
@@ -146,15 +147,6 @@ def list_labels(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "lengths_tokens": [row["length"] for row in rows],
         "is_real": [number not in numbers[:index] for index, number in enumerate(numbers)],
     }
-
-
-def serialize_vectors(vectors: torch.Tensor) -> bytes:
-    """Return the float16 bytes of a clip's vectors, shape `(num_audio_tokens, d_model)`."""
-    return vectors.to(torch.float16).cpu().numpy().tobytes()
-
-
-def deserialize_vectors(vectors: bytes, width: int) -> torch.Tensor:
-    return torch.from_numpy(np.frombuffer(vectors, dtype=np.float16).reshape(-1, width).astype(np.float32))
 
 
 class StepSampler(BatchRebalanceSampler):

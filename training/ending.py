@@ -91,10 +91,8 @@ def report_end(trainer: Any, setup: TrainingSetup, splits: Mapping[str, Any], da
         lines.append(f"Cut: {setup.num_cut_turns} turns, of which this model hears the first {seconds:g} s")
     # A file is one split, which the model has now seen.
     other = "OTHER_PAIRS" if Path(dataset).is_file() else dataset
-    lines.append(
-        f"Next: sdiareward eval --model {folder} --dataset {other} --output_dir {folder.rstrip('/')}-eval --report"
-    )
-    return "\n".join(lines)
+    places = f"--model {folder} --dataset {other} --output_dir {folder.rstrip('/')}-eval"
+    return "\n".join([*lines, f"Next: sdiareward eval {places} --report"])
 
 
 def _find_metrics(trainer: Any) -> tuple[dict[str, float], dict[str, float], int]:

@@ -56,15 +56,15 @@ def _load_one(
     train, validation = ({pair_id for pair_id in list_ids(splits[split]) if pair_id} for split in SPLITS)
     # Pairs without any id cannot be compared here.
     if both := train & validation:
-        raise PairsError(
-            f"{dataset}: 'train' and 'validation' share {len(both)} pairs, such as {min(both)}; validation needs "
-            "pairs that are not trained on: remove them from one of the splits."
-        )
+        found = f"{dataset}: 'train' and 'validation' share {len(both)} pairs, such as {min(both)}"
+        raise PairsError(f"{found}; remove them from one of the splits.")
     splits = {split: keep_hashes(pairs) for split, pairs in splits.items()}
-    if not (shared := len(find_shared(splits))):
-        return splits, None
     what = "share a group, prompt or recording with 'train', so they are not new to the model"
-    return splits, f"{dataset}: {shared} of {len(splits['validation'])} pairs of 'validation' {what}"
+    shared = len(find_shared(splits))
+    return (
+        splits,
+        f"{dataset}: {shared} of {len(splits['validation'])} pairs of 'validation' {what}" if shared else None,
+    )
 
 
 def find_shared(splits: Mapping[str, Any], common: Collection[Key] = ()) -> list[int]:
@@ -109,10 +109,8 @@ def _join(names: Sequence[str], loaded: Sequence[dict[str, datasets.Dataset]]) -
             raise PairsError(f"{dataset}: has no column pair_id, which joins it to other data sets; add unique names.")
         for pair_id in {pair_id for pairs in splits.values() for pair_id in name_pairs(pairs)}:
             if first.setdefault(pair_id, dataset) != dataset:
-                raise PairsError(
-                    f"{first[pair_id]} and {dataset} share pairs, such as {pair_id}; a pair must not count twice, nor "
-                    "be trained on and validated on: leave one of the data sets out."
-                )
+                both = f"{first[pair_id]} and {dataset} share pairs, such as {pair_id}"
+                raise PairsError(f"{both}; a pair must not count twice: remove it from one, or omit one.")
     try:
         return {split: datasets.concatenate_datasets([splits[split] for splits in loaded]) for split in SPLITS}
     except ValueError as error:
@@ -127,10 +125,8 @@ def _leave_out_shared(splits: dict[str, datasets.Dataset]) -> str | None:
         return None
     what = "share a group, prompt or recording with pairs that another of the data sets trains on"
     if len(shared) == len(validation):
-        raise PairsError(
-            f"all pairs of 'validation', such as {name_pairs(validation)[0]}, {what}; leave one of them out, or split "
-            "them by the same groups."
-        )
+        found = f"all pairs of 'validation', such as {name_pairs(validation)[0]}, {what}"
+        raise PairsError(f"{found}; omit one of them, or split them by the same groups.")
     splits["validation"] = validation.select(sorted(set(range(len(validation))) - set(shared)))
     return f"{len(shared)} of {len(validation)} pairs are left out of validation: they {what}"
 
@@ -147,18 +143,13 @@ def _hold_out(
     units = [groups[row] for row in firsts]
     sizes = Counter(units)
     if len(sizes) < 2:
-        raise PairsError(
-            f"{dataset}: holds {len(pairs)} pairs of {len(sizes)} groups{_describe_most_shared(shared)}; two groups "
-            "that share nothing are needed, one of them to validate on: add pairs, or give a folder with the splits "
-            "train and validation."
-        )
+        found = f"{dataset}: holds {len(pairs)} pairs of {len(sizes)} groups{_describe_most_shared(shared)}"
+        raise PairsError(f"{found}; two that share nothing are needed: add pairs, or give a folder of two splits.")
     count = min(math.ceil(share * len(sizes)), len(sizes) - 1)
     # No unit that has most pairs: training would have few.
     names = [n for n in np.random.default_rng(seed).permutation(sorted(sizes)).tolist() if sizes[n] <= len(pairs) / 2]
-    drawn = set(names[:count])
-    rows: dict[str, list[int]] = {split: [] for split in SPLITS}
-    for row, unit in enumerate(units):
-        rows[SPLITS[unit in drawn]].append(row)
+    is_drawn = [unit in names[:count] for unit in units]
+    rows = {split: [row for row, drawn in enumerate(is_drawn) if SPLITS[drawn] == split] for split in SPLITS}
     notice = (
         f"{dataset} is one split: {len(rows['validation'])} of its {len(pairs)} pairs are held out for validation "
         f"(--validation_share), whole groups of {len(sizes)} that share no prompt and no recording"

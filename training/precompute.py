@@ -35,7 +35,6 @@ from sdiareward.scoring.packed_forward import encode_clips
 from sdiareward.scoring.scorer import Scorer
 
 from .augmentation import AugmentedPairs
-from .batches import serialize_vectors
 
 
 logger = logging.getLogger(__name__)
@@ -129,20 +128,17 @@ def cache_pairs(
         dialogues = Dialogues(pairs, numbers)
         prompts, groups = [criteria[row] for row in numbers for _ in SIDES], [row for row in numbers for _ in SIDES]
         keys[split] = cache.keys(dialogues, prompts, progress=True)
-        own = [
-            key if index // 2 % state.num_processes == state.process_index else None
-            for index, key in enumerate(keys[split])
-        ]
+        is_own = [row % state.num_processes == state.process_index for row in range(len(numbers)) for _ in SIDES]
+        own = [key if is_mine else None for key, is_mine in zip(keys[split], is_own, strict=True)]
         if cache.missing(own):
             scorer = scorer or load_scorer()
             cache.fill(scorer, dialogues, prompts, keys=own, groups=groups, progress=True)
     state.wait_for_everyone()
     cache.refresh()
     for split, found in rows.items():
-        sides = [keys[split][number :: len(SIDES)] for number in range(len(SIDES))]
-        for side, of_side in zip(SIDES, sides, strict=True):
-            found = found.add_column(f"{side}_key", of_side)
-        lengths = [sum(map(cache.num_rows, pair)) for pair in zip(*sides, strict=True)]
+        chosen, rejected = keys[split][::2], keys[split][1::2]
+        lengths = [sum(map(cache.num_rows, pair)) for pair in zip(chosen, rejected, strict=True)]
+        found = found.add_column("chosen_key", chosen).add_column("rejected_key", rejected)
         rows[split] = found.add_column("length", lengths)
     return rows, skipped
 
@@ -172,14 +168,11 @@ def _select_usable(found: datasets.Dataset, split: str, max_length: int | None) 
             usable.append(row)
         else:
             skipped.append(SkippedPair(pair_id, kind, reason, split, row))
+    first = f"the first, {skipped[0].item}: {skipped[0].reason}" if skipped else ""
     if not usable:
-        raise ValueError(
-            f"none of the {len(found)} pairs of {split!r} can be used; check their recordings. The first, "
-            f"{skipped[0].item}: {skipped[0].reason}"
-        )
+        raise ValueError(f"none of the {len(found)} pairs of {split!r} can be used; check their recordings; {first}")
     if skipped:
-        counts = (len(skipped), len(found), split, skipped[0].item, skipped[0].reason)
-        logger.warning("%d of %d pairs of %r cannot be used; the first, %s: %s", *counts)
+        logger.warning("%d of %d pairs of %r cannot be used; %s", len(skipped), len(found), split, first)
     return usable, skipped
 
 
@@ -261,7 +254,9 @@ class _Reader:
 def _encode(batch: _Batch, model: SDiaRewardModel) -> dict[str, list[Any]]:
     # None of these pairs may be usable.
     encoded = encode_clips(model, list(batch.mels.values())) if batch.mels else []
-    vectors = dict(zip(batch.mels, encoded, strict=True))
+    # The bytes of each clip's vectors, of shape `(num_audio_tokens, d_model)`.
+    stored = (vectors.to(torch.float16).cpu().numpy().tobytes() for vectors in encoded)
+    clip_vectors = dict(zip(batch.mels, stored, strict=True))
     columns: dict[str, list[Any]] = {name: [] for name in _ENCODING}
     for pair in batch.sides:
         clips = [[digest for message in side for digest in message.clips] for side in pair]
@@ -271,6 +266,6 @@ def _encode(batch: _Batch, model: SDiaRewardModel) -> dict[str, list[Any]]:
             columns[f"{name}_ids"].append([int(token) for part in ids for token in part])
             columns[f"{name}_clips"].append([distinct.index(digest) for digest in clips[index]] if pair else [])
         columns["clip_digests"].append(distinct)
-        columns["clip_vectors"].append([serialize_vectors(vectors[digest]) for digest in distinct])
+        columns["clip_vectors"].append([clip_vectors[digest] for digest in distinct])
         columns["width"].append(model.model.audio_tower.proj.in_features)
     return columns

@@ -67,27 +67,23 @@ def record_training_pairs(
 def _record(
     name: str, training: TrainingArguments, checkpoint: Path | None, values: Mapping[str, Any], what: str, remedy: str
 ) -> None:
-    found = json.loads(json.dumps(values, default=str))
+    now = json.loads(json.dumps(values, default=str))
     if checkpoint is not None:
         # The checkpoint's own, or that of the folder that holds it.
         path = next((each for each in (checkpoint / name, checkpoint.parent / name) if each.exists()), None)
         if path is None:
-            raise UserError(
-                f"{checkpoint}: lacks {name}, the {what} that its run began with; resume from the folder that the run "
-                "wrote, or start a new run with --model_name_or_path."
-            )
+            found = f"{checkpoint}: lacks {name}, the {what} that its run began with"
+            raise UserError(f"{found}; resume from the folder that the run wrote, or start a new run from it.")
         before = read_json_object(path, "train in another output_dir")
         # An option that another version of a library added or removed cannot be compared.
-        if changed := [key for key in found if key in before and before[key] != found[key]]:
-            listed = "; ".join(f"{key} was {_show(before[key])}, now {_show(found[key])}" for key in changed)
-            raise OptionError(
-                f"{checkpoint}: its run began with other {what} ({listed}), and a resumed run cannot change them; "
-                f"{remedy}, or train in another output_dir."
-            )
+        if changed := [key for key in now if key in before and before[key] != now[key]]:
+            listed = "; ".join(f"{key} was {_show(before[key])}, now {_show(now[key])}" for key in changed)
+            began = f"{checkpoint}: its run began with other {what} ({listed})"
+            raise OptionError(f"{began}, which cannot change; {remedy}, or train in another output_dir.")
     if not training.process_index:
         output = Path(str(training.output_dir))
         output.mkdir(parents=True, exist_ok=True)
-        write_file(output / name, json.dumps(found) + "\n")
+        write_file(output / name, json.dumps(now) + "\n")
 
 
 def _show(value: Any) -> str:
@@ -152,52 +148,40 @@ class ResumableTrainer:
                     shutil.copy(folder.parent / name, folder / name)
 
 
-def choose_checkpoint(training: TrainingArguments, *, resume: bool, has_adapters: bool) -> Path | None:
-    """Return the checkpoint to resume from: the named one, or with `resume` the newest that is whole."""
+def choose_checkpoint(training: TrainingArguments, *, resume: bool) -> Path | None:
+    """Return the checkpoint to resume from: the named one, or with `resume` the newest that is whole.
+
+    Damaged ones are logged.
+    """
     named = str(training.resume_from_checkpoint or "")
     if resume and named.lower() not in _NO:
-        raise OptionError(
-            f"resume is True and resume_from_checkpoint is {named!r}; give resume alone for the newest checkpoint of "
-            "output_dir, or resume_from_checkpoint alone for that one."
-        )
-    if resume or named.lower() in _YES:
-        return _find_whole_checkpoint(str(training.output_dir))
-    if named.lower() in _NO:
-        return None
-    folder = Path(named)
-    damage = f"holds no {_STATE}" if not (folder / _STATE).is_file() else _find_damage(folder)
-    if damage is not None:
-        raise OptionError(
-            f"resume_from_checkpoint: {folder} {damage if folder.is_dir() else 'is not a folder'}; give a folder that "
-            "training wrote, such as output_dir/checkpoint-50, or use resume for the newest one."
-        )
-    if (folder / ADAPTER_WEIGHTS).is_file() != has_adapters:
-        found, wanted = ("no adapters", "adapters") if has_adapters else ("adapters", "a whole model or a head")
-        raise OptionError(
-            f"resume_from_checkpoint: {folder} holds {found}, but {wanted} is to be trained; give the options of its "
-            "run."
-        )
-    return folder
-
-
-def _find_whole_checkpoint(output_dir: str) -> Path | None:
-    """Return the newest checkpoint that is not damaged; the others are logged."""
-    damages = []
-    for checkpoint in list_checkpoints(output_dir):
+        given = f"resume is True and resume_from_checkpoint is {named!r}"
+        raise OptionError(f"{given}; give resume alone for the newest one of output_dir, or the name alone.")
+    if not resume and named.lower() not in _YES:
+        if named.lower() in _NO:
+            return None
+        folder = Path(named)
+        if damage := _find_damage(folder):
+            raise OptionError(
+                f"resume_from_checkpoint: {folder} {damage}; give a folder that training wrote, such as "
+                "output_dir/checkpoint-50, or use resume for the newest one."
+            )
+        return folder
+    checkpoints = list_checkpoints(str(training.output_dir))
+    for checkpoint in checkpoints:
         if (damage := _find_damage(checkpoint)) is None:
             return checkpoint
         logger.warning("%s: %s; it is not resumed from.", checkpoint, damage)
-        damages.append(damage)
-    if damages:
-        raise UserError(
-            f"{output_dir}: each of its {len(damages)} checkpoints is damaged (the newest: {damages[0]}); delete them "
-            "to begin anew, or train in another output_dir."
-        )
+    if checkpoints:
+        found = f"{training.output_dir}: each of its {len(checkpoints)} checkpoints is damaged, the oldest {damage}"
+        raise UserError(f"{found}; delete them to begin anew, or train in another output_dir.")
     return None
 
 
 def _find_damage(checkpoint: Path) -> str | None:
     """Return what is missing or damaged in a checkpoint; tensors in safetensors have no checksum, only a length."""
+    if not (checkpoint / _STATE).is_file():
+        return f"holds no {_STATE}" if checkpoint.is_dir() else "is not a folder"
     for name, patterns in _PARTS.items():
         if not any(found for pattern in patterns for found in checkpoint.glob(pattern)):
             return f"lacks its {name}"
@@ -212,7 +196,7 @@ def _find_damage(checkpoint: Path) -> str | None:
             elif path.suffix in (".bin", ".pt", ".pth"):
                 with ZipFile(path) as file:
                     if damaged := file.testzip():
-                        return f"{path.name} is damaged ({damaged} has another checksum)"
+                        raise BadZipFile(f"{damaged} has another checksum")
         except (SafetensorError, BadZipFile, ValueError, KeyError, TypeError) as error:
             return f"{path.name} is damaged ({error})"
     return None

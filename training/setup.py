@@ -47,7 +47,6 @@ from .batches import FeatureCollator, PairCollator
 from .precompute import READ_AHEAD, SkippedPair, cache_pairs, precompute_pairs
 
 
-_HEAD_PREFIXES = ("score.", "pooler.")
 # Below the run's folder: cached features, and the first weights of a new model.
 _FEATURES, _INITIAL_MODEL = "features", "init"
 # Pairs drawn for each that the steps need: some cannot be used.
@@ -85,15 +84,10 @@ class SDiaRewardHead(PreTrainedModel):
         with torch.device("meta"):
             expected = {name: tuple(tensor.shape) for name, tensor in cls(config).state_dict().items()}
         shapes = list_shapes(pretrained_model_name_or_path)
-        found = {
-            name: shape for name, shape in shapes.items() if (to_native_key(name) or "").startswith(_HEAD_PREFIXES)
-        }
-        check_shapes(found, expected, (), pretrained_model_name_or_path)
-        return super().from_pretrained(
-            pretrained_model_name_or_path,
-            *args,
-            **{**kwargs, "key_mapping": {r"^score_head\.": "score."}, "use_safetensors": True},
-        )
+        names = [name for name in shapes if (to_native_key(name) or "").startswith(("score.", "pooler."))]
+        check_shapes({name: shapes[name] for name in names}, expected, (), pretrained_model_name_or_path)
+        kwargs |= {"key_mapping": {r"^score_head\.": "score."}, "use_safetensors": True}
+        return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     @classmethod
     def from_backbone(cls, pretrained_model_name_or_path: Any, *, pooling_mode: str = "mean") -> SDiaRewardHead:
@@ -171,10 +165,8 @@ def set_up(
     if args.augmentations or args.hard_negatives:
         splits = {**splits, "train": AugmentedPairs(splits["train"], args, processor.max_turn_s, training.seed)}
     output, revision = Path(str(training.output_dir)), fingerprint_model(base_model)
-    reading: dict[str, Any] = {
-        "max_length": choose_max_length(training),
-        "num_workers": training.dataloader_num_workers,
-    }
+    reading: dict[str, Any] = {"max_length": choose_max_length(training)}
+    reading["num_workers"] = training.dataloader_num_workers
     if model_args.uses_cache:
         folder, is_per_token = model_args.from_cache or output / _FEATURES, model.config.pooling_mode == "attention"
         known = {"model_revision": revision, "dtype": str(dtype).removeprefix("torch."), "per_token": is_per_token}
@@ -254,10 +246,8 @@ def load_model(
         model = kind.from_pretrained(base_model, **options)
         # "mean" is the default, which a checkpoint may override.
         if pooling_mode not in ("mean", model.config.pooling_mode):
-            raise OptionError(
-                f"pooling_mode is {pooling_mode!r}, but the head of {base_model} pools by "
-                f"{model.config.pooling_mode!r}; omit it, or start from a backbone without a head."
-            )
+            found = f"pooling_mode is {pooling_mode!r}, but the head of {base_model} pools by"
+            raise OptionError(f"{found} {model.config.pooling_mode!r}; omit it, or start from a backbone.")
     else:
         model = kind.from_backbone(base_model, pooling_mode=pooling_mode, **options)
     config = model.config

@@ -101,8 +101,7 @@ class SDiaRewardTrainer(ResumableTrainer, RewardTrainer):
         """Return rows for the collator: prepared rows unchanged, pairs after each was read once."""
         if isinstance(dataset, datasets.IterableDataset):
             raise ValueError(
-                f"the data set {dataset_name!r} is streamed (IterableDataset), and the length of every pair is needed "
-                "before the first step; load it without streaming, or store it with Dataset.from_generator."
+                f"the data set {dataset_name!r} is streamed (IterableDataset); load it without streaming."
             )
         columns = getattr(dataset, "column_names", None)
         # Not a data set of the library: the collator knows its rows.
@@ -137,10 +136,9 @@ class SDiaRewardTrainer(ResumableTrainer, RewardTrainer):
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Refuse the weights of another model, of which the library would load what fits."""
         if names := [*load_result.missing_keys, *load_result.unexpected_keys]:
-            raise UserError(
-                f"the checkpoint is of another model: it lacks {len(load_result.missing_keys)} tensors and has "
-                f"{len(load_result.unexpected_keys)} others, such as {names[0]}; resume with the options of its run."
-            )
+            lacks, has = len(load_result.missing_keys), len(load_result.unexpected_keys)
+            found = f"it lacks {lacks} tensors and has {has} others, such as {names[0]}"
+            raise UserError(f"the checkpoint is of another model: {found}; resume with the options of its run.")
 
     def _get_train_sampler(self, train_dataset: Any = None) -> StepSampler:
         rows: Any = self.train_dataset if train_dataset is None else train_dataset
@@ -175,13 +173,8 @@ class SDiaRewardTrainer(ResumableTrainer, RewardTrainer):
         num_single = int(not is_real[:, -1].all())
         bounds = split_by_tokens(lengths.amax(dim=0).tolist(), self.batch_tokens, num_single)
         num_processes = self.accelerator.num_processes
-        return [
-            {
-                "pairs": pairs.select(first, stop),
-                "weight": sum(pairs.is_real[first:stop]) * num_processes / num_pairs,
-            }
-            for first, stop in bounds
-        ]
+        weights = [sum(pairs.is_real[first:stop]) * num_processes / num_pairs for first, stop in bounds]
+        return [{"pairs": pairs.select(*both), "weight": w} for both, w in zip(bounds, weights, strict=True)]
 
     def _sync_gradients(self, model: Any, is_last: bool) -> contextlib.AbstractContextManager[Any]:
         """Let the processes exchange gradients in the last micro-batch of a step only."""
@@ -210,21 +203,15 @@ class SDiaRewardTrainer(ResumableTrainer, RewardTrainer):
             chosen, rejected = outputs.logits.squeeze(-1).chunk(2)
             loss = loss + self.args.label_smoothing_factor * (chosen - rejected).mean()
         else:
-            self._weigh_metrics(len(pairs.pair_ids))
+            # A metric counts once for each pair: the last batch of an evaluation may be a smaller one.
+            for name, values in self._metrics["eval"].items():
+                values += values[-1:] * (len(pairs.pair_ids) - 1 if name != "num_tokens" else 0)
         if not torch.isfinite(loss):
-            raise ValueError(
-                f"step {self.state.global_step + 1}: the loss is {loss.item()} on the pairs "
-                f"{', '.join(pairs.pair_ids)}; look at their recordings, or lower learning_rate or max_grad_norm. The "
-                "last checkpoint is intact."
-            )
+            found = f"step {self.state.global_step + 1}: the loss is {loss.item()} on the pairs"
+            remedy = "look at their recordings, or lower learning_rate or max_grad_norm"
+            raise ValueError(f"{found} {', '.join(pairs.pair_ids)}; {remedy}.")
         loss = loss * inputs.get("weight", 1.0)
         return (loss, outputs) if return_outputs else loss
-
-    def _weigh_metrics(self, num_pairs: int) -> None:
-        """Let the metrics of an evaluation batch count once for each pair: the last batch may be a smaller one."""
-        for name, values in self._metrics["eval"].items():
-            if name != "num_tokens":
-                values += values[-1:] * (num_pairs - 1)
 
     def prediction_step(
         self, model: Any, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None

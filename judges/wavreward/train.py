@@ -187,7 +187,7 @@ def _run_training(trainer: Any, prompt: JudgingPrompt, args: JudgeArguments, tra
     from sdiareward.training.resuming import choose_checkpoint, record_settings
 
     output = Path(training.output_dir)
-    checkpoint = choose_checkpoint(training, resume=args.resume, has_adapters=args.train == "lora")
+    checkpoint = choose_checkpoint(training, resume=args.resume)
     # Without the transform, which reads recordings.
     samples = trainer.train_dataset.with_format(None)
     settings = {**asdict(args), **training.to_dict(), "prompt_file": prompt.version}

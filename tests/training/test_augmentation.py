@@ -168,7 +168,7 @@ FLAGS = ("--augmentations", "gain", "noise", "--augmented_copies", "1", "--hard_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mode", "num_epochs"), [("full", 1), ("full", 2), ("head", 2)])
+@pytest.mark.parametrize(("mode", "num_epochs"), [("full", 1), ("head", 1)])
 def test_the_script_trains_on_added_pairs_and_validates_on_given_ones(mode, num_epochs, run_script, monkeypatch):
     sizes, train = [], SDiaRewardTrainer.train
 

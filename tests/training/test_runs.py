@@ -46,10 +46,17 @@ def read_run(folder):
     return json.loads((folder / "run.json").read_text())
 
 
+OWN = "You evaluate dialogues.\n"
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["full", "lora"])
-def test_a_run_saves_a_whole_checkpoint_with_a_card(mode, run_script, make_dialogue, tiny_checkpoint):
-    folder = run_script(mode=mode, num_train_epochs=2, load_best_model_at_end=True)
+@pytest.mark.parametrize("mode", ["full", "lora", "head"])
+def test_a_run_saves_a_whole_checkpoint_with_its_prompts_and_a_card(
+    mode, run_script, make_flags, make_dialogue, tiny_checkpoint, tmp_path
+):
+    (tmp_path / "prompts.yaml").write_text(f"reward_modality: |\n  {OWN}")
+    heard = {"prompt_file": tmp_path / "prompts.yaml", "max_turn_s": 0.25, "batch_tokens": 1200}
+    folder = run_script(mode=mode, num_train_epochs=1, load_best_model_at_end=True, **heard)
     assert not (folder / "read_ahead").exists()
     places = [folder, tiny_checkpoint, folder / "adapter"] if mode == "lora" else [folder, tiny_checkpoint]
     rewards = [Scorer.from_pretrained(place).score([make_dialogue(0.3, 0.2)], "modality")[0] for place in places]
@@ -61,31 +68,30 @@ def test_a_run_saves_a_whole_checkpoint_with_a_card(mode, run_script, make_dialo
     assert f"`train` | {mode}" in card and "0.01" in card and "Not evaluated." in card
     assert "AutoModel.from_pretrained" in card and "None" not in card and "TRL" not in card
     assert not (folder / "adapter" / "README.md").exists()
+    prompts = {**DEFAULT_PROMPTS, "modality": OWN}
+    for loaded in (SDiaRewardModel.from_pretrained(folder).config, SDiaRewardProcessor.from_pretrained(folder)):
+        assert (loaded.prompts, loaded.prompt_version) == (prompts, name_prompts(prompts))
+        assert loaded.max_turn_s == 0.25
+    if mode == "lora":
+        # Adapters that are trained further keep what they were trained to hear, and both runs are recorded.
+        further = {"mode": mode, "adapter_name_or_path": folder / "adapter", "max_steps": 1, "learning_rate": 0}
+        assert main(make_flags(tmp_path / "further", **further)) == 0
+        config = SDiaRewardConfig.from_pretrained(tmp_path / "further")
+        assert (config.prompts, config.max_turn_s) == (prompts, 0.25)
+        # The first model gives rewards, and nothing is recorded of what it heard.
+        assert run["earlier_stages"] == [{}]
+        kept = {name: run[name] for name in ("git_revision", "arguments", "trained_on")}
+        assert read_run(tmp_path / "further")["earlier_stages"] == [{}, kept]
+        start, end = (
+            load_file(tmp_path / name / "adapter" / "adapter_model.safetensors") for name in ("run", "further")
+        )
+        assert all((end[name] == weight).all() for name, weight in start.items())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["last_token", "attention"])
-def test_a_head_is_trained_from_a_cache_and_saved_whole(mode, run_script, tmp_path, fixtures_dir, tone_pairs):
-    backbone = fixtures_dir / "base_tiny"
-    options = {"model_name_or_path": backbone, "pooling_mode": mode, "from_cache": tmp_path / "cache"}
-    folder = run_script(mode="head", num_train_epochs=3, gradient_checkpointing=True, **options)
-    scorer, head = Scorer.from_pretrained(folder), SDiaRewardHead.from_pretrained(folder)
-    assert head.config.pooling_mode == mode and head.score.weight.any()
-    known = {"model_revision": fingerprint_model(str(backbone)), "per_token": mode == "attention"}
-    cache = FeatureCache(tmp_path / "cache", head.config, scorer.processor, **known)
-    assert len(cache) == 8
-    dialogues, criteria = Dialogues(tone_pairs, range(4)), [name for name in tone_pairs["criterion"] for _ in SIDES]
-    with torch.no_grad():
-        expected = [
-            head(cache[key][None].float(), torch.ones(1, cache.num_rows(key))).logits.item()
-            for key in cache.keys(dialogues, criteria)
-        ]
-    assert scorer.score(dialogues, criteria) == pytest.approx(expected, abs=1e-3 if mode == "attention" else 1e-5)
-    assert read_run(folder)["arguments"]["from_cache"] == str(tmp_path / "cache")
-
-
-@pytest.mark.slow
-def test_a_head_trains_without_the_backbone_in_memory(run_script, tmp_path, monkeypatch):
+def test_a_head_is_trained_from_a_cache_without_the_backbone_in_memory_and_saved_whole(
+    run_script, tmp_path, fixtures_dir, tone_pairs, monkeypatch
+):
     loaded, alive = [], []
     load, train = setup.load_model, SDiaRewardTrainer.train
 
@@ -102,18 +108,30 @@ def test_a_head_trains_without_the_backbone_in_memory(run_script, tmp_path, monk
 
     monkeypatch.setattr(setup, "load_model", remembering)
     monkeypatch.setattr(SDiaRewardTrainer, "train", counting)
-    options = {"mode": "head", "from_cache": tmp_path / "cache", "num_train_epochs": 1}
-    run_script(**options)
+    backbone = fixtures_dir / "base_tiny"
+    options = {"model_name_or_path": backbone, "pooling_mode": "attention", "from_cache": tmp_path / "cache"}
+    folder = run_script(mode="head", num_train_epochs=3, gradient_checkpointing=True, **options)
     # Loaded to compute features and gone before training; loaded to be saved.
-    assert alive == [[False]]
-    assert len(loaded) == 2
-    run_script(**options)
+    assert alive == [[False]] and len(loaded) == 2
+    scorer, head = Scorer.from_pretrained(folder), SDiaRewardHead.from_pretrained(folder)
+    assert head.config.pooling_mode == "attention" and head.score.weight.any()
+    known = {"model_revision": fingerprint_model(str(backbone)), "per_token": True}
+    cache = FeatureCache(tmp_path / "cache", head.config, scorer.processor, **known)
+    assert len(cache) == 8
+    dialogues, criteria = Dialogues(tone_pairs, range(4)), [name for name in tone_pairs["criterion"] for _ in SIDES]
+    with torch.no_grad():
+        expected = [
+            head(cache[key][None].float(), torch.ones(1, cache.num_rows(key))).logits.item()
+            for key in cache.keys(dialogues, criteria)
+        ]
+    assert scorer.score(dialogues, criteria) == pytest.approx(expected, abs=1e-3)
+    assert read_run(folder)["arguments"]["from_cache"] == str(tmp_path / "cache")
+    run_script(mode="head", max_steps=1, **options)
     assert len(loaded) == 3
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["head", "full"])
-def test_a_run_lists_what_it_skips_and_counts_cut_turns(mode, run_script, tone_pairs, data_folder, capsys):
+def test_a_run_lists_what_it_skips_and_counts_cut_turns(run_script, tone_pairs, data_folder, capsys):
     rows = tone_pairs.to_list()
     rows[1]["rejected"] = rows[1]["chosen"]
     rows[2]["rejected"][1]["audio"]["bytes"] = b"no sound"
@@ -121,7 +139,7 @@ def test_a_run_lists_what_it_skips_and_counts_cut_turns(mode, run_script, tone_p
     bad.to_parquet(data_folder / "train.parquet")
     named = tone_pairs.add_column("pair_id", [f"other {row}" for row in range(4)])
     named.to_parquet(data_folder / "validation.parquet")
-    folder = run_script(mode=mode, num_train_epochs=2, max_turn_s=0.3)
+    folder = run_script(mode="head", num_train_epochs=1, max_turn_s=0.3)
     printed = capsys.readouterr().out
     found = list(map(json.loads, (folder / "skipped.jsonl").read_text().splitlines()))
     assert [(pair["split"], pair["pair_id"], pair["kind"]) for pair in found] == [
@@ -133,36 +151,6 @@ def test_a_run_lists_what_it_skips_and_counts_cut_turns(mode, run_script, tone_p
     assert "Skipped: 2 pairs" in printed and f"Cut: {run['num_cut_turns']} turns, of which this model" in printed
     assert run["num_cut_turns"] == 12
     assert len(json.loads((folder / "training_pairs.json").read_text())["pair_id"]) == 2
-
-
-OWN = "You evaluate dialogues.\n"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["head", "lora", "full"])
-def test_training_saves_its_prompts_with_the_checkpoint(mode, run_script, make_flags, tmp_path):
-    prompt_file = tmp_path / "prompts.yaml"
-    prompt_file.write_text(f"reward_modality: |\n  {OWN}")
-    output = run_script(mode=mode, prompt_file=prompt_file, max_turn_s=0.25, max_steps=1, batch_tokens=1200)
-    prompts = {**DEFAULT_PROMPTS, "modality": OWN}
-    for loaded in (SDiaRewardModel.from_pretrained(output).config, SDiaRewardProcessor.from_pretrained(output)):
-        assert (loaded.prompts, loaded.prompt_version) == (prompts, name_prompts(prompts))
-        assert loaded.max_turn_s == 0.25
-    if mode == "lora":
-        # Adapters that are trained further keep what they were trained to hear, and both runs are recorded.
-        further = {"mode": mode, "adapter_name_or_path": output / "adapter", "max_steps": 1, "learning_rate": 0}
-        assert main(make_flags(tmp_path / "further", **further)) == 0
-        config = SDiaRewardConfig.from_pretrained(tmp_path / "further")
-        assert (config.prompts, config.max_turn_s) == (prompts, 0.25)
-        records = [read_run(tmp_path / name) for name in ("run", "further")]
-        # The first model gives rewards, and nothing is recorded of what it heard.
-        assert records[0]["earlier_stages"] == [{}]
-        kept = ("git_revision", "arguments", "trained_on")
-        assert records[1]["earlier_stages"] == [{}, {name: records[0][name] for name in kept}]
-        start, end = (
-            load_file(tmp_path / run / "adapter" / "adapter_model.safetensors") for run in ("run", "further")
-        )
-        assert all((end[name] == weight).all() for name, weight in start.items())
 
 
 def test_prompts_replace_only_the_criteria_that_they_name(tiny_checkpoint):
@@ -194,8 +182,7 @@ def test_a_model_is_loaded_whole_in_a_process_that_trains_under_zero3(tiny_check
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("process_index", [0, 1])
-def test_the_main_process_builds_nano(process_index, tmp_path):
+def test_the_main_process_builds_nano(tmp_path):
     order = []
 
     @contextmanager
@@ -204,12 +191,14 @@ def test_the_main_process_builds_nano(process_index, tmp_path):
         yield
         order.append("resumed")
 
-    training = SimpleNamespace(
-        output_dir=str(tmp_path), seed=0, process_index=process_index, main_process_first=main_process_first
-    )
-    assert resolve_base_model("nano", training) == str(tmp_path / "init")
-    assert (tmp_path / "init" / "model.safetensors").exists() == (process_index == 0)
-    assert order == ["waited", "resumed"]
+    # The other process finds what the main one built.
+    for process_index in (1, 0):
+        training = SimpleNamespace(
+            output_dir=str(tmp_path), seed=0, process_index=process_index, main_process_first=main_process_first
+        )
+        assert resolve_base_model("nano", training) == str(tmp_path / "init")
+        assert (tmp_path / "init" / "model.safetensors").exists() == (process_index == 0)
+    assert order == ["waited", "resumed"] * 2
 
 
 @pytest.fixture
