@@ -45,10 +45,8 @@ def reject_custom_adapters(name_or_path: str | Path) -> str | None:
     """Check that a folder or repository holds low-rank adapters that run no code."""
     config, weights = (_find_file(name_or_path, name) for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS))
     if config is None or weights is None:
-        raise FileNotFoundError(
-            f"{name_or_path}: holds no {ADAPTER_CONFIG if config is None else ADAPTER_WEIGHTS}; adapters are read "
-            "from safetensors only, because files of other kinds (.bin, .pt) can run code when they are loaded."
-        )
+        missing = ADAPTER_CONFIG if config is None else ADAPTER_WEIGHTS
+        raise FileNotFoundError(f"{name_or_path}: holds no {missing}; adapters are read from safetensors only.")
     found = read_json_object(Path(config), "download it again")
     if problem := _find_problem(found):
         raise ValueError(f"{config}: {problem}.")

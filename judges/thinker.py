@@ -138,9 +138,8 @@ class Thinker:
     ) -> list[list[Generation]]:
         """Answer each conversation once or several times; the caller's random generator keeps its state."""
         if num_return_sequences > 1 and temperature == 0:
-            raise ValueError(
-                f"{num_return_sequences} answers at temperature 0 would be the same; give a temperature, such as 1."
-            )
+            found = f"{num_return_sequences} answers at temperature 0 would be the same"
+            raise ValueError(f"{found}; give a temperature, such as 1.")
         tokenizer = self.processor.tokenizer
         options: dict[str, Any] = {
             "max_new_tokens": max_new_tokens,

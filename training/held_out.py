@@ -60,11 +60,8 @@ def _load_one(
         raise PairsError(f"{found}; remove them from one of the splits.")
     splits = {split: keep_hashes(pairs) for split, pairs in splits.items()}
     what = "share a group, prompt or recording with 'train', so they are not new to the model"
-    shared = len(find_shared(splits))
-    return (
-        splits,
-        f"{dataset}: {shared} of {len(splits['validation'])} pairs of 'validation' {what}" if shared else None,
-    )
+    shared, count = len(find_shared(splits)), len(splits["validation"])
+    return splits, f"{dataset}: {shared} of {count} pairs of 'validation' {what}" if shared else None
 
 
 def find_shared(splits: Mapping[str, Any], common: Collection[Key] = ()) -> list[int]:

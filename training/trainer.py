@@ -100,9 +100,7 @@ class SDiaRewardTrainer(ResumableTrainer, RewardTrainer):
     def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, dataset_name: str) -> Any:
         """Return rows for the collator: prepared rows unchanged, pairs after each was read once."""
         if isinstance(dataset, datasets.IterableDataset):
-            raise ValueError(
-                f"the data set {dataset_name!r} is streamed (IterableDataset); load it without streaming."
-            )
+            raise ValueError(f"data set {dataset_name!r} is streamed (IterableDataset); load it without streaming.")
         columns = getattr(dataset, "column_names", None)
         # Not a data set of the library: the collator knows its rows.
         if columns is None or set(PREPARED) <= set(columns):

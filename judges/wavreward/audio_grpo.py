@@ -38,9 +38,7 @@ class AudioGRPOTrainer(GRPOTrainer):
         **kwargs: Any,
     ):
         if args.use_vllm or args.use_transformers_continuous_batching:
-            raise ValueError(
-                "use_vllm and use_transformers_continuous_batching take no recordings in TRL; leave both off."
-            )
+            raise ValueError("use_vllm and use_transformers_continuous_batching take no recordings; omit both.")
         suppressed: list[int] = getattr(processing_class, "list_control_token_ids", list)()
         # TRL types the field as a string too, which it is on a command line only.
         given: Any = args.generation_kwargs or {}
@@ -103,11 +101,8 @@ class AudioGRPOTrainer(GRPOTrainer):
                 )
             )
         logps, entropies, losses = zip(*found, strict=True)
-        return (
-            torch.cat(logps),
-            None if entropies[0] is None else torch.cat(entropies),
-            None if losses[0] is None else torch.stack(losses).mean(),
-        )
+        loss = None if losses[0] is None else torch.stack(losses).mean()
+        return torch.cat(logps), None if entropies[0] is None else torch.cat(entropies), loss
 
 
 class _ReferenceClass:

@@ -261,10 +261,9 @@ def _read_training_samples(args: EvaluateArguments, sets: Mapping[str, scores.Sa
     train = scores.read_samples(args.dataset, args.train_split)
     evaluated = {scores.find_scenario(label) for samples in sets.values() for label in samples.labels}
     if shared := evaluated & {scores.find_scenario(label) for label in train.labels}:
-        raise ValueError(
-            f"{args.train_split!r} and the evaluated samples share {len(shared)} scenarios, such as "
-            f"{min(map(str, shared))!r}; give another train_split, or turn baselines off."
-        )
+        found = f"{args.train_split!r} and the evaluated samples share {len(shared)} scenarios"
+        first = min(map(str, shared))
+        raise ValueError(f"{found}, such as {first!r}; give another train_split, or turn baselines off.")
     return train
 
 

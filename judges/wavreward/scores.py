@@ -105,10 +105,8 @@ class Samples:
     def find_rows(self, sample_ids: Sequence[str]) -> dict[str, int]:
         rows = {label["sample_id"]: row for row, label in enumerate(self.labels)}
         if missing := [sample_id for sample_id in sample_ids if sample_id not in rows]:
-            raise ValueError(
-                f"{len(missing)} of {len(sample_ids)} samples are not in the data, such as {missing[0]!r}; give the "
-                "data set and split that were evaluated."
-            )
+            found = f"{len(missing)} of {len(sample_ids)} samples are not in the data, such as {missing[0]!r}"
+            raise ValueError(f"{found}; give the data set and split that were evaluated.")
         return rows
 
 
@@ -250,10 +248,8 @@ def find_column(record: Record) -> str:
     if part in ("content", "implicit"):
         return str(part)
     if attribute not in ATTRIBUTES:
-        raise ValueError(
-            f"sample {record['sample_id']}: its part is {part!r} and its attribute {attribute!r}; an explicit "
-            f"instruction needs one of {list(ATTRIBUTES)}."
-        )
+        found = f"sample {record['sample_id']}: its part is {part!r} and its attribute {attribute!r}"
+        raise ValueError(f"{found}; an explicit instruction needs one of {list(ATTRIBUTES)}.")
     return str(attribute)
 
 

@@ -137,9 +137,7 @@ def make_target_rows(samples: datasets.Dataset, ask: Ask, *, reasoning: bool) ->
     """Make rows of `prompt` and `target`, the column `target` or else the score in its tags, for `SFTTrainer`."""
     # No thoughts can be made from a score.
     if reasoning and "target" not in samples.column_names:
-        raise ValueError(
-            "the samples have no column 'target' with thoughts to imitate; set reasoning to false, or add the column."
-        )
+        raise ValueError("the samples have no column 'target' with thoughts to imitate; set reasoning to false.")
     return samples.with_transform(partial(_to_targets, ask=ask))
 
 

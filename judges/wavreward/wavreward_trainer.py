@@ -48,10 +48,9 @@ class ScenarioSampler(Sampler[int]):
             raise ValueError(f"scenarios have {sorted(sizes)} answers; {needed}")
         size, given = sizes.pop(), self.prompts_per_batch
         if given % size:
-            raise ValueError(
-                f"a generation batch holds {given} prompts, which is no multiple of a scenario's {size} answers; "
-                "change per_device_train_batch_size, steps_per_generation or num_generations."
-            )
+            found = f"a generation batch holds {given} prompts, which is no multiple of a scenario's {size} answers"
+            remedy = "change per_device_train_batch_size, steps_per_generation or num_generations"
+            raise ValueError(f"{found}; {remedy}.")
         self.scenarios_per_batch = given // size
         if len(self.scenarios) < self.scenarios_per_batch:
             found = f"there are {len(self.scenarios)} scenarios, and a generation batch takes {given // size}"

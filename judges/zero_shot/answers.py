@@ -38,11 +38,7 @@ from sdiareward.pairs.schema import SIDES
 DIMENSIONS: dict[str, tuple[str, ...]] = {
     "modality": tuple(MODALITY_DIMENSIONS.values()),
     "colloquialness": (
-        "lexical_informality",
-        "syntactic_simplicity",
-        "disfluencies",
-        "pragmatic_naturalness",
-        "prosody",
+        *("lexical_informality", "syntactic_simplicity", "disfluencies", "pragmatic_naturalness", "prosody"),
     ),
 }
 # System prompt, and the request that follows both versions.
@@ -120,11 +116,9 @@ def decide(answers: Mapping[str, Answer]) -> dict[str, Any]:
     if len(verdicts) < len(answers):
         return make_decision(None, None, "failed")
     num_scores = sum(len(verdict.scores) for verdict in verdicts.values())
-    chosen, rejected = (
-        sum(verdict.sum_scores(VERSIONS[ORDERS[order].index(side)]) for order, verdict in verdicts.items())
-        / num_scores
-        for side in SIDES
-    )
+    version = {(order, side): VERSIONS[sides.index(side)] for order, sides in ORDERS.items() for side in SIDES}
+    sums = [sum(each.sum_scores(version[order, side]) for order, each in verdicts.items()) for side in SIDES]
+    chosen, rejected = (each / num_scores for each in sums)
     preferred = {answer.find_preferred_side(order) for order, answer in answers.items()}
     if len(preferred) > 1:
         return make_decision(chosen, rejected, "tie" if chosen == rejected else "scores")

@@ -1,7 +1,8 @@
 """Judges of pairs, and how they are asked.
 
 A judge compares both sides of a pair, or scores each side by itself. Questions go to an endpoint, to a thinker in this
-process, to recorded answers or to WavReward. Every answer is a line of `answers.jsonl`.
+process, to recorded answers or to WavReward. Every answer is a line of `answers.jsonl`; a run reports position bias,
+order agreement, ties, unusable answers and tokens.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import base64
 import hashlib
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -21,11 +23,14 @@ import pydantic
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, Clip
 from sdiareward.chat_sdiareward import make_dialogue
 from sdiareward.checkpoint_io.models import describe_model
-from sdiareward.common.errors import Skipped
-from sdiareward.common.files import JsonLines, parse_json, split_lines
+from sdiareward.common.errors import Skipped, UserError
+from sdiareward.common.files import JsonLines, parse_json, split_lines, write_file
 from sdiareward.common.llm import ChatClient, ChatError, TokenUsage, ask_again
 from sdiareward.common.settings import explain_error
 from sdiareward.dataset_builder.pairing.filtering import make_spoken_turns
+from sdiareward.esdr_accuracy.pairwise import NO_SUBSET
+from sdiareward.evaluation.statistics import describe_share
+from sdiareward.evaluation.summary import list_groups, list_reasons, render_reasons
 from sdiareward.pairs.messages import GAP_S, join_turns
 from sdiareward.pairs.prompts import PromptSet, read_prompt_file
 from sdiareward.pairs.schema import SIDES
@@ -33,8 +38,18 @@ from sdiareward.scoring.outcomes import UNREADABLE, Labels, Outcome
 
 from ..settings import JudgeSettings, Orders, PairwiseSettings, read_judge
 from ..wavreward.judge import Judgement, WavRewardJudge, choose_prompt
-from .answers import ORDERS, PROMPTS, VERSIONS, Answer, Status, decide, make_decision, make_failed_answer, read_text
-from .summary import ANSWERS_FILE, find_criterion, summarise_judge
+from .answers import (
+    ORDERS,
+    PROMPTS,
+    RULES,
+    VERSIONS,
+    Answer,
+    Status,
+    decide,
+    make_decision,
+    make_failed_answer,
+    read_text,
+)
 
 
 if TYPE_CHECKING:
@@ -43,6 +58,12 @@ if TYPE_CHECKING:
 
     from ..thinker import Thinker
 
+ANSWERS_FILE = "answers.jsonl"
+Scores = Mapping[str, Mapping[str, Any]]
+# The last line of `answers.jsonl` on each question: a pair, and an order or a side.
+Lines = Mapping[tuple[str, str], Mapping[str, Any]]
+_MAX_PROBLEMS = 20
+_SESSION_COUNTS = ("calls", "cached", "retries", "reasks", "calls_without_usage")
 # WavReward was made for one question and its answer, so the last two turns always stay.
 _MIN_TURNS = 2
 _CONTROL_TOKEN = re.compile(r"<\|[^|<>]*\|>")
@@ -155,7 +176,9 @@ class Judge:
         asked: dict[int, list[Question]] = {}
         for row in rows:
             pair_id, criterion = labels[row]["pair_id"], find_criterion(labels[row])
-            orders = SIDES if self.orders is None else choose_orders(pair_id, self.orders)
+            # A single order is drawn by the pair's id.
+            drawn = tuple(ORDERS)[zlib.crc32(pair_id.encode()) % len(ORDERS)]
+            orders = {None: SIDES, "both": tuple(ORDERS), "one": (drawn,)}[self.orders]
             # The pair is read when it is asked about: a part may hold more recordings than the memory does.
             asked[row] = [
                 Question(pair_id, order, criterion, partial(self._build, pairs, row, order, criterion))
@@ -182,12 +205,6 @@ class Judge:
         said = {"answer": answer.text, "status": answer.status, "problem": answer.problem}
         more = answer.describe_verdict(question.order) if self.orders else answer.columns
         return {**asked, "criterion": question.criterion, **said, **more, **asdict(answer.spent)}
-
-
-def choose_orders(pair_id: str, orders: Orders) -> tuple[str, ...]:
-    """Return the orders in which a pair is asked; a single one is drawn by the pair's id."""
-    found = tuple(ORDERS)
-    return found if orders == "both" else (found[zlib.crc32(pair_id.encode()) % len(found)],)
 
 
 def decide_by_scores(answers: Mapping[str, Answer]) -> dict[str, Any]:
@@ -378,3 +395,130 @@ def replay(path: str, recorded: Recorded, questions: Sequence[Question]) -> Iter
         lacking = f"lacks {len(missing)} of {len(questions)} answers, the first is of pair {missing[0].pair_id!r}"
         raise ValueError(f"{path}: {lacking}, {missing[0].order}; record them, or set orders=one or limit.")
     return (recorded[each.pair_id, each.order].parse(each.criterion) for each in questions)
+
+
+def find_criterion(label: Mapping[str, Any]) -> str:
+    """Return the criterion to judge by; the paper has no judge's prompt for `joint`, so there the subset decides."""
+    if label["criterion"] in PROMPTS:
+        return str(label["criterion"])
+    return "colloquialness" if label["subset"] == "colloquialness" else "modality"
+
+
+def summarise_judge(
+    name: str, labels: Labels, scores: Scores, folder: Path, options: Mapping[str, Any], *, is_pairwise: bool
+) -> dict[str, Any]:
+    """Summarise a run of a judge of pairs or of single sides; raise `UserError` if no pair was decided."""
+    wanted = {label["pair_id"] for label in labels}
+    lines = [line for line in JsonLines(folder / ANSWERS_FILE).read() if line["pair_id"] in wanted]
+    last = {(line["pair_id"], line["order" if is_pairwise else "side"]): line for line in lines}
+    problems = [
+        {"pair_id": pair_id, "order": order, "status": line["status"], "problem": line["problem"]}
+        for (pair_id, order), line in last.items()
+        if line["status"] != "usable"
+    ]
+    if all(scores[label["pair_id"]]["margin"] is None for label in labels):
+        what = f"judge {name}: none of {len(labels)} pairs got a usable answer"
+        write_file(folder / "results.md", f"# No accuracy\n\n{what}.\n\n{render_reasons(problems)}\n")
+        found = f"{what}; the first reasons: {' '.join(list_reasons(problems))} {folder / ANSWERS_FILE} has all"
+        raise UserError(f"{found}; correct the judge's settings and add --retry_failed, or name another folder.")
+    groups = [
+        {**_summarise_decisions(title, rows, scores, options), **_summarise_orders(rows, last, options, is_pairwise)}
+        for title, rows in _group_by_column(labels).items()
+    ]
+    return {
+        "kind": "pairwise" if is_pairwise else "pointwise",
+        "num_answers": len(last),
+        "answers": _count_answers(list(last.values()), is_pairwise),
+        **_sum_usage(lines, folder),
+        "problems": problems[:_MAX_PROBLEMS],
+        "groups": groups,
+    }
+
+
+def _count_answers(lines: Sequence[Mapping[str, Any]], is_pairwise: bool) -> dict[str, int]:
+    if is_pairwise:
+        counts = Counter(line["status"] for line in lines)
+        counted = {status: counts[status] for status in ("usable", "refused", "unusable", "unanswered")}
+        sums = {name: sum(bool(line[name]) for line in lines) for name in ("repairs", "contradictory")}
+        return {**counted, "repaired": sums["repairs"], "contradictory": sums["contradictory"]}
+    return {
+        "follow_format": sum(line["follows_format"] for line in lines),
+        "without_score": sum(line["score"] is None for line in lines),
+        "cut": sum(line["num_cut"] > 0 for line in lines),
+    }
+
+
+def _sum_usage(lines: Sequence[Mapping[str, Any]], folder: Path) -> dict[str, Any]:
+    """Return the tokens of all answers, failed attempts included, and the counters of all sessions of a run."""
+    spent: dict[Any, TokenUsage] = {}
+    for number, line in enumerate(lines):
+        # An answer that was reused counts once; only usable answers are cached.
+        is_usable = line["status"] == "usable"
+        key = (line["pair_id"], line.get("order", line.get("side")), line["answer"]) if is_usable else number
+        spent[key] = TokenUsage(line["num_replies"] or 1, line["prompt_tokens"], line["completion_tokens"])
+    sessions = JsonLines(folder / "sessions.jsonl").read()
+    counted = {name: sum(session[name] for session in sessions if name in session) for name in _SESSION_COUNTS}
+    return {
+        **asdict(sum(spent.values(), TokenUsage())),
+        "sessions": counted if any("calls" in session for session in sessions) else {},
+        "changed_parameters": {k: v for each in sessions for k, v in each.get("changed_parameters", {}).items()},
+    }
+
+
+def _group_by_column(labels: Labels) -> dict[str, Labels]:
+    """Return all pairs, and those of each criterion and each subset (Table 2) where there are several."""
+    groups: dict[str, Labels] = {"all pairs": labels}
+    for find in (find_criterion, lambda label: label["subset"] or NO_SUBSET):
+        names = dict.fromkeys(map(find, labels))
+        found = {name: [label for label in labels if find(label) == name] for name in names}
+        groups |= found if len(found) > 1 else {}
+    return groups
+
+
+def _summarise_decisions(name: str, labels: Labels, scores: Scores, options: Mapping[str, Any]) -> dict[str, Any]:
+    rules = [scores[label["pair_id"]]["decided_by"] for label in labels]
+    return {
+        "criterion": name,
+        "num_pairs": len(labels),
+        "decided_by": {rule: rules.count(rule) for rule in RULES},
+        "ties": _share([(label, rule == "tie") for label, rule in zip(labels, rules, strict=True)], options),
+    }
+
+
+def _summarise_orders(labels: Labels, lines: Lines, options: Mapping[str, Any], is_pairwise: bool) -> dict[str, Any]:
+    """Measure how the order of the sides decides; nothing of a judge of single sides."""
+    if not is_pairwise:
+        return {}
+    preferred = {
+        order: [
+            (each, lines[each["pair_id"], order]["preferred"]) for each in labels if (each["pair_id"], order) in lines
+        ]
+        for order in ORDERS
+    }
+    by_pair: dict[str, list[str | None]] = {}
+    for of_order in preferred.values():
+        for label, side in of_order:
+            by_pair.setdefault(label["pair_id"], []).append(side)
+    found = [(label, by_pair[label["pair_id"]]) for label in labels]
+    both = [(label, len(set(sides)) == 1) for label, sides in found if len(sides) == len(ORDERS) and all(sides)]
+    first = [(label, side == ORDERS[order][0]) for order, each in preferred.items() for label, side in each if side]
+    bias = _share(first, options)
+    # The share of answers that prefer the version heard first, minus one half.
+    bias["bias"] = None if bias["share"] is None else bias["share"] - 0.5
+    bias["interval"] = bias["interval"] and [bound - 0.5 for bound in bias["interval"]]
+    return {
+        "position_bias": bias,
+        "order_agreement": _share(both, options),
+        "one_order": {
+            order: _share([(label, side == "chosen") for label, side in each], options)
+            for order, each in preferred.items()
+        },
+    }
+
+
+def _share(values: Sequence[tuple[Mapping[str, Any], bool]], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the share of labels whose value is true, with its interval over recordings."""
+    labels = [label for label, _ in values]
+    return describe_share(
+        [value for _, value in values], list_groups(labels), [label["subset"] for label in labels], **options
+    )

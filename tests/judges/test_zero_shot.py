@@ -31,8 +31,14 @@ from sdiareward.judges.zero_shot.answers import (
     is_refusal,
 )
 from sdiareward.judges.zero_shot.answers import read_text as read_answer
-from sdiareward.judges.zero_shot.judging import Judge, JudgeSpec, choose_judge, join_side, make_comparison
-from sdiareward.judges.zero_shot.summary import find_criterion
+from sdiareward.judges.zero_shot.judging import (
+    Judge,
+    JudgeSpec,
+    choose_judge,
+    find_criterion,
+    join_side,
+    make_comparison,
+)
 from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.messages import join_turns
 from sdiareward.pairs.prompts import PromptSet
