@@ -58,20 +58,6 @@ def test_adapters_and_head_come_back_merged_or_to_be_trained_further(
     assert other.score([make_dialogue(0.3, 0.2)], "modality") != found
 
 
-def test_the_checkpoint_underneath_may_have_moved(adapted, tiny_checkpoint, tmp_path, tiny_processor, make_dialogue):
-    model, folder = adapted
-    expected = rewards(model.eval(), tiny_processor, make_dialogue)
-    config = folder / "adapter_config.json"
-    config.write_text(config.read_text().replace(str(tiny_checkpoint), str(tmp_path / "gone")))
-    with pytest.raises((OSError, ValueError), match="gone"):
-        load_adapted(folder)
-    loaded = load_adapted(folder, base_model=tiny_checkpoint).eval()
-    assert rewards(loaded, tiny_processor, make_dialogue) == pytest.approx(expected, abs=1e-5)
-    config.write_text(json.dumps({**json.loads(config.read_text()), "base_model_name_or_path": None}))
-    with pytest.raises(ValueError, match="adapter"):
-        load_adapted(folder)
-
-
 def test_adapters_on_a_backbone_bring_their_head(fixtures_dir, tmp_path, make_dialogue):
     from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
@@ -89,11 +75,10 @@ def test_adapters_on_a_backbone_bring_their_head(fixtures_dir, tmp_path, make_di
     assert rewards(loaded, processor, make_dialogue) == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_projection_trained_beside_adapters_is_in_float32_and_comes_back(
-    dtype, tmp_path, tiny_checkpoint, make_tiny_model, tiny_processor
+    tmp_path, tiny_checkpoint, make_tiny_model, tiny_processor
 ):
-    model = make_tiny_model().to(dtype)
+    model = make_tiny_model().to(torch.bfloat16)
     model.name_or_path = str(tiny_checkpoint)
     model = add_adapters(model, r=4, alpha=8, train_projection=True)
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -105,11 +90,11 @@ def test_a_projection_trained_beside_adapters_is_in_float32_and_comes_back(
             parameter.add_(0.5)
     model.save_pretrained(str(tmp_path))
     write_adapter_files(model, tiny_processor, tmp_path)
-    loaded = load_adapted(tmp_path, dtype=dtype).eval()
+    loaded = load_adapted(tmp_path, dtype=torch.bfloat16).eval()
     found = loaded.model.audio_tower.proj.weight.detach().float()
     expected = next(parameter for name, parameter in projection.items() if name.endswith("weight"))
-    torch.testing.assert_close(found, expected.detach(), rtol=0, atol=0.01 if dtype == torch.bfloat16 else 0)
-    further = continue_adapters(make_tiny_model().to(dtype), tmp_path)
+    torch.testing.assert_close(found, expected.detach(), rtol=0, atol=0.01)
+    further = continue_adapters(make_tiny_model().to(torch.bfloat16), tmp_path)
     trained = {name: p.dtype for name, p in further.named_parameters() if p.requires_grad and "audio_tower" in name}
     assert len(trained) == 2 and set(trained.values()) == {torch.float32}
 
@@ -119,7 +104,6 @@ WRONG = {
     "without the prefix of PEFT": (lambda t: {name.removeprefix(P): v for name, v in t.items()}, {}, "without"),
     "one tensor too many": (lambda t: {**t, P + "new.weight": torch.zeros(2)}, {}, "new.weight"),
     "no head": (lambda t: {name: v for name, v in t.items() if "score" not in name}, {}, "score.weight"),
-    "a layer less": (lambda t: {name: v for name, v in t.items() if "layers.1" not in name}, {}, "layers.1"),
     "no adapters": (lambda t: {name: v for name, v in t.items() if "lora" not in name}, {}, "lora_A"),
     "another rank": (dict, {"r": 2}, "lora_A"),
     "another hidden size": (lambda t: {n: v[:, :16] if "score" in n else v for n, v in t.items()}, {}, "score.weight"),
@@ -153,7 +137,7 @@ def test_adapters_without_a_head_need_a_base_with_one(fixtures_dir, tmp_path):
             load(tmp_path)
 
 
-def test_a_base_may_be_named_by_its_place_beside_the_adapters_or_by_its_name_in_the_package(
+def test_a_base_may_be_given_or_named_by_its_place_beside_the_adapters_or_by_its_name_in_the_package(
     adapted, tiny_checkpoint, tmp_path, tiny_processor, make_dialogue, monkeypatch
 ):
     model, folder = adapted
@@ -162,8 +146,15 @@ def test_a_base_may_be_named_by_its_place_beside_the_adapters_or_by_its_name_in_
     monkeypatch.setattr("sdiareward.checkpoint_io.models.NANO", tiny_checkpoint)
     expected = pytest.approx(rewards(model.eval(), tiny_processor, make_dialogue), abs=1e-5)
     fingerprints = set()
+    settings = json.loads(config.read_text())
+    for named, message in ((str(tmp_path / "gone"), "gone"), (None, "adapter")):
+        config.write_text(json.dumps({**settings, "base_model_name_or_path": named}))
+        with pytest.raises((OSError, ValueError), match=message):
+            load_adapted(folder)
+        loaded = load_adapted(folder, base_model=tiny_checkpoint).eval()
+        assert rewards(loaded, tiny_processor, make_dialogue) == expected
     for named in ("../base", "nano"):
-        config.write_text(json.dumps({**json.loads(config.read_text()), "base_model_name_or_path": named}))
+        config.write_text(json.dumps({**settings, "base_model_name_or_path": named}))
         assert rewards(load_adapted(folder).eval(), tiny_processor, make_dialogue) == expected
         fingerprints.add(fingerprint_model(str(folder)))
         (tmp_path / "base" / "model.safetensors").write_bytes(b"other")

@@ -38,21 +38,16 @@ def test_what_describes_a_checkpoint_does_not_change_its_fingerprint_and_weights
     assert fingerprint_model(str(adapters)) != on_base
 
 
-def test_nano_holds_the_remote_code_of_the_package():
+def test_nano_holds_the_remote_code_of_the_package_whose_writing_replaces_a_symbolic_link(tmp_path):
     for name in REMOTE_CODE:
         assert not (NANO / name).is_symlink(), f"{name} is a symbolic link; run make nano-code"
-        assert (NANO / name).read_bytes() == (PACKAGE / name).read_bytes(), (
-            f"{name} is out of date; run make nano-code"
-        )
-
-
-def test_the_remote_code_is_all_that_lies_beside_the_package_init():
-    assert {path.name for path in PACKAGE.glob("*_sdiareward.py")} == set(REMOTE_CODE)
-
-
-def test_writing_the_remote_code_replaces_a_symbolic_link(tmp_path):
+        assert (NANO / name).read_bytes() == (PACKAGE / name).read_bytes(), f"{name} is old; run make nano-code"
     (tmp_path / "other.py").write_text("other")
     (tmp_path / REMOTE_CODE[0]).symlink_to(tmp_path / "other.py")
     write_remote_code(tmp_path)
     assert (tmp_path / "other.py").read_text() == "other"
     assert (tmp_path / REMOTE_CODE[0]).read_bytes() == (PACKAGE / REMOTE_CODE[0]).read_bytes()
+
+
+def test_the_remote_code_is_all_that_lies_beside_the_package_init():
+    assert {path.name for path in PACKAGE.glob("*_sdiareward.py")} == set(REMOTE_CODE)

@@ -1,4 +1,3 @@
-import hashlib
 import struct
 
 import numpy as np
@@ -13,11 +12,6 @@ from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return nano.train_tokenizer(nano.read_training_texts())
 
 
 @pytest.fixture(scope="module")
@@ -61,13 +55,11 @@ def test_the_audio_tower_computes_what_whispers_encoder_computes(nano_checkpoint
     torch.testing.assert_close(pooled[0], (expected[::2] + expected[1::2]) / 2, rtol=0, atol=1e-3)
 
 
-def test_the_same_texts_give_the_same_tokenizer(tokenizer):
-    again = nano.train_tokenizer(nano.read_training_texts())
-    digests = [hashlib.sha256(one.backend_tokenizer.to_str().encode()).hexdigest() for one in (tokenizer, again)]
-    assert digests[0] == digests[1]
-
-
-def test_special_tokens_follow_the_vocabulary_in_the_order_of_qwen(tokenizer):
+def test_the_same_texts_give_the_same_tokenizer_whose_special_tokens_follow_in_the_order_of_qwen(nano_checkpoint):
+    tokenizer = nano.train_tokenizer(nano.read_training_texts())
+    saved = SDiaRewardProcessor.from_pretrained(nano_checkpoint).tokenizer
+    assert tokenizer.get_vocab() == saved.get_vocab()
+    assert tokenizer("It's 7 o'clock, isn't it?")["input_ids"] == saved("It's 7 o'clock, isn't it?")["input_ids"]
     ids = tokenizer.convert_tokens_to_ids(list(nano.SPECIAL_TOKENS))
     assert ids == list(range(nano.BPE_VOCAB_SIZE, nano.BPE_VOCAB_SIZE + 14))
     assert (tokenizer.pad_token, tokenizer.eos_token) == ("<|endoftext|>", "<|im_end|>")
@@ -84,12 +76,9 @@ def ctranslate2_file(path, version=6, dtype_id=4):
     return path
 
 
-def test_a_ctranslate2_file_is_read_by_its_layout(tmp_path):
+def test_a_ctranslate2_file_is_read_by_its_layout_and_one_of_another_version_or_dtype_refused(tmp_path):
     variables = read_ctranslate2(ctranslate2_file(tmp_path / "model.bin"))
     assert variables["encoder/x"].tolist() == [[0, 1, 2], [3, 4, 5]]
-
-
-def test_a_ctranslate2_file_of_another_version_or_dtype_is_refused(tmp_path):
     with pytest.raises(ValueError, match="version 5"):
         read_ctranslate2(ctranslate2_file(tmp_path / "a.bin", version=5))
     with pytest.raises(ValueError, match="unknown dtype 9"):

@@ -82,6 +82,10 @@ class CommonModelTest(common.ModelTesterMixin, unittest.TestCase):
         with self.eager():
             super().test_capture_outputs_decorator()
 
+    @unittest.skip("of the library alone: the older name of its option dtype")
+    def test_bc_torch_dtype(self):
+        pass
+
     @unittest.skip("attention weights under SDPA are refused")
     def test_eager_matches_sdpa_inference_24_fp32_pad_left_output_attentions(self):
         pass

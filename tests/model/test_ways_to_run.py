@@ -19,11 +19,10 @@ def parts(make_tiny_model, tiny_processor):
     return pipeline, Scorer(model, tiny_processor)
 
 
-@pytest.mark.parametrize("batch_size", [None, 2])
-def test_the_pipeline_gives_the_rewards_of_the_scorer(batch_size, parts, make_dialogue):
+def test_the_pipeline_gives_the_rewards_of_the_scorer(parts, make_dialogue):
     pipeline, scorer = parts
     dialogues = [make_dialogue(0.5, 0.3), make_dialogue(0.2, 0.4, text="no"), make_dialogue(0.3, 0.3, text="oh")]
-    for criterion in ("modality", ["joint", "modality", "colloquialness"]):
+    for criterion, batch_size in (("modality", None), (["joint", "modality", "colloquialness"], 2)):
         results = pipeline(dialogues, criterion, batch_size=batch_size)
         assert {result["label"] for result in results} == {"reward"}
         expected = scorer.score(dialogues, criterion)
@@ -45,24 +44,22 @@ def test_bad_dialogues_and_options_are_named(parts, make_dialogue):
     for given in ("hello", b"RIFF", [], {"text": "hello"}, None):
         with pytest.raises(DialogueError, match=r"scores dialogues, not a .*; give \[\{'role': 'user', 'content'"):
             parts[0](given)
-    with pytest.raises(DialogueError, match="dialogue 2: has 1 turns and ends with the user"):
-        parts[0]([make_dialogue(), make_dialogue()[:1]])
-    with pytest.raises(DialogueError, match="dialogue 1: is a str; give a list of turns"):
-        parts[0](["one.wav", "two.wav"])
-    with pytest.raises(ValueError, match="criterion is 'warmth'"):
-        parts[0](make_dialogue(), criterion="warmth")
-    with pytest.raises(TypeError, match="takes no top_k"):
-        parts[0](make_dialogue(), top_k=2)
+    for dialogues, options, kind, message in (
+        ([make_dialogue(), make_dialogue()[:1]], {}, DialogueError, "dialogue 2: has 1 turns and ends with the user"),
+        (["one.wav", "two.wav"], {}, DialogueError, "dialogue 1: is a str; give a list of turns"),
+        (make_dialogue(), {"criterion": "warmth"}, ValueError, "criterion is 'warmth'"),
+        (make_dialogue(), {"top_k": 2}, TypeError, "takes no top_k"),
+    ):
+        with pytest.raises(kind, match=message):
+            parts[0](dialogues, **options)
 
 
 def to_cpu(model, folder):
-    cpu_offload(model, execution_device=torch.device("cpu"))
-    return model
+    return cpu_offload(model, execution_device=torch.device("cpu"))
 
 
 def to_disk(model, folder):
-    disk_offload(model, folder, execution_device=torch.device("cpu"))
-    return model
+    return disk_offload(model, folder, execution_device=torch.device("cpu"))
 
 
 def audio_tower_to_disk(model, folder):
@@ -70,33 +67,21 @@ def audio_tower_to_disk(model, folder):
     return SDiaRewardModel.from_pretrained(model.config.name_or_path, device_map=places, offload_folder=folder)
 
 
-@pytest.mark.parametrize("pack", [True, False])
 @pytest.mark.parametrize("offload", [to_cpu, to_disk, audio_tower_to_disk])
-def test_an_offloaded_model_scores_as_one_in_memory(
-    offload, pack, tiny_checkpoint, tiny_processor, make_dialogue, tmp_path
-):
-    dialogues, model = (
-        [make_dialogue(0.5, 0.3), make_dialogue(0.2, 0.4)],
-        SDiaRewardModel.from_pretrained(tiny_checkpoint),
-    )
-    expected = Scorer(model, tiny_processor, pack=pack).score(dialogues)
+def test_an_offloaded_model_scores_as_one_in_memory(offload, tiny_checkpoint, tiny_processor, make_dialogue, tmp_path):
+    dialogues = [make_dialogue(0.5, 0.3), make_dialogue(0.2, 0.4)]
+    model = SDiaRewardModel.from_pretrained(tiny_checkpoint)
+    expected = Scorer(model, tiny_processor).score(dialogues)
     model = offload(model, tmp_path)
     assert next(model.parameters()).device.type == "meta"
     assert model.device.type == "cpu"
-    assert Scorer(model, tiny_processor, pack=pack).score(dialogues) == pytest.approx(expected, abs=SAVED_FLOAT32)
-
-
-def test_a_model_without_tensors_is_on_the_meta_device(tiny_config):
-    with torch.device("meta"):
-        assert SDiaRewardModel(tiny_config()).device.type == "meta"
+    for pack in (True, False):
+        assert Scorer(model, tiny_processor, pack=pack).score(dialogues) == pytest.approx(expected, abs=SAVED_FLOAT32)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pooling_mode", ["mean", "attention", "last_token"])
-def test_with_the_vectors_of_the_audio_tower_the_model_is_one_graph(
-    pooling_mode, make_tiny_model, tiny_processor, make_dialogue
-):
-    model = make_tiny_model(pooling_mode)
+def test_with_the_vectors_of_the_audio_tower_the_model_is_one_graph(make_tiny_model, tiny_processor, make_dialogue):
+    model = make_tiny_model("last_token")
     # Padding on the left, on the right and none.
     inputs = dict(tiny_processor([make_dialogue(0.5, 0.3), make_dialogue(0.2, 0.4)], padding_side="left"))
     with torch.no_grad():
