@@ -104,7 +104,7 @@ def export_checkpoint(
         found = f"joins {config.stack_factor} vectors of the audio tower to one token"
         raise ValueError(f"{source}: {found}, which the authors' code and vLLM do not; score through Scorer.")
     if layout == "vllm" and config.pooling_mode not in _VLLM_POOLING:
-        raise ValueError(f"{source}: pools by {config.pooling_mode}, which vLLM cannot; score through Scorer.")
+        raise ValueError(f"{source}: pools by {config.pooling_mode}, which vLLM cannot (only mean, last_token).")
     with torch.device("meta"):
         model = SDiaRewardModel(config)
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}

@@ -156,7 +156,7 @@ def choose_checkpoint(training: TrainingArguments, *, resume: bool) -> Path | No
     named = str(training.resume_from_checkpoint or "")
     if resume and named.lower() not in _NO:
         given = f"resume is True and resume_from_checkpoint is {named!r}"
-        raise OptionError(f"{given}; give resume alone for the newest one of output_dir, or the name alone.")
+        raise OptionError(f"{given}; give resume alone for the newest one, or resume_from_checkpoint alone.")
     if not resume and named.lower() not in _YES:
         if named.lower() in _NO:
             return None

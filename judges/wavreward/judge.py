@@ -36,10 +36,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 SCORES = (1, 2, 3, 4, 5)
-_FORMATS = {
-    True: re.compile(r"\s*<think>(?P<thoughts>.*?)</think>\s*<score>\s*[1-5]\s*</score>\s*", re.DOTALL),
-    False: re.compile(r"\s*<score>\s*[1-5]\s*</score>\s*"),
-}
+_FORM = r"\s*<score>\s*[1-5]\s*</score>\s*"
+# Thoughts are not empty and have no tags.
+_THOUGHTS = r"\s*<think>(?!\s*</think>)(?:(?!</?think>|<score>).)*</think>"
 # Possessive: the time to search an answer of blanks or digits stays linear.
 _NUMBER = r"(?<!\d)(?P<score>\d++(?:\.\d++)?)"
 # The scale that an answer repeats is not a score.
@@ -129,13 +128,7 @@ def parse_score(text: str) -> int | None:
 
 def follows_format(text: str, reasoning: bool = True) -> bool:
     """Return whether an answer has exactly the requested form, with thoughts that are not empty."""
-    match = _FORMATS[reasoning].fullmatch(text)
-    if match is None:
-        return False
-    if not reasoning:
-        return True
-    thoughts = match["thoughts"]
-    return bool(thoughts.strip()) and not any(tag in thoughts for tag in ("<score>", "<think>", "</think>"))
+    return re.fullmatch(_THOUGHTS + _FORM if reasoning else _FORM, text, re.DOTALL) is not None
 
 
 def parse_thoughts(text: str) -> str:

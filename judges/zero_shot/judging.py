@@ -421,10 +421,13 @@ def summarise_judge(
         write_file(folder / "results.md", f"# No accuracy\n\n{what}.\n\n{render_reasons(problems)}\n")
         found = f"{what}; the first reasons: {' '.join(list_reasons(problems))} {folder / ANSWERS_FILE} has all"
         raise UserError(f"{found}; correct the judge's settings and add --retry_failed, or name another folder.")
-    groups = [
-        {**_summarise_decisions(title, rows, scores, options), **_summarise_orders(rows, last, options, is_pairwise)}
-        for title, rows in _group_by_column(labels).items()
-    ]
+    groups = []
+    for title, rows in _group_by_column(labels).items():
+        rules = [scores[label["pair_id"]]["decided_by"] for label in rows]
+        decided = {rule: rules.count(rule) for rule in RULES}
+        ties = _share([(label, rule == "tie") for label, rule in zip(rows, rules, strict=True)], options)
+        orders = _summarise_orders(rows, last, options) if is_pairwise else {}
+        groups.append({"criterion": title, "num_pairs": len(rows), "decided_by": decided, "ties": ties, **orders})
     return {
         "kind": "pairwise" if is_pairwise else "pointwise",
         "num_answers": len(last),
@@ -475,32 +478,16 @@ def _group_by_column(labels: Labels) -> dict[str, Labels]:
     return groups
 
 
-def _summarise_decisions(name: str, labels: Labels, scores: Scores, options: Mapping[str, Any]) -> dict[str, Any]:
-    rules = [scores[label["pair_id"]]["decided_by"] for label in labels]
-    return {
-        "criterion": name,
-        "num_pairs": len(labels),
-        "decided_by": {rule: rules.count(rule) for rule in RULES},
-        "ties": _share([(label, rule == "tie") for label, rule in zip(labels, rules, strict=True)], options),
-    }
-
-
-def _summarise_orders(labels: Labels, lines: Lines, options: Mapping[str, Any], is_pairwise: bool) -> dict[str, Any]:
-    """Measure how the order of the sides decides; nothing of a judge of single sides."""
-    if not is_pairwise:
-        return {}
-    preferred = {
-        order: [
-            (each, lines[each["pair_id"], order]["preferred"]) for each in labels if (each["pair_id"], order) in lines
-        ]
-        for order in ORDERS
-    }
-    by_pair: dict[str, list[str | None]] = {}
-    for of_order in preferred.values():
-        for label, side in of_order:
-            by_pair.setdefault(label["pair_id"], []).append(side)
-    found = [(label, by_pair[label["pair_id"]]) for label in labels]
-    both = [(label, len(set(sides)) == 1) for label, sides in found if len(sides) == len(ORDERS) and all(sides)]
+def _summarise_orders(labels: Labels, lines: Lines, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Measure how the order of the sides decides."""
+    # Of each label the side that the answers in either order prefer; None without a verdict.
+    found = []
+    for label in labels:
+        keys = {order: (label["pair_id"], order) for order in ORDERS}
+        found.append((label, {order: lines[key]["preferred"] for order, key in keys.items() if key in lines}))
+    preferred = {order: [(label, sides[order]) for label, sides in found if order in sides] for order in ORDERS}
+    whole = [(label, set(sides.values())) for label, sides in found if len(sides) == len(ORDERS)]
+    both = [(label, len(sides) == 1) for label, sides in whole if None not in sides]
     first = [(label, side == ORDERS[order][0]) for order, each in preferred.items() for label, side in each if side]
     bias = _share(first, options)
     # The share of answers that prefer the version heard first, minus one half.

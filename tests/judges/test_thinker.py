@@ -28,24 +28,22 @@ def texts(answers):
     return [[answer.text for answer in found] for found in answers]
 
 
-def test_turns_are_joined_with_silence_and_sent_to_an_endpoint_with_the_very_samples(make_tone):
-    joined = join_turns([np.ones(3), np.full(2, 0.5), np.ones(1)], gap_s=2 / 16_000)
-    assert joined.dtype == np.float32 and joined.tolist() == [1, 1, 1, 0, 0, 0.5, 0.5, 0, 0, 1]
-    samples = np.round(make_tone(0.1) * 32768).astype(np.int16)
-    samples[:2] = -32768, 32767
-    buffer = io.BytesIO()
-    soundfile.write(buffer, samples, 16_000, format="FLAC", subtype="PCM_16")
-    part = make_audio_content({"bytes": buffer.getvalue(), "path": "turn.flac"})
-    array, rate = soundfile.read(io.BytesIO(base64.b64decode(part["input_audio"]["data"])), dtype="int16")
-    assert (part["type"], part["input_audio"]["format"], rate) == ("input_audio", "wav", 16_000)
-    assert array.tolist() == samples.tolist()
-
-
-def test_an_answer_is_the_same_alone_and_in_a_batch(thinker, conversations):
-    together = texts(thinker.generate(conversations, max_new_tokens=8))
-    alone = [texts(thinker.generate([conversation], max_new_tokens=8))[0] for conversation in conversations]
-    assert together == alone
-    assert len({answer[0] for answer in together}) > 1
+def test_answers_and_expected_scores_are_the_same_alone_and_in_a_batch(thinker, make_tone):
+    judge = WavRewardJudge(thinker)
+    recordings = [
+        make_tone(duration_s, 300.0 * seed, seed=seed) for seed, duration_s in ((1, 0.4), (2, 0.6), (3, 0.5))
+    ]
+    options = {"max_new_tokens": 6, "expected": True}
+    together = judge.judge(recordings, **options)
+    for recording, judgement in zip(recordings, together, strict=True):
+        (alone,) = judge.judge([recording], **options)
+        assert alone.texts == judgement.texts
+        assert alone.expected_score == pytest.approx(judgement.expected_score, abs=1e-5)
+        assert 1 < judgement.expected_score < 5
+        assert judgement.score is None and not judgement.follows_format
+        assert judgement.num_tokens == 6 and judgement.seconds > 0
+    assert len({judgement.texts for judgement in together}) > 1
+    assert together[0].expected_score != together[1].expected_score
 
 
 def test_sampling_depends_on_the_seed_and_keeps_the_callers_generator(thinker, conversations):
@@ -81,6 +79,17 @@ def test_what_a_thinker_cannot_do_is_refused(thinker, conversations):
         thinker.processor.apply_chat_template([{"role": "user", "content": "a"}], tokenize=False)
 
 
+def test_turns_are_joined_with_silence_and_sent_to_an_endpoint_with_the_very_samples(make_tone):
+    joined = join_turns([np.ones(3), np.full(2, 0.5), np.ones(1)], gap_s=2 / 16_000)
+    assert joined.dtype == np.float32 and joined.tolist() == [1, 1, 1, 0, 0, 0.5, 0.5, 0, 0, 1]
+    samples = np.round(make_tone(0.1) * 32768).astype(np.int16)
+    samples[:2] = -32768, 32767
+    part = make_audio_content({"array": samples.astype(np.float32) / 32768, "sampling_rate": 16_000})
+    array, rate = soundfile.read(io.BytesIO(base64.b64decode(part["input_audio"]["data"])), dtype="int16")
+    assert (part["type"], part["input_audio"]["format"], rate) == ("input_audio", "wav", 16_000)
+    assert array.tolist() == samples.tolist()
+
+
 def test_a_saved_processor_begins_the_answer_as_before(tmp_path, tiny_judge, fixtures_dir):
     backbone = ThinkerProcessor.from_pretrained(fixtures_dir / "base_tiny")
     assert backbone.max_turn_s == 60.0
@@ -95,22 +104,6 @@ def test_a_saved_processor_begins_the_answer_as_before(tmp_path, tiny_judge, fix
     )
     assert again.tokenizer.decode(with_prompt[len(without) :]) == "<|im_start|>assistant\n"
     assert with_prompt[: len(without)] == without
-
-
-def test_scores_and_expected_scores_are_the_same_alone_and_in_a_batch(tiny_judge, make_tone):
-    judge = WavRewardJudge.from_pretrained(tiny_judge, device="cpu")
-    recordings = [make_tone(0.4, seed=1), make_tone(0.6, 700.0, seed=2)]
-    options = {"max_new_tokens": 6, "expected": True}
-    together = judge.judge(recordings, **options)
-    for recording, judgement in zip(recordings, together, strict=True):
-        (alone,) = judge.judge([recording], **options)
-        assert alone.texts == judgement.texts
-        assert alone.expected_score == pytest.approx(judgement.expected_score, abs=1e-5)
-        assert 1 < judgement.expected_score < 5
-        assert judgement.score is None
-        assert not judgement.follows_format
-        assert judgement.num_tokens == 6 and judgement.seconds > 0
-    assert together[0].expected_score != together[1].expected_score
 
 
 def test_repeated_clips_are_encoded_once_to_the_same_vectors_and_gradients(tiny_judge, make_tone, monkeypatch):

@@ -88,11 +88,6 @@ def test_a_resumed_run_scores_the_missing_chunks_and_gives_the_same_result(tmp_p
     samples = read_samples(tmp_path / "data", "test")
     whole, lost = have_judged(LoudnessJudge(), samples, tmp_path / "whole", seed=7)
     assert [record["predicted"] for record in whole] == [record["score"] for record in whole]
-    assert set(whole[0]) == {
-        *("sample_id", "scenario_id", "part", "attribute", "category", "score", "duration_s"),
-        *("predicted", "expected_score", "scores", "text", "follows_format", "num_tokens", "seconds"),
-        *("num_cut", "problem", "changed_parameters"),
-    }
     with pytest.raises(KeyboardInterrupt):
         have_judged(LoudnessJudge(stop_after=1), samples, tmp_path / "out", seed=7)
     judge = LoudnessJudge()
@@ -216,17 +211,6 @@ def test_several_answers_have_different_seeds_and_vote(tmp_path):
     assert [(request["seed"], request["temperature"]) for request in server.requests] == [(10, 1), (11, 1), (12, 1)]
     with pytest.raises(ValueError, match="has the backend 'thinker'; an endpoint is needed"):
         read_endpoint("qwen2.5-omni-7b")
-
-
-def test_an_endpoint_that_refuses_a_parameter_is_asked_once_with_it_and_one_that_refuses_all_ends_the_run(tmp_path):
-    def refuse(body):
-        return Reply(status=400, error="no seed, please") if "seed" in body else FIVE
-
-    with ChatServer(refuse) as server:
-        judge = endpoint(server, tmp_path)
-        found = [judge.judge([recording])[0] for recording in recordings(3)]
-        assert {(each.score, tuple(each.changed_parameters)) for each in found} == {(5, ("seed",))}
-        assert len(server.requests) == 4
     with ChatServer(Reply(status=400)) as server, pytest.raises(EndpointError, match="none of 2 .* as scripted"):
         endpoint(server, tmp_path / "other").judge(recordings(2))
 

@@ -95,8 +95,8 @@ def logps_alone(model, processor, prompt, completion_ids):
 
 
 @pytest.mark.slow
-def test_each_row_of_a_shuffled_batch_is_scored_with_its_own_recording(make_trainer, samples):
-    trainer = make_trainer()
+def test_each_row_of_a_shuffled_batch_is_scored_with_its_own_recording(make_trainer, samples, monkeypatch):
+    trainer, read, prepare = make_trainer(), [], ThinkerProcessor.prepare
     # Recordings 0, 4 and 8: no two sound alike.
     rows = [make_prompt_rows(samples, ask)[index] for index in (0, 0, 4, 4, 8, 8)]
     trainer.model.train()
@@ -107,6 +107,13 @@ def test_each_row_of_a_shuffled_batch_is_scored_with_its_own_recording(make_trai
     keep = batch["completion_ids"].shape[1]
     found, _, _ = trainer._get_per_token_logps_and_entropies(trainer.model, ids, mask, keep, batch_size=4)
     processor = trainer.processing_class
+    # A prompt is tokenized once for its group.
+    prompts = [make_prompt_rows(samples, ask)[index]["prompt"] for index in (0, 0, 1, 1, 1, 0)]
+    monkeypatch.setattr(ThinkerProcessor, "prepare", lambda self, *args: read.append(1) or prepare(self, *args))
+    ids, _, fields = trainer._tokenize_prompts(prompts)
+    assert len(read) == 3 and ids[0] == ids[1] == ids[5] != ids[2]
+    assert len(fields["input_features"]) == 6
+    assert torch.equal(fields["input_features"][0], fields["input_features"][5])
     prompt_of = {
         tuple(Thinker(trainer.model, processor).prepare([row["prompt"]])["input_ids"][0].tolist()): row["prompt"]
         for row in rows
@@ -119,7 +126,7 @@ def test_each_row_of_a_shuffled_batch_is_scored_with_its_own_recording(make_trai
         assert torch.allclose(found[row, :length], expected, atol=1e-4)
 
 
-def test_advantages_are_those_of_equation_4_times_the_root_of_n_minus_1_over_n(make_trainer, samples, monkeypatch):
+def test_advantages_are_those_of_equation_4_times_the_root_of_n_minus_1_over_n(make_trainer, samples):
     trainer = make_trainer(num_generations=6)
     rewards = [10.0, 6.0, 1.0, 10.0, 0.0, 15.0]
     trainer.reward_funcs = [lambda **_: rewards]
@@ -129,44 +136,6 @@ def test_advantages_are_those_of_equation_4_times_the_root_of_n_minus_1_over_n(m
     deviation = math.sqrt(sum((reward - mean) ** 2 for reward in rewards) / 6)
     expected = [(reward - mean) / deviation * math.sqrt(5 / 6) for reward in rewards]
     assert batch["advantages"].tolist() == pytest.approx(expected, abs=1e-3)
-
-
-def test_the_loss_is_that_of_equation_5_with_clipping_and_the_kl_of_equation_2(make_trainer, monkeypatch):
-    trainer = make_trainer(beta=0.1, epsilon=0.2)
-    trainer.model.eval()
-    log = math.log
-    new = torch.tensor([[log(0.5), log(0.4)], [log(0.9), 0.0]])
-    old = torch.tensor([[log(0.4), log(0.2)], [log(0.6), 0.0]])
-    reference = torch.tensor([[log(0.5), log(0.2)], [log(0.45), 0.0]])
-    monkeypatch.setattr(trainer, "_get_per_token_logps_and_entropies", lambda *_, **__: (new, torch.zeros(2, 2), None))
-    inputs = {
-        "prompt_ids": torch.zeros(2, 1, dtype=torch.long),
-        "prompt_mask": torch.ones(2, 1, dtype=torch.long),
-        "completion_ids": torch.zeros(2, 2, dtype=torch.long),
-        "completion_mask": torch.tensor([[1, 1], [1, 0]]),
-        "advantages": torch.tensor([1.0, -1.0]),
-        "old_per_token_logps": old,
-        "ref_per_token_logps": reference,
-        "num_items_in_batch": torch.tensor(3),
-    }
-    # First answer: ratios 1.25 and 2, both cut to 1.2; second: ratio 1.5 with a negative advantage is not cut.
-    kl = [0.0, 0.5 - log(0.5) - 1, 0.5 - log(0.5) - 1]
-    first = ((1.2 - 0.1 * kl[0]) + (1.2 - 0.1 * kl[1])) / 2
-    second = -1.5 - 0.1 * kl[2]
-    assert float(trainer._compute_loss(trainer.model, inputs)) == pytest.approx(-(first + second) / 2, abs=1e-6)
-
-
-def test_a_prompt_is_tokenized_once_for_its_group(make_trainer, samples, monkeypatch):
-    trainer = make_trainer()
-    prompts = [make_prompt_rows(samples, ask)[index]["prompt"] for index in (0, 0, 1, 1, 1, 0)]
-    read = []
-    original = ThinkerProcessor.prepare
-    monkeypatch.setattr(ThinkerProcessor, "prepare", lambda self, *args: read.append(1) or original(self, *args))
-    ids, _, fields = trainer._tokenize_prompts(prompts)
-    assert len(read) == 3
-    assert ids[0] == ids[1] == ids[5] != ids[2]
-    assert len(fields["input_features"]) == len(trainer._audio["input_features"]) == 6
-    assert torch.equal(fields["input_features"][0], fields["input_features"][5])
 
 
 def test_placeholders_are_never_sampled_and_generation_without_recordings_is_refused(make_trainer):
@@ -221,18 +190,21 @@ def test_a_run_changes_what_is_not_frozen_and_its_reference_stays_the_published_
 
 @pytest.mark.slow
 def test_adapters_start_from_adapters_are_merged_on_loading_and_their_reference_is_the_thinker_without_them(
-    tmp_path, dataset_folder, rewarded_by_letters
+    tmp_path, tiny_judge, dataset_folder, rewarded_by_letters
 ):
+    for mode, dtype in (("full", torch.float32), ("lora", torch.bfloat16)):
+        args = JudgeArguments(model_name_or_path=str(tiny_judge), dataset="none", train=mode)
+        assert load_judge_to_train(args, grpo_config(tmp_path, bf16=True))[0].dtype == dtype
     config = {"max_steps": 2, "learning_rate": 1e-1}
     lora = {"train": "lora", "lora_r": 2, "multi_sample": False}
-    first = run_grpo(tmp_path / "first", FIXTURES / "base_tiny", dataset_folder, {**config, "bf16": True}, **lora)
+    first = run_grpo(tmp_path / "first", tiny_judge, dataset_folder, {**config, "bf16": True}, **lora)
     # PEFT draws one of the two matrices of an adapter and sets the other to zero.
     kl = read_kl(first)
     assert kl[0] == 0.0 < kl[-1]
     second = run_grpo(tmp_path / "second", first, dataset_folder, {**config, "max_steps": 1}, **lora)
     assert read_kl(second) == [0.0]
     assert json.loads((second / "adapter_config.json").read_text())["base_model_name_or_path"] == str(first)
-    base, once, twice = (weights(folder) for folder in (FIXTURES / "base_tiny", first, second))
+    base, once, twice = (weights(folder) for folder in (tiny_judge, first, second))
     changed = {name for name in base if not torch.equal(base[name].float(), once[name].float())}
     assert changed and all("language_model.layers" in name for name in changed)
     name = "model.language_model.layers.0.mlp.up_proj.weight"
@@ -263,13 +235,6 @@ def test_the_sft_loss_is_the_cross_entropy_of_the_answer_alone(tiny_judge, sampl
         count += len(ids)
     assert rows[1]["target"] == "<score>1</score>"
     assert float(found) == pytest.approx(total / count, abs=1e-4)
-
-
-def test_trained_weights_stay_in_float32_under_bfloat16(tmp_path, tiny_judge):
-    for mode, dtype in (("full", torch.float32), ("lora", torch.bfloat16)):
-        args = JudgeArguments(model_name_or_path=str(tiny_judge), dataset="none", train=mode)
-        model, _, _ = load_judge_to_train(args, grpo_config(tmp_path, bf16=True))
-        assert model.dtype == dtype
 
 
 def run_sft(folder, tiny_judge, dataset_folder, config=None, **arguments):
@@ -312,15 +277,6 @@ def test_sft_with_reasoning_needs_targets_and_incomplete_scenarios_are_skipped(
         load_samples_to_train_on(args)
 
 
-def test_the_recipe_of_7b_is_appendix_f_and_its_batches_hold_whole_scenarios():
-    recipe = yaml.safe_load((ROOT / "configs" / "wavreward-7b.yaml").read_text())
-    paper = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 2, "max_steps": 3500, "beta": 0.01}
-    paper |= {"learning_rate": 1e-6, "temperature": 1.0, "max_completion_length": 5120, "train": "full"}
-    assert {name: recipe[name] for name in paper} == paper and not recipe["freeze_audio_tower"]
-    answers = 8 * recipe["per_device_train_batch_size"] * recipe["steps_per_generation"]
-    assert answers % (3 * recipe["num_generations"]) == 0
-
-
 @pytest.mark.slow
 def test_both_commands_run_from_their_recipes(tmp_path, tiny_judge, dataset_folder, capsys):
     def run(command, recipe, model, output, *more):
@@ -328,6 +284,9 @@ def test_both_commands_run_from_their_recipes(tmp_path, tiny_judge, dataset_fold
         words += ["--max_steps", 1, "--save_strategy", "no", "--output_dir", tmp_path / output]
         assert main(["wavreward", command, *map(str, words)]) == 0
 
+    recipe = yaml.safe_load((ROOT / "configs" / "wavreward-7b.yaml").read_text())
+    answers = 8 * recipe["per_device_train_batch_size"] * recipe["steps_per_generation"]
+    assert answers % (3 * recipe["num_generations"]) == 0
     own = JudgingPrompt(system="", task="How loud? ")
     own.save(tmp_path)
     run("sft", "wavreward-nano-sft.yaml", tiny_judge, "sft", "--prompt_file", tmp_path / PROMPT_FILE)

@@ -580,17 +580,15 @@ class Grades:
         return [Judgement(score, None, (score,), (str(score),), True, 3, 0.0) for score in scores]
 
 
-def test_scores_alone_tie_and_a_side_without_a_score_has_no_reward(real_thinker, decide_with):
+def test_scores_alone_tie_a_side_without_a_score_has_no_reward_and_a_long_one_loses_its_beginning(
+    real_thinker, decide_with
+):
     ask = partial(judging.ask_wavreward, Grades(real_thinker, 5, 3, 3, 3, None, 5), {})
     scores, _, _ = decide_with(lambda folder: Judge(ask, folder, partial(join_side, 30.0, 60.0), None), 3)
     found = [(score["margin"], score["decided_by"]) for score in scores.values()]
     assert found == [(2, "scores"), (0, "tie"), (None, "failed")]
-
-
-def test_the_beginning_of_a_dialogue_that_is_too_long_is_omitted():
-    (pair,) = judge_world.make_pairs(num_turns=4).select([0])
     # Two turns of a tenth of a second and a second between them fit, three do not.
-    recording, audio_s = join_side(30.0, 2.0, pair, "chosen", "modality")
+    recording, audio_s = join_side(30.0, 2.0, judge_world.make_pairs(num_turns=4)[0], "chosen", "modality")
     assert recording.size / 16_000 == audio_s == 1.2
 
 

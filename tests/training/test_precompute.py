@@ -23,13 +23,12 @@ def broken(pairs, row, side):
     return datasets.Dataset.from_list(rows).add_column("pair_id", [f"pair {number}" for number in range(len(rows))])
 
 
-@pytest.mark.parametrize("encodes", [False, True])
 def test_every_pair_is_read_once_and_its_length_is_that_of_both_sides(
-    encodes, tone_pairs, tiny_processor, make_tiny_model, tmp_path
+    tone_pairs, tiny_processor, make_tiny_model, tmp_path, monkeypatch
 ):
-    model = make_tiny_model() if encodes else None
+    options = {"split": "train", "model": make_tiny_model()}
     state = torch.get_rng_state()
-    rows, skipped = precompute_pairs(tone_pairs, tiny_processor, tmp_path, split="train", model=model)
+    rows, skipped = precompute_pairs(tone_pairs, tiny_processor, tmp_path, **options, model_revision="a")
     assert skipped == []
     # What is drawn later, such as adapters, does not depend on what was read.
     assert torch.equal(torch.get_rng_state(), state)
@@ -38,14 +37,15 @@ def test_every_pair_is_read_once_and_its_length_is_that_of_both_sides(
     for row, length in zip(tone_pairs, rows["length"], strict=True):
         sides = (tiny_processor.prepare(turns_to_messages(row[side]), row["criterion"]) for side in SIDES)
         assert length == sum(len(side.input_ids) for side in sides)
+    monkeypatch.setattr("sdiareward.training.precompute.encode_clips", None)
+    again, _ = precompute_pairs(tone_pairs, tiny_processor, tmp_path, **options, model_revision="a")
+    assert again.to_list() == rows.to_list()
+    with pytest.raises(TypeError):
+        precompute_pairs(tone_pairs, tiny_processor, tmp_path, **options, model_revision="b")
 
 
-@pytest.mark.parametrize("encodes", [False, True])
-def test_a_pair_that_cannot_be_read_is_skipped_with_its_reason(
-    encodes, tone_pairs, tiny_processor, make_tiny_model, tmp_path
-):
-    pairs = broken(tone_pairs, 2, "rejected")
-    model = make_tiny_model() if encodes else None
+def test_a_pair_that_cannot_be_read_is_skipped_with_its_reason(tone_pairs, tiny_processor, make_tiny_model, tmp_path):
+    pairs, model = broken(tone_pairs, 2, "rejected"), make_tiny_model()
     rows, (skipped,) = precompute_pairs(pairs, tiny_processor, tmp_path, split="validation", model=model)
     assert rows["pair_id"] == ["pair 0", "pair 1", "pair 3"]
     assert (skipped.split, skipped.row, skipped.item) == ("validation", 2, "pair 2")
@@ -66,27 +66,16 @@ def test_pairs_with_a_longer_side_are_skipped(tone_pairs, tiny_processor, tmp_pa
     assert f"max_length is {longest - 1}" in skipped[0].reason
 
 
-@pytest.mark.parametrize("encodes", [False, True])
-def test_other_processes_read_the_same(encodes, tone_pairs, tiny_processor, make_tiny_model, tmp_path):
+def test_other_processes_read_the_same(tone_pairs, tiny_processor, make_tiny_model, tmp_path):
     # More than one batch, so that both processes have work.
     pairs = broken(datasets.concatenate_datasets([tone_pairs] * 5), 9, "chosen")
-    model = make_tiny_model() if encodes else None
+    model = make_tiny_model()
     alone, shared = (
         precompute_pairs(pairs, tiny_processor, tmp_path / name, split="train", model=model, num_workers=num_workers)
         for name, num_workers in (("alone", 0), ("shared", 2))
     )
     assert shared[0].to_list() == alone[0].to_list()
     assert shared[1] == alone[1] and [pair.row for pair in shared[1]] == [9]
-
-
-def test_what_was_read_is_not_read_again(tone_pairs, tiny_processor, make_tiny_model, tmp_path, monkeypatch):
-    model = make_tiny_model()
-    first, _ = precompute_pairs(tone_pairs, tiny_processor, tmp_path, split="train", model=model, model_revision="a")
-    monkeypatch.setattr("sdiareward.training.precompute.encode_clips", None)
-    again, _ = precompute_pairs(tone_pairs, tiny_processor, tmp_path, split="train", model=model, model_revision="a")
-    assert again.to_list() == first.to_list()
-    with pytest.raises(TypeError):
-        precompute_pairs(tone_pairs, tiny_processor, tmp_path, split="train", model=model, model_revision="b")
 
 
 def test_a_recording_mended_under_the_same_path_is_read_again(tone_pairs, tiny_processor, make_tiny_model, tmp_path):
@@ -166,20 +155,16 @@ def encode_ahead(pairs, model, processor, folder, split):
 
 
 def cache_features(pairs, model, processor, folder, split):
-    cache = FeatureCache(
-        folder, model.config, processor, model_revision="a", per_token=model.config.pooling_mode == "attention"
-    )
+    cache = FeatureCache(folder, model.config, processor, model_revision="a", per_token=True)
     rows, skipped = cache_pairs({split: pairs}, cache, lambda: Scorer(model, processor))
     return rows[split], skipped
 
 
-@pytest.mark.parametrize("split", ["train", "validation"])
-@pytest.mark.parametrize("pooling_mode", ["mean", "attention"])
 @pytest.mark.parametrize("read", [read_ahead, encode_ahead, cache_features])
-def test_pairs_with_equal_sides_are_skipped(read, pooling_mode, split, pairs, make_tiny_model, tmp_path):
-    model = make_tiny_model(pooling_mode=pooling_mode, max_turn_s=HEARD_S)
+def test_pairs_with_equal_sides_are_skipped(read, pairs, make_tiny_model, tmp_path):
+    model = make_tiny_model(pooling_mode="attention", max_turn_s=HEARD_S)
     processor = make_processor(max_turn_s=HEARD_S)
-    for _ in range(2):
+    for split in ("train", "train", "validation"):
         rows, skipped = read(pairs, model, processor, tmp_path, split)
         assert [(pair.item, pair.kind, pair.split) for pair in skipped] == [(n, "equal_sides", split) for n in EQUAL]
         assert all("equal" in pair.reason for pair in skipped)

@@ -60,15 +60,19 @@ def losses(folder):
     return [line["loss"] for line in json.loads((folder / "run.json").read_text())["history"] if "loss" in line]
 
 
+def check_that_both_learned_the_same(alone, shared):
+    assert losses(shared) == pytest.approx(losses(alone), abs=1e-6)
+    expected, found = (load_file(folder / "model.safetensors") for folder in (alone, shared))
+    assert found.keys() == expected.keys()
+    assert all((found[name] - tensor).abs().max() < 1e-6 for name, tensor in expected.items())
+    return found
+
+
 def check_that_all_is_learned_as_by_one_process(config, options, tmp_path, monkeypatch, **changes):
     alone, shared = tmp_path / "alone", tmp_path / "shared"
     main(options(alone, per_device_train_batch_size=4, use_cpu=True, **changes))
     printed = train_in_two_processes(config, options(shared, **changes), tmp_path, monkeypatch)
-    assert losses(shared) == pytest.approx(losses(alone), abs=1e-6)
-    start, expected, found = (load_file(folder / "model.safetensors") for folder in (options.start, alone, shared))
-    assert found.keys() == expected.keys()
-    for name, tensor in expected.items():
-        assert (found[name] - tensor).abs().max() < 1e-6, name
+    start, found = load_file(options.start / "model.safetensors"), check_that_both_learned_the_same(alone, shared)
     assert (found["score.weight"] - start["score.weight"]).abs().max() > 0.01
     return printed
 
@@ -129,8 +133,5 @@ def test_two_processes_learn_what_one_learns(make_flags, tmp_path, tone_pairs, d
         cwd=ROOT,
     )
     assert [rank.wait(120) for rank in ranks] == [0, 0]
-    assert len(losses(alone)) == 3 and losses(shared) == pytest.approx(losses(alone), abs=1e-6)
-    expected, found = (load_file(folder / "model.safetensors") for folder in (alone, shared))
-    assert found.keys() == expected.keys()
-    for name, tensor in expected.items():
-        assert (found[name] - tensor).abs().max() < 1e-6, name
+    assert len(losses(alone)) == 3
+    check_that_both_learned_the_same(alone, shared)
