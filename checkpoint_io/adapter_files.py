@@ -48,8 +48,10 @@ def reject_custom_adapters(name_or_path: str | Path) -> str | None:
         missing = ADAPTER_CONFIG if config is None else ADAPTER_WEIGHTS
         raise FileNotFoundError(f"{name_or_path}: holds no {missing}; adapters are read from safetensors only.")
     found = read_json_object(Path(config), "download it again")
-    if problem := _find_problem(found):
-        raise ValueError(f"{config}: {problem}.")
+    if found.get("peft_type") != "LORA" or not isinstance(found.get("base_model_name_or_path"), (str, type(None))):
+        raise ValueError(f"{config}: is not of low-rank adapters (peft_type LORA) on a model with a name.")
+    if unused := sorted(name for name, value in found.items() if value and name not in _FIELDS):
+        raise ValueError(f"{config}: sets {unused[0]}, which is not supported; remove it.")
     return read_base(found)
 
 
@@ -57,14 +59,6 @@ def read_base(config: Mapping[str, Any]) -> str | None:
     """Return the base model of adapters, at its commit if they name a revision of it."""
     base, revision = config.get("base_model_name_or_path"), config.get("revision")
     return resolve_revision(base, revision) if base and revision and not Path(base).exists() else base
-
-
-def _find_problem(config: Mapping[str, Any]) -> str | None:
-    if config.get("peft_type") != "LORA" or not isinstance(config.get("base_model_name_or_path"), (str, type(None))):
-        return "is not of low-rank adapters (peft_type LORA) on a model with a name"
-    if unused := sorted(name for name, value in config.items() if value and name not in _FIELDS):
-        return f"sets {unused[0]}, which is not supported; remove it"
-    return None
 
 
 def put_adapters(model: Any, name_or_path: str | Path, *, is_trainable: bool = False) -> PeftModel:

@@ -167,9 +167,13 @@ class RewardTrainingConfig(RewardConfig):
         if is_chosen:
             self.bf16 = not self.use_cpu and is_torch_bf16_gpu_available()
         self.chose_float32 = is_chosen and not self.bf16
-        if self.bf16 and not self.use_cpu and not is_torch_bf16_gpu_available():
-            raise OptionError("bf16 is True, but this machine has no GPU that computes in bfloat16; add --bf16 False.")
-        super().__post_init__()
+        try:
+            super().__post_init__()
+        except ValueError as error:
+            if "bf16/gpu" not in str(error):
+                raise
+            found = "bf16 is True, but this machine has no GPU that computes in bfloat16"
+            raise OptionError(f"{found}; add --bf16 False.") from error
         # Memory is pinned for an accelerator; without one, torch warns.
         self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type != "cpu"
 

@@ -118,7 +118,8 @@ def cache_pairs(
     """Compute missing features, under `accelerate launch` a share per process; return rows for `FeatureCollator`."""
     state = PartialState()
     scorer: Scorer | None = None
-    rows, skipped, keys = {}, [], {}
+    rows, skipped = {}, []
+    keys: dict[str, Any] = {}
     for split, pairs in splits.items():
         options: dict[str, Any] = {"split": split, "max_length": max_length, "num_workers": num_workers}
         found, bad = precompute_pairs(pairs, cache.processor, cache.folder / READ_AHEAD, **options)

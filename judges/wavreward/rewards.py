@@ -27,11 +27,6 @@ def accuracy_reward(predicted: int | None, gold: float, sigma: float = DEFAULT_S
     return ACCURACY_REWARD * math.exp(-((predicted - gold) ** 2) / (2 * sigma**2))
 
 
-def exact_reward(predicted: int | None, gold: float) -> float:
-    """Return the reward of the ablation `w/o nonlinear reward` (section 4.4): 5 for the right score, else 0."""
-    return EXACT_REWARD if predicted == gold else 0.0
-
-
 def make_reward_functions(
     *, reasoning: bool = True, accuracy: str = "nonlinear", sigma: float = DEFAULT_SIGMA
 ) -> list[RewardFunction]:
@@ -47,7 +42,8 @@ def make_reward_functions(
     def accuracy_of_score(completions: Sequence[Completion], score: Sequence[float], **_: Any) -> list[float]:
         predicted = [parse_score(read_text(each)) for each in completions]
         if accuracy == "exact":
-            return [exact_reward(found, gold) for found, gold in zip(predicted, score, strict=True)]
+            # The ablation `w/o nonlinear reward` (section 4.4).
+            return [EXACT_REWARD * (found == gold) for found, gold in zip(predicted, score, strict=True)]
         return [accuracy_reward(found, gold, sigma) for found, gold in zip(predicted, score, strict=True)]
 
     return [format_of_answer, accuracy_of_score] if reasoning else [accuracy_of_score]

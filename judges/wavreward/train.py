@@ -168,7 +168,7 @@ def load_judge_to_train(args: JudgeArguments, training: Any) -> tuple[Any, Think
         model.model.audio_tower.proj.requires_grad_(True)
     adapters = None
     if args.train == "lora":
-        sizes = {"r": args.lora_r, "lora_alpha": args.lora_alpha}
+        sizes: Any = {"r": args.lora_r, "lora_alpha": args.lora_alpha}
         adapters = LoraConfig(**sizes, target_modules=TEXT_PROJECTIONS, task_type="CAUSAL_LM")
     return model, ThinkerProcessor.from_pretrained(find_snapshot(name)), adapters
 

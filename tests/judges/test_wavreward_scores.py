@@ -6,7 +6,7 @@ from support.wavreward_eval_world import prediction
 
 from sdiareward.esdr_accuracy.pairwise import wilson_interval
 from sdiareward.judges.wavreward.judge import follows_format, parse_score, parse_thoughts, vote
-from sdiareward.judges.wavreward.rewards import accuracy_reward, exact_reward, make_reward_functions, read_text
+from sdiareward.judges.wavreward.rewards import accuracy_reward, make_reward_functions, read_text
 from sdiareward.judges.wavreward.scores import (
     COLUMNS,
     average_columns,
@@ -63,7 +63,6 @@ def test_the_accuracy_reward_is_equation_3():
     assert accuracy_reward(3, 5, sigma=2.0) == pytest.approx(10 * math.exp(-0.5))
     # Beyond the scale the paper cuts off: a gold score of 5 and a guess of 0.
     assert accuracy_reward(None, 5) == accuracy_reward(0, 5) == 0.0
-    assert [exact_reward(predicted, 3) for predicted in (3, 4, 1, None)] == [5.0, 0.0, 0.0, 0.0]
 
 
 def test_reward_functions_read_completions_as_text_or_messages():
@@ -89,13 +88,7 @@ def scenario(number, predicted, **place):
 
 
 def test_a_sample_counts_in_one_column_of_table_1():
-    places = [
-        ("content", None),
-        ("content", "age"),
-        ("understanding", "age"),
-        ("generation", "age"),
-        ("implicit", "age"),
-    ]
+    places = [("content", None), *((part, "age") for part in ("content", "understanding", "generation", "implicit"))]
     found = [find_column(prediction(0, 5, 5, part, attribute)) for part, attribute in places]
     assert found == ["content", "content", "age", "age", "implicit"]
     with pytest.raises(ValueError, match="sample generation-energy-0-5: .* needs one of"):
@@ -140,11 +133,7 @@ def test_intervals_are_over_whole_scenarios():
     wide, narrow = (measure_share(is_correct, records, OPTIONS)["interval"] for records in (together, alone))
     assert wide[1] - wide[0] > 1.3 * (narrow[1] - narrow[0])
     assert measure_share([1] * 12, together[:12], OPTIONS)["interval"] == wilson_interval(1.0, 4)
-    # One scenario of each column says next to nothing.
-    records = scenario(0, (5, 3, 1)) + scenario(1, (1, 1, 5), part="implicit")
-    low, high = measure_share([1, 1, 1, 0, 0, 0], records, OPTIONS)["interval"]
-    assert low < 0.01 and high > 0.99
-    assert measure_share([1, 1, 0], records[:3], OPTIONS)["interval"] is None
+    assert measure_share([1, 1, 0], together[:3], OPTIONS)["interval"] is None
 
 
 def test_the_mean_absolute_error_is_over_answers_with_a_score_and_without_any_no_number_is_zero():
@@ -190,16 +179,6 @@ def test_triples_are_all_answers_of_three_gold_scores_and_expected_scores_break_
     assert (found["order"]["num_tied"], found["expected_order"]["num_ordered"]) == (1, 1)
 
 
-def test_form_and_cost_are_means_over_the_answers():
-    records = [
-        record | {"follows_format": valid, "num_tokens": tokens, "seconds": 0.5, "duration_s": 2.0}
-        for record, valid, tokens in zip(scenario(0, (5, 3, None)), (True, True, False), (10, 20, 60), strict=True)
-    ]
-    form = summarise_scores(records, **OPTIONS)["in_domain"]["form"]
-    assert form["share_follows_format"] == form["share_valid"] == pytest.approx(2 / 3)
-    assert (form["mean_tokens"], form["real_time_factor"]) == (30, 0.25)
-
-
 @pytest.fixture
 def outside(tmp_path):
     return wavreward_eval_world.write_recordings(tmp_path / "recordings")
@@ -228,14 +207,12 @@ def test_out_of_domain_recordings_are_read_from_csv_json_lines_or_another_data_s
     ("name", "text", "message"),
     [
         ("scores.csv", "file,score\n0.wav,5\n1.wav,7\n", "entry 2: score is '7'"),
-        ("scores.csv", "file,score\n0.wav,good\n", "entry 1: score is 'good'"),
         ("scores.csv", "file,score\nnone.wav,5\n", "none.wav does not exist"),
         ("scores.csv", "name,score\n0.wav,5\n", "entry 1: file"),
         ("scores.csv", "file,score\n", "lists no recording"),
         ("scores.csv", "file,score\n0.wav,5\n0.wav,4\n", "sample 0.wav is listed twice"),
         ("scores.jsonl", '{"file": "0.wav", "score": 5}\n{"file"\n', "several lists"),
         ("only.jsonl", '{"file": "0.wav", "score": 5}\n{"file"\n', "entry 2: "),
-        ("only.jsonl", '{"file": "0.wav", "score": 2.5}\n', "entry 1: score is 2.5"),
         ("only.jsonl", '{"file": "0.wav", "score": true}\n', "entry 1: score is True"),
     ],
 )

@@ -239,10 +239,8 @@ def test_the_sft_loss_is_the_cross_entropy_of_the_answer_alone(tiny_judge, sampl
 
 def run_sft(folder, tiny_judge, dataset_folder, config=None, **arguments):
     options = {**COMMON, "max_steps": 3, "learning_rate": 3e-2, **(config or {})}
-    args = JudgeArguments(
-        model_name_or_path=str(tiny_judge), dataset=str(dataset_folder), reasoning=False, **arguments
-    )
-    return train(args, SFTConfig(output_dir=str(folder), **options))
+    places = {"model_name_or_path": str(tiny_judge), "dataset": str(dataset_folder)}
+    return train(JudgeArguments(**places, reasoning=False, **arguments), SFTConfig(output_dir=str(folder), **options))
 
 
 @pytest.mark.slow
@@ -252,11 +250,8 @@ def test_resumed_sft_ends_with_the_same_weights_and_refuses_other_options(tmp_pa
     named = {**EACH_STEP, "resume_from_checkpoint": str(whole / "checkpoint-1")}
     folder = run_sft(tmp_path / "named", tiny_judge, dataset_folder, named, train="lora")
     assert not (folder / "checkpoint-1").exists() and (folder / "checkpoint-2").exists()
-    # After the last step no step is left.
-    again = run_sft(whole, tiny_judge, dataset_folder, EACH_STEP, train="lora", resume=True)
-    assert not (whole / "checkpoint-4").exists()
-    for found in map(weights, (folder, again)):
-        assert all(torch.equal(expected[name], found[name]) for name in expected)
+    found = weights(folder)
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
     with pytest.raises(OptionError, match="learning_rate"):
         run_sft(whole, tiny_judge, dataset_folder, {**EACH_STEP, "learning_rate": 0.5}, train="lora", resume=True)
 

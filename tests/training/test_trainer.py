@@ -226,7 +226,6 @@ TRAINED = [
     ({"freeze_backbone": True}, ("score.",), "score."),
     ({"use_peft": True}, ("language_model.*lora_", "score."), "lora_"),
     ({}, ("score.", "language_model", "audio_tower.proj"), "language_model"),
-    ({"freeze_audio_tower": False}, ("",), "audio_tower.conv1"),
     ({"freeze_audio_tower": False, "freeze_text_model": True}, ("score.", "audio_tower"), "conv1"),
 ]
 
