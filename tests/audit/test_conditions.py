@@ -50,17 +50,6 @@ def test_both_sides_of_each_pair_are_scored_as_they_are_and_under_each_condition
     assert found["nuisance/polarity/0"]["p9"]["rewards"] == {"chosen": -0.5, "rejected": -0.25}
 
 
-def test_an_interrupted_run_resumes_and_scores_nothing_twice(pairs, collect, tmp_path):
-    first, second = FunctionScorer(stop_after=30), FunctionScorer()
-    with pytest.raises(KeyboardInterrupt):
-        collect(pairs, [LOUDER, QUIETER], first)
-    found = collect(pairs, [LOUDER, QUIETER], second)
-    assert first.num_dialogues + second.num_dialogues == 10 * 2 * 3
-    assert found == collect(pairs, [LOUDER, QUIETER], FunctionScorer(never))
-    (tmp_path / "undisturbed").mkdir()
-    assert found == collect(pairs, [LOUDER, QUIETER], folder=tmp_path / "undisturbed")
-
-
 def test_another_condition_or_more_pairs_cost_what_is_new_alone(pairs, collect):
     collect(pairs[:4], [LOUDER])
     more = FunctionScorer()
