@@ -38,7 +38,7 @@ from sdiareward.scoring.model_spec import ModelSpec
 from . import verdicts
 from .comparison_page import write_page
 from .report.content import make_plain
-from .report.examples import EmbedAudio
+from .report.page import EmbedAudio
 from .verdicts import CRITERIA, Record
 
 

@@ -6,7 +6,6 @@ of the backbone's dtype: 1e-7 of a number in float32, 1e-3 in float16, 8e-3 in b
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 Record = dict[str, Any]
 Outcome = Record | Skipped
 Labels = Sequence[Mapping[str, Any]]
-UNREADABLE, NOT_FINITE = "unreadable", "not_finite"
+UNREADABLE = "unreadable"
 # The same weights, computed in another way: alone or in a batch, padded or packed, with another attention, with a
 # shared prefix, from cached features. Of two dtypes the coarser one counts.
 SAME_REWARD: dict[str, float] = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 0.1}
@@ -70,12 +69,6 @@ def complete_items(
         reasons.setdefault(position, []).append(f"{names[number]}: {reason}")
     for position, texts in reasons.items():
         yield position, Skipped(str(items[position]), UNREADABLE, " ".join(texts))
-
-
-def check_finite(item: Any, rewards: Sequence[float]) -> Skipped | None:
-    """Return why rewards cannot be used; None if all are finite."""
-    found = f"the rewards are {', '.join(map(str, rewards))}; score with the dtype float32."
-    return None if all(map(math.isfinite, rewards)) else Skipped(str(item), NOT_FINITE, found)
 
 
 def describe_heard(names: Sequence[str], heard: Sequence[Heard]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from ..summary import BASELINES, SUBSET_LABELS, Labels, Record, Scores, describe
 
 MIN_PAIRS, MIN_GROUPS = 10, 5
 TAXONOMY = ("source", "primary", "secondary")
+_NUM_EXAMPLES = 20
 STRATA = {
     "high confidence": "quarter of the pairs with the largest |margin|",
     "low confidence": "quarter of the pairs with the smallest |margin|",
@@ -118,6 +119,17 @@ def describe_rewards(records: Labels, scores: Scores) -> list[Record]:
             spread = {"mean": float(values.mean()), "sd": float(values.std())}
             rows.append({"subset": subset, "side": side, "num_pairs": len(values), **spread, **quantiles})
     return rows
+
+
+def find_lowest(records: Labels, scores: Scores) -> list[Record]:
+    """Return the pairs with the lowest margins, wrong ones first, and their rewards."""
+    found = []
+    for record in records:
+        score = scores[record["pair_id"]]
+        if (margin := compute_margin(score)) is not None:
+            rewards = {f"{side}_reward": score[side] for side in SIDES}
+            found.append({"pair_id": record["pair_id"], "margin": margin, **rewards})
+    return sorted(found, key=lambda row: row["margin"])[:_NUM_EXAMPLES]
 
 
 def _list_margins(records: Labels, scores: Scores) -> NDArray[np.float64]:

@@ -34,7 +34,7 @@ def own_place(monkeypatch, tmp_path):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.chdir(tmp_path)
     # Figures are drawn for `two`.
-    monkeypatch.setattr("sdiareward.evaluation.comparison_page.save_figures", lambda *_: {})
+    monkeypatch.setattr("sdiareward.evaluation.report.figures.save_figure", lambda *_: b"")
 
 
 @pytest.fixture(scope="module")

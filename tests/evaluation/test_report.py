@@ -16,7 +16,7 @@ from support.systems_world import write_system
 import sdiareward
 from sdiareward.cards.model_card import make_model_index
 from sdiareward.chat_sdiareward import make_dialogue
-from sdiareward.evaluation.report import content, examples
+from sdiareward.evaluation.report import content, page, sections
 from sdiareward.evaluation.report.sections import render_markdown, write_page
 from sdiareward.evaluation.scores import find_disagreements
 
@@ -187,10 +187,10 @@ def test_a_judge_is_compared_with_a_model_on_its_page_and_in_markdown(tmp_path, 
 
 def test_the_twenty_lowest_margins_are_shown_until_the_page_becomes_too_large():
     pairs, labels, scores = report_world.make_evaluation()
-    rows = examples.find_lowest(labels, scores["model"] | {"pair-00": {"chosen": None, "rejected": -9.0}})
+    rows = content.find_lowest(labels, scores["model"] | {"pair-00": {"chosen": None, "rejected": -9.0}})
     margins = [row["margin"] for row in rows]
     assert len(margins) == 20 and margins == sorted(margins) and "pair-00" not in [row["pair_id"] for row in rows]
-    first, *_, last = examples.add_dialogues(rows, pairs, labels, examples.Collector(max_audio_characters=20_000))
+    first, *_, last = sections.add_dialogues(rows, pairs, labels, page.Collector(max_audio_characters=20_000))
     number = int(first["pair_id"].removeprefix("pair-"))
     assert [(turn["role"], turn["text"]) for turn in first["rejected"]] == [
         (role, f"so, um, hello {number} rejected") for role in ("user", "assistant")
@@ -205,9 +205,9 @@ def test_only_licences_known_to_let_anyone_pass_recordings_on_are_open():
     free = ["CC-BY-SA-3.0", "CC0-1.0", "GPL-2.0-only", "LicenseRef-Flight-of-the-Amazon-Queen"]
     free += ["Creative Commons Attribution license (reuse allowed)"]
     others = ["LicenseRef-YouTube", "LicenseRef-MELD", "MITRE internal", "unknown", "", None]
-    assert [license for license in (*free, *others) if examples.is_redistributable(license)] == free
+    assert [license for license in (*free, *others) if page.is_redistributable(license)] == free
     source = {"array": np.zeros(4000, dtype=np.float32), "sampling_rate": 16_000}
-    collector, careful, silent = examples.Collector(), examples.Collector("open"), examples.Collector("none")
+    collector, careful, silent = page.Collector(), page.Collector("open"), page.Collector("none")
     for license in ("CC0-1.0", None, "LicenseRef-YouTube"):
         assert collector.describe_clip(source, license)["clip"] in collector.clips
     assert collector.private_licenses == {"unknown", "LicenseRef-YouTube"}
