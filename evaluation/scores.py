@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sdiareward.audio_sdiareward import Heard
 from sdiareward.common.errors import Skipped
 from sdiareward.common.files import JsonLines, format_line, is_number, read_json_object, write_file
 from sdiareward.common.parts import Items, Make, PartFolder, Rows, choose_size, run_parts
@@ -51,21 +50,15 @@ class ModelPairScorer:
         criteria = [labels[row]["criterion"] for row in groups]
         failures: dict[int, str] = {}
         features = self.scorer.iter_features(Dialogues(pairs, rows), criteria, groups=groups, skipped=failures)
-        heard: dict[int, Heard] = {}
-
-        def iter_rewards() -> Iterator[tuple[int, float]]:
-            for index, each in features:
-                heard[index] = each.heard
-                yield index, each.reward
-
         pair_ids = [labels[row]["pair_id"] for row in rows]
-        for position, found in complete_items(iter_rewards(), failures, SIDES, pair_ids):
+        for position, found in complete_items(features, failures, SIDES, pair_ids):
             if isinstance(found, Skipped):
                 yield rows[position], found
                 continue
-            facts = describe_heard(SIDES, [heard.pop(len(SIDES) * position + side) for side in range(len(SIDES))])
+            rewards = [each.reward for each in found]
+            facts = describe_heard(SIDES, [each.heard for each in found])
             # A pair with a reward that is not finite has none, and counts as wrong.
-            chosen, rejected = found if all(map(math.isfinite, found)) else (None, None)
+            chosen, rejected = rewards if all(map(math.isfinite, rewards)) else (None, None)
             margin = None if chosen is None or rejected is None else chosen - rejected
             yield rows[position], {"chosen": chosen, "rejected": rejected, "margin": margin, **facts}
 

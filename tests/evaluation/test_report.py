@@ -227,27 +227,14 @@ def report():
     return content.build_report(report_world.make_results(labels, by_scorer, nan="wrong"), records, by_scorer, others)
 
 
-def test_the_report_is_strict_json_with_every_scorer_the_model_first(report):
-    assert json.loads(json.dumps(report, allow_nan=False)) == report
+def test_a_reward_that_is_not_finite_is_named_and_no_part_of_calibration_and_margins(report):
     # Models of one name have their folders in their titles.
-    assert [tuple(row.values()) for row in report["scorers"]] == [
-        ("model", "checkpoints/tiny", "model"),
-        ("compared_1", "other/<model> (runs/a)", "compared"),
-        ("compared_2", "other/<model> (runs/b)", "compared"),
-        ("acoustic", "acoustic baseline", "baseline"),
-        ("text", "text baseline", "baseline"),
-    ]
+    titles = ["other/<model> (runs/a)", "other/<model> (runs/b)", "acoustic baseline", "text baseline"]
+    assert [row["title"] for row in report["scorers"]] == ["checkpoints/tiny", *titles]
     names = [row["name"] for row in report["scorers"]]
-    assert list(report["accuracies"]) == names and {*names} <= set(report["by_synthesizer"][0])
-    for row in report["comparisons"]:
-        own, other = (report["accuracies"][name][row["column"]] for name in ("model", row["scorer"]))
-        assert row["difference"] == pytest.approx(own - other)
     columns = (("overall_micro", 48), ("modality_micro", 36), ("colloquialness", 12))
     expected = [(scorer, *column) for scorer in names[1:] for column in columns]
     assert [(row["scorer"], row["column"], row["num_pairs"]) for row in report["comparisons"]] == expected
-
-
-def test_a_reward_that_is_not_finite_is_named_and_no_part_of_calibration_and_margins(report):
     assert report["not_finite"] == [{"scorer": "model", "pair_id": "pair-03"}]
     assert [row["scorer"] for row in report["calibration"]] == ["model", "compared_1", "compared_2"]
     found = report["calibration"][0]

@@ -73,7 +73,7 @@ def test_what_cannot_run_is_refused_and_actors_beyond_the_rows_are_not_started(j
         score_on_ray(job, tmp_path, num_actors=1, gpus_per_actor=4)
     with pytest.raises(UserError, match="16 actors with 1 CPUs each are asked for; Ray has 1 CPUs"):
         score_on_ray(job, tmp_path / "all", num_actors=64)
-    assert scoring_dataset._place(64, None, 2, job.model)[0].num_actors == 2
+    assert scoring_dataset._place(64, None, 1, job.model)[0].num_actors == 1
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     broken = dataclasses.replace(job, model=ModelSpec(str(tmp_path)))
     with pytest.raises(ScoringError, match=r"^model .* cannot be loaded \(model_type is 'bert'"):

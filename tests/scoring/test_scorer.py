@@ -238,12 +238,7 @@ def test_rewards_of_threads_are_those_of_one_thread(make_tiny_model, make_dialog
         with torch.inference_mode():
             return model(**processor(batch)).logits.squeeze(-1).tolist()
 
-    def compute_of_template(batch):
-        with torch.inference_mode():
-            inputs = processor.apply_chat_template(batch, tokenize=True, return_dict=True)
-            return model(**inputs).logits.squeeze(-1).tolist()
-
-    calls = [*(scorer.score for scorer in scorers), compute_padded, compute_of_template]
+    calls = [*(scorer.score for scorer in scorers), compute_padded]
     with ThreadPoolExecutor(6) as pool:
         runs = [pool.submit(call, batch) for batch in batches for call in calls]
     for number, run in enumerate(runs):

@@ -1,6 +1,5 @@
 import json
 import random
-import shutil
 import statistics
 from pathlib import Path
 
@@ -142,18 +141,3 @@ def test_what_cannot_be_drawn_is_refused(world, tmp_path, capsys, monkeypatch, f
     assert main(["human", "sample", str(world), "--output_dir", "study", *flags]) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.rglob("study.json"))
-
-
-def test_recordings_are_looked_for_where_the_evaluation_found_them(world, tmp_path, monkeypatch):
-    evaluation, roots = shutil.copytree(world, tmp_path / "eval"), []
-    results = read(evaluation, "results.json")
-    results["config"]["audio_root"] = str(tmp_path)
-    (evaluation / "results.json").write_text(json.dumps(results))
-
-    def load(*place, audio_root=None, **options):
-        roots.append(audio_root)
-        return load_pairs(*place, **options)
-
-    monkeypatch.setattr("sdiareward.pairs.loading.load_pairs", load)
-    assert main(["human", "sample", str(evaluation), "--output_dir", str(tmp_path / "study")]) == 0
-    assert roots == [str(tmp_path)]
