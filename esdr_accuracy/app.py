@@ -47,7 +47,7 @@ def build() -> Any:
         except (ValueError, TypeError) as error:
             raise gr.Error(str(error)) from error
 
-    kinds = ["number", "number", "str"]
+    kinds: Any = ["number", "number", "str"]
     return gr.Interface(
         fn=compute,
         inputs=gr.Dataframe(headers=list(_INPUTS), datatype=kinds, type="array", label="Pairs", row_count=3),

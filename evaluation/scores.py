@@ -218,9 +218,8 @@ def _require_same_pairs(other: Evaluation, pair_ids: Sequence[str], nan: str) ->
         reasons = {record["pair_id"]: f" (skipped there: {record['reason']})" for record in other.skipped}
         first = f"{missing[0]!r}{reasons.get(missing[0], '')}"
         remedy = "models are compared on the same pairs: evaluate it on the same split of the same data set"
-        raise ValueError(
-            f"{other.folder}: lacks {len(missing)} of {len(pair_ids)} pairs, the first is {first}; {remedy}."
-        )
+        what = f"lacks {len(missing)} of {len(pair_ids)} pairs, the first is {first}"
+        raise ValueError(f"{other.folder}: {what}; {remedy}.")
     broken = [pair_id for pair_id in pair_ids if not is_finite(other.by_pair[pair_id])]
     if broken and nan == "error":
         what = f"{len(broken)} pairs have a reward that is missing or not finite, the first is {broken[0]!r}"

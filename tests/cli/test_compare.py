@@ -329,4 +329,4 @@ def test_other_systems_in_a_folder_and_all_criteria_in_processes_are_refused(com
     monkeypatch.setenv("LOCAL_RANK", "0")
     code, _, err = compare(*systems[:2], "--criterion", "all")
     assert code == 2
-    assert "run each criterion with them into one output_dir, then all in a single process" in err
+    assert "run each criterion into one output_dir, then all in a single process" in err

@@ -62,7 +62,7 @@ def make(scorer, **options):
         (lambda scorer, given: scorer.score(given, ["joint"]), "1 criteria for 4 dialogues"),
         (lambda scorer, given: scorer.score(given, groups=["a"]), "1 groups for 4 dialogues"),
         (lambda scorer, given: scorer.score([given[0], []]), "has no turns"),
-        (lambda scorer, given: next(scorer.iter_features(given, layer=2)), "layer is 2; .* the layers 0 to 1"),
+        (lambda scorer, given: next(scorer.iter_features(given, layer=2)), "layer is 2; .*the layers 0 to 1"),
         (lambda scorer, given: next(make(scorer, pack=False).iter_features(given, layer=0)), "require pack=True"),
         (lambda scorer, given: make(scorer, batch_tokens=0), "batch_tokens is 0"),
         (lambda scorer, given: make(scorer, num_workers=-1), "num_workers -1"),
