@@ -281,6 +281,14 @@ def test_rewards_and_strata_are_those_a_hand_computes():
     assert (wrong["num_pairs"], wrong["accuracy"], wrong["mean_margin"]) == (0, None, None)
 
 
+def test_logs_of_equal_titles_have_their_paths(tmp_path):
+    paths = [tmp_path / f"{name}.json" for name in "ab"]
+    for path in paths:
+        path.write_text(json.dumps(report_world.make_training(None, 2.0)))
+    titles = [run["title"] for run in content.read_training_runs(paths)]
+    assert titles == [f"without centering ({path})" for path in paths]
+
+
 @pytest.mark.parametrize("text", [None, '{"model": "m"}', '{"training": {}, "history": [{"loss": 1.0, "step": 1}]}'])
 def test_a_log_that_is_none_of_training_is_refused_by_name(tmp_path, text):
     if text is not None:

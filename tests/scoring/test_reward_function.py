@@ -203,7 +203,9 @@ def test_a_checkpoint_is_loaded_with_the_options_of_the_scorer(tiny_checkpoint, 
     reward = reward_fn(tiny_checkpoint, speak=speak, batch_tokens=77, device="cpu", name="natural")
     assert (reward.scorer.batch_tokens, reward.__name__) == (77, "natural")
     expected = reward_fn(scorer, speak=speak)([QUESTION], [say("fine")])
-    assert reward([QUESTION], [say("fine")]) == pytest.approx(expected, abs=1e-5)
+    of_model = reward_fn(scorer.model, processor=scorer.processor, speak=speak)
+    for each in (reward, of_model):
+        assert each([QUESTION], [say("fine")]) == pytest.approx(expected, abs=1e-5)
 
 
 def test_the_completions_of_one_prompt_are_computed_together_and_share_their_context(
