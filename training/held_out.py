@@ -141,7 +141,8 @@ def _hold_out(
     sizes = Counter(units)
     if len(sizes) < 2:
         found = f"{dataset}: holds {len(pairs)} pairs of {len(sizes)} groups{_describe_most_shared(shared)}"
-        raise PairsError(f"{found}; two that share nothing are needed: add pairs, or give a folder of two splits.")
+        needed = "two groups that share nothing are needed, one of them to validate on"
+        raise PairsError(f"{found}; {needed}: add pairs, or give a folder of two splits.")
     count = min(math.ceil(share * len(sizes)), len(sizes) - 1)
     # No unit that has most pairs: training would have few.
     names = [n for n in np.random.default_rng(seed).permutation(sorted(sizes)).tolist() if sizes[n] <= len(pairs) / 2]

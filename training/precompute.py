@@ -169,11 +169,11 @@ def _select_usable(found: datasets.Dataset, split: str, max_length: int | None) 
             usable.append(row)
         else:
             skipped.append(SkippedPair(pair_id, kind, reason, split, row))
-    first = f"the first, {skipped[0].item}: {skipped[0].reason}" if skipped else ""
+    first = f"The first, {skipped[0].item}: {skipped[0].reason}" if skipped else ""
     if not usable:
-        raise ValueError(f"none of the {len(found)} pairs of {split!r} can be used; check their recordings; {first}")
+        raise ValueError(f"none of the {len(found)} pairs of {split!r} can be used; check their recordings. {first}")
     if skipped:
-        logger.warning("%d of %d pairs of %r cannot be used; %s", len(skipped), len(found), split, first)
+        logger.warning("%d of %d pairs of %r cannot be used. %s", len(skipped), len(found), split, first)
     return usable, skipped
 
 
