@@ -13,11 +13,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from sdiareward.common.files import replace_atomically
 from sdiareward.common.machine import count_fitting, open_ray, require_room
-from sdiareward.common.parts import Engine, OnRay, PartFolder, Processes
+from sdiareward.common.parts import Engine, Load, OnRay, PartFolder, Processes, Rows, run_parts
 from sdiareward.pairs.schema import SIDES, features, make_arrow_schema
 
 from .licences import find_redistribution_block
@@ -57,31 +57,47 @@ def open_engines(name: EngineName, num_workers: int) -> Iterator[ChooseEngine]:
         yield choose
 
 
-def open_row_parts(folder: Path, meta: Mapping[str, Any], columns: datasets.Features | None = None) -> PartFolder:
-    """Open the parts of a data set with `columns`, by default those of a pair; an item has rows and JSON notes."""
+def make_parts(
+    folder: Path,
+    items: Mapping[str, Any],
+    load: Load,
+    has_changed: Callable[[str, Any], bool] | None = None,
+    *,
+    num_workers: int,
+    engine: EngineName = "datasets",
+    columns: datasets.Features | None = None,
+    unit: str = "pair",
+) -> PartFolder:
+    """Make the rows of each item that has none, or whose notes `has_changed`; a part has rows and notes in JSON."""
     import pyarrow as pa
 
     row = pa.struct(list(make_arrow_schema(columns or features())))
     schema = pa.schema({"item": pa.string(), "rows": pa.list_(row), "notes": pa.string()})
-    return PartFolder(folder, meta, schema, rows_per_group=1)
+    parts = PartFolder(folder, {}, schema, rows_per_group=1)
 
+    def have_changed(rows: Rows) -> Iterator[bool]:
+        for found in rows:
+            yield has_changed is not None and has_changed(found["item"], json.loads(found["notes"]))
 
-def choose_size(num_items: int) -> int:
-    """Return the number of items in a part."""
-    return max(1, -(-num_items // _MAX_PARTS), min(_ITEMS_PER_PART, num_items // _MIN_PARTS))
+    pending = [items[name] for name in parts.find_pending(items, have_changed, "notes")]
+    size = max(1, -(-len(pending) // _MAX_PARTS), min(_ITEMS_PER_PART, len(pending) // _MIN_PARTS))
+    with open_engines(engine, num_workers) as choose:
+        run_parts(parts, pending, load, size, choose(-(-len(pending) // size), None, 0.0), label=f"{unit}s", unit=unit)
+    return parts
 
 
 def write_shards(
     parts: PartFolder, splits: Mapping[str, str], output: Path, columns: datasets.Features | None = None
 ) -> tuple[list[dict[str, Any]], list[Any]]:
-    """Write the rows of the items of `splits`, in their order; return `ShardWriter.counts` and the notes."""
+    """Write the rows of the items of `splits`, in their order; return their counts and the notes."""
     notes = []
-    with ShardWriter(output, columns) as writer:
+
+    def read() -> Iterator[tuple[str, dict[str, Any]]]:
         for found in parts.iter_ordered(splits):
             notes.append(json.loads(found["notes"]))
-            for row in found["rows"]:
-                writer.write(splits[found["item"]], row)
-    return writer.counts, notes
+            yield from ((splits[found["item"]], row) for row in found["rows"])
+
+    return write_rows(output, read(), columns), notes
 
 
 def list_paths(folder: Path) -> list[Path]:
@@ -133,60 +149,47 @@ def count_pairs(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> list[dict[str,
     return tally.counts
 
 
-class ShardWriter:
-    """Write rows into the shards of a folder; leaving the context without an error replaces the folder's shards."""
+def write_rows(
+    folder: Path, rows: Iterable[tuple[str, Mapping[str, Any]]], columns: datasets.Features | None = None
+) -> list[dict[str, Any]]:
+    """Replace the shards of a folder by rows with their splits; return the counts. An error keeps the old shards."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    def __init__(self, folder: Path, columns: datasets.Features | None = None):
-        self.folder = folder
-        self.counts: list[dict[str, Any]] = []
-        self._schema = make_arrow_schema(columns or features())
-        self._tally = PairTally()
-        # By criterion, split, and whether the audio may not be published.
-        self._pending: defaultdict[tuple[str, str, bool], list[dict[str, Any]]] = defaultdict(list)
-        self._written: Counter[tuple[str, str, bool]] = Counter()
-        self._writers: dict[tuple[str, str, bool], Any] = {}
-        self._replacement = replace_atomically(folder / "data")
+    schema, tally = make_arrow_schema(columns or features()), PairTally()
+    # By criterion, split, and whether the audio may not be published.
+    pending: defaultdict[tuple[str, str, bool], list[dict[str, Any]]] = defaultdict(list)
+    written: Counter[tuple[str, str, bool]] = Counter()
+    files: dict[tuple[str, str, bool], Any] = {}
 
-    def __enter__(self) -> Self:
-        self._temporary = self._replacement.__enter__()
-        self._temporary.mkdir(parents=True)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
-        for key in list(self._pending) if kind is None else ():
-            self._flush(key)
-        for writer in self._writers.values():
-            writer.close()
-        if kind is None:
-            for criterion, split in {key[:2] for key in self._written}:
-                paths = sorted((self._temporary / criterion).glob(f"{split}-*"))
-                for index, path in enumerate(paths):
-                    path.rename(path.with_name(f"{split}-{index:05d}-of-{len(paths):05d}.parquet"))
-            shutil.rmtree(self.folder / "data", ignore_errors=True)
-            self.counts = self._tally.counts
-        self._replacement.__exit__(kind, *error)
-
-    def write(self, split: str, row: Mapping[str, Any]) -> None:
-        key = (row.get("criterion", ""), split, find_redistribution_block(row) is not None)
-        if all(side in row for side in SIDES):
-            hours = {side: sum(turn["duration_s"] for turn in row[side]) / 3600 for side in SIDES}
-            self._tally.add({"split": split, **row}, hours)
-        self._pending[key].append(dict(row))
-        if len(self._pending[key]) == _ROWS_PER_GROUP:
-            self._flush(key)
-
-    def _flush(self, key: tuple[str, str, bool]) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        rows = self._pending.pop(key)
-        number, place = divmod(self._written[key], _ROWS_PER_SHARD)
+    def flush(key: tuple[str, str, bool]) -> None:
+        number, place = divmod(written[key], _ROWS_PER_SHARD)
         if place == 0:
-            if key in self._writers:
-                self._writers[key].close()
             criterion, split, is_withheld = key
-            path = self._temporary / criterion / f"{split}-{is_withheld:d}-{number:05d}"
-            path.parent.mkdir(exist_ok=True)
-            self._writers[key] = pq.ParquetWriter(path, self._schema)
-        self._writers[key].write_table(pa.Table.from_pylist(rows, schema=self._schema))
-        self._written[key] += len(rows)
+            (temporary / criterion).mkdir(exist_ok=True)
+            path = temporary / criterion / f"{split}-{is_withheld:d}-{number:05d}"
+            if key in files:
+                files[key].close()
+            files[key] = stack.enter_context(pq.ParquetWriter(path, schema))
+        written[key] += len(pending[key])
+        files[key].write_table(pa.Table.from_pylist(pending.pop(key), schema=schema))
+
+    with replace_atomically(folder / "data") as temporary:
+        temporary.mkdir(parents=True)
+        with ExitStack() as stack:
+            for split, row in rows:
+                key = (row.get("criterion", ""), split, find_redistribution_block(row) is not None)
+                if all(side in row for side in SIDES):
+                    hours = {side: sum(turn["duration_s"] for turn in row[side]) / 3600 for side in SIDES}
+                    tally.add({"split": split, **row}, hours)
+                pending[key].append(dict(row))
+                if len(pending[key]) == _ROWS_PER_GROUP:
+                    flush(key)
+            for key in list(pending):
+                flush(key)
+        for criterion, split in {key[:2] for key in written}:
+            paths = sorted((temporary / criterion).glob(f"{split}-*"))
+            for index, path in enumerate(paths):
+                path.rename(path.with_name(f"{split}-{index:05d}-of-{len(paths):05d}.parquet"))
+        shutil.rmtree(folder / "data", ignore_errors=True)
+    return tally.counts

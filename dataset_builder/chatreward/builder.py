@@ -22,7 +22,7 @@ import logging
 import math
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from itertools import starmap
@@ -37,7 +37,7 @@ from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
 from sdiareward.common.errors import Skipped
 from sdiareward.common.files import lock_folder, require_other_folder
 from sdiareward.common.package import CARDS
-from sdiareward.common.parts import Make, Processes, run_parts
+from sdiareward.common.parts import Make
 from sdiareward.common.tables import escape_markdown, render_table
 from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.dataset_builder.synthesis import SynthesisError
@@ -48,7 +48,7 @@ from sdiareward.perturbations.channel import encode_flac
 from sdiareward.perturbations.effects import measure_level, scale_to_level
 
 from ..reports import data_card
-from ..shards import ShardWriter, choose_size, open_row_parts, read_rows, write_shards
+from ..shards import make_parts, read_rows, write_rows, write_shards
 from . import scenarios, voices
 from .scenarios import Line, Scenario
 from .voices import Cast, ChatRewardConfig, EventSettings, speak_line
@@ -237,10 +237,8 @@ def build(config: ChatRewardConfig) -> dict[str, Any]:
         casts = config.read_casts()
         splits = scenarios.assign_splits(chosen, test=config.test, seed=config.seed)
         plans = {scenario.scenario_id: (scenario, splits[scenario.scenario_id]) for scenario in chosen}
-        parts = open_row_parts(work, {}, scenarios.features())
-        pending = [plans[name] for name in parts.find_pending(list(plans))]
-        engine, load = Processes(config.num_workers), partial(_load, config)
-        run_parts(parts, pending, load, choose_size(len(plans)), engine, label="scenarios", unit="scenario")
+        options: Any = {"num_workers": config.num_workers, "columns": scenarios.features(), "unit": "scenario"}
+        parts = make_parts(work, plans, partial(_load, config), **options)
         found = {row["item"]: json.loads(row["notes"]) for row in parts.iter_rows(["notes"])}
         kinds = ("skipped", "rejected")
         skipped, rejected = ([skip for name in plans for skip in found[name][kind]] for kind in kinds)
@@ -364,14 +362,17 @@ def merge_experts(folder: Path, ratings_path: Path, output: Path) -> dict[str, A
         raise ValueError(f"{ratings_path}: rejects all {len(design)} samples; nothing is left to write.")
     if not ratings and not rejected:
         raise ValueError(f"{ratings_path}: no row can be used ({[skip.reason for skip in bad_rows[:3]]}).")
-    with ShardWriter(output, scenarios.features()) as writer:
+
+    def rate() -> Iterator[tuple[str, dict[str, Any]]]:
         for split, row in read_rows(folder):
             if given := ratings.get(row["sample_id"]):
                 # In the order of the raters' names.
                 scores = [given[rater] for rater in sorted(given)]
                 row |= {"expert_scores": scores, "score": compute_gold_score(scores)}
             if row["sample_id"] not in gone:
-                writer.write(split, row)
+                yield split, row
+
+    write_rows(output, rate(), scenarios.features())
     report = data_card.read_report(folder)
     report |= {
         "plan_id": make_stable_id(report["plan_id"], data_card.make_content_id(output)),

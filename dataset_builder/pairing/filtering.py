@@ -32,7 +32,7 @@ from sdiareward.pairs.prompts import PromptSet, read_prompt_file
 from sdiareward.pairs.schema import MAX_TURN_S, list_allowed_labels, validate_row
 
 from ..reports.data_card import read_report, summarise_skipped, write_report
-from ..shards import ShardWriter, count_pairs, read_rows
+from ..shards import count_pairs, read_rows, write_rows
 
 
 DIMENSIONS = {
@@ -126,9 +126,7 @@ def filter_folder(config: FilterConfig, *, is_dry: bool = False) -> dict[str, An
 
     if is_dry:
         return {"pairs": count_pairs(keep()), **summarise_skipped(skipped)}
-    with ShardWriter(Path(config.output_dir)) as writer:
-        for split, row in keep():
-            writer.write(split, row)
+    counts = write_rows(Path(config.output_dir), keep())
     before = read_report(Path(config.folder))
     judge: dict[str, Any] = {"judge": None, "prompt_versions": None}
     more: dict[str, Any] = {"filtered_from": before.get("build_id")}
@@ -137,7 +135,7 @@ def filter_folder(config: FilterConfig, *, is_dry: bool = False) -> dict[str, An
         judge, more["judge_usage"] = {"judge": client.settings.model, "prompt_versions": versions}, client.usage
     more |= {"joined": before["joined"]} if "joined" in before else {}
     written = {**before.get("config", {}), "filter": {**asdict(config.filter), **judge}}
-    return write_report(Path(config.output_dir), writer.counts, skipped, written, **more)
+    return write_report(Path(config.output_dir), counts, skipped, written, **more)
 
 
 def check_rules(row: Mapping[str, Any]) -> Skipped | None:

@@ -42,7 +42,7 @@ from ..pipeline.media import read_beginning
 from ..recording_check import COPY_S, find_copies, measure_energies
 from ..reports import data_card
 from ..reports.data_card import LABELS, compute_statistics, read_labels
-from ..shards import ShardWriter, read_rows
+from ..shards import read_rows, write_rows
 from . import BenchSettings
 
 
@@ -280,11 +280,8 @@ def make_bench(folder: Path, output: Path, settings: BenchSettings) -> dict[str,
     if finished := data_card.read_finished(output, plan_id):
         return finished
     labels, assignment, skipped = draw_bench(folder, settings)
-    with ShardWriter(output) as writer, tqdm(total=len(assignment), desc="bench", unit="pair") as progress:
-        for _, row in read_rows(folder):
-            if split := assignment.get(row["pair_id"]):
-                writer.write(split, row)
-                progress.update()
+    kept = ((split, row) for _, row in read_rows(folder) if (split := assignment.get(row["pair_id"])))
+    counts = write_rows(output, tqdm(kept, total=len(assignment), desc="bench", unit="pair"))
     found = _describe_bench(output, labels, assignment, settings)
     data_card.plot_overview(found["statistics"], output / "bench.png")
     write_file(output / "bench.md", render_bench(found))
@@ -292,7 +289,7 @@ def make_bench(folder: Path, output: Path, settings: BenchSettings) -> dict[str,
     before = data_card.read_report(folder)
     config = {**before.get("config", {}), "bench": asdict(settings)}
     more = {"plan_id": plan_id, "bench": found, "joined": before.get("joined")}
-    return data_card.write_report(output, writer.counts, skipped, config, **more)
+    return data_card.write_report(output, counts, skipped, config, **more)
 
 
 def _describe_bench(

@@ -24,7 +24,7 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import starmap
@@ -38,7 +38,7 @@ from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
 from sdiareward.common.errors import Skipped
 from sdiareward.common.files import require_other_folder, write_file
 from sdiareward.common.package import CARDS
-from sdiareward.common.parts import Make, Processes, run_parts
+from sdiareward.common.parts import Make
 from sdiareward.common.tables import escape_code
 from sdiareward.dataset_builder.episodes import (
     Episode,
@@ -59,16 +59,7 @@ from ..pipeline.media import TruncatedAudioError, decode_recording
 from ..pipeline.settings import AudioSeparatorSettings, ComponentError
 from ..recording_check import compare, describe
 from ..reports import data_card
-from ..shards import (
-    ShardWriter,
-    choose_size,
-    count_pairs,
-    list_paths,
-    open_row_parts,
-    read_rows,
-    read_shard,
-    write_shards,
-)
+from ..shards import count_pairs, list_paths, make_parts, read_rows, read_shard, write_rows, write_shards
 from ..sources import DEFAULT_PATHS, SOURCES, locate
 from .scrubbing import DEFAULT_REGIONS, contains_name, is_scrubbed, scrub
 
@@ -210,13 +201,9 @@ def reconstruct(
     if finished and not finished["skipped"]:
         logger.warning("%s is complete; delete its report.json to rebuild it.", output)
         return finished
-    parts, engine = open_row_parts(work, {}), Processes(num_workers)
     # Pairs that could not be rebuilt are tried again.
-    pending = parts.find_pending(
-        list(tasks), lambda rows: ("skip" in json.loads(row["notes"]) for row in rows), "notes"
-    )
-    load, size = partial(_load, rebuilder), choose_size(len(tasks))
-    run_parts(parts, [tasks[key] for key in pending], load, size, engine, label="pairs", unit="pair")
+    load, has_failed = partial(_load, rebuilder), lambda key, note: "skip" in note
+    parts = make_parts(work, tasks, load, has_failed, num_workers=num_workers)
     counts, notes = write_shards(parts, {key: split for key, (_, split, _) in tasks.items()}, output)
     turns: Counter[str] = Counter()
     for note in notes:
@@ -367,18 +354,21 @@ def release(
     given = [name for name in names if name.strip()]
     releaser = _Releaser(audio_roots or AudioRoots(), Path(f"{output}-work", "recordings"), given, regions)
     skipped: list[Skipped] = []
-    with ShardWriter(output, release_features()) as writer:
+
+    def make_rows() -> Iterator[tuple[str, dict[str, Any]]]:
         for split, row in tqdm(read_rows(folder), total=total, desc="release", unit="pair"):
             try:
-                writer.write(split, releaser.make_row(row))
+                yield split, releaser.make_row(row)
             except (SkipError, AudioError) as error:
                 kind = getattr(error, "kind", "undecodable_audio")
                 skipped.append(Skipped(f"pair {row['pair_id']}", kind, str(error)))
+
+    counts = write_rows(output, make_rows(), release_features())
     before = data_card.read_report(folder).get("build_id")
     settings = {**data_card.read_public_settings(folder), "released_from": before}
     settings |= {"phone_regions": list(regions), "num_names": len(given)}
     scrubbed = dict(sorted(releaser.counts.items()))
-    report = data_card.make_report(output, writer.counts, skipped, settings, scrubbed=scrubbed)
+    report = data_card.make_report(output, counts, skipped, settings, scrubbed=scrubbed)
     sources: Counter[str] = Counter()
     for row in report["pairs"]:
         sources[row["source"]] += row["pairs"]

@@ -81,7 +81,7 @@ def test_a_built_folder_keeps_groups_and_synthesizers_apart_and_its_card_counts_
 
 def test_a_second_build_does_nothing(built, capsys, monkeypatch):
     files = {file: file.stat().st_mtime_ns for file in (built / "sdiareward").rglob("*")}
-    monkeypatch.setattr(builder, "_make_pairs", None)
+    monkeypatch.setattr(builder, "make_parts", None)
     assert run(built, **MIXED) == 0
     assert {file: file.stat().st_mtime_ns for file in (built / "sdiareward").rglob("*")} == files
     assert f"{count_pairs(built)} pairs" in capsys.readouterr().out

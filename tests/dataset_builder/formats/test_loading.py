@@ -20,7 +20,7 @@ from sdiareward.dataset_builder.formats import sdiareward as script
 from sdiareward.dataset_builder.formats.sdiareward import SDiaReward, make_features
 from sdiareward.dataset_builder.release.release import release_features
 from sdiareward.dataset_builder.reports.data_card import render_card
-from sdiareward.dataset_builder.shards import ShardWriter, read_rows
+from sdiareward.dataset_builder.shards import read_rows, write_rows
 from sdiareward.pairs import schema
 from sdiareward.pairs.loading import leave_audio_encoded
 
@@ -48,11 +48,12 @@ def folder(tmp_path_factory, make_tone):
     """Return a data set folder of six pairs named `sdiareward`, in a working directory of its own."""
     path = tmp_path_factory.mktemp("work") / "sdiareward"
     labels = {"subset": "scripted", "source": "sample", "synthesizer": "flite", "native_coding": ["opus"]}
-    with ShardWriter(path) as writer:
-        for index, (criterion, split) in enumerate(PLACES):
-            sides = {"chosen": make_side(make_tone, 10 * index), "rejected": make_side(make_tone, 10 * index + 5)}
-            row = {"pair_id": f"p{index}", "criterion": criterion, "group_id": f"g{index}", "language": "en"}
-            writer.write(split, {**row, **labels, **sides, "license": "CC0-1.0"})
+    labels |= {"language": "en", "license": "CC0-1.0"}
+    rows = []
+    for index, (criterion, split) in enumerate(PLACES):
+        sides = {"chosen": make_side(make_tone, 10 * index), "rejected": make_side(make_tone, 10 * index + 5)}
+        rows.append((split, {"pair_id": f"p{index}", "criterion": criterion, "group_id": "g", **labels, **sides}))
+    write_rows(path, rows)
     return path
 
 

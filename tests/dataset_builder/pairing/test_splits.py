@@ -21,7 +21,7 @@ from sdiareward.dataset_builder.pairing.splits import (
     sample_bench,
     split_unit,
 )
-from sdiareward.dataset_builder.shards import ShardWriter, read_rows
+from sdiareward.dataset_builder.shards import read_rows, write_rows
 from sdiareward.perturbations.channel import degrade_mp3, degrade_opus, encode_flac
 
 
@@ -165,9 +165,8 @@ def test_a_turn_of_another_group_leaves_training_with_the_pair_that_took_it(tmp_
         pair("words", said("the lamp is on the table"), "context", chosen=[said("oh", "near.wav")]),
         pair("far", said("two", "donor.wav", 9.0), "context", chosen=[said("two", "far.wav")]),
     ]
-    with ShardWriter(tmp_path / "all") as writer:
-        for row in rows:
-            writer.write(row.pop("split"), {**row, "subset": "all", "language": "en", "license": "CC0-1.0"})
+    more = {"subset": "all", "language": "en", "license": "CC0-1.0"}
+    write_rows(tmp_path / "all", [(row.pop("split"), {**row, **more}) for row in rows])
     (tmp_path / "all" / "report.json").write_text('{"joined": null}')
     assert find_shared(tmp_path / "all", {"bench"}) == {"donor", "words"}
     # Of two pairs of recordings, what is said says nothing: the paper's recipe stays as it is.
@@ -180,7 +179,7 @@ def test_a_turn_of_another_group_leaves_training_with_the_pair_that_took_it(tmp_
 def test_copies_of_the_benchmark_leave_the_training_of_a_folder_that_was_not_joined(tmp_path):
     paths = sorted((SAMPLE / "amazon_queen").glob("*.ogg"))[:4]
 
-    def write(writer, name, split, array, uri):
+    def make(name, split, array, uri):
         reference = {"uri": f"folder:{uri}.wav", "start_s": 0.0, "end_s": None, "text": "well"}
         half, turns = len(array) // 2, []
         for role, samples in (("user", array[:half]), ("assistant", array[half:])):
@@ -190,16 +189,18 @@ def test_copies_of_the_benchmark_leave_the_training_of_a_folder_that_was_not_joi
                 {"role": role, "text": "well", "audio": audio, "duration_s": seconds, "audio_ref": [reference]}
             )
         more = {"subset": "wild", "language": "en", "license": "CC0-1.0", "chosen": turns, "rejected": turns}
-        writer.write(split, {**label(name), **more})
+        return split, {**label(name), **more}
 
     first, second, third, fourth = (read_audio(path)[: 16_000 * 6] for path in paths)
-    with ShardWriter(tmp_path / "old") as writer:
-        write(writer, "bench", "test", first, "a")
-        write(writer, "copy", "train", degrade_mp3(0.3 * first, 16_000, None, 32), "again/a")
-        write(writer, "same file", "validation", fourth, "a")
-        write(writer, "kept", "train", second, "b")
-        write(writer, "moved", "validation", degrade_opus(second, 16_000, None, 24), "again/b")
-        write(writer, "other", "validation", third, "c")
+    rows = [
+        make("bench", "test", first, "a"),
+        make("copy", "train", degrade_mp3(0.3 * first, 16_000, None, 32), "again/a"),
+        make("same file", "validation", fourth, "a"),
+        make("kept", "train", second, "b"),
+        make("moved", "validation", degrade_opus(second, 16_000, None, 24), "again/b"),
+        make("other", "validation", third, "c"),
+    ]
+    write_rows(tmp_path / "old", rows)
     labels, assignment, skipped = draw_bench(tmp_path / "old", BenchSettings())
     assert assignment == {"bench": "test", "kept": "train", "moved": "train", "other": "validation"}
     assert {(skip.item, skip.kind) for skip in skipped} == {(n, "group_in_bench") for n in ("copy", "same file")}
@@ -212,10 +213,8 @@ def folder(tmp_path):
     labels += [label("leak", group="g1", split="train"), label("d", split="validation", synthesizer="piper")]
     turn = {"text": "well, hello", "audio": {"bytes": b"fLaC", "path": "t.flac"}, "audio_ref": []}
     side = [{**turn, "role": "user", "duration_s": 3.0}, {**turn, "role": "assistant", "duration_s": 6.0}]
-    with ShardWriter(tmp_path / "all") as writer:
-        for row in labels:
-            more = {"subset": "semi_wild", "language": "en", "license": "CC0-1.0"}
-            writer.write(row["split"], {**row, "chosen": side, "rejected": side, **more})
+    more = {"subset": "semi_wild", "language": "en", "license": "CC0-1.0", "chosen": side, "rejected": side}
+    write_rows(tmp_path / "all", [(row["split"], {**row, **more}) for row in labels])
     (tmp_path / "all" / "report.json").write_text(json.dumps({"config": {"seed": 7, "channel": None}, "joined": None}))
     return tmp_path / "all"
 

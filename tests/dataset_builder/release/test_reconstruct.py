@@ -19,7 +19,7 @@ from sdiareward.dataset_builder.release.release import (
     reconstruct,
     release,
 )
-from sdiareward.dataset_builder.shards import ShardWriter, read_rows
+from sdiareward.dataset_builder.shards import read_rows, write_rows
 from sdiareward.dataset_builder.sources import DEFAULT_PATHS, read_source
 from sdiareward.perturbations.channel import ChannelSettings, encode
 
@@ -56,9 +56,7 @@ def built(tmp_path_factory):
     plans.append(PairPlan("colloquialness", spoken, written, "hibari", "test", None, **across))
     scores = dict.fromkeys(("content", "naturalness", "coherence"), 4)
     quality = {"chosen": scores, "rejected": scores, "judge": "somebody", "prompt_version": "1"}
-    with ShardWriter(folder / "data") as writer:
-        for plan in plans:
-            writer.write(plan.split, make_row(plan) | {"quality": quality})
+    write_rows(folder / "data", [(plan.split, make_row(plan) | {"quality": quality}) for plan in plans])
     assert release(folder / "data", folder / "release")["skipped"] == []
     return folder
 

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from sdiareward.dataset_builder.reports.data_card import compute_statistics, write_statistics
-from sdiareward.dataset_builder.shards import ShardWriter
+from sdiareward.dataset_builder.shards import write_rows
 
 
 def make_turns(*durations_s, text="one two three"):
@@ -20,12 +20,13 @@ def folder(tmp_path):
     scripts = modality | {"criterion": "colloquialness", "subset": "colloquialness", "source": "scripts"}
     scripts |= {"group_id": "g2", "synthesizer": "flite"}
     real = make_turns(18.0, 18.0)
-    with ShardWriter(tmp_path / "data_set") as writer:
-        for index, (name, seconds) in enumerate([("flite", 9.0), ("piper", 27.0)]):
-            pair = {"pair_id": f"p{index}", "synthesizer": name, "chosen": real}
-            writer.write("train", {**modality, **pair, "rejected": make_turns(seconds, seconds)})
-        spoken, written = make_turns(36.0, 36.0, 36.0, 36.0, text="uh"), make_turns(36.0, 36.0, 36.0, 36.0)
-        writer.write("test", {**scripts, "pair_id": "p2", "chosen": spoken, "rejected": written})
+    rows = []
+    for index, (name, seconds) in enumerate([("flite", 9.0), ("piper", 27.0)]):
+        pair = {"pair_id": f"p{index}", "synthesizer": name, "chosen": real}
+        rows.append(("train", {**modality, **pair, "rejected": make_turns(seconds, seconds)}))
+    spoken, written = make_turns(36.0, 36.0, 36.0, 36.0, text="uh"), make_turns(36.0, 36.0, 36.0, 36.0)
+    rows.append(("test", {**scripts, "pair_id": "p2", "chosen": spoken, "rejected": written}))
+    write_rows(tmp_path / "data_set", rows)
     return tmp_path / "data_set"
 
 
