@@ -23,7 +23,6 @@ from sdiareward.audio_sdiareward import AudioError, read_audio
 from sdiareward.common import settings as yaml_settings
 from sdiareward.common.errors import Skipped
 from sdiareward.common.files import lock_folder
-from sdiareward.common.parts import Make
 from sdiareward.dataset_builder.episodes import Episode, Recording, ScriptPair, SkipError, validate_episode
 from sdiareward.dataset_builder.synthesis import SYNTHESIZERS, SynthesisError, is_available
 from sdiareward.pairs.content import hash_audio
@@ -149,10 +148,10 @@ def _build(config: BuildConfig) -> dict[str, Any]:
 
     # Whisper's prompt of fillers is for spontaneous speech.
     asr = replace(make_settings(config.pipeline or {}).asr, prompt="")
-    load = partial(_load, None if config.max_wer is None else WordErrors(asr), config.max_wer or 0.0)
+    make = partial(_make_pair, None if config.max_wer is None else WordErrors(asr), config.max_wer or 0.0)
     items = {pair_id: (plan, contents[pair_id]) for pair_id, plan in by_id.items()}
     workers: Any = {"num_workers": config.num_workers, "engine": config.engine}
-    parts = make_parts(output / _PARTS, items, load, has_changed, **workers)
+    parts = make_parts(output / _PARTS, items, make, has_changed, **workers)
     counts, notes = write_shards(parts, {pair_id: by_id[pair_id].split for pair_id in sorted(by_id)}, output)
     skipped_pairs = [Skipped(**note["skipped"]) for note in notes if "skipped" in note]
     skipped += sorted(skipped_pairs, key=lambda skip: (skip.item, skip.kind, skip.reason))
@@ -275,12 +274,10 @@ def _hash_recording(audio: str) -> str | None:
         return None
 
 
-def _load(words: WordErrors | None, max_wer: float) -> Make:
-    return lambda parts: ([_make_pair(plan, content, words, max_wer) for plan, content in part] for part in parts)
-
-
-def _make_pair(plan: PairPlan, content: str | None, words: WordErrors | None, max_wer: float) -> dict[str, Any]:
-    """Return the row of a part: a pair with the notes on it, or the reason if it is skipped."""
+def _make_pair(
+    words: WordErrors | None, max_wer: float, plan: PairPlan, content: str | None
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return a pair with the notes on it, or the reason if it is skipped."""
     try:
         row = make_row(plan)
         for side in SIDES if words else ():
@@ -293,8 +290,7 @@ def _make_pair(plan: PairPlan, content: str | None, words: WordErrors | None, ma
         kind = next(kind for type_, kind in _SKIP_KINDS.items() if isinstance(error, type_))
         name = plan.rejected.name if plan.family else plan.chosen.name
         skipped = Skipped(f"{plan.chosen.source} {name} {plan.voices}", getattr(error, "kind", kind), str(error))
-        return {"item": plan.pair_id, "rows": [], "notes": json.dumps({"skipped": skipped.to_dict()})}
+        return [], {"skipped": skipped.to_dict()}
     notes = [*map(note_marks, (plan.chosen, plan.rejected)), *starmap(note_languages, plan.engines.items())]
     notes += inspect_episode(plan.chosen) if plan.criterion == "modality" else ()
-    found = {"content": content, "noted": [note.to_dict() for note in notes if note]}
-    return {"item": plan.pair_id, "rows": [row], "notes": json.dumps(found)}
+    return [row], {"content": content, "noted": [note.to_dict() for note in notes if note]}

@@ -12,12 +12,14 @@ import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from sdiareward.common.files import replace_atomically
 from sdiareward.common.machine import count_fitting, open_ray, require_room
-from sdiareward.common.parts import Engine, Load, OnRay, PartFolder, Processes, Rows, run_parts
+from sdiareward.common.parts import Engine, Make, OnRay, PartFolder, Processes, Rows, run_parts
 from sdiareward.pairs.schema import SIDES, features, make_arrow_schema
 
 from .licences import find_redistribution_block
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 EngineName = Literal["datasets", "ray"]
 # Takes the number of parts, copies (None: as many as there is room for), and GPUs of each.
 ChooseEngine = Callable[[int, int | None, float], Engine]
+# From an item to its rows, and its notes as values of JSON; it is pickled for other processes.
+MakeItem = Callable[..., tuple[Rows, dict[str, Any]]]
 SPLITS = ("train", "validation", "test")
 COUNTED = ("criterion", "split", "subset", "source", "synthesizer")
 _ROWS_PER_SHARD, _ROWS_PER_GROUP = 200, 20
@@ -59,8 +63,8 @@ def open_engines(name: EngineName, num_workers: int) -> Iterator[ChooseEngine]:
 
 def make_parts(
     folder: Path,
-    items: Mapping[str, Any],
-    load: Load,
+    items: Mapping[str, tuple[Any, ...]],
+    make: MakeItem,
     has_changed: Callable[[str, Any], bool] | None = None,
     *,
     num_workers: int,
@@ -79,11 +83,20 @@ def make_parts(
         for found in rows:
             yield has_changed is not None and has_changed(found["item"], json.loads(found["notes"]))
 
-    pending = [items[name] for name in parts.find_pending(items, have_changed, "notes")]
+    pending = [(name, items[name]) for name in parts.find_pending(items, have_changed, "notes")]
     size = max(1, -(-len(pending) // _MAX_PARTS), min(_ITEMS_PER_PART, len(pending) // _MIN_PARTS))
     with open_engines(engine, num_workers) as choose:
-        run_parts(parts, pending, load, size, choose(-(-len(pending) // size), None, 0.0), label=f"{unit}s", unit=unit)
+        engine = choose(-(-len(pending) // size), None, 0.0)
+        run_parts(parts, pending, partial(_load, make), size, engine, label=f"{unit}s", unit=unit)
     return parts
+
+
+def _load(make: MakeItem) -> Make:
+    def make_part(name: str, item: tuple[Any, ...]) -> dict[str, Any]:
+        rows, notes = make(*item)
+        return {"item": name, "rows": rows, "notes": json.dumps(notes)}
+
+    return lambda parts: ([*starmap(make_part, part)] for part in parts)
 
 
 def write_shards(

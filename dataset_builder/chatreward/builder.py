@@ -25,7 +25,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
-from itertools import starmap
 from pathlib import Path
 from statistics import fmean, median
 from string import Template
@@ -37,7 +36,6 @@ from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
 from sdiareward.common.errors import Skipped
 from sdiareward.common.files import lock_folder, require_other_folder
 from sdiareward.common.package import CARDS
-from sdiareward.common.parts import Make
 from sdiareward.common.tables import escape_markdown, render_table
 from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.dataset_builder.synthesis import SynthesisError
@@ -238,7 +236,7 @@ def build(config: ChatRewardConfig) -> dict[str, Any]:
         splits = scenarios.assign_splits(chosen, test=config.test, seed=config.seed)
         plans = {scenario.scenario_id: (scenario, splits[scenario.scenario_id]) for scenario in chosen}
         options: Any = {"num_workers": config.num_workers, "columns": scenarios.features(), "unit": "scenario"}
-        parts = make_parts(work, plans, partial(_load, config), **options)
+        parts = make_parts(work, plans, partial(_record, Recorder(config)), **options)
         found = {row["item"]: json.loads(row["notes"]) for row in parts.iter_rows(["notes"])}
         kinds = ("skipped", "rejected")
         skipped, rejected = ([skip for name in plans for skip in found[name][kind]] for kind in kinds)
@@ -259,15 +257,9 @@ def build(config: ChatRewardConfig) -> dict[str, Any]:
         return report
 
 
-def _load(config: ChatRewardConfig) -> Make:
-    recorder = Recorder(config)
-
-    def record(scenario: Scenario, split: str) -> dict[str, Any]:
-        found = recorder.record(scenario, split)
-        notes = {"skipped": [*map(asdict, found.skipped)], "rejected": [*map(asdict, found.rejected)]}
-        return {"item": scenario.scenario_id, "rows": found.rows, "notes": json.dumps(notes)}
-
-    return lambda parts: ([*starmap(record, part)] for part in parts)
+def _record(recorder: Recorder, scenario: Scenario, split: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    found = recorder.record(scenario, split)
+    return found.rows, {"skipped": [*map(asdict, found.skipped)], "rejected": [*map(asdict, found.rejected)]}
 
 
 def _save_report(output: Path, report: dict[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from itertools import starmap
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
@@ -38,7 +37,6 @@ from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
 from sdiareward.common.errors import Skipped
 from sdiareward.common.files import require_other_folder, write_file
 from sdiareward.common.package import CARDS
-from sdiareward.common.parts import Make
 from sdiareward.common.tables import escape_code
 from sdiareward.dataset_builder.episodes import (
     Episode,
@@ -70,8 +68,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 _LONG_SOURCES = ("folder", "youtube")
 Row = Mapping[str, Any]
-# Key, split and row of a released pair; the key is a hash of it and of what decides how it is rebuilt.
-Task = tuple[str, str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -194,17 +190,17 @@ def reconstruct(
     skipped: list[Skipped] = []
     tasks = _read_tasks(release_folder, [allow_reencoded, pairing.list_audible(options)], skipped)
     if dry_run:
-        pairs = count_pairs((split, row) for _, split, row in tasks.values())
-        return {"pairs": pairs, **data_card.summarise_skipped(skipped)}
+        return {"pairs": count_pairs(tasks.values()), **data_card.summarise_skipped(skipped)}
     plan_id = make_stable_id(*sorted(tasks))
     finished = data_card.read_finished(output, plan_id)
     if finished and not finished["skipped"]:
         logger.warning("%s is complete; delete its report.json to rebuild it.", output)
         return finished
     # Pairs that could not be rebuilt are tried again.
-    load, has_failed = partial(_load, rebuilder), lambda key, note: "skip" in note
-    parts = make_parts(work, tasks, load, has_failed, num_workers=num_workers)
-    counts, notes = write_shards(parts, {key: split for key, (_, split, _) in tasks.items()}, output)
+    parts = make_parts(
+        work, tasks, partial(_rebuild, rebuilder), lambda key, note: "skip" in note, num_workers=num_workers
+    )
+    counts, notes = write_shards(parts, {key: split for key, (split, _) in tasks.items()}, output)
     turns: Counter[str] = Counter()
     for note in notes:
         turns.update(note.get("turns", {}))
@@ -214,8 +210,11 @@ def reconstruct(
     return data_card.write_report(output, counts, skipped, config, **more)
 
 
-def _read_tasks(folder: Path, settings: Any, damaged: list[Skipped]) -> dict[str, Task]:
-    """Return the pairs of a release by key, in the order of their ids; append unreadable shards to `damaged`."""
+def _read_tasks(folder: Path, settings: Any, damaged: list[Skipped]) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Return split and row of each released pair, ordered by id; append unreadable shards to `damaged`.
+
+    The key is a hash of the pair and of what decides how it is rebuilt.
+    """
     import pyarrow as pa
 
     tasks = []
@@ -227,17 +226,12 @@ def _read_tasks(folder: Path, settings: Any, damaged: list[Skipped]) -> dict[str
         except (pa.ArrowException, OSError, ValueError) as error:
             reason = f"cannot be read to its end ({error}); get the release again."
             damaged.append(Skipped(f"{path.parent.name}/{path.name}", "invalid_shard", reason))
-    return {task[0]: task for task in sorted(tasks, key=lambda task: task[2]["pair_id"])}
+    return {key: (split, row) for key, split, row in sorted(tasks, key=lambda task: task[2]["pair_id"])}
 
 
-def _load(rebuilder: Rebuilder) -> Make:
-    def rebuild(key: str, split: str, row: Row) -> dict[str, Any]:
-        found = rebuilder.rebuild(split, row)
-        if isinstance(found, Skipped):
-            return {"item": key, "rows": [], "notes": json.dumps({"skip": found.to_dict()})}
-        return {"item": key, "rows": [found[0]], "notes": json.dumps({"turns": found[1]})}
-
-    return lambda parts: ([*starmap(rebuild, part)] for part in parts)
+def _rebuild(rebuilder: Rebuilder, split: str, row: Row) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    found = rebuilder.rebuild(split, row)
+    return ([], {"skip": found.to_dict()}) if isinstance(found, Skipped) else ([found[0]], {"turns": found[1]})
 
 
 def find_part(reference: Row, roots: AudioRoots, cache_dir: Path) -> Part:
