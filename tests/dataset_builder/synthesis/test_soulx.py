@@ -53,18 +53,13 @@ def running(tmp_path_factory):
 
 @pytest.fixture
 def served(running):
-    """Return what the model was given since, as a function, and the options of the server."""
-    path, options = running
-    path.unlink(missing_ok=True)
-
-    def read_notes():
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-    return read_notes, options
+    """Return the file of what the model was given since, and the options of the server."""
+    running[0].unlink(missing_ok=True)
+    return running
 
 
 def test_a_dialogue_is_one_request_that_keeps_its_context(served, references):
-    read_notes, options = served
+    notes, options = served
     engine = SoulXPodcast(**options, seed=7, temperature=0.5)
     assert engine.version == "soulx-podcast SoulX-Podcast-1.7B"
     turns = engine.speak_dialogue(LINES, references)
@@ -74,7 +69,7 @@ def test_a_dialogue_is_one_request_that_keeps_its_context(served, references):
         assert turn.dtype == np.float32
         expected = np.sin(2 * np.pi * hz * np.arange(len(turn)) / RATE) / 2
         np.testing.assert_allclose(turn[200:-200], expected[200:-200], atol=0.01)
-    (note,) = read_notes()
+    note = json.loads(notes.read_text())
     assert note["texts"] == ["Hello, <|laughter|> how are [you]?", "Fine, um, thanks.", "Good."]
     assert note["spk_ids"] == [0, 1, 0]
     assert note["prompt_texts"] == ["Ça va", "I, um, I see."]
@@ -108,7 +103,7 @@ def test_a_server_that_runs_something_else_or_is_lost_ends_the_build(served, ref
 
 
 def test_a_page_in_a_browser_cannot_make_the_server_speak(served):
-    read_notes, options = served
+    notes, options = served
     (address,) = options["addresses"]
     for headers in (
         {"Content-Type": "text/plain"},
@@ -117,4 +112,4 @@ def test_a_page_in_a_browser_cannot_make_the_server_speak(served):
     ):
         answer = requests.post(f"{address}/dialogue", data=b"", headers=headers, timeout=30)
         assert (answer.status_code, "127.0.0.1" in answer.json()["error"]) == (400, True)
-    assert address.startswith("http://127.0.0.1:") and read_notes() == []
+    assert address.startswith("http://127.0.0.1:") and not notes.exists()
