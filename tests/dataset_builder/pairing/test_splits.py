@@ -2,8 +2,10 @@ import hashlib
 import json
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import soundfile
 from support.paths import SAMPLE
@@ -25,34 +27,25 @@ from sdiareward.dataset_builder.shards import ShardWriter, read_rows
 from sdiareward.perturbations.channel import degrade_mp3, degrade_opus, encode_flac
 
 
-def make_episode(name, group, source="asterisk", split_group=None):
-    return Episode(name, source, "scripted", group, (), "Inform", "Unknown", "en", "CC0-1.0", split_group)
+def make_episodes(source):
+    labels = {"primary": "Inform", "secondary": "Unknown", "language": "en", "license": "CC0-1.0"}
+    return [Episode(f"e{i}", source, "scripted", f"g{i % 20}", (), **labels) for i in range(100)]
 
 
-@pytest.fixture
-def episodes():
-    return [make_episode(f"e{i}", f"g{i % 20}", source) for source in ("a", "b") for i in range(100)]
-
-
-def test_every_source_is_split_in_the_shares_asked_for(episodes):
-    assignment = assign_splits(episodes, {}, validation=0.1, test=0.2, seed=0)
-    for source in ("a", "b"):
-        splits = [assignment[split_unit(e)] for e in episodes if e.source == source]
-        assert {name: splits.count(name) for name in set(splits)} == {"train": 70, "validation": 10, "test": 20}
-
-
-def test_joined_units_get_one_split_and_the_others_keep_theirs(episodes):
+def test_every_source_is_split_in_its_shares_and_joined_units_get_one_split_while_the_others_keep_theirs():
+    episodes = [*make_episodes("a"), *make_episodes("b")]
     shares = {"validation": 0.1, "test": 0.2, "seed": 0}
     before = assign_splits(episodes, {}, **shares)
+    for source in ("a", "b"):
+        splits = Counter(before[split_unit(e)] for e in episodes if e.source == source)
+        assert splits == {"train": 70, "validation": 10, "test": 20}
     joined = sorted(before)[5:9]
     together = assign_splits(episodes, dict.fromkeys(joined, joined[0]), **shares)
     assert {unit: together[unit] for unit in before if unit not in joined}.items() <= before.items()
     assert len({together[unit] for unit in joined}) == 1
-
-
-def test_a_coarser_unit_is_held_out_whole():
-    episodes = [make_episode(f"e{i}", f"g{i}", split_group=f"domain{i % 5}") for i in range(50)]
-    assignment = assign_splits(episodes, {}, validation=0.2, test=0.2, seed=0)
+    # A coarser unit is held out whole.
+    domains = [replace(e, split_group=f"domain{i % 5}") for i, e in enumerate(make_episodes("a"))]
+    assignment = assign_splits(domains, {}, validation=0.2, test=0.2, seed=0)
     assert sorted(assignment.values()) == ["test", "train", "train", "train", "validation"]
 
 
@@ -72,6 +65,9 @@ def test_units_that_share_a_recording_are_one_group_in_all_sources(tmp_path):
     assert {unit for unit, unit_of in joined.items() if unit_of == joined["folder", "a"]} == of_a
     assert {unit for unit in joined if unit not in of_a} == {("meld", "c"), ("meld", "same")}
     assert counts == {"groups": 6, "by_file": 2, "equal_copies": 1, "near_copies": 3}
+
+
+REST = {"subset": "semi_wild", "language": "en", "license": "CC0-1.0"}
 
 
 def label(pair_id, secondary="Joy", *, group=None, split="test", source="meld", synthesizer="flite"):
@@ -167,7 +163,7 @@ def test_a_turn_of_another_group_leaves_training_with_the_pair_that_took_it(tmp_
     ]
     with ShardWriter(tmp_path / "all") as writer:
         for row in rows:
-            writer.write(row.pop("split"), {**row, "subset": "all", "language": "en", "license": "CC0-1.0"})
+            writer.write(row.pop("split"), {**row, **REST})
     (tmp_path / "all" / "report.json").write_text('{"joined": null}')
     assert find_shared(tmp_path / "all", {"bench"}) == {"donor", "words"}
     # Of two pairs of recordings, what is said says nothing: the paper's recipe stays as it is.
@@ -178,66 +174,59 @@ def test_a_turn_of_another_group_leaves_training_with_the_pair_that_took_it(tmp_
 
 
 def test_copies_of_the_benchmark_leave_the_training_of_a_folder_that_was_not_joined(tmp_path):
-    paths = sorted((SAMPLE / "amazon_queen").glob("*.ogg"))[:4]
-
-    def write(writer, name, split, array, uri):
-        reference = {"uri": f"folder:{uri}.wav", "start_s": 0.0, "end_s": None, "text": "well"}
-        half, turns = len(array) // 2, []
-        for role, samples in (("user", array[:half]), ("assistant", array[half:])):
-            audio = {"bytes": encode_flac(samples), "path": "t.flac"}
-            seconds = len(samples) / 16_000
-            turns.append(
-                {"role": role, "text": "well", "audio": audio, "duration_s": seconds, "audio_ref": [reference]}
-            )
-        more = {"subset": "wild", "language": "en", "license": "CC0-1.0", "chosen": turns, "rejected": turns}
-        writer.write(split, {**label(name), **more})
-
-    first, second, third, fourth = (read_audio(path)[: 16_000 * 6] for path in paths)
+    first, second, third, fourth = (
+        read_audio(path)[: 16_000 * 4] for path in sorted((SAMPLE / "amazon_queen").glob("*.ogg"))[:4]
+    )
+    copies = degrade_mp3(0.3 * first, 16_000, None, 32), degrade_opus(second, 16_000, None, 24)
+    pairs = {
+        "bench": ("test", first, "a"),
+        "copy": ("train", copies[0], "again/a"),
+        "same file": ("validation", fourth, "a"),
+        "kept": ("train", second, "b"),
+        "moved": ("validation", copies[1], "again/b"),
+        "other": ("validation", third, "c"),
+    }
     with ShardWriter(tmp_path / "old") as writer:
-        write(writer, "bench", "test", first, "a")
-        write(writer, "copy", "train", degrade_mp3(0.3 * first, 16_000, None, 32), "again/a")
-        write(writer, "same file", "validation", fourth, "a")
-        write(writer, "kept", "train", second, "b")
-        write(writer, "moved", "validation", degrade_opus(second, 16_000, None, 24), "again/b")
-        write(writer, "other", "validation", third, "c")
+        for name, (split, array, uri) in pairs.items():
+            reference = {"uri": f"folder:{uri}.wav", "start_s": 0.0, "end_s": None, "text": "well"}
+            turn = {"text": "well", "duration_s": 2.0, "audio_ref": [reference]}
+            halves = zip(("user", "assistant"), np.split(array, 2), strict=True)
+            turns = [{**turn, "role": r, "audio": {"bytes": encode_flac(a), "path": "t.flac"}} for r, a in halves]
+            writer.write(split, {**label(name), **REST, "chosen": turns, "rejected": turns})
     labels, assignment, skipped = draw_bench(tmp_path / "old", BenchSettings())
     assert assignment == {"bench": "test", "kept": "train", "moved": "train", "other": "validation"}
     assert {(skip.item, skip.kind) for skip in skipped} == {(n, "group_in_bench") for n in ("copy", "same file")}
     assert len({found["group_id"] for found in labels}) == 3
 
 
-@pytest.fixture
-def folder(tmp_path):
+def test_the_benchmark_is_written_with_its_report_and_a_repeated_pair_is_refused(tmp_path):
     labels = many(3, name="a", group="g1") + many(2, "Fear", name="b") + many(2, name="c", split="train")
     labels += [label("leak", group="g1", split="train"), label("d", split="validation", synthesizer="piper")]
-    turn = {"text": "well, hello", "audio": {"bytes": b"fLaC", "path": "t.flac"}, "audio_ref": []}
-    side = [{**turn, "role": "user", "duration_s": 3.0}, {**turn, "role": "assistant", "duration_s": 6.0}]
-    with ShardWriter(tmp_path / "all") as writer:
+    turn = {"text": "well, hello", "audio": {"bytes": b"fLaC", "path": "t.flac"}, "audio_ref": [], "duration_s": 3.0}
+    side, folder, output = (
+        [{**turn, "role": role} for role in ("user", "assistant")],
+        tmp_path / "all",
+        tmp_path / "out",
+    )
+    with ShardWriter(folder) as writer:
         for row in labels:
-            more = {"subset": "semi_wild", "language": "en", "license": "CC0-1.0"}
-            writer.write(row["split"], {**row, "chosen": side, "rejected": side, **more})
-    (tmp_path / "all" / "report.json").write_text(json.dumps({"config": {"seed": 7, "channel": None}, "joined": None}))
-    return tmp_path / "all"
-
-
-def test_the_benchmark_is_written_with_its_report_and_a_repeated_pair_is_refused(folder, tmp_path):
-    report = make_bench(folder, tmp_path / "sdiareward", BenchSettings(cap=2))
-    assert json.dumps(make_bench(folder, tmp_path / "sdiareward", BenchSettings(cap=2))) == json.dumps(report)
-    rows = [(split, row["pair_id"]) for split, row in read_rows(tmp_path / "sdiareward")]
+            writer.write(row["split"], {**row, **REST, "chosen": side, "rejected": side})
+    (folder / "report.json").write_text(json.dumps({"config": {"seed": 7, "channel": None}, "joined": None}))
+    report = make_bench(folder, output, BenchSettings(cap=2))
+    assert json.dumps(make_bench(folder, output, BenchSettings(cap=2))) == json.dumps(report)
+    rows = [(split, row["pair_id"]) for split, row in read_rows(output)]
     assert Counter(split for split, _ in rows) == {"train": 2, "validation": 1, "test": 4}
     assert {pair for split, pair in rows if split == "train"} == {"c0", "c1"}
     assert (report["drops"], report["config"]["seed"]) == ({"group_in_bench": 2}, 7)
-    bench = json.loads((tmp_path / "sdiareward" / "bench.json").read_text())
+    bench = json.loads((output / "bench.json").read_text())
     assert bench == json.loads(json.dumps(report["bench"]))
     assert bench["table1"]["semi_wild"] == {"train": 2, "validation": 1, "test": 4, "total": 7}
-    assert [tuple(bucket.values()) for bucket in bench["buckets"]] == [
-        ("meld / Fear", 2, 2, 2, 2),
-        ("meld / Joy", 3, 1, 2, 1),
-    ]
+    buckets = [("meld / Fear", 2, 2, 2, 2), ("meld / Joy", 3, 1, 2, 1)]
+    assert [tuple(bucket.values()) for bucket in bench["buckets"]] == buckets
     assert (bench["statistics"]["pairs"], bench["num_known_groups"]) == (4, 0)
-    page = (tmp_path / "sdiareward" / "bench.md").read_text()
+    page = (output / "bench.md").read_text()
     assert "| meld / Joy | 3 | 1 | 2 | 1 |" in page and "| semi_wild | 2 | 1 | 4 | 7 |" in page
-    assert (tmp_path / "sdiareward" / "bench.png").read_bytes().startswith(b"\x89PNG")
+    assert (output / "bench.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="is the data set itself"):
         make_bench(folder, folder, BenchSettings())
     with pytest.raises(ValueError, match="mood"):
