@@ -23,7 +23,7 @@ import math
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from itertools import starmap
 from pathlib import Path
@@ -75,13 +75,6 @@ class Take:
 Takes = dict[Any, Take | Skipped]
 
 
-@dataclass
-class Recorded:
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    skipped: list[Skipped] = field(default_factory=list)
-    rejected: list[Skipped] = field(default_factory=list)  # Every line that failed, of all casts.
-
-
 class Recorder:
     def __init__(self, config: ChatRewardConfig):
         self._config = config
@@ -92,25 +85,26 @@ class Recorder:
     def _score_emotions(self) -> Any:
         return voices.load_classifier(self._config.emotion) if self._config.emotion else None
 
-    def record(self, scenario: Scenario, split: str) -> Recorded:
-        recorded = Recorded()
+    def record(self, scenario: Scenario, split: str) -> dict[str, Any]:
+        """Return the row of a part; its notes are the missing samples, and every line that failed, of all casts."""
+        rejected: list[Skipped] = []
         asking, answering = self._choose_speakers(scenario, split)
-        asked = self._record_lines(scenario, {"question": scenario.question}, asking, recorded).get("question")
-        question = asked if isinstance(asked, Take) else None
-        answers = self._record_lines(scenario, scenario.answers if question else {}, answering, recorded)
+        lines: dict[Any, Line] = {"question": scenario.question}
+        takes = self._record_lines(scenario, lines, asking, rejected)
+        if isinstance(question := takes.get("question"), Take):
+            takes |= self._record_lines(scenario, scenario.answers, answering, rejected)
+        rows, skipped = [], []
         for score in scenario.answers:
-            item, answer = f"{scenario.scenario_id} {score}", answers.get(score)
-            made: dict[str, Any] | Skipped
-            if question and isinstance(answer, Take):
-                made = self._join(scenario, score, question, answer)
+            missing = Skipped("", "no_question", "no voice spoke the question; see the rejected lines.")
+            found = answer = takes.get(score, missing)
+            if isinstance(question, Take) and isinstance(answer, Take):
+                found = self._join(scenario, score, question, answer)
+            if isinstance(found, Skipped):
+                skipped.append(asdict(replace(found, item=f"{scenario.scenario_id} {score}")))
             else:
-                no_question = Skipped(item, "no_question", "no voice spoke the question; see the rejected lines.")
-                made = answer if isinstance(answer, Skipped) else no_question
-            if isinstance(made, Skipped):
-                recorded.skipped.append(replace(made, item=item))
-            else:
-                recorded.rows.append(made)
-        return recorded
+                rows.append(found)
+        notes = {"skipped": skipped, "rejected": [*map(asdict, rejected)]}
+        return {"item": scenario.scenario_id, "rows": rows, "notes": json.dumps(notes)}
 
     def _choose_speakers(self, scenario: Scenario, split: str) -> tuple[list[Speaker], list[Speaker]]:
         """Return the speakers for the question and for the answers, different genders first."""
@@ -128,7 +122,7 @@ class Recorder:
         return asking + answering, answering + asking
 
     def _record_lines(
-        self, scenario: Scenario, lines: Mapping[Any, Line], speakers: list[Speaker], recorded: Recorded
+        self, scenario: Scenario, lines: Mapping[Any, Line], speakers: list[Speaker], rejected: list[Skipped]
     ) -> Takes:
         """Return the lines of the first speaker with whom all pass, else of the one with the most.
 
@@ -143,7 +137,7 @@ class Recorder:
                     except (SkipError, SynthesisError) as error:
                         skip = Skipped(f"{scenario.scenario_id} {name}", error.kind, f"{cast.name}: {error}")
                         takes[name] = skip
-                        recorded.rejected.append(skip)
+                        rejected.append(skip)
                         if not is_last_round:
                             break
                 if _rank(takes)[0] == len(lines):
@@ -157,10 +151,10 @@ class Recorder:
         if voice is None:
             raise SkipError(scenarios.NO_VOICE, f"has no voice for {attribute} {category!r}.")
         # One speaker for all answers, where the category does not decide it.
-        drawn = voice.draw(make_stable_seed(config.seed, scenario.scenario_id, is_question))
+        seed = make_stable_seed(config.seed, scenario.scenario_id, is_question)
         language = scenarios.LANGUAGE_TAGS[category or "english"] if attribute == "language" else "en"
-        is_shaped = cast.is_shaped(attribute)
-        array = speak_line(line.text, drawn, attribute, category, is_shaped=is_shaped, language=language)
+        how: Any = {"is_shaped": cast.is_shaped(attribute), "language": language, "seed": seed}
+        array = speak_line(line.text, voice, attribute, category, **how)
         wer = None if config.max_wer is None else self._words.rate(line.text, array, language)
         if wer is not None and wer > (config.max_wer or 0.0):
             raise SkipError("wer", f"the word error rate is {wer:.3f}; at most {config.max_wer} is allowed.")
@@ -263,13 +257,7 @@ def build(config: ChatRewardConfig) -> dict[str, Any]:
 
 def _load(config: ChatRewardConfig) -> Make:
     recorder = Recorder(config)
-
-    def record(scenario: Scenario, split: str) -> dict[str, Any]:
-        found = recorder.record(scenario, split)
-        notes = {"skipped": [*map(asdict, found.skipped)], "rejected": [*map(asdict, found.rejected)]}
-        return {"item": scenario.scenario_id, "rows": found.rows, "notes": json.dumps(notes)}
-
-    return lambda parts: ([*starmap(record, part)] for part in parts)
+    return lambda parts: ([*starmap(recorder.record, part)] for part in parts)
 
 
 def _save_report(output: Path, report: dict[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from pydantic import NonNegativeFloat, PositiveInt
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.common.settings import make_settings, read_mapping
 from sdiareward.dataset_builder.episodes import SkipError
-from sdiareward.dataset_builder.synthesis import SynthesisError, is_available, load_synthesizer
+from sdiareward.dataset_builder.synthesis import is_available, load_synthesizer
 from sdiareward.dataset_builder.synthesis.servers import select_speakers
 from sdiareward.pairs.messages import GAP_S
 from sdiareward.pairs.schema import make_stable_id
@@ -82,12 +82,8 @@ INSTRUCTIONS: dict[str, str] = {
 @dataclass(frozen=True)
 class Voice:
     engine: str
-    numbers: tuple[int, ...] = (0,)  # Of the voices of the engine; each scenario draws one.
+    numbers: Sequence[int] = (0,)  # Of the voices of the engine; a seed draws one.
     options: Mapping[str, Any] = field(default_factory=dict)
-
-    def draw(self, seed: int) -> Voice:
-        """Return one of the voices, the same for the same seed."""
-        return replace(self, numbers=(self.numbers[seed % len(self.numbers)],))
 
 
 @dataclass(frozen=True)
@@ -135,8 +131,7 @@ def make_endpoint_cast(options: Mapping[str, Any], attributes: Sequence[str]) ->
     count = len(options.get("voices", ()))
     if not count or count % 2:
         raise ValueError(f"endpoint: voices are {options.get('voices')!r}; give two, female and male, or more pairs.")
-    numbers = {gender: tuple(range(first, count, 2)) for first, gender in enumerate(_GENDERS)}
-    voices = {gender: Voice(ENDPOINT, found, options) for gender, found in numbers.items()}
+    voices = {gender: Voice(ENDPOINT, range(first, count, 2), options) for first, gender in enumerate(_GENDERS)}
     return Cast(ENDPOINT, voices, tuple(attributes))
 
 
@@ -148,7 +143,7 @@ def make_cloning_cast(options: Mapping[str, Any], attributes: Sequence[str]) -> 
         for category in categories:
             where = {attribute: category}
             if count := len(select_speakers(speakers, where)):
-                found[category] = Voice(CLONING, tuple(range(count)), {**options, "where": where})
+                found[category] = Voice(CLONING, range(count), {**options, "where": where})
         if len(found) < (len(_GENDERS) if attribute == "gender" else 1):
             needed = f"add some of {list(categories)}"
             raise ValueError(f"cloning: {speakers} has speakers of {attribute} {sorted(found)}; {needed}.")
@@ -158,27 +153,27 @@ def make_cloning_cast(options: Mapping[str, Any], attributes: Sequence[str]) -> 
 
 def read_engine_versions(casts: Sequence[Cast]) -> dict[str, str]:
     voices = {voice.engine: voice for cast in casts for voice in cast.voices.values()}
-    return {name: _load(voice).version for name, voice in sorted(voices.items())}
+    return {name: load_synthesizer(name, voice.options).version for name, voice in sorted(voices.items())}
 
 
 def speak_line(
-    text: str, voice: Voice, attribute: str, category: str | None, *, is_shaped: bool, language: str = "en"
+    text: str,
+    voice: Voice,
+    attribute: str,
+    category: str | None,
+    *,
+    is_shaped: bool,
+    language: str = "en",
+    seed: int = 0,
 ) -> np.ndarray:
     """Return mono 16 kHz float32 speech without silence at its ends; `is_shaped` applies the rule of the category."""
-    engine = _load(voice)
+    engine = load_synthesizer(voice.engine, voice.options)
     require_language(engine, voice.engine, language, text)
-    speech = engine.speak(text, voice=voice.numbers[0])
+    speech = engine.speak(text, voice=voice.numbers[seed % len(voice.numbers)])
     require_plausible([text], [speech], voice.engine, engine=f"{voice.engine} {json.dumps(dict(voice.options))}")
     by_rule = is_shaped and attribute in SHAPES
     shape = SHAPES[attribute][category] if by_rule and category else VoiceShape()
     return replace(shape, is_vocoded=by_rule and attribute in VOCODED)(speech, SAMPLING_RATE)
-
-
-def _load(voice: Voice) -> Any:
-    engine = load_synthesizer(voice.engine, voice.options)
-    if not hasattr(engine, "speak"):
-        raise SynthesisError(f"{voice.engine} speaks whole dialogues only; use another engine for ChatReward.")
-    return engine
 
 
 class WordErrors:
