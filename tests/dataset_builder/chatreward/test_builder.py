@@ -161,17 +161,11 @@ def test_expert_scores_are_merged_into_a_new_folder_and_bad_rows_are_reported_by
     assert rate(good, folder) == 2
 
 
-WORDS = [f"word{letter}" for letter in "abcdefghijklmnopqrst"]
-
-
 @pytest.mark.parametrize(
     ("said", "heard", "language", "expected"),
     [
         ("I can't find twenty five keys.", "i can not find 25 keys", "en", 0.0),
-        # One wrong, missing or additional word in twenty.
-        (" ".join(WORDS), " ".join([*WORDS[:-1], "other"]), "en", 0.05),
-        (" ".join(WORDS), " ".join(WORDS[:-1]), "en", 0.05),
-        (" ".join(WORDS), " ".join([*WORDS, "more"]), "en", 0.05),
+        ("one wrong word", "one long word", "en", 1 / 3),
         # Chinese is counted by character.
         ("你好吗?", "你好 妈", "zh-CN", 1 / 3),
     ],

@@ -70,15 +70,16 @@ def test_a_dialogue_is_one_request_that_keeps_its_context(served, references):
         expected = np.sin(2 * np.pi * hz * np.arange(len(turn)) / RATE) / 2
         np.testing.assert_allclose(turn[200:-200], expected[200:-200], atol=0.01)
     note = json.loads(notes.read_text())
-    assert note["texts"] == ["Hello, <|laughter|> how are [you]?", "Fine, um, thanks.", "Good."]
-    assert note["spk_ids"] == [0, 1, 0]
-    assert note["prompt_texts"] == ["Ça va", "I, um, I see."]
-    assert note["prompts"] == [[5 * RATE, RATE], [6 * RATE, RATE]]
-    assert note["seed"] == 7
-    sampling = {"temperature": 0.5, "top_k": 100, "top_p": 0.9, "repetition_penalty": 1.25, "use_ras": True}
-    assert {name: note["sampling"][name] for name in sampling} == sampling
     # The prompts were in a folder that is gone.
-    assert not any(os.path.exists(info["cwd"]) for info in note["infos"])
+    assert not os.path.exists(note.pop("cwd"))
+    assert note == {
+        "texts": ["Hello, <|laughter|> how are [you]?", "Fine, um, thanks.", "Good."],
+        "spk_ids": [0, 1, 0],
+        "prompt_texts": ["Ça va", "I, um, I see."],
+        "prompts": [[5 * RATE, RATE], [6 * RATE, RATE]],
+        "seed": 7,
+        "sampling": {"temperature": 0.5, "top_k": 100, "top_p": 0.9, "repetition_penalty": 1.25, "use_ras": True},
+    }
 
 
 def test_a_dialogue_that_the_model_cannot_speak_costs_no_other(served, references):
