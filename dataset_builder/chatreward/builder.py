@@ -40,7 +40,7 @@ from sdiareward.common.package import CARDS
 from sdiareward.common.parts import Make, Processes, run_parts
 from sdiareward.common.tables import escape_markdown, render_table
 from sdiareward.dataset_builder.episodes import SkipError
-from sdiareward.dataset_builder.synthesis import SynthesisError
+from sdiareward.dataset_builder.synthesis import SynthesisError, load_synthesizer
 from sdiareward.pairs.messages import join_turns
 from sdiareward.pairs.schema import make_stable_id, make_stable_seed
 from sdiareward.perturbations.attack_sounds import find_clips
@@ -51,7 +51,7 @@ from ..reports import data_card
 from ..shards import ShardWriter, choose_size, open_row_parts, read_rows, write_shards
 from . import scenarios, voices
 from .scenarios import Line, Scenario
-from .voices import Cast, ChatRewardConfig, EventSettings, speak_line
+from .voices import Cast, ChatRewardConfig, EventSettings
 
 
 logger = logging.getLogger(__name__)
@@ -147,14 +147,10 @@ class Recorder:
     def _speak(self, cast: Cast, gender: str, scenario: Scenario, line: Line, *, is_question: bool) -> Take:
         """Speak and check a line; a question with the attribute `audio` then gets its sound."""
         attribute, category, config = scenario.voices, line.category, self._config
-        voice = cast.find_voice(attribute, category, gender)
-        if voice is None:
-            raise SkipError(scenarios.NO_VOICE, f"has no voice for {attribute} {category!r}.")
         # One speaker for all answers, where the category does not decide it.
         seed = make_stable_seed(config.seed, scenario.scenario_id, is_question)
         language = scenarios.LANGUAGE_TAGS[category or "english"] if attribute == "language" else "en"
-        how: Any = {"is_shaped": cast.is_shaped(attribute), "language": language, "seed": seed}
-        array = speak_line(line.text, voice, attribute, category, **how)
+        array, engine = cast.speak(line.text, attribute, category, gender, language=language, seed=seed)
         wer = None if config.max_wer is None else self._words.rate(line.text, array, language)
         if wer is not None and wer > (config.max_wer or 0.0):
             raise SkipError("wer", f"the word error rate is {wer:.3f}; at most {config.max_wer} is allowed.")
@@ -168,7 +164,7 @@ class Recorder:
                 array = mix_event(array, load_event(str(category), seed, config.events), config.events)
             except AudioError as error:
                 raise SkipError("no_event", str(error)) from error
-        return Take(array, voice.engine, wer, language)
+        return Take(array, engine, wer, language)
 
     def _join(self, scenario: Scenario, score: int, question: Take, answer: Take) -> dict[str, Any] | Skipped:
         """Return the sample of a question and an answer, or why there is none."""
@@ -228,7 +224,7 @@ def build(config: ChatRewardConfig) -> dict[str, Any]:
         if finished := None if work.parent.exists() else data_card.read_finished(output, plan_id):
             logger.warning("%s is up to date; delete its report.json to build it again.", output)
             return finished
-        casts = config.read_casts()
+        engines = {voice.engine: voice.options for cast in config.read_casts() for voice in cast.voices.values()}
         splits = scenarios.assign_splits(chosen, test=config.test, seed=config.seed)
         plans = {scenario.scenario_id: (scenario, splits[scenario.scenario_id]) for scenario in chosen}
         parts = open_row_parts(work, {}, scenarios.features())
@@ -244,7 +240,7 @@ def build(config: ChatRewardConfig) -> dict[str, Any]:
         report = {
             "plan_id": plan_id,
             "config": identity,
-            "synthesizers": voices.read_engine_versions(casts),
+            "synthesizers": {name: load_synthesizer(name, engines[name]).version for name in sorted(engines)},
             "rejected_lines": dict(sorted(Counter(skip["kind"] for skip in rejected).items())),
             **data_card.summarise_skipped([Skipped(**skip) for skip in skipped]),
             "rejected": rejected,

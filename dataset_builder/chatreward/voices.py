@@ -39,7 +39,7 @@ from sdiareward.perturbations.voices import VoiceShape
 from ..pairing.plausible_speech import require_language, require_plausible
 from ..pipeline.components import FasterWhisperTranscriber
 from ..pipeline.settings import ComponentError, FasterWhisperSettings
-from .scenarios import CATEGORIES
+from .scenarios import CATEGORIES, NO_VOICE
 
 
 ENDPOINT = "openai-speech"
@@ -93,10 +93,6 @@ class Cast:
     instructed: tuple[str, ...] = ()  # Attributes that the engine follows by instruction.
     by_voice: tuple[str, ...] = _BY_VOICE
 
-    def is_shaped(self, attribute: str) -> bool:
-        """Whether an attribute is a rule on a voice."""
-        return attribute not in (*self.instructed, *self.by_voice)
-
     def drop_engines(self, engines: frozenset[str]) -> Cast:
         return replace(self, voices={r: v for r, v in self.voices.items() if v.engine not in engines})
 
@@ -109,6 +105,23 @@ class Cast:
             body = {**voice.options.get("extra_body", {}), "instructions": instructions}
             return replace(voice, options={**voice.options, "extra_body": body})
         return voice
+
+    def speak(
+        self, text: str, attribute: str, category: str | None, gender: str, *, language: str = "en", seed: int = 0
+    ) -> tuple[np.ndarray, str]:
+        """Return mono 16 kHz float32 speech without silence at its ends, and the engine that spoke."""
+        voice = self.find_voice(attribute, category, gender)
+        if voice is None:
+            raise SkipError(NO_VOICE, f"has no voice for {attribute} {category!r}.")
+        engine = load_synthesizer(voice.engine, voice.options)
+        require_language(engine, voice.engine, language, text)
+        speech = engine.speak(text, voice=voice.numbers[seed % len(voice.numbers)])
+        require_plausible([text], [speech], voice.engine, engine=f"{voice.engine} {json.dumps(dict(voice.options))}")
+        # Rules on a voice, where the cast has no other way.
+        shapes = {} if attribute in (*self.instructed, *self.by_voice) else SHAPES.get(attribute, {})
+        shape = shapes[category] if shapes and category else VoiceShape()
+        shape = replace(shape, is_vocoded=bool(shapes) and attribute in VOCODED)
+        return shape(speech, SAMPLING_RATE), voice.engine
 
 
 MANDARIN = Voice("espeak-ng", options={"voices": ["cmn"], "languages": ["zh"]})
@@ -149,31 +162,6 @@ def make_cloning_cast(options: Mapping[str, Any], attributes: Sequence[str]) -> 
             raise ValueError(f"cloning: {speakers} has speakers of {attribute} {sorted(found)}; {needed}.")
         voices |= found
     return Cast(CLONING, voices, by_voice=tuple(dict.fromkeys((*_BY_VOICE, *attributes))))
-
-
-def read_engine_versions(casts: Sequence[Cast]) -> dict[str, str]:
-    voices = {voice.engine: voice for cast in casts for voice in cast.voices.values()}
-    return {name: load_synthesizer(name, voice.options).version for name, voice in sorted(voices.items())}
-
-
-def speak_line(
-    text: str,
-    voice: Voice,
-    attribute: str,
-    category: str | None,
-    *,
-    is_shaped: bool,
-    language: str = "en",
-    seed: int = 0,
-) -> np.ndarray:
-    """Return mono 16 kHz float32 speech without silence at its ends; `is_shaped` applies the rule of the category."""
-    engine = load_synthesizer(voice.engine, voice.options)
-    require_language(engine, voice.engine, language, text)
-    speech = engine.speak(text, voice=voice.numbers[seed % len(voice.numbers)])
-    require_plausible([text], [speech], voice.engine, engine=f"{voice.engine} {json.dumps(dict(voice.options))}")
-    by_rule = is_shaped and attribute in SHAPES
-    shape = SHAPES[attribute][category] if by_rule and category else VoiceShape()
-    return replace(shape, is_vocoded=by_rule and attribute in VOCODED)(speech, SAMPLING_RATE)
 
 
 class WordErrors:

@@ -9,10 +9,11 @@ from support.paths import CONFIGS
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.common.parts import run_here
 from sdiareward.dataset_builder.__main__ import main
-from sdiareward.dataset_builder.chatreward import builder
+from sdiareward.dataset_builder.chatreward import builder, voices
 from sdiareward.dataset_builder.chatreward.builder import Recorder, build
 from sdiareward.dataset_builder.chatreward.scenarios import features, load_samples, read_scenarios
 from sdiareward.dataset_builder.chatreward.voices import ChatRewardConfig, WordErrors, read_config, word_error_rate
+from sdiareward.dataset_builder.synthesis import Engine
 from sdiareward.pairs.schema import make_stable_id
 
 
@@ -94,7 +95,8 @@ def test_an_interrupted_build_resumes_and_a_finished_one_is_not_repeated(built, 
 
 
 def test_an_engine_that_is_left_out_speaks_in_the_test_split_alone(make_config, tmp_path, monkeypatch, make_tone):
-    monkeypatch.setattr(builder, "speak_line", lambda *args, **options: make_tone(1.0))
+    monkeypatch.setattr(Engine, "speak", lambda *args, **options: make_tone(1.0))
+    monkeypatch.setattr(voices, "require_plausible", lambda *args, **options: None)
     config = make_config(tmp_path, casts=("espeak-ng", "neural"), left_out=("hibari", "piper"))
     key, names = "implicit-volume-01", ("espeak-ng", "neural")
     seed = next(s for s in range(20) if min(names, key=lambda name: make_stable_id(s, key, name)) == "neural")

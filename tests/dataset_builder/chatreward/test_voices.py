@@ -10,19 +10,10 @@ import numpy as np
 import pytest
 import soundfile
 
+from sdiareward.dataset_builder.chatreward import voices
 from sdiareward.dataset_builder.chatreward.builder import Recorder, load_event, mix_event
 from sdiareward.dataset_builder.chatreward.scenarios import read_scenarios
-from sdiareward.dataset_builder.chatreward.voices import (
-    CASTS,
-    ChatRewardConfig,
-    CloningSettings,
-    EmotionSettings,
-    Voice,
-    load_classifier,
-    make_cloning_cast,
-    make_endpoint_cast,
-    speak_line,
-)
+from sdiareward.dataset_builder.chatreward.voices import CASTS, EmotionSettings, load_classifier
 from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.dataset_builder.synthesis import SynthesisError, load_synthesizer
 from sdiareward.perturbations.channel import encode
@@ -30,7 +21,6 @@ from sdiareward.perturbations.channel import encode
 
 RATE = 16_000
 TEXT = "The second train leaves a little later."
-MAN = Voice("espeak-ng")
 
 
 def level_db(array):
@@ -38,7 +28,7 @@ def level_db(array):
 
 
 def test_volume_changes_the_level_alone():
-    low, high = (speak_line(TEXT, MAN, "volume", category, is_shaped=True) for category in ("low", "high"))
+    low, high = (CASTS["espeak-ng"].speak(TEXT, "volume", category, "male")[0] for category in ("low", "high"))
     assert level_db(high) - level_db(low) == pytest.approx(23.0, abs=0.01)
     np.testing.assert_allclose(low / np.abs(low).max(), high / np.abs(high).max(), atol=1e-4)
 
@@ -54,19 +44,18 @@ def test_an_endpoint_gets_instructions_for_a_voice_and_its_voices_alternate(serv
     tone = encode(np.sin(np.arange(36_000) / 9) / 2, 24_000, "WAV", "FLOAT", None)
     server = serve(lambda *request: (200, tone))
     options = {"base_url": f"{server.url}/v1", "model": "tts", "voices": ["nova", "onyx", "coral", "ash"]}
-    cast = make_endpoint_cast(options, ("emotion", "accent"))
+    cast = voices.make_endpoint_cast(options, ("emotion", "accent"))
     for attribute, category, gender in (("emotion", "sad", "male"), ("accent", "indian", "female")):
-        voice = cast.find_voice(attribute, category, gender)
-        speech = speak_line(TEXT, voice, attribute, category, is_shaped=cast.is_shaped(attribute))
+        speech, _ = cast.speak(TEXT, attribute, category, gender)
         assert level_db(speech) == pytest.approx(-28.0, abs=0.01)
     asked = [json.loads(body) for _, _, body in server.requests]
     assert [(body["voice"], body["input"]) for body in asked] == [("onyx", TEXT), ("nova", TEXT)]
     assert "sad" in asked[0]["instructions"] and "indian accent" in asked[1]["instructions"]
     assert cast.find_voice("accent", None, "male").options == cast.voices["male"].options
     assert {gender: [*voice.numbers] for gender, voice in cast.voices.items()} == {"female": [0, 2], "male": [1, 3]}
-    for voices, attribute, named in (("fmf", "emotion", "voices"), ("fm", "volume", "volume")):
+    for names, attribute, named in (("fmf", "emotion", "voices"), ("fm", "volume", "volume")):
         with pytest.raises(ValueError, match=named):
-            make_endpoint_cast({"voices": list(voices)}, (attribute,))
+            voices.make_endpoint_cast({"voices": list(names)}, (attribute,))
 
 
 def test_a_sound_lies_under_speech_at_the_ratio_asked_for(make_tone, events):
@@ -156,15 +145,15 @@ def test_speakers_that_cannot_be_used_are_refused_by_line(line, tmp_path):
 
 def test_ages_are_spoken_by_people_of_these_ages_and_by_no_rule(cloning):
     server, options = cloning
-    cast = make_cloning_cast(options(), ("age",))
-    assert not cast.is_shaped("age") and cast.is_shaped("emotion")
+    cast = voices.make_cloning_cast(options(), ("age",))
     for age in AGES:
-        speech = speak_line("Hello.", cast.find_voice("age", age, "female"), "age", age, is_shaped=False, seed=2)
+        speech, engine = cast.speak("Hello.", "age", age, "female", seed=2)
         assert read_form(server.requests[-1])["prompt_text"].startswith(age.encode())
-        assert len(speech) / RATE == pytest.approx(1.0, abs=0.1)
+        # As the server speaks, but for the level.
+        assert (len(speech), engine) == (pytest.approx(RATE, abs=0.1 * RATE), "voice-cloning")
     assert cast.find_voice("accent", "indian", "female") is None
     with pytest.raises(ValueError, match=r"speakers of accent \[\]"):
-        make_cloning_cast(options(), ("accent",))
+        voices.make_cloning_cast(options(), ("accent",))
 
 
 def test_each_scenario_draws_its_speakers_and_its_answers_share_one(cloning, tmp_path, events, monkeypatch):
@@ -172,7 +161,9 @@ def test_each_scenario_draws_its_speakers_and_its_answers_share_one(cloning, tmp
     # The server gives one second for any words.
     monkeypatch.setattr("sdiareward.dataset_builder.chatreward.voices.require_plausible", lambda *_, **__: None)
     fixed = {"casts": ("voice-cloning",), "events": events, "max_wer": None, "min_s": 1.0, "max_s": 60.0}
-    recorder = Recorder(ChatRewardConfig(str(tmp_path / "out"), cloning=CloningSettings(options()), **fixed))
+    recorder = Recorder(
+        voices.ChatRewardConfig(str(tmp_path / "out"), cloning=voices.CloningSettings(options()), **fixed)
+    )
     asking, answering = set(), set()
     for scenario in [scenario for scenario in read_scenarios() if scenario.voices == "volume"][:9]:
         server.requests.clear()

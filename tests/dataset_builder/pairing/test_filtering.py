@@ -10,14 +10,8 @@ from support.chat_server import ChatServer, Reply
 
 from sdiareward.common.errors import Skipped
 from sdiareward.common.llm import EndpointError
-from sdiareward.dataset_builder.pairing.filtering import (
-    DIMENSIONS,
-    PROMPTS,
-    FilterSettings,
-    annotate_rows,
-    check_rules,
-    filter_rows,
-)
+from sdiareward.dataset_builder.pairing import filtering
+from sdiareward.dataset_builder.pairing.filtering import DIMENSIONS, FilterSettings, annotate_rows, filter_rows
 from sdiareward.pairs.prompts import PromptSet
 from sdiareward.pairs.schema import TAXONOMY
 from sdiareward.perturbations.channel import encode_flac
@@ -66,7 +60,7 @@ def swap_roles(row):
 def test_a_pair_that_breaks_a_rule_is_dropped_under_the_name_of_the_rule(make_row, turns, spoil, kind):
     row = make_row(turns=turns)
     spoil(row)
-    skip = check_rules(row)
+    skip = filtering.check_rules(row)
     assert skip is None if kind is None else (skip.kind, "pair p0" in skip.item) == (kind, True)
 
 
@@ -87,7 +81,10 @@ def test_the_judge_hears_both_versions_and_reads_none_and_its_scores_are_the_col
     assert {**kept, "quality": None} == row
     scores = {"chosen": (4, 5, 4), "rejected": (4, 2, 3)}
     quality = {side: dict(zip(DIMENSIONS, given, strict=True)) for side, given in scores.items()}
-    assert kept["quality"] == quality | {"judge": "writer", "prompt_version": PromptSet().compute_version(*PROMPTS)}
+    assert kept["quality"] == quality | {
+        "judge": "writer",
+        "prompt_version": PromptSet().compute_version(*filtering.PROMPTS),
+    }
 
 
 def test_scores_keep_a_pair_an_invalid_verdict_is_asked_for_again_and_a_failure_costs_its_pair(ask, make_row):

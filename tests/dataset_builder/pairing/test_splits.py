@@ -12,17 +12,8 @@ from support.paths import SAMPLE
 
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.dataset_builder.episodes import Episode
-from sdiareward.dataset_builder.pairing import BenchSettings
-from sdiareward.dataset_builder.pairing.splits import (
-    assign_splits,
-    draw_bench,
-    find_shared,
-    isolate,
-    join_groups,
-    make_bench,
-    sample_bench,
-    split_unit,
-)
+from sdiareward.dataset_builder.pairing import BenchSettings, splits
+from sdiareward.dataset_builder.pairing.splits import assign_splits, draw_bench, isolate, make_bench, sample_bench
 from sdiareward.dataset_builder.shards import ShardWriter, read_rows
 from sdiareward.perturbations.channel import degrade_mp3, degrade_opus, encode_flac
 
@@ -37,8 +28,8 @@ def test_every_source_is_split_in_its_shares_and_joined_units_get_one_split_whil
     shares = {"validation": 0.1, "test": 0.2, "seed": 0}
     before = assign_splits(episodes, {}, **shares)
     for source in ("a", "b"):
-        splits = Counter(before[split_unit(e)] for e in episodes if e.source == source)
-        assert splits == {"train": 70, "validation": 10, "test": 20}
+        found = Counter(before[splits.split_unit(e)] for e in episodes if e.source == source)
+        assert found == {"train": 70, "validation": 10, "test": 20}
     joined = sorted(before)[5:9]
     together = assign_splits(episodes, dict.fromkeys(joined, joined[0]), **shares)
     assert {unit: together[unit] for unit in before if unit not in joined}.items() <= before.items()
@@ -60,7 +51,7 @@ def test_units_that_share_a_recording_are_one_group_in_all_sources(tmp_path):
     named = {"a": "a.wav", "again": "again.wav", "near": "a.mp3", "b": "b.wav", "c": "c.wav", "same": "c.wav"}
     files = {("folder" if name == "a" else "meld", name): [str(tmp_path / path)] for name, path in named.items()}
     files["meld", "both"] = [str(tmp_path / "a.flac"), str(tmp_path / "quiet.ogg")]
-    joined, counts = join_groups(files, lambda path: hashlib.sha256(Path(path).read_bytes()).hexdigest())
+    joined, counts = splits.join_groups(files, lambda path: hashlib.sha256(Path(path).read_bytes()).hexdigest())
     of_a = {("folder", "a"), ("meld", "again"), ("meld", "near"), ("meld", "both")}
     assert {unit for unit, unit_of in joined.items() if unit_of == joined["folder", "a"]} == of_a
     assert {unit for unit in joined if unit not in of_a} == {("meld", "c"), ("meld", "same")}
@@ -165,9 +156,9 @@ def test_a_turn_of_another_group_leaves_training_with_the_pair_that_took_it(tmp_
         label("far", **family, chosen=said("two", "far.wav"), rejected=said("two", "donor.wav", 9.0)),
     ]
     folder = write_folder(tmp_path / "all", rows, joined=None)
-    assert find_shared(folder, {"bench"}) == {"donor", "words"}
+    assert splits.find_shared(folder, {"bench"}) == {"donor", "words"}
     # Of two pairs of recordings, what is said says nothing: the paper's recipe stays as it is.
-    assert find_shared(folder, {"donor"}) == {"bench"}
+    assert splits.find_shared(folder, {"donor"}) == {"bench"}
     _, assignment, skipped = draw_bench(folder, BenchSettings())
     assert assignment == {"bench": "test", "far": "train"}
     assert {(skip.item, skip.kind) for skip in skipped} == {(name, "turn_in_bench") for name in ("donor", "words")}

@@ -9,14 +9,8 @@ from sdiareward.common.llm import ChatClient
 from sdiareward.common.package import SCRIPTS
 from sdiareward.common.settings import make_settings
 from sdiareward.dataset_builder.episodes import ScriptPair, validate_episode
-from sdiareward.dataset_builder.sources import read_source
-from sdiareward.dataset_builder.sources.scripts_by_llm import (
-    Scenario,
-    ScriptSettings,
-    plan_scripts,
-    read_scenarios,
-    write_scripts,
-)
+from sdiareward.dataset_builder.sources import read_source, scripts_by_llm
+from sdiareward.dataset_builder.sources.scripts_by_llm import Scenario, ScriptSettings, write_scripts
 from sdiareward.pairs.prompts import PromptSet
 
 
@@ -62,9 +56,9 @@ def make_pairs(tmp_path):
 
 
 def test_250_scenarios_in_the_ten_domains_of_the_bundled_scripts_make_a_plan_of_2500_scripts():
-    scenarios = read_scenarios()
+    scenarios = scripts_by_llm.read_scenarios()
     assert Counter(Counter(scenario.domain for scenario in scenarios).values()) == {25: 10}
-    plan = plan_scripts(scenarios, ScriptSettings().variations)
+    plan = scripts_by_llm.plan_scripts(scenarios, ScriptSettings().variations)
     assert len(plan) == len(set(plan)) == 2500
     bundled = [json.loads(line) for line in (SCRIPTS / "colloquial_scripts.jsonl").open(encoding="utf-8")]
     assert not {scenario.topic for scenario in scenarios} & {row["topic"] for row in bundled}
@@ -157,7 +151,7 @@ def test_settings_beyond_the_data_contract_and_a_faulty_file_of_scenarios_are_re
     for text, place in cases.items():
         (tmp_path / "scenarios.jsonl").write_text(text)
         with pytest.raises(ValueError, match=place):
-            read_scenarios(tmp_path / "scenarios.jsonl")
+            scripts_by_llm.read_scenarios(tmp_path / "scenarios.jsonl")
 
 
 def test_own_prompts_write_the_scripts_and_a_file_of_other_prompts_or_another_model_is_not_resumed(ask, tmp_path):
