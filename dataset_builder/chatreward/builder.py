@@ -51,7 +51,7 @@ from ..reports import data_card
 from ..shards import ShardWriter, choose_size, open_row_parts, read_rows, write_shards
 from . import scenarios, voices
 from .scenarios import Line, Scenario
-from .voices import Cast, ChatRewardConfig, EventSettings
+from .voices import GENDERS, Cast, ChatRewardConfig, EventSettings
 
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,6 @@ _WRONG, _SCORES = ("text", "speech", "sample"), ("1", "2", "3", "4", "5")
 Ratings = Mapping[str, Mapping[str, int]]
 # A cast, and the gender of its voice for a category that does not determine it.
 Speaker = tuple[Cast, str]
-_GENDERS = ("female", "male")
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,7 @@ class Recorder:
             women = [(cast, "female") for cast in casts]
             return women, women
         first = make_stable_seed(*key) % 2
-        answering, asking = ([(cast, _GENDERS[i]) for cast in casts] for i in (first, 1 - first))
+        answering, asking = ([(cast, GENDERS[i]) for cast in casts] for i in (first, 1 - first))
         return asking + answering, answering + asking
 
     def _record_lines(
@@ -134,8 +133,10 @@ class Recorder:
                 for name in [name for name in lines if name not in takes]:
                     try:
                         takes[name] = self._speak(cast, gender, scenario, lines[name], is_question=name == "question")
-                    except (SkipError, SynthesisError) as error:
-                        skip = Skipped(f"{scenario.scenario_id} {name}", error.kind, f"{cast.name}: {error}")
+                    except (SkipError, SynthesisError, AudioError) as error:
+                        # Only clips of events are read here.
+                        kind = getattr(error, "kind", "no_event")
+                        skip = Skipped(f"{scenario.scenario_id} {name}", kind, f"{cast.name}: {error}")
                         takes[name] = skip
                         rejected.append(skip)
                         if not is_last_round:
@@ -160,10 +161,7 @@ class Recorder:
                 raise SkipError("emotion", f"{category!r} has the score {score:.3f}; at least {least} is needed.")
         if attribute == "audio" and is_question:
             seed = make_stable_seed(config.seed, scenario.scenario_id, category)
-            try:
-                array = mix_event(array, load_event(str(category), seed, config.events), config.events)
-            except AudioError as error:
-                raise SkipError("no_event", str(error)) from error
+            array = mix_event(array, load_event(str(category), seed, config.events), config.events)
         return Take(array, engine, wer, language)
 
     def _join(self, scenario: Scenario, score: int, question: Take, answer: Take) -> dict[str, Any] | Skipped:

@@ -137,11 +137,6 @@ _ALIKE = {
 }
 
 
-def find_voice_attribute(attribute: str | None) -> str:
-    """Return the attribute in which the voices of a scenario differ."""
-    return attribute or CONTENT_VOICES
-
-
 def find_named_categories(text: str, attribute: str) -> list[str]:
     """Return the categories of an attribute that a text names, in the order of Table 4."""
     return [category for category in CATEGORIES[attribute] if _compile_pattern(attribute, category).search(text)]
@@ -244,7 +239,7 @@ class Scenario:
     @property
     def voices(self) -> str:
         """The attribute in which the voices of the answers differ."""
-        return find_voice_attribute(self.attribute)
+        return self.attribute or CONTENT_VOICES
 
     def as_row(self) -> dict[str, Any]:
         """Return the JSON object that `make_scenario` takes."""
@@ -412,7 +407,7 @@ def write_scenarios(
 
 
 def _make_messages(slot: Slot, prompts: PromptSet) -> list[dict[str, str]]:
-    attribute = find_voice_attribute(slot.attribute)
+    attribute = slot.attribute or CONTENT_VOICES
     names = {"attribute": attribute, "category": slot.category, "categories": ", ".join(CATEGORIES[attribute])}
     rules = prompts.fill(f"scenario_rules_{slot.part}", **names, labels=prompts.fill("scenario_labels", **names))
     if attribute == "language":
@@ -434,7 +429,7 @@ def _read_answer(answer: Any, *, slot: Slot, license: str) -> Scenario:
     if empty := [name for name in needed if not isinstance(answer[name], str) or not answer[name].strip()]:
         raise ValueError(f"{empty} must be texts.")
     words = {name: " ".join(text.split()) for name, text in answer.items()}
-    right = slot.category or PLAIN[find_voice_attribute(slot.attribute)]
+    right = slot.category or PLAIN[slot.attribute or CONTENT_VOICES]
     if (label := words["appropriate_label"]) != right:
         raise ValueError(f"appropriate_label is {label!r}; it must be {right!r}.")
     heard: str | None = right

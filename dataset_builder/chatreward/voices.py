@@ -44,7 +44,7 @@ from .scenarios import CATEGORIES, NO_VOICE
 
 ENDPOINT = "openai-speech"
 CLONING = "voice-cloning"
-_GENDERS = ("female", "male")
+GENDERS = ("female", "male")
 # Attributes with a voice of the cast for each category.
 _BY_VOICE = ("gender", "accent", "language")
 # Toys. After Murray and Arnott (1993) and Burkhardt and Sendlmeier (2000): the directions are theirs, the sizes ours.
@@ -144,7 +144,7 @@ def make_endpoint_cast(options: Mapping[str, Any], attributes: Sequence[str]) ->
     count = len(options.get("voices", ()))
     if not count or count % 2:
         raise ValueError(f"endpoint: voices are {options.get('voices')!r}; give two, female and male, or more pairs.")
-    voices = {gender: Voice(ENDPOINT, range(first, count, 2), options) for first, gender in enumerate(_GENDERS)}
+    voices = {gender: Voice(ENDPOINT, range(first, count, 2), options) for first, gender in enumerate(GENDERS)}
     return Cast(ENDPOINT, voices, tuple(attributes))
 
 
@@ -157,7 +157,7 @@ def make_cloning_cast(options: Mapping[str, Any], attributes: Sequence[str]) -> 
             where = {attribute: category}
             if count := len(select_speakers(speakers, where)):
                 found[category] = Voice(CLONING, range(count), {**options, "where": where})
-        if len(found) < (len(_GENDERS) if attribute == "gender" else 1):
+        if len(found) < (len(GENDERS) if attribute == "gender" else 1):
             needed = f"add some of {list(categories)}"
             raise ValueError(f"cloning: {speakers} has speakers of {attribute} {sorted(found)}; {needed}.")
         voices |= found
