@@ -39,12 +39,14 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 from itertools import permutations, product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from pydantic import Field, PositiveInt
 
 from sdiareward.audio_sdiareward import MIN_SAMPLES, SAMPLING_RATE, AudioError, read_audio
 from sdiareward.chat_sdiareward import MAX_TURNS, ROLES
+from sdiareward.common.settings import require_known
 from sdiareward.dataset_builder.episodes import RECORDING, SYNTHETIC, Episode, Part, ScriptPair, Turn, is_recorded
 from sdiareward.dataset_builder.synthesis import ReferenceClip, load_synthesizer
 from sdiareward.esdr_accuracy.pairwise import NO_SUBSET
@@ -77,12 +79,6 @@ _FILE_OPTIONS = {"model_path", "voices_path", "audio"}
 # A clip to clone a voice from; it has fewer words.
 MIN_S, MAX_S, MAX_WORDS = 5.0, 30.0, 60
 _SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".m4a")
-
-
-class Clip(NamedTuple):
-    role: str
-    text: str
-    duration_s: float
 
 
 class ScriptVoice(NamedTuple):
@@ -249,15 +245,13 @@ def _read_side(plan: PairPlan, side: str, recorded: Sequence[np.ndarray] | None 
         lines = [(turn.role, turn.text) for turn in episode.turns]
         spoken = [[array] for array in engine.speak_dialogue(lines, _choose_reference_clips(plan, label))]
     else:
-        speak: Any = _speak if engine.is_deterministic else _speak.__wrapped__
+        speak: Any = _speak if engine.is_deterministic and not is_copy else _speak.__wrapped__
         spoken = []
         for turn in episode.turns:
             voice = make_stable_seed(plan.chosen.group_id, turn.role)
-            if is_copy:
-                parts = ((part.text, read_part(part, label)) for part in turn.parts)
-                spoken.append([engine.speak(text, voice=voice, reference=array) for text, array in parts])
-            else:
-                spoken.append([speak(engine, part.text, voice) for part in turn.parts if part.text])
+            parts = [part for part in turn.parts if part.text or is_copy]
+            more = [{"reference": read_part(part, label)} if is_copy else {} for part in parts]
+            spoken.append([speak(engine, part.text, voice, **own) for part, own in zip(parts, more, strict=True)])
     # Copy-synthesis keeps the recording's channel, so it has been through its codings already.
     for coding in () if is_copy else episode.native_coding:
         spoken = [[CODINGS[coding](array, SAMPLING_RATE) for array in parts] for parts in spoken]
@@ -274,8 +268,8 @@ def _read_recorded(episode: Episode, label: str, trim_db: float | None = None) -
 
 # The pairs of a dialogue are made one after the other, and most of their turns are the same.
 @lru_cache(maxsize=128)
-def _speak(engine: Any, text: str, voice: int) -> np.ndarray:
-    return engine.speak(text, voice=voice)
+def _speak(engine: Any, text: str, voice: int, **reference: np.ndarray) -> np.ndarray:
+    return engine.speak(text, voice=voice, **reference)
 
 
 def _choose_reference_clips(plan: PairPlan, label: str) -> dict[str, ReferenceClip]:
@@ -284,39 +278,38 @@ def _choose_reference_clips(plan: PairPlan, label: str) -> dict[str, ReferenceCl
         # None without a pool: the engine's options name its voices.
         drawn = draw_voices(plan.script_voices, plan.pair_id)
         return {role: ReferenceClip(read_audio(voice.audio), voice.text) for role, voice in drawn.items()}
-    arrays, turns = _read_recorded(plan.chosen, label), plan.chosen.turns
-    clips = [Clip(t.role, t.text, len(a) / SAMPLING_RATE) for t, a in zip(turns, arrays, strict=True)]
-    return {
-        role: ReferenceClip(_join([arrays[i] for i in places], None), " ".join(turns[i].text for i in places))
-        for role, places in choose_references(clips).items()
-    }
+    arrays = _read_recorded(plan.chosen, label)
+    turns = [
+        (turn.role, ReferenceClip(array, turn.text)) for turn, array in zip(plan.chosen.turns, arrays, strict=True)
+    ]
+    return choose_references(turns)
 
 
-def choose_references(turns: Sequence[Clip]) -> dict[str, tuple[int, ...]]:
-    """Return by role the positions of the turns that are joined to its reference."""
-
-    def fit(*places: int) -> bool:
-        num_words = sum(len(turns[i].text.split()) for i in places)
-        return sum(turns[i].duration_s for i in places) <= MAX_S and num_words < MAX_WORDS
-
-    chosen: dict[str, tuple[int, ...]] = {}
-    for role in dict.fromkeys(turn.role for turn in turns):
-        own = [place for place, turn in enumerate(turns) if turn.role == role]
-        if usable := [place for place in own if turns[place].duration_s >= MIN_S and fit(place)]:
+def choose_references(turns: Sequence[tuple[str, ReferenceClip]]) -> dict[str, ReferenceClip]:
+    """Return the clip of each role, from one turn or several."""
+    chosen: dict[str, ReferenceClip] = {}
+    for role in dict.fromkeys(role for role, _ in turns):
+        own = [clip for each, clip in turns if each == role]
+        if usable := [clip for clip in own if _can_be_cloned([clip], MIN_S)]:
             # `max` keeps the first of equals.
-            chosen[role] = (max(usable, key=lambda place: turns[place].duration_s),)
+            chosen[role] = max(usable, key=lambda clip: clip.array.size)
             continue
-        run: tuple[int, ...] = ()
-        for place in own:
-            run = next(places for places in ((*run, place), (place,), ()) if fit(*places))
-            if sum(turns[i].duration_s for i in run) >= MIN_S:
-                chosen[role] = run
+        run: list[ReferenceClip] = []
+        for clip in own:
+            run = next(clips for clips in ([*run, clip], [clip], []) if _can_be_cloned(clips))
+            if _can_be_cloned(run, MIN_S):
+                chosen[role] = ReferenceClip(_join([c.array for c in run], None), " ".join(c.text for c in run))
                 break
         else:
-            found = ", ".join(f"{turns[i].duration_s:.1f} s with {len(turns[i].text.split())} words" for i in own)
+            lasts = [f"{clip.array.size / SAMPLING_RATE:.1f} s with {len(clip.text.split())} words" for clip in own]
             needed = f"from {MIN_S:g} to {MAX_S:g} s with fewer than {MAX_WORDS} words"
-            raise NoReference(f"no reference for {role!r}: its turns last {found}; a voice is cloned {needed}.")
+            raise NoReference(f"no reference for {role!r}: its turns last {', '.join(lasts)}; a voice needs {needed}.")
     return chosen
+
+
+def _can_be_cloned(clips: Sequence[ReferenceClip], least_s: float = 0.0) -> bool:
+    seconds = sum(clip.array.size for clip in clips) / SAMPLING_RATE
+    return least_s <= seconds <= MAX_S and sum(len(clip.text.split()) for clip in clips) < MAX_WORDS
 
 
 def split_options(options: Mapping[str, Any], criterion: str) -> tuple[dict[str, Any], tuple[ScriptVoice, ...]]:
@@ -441,20 +434,14 @@ class Pool(list[Episode]):
 
 @dataclass(frozen=True)
 class FamilySpec:
-    kinds: tuple[str, ...] | None = None  # None: all of the family.
-    per_dialogue: int = 1  # Pairs per dialogue, each of another kind.
-
-    def __post_init__(self) -> None:
-        if self.per_dialogue < 1 or self.kinds == ():
-            raise ValueError(f"per_dialogue is {self.per_dialogue}, kinds {self.kinds}; give one, or omit the family.")
+    kinds: Annotated[tuple[str, ...], Field(min_length=1)] | None = None  # None: all of the family.
+    per_dialogue: PositiveInt = 1  # Pairs per dialogue, each of another kind.
 
 
 def validate_families(families: Mapping[str, FamilySpec]) -> None:
+    require_known(families, KINDS, "families")
     for family, spec in families.items():
-        if family not in KINDS:
-            raise ValueError(f"families: {family!r} is none of {sorted(KINDS)}.")
-        if unknown := sorted(set(spec.kinds or ()) - set(KINDS[family])):
-            raise ValueError(f"families: {family} has no kinds {unknown}; it has {sorted(KINDS[family])}.")
+        require_known(spec.kinds or (), KINDS[family], f"families.{family}.kinds")
 
 
 def plan_family_pairs(

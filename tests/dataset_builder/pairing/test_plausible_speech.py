@@ -72,19 +72,12 @@ def test_one_sound_for_other_words_is_refused_in_a_dialogue_and_of_a_synthesizer
     assert ("sounds exactly like" in find([second], [sound], engine="tts")) == is_refused
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds", "recorded_s"),
-    [
-        *((text, 1.0, 1.0) for text in ("A", "1984", "7,000,000", "M I S D N", "hm", "…", "I. I mean")),
-        # At 300 and at 80 words per minute, a backchannel, and one word beside laughter or a pause.
-        (WORDS, 18.0, 5.0),
-        ("https://www.example.com/a", 9.5, 5.0),
-        ("mhm", 0.9, 0.15),
-        ("Yes.", 0.4, 15.0),
-    ],
-)
-def test_people_and_synthesizers_may_be_fast_or_slow(text, seconds, recorded_s):
-    assert find([text], [speak(seconds)], engine="tts", recorded=[speak(recorded_s, 1)]) == ""
+def test_people_and_synthesizers_may_be_fast_or_slow():
+    cases = [(text, 1.0, 1.0) for text in ("A", "1984", "7,000,000", "M I S D N", "hm", "…", "I. I mean")]
+    # At 300 and at 80 words per minute, a backchannel, and one word beside laughter or a pause.
+    cases += [(WORDS, 18.0, 5.0), ("https://www.example.com/a", 9.5, 5.0), ("mhm", 0.9, 0.15), ("Yes.", 0.4, 15.0)]
+    for text, seconds, recorded_s in cases:
+        assert find([text], [speak(seconds)], engine=text, recorded=[speak(recorded_s, 1)]) == ""
 
 
 @pytest.mark.parametrize(
