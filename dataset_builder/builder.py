@@ -139,8 +139,7 @@ def _build(config: BuildConfig) -> dict[str, Any]:
         return finished
     options = {name: given for plan in plans for name, given in plan.engines.items()}
     if missing := sorted(name for name in options if not is_available(name, options[name])):
-        problem = "they are not installed, or need synthesizer_options"
-        raise ValueError(f"synthesizers {missing} cannot be used: {problem}; install them or remove them.")
+        raise ValueError(f"synthesizers {missing} need `pip install` or synthesizer_options; or remove them.")
 
     def has_changed(pair_id: str, note: Mapping[str, Any]) -> bool:
         # A pair that was skipped is made again; one of recordings that are missing now is kept.

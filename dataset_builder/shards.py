@@ -35,6 +35,7 @@ ChooseEngine = Callable[[int, int | None, float], Engine]
 MakeItem = Callable[..., tuple[Rows, dict[str, Any]]]
 SPLITS = ("train", "validation", "test")
 COUNTED = ("criterion", "split", "subset", "source", "synthesizer")
+_HOURS = tuple(f"{side}_h" for side in SIDES)
 _ROWS_PER_SHARD, _ROWS_PER_GROUP = 200, 20
 # Neighbours often need the same speech, which a worker keeps; few enough that all workers end together.
 _ITEMS_PER_PART, _MIN_PARTS, _MAX_PARTS = 16, 64, 4096
@@ -135,31 +136,18 @@ def read_shard(path: Path, columns: Sequence[str] | None = None) -> Iterator[tup
             yield from ((split, row) for row in batch.to_pylist())
 
 
-class PairTally:
-    """Pairs, and hours of each side if they are given, by the columns of every report."""
-
-    def __init__(self) -> None:
-        self._tally: defaultdict[tuple[str, ...], Any] = defaultdict(Counter)
-
-    def add(self, row: Mapping[str, Any], hours: Mapping[str, float]) -> None:
-        found = self._tally[tuple(str(row.get(name)) for name in COUNTED)]
-        found["pairs"] += 1
-        for side, value in hours.items():
-            found[f"{side}_h"] += value
-
-    @property
-    def counts(self) -> list[dict[str, Any]]:
-        return [
-            dict(zip(COUNTED, key, strict=True)) | {name: round(value, 4) for name, value in found.items()}
-            for key, found in sorted(self._tally.items())
-        ]
-
-
 def count_pairs(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    tally = PairTally()
+    """Return pairs, and hours of each side where rows have `chosen_h` and `rejected_h`, by the columns of a report."""
+    tally: defaultdict[tuple[str, ...], Any] = defaultdict(Counter)
     for split, row in rows:
-        tally.add({**row, "split": split}, {})
-    return tally.counts
+        found = tally[tuple(str(split if name == "split" else row.get(name)) for name in COUNTED)]
+        found["pairs"] += 1
+        for name in _HOURS if _HOURS[0] in row else ():
+            found[name] += row[name]
+    return [
+        dict(zip(COUNTED, key, strict=True)) | {name: round(value, 4) for name, value in found.items()}
+        for key, found in sorted(tally.items())
+    ]
 
 
 def write_rows(
@@ -169,7 +157,7 @@ def write_rows(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema, tally = make_arrow_schema(columns or features()), PairTally()
+    schema = make_arrow_schema(columns or features())
     # By criterion, split, and whether the audio may not be published.
     pending: defaultdict[tuple[str, str, bool], list[dict[str, Any]]] = defaultdict(list)
     written: Counter[tuple[str, str, bool]] = Counter()
@@ -187,22 +175,25 @@ def write_rows(
         written[key] += len(pending[key])
         files[key].write_table(pa.Table.from_pylist(pending.pop(key), schema=schema))
 
+    def write() -> Iterator[tuple[str, dict[str, Any]]]:
+        for split, row in rows:
+            key = (row.get("criterion", ""), split, find_redistribution_block(row) is not None)
+            pending[key].append(dict(row))
+            if len(pending[key]) == _ROWS_PER_GROUP:
+                flush(key)
+            if all(side in row for side in SIDES):
+                seconds = (sum(turn["duration_s"] for turn in row[side]) for side in SIDES)
+                yield split, {**row, **{name: each / 3600 for name, each in zip(_HOURS, seconds, strict=True)}}
+        for key in list(pending):
+            flush(key)
+
     with replace_atomically(folder / "data") as temporary:
         temporary.mkdir(parents=True)
         with ExitStack() as stack:
-            for split, row in rows:
-                key = (row.get("criterion", ""), split, find_redistribution_block(row) is not None)
-                if all(side in row for side in SIDES):
-                    hours = {side: sum(turn["duration_s"] for turn in row[side]) / 3600 for side in SIDES}
-                    tally.add({"split": split, **row}, hours)
-                pending[key].append(dict(row))
-                if len(pending[key]) == _ROWS_PER_GROUP:
-                    flush(key)
-            for key in list(pending):
-                flush(key)
+            counts = count_pairs(write())
         for criterion, split in {key[:2] for key in written}:
             paths = sorted((temporary / criterion).glob(f"{split}-*"))
             for index, path in enumerate(paths):
                 path.rename(path.with_name(f"{split}-{index:05d}-of-{len(paths):05d}.parquet"))
         shutil.rmtree(folder / "data", ignore_errors=True)
-    return tally.counts
+    return counts

@@ -130,9 +130,7 @@ def validate_row(row: Mapping[str, Any]) -> None:
         raise ValueError(f"{label}: has no columns {missing}; every pair needs them.")
     for column in (*_NAMES, "primary", "secondary"):
         if not is_text(row[column]) or (column in _NAMES and not row[column]):
-            raise ValueError(
-                f"{label}: {column} is {row[column]!r:.80}; a text is needed, for labels {UNKNOWN!r} if none is known."
-            )
+            raise ValueError(f"{label}: {column} is {row[column]!r:.80}; a text is needed, {UNKNOWN!r} if unknown.")
     allowed = {name: labels | {UNKNOWN} for name, labels in list_allowed_labels(row).items()}
     for column, values in {"criterion": (*CRITERIA, JOINT), "subset": (*SUBSETS, NO_SUBSET), **allowed}.items():
         if row[column] not in values:

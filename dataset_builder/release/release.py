@@ -404,8 +404,7 @@ class _Releaser:
                 text = " ".join(filter(None, (part["text"] for part in parts)))
                 # An identifier may cross the border of two parts.
                 if len(parts) > 1 and (found := scrub(text, self.names, self.regions)[1]):
-                    reason = f"a turn names {sorted(found)} across two parts; edit its text."
-                    raise SkipError("identifier_across_parts", reason)
+                    raise SkipError("identifier_across_parts", f"a turn names {sorted(found)} across parts; edit it.")
                 kept = {"role": turn["role"], "duration_s": turn["duration_s"]}
                 sides[side].append({**kept, "text": text, "audio_ref": parts, "fingerprints": fingerprints})
         return {**row, **sides}

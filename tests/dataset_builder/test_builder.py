@@ -153,7 +153,7 @@ BAD_CONFIGS = [
     ({"families": {"context": {"kinds": []}}}, "families.context.*kinds"),
     ({"channel": {"snr_db": "loud"}}, "channel.snr_db"),
     ({"pipeline": {"vad": {"treshold": 0.4}}}, "pipeline.vad.*threshold"),
-    ({"pipeline": {"diarization": {"min_speakers": 2}}}, "pipeline.diarization.pyannote.*min_speakers"),
+    ({"pipeline": {"diarization": {"min_speakers": 2}}}, "pipeline: diarization.pyannote.*min_speakers"),
     ({"pipeline": {"asr": {"name": "vosk"}}}, "vosk.*'faster-whisper'"),
     ({"pipeline": {"vad": {"threshold": "high"}}}, "vad.threshold is 'high'"),
     ({"pipeline": {"decode": {"concurrency": 0}}}, "decode.concurrency"),

@@ -19,7 +19,7 @@ from sdiareward.dataset_builder.chatreward import scenarios as chatreward_schema
 from sdiareward.dataset_builder.formats import sdiareward as script
 from sdiareward.dataset_builder.formats.sdiareward import SDiaReward, make_features
 from sdiareward.dataset_builder.release.release import release_features
-from sdiareward.dataset_builder.reports.data_card import render_card
+from sdiareward.dataset_builder.reports.data_card import write_report
 from sdiareward.dataset_builder.shards import read_rows, write_rows
 from sdiareward.pairs import schema
 from sdiareward.pairs.loading import leave_audio_encoded
@@ -53,7 +53,7 @@ def folder(tmp_path_factory, make_tone):
     for index, (criterion, split) in enumerate(PLACES):
         sides = {"chosen": make_side(make_tone, 10 * index), "rejected": make_side(make_tone, 10 * index + 5)}
         rows.append((split, {"pair_id": f"p{index}", "criterion": criterion, "group_id": "g", **labels, **sides}))
-    write_rows(path, rows)
+    write_report(path, write_rows(path, rows), [], {})
     return path
 
 
@@ -119,9 +119,7 @@ def test_a_folder_without_the_configuration_and_a_damaged_shard_are_errors(folde
 
 @pytest.mark.slow
 def test_the_cards_code_runs_and_the_bare_name_gives_the_same_rows_after_the_builder_is_imported(folder, tmp_path):
-    counts = dict.fromkeys(("criterion", "subset", "source", "synthesizer"), "x") | {"split": "train", "pairs": 3}
-    report = {"build_id": "1", "config": {}, "pairs": [counts], "skipped": [], "drops": {}}
-    look, _ = re.findall("```python\n(.*?)```", render_card(report), re.DOTALL)
+    look, _ = re.findall("```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
     code = (
         "import sys; sys.modules['torchcodec'] = None\n"
         f"{look}\n"
@@ -137,25 +135,10 @@ def test_the_cards_code_runs_and_the_bare_name_gives_the_same_rows_after_the_bui
         "by_path = datasets.load_dataset('./sdiareward', 'default')\n"
         "print(before == after, [len(d) for d in after[0].values()], by_path['test'].builder_name)"
     )
-    (folder / "README.md").write_text(CARD)
     shown, found = run([sys.executable, "-c", code], folder.parent, HF_DATASETS_CACHE=tmp_path).split("====\n")
     # A screen.
     assert len(shown.splitlines()) < 40 and max(map(len, shown.splitlines())) < 120
     assert found.strip() == "True [3, 1, 2] parquet"
-
-
-CARD = """---
-configs:
-- config_name: default
-  data_files:
-  - {split: train, path: "data/*/train-*.parquet"}
-  - {split: validation, path: "data/*/validation-*.parquet"}
-  - {split: test, path: "data/*/test-*.parquet"}
-- config_name: esdr_bench
-  data_files:
-  - {split: test, path: "data/*/test-*.parquet"}
----
-"""
 
 
 @pytest.mark.slow
@@ -164,7 +147,6 @@ def test_the_file_works_as_a_loading_script_under_datasets_3(folder, tmp_path):
     if not python.exists():
         install = ".venv-datasets3/bin/pip install -r tests/datasets3/requirements.txt"
         pytest.skip(f"{python} is not there; make it with: python3 -m venv .venv-datasets3 && {install}")
-    (folder / "README.md").write_text(CARD)
     # Copied, so that it cannot lean on its neighbours.
     copy = tmp_path / "sdiareward.py"
     copy.write_bytes(Path(script.__file__).read_bytes())
