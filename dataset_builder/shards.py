@@ -87,8 +87,8 @@ def make_parts(
     pending = [(name, items[name]) for name in parts.find_pending(items, have_changed, "notes")]
     size = max(1, -(-len(pending) // _MAX_PARTS), min(_ITEMS_PER_PART, len(pending) // _MIN_PARTS))
     with open_engines(engine, num_workers) as choose:
-        engine = choose(-(-len(pending) // size), None, 0.0)
-        run_parts(parts, pending, partial(_load, make), size, engine, label=f"{unit}s", unit=unit)
+        run = choose(-(-len(pending) // size), None, 0.0)
+        run_parts(parts, pending, partial(_load, make), size, run, label=f"{unit}s", unit=unit)
     return parts
 
 
