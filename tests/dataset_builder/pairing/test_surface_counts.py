@@ -40,7 +40,7 @@ def test_a_set_that_counting_solves_is_refused_with_the_table():
     [
         (turns("a b", "c"), turns("a b"), "2 and 1 turns"),
         (turns("one two three four five six seven eight nine ten"), turns("one two"), "10 and 2 words"),
-        (turns("a, b, c."), turns("a b c"), "turn 0 has 3 and 0 punctuation marks"),
+        (turns("a, b, c."), turns("a b c"), "turn 0 has 3 and 0 marks"),
         (turns("a, b c."), turns("a b c."), "None"),
     ],
 )

@@ -52,8 +52,7 @@ def built(tmp_path_factory):
     plans = [PairPlan("modality", e, e, "espeak-ng", "train", channel) for e in short_episodes(NUM_EPISODES)]
     script = next(read_source("colloquial_scripts"))
     spoken, written = (replace(side, turns=side.turns[:2]) for side in (script.spoken, script.written))
-    across = {"rejected_engine": ("espeak-ng", {})}
-    plans.append(PairPlan("colloquialness", spoken, written, "hibari", "test", None, **across))
+    plans.append(PairPlan("colloquialness", spoken, written, "hibari+espeak-ng", "test", None))
     scores = dict.fromkeys(("content", "naturalness", "coherence"), 4)
     quality = {"chosen": scores, "rejected": scores, "judge": "somebody", "prompt_version": "1"}
     with ShardWriter(folder / "data") as writer:
