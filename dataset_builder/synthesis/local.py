@@ -299,8 +299,7 @@ class EntryPoint(Engine):
         try:
             engine = getattr(import_module(module), name)(**self.options)
         except (ImportError, AttributeError) as error:
-            remedy = "install it, or set PYTHONPATH"
-            raise SynthesisError(f"entry {self.entry!r} cannot be loaded ({error}); {remedy}.") from error
+            raise SynthesisError(f"entry {self.entry!r} cannot be loaded ({error}); set PYTHONPATH.") from error
         needed = ("speak", "uses_reference", "is_deterministic", "version")
         missing = [name for name in needed if not hasattr(engine, name)]
         if missing and not hasattr(engine, "speak_dialogue"):
