@@ -288,7 +288,7 @@ def _make_pair(
     except tuple(_SKIP_KINDS) as error:
         kind = next(kind for type_, kind in _SKIP_KINDS.items() if isinstance(error, type_))
         name = plan.rejected.name if plan.family else plan.chosen.name
-        skipped = Skipped(f"{plan.chosen.source} {name} {plan.voices}", getattr(error, "kind", kind), str(error))
+        skipped = Skipped(f"{plan.chosen.source} {name} {plan.synthesizer}", getattr(error, "kind", kind), str(error))
         return [], {"skipped": skipped.to_dict()}
     notes = [*map(note_marks, (plan.chosen, plan.rejected)), *starmap(note_languages, plan.engines.items())]
     notes += inspect_episode(plan.chosen) if plan.criterion == "modality" else ()

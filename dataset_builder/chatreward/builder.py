@@ -93,9 +93,9 @@ class Recorder:
         rows, skipped = [], []
         for score in scenario.answers:
             missing = Skipped("", "no_question", "no voice spoke the question; see the rejected lines.")
-            found = answer = takes.get(score, missing)
-            if isinstance(question, Take) and isinstance(answer, Take):
-                found = self._join(scenario, score, question, answer)
+            found: Take | Skipped | dict[str, Any] = takes.get(score, missing)
+            if isinstance(question, Take) and isinstance(found, Take):
+                found = self._join(scenario, score, question, found)
             if isinstance(found, Skipped):
                 skipped.append(asdict(replace(found, item=f"{scenario.scenario_id} {score}")))
             else:
@@ -165,9 +165,9 @@ class Recorder:
         """Return the sample of a question and an answer, or why there is none."""
         array = join_turns([question.array, answer.array], self._config.gap_s)
         *lasts_s, duration_s = (len(each) / SAMPLING_RATE for each in (question.array, answer.array, array))
-        if not self._config.min_s <= duration_s <= self._config.max_s:
-            limits = f"{self._config.min_s:.0f} to {self._config.max_s:.0f} s are kept"
-            return Skipped("", "duration", f"the dialogue lasts {duration_s:.1f} s; {limits}.")
+        least_s, most_s = self._config.min_s, self._config.max_s
+        if not least_s <= duration_s <= most_s:
+            return Skipped("", "duration", f"it lasts {duration_s:.1f} s; {least_s:.0f} to {most_s:.0f} s are kept.")
         line = scenario.answers[score]
         labels = (scenario.part, scenario.attribute, scenario.category, scenario.question.category, line.category)
         sample_id = make_stable_id(scenario.scenario_id, score, *labels, scenario.question.text, line.text)

@@ -289,14 +289,12 @@ def _check(scenario: Scenario) -> Iterator[tuple[object, str, str]]:
     yield scores == DESIGN_SCORES, f"the answers have the scores {scores}", f"they must be {DESIGN_SCORES}."
     for name, line in lines:
         if line.category is not None or name in ("answer 5", "answer 3"):
-            found = f"{name}'s category is {line.category!r}"
-            yield line.category in names, found, f"it must be one of {list(names)}."
+            yield line.category in names, f"{name}'s category is {line.category!r}", f"give one of {list(names)}."
     # The wrong voice differs clearly from the right one.
     right = category if attribute else PLAIN[voices]
     given, wrong = (str(answers[score].category) for score in (5, 3))
     yield given == right, f"answer 5 has the category {given!r}", f"it must be {right!r}."
-    needed = f"it must be clearly another than {right!r}."
-    yield not are_alike(voices, given, wrong), f"answer 3 has the category {wrong!r}", needed
+    yield not are_alike(voices, given, wrong), f"answer 3 has {wrong!r}", f"it must be clearly another than {right!r}."
     for name, line in lines:
         yield line.text.strip(), f"{name} has no text", "write its words."
         _, marks = remove_marks(line.text)
@@ -307,8 +305,7 @@ def _check(scenario: Scenario) -> Iterator[tuple[object, str, str]]:
     yield answers[1].text not in others, "answer 1 has the words of another", "it must be off topic."
     # What each part asks of the question and of the words (rule 1 of figure 4).
     if part != "generation":
-        found = f"the question has the category {question.category!r}"
-        yield question.category == right, found, f"it must be heard as {right!r}."
+        yield question.category == right, f"the question has {question.category!r}", f"it must be heard as {right!r}."
     if part == "content":
         yield category is None, f"category is {category!r}", "in the part content there is none."
     if part == "understanding":

@@ -158,8 +158,9 @@ def make_cloning_cast(options: Mapping[str, Any], attributes: Sequence[str]) -> 
             if count := len(select_speakers(speakers, where)):
                 found[category] = Voice(CLONING, range(count), {**options, "where": where})
         if len(found) < (len(GENDERS) if attribute == "gender" else 1):
-            needed = f"add some of {list(categories)}"
-            raise ValueError(f"cloning: {speakers} has speakers of {attribute} {sorted(found)}; {needed}.")
+            raise ValueError(
+                f"cloning: {speakers} has {attribute} {sorted(found)}; add speakers of {list(categories)}."
+            )
         voices |= found
     return Cast(CLONING, voices, by_voice=tuple(dict.fromkeys((*_BY_VOICE, *attributes))))
 
@@ -218,8 +219,7 @@ def load_classifier(settings: EmotionSettings) -> Callable[[np.ndarray], dict[st
     def score_emotions(array: np.ndarray) -> dict[str, float]:
         found = score_labels(array)
         if not found.keys() & settings.labels.keys():
-            named = f"'labels' names {sorted(settings.labels)}; name the emotion of each label of the model"
-            raise ValueError(f"{settings.model}: has the labels {sorted(found)}, and {named}.")
+            raise ValueError(f"{settings.model}: has the labels {sorted(found)}; name their emotions in 'labels'.")
         scores: dict[str, float] = {}
         for label, emotion in settings.labels.items():
             if label in found:
@@ -244,8 +244,7 @@ def _load_funasr(settings: EmotionSettings) -> Callable[[np.ndarray], dict[str, 
     try:
         from funasr import AutoModel
     except ImportError as error:
-        reason = f"{settings.model} runs in FunASR, which cannot be imported ({error}); pip install funasr."
-        raise ComponentError(f"the emotion classifier {reason}") from error
+        raise ComponentError(f"emotion: {settings.model} needs FunASR ({error}); pip install funasr.") from error
     options = {"device": settings.device, "hub": settings.hub, "disable_update": True, "disable_pbar": True}
     model: Any = AutoModel(model=settings.model, **options)
 
@@ -268,8 +267,7 @@ class EventSettings:
         if wrong := [name for name, found in self.classes.items() if name not in CATEGORIES["audio"] or not found]:
             raise ValueError(f"classes has {wrong}; give folders to categories of {list(CATEGORIES['audio'])}.")
         if not self.folder or not Path(self.folder).is_dir():
-            needed = "clips for the attribute 'audio' in FOLDER/CATEGORY/*.wav (docs/chatreward.md)"
-            raise ValueError(f"events.folder is {self.folder!r}, which is not a folder; put {needed}.")
+            raise ValueError(f"events.folder {self.folder!r} is not a folder; put clips into FOLDER/CATEGORY/*.wav.")
 
 
 @dataclass(frozen=True)
@@ -310,11 +308,10 @@ class ChatRewardConfig:
             raise ValueError(f"min_s={self.min_s}, max_s={self.max_s}: must be in this order.")
         known = [*CASTS, *([ENDPOINT] if self.endpoint else []), *([CLONING] if self.cloning else [])]
         if not self.casts or set(self.casts) - set(known):
-            needed = f"{ENDPOINT!r} needs the settings 'endpoint', {CLONING!r} the settings 'cloning'"
-            raise ValueError(f"casts is {list(self.casts)}; name some of {known} ({needed}).")
+            raise ValueError(f"casts is {list(self.casts)}; name some of {known}, or add 'endpoint' or 'cloning'.")
         for attribute, names in self.casts_by_attribute.items():
             if attribute not in CATEGORIES or not names or set(names) - set(self.casts):
-                needed = f"give one of {list(CATEGORIES)} a list of some of the casts {list(self.casts)}"
+                needed = f"give one of {list(CATEGORIES)} some of {list(self.casts)}"
                 raise ValueError(f"casts_by_attribute has {attribute!r}: {names!r}; {needed}.")
 
     def read_casts(self) -> list[Cast]:

@@ -219,8 +219,7 @@ def _judge(row: Row, client: ChatClient, settings: FilterSettings, prompts: Prom
     judge, least = client.settings.model, settings.min_score
     counted = [(side, dimension) for side in settings.sides for dimension in settings.dimensions]
     if low := [f"{side} {name} {scores[side][name]}" for side, name in counted if scores[side][name] < least]:
-        reason = f"{judge} gave {', '.join(low)}; at least {least} is needed. {verdict.reason}"
-        return Skipped(name_pair(row), "low_quality", reason)
+        return Skipped(name, "low_quality", f"{judge} gave {', '.join(low)}; {least} is needed. {verdict.reason}")
     return {**row, "quality": {**scores, "judge": judge, "prompt_version": prompts.compute_version(*PROMPTS)}}
 
 

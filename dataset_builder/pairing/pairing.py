@@ -51,7 +51,7 @@ from sdiareward.dataset_builder.episodes import RECORDING, SYNTHETIC, Episode, P
 from sdiareward.dataset_builder.synthesis import ReferenceClip, load_synthesizer
 from sdiareward.esdr_accuracy.pairwise import NO_SUBSET
 from sdiareward.pairs.messages import list_visible
-from sdiareward.pairs.schema import JOINT, MAX_TURN_S, make_stable_id, make_stable_seed
+from sdiareward.pairs.schema import JOINT, MAX_TURN_S, SIDES, make_stable_id, make_stable_seed
 from sdiareward.perturbations.channel import CODINGS, ChannelSettings, encode_flac
 from sdiareward.perturbations.effects import trim_silence
 
@@ -98,21 +98,25 @@ class PairPlan:
     criterion: str
     chosen: Episode
     rejected: Episode  # For a modality pair `chosen` again.
-    synthesizer: str  # Of the synthetic side or sides, or `RECORDING`.
+    synthesizer: str  # Of the synthetic side or sides, two names where these differ, or `RECORDING`.
     split: str
     channel: ChannelSettings | None  # None leaves the difference between a recording and a synthesizer.
-    options: Mapping[str, Any] = field(default_factory=dict)
-    known_pair_id: str | None = None  # Of a released pair: its words may have been scrubbed since.
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # By synthesizer.
     script_voices: tuple[ScriptVoice, ...] = ()
-    rejected_engine: tuple[str, Mapping[str, Any]] | None = None  # Name and options where they are not the chosen's.
+    known_pair_id: str | None = None  # Of a released pair: its words may have been scrubbed since.
     family: str = ""  # Empty for the paper's pairs.
 
     def is_recorded(self, side: str) -> bool:
         return is_recorded(self.criterion, side, self.synthesizer)
 
-    def find_engine(self, side: str) -> tuple[str, Mapping[str, Any]]:
-        own = self.synthesizer, self.options
-        return self.rejected_engine or own if side == "rejected" else own
+    def find_engine(self, side: str) -> tuple[str, dict[str, Any]]:
+        """Return the name and the options of the synthesizer of a side."""
+        name, _, other = self.synthesizer.partition("+")
+        name = other or name if side == "rejected" else name
+        options = {key: value for key, value in self.options.get(name, {}).items() if key != "script_voices"}
+        if self.family == "prosody":
+            options["contour"] = self.chosen.secondary if side == "rejected" else "kept"
+        return name, options
 
     @property
     def engines(self) -> dict[str, Mapping[str, Any]]:
@@ -120,20 +124,14 @@ class PairPlan:
         return {name: options for name, options in map(self.find_engine, ("rejected", "chosen")) if name != RECORDING}
 
     @property
-    def voices(self) -> str:
-        """The column `synthesizer`: two names where the sides differ."""
-        return "+".join(dict.fromkeys(self.find_engine(side)[0] for side in ("chosen", "rejected")))
-
-    @property
     def pair_id(self) -> str:
         """Hash of what the pair is made from: names and words of both sides, synthesizer, voices and channel."""
         if self.known_pair_id:
             return self.known_pair_id
-        options = list_audible(self.options)
-        engine = [self.synthesizer, *([json.dumps(options, sort_keys=True)] if options else [])]
-        if self.rejected_engine:
-            name, given = self.rejected_engine
-            engine += [name, json.dumps(list_audible(given), sort_keys=True)]
+        (name, options), rejected = map(self.find_engine, SIDES)
+        engine = [name, *([json.dumps(audible, sort_keys=True)] if (audible := list_audible(options)) else [])]
+        if rejected != (name, options):
+            engine += [rejected[0], json.dumps(list_audible(rejected[1]), sort_keys=True)]
         engine += [self.family] if self.family else []
         engine += [json.dumps(sorted(voice.identity for voice in self.script_voices))] if self.script_voices else []
         words = [turn.text for side in (self.chosen, self.rejected) for turn in side.turns]
@@ -146,7 +144,7 @@ class PairPlan:
         # A family is in none of the paper's subsets.
         subset = NO_SUBSET if self.family else self.chosen.subset
         labels = {"criterion": self.criterion, "subset": subset, "source": self.chosen.source}
-        return {**labels, "synthesizer": self.voices}
+        return {**labels, "synthesizer": self.synthesizer}
 
 
 def list_audible(options: Any) -> Any:
@@ -176,10 +174,11 @@ class SynthesizerSpec:
             return [*self.seen, *self.left_out]
         return shuffle(self.seen, seed, key)[: self.per_dialogue]
 
-    def choose_across_dialogue(self, split: str, key: str, seed: int) -> list[tuple[str, str]]:
+    def choose_across_dialogue(self, split: str, key: str, seed: int) -> list[str]:
         """Return `across` couples of synthesizers for the chosen and the rejected side of one script."""
         couples = permutations([*self.seen, *(self.left_out if split == "test" else ())], 2)
-        return sorted(couples, key=lambda couple: make_stable_id(seed, key, *couple))[: self.across]
+        ordered = sorted(couples, key=lambda couple: make_stable_id(seed, key, *couple))
+        return ["+".join(couple) for couple in ordered[: self.across]]
 
 
 def plan_pairs(
@@ -190,19 +189,16 @@ def plan_pairs(
     seed: int,
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[PairPlan]:
-    plans = []
+    given, plans = options or {}, []
     for item in items:
         criterion = "colloquialness" if isinstance(item, ScriptPair) else "modality"
         chosen, rejected = (item.spoken, item.written) if isinstance(item, ScriptPair) else (item, item)
         if criterion not in choices:
             raise ValueError(f"{chosen.source} gives {criterion} pairs, but synthesizers has no entry {criterion!r}.")
         split, key, spec = assignment[split_unit(chosen)], f"{chosen.source}/{chosen.name}", choices[criterion]
-        alone = [(name, "") for name in spec.for_dialogue(split, key, seed)]
-        for name, other in [*alone, *spec.choose_across_dialogue(split, key, seed)]:
-            own, voices = split_options((options or {}).get(name, {}), criterion)
-            engine = (other, split_options((options or {}).get(other, {}), criterion)[0]) if other else None
-            given = (criterion, chosen, rejected, name, split, channel, own)
-            plans.append(PairPlan(*given, script_voices=voices, rejected_engine=engine))
+        for name in [*spec.for_dialogue(split, key, seed), *spec.choose_across_dialogue(split, key, seed)]:
+            voices = read_pool(given, name, criterion)
+            plans.append(PairPlan(criterion, chosen, rejected, name, split, channel, given, voices))
     return plans
 
 
@@ -302,8 +298,8 @@ def choose_references(turns: Sequence[tuple[str, ReferenceClip]]) -> dict[str, R
                 break
         else:
             lasts = [f"{clip.array.size / SAMPLING_RATE:.1f} s with {len(clip.text.split())} words" for clip in own]
-            needed = f"from {MIN_S:g} to {MAX_S:g} s with fewer than {MAX_WORDS} words"
-            raise NoReference(f"no reference for {role!r}: its turns last {', '.join(lasts)}; a voice needs {needed}.")
+            needed = f"one needs {MIN_S:g} to {MAX_S:g} s and fewer than {MAX_WORDS} words"
+            raise NoReference(f"no reference for {role!r}: its turns last {', '.join(lasts)}; {needed}.")
     return chosen
 
 
@@ -312,13 +308,12 @@ def _can_be_cloned(clips: Sequence[ReferenceClip], least_s: float = 0.0) -> bool
     return least_s <= seconds <= MAX_S and sum(len(clip.text.split()) for clip in clips) < MAX_WORDS
 
 
-def split_options(options: Mapping[str, Any], criterion: str) -> tuple[dict[str, Any], tuple[ScriptVoice, ...]]:
-    """Return the options of the engine itself, and the pool of voices."""
-    own, pool = {**options}, options.get("script_voices")
-    own.pop("script_voices", None)
+def read_pool(options: Mapping[str, Mapping[str, Any]], synthesizer: str, criterion: str) -> tuple[ScriptVoice, ...]:
+    """Return the pool of voices of a pair; a recorded dialogue has its own."""
+    pool = options.get(synthesizer.partition("+")[0], {}).get("script_voices")
     if criterion == "modality" or pool is None:
-        return own, ()
-    return own, _read_folder(pool) if isinstance(pool, str) else _make_pool(pool)
+        return ()
+    return _read_folder(pool) if isinstance(pool, str) else _make_pool(pool)
 
 
 @cache
@@ -336,8 +331,7 @@ def _make_pool(entries: Sequence[Any]) -> tuple[ScriptVoice, ...]:
     voices = tuple(ScriptVoice(str(entry["audio"]), str(entry["text"])) for entry in entries)
     names = {voice.identity[0] for voice in voices}
     if len(names) < max(2, len(voices)):
-        found = f"{len(voices)} recordings, {len(names)} of different names"
-        raise ValueError(f"script_voices has {found}; give at least two, each a name of its own.")
+        raise ValueError(f"script_voices has {len(voices)} files of {len(names)} names; give two or more of each.")
     return voices
 
 
@@ -358,8 +352,8 @@ def _encode_side(plan: PairPlan, side: str, arrays: Sequence[np.ndarray]) -> lis
             array = plan.channel(array, SAMPLING_RATE, rng)
         duration_s = len(array) / SAMPLING_RATE
         if len(array) < MIN_SAMPLES or duration_s > MAX_TURN_S:
-            label = f"{episode.source} {episode.name}, turn {position}"
-            raise TurnDurationError(f"{label}: lasts {duration_s:.2f} s; more than 0.02 and at most 60 s are needed.")
+            found = f"{episode.source} {episode.name}, turn {position}: lasts {duration_s:.2f} s"
+            raise TurnDurationError(f"{found}; more than 0.02 and at most 60 s are needed.")
         references = [
             {"uri": p.ref, "start_s": p.start_s, "end_s": p.end_s, "text": p.text, **made} for p in turn.parts
         ]
@@ -463,7 +457,7 @@ def plan_family_pairs(
     pools: dict[tuple[str, str], Pool] = {}
     for episode in episodes.values():
         pools.setdefault((episode.source, assignment[split_unit(episode)]), Pool()).append(episode)
-    plans = []
+    given, plans = options or {}, []
     for episode, family in product(episodes.values(), families):
         split, spec = assignment[split_unit(episode)], families[family]
         pool, name, key = pools[episode.source, split], episode.name, f"{episode.source}/{episode.name}"
@@ -479,10 +473,8 @@ def plan_family_pairs(
             label: Any = {"primary": family, "secondary": kind}
             sides = replace(episode, **label), replace(rejected, name=f"{name}/{kind}", **label)
             for engine in names:
-                own, voices = split_options((options or {}).get(engine, {}), JOINT)
-                changed = (engine, {**own, "contour": kind}) if family == "prosody" else None
-                own |= {"contour": "kept"} if changed else {}
-                plans.append(PairPlan(JOINT, *sides, engine, split, channel, own, None, voices, changed, family))
+                voices = read_pool(given, engine, JOINT)
+                plans.append(PairPlan(JOINT, *sides, engine, split, channel, given, voices, family=family))
     return plans
 
 

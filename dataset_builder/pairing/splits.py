@@ -65,8 +65,7 @@ def assign_splits(
     Units that are `joined` (`join_groups`) then get one split together, the one that lacks most of its share.
     """
     if test != 1 and not (0 <= validation < 1 and 0 <= test < 1 and validation + test < 1):
-        needed = "must be shares that leave something for training; test=1 puts everything into test"
-        raise ValueError(f"validation={validation} and test={test} {needed}.")
+        raise ValueError(f"validation={validation} and test={test} leave no share for training; test=1 alone may.")
     sizes = Counter(map(split_unit, episodes))
     assignment: dict[Unit, str] = {}
     for source in {source for source, _ in sizes}:

@@ -131,17 +131,14 @@ class Rebuilder:
         chosen = self._make_episode(row, "chosen", counts)
         # A modality pair has the same words on both sides.
         rejected = chosen if row["criterion"] == "modality" else self._make_episode(row, "rejected", counts)
-        name, _, other = row["synthesizer"].partition("+")
-        (options, voices), (other_options, _) = (
-            pairing.split_options(self.synthesizer_options.get(each, {}), row["criterion"]) for each in (name, other)
-        )
+        name, options = row["synthesizer"], self.synthesizer_options
         # The columns are float32; six digits are what was set.
         values = (row["channel"] or {}).items()
         channel: Any = {k: float(f"{value:.6g}") if isinstance(value, float) else value for k, value in values}
         matched = ChannelSettings(**channel) if channel else None
+        voices = pairing.read_pool(options, name, row["criterion"])
         names = (row["criterion"], chosen, rejected, name, split)
-        engine = (other, other_options) if other else None
-        return pairing.PairPlan(*names, matched, options, row["pair_id"], voices, engine)
+        return pairing.PairPlan(*names, matched, options, voices, row["pair_id"])
 
     def _make_episode(self, row: Row, side: str, counts: Counter[str]) -> Episode:
         turns = []

@@ -138,7 +138,8 @@ def _find_engine(name: str, options: Mapping[str, Any] | None) -> Any:
     if name in _ENGINES and engine != name:
         raise ValueError(f"synthesizer {name!r} has the engine {engine!r}, but is one itself; give it another name.")
     if engine not in _ENGINES:
-        remedy = "or give a name of your own an `engine` of these in synthesizer_options"
-        raise ValueError(f"there is no synthesizer {engine!r}; choose from {list(SYNTHESIZERS)}, {remedy}.")
+        raise ValueError(
+            f"no synthesizer is called {engine!r}; take one of {list(SYNTHESIZERS)}, or give it an engine."
+        )
     module, _, class_name = _ENGINES[engine].partition(":")
     return getattr(import_module(f"{__name__}.{module}"), class_name)

@@ -160,6 +160,9 @@ class Kokoro(Engine):
         for name, path in (("model_path", model_path), ("voices_path", voices_path)):
             if not Path(path).is_file():
                 raise ValueError(f"{name} is {path!r}; there is no such file.")
+        if unknown := sorted(set(self.voices) - set(known := sorted(np.load(voices_path).files))):
+            raise ValueError(f"voices is {unknown}; {voices_path} has {', '.join(known)}.")
+        self.voices, self.languages = self.voices or known, (self.language.split("-")[0],)
         options = onnxruntime.SessionOptions()
         # A build has as many processes as there are cores.
         options.intra_op_num_threads = 1
@@ -169,10 +172,6 @@ class Kokoro(Engine):
         library = shutil.copy(espeakng_loader.get_library_path(), self._folder.name)
         espeak = EspeakConfig(lib_path=library, data_path=espeakng_loader.get_data_path())
         self._engine = Kokoro.from_session(session, voices_path, espeak)
-        self.languages = (self.language.split("-")[0],)
-        if unknown := sorted(set(self.voices) - set(known := self._engine.get_voices())):
-            raise ValueError(f"voices is {unknown}; {voices_path} has {', '.join(known)}.")
-        self.voices = self.voices or known
 
     def say(self, text: str, voice: int, reference: np.ndarray | None) -> np.ndarray:
         name = self.voices[voice % len(self.voices)]
@@ -299,8 +298,7 @@ class EntryPoint(Engine):
         try:
             engine = getattr(import_module(module), name)(**self.options)
         except (ImportError, AttributeError) as error:
-            remedy = "install it, or set PYTHONPATH"
-            raise SynthesisError(f"entry {self.entry!r} cannot be loaded ({error}); {remedy}.") from error
+            raise SynthesisError(f"entry {self.entry!r} cannot be loaded ({error}); set PYTHONPATH.") from error
         needed = ("speak", "uses_reference", "is_deterministic", "version")
         missing = [name for name in needed if not hasattr(engine, name)]
         if missing and not hasattr(engine, "speak_dialogue"):

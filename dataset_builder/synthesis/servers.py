@@ -160,8 +160,7 @@ class VoiceCloning(Engine):
             # Not a buffer of whole samples: ValueError.
             return resample(np.frombuffer(answer.content, dtype="<i2").astype(np.float32) / 2**15, self.sampling_rate)
         except ValueError as error:
-            begins = f"The answer begins {answer.content[:40]!r}."
-            raise ValueError(f"in the voice of {speaker.audio.name}: {error} {begins}") from error
+            raise ValueError(f"{speaker.audio.name}: {error} The answer begins {answer.content[:40]!r}.") from error
 
 
 @dataclass(eq=False)
@@ -225,8 +224,8 @@ class SoulXPodcast:
         waves = [np.frombuffer(base64.b64decode(wave), "<f4") for wave in found["waves"]]
         turns = [resample(wave, found["sampling_rate"]) for wave in waves]
         if len(turns) != len(lines) or not all(len(t) >= MIN_SAMPLES and np.isfinite(t).all() for t in turns):
-            given = f"waveforms of {[len(turn) for turn in turns]} samples for {len(lines)} lines"
-            raise SynthesisError(f"soulx-podcast gave {given}; each needs {MIN_SAMPLES} or more, all finite.")
+            lengths = [len(turn) for turn in turns]
+            raise SynthesisError(f"soulx-podcast gave {lengths} samples for {len(lines)} lines; each needs speech.")
         return turns
 
 

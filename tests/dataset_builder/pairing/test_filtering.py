@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import soundfile
 from support import repository_world
-from support.chat_server import ChatServer, Reply
+from support.chat_server import ChatServer
 
 from sdiareward.common.errors import Skipped
 from sdiareward.common.llm import EndpointError
@@ -79,12 +79,10 @@ def test_the_judge_hears_both_versions_and_reads_none_and_its_scores_are_the_col
         np.testing.assert_array_equal(sent, own)
     assert "words" not in "".join(texts) and "amazon" not in json.dumps(server.requests)
     assert {**kept, "quality": None} == row
-    scores = {"chosen": (4, 5, 4), "rejected": (4, 2, 3)}
-    quality = {side: dict(zip(DIMENSIONS, given, strict=True)) for side, given in scores.items()}
-    assert kept["quality"] == quality | {
-        "judge": "writer",
-        "prompt_version": PromptSet().compute_version(*filtering.PROMPTS),
-    }
+    quality = {"judge": "writer", "prompt_version": PromptSet().compute_version(*filtering.PROMPTS)}
+    for side, scores in (("chosen", (4, 5, 4)), ("rejected", (4, 2, 3))):
+        quality[side] = dict(zip(DIMENSIONS, scores, strict=True))
+    assert kept["quality"] == quality
 
 
 def test_scores_keep_a_pair_an_invalid_verdict_is_asked_for_again_and_a_failure_costs_its_pair(ask, make_row):
@@ -101,12 +99,12 @@ def test_scores_keep_a_pair_an_invalid_verdict_is_asked_for_again_and_a_failure_
         remarks = [server.requests[number]["messages"][-1]["content"] for number in (3, 5, 7)]
         assert all(key in remark for key, remark in zip(DIMENSIONS.values(), remarks, strict=True))
         # Other settings ask nothing again.
-        for settings, places in (
-            ({"sides": ("chosen",)}, []),
-            ({"min_score": 4, "dimensions": ("coherence",)}, [0, 1]),
+        for settings, is_kept in (
+            (FilterSettings(sides=("chosen",)), True),
+            (FilterSettings(min_score=4, dimensions=("coherence",)), False),
         ):
-            found = list(filter_rows(rows[:2], client, FilterSettings(**settings)))
-            assert [number for number, row in enumerate(found) if isinstance(row, Skipped)] == places
+            found = filter_rows(rows[:2], client, settings)
+            assert [not isinstance(row, Skipped) for row in found] == [is_kept] * 2
         assert len(server.requests) == 10
 
 
@@ -139,18 +137,12 @@ def test_missing_labels_are_asked_for_and_spelt_as_in_table_5(ask, make_row):
     assert [part["type"] for part in user["content"]] == ["text", "input_audio"] * 2 + ["text"]
 
 
-def test_a_label_outside_table_5_is_asked_for_again_and_then_drops_the_pair(ask, make_row):
+def test_a_label_outside_table_5_is_asked_for_again_and_drops_the_pair_and_labelled_ones_cost_nothing(ask, make_row):
+    labelled, row = unlabelled(make_row, "Neutral", "No Feature"), unlabelled(make_row)
     with ChatServer("[]", {"primary": "Joy", "secondary": "Laughter"}) as server:
         client = ask(server)
-        (skip,) = annotate_rows([unlabelled(make_row)], client, max_failed=1.0)
-    assert isinstance(skip, Skipped) and skip.kind == "annotation_failed" and "'Joy'" in skip.reason
-    assert (len(server.requests), client.usage["failures"]) == (2, 1)
-
-
-def test_labelled_pairs_do_not_count_as_questions_of_which_too_many_fail(ask, make_row):
-    labelled = unlabelled(make_row, "Neutral", "No Feature")
-    with ChatServer(Reply(status=400, error="no such parameter")) as server:
-        with pytest.raises(EndpointError, match="1 of 1 pairs.*no such parameter"):
-            list(annotate_rows([labelled] * 30 + [unlabelled(make_row)], ask(server)))
-        *kept, skip = annotate_rows([labelled, unlabelled(make_row)], ask(server), max_failed=1.0)
-    assert kept == [labelled] and skip.kind == "annotation_failed"
+        *kept, skip = annotate_rows([labelled, row], client, max_failed=1.0)
+        assert (len(server.requests), client.usage["failures"]) == (2, 1)
+        with pytest.raises(EndpointError, match="1 of 1 pairs.*'Joy'"):
+            list(annotate_rows([labelled] * 30 + [row], client))
+    assert kept == [labelled] and skip.kind == "annotation_failed" and "'Joy'" in skip.reason

@@ -75,8 +75,8 @@ def test_a_colloquialness_pair_has_one_voice_on_both_sides_unless_it_is_across_v
     spec = SynthesizerSpec(("hibari", "espeak-ng"), per_dialogue=1, across=1)
     assignment = {split_unit(SCRIPT.spoken): "train"}
     same, across = plan_pairs([SCRIPT], assignment, {"colloquialness": spec}, None, 0)
-    assert same.voices in ("hibari", "espeak-ng") and across.voices in ("hibari+espeak-ng", "espeak-ng+hibari")
-    for plan, names in ((same, [same.voices] * 2), (across, across.voices.split("+"))):
+    assert same.synthesizer in spec.seen and sorted(across.synthesizer.split("+")) == sorted(spec.seen)
+    for plan, names in ((same, [same.synthesizer] * 2), (across, across.synthesizer.split("+"))):
         validate_row(row := make_row(plan))
         sides = (SCRIPT.spoken, SCRIPT.written)
         assert [texts(row[side]) for side in ("chosen", "rejected")] == [texts(side.turns) for side in sides]
@@ -88,12 +88,12 @@ def test_the_pair_id_depends_on_what_the_pair_is_made_from_and_nothing_else(reco
     plan = make_plan(recorded[0])
     assert plan.pair_id == replace(plan, split="test").pair_id
     changed = [make_plan(recorded[0], "piper"), make_plan(recorded[0], channel=ChannelSettings())]
-    changed += [make_plan(recorded[1]), replace(plan, rejected_engine=("piper", {}))]
+    changed += [make_plan(recorded[1]), make_plan(recorded[0], "espeak-ng+piper")]
     assert len({each.pair_id for each in (plan, *changed)}) == 5
 
     # The model of an engine counts, not where it runs.
     def identify(**options):
-        return replace(make_plan(recorded[0], "soulx-podcast"), options=options).pair_id
+        return replace(make_plan(recorded[0], "soulx-podcast"), options={"soulx-podcast": options}).pair_id
 
     here = identify(model_path="/here/SoulX-Podcast-1.7B", timeout_s=5)
     assert here == identify(model_path="/there/SoulX-Podcast-1.7B", base_url="http://localhost:1")
@@ -149,7 +149,7 @@ HELLO = {"audio": "x/a.wav", "text": "Hello."}
 @pytest.mark.parametrize("pool", [[HELLO], [HELLO, {**HELLO, "audio": "y/a.wav"}], [{**HELLO, "text": " "}], ["a"]])
 def test_a_pool_that_cannot_be_used_is_refused(pool):
     with pytest.raises(ValueError, match="script_voices has"):
-        pairing.split_options({"script_voices": pool}, "colloquialness")
+        pairing.read_pool({"tts": {"script_voices": pool}}, "tts", "colloquialness")
 
 
 LIMITS = [3.0, 31.0, 3.0, (20.0, 60), 2.0]

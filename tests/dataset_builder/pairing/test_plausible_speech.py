@@ -1,5 +1,3 @@
-from contextlib import nullcontext
-
 import numpy as np
 import pytest
 
@@ -81,17 +79,16 @@ def test_people_and_synthesizers_may_be_fast_or_slow():
 
 
 @pytest.mark.parametrize(
-    ("name", "language", "text", "is_spoken"),
+    ("name", "language", "text"),
     [
-        ("hibari", "EN_us", "Good day, señor Müller", True),
-        ("hibari", "eng", "Good day", True),
-        ("hibari", "unknown", "1984", True),
-        ("espeak-ng", "de-AT", "Guten Tag", False),
-        ("hibari", "en", "Добрый день, how are you", False),
-        ("espeak-ng", "und", "你好", False),
-        ("world", "de", "Guten Tag", True),
+        ("espeak-ng", "de-AT", "Guten Tag"),
+        ("hibari", "en", "Добрый день, how are you"),
+        ("espeak-ng", "und", "你好"),
     ],
 )
-def test_a_synthesizer_speaks_its_languages_only(name, language, text, is_spoken):
-    with nullcontext() if is_spoken else pytest.raises(LanguageError, match=name):
+def test_a_synthesizer_speaks_its_languages_only(name, language, text):
+    with pytest.raises(LanguageError, match=name):
         require_language(load_synthesizer(name), name, language, text)
+    require_language(load_synthesizer("world"), "world", language, text)
+    for tag, words in (("EN_us", "Good day, señor Müller"), ("eng", "Good day"), ("unknown", "1984")):
+        require_language(load_synthesizer(name), name, tag, words)

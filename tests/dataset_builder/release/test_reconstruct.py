@@ -50,8 +50,7 @@ def built(tmp_path_factory):
     plans = [PairPlan("modality", e, e, "espeak-ng", "train", channel) for e in EPISODES]
     script = next(read_source("colloquial_scripts"))
     spoken, written = (replace(side, turns=side.turns[:2]) for side in (script.spoken, script.written))
-    across = {"rejected_engine": ("espeak-ng", {}), "options": OPTIONS["other"]}
-    plans.append(PairPlan("colloquialness", spoken, written, "other", "test", None, **across))
+    plans.append(PairPlan("colloquialness", spoken, written, "other+espeak-ng", "test", None, OPTIONS))
     scores = dict.fromkeys(("content", "naturalness", "coherence"), 4)
     quality = {"chosen": scores, "rejected": scores, "judge": "somebody", "prompt_version": "1"}
     write_rows(folder / "data", [(plan.split, make_row(plan) | {"quality": quality}) for plan in plans])

@@ -58,16 +58,6 @@ def test_the_key_comes_from_the_variable_named_and_from_no_other(speech_server, 
         openai_speech(speech_server, api_key_env="OUR_KEY", timeout_s=1.0)
 
 
-def test_a_key_that_the_server_quotes_is_in_no_error(serve, monkeypatch):
-    monkeypatch.setenv("OUR_KEY", SECRET)
-    for status in (401, 200):
-        server = serve(lambda path, headers, body, s=status: (s, f"bad {headers['Authorization']}".encode()))
-        with pytest.raises(SynthesisError, match=r"bad Bearer \*\*\*") as caught:
-            openai_speech(server, api_key_env="OUR_KEY").speak("Well.", voice=0)
-        assert SECRET not in "".join(traceback.format_exception(caught.value))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
@@ -75,10 +65,14 @@ def test_a_key_that_the_server_quotes_is_in_no_error(serve, monkeypatch):
         ((200, b'{"error": "no such voice"}'), "cannot be decoded.*answer of 26 bytes begins .*no such voice"),
         ((200, as_wav(np.zeros(0))), "holds no samples"),
         (0.3, "APITimeoutError"),
+        # A server may quote the key.
+        *(((status, f"bad {SECRET}".encode()), r"bad \*\*\*") for status in (401, 200)),
     ],
 )
-def test_every_failure_of_a_speech_endpoint_is_an_error_with_its_reason(speech_server, fault, message):
-    engine = openai_speech(speech_server, timeout_s=0.2)
+def test_every_failure_of_a_speech_endpoint_is_an_error_with_its_reason(speech_server, fault, message, monkeypatch):
+    monkeypatch.setenv("OUR_KEY", SECRET)
+    engine = openai_speech(speech_server, timeout_s=0.2, api_key_env="OUR_KEY")
     speech_server.faults = [fault]
-    with pytest.raises(SynthesisError, match=f"(?s)kokoro' has no speech for 'Well.': .*({message})"):
+    with pytest.raises(SynthesisError, match=f"(?s)kokoro' has no speech for 'Well.': .*({message})") as caught:
         engine.speak("Well.", voice=0)
+    assert SECRET not in "".join(traceback.format_exception(caught.value))

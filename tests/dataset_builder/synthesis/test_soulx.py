@@ -28,38 +28,22 @@ def references(make_tone):
     }
 
 
-def start(folder):
-    """Start a server in an environment without this package; return its process and the options that name it."""
-    model = folder / "SoulX-Podcast-1.7B"
-    model.mkdir()
+@pytest.fixture
+def served(tmp_path):
+    """Start a server in an environment without this package; return its process, its notes and the options for it."""
     command = [sys.executable, soulx_server.__file__, "--repository", str(ROOT / "tests/support/packages")]
-    command += ["--model-path", str(model), "--port", "0"]
+    command += ["--model-path", str(tmp_path / "SoulX-Podcast-1.7B"), "--port", "0"]
     env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env={**env, "FAKE_SOULX_NOTES": str(folder / "notes.jsonl")}
-    )
-    address = process.stdout.readline().split()[-1]
-    return process, {"model_path": "/elsewhere/SoulX-Podcast-1.7B", "addresses": [address]}
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("soulx")
-    process, options = start(folder)
-    yield folder / "notes.jsonl", options
+    env |= {"FAKE_SOULX_NOTES": str(tmp_path / "notes.jsonl")}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
+    options = {"model_path": "/there/SoulX-Podcast-1.7B", "addresses": [process.stdout.readline().split()[-1]]}
+    yield process, tmp_path / "notes.jsonl", options
     process.kill()
     process.wait()
 
 
-@pytest.fixture
-def served(running):
-    """Return the file of what the model was given since, and the options of the server."""
-    running[0].unlink(missing_ok=True)
-    return running
-
-
 def test_a_dialogue_is_one_request_that_keeps_its_context(served, references):
-    notes, options = served
+    _, notes, options = served
     engine = SoulXPodcast(**options, seed=7, temperature=0.5)
     assert engine.version == "soulx-podcast SoulX-Podcast-1.7B"
     turns = engine.speak_dialogue(LINES, references)
@@ -83,7 +67,7 @@ def test_a_dialogue_is_one_request_that_keeps_its_context(served, references):
 
 
 def test_a_dialogue_that_the_model_cannot_speak_costs_no_other(served, references):
-    engine = SoulXPodcast(**served[1])
+    engine = SoulXPodcast(**served[2])
     with pytest.raises(SynthesisError, match="RuntimeError: CUDA out of memory"):
         engine.speak_dialogue([("user", "Well, <out of memory>")], references)
     with pytest.raises(SynthesisError, match="has no text"):
@@ -91,20 +75,19 @@ def test_a_dialogue_that_the_model_cannot_speak_costs_no_other(served, reference
     assert len(engine.speak_dialogue(LINES, references)) == 3
 
 
-def test_a_server_that_runs_something_else_or_is_lost_ends_the_build(served, references, tmp_path):
-    _, options = served
+def test_a_server_that_runs_something_else_or_is_lost_ends_the_build(served, references):
+    process, _, options = served
     # The stand-in has no vLLM and falls back, as the repository does.
     for changes in ({"llm_engine": "vllm"}, {"model_path": "SoulX-Podcast-1.7B-dialect"}, {"fp16_flow": True}):
         with pytest.raises(UserError, match="409.*it runs {'model': 'SoulX-Podcast-1.7B'"):
             SoulXPodcast(**{**options, **changes}).speak_dialogue(LINES, references)
-    process, lost = start(tmp_path)
-    with pytest.raises(UserError, match=lost["addresses"][0]):
-        SoulXPodcast(**lost).speak_dialogue([("user", "<CUDA>")], references)
+    with pytest.raises(UserError, match=options["addresses"][0]):
+        SoulXPodcast(**options).speak_dialogue([("user", "<CUDA>")], references)
     assert process.wait(30) == 1
 
 
 def test_a_page_in_a_browser_cannot_make_the_server_speak(served):
-    notes, options = served
+    _, notes, options = served
     (address,) = options["addresses"]
     for headers in (
         {"Content-Type": "text/plain"},
