@@ -93,7 +93,7 @@ class Recorder:
         rows, skipped = [], []
         for score in scenario.answers:
             missing = Skipped("", "no_question", "no voice spoke the question; see the rejected lines.")
-            found: Take | Skipped | dict[str, Any] = takes.get(score, missing)
+            found: Any = takes.get(score, missing)
             if isinstance(question, Take) and isinstance(found, Take):
                 found = self._join(scenario, score, question, found)
             if isinstance(found, Skipped):
