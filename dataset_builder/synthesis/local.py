@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module, resources
 from pathlib import Path
 from shutil import which
@@ -140,7 +140,7 @@ class Kokoro(Engine):
 
     model_path: str | None = None
     voices_path: str | None = None
-    voices: Sequence[str] = ()
+    voices: Sequence[str] | None = None
     language: str = "en-us"
 
     def __post_init__(self) -> None:
@@ -160,9 +160,9 @@ class Kokoro(Engine):
         for name, path in (("model_path", model_path), ("voices_path", voices_path)):
             if not Path(path).is_file():
                 raise ValueError(f"{name} is {path!r}; there is no such file.")
-        if unknown := sorted(set(self.voices) - set(known := sorted(np.load(voices_path).files))):
+        if unknown := sorted(set(self.voices or ()) - set(known := sorted(np.load(voices_path).files))):
             raise ValueError(f"voices is {unknown}; {voices_path} has {', '.join(known)}.")
-        self.voices, self.languages = self.voices or known, (self.language.split("-")[0],)
+        self._names, self.languages = self.voices or known, (self.language.split("-")[0],)
         options = onnxruntime.SessionOptions()
         # A build has as many processes as there are cores.
         options.intra_op_num_threads = 1
@@ -174,7 +174,7 @@ class Kokoro(Engine):
         self._engine = Kokoro.from_session(session, voices_path, espeak)
 
     def say(self, text: str, voice: int, reference: np.ndarray | None) -> np.ndarray:
-        name = self.voices[voice % len(self.voices)]
+        name = self._names[voice % len(self._names)]
         return resample(*self._engine.create(text, voice=name, lang=self.language))
 
 
@@ -289,14 +289,14 @@ class EntryPoint(Engine):
     """
 
     entry: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         module, _, name = self.entry.partition(":")
         if not (module and name):
             raise ValueError(f"entry is {self.entry!r}; give package.module:Class.")
         try:
-            engine = getattr(import_module(module), name)(**self.options)
+            engine = getattr(import_module(module), name)(**(self.options or {}))
         except (ImportError, AttributeError) as error:
             raise SynthesisError(f"entry {self.entry!r} cannot be loaded ({error}); set PYTHONPATH.") from error
         needed = ("speak", "uses_reference", "is_deterministic", "version")

@@ -81,6 +81,7 @@ def count_names(pairs):
 
 BY_PRIMARY = [row for primary in "AB" for row in many(3, name=primary, primary=primary)]
 BY_SPLIT = many(2, name="seen", split="train") + many(2, name="held")
+UNEVEN = [*many(10, name="long", group="one"), label("x"), label("y")]
 SCRIPTS = many(5, "plain", name="a", source="scripts") + many(5, "hard", name="b", source="scripts")
 
 
@@ -98,11 +99,7 @@ SCRIPTS = many(5, "plain", name="a", source="scripts") + many(5, "hard", name="b
         (SCRIPTS, {"cap": 1, "colloquialness_cap": 7}, 7),
         (SCRIPTS, {"cap": 1}, {"a": 5, "b": 5}),
         # Groups take turns.
-        (
-            [*many(10, name="long", group="one"), label("x"), label("y")],
-            {"cap": 4, "draw": "alternate"},
-            {"x": 1, "y": 1, "long": 2},
-        ),
+        (UNEVEN, {"cap": 4, "draw": "alternate"}, {"x": 1, "y": 1, "long": 2}),
     ],
 )
 def test_buckets_are_capped(labels, options, expected):
@@ -119,18 +116,15 @@ def test_another_seed_gives_another_choice_and_a_repeated_pair_is_refused():
 
 
 def test_what_shares_a_group_with_the_bench_leaves_training():
-    labels = [label("bench", group="g1"), label("full bucket", synthesizer="left out"), label("of it", group="g1")]
+    labels = [label("bench", group="g1"), label("full bucket", synthesizer="left out"), label("part", group="g1")]
     labels += [label("back"), label("train", group="g1", split="train"), label("other", split="train")]
     labels.append(label("valid", group="g1", split="validation"))
+    held_out, all_but_bench = {"held_out_synthesizer": 1}, dict.fromkeys(("back", "train", "part"), "train")
     for options, expected, kinds in (
-        ({}, {"back": "train"}, {"held_out_synthesizer": 1, "group_in_bench": 3}),
+        ({}, {"back": "train"}, {**held_out, "group_in_bench": 3}),
         ({"rest": "skip"}, {}, {"not_in_bench": 2, "group_in_bench": 3}),
         # As in the paper.
-        (
-            {"excise": "pairs"},
-            {"back": "train", "train": "train", "valid": "validation", "of it": "train"},
-            {"held_out_synthesizer": 1},
-        ),
+        ({"excise": "pairs"}, {**all_but_bench, "valid": "validation"}, held_out),
     ):
         assignment, skipped = isolate(labels, {"bench"}, **options)
         assert assignment == {"bench": "test", "other": "train", **expected}

@@ -107,7 +107,7 @@ def test_an_engine_is_loaded_once_per_set_of_options_and_available_if_they_are_g
         is_available("my-tts", {"engine": "command", "command": ["no-such-program"]})
 
 
-# Speaks as many milliseconds as the text has letters, at a level that the voice decides, and logs the text.
+# Speaks a tenth of a second for each letter, at a level that the voice decides, and logs the text.
 SCRIPT = """
 import json, sys, wave
 arguments = dict(zip(sys.argv[1::2], sys.argv[2::2]))
