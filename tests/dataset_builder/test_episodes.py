@@ -103,3 +103,5 @@ def test_an_episode_keeps_its_recordings_and_names_its_marks():
     assert (note.item, note.kind) == ("folder e, turn 1", "marks")
     with pytest.raises(SkipError, match=r"turn 1 has marks only, '\[laughter\]'"):
         clean_episode(answer(Part("[laughter]", "a.wav")))
+    with pytest.raises(ValueError, match="turn 1 has no text"):
+        validate_episode(answer(Part(" ")))

@@ -176,6 +176,8 @@ def test_audio_roots_are_one_folder_for_all_and_places_of_single_sources(tmp_pat
     assert roots.find_root("meld") == Path("/corpora/meld=1")
     assert roots.find_root("youtube") == tmp_path / "youtube"
     assert roots.find_root("sample") == DEFAULT_PATHS["sample"]
+    with pytest.raises(SkipError, match="--audio-root dailytalk=DIR"):
+        roots.find_root("dailytalk")
     for values in ([str(tmp_path), str(tmp_path)], ["melt=/corpora/meld"]):
         with pytest.raises(ValueError, match=str(values[-1])):
             AudioRoots.parse(values)

@@ -71,6 +71,7 @@ def test_a_line_is_an_episode_or_a_recording_and_options_fill_in_what_it_does_no
         (dialogue(audio="calls/a.wav"), "bad_line", "give one of them"),
         (dialogue(turn()), "bad_turns", "has 1 turns"),
         ({"id": "d", "turns": ".."}, "bad_turns", "lies outside"),
+        (dialogue(turn(strat_s=1), turn("assistant")), "bad_turns", "strat_s"),
         (dialogue(turn(text=" "), turn("assistant")), "missing_text", "needs its words"),
         (dialogue(turn(start_s=2, end_s=1), turn("assistant")), "bad_times", "start_s 2"),
         (dialogue(turn(audio="loop.wav"), turn("assistant")), "missing_audio", "is a link to loop.wav"),
