@@ -352,8 +352,8 @@ def _encode_side(plan: PairPlan, side: str, arrays: Sequence[np.ndarray]) -> lis
             array = plan.channel(array, SAMPLING_RATE, rng)
         duration_s = len(array) / SAMPLING_RATE
         if len(array) < MIN_SAMPLES or duration_s > MAX_TURN_S:
-            label = f"{episode.source} {episode.name}, turn {position}: lasts {duration_s:.2f} s"
-            raise TurnDurationError(f"{label}; more than 0.02 and at most 60 s are needed.")
+            lasts = f"{episode.source} {episode.name}, turn {position}: lasts {duration_s:.2f} s"
+            raise TurnDurationError(f"{lasts}; more than 0.02 and at most 60 s are needed.")
         references = [
             {"uri": p.ref, "start_s": p.start_s, "end_s": p.end_s, "text": p.text, **made} for p in turn.parts
         ]
