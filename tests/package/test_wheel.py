@@ -226,9 +226,9 @@ def test_a_command_that_needs_an_extra_names_it_in_one_line(command, extra, refu
 
 
 def write_pairs(folder):
-    from sdiareward.dataset_builder.shards import ShardWriter
+    from sdiareward.dataset_builder.shards import write_rows
 
     side = [{"role": role, "text": "um", "audio": None, "duration_s": 1.0} for role in ("user", "assistant")]
     row = {"pair_id": "p", "criterion": "modality", "subset": "scripted", "source": "sample", "synthesizer": "flite"}
-    with ShardWriter(folder) as writer:
-        writer.write("test", {**row, "chosen": side, "rejected": side, "group_id": "g", "language": "en"})
+    row |= {"chosen": side, "rejected": side, "group_id": "g", "language": "en"}
+    write_rows(folder, [("test", row)])
