@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support import tiny_model
+from support import forked, tiny_model
 from support.transformers_tests import TRANSFORMERS_MARKS
 
 
@@ -39,6 +39,12 @@ def pytest_collection_modifyitems(items):
     # Otherwise every search for garbage goes through all that the libraries keep.
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session):
+    if session.items and not session.config.option.collectonly:
+        forked.start_server()
 
 
 @pytest.fixture(scope="session")

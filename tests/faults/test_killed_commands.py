@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import soundfile
 import yaml
-from support.killed import LIBRARIES, run_command
+from support.killed import run_command
 from support.official_layout import write_official
 
 from sdiareward.dataset_builder.shards import read_rows
@@ -124,7 +124,6 @@ class _Run:
 
     def __init__(self, root, arguments, kill_before):
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(list(LIBRARIES))
         counted = context.Array("q", 3, lock=False)
         texts = [str(argument) for argument in arguments]
         process = context.Process(target=run_command, args=(texts, str(root), kill_before, counted))

@@ -3,24 +3,30 @@
 What a command reads at import (`HF_HOME`, `PYTHONPATH`) must hold for the tests' process; others take `subprocess`.
 """
 
+import contextlib
 import gc
+import logging
 import multiprocessing
 import os
 import runpy
+import select
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from multiprocessing.connection import Connection
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection, arbitrary_address
 from pathlib import Path
 
 
 PRELOADED = (
     "matplotlib.pyplot",
-    "sdiareward.checkpoint_io.nano",
+    "sdiareward.audit.run",
+    "sdiareward.checkpoint_io.convert",
     "sdiareward.cli.score",
     "sdiareward.dataset_builder.builder",
+    "sdiareward.evaluation.comparison",
     "sdiareward.evaluation.report.sections",
     "sdiareward.scoring.scorer",
     "sdiareward.training.setup",
@@ -31,6 +37,39 @@ PRELOADED = (
 )
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(list(PRELOADED))
+
+
+def start_server():
+    """Fork the server of forks from this process, which has imported most libraries and used none of them.
+
+    By itself `multiprocessing` would start a new process for it, which imports everything once more.
+    """
+    listener, (alive, our_end) = socket.socket(socket.AF_UNIX), os.pipe()
+    listener.bind(arbitrary_address("AF_UNIX"))
+    listener.listen()
+    if pid := os.fork():
+        server = forkserver._forkserver
+        server._forkserver_address, server._forkserver_alive_fd = listener.getsockname(), our_end
+        server._forkserver_pid = pid
+        listener.close()
+        os.close(alive)
+        return
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number > 2 and number not in (alive, listener.fileno()):
+            with contextlib.suppress(OSError):
+                os.close(number)
+    # In place of those of pytest.
+    sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))
+    for logger in (logging.root, *map(logging.getLogger, list(logging.root.manager.loggerDict))):
+        for handler in logger.handlers:
+            if isinstance(handler, logging.StreamHandler):
+                handler.setStream(sys.stderr)
+    logging.root.handlers.clear()
+    select.select([alive, listener], [], [])
+    try:
+        forkserver.main(listener.fileno(), alive, list(PRELOADED))
+    finally:
+        os._exit(0)
 
 
 class Popen:
