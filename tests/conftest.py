@@ -12,6 +12,7 @@ os.environ.update(RAY_worker_niceness="0")
 import gc
 import pickle
 import signal
+import sys
 import weakref
 import zlib
 from collections import Counter
@@ -43,7 +44,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session):
-    if session.items and not session.config.option.collectonly:
+    if sys.platform == "linux" and session.items and not session.config.option.collectonly:
         forked.start_server()
 
 

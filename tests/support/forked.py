@@ -59,7 +59,7 @@ def start_server():
             with contextlib.suppress(OSError):
                 os.close(number)
     # In place of those of pytest.
-    sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
     for logger in (logging.root, *map(logging.getLogger, list(logging.root.manager.loggerDict))):
         for handler in logger.handlers:
             if isinstance(handler, logging.StreamHandler):
