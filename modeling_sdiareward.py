@@ -176,7 +176,7 @@ class SDiaRewardModel(SDiaRewardPreTrainedModel):
 
     def _compute_loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         if labels.numel() != len(logits):
-            raise ValueError(f"labels have shape {list(labels.shape)} for {len(logits)} dialogues; give one for each.")
+            raise ValueError(f"labels are of shape {list(labels.shape)} for {len(logits)} dialogues; give one each.")
         loss: Any = self.loss_function(labels=labels.to(logits.dtype), pooled_logits=logits, config=self.config)
         return loss
 

@@ -188,8 +188,7 @@ def check_shapes(
     Raises:
         ValueError: Tensors are missing, have no place or another shape; they are named in the checkpoint's layout.
     """
-    by_own_name = {to_native_key(name): name for name in found}
-    by_own_name.pop(None, None)
+    by_own_name = {own: name for name in found if (own := to_native_key(name)) is not None}
     required = {name for name in expected if not (may_lack and name.startswith(may_lack))}
     is_ours = any(own == name and own.startswith("model.") for own, name in by_own_name.items())
     lacking = required - by_own_name.keys()
@@ -234,8 +233,8 @@ def check_adapter(model: Any, name_or_path: Any, **hub_kwargs: Any) -> None:
         ({name for name in found if places.get(name, found[name]) != found[name]}, "have another shape in the model"),
     ):
         if names:
-            found = f"{len(names)} tensors of these adapters {problem} ({listed(sorted(names))})"
-            raise ValueError(f"{name_or_path}: {found}; give complete adapters and the model that they belong to.")
+            reason = f"{len(names)} tensors of these adapters {problem} ({listed(sorted(names))})"
+            raise ValueError(f"{name_or_path}: {reason}; give complete adapters and the model that they belong to.")
 
 
 def _to_place(name: str) -> str:
