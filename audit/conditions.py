@@ -26,7 +26,7 @@ from sdiareward.pairs.schema import SIDES
 from sdiareward.perturbations.attacks import ATTACKS, AttackContext, is_heard
 from sdiareward.perturbations.decoded_pairs import AuditPair, Messages, Turn, to_messages
 from sdiareward.perturbations.registry import PERTURBATIONS, apply
-from sdiareward.scoring.outcomes import Record, check_finite, complete_items
+from sdiareward.scoring.outcomes import Record, complete_items
 
 
 if TYPE_CHECKING:
@@ -249,7 +249,5 @@ class ConditionScorer:
         failures: dict[int, str] = {}
         results = self._scorer.iter_scores(dialogues_of_all, criteria, skipped=failures, heard={})
         for position, found in complete_items(results, failures, names, scored):
-            rewards = [] if isinstance(found, Skipped) else found
-            skipped = found if isinstance(found, Skipped) else check_finite(scored[position], found)
-            row = {ERROR: skipped.reason} if skipped else {"rewards": dict(zip(names, rewards, strict=True))}
-            yield scored[position], row
+            rewards = {} if isinstance(found, Skipped) else dict(zip(names, found, strict=True))
+            yield scored[position], {ERROR: found.reason} if isinstance(found, Skipped) else {"rewards": rewards}

@@ -18,15 +18,13 @@ _HEADS = ["column", "accuracy", "95% interval", "pairs", "groups", "ties"]
 
 def compute_rows(metric: Any, rows: Sequence[Sequence[Any]]) -> list[list[str]]:
     """Compute the table of the entered pairs; empty rows are skipped."""
-    columns: dict[str, list[Any]] = {name: [] for name in _INPUTS}
+    pairs = []
     for number, row in enumerate((row for row in rows if any(cell not in ("", None) for cell in row)), start=1):
         try:
-            values = (float(row[0]), float(row[1]), str(row[2]).strip())
+            pairs.append((float(row[0]), float(row[1]), str(row[2]).strip()))
         except (TypeError, ValueError) as error:
             raise ValueError(f"pair {number}: {error}; give two rewards, which are numbers, and a subset.") from error
-        for name, value in zip(_INPUTS, values, strict=True):
-            columns[name].append(value)
-    result = metric.compute(**columns)
+    result = metric.compute(**{name: [pair[place] for pair in pairs] for place, name in enumerate(_INPUTS)})
     table = []
     for name, bounds in result["interval"].items():
         interval = f"{bounds[0]:.4f} to {bounds[1]:.4f}" if bounds else "" if result[name] is None else "no interval"
@@ -49,11 +47,10 @@ def build() -> Any:
         except (ValueError, TypeError) as error:
             raise gr.Error(str(error)) from error
 
+    kinds: Any = ["number", "number", "str"]
     return gr.Interface(
         fn=compute,
-        inputs=gr.Dataframe(
-            headers=list(_INPUTS), datatype=["number", "number", "str"], type="array", label="Pairs", row_count=3
-        ),
+        inputs=gr.Dataframe(headers=list(_INPUTS), datatype=kinds, type="array", label="Pairs", row_count=3),
         outputs=gr.Dataframe(headers=_HEADS, label="Accuracy"),
         examples=[[list(map(list, zip(*case["columns"].values(), strict=True)))] for case in cases],
         cache_examples=False,

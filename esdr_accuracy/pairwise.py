@@ -39,15 +39,10 @@ _STRATA = (*SUBSETS, NO_SUBSET)
 COLUMNS = (*MODALITY_SUBSETS, "modality_micro", "modality_macro", "colloquialness", "overall_micro", "overall_macro")
 MACRO_MEMBERS = {"modality_macro": MODALITY_SUBSETS, "overall_macro": ("modality_macro", "colloquialness")}
 # Which of `COLUMNS` count the pairs of each of `_STRATA`.
-_IS_COUNTED = np.array(
-    [
-        [1, 0, 0, 1, 1, 0, 1, 1],
-        [0, 1, 0, 1, 1, 0, 1, 1],
-        [0, 0, 1, 1, 1, 0, 1, 1],
-        [0, 0, 0, 0, 0, 1, 1, 1],
-        [0, 0, 0, 0, 0, 0, 1, 0],
-    ]
-)
+_COUNTED: dict[str, Sequence[str]] = {name: (name,) for name in SUBSETS}
+_COUNTED |= {"modality_micro": MODALITY_SUBSETS, "modality_macro": MODALITY_SUBSETS}
+_COUNTED |= {"overall_micro": _STRATA, "overall_macro": SUBSETS}
+_IS_COUNTED = np.array([[int(name in _COUNTED[column]) for column in COLUMNS] for name in _STRATA])
 # Percentiles of a bootstrap over fewer groups cover too little: see the table in `docs/evaluation.md`.
 MIN_BOOTSTRAP_GROUPS = 100
 

@@ -38,7 +38,7 @@ from sdiareward.scoring.model_spec import ModelSpec
 from . import verdicts
 from .comparison_page import write_page
 from .report.content import make_plain
-from .report.examples import EmbedAudio
+from .report.page import EmbedAudio
 from .verdicts import CRITERIA, Record
 
 
@@ -140,10 +140,8 @@ def compare(
     criteria = list(CRITERIA) if criterion == ALL else [criterion]
     check_modules(_NEEDED)
     if len(criteria) > 1 and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError(
-            f"criterion is {ALL} in one of several processes, which score one criterion at a time; run each criterion "
-            f"with them into one output_dir, then {ALL} in a single process, which takes what they scored."
-        )
+        remedy = f"run each criterion into one output_dir, then {ALL} in a single process"
+        raise UserError(f"criterion is {ALL} in several processes, which score one at a time; {remedy}.")
     found = read_systems(systems, pattern=pattern, user_turns=user_turns, audio_root=audio_root, form=form)
     check_modules(["choix"] if len(found) > 2 else [])
     names, unmatched = match_dialogues(found)

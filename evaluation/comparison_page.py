@@ -14,9 +14,8 @@ from sdiareward.common import tables
 from sdiareward.common.files import write_file
 from sdiareward.common.tables import Cell, Row, Table, format_signed
 
-from .report.examples import Collector, EmbedAudio
 from .report.figures import choose_marker_style, measure_errors, save_figures, shorten
-from .report.page import Block, Dialogue, Section, Side, render_page
+from .report.page import Block, Collector, Dialogue, EmbedAudio, Section, Side, render_page
 from .report.sections import make_settings_table
 from .summary import name_model
 from .verdicts import COVARIATES, count_by, spread

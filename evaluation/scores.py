@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sdiareward.audio_sdiareward import Heard
 from sdiareward.common.errors import Skipped
 from sdiareward.common.files import JsonLines, format_line, is_number, read_json_object, write_file
 from sdiareward.common.parts import Items, Make, PartFolder, Rows, choose_size, run_parts
@@ -51,21 +50,15 @@ class ModelPairScorer:
         criteria = [labels[row]["criterion"] for row in groups]
         failures: dict[int, str] = {}
         features = self.scorer.iter_features(Dialogues(pairs, rows), criteria, groups=groups, skipped=failures)
-        heard: dict[int, Heard] = {}
-
-        def iter_rewards() -> Iterator[tuple[int, float]]:
-            for index, each in features:
-                heard[index] = each.heard
-                yield index, each.reward
-
         pair_ids = [labels[row]["pair_id"] for row in rows]
-        for position, found in complete_items(iter_rewards(), failures, SIDES, pair_ids):
+        for position, found in complete_items(features, failures, SIDES, pair_ids):
             if isinstance(found, Skipped):
                 yield rows[position], found
                 continue
-            facts = describe_heard(SIDES, [heard.pop(len(SIDES) * position + side) for side in range(len(SIDES))])
+            rewards = [each.reward for each in found]
+            facts = describe_heard(SIDES, [each.heard for each in found])
             # A pair with a reward that is not finite has none, and counts as wrong.
-            chosen, rejected = found if all(map(math.isfinite, found)) else (None, None)
+            chosen, rejected = rewards if all(map(math.isfinite, rewards)) else (None, None)
             margin = None if chosen is None or rejected is None else chosen - rejected
             yield rows[position], {"chosen": chosen, "rejected": rejected, "margin": margin, **facts}
 
@@ -225,9 +218,8 @@ def _require_same_pairs(other: Evaluation, pair_ids: Sequence[str], nan: str) ->
         reasons = {record["pair_id"]: f" (skipped there: {record['reason']})" for record in other.skipped}
         first = f"{missing[0]!r}{reasons.get(missing[0], '')}"
         remedy = "models are compared on the same pairs: evaluate it on the same split of the same data set"
-        raise ValueError(
-            f"{other.folder}: lacks {len(missing)} of {len(pair_ids)} pairs, the first is {first}; {remedy}."
-        )
+        what = f"lacks {len(missing)} of {len(pair_ids)} pairs, the first is {first}"
+        raise ValueError(f"{other.folder}: {what}; {remedy}.")
     broken = [pair_id for pair_id in pair_ids if not is_finite(other.by_pair[pair_id])]
     if broken and nan == "error":
         what = f"{len(broken)} pairs have a reward that is missing or not finite, the first is {broken[0]!r}"

@@ -169,8 +169,6 @@ def fold(margins: ArrayLike) -> tuple[Floats, NDArray[np.bool_]]:
 def expected_calibration_error(margins: ArrayLike) -> float:
     """Return the mean over pairs of `|accuracy - confidence|` of their bin; lower is better, few pairs inflate it."""
     confidence, is_right = fold(margins)
-    if len(confidence) == 0:
-        raise ValueError("there are no margins; a calibration error needs at least one pair.")
     bins = make_equal_mass_bins(confidence)
     gaps = [len(rows) * abs(is_right[rows].mean() - confidence[rows].mean()) for rows in bins]
     return float(sum(gaps) / len(confidence))

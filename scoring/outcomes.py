@@ -6,9 +6,8 @@ of the backbone's dtype: 1e-7 of a number in float32, 1e-3 in float16, 8e-3 in b
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from sdiareward.audio_sdiareward import Heard
 from sdiareward.common.errors import Skipped
@@ -19,8 +18,9 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]
 Outcome = Record | Skipped
+Result = TypeVar("Result")
 Labels = Sequence[Mapping[str, Any]]
-UNREADABLE, NOT_FINITE = "unreadable", "not_finite"
+UNREADABLE = "unreadable"
 # The same weights, computed in another way: alone or in a batch, padded or packed, with another attention, with a
 # shared prefix, from cached features. Of two dtypes the coarser one counts.
 SAME_REWARD: dict[str, float] = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 0.1}
@@ -50,32 +50,26 @@ class PairScorer(Protocol):
 
 
 def complete_items(
-    results: Iterable[tuple[int, float]], failures: Mapping[int, str], names: Sequence[str], items: Sequence[Any]
-) -> Iterator[tuple[int, list[float] | Skipped]]:
-    """Yield the position of each item when all its dialogues have rewards, then those of items that have not.
+    results: Iterable[tuple[int, Result]], failures: Mapping[int, str], names: Sequence[str], items: Sequence[Any]
+) -> Iterator[tuple[int, list[Result] | Skipped]]:
+    """Yield the position of each item when all its dialogues have results, then those of items that have not.
 
     Dialogue `i` has the name `names[i % len(names)]` and is of item `i // len(names)`.
     """
-    waiting: dict[int, dict[int, float]] = {}
-    for index, reward in results:
+    waiting: dict[int, dict[int, Result]] = {}
+    for index, result in results:
         position, number = divmod(index, len(names))
-        rewards = waiting.setdefault(position, {})
-        rewards[number] = reward
-        if len(rewards) == len(names):
+        found = waiting.setdefault(position, {})
+        found[number] = result
+        if len(found) == len(names):
             del waiting[position]
-            yield position, [rewards[number] for number in range(len(names))]
+            yield position, [found[number] for number in range(len(names))]
     reasons: dict[int, list[str]] = {}
     for index, reason in sorted(failures.items()):
         position, number = divmod(index, len(names))
         reasons.setdefault(position, []).append(f"{names[number]}: {reason}")
     for position, texts in reasons.items():
         yield position, Skipped(str(items[position]), UNREADABLE, " ".join(texts))
-
-
-def check_finite(item: Any, rewards: Sequence[float]) -> Skipped | None:
-    """Return why rewards cannot be used; None if all are finite."""
-    found = f"the rewards are {', '.join(map(str, rewards))}; score with the dtype float32."
-    return None if all(map(math.isfinite, rewards)) else Skipped(str(item), NOT_FINITE, found)
 
 
 def describe_heard(names: Sequence[str], heard: Sequence[Heard]) -> dict[str, Any]:

@@ -15,9 +15,7 @@ Notable choices:
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import inspect
-import json
 import logging
 import math
 import re
@@ -25,14 +23,12 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from sdiareward.audio_sdiareward import Clip, Heard, describe_unheard
 from sdiareward.chat_sdiareward import MAX_TURNS, Dialogue, Turn, list_items, make_dialogue
+from sdiareward.pairs.content import digest_dialogue
 
 from .request_queue import Request, submit
 
@@ -133,13 +129,12 @@ class RewardOptions:
 def _configure(model_or_scorer: Any, options: Mapping[str, Any]) -> tuple[Scorer, RewardOptions]:
     from .scorer import Scorer
 
-    names = {option.name for option in fields(RewardOptions)}
-    own = RewardOptions(**{name: value for name, value in options.items() if name in names})
-    rest = {name: value for name, value in options.items() if name not in names}
+    rest = dict(options)
+    own = RewardOptions(**{each.name: rest.pop(each.name) for each in fields(RewardOptions) if each.name in options})
     if isinstance(model_or_scorer, Scorer):
+        scorer = model_or_scorer
         if rest:
             raise TypeError(f"{', '.join(sorted(rest))} cannot be changed on a Scorer; give them to its constructor.")
-        scorer = model_or_scorer
     elif isinstance(model_or_scorer, (str, Path)):
         scorer = Scorer.from_pretrained(model_or_scorer, **rest)
     elif "processor" in rest:
@@ -166,17 +161,10 @@ class Rollout:
         return self.error is None and self.dialogue.turns[-1].audio is None
 
 
-def hash_context(dialogue: Dialogue) -> str:
+def hash_context(given: Dialogue) -> str | None:
     """Hash everything before the last turn: the completions of one prompt have the same."""
-    text = json.dumps(make_dialogue(dialogue).to_messages()[:-1], sort_keys=True, default=_digest)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _digest(value: Any) -> str:
-    if isinstance(value, Path):
-        return str(value)
-    data = value if isinstance(value, bytes) else np.ascontiguousarray(value).tobytes()
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+    dialogue = make_dialogue(given)
+    return digest_dialogue(Dialogue(dialogue.turns[:-1], dialogue.system, is_whole=False), None)
 
 
 def _read_messages(given: Any, role: str) -> list[dict[str, Any]]:
@@ -210,10 +198,6 @@ def _voice(rollouts: Sequence[Rollout], speak: Callable[[list[str]], Sequence[An
             *before, last = rollout.dialogue.turns
             spoken = Turn(last.role, parts=(*last.parts, Clip(recording)))
             rollout.dialogue = Dialogue((*before, spoken), rollout.dialogue.system)
-
-
-def _speak_in(loop: Any, speak: Callable[[list[str]], Any], texts: list[str]) -> Any:
-    return asyncio.run_coroutine_threadsafe(speak(texts), loop).result()
 
 
 def _speak(texts: list[str], speak: Callable[[list[str]], Sequence[Any]]) -> list[Any]:
@@ -280,9 +264,12 @@ class _Rewarder:
         """Return the rewards of completions; `loop` is the event loop that a coroutine `speak` runs in."""
         rollouts, options = self._read(prompts, completions, columns), self.options
         silent = [rollout for rollout in rollouts if rollout.needs_sound]
-        if silent and options.speak:
-            is_coroutine = inspect.iscoroutinefunction(options.speak)
-            _voice(silent, partial(_speak_in, loop, options.speak) if is_coroutine else options.speak)
+        if silent and (speak := options.speak):
+
+            def speak_in_loop(texts: list[str]) -> Any:
+                return asyncio.run_coroutine_threadsafe(speak(texts), loop).result()
+
+            _voice(silent, speak_in_loop if inspect.iscoroutinefunction(speak) else speak)
         for rollout in rollouts:
             if options.require_audio and rollout.needs_sound:
                 rollout.error = "the completion has no audio; set require_audio=False to score the text alone."

@@ -304,9 +304,7 @@ class Scorer:
         criteria = expand_criteria(criterion, len(dialogues))
         num_layers = self.model.model.language_model.config.num_hidden_layers
         if not -1 <= layer < num_layers:
-            raise ValueError(
-                f"layer is {layer}; this model has the layers 0 to {num_layers - 1}, and -1 for the last."
-            )
+            raise ValueError(f"layer is {layer}; give one of the layers 0 to {num_layers - 1}, or -1 for the last.")
         if not self.pack and (layer >= 0 or per_token):
             raise ValueError("hidden states of tokens or of other layers are requested; they require pack=True.")
         if groups is not None and len(groups) != len(dialogues):

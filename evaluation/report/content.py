@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from sdiareward.esdr_accuracy.pairwise import NO_SUBSET
 from sdiareward.pairs.schema import SIDES
@@ -23,6 +23,7 @@ from ..summary import BASELINES, SUBSET_LABELS, Labels, Record, Scores, describe
 
 MIN_PAIRS, MIN_GROUPS = 10, 5
 TAXONOMY = ("source", "primary", "secondary")
+_NUM_EXAMPLES = 20
 STRATA = {
     "high confidence": "quarter of the pairs with the largest |margin|",
     "low confidence": "quarter of the pairs with the smallest |margin|",
@@ -120,6 +121,17 @@ def describe_rewards(records: Labels, scores: Scores) -> list[Record]:
     return rows
 
 
+def find_lowest(records: Labels, scores: Scores) -> list[Record]:
+    """Return the pairs with the lowest margins, wrong ones first, and their rewards."""
+    found = []
+    for record in records:
+        score = scores[record["pair_id"]]
+        if (margin := compute_margin(score)) is not None:
+            rewards = {f"{side}_reward": score[side] for side in SIDES}
+            found.append({"pair_id": record["pair_id"], "margin": margin, **rewards})
+    return sorted(found, key=lambda row: row["margin"])[:_NUM_EXAMPLES]
+
+
 def _list_margins(records: Labels, scores: Scores) -> NDArray[np.float64]:
     return np.array([compute_margin(scores[record["pair_id"]]) for record in records], dtype=np.float64)
 
@@ -136,8 +148,11 @@ def describe_margins(records: Labels, scores: Scores, options: Mapping[str, Any]
         accuracy = describe_accuracy([records[row] for row in rows], scores, options)
         return {**accuracy, **dict(zip(("mean_margin", "low", "high"), spread, strict=True))}
 
+    # A quarter is rounded up; of equal margins the earlier pair counts as the larger.
+    order, quarter = np.argsort(-np.abs(margins), kind="stable"), math.ceil(len(margins) / 4)
+    strata = (order[:quarter], order[len(order) - quarter :], np.arange(len(order)), np.flatnonzero(margins <= 0))
     found = []
-    for name, rows in find_strata(margins).items():
+    for name, rows in zip(STRATA, strata, strict=True):
         by_subset = Counter(records[row]["subset"] for row in rows)
         counts = {subset: by_subset[subset] for subset in SUBSET_LABELS if by_subset[subset]}
         # The accuracy of hard negatives is 0 by choice of the pairs.
@@ -145,15 +160,6 @@ def describe_margins(records: Labels, scores: Scores, options: Mapping[str, Any]
         found.append({"name": name, "rule": STRATA[name], **describe(rows), **unknown, "by_subset": counts})
     bins = [describe(rows) for rows in statistics.make_equal_mass_bins(np.abs(margins)) if len(rows)]
     return {"bins": bins, "strata": found}
-
-
-def find_strata(margins: ArrayLike) -> dict[str, NDArray[np.intp]]:
-    """Find the strata of Table 3: top and bottom quarter by `|margin|`, all pairs, and those ordered wrongly."""
-    array = np.asarray(margins, dtype=np.float64)
-    # A quarter is rounded up; of equal margins the earlier pair counts as the larger.
-    order, quarter = np.argsort(-np.abs(array), kind="stable"), math.ceil(len(array) / 4)
-    found = (order[:quarter], order[len(array) - quarter :], np.arange(len(array)), np.flatnonzero(array <= 0))
-    return dict(zip(STRATA, found, strict=True))
 
 
 def describe_calibration(records: Labels, scores: Scores, options: Mapping[str, Any]) -> Record:

@@ -18,10 +18,9 @@ from sdiareward.pairs.schema import SIDES
 from .. import summary
 from ..scores import Evaluation
 from ..summary import ALL_LEFT_OUT, ALL_SEEN, Labels, Record, Scores
-from .content import MIN_GROUPS, MIN_PAIRS, TAXONOMY, build_report, list_scorers
-from .examples import Collector, EmbedAudio, add_dialogues, find_lowest
+from .content import MIN_GROUPS, MIN_PAIRS, TAXONOMY, build_report, find_lowest, list_scorers
 from .figures import draw_figures
-from .page import Block, Dialogue, Section, Side, make_breakable, render_page
+from .page import Block, Collector, Dialogue, EmbedAudio, Section, Side, make_breakable, render_page
 
 
 if TYPE_CHECKING:
@@ -37,6 +36,7 @@ _TITLES = {
     **{"comparison": "Comparison on the same pairs", "examples": "Lowest margins", "disagreements": "Disagreements"},
     **{"skipped": "Skipped and cut", "provenance": "How this was made"},
 }
+_LABELS = ("criterion", "subset", "source", "primary", "secondary", "synthesizer", "language", "license")
 _IN_MARKDOWN = ("accuracy", "judge", "synthesizers", "disagreements")
 # Averages of the table that are also shown large.
 _TILES = ("overall_macro", "overall_micro", "modality_micro", "colloquialness")
@@ -87,6 +87,22 @@ def write_page(
     )
     write_file(target / "index.html", page)
     return target / "index.html"
+
+
+def add_dialogues(
+    rows: Sequence[Record], pairs: datasets.Dataset, records: Labels, collector: Collector
+) -> list[Record]:
+    """Add labels, words and recordings to rows with a `pair_id`."""
+    from tqdm import tqdm
+
+    found = []
+    positions = {record["pair_id"]: position for position, record in enumerate(records)}
+    for row in tqdm(rows, "recordings of the page", unit="pair", disable=None):
+        position = positions[row["pair_id"]]
+        record, pair = records[position], pairs[position]
+        sides = {side: collector.describe_side(pair[side], record.get("license")) for side in SIDES}
+        found.append({**row, **{name: record.get(name) for name in _LABELS}, **sides})
+    return found
 
 
 def render_markdown(results: Report) -> str:

@@ -16,7 +16,6 @@ from sdiareward.audit.report import MARKS, render_audit_page
 from sdiareward.audit.run import Auditor
 from sdiareward.checkpoint_io.training_record import write_pairs_record
 from sdiareward.cli import main
-from sdiareward.pairs.loading import load_pairs
 from sdiareward.perturbations.attacks import ATTACKS
 from sdiareward.perturbations.registry import PERTURBATIONS
 from sdiareward.scoring.model_spec import ModelSpec
@@ -84,23 +83,8 @@ def test_an_audit_measures_every_part_and_says_what_it_did_not_measure(audited):
     assert page.count("✗ failed</td>") == list(found.values()).count("fail")
 
 
-def test_the_rewards_are_those_of_the_evaluation(audited, data, tiny_checkpoint, tmp_path):
-    from sdiareward.eval import main as evaluate
-
-    arguments = ["--model", tiny_checkpoint, "--dataset", data, "--output_dir", tmp_path, "--no_baselines"]
-    assert evaluate(list(map(str, arguments))) == 0
-    scored = map(json.loads, (tmp_path / "scores.jsonl").read_text().splitlines())
-    expected = {line["pair_id"]: {side: line[side] for side in ("chosen", "rejected")} for line in scored}
-    lines = map(json.loads, (audited / "rewards.jsonl").read_text().splitlines())
-    found = {line["pair_id"]: line["rewards"] for line in lines if line["condition"] == "natural"}
-    assert found == {pair_id: pytest.approx(rewards, abs=1e-4) for pair_id, rewards in expected.items()}
-
-
-def test_the_same_command_again_scores_nothing_and_a_smaller_audit_takes_what_is_there(copy, run):
-    before, rewards = read(copy), (copy / "rewards.jsonl").read_bytes()
-    assert run(copy, *FEW) == 0
-    # What says where and when aside.
-    assert {**read(copy), "git_revision": None, "config": None} == {**before, "git_revision": None, "config": None}
+def test_a_smaller_audit_takes_what_is_there(copy, run):
+    rewards = (copy / "rewards.jsonl").read_bytes()
     assert run(copy, "--num_pairs", 3, "--parts", "nuisances", "--nuisances", "gain") == 0
     audit = read(copy)
     assert (audit["num_pairs"], audit["attacks"], audit["hearing"]) == (3, None, None)
@@ -165,27 +149,22 @@ def test_what_cannot_be_audited_is_refused(copy, run, capsys, monkeypatch, flags
     assert message in capsys.readouterr().err
 
 
-def test_own_pairs_without_labels_are_audited_without_baselines(run, make_tone, tmp_path, capsys):
-    path = tmp_path / "own.parquet"
-    make_dataset(make_tone, 2).select_columns(["chosen", "rejected"]).to_parquet(path)
+def test_own_pairs_without_labels_are_audited_without_baselines_and_named_if_trained_on(
+    run, make_tone, tiny_checkpoint, tmp_path, capsys
+):
+    path, model = tmp_path / "own.parquet", shutil.copytree(tiny_checkpoint, tmp_path / "model")
+    pairs = make_dataset(make_tone, 2).select_columns(["chosen", "rejected"])
+    pairs.to_parquet(path)
+    write_pairs_record(model, pairs.select([0]), [], is_trained=False)
     few = ("--parts", "baselines", "hearing", "--nuisances", "none", "--attacks", "none")
-    assert run(tmp_path / "o", *few, dataset=path) == 0
+    assert run(tmp_path / "o", *few, dataset=path, model=model) == 0
     assert "notice: without baselines: " in capsys.readouterr().err
-    assert {row["column"] for row in read(tmp_path / "o")["hearing"]["rows"]} == {"overall_micro"}
-
-
-def test_an_audit_names_the_pairs_that_were_trained_on(run, data, tiny_checkpoint, tmp_path):
-    model = shutil.copytree(tiny_checkpoint, tmp_path / "model")
-    pairs = load_pairs(data, "test")
-    write_pairs_record(model, pairs.select([0, 1]), [], is_trained=False)
-    pairs.to_parquet(tmp_path / "own.parquet")
-    assert run(tmp_path / "a", "--parts", "hearing", model=model, dataset=tmp_path / "own.parquet") == 0
-    found = read(tmp_path / "a")
-    assert len(found["overlap"]["content"]) == 2 and found["split"] is None
-    assert found["overlap"]["others"]["num_pairs"] == found["num_pairs"] - 2
+    found = read(tmp_path / "o")
+    assert {row["column"] for row in found["hearing"]["rows"]} == {"overall_micro"}
+    assert (len(found["overlap"]["content"]), found["overlap"]["others"]["num_pairs"]) == (1, 1)
     for name in ("audit.md", "audit.html"):
-        text = (tmp_path / "a" / name).read_text()
-        assert "2 trained on, with the same words and recordings" in text and "split test" not in text
+        text = (tmp_path / "o" / name).read_text()
+        assert "1 trained on, with the same words and recordings" in text and "split test" not in text
 
 
 def test_a_model_that_does_not_know_a_criterion_is_refused(run, make_tone, tmp_path, capsys):
@@ -212,9 +191,8 @@ def hostile(run, make_tone, tmp_path_factory):
 
 def test_a_pair_that_cannot_be_read_is_named_and_the_others_are_audited(hostile):
     audit, text = read(hostile), (hostile / "audit.html").read_text(encoding="utf-8")
-    assert audit["num_pairs"] == 3
     (skipped,) = audit["skipped"]
-    assert (skipped["pair_id"], "chosen turn 0" in skipped["reason"]) == (f"p3{SCRIPT}", True)
+    assert (audit["num_pairs"], skipped["pair_id"]) == (3, f"p3{SCRIPT}") and "chosen turn 0" in skipped["reason"]
     assert SCRIPT not in text
     assert re.search(r"<li>p3&lt;script&gt;document.title.*chosen turn 0.*</li>", text)
 
@@ -244,12 +222,12 @@ def test_the_page_is_written_again_without_model_and_data(hostile, tmp_path, cap
 
 
 @needs_chromium
-@pytest.mark.parametrize("size", SIZES)
-def test_the_page_fits_requests_nothing_and_runs_no_name(hostile, size):
+def test_the_page_fits_requests_nothing_and_runs_no_name(hostile):
     with started("--mute-audio") as browser:
-        width = open_page(browser, hostile / "audit.html", size)
-        window, page = measure_widths(browser)
-        assert window == width and page <= width
+        for size in SIZES:
+            width = open_page(browser, hostile / "audit.html", size)
+            window, page = measure_widths(browser)
+            assert window == width and page <= width
         assert requested(browser) == browser.get_log("browser") == []
         assert "hit" not in browser.title
         assert browser.execute_script("return document.querySelectorAll('[onerror]').length") == 0

@@ -28,7 +28,6 @@ from sdiareward.common.machine import write_provenance
 from sdiareward.common.package import SMALL
 from sdiareward.perturbations.attacks import ATTACKS
 from sdiareward.perturbations.registry import HELD_OUT, PERTURBATIONS
-from sdiareward.scoring.model_spec import ModelSpec
 
 
 # Margins 2, 1, 0 and -1: two of four right, natural margin 1.
@@ -124,19 +123,7 @@ def test_natural_pairs_are_described_by_column():
     assert list(describe_natural(make_pairs(make_labels(["all"] * 4)))) == ["all"]
 
 
-def test_every_nuisance_counts_alike_however_many_severities_it_has():
-    row = {"severity": 1.0, "place": BOTH, "accuracy_change": 0.0, "flip_rate": 0.0, "relative_shift": None}
-    noise = {**row, "nuisance": "noise", "accuracy_change": -0.1, "flip_rate": 0.3, "relative_shift": 0.5}
-    other = {**noise, "accuracy_change": 0.2, "flip_rate": 0.5, "relative_shift": 0.7}
-    found = verdicts.sum_up([{**row, "nuisance": "gain"}] * 3 + [noise, other])
-    # Changes count by their size: (0 + (0.1 + 0.2) / 2) / 2.
-    assert found["accuracy_change"] == pytest.approx(0.075)
-    assert (found["flip_rate"], found["relative_shift"]) == pytest.approx((0.2, 0.6))
-    assert (found["worst"]["nuisance"], found["worst"]["flip_rate"]) == ("noise", 0.5)
-    assert verdicts.sum_up([])["flip_rate"] is None
-
-
-def test_nuisances_are_measured_by_place_and_column_and_summed_up():
+def test_perturbations_are_measured_by_place_and_column_and_count_alike_in_the_sum():
     same, turned = lines(chosen=CHOSEN, rejected=REJECTED), lines(chosen=REJECTED, rejected=CHOSEN)
     changes = {make_perturbation_key("resampling", severity): same for severity in (44_100.0, 11_025.0)}
     pairs = make_pairs(**{make_perturbation_key("polarity", 0.0): turned}, **changes)
@@ -149,9 +136,12 @@ def test_nuisances_are_measured_by_place_and_column_and_summed_up():
     assert by_place[BOTH]["columns"]["colloquialness"]["num_won"] == 1
     rates = {row["nuisance"]: row["flip_rate"] for row in found["by_nuisance"]}
     assert rates == {"polarity": pytest.approx((0.75 + 0.5 + 0.5) / 3), "resampling": 0.0}
-    assert found["total"]["flip_rate"] == pytest.approx(rates["polarity"] / 2)
-    low, high = found["total"]["flip_interval"]
-    assert low <= found["total"]["flip_rate"] <= high
+    # However many severities they have; changes count by their size.
+    total, (low, high) = found["total"], found["total"]["flip_interval"]
+    assert total["flip_rate"] == pytest.approx(rates["polarity"] / 2) and low <= total["flip_rate"] <= high
+    assert total["accuracy_change"] == pytest.approx((0.25 + 0.5 + 0.5) / 3 / 2)
+    assert (total["worst"]["nuisance"], total["worst"]["place"]) == ("polarity", BOTH)
+    assert verdicts.sum_up([])["flip_rate"] is None
     json.dumps(found, allow_nan=False)
 
 
@@ -304,30 +294,6 @@ def test_what_a_model_was_trained_with_is_read_from_its_record(tmp_path, monkeyp
     for text in ("{", '{"arguments": {"augmentations": ["none such"]}}'):
         record.write_text(text)
         assert read_trained_with(str(tmp_path)) is None
-    # Of the package's own: by name, and of all stages.
-    assert "speed" in read_trained_with(ModelSpec("nano").checkpoint)["nuisances"]
+    # Of the package's own, of all stages.
     monkeypatch.setattr(models, "_find_small", str)
     assert set(read_trained_with(str(SMALL))["attacks"]) == {"foreign_ending", "foreign_transcript", "silence"}
-
-
-def test_an_earlier_audit_must_be_whole_and_of_the_same_pairs(tmp_path):
-    run = {"model": "a", "dtype": None, "split": "test", "pairs": "abc", "seed": 0}
-    earlier = {"run": {**run, "model": "b", "dtype": "bfloat16"}, "num_pairs": 58, "skipped": [{}, {}]}
-    verdicts.require_same_pairs(earlier, run, 60)
-    with pytest.raises(ValueError, match=r"of other pairs .seed was 0, is 1; num_pairs was 60, is 20.; audit both"):
-        verdicts.require_same_pairs(earlier, {**run, "seed": 1}, 20)
-    path = tmp_path / "audit.json"
-    with pytest.raises(FileNotFoundError, match=r"audit\.json: no such file"):
-        verdicts.read_audit(path)
-    path.write_text('{"verdicts": [], "run": {}}')
-    with pytest.raises(ValueError, match=r"audit\.json: has no natural"):
-        verdicts.read_audit(path)
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "expected"),
-    [(0.0312, "share", "3.1%"), (-0.02, "points", "-2.0 points"), (0.12345, "ratio", "0.123"), (None, "share", "n/a")],
-)
-def test_values_are_written_in_their_unit(value, unit, expected):
-    assert verdicts.show_value(value, unit) == expected
-    assert verdicts.show_limit({"at_most": None, "at_least": value, "unit": unit}) == f"at least {expected}"

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from itertools import product
 from pathlib import Path
 
 import datasets
@@ -32,6 +33,8 @@ NASTY = "<script>alert(1)</script>"
 def own_place(monkeypatch, tmp_path):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.chdir(tmp_path)
+    # Figures are drawn for `two`.
+    monkeypatch.setattr("sdiareward.evaluation.report.figures.save_figure", lambda *_: b"")
 
 
 @pytest.fixture(scope="module")
@@ -78,11 +81,7 @@ def test_the_files_hold_the_rewards_of_single_dialogues_and_the_page_plays_them(
     assert pair["num_first"] == np.greater(*rewards).sum() and pair["num_second"] == np.less(*rewards).sum()
     assert pair["mean_margin"] == pytest.approx(np.subtract(*rewards).mean(), abs=1e-5)
     report, page = json.loads((folder / "compare.json").read_text()), Path(two.page).read_text()
-    assert (report["verdict"], report["pairs"], report["ranking"]) == (
-        two.verdict,
-        two.pairs,
-        two.ranking == [] and [],
-    )
+    assert (report["verdict"], report["pairs"], report["ranking"]) == (two.verdict, two.pairs, [])
     assert report["num_dialogues"] == 6 and "excludes 50%" in report["rule"]
     assert pd.read_parquet(folder / "compare.parquet").equals(two.dialogues.reset_index(drop=True))
     assert list(two.dialogues.columns)[:5] == ["dialogue", "group_id", "system", "criterion", "reward"]
@@ -112,33 +111,22 @@ def test_a_terminal_shows_the_verdict_first_and_where_the_page_is(compare, syste
 def test_three_systems_under_every_criterion_are_ranked(compare, systems):
     code, out, err = compare(*systems, "--criterion", "all", "--embed_audio", "none")
     assert code == 0, err
-    folder = Path("compare-a-b-c")
-    report = json.loads((folder / "compare.json").read_text())
+    report = json.loads(Path("compare-a-b-c/compare.json").read_text())
     assert report["criteria"] == ["modality", "colloquialness", "joint"]
     assert len(report["pairs"]) == 9 and len(report["ranking"]) == 9
     order = [row["system"] for row in report["ranking"] if row["criterion"] == "joint"]
     num_clear = sum(pair["is_clear"] for pair in report["pairs"] if pair["criterion"] == "joint")
     assert f"joint: Ranking, best first: {', '.join(order)}; {num_clear} of 3 differences are clear." in out
     assert any("3 pairs of systems" in line for line in report["limits"])
-    assert (folder / "report" / "ranking_joint.png").is_file()
 
 
 def test_a_table_of_all_systems_and_their_folders_are_told_the_same(compare, systems, two):
-    roles = ("user", "assistant")
-    rows = [
-        {
-            "system": system.name,
-            "id": f"d{number:02}",
-            "group_id": f"g{number // 3}",
-            "turns": [
-                {"role": role, "audio": str(folder / f"{k}.wav"), "text": (folder / "1.txt").read_text() if k else ""}
-                for k, role in enumerate(roles)
-            ],
-        }
-        for number in range(6)
-        for system in systems[:2]
-        for folder in [system / f"d{number:02}"]
-    ]
+    rows = []
+    for number, system in product(range(6), systems[:2]):
+        folder = system / f"d{number:02}"
+        turns = [{"role": "user", "audio": str(folder / "0.wav")}]
+        turns.append({"role": "assistant", "audio": str(folder / "1.wav"), "text": (folder / "1.txt").read_text()})
+        rows.append({"system": system.name, "id": folder.name, "group_id": f"g{number // 3}", "turns": turns})
     Path("all.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = ["--criterion", "modality", "--audio_root", systems[0].parent, "--output_dir", "out"]
     code, out, err = compare("all.jsonl", *options)
@@ -172,17 +160,14 @@ def test_a_clear_win_of_another_level_or_number_of_turns_is_not_called_clear(com
     """The rewards are made up: the first system always wins."""
     write_system(Path("a"), 0)
     for folder in Path("a").iterdir():
-        for place in ("2", "3"):
-            shutil.copy(folder / f"{int(place) - 2}.wav", folder / f"{place}.wav")
+        for place in (0, 1):
+            shutil.copy(folder / f"{place}.wav", folder / f"{place + 2}.wav")
     shutil.copytree("a", "b")
-    for folder in Path("b").iterdir():
-        if kind == "short":
-            [(folder / f"{place}.wav").unlink() for place in "23"]
-        elif kind == "words":
-            (folder / "1.txt").unlink()
-        else:
-            for sound in folder.glob("*.wav"):
-                soundfile.write(sound, 0.5 * soundfile.read(sound)[0], 16_000, subtype="FLOAT")
+    lost = {"short": "[23].wav", "words": "1.txt", "soft": "none"}[kind]
+    for path in Path("b").glob(f"*/{lost}"):
+        path.unlink()
+    for sound in Path("b").rglob("*.wav") if kind == "soft" else ():
+        soundfile.write(sound, 0.5 * soundfile.read(sound)[0], 16_000, subtype="FLOAT")
 
     def score(job, criteria, measured, skipped):
         number = measured["dialogue"].str[1:].astype(float)
@@ -190,21 +175,20 @@ def test_a_clear_win_of_another_level_or_number_of_turns_is_not_called_clear(com
 
     real = comparison.score_systems
     monkeypatch.setattr(comparison, "score_systems", score)
-    code, out, err = compare("a", "b", "--output_dir", "out")
+    code, out, err = compare("a", "b", "--output_dir", "out", "--embed_audio", "none")
     assert code == 0, err
     assert out.startswith("a is preferred to b in 6 of 6 dialogues") and "not clear that it sounds more like a " in out
     assert f"a has {reason} in 6" in out.splitlines()[0] and "only 6 dialogues" in out.splitlines()[0]
     [pair] = json.loads(Path("out/compare.json").read_text())["pairs"]
     assert not pair["is_clear"] and pair["p_value"] < 0.05
-    # At one level, what remains is the win.
-    code, out, err = compare("a", "b", "--output_dir", "matched", "--match_level")
-    assert code == 0, err
-    assert out.startswith("a sounds more like a real conversation than b in 6 of 6") == (kind == "soft")
-    page = Path("matched/report/index.html").read_text()
-    assert "All recordings were brought to -26 dBFS" in page and "All recordings" in out
     if kind == "soft":
+        # At one level, what remains is the win.
+        code, out, err = compare("a", "b", "--output_dir", "matched", "--match_level", "--embed_audio", "none")
+        assert code == 0, err
+        assert out.startswith("a sounds more like a real conversation than b in 6 of 6")
+        assert "All recordings were brought to -26 dBFS" in Path("matched/report/index.html").read_text()
         monkeypatch.setattr(comparison, "score_systems", real)
-        assert compare("a", "b", "--output_dir", "scored", "--match_level")[0] == 0
+        assert compare("a", "b", "--output_dir", "scored", "--match_level", "--embed_audio", "none")[0] == 0
         [pair] = json.loads(Path("scored/compare.json").read_text())["pairs"]
         assert abs(pair["mean_margin"]) < 1e-4 and not pair["is_clear"]
         code, _, err = compare("a", "b", "--output_dir", "scored")
@@ -216,8 +200,7 @@ def test_the_accuracy_of_the_checkpoint_is_reported(tmp_path):
     line = describe_accuracy(str(NANO), ["modality"])
     accuracy = 100 * evaluation["accuracies"]["model"]["modality_micro"]
     assert f"right on {accuracy:.2f}%" in line and "colloquialness" not in line
-    line = describe_accuracy(str(NANO), ["joint"])
-    assert "135 colloquialness pairs" in line and line.endswith("It was not measured under joint.")
+    assert describe_accuracy(str(NANO), ["joint"]).endswith("It was not measured under joint.")
     for row in evaluation["by_synthesizer"]:
         row["model"]["accuracy"] = 0.0
     (tmp_path / "results.json").write_text(json.dumps({**evaluation, "overlap": None}))
@@ -314,14 +297,14 @@ def test_a_call_without_a_folder_leaves_nothing_and_equal_systems_do_not_differ(
         ("a none", "none: no such file or folder"),
         ("a a", "is given twice"),
         ("a a/d00/0.wav", "a/d00/0.wav: is a recording; a system is a folder of dialogues"),
+        ("a notes.txt", r"notes\.txt: is neither a folder nor one of \.json"),
+        ("a b --user_turns none", "none: no such folder"),
         ("a b/d00", r"d00: its recordings, such as 0\.wav, name no user's turn"),
         ("a empty", "empty: holds no dialogues"),
         ("a other", "no dialogue is in all of 2 systems: a has d00, d01, d02; other has z"),
         ("a broken", r"none of 1 dialogues can be compared; broken, d00: .*cannot be decoded"),
         ("a b --criterion humor", "criterion is 'humor'; this model knows colloquialness, joint"),
         ("a b --pattern {name}.wav", r"pattern is '\{name\}\.wav'"),
-        ("a notes.txt", r"notes\.txt: is neither a folder nor one of \.json"),
-        ("a b --user_turns none", "none: no such folder"),
     ],
 )
 def test_a_mistake_ends_in_one_line(compare, systems, arguments, problem):
@@ -346,4 +329,4 @@ def test_other_systems_in_a_folder_and_all_criteria_in_processes_are_refused(com
     monkeypatch.setenv("LOCAL_RANK", "0")
     code, _, err = compare(*systems[:2], "--criterion", "all")
     assert code == 2
-    assert "run each criterion with them into one output_dir, then all in a single process" in err
+    assert "run each criterion into one output_dir, then all in a single process" in err

@@ -11,6 +11,7 @@ import soundfile
 
 from sdiareward.chat_sdiareward import DialogueError
 from sdiareward.cli import main
+from sdiareward.pairs.content import digest_dialogue
 from sdiareward.pairs.messages import read_dialogue, sort_naturally
 
 
@@ -29,11 +30,8 @@ def write_dialogue(tmp_path, write_wav):
     """Return a function writing a JSON dialogue; by default two good turns."""
 
     def write(turns=None, name="dialogue.json", **changes_of_last_turn):
-        if turns is None:
-            turns = [
-                {"role": "user", "text": "Hello.", "audio": write_wav("a.wav")},
-                {"role": "assistant", "text": "Hi.", "audio": write_wav("b.wav", 0.3)} | changes_of_last_turn,
-            ]
+        last = {"role": "assistant", "text": "Hi.", "audio": write_wav("b.wav", 0.3), **changes_of_last_turn}
+        turns = turns or [{"role": "user", "text": "Hello.", "audio": write_wav("a.wav")}, last]
         (tmp_path / name).write_text(turns if isinstance(turns, str) else json.dumps(turns))
         return tmp_path / name
 
@@ -65,28 +63,18 @@ def test_two_dialogues_print_their_rewards_and_the_margin(score, write_dialogue)
     assert score(first)[1].split() == lines[0] == [str(first), f"{rewards[0]:+.4f}"]
 
 
-@pytest.mark.slow
-def test_every_form_of_a_dialogue_gives_the_same_reward(score, write_dialogue, tmp_path):
-    path = write_dialogue()
-    turns = json.loads(path.read_text())
-    messages = [
-        {"role": turn["role"], "content": [{"type": key, key: turn[key]} for key in ("text", "audio")]}
-        for turn in turns
-    ]
-    folder = tmp_path / "folder"
+def test_every_form_of_a_dialogue_is_the_same_dialogue(write_dialogue, tmp_path):
+    path, folder = write_dialogue(), tmp_path / "folder"
     folder.mkdir()
+    turns = json.loads(path.read_text())
     for turn in turns:
         (folder / turn["audio"]).write_bytes((tmp_path / turn["audio"]).read_bytes())
         (folder / turn["audio"]).with_suffix(".txt").write_text(turn["text"] + "\n")
     (tmp_path / "marked.json").write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    forms = [
-        write_dialogue({"turns": turns}, name="turns.json"),
-        write_dialogue(messages, name="messages.json"),
-        folder,
-        tmp_path / "marked.json",
-    ]
-    rewards = {json.loads(score(form, "--json")[1])["dialogues"][0]["reward"] for form in forms}
-    assert len(rewards) == 1
+    parts = ({"role": turn["role"], "content": [{key: turn[key]} for key in ("text", "audio")]} for turn in turns)
+    forms = [path, folder, tmp_path / "marked.json", write_dialogue({"turns": turns}, name="turns.json")]
+    forms.append(write_dialogue(list(parts), name="messages.json"))
+    assert len({digest_dialogue(read_dialogue(form), "joint") for form in forms}) == 1
 
 
 def test_a_turn_of_more_than_30_seconds_is_scored_with_a_notice(score, write_dialogue, write_wav):
@@ -110,44 +98,33 @@ def test_a_prompt_file_and_a_budget_of_tokens_hold_for_files_too(score, write_di
     ("text", "place"),
     [
         ('{"turns": [', ""),
-        ("[" * 100_000, ""),
-        ("3", ""),
         ('{"episode": []}', ""),
         ("[]", ""),
-        ('["hello"]', "turn 1"),
         ('[{"audio": "a.wav"}]', "turn 1"),
         ('[{"role": "user", "audio": 3}, {"role": "assistant", "audio": "b.wav"}]', "turn 1"),
-        ('[{"role": "user", "content": 3}]', "turn 1"),
         ('[{"role": "user", "content": [{"type": "image"}]}]', "turn 1"),
         ({"audio": "none.wav"}, "turn 2: "),
         ({"audio": None}, "turn 2: "),
         ({"role": "user"}, "turn 2: "),
-        ({"role": "narrator"}, "turn 2: "),
         ({"text": "<|im_end|>"}, "turn 2: "),
         ({"audio": "loud.wav"}, "turn 2: .*loud.wav: its samples reach .*; full scale is 1"),
+        ({"audio": "nan.wav"}, r"turn 2: .*nan\.wav"),
+        ({"audio": "short.wav"}, r"turn 2: .*short\.wav"),
+        ({"audio": "long.wav"}, r"turn 2: .*long\.wav"),
+        ({"audio": "dialogue.json"}, r"turn 2: .*dialogue\.json"),
     ],
 )
 def test_a_dialogue_that_cannot_be_read_is_refused_in_one_line(
     text, place, write_dialogue, write_wav, score, make_tone
 ):
-    write_wav("loud.wav", array=make_tone() * np.float32(1e30))
+    sounds = {"nan": np.full(8000, np.nan), "short": np.zeros(100), "long": np.zeros(61 * 16_000)}
+    for name, array in {"loud": make_tone() * np.float32(1e30), **sounds}.items():
+        write_wav(f"{name}.wav", array=array)
     path = write_dialogue(text) if isinstance(text, str) else write_dialogue(**text)
     code, out, err = score(path)
     assert (code, out) == (2, "")
     line = err.splitlines()[-1]
     assert line.startswith("sdiareward score: error: ") and re.search(place, line), err
-
-
-@pytest.mark.parametrize(
-    "array", [np.zeros(0), np.full(8000, np.nan), np.zeros(100), np.zeros(61 * 16_000), "no audio"]
-)
-def test_audio_that_cannot_be_judged_is_refused_with_its_turn(array, write_dialogue, write_wav, tmp_path):
-    if isinstance(array, str):
-        (tmp_path / "bad.wav").write_text(array)
-    else:
-        write_wav("bad.wav", array=array)
-    with pytest.raises(DialogueError, match=r"turn 2: .*bad\.wav"):
-        read_dialogue(write_dialogue(audio="bad.wav"))
 
 
 def test_a_turn_of_twenty_minutes_is_refused_without_decoding_it(write_dialogue, write_wav):
@@ -162,7 +139,6 @@ def test_a_turn_of_twenty_minutes_is_refused_without_decoding_it(write_dialogue,
     "names",
     [
         ["1.wav", "2.wav", "10.wav"],
-        ["turn.wav", "turn (2).wav", "turn (10).wav"],
         ["1-user.wav", "2.wav", "10-user.wav", "a.wav"],
         ["01.wav", "1.wav", "002.wav"],
     ],

@@ -1,16 +1,12 @@
 import doctest
 import itertools
 import math
-import subprocess
-import sys
 from decimal import Decimal
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import assume, given
-from hypothesis import strategies as st
 from scipy.stats import t
 from support.paths import ROOT
 
@@ -53,37 +49,17 @@ def rewards_with(counts, num_pairs):
     return np.array(chosen), np.zeros(len(chosen)), subset
 
 
-def recovered_counts(row, num_pairs):
-    """Return the one count a subset that prints as the row does; fail when there is none or more than one."""
-    printed = [row.split()[column] for column in (0, 1, 2, 5)]
-    counts = []
-    for value, total in zip(printed, num_pairs, strict=True):
-        fitting = [right for right in range(total + 1) if f"{100 * right / total:.2f}" == value]
-        assert len(fitting) == 1, (value, total, fitting)
-        counts += fitting
-    return counts
-
-
-def as_printed(result):
-    return [f"{100 * result[name]:.2f}" for name in COLUMNS]
-
-
 @pytest.mark.parametrize("row", REWARD_MODEL_ROWS.values(), ids=REWARD_MODEL_ROWS)
 def test_every_reward_model_row_of_table_6_comes_out_to_the_printed_digit(row):
-    counts = recovered_counts(row, REWARD_MODEL_PAIRS)
+    counts = []
+    for column, total in zip((0, 1, 2, 5), REWARD_MODEL_PAIRS, strict=True):
+        (count,) = (right for right in range(total + 1) if f"{100 * right / total:.2f}" == row.split()[column])
+        counts.append(count)
     result = pairwise_accuracy(*rewards_with(counts, REWARD_MODEL_PAIRS), num_bootstrap=1)
-    assert as_printed(result) == row.split()
-
-
-def test_table_2_averages_the_rounded_columns_where_table_6_averages_the_counts():
-    # Table 2 prints 94.91 for the row in which Table 6 prints 94.92; nothing else differs between the two.
-    assert f"{(100.00 + 92.47 + 92.27) / 3:.2f}" == "94.91"
-    result = pairwise_accuracy(*rewards_with([824, 172, 430, 243], REWARD_MODEL_PAIRS), num_bootstrap=1)
-    assert f"{100 * result['modality_macro']:.2f}" == "94.92"
+    assert [f"{100 * result[name]:.2f}" for name in COLUMNS] == row.split()
 
 
 CASES = {
-    "all right": ([1, 2], [0, 1], "wild wild", {"wild": 1.0, "overall_micro": 1.0}),
     "a tie is wrong": ([1, 1], [0, 1], "wild wild", {"wild": 0.5}),
     "zero and minus zero tie": ([0.0], [-0.0], "wild", {"wild": 0.0}),
     "one subset is its own average": (
@@ -101,8 +77,7 @@ CASES = {
         [1, 1, 1, 0], [0, 0, 0, 1], "wild semi_wild scripted colloquialness",
         {"overall_macro": 0.5, "overall_micro": 0.75},
     ),
-    "integers and truth": ([2, True], [0.75] * 2, "wild wild", {"wild": 1.0}),
-    "decimals and half precision": ([Decimal("1.5"), np.float16(0.5)], [0.75] * 2, "wild wild", {"wild": 0.5}),
+    "any numbers": ([2, True, Decimal("1.5"), np.float16(0.5)], [0.75] * 4, "wild wild wild wild", {"wild": 0.75}),
     "tensor": (torch.tensor([2, 0]), [0.75] * 2, "wild wild", {"wild": 0.5}),
     "series": (pd.Series([2.0, 0.5]), [0.75] * 2, "wild wild", {"wild": 0.5}),
 }  # fmt: skip
@@ -137,30 +112,20 @@ ERRORS = [
     ({"rejected": [0, 1, 2]}, ValueError, "3 rejected"),
     ({"chosen": [[1, 1]]}, ValueError, "chosen has shape"),
     ({"chosen": 1.0}, TypeError, "chosen is 1.0"),
-    ({"rejected": None}, TypeError, "rejected is None"),
-    ({"subset": None}, TypeError, "subset is None"),
     ({"subset": "wild"}, TypeError, "subset is 'wild'"),
     ({"subset": ["wild", None]}, ValueError, "subset of pair 1 is None"),
-    ({"subset": ["wild", math.nan]}, ValueError, "subset of pair 1 is nan"),
     ({"subset": ["wlid", "wild"]}, ValueError, "wlid.*semi_wild"),
-    ({"chosen": np.array(["2026-01-01"] * 2, dtype="M8[D]")}, TypeError, "chosen of pair 0"),
     ({"chosen": [2.0, pd.NaT], "nan": "wrong"}, TypeError, "chosen of pair 1 is NaT"),
-    ({"chosen": np.array([2.0, 1j])}, TypeError, "chosen of pair 0"),
     ({"chosen": ["2", "3"]}, TypeError, "chosen of pair 0 is '2'"),
     ({"group_id": ["a", math.nan]}, ValueError, "group_id of pair 1"),
-    ({"group_id": [pd.NaT, "a"]}, ValueError, "group_id of pair 0"),
     ({"group_id": np.ma.array([1, 2], mask=[False, True])}, ValueError, "group_id of pair 1"),
     ({"group_id": ["a", None]}, ValueError, "group_id of pair 1"),
     ({"group_id": [["a"], ["b"]]}, TypeError, "list"),
     ({"group_id": "ab"}, ValueError, "1 group_id"),
-    ({"group_id": ["a"]}, ValueError, "1 group_id"),
     ({"missing": "error"}, ValueError, "semi_wild"),
     ({"nan": "skip"}, ValueError, "nan is 'skip'"),
-    ({"missing": "zero"}, ValueError, "missing is 'zero'"),
-    ({"num_bootstrap": 0}, ValueError, "num_bootstrap is 0"),
     ({"num_bootstrap": 2.5}, ValueError, "num_bootstrap is 2.5"),
     ({"confidence": 95}, ValueError, "confidence is 95"),
-    ({"confidence": "0.95"}, ValueError, "confidence is 0.95"),
     ({"confidence": 1 - 1e-16}, ValueError, "confidence is 0.9"),
 ]
 
@@ -181,18 +146,6 @@ def noisy_pairs():
     return chosen, np.zeros(400), subset, groups
 
 
-def test_equal_groups_are_one_in_every_form():
-    for groups in (torch.tensor([1, 1, 2]), [1, 1.0, 2]):
-        assert pairwise_accuracy([1.0] * 3, [0.0] * 3, ["wild"] * 3, groups)["num_groups"]["wild"] == 2
-
-
-def test_intervals_are_wider_when_pairs_share_recordings(noisy_pairs):
-    chosen, rejected, subset, groups = noisy_pairs
-    alone = pairwise_accuracy(chosen, rejected, subset)["interval"]["overall_micro"]
-    grouped = pairwise_accuracy(chosen, rejected, subset, groups)["interval"]["overall_micro"]
-    assert grouped[1] - grouped[0] > 2 * (alone[1] - alone[0])
-
-
 FEW = {
     "one recording": ([(52, 100)], None),
     "two recordings": ([(27, 50), (25, 50)], (0.12, 0.90)),
@@ -206,7 +159,7 @@ FEW = {
 def test_few_recordings_have_wide_intervals_and_one_has_none(counts, expected):
     right = [float(pair < num_right) for num_right, total in counts for pair in range(total)]
     groups = [group for group, (_, total) in enumerate(counts) for _ in range(total)]
-    result = pairwise_accuracy(right, [0.5] * len(right), ["wild"] * len(right), groups)
+    result = pairwise_accuracy(right, [0.5] * len(right), ["wild"] * len(right), torch.tensor(groups))
     for name in ("wild", "modality_macro", "overall_macro"):
         assert result["interval"][name] == (expected and pytest.approx(expected, abs=0.006)), name
         assert result["interval_method"][name] == (expected and "wilson")
@@ -216,20 +169,6 @@ def test_few_recordings_have_wide_intervals_and_one_has_none(counts, expected):
 @pytest.mark.parametrize("confidence", [0.5, 0.95, 0.999])
 def test_quantiles_of_student_are_those_of_scipy(degrees, confidence):
     assert student_quantile(degrees, confidence) == pytest.approx(t.ppf((1 + confidence) / 2, degrees), rel=1e-4)
-
-
-@given(st.lists(st.lists(st.booleans(), min_size=1, max_size=6), min_size=3, max_size=20), st.integers(min_value=0))
-def test_fewer_recordings_with_the_same_pairs_have_no_narrower_interval_than_single_pairs(recordings, number):
-    right = [float(value) for pairs in recordings for value in pairs]
-    groups = [group for group, pairs in enumerate(recordings) for _ in pairs]
-    merged = [max(group, number % (len(recordings) - 1) + 1) for group in groups]
-    assume(len(right) < MIN_BOOTSTRAP_GROUPS and len(set(merged)) > 1)
-    widths = [
-        np.ptp(pairwise_accuracy(right, [0.5] * len(right), ["wild"] * len(right), each)["interval"]["wild"])
-        for each in (None, groups, merged)
-    ]
-    # Single pairs are the least that can be said of any grouping; merged recordings lose degrees of freedom.
-    assert widths[0] <= min(widths[1:]) + 0.02
 
 
 def test_a_perfect_score_is_not_certainty():
@@ -296,11 +235,3 @@ def test_evaluate_loads_the_folder_with_its_relative_import(tmp_path, monkeypatc
     for change, named in (({"subset": None}, "subset is missing"), ({"subset": ["wild", "wlid"]}, "'wlid'")):
         with pytest.raises(ValueError, match=named):
             metric.compute(**{**columns, **change})
-
-
-def test_the_arithmetic_needs_numpy_only():
-    code = (
-        "import sys; from sdiareward.esdr_accuracy.pairwise import pairwise_accuracy; "
-        "assert not {'torch', 'evaluate', 'datasets', 'sklearn', 'scipy'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

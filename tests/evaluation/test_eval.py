@@ -1,6 +1,5 @@
 """`eval.py` from end to end, with a scorer that hears only the noise."""
 
-import dataclasses
 import io
 import json
 import re
@@ -13,14 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import soundfile
-from support.paths import ROOT
 from support.refusals import check_refused
 
 import sdiareward.scoring.scorer
 from sdiareward import eval as evaluation
-from sdiareward.audio_sdiareward import Heard, is_silent
+from sdiareward.audio_sdiareward import AudioError, Heard, is_silent
 from sdiareward.checkpoint_io.training_record import write_pairs_record
-from sdiareward.common import parts
 from sdiareward.common.package import NANO
 from sdiareward.evaluation.calibrate import find_calibration_warnings
 from sdiareward.evaluation.scores import read_evaluation
@@ -56,30 +53,19 @@ def tone(duration_s, level=0.1):
 def pair(split, number, subset, synthesizer):
     """Return a pair whose rejected side is noisier; of colloquialness it says something else, too."""
     criterion = "colloquialness" if subset == "colloquialness" else "modality"
-    texts = ["um", "um" if criterion == "modality" else "indeed"]
-    seed = 100 * number + (split == "test")
-    sides = [
-        [
-            {
-                "role": role,
-                "text": f"{text} number {number}",
-                "audio": audio(seed + 10 * half + turn, noise),
-                "duration_s": 0.3,
-            }
-            for turn, role in enumerate(("user", "assistant"))
-        ]
-        for half, (text, noise) in enumerate(zip(texts, (0.002, 0.02), strict=True))
-    ]
+    texts, seed = ("um", "um" if criterion == "modality" else "indeed"), 100 * number + (split == "test")
     about = {"pair_id": f"{split}-{number}", "criterion": criterion, "subset": subset, "source": "made_up"}
-    about |= {"chosen": sides[0], "rejected": sides[1], "synthesizer": synthesizer}
-    return {**about, "group_id": f"{split}-group-{number}", "language": "en", "license": "CC0-1.0"}
+    for half, (side, text, noise) in enumerate(zip(("chosen", "rejected"), texts, (0.002, 0.02), strict=True)):
+        sounds = [audio(seed + 10 * half + turn, noise) for turn in range(2)]
+        turn = {"text": f"{text} number {number}", "duration_s": 0.3}
+        roles = zip(("user", "assistant"), sounds, strict=True)
+        about[side] = [{**turn, "role": role, "audio": sound} for role, sound in roles]
+    return {**about, "synthesizer": synthesizer, "group_id": f"{split}-group-{number}", "license": "CC0-1.0"}
 
 
 def write_split(folder, split, rows):
     folder.mkdir(exist_ok=True)
-    schema = features().arrow_schema
-    columns = {name: [row.get(name) for row in rows] for name in schema.names}
-    pq.write_table(pa.table(columns, schema=schema), folder / f"{split}.parquet")
+    pq.write_table(pa.Table.from_pylist(rows, schema=features().arrow_schema), folder / f"{split}.parquet")
 
 
 def make_test_rows():
@@ -87,9 +73,8 @@ def make_test_rows():
 
 
 class StubScorer:
-    """Prefers the chosen side by its noise floor; fails after `dies_after` rewards, as a killed run does."""
+    """Prefers the chosen side by its noise floor."""
 
-    dies_after = None
     num_scored = 0
 
     def __init__(self):
@@ -99,17 +84,12 @@ class StubScorer:
     def iter_features(self, dialogues, criterion, *, groups, skipped):
         assert len(dialogues) == len(criterion) == len(groups)
         # Not in order, and both sides of a pair apart.
-        for count, index in enumerate(sorted(range(len(dialogues)), key=lambda index: (index % 2, -index))):
-            if count == StubScorer.dies_after and StubScorer.num_scored > count:
-                raise KeyboardInterrupt
+        for index in sorted(range(len(dialogues)), key=lambda index: (index % 2, -index)):
             StubScorer.num_scored += 1
-            sources = [turn.audio.source for turn in dialogues[index].turns]
             try:
-                sounds = [
-                    soundfile.read(io.BytesIO(each["bytes"]) if each["bytes"] else each["path"])[0] for each in sources
-                ]
-            except soundfile.LibsndfileError as error:
-                skipped[index] = f"turn 1: cannot be decoded ({error})"
+                sounds = [clip.read() for turn in dialogues[index].turns for clip in turn.clips]
+            except AudioError as error:
+                skipped[index] = f"turn 1: {error}"
                 continue
             durations_s = [len(sound) / RATE for sound in sounds]
             self.audio_s += sum(durations_s)
@@ -151,7 +131,6 @@ def made(stubbed, tmp_path_factory):
 @pytest.fixture
 def world(made, tmp_path, monkeypatch):
     """Return a copy of the pairs and the checkpoint; figures are drawn by other tests."""
-    monkeypatch.setattr(StubScorer, "dies_after", None)
     monkeypatch.setattr(StubScorer, "num_scored", 0)
     monkeypatch.setattr("sdiareward.evaluation.evaluation.plot_rewards", lambda *args: None)
     for name in ("pairs", "checkpoint"):
@@ -212,10 +191,10 @@ def test_an_evaluation_writes_scores_results_and_figure(finished):
 
 
 @pytest.mark.slow
-def test_skipped_cut_and_silent_recordings_are_counted_in_results_markdown_and_page(finished):
+def test_skipped_cut_and_silent_recordings_and_others_are_in_results_markdown_and_page(finished):
     (skipped,) = lines(finished / "skipped.jsonl")
     assert (skipped["pair_id"], skipped["kind"]) == ("test-5", "unreadable")
-    assert skipped["reason"].startswith("rejected: turn 1: cannot be decoded")
+    assert skipped["reason"].startswith("rejected: turn 1: ") and "cannot be decoded" in skipped["reason"]
     results = read_results(finished)
     assert results["num_skipped"]["scripted"] == 1
     assert {result["num_pairs"]["scripted"] for result in results["accuracies"].values()} == {1}
@@ -228,28 +207,11 @@ def test_skipped_cut_and_silent_recordings_are_counted_in_results_markdown_and_p
     for sentence in (cut, "Nothing was heard in 1 turns (test-2 chosen turn 2).", "1 pairs were skipped"):
         for name in ("results.md", "report/index.html"):
             assert sentence in (finished / name).read_text()
-
-
-@pytest.mark.slow
-def test_the_page_has_the_other_evaluation_the_baselines_and_the_log_of_training(finished):
     report = json.loads((finished / "report" / "report.json").read_text())
     assert [row["kind"] for row in report["scorers"]] == ["model", "compared", "baseline", "baseline"]
-    assert report["comparisons"][0]["difference"] == 0
-    assert [row["num_pairs"] for row in read_results(finished)["disagreements"]] == [0]
+    assert report["comparisons"][0]["difference"] == results["disagreements"][0]["num_pairs"] == 0
     assert report["training"][0]["train"] == [{"step": 10, "chosen": 1.0, "rejected": 0.0, "margin": 1.0}]
     assert (finished / "report" / "index.html").read_text().count("data:audio/mpeg;base64,") == 7 * 4
-
-
-def test_a_killed_run_resumes_and_scores_and_counts_nothing_twice(run, monkeypatch):
-    monkeypatch.setattr(parts, "_MIN_ITEMS", 3)
-    monkeypatch.setattr(StubScorer, "dies_after", 5)
-    assert run("--no_baselines")[0] == 130
-    StubScorer.dies_after, StubScorer.num_scored = None, 0
-    # The first part of three pairs was written when the run died.
-    _, out = run("--no_baselines")
-    assert StubScorer.num_scored == 10
-    assert sorted(line["pair_id"] for line in lines(out / "scores.jsonl")) == [f"test-{number}" for number in range(8)]
-    assert read_results(out)["accuracies"]["model"]["num_pairs"]["overall_micro"] == 8
 
 
 def write_unlabelled(folder, num_pairs=4):
@@ -278,27 +240,19 @@ def test_a_table_that_moved_resumes_and_only_a_recording_that_changed_is_scored_
 
 
 @pytest.mark.slow
-def test_baselines_are_computed_once_and_mended_recordings_are_scored_again(run, world, monkeypatch):
-    _, out = run()
-    before = {line["pair_id"]: line for line in lines(out / "scores.jsonl")}
-    acoustic = json.loads((out / "acoustic.json").read_text())["scores"]
-    monkeypatch.setattr(StubScorer, "num_scored", 0)
+def test_baselines_are_computed_once_and_again_of_recordings_that_changed(run, world, monkeypatch):
+    def read(out):
+        return [list(sides.values()) for sides in json.loads((out / "acoustic.json").read_text())["scores"].values()]
+
+    before = read(run()[1])
     with monkeypatch.context() as patch:
         patch.setattr("sdiareward.evaluation.baselines.score_baseline", None)
-        assert run()[0] == 0 and StubScorer.num_scored == 0
+        assert run()[0] == 0
     rows = make_test_rows()
-    mended = [row["pair_id"] for row in rows[2:4]]
-    for row in rows[2:4]:
-        row["chosen"], row["rejected"] = row["rejected"], row["chosen"]
+    rows[2]["chosen"], rows[2]["rejected"] = rows[2]["rejected"], rows[2]["chosen"]
     write_split(world / "pairs", "test", rows)
-    run()
-    assert StubScorer.num_scored == 4
-    after = {line["pair_id"]: line for line in lines(out / "scores.jsonl")}
-    again = json.loads((out / "acoustic.json").read_text())["scores"]
-    for pair_id, line in before.items():
-        sides = ("rejected", "chosen") if pair_id in mended else ("chosen", "rejected")
-        assert [after[pair_id][side] for side in ("chosen", "rejected")] == [line[side] for side in sides]
-        assert list(again[pair_id].values()) == pytest.approx([acoustic[pair_id][side] for side in sides])
+    before[2].reverse()
+    np.testing.assert_allclose(read(run()[1]), before)
 
 
 def test_a_run_of_another_identity_is_not_resumed(run, world, capsys):
@@ -323,10 +277,10 @@ def test_own_pairs_without_labels_have_one_column_and_baselines_only_of_other_da
     _, out = run("--dataset", str(own), "--report")
     printed = capsys.readouterr().out
     assert f"- Without baselines: {own} is one split; --baseline_data names pairs to fit them on." in printed
-    page = (out / "report" / "index.html").read_text()
-    assert re.search(r"\| scorer +\| +all \|", printed) and "<dt>all</dt>" in page
+    assert re.search(r"\| scorer +\| +all \|", printed)
     assert not any(title in printed for title in ("wild", "scripted", "micro", "colloq"))
-    assert not any(title in page for title in (">wild<", "modality micro", "overall micro", "overall macro"))
+    page = (out / "report" / "index.html").read_text()
+    assert "<dt>all</dt>" in page and not any(title in page for title in (">wild<", "modality micro", "overall "))
     run("--dataset", str(own), "--baseline_data", str(other))
     assert "fitted on few pairs (6 of joint): read nothing into their numbers" in capsys.readouterr().out
     assert read_results(out)["baselines"]["acoustic"]["num_train"] == {"joint": 6}
@@ -358,18 +312,10 @@ def test_the_published_evaluation_of_a_model_tells_what_it_heard(tmp_path):
     assert find_heard(str(tmp_path), None)[0] is None
 
 
-def test_a_limit_is_spread_over_subsets_and_flags_override_the_yaml(run, world):
-    (world / "eval.yaml").write_text("split: nowhere\nbaselines: false\nlimit: 4\n")
-    _, out = run("--config", str(world / "eval.yaml"), "--split", "test")
-    subsets = sorted(line["subset"] for line in lines(out / "scores.jsonl"))
-    assert subsets == ["colloquialness", "scripted", "semi_wild", "wild"]
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         (["--split", "no"], "^sdiareward-eval: error: .*pairs.*no"),
-        (["--dataset_config", "no"], "^sdiareward-eval: error: .*pairs.*no"),
         (["--dataset", "no.jsonl"], "no.jsonl"),
         (["--train_split", "test"], "share 8 pair_id"),
         (["--train_split", "trian"], "trian"),
@@ -394,15 +340,6 @@ def test_a_reward_that_is_not_a_number_stops_the_run_unless_it_is_to_count_as_wr
     assert (accuracies["num_invalid"]["wild"], accuracies["overall_micro"]) == (1, 7 / 8)
 
 
-@pytest.mark.slow
-def test_a_real_model_is_evaluated_from_start_to_end(world, tiny_checkpoint, monkeypatch):
-    monkeypatch.undo()
-    out = world / "out"
-    flags = ["--model", tiny_checkpoint, "--dataset", world / "pairs", "--output_dir", out, "--device", "cpu"]
-    assert evaluation.main([str(flag) for flag in [*flags, "--no_baselines", "--strict"]]) == 0
-    assert np.ptp([[line["chosen"], line["rejected"]] for line in lines(out / "scores.jsonl")]) > 0
-
-
 def test_labels_of_pairs_are_those_of_the_table_else_made_from_it():
     side = [{"role": "user", "text": "hi"}]
     pairs = datasets.Dataset.from_list([{"chosen": side, "rejected": side, "id": "mine", "source": "somewhere"}])
@@ -422,17 +359,6 @@ def test_labels_of_pairs_are_those_of_the_table_else_made_from_it():
     for broken, message in ((misspelt, "row 0: subset is 'wlid'; give one of wild"), ([rows[0]] * 2, "rows 0 and 1")):
         with pytest.raises(ValueError, match=message):
             labels.describe_pairs(datasets.Dataset.from_list(broken))
-
-
-def test_the_guide_names_every_flag_and_its_python_runs():
-    guide = (ROOT / "docs" / "evaluation.md").read_text()
-    for field in dataclasses.fields(evaluation.EvalArguments):
-        flag = {"dataset_name": "dataset_config"}.get(field.name, field.name)
-        assert f"`--{flag}" in guide, flag
-    (example,) = re.findall(r"## From Python\n\n```python\n(.*?)```", guide, re.DOTALL)
-    found = {}
-    exec(compile(example, "evaluation.md", "exec"), found)
-    assert found["temperature"] > 0 and found["found"]["num_only_first"] == 1
 
 
 def test_pairs_that_were_trained_on_are_counted_and_named_beside_the_accuracy(run, world, capsys):

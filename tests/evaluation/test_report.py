@@ -15,7 +15,8 @@ from support.systems_world import write_system
 
 import sdiareward
 from sdiareward.cards.model_card import make_model_index
-from sdiareward.evaluation.report import content, examples
+from sdiareward.chat_sdiareward import make_dialogue
+from sdiareward.evaluation.report import content, page, sections
 from sdiareward.evaluation.report.sections import render_markdown, write_page
 from sdiareward.evaluation.scores import find_disagreements
 
@@ -53,55 +54,31 @@ class Page(HTMLParser):
 @pytest.fixture
 def without_figures(monkeypatch):
     """Draw nothing, as that takes most of the time of a page."""
-
-    def make_folder(report, records, folder):
-        folder.mkdir(exist_ok=True)
-        return {}
-
-    monkeypatch.setattr("sdiareward.evaluation.report.sections.draw_figures", make_folder)
+    made = "sdiareward.evaluation.report.sections.draw_figures"
+    monkeypatch.setattr(made, lambda report, records, folder: folder.mkdir(exist_ok=True) or {})
 
 
 @pytest.fixture(scope="module")
-def write_complete(tmp_path_factory):
-    """Return a function that writes a page with every section filled, from transcripts that are HTML."""
+def complete(tmp_path_factory):
+    """Return a page with every section filled, from transcripts that are HTML."""
     folder = tmp_path_factory.mktemp("evaluation")
-    paths = [folder / f"{name}.json" for name in ("centered", "free")]
-    for path, made in zip(
-        paths, (report_world.make_training(0.01, 0.3), report_world.make_training(None, 5.0)), strict=True
-    ):
-        path.write_text(json.dumps(made))
-
-    def write():
-        pairs, labels, scores = report_world.make_evaluation(text=NASTY)
-        skipped = [{**labels[0], "pair_id": "broken-1", "reason": "chosen, turn 1: cannot be decoded"}]
-        others = [report_world.make_other(labels, model=OTHER)]
-        results = report_world.make_results(labels, scores, skipped) | {"judge": report_world.make_judge()}
-        results["disagreements"] = find_disagreements(labels, scores["model"], others, "error")
-        training = content.read_training_runs(paths)
-        return Page(write_page(folder, results, pairs, labels, scores, others=others, training=training))
-
-    return write
-
-
-@pytest.fixture(scope="module")
-def complete(write_complete):
-    return write_complete()
-
-
-def hash_files(page):
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in page.path.parent.iterdir()}
+    made = {"centered": report_world.make_training(0.01, 0.3), "free": report_world.make_training(None, 5.0)}
+    for name, log in made.items():
+        (folder / f"{name}.json").write_text(json.dumps(log))
+    pairs, labels, scores = report_world.make_evaluation(text=NASTY)
+    skipped = [{**labels[0], "pair_id": "broken-1", "reason": "chosen, turn 1: cannot be decoded"}]
+    others = [report_world.make_other(labels, model=OTHER)]
+    results = report_world.make_results(labels, scores, skipped) | {"judge": report_world.make_judge()}
+    results["disagreements"] = find_disagreements(labels, scores["model"], others, "error")
+    training = content.read_training_runs(sorted(folder.glob("*.json")))
+    return Page(write_page(folder, results, pairs, labels, scores, others=others, training=training))
 
 
 @pytest.mark.slow
-def test_the_page_is_beside_its_numbers_and_figures_and_is_the_same_whenever_it_is_made(complete, write_complete):
-    before = hash_files(complete)
-    assert {*before} == {"index.html", "report.json", *(f"{name}.png" for name in FIGURES)}
+def test_the_page_is_beside_its_numbers_requests_nothing_and_runs_only_its_own_style_and_script(complete):
+    files = {path.name for path in complete.path.parent.iterdir()}
+    assert files == {"index.html", "report.json", *(f"{name}.png" for name in FIGURES)}
     assert complete.path.stat().st_size < 25_000_000 and complete.report["num_pairs"] == 48
-    assert hash_files(write_complete()) == before
-
-
-@pytest.mark.slow
-def test_the_page_requests_nothing_and_runs_only_its_own_style_and_script(complete):
     for _, attributes in complete.elements:
         for name in ("src", "href", "srcset", "poster", "data", "action"):
             assert (attributes.get(name) or "#").startswith(("#", "data:")), attributes[name][:80]
@@ -134,17 +111,12 @@ def test_headings_figures_players_and_tables_have_their_order_and_names(complete
 
 @pytest.mark.slow
 def test_the_page_shows_in_words_what_the_json_holds(complete, snapshot):
-    report = complete.report
     lines = [word.strip() for word in complete.words if word.strip()]
     examples, rest = (len(lines) - 1 - lines[::-1].index(title) for title in ("Lowest margins", "Skipped and cut"))
     assert "\n".join(lines[:examples] + lines[rest:]) == snapshot
-    numbers = [f"{100 * report['accuracies']['model'][column]:.2f}" for column in ("overall_macro", "modality_micro")]
-    numbers += [f"{report['calibration'][0]['after']['error']:.3f}", f"{report['comparisons'][0]['p_value']:.3f}"]
-    numbers += [f"{report['training'][1]['validation'][-1]['chosen']:+.2f}"]
-    assert all(number in complete.shown for number in numbers)
 
 
-def test_a_page_of_own_pairs_has_no_empty_and_no_repeated_parts_and_keeps_no_figure_of_before(tmp_path):
+def test_a_page_of_own_pairs_has_no_empty_parts_keeps_no_figure_of_before_and_is_the_same_when_made_again(tmp_path):
     (tmp_path / "report").mkdir()
     (tmp_path / "report" / "comparison.png").write_bytes(b"of before")
     pairs, labels, scores = report_world.make_evaluation(license=None)
@@ -153,6 +125,9 @@ def test_a_page_of_own_pairs_has_no_empty_and_no_repeated_parts_and_keeps_no_fig
     # A name with dollar signs is no formula.
     results["config"]["model"] = r"runs/$\frac$/model"
     page = Page(write_page(tmp_path, results, pairs.select([0]), labels, scores))
+    made = {path.name: path.read_bytes() for path in page.path.parent.iterdir()}
+    write_page(tmp_path, results, pairs.select([0]), labels, scores)
+    assert {path.name: path.read_bytes() for path in page.path.parent.iterdir()} == made
     assert page.sections == {"accuracy", "rewards", "calibration", "margins", "examples", "provenance"}
     assert len(re.findall("<div><dt>", page.text)) == 3
     table = page.text[page.text.index("<table") : page.text.index("</table>")]
@@ -179,12 +154,7 @@ def test_a_model_without_one_finite_reward_gets_its_page_too(tmp_path):
 
 def test_pairs_of_the_released_form_and_of_one_recording_make_a_page_too(tmp_path, without_figures):
     def to_messages(row):
-        for side in ("chosen", "rejected"):
-            row[side] = [
-                {"role": turn["role"], "content": [{"type": kind, kind: turn[kind]} for kind in ("text", "audio")]}
-                for turn in row[side]
-            ]
-        return row
+        return {side: make_dialogue(row[side]).to_messages() for side in ("chosen", "rejected")}
 
     pairs, labels, scores = report_world.make_evaluation()
     released = pairs.remove_columns(["primary", "secondary", "license", "language"]).map(to_messages)
@@ -215,48 +185,29 @@ def test_a_judge_is_compared_with_a_model_on_its_page_and_in_markdown(tmp_path, 
     assert "osition bias" not in text and "dollars" not in text
 
 
-def find_lowest(change=None, **options):
-    """Return the rows of a page's lowest margins and the recordings they play."""
-    collector, pairs = examples.Collector(**options), report_world.make_pairs()
-    labels = [{**label, "license": "CC0-1.0"} for label in report_world.make_labels(pairs)]
-    scores = report_world.make_scores(labels) | {"pair-00": {"chosen": None, "rejected": -9.0}}
-    rows = examples.find_lowest(labels, scores)
-    return examples.add_dialogues(rows, pairs.map(change) if change else pairs, labels, collector), collector.clips
-
-
-def list_clips(rows):
-    return [clip for row in rows for side in ("chosen", "rejected") for turn in row[side] for clip in turn["clips"]]
-
-
-def test_the_twenty_lowest_margins_are_shown_turn_by_turn_on_both_sides():
-    rows, clips = find_lowest()
+def test_the_twenty_lowest_margins_are_shown_until_the_page_becomes_too_large():
+    pairs, labels, scores = report_world.make_evaluation()
+    rows = content.find_lowest(labels, scores["model"] | {"pair-00": {"chosen": None, "rejected": -9.0}})
     margins = [row["margin"] for row in rows]
     assert len(margins) == 20 and margins == sorted(margins) and "pair-00" not in [row["pair_id"] for row in rows]
-    assert [turn["role"] for turn in rows[0]["chosen"]] == ["user", "assistant"]
-    number = int(rows[0]["pair_id"].removeprefix("pair-"))
-    assert rows[0]["rejected"][1]["text"] == f"so, um, hello {number} rejected"
-    assert all(clip["clip"] in clips and clip["duration_s"] == 0.25 for clip in list_clips(rows))
+    first, *_, last = sections.add_dialogues(rows, pairs, labels, page.Collector(max_audio_characters=20_000))
+    number = int(first["pair_id"].removeprefix("pair-"))
+    assert [(turn["role"], turn["text"]) for turn in first["rejected"]] == [
+        (role, f"so, um, hello {number} rejected") for role in ("user", "assistant")
+    ]
+    (clip,), (absent,) = first["chosen"][0]["clips"], last["chosen"][0]["clips"]
+    assert clip["clip"] and clip["duration_s"] == 0.25
     # A recording counts as often as it is played.
-    limit = 5 * sum(map(len, clips.values())) // len(clips)
-    few = list_clips(find_lowest(max_audio_characters=limit)[0])
-    played = [clip["clip"] for clip in few if clip["clip"]]
-    assert 4 <= len(played) <= 6 and sum(len(clips[key]) for key in played) <= limit
-    assert any(clip["no_audio"] == "the page would become too large" for clip in few)
-
-    def break_audio(row):
-        row["chosen"][0]["audio"] = {"bytes": b"not audio", "path": None}
-        return row
-
-    assert "cannot be decoded" in list_clips(find_lowest(break_audio)[0])[0]["no_audio"]
+    assert absent["no_audio"] == "the page would become too large"
 
 
 def test_only_licences_known_to_let_anyone_pass_recordings_on_are_open():
     free = ["CC-BY-SA-3.0", "CC0-1.0", "GPL-2.0-only", "LicenseRef-Flight-of-the-Amazon-Queen"]
     free += ["Creative Commons Attribution license (reuse allowed)"]
     others = ["LicenseRef-YouTube", "LicenseRef-MELD", "MITRE internal", "unknown", "", None]
-    assert [license for license in (*free, *others) if examples.is_redistributable(license)] == free
+    assert [license for license in (*free, *others) if page.is_redistributable(license)] == free
     source = {"array": np.zeros(4000, dtype=np.float32), "sampling_rate": 16_000}
-    collector, careful, silent = examples.Collector(), examples.Collector("open"), examples.Collector("none")
+    collector, careful, silent = page.Collector(), page.Collector("open"), page.Collector("none")
     for license in ("CC0-1.0", None, "LicenseRef-YouTube"):
         assert collector.describe_clip(source, license)["clip"] in collector.clips
     assert collector.private_licenses == {"unknown", "LicenseRef-YouTube"}
@@ -264,6 +215,7 @@ def test_only_licences_known_to_let_anyone_pass_recordings_on_are_open():
     assert careful.describe_clip(source, None)["no_audio"] == reason
     assert (careful.clips, careful.private_licenses) == ({}, set())
     assert silent.describe_clip(source, "CC0-1.0")["clip"] is None
+    assert "cannot be decoded" in collector.describe_clip({"bytes": b"not audio", "path": None}, None)["no_audio"]
 
 
 @pytest.fixture(scope="module")
@@ -275,27 +227,14 @@ def report():
     return content.build_report(report_world.make_results(labels, by_scorer, nan="wrong"), records, by_scorer, others)
 
 
-def test_the_report_is_strict_json_with_every_scorer_the_model_first(report):
-    assert json.loads(json.dumps(report, allow_nan=False)) == report
+def test_a_reward_that_is_not_finite_is_named_and_no_part_of_calibration_and_margins(report):
     # Models of one name have their folders in their titles.
-    assert [tuple(row.values()) for row in report["scorers"]] == [
-        ("model", "checkpoints/tiny", "model"),
-        ("compared_1", "other/<model> (runs/a)", "compared"),
-        ("compared_2", "other/<model> (runs/b)", "compared"),
-        ("acoustic", "acoustic baseline", "baseline"),
-        ("text", "text baseline", "baseline"),
-    ]
+    titles = ["other/<model> (runs/a)", "other/<model> (runs/b)", "acoustic baseline", "text baseline"]
+    assert [row["title"] for row in report["scorers"]] == ["checkpoints/tiny", *titles]
     names = [row["name"] for row in report["scorers"]]
-    assert list(report["accuracies"]) == names and {*names} <= set(report["by_synthesizer"][0])
-    for row in report["comparisons"]:
-        own, other = (report["accuracies"][name][row["column"]] for name in ("model", row["scorer"]))
-        assert row["difference"] == pytest.approx(own - other)
     columns = (("overall_micro", 48), ("modality_micro", 36), ("colloquialness", 12))
     expected = [(scorer, *column) for scorer in names[1:] for column in columns]
     assert [(row["scorer"], row["column"], row["num_pairs"]) for row in report["comparisons"]] == expected
-
-
-def test_a_reward_that_is_not_finite_is_named_and_no_part_of_calibration_and_margins(report):
     assert report["not_finite"] == [{"scorer": "model", "pair_id": "pair-03"}]
     assert [row["scorer"] for row in report["calibration"]] == ["model", "compared_1", "compared_2"]
     found = report["calibration"][0]
@@ -342,15 +281,12 @@ def test_rewards_and_strata_are_those_a_hand_computes():
     assert (wrong["num_pairs"], wrong["accuracy"], wrong["mean_margin"]) == (0, None, None)
 
 
-def test_logs_of_training_have_the_mean_reward_of_each_side_and_a_title(tmp_path):
-    paths = [tmp_path / f"{name}.json" for name in "abc"]
-    for path, weight in zip(paths, (0.01, None, 0.0), strict=True):
-        path.write_text(json.dumps(report_world.make_training(weight, 2.0)))
-    runs = content.read_training_runs(paths)
-    titles = ["with centering, λ = 0.01", *(f"without centering ({path})" for path in paths[1:])]
-    assert [run["title"] for run in runs] == titles
-    assert runs[0]["train"][-1] == {"step": 100, "chosen": 3.0, "rejected": 1.0, "margin": 2.0}
-    assert runs[0]["validation"][0] == {"step": 50, "chosen": 1.5, "rejected": 0.5, "margin": 1.0}
+def test_logs_of_equal_titles_have_their_paths(tmp_path):
+    paths = [tmp_path / f"{name}.json" for name in "ab"]
+    for path in paths:
+        path.write_text(json.dumps(report_world.make_training(None, 2.0)))
+    titles = [run["title"] for run in content.read_training_runs(paths)]
+    assert titles == [f"without centering ({path})" for path in paths]
 
 
 @pytest.mark.parametrize("text", [None, '{"model": "m"}', '{"training": {}, "history": [{"loss": 1.0, "step": 1}]}'])
@@ -366,7 +302,7 @@ def comparison(tmp_path_factory, tiny_checkpoint):
     folder = tmp_path_factory.mktemp("comparison")
     names = ["a", "supercalifragilistic" * 4, "c"]
     systems = [write_system(folder / name, number) for number, name in enumerate(names)]
-    options = {"model": tiny_checkpoint, "num_bootstrap": 20, "criterion": "all"}
+    options = {"model": tiny_checkpoint, "num_bootstrap": 20, "criterion": "modality"}
     return Path(sdiareward.compare(*systems, output_dir=folder / "out", **options).page)
 
 
@@ -379,30 +315,23 @@ def browser():
 @chromium.needs_chromium
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["complete", "comparison"])
-@pytest.mark.parametrize("size", chromium.SIZES)
-def test_the_page_fits_and_the_keyboard_reaches_tables_and_players(browser, request, kind, size):
+def test_the_page_fits_and_the_keyboard_reaches_tables_and_players_which_play_one_at_a_time(browser, request, kind):
     from selenium.webdriver.common.keys import Keys
 
     page = request.getfixturevalue(kind)
-    width = chromium.open_page(browser, getattr(page, "path", page), size)
+    for size in chromium.SIZES:
+        width = chromium.open_page(browser, getattr(page, "path", page), size)
+        window, whole = chromium.measure_widths(browser)
+        assert window == width >= whole
+        assert chromium.requested(browser) == browser.get_log("browser") == []
+    assert min(chromium.measure_contrasts(chromium.take_screenshot(browser, width))) > 10
+    browser.refresh()
     reached = []
-    for _ in range(70):
+    while not reached or (reached[-1][0] != "audio" and len(reached) < 70):
         browser.switch_to.active_element.send_keys(Keys.TAB)
         focused = browser.switch_to.active_element
         reached.append((focused.tag_name, focused.get_attribute("class")))
-        if focused.tag_name == "audio":
-            break
     assert reached[0] == ("a", "skip") and ("div", "scroll") in reached and reached[-1][0] == "audio"
-    window, whole = chromium.measure_widths(browser)
-    assert window == width >= whole
-    assert chromium.requested(browser) == browser.get_log("browser") == []
-    assert min(chromium.measure_contrasts(chromium.take_screenshot(browser, width))) > 10
-
-
-@chromium.needs_chromium
-@pytest.mark.slow
-def test_a_recording_plays_and_stops_the_one_before(browser, complete):
-    chromium.open_page(browser, complete.path, "phone")
     paused, lengths = browser.execute_async_script(
         """
         const [first, second] = document.querySelectorAll("audio"), done = arguments[0];
@@ -411,4 +340,4 @@ def test_a_recording_plays_and_stops_the_one_before(browser, complete):
           () => done([[first.paused, second.paused], [first.duration, second.duration]]), (e) => done(String(e)));
         """
     )
-    assert paused == [True, False] and lengths == pytest.approx([0.25, 0.25], abs=0.06)
+    assert paused == [True, False] and min(lengths) > 0.19

