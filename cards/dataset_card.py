@@ -13,7 +13,7 @@ from sdiareward.common.package import CARDS
 from sdiareward.common.tables import escape_markdown
 from sdiareward.dataset_builder.licences import find_corpus, find_licence, find_redistribution_block
 from sdiareward.dataset_builder.reports.data_card import HEADER, list_configs, list_languages, read_report, render_card
-from sdiareward.dataset_builder.shards import COUNTED, SPLITS, PairTally, list_paths
+from sdiareward.dataset_builder.shards import COUNTED, SPLITS, count_pairs, list_paths
 from sdiareward.pairs.schema import CRITERIA, JOINT, SIDES, make_arrow_schema
 
 
@@ -119,10 +119,9 @@ def render_dataset_card(
 
 def _count_pairs(shards: Sequence[Shard]) -> list[dict[str, Any]]:
     """Return pairs and hours as a builder's report counts them."""
-    tally = PairTally()
-    for label in (label for shard in shards for label in shard.labels):
-        tally.add({name: _format_cell(label[name]) for name in COUNTED}, {side: label[f"{side}_h"] for side in SIDES})
-    return tally.counts
+    labels = (label for shard in shards for label in shard.labels)
+    cells = ({**label, **{name: _format_cell(label[name]) for name in COUNTED}} for label in labels)
+    return count_pairs((cell["split"], cell) for cell in cells)
 
 
 def count_by(labels: Sequence[Label], column: str) -> dict[str, tuple[int, int]]:

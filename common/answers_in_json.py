@@ -16,7 +16,7 @@ _OPENING = re.compile(r"[{\[]")
 _STEPS = {"{": 1, "[": 1, "}": -1, "]": -1}
 
 
-def parse_json(text: str, is_cut: bool = False) -> Any:
+def parse_answer(text: str, is_cut: bool = False) -> Any:
     """Return the only JSON object or array in an answer; prose or a code fence around it is ignored.
 
     The same piece twice, or a list of plain values beside an object, has one meaning. Two pieces that differ, one key

@@ -9,15 +9,16 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from .errors import UserError
 
 
+Item = TypeVar("Item")
 LOCK_FILE = ".lock"
 # A reader holds the lock for a moment, to find out whether the folder is complete.
 _WAIT_S = 0.2
@@ -80,6 +81,19 @@ def require_other_folder(folder: str | Path, output: str | Path) -> None:
 def split_lines(text: str) -> list[str]:
     """Return the lines of a JSON Lines file; `str.splitlines` would cut at line separators within texts too."""
     return text.removesuffix("\n").split("\n") if text else []
+
+
+def read_lines(path: str | Path, make: Callable[[Any], Item]) -> list[Item]:
+    """Return what `make` makes of each line's JSON; an error names the line."""
+    items = []
+    for number, line in enumerate(split_lines(Path(path).read_text(encoding="utf-8")), start=1):
+        try:
+            items.append(make(json.loads(line)))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path}, line {number}: a field is missing or of another kind: {error!r}.") from error
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path}, line {number}: {error}") from error
+    return items
 
 
 def format_line(record: Mapping[str, Any]) -> str:

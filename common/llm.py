@@ -29,7 +29,7 @@ from weakref import WeakValueDictionary
 import pydantic.dataclasses
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from .answers_in_json import parse_json
+from .answers_in_json import parse_answer
 from .errors import UserError
 from .settings import explain_error
 
@@ -204,7 +204,7 @@ class ChatClient:
 
     def ask_json(self, messages: Messages, validate: Callable[[Any], Value], *, attempts: int = 2) -> Value:
         """Return what `validate` makes of the JSON in the answer, such as `Model.model_validate` of pydantic."""
-        return self.ask(messages, lambda text, is_cut: validate(parse_json(text, is_cut)), attempts=attempts).value
+        return self.ask(messages, lambda text, is_cut: validate(parse_answer(text, is_cut)), attempts=attempts).value
 
     def ask(self, messages: Messages, read: Callable[..., Value], *, attempts: int = 2) -> Answered[Value]:
         """Return what `read(text, is_cut=...)` makes of the answer; its `ValueError` tells the model what is wrong."""

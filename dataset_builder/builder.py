@@ -23,7 +23,6 @@ from sdiareward.audio_sdiareward import AudioError, read_audio
 from sdiareward.common import settings as yaml_settings
 from sdiareward.common.errors import Skipped
 from sdiareward.common.files import lock_folder
-from sdiareward.common.parts import Make, PartFolder, Rows, run_parts
 from sdiareward.dataset_builder.episodes import Episode, Recording, ScriptPair, SkipError, validate_episode
 from sdiareward.dataset_builder.synthesis import SYNTHESIZERS, SynthesisError, is_available
 from sdiareward.pairs.content import hash_audio
@@ -41,7 +40,7 @@ from .pipeline.media import TruncatedAudioError
 from .pipeline.settings import make_settings
 from .pipeline.stages import enhance_episodes, run_pipeline
 from .reports.data_card import count_groups, read_finished, summarise_skipped, write_report
-from .shards import EngineName, choose_size, count_pairs, open_engines, open_row_parts, write_shards
+from .shards import EngineName, count_pairs, make_parts, write_shards
 from .sources import read_source
 
 
@@ -140,10 +139,18 @@ def _build(config: BuildConfig) -> dict[str, Any]:
         return finished
     options = {name: given for plan in plans for name, given in plan.engines.items()}
     if missing := sorted(name for name in options if not is_available(name, options[name])):
-        problem = "they are not installed, or need synthesizer_options"
-        raise ValueError(f"synthesizers {missing} cannot be used: {problem}; install them or remove them.")
-    parts = open_row_parts(output / _PARTS, {})
-    _make_pairs(by_id, contents, parts, config)
+        raise ValueError(f"synthesizers {missing} need `pip install` or synthesizer_options; or remove them.")
+
+    def has_changed(pair_id: str, note: Mapping[str, Any]) -> bool:
+        # A pair that was skipped is made again; one of recordings that are missing now is kept.
+        return "skipped" in note or contents[pair_id] not in (None, note["content"])
+
+    # Whisper's prompt of fillers is for spontaneous speech.
+    asr = replace(make_settings(config.pipeline or {}).asr, prompt="")
+    make = partial(_make_pair, None if config.max_wer is None else WordErrors(asr), config.max_wer or 0.0)
+    items = {pair_id: (plan, contents[pair_id]) for pair_id, plan in by_id.items()}
+    workers: Any = {"num_workers": config.num_workers, "engine": config.engine}
+    parts = make_parts(output / _PARTS, items, make, has_changed, **workers)
     counts, notes = write_shards(parts, {pair_id: by_id[pair_id].split for pair_id in sorted(by_id)}, output)
     skipped_pairs = [Skipped(**note["skipped"]) for note in notes if "skipped" in note]
     skipped += sorted(skipped_pairs, key=lambda skip: (skip.item, skip.kind, skip.reason))
@@ -266,32 +273,10 @@ def _hash_recording(audio: str) -> str | None:
         return None
 
 
-def _make_pairs(
-    plans: Mapping[str, PairPlan], contents: Mapping[str, str | None], parts: PartFolder, config: BuildConfig
-) -> None:
-    """Make the pairs that have no row, or one that was skipped or made of something else."""
-
-    def have_changed(rows: Rows) -> Iterator[bool]:
-        for row in rows:
-            note, content = json.loads(row["notes"]), contents[row["item"]]
-            # A pair of recordings that are missing now is kept.
-            yield "skipped" in note or content not in (None, note["content"])
-
-    pending = [(plans[pair_id], contents[pair_id]) for pair_id in parts.find_pending(plans, have_changed, "notes")]
-    size = choose_size(len(pending))
-    # Whisper's prompt of fillers is for spontaneous speech.
-    asr = replace(make_settings(config.pipeline or {}).asr, prompt="")
-    load = partial(_load, None if config.max_wer is None else WordErrors(asr), config.max_wer or 0.0)
-    with open_engines(config.engine, config.num_workers) as choose:
-        run_parts(parts, pending, load, size, choose(-(-len(pending) // size), None, 0.0), label="pairs", unit="pair")
-
-
-def _load(words: WordErrors | None, max_wer: float) -> Make:
-    return lambda parts: ([_make_pair(plan, content, words, max_wer) for plan, content in part] for part in parts)
-
-
-def _make_pair(plan: PairPlan, content: str | None, words: WordErrors | None, max_wer: float) -> dict[str, Any]:
-    """Return the row of a part: a pair with the notes on it, or the reason if it is skipped."""
+def _make_pair(
+    words: WordErrors | None, max_wer: float, plan: PairPlan, content: str | None
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return a pair with the notes on it, or the reason if it is skipped."""
     try:
         row = make_row(plan)
         for side in SIDES if words else ():
@@ -303,9 +288,8 @@ def _make_pair(plan: PairPlan, content: str | None, words: WordErrors | None, ma
     except tuple(_SKIP_KINDS) as error:
         kind = next(kind for type_, kind in _SKIP_KINDS.items() if isinstance(error, type_))
         name = plan.rejected.name if plan.family else plan.chosen.name
-        skipped = Skipped(f"{plan.chosen.source} {name} {plan.voices}", getattr(error, "kind", kind), str(error))
-        return {"item": plan.pair_id, "rows": [], "notes": json.dumps({"skipped": skipped.to_dict()})}
+        skipped = Skipped(f"{plan.chosen.source} {name} {plan.synthesizer}", getattr(error, "kind", kind), str(error))
+        return [], {"skipped": skipped.to_dict()}
     notes = [*map(note_marks, (plan.chosen, plan.rejected)), *starmap(note_languages, plan.engines.items())]
     notes += inspect_episode(plan.chosen) if plan.criterion == "modality" else ()
-    found = {"content": content, "noted": [note.to_dict() for note in notes if note]}
-    return {"item": plan.pair_id, "rows": [row], "notes": json.dumps(found)}
+    return [row], {"content": content, "noted": [note.to_dict() for note in notes if note]}

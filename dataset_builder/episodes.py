@@ -141,11 +141,9 @@ def validate_episode(episode: Episode, *, is_broken: bool = False) -> None:
                 raise TurnTimesError(f"{place} is from {start_s!r:.40} s to {end_s!r:.40} s; give 0 <= start < end.")
     for position, other, shared, step_s in () if is_broken else compare_spans(episode):
         if shared > MAX_OVERLAP:
-            found = f"turns {other} and {position} have {shared:.0%} of the shorter in common"
-            raise TurnTimesError(f"{label}: {found}; give each the times of its own words.")
+            raise TurnTimesError(f"{label}: turns {other} and {position} have {shared:.0%} in common; cut one.")
         if step_s < -_MAX_STEP_BACK_S:
-            found = f"turn {position} begins {-step_s:.2f} s before turn {other}"
-            raise TurnTimesError(f"{label}: {found}; give the turns in their order.")
+            raise TurnTimesError(f"{label}: turn {position} begins {-step_s:.2f} s before turn {other}; order them.")
 
 
 def compare_spans(episode: Episode) -> Iterator[tuple[int, int, float, float]]:

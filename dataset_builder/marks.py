@@ -84,8 +84,7 @@ def clean_episode(episode: Episode) -> Episode:
         cleaned = [remove_marks(part.text) for part in turn.parts]
         found = [mark for _, marks_of_part in cleaned for mark in marks_of_part]
         if found and not any(words for words, _ in cleaned):
-            label = f"{episode.source} {episode.name}: turn {position}"
-            raise SkipError("no_words", f"{label} has marks only, {' '.join(found)!r:.80}; write its words.")
+            raise SkipError("no_words", f"turn {position} has marks only, {' '.join(found)!r:.80}; write its words.")
         marks += [(position, mark) for mark in found]
         parts = zip(turn.parts, cleaned, strict=True)
         turns.append(replace(turn, parts=tuple(replace(part, text=words) for part, (words, _) in parts)))

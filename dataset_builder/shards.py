@@ -12,12 +12,14 @@ import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from sdiareward.common.files import replace_atomically
 from sdiareward.common.machine import count_fitting, open_ray, require_room
-from sdiareward.common.parts import Engine, OnRay, PartFolder, Processes
+from sdiareward.common.parts import Engine, Make, OnRay, PartFolder, Processes, Rows, run_parts
 from sdiareward.pairs.schema import SIDES, features, make_arrow_schema
 
 from .licences import find_redistribution_block
@@ -29,8 +31,11 @@ if TYPE_CHECKING:
 EngineName = Literal["datasets", "ray"]
 # Takes the number of parts, copies (None: as many as there is room for), and GPUs of each.
 ChooseEngine = Callable[[int, int | None, float], Engine]
+# From an item to its rows, and its notes as values of JSON; it is pickled for other processes.
+MakeItem = Callable[..., tuple[Rows, dict[str, Any]]]
 SPLITS = ("train", "validation", "test")
 COUNTED = ("criterion", "split", "subset", "source", "synthesizer")
+_HOURS = tuple(f"{side}_h" for side in SIDES)
 _ROWS_PER_SHARD, _ROWS_PER_GROUP = 200, 20
 # Neighbours often need the same speech, which a worker keeps; few enough that all workers end together.
 _ITEMS_PER_PART, _MIN_PARTS, _MAX_PARTS = 16, 64, 4096
@@ -57,31 +62,56 @@ def open_engines(name: EngineName, num_workers: int) -> Iterator[ChooseEngine]:
         yield choose
 
 
-def open_row_parts(folder: Path, meta: Mapping[str, Any], columns: datasets.Features | None = None) -> PartFolder:
-    """Open the parts of a data set with `columns`, by default those of a pair; an item has rows and JSON notes."""
+def make_parts(
+    folder: Path,
+    items: Mapping[str, tuple[Any, ...]],
+    make: MakeItem,
+    has_changed: Callable[[str, Any], bool] | None = None,
+    *,
+    num_workers: int,
+    engine: EngineName = "datasets",
+    columns: datasets.Features | None = None,
+    unit: str = "pair",
+) -> PartFolder:
+    """Make the rows of each item that has none, or whose notes `has_changed`; a part has rows and notes in JSON."""
     import pyarrow as pa
 
     row = pa.struct(list(make_arrow_schema(columns or features())))
     schema = pa.schema({"item": pa.string(), "rows": pa.list_(row), "notes": pa.string()})
-    return PartFolder(folder, meta, schema, rows_per_group=1)
+    parts = PartFolder(folder, {}, schema, rows_per_group=1)
+
+    def have_changed(rows: Rows) -> Iterator[bool]:
+        for found in rows:
+            yield has_changed is not None and has_changed(found["item"], json.loads(found["notes"]))
+
+    pending = [(name, items[name]) for name in parts.find_pending(items, have_changed, "notes")]
+    size = max(1, -(-len(pending) // _MAX_PARTS), min(_ITEMS_PER_PART, len(pending) // _MIN_PARTS))
+    with open_engines(engine, num_workers) as choose:
+        run = choose(-(-len(pending) // size), None, 0.0)
+        run_parts(parts, pending, partial(_load, make), size, run, label=f"{unit}s", unit=unit)
+    return parts
 
 
-def choose_size(num_items: int) -> int:
-    """Return the number of items in a part."""
-    return max(1, -(-num_items // _MAX_PARTS), min(_ITEMS_PER_PART, num_items // _MIN_PARTS))
+def _load(make: MakeItem) -> Make:
+    def make_part(name: str, item: tuple[Any, ...]) -> dict[str, Any]:
+        rows, notes = make(*item)
+        return {"item": name, "rows": rows, "notes": json.dumps(notes)}
+
+    return lambda parts: ([*starmap(make_part, part)] for part in parts)
 
 
 def write_shards(
     parts: PartFolder, splits: Mapping[str, str], output: Path, columns: datasets.Features | None = None
 ) -> tuple[list[dict[str, Any]], list[Any]]:
-    """Write the rows of the items of `splits`, in their order; return `ShardWriter.counts` and the notes."""
+    """Write the rows of the items of `splits`, in their order; return their counts and the notes."""
     notes = []
-    with ShardWriter(output, columns) as writer:
+
+    def read() -> Iterator[tuple[str, dict[str, Any]]]:
         for found in parts.iter_ordered(splits):
             notes.append(json.loads(found["notes"]))
-            for row in found["rows"]:
-                writer.write(splits[found["item"]], row)
-    return writer.counts, notes
+            yield from ((splits[found["item"]], row) for row in found["rows"])
+
+    return write_rows(output, read(), columns), notes
 
 
 def list_paths(folder: Path) -> list[Path]:
@@ -106,87 +136,64 @@ def read_shard(path: Path, columns: Sequence[str] | None = None) -> Iterator[tup
             yield from ((split, row) for row in batch.to_pylist())
 
 
-class PairTally:
-    """Pairs, and hours of each side if they are given, by the columns of every report."""
-
-    def __init__(self) -> None:
-        self._tally: defaultdict[tuple[str, ...], Any] = defaultdict(Counter)
-
-    def add(self, row: Mapping[str, Any], hours: Mapping[str, float]) -> None:
-        found = self._tally[tuple(str(row.get(name)) for name in COUNTED)]
-        found["pairs"] += 1
-        for side, value in hours.items():
-            found[f"{side}_h"] += value
-
-    @property
-    def counts(self) -> list[dict[str, Any]]:
-        return [
-            dict(zip(COUNTED, key, strict=True)) | {name: round(value, 4) for name, value in found.items()}
-            for key, found in sorted(self._tally.items())
-        ]
-
-
 def count_pairs(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    tally = PairTally()
+    """Return pairs, and hours of each side where rows have `chosen_h` and `rejected_h`, by the columns of a report."""
+    tally: defaultdict[tuple[str, ...], Any] = defaultdict(Counter)
     for split, row in rows:
-        tally.add({**row, "split": split}, {})
-    return tally.counts
+        found = tally[tuple(str(split if name == "split" else row.get(name)) for name in COUNTED)]
+        found["pairs"] += 1
+        for name in _HOURS if _HOURS[0] in row else ():
+            found[name] += row[name]
+    return [
+        dict(zip(COUNTED, key, strict=True)) | {name: round(value, 4) for name, value in found.items()}
+        for key, found in sorted(tally.items())
+    ]
 
 
-class ShardWriter:
-    """Write rows into the shards of a folder; leaving the context without an error replaces the folder's shards."""
+def write_rows(
+    folder: Path, rows: Iterable[tuple[str, Mapping[str, Any]]], columns: datasets.Features | None = None
+) -> list[dict[str, Any]]:
+    """Replace the shards of a folder by rows with their splits; return the counts. An error keeps the old shards."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    def __init__(self, folder: Path, columns: datasets.Features | None = None):
-        self.folder = folder
-        self.counts: list[dict[str, Any]] = []
-        self._schema = make_arrow_schema(columns or features())
-        self._tally = PairTally()
-        # By criterion, split, and whether the audio may not be published.
-        self._pending: defaultdict[tuple[str, str, bool], list[dict[str, Any]]] = defaultdict(list)
-        self._written: Counter[tuple[str, str, bool]] = Counter()
-        self._writers: dict[tuple[str, str, bool], Any] = {}
-        self._replacement = replace_atomically(folder / "data")
+    schema = make_arrow_schema(columns or features())
+    # By criterion, split, and whether the audio may not be published.
+    pending: defaultdict[tuple[str, str, bool], list[dict[str, Any]]] = defaultdict(list)
+    written: Counter[tuple[str, str, bool]] = Counter()
+    files: dict[tuple[str, str, bool], Any] = {}
 
-    def __enter__(self) -> Self:
-        self._temporary = self._replacement.__enter__()
-        self._temporary.mkdir(parents=True)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
-        for key in list(self._pending) if kind is None else ():
-            self._flush(key)
-        for writer in self._writers.values():
-            writer.close()
-        if kind is None:
-            for criterion, split in {key[:2] for key in self._written}:
-                paths = sorted((self._temporary / criterion).glob(f"{split}-*"))
-                for index, path in enumerate(paths):
-                    path.rename(path.with_name(f"{split}-{index:05d}-of-{len(paths):05d}.parquet"))
-            shutil.rmtree(self.folder / "data", ignore_errors=True)
-            self.counts = self._tally.counts
-        self._replacement.__exit__(kind, *error)
-
-    def write(self, split: str, row: Mapping[str, Any]) -> None:
-        key = (row.get("criterion", ""), split, find_redistribution_block(row) is not None)
-        if all(side in row for side in SIDES):
-            hours = {side: sum(turn["duration_s"] for turn in row[side]) / 3600 for side in SIDES}
-            self._tally.add({"split": split, **row}, hours)
-        self._pending[key].append(dict(row))
-        if len(self._pending[key]) == _ROWS_PER_GROUP:
-            self._flush(key)
-
-    def _flush(self, key: tuple[str, str, bool]) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        rows = self._pending.pop(key)
-        number, place = divmod(self._written[key], _ROWS_PER_SHARD)
+    def flush(key: tuple[str, str, bool]) -> None:
+        number, place = divmod(written[key], _ROWS_PER_SHARD)
         if place == 0:
-            if key in self._writers:
-                self._writers[key].close()
             criterion, split, is_withheld = key
-            path = self._temporary / criterion / f"{split}-{is_withheld:d}-{number:05d}"
-            path.parent.mkdir(exist_ok=True)
-            self._writers[key] = pq.ParquetWriter(path, self._schema)
-        self._writers[key].write_table(pa.Table.from_pylist(rows, schema=self._schema))
-        self._written[key] += len(rows)
+            (temporary / criterion).mkdir(exist_ok=True)
+            path = temporary / criterion / f"{split}-{is_withheld:d}-{number:05d}"
+            if key in files:
+                files[key].close()
+            files[key] = stack.enter_context(pq.ParquetWriter(path, schema))
+        written[key] += len(pending[key])
+        files[key].write_table(pa.Table.from_pylist(pending.pop(key), schema=schema))
+
+    def write() -> Iterator[tuple[str, dict[str, Any]]]:
+        for split, row in rows:
+            key = (row.get("criterion", ""), split, find_redistribution_block(row) is not None)
+            pending[key].append(dict(row))
+            if len(pending[key]) == _ROWS_PER_GROUP:
+                flush(key)
+            if all(side in row for side in SIDES):
+                seconds = (sum(turn["duration_s"] for turn in row[side]) for side in SIDES)
+                yield split, {**row, **{name: each / 3600 for name, each in zip(_HOURS, seconds, strict=True)}}
+        for key in list(pending):
+            flush(key)
+
+    with replace_atomically(folder / "data") as temporary:
+        temporary.mkdir(parents=True)
+        with ExitStack() as stack:
+            counts = count_pairs(write())
+        for criterion, split in {key[:2] for key in written}:
+            paths = sorted((temporary / criterion).glob(f"{split}-*"))
+            for index, path in enumerate(paths):
+                path.rename(path.with_name(f"{split}-{index:05d}-of-{len(paths):05d}.parquet"))
+        shutil.rmtree(folder / "data", ignore_errors=True)
+    return counts

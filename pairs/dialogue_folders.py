@@ -99,10 +99,8 @@ def read_dialogue_folder(
     is_by_order = pattern is not None and any(len(recordings) > 1 for recordings in found.values())
     if user_turns is None and not has_user and not is_by_order:
         first = next(iter(found.values()))[0].file.name
-        raise ValueError(
-            f"{folder}: its recordings, such as {first}, name no user's turn; name them NAME_user.wav and "
-            "NAME_assistant.wav, give a pattern, or the folder of the user's turns with --user_turns."
-        )
+        named = f"its recordings, such as {first}, name no user's turn"
+        raise ValueError(f"{folder}: {named}; name them NAME_user.wav, give a pattern, or --user_turns.")
     find_context = None if user_turns is None else _open_contexts(_require_folder(user_turns))
     for name, recordings in found.items():
         try:
@@ -231,6 +229,5 @@ def _join(context: Sequence[tuple[str, Path]], answers: Sequence[_Recording]) ->
     if len(files) == 1:
         return [*context, (ASSISTANT, files[0])]
     if [role for role, _ in context] != [USER] * len(files):
-        problem = f"it has {len(files)} turns of the assistant but {len(context)} before them"
-        raise DialogueError(f"{problem}; give one for each.")
+        raise DialogueError(f"has {len(files)} turns of the assistant but {len(context)} before them; give as many.")
     return [turn for asked, file in zip(context, files, strict=True) for turn in (asked, (ASSISTANT, file))]

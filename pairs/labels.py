@@ -93,8 +93,7 @@ def _describe(row: Mapping[str, Any], index: int) -> dict[str, Any]:
     label["group_id"] = _as_text(label["group_id"])
     label["criterion"] = name_criterion(label["criterion"])
     if _normalise(row.get("subset")) not in ("", *SUBSETS, NO_SUBSET):
-        remedy = f"give one of {', '.join(SUBSETS)}, or omit the column 'subset' of other data"
-        raise ValueError(f"row {index}: subset is {row['subset']!r}; {remedy}.")
+        raise ValueError(f"row {index}: subset is {row['subset']!r}; give one of {', '.join(SUBSETS)}, or omit it.")
     label["subset"] = _find_subset(row)
     return label
 

@@ -239,13 +239,10 @@ def find_tables(path: str | Path, split: str | None = None, name: str | None = N
         saved = datasets.load_from_disk(str(path))
         return saved[_choose(split, saved, path)] if isinstance(saved, datasets.DatasetDict) else saved
     if folder.is_file():
-        raise ValueError(
-            f"{path}: is not a table of rows; give a .parquet, .json or .jsonl file, or a folder of them."
-        )
+        raise ValueError(f"{path}: is not a table of rows; give .parquet, .json or .jsonl files, or their folder.")
     builder = make_builder(path, name)
     if builder.name == "audiofolder":
-        remedy = f"a .jsonl or .parquet file of pairs, or a folder of these, with the columns {' and '.join(SIDES)}"
-        raise ValueError(f"{path}: is a folder of recordings; give {remedy}.")
+        raise ValueError(f"{path}: is a folder of recordings; give a table with the columns {' and '.join(SIDES)}.")
     files = {str(key): list(map(str, found)) for key, found in (builder.config.data_files or {}).items()}
     own_files = files if folder.is_dir() else {}
     for file in chain.from_iterable(own_files.values()):

@@ -132,8 +132,7 @@ def list_turns(files: Sequence[tuple[str, Path]], form: Form | None) -> list[dic
     """Return the turns of a dialogue from their roles and recordings, with the transcripts beside these."""
     for _, file in files:
         if file.suffix.lower() not in AUDIO_SUFFIXES:
-            wanted = f"convert it to one of {', '.join(AUDIO_SUFFIXES)}"
-            raise DialogueError(f"{file}: recordings of this format are not read; {wanted}.")
+            raise DialogueError(f"{file}: recordings of this format are not read; give {', '.join(AUDIO_SUFFIXES)}.")
     require_turns([file for _, file in files], form)
     return [{"role": role, "text": read_transcript(file), "audio": str(file)} for role, file in files]
 
@@ -197,8 +196,7 @@ def check_recording(source: Any, max_turn_s: float = MAX_TURN_S) -> float:
         if duration_s > max_turn_s:
             raise AudioError(f"{name}: lasts {duration_s:.1f} s; a turn lasts at most {max_turn_s:g} s, cut it.")
         if file.frames * file.channels > _MAX_DECODED_VALUES:
-            found = f"{file.channels} channels at {file.samplerate} Hz"
-            raise AudioError(f"{name}: has {found}; give one or two at 192 kHz or less.")
+            raise AudioError(f"{name}: has {file.channels} channels at {file.samplerate} Hz; at most 2 at 192 kHz.")
     return duration_s
 
 

@@ -76,9 +76,7 @@ def read_prompt_file(path: str | Path | None) -> PromptSet:
             raise ValueError(f"{label} has a dollar sign that begins no placeholder; write $$ for a dollar sign.")
         found, allowed = (Template(each).get_identifiers() for each in (text, shipped[name]))
         if unknown := sorted(set(found) - set(allowed)):
-            raise ValueError(
-                f"{label} has the placeholders {unknown}; it takes {allowed}. Write $$ for a dollar sign."
-            )
+            raise ValueError(f"{label} has placeholders {unknown}; it takes {allowed}. Write $$ for a dollar sign.")
         if missing := sorted(set(REQUIRED.get(name, ())) - set(found)):
             raise ValueError(f"{label} lacks the placeholders {missing}; write them as ${missing[0]}.")
     return PromptSet(given)

@@ -111,8 +111,7 @@ def _open_parquet(files: Sequence[str]) -> Rows:
             columns[file] = datasets.Features.from_arrow_schema(table.schema_arrow)
             found = [table.metadata.row_group(index) for index in range(table.metadata.num_row_groups)]
         if set(columns[file]) != set(columns[files[0]]):
-            has = f"has columns {list(columns[file])} but {files[0]} {list(columns[files[0]])}"
-            raise ValueError(f"{file}: {has}; give files of one kind.")
+            raise ValueError(f"{file}: has columns {list(columns[file])}, {files[0]} has {list(columns[files[0]])}.")
         groups += [(file, index) for index in range(len(found))]
         sizes += [(group.num_rows, group.total_byte_size) for group in found]
     starts = list(accumulate((num_rows for num_rows, _ in sizes), initial=0))

@@ -111,6 +111,14 @@ def is_time(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < MAX_TIME_S
 
 
+class TurnsError(ValueError):
+    """Raised for turns that break a rule of the filter's first phase (B.1); `rule` names it in reports."""
+
+    def __init__(self, message: str, rule: str = "invalid_row"):
+        super().__init__(message)
+        self.rule = rule
+
+
 def validate_row(row: Mapping[str, Any]) -> None:
     """Raise `ValueError` for a pair that breaks the contract; `UNKNOWN` stands for a missing annotation."""
     if not isinstance(row, Mapping):
@@ -122,9 +130,7 @@ def validate_row(row: Mapping[str, Any]) -> None:
         raise ValueError(f"{label}: has no columns {missing}; every pair needs them.")
     for column in (*_NAMES, "primary", "secondary"):
         if not is_text(row[column]) or (column in _NAMES and not row[column]):
-            raise ValueError(
-                f"{label}: {column} is {row[column]!r:.80}; a text is needed, for labels {UNKNOWN!r} if none is known."
-            )
+            raise ValueError(f"{label}: {column} is {row[column]!r:.80}; a text is needed, {UNKNOWN!r} if unknown.")
     allowed = {name: labels | {UNKNOWN} for name, labels in list_allowed_labels(row).items()}
     for column, values in {"criterion": (*CRITERIA, JOINT), "subset": (*SUBSETS, NO_SUBSET), **allowed}.items():
         if row[column] not in values:
@@ -140,7 +146,8 @@ def validate_row(row: Mapping[str, Any]) -> None:
         for position, duration_s in enumerate(turn["duration_s"] for turn in turns):
             if not is_time(duration_s) or not 0 < duration_s <= MAX_TURN_S:
                 wanted = f"it must last more than 0 and at most {MAX_TURN_S:.0f} s"
-                raise ValueError(f"{label}, {side} turn {position}: lasts {duration_s!r:.40} s; {wanted}.")
+                rule = "turn_duration" if isinstance(duration_s, (int, float)) else "invalid_row"
+                raise TurnsError(f"{label}, {side} turn {position}: lasts {duration_s!r:.40} s; {wanted}.", rule)
 
 
 def list_allowed_labels(row: Mapping[str, Any]) -> dict[str, frozenset[str]]:
@@ -152,6 +159,8 @@ def list_allowed_labels(row: Mapping[str, Any]) -> dict[str, frozenset[str]]:
 def validate_roles(roles: Sequence[str], label: str) -> None:
     """Raise `ValueError` unless turns alternate from the user on, an even number of at most 16."""
     if not roles or len(roles) % 2 or len(roles) > MAX_TURNS:
-        raise ValueError(f"{label}: has {len(roles)} turns; it needs an even number from 2 to {MAX_TURNS}.")
+        needed = f"it needs an even number from 2 to {MAX_TURNS}"
+        raise TurnsError(f"{label}: has {len(roles)} turns; {needed}.", "turn_count")
     if list(roles) != list(ROLES) * (len(roles) // 2):
-        raise ValueError(f"{label}: roles are {list(roles)}; they must alternate, beginning with 'user'.")
+        needed = "they must alternate, beginning with 'user'"
+        raise TurnsError(f"{label}: roles are {list(roles)}; {needed}.", "turn_order")

@@ -67,10 +67,7 @@ def read_systems(
     except (ValueError, OSError) as error:
         raise error if isinstance(error, UserError) else UserError(str(error)) from error
     if len(systems) < 2:
-        raise UserError(
-            f"{paths[0]}: is a single system; give a second folder or table to compare it with, or one table with a "
-            f"column {SYSTEM_COLUMN!r} that names at least two."
-        )
+        raise UserError(f"{paths[0]}: is a single system; give a second folder or table, or column {SYSTEM_COLUMN!r}.")
     _require_distinct([system.name for system in systems])
     return systems
 
@@ -104,8 +101,7 @@ def _require_distinct(names: Sequence[str]) -> None:
 def _read_table(name: str, path: str, audio_root: str | Path | None) -> list[System]:
     """Return the systems of a table: one, or those of its column `system`."""
     if Path(path).suffix.lower() in AUDIO_SUFFIXES:
-        remedy = "a system is a folder of dialogues or a table; `sdiareward score` scores single dialogues"
-        raise UserError(f"{path}: is a recording; {remedy}.")
+        raise UserError(f"{path}: is a recording; a system is a folder of dialogues or a table (or use `score`).")
     if not Path(path).is_file():
         raise UserError(f"{path}: no such file or folder; give a folder or a table of dialogues for each system.")
     if Path(path).suffix not in _TABLES:

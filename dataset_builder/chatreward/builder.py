@@ -22,10 +22,9 @@ import logging
 import math
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, partial
-from itertools import starmap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean, median
 from string import Template
@@ -37,10 +36,9 @@ from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
 from sdiareward.common.errors import Skipped
 from sdiareward.common.files import lock_folder, require_other_folder
 from sdiareward.common.package import CARDS
-from sdiareward.common.parts import Make, Processes, run_parts
 from sdiareward.common.tables import escape_markdown, render_table
 from sdiareward.dataset_builder.episodes import SkipError
-from sdiareward.dataset_builder.synthesis import SynthesisError
+from sdiareward.dataset_builder.synthesis import SynthesisError, load_synthesizer
 from sdiareward.pairs.messages import join_turns
 from sdiareward.pairs.schema import make_stable_id, make_stable_seed
 from sdiareward.perturbations.attack_sounds import find_clips
@@ -48,10 +46,10 @@ from sdiareward.perturbations.channel import encode_flac
 from sdiareward.perturbations.effects import measure_level, scale_to_level
 
 from ..reports import data_card
-from ..shards import ShardWriter, choose_size, open_row_parts, read_rows, write_shards
+from ..shards import make_parts, read_rows, write_rows, write_shards
 from . import scenarios, voices
 from .scenarios import Line, Scenario
-from .voices import Cast, ChatRewardConfig, EventSettings, speak_line
+from .voices import GENDERS, Cast, ChatRewardConfig, EventSettings
 
 
 logger = logging.getLogger(__name__)
@@ -61,7 +59,6 @@ _WRONG, _SCORES = ("text", "speech", "sample"), ("1", "2", "3", "4", "5")
 Ratings = Mapping[str, Mapping[str, int]]
 # A cast, and the gender of its voice for a category that does not determine it.
 Speaker = tuple[Cast, str]
-_GENDERS = ("female", "male")
 
 
 @dataclass(frozen=True)
@@ -75,13 +72,6 @@ class Take:
 Takes = dict[Any, Take | Skipped]
 
 
-@dataclass
-class Recorded:
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    skipped: list[Skipped] = field(default_factory=list)
-    rejected: list[Skipped] = field(default_factory=list)  # Every line that failed, of all casts.
-
-
 class Recorder:
     def __init__(self, config: ChatRewardConfig):
         self._config = config
@@ -92,25 +82,25 @@ class Recorder:
     def _score_emotions(self) -> Any:
         return voices.load_classifier(self._config.emotion) if self._config.emotion else None
 
-    def record(self, scenario: Scenario, split: str) -> Recorded:
-        recorded = Recorded()
+    def record(self, scenario: Scenario, split: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Return the samples of a scenario, and notes: the missing ones, and every line that failed, of all casts."""
+        rejected: list[Skipped] = []
         asking, answering = self._choose_speakers(scenario, split)
-        asked = self._record_lines(scenario, {"question": scenario.question}, asking, recorded).get("question")
-        question = asked if isinstance(asked, Take) else None
-        answers = self._record_lines(scenario, scenario.answers if question else {}, answering, recorded)
+        lines: dict[Any, Line] = {"question": scenario.question}
+        takes = self._record_lines(scenario, lines, asking, rejected)
+        if isinstance(question := takes.get("question"), Take):
+            takes |= self._record_lines(scenario, scenario.answers, answering, rejected)
+        rows, skipped = [], []
         for score in scenario.answers:
-            item, answer = f"{scenario.scenario_id} {score}", answers.get(score)
-            made: dict[str, Any] | Skipped
-            if question and isinstance(answer, Take):
-                made = self._join(scenario, score, question, answer)
+            missing = Skipped("", "no_question", "no voice spoke the question; see the rejected lines.")
+            found: Any = takes.get(score, missing)
+            if isinstance(question, Take) and isinstance(found, Take):
+                found = self._join(scenario, score, question, found)
+            if isinstance(found, Skipped):
+                skipped.append(asdict(replace(found, item=f"{scenario.scenario_id} {score}")))
             else:
-                no_question = Skipped(item, "no_question", "no voice spoke the question; see the rejected lines.")
-                made = answer if isinstance(answer, Skipped) else no_question
-            if isinstance(made, Skipped):
-                recorded.skipped.append(replace(made, item=item))
-            else:
-                recorded.rows.append(made)
-        return recorded
+                rows.append(found)
+        return rows, {"skipped": skipped, "rejected": [*map(asdict, rejected)]}
 
     def _choose_speakers(self, scenario: Scenario, split: str) -> tuple[list[Speaker], list[Speaker]]:
         """Return the speakers for the question and for the answers, different genders first."""
@@ -124,11 +114,11 @@ class Recorder:
             women = [(cast, "female") for cast in casts]
             return women, women
         first = make_stable_seed(*key) % 2
-        answering, asking = ([(cast, _GENDERS[i]) for cast in casts] for i in (first, 1 - first))
+        answering, asking = ([(cast, GENDERS[i]) for cast in casts] for i in (first, 1 - first))
         return asking + answering, answering + asking
 
     def _record_lines(
-        self, scenario: Scenario, lines: Mapping[Any, Line], speakers: list[Speaker], recorded: Recorded
+        self, scenario: Scenario, lines: Mapping[Any, Line], speakers: list[Speaker], rejected: list[Skipped]
     ) -> Takes:
         """Return the lines of the first speaker with whom all pass, else of the one with the most.
 
@@ -140,10 +130,12 @@ class Recorder:
                 for name in [name for name in lines if name not in takes]:
                     try:
                         takes[name] = self._speak(cast, gender, scenario, lines[name], is_question=name == "question")
-                    except (SkipError, SynthesisError) as error:
-                        skip = Skipped(f"{scenario.scenario_id} {name}", error.kind, f"{cast.name}: {error}")
+                    except (SkipError, SynthesisError, AudioError) as error:
+                        # Only clips of events are read here.
+                        kind = getattr(error, "kind", "no_event")
+                        skip = Skipped(f"{scenario.scenario_id} {name}", kind, f"{cast.name}: {error}")
                         takes[name] = skip
-                        recorded.rejected.append(skip)
+                        rejected.append(skip)
                         if not is_last_round:
                             break
                 if _rank(takes)[0] == len(lines):
@@ -153,14 +145,10 @@ class Recorder:
     def _speak(self, cast: Cast, gender: str, scenario: Scenario, line: Line, *, is_question: bool) -> Take:
         """Speak and check a line; a question with the attribute `audio` then gets its sound."""
         attribute, category, config = scenario.voices, line.category, self._config
-        voice = cast.find_voice(attribute, category, gender)
-        if voice is None:
-            raise SkipError(scenarios.NO_VOICE, f"has no voice for {attribute} {category!r}.")
         # One speaker for all answers, where the category does not decide it.
-        drawn = voice.draw(make_stable_seed(config.seed, scenario.scenario_id, is_question))
+        seed = make_stable_seed(config.seed, scenario.scenario_id, is_question)
         language = scenarios.LANGUAGE_TAGS[category or "english"] if attribute == "language" else "en"
-        is_shaped = cast.is_shaped(attribute)
-        array = speak_line(line.text, drawn, attribute, category, is_shaped=is_shaped, language=language)
+        array, engine = cast.speak(line.text, attribute, category, gender, language=language, seed=seed)
         wer = None if config.max_wer is None else self._words.rate(line.text, array, language)
         if wer is not None and wer > (config.max_wer or 0.0):
             raise SkipError("wer", f"the word error rate is {wer:.3f}; at most {config.max_wer} is allowed.")
@@ -170,19 +158,16 @@ class Recorder:
                 raise SkipError("emotion", f"{category!r} has the score {score:.3f}; at least {least} is needed.")
         if attribute == "audio" and is_question:
             seed = make_stable_seed(config.seed, scenario.scenario_id, category)
-            try:
-                array = mix_event(array, load_event(str(category), seed, config.events), config.events)
-            except AudioError as error:
-                raise SkipError("no_event", str(error)) from error
-        return Take(array, voice.engine, wer, language)
+            array = mix_event(array, load_event(str(category), seed, config.events), config.events)
+        return Take(array, engine, wer, language)
 
     def _join(self, scenario: Scenario, score: int, question: Take, answer: Take) -> dict[str, Any] | Skipped:
         """Return the sample of a question and an answer, or why there is none."""
         array = join_turns([question.array, answer.array], self._config.gap_s)
         *lasts_s, duration_s = (len(each) / SAMPLING_RATE for each in (question.array, answer.array, array))
-        if not self._config.min_s <= duration_s <= self._config.max_s:
-            limits = f"{self._config.min_s:.0f} to {self._config.max_s:.0f} s are kept"
-            return Skipped("", "duration", f"the dialogue lasts {duration_s:.1f} s; {limits}.")
+        least_s, most_s = self._config.min_s, self._config.max_s
+        if not least_s <= duration_s <= most_s:
+            return Skipped("", "duration", f"it lasts {duration_s:.1f} s; {least_s:.0f} to {most_s:.0f} s are kept.")
         line = scenario.answers[score]
         labels = (scenario.part, scenario.attribute, scenario.category, scenario.question.category, line.category)
         sample_id = make_stable_id(scenario.scenario_id, score, *labels, scenario.question.text, line.text)
@@ -234,13 +219,11 @@ def build(config: ChatRewardConfig) -> dict[str, Any]:
         if finished := None if work.parent.exists() else data_card.read_finished(output, plan_id):
             logger.warning("%s is up to date; delete its report.json to build it again.", output)
             return finished
-        casts = config.read_casts()
+        engines = {voice.engine: voice.options for cast in config.read_casts() for voice in cast.voices.values()}
         splits = scenarios.assign_splits(chosen, test=config.test, seed=config.seed)
         plans = {scenario.scenario_id: (scenario, splits[scenario.scenario_id]) for scenario in chosen}
-        parts = open_row_parts(work, {}, scenarios.features())
-        pending = [plans[name] for name in parts.find_pending(list(plans))]
-        engine, load = Processes(config.num_workers), partial(_load, config)
-        run_parts(parts, pending, load, choose_size(len(plans)), engine, label="scenarios", unit="scenario")
+        options: Any = {"num_workers": config.num_workers, "columns": scenarios.features(), "unit": "scenario"}
+        parts = make_parts(work, plans, Recorder(config).record, **options)
         found = {row["item"]: json.loads(row["notes"]) for row in parts.iter_rows(["notes"])}
         kinds = ("skipped", "rejected")
         skipped, rejected = ([skip for name in plans for skip in found[name][kind]] for kind in kinds)
@@ -250,7 +233,7 @@ def build(config: ChatRewardConfig) -> dict[str, Any]:
         report = {
             "plan_id": plan_id,
             "config": identity,
-            "synthesizers": voices.read_engine_versions(casts),
+            "synthesizers": {name: load_synthesizer(name, engines[name]).version for name in sorted(engines)},
             "rejected_lines": dict(sorted(Counter(skip["kind"] for skip in rejected).items())),
             **data_card.summarise_skipped([Skipped(**skip) for skip in skipped]),
             "rejected": rejected,
@@ -259,17 +242,6 @@ def build(config: ChatRewardConfig) -> dict[str, Any]:
         report = _save_report(output, report)
         shutil.rmtree(work.parent)
         return report
-
-
-def _load(config: ChatRewardConfig) -> Make:
-    recorder = Recorder(config)
-
-    def record(scenario: Scenario, split: str) -> dict[str, Any]:
-        found = recorder.record(scenario, split)
-        notes = {"skipped": [*map(asdict, found.skipped)], "rejected": [*map(asdict, found.rejected)]}
-        return {"item": scenario.scenario_id, "rows": found.rows, "notes": json.dumps(notes)}
-
-    return lambda parts: ([*starmap(record, part)] for part in parts)
 
 
 def _save_report(output: Path, report: dict[str, Any]) -> dict[str, Any]:
@@ -364,14 +336,17 @@ def merge_experts(folder: Path, ratings_path: Path, output: Path) -> dict[str, A
         raise ValueError(f"{ratings_path}: rejects all {len(design)} samples; nothing is left to write.")
     if not ratings and not rejected:
         raise ValueError(f"{ratings_path}: no row can be used ({[skip.reason for skip in bad_rows[:3]]}).")
-    with ShardWriter(output, scenarios.features()) as writer:
+
+    def rate() -> Iterator[tuple[str, dict[str, Any]]]:
         for split, row in read_rows(folder):
             if given := ratings.get(row["sample_id"]):
                 # In the order of the raters' names.
                 scores = [given[rater] for rater in sorted(given)]
                 row |= {"expert_scores": scores, "score": compute_gold_score(scores)}
             if row["sample_id"] not in gone:
-                writer.write(split, row)
+                yield split, row
+
+    write_rows(output, rate(), scenarios.features())
     report = data_card.read_report(folder)
     report |= {
         "plan_id": make_stable_id(report["plan_id"], data_card.make_content_id(output)),

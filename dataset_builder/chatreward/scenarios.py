@@ -20,20 +20,24 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import pydantic.dataclasses
+from pydantic import Field, TypeAdapter
 
 from sdiareward.common.errors import Skipped
-from sdiareward.common.llm import ChatClient, ChatError, FailureLimit
+from sdiareward.common.llm import ChatClient, FailureLimit
 from sdiareward.common.package import CHATREWARD
+from sdiareward.common.settings import explain_error
 from sdiareward.pairs.loading import make_builder
 from sdiareward.pairs.prompts import PromptSet
 from sdiareward.pairs.schema import make_stable_id, make_stable_seed
 
 from ..marks import remove_marks
-from ..sources.reading import open_written, read_scenario_lines
+from ..sources.reading import read_scenario_lines, write_lines
 
 
 if TYPE_CHECKING:
@@ -133,11 +137,6 @@ _ALIKE = {
 }
 
 
-def find_voice_attribute(attribute: str | None) -> str:
-    """Return the attribute in which the voices of a scenario differ."""
-    return attribute or CONTENT_VOICES
-
-
 def find_named_categories(text: str, attribute: str) -> list[str]:
     """Return the categories of an attribute that a text names, in the order of Table 4."""
     return [category for category in CATEGORIES[attribute] if _compile_pattern(attribute, category).search(text)]
@@ -215,7 +214,7 @@ PROMPTS = (
 )
 
 
-@dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(config={"extra": "forbid"}, frozen=True)
 class Line:
     text: str
     category: str | None = None  # Of the voice; with `audio`, the sound mixed in (question) or spoken of (answer).
@@ -235,32 +234,32 @@ class Scenario:
     def __post_init__(self) -> None:
         for is_right, found, needed in _check(self):
             if not is_right:
-                raise ValueError(f"scenario {self.scenario_id!r}: {found}; {needed}")
+                raise ValueError(f"{found}; {needed}")
 
     @property
     def voices(self) -> str:
         """The attribute in which the voices of the answers differ."""
-        return find_voice_attribute(self.attribute)
+        return self.attribute or CONTENT_VOICES
 
     def as_row(self) -> dict[str, Any]:
         """Return the JSON object that `make_scenario` takes."""
-        return {**asdict(self), "answers": {str(score): asdict(line) for score, line in self.answers.items()}}
+        return _SCENARIO.dump_python(self, mode="json")
 
 
-def make_scenario(row: Mapping[str, Any]) -> Scenario:
+_SCENARIO = TypeAdapter(Scenario)
+
+
+def make_scenario(row: Any) -> Scenario:
     try:
-        answers = {int(score): Line(**line) for score, line in row["answers"].items()}
-        labels = {name: row[name] for name in _LABELS}
-        license = row.get("license", DEFAULT_LICENSE)
-        return Scenario(**labels, question=Line(**row["question"]), answers=answers, license=license)
-    except (KeyError, TypeError, AttributeError) as error:
-        name, found = row.get("scenario_id") if isinstance(row, Mapping) else None, f"{type(error).__name__}: {error}"
-        raise ValueError(f"scenario {name!r}: a field is missing or of another kind ({found}).") from error
+        return _SCENARIO.validate_python(row)
+    except ValueError as error:
+        name = row.get("scenario_id") if isinstance(row, Mapping) else None
+        raise ValueError(f"scenario {name!r}: {explain_error(error)}") from error
 
 
 def read_scenarios(path: str | Path | None = None) -> list[Scenario]:
     """Read a JSONL file of scenarios; by default the project's own 140."""
-    return read_scenario_lines(Path(path or CHATREWARD / "scenarios.jsonl"), make_scenario)
+    return read_scenario_lines(path or CHATREWARD / "scenarios.jsonl", make_scenario)
 
 
 def assign_splits(scenarios: Sequence[Scenario], *, test: float, seed: int) -> dict[str, str]:
@@ -282,8 +281,6 @@ def _check(scenario: Scenario) -> Iterator[tuple[object, str, str]]:
     part, attribute, category, answers = scenario.part, scenario.attribute, scenario.category, scenario.answers
     question, voices = scenario.question, scenario.voices
     lines = [("question", question), *((f"answer {score}", line) for score, line in answers.items())]
-    texts = (scenario.scenario_id, scenario.license)
-    yield all(isinstance(text, str) for text in texts), f"scenario_id and license are {texts}", "give texts."
     labels: dict[str, tuple[Any, Sequence[Any]]] = {"part": (part, [*PARTS]), "topic": (scenario.topic, TOPICS)}
     labels["attribute"] = attribute, [*CATEGORIES] if part != "content" else [None]
     for name, (value, allowed) in labels.items():
@@ -292,16 +289,14 @@ def _check(scenario: Scenario) -> Iterator[tuple[object, str, str]]:
     yield scores == DESIGN_SCORES, f"the answers have the scores {scores}", f"they must be {DESIGN_SCORES}."
     for name, line in lines:
         if line.category is not None or name in ("answer 5", "answer 3"):
-            found = f"{name}'s category is {line.category!r}"
-            yield line.category in names, found, f"it must be one of {list(names)}."
+            yield line.category in names, f"{name}'s category is {line.category!r}", f"give one of {list(names)}."
     # The wrong voice differs clearly from the right one.
     right = category if attribute else PLAIN[voices]
     given, wrong = (str(answers[score].category) for score in (5, 3))
     yield given == right, f"answer 5 has the category {given!r}", f"it must be {right!r}."
-    needed = f"it must be clearly another than {right!r}."
-    yield not are_alike(voices, given, wrong), f"answer 3 has the category {wrong!r}", needed
+    yield not are_alike(voices, given, wrong), f"answer 3 has {wrong!r}", f"it must be clearly another than {right!r}."
     for name, line in lines:
-        yield isinstance(line.text, str) and line.text.strip(), f"{name} has no text", "write its words."
+        yield line.text.strip(), f"{name} has no text", "write its words."
         _, marks = remove_marks(line.text)
         yield not marks, f"{name} holds {marks[:1]}, which is not spoken", "write spoken words only."
         count = len(line.text.split())
@@ -310,8 +305,7 @@ def _check(scenario: Scenario) -> Iterator[tuple[object, str, str]]:
     yield answers[1].text not in others, "answer 1 has the words of another", "it must be off topic."
     # What each part asks of the question and of the words (rule 1 of figure 4).
     if part != "generation":
-        found = f"the question has the category {question.category!r}"
-        yield question.category == right, found, f"it must be heard as {right!r}."
+        yield question.category == right, f"the question has {question.category!r}", f"it must be heard as {right!r}."
     if part == "content":
         yield category is None, f"category is {category!r}", "in the part content there is none."
     if part == "understanding":
@@ -331,7 +325,7 @@ def _check(scenario: Scenario) -> Iterator[tuple[object, str, str]]:
 
 @dataclass(frozen=True)
 class ScenarioSettings:
-    count: int
+    count: Annotated[int, Field(ge=1)]
     seed: int = 0
     license: str = "LicenseRef-model-output"  # The terms of the model's provider decide.
     max_failed: float = 0.5  # Largest share of failures, checked from 20 questions on.
@@ -357,8 +351,6 @@ class Slot:
 
 def plan_slots(count: int, *, seed: int = 0) -> list[Slot]:
     """Plan `count` scenarios with the paper's shares; a longer plan begins with the shorter one."""
-    if count < 1:
-        raise ValueError(f"count is {count}; it must be at least 1.")
     shares, done, slots = compute_shares(), Counter[tuple[str | None, ...]](), []
     for number in range(1, count + 1):
         # The part that lacks most of its share, and of its attributes the one that does.
@@ -397,34 +389,22 @@ def write_scenarios(
     """Append scenarios to a JSONL file that `read_scenarios` reads; resume an earlier run."""
     prompts = prompts or PromptSet()
     writer = {"writer": client.settings.model, "prompt_version": prompts.compute_version(*PROMPTS)}
-    file, written = open_written(path, writer)
-    known = {row["scenario_id"] for row in written}
-    questions = {_normalise(row["question"]["text"]) for row in written}
-    slots = [slot for slot in plan_slots(settings.count, seed=settings.seed) if slot.scenario_id not in known]
-    skipped = []
+    slots = {slot.scenario_id: slot for slot in plan_slots(settings.count, seed=settings.seed)}
     limit = FailureLimit(settings.max_failed, "the model failed to write {} scenarios", "max_failed")
 
-    def ask(slot: Slot) -> Scenario | Skipped:
-        try:
-            read = partial(_read_answer, slot=slot, license=settings.license)
-            return client.ask_json(_make_messages(slot, prompts), read)
-        except ChatError as error:
-            return Skipped(slot.scenario_id, "writing_failed", f"{slot.scenario_id}: {error}")
+    def make(name: str) -> dict[str, Any]:
+        read = partial(_read_answer, slot=slots[name], license=settings.license)
+        return client.ask_json(_make_messages(slots[name], prompts), read).as_row() | writer
 
-    for slot, found in zip(slots, client.map(ask, slots, "scenarios"), strict=True):
-        limit.count(found.reason if isinstance(found, Skipped) else None)
-        if isinstance(found, Scenario) and _normalise(found.question.text) in questions:
-            found = Skipped(slot.scenario_id, "duplicate_question", "was asked before; raise the temperature.")
-        if isinstance(found, Skipped):
-            skipped.append(found)
-        else:
-            questions.add(_normalise(found.question.text))
-            file.append([{**found.as_row(), **writer}])
-    return skipped
+    def find_words(row: Mapping[str, Any]) -> str:
+        return " ".join(row["question"]["text"].casefold().split())
+
+    kinds = ("writing_failed", "duplicate_question")
+    return write_lines(path, client, writer, slots, make, find_words, limit, "scenarios", kinds)
 
 
 def _make_messages(slot: Slot, prompts: PromptSet) -> list[dict[str, str]]:
-    attribute = find_voice_attribute(slot.attribute)
+    attribute = slot.attribute or CONTENT_VOICES
     names = {"attribute": attribute, "category": slot.category, "categories": ", ".join(CATEGORIES[attribute])}
     rules = prompts.fill(f"scenario_rules_{slot.part}", **names, labels=prompts.fill("scenario_labels", **names))
     if attribute == "language":
@@ -446,7 +426,7 @@ def _read_answer(answer: Any, *, slot: Slot, license: str) -> Scenario:
     if empty := [name for name in needed if not isinstance(answer[name], str) or not answer[name].strip()]:
         raise ValueError(f"{empty} must be texts.")
     words = {name: " ".join(text.split()) for name, text in answer.items()}
-    right = slot.category or PLAIN[find_voice_attribute(slot.attribute)]
+    right = slot.category or PLAIN[slot.attribute or CONTENT_VOICES]
     if (label := words["appropriate_label"]) != right:
         raise ValueError(f"appropriate_label is {label!r}; it must be {right!r}.")
     heard: str | None = right
@@ -457,7 +437,3 @@ def _read_answer(answer: Any, *, slot: Slot, license: str) -> Scenario:
     answers = {5: Line(words["good_answer"], right), 3: wrong, 1: off_topic}
     labels = {name: getattr(slot, name) for name in _LABELS}
     return Scenario(**labels, question=Line(words["question"], heard), answers=answers, license=license)
-
-
-def _normalise(text: str) -> str:
-    return " ".join(text.casefold().split())

@@ -30,7 +30,7 @@ from pydantic import NonNegativeFloat, PositiveInt
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.common.settings import make_settings, read_mapping
 from sdiareward.dataset_builder.episodes import SkipError
-from sdiareward.dataset_builder.synthesis import SynthesisError, is_available, load_synthesizer
+from sdiareward.dataset_builder.synthesis import is_available, load_synthesizer
 from sdiareward.dataset_builder.synthesis.servers import select_speakers
 from sdiareward.pairs.messages import GAP_S
 from sdiareward.pairs.schema import make_stable_id
@@ -39,12 +39,12 @@ from sdiareward.perturbations.voices import VoiceShape
 from ..pairing.plausible_speech import require_language, require_plausible
 from ..pipeline.components import FasterWhisperTranscriber
 from ..pipeline.settings import ComponentError, FasterWhisperSettings
-from .scenarios import CATEGORIES
+from .scenarios import CATEGORIES, NO_VOICE
 
 
 ENDPOINT = "openai-speech"
 CLONING = "voice-cloning"
-_GENDERS = ("female", "male")
+GENDERS = ("female", "male")
 # Attributes with a voice of the cast for each category.
 _BY_VOICE = ("gender", "accent", "language")
 # Toys. After Murray and Arnott (1993) and Burkhardt and Sendlmeier (2000): the directions are theirs, the sizes ours.
@@ -82,12 +82,8 @@ INSTRUCTIONS: dict[str, str] = {
 @dataclass(frozen=True)
 class Voice:
     engine: str
-    numbers: tuple[int, ...] = (0,)  # Of the voices of the engine; each scenario draws one.
+    numbers: Sequence[int] = (0,)  # Of the voices of the engine; a seed draws one.
     options: Mapping[str, Any] = field(default_factory=dict)
-
-    def draw(self, seed: int) -> Voice:
-        """Return one of the voices, the same for the same seed."""
-        return replace(self, numbers=(self.numbers[seed % len(self.numbers)],))
 
 
 @dataclass(frozen=True)
@@ -96,10 +92,6 @@ class Cast:
     voices: Mapping[str, Voice]  # By role (female, male) and by category of gender, accent and language.
     instructed: tuple[str, ...] = ()  # Attributes that the engine follows by instruction.
     by_voice: tuple[str, ...] = _BY_VOICE
-
-    def is_shaped(self, attribute: str) -> bool:
-        """Whether an attribute is a rule on a voice."""
-        return attribute not in (*self.instructed, *self.by_voice)
 
     def drop_engines(self, engines: frozenset[str]) -> Cast:
         return replace(self, voices={r: v for r, v in self.voices.items() if v.engine not in engines})
@@ -113,6 +105,23 @@ class Cast:
             body = {**voice.options.get("extra_body", {}), "instructions": instructions}
             return replace(voice, options={**voice.options, "extra_body": body})
         return voice
+
+    def speak(
+        self, text: str, attribute: str, category: str | None, gender: str, *, language: str = "en", seed: int = 0
+    ) -> tuple[np.ndarray, str]:
+        """Return mono 16 kHz float32 speech without silence at its ends, and the engine that spoke."""
+        voice = self.find_voice(attribute, category, gender)
+        if voice is None:
+            raise SkipError(NO_VOICE, f"has no voice for {attribute} {category!r}.")
+        engine = load_synthesizer(voice.engine, voice.options)
+        require_language(engine, voice.engine, language, text)
+        speech = engine.speak(text, voice=voice.numbers[seed % len(voice.numbers)])
+        require_plausible([text], [speech], voice.engine, engine=f"{voice.engine} {json.dumps(dict(voice.options))}")
+        # Rules on a voice, where the cast has no other way.
+        shapes = {} if attribute in (*self.instructed, *self.by_voice) else SHAPES.get(attribute, {})
+        shape = shapes[category] if shapes and category else VoiceShape()
+        shape = replace(shape, is_vocoded=bool(shapes) and attribute in VOCODED)
+        return shape(speech, SAMPLING_RATE), voice.engine
 
 
 MANDARIN = Voice("espeak-ng", options={"voices": ["cmn"], "languages": ["zh"]})
@@ -135,8 +144,7 @@ def make_endpoint_cast(options: Mapping[str, Any], attributes: Sequence[str]) ->
     count = len(options.get("voices", ()))
     if not count or count % 2:
         raise ValueError(f"endpoint: voices are {options.get('voices')!r}; give two, female and male, or more pairs.")
-    numbers = {gender: tuple(range(first, count, 2)) for first, gender in enumerate(_GENDERS)}
-    voices = {gender: Voice(ENDPOINT, found, options) for gender, found in numbers.items()}
+    voices = {gender: Voice(ENDPOINT, range(first, count, 2), options) for first, gender in enumerate(GENDERS)}
     return Cast(ENDPOINT, voices, tuple(attributes))
 
 
@@ -148,37 +156,13 @@ def make_cloning_cast(options: Mapping[str, Any], attributes: Sequence[str]) -> 
         for category in categories:
             where = {attribute: category}
             if count := len(select_speakers(speakers, where)):
-                found[category] = Voice(CLONING, tuple(range(count)), {**options, "where": where})
-        if len(found) < (len(_GENDERS) if attribute == "gender" else 1):
-            needed = f"add some of {list(categories)}"
-            raise ValueError(f"cloning: {speakers} has speakers of {attribute} {sorted(found)}; {needed}.")
+                found[category] = Voice(CLONING, range(count), {**options, "where": where})
+        if len(found) < (len(GENDERS) if attribute == "gender" else 1):
+            raise ValueError(
+                f"cloning: {speakers} has {attribute} {sorted(found)}; add speakers of {list(categories)}."
+            )
         voices |= found
     return Cast(CLONING, voices, by_voice=tuple(dict.fromkeys((*_BY_VOICE, *attributes))))
-
-
-def read_engine_versions(casts: Sequence[Cast]) -> dict[str, str]:
-    voices = {voice.engine: voice for cast in casts for voice in cast.voices.values()}
-    return {name: _load(voice).version for name, voice in sorted(voices.items())}
-
-
-def speak_line(
-    text: str, voice: Voice, attribute: str, category: str | None, *, is_shaped: bool, language: str = "en"
-) -> np.ndarray:
-    """Return mono 16 kHz float32 speech without silence at its ends; `is_shaped` applies the rule of the category."""
-    engine = _load(voice)
-    require_language(engine, voice.engine, language, text)
-    speech = engine.speak(text, voice=voice.numbers[0])
-    require_plausible([text], [speech], voice.engine, engine=f"{voice.engine} {json.dumps(dict(voice.options))}")
-    by_rule = is_shaped and attribute in SHAPES
-    shape = SHAPES[attribute][category] if by_rule and category else VoiceShape()
-    return replace(shape, is_vocoded=by_rule and attribute in VOCODED)(speech, SAMPLING_RATE)
-
-
-def _load(voice: Voice) -> Any:
-    engine = load_synthesizer(voice.engine, voice.options)
-    if not hasattr(engine, "speak"):
-        raise SynthesisError(f"{voice.engine} speaks whole dialogues only; use another engine for ChatReward.")
-    return engine
 
 
 class WordErrors:
@@ -235,8 +219,7 @@ def load_classifier(settings: EmotionSettings) -> Callable[[np.ndarray], dict[st
     def score_emotions(array: np.ndarray) -> dict[str, float]:
         found = score_labels(array)
         if not found.keys() & settings.labels.keys():
-            named = f"'labels' names {sorted(settings.labels)}; name the emotion of each label of the model"
-            raise ValueError(f"{settings.model}: has the labels {sorted(found)}, and {named}.")
+            raise ValueError(f"{settings.model}: has the labels {sorted(found)}; name their emotions in 'labels'.")
         scores: dict[str, float] = {}
         for label, emotion in settings.labels.items():
             if label in found:
@@ -261,8 +244,7 @@ def _load_funasr(settings: EmotionSettings) -> Callable[[np.ndarray], dict[str, 
     try:
         from funasr import AutoModel
     except ImportError as error:
-        reason = f"{settings.model} runs in FunASR, which cannot be imported ({error}); pip install funasr."
-        raise ComponentError(f"the emotion classifier {reason}") from error
+        raise ComponentError(f"emotion: {settings.model} needs FunASR ({error}); pip install funasr.") from error
     options = {"device": settings.device, "hub": settings.hub, "disable_update": True, "disable_pbar": True}
     model: Any = AutoModel(model=settings.model, **options)
 
@@ -285,8 +267,7 @@ class EventSettings:
         if wrong := [name for name, found in self.classes.items() if name not in CATEGORIES["audio"] or not found]:
             raise ValueError(f"classes has {wrong}; give folders to categories of {list(CATEGORIES['audio'])}.")
         if not self.folder or not Path(self.folder).is_dir():
-            needed = "clips for the attribute 'audio' in FOLDER/CATEGORY/*.wav (docs/chatreward.md)"
-            raise ValueError(f"events.folder is {self.folder!r}, which is not a folder; put {needed}.")
+            raise ValueError(f"events.folder {self.folder!r} is not a folder; put clips into FOLDER/CATEGORY/*.wav.")
 
 
 @dataclass(frozen=True)
@@ -327,11 +308,10 @@ class ChatRewardConfig:
             raise ValueError(f"min_s={self.min_s}, max_s={self.max_s}: must be in this order.")
         known = [*CASTS, *([ENDPOINT] if self.endpoint else []), *([CLONING] if self.cloning else [])]
         if not self.casts or set(self.casts) - set(known):
-            needed = f"{ENDPOINT!r} needs the settings 'endpoint', {CLONING!r} the settings 'cloning'"
-            raise ValueError(f"casts is {list(self.casts)}; name some of {known} ({needed}).")
+            raise ValueError(f"casts is {list(self.casts)}; name some of {known}, or add 'endpoint' or 'cloning'.")
         for attribute, names in self.casts_by_attribute.items():
             if attribute not in CATEGORIES or not names or set(names) - set(self.casts):
-                needed = f"give one of {list(CATEGORIES)} a list of some of the casts {list(self.casts)}"
+                needed = f"give one of {list(CATEGORIES)} some of {list(self.casts)}"
                 raise ValueError(f"casts_by_attribute has {attribute!r}: {names!r}; {needed}.")
 
     def read_casts(self) -> list[Cast]:

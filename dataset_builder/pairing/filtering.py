@@ -23,16 +23,15 @@ import pydantic.dataclasses
 from pydantic import BaseModel, BeforeValidator, Field
 
 from sdiareward.audio_sdiareward import AudioError
-from sdiareward.chat_sdiareward import MAX_TURNS, ROLES
 from sdiareward.common.errors import Skipped
 from sdiareward.common.files import require_other_folder
 from sdiareward.common.llm import ChatClient, ChatError, ChatSettings, FailureLimit
 from sdiareward.pairs.messages import make_audio_content
 from sdiareward.pairs.prompts import PromptSet, read_prompt_file
-from sdiareward.pairs.schema import MAX_TURN_S, list_allowed_labels, validate_row
+from sdiareward.pairs.schema import list_allowed_labels, validate_row
 
 from ..reports.data_card import read_report, summarise_skipped, write_report
-from ..shards import ShardWriter, count_pairs, read_rows
+from ..shards import count_pairs, read_rows, write_rows
 
 
 DIMENSIONS = {
@@ -55,7 +54,6 @@ _MEANINGS = {
     "meld": {"primary": "the sentiment of the conversation", "secondary": _EMOTION},
     "dailytalk": {"primary": "what the speakers do with what they say", "secondary": _EMOTION},
 }
-_SOUND_TURNS = [{"role": role, "duration_s": 1.0} for role in ROLES]
 Row = dict[str, Any]
 Score = Annotated[int, Field(strict=True, ge=1, le=5)]
 
@@ -126,18 +124,14 @@ def filter_folder(config: FilterConfig, *, is_dry: bool = False) -> dict[str, An
 
     if is_dry:
         return {"pairs": count_pairs(keep()), **summarise_skipped(skipped)}
-    with ShardWriter(Path(config.output_dir)) as writer:
-        for split, row in keep():
-            writer.write(split, row)
+    counts = write_rows(Path(config.output_dir), keep())
     before = read_report(Path(config.folder))
-    judge: dict[str, Any] = {"judge": None, "prompt_versions": None}
-    more: dict[str, Any] = {"filtered_from": before.get("build_id")}
-    if client:
-        versions = {name: prompts.compute_version(*names) for name, names in used.items()}
-        judge, more["judge_usage"] = {"judge": client.settings.model, "prompt_versions": versions}, client.usage
-    more |= {"joined": before["joined"]} if "joined" in before else {}
+    versions = {name: prompts.compute_version(*names) for name, names in used.items()} if client else None
+    judge = {"judge": client.settings.model if client else None, "prompt_versions": versions}
     written = {**before.get("config", {}), "filter": {**asdict(config.filter), **judge}}
-    return write_report(Path(config.output_dir), writer.counts, skipped, written, **more)
+    more = {"filtered_from": before.get("build_id"), **({"judge_usage": client.usage} if client else {})}
+    more |= {"joined": before["joined"]} if "joined" in before else {}
+    return write_report(Path(config.output_dir), counts, skipped, written, **more)
 
 
 def check_rules(row: Mapping[str, Any]) -> Skipped | None:
@@ -145,25 +139,8 @@ def check_rules(row: Mapping[str, Any]) -> Skipped | None:
     try:
         validate_row(row)
     except ValueError as error:
-        return Skipped(name_pair(row), _find_broken_rule(row), str(error))
+        return Skipped(name_pair(row), getattr(error, "rule", "invalid_row"), str(error))
     return None
-
-
-def _find_broken_rule(row: Mapping[str, Any]) -> str:
-    """Return the kind of the first rule on turns that the pair breaks, if it breaks no other."""
-    try:
-        validate_row({**row, "chosen": _SOUND_TURNS, "rejected": _SOUND_TURNS})
-        for turns in (row["chosen"], row["rejected"]):
-            if not turns or len(turns) % 2 or len(turns) > MAX_TURNS:
-                return "turn_count"
-            if [turn["role"] for turn in turns] != [*ROLES] * (len(turns) // 2):
-                return "turn_order"
-            if not all(0 < turn["duration_s"] <= MAX_TURN_S for turn in turns):
-                return "turn_duration"
-    # A column is missing, or has a value of another kind.
-    except (ValueError, TypeError, LookupError):
-        pass
-    return "invalid_row"
 
 
 def filter_rows(
@@ -179,14 +156,13 @@ def filter_rows(
     rules, texts = settings or FilterSettings(), prompts or PromptSet()
     checked = (check_rules(row) or row for row in rows)
     if client is None:
-        yield from checked
-        return
+        return checked
 
-    def ask(row: Row) -> Row | Skipped | None:
-        return _judge(row, client, rules, texts) if row["criterion"] == "modality" else None
+    def ask(row: Row) -> Row | Skipped:
+        return _judge(row, client, rules, texts) if row["criterion"] == "modality" else row
 
     limit = FailureLimit(rules.max_failed, "the judge failed on {} pairs", "filter.max_failed")
-    yield from _ask_judge(checked, client, ask, limit, "judge_failed", "judging")
+    return _ask_judge(checked, client, ask, limit, "judge_failed", "judging")
 
 
 def annotate_rows(
@@ -195,31 +171,30 @@ def annotate_rows(
     """Yield, in order, each pair with labels of Table 5, or why it has none; a source outside `TAXONOMY` passes."""
     texts = prompts or PromptSet()
 
-    def ask(row: Row) -> Row | Skipped | None:
+    def ask(row: Row) -> Row | Skipped:
         missing = [label for label, names in list_allowed_labels(row).items() if row[label] not in names]
-        return {**row, **_ask_labels(row, missing, client, texts)} if missing else None
+        return {**row, **_ask_labels(row, missing, client, texts)} if missing else row
 
     limit = FailureLimit(max_failed, "the judge failed to label {} pairs", "filter.max_failed")
-    yield from _ask_judge(rows, client, ask, limit, "annotation_failed", "annotating")
+    return _ask_judge(rows, client, ask, limit, "annotation_failed", "annotating")
 
 
 def _ask_judge(
     rows: Iterable[Row | Skipped],
     client: ChatClient,
-    ask: Callable[[Row], Row | Skipped | None],
+    ask: Callable[[Row], Row | Skipped],
     limit: FailureLimit,
     kind: str,
     description: str,
 ) -> Iterator[Row | Skipped]:
-    """Yield what `ask` makes of each row, in order, or the row where it is None; `kind` is of rows that fail."""
+    """Yield what `ask` makes of each row, in order, which is the row if nobody was asked; `kind` is of failures."""
 
     def examine(row: Row | Skipped) -> tuple[Row | Skipped, bool]:
         """Also return whether the judge was asked."""
         if isinstance(row, Skipped):
             return row, False
         try:
-            asked = ask(row)
-            return (row, False) if asked is None else (asked, True)
+            return (asked := ask(row)), asked is not row
         except AudioError as error:
             return Skipped(name_pair(row), "unusable_audio", str(error)), False
         except ChatError as error:
@@ -234,19 +209,17 @@ def _ask_judge(
 
 def _judge(row: Row, client: ChatClient, settings: FilterSettings, prompts: PromptSet) -> Row | Skipped:
     name, content = name_pair(row), list[dict[str, Any]]()
-    system, request = map(prompts.fill, PROMPTS)
     for version, side in SIDES.items():
         content.append({"type": "text", "text": f"Version {version}:"})
         content += make_spoken_turns(row[side], f"{name}, {side}")
-    content.append({"type": "text", "text": request})
-    verdict = client.ask_json(_make_messages(system, content), Verdict.model_validate)
+    system, request = map(prompts.fill, PROMPTS)
+    verdict = client.ask_json(_make_messages(system, content, request), Verdict.model_validate)
     found = verdict.scores.model_dump()
     scores = {side: {name: found[key][version] for name, key in DIMENSIONS.items()} for version, side in SIDES.items()}
     judge, least = client.settings.model, settings.min_score
     counted = [(side, dimension) for side in settings.sides for dimension in settings.dimensions]
     if low := [f"{side} {name} {scores[side][name]}" for side, name in counted if scores[side][name] < least]:
-        reason = f"{judge} gave {', '.join(low)}; at least {least} is needed. {verdict.reason}"
-        return Skipped(name_pair(row), "low_quality", reason)
+        return Skipped(name, "low_quality", f"{judge} gave {', '.join(low)}; {least} is needed. {verdict.reason}")
     return {**row, "quality": {**scores, "judge": judge, "prompt_version": prompts.compute_version(*PROMPTS)}}
 
 
@@ -255,7 +228,7 @@ def _ask_labels(row: Row, missing: Sequence[str], client: ChatClient, prompts: P
     meanings, names = _MEANINGS[row["source"]], list_allowed_labels(row)
     listed = {f"{label}_labels": ", ".join(sorted(allowed)) for label, allowed in names.items()}
     system, request = prompts.fill("annotation", **meanings, **listed), prompts.fill("annotation_request")
-    content = [*make_spoken_turns(row["chosen"], name_pair(row)), {"type": "text", "text": request}]
+    content = make_spoken_turns(row["chosen"], name_pair(row))
 
     def read_labels(answer: Any) -> dict[str, str]:
         """Return the labels of an answer as Table 5 spells them; raise `ValueError` for others."""
@@ -269,12 +242,13 @@ def _ask_labels(row: Row, missing: Sequence[str], client: ChatClient, prompts: P
             labels[label] = found[0]
         return labels
 
-    given = client.ask_json(_make_messages(system, content), read_labels)
+    given = client.ask_json(_make_messages(system, content, request), read_labels)
     return {label: given[label] for label in missing}
 
 
-def _make_messages(system: str, content: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{"role": "system", "content": system}, {"role": "user", "content": content}]
+def _make_messages(system: str, content: list[dict[str, Any]], request: str) -> list[dict[str, Any]]:
+    asked = [*content, {"type": "text", "text": request}]
+    return [{"role": "system", "content": system}, {"role": "user", "content": asked}]
 
 
 def make_spoken_turns(turns: Sequence[Mapping[str, Any]], name: str, *, with_words: bool = False) -> list[Row]:

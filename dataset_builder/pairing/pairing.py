@@ -39,17 +39,19 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 from itertools import permutations, product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from pydantic import Field, PositiveInt
 
 from sdiareward.audio_sdiareward import MIN_SAMPLES, SAMPLING_RATE, AudioError, read_audio
 from sdiareward.chat_sdiareward import MAX_TURNS, ROLES
+from sdiareward.common.settings import require_known
 from sdiareward.dataset_builder.episodes import RECORDING, SYNTHETIC, Episode, Part, ScriptPair, Turn, is_recorded
 from sdiareward.dataset_builder.synthesis import ReferenceClip, load_synthesizer
 from sdiareward.esdr_accuracy.pairwise import NO_SUBSET
 from sdiareward.pairs.messages import list_visible
-from sdiareward.pairs.schema import JOINT, MAX_TURN_S, make_stable_id, make_stable_seed
+from sdiareward.pairs.schema import JOINT, MAX_TURN_S, SIDES, make_stable_id, make_stable_seed
 from sdiareward.perturbations.channel import CODINGS, ChannelSettings, encode_flac
 from sdiareward.perturbations.effects import trim_silence
 
@@ -79,12 +81,6 @@ MIN_S, MAX_S, MAX_WORDS = 5.0, 30.0, 60
 _SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".m4a")
 
 
-class Clip(NamedTuple):
-    role: str
-    text: str
-    duration_s: float
-
-
 class ScriptVoice(NamedTuple):
     audio: str
     text: str
@@ -102,21 +98,25 @@ class PairPlan:
     criterion: str
     chosen: Episode
     rejected: Episode  # For a modality pair `chosen` again.
-    synthesizer: str  # Of the synthetic side or sides, or `RECORDING`.
+    synthesizer: str  # Of the synthetic side or sides, two names where these differ, or `RECORDING`.
     split: str
     channel: ChannelSettings | None  # None leaves the difference between a recording and a synthesizer.
-    options: Mapping[str, Any] = field(default_factory=dict)
-    known_pair_id: str | None = None  # Of a released pair: its words may have been scrubbed since.
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # By synthesizer.
     script_voices: tuple[ScriptVoice, ...] = ()
-    rejected_engine: tuple[str, Mapping[str, Any]] | None = None  # Name and options where they are not the chosen's.
+    known_pair_id: str | None = None  # Of a released pair: its words may have been scrubbed since.
     family: str = ""  # Empty for the paper's pairs.
 
     def is_recorded(self, side: str) -> bool:
         return is_recorded(self.criterion, side, self.synthesizer)
 
-    def find_engine(self, side: str) -> tuple[str, Mapping[str, Any]]:
-        own = self.synthesizer, self.options
-        return self.rejected_engine or own if side == "rejected" else own
+    def find_engine(self, side: str) -> tuple[str, dict[str, Any]]:
+        """Return the name and the options of the synthesizer of a side."""
+        name, _, other = self.synthesizer.partition("+")
+        name = other or name if side == "rejected" else name
+        options = {key: value for key, value in self.options.get(name, {}).items() if key != "script_voices"}
+        if self.family == "prosody":
+            options["contour"] = self.chosen.secondary if side == "rejected" else "kept"
+        return name, options
 
     @property
     def engines(self) -> dict[str, Mapping[str, Any]]:
@@ -124,20 +124,14 @@ class PairPlan:
         return {name: options for name, options in map(self.find_engine, ("rejected", "chosen")) if name != RECORDING}
 
     @property
-    def voices(self) -> str:
-        """The column `synthesizer`: two names where the sides differ."""
-        return "+".join(dict.fromkeys(self.find_engine(side)[0] for side in ("chosen", "rejected")))
-
-    @property
     def pair_id(self) -> str:
         """Hash of what the pair is made from: names and words of both sides, synthesizer, voices and channel."""
         if self.known_pair_id:
             return self.known_pair_id
-        options = list_audible(self.options)
-        engine = [self.synthesizer, *([json.dumps(options, sort_keys=True)] if options else [])]
-        if self.rejected_engine:
-            name, given = self.rejected_engine
-            engine += [name, json.dumps(list_audible(given), sort_keys=True)]
+        (name, options), rejected = map(self.find_engine, SIDES)
+        engine = [name, *([json.dumps(audible, sort_keys=True)] if (audible := list_audible(options)) else [])]
+        if rejected != (name, options):
+            engine += [rejected[0], json.dumps(list_audible(rejected[1]), sort_keys=True)]
         engine += [self.family] if self.family else []
         engine += [json.dumps(sorted(voice.identity for voice in self.script_voices))] if self.script_voices else []
         words = [turn.text for side in (self.chosen, self.rejected) for turn in side.turns]
@@ -150,7 +144,7 @@ class PairPlan:
         # A family is in none of the paper's subsets.
         subset = NO_SUBSET if self.family else self.chosen.subset
         labels = {"criterion": self.criterion, "subset": subset, "source": self.chosen.source}
-        return {**labels, "synthesizer": self.voices}
+        return {**labels, "synthesizer": self.synthesizer}
 
 
 def list_audible(options: Any) -> Any:
@@ -180,10 +174,11 @@ class SynthesizerSpec:
             return [*self.seen, *self.left_out]
         return shuffle(self.seen, seed, key)[: self.per_dialogue]
 
-    def choose_across_dialogue(self, split: str, key: str, seed: int) -> list[tuple[str, str]]:
+    def choose_across_dialogue(self, split: str, key: str, seed: int) -> list[str]:
         """Return `across` couples of synthesizers for the chosen and the rejected side of one script."""
         couples = permutations([*self.seen, *(self.left_out if split == "test" else ())], 2)
-        return sorted(couples, key=lambda couple: make_stable_id(seed, key, *couple))[: self.across]
+        ordered = sorted(couples, key=lambda couple: make_stable_id(seed, key, *couple))
+        return ["+".join(couple) for couple in ordered[: self.across]]
 
 
 def plan_pairs(
@@ -194,19 +189,16 @@ def plan_pairs(
     seed: int,
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[PairPlan]:
-    plans = []
+    given, plans = options or {}, []
     for item in items:
         criterion = "colloquialness" if isinstance(item, ScriptPair) else "modality"
         chosen, rejected = (item.spoken, item.written) if isinstance(item, ScriptPair) else (item, item)
         if criterion not in choices:
             raise ValueError(f"{chosen.source} gives {criterion} pairs, but synthesizers has no entry {criterion!r}.")
         split, key, spec = assignment[split_unit(chosen)], f"{chosen.source}/{chosen.name}", choices[criterion]
-        alone = [(name, "") for name in spec.for_dialogue(split, key, seed)]
-        for name, other in [*alone, *spec.choose_across_dialogue(split, key, seed)]:
-            own, voices = split_options((options or {}).get(name, {}), criterion)
-            engine = (other, split_options((options or {}).get(other, {}), criterion)[0]) if other else None
-            given = (criterion, chosen, rejected, name, split, channel, own)
-            plans.append(PairPlan(*given, script_voices=voices, rejected_engine=engine))
+        for name in [*spec.for_dialogue(split, key, seed), *spec.choose_across_dialogue(split, key, seed)]:
+            voices = read_pool(given, name, criterion)
+            plans.append(PairPlan(criterion, chosen, rejected, name, split, channel, given, voices))
     return plans
 
 
@@ -249,15 +241,13 @@ def _read_side(plan: PairPlan, side: str, recorded: Sequence[np.ndarray] | None 
         lines = [(turn.role, turn.text) for turn in episode.turns]
         spoken = [[array] for array in engine.speak_dialogue(lines, _choose_reference_clips(plan, label))]
     else:
-        speak: Any = _speak if engine.is_deterministic else _speak.__wrapped__
+        speak: Any = _speak if engine.is_deterministic and not is_copy else _speak.__wrapped__
         spoken = []
         for turn in episode.turns:
             voice = make_stable_seed(plan.chosen.group_id, turn.role)
-            if is_copy:
-                parts = ((part.text, read_part(part, label)) for part in turn.parts)
-                spoken.append([engine.speak(text, voice=voice, reference=array) for text, array in parts])
-            else:
-                spoken.append([speak(engine, part.text, voice) for part in turn.parts if part.text])
+            parts = [part for part in turn.parts if part.text or is_copy]
+            more = [{"reference": read_part(part, label)} if is_copy else {} for part in parts]
+            spoken.append([speak(engine, part.text, voice, **own) for part, own in zip(parts, more, strict=True)])
     # Copy-synthesis keeps the recording's channel, so it has been through its codings already.
     for coding in () if is_copy else episode.native_coding:
         spoken = [[CODINGS[coding](array, SAMPLING_RATE) for array in parts] for parts in spoken]
@@ -274,8 +264,8 @@ def _read_recorded(episode: Episode, label: str, trim_db: float | None = None) -
 
 # The pairs of a dialogue are made one after the other, and most of their turns are the same.
 @lru_cache(maxsize=128)
-def _speak(engine: Any, text: str, voice: int) -> np.ndarray:
-    return engine.speak(text, voice=voice)
+def _speak(engine: Any, text: str, voice: int, **reference: np.ndarray) -> np.ndarray:
+    return engine.speak(text, voice=voice, **reference)
 
 
 def _choose_reference_clips(plan: PairPlan, label: str) -> dict[str, ReferenceClip]:
@@ -284,48 +274,46 @@ def _choose_reference_clips(plan: PairPlan, label: str) -> dict[str, ReferenceCl
         # None without a pool: the engine's options name its voices.
         drawn = draw_voices(plan.script_voices, plan.pair_id)
         return {role: ReferenceClip(read_audio(voice.audio), voice.text) for role, voice in drawn.items()}
-    arrays, turns = _read_recorded(plan.chosen, label), plan.chosen.turns
-    clips = [Clip(t.role, t.text, len(a) / SAMPLING_RATE) for t, a in zip(turns, arrays, strict=True)]
-    return {
-        role: ReferenceClip(_join([arrays[i] for i in places], None), " ".join(turns[i].text for i in places))
-        for role, places in choose_references(clips).items()
-    }
+    arrays = _read_recorded(plan.chosen, label)
+    turns = [
+        (turn.role, ReferenceClip(array, turn.text)) for turn, array in zip(plan.chosen.turns, arrays, strict=True)
+    ]
+    return choose_references(turns)
 
 
-def choose_references(turns: Sequence[Clip]) -> dict[str, tuple[int, ...]]:
-    """Return by role the positions of the turns that are joined to its reference."""
-
-    def fit(*places: int) -> bool:
-        num_words = sum(len(turns[i].text.split()) for i in places)
-        return sum(turns[i].duration_s for i in places) <= MAX_S and num_words < MAX_WORDS
-
-    chosen: dict[str, tuple[int, ...]] = {}
-    for role in dict.fromkeys(turn.role for turn in turns):
-        own = [place for place, turn in enumerate(turns) if turn.role == role]
-        if usable := [place for place in own if turns[place].duration_s >= MIN_S and fit(place)]:
+def choose_references(turns: Sequence[tuple[str, ReferenceClip]]) -> dict[str, ReferenceClip]:
+    """Return the clip of each role, from one turn or several."""
+    chosen: dict[str, ReferenceClip] = {}
+    for role in dict.fromkeys(role for role, _ in turns):
+        own = [clip for each, clip in turns if each == role]
+        if usable := [clip for clip in own if _can_be_cloned([clip], MIN_S)]:
             # `max` keeps the first of equals.
-            chosen[role] = (max(usable, key=lambda place: turns[place].duration_s),)
+            chosen[role] = max(usable, key=lambda clip: clip.array.size)
             continue
-        run: tuple[int, ...] = ()
-        for place in own:
-            run = next(places for places in ((*run, place), (place,), ()) if fit(*places))
-            if sum(turns[i].duration_s for i in run) >= MIN_S:
-                chosen[role] = run
+        run: list[ReferenceClip] = []
+        for clip in own:
+            run = next(clips for clips in ([*run, clip], [clip], []) if _can_be_cloned(clips))
+            if _can_be_cloned(run, MIN_S):
+                chosen[role] = ReferenceClip(_join([c.array for c in run], None), " ".join(c.text for c in run))
                 break
         else:
-            found = ", ".join(f"{turns[i].duration_s:.1f} s with {len(turns[i].text.split())} words" for i in own)
-            needed = f"from {MIN_S:g} to {MAX_S:g} s with fewer than {MAX_WORDS} words"
-            raise NoReference(f"no reference for {role!r}: its turns last {found}; a voice is cloned {needed}.")
+            lasts = [f"{clip.array.size / SAMPLING_RATE:.1f} s with {len(clip.text.split())} words" for clip in own]
+            needed = f"one needs {MIN_S:g} to {MAX_S:g} s and fewer than {MAX_WORDS} words"
+            raise NoReference(f"no reference for {role!r}: its turns last {', '.join(lasts)}; {needed}.")
     return chosen
 
 
-def split_options(options: Mapping[str, Any], criterion: str) -> tuple[dict[str, Any], tuple[ScriptVoice, ...]]:
-    """Return the options of the engine itself, and the pool of voices."""
-    own, pool = {**options}, options.get("script_voices")
-    own.pop("script_voices", None)
+def _can_be_cloned(clips: Sequence[ReferenceClip], least_s: float = 0.0) -> bool:
+    seconds = sum(clip.array.size for clip in clips) / SAMPLING_RATE
+    return least_s <= seconds <= MAX_S and sum(len(clip.text.split()) for clip in clips) < MAX_WORDS
+
+
+def read_pool(options: Mapping[str, Mapping[str, Any]], synthesizer: str, criterion: str) -> tuple[ScriptVoice, ...]:
+    """Return the pool of voices of a pair; a recorded dialogue has its own."""
+    pool = options.get(synthesizer.partition("+")[0], {}).get("script_voices")
     if criterion == "modality" or pool is None:
-        return own, ()
-    return own, _read_folder(pool) if isinstance(pool, str) else _make_pool(pool)
+        return ()
+    return _read_folder(pool) if isinstance(pool, str) else _make_pool(pool)
 
 
 @cache
@@ -343,8 +331,7 @@ def _make_pool(entries: Sequence[Any]) -> tuple[ScriptVoice, ...]:
     voices = tuple(ScriptVoice(str(entry["audio"]), str(entry["text"])) for entry in entries)
     names = {voice.identity[0] for voice in voices}
     if len(names) < max(2, len(voices)):
-        found = f"{len(voices)} recordings, {len(names)} of different names"
-        raise ValueError(f"script_voices has {found}; give at least two, each a name of its own.")
+        raise ValueError(f"script_voices has {len(voices)} files of {len(names)} names; give two or more of each.")
     return voices
 
 
@@ -365,8 +352,8 @@ def _encode_side(plan: PairPlan, side: str, arrays: Sequence[np.ndarray]) -> lis
             array = plan.channel(array, SAMPLING_RATE, rng)
         duration_s = len(array) / SAMPLING_RATE
         if len(array) < MIN_SAMPLES or duration_s > MAX_TURN_S:
-            label = f"{episode.source} {episode.name}, turn {position}"
-            raise TurnDurationError(f"{label}: lasts {duration_s:.2f} s; more than 0.02 and at most 60 s are needed.")
+            lasts = f"{episode.source} {episode.name}, turn {position}: lasts {duration_s:.2f} s"
+            raise TurnDurationError(f"{lasts}; more than 0.02 and at most 60 s are needed.")
         references = [
             {"uri": p.ref, "start_s": p.start_s, "end_s": p.end_s, "text": p.text, **made} for p in turn.parts
         ]
@@ -441,20 +428,14 @@ class Pool(list[Episode]):
 
 @dataclass(frozen=True)
 class FamilySpec:
-    kinds: tuple[str, ...] | None = None  # None: all of the family.
-    per_dialogue: int = 1  # Pairs per dialogue, each of another kind.
-
-    def __post_init__(self) -> None:
-        if self.per_dialogue < 1 or self.kinds == ():
-            raise ValueError(f"per_dialogue is {self.per_dialogue}, kinds {self.kinds}; give one, or omit the family.")
+    kinds: Annotated[tuple[str, ...], Field(min_length=1)] | None = None  # None: all of the family.
+    per_dialogue: PositiveInt = 1  # Pairs per dialogue, each of another kind.
 
 
 def validate_families(families: Mapping[str, FamilySpec]) -> None:
+    require_known(families, KINDS, "families")
     for family, spec in families.items():
-        if family not in KINDS:
-            raise ValueError(f"families: {family!r} is none of {sorted(KINDS)}.")
-        if unknown := sorted(set(spec.kinds or ()) - set(KINDS[family])):
-            raise ValueError(f"families: {family} has no kinds {unknown}; it has {sorted(KINDS[family])}.")
+        require_known(spec.kinds or (), KINDS[family], f"families.{family}.kinds")
 
 
 def plan_family_pairs(
@@ -476,7 +457,7 @@ def plan_family_pairs(
     pools: dict[tuple[str, str], Pool] = {}
     for episode in episodes.values():
         pools.setdefault((episode.source, assignment[split_unit(episode)]), Pool()).append(episode)
-    plans = []
+    given, plans = options or {}, []
     for episode, family in product(episodes.values(), families):
         split, spec = assignment[split_unit(episode)], families[family]
         pool, name, key = pools[episode.source, split], episode.name, f"{episode.source}/{episode.name}"
@@ -492,10 +473,8 @@ def plan_family_pairs(
             label: Any = {"primary": family, "secondary": kind}
             sides = replace(episode, **label), replace(rejected, name=f"{name}/{kind}", **label)
             for engine in names:
-                own, voices = split_options((options or {}).get(engine, {}), JOINT)
-                changed = (engine, {**own, "contour": kind}) if family == "prosody" else None
-                own |= {"contour": "kept"} if changed else {}
-                plans.append(PairPlan(JOINT, *sides, engine, split, channel, own, None, voices, changed, family))
+                voices = read_pool(given, engine, JOINT)
+                plans.append(PairPlan(JOINT, *sides, engine, split, channel, given, voices, family=family))
     return plans
 
 

@@ -32,6 +32,7 @@ import numpy as np
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
 from sdiareward.common.errors import Skipped
 from sdiareward.common.files import require_other_folder, write_file
+from sdiareward.common.settings import require_known
 from sdiareward.common.tables import render_table
 from sdiareward.dataset_builder.episodes import Episode, is_recorded
 from sdiareward.pairs.content import join_units
@@ -42,7 +43,7 @@ from ..pipeline.media import read_beginning
 from ..recording_check import COPY_S, find_copies, measure_energies
 from ..reports import data_card
 from ..reports.data_card import LABELS, compute_statistics, read_labels
-from ..shards import ShardWriter, read_rows
+from ..shards import read_rows, write_rows
 from . import BenchSettings
 
 
@@ -64,8 +65,7 @@ def assign_splits(
     Units that are `joined` (`join_groups`) then get one split together, the one that lacks most of its share.
     """
     if test != 1 and not (0 <= validation < 1 and 0 <= test < 1 and validation + test < 1):
-        needed = "must be shares that leave something for training; test=1 puts everything into test"
-        raise ValueError(f"validation={validation} and test={test} {needed}.")
+        raise ValueError(f"validation={validation} and test={test} leave no share for training; test=1 alone may.")
     sizes = Counter(map(split_unit, episodes))
     assignment: dict[Unit, str] = {}
     for source in {source for source, _ in sizes}:
@@ -177,8 +177,7 @@ def sample_bench(labels: Labels, settings: BenchSettings) -> set[str]:
 
 def draw_bench(folder: Path, settings: BenchSettings) -> tuple[list[dict[str, Any]], dict[str, str], list[Skipped]]:
     """Return the labels of all pairs, the split of every pair that stays, and the skipped pairs."""
-    if unknown := set(settings.bucket_by) - set(LABELS):
-        raise ValueError(f"bucket_by names {sorted(unknown)}; it takes {list(LABELS)}.")
+    require_known(settings.bucket_by, LABELS, "bucket_by")
     joined = join_recordings(folder)
     labels = [{**label, "group_id": joined.get(label["group_id"], label["group_id"])} for label in read_labels(folder)]
     # Where the build did not join them, a joined group may be in train and validation.
@@ -244,6 +243,7 @@ def isolate(
             taught[label["criterion"]] |= split_synthesizers(label["synthesizer"])
     assignment: dict[str, str] = {}
     skipped: list[Skipped] = []
+    splits: dict[str, set[str]] = defaultdict(set)
     for label in labels:
         pair, group, split, speaker = (label[name] for name in ("pair_id", "group_id", "split", "synthesizer"))
         is_test, is_known = split == BENCH_SPLIT, split_synthesizers(speaker) <= taught[label["criterion"]]
@@ -254,20 +254,16 @@ def isolate(
             (is_test and rest == "skip", "not_in_bench", full),
             (is_test and not is_known, "held_out_synthesizer", f"{full}, and {speaker} is held out from training"),
         )
-        if pair in bench:
-            assignment[pair] = BENCH_SPLIT
-        elif why := next((why for applies, *why in reasons if applies), None):
+        why = next((why for applies, *why in reasons if applies), None)
+        if why and pair not in bench:
             skipped.append(Skipped(pair, *why))
-        else:
-            assignment[pair] = "train" if is_test else split
-    if excise == "groups":
-        splits: dict[str, set[str]] = defaultdict(set)
-        for label in labels:
-            if label["pair_id"] in assignment:
-                splits[label["group_id"]].add(assignment[label["pair_id"]])
-        if leaking := sorted(group for group, names in splits.items() if len(names) > 1):
-            named = ", ".join(f"{group} in {' and '.join(sorted(splits[group]))}" for group in leaking[:10])
-            raise ValueError(f"{len(leaking)} groups are in more than one split ({named}); assign each to one.")
+            continue
+        assignment[pair] = BENCH_SPLIT if pair in bench else "train" if is_test else split
+        splits[group].add(assignment[pair])
+    leaking = sorted(group for group, names in splits.items() if len(names) > 1)
+    if leaking and excise == "groups":
+        named = ", ".join(f"{group} in {' and '.join(sorted(splits[group]))}" for group in leaking[:10])
+        raise ValueError(f"{len(leaking)} groups are in more than one split ({named}); assign each to one.")
     return assignment, skipped
 
 
@@ -280,11 +276,8 @@ def make_bench(folder: Path, output: Path, settings: BenchSettings) -> dict[str,
     if finished := data_card.read_finished(output, plan_id):
         return finished
     labels, assignment, skipped = draw_bench(folder, settings)
-    with ShardWriter(output) as writer, tqdm(total=len(assignment), desc="bench", unit="pair") as progress:
-        for _, row in read_rows(folder):
-            if split := assignment.get(row["pair_id"]):
-                writer.write(split, row)
-                progress.update()
+    kept = ((split, row) for _, row in read_rows(folder) if (split := assignment.get(row["pair_id"])))
+    counts = write_rows(output, tqdm(kept, total=len(assignment), desc="bench", unit="pair"))
     found = _describe_bench(output, labels, assignment, settings)
     data_card.plot_overview(found["statistics"], output / "bench.png")
     write_file(output / "bench.md", render_bench(found))
@@ -292,7 +285,7 @@ def make_bench(folder: Path, output: Path, settings: BenchSettings) -> dict[str,
     before = data_card.read_report(folder)
     config = {**before.get("config", {}), "bench": asdict(settings)}
     more = {"plan_id": plan_id, "bench": found, "joined": before.get("joined")}
-    return data_card.write_report(output, writer.counts, skipped, config, **more)
+    return data_card.write_report(output, counts, skipped, config, **more)
 
 
 def _describe_bench(
@@ -309,10 +302,10 @@ def _describe_bench(
             kept[name][split == BENCH_SPLIT].add(label[name])
     counts = []
     for bucket, members in sorted(buckets.items()):
-        taken = [group for group, is_taken in members if is_taken]
-        numbers = {"available": len(members), "available_groups": len({group for group, _ in members})}
-        numbers |= {"taken": len(taken), "taken_groups": len(set(taken))}
-        counts.append({"bucket": " / ".join(bucket), **numbers})
+        count: dict[str, Any] = {"bucket": " / ".join(bucket)}
+        for name, found in (("available", members), ("taken", [member for member in members if member[1]])):
+            count |= {name: len(found), f"{name}_groups": len({group for group, _ in found})}
+        counts.append(count)
     return {
         "settings": asdict(settings),
         "table1": compute_statistics(output)["table1"],

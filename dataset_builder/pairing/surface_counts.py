@@ -70,8 +70,8 @@ def require_balance(pairs: Iterable[tuple[Turns, Turns]], max_share: float = MAX
     if over := [name for name, share in shares.items() if share > max_share]:
         rows = [[name, f"{100 * share:.1f}"] for name, share in shares.items()]
         table = render_markdown_table(["count", "pairs that it orders (%)"], rows)
-        found = f"counts of {', '.join(over)} order more than {max_share:.0%} of the pairs"
-        raise ValueError("\n".join([f"{found}; rewrite or omit pairs until no count does.", *table]))
+        found = f"counts of {', '.join(over)} order more than {max_share:.0%} of the pairs; rewrite or omit pairs."
+        raise ValueError("\n".join([found, *table]))
     return shares
 
 
@@ -85,6 +85,5 @@ def find_imbalance(chosen: Turns, rejected: Turns) -> str | None:
     for position, turns in enumerate(zip(chosen, rejected, strict=True)):
         marks = [len(_MARK.findall(turn["content"])) for turn in turns]
         if abs(marks[0] - marks[1]) > MAX_MARKS_DIFFERENCE:
-            found = f"turn {position} has {marks[0]} and {marks[1]} punctuation marks"
-            return f"{found}; they may differ by {MAX_MARKS_DIFFERENCE}."
+            return f"turn {position} has {marks[0]} and {marks[1]} marks; they may differ by {MAX_MARKS_DIFFERENCE}."
     return None

@@ -409,10 +409,7 @@ class FasterWhisperTranscriber:
     def transcribe(self, array: np.ndarray, language: str) -> str:
         settings, code = self._settings, language.lower().split("-")[0]
         if code not in ("", "und", *self._model.supported_languages):
-            reason = (
-                f"is in {language!r}, which the model {settings.model!r} does not know; choose a multilingual one."
-            )
-            raise SkipError("language", reason)
+            raise SkipError("language", f"is in {language!r}, unknown to {settings.model!r}; choose another model.")
         attempts: list[dict[str, Any]] = [{"initial_prompt": settings.prompt}] if settings.prompt else []
         for options in [*attempts, {}, {"no_repeat_ngram_size": settings.no_repeat_ngram_size}]:
             options |= {"language": None if code in ("", "und") else code, "condition_on_previous_text": False}

@@ -238,8 +238,7 @@ def _open_with_av(source: Source, label: str, sndfile_error: str) -> _Track:
     try:
         import av
     except ImportError as error:
-        needed = "for MP4, M4A, WebM and AAC `pip install av`"
-        raise AudioError(f"{label}: libsndfile cannot decode it ({sndfile_error}); {needed}.") from error
+        raise AudioError(f"{label}: libsndfile cannot decode it ({sndfile_error}); `pip install av`.") from error
     try:
         container = av.open(_handle(source), options={"format_whitelist": _CONTAINERS})
     except (av.error.FFmpegError, ValueError) as error:

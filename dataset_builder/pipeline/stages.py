@@ -143,8 +143,7 @@ def _start_jobs(recordings: Iterable[Recording]) -> tuple[list[Job], list[Skippe
     for recording in recordings:
         name = (recording.source, recording.recording_id)
         if name in jobs:
-            reason = f"{recording.path}: an earlier recording has this recording_id; only the first is processed."
-            skipped.append(Skipped(" ".join(name), "duplicate_id", reason))
+            skipped.append(Skipped(" ".join(name), "duplicate_id", f"{recording.path}: an earlier one has this id."))
             continue
         job = jobs[name] = Job(recording, "")
         try:
@@ -253,8 +252,7 @@ def _find_speech(vad: Any, folder: Path, job: Job) -> dict[str, Any]:
     speech, short = vad.find_speech(folder / job.found["wav"])
     skipped = [asdict(span) for span in short]
     if not speech:
-        reason = f"no speech was found in {job.found['duration_s']:.1f} s; a dialogue needs some."
-        skipped.append({"kind": "no_speech", "reason": reason})
+        skipped.append({"kind": "no_speech", "reason": f"no speech was found in {job.found['duration_s']:.1f} s."})
     return {"speech": speech, "skipped": skipped}
 
 

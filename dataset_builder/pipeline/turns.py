@@ -137,8 +137,7 @@ def drop_crowded_turns(
         share = _measure_shared(turn, others) / turn.duration_s
         # Times are sums of floats: a tenth is not exactly a tenth.
         if share > settings.max_others_in_turn + 1e-9:
-            allowed = f"at most {settings.max_others_in_turn:.0%} is allowed"
-            reason = f"other speakers speak in {share:.1%} of the turn; {allowed}."
+            reason = f"others speak in {share:.1%} of the turn; at most {settings.max_others_in_turn:.0%} is allowed."
             skipped.append(_skip(turn, "other_speakers", reason))
             is_after_break = True
             continue
@@ -180,9 +179,7 @@ def group_episodes(turns: Iterable[SpokenTurn], settings: TurnSettings) -> tuple
         episodes.extend([tuple(current[:even])] if even else [])
         del current[:even]
         if current and not (is_last_kept and even):
-            skipped.append(
-                _skip(current.pop(), "odd_turn", "has no answer in its episode, which needs an even number.")
-            )
+            skipped.append(_skip(current.pop(), "odd_turn", "has no answer in its episode."))
 
     def is_full(turn: SpokenTurn) -> bool:
         is_long = bool(current) and turn.end_s - current[0].start_s > settings.max_episode_s
@@ -190,9 +187,8 @@ def group_episodes(turns: Iterable[SpokenTurn], settings: TurnSettings) -> tuple
 
     for turn in turns:
         if turn.duration_s > settings.max_turn_s:
-            skipped.append(
-                _skip(turn, "long_turn", f"lasts {turn.duration_s:.1f} s; at most {settings.max_turn_s} s.")
-            )
+            reason = f"lasts {turn.duration_s:.1f} s; at most {settings.max_turn_s} s."
+            skipped.append(_skip(turn, "long_turn", reason))
             close()
             continue
         if current and _is_boundary(current[-1], turn, settings):

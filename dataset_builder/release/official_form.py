@@ -110,8 +110,7 @@ def _make_row(example: Mapping[str, Any], root: Path, path_prefix: str, shared_f
         category, source = example.get("category"), str(example.get("source") or "unknown").lower()
         # The column of Table 2 that a row counts in.
         if (subset := describe_origins([example])[0]["subset"]) == NO_SUBSET:
-            found = f"neither category {category!r} nor source {source!r}"
-            raise SkipError("unknown_subset", f"{found} is one of {list(SUBSETS)}.")
+            raise SkipError("unknown_subset", f"neither {category!r} nor source {source!r} is one of {list(SUBSETS)}.")
         row = {name: example[name] if example.get(name) else value for name, value in _UNSTATED.items()}
         row |= {"source": source, "subset": subset}
         row["criterion"] = "colloquialness" if subset == "colloquialness" else "modality"
@@ -128,8 +127,7 @@ def _make_row(example: Mapping[str, Any], root: Path, path_prefix: str, shared_f
         row["group_id"] = example.get("group_id") or make_stable_id(source, unit)
         validate_row(row)
     except (ValueError, TypeError, LookupError, AttributeError) as error:
-        reason = f"does not have the released form, or a field is missing or of another kind: {error!r:.400}"
-        raise SkipError("invalid_pair", reason) from error
+        raise SkipError("invalid_pair", f"does not have the released form: {error!r:.400}") from error
     return row
 
 

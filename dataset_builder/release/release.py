@@ -24,10 +24,9 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from itertools import starmap
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
@@ -38,7 +37,6 @@ from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
 from sdiareward.common.errors import Skipped
 from sdiareward.common.files import require_other_folder, write_file
 from sdiareward.common.package import CARDS
-from sdiareward.common.parts import Make, Processes, run_parts
 from sdiareward.common.tables import escape_code
 from sdiareward.dataset_builder.episodes import (
     Episode,
@@ -59,16 +57,7 @@ from ..pipeline.media import TruncatedAudioError, decode_recording
 from ..pipeline.settings import AudioSeparatorSettings, ComponentError
 from ..recording_check import compare, describe
 from ..reports import data_card
-from ..shards import (
-    ShardWriter,
-    choose_size,
-    count_pairs,
-    list_paths,
-    open_row_parts,
-    read_rows,
-    read_shard,
-    write_shards,
-)
+from ..shards import count_pairs, list_paths, make_parts, read_rows, read_shard, write_rows, write_shards
 from ..sources import DEFAULT_PATHS, SOURCES, locate
 from .scrubbing import DEFAULT_REGIONS, contains_name, is_scrubbed, scrub
 
@@ -79,8 +68,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 _LONG_SOURCES = ("folder", "youtube")
 Row = Mapping[str, Any]
-# Key, split and row of a released pair; the key is a hash of it and of what decides how it is rebuilt.
-Task = tuple[str, str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -144,17 +131,14 @@ class Rebuilder:
         chosen = self._make_episode(row, "chosen", counts)
         # A modality pair has the same words on both sides.
         rejected = chosen if row["criterion"] == "modality" else self._make_episode(row, "rejected", counts)
-        name, _, other = row["synthesizer"].partition("+")
-        (options, voices), (other_options, _) = (
-            pairing.split_options(self.synthesizer_options.get(each, {}), row["criterion"]) for each in (name, other)
-        )
+        name, options = row["synthesizer"], self.synthesizer_options
         # The columns are float32; six digits are what was set.
         values = (row["channel"] or {}).items()
         channel: Any = {k: float(f"{value:.6g}") if isinstance(value, float) else value for k, value in values}
         matched = ChannelSettings(**channel) if channel else None
+        voices = pairing.read_pool(options, name, row["criterion"])
         names = (row["criterion"], chosen, rejected, name, split)
-        engine = (other, other_options) if other else None
-        return pairing.PairPlan(*names, matched, options, row["pair_id"], voices, engine)
+        return pairing.PairPlan(*names, matched, options, voices, row["pair_id"])
 
     def _make_episode(self, row: Row, side: str, counts: Counter[str]) -> Episode:
         turns = []
@@ -203,21 +187,17 @@ def reconstruct(
     skipped: list[Skipped] = []
     tasks = _read_tasks(release_folder, [allow_reencoded, pairing.list_audible(options)], skipped)
     if dry_run:
-        pairs = count_pairs((split, row) for _, split, row in tasks.values())
-        return {"pairs": pairs, **data_card.summarise_skipped(skipped)}
+        return {"pairs": count_pairs(tasks.values()), **data_card.summarise_skipped(skipped)}
     plan_id = make_stable_id(*sorted(tasks))
     finished = data_card.read_finished(output, plan_id)
     if finished and not finished["skipped"]:
         logger.warning("%s is complete; delete its report.json to rebuild it.", output)
         return finished
-    parts, engine = open_row_parts(work, {}), Processes(num_workers)
     # Pairs that could not be rebuilt are tried again.
-    pending = parts.find_pending(
-        list(tasks), lambda rows: ("skip" in json.loads(row["notes"]) for row in rows), "notes"
+    parts = make_parts(
+        work, tasks, partial(_rebuild, rebuilder), lambda key, note: "skip" in note, num_workers=num_workers
     )
-    load, size = partial(_load, rebuilder), choose_size(len(tasks))
-    run_parts(parts, [tasks[key] for key in pending], load, size, engine, label="pairs", unit="pair")
-    counts, notes = write_shards(parts, {key: split for key, (_, split, _) in tasks.items()}, output)
+    counts, notes = write_shards(parts, {key: split for key, (split, _) in tasks.items()}, output)
     turns: Counter[str] = Counter()
     for note in notes:
         turns.update(note.get("turns", {}))
@@ -227,8 +207,11 @@ def reconstruct(
     return data_card.write_report(output, counts, skipped, config, **more)
 
 
-def _read_tasks(folder: Path, settings: Any, damaged: list[Skipped]) -> dict[str, Task]:
-    """Return the pairs of a release by key, in the order of their ids; append unreadable shards to `damaged`."""
+def _read_tasks(folder: Path, settings: Any, damaged: list[Skipped]) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Return split and row of each released pair, ordered by id; append unreadable shards to `damaged`.
+
+    The key is a hash of the pair and of what decides how it is rebuilt.
+    """
     import pyarrow as pa
 
     tasks = []
@@ -240,17 +223,12 @@ def _read_tasks(folder: Path, settings: Any, damaged: list[Skipped]) -> dict[str
         except (pa.ArrowException, OSError, ValueError) as error:
             reason = f"cannot be read to its end ({error}); get the release again."
             damaged.append(Skipped(f"{path.parent.name}/{path.name}", "invalid_shard", reason))
-    return {task[0]: task for task in sorted(tasks, key=lambda task: task[2]["pair_id"])}
+    return {key: (split, row) for key, split, row in sorted(tasks, key=lambda task: task[2]["pair_id"])}
 
 
-def _load(rebuilder: Rebuilder) -> Make:
-    def rebuild(key: str, split: str, row: Row) -> dict[str, Any]:
-        found = rebuilder.rebuild(split, row)
-        if isinstance(found, Skipped):
-            return {"item": key, "rows": [], "notes": json.dumps({"skip": found.to_dict()})}
-        return {"item": key, "rows": [found[0]], "notes": json.dumps({"turns": found[1]})}
-
-    return lambda parts: ([*starmap(rebuild, part)] for part in parts)
+def _rebuild(rebuilder: Rebuilder, split: str, row: Row) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    found = rebuilder.rebuild(split, row)
+    return ([], {"skip": found.to_dict()}) if isinstance(found, Skipped) else ([found[0]], {"turns": found[1]})
 
 
 def find_part(reference: Row, roots: AudioRoots, cache_dir: Path) -> Part:
@@ -367,18 +345,21 @@ def release(
     given = [name for name in names if name.strip()]
     releaser = _Releaser(audio_roots or AudioRoots(), Path(f"{output}-work", "recordings"), given, regions)
     skipped: list[Skipped] = []
-    with ShardWriter(output, release_features()) as writer:
+
+    def make_rows() -> Iterator[tuple[str, dict[str, Any]]]:
         for split, row in tqdm(read_rows(folder), total=total, desc="release", unit="pair"):
             try:
-                writer.write(split, releaser.make_row(row))
+                yield split, releaser.make_row(row)
             except (SkipError, AudioError) as error:
                 kind = getattr(error, "kind", "undecodable_audio")
                 skipped.append(Skipped(f"pair {row['pair_id']}", kind, str(error)))
+
+    counts = write_rows(output, make_rows(), release_features())
     before = data_card.read_report(folder).get("build_id")
     settings = {**data_card.read_public_settings(folder), "released_from": before}
     settings |= {"phone_regions": list(regions), "num_names": len(given)}
     scrubbed = dict(sorted(releaser.counts.items()))
-    report = data_card.make_report(output, writer.counts, skipped, settings, scrubbed=scrubbed)
+    report = data_card.make_report(output, counts, skipped, settings, scrubbed=scrubbed)
     sources: Counter[str] = Counter()
     for row in report["pairs"]:
         sources[row["source"]] += row["pairs"]
@@ -420,8 +401,7 @@ class _Releaser:
                 text = " ".join(filter(None, (part["text"] for part in parts)))
                 # An identifier may cross the border of two parts.
                 if len(parts) > 1 and (found := scrub(text, self.names, self.regions)[1]):
-                    reason = f"a turn names {sorted(found)} across two parts; edit its text."
-                    raise SkipError("identifier_across_parts", reason)
+                    raise SkipError("identifier_across_parts", f"a turn names {sorted(found)} across parts; edit it.")
                 kept = {"role": turn["role"], "duration_s": turn["duration_s"]}
                 sides[side].append({**kept, "text": text, "audio_ref": parts, "fingerprints": fingerprints})
         return {**row, **sides}

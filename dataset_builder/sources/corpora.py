@@ -72,8 +72,7 @@ def cut_dialogue(utterances: Iterable[Utterance], item: str, group: str, **field
             taken, turns = turns[: length or 1], turns[length or 1 :]
             first, last = taken[0][0], taken[-1][-1]
             if not length:
-                reason = f"{first.part.text!r} has no neighbour left to make an exchange with."
-                yield Skipped(f"{item} utterance {first.number}", "no_answer", reason)
+                yield Skipped(f"{item} utterance {first.number}", "no_answer", f"{first.part.text!r} has no answer.")
                 continue
             parts = tuple(Turn(ROLES[n % 2], tuple(u.part for u in turn)) for n, turn in enumerate(taken))
             labels: dict[str, Any] = {"primary": last.primary, "secondary": last.secondary}
@@ -112,7 +111,7 @@ def read_meld(path: Path | None = None) -> Iterator[Episode | Skipped]:
         raise FileNotFoundError(f"{path}: MELD not found; download MELD.Raw.tar.gz, unpack it, and give its folder.")
     for split, table in tables.items():
         if table is None:
-            reason = f"{_MELD_SPLITS[split][0]}: not found in {path} or {path / split}."
+            reason = f"{_MELD_SPLITS[split][0]} is neither in {path} nor in {path / split}."
             yield Skipped(f"meld {split}", "missing_table", reason)
             continue
         dialogues: dict[int, dict[int, Utterance]] = defaultdict(dict)
@@ -126,8 +125,7 @@ def read_meld(path: Path | None = None) -> Iterator[Episode | Skipped]:
                 if line.strip():
                     dialogue, utterance = _read_meld_line(line, header, path, split)
                     if utterance.number in dialogues[dialogue]:
-                        reason = f"dialogue {dialogue} already has an utterance {utterance.number}; the first is kept."
-                        raise SkipError("duplicate", reason)
+                        raise SkipError("duplicate", f"dialogue {dialogue} has utterance {utterance.number} twice.")
                     dialogues[dialogue][utterance.number] = utterance
             except SkipError as error:
                 yield Skipped(f"meld {table.name} line {number}", error.kind, str(error))

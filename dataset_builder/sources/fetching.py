@@ -168,8 +168,7 @@ def _list_recordings(settings: FetchSettings, channel: Channel, report: FetchRep
         return {}
     entries = [entry for entry in (listing or {}).get("entries") or () if entry and entry.get("url")]
     if not entries:
-        reason = "lists no recordings; name a single recording under 'videos'."
-        report.skipped.append(Skipped(f"youtube {page}", "empty_listing", reason))
+        report.skipped.append(Skipped(f"youtube {page}", "empty_listing", "lists nothing; is it a video?"))
     for entry in entries:
         title, address = (entry.get("title") or "").lower(), unsmuggle_url(entry["url"])[0]
         if channel.title_keywords and not any(keyword.lower() in title for keyword in channel.title_keywords):
@@ -196,8 +195,7 @@ def _download(downloader: Any, url: str, settings: FetchSettings, urls: dict[str
         return None
     if name in urls:
         # Sites number their recordings; elsewhere the id is the file's name, which two files may share.
-        reason = f"{urls[name]} has the same name {info['id']!r}; fetch one of them into another folder."
-        raise SkipError("duplicate", reason)
+        raise SkipError("duplicate", f"{urls[name]} has the same name {info['id']!r}; fetch it into another folder.")
     path = Path(next(iter(info.get("requested_downloads") or [{}])).get("filepath", ""))
     if not path.is_file() or path.stat().st_size == 0:
         raise SkipError("fetch_failed", f"{info['id']}: nothing was written; is it a live stream?")

@@ -164,8 +164,7 @@ def _read_turn(root: Path, turn: Any, place: str) -> Turn:
         raise SkipError("bad_turns", f"is {str(turn)[:80]}; an object with {sorted(_TURN_KEYS)} is needed.")
     start_s, end_s = turn.get("start_s", 0.0), turn.get("end_s")
     if not (is_time(start_s) and (end_s is None or (is_time(end_s) and start_s < end_s))):
-        found = f"start_s {start_s!r:.40}, end_s {end_s!r:.40}"
-        raise SkipError("bad_times", f"{found}: numbers with 0 <= start_s < end_s are needed, without quotes.")
+        raise SkipError("bad_times", f"start_s {start_s!r:.40}, end_s {end_s!r:.40}; give numbers, start_s < end_s.")
     try:
         parts = read_parts(turn, find=_Given)
     except DialogueError as error:

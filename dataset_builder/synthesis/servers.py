@@ -4,34 +4,28 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from sdiareward.audio_sdiareward import MIN_SAMPLES, SAMPLING_RATE, AudioError, read_audio, resample
 from sdiareward.common.errors import AGAIN, UserError
-from sdiareward.common.files import split_lines
+from sdiareward.common.files import read_lines
 from sdiareward.pairs.path_sandbox import resolve_inside
 
-from . import Engine, Lines, ReferenceClip, SynthesisError
+from . import Engine, Lines, Names, ReferenceClip, SynthesisError
 
 
 # Length of an answer in an error message.
 _MAX_QUOTED_CHARS = 300
 # Sent if no key is configured; otherwise the client would send the one in OPENAI_API_KEY to any server.
 _NO_KEY = "no-key"
-
-
-def _require_list(engine: str, name: str, values: Sequence[str]) -> None:
-    if isinstance(values, str) or not values:
-        raise ValueError(f"{engine}: {name} is {values!r}; it must be a list with at least one entry.")
 
 
 @dataclass(eq=False)
@@ -44,7 +38,7 @@ class OpenAISpeech(Engine):
     needs, remedy = ("openai",), "pip install openai"
     base_url: str
     model: str
-    voices: Sequence[str]
+    voices: Names
     languages: Sequence[str] | None = None
     api_key_env: str | None = None
     timeout_s: float = 120.0
@@ -54,7 +48,6 @@ class OpenAISpeech(Engine):
     def __post_init__(self) -> None:
         import openai
 
-        _require_list("openai-speech", "voices", self.voices)
         self._key = os.environ.get(self.api_key_env, "") if self.api_key_env else _NO_KEY
         if not self._key:
             raise SynthesisError(f"openai-speech: the environment variable {self.api_key_env!r} is not set; set it.")
@@ -93,18 +86,14 @@ class Speaker:
 
 @cache
 def _read_speakers(path: str) -> tuple[Speaker, ...]:
-    speakers = []
-    for number, line in enumerate(split_lines(Path(path).read_text(encoding="utf-8")), start=1):
-        try:
-            values = {name: str(value) for name, value in json.loads(line).items()}
-            speaker = Speaker(resolve_inside(Path(path).parent, values.pop("audio")), values.pop("text"), values)
-            if not speaker.text.strip():
-                raise ValueError("text is empty")
-        except (ValueError, AttributeError, KeyError, RecursionError) as error:
-            needed = "a JSON object with text and audio, a path below the file's folder"
-            raise ValueError(f"{path}, line {number}: {type(error).__name__}: {error}; it needs {needed}.") from None
-        speakers.append(speaker)
-    if not speakers:
+    def make(row: Any) -> Speaker:
+        labels = {name: str(value) for name, value in row.items()}
+        speaker = Speaker(resolve_inside(Path(path).parent, labels.pop("audio")), labels.pop("text"), labels)
+        if not speaker.text.strip():
+            raise ValueError("text is empty; give the words of the recording.")
+        return speaker
+
+    if not (speakers := read_lines(path, make)):
         raise ValueError(f"{path}: has no speakers; give one JSON object with audio and text per line.")
     return tuple(speakers)
 
@@ -131,7 +120,7 @@ class VoiceCloning(Engine):
     needs, remedy = ("requests",), "pip install requests"
     base_url: str
     speakers: str
-    api: str = "cosyvoice"
+    api: Literal["cosyvoice", "step-audio"] = "cosyvoice"
     languages: Sequence[str] | None = None
     where: Mapping[str, str] | None = None
     sampling_rate: int = 24_000
@@ -143,8 +132,6 @@ class VoiceCloning(Engine):
         from requests.adapters import HTTPAdapter
         from urllib3 import Retry
 
-        if self.api not in ("cosyvoice", "step-audio"):
-            raise ValueError(f"voice-cloning: api is {self.api!r}; it must be 'cosyvoice' or 'step-audio'.")
         self._speakers = select_speakers(self.speakers, self.where or {})
         if not self._speakers:
             raise ValueError(f"voice-cloning: {self.speakers} has no speaker with {dict(self.where or {})}; add one.")
@@ -173,8 +160,7 @@ class VoiceCloning(Engine):
             # Not a buffer of whole samples: ValueError.
             return resample(np.frombuffer(answer.content, dtype="<i2").astype(np.float32) / 2**15, self.sampling_rate)
         except ValueError as error:
-            begins = f"The answer begins {answer.content[:40]!r}."
-            raise ValueError(f"in the voice of {speaker.audio.name}: {error} {begins}") from error
+            raise ValueError(f"{speaker.audio.name}: {error} The answer begins {answer.content[:40]!r}.") from error
 
 
 @dataclass(eq=False)
@@ -190,7 +176,7 @@ class SoulXPodcast:
     # Seeded, but a GPU may sum in another order.
     is_deterministic = False
     model_path: str
-    addresses: Sequence[str]
+    addresses: Names
     voices: Mapping[str, Mapping[str, str]] | None = None
     languages: Sequence[str] | None = None
     llm_engine: str = "hf"  # Or "vllm", as the servers run.
@@ -206,7 +192,6 @@ class SoulXPodcast:
     def __post_init__(self) -> None:
         import requests
 
-        _require_list("soulx-podcast", "addresses", self.addresses)
         self._session = requests.Session()
         # The servers are machines of the user: no proxy of the environment lies between.
         self._session.trust_env = False
@@ -239,8 +224,8 @@ class SoulXPodcast:
         waves = [np.frombuffer(base64.b64decode(wave), "<f4") for wave in found["waves"]]
         turns = [resample(wave, found["sampling_rate"]) for wave in waves]
         if len(turns) != len(lines) or not all(len(t) >= MIN_SAMPLES and np.isfinite(t).all() for t in turns):
-            given = f"waveforms of {[len(turn) for turn in turns]} samples for {len(lines)} lines"
-            raise SynthesisError(f"soulx-podcast gave {given}; each needs {MIN_SAMPLES} or more, all finite.")
+            lengths = [len(turn) for turn in turns]
+            raise SynthesisError(f"soulx-podcast gave {lengths} samples for {len(lines)} lines; each needs speech.")
         return turns
 
 

@@ -29,7 +29,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, create_model
 
-from sdiareward.common.llm import TokenUsage, parse_json
+from sdiareward.common.llm import TokenUsage, parse_answer
 from sdiareward.common.settings import explain_error
 from sdiareward.dataset_builder.pairing.filtering import DIMENSIONS as MODALITY_DIMENSIONS
 from sdiareward.pairs.schema import SIDES
@@ -148,7 +148,7 @@ def is_refusal(text: str) -> bool:
 
 def read_text(text: str, criterion: str, *, is_cut: bool = False) -> Verdict:
     """Parse an answer, cut at the token limit or not; the `ValueError` of an invalid one tells the judge why."""
-    given, repairs = parse_json(text, is_cut), ["text around the JSON"]
+    given, repairs = parse_answer(text, is_cut), ["text around the JSON"]
     with suppress(ValueError):
         repairs = [] if isinstance(json.loads(text), dict) else repairs
     given = given[0] if isinstance(given, list) and len(given) == 1 else given

@@ -8,7 +8,7 @@ import pydantic
 import pytest
 from support.chat_server import ChatServer, Reply
 
-from sdiareward.common.llm import ChatClient, ChatError, ChatSettings, EndpointError, parse_json
+from sdiareward.common.llm import ChatClient, ChatError, ChatSettings, EndpointError, parse_answer
 
 
 QUESTION = [{"role": "user", "content": "What is six times seven? JSON only."}]
@@ -320,12 +320,12 @@ NESTED = '{"a": [1, {"b": 2}]}'
     ],
 )
 def test_json_is_found_among_prose_and_fences_and_repaired_where_it_has_one_meaning(text):
-    assert parse_json(text) == {"a": [1, {"b": 2}]}
+    assert parse_answer(text) == {"a": [1, {"b": 2}]}
 
 
 def test_repairs_change_no_text_and_keep_line_breaks():
     text = 'So: {"a": ["1, ]", "x\\",}"],\n "b": "two\nlines",}'
-    assert parse_json(text) == {"a": ["1, ]", 'x",}'], "b": "two\nlines"}
+    assert parse_answer(text) == {"a": ["1, ]", 'x",}'], "b": "two\nlines"}
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ def test_repairs_change_no_text_and_keep_line_breaks():
 )
 def test_json_that_is_missing_ambiguous_or_broken_is_refused(text):
     with pytest.raises(ValueError, match="JSON"):
-        parse_json(text)
+        parse_answer(text)
 
 
 def test_a_price_without_the_other_is_refused():

@@ -1,12 +1,20 @@
 import itertools
 import json
+import re
+import shlex
 import shutil
+from contextlib import redirect_stdout
+from io import StringIO
 
 import pytest
 import yaml
 from support.chat_server import ChatServer, Reply
-from support.paths import SAMPLE
+from support.paths import ROOT, SAMPLE
 
+from sdiareward.cli import main as run_cli
+from sdiareward.common.package import EXAMPLES
+from sdiareward.common.parts import Processes, run_here
+from sdiareward.common.settings import read_mapping
 from sdiareward.dataset_builder.__main__ import main
 from sdiareward.dataset_builder.shards import read_rows
 from sdiareward.dataset_builder.sources import read_source
@@ -26,18 +34,45 @@ def write_settings(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    """Return a data set folder of four recorded episodes."""
-    folder = tmp_path_factory.mktemp("commands")
-    settings = {
-        "output_dir": str(folder / "sdiareward"),
-        "sources": [{"name": "sample", "limit": 4}],
-        "synthesizers": {"modality": {"seen": ["hibari"]}},
-        "num_workers": 1,
-    }
-    (folder / "build.yaml").write_text(yaml.safe_dump(settings))
-    assert main(["build", "--config", str(folder / "build.yaml")]) == 0
-    return folder / "sdiareward"
+def walk(tmp_path_factory):
+    """Run the commands of the guide's walkthrough on fewer and faster rows; return what they print and the folder."""
+    folder = tmp_path_factory.mktemp("walk")
+    settings = read_mapping(EXAMPLES / "walkthrough.yaml")
+    for source, limit in zip(settings["sources"], (5, 2), strict=True):
+        source["limit"] = limit
+    # Opus, which the recordings went through, takes most of the time.
+    settings["sources"][0]["native_coding"] = []
+    settings |= {"synthesizers": dict.fromkeys(settings["synthesizers"], {"seen": ["espeak-ng"]}), "num_workers": 1}
+    (folder / "examples").mkdir()
+    (folder / "examples" / "walkthrough.yaml").write_text(yaml.safe_dump(settings))
+    (folder / "sample").symlink_to(SAMPLE)
+    guide = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+    block = re.search(r"<!-- walkthrough -->\n```bash\n(.*?)```", guide, re.DOTALL).group(1)
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as out:
+        patch.chdir(folder)
+        # Workers would import everything again.
+        patch.setattr(Processes, "__call__", lambda self, load, parts: run_here(load, parts))
+        for line in block.strip().splitlines():
+            assert run_cli(shlex.split(line)[1:]) == 0, line
+    return out.getvalue(), folder / "runs" / "docs"
+
+
+@pytest.fixture
+def built(walk):
+    return walk[1] / "sdiareward"
+
+
+def test_the_commands_of_the_guide_run_and_lead_back_to_the_same_rows(walk):
+    out, folder = walk
+    assert "| scripted |" in out
+    built, drawn, again = (list(read_rows(folder / f"{name}sdiareward")) for name in ("", "bench/", "again/"))
+    assert drawn == again and {split for split, _ in drawn} == {"train", "test"}
+    by_id = {row["pair_id"]: row for _, row in built}
+    assert all(row == by_id[row["pair_id"]] for _, row in drawn)
+    report = json.loads((folder / "filtered/sdiareward/report.json").read_text())
+    assert report["filtered_from"] == json.loads((folder / "sdiareward/report.json").read_text())["build_id"]
+    assert json.loads((folder / "again/sdiareward/report.json").read_text())["turns"]["scrubbed"] == 0
+    assert (folder / "bench/sdiareward/bench.png").stat().st_size > 1000
 
 
 def judge(content_of_rejected):
@@ -54,47 +89,43 @@ def judge(content_of_rejected):
 
 def test_filter_keeps_what_the_judge_finds_good_and_counts_its_tokens(built, tmp_path, write_settings, monkeypatch):
     monkeypatch.setenv("JUDGE_KEY", "secret-of-the-judge")
-    verdicts = iter([5, 2, 3, 5])
+    verdicts = iter([5, 2, 3, 5, 5])
     with ChatServer(judge(lambda: next(verdicts))) as server:
         endpoint = {"model": "ears", "base_url": server.url, "api_key_env": "JUDGE_KEY", "concurrency": 1}
         path = write_settings(folder=str(built), output_dir=str(tmp_path / "kept"), judge=endpoint)
         assert main(["filter", "--config", path]) == 0
         assert main(["filter", "--config", path, "--strict", "--output_dir", str(tmp_path / "kept")]) == 1
-        assert len(server.requests) == 4
+        assert len(server.requests) == 5
         (tmp_path / "prompts.yaml").write_text("filter: Listen well.")
         other = {"judge": endpoint, "prompt_file": str(tmp_path / "prompts.yaml")}
         path = write_settings(folder=str(built), output_dir=str(tmp_path / "other"), **other)
         verdicts = itertools.repeat(5)
         assert main(["filter", "--config", path]) == 0
-        assert len(server.requests) == 8
+        assert len(server.requests) == 10
     assert server.requests[-1]["messages"][0]["content"] == "Listen well."
     report, asked_again = (json.loads((tmp_path / name / "report.json").read_text()) for name in ("kept", "other"))
     versions = {each["config"]["filter"]["prompt_versions"]["filter"] for each in (report, asked_again)}
     assert len(versions) == 2
     assert report["drops"] == {"low_quality": 1}
-    assert report["filtered_from"] == json.loads((built / "report.json").read_text())["build_id"]
-    assert report["judge_usage"]["cached"] == 4
-    assert report["judge_usage"]["reused_prompt_tokens"] == 400
+    assert report["judge_usage"]["cached"] == 5
+    assert report["judge_usage"]["reused_prompt_tokens"] == 500
     rows = [row for _, row in read_rows(tmp_path / "kept")]
-    assert sorted(row["quality"]["rejected"]["content"] for row in rows) == [3, 5, 5]
-    assert {row["quality"]["judge"] for row in rows} == {"ears"}
+    judged = [row["quality"] for row in rows if row["criterion"] == "modality"]
+    assert sorted(quality["rejected"]["content"] for quality in judged) == [3, 5, 5, 5]
+    assert {quality["judge"] for quality in judged} == {"ears"}
     assert "secret-of-the-judge" not in "".join(p.read_text() for p in tmp_path.rglob("*.json"))
 
 
-def test_filter_without_a_judge_applies_the_rules_and_a_dry_run_writes_nothing(
+def test_filter_without_a_judge_takes_a_folder_of_shards_alone_and_a_dry_run_writes_nothing(
     built, tmp_path, write_settings, capsys
 ):
-    path = write_settings(folder=str(built), output_dir=str(tmp_path / "kept"))
+    shutil.copytree(built / "data", tmp_path / "bare" / "data")
+    path = write_settings(folder=str(tmp_path / "bare"), output_dir=str(tmp_path / "kept"))
     assert main(["filter", "--config", path, "--dry-run"]) == 0
-    assert "4 pairs" in capsys.readouterr().out
+    assert "7 pairs" in capsys.readouterr().out
     assert not (tmp_path / "kept").exists()
     assert main(["filter", "--config", path, "--strict"]) == 0
-    assert [row for _, row in read_rows(tmp_path / "kept")] == [row for _, row in read_rows(built)]
-    # A folder may have shards alone.
-    shutil.copytree(built / "data", tmp_path / "bare" / "data")
-    path = write_settings(folder=str(tmp_path / "bare"), output_dir=str(tmp_path / "again"))
-    assert main(["filter", "--config", path, "--strict"]) == 0
-    report = json.loads((tmp_path / "again" / "report.json").read_text())
+    report = json.loads((tmp_path / "kept" / "report.json").read_text())
     assert (report["languages"], report["filtered_from"], list(report["config"])) == (["en"], None, ["filter"])
 
 
@@ -104,29 +135,23 @@ def test_fetch_takes_recordings_that_the_youtube_source_then_reads(tmp_path, wri
     path = write_settings(youtube={"output_dir": str(tmp_path / "audio"), **options})
     assert main(["fetch", "--config", path, "--dry-run"]) == 0
     assert not (tmp_path / "audio").exists()
-    for _ in range(2):
-        assert main(["fetch", "--config", path, "--strict"]) == 0
+    assert main(["fetch", "--config", path, "--strict"]) == 0
     out = capsys.readouterr().out
-    for told in ("would fetch bestaudio/best", "1 fetched, 0 there before", "0 fetched, 1 there before"):
-        assert told in out
+    assert "would fetch bestaudio/best" in out and "1 fetched, 0 there before" in out
     assert [item.source for item in read_source("youtube", tmp_path / "audio")] == ["youtube"]
 
 
-def test_bench_caps_the_buckets_and_stats_describes_what_came_out(built, tmp_path, capsys):
+def test_dry_runs_of_bench_and_release_count_and_stats_may_be_of_one_split(built, tmp_path, capsys):
     bench = tmp_path / "bench" / "sdiareward"
     arguments = ["bench", str(built), "--output-dir", str(bench), "--cap", "1", "--candidates", "all"]
     assert main([*arguments, "--dry-run"]) == 0
-    assert "by split: test 1, train" in capsys.readouterr().out
-    assert not bench.exists()
-    assert main(arguments) == 0
-    splits = [split for split, _ in read_rows(bench, ["pair_id"])]
-    assert splits.count("test") == 1
-    assert (bench / "bench.png").stat().st_size > 1000
-    capsys.readouterr()
-    assert main(["stats", str(bench)]) == 0
-    assert "| scripted |" in capsys.readouterr().out
-    assert main(["stats", str(bench), "--output-dir", str(tmp_path / "stats"), "--split", "test"]) == 0
-    assert json.loads((tmp_path / "stats" / "stats.json").read_text())["pairs"] == 1
+    assert main(["release", str(built), "--output-dir", str(tmp_path / "release"), "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "by split: test 3, train" in out and f"{tmp_path / 'release'}: 7 pairs" in out
+    assert list(tmp_path.iterdir()) == []
+    assert main(["stats", str(built), "--output-dir", str(tmp_path / "stats"), "--split", "test"]) == 0
+    found = json.loads((tmp_path / "stats" / "stats.json").read_text())["pairs"]
+    assert found == sum(split == "test" for split, _ in read_rows(built, ["pair_id"]))
 
 
 @pytest.mark.parametrize(
@@ -136,7 +161,6 @@ def test_bench_caps_the_buckets_and_stats_describes_what_came_out(built, tmp_pat
         ("fetch", "{scripts: {output: x}}", "scripts needs output"),
         ("filter", "{folder: a, output_dir: ./a}", "write to another folder"),
         ("filter", "{folder: a, output_dir: b, annotate: true}", "needs a judge"),
-        ("filter", "{folder: a, output_dir: b, jugde: {}}", "jugde"),
         ("filter", "{folder: nowhere, output_dir: b}", "nowhere"),
         ("filter", None, "settings.yaml"),
     ],

@@ -2,19 +2,14 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import soundfile
 
 from sdiareward.chat_sdiareward import ROLES
-from sdiareward.dataset_builder.episodes import (
-    Episode,
-    Part,
-    SkipError,
-    Turn,
-    TurnTimesError,
-    compare_spans,
-    validate_episode,
-)
+from sdiareward.dataset_builder.episodes import Episode, Part, SkipError, Turn, TurnTimesError, validate_episode
 from sdiareward.dataset_builder.marks import clean_episode, note_marks, remove_marks
+from sdiareward.dataset_builder.pipeline.inspection import inspect_episode
 
 
 def make_episode(*spans, audio="call.wav"):
@@ -29,9 +24,7 @@ def make_episode(*spans, audio="call.wav"):
     [
         ([(0.0, 3.2), (0.0, 3.2)], "turns 0 and 1 have 100%"),
         ([(0.0, 3.2), (0.0, 3.2, "./folder/../call.wav")], "turns 0 and 1 have 100%"),
-        ([(0.0, 3.2), (3.2, 5.0), (5.0, 6.0), (3.2, 5.0)], "turns 1 and 3 have 100%"),
         ([(0.0, 4.0), (1.9, 5.0)], "turns 0 and 1 have 68%"),
-        ([(3.2, 6.4), (0.0, 3.2)], "turn 1 begins 3.20 s before turn 0"),
         ([(3.2, 6.4), (0.0, 2.0, "other.wav"), (7.0, 8.0), (0.0, 3.2)], "turn 3 begins 3.20 s before turn 0"),
     ],
 )
@@ -41,19 +34,14 @@ def test_turns_that_are_one_sound_or_run_backwards_are_refused_by_number(spans, 
     validate_episode(make_episode(*spans), is_broken=True)
 
 
-@pytest.mark.parametrize(
-    ("spans", "shares"),
-    [
-        ([(0.0, 3.2), (3.2, 6.4)], [0.0]),
-        ([(0.0, 3.0), (2.5, None)], [1 / 6]),
-        ([(0.0, 3.0), (2.0, 4.0)], [0.5]),
-        ([(0.0, None), (0.0, None, "other.wav")], []),
-    ],
-)
-def test_turns_that_overlap_in_part_are_kept_and_measured(spans, shares):
-    episode = make_episode(*spans)
-    validate_episode(episode)
-    assert [shared for _, _, shared, _ in compare_spans(episode)] == pytest.approx(shares)
+def test_turns_that_overlap_in_part_are_kept_and_noted(tmp_path):
+    soundfile.write(tmp_path / "call.wav", np.zeros(16_000), 16_000)
+    for end_s, start_s, share in ((3.0, 2.5, "17%"), (3.0, 2.0, "33%"), (3.2, 3.2, "")):
+        episode = make_episode((0.0, end_s), (start_s, start_s + 3.0), audio=str(tmp_path / "call.wav"))
+        validate_episode(episode)
+        notes = [f"{note.item} {note.kind}: {note.reason}" for note in inspect_episode(episode)]
+        assert [("turn 1 overlap" in note, share in note) for note in notes] == [(True, True)] * bool(share)
+    validate_episode(make_episode((0.0, None), (0.0, None, "other.wav")))
 
 
 @pytest.mark.parametrize(
@@ -63,19 +51,14 @@ def test_turns_that_overlap_in_part_are_kept_and_measured(spans, shares):
         ("【音乐】好的（笑）", "好的"),
         ("(Chandler laughs) no", "no"),
         ("(Scene: Central Perk, everyone is there, as it always is) Hey!", "Hey!"),
-        ('IAX (note: does not say "2")', "IAX"),
-        ("*sighs* fine, *looks away* go", "fine, go"),
-        ("_whispers_ come here", "come here"),
         ("I *really* mean it, **this is** what he *needs to* do", "I really mean it, this is what he needs to do"),
         ("<laughing>that's great</laughing>", "that's great"),
-        ('<break time="1s"/> hi <door slams>', "hi"),
         ("<|en|>♪ la la ♪", "la la"),
         ("Tom &amp; Jerry, fish &amp;amp; chips", "Tom & Jerry, fish & chips"),
         ("&lt;laugh&gt; caf&#233;", "café"),
-        ("SPEAKER_01: hi", "hi"),
         ("[noise] -5 degrees", "-5 degrees"),
         ("(phone ringing) (risas) nein (lacht) ああ（ため息）네 (웃음)", "nein ああ 네"),
-        (">> User: hi", "hi"),
+        (">> SPEAKER_01: hi", "hi"),
         # What corpora document as spoken.
         ("[laughter-yes] th[at]- {F uh} [I + I] ((guess)) %um", "yes th uh I I guess um"),
         # Nothing is left.
@@ -94,14 +77,10 @@ def test_marks_are_no_words(text, words):
         "I think (or not) so",
         "(sounds good) (sound familiar?) (silence is golden) (to ring a bell) (sober) (static IP)",
         "(note to self) scene (scene two) cut (cut to the chase)",
-        ":) :( :-) <3",
-        "100 %sure, 50 %off",
-        '"A: no" he said',
+        ":) <3, 50 %off",
         "(and I laughed)",
-        "if a < b and c > d",
         "Note: this; Plan B: go",
-        "it is 10:30, Joe: hurry",
-        "x_y  two  spaces ",
+        "it is 10:30, Joe:  hurry ",
         "mm-hmm... laughter is (the music business)",
         "[unclear",
     ],
@@ -124,3 +103,5 @@ def test_an_episode_keeps_its_recordings_and_names_its_marks():
     assert (note.item, note.kind) == ("folder e, turn 1", "marks")
     with pytest.raises(SkipError, match=r"turn 1 has marks only, '\[laughter\]'"):
         clean_episode(answer(Part("[laughter]", "a.wav")))
+    with pytest.raises(ValueError, match="turn 1 has no text"):
+        validate_episode(answer(Part(" ")))

@@ -17,7 +17,7 @@ from support.paths import CONFIGS
 from sdiareward.audio_sdiareward import AudioError, read_audio
 from sdiareward.chat_sdiareward import DialogueError, make_dialogue
 from sdiareward.common.errors import Skipped
-from sdiareward.common.llm import parse_json
+from sdiareward.common.llm import parse_answer
 from sdiareward.common.settings import parse_yaml
 from sdiareward.dataset_builder.builder import read_build_config
 from sdiareward.dataset_builder.episodes import SkipError, validate_episode
@@ -174,7 +174,7 @@ PARSERS = {
         lambda folder, text: read_prompts(write(folder, "prompts.json", text)),
         ValueError,
     ),
-    "JSON of a language model": (lambda: json_texts(VERDICT) | texts, lambda _, text: parse_json(text), ValueError),
+    "JSON of a language model": (lambda: json_texts(VERDICT) | texts, lambda _, text: parse_answer(text), ValueError),
     "verdict": (lambda: json_texts(VERDICT).map("I think {}".format) | json_texts(VERDICT), read_answer, ValueError),
     "request": (lambda: json_texts(REQUEST), read_request, (BadRequestError, DialogueError)),
 }

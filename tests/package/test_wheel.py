@@ -205,9 +205,9 @@ def test_the_installed_command_runs(core, tmp_path):
 
 
 def write_pairs(folder):
-    from sdiareward.dataset_builder.shards import ShardWriter
+    from sdiareward.dataset_builder.shards import write_rows
 
     side = [{"role": role, "text": "um", "audio": None, "duration_s": 1.0} for role in ("user", "assistant")]
     row = {"pair_id": "p", "criterion": "modality", "subset": "scripted", "source": "sample", "synthesizer": "flite"}
-    with ShardWriter(folder) as writer:
-        writer.write("test", {**row, "chosen": side, "rejected": side, "group_id": "g", "language": "en"})
+    row |= {"chosen": side, "rejected": side, "group_id": "g", "language": "en"}
+    write_rows(folder, [("test", row)])

@@ -34,7 +34,6 @@ from sdiareward.pairs.messages import read_dialogue, read_transcript
 from sdiareward.pairs.path_sandbox import RecordingFinder
 from sdiareward.pairs.rows import Dialogues, open_messages, open_rows, read_block
 from sdiareward.pairs.schema import SIDES
-from sdiareward.pairs.systems import read_systems
 
 
 USER = {"role": "user", "audio": "0.wav"}
@@ -99,37 +98,41 @@ SPELLINGS = [
     {"role": "assistant", "url": "1.wav", "text": ""},
     {"role": "assistant", "audio": "1.wav", "utterance_id": "d0_u1", "text_language": "en"},
     item(type="audio_url", audio_url={"url": "file://{folder}/1.wav"}),
+    item(type="audio", audio="{lines}"),
+    item(type="audio", audio="data:audio/wav;base64,{base64}"),
+    item(type="input_audio", input_audio={"data": "{base64}", "format": "wav"}),
 ]
 
 
 @pytest.mark.parametrize("door", DOORS)
 def test_common_spellings_of_a_recording_are_read(folder, door):
     expected = digest_dialogue(DOORS[door](folder, [USER, {"role": "assistant", "audio": "1.wav"}]), None)
-    for answer in json.loads(json.dumps(SPELLINGS).replace("{folder}", str(folder))):
+    content, text = (folder / "1.wav").read_bytes(), json.dumps(SPELLINGS)
+    plain, lines = (encode(content).decode().replace("\n", "\\n") for encode in (base64.b64encode, base64.encodebytes))
+    for name, value in {"{folder}": str(folder), "{base64}": plain, "{lines}": lines}.items():
+        text = text.replace(name, value)
+    for answer in json.loads(text):
         assert digest_dialogue(DOORS[door](folder, [USER, answer]), None) == expected is not None, answer
 
 
-@pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("num_items", [1, 3])
-def test_a_text_that_no_turn_has_is_refused(folder, door, num_items):
-    for length in (MAX_TEXT_CHARACTERS // num_items, MAX_TEXT_CHARACTERS // num_items + 1):
-        texts = [{"type": "text", "text": ("a b " * length)[:length]}] * num_items
-        turns = [USER, {"role": "assistant", "content": [{"type": "audio", "audio": "1.wav"}, *texts]}]
-        if length * num_items <= MAX_TEXT_CHARACTERS:
-            assert DOORS[door](folder, turns)
-    with pytest.raises((DialogueError, IndexError)):
-        DOORS[door](folder, turns)
+def say(num_characters):
+    """Return a turn that has this number of characters in its texts, together."""
+    text = ("a b " * num_characters)[: num_characters - 4]
+    texts = [{"type": "text", "text": each} for each in (text, "four")]
+    return {"role": "assistant", "content": [{"type": "audio", "audio": "1.wav"}, *texts]}
 
 
-@pytest.mark.parametrize("door", ["json", "table"])
 @pytest.mark.parametrize("path", ["calls\\1.wav", "calls\test.wav"])
-def test_a_path_of_windows_is_refused_with_what_to_write(folder, door, path):
-    with pytest.raises(DialogueError, match="forward slashes"):
-        DOORS[door](folder, [USER, {"role": "assistant", "audio": path}])
+def test_a_path_of_windows_is_refused_with_what_to_write(folder, path):
+    for read in (read_json, read_table):
+        with pytest.raises(DialogueError, match="forward slashes"):
+            read(folder, [USER, {"role": "assistant", "audio": path}])
 
 
-@pytest.mark.parametrize("nested", ["[" * 10**5 + "]" * 10**5, '{"a":' * 10**5 + "1" + "}" * 10**5])
-@pytest.mark.parametrize("name", ["x.json", "x.jsonl", "rows/x.jsonl"])
+@pytest.mark.parametrize(
+    ("name", "nested"),
+    [("x.json", "[" * 10**5 + "]" * 10**5), ("rows/x.jsonl", '{"a":' * 10**5 + "1" + "}" * 10**5)],
+)
 def test_nesting_that_no_parser_survives_is_refused_with_its_line(folder, name, nested):
     (folder / "rows").mkdir()
     turns = json.dumps([USER, {"role": "assistant", "audio": "1.wav"}])
@@ -171,30 +174,22 @@ def test_a_table_whose_texts_are_views_is_read(folder):
     assert load_pairs("pairs.parquet", None)["chosen"][1][0]["content"][0]["audio"]["path"].endswith("1.wav")
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_recordings_in_base64_are_read(folder, door):
-    expected = read_json(folder, [USER, {"role": "assistant", "audio": "1.wav"}]).turns[1].audio.read()
-    for wrap in (base64.b64encode, base64.encodebytes):
-        text = wrap((folder / "1.wav").read_bytes()).decode()
-        given = {"audio": [text, f"data:audio/wav;base64,{text}"], "input_audio": [{"data": text, "format": "wav"}]}
-        for key, value in ((key, value) for key, values in given.items() for value in values):
-            got = DOORS[door](folder, [USER, item(type=key, **{key: value})])
-            np.testing.assert_array_equal(got.turns[1].audio.read(), expected)
-
-
 @pytest.mark.parametrize("door", ["table", "pairs"])
-@pytest.mark.parametrize("key", AUDIO_KEYS)
-def test_a_table_names_no_recording_outside_of_its_folder_under_any_name(folder, tmp_path_factory, door, key):
-    outside = tmp_path_factory.mktemp("outside") / "1.wav"
+def test_a_table_names_no_recording_outside_of_its_folder_under_any_name(folder, tmp_path_factory, door):
+    outside = str(tmp_path_factory.mktemp("outside") / "1.wav")
     (folder / "1.wav").rename(outside)
-    for path in (str(outside), f"file://{outside}", {"url": str(outside)}):
-        for answer in (item(type="audio", **{key: path}), {"role": "assistant", key: path}):
-            with pytest.raises((ValueError, FileNotFoundError)):
-                DOORS[door](folder, [USER, answer]).turns[1].audio.read()
+    paths = (outside, f"file://{outside}", {"url": outside})
+    # Every key, and every form of a path, in an item and in a turn.
+    cases = [*((key, outside) for key in AUDIO_KEYS), *(("audio", path) for path in paths[1:])]
+    for number, (key, path) in enumerate(cases):
+        answer = {"role": "assistant", key: path} if number % 2 else item(type="audio", **{key: path})
+        with pytest.raises((ValueError, FileNotFoundError)):
+            DOORS[door](folder, [USER, answer]).turns[1].audio.read()
 
 
 WORDS = {"role": "user", "text": "hello"}
 REFUSED = {
+    "characters": [USER, say(MAX_TEXT_CHARACTERS + 1)],
     "clip": [USER, item(type="audio", clip="1.wav")],
     "Audio": [USER, {"role": "assistant", "Audio": "1.wav"}],
     "audio_file": [USER, {"role": "assistant", "text": "hi", "audio_file": "1.wav"}],
@@ -204,21 +199,12 @@ REFUSED = {
     "transcript": [USER, {"role": "assistant", "audio": "1.wav", "transcript": "hi"}],
     "content": [USER, {"role": "assistant", "audio": "1.wav", "content": [{"type": "text", "text": "hi"}]}],
     "neither words nor a recording": [USER, {"role": "assistant", "content": []}],
-    "neither words nor": [USER, {"role": "assistant", "content": " \n"}],
     "is null": [USER, {"role": "assistant", "text": None, "audio": None}],
     "recording is null": [USER, item(type="audio", audio=None)],
     "null or empty": [USER, {"role": "assistant", "text": "hi", "audio": None}],
-    "is null or": [USER, {"role": "assistant", "text": "hi", "audio": {"bytes": None, "path": None}}],
     "'q/d01.wav'": [USER, {"role": "assistant", "content": "q/d01.wav"}],
-    "'rec1.sph?sig=a'": [USER, {"role": "assistant", "content": "rec1.sph?sig=a"}],
     "'data:audio": [USER, item(type="text", text="data:audio/wav;base64,UklGRg==")],
-    "has transcript beside": [USER, {"role": "assistant", "audio": "1.wav", "transcript": "hi", "speaker": "Ann"}],
     "'1.wav'": [USER, item(type="text", text="1.wav")],
-    "null": [{"role": "user", "content": [{"audio": "0.wav"}]}, {"role": "assistant", "content": [{"audio": None}]}],
-    "omit the item": [
-        {"role": "user", "content": [{"type": "audio", "audio": "0.wav"}]},
-        {"role": "assistant", "text": "hi", "audio": None},
-    ],
     "type 'image'": [USER, item(type="image", text="a")],
 }
 
@@ -233,50 +219,28 @@ def test_what_would_not_be_read_is_refused_with_its_turn_and_key(folder, door, n
     assert named in found
 
 
-@pytest.mark.parametrize("door", ["table", "pairs"])
-def test_words_alone_are_refused_in_data_that_have_recordings(folder, door):
-    for turn in (WORDS, {**WORDS, "audio": None}, {"role": "user", "content": "hello"}):
-        with pytest.raises(DialogueError, match="turn 1"):
-            DOORS[door](folder, [turn, {"role": "assistant", "audio": "1.wav"}])
+def test_words_alone_are_refused_in_data_that_have_recordings_whatever_their_keys(folder):
     with pytest.raises(DialogueError, match="turn 1"):
         read_pairs(folder, [WORDS, {"role": "assistant", "text": "hi"}])
-
-
-def test_a_row_of_words_is_skipped_among_rows_with_recordings_whatever_their_keys(folder):
     spoken = [{**USER, "text": "hello"}, {"role": "assistant", "audio": "1.wav"}]
     silent = [[WORDS, {"role": "assistant", "text": "hi"}], [{"role": "user", "content": "a"}, spoken[1]]]
     read = open_table(folder, [silent[0], spoken, silent[1]])
     together = read(0, 1, 2)
     # A rerun reads the skipped rows alone.
-    for dialogues, index in ((together, 0), (together, 2), (read(0), 0), (read(2), 0)):
+    for dialogues, index in ((together, 0), (together, 2), (read(2), 0)):
         with pytest.raises(DialogueError, match="turn 1"):
             dialogues[index]
     assert len(together[1].turns) == 2
 
 
 def test_words_alone_are_scored_in_data_without_recordings(folder):
+    assert len(read_python(folder, [USER, say(MAX_TEXT_CHARACTERS)]).turns) == 2
     turns = [WORDS, {"role": "assistant", "text": "hi", "audio": None}]
     assert [turn.role for turn in read_table(folder, turns).turns] == list(ROLES)
     as_messages = read_block(open_messages(["a"], lambda _: turns_to_messages(turns)), np.arange(1), ["messages"])
     assert len(Dialogues(as_messages, [0], ["messages"])[0].turns) == 2
     mixed = [{"role": "user", "content": "a text prompt"}, {"role": "assistant", "audio": "1.wav"}]
     assert len(read_python(folder, mixed).turns) == 2
-
-
-def test_no_error_quotes_more_than_200_characters_of_an_input(folder):
-    long = "x" * 5000
-    for turns in (
-        [USER, {"role": long, "text": "a"}],
-        [USER, item(type=long, text="a")],
-        [USER, item(type="audio", **{long: "1.wav"})],
-        [USER, item(type="audio", **{f"key {number}": "1.wav" for number in range(500)})],
-        [USER, {"role": "assistant", "audio": f"{long}/.wav"}],
-        [USER, {"role": "assistant", "audio": f"data:audio/wav;base64,{long}?"}],
-    ):
-        for read in (read_json, read_table):
-            with pytest.raises((DialogueError, FileNotFoundError)) as caught:
-                read(folder, turns)
-            assert len(str(caught.value)) < 600, read
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
@@ -288,18 +252,11 @@ def test_names_match_in_both_forms_of_unicode(folder, form):
     for read in (read_json, read_table, read_pairs):
         answer = {"role": "assistant", "audio": "1.wav"}
         assert len(read(folder, [{"role": "user", "audio": f"{written}.wav"}, answer]).turns) == 2
+    write_dialogue(folder / "a", f"{Path(name).name}.wav", f"{Path(written).name[:-4]}assistant.wav")
+    assert list(read_dialogue_folder(folder / "a").dialogues) == ["gespräch"]
     (folder / Path(name).parent / f"{Path(written).name}.txt").write_text("hello")
     assert read_transcript(folder / f"{name}.wav") == "hello"
     assert find_clip(folder, f"{written}.wav") == folder / f"{name}.wav"
-
-
-def test_systems_match_by_names_in_both_forms_of_unicode(tmp_path):
-    for form in ("NFC", "NFD"):
-        name = unicodedata.normalize(form, "gespräch")
-        write_dialogue(tmp_path / form, f"{name}_user.wav", f"{name}_assistant.wav")
-    for pattern, name in ((None, "gespräch"), ("{dialogue}räch_{role}", "gesp")):
-        first, second = read_systems([tmp_path / "NFC", tmp_path / "NFD"], pattern=pattern)
-        assert first.names == second.names == [unicodedata.normalize("NFC", name)]
 
 
 def write_dialogue(folder, *names, duration_s=(0.3, 0.4)):
@@ -321,13 +278,10 @@ def test_hidden_files_are_no_recordings_and_no_dialogues(tmp_path):
 
 CALLS = [
     ("call_user.wav call_assistant.wav", 0.4, True),
-    ("call_user.wav call_assistant.wav", 0.415, True),
     ("call_user.wav call_assistant.wav", 0.43, False),
     ("call_0_user.wav call_1_assistant.wav", 0.4, False),
-    ("input.wav output.wav", 0.4, True),
     ("speaker_1.wav speaker_2.wav", 0.4, True),
     ("turn1.wav turn2.wav", 0.4, False),
-    ("speech_0_user.wav speech_1_assistant.wav", 0.4, False),
 ]
 
 
@@ -354,7 +308,7 @@ opened: Counter[str] = Counter()
 sys.addaudithook(lambda event, args: opened.update([str(args[0])]) if event == "open" else None)
 
 
-@pytest.mark.parametrize("kind", ["flac", "wav", "ogg", "mp3"])
+@pytest.mark.parametrize("kind", ["wav", "mp3"])
 def test_a_recording_of_a_table_is_opened_and_decoded_once_and_a_turn_is_read_once(
     folder, kind, make_tone, tiny_checkpoint, monkeypatch
 ):

@@ -5,7 +5,6 @@ import copy
 import pytest
 from support.audit_world import make_label
 
-from sdiareward.dataset_builder.episodes import Episode, Part, Turn, validate_episode
 from sdiareward.pairs.labels import sample_rows
 from sdiareward.pairs.schema import features, make_stable_id, make_stable_seed, validate_row
 
@@ -57,18 +56,6 @@ def test_a_broken_row_is_refused_by_name(named, row):
     BROKEN[named](row)
     with pytest.raises(ValueError, match=f"p1.*{named}"):
         validate_row(row)
-
-
-def test_an_episode_needs_alternating_turns_with_words():
-    def make_episode(roles, text="hello"):
-        turns = tuple(Turn(role, (Part(text),)) for role in roles)
-        return Episode("e1", "asterisk", "scripted", "g", turns, "Inform", "Unknown", "en", "CC0-1.0")
-
-    validate_episode(make_episode(["user", "assistant"]))
-    with pytest.raises(ValueError, match="asterisk episode e1: has 1 turns"):
-        validate_episode(make_episode(["user"]))
-    with pytest.raises(ValueError, match="turn 0 has no text"):
-        validate_episode(make_episode(["user", "assistant"], text=" "))
 
 
 SUBSETS = ("scripted", "semi_wild", "semi_wild", "colloquialness")

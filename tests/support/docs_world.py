@@ -52,7 +52,7 @@ def _official(_):
 def _benchmark(get):
     """Write a data set of one pair, as the walkthrough leaves it."""
     from sdiareward.dataset_builder.reports.data_card import write_report
-    from sdiareward.dataset_builder.shards import ShardWriter
+    from sdiareward.dataset_builder.shards import write_rows
 
     side = [
         {
@@ -67,9 +67,7 @@ def _benchmark(get):
     row = {"pair_id": "p0", "criterion": "modality", "subset": "scripted", "source": "sample", "synthesizer": "flite"}
     rest = {"group_id": "g0", "native_coding": ["opus"], "language": "en", "license": "CC0-1.0"}
     folder = Path("runs/docs/bench/sdiareward")
-    with ShardWriter(folder) as writer:
-        writer.write("test", {**row, "chosen": side, "rejected": side, **rest})
-    write_report(folder, writer.counts, [], {})
+    write_report(folder, write_rows(folder, [("test", {**row, "chosen": side, "rejected": side, **rest})]), [], {})
     return {}
 
 

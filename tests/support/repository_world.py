@@ -5,7 +5,7 @@ import random
 import pyarrow.parquet as pq
 
 from sdiareward.dataset_builder.release.release import release_features
-from sdiareward.dataset_builder.shards import ShardWriter
+from sdiareward.dataset_builder.shards import write_rows
 from sdiareward.pairs.schema import features
 
 
@@ -64,9 +64,7 @@ def holds(value, secret):
 
 
 def write_data(folder, *rows):
-    with ShardWriter(folder) as writer:
-        for split, row in rows:
-            writer.write(split, row)
+    write_rows(folder, rows)
     return folder
 
 
@@ -74,10 +72,11 @@ FINGERPRINT = {"duration_s": 1.0, "level_dbfs": -20.0, "digest": "f", "energies"
 
 
 def write_release(folder, *rows):
-    with ShardWriter(folder, release_features()) as writer:
-        for split, row in rows:
-            sides = {s: [{**turn, "fingerprints": [FINGERPRINT]} for turn in row[s]] for s in ("chosen", "rejected")}
-            for turn in (turn for turns in sides.values() for turn in turns):
-                del turn["audio"]
-            writer.write(split, {**row, **sides})
+    made = []
+    for split, row in rows:
+        sides = {s: [{**turn, "fingerprints": [FINGERPRINT]} for turn in row[s]] for s in ("chosen", "rejected")}
+        for turn in (turn for turns in sides.values() for turn in turns):
+            del turn["audio"]
+        made.append((split, {**row, **sides}))
+    write_rows(folder, made, release_features())
     return folder

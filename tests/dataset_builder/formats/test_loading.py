@@ -19,8 +19,8 @@ from sdiareward.dataset_builder.chatreward import scenarios as chatreward_schema
 from sdiareward.dataset_builder.formats import sdiareward as script
 from sdiareward.dataset_builder.formats.sdiareward import SDiaReward, make_features
 from sdiareward.dataset_builder.release.release import release_features
-from sdiareward.dataset_builder.reports.data_card import render_card
-from sdiareward.dataset_builder.shards import ShardWriter, read_rows
+from sdiareward.dataset_builder.reports.data_card import write_report
+from sdiareward.dataset_builder.shards import read_rows, write_rows
 from sdiareward.pairs import schema
 from sdiareward.pairs.loading import leave_audio_encoded
 
@@ -48,11 +48,12 @@ def folder(tmp_path_factory, make_tone):
     """Return a data set folder of six pairs named `sdiareward`, in a working directory of its own."""
     path = tmp_path_factory.mktemp("work") / "sdiareward"
     labels = {"subset": "scripted", "source": "sample", "synthesizer": "flite", "native_coding": ["opus"]}
-    with ShardWriter(path) as writer:
-        for index, (criterion, split) in enumerate(PLACES):
-            sides = {"chosen": make_side(make_tone, 10 * index), "rejected": make_side(make_tone, 10 * index + 5)}
-            row = {"pair_id": f"p{index}", "criterion": criterion, "group_id": f"g{index}", "language": "en"}
-            writer.write(split, {**row, **labels, **sides, "license": "CC0-1.0"})
+    labels |= {"language": "en", "license": "CC0-1.0"}
+    rows = []
+    for index, (criterion, split) in enumerate(PLACES):
+        sides = {"chosen": make_side(make_tone, 10 * index), "rejected": make_side(make_tone, 10 * index + 5)}
+        rows.append((split, {"pair_id": f"p{index}", "criterion": criterion, "group_id": "g", **labels, **sides}))
+    write_report(path, write_rows(path, rows), [], {})
     return path
 
 
@@ -69,36 +70,11 @@ def ids_of(splits):
     return {split: sorted(row["pair_id"] for row in rows) for split, rows in splits.items()}
 
 
-def test_the_self_contained_file_has_the_columns_of_the_schema():
-    assert make_features() == schema.features()
-    assert leave_audio_encoded(make_features(decode=True)) == schema.features()
+def test_the_self_contained_file_has_the_columns_of_the_schema_and_no_written_row_needs_torchcodec():
+    assert make_features() == leave_audio_encoded(make_features(decode=True)) == schema.features()
     assert make_features().arrow_schema.equals(schema.features().arrow_schema)
-
-
-@pytest.mark.parametrize("columns", [schema.features, chatreward_schema.features, release_features])
-def test_no_written_row_needs_torchcodec(columns):
-    assert leave_audio_encoded(columns()) == columns()
-
-
-def test_rows_are_taken_without_torchcodec(folder, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    rows = datasets.load_dataset(str(folder), split="train")
-    streamed = datasets.load_dataset(str(folder), split="train", streaming=True)
-    rows.save_to_disk("saved")
-    mapped = rows.map(lambda row: {"more": 1}).filter(lambda row: True)
-    listed = datasets.Dataset.from_list(rows.to_list())
-    for row in (rows[0], next(iter(streamed)), mapped[0], listed[0], datasets.load_from_disk("saved")[0]):
-        assert row["chosen"][0]["audio"]["bytes"].startswith(b"fLaC")
-
-
-@pytest.mark.slow
-def test_the_card_shows_how_rows_are_looked_at(folder, tmp_path):
-    counts = dict.fromkeys(("criterion", "subset", "source", "synthesizer"), "x") | {"split": "train", "pairs": 3}
-    report = {"build_id": "1", "config": {}, "pairs": [counts], "skipped": [], "drops": {}}
-    look, _ = re.findall("```python\n(.*?)```", render_card(report), re.DOTALL)
-    lines = run([sys.executable, "-c", look], folder.parent, HF_DATASETS_CACHE=tmp_path).splitlines()
-    # A screen.
-    assert len(lines) < 40 and max(map(len, lines)) < 120
+    for columns in (schema.features(), chatreward_schema.features(), release_features()):
+        assert leave_audio_encoded(columns) == columns
 
 
 def run(command, cwd, **env):
@@ -108,19 +84,15 @@ def run(command, cwd, **env):
     return done.stdout
 
 
-@pytest.mark.parametrize("name", IDS)
-def test_each_configuration_gives_its_pairs_as_they_were_written(name, folder):
-    found = load(name, folder, streaming=True)
-    assert ids_of(found) == IDS[name]
+def test_each_configuration_gives_its_pairs_as_they_were_written_also_by_the_class(folder, tmp_path):
     written = {row["pair_id"]: row for _, row in read_rows(folder)}
-    assert all(row == written[row["pair_id"]] for rows in found.values() for row in rows)
-
-
-def test_the_class_works_without_registration(folder, tmp_path):
+    for name, ids in IDS.items():
+        found = load(name, folder, streaming=True)
+        assert ids_of(found) == ids
+        assert all(row == written[row["pair_id"]] for rows in found.values() for row in rows)
     builder = SDiaReward(config_name="modality", data_dir=str(folder), cache_dir=str(tmp_path))
     builder.download_and_prepare()
     assert ids_of(builder.as_dataset()) == IDS["modality"]
-    assert next(iter(builder.as_streaming_dataset(split="test")))["pair_id"] == "p3"
 
 
 def test_audio_is_left_encoded_unless_asked_for_and_a_folder_that_changed_is_read_again(folder, tmp_path):
@@ -146,9 +118,12 @@ def test_a_folder_without_the_configuration_and_a_damaged_shard_are_errors(folde
 
 
 @pytest.mark.slow
-def test_the_bare_name_gives_the_same_rows_before_and_after_the_builder_is_imported(folder, tmp_path):
+def test_the_cards_code_runs_and_the_bare_name_gives_the_same_rows_after_the_builder_is_imported(folder, tmp_path):
+    look, _ = re.findall("```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
     code = (
         "import sys; sys.modules['torchcodec'] = None\n"
+        f"{look}\n"
+        "print('====')\n"
         "import datasets\n"
         "from sdiareward.pairs.loading import leave_audio_encoded\n"
         "def rows(name):\n"
@@ -160,23 +135,10 @@ def test_the_bare_name_gives_the_same_rows_before_and_after_the_builder_is_impor
         "by_path = datasets.load_dataset('./sdiareward', 'default')\n"
         "print(before == after, [len(d) for d in after[0].values()], by_path['test'].builder_name)"
     )
-    (folder / "README.md").write_text(CARD)
-    found = run([sys.executable, "-c", code], folder.parent, HF_DATASETS_CACHE=tmp_path)
+    shown, found = run([sys.executable, "-c", code], folder.parent, HF_DATASETS_CACHE=tmp_path).split("====\n")
+    # A screen.
+    assert len(shown.splitlines()) < 40 and max(map(len, shown.splitlines())) < 120
     assert found.strip() == "True [3, 1, 2] parquet"
-
-
-CARD = """---
-configs:
-- config_name: default
-  data_files:
-  - {split: train, path: "data/*/train-*.parquet"}
-  - {split: validation, path: "data/*/validation-*.parquet"}
-  - {split: test, path: "data/*/test-*.parquet"}
-- config_name: esdr_bench
-  data_files:
-  - {split: test, path: "data/*/test-*.parquet"}
----
-"""
 
 
 @pytest.mark.slow
@@ -185,18 +147,12 @@ def test_the_file_works_as_a_loading_script_under_datasets_3(folder, tmp_path):
     if not python.exists():
         install = ".venv-datasets3/bin/pip install -r tests/datasets3/requirements.txt"
         pytest.skip(f"{python} is not there; make it with: python3 -m venv .venv-datasets3 && {install}")
-    (folder / "README.md").write_text(CARD)
     # Copied, so that it cannot lean on its neighbours.
     copy = tmp_path / "sdiareward.py"
     copy.write_bytes(Path(script.__file__).read_bytes())
 
-    def call(name, *arguments):
-        command = [python, ROOT / "tests/datasets3" / name, *arguments]
-        return json.loads(run(command, tmp_path, HF_HOME=tmp_path, PYTHONPATH=""))
-
-    found = call("load_folder.py", folder)
-    assert {split: sorted(ids) for split, ids in found["pair_ids"].items()} == IDS["default"]
-    result = call("load.py", copy, "default", folder)
+    command = [python, ROOT / "tests/datasets3/load.py", copy, "default", folder]
+    result = json.loads(run(command, tmp_path, HF_HOME=tmp_path, PYTHONPATH=""))
     assert result["version"].startswith("3.")
 
     def describe(row):

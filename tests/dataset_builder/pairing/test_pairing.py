@@ -7,25 +7,12 @@ import pytest
 import soundfile
 
 from sdiareward.audio_sdiareward import AudioError, read_audio
+from sdiareward.common.settings import make_settings
 from sdiareward.dataset_builder.episodes import RECORDING, Episode, Part, ScriptPair, Turn
 from sdiareward.dataset_builder.pairing import pairing
-from sdiareward.dataset_builder.pairing.pairing import (
-    Clip,
-    FamilySpec,
-    NoReference,
-    PairPlan,
-    Pool,
-    SynthesizerSpec,
-    break_dialogue,
-    choose_references,
-    draw_voices,
-    make_row,
-    plan_family_pairs,
-    plan_pairs,
-    split_options,
-    validate_families,
-)
+from sdiareward.dataset_builder.pairing.pairing import FamilySpec, PairPlan, SynthesizerSpec, make_row, plan_pairs
 from sdiareward.dataset_builder.pairing.splits import split_unit
+from sdiareward.dataset_builder.synthesis import ReferenceClip
 from sdiareward.pairs.schema import validate_row
 from sdiareward.perturbations.channel import ChannelSettings
 
@@ -53,13 +40,12 @@ def recorded(make_tone, tmp_path):
     """Return the episodes with a recording of 12 tones of half a second."""
     wav = str(tmp_path / "recorded.wav")
     soundfile.write(wav, np.concatenate([make_tone(0.5, 150 + 20 * turn) for turn in range(12)]), 16_000)
-    texts = [[turn.text for turn in episode.turns] for episode in EPISODES]
-    given = enumerate(zip(EPISODES, texts, strict=True))
-    return [make_episode(e.name, *own, group=e.group, audio=wav, start_s=2.0 * n) for n, (e, own) in given]
+    given = ((episode, {"audio": wav, "start_s": 2.0 * n}) for n, episode in enumerate(EPISODES))
+    return [make_episode(e.name, *texts(e.turns), group=e.group, **where) for e, where in given]
 
 
-def make_plan(episode, synthesizer="espeak-ng", channel=None, criterion="modality", rejected=None):
-    return PairPlan(criterion, episode, rejected or episode, synthesizer, "train", channel)
+def make_plan(episode, synthesizer="espeak-ng", channel=None):
+    return PairPlan("modality", episode, episode, synthesizer, "train", channel)
 
 
 def decode(turn):
@@ -89,12 +75,11 @@ def test_a_colloquialness_pair_has_one_voice_on_both_sides_unless_it_is_across_v
     spec = SynthesizerSpec(("hibari", "espeak-ng"), per_dialogue=1, across=1)
     assignment = {split_unit(SCRIPT.spoken): "train"}
     same, across = plan_pairs([SCRIPT], assignment, {"colloquialness": spec}, None, 0)
-    assert same.voices in ("hibari", "espeak-ng") and across.voices in ("hibari+espeak-ng", "espeak-ng+hibari")
-    for plan, names in ((same, [same.voices] * 2), (across, across.voices.split("+"))):
+    assert same.synthesizer in spec.seen and sorted(across.synthesizer.split("+")) == sorted(spec.seen)
+    for plan, names in ((same, [same.synthesizer] * 2), (across, across.synthesizer.split("+"))):
         validate_row(row := make_row(plan))
-        assert texts(row["chosen"]) == texts(SCRIPT.spoken.turns) and texts(row["rejected"]) == texts(
-            SCRIPT.written.turns
-        )
+        sides = (SCRIPT.spoken, SCRIPT.written)
+        assert [texts(row[side]) for side in ("chosen", "rejected")] == [texts(side.turns) for side in sides]
         uris = [{ref["uri"] for turn in row[side] for ref in turn["audio_ref"]} for side in ("chosen", "rejected")]
         assert uris == [{f"synthetic:{name}"} for name in names]
 
@@ -102,16 +87,13 @@ def test_a_colloquialness_pair_has_one_voice_on_both_sides_unless_it_is_across_v
 def test_the_pair_id_depends_on_what_the_pair_is_made_from_and_nothing_else(recorded):
     plan = make_plan(recorded[0])
     assert plan.pair_id == replace(plan, split="test").pair_id
-    changed = (
-        make_plan(recorded[0], "piper"),
-        make_plan(recorded[0], channel=ChannelSettings()),
-        make_plan(recorded[1]),
-    )
-    assert len({each.pair_id for each in (plan, *changed, replace(plan, rejected_engine=("piper", {})))}) == 5
+    changed = [make_plan(recorded[0], "piper"), make_plan(recorded[0], channel=ChannelSettings())]
+    changed += [make_plan(recorded[1]), make_plan(recorded[0], "espeak-ng+piper")]
+    assert len({each.pair_id for each in (plan, *changed)}) == 5
 
     # The model of an engine counts, not where it runs.
     def identify(**options):
-        return replace(make_plan(recorded[0], "soulx-podcast"), options=options).pair_id
+        return replace(make_plan(recorded[0], "soulx-podcast"), options={"soulx-podcast": options}).pair_id
 
     here = identify(model_path="/here/SoulX-Podcast-1.7B", timeout_s=5)
     assert here == identify(model_path="/there/SoulX-Podcast-1.7B", base_url="http://localhost:1")
@@ -125,44 +107,25 @@ def test_a_turn_of_more_than_a_minute_is_refused_by_name(recorded, make_tone, tm
         make_row(make_plan(replace(recorded[0], turns=(long, recorded[0].turns[1]))))
 
 
-@pytest.mark.parametrize(("split", "count"), [("train", 1), ("validation", 1), ("test", 3)])
-def test_left_out_synthesizers_speak_in_the_test_split_only(recorded, split, count):
-    choices = {"modality": SPOKEN, "colloquialness": SynthesizerSpec(("espeak-ng",))}
-    items = [recorded[0], SCRIPT]
-    plans = plan_pairs(items, {("asterisk", "a"): split, ("asterisk", "s"): split}, choices, None, seed=0)
-    modality = [plan.synthesizer for plan in plans if plan.criterion == "modality"]
-    assert len(modality) == count and ("hibari" in modality) == (split == "test")
-    assert [plan.synthesizer for plan in plans if plan.criterion == "colloquialness"] == ["espeak-ng"]
-
-
-@pytest.fixture
-def pool(tmp_path, make_tone):
-    """Return a folder of six voices and a function that plans the script with a pool."""
-    (tmp_path / "voices").mkdir()
-    for number in range(6):
-        soundfile.write(tmp_path / "voices" / f"v{number}.wav", make_tone(1.0) * (number + 1) / 10, 16_000)
-        (tmp_path / "voices" / f"v{number}.txt").write_text(f"These are the words of voice {number}.\n")
-
+def test_both_sides_are_cloned_from_two_recordings_that_the_pool_and_the_dialogue_decide(
+    tmp_path, make_tone, monkeypatch
+):
     def plan(voices):
         options = {"soulx-podcast": {"model_path": "SoulX", "script_voices": voices}}
         choices = {"colloquialness": SynthesizerSpec(("soulx-podcast",))}
         return plan_pairs([SCRIPT], {split_unit(SCRIPT.spoken): "train"}, choices, None, 0, options)[0]
 
-    return tmp_path / "voices", plan
-
-
-def test_both_sides_are_cloned_from_two_recordings_that_the_pool_and_the_dialogue_decide(pool, tmp_path, monkeypatch):
-    folder, plan = pool
-    here = plan(str(folder))
-    there = folder.rename(tmp_path / "elsewhere")
-    words = {path: path.with_suffix(".txt").read_text().strip() for path in there.glob("*.wav")}
-    entries = [{"audio": str(path), "text": text} for path, text in words.items()]
+    words, folder = {f"v{number}": f"These are the words of voice {number}." for number in range(6)}, tmp_path / "a"
+    folder.mkdir()
+    for number, (name, text) in enumerate(words.items(), start=1):
+        soundfile.write(folder / f"{name}.wav", make_tone(1.0) * number / 10, 16_000)
+        (folder / f"{name}.txt").write_text(f"{text}\n")
+    here, there = plan(str(folder)), folder.rename(tmp_path / "elsewhere")
+    entries = [{"audio": str(there / f"{name}.wav"), "text": text} for name, text in words.items()]
     moved = plan(entries)
     assert moved.pair_id == here.pair_id != plan(entries[1:]).pair_id
-    drawn = draw_voices(moved.script_voices, moved.pair_id)
-    assert [voice.identity for voice in draw_voices(here.script_voices, here.pair_id).values()] == [
-        voice.identity for voice in drawn.values()
-    ]
+    drawn, before = (pairing.draw_voices(each.script_voices, each.pair_id) for each in (moved, here))
+    assert {r: v.identity for r, v in drawn.items()} == {r: v.identity for r, v in before.items()}
     heard = []
 
     class Cloner:
@@ -186,7 +149,7 @@ HELLO = {"audio": "x/a.wav", "text": "Hello."}
 @pytest.mark.parametrize("pool", [[HELLO], [HELLO, {**HELLO, "audio": "y/a.wav"}], [{**HELLO, "text": " "}], ["a"]])
 def test_a_pool_that_cannot_be_used_is_refused(pool):
     with pytest.raises(ValueError, match="script_voices has"):
-        split_options({"script_voices": pool}, "colloquialness")
+        pairing.read_pool({"tts": {"script_voices": pool}}, "tts", "colloquialness")
 
 
 LIMITS = [3.0, 31.0, 3.0, (20.0, 60), 2.0]
@@ -199,11 +162,8 @@ LIMITS = [3.0, 31.0, 3.0, (20.0, 60), 2.0]
         ([6.0, 29.0, 12.0], (1,)),
         ([8.0, 8.0], (0,)),
         # 5 and 30 seconds and 59 words are usable.
-        ([(5.0, 59)], (0,)),
-        ([(30.0, 59)], (0,)),
-        ([4.999], None),
-        ([30.001], None),
-        ([(10.0, 60)], None),
+        *(([(seconds, 59)], (0,)) for seconds in (5.0, 30.0)),
+        *(([turn], None) for turn in (4.999, 30.001, (10.0, 60))),
         # Short turns are joined in order up to 5 s, but a single usable turn is preferred.
         ([2.0, 2.0, 1.0, 4.0], (0, 1, 2)),
         ([3.0, 3.0, 5.5], (2,)),
@@ -214,20 +174,22 @@ LIMITS = [3.0, 31.0, 3.0, (20.0, 60), 2.0]
     ],
 )
 def test_references_follow_the_rules_for_each_role(turns, expected):
+    def clip(role, seconds, text):
+        return role, ReferenceClip(np.zeros(round(seconds * 16_000), np.float32), text)
+
     pairs = [turn if isinstance(turn, tuple) else (turn, 10) for turn in turns]
-    clips = [Clip("user", " ".join(["word"] * count), seconds) for seconds, count in pairs]
+    clips = [clip("user", seconds, " ".join([f"w{n}"] * count)) for n, (seconds, count) in enumerate(pairs)]
     if expected:
-        assert choose_references([*clips, Clip("assistant", "hi", 9.0)]) == {
-            "user": expected,
-            "assistant": (len(clips),),
-        }
-    for bad in ([] if expected else [clips]) + [[Clip("user", "hi", 8.0), Clip("assistant", "hi", 1.25)]]:
-        with pytest.raises(NoReference, match="'assistant'" if bad is not clips else "'user'"):
-            choose_references(bad)
+        found = pairing.choose_references([*clips, clip("assistant", 9.0, "hi")])
+        words = {role: list(dict.fromkeys(chosen.text.split())) for role, chosen in found.items()}
+        assert words == {"user": [f"w{n}" for n in expected], "assistant": ["hi"]}
+    for bad in ([] if expected else [clips]) + [[clip("user", 8.0, "hi"), clip("assistant", 1.25, "hi")]]:
+        with pytest.raises(pairing.NoReference, match="'assistant'" if bad is not clips else "'user'"):
+            pairing.choose_references(bad)
 
 
 def change(kind, episode=EPISODES[0], pool=EPISODES):
-    return break_dialogue(kind, episode, Pool(pool), np.random.default_rng(0))
+    return pairing.break_dialogue(kind, episode, pairing.Pool(pool), np.random.default_rng(0))
 
 
 FIRST = texts(EPISODES[0].turns)
@@ -271,7 +233,7 @@ def plan(items, families, splits="train"):
     episodes = [item.spoken if isinstance(item, ScriptPair) else item for item in items]
     assignment = {split_unit(e): splits if isinstance(splits, str) else splits[e.name] for e in episodes}
     specs = {name: FamilySpec(**spec) for name, spec in families.items()}
-    return plan_family_pairs(items, assignment, specs, SPOKEN, None, 0)
+    return pairing.plan_family_pairs(items, assignment, specs, SPOKEN, None, 0)
 
 
 def test_each_dialogue_gives_pairs_of_other_kinds_from_its_split_and_a_caricature_is_no_dialogue_of_its_own():
@@ -280,9 +242,7 @@ def test_each_dialogue_gives_pairs_of_other_kinds_from_its_split_and_a_caricatur
     assert len(kinds) == len(set(kinds)) == len({p.pair_id for p in plans}) == 3 * 3
     assert {p.synthesizer for p in plans} <= {"flite", "espeak-ng"} and again == plans
     assert plan(EPISODES, {"context": {"kinds": ("last_answer",)}}, {"a": "train", "b": "test", "c": "train"}) == []
-    copy = ScriptPair(
-        replace(EPISODES[1], secondary="caricature"), replace(EPISODES[0], name="x", secondary="caricature")
-    )
+    copy = ScriptPair(*(replace(EPISODES[n], name=f"x{n}", secondary="caricature") for n in (1, 0)))
     plans = plan([ScriptPair(EPISODES[1], EPISODES[0]), copy], {"fluency": {"kinds": ("cut_off",)}}, "test")
     assert sorted(p.synthesizer for p in plans) == ["espeak-ng", "flite", "hibari"]
 
@@ -304,12 +264,8 @@ def test_both_sides_are_recordings_or_go_through_the_vocoder(recorded):
 
 @pytest.mark.parametrize(
     ("family", "spec", "named"),
-    [
-        ("grammar", {}, "grammar"),
-        ("context", {"kinds": ("flat",)}, "'flat'"),
-        ("context", {"per_dialogue": 0}, "is 0"),
-    ],
+    [("contxt", {}, "contxt"), ("context", {"kinds": ("flat",)}, "'flat'"), ("context", {"per_dialogue": 0}, "is 0")],
 )
 def test_an_unknown_family_or_kind_is_refused(family, spec, named):
     with pytest.raises(ValueError, match=named):
-        validate_families({family: FamilySpec(**spec)})
+        pairing.validate_families({family: make_settings(FamilySpec, spec, family)})

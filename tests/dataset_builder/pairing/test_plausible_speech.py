@@ -1,5 +1,3 @@
-from contextlib import nullcontext
-
 import numpy as np
 import pytest
 
@@ -72,33 +70,25 @@ def test_one_sound_for_other_words_is_refused_in_a_dialogue_and_of_a_synthesizer
     assert ("sounds exactly like" in find([second], [sound], engine="tts")) == is_refused
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds", "recorded_s"),
-    [
-        *((text, 1.0, 1.0) for text in ("A", "1984", "7,000,000", "M I S D N", "hm", "…", "I. I mean")),
-        # At 300 and at 80 words per minute, a backchannel, and one word beside laughter or a pause.
-        (WORDS, 18.0, 5.0),
-        ("https://www.example.com/a", 9.5, 5.0),
-        ("mhm", 0.9, 0.15),
-        ("Yes.", 0.4, 15.0),
-    ],
-)
-def test_people_and_synthesizers_may_be_fast_or_slow(text, seconds, recorded_s):
-    assert find([text], [speak(seconds)], engine="tts", recorded=[speak(recorded_s, 1)]) == ""
+def test_people_and_synthesizers_may_be_fast_or_slow():
+    cases = [(text, 1.0, 1.0) for text in ("A", "1984", "7,000,000", "M I S D N", "hm", "…", "I. I mean")]
+    # At 300 and at 80 words per minute, a backchannel, and one word beside laughter or a pause.
+    cases += [(WORDS, 18.0, 5.0), ("https://www.example.com/a", 9.5, 5.0), ("mhm", 0.9, 0.15), ("Yes.", 0.4, 15.0)]
+    for text, seconds, recorded_s in cases:
+        assert find([text], [speak(seconds)], engine=text, recorded=[speak(recorded_s, 1)]) == ""
 
 
 @pytest.mark.parametrize(
-    ("name", "language", "text", "is_spoken"),
+    ("name", "language", "text"),
     [
-        ("hibari", "EN_us", "Good day, señor Müller", True),
-        ("hibari", "eng", "Good day", True),
-        ("hibari", "unknown", "1984", True),
-        ("espeak-ng", "de-AT", "Guten Tag", False),
-        ("hibari", "en", "Добрый день, how are you", False),
-        ("espeak-ng", "und", "你好", False),
-        ("world", "de", "Guten Tag", True),
+        ("espeak-ng", "de-AT", "Guten Tag"),
+        ("hibari", "en", "Добрый день, how are you"),
+        ("espeak-ng", "und", "你好"),
     ],
 )
-def test_a_synthesizer_speaks_its_languages_only(name, language, text, is_spoken):
-    with nullcontext() if is_spoken else pytest.raises(LanguageError, match=name):
+def test_a_synthesizer_speaks_its_languages_only(name, language, text):
+    with pytest.raises(LanguageError, match=name):
         require_language(load_synthesizer(name), name, language, text)
+    require_language(load_synthesizer("world"), "world", language, text)
+    for tag, words in (("EN_us", "Good day, señor Müller"), ("eng", "Good day"), ("unknown", "1984")):
+        require_language(load_synthesizer(name), name, tag, words)

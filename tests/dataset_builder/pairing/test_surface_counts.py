@@ -26,19 +26,12 @@ def test_a_count_is_what_a_hand_counts(name, text, expected):
     assert COUNTS[name]([text]) == expected
 
 
-def test_a_count_that_is_always_larger_on_one_side_orders_every_pair():
-    pairs = [(turns("Yes, yes, yes."), turns("Yes yes yes.")), (turns("No, no."), turns("No no."))]
-    shares = measure_shares(pairs)
-    assert shares["commas"] == 1
-    # Ties count half.
-    assert shares["words"] == 0.5
-
-
 def test_a_set_that_counting_solves_is_refused_with_the_table():
     pair = (turns("Yes, yes."), turns("Yes yes."))
-    with pytest.raises(ValueError, match="commas, punctuation marks") as error:
+    # Ties count half.
+    assert {name: measure_shares([pair] * 2)[name] for name in ("commas", "words")} == {"commas": 1, "words": 0.5}
+    with pytest.raises(ValueError, match=r"(?s)commas, punctuation marks.*\| commas \| 100.0 \|"):
         require_balance([pair] * 3)
-    assert "| commas | 100.0 |" in str(error.value)
     assert require_balance([pair, pair[::-1]])["commas"] == 0.5
 
 
@@ -47,10 +40,9 @@ def test_a_set_that_counting_solves_is_refused_with_the_table():
     [
         (turns("a b", "c"), turns("a b"), "2 and 1 turns"),
         (turns("one two three four five six seven eight nine ten"), turns("one two"), "10 and 2 words"),
-        (turns("a, b, c."), turns("a b c"), "turn 0 has 3 and 0 punctuation marks"),
-        (turns("a, b c."), turns("a b c."), None),
+        (turns("a, b, c."), turns("a b c"), "turn 0 has 3 and 0 marks"),
+        (turns("a, b c."), turns("a b c."), "None"),
     ],
 )
 def test_an_unbalanced_pair_is_named(chosen, rejected, expected):
-    found = find_imbalance(chosen, rejected)
-    assert found is None if expected is None else expected in found
+    assert expected in str(find_imbalance(chosen, rejected))

@@ -56,20 +56,12 @@ def test_speech_is_found_with_its_times_to_the_end_of_the_recording(sentences_wa
     assert SileroVad(options.SileroSettings()).find_speech(tmp_path / "a.wav")[0][-1][1] == (2 * RATE - 100) / RATE
 
 
-@pytest.mark.parametrize(
-    ("penalty", "labels"),
-    [
-        (0.0, [0, 1, 0, 1, 1]),
-        # The change in the middle gains 0.05 and costs two penalties, the one after it gains 0.8.
-        (0.1, [0, 0, 0, 1, 1]),
-        # Totals without a change are 3.4 and 3.45, with one it is 4.2.
-        (0.7, [0, 0, 0, 1, 1]),
-        (0.8, [1, 1, 1, 1, 1]),
-    ],
-)
-def test_smoothing_pays_the_penalty_only_for_a_change_that_is_worth_it(penalty, labels):
+def test_smoothing_pays_the_penalty_only_for_a_change_that_is_worth_it():
     similarity = np.array([[0.9, 0.5], [0.6, 0.65], [0.9, 0.5], [0.5, 0.9], [0.5, 0.9]])
-    assert components.smooth(similarity, penalty).tolist() == labels
+    # The change in the middle gains 0.05 and costs two penalties, the one after it gains 0.8.
+    # Totals without a change are 3.4 and 3.45, with one it is 4.2.
+    for penalty, labels in ((0.0, [0, 1, 0, 1, 1]), (0.1, [0, 0, 0, 1, 1]), (0.7, [0, 0, 0, 1, 1]), (0.8, [1] * 5)):
+        assert components.smooth(similarity, penalty).tolist() == labels
 
 
 def vectors(*sizes, angle=np.pi / 2):
@@ -81,38 +73,24 @@ def vectors(*sizes, angle=np.pi / 2):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "number", "order"),
-    [
-        ((30, 50), None, [1, 0]),
-        # A third voice with a fifth of the windows.
-        ((45, 35, 20), None, [0, 1, 2]),
-        # A small cluster is not a speaker.
-        ((50, 48, 2), None, [0, 1]),
-        ((1,), 2, [0]),
-        ((100,), None, [0]),
-        # Of many windows an even sample is clustered.
-        ((3000, 2000), None, [0, 1]),
-    ],
+    ("sizes", "order"),
+    # A small cluster is not a speaker; of many windows an even sample is clustered.
+    [((30, 50), [1, 0]), ((45, 35, 20), [0, 1, 2]), ((50, 48, 2), [0, 1]), ((1,), [0]), ((3000, 2000), [0, 1])],
 )
-def test_clusters_are_the_speakers_the_larger_first(sizes, number, order):
-    np.testing.assert_allclose(components.cluster(vectors(*sizes), number), np.eye(8)[order], atol=0.06)
+def test_clusters_are_the_speakers_the_larger_first(sizes, order):
+    np.testing.assert_allclose(components.cluster(vectors(*sizes)), np.eye(8)[order], atol=0.06)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "angle", "known", "number"),
-    [
-        *(((10, 10, 10), 0.5 * np.pi, {"num_speakers": number}, number) for number in (1, 2, 3)),
-        # The distances 1 - cos are 0.1 and 0.06, the threshold for many windows 0.08.
-        ((300, 300), 0.451, {}, 2),
-        ((300, 300), 0.348, {}, 1),
-        # Where two are known to be there, the threshold does not count.
-        ((300, 300), 0.348, {"min_speakers": 2}, 2),
-        # With 24 windows twice the threshold is needed.
-        ((12, 12), 0.451, {}, 1),
-    ],
-)
-def test_voices_are_parted_where_they_are_far_enough_apart_or_known(sizes, angle, known, number):
-    assert len(components.cluster(vectors(*sizes, angle=angle), **known)) == number
+def test_voices_are_parted_where_they_are_far_enough_apart_or_known():
+    def count(*sizes, angle=np.pi / 2, **known):
+        return len(components.cluster(vectors(*sizes, angle=angle), **known))
+
+    assert [count(10, 10, 10, num_speakers=number) for number in (1, 3)] == [1, 3]
+    # The distances 1 - cos are 0.1 and 0.06, the threshold for many windows 0.08, for 24 windows twice that.
+    assert [count(300, 300, angle=angle) for angle in (0.451, 0.348)] == [2, 1]
+    assert count(12, 12, angle=0.451) == 1
+    # Where two are known to be there, the threshold does not count.
+    assert count(300, 300, angle=0.348, min_speakers=2) == 2
 
 
 @pytest.fixture
@@ -151,23 +129,18 @@ def test_pyannotes_overlapping_speakers_are_kept(pyannote_calls, sentences_wav):
     assert pyannote_calls["file"]["waveform"].shape == (1, soundfile.info(sentences_wav).frames)
 
 
-def test_a_model_that_cannot_be_loaded_is_named(pyannote_calls, tmp_path):
+def test_a_model_that_cannot_be_loaded_is_named(pyannote_calls):
     with pytest.raises(ComponentError, match="gated/model .*HF_TOKEN"):
         PyannoteDiarizer(PyannoteSettings(model="gated/model"))
-    with pytest.raises(ComponentError, match=str(tmp_path)):
-        FasterWhisperTranscriber(FasterWhisperSettings(model=str(tmp_path)))
 
 
 @pytest.mark.parametrize(
     ("text", "repeats", "ratio", "expected"),
     [
         ("", 0, 0.0, False),
-        ("Where is it?", 1, 1.0, False),
         ("Oh no, no. No!", 3, 1.5, False),
-        ("so um, so um, so um, well", 3, 1.5, False),
         # A sequence that comes again, but not at once.
         ("I know you. Do I know you?", 1, 1.5, False),
-        ("it's it's its", 2, 1.5, False),
         ("one two three four five six seven eight " * 5, 5, 1.5, False),
         ("ha " * 9, 9, 1.5, True),
         ("hahahahahaha", 1, 2.5, True),
@@ -210,14 +183,6 @@ def enhance(separator_inputs, tmp_path):
     return run
 
 
-def test_a_stream_is_cut_into_chunks_with_context_on_both_sides():
-    blocks = np.split(np.arange(20)[:, None], [7, 7, 9, 18])
-    windows = list(components.cut_windows(blocks, chunk=8, margin=3))
-    bounds = [(range(11), 0, 8), (range(5, 19), 3, 11), (range(13, 20), 3, 7)]
-    assert [(w[:, 0].tolist(), start, end) for w, start, end in windows] == [(list(r), s, e) for r, s, e in bounds]
-    assert list(components.cut_windows([], chunk=8, margin=3)) == []
-
-
 def test_chunks_join_without_a_seam_and_do_not_change_those_after_them(enhance, separator_inputs, make_tone):
     tone = make_tone(35.0)
     after = enhance(tone, chunk_s=11.0, margin_s=0.5)
@@ -225,7 +190,6 @@ def test_chunks_join_without_a_seam_and_do_not_change_those_after_them(enhance, 
     # The last chunk is short, and has the gain of short inputs, which does not stay.
     np.testing.assert_allclose(after[: 32 * RATE], tone[: 32 * RATE] / 2, atol=0.02)
     np.testing.assert_allclose(after[34 * RATE :], tone[34 * RATE :] / 4, atol=0.02)
-    np.testing.assert_array_equal(enhance(tone, chunk_s=11.0, margin_s=0.5), after)
     quiet, silence = np.full(12 * RATE, 0.001, np.float32), np.zeros(12 * RATE, np.float32)
     after = enhance(np.concatenate([make_tone(12.0), quiet, silence]), chunk_s=12.0, margin_s=0.0)
     peaks = [np.abs(after[start : start + 11 * RATE]).max() for start in (RATE // 2 + 12 * RATE * n for n in range(3))]

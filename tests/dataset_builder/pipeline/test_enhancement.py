@@ -62,6 +62,8 @@ def test_a_dialogue_of_clips_is_enhanced_once_where_the_source_asks_for_it(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(builder, "write_shards", stop)
         build(config())
+    with pytest.raises(ComponentError, match="missing.ckpt"):
+        build(replace(config(enhance=True), pipeline={"enhancement": {"model": "missing.ckpt"}}))
     report = build(config(enhance=True))
     assert [(skip["kind"], skip["item"]) for skip in report["skipped"]] == [("unusable_audio", "dailytalk 1/0")]
     turns = read_chosen(tmp_path)
@@ -84,19 +86,3 @@ def test_a_dialogue_of_clips_is_enhanced_once_where_the_source_asks_for_it(
     monkeypatch.setattr(release, "_load_enhancer", release._load_enhancer.__wrapped__)
     part = find_part(turns[0]["audio_ref"][0], AudioRoots(tmp_path), tmp_path / "recordings")
     np.testing.assert_array_equal(read_recording(part), read_audio(turns[0]["audio"]))
-
-
-@pytest.mark.parametrize(
-    ("source", "pipeline", "message"),
-    [
-        ("dailytalk", {"enhancement": {"name": "none"}}, "enhancement is 'none'"),
-        ("dailytalk", {"enhancement": {"model": "missing.ckpt"}}, "missing.ckpt"),
-        ("colloquial_scripts", None, "has `enhance`, which is for dialogues"),
-    ],
-)
-def test_enhancement_that_cannot_be_meant_or_loaded_is_refused(
-    config, dailytalk, separator_inputs, source, pipeline, message
-):
-    source = SourceConfig(source, str(dailytalk) if source == "dailytalk" else None, 1, enhance=True)
-    with pytest.raises((ValueError, ComponentError), match=message):
-        build(replace(config(), sources=(source,), pipeline=pipeline))

@@ -1,4 +1,4 @@
-"""Recordings of any format and length, what is none, and what is unusable or unusual."""
+"""Recordings of any format and length, what is none, and what is unusable."""
 
 import io
 
@@ -8,13 +8,7 @@ import pytest
 import soundfile
 
 from sdiareward.audio_sdiareward import AudioError, read_audio
-from sdiareward.dataset_builder.episodes import Episode, Part, Turn
-from sdiareward.dataset_builder.pipeline.inspection import (
-    SilentAudioError,
-    inspect_episode,
-    measure_clipped_share,
-    require_sound,
-)
+from sdiareward.dataset_builder.pipeline.inspection import SilentAudioError, measure_clipped_share, require_sound
 from sdiareward.dataset_builder.pipeline.media import decode_recording, read_media, read_span
 
 
@@ -50,15 +44,9 @@ def encode_with_av(path, array, container):
     return path.read_bytes()
 
 
-CLIPS = [
-    ("WAV", "PCM_U8", 44_100, 1),
-    ("WAV", "PCM_24", 96_000, 6),
-    ("FLAC", "PCM_16", 8_000, 2),
-    ("MP3", None, 22_050, 1),
-]
-
-
-@pytest.mark.parametrize(("container", "subtype", "rate", "channels"), CLIPS)
+@pytest.mark.parametrize(
+    ("container", "subtype", "rate", "channels"), [("WAV", "PCM_24", 96_000, 6), ("MP3", None, 22_050, 1)]
+)
 def test_a_clip_reads_exactly_as_read_audio_does(container, subtype, rate, channels):
     array = np.stack([make_tone(3, rate) * (channel + 1) / channels for channel in range(channels)], axis=1)
     data = encode(array, rate, container, subtype)
@@ -66,10 +54,6 @@ def test_a_clip_reads_exactly_as_read_audio_does(container, subtype, rate, chann
 
 
 def test_a_decoded_recording_is_the_clip_to_half_a_step_and_clipped(tmp_path):
-    samples = np.arange(-32768, 32768, dtype=np.int16)
-    soundfile.write(tmp_path / "a.flac", samples, RATE)
-    assert decode_recording(tmp_path / "a.flac", tmp_path / "b.wav") == 65_536 / RATE
-    np.testing.assert_array_equal(soundfile.read(tmp_path / "b.wav", dtype="int16")[0], samples)
     tone = make_tone(3, 44_100)
     data = encode(np.stack([4 * tone, -2 * tone], axis=1), 44_100, "WAV", "FLOAT")
     (tmp_path / "a.wav").write_bytes(data)
@@ -142,31 +126,10 @@ def test_what_is_no_recording_is_refused_by_name_and_leaves_no_file(tmp_path, pr
 
 
 def test_silence_is_refused_and_only_runs_at_full_scale_count_as_clipping():
-    for silence in (np.full(1600, 1e-5, np.float32), np.zeros(0, np.float32)):
-        with pytest.raises(SilentAudioError, match="turn 3"):
-            require_sound(silence, "turn 3")
+    with pytest.raises(SilentAudioError, match="turn 3"):
+        require_sound(np.full(1600, 1e-5, np.float32), "turn 3")
     quiet = np.resize(np.array([1e-3, -1e-3], np.float32), 1600)
     assert require_sound(quiet, "turn 3") is quiet
     array = np.zeros(100, np.float32)
     array[10:14], array[20:25], array[[40, 50, 51, 52]] = 1.0, -1.0, 1.0
     assert measure_clipped_share(array) == pytest.approx(0.09)
-    assert measure_clipped_share(np.zeros(0, np.float32)) == 0.0
-
-
-def test_unusual_recordings_are_noted_once_with_their_turn(tmp_path):
-    tone = make_tone(1, RATE)
-    recordings = {
-        "usual": (tone, 16_000, "PCM_16"),
-        "eight_bit": (tone, 16_000, "PCM_U8"),
-        "many_channels": (np.stack([tone] * 6, axis=1), 16_000, "PCM_16"),
-        "high_rate": (tone, 96_000, "PCM_16"),
-        "clipping": (np.clip(tone * 50, -1, 1), 16_000, "PCM_16"),
-    }
-    for name, (array, rate, subtype) in recordings.items():
-        soundfile.write(tmp_path / f"{name}.wav", array, rate, subtype)
-    paths = [str(tmp_path / f"{name}.wav") for name in (*recordings, "clipping")]
-    turns = tuple(Turn(("user", "assistant")[i % 2], (Part("Yes.", path),)) for i, path in enumerate(paths))
-    episode = Episode("e1", "folder", "wild", "g", turns, "Unknown", "Unknown", "en", "CC0-1.0")
-    found = [(note.item, note.kind) for note in inspect_episode(episode)]
-    noted = [(f"folder e1, turn {turn}", name) for turn, name in enumerate(recordings) if turn]
-    assert found == [("folder e1, turn 5", "overlap"), *noted]

@@ -1,6 +1,7 @@
 """Long recordings to episodes, with the components of this machine once and with stubs, and their settings."""
 
 import json
+import os
 import re
 import sys
 from dataclasses import fields, replace
@@ -11,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from support.paths import CONFIGS, SAMPLE
+from support.paths import CONFIGS, SAMPLE, TESTS
 from support.pipeline_stubs import STUBS, Stub, StubTranscriber, StubVad
 
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.common.settings import read_mapping
-from sdiareward.dataset_builder.episodes import Recording, validate_episode
+from sdiareward.dataset_builder.episodes import Recording
 from sdiareward.dataset_builder.pipeline.media import read_span
 from sdiareward.dataset_builder.pipeline.settings import (
     ComponentError,
@@ -31,7 +32,6 @@ from sdiareward.pairs.schema import UNKNOWN
 
 
 RATE = 16_000
-SILERO = make_settings({"enhancement": {"name": "none"}, "diarization": {"name": "resemblyzer"}})
 
 
 def recording(path, **fields):
@@ -64,7 +64,6 @@ def test_the_turns_of_a_dialogue_are_found_with_their_words(tmp_path):
     given = recording(tmp_path / "witch.flac", native_coding=("opus",))
     (episode,), skipped = run([given], tmp_path / "work", make_settings(options))
     assert skipped == []
-    validate_episode(episode)
     # Of the four parts, some are of one turn.
     turns = [[*parts] for _, parts in groupby(truth, key=lambda part: part[0])]
     assert [turn.role for turn in episode.turns] == [parts[0][0] for parts in turns]
@@ -94,11 +93,9 @@ def talk(tmp_path, make_tone):
 @pytest.mark.parametrize(
     ("changes", "fields", "stages"),
     [
-        ({}, {}, set()),
         # Turns are not kept.
         ({"turns": TurnSettings(max_turn_s=0.5)}, {}, set()),
         ({"asr": StubTranscriber(prompt="Um.")}, {}, {"asr"}),
-        ({"asr": StubTranscriber(device="cuda", num_gpus=1.0)}, {}, set()),
         ({}, {"language": "en-GB"}, {"asr"}),
         ({"vad": StubVad(threshold=0.4)}, {}, {"vad", "diarization", "asr"}),
     ],
@@ -114,16 +111,6 @@ def test_only_what_has_changed_and_later_stages_run_again(talk, tmp_path, change
     if not stages:
         kinds = [skip.kind for skip in found[1]]
         assert (found[0], kinds) == (([], ["long_turn"] * 4) if "turns" in changes else (first[0], []))
-
-
-def test_a_recording_of_the_same_size_beginning_and_end_is_processed_again(tmp_path):
-    path, silence = tmp_path / "a.wav", np.zeros(20 * RATE, np.int16)
-    for sample in (0, 0, 1):
-        silence[10 * RATE] = sample
-        soundfile.write(path, silence, RATE)
-        run([recording(path)], tmp_path / "work")
-    # Touched without another content, it is decoded again only.
-    assert [len(list((tmp_path / "work").glob(f"{stage}/parts/part-*"))) for stage in ("decode", "vad")] == [3, 2]
 
 
 def test_bad_recordings_are_skipped_and_do_not_stop_the_others(talk, tmp_path, make_tone):
@@ -153,17 +140,18 @@ def test_a_stage_that_fails_is_reported_and_tried_again(talk, tmp_path, monkeypa
     assert run([talk], tmp_path / "work")[1] == []
 
 
-@pytest.mark.parametrize("damage", ["missing", "flipped"])
-def test_a_stage_runs_again_where_its_recording_is_damaged(damage, talk, tmp_path, caplog):
+def test_a_stage_runs_again_where_its_recording_is_damaged(talk, tmp_path, caplog):
     result = run([talk], tmp_path / "work")
     wav = Path(result[0][0].turns[0].parts[0].audio)
     content = wav.read_bytes()
-    wav.unlink()
-    if damage == "flipped":
-        wav.write_bytes(content[:99] + bytes([content[99] ^ 1]) + content[100:])
+    wav.write_bytes(content[:99] + bytes([content[99] ^ 1]) + content[100:])
     assert run([talk], tmp_path / "work") == result
     assert wav.read_bytes() == content
     assert f"{wav}: is missing or damaged" in caplog.text
+    # Touched without another content, it is decoded again only.
+    Path(talk.path).touch()
+    assert run([talk], tmp_path / "work") == result
+    assert [len(list((tmp_path / "work").glob(f"{stage}/parts/part-*"))) for stage in ("decode", "vad")] == [3, 1]
 
 
 def test_a_run_that_ends_resumes_with_the_stage_that_it_was_in(talk, tmp_path, monkeypatch):
@@ -184,11 +172,13 @@ def test_a_run_that_ends_resumes_with_the_stage_that_it_was_in(talk, tmp_path, m
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["datasets", "ray"])
-def test_two_workers_of_either_engine_run_the_stages(engine, tmp_path):
+def test_two_workers_of_either_engine_run_the_stages(engine, tmp_path, monkeypatch):
+    # Ray's workers find the stubs by it.
+    monkeypatch.setenv("PYTHONPATH", f"{TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     for name in ("a.wav", "b.wav"):
         soundfile.write(tmp_path / name, np.zeros(RATE), RATE)
     recordings = [recording(tmp_path / name) for name in ("a.wav", "b.wav", "gone.wav")]
-    found = run(recordings, tmp_path / "work", STUBS if engine == "datasets" else SILERO, engine, num_workers=2)
+    found = run(recordings, tmp_path / "work", STUBS, engine, num_workers=2)
     assert [skip.kind for skip in found[1]] == ["no_speech", "no_speech", "missing_audio"]
 
 
@@ -202,27 +192,6 @@ def test_the_defaults_are_the_papers_and_its_config_file_has_them():
         assert found == getattr(defaults, stage.name).identity()
     rules = {"max_others_in_turn": 0.1, "min_interval_s": 0, "split_overlap": 0.1, "max_episode_s": 90}
     assert {**defaults.turns.identity(), **rules, "max_turns": 16, "max_turn_s": 60} == defaults.turns.identity()
-
-
-@pytest.mark.parametrize(
-    ("values", "place"),
-    [
-        ({"enhancment": {}}, "enhancment.*'enhancement'"),
-        ({"vad": {"treshold": 0.4}}, "'treshold'.*'threshold'"),
-        ({"diarization": {"min_speakers": 2}}, "diarization.pyannote.*min_speakers"),
-        ({"asr": {"name": "vosk"}}, "vosk.*'faster-whisper'"),
-        ({"asr": "faster-whisper"}, "asr"),
-        ({"vad": {"threshold": "high"}}, "threshold is 'high'"),
-        ({"vad": {"threshold": 1.0}}, "vad.threshold"),
-        ({"turns": {"max_turns": 7}}, "turns.max_turns"),
-        ({"turns": {"max_turn_s": 61}}, "turns.max_turn_s"),
-        ({"asr": {"max_repeats": 0}}, "max_repeats"),
-        ({"decode": {"concurrency": 0}}, "decode.concurrency"),
-    ],
-)
-def test_a_wrong_setting_is_named(values, place):
-    with pytest.raises(ValueError, match=f"my.yaml.*{place}"):
-        make_settings(values, "my.yaml")
 
 
 def test_missing_packages_are_all_named_with_what_to_install():

@@ -19,7 +19,7 @@ from sdiareward.dataset_builder.release.release import (
     reconstruct,
     release,
 )
-from sdiareward.dataset_builder.shards import ShardWriter, read_rows
+from sdiareward.dataset_builder.shards import read_rows, write_rows
 from sdiareward.dataset_builder.sources import DEFAULT_PATHS, read_source
 from sdiareward.perturbations.channel import ChannelSettings, encode
 
@@ -27,18 +27,16 @@ from sdiareward.perturbations.channel import ChannelSettings, encode
 pytestmark = pytest.mark.slow
 
 
-NUM_EPISODES = 7
+# The shortest of at least 2 s; Opus, which the recordings went through, takes most of the time.
+EPISODES = sorted(read_source("sample"), key=lambda episode: episode.turns[-1].parts[-1].end_s)[4:11]
+EPISODES = [replace(episode, turns=episode.turns[:2], native_coding=()) for episode in EPISODES]
+OPTIONS = {"other": {"engine": "espeak-ng", "voices": ["en-us"]}}
 
 
-def short_episodes(count):
-    """Return the episodes of the sample that last the least, each with at least 2 s."""
-    return sorted(read_source("sample"), key=lambda episode: episode.turns[-1].parts[-1].end_s)[4 : 4 + count]
-
-
-def copy_of_audio(source, target):
-    """Copy the sample recordings of `source`, a list of episodes, below `target`; return them by pair order."""
-    paths = [target / "sample" / episode.turns[0].parts[0].ref.partition(":")[2] for episode in source]
-    for episode, path in zip(source, paths, strict=True):
+def copy_of_audio(target):
+    """Copy the recordings of the episodes below `target`; return them in order."""
+    paths = [target / "sample" / episode.turns[0].parts[0].ref.partition(":")[2] for episode in EPISODES]
+    for episode, path in zip(EPISODES, paths, strict=True):
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(episode.turns[0].parts[0].audio, path)
     return paths
@@ -49,16 +47,13 @@ def built(tmp_path_factory):
     """Return the folders of a data set of recorded pairs and one of scripts in two voices, and of its release."""
     folder = tmp_path_factory.mktemp("built")
     channel = ChannelSettings(level_dbfs=-26.3)
-    plans = [PairPlan("modality", e, e, "espeak-ng", "train", channel) for e in short_episodes(NUM_EPISODES)]
+    plans = [PairPlan("modality", e, e, "espeak-ng", "train", channel) for e in EPISODES]
     script = next(read_source("colloquial_scripts"))
     spoken, written = (replace(side, turns=side.turns[:2]) for side in (script.spoken, script.written))
-    across = {"rejected_engine": ("espeak-ng", {})}
-    plans.append(PairPlan("colloquialness", spoken, written, "hibari", "test", None, **across))
+    plans.append(PairPlan("colloquialness", spoken, written, "other+espeak-ng", "test", None, OPTIONS))
     scores = dict.fromkeys(("content", "naturalness", "coherence"), 4)
     quality = {"chosen": scores, "rejected": scores, "judge": "somebody", "prompt_version": "1"}
-    with ShardWriter(folder / "data") as writer:
-        for plan in plans:
-            writer.write(plan.split, make_row(plan) | {"quality": quality})
+    write_rows(folder / "data", [(plan.split, make_row(plan) | {"quality": quality}) for plan in plans])
     assert release(folder / "data", folder / "release")["skipped"] == []
     return folder
 
@@ -67,29 +62,20 @@ def rows_by_id(folder):
     return {row["pair_id"]: (split, row) for split, row in read_rows(folder)}
 
 
-def test_every_pair_comes_back_as_it_was(built, tmp_path):
-    report = reconstruct(built / "release", AudioRoots(), tmp_path / "again", num_workers=1)
-    assert (report["skipped"], report["released"]) == ([], NUM_EPISODES + 1)
-    assert report["turns"]["scrubbed"] == 0
-    assert "different" not in report["turns"]
-    # Both engines are deterministic, so both sides are the same to the byte, and with them every other column.
-    assert rows_by_id(tmp_path / "again") == rows_by_id(built / "data")
-
-
 def test_load_dataset_makes_the_pairs_of_a_release_again(built, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     root = tmp_path / "audio"
-    path, *_ = copy_of_audio(short_episodes(NUM_EPISODES), root)
+    path, *_ = copy_of_audio(root)
     content = path.read_bytes()
     path.unlink()
-    options = {"data_dir": str(root), "metadata": str(built / "release")}
-    found = datasets.load_dataset("sdiareward", "modality", split="train", **options)
-    assert len(found) == NUM_EPISODES - 1
+    options = {"data_dir": str(root), "synthesizer_options": OPTIONS}
+    found = datasets.load_dataset("sdiareward", "modality", split="train", metadata=str(built / "release"), **options)
+    assert len(found) == len(EPISODES) - 1
     assert "skipped 1 pairs, missing_audio; first: pair " in caplog.text
     # The recording is back, and the release is in the folder of the recordings.
     path.write_bytes(content)
     shutil.copytree(built / "release" / "data", root / "data")
-    found = datasets.load_dataset("sdiareward", data_dir=str(root))
+    found = datasets.load_dataset("sdiareward", **options)
     again = {row["pair_id"]: (split, row) for split, rows in found.items() for row in rows}
     assert again == rows_by_id(built / "data")
 
@@ -101,7 +87,8 @@ def test_a_damaged_shard_costs_itself_alone_and_a_scrubbed_text_is_counted(built
     report = reconstruct(folder, AudioRoots(), tmp_path / "again", num_workers=1)
     (skip,) = report["skipped"]
     assert (skip["item"], skip["kind"]) == (f"{damaged.parent.name}/{damaged.name}", "invalid_shard")
-    assert len(rows_by_id(tmp_path / "again")) == NUM_EPISODES
+    assert (len(rows_by_id(tmp_path / "again")), report["released"]) == (len(EPISODES),) * 2
+    assert "different" not in report["turns"]
     row = modality_rows(built)[0]
     row["rejected"][0]["audio_ref"][0]["text"] = row["chosen"][0]["audio_ref"][0]["text"] = "Call [PHONE]!"
     _, turns = Rebuilder(AudioRoots(), tmp_path / "recordings").rebuild("train", row)
@@ -109,8 +96,7 @@ def test_a_damaged_shard_costs_itself_alone_and_a_scrubbed_text_is_counted(built
 
 
 def test_damaged_recordings_are_separated_by_kind_and_cost_no_other_pair(built, tmp_path):
-    episodes = short_episodes(NUM_EPISODES)
-    paths = copy_of_audio(episodes, tmp_path / "audio")
+    paths = copy_of_audio(tmp_path / "audio")
     originals = [path.read_bytes() for path in paths]
     arrays = [soundfile.read(path, dtype="float32")[0] for path in paths]
     paths[0].unlink()
@@ -122,10 +108,11 @@ def test_damaged_recordings_are_separated_by_kind_and_cost_no_other_pair(built, 
     paths[5].write_text("this is no recording\n" * 50)
     roots = AudioRoots(tmp_path / "audio")
 
-    report = reconstruct(built / "release", roots, tmp_path / "again", num_workers=1)
+    options = {"num_workers": 1, "synthesizer_options": OPTIONS}
+    report = reconstruct(built / "release", roots, tmp_path / "again", **options)
 
     pair_ids = {row["chosen"][0]["audio_ref"][0]["uri"]: f"pair {row['pair_id']}" for row in modality_rows(built)}
-    items = [pair_ids[episode.turns[0].parts[0].ref] for episode in episodes]
+    items = [pair_ids[episode.turns[0].parts[0].ref] for episode in EPISODES]
     kinds = {entry["item"]: entry["kind"] for entry in report["skipped"]}
     damages = ("missing", "wrong", "truncated", "truncated", "reencoded", "undecodable")
     assert [kinds.get(item) for item in items] == [*(f"{damage}_audio" for damage in damages), None]
@@ -136,13 +123,12 @@ def test_damaged_recordings_are_separated_by_kind_and_cost_no_other_pair(built, 
     kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "again-work" / "parts").glob("*.parquet")}
     for index in (0, 1, 2, 3, 5):
         paths[index].write_bytes(originals[index])
-    report = reconstruct(built / "release", roots, tmp_path / "again", num_workers=1)
+    report = reconstruct(built / "release", roots, tmp_path / "again", **options)
     assert report["drops"] == {"reencoded_audio": 1}
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
-
-    taken = reconstruct(built / "release", roots, tmp_path / "taken", num_workers=1, allow_reencoded=True)
-    assert taken["skipped"] == []
-    assert taken["turns"]["reencoded"] >= 2
+    row = next(row for row in modality_rows(built) if f"pair {row['pair_id']}" == items[4])
+    _, turns = Rebuilder(roots, tmp_path / "recordings", allow_reencoded=True).rebuild("train", row)
+    assert turns["reencoded"] >= 2
 
 
 def modality_rows(built):
@@ -157,7 +143,6 @@ def modality_rows(built):
         ({"uri": "no reference"}, "invalid_row"),
         ({"uri": None}, "no_reference"),
         ({"start_s": 5000.0, "end_s": 5001.0}, "truncated_audio"),
-        ({"start_s": 0.0, "end_s": 2.0}, "wrong_audio"),
     ],
 )
 def test_a_reference_without_a_recording_is_reported(built, tmp_path, changed, kind):

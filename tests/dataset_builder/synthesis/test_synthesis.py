@@ -2,6 +2,7 @@ import hashlib
 import json
 import subprocess
 import sys
+from functools import cache
 
 import numpy as np
 import pytest
@@ -9,9 +10,10 @@ import pytest
 from sdiareward.dataset_builder.synthesis import SYNTHESIZERS, SynthesisError, is_available, load_synthesizer
 
 
-TEXT = "Hold it right there."
+TEXT = "Six thick sticks?"
 OFFLINE = [name for name in SYNTHESIZERS if is_available(name)]
-# Speaks the texts with the engines named, in the order given, and prints a fingerprint of each.
+REFERENCE = np.sin(np.arange(16_000) * 0.05).astype(np.float32)
+# Speaks a text with the engines and voices named, in the order given, and prints a fingerprint of each.
 FINGERPRINTS = """
 import hashlib, json, sys
 import numpy as np
@@ -24,44 +26,42 @@ for name, voice in json.loads(sys.argv[1]):
 """
 
 
+@cache
+def speak(name, voice):
+    return load_synthesizer(name).speak(TEXT, voice=voice, reference=REFERENCE)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in OFFLINE if name != "world"])
 def test_a_synthesizer_speaks_mono_16_kilohertz_speech_longer_for_more_words_and_different_in_another_voice(name):
-    engine = load_synthesizer(name)
-    speech = engine.speak("Hold it.", voice=0)
+    engine, speech = load_synthesizer(name), speak(name, 0)
     assert speech.dtype == np.float32 and speech.ndim == 1 and not engine.uses_reference
-    assert 0.2 < len(speech) / 16_000 < 3.0 and 0.05 < np.abs(speech).max() <= 1.05
+    assert 0.4 < len(speech) / 16_000 < 3.0 and 0.05 < np.abs(speech).max() <= 1.05
     assert any(character.isdigit() for character in engine.version)
-    assert len(engine.speak("Hold it right there, or else.", voice=0)) > 1.3 * len(speech)
-    assert engine.speak("Hold it.", voice=1).tobytes() != speech.tobytes()
+    assert len(engine.speak("Hm.", voice=0)) < len(speech)
+    assert speak(name, 1).tobytes() != speech.tobytes()
 
 
 @pytest.mark.slow
-def test_the_same_call_gives_the_same_samples_in_a_fresh_process_whatever_was_spoken_before(capsys):
+def test_the_same_call_gives_the_same_samples_in_a_fresh_process_whatever_was_spoken_before():
     names = [name for name in OFFLINE if load_synthesizer(name).is_deterministic]
     assert set(names) == {"espeak-ng", "hibari", "kokoro", "world"} | ({"flite"} & set(OFFLINE))
     calls = [(name, voice) for name in names for voice in (0, 1) if (name, voice) != ("kokoro", 1)]
     command = [sys.executable, "-W", "ignore", "-c", FINGERPRINTS, json.dumps(calls[::-1])]
     there = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-    reference = np.sin(np.arange(16_000) * 0.05).astype(np.float32)
-    spoken = [load_synthesizer(n).speak("Six thick sticks?", voice=v, reference=reference) for n, v in calls]
-    assert there[::-1] == [hashlib.sha256(speech.tobytes()).hexdigest() for speech in spoken]
+    assert there[::-1] == [hashlib.sha256(speak(*call).tobytes()).hexdigest() for call in calls]
 
 
 def test_copy_synthesis_keeps_the_length_and_draws_the_pitch_together():
     import pyworld
 
-    time_s = np.arange(32_000) / 16_000
-    phase = 2 * np.pi * np.cumsum(150.0 * 1.4 ** np.sin(2 * np.pi * time_s)) / 16_000
+    phase = 2 * np.pi * np.cumsum(150.0 * 1.4 ** np.sin(np.arange(32_000) * 2 * np.pi / 16_000)) / 16_000
     reference = (0.1 * sum(np.sin(k * phase) for k in range(1, 15))).astype(np.float32)
     copy = load_synthesizer("world").speak(TEXT, voice=0, reference=reference)
     assert abs(len(copy) - len(reference)) <= 160
-
-    def spread(signal):
-        pitch, _ = pyworld.dio(signal.astype(np.float64), 16_000)
-        return np.log(pitch[pitch > 0]).std()
-
-    assert spread(copy) < 0.3 * spread(reference)
+    pitches = [pyworld.dio(signal.astype(np.float64), 16_000)[0] for signal in (copy, reference)]
+    spreads = [np.log(pitch[pitch > 0]).std() for pitch in pitches]
+    assert spreads[0] < 0.3 * spreads[1]
     with pytest.raises(SynthesisError, match="needs a recording"):
         load_synthesizer("world").speak(TEXT, voice=0)
 
@@ -74,22 +74,16 @@ HERE = sys.executable
     ("name", "options", "named"),
     [
         ("festival", {}, "espeak-ng.*hibari.*piper"),
-        ("espeak-ng", {"rate": 165}, r"'espeak-ng'.*\['rate'\]"),
-        ("openai-speech", {"model": "kokoro"}, "'base_url', 'model', 'voices'"),
+        ("espeak-ng", {"rate": 165}, r"'espeak-ng'.*'rate'.*voices"),
+        ("openai-speech", {"model": "kokoro"}, "base_url"),
         ("openai-speech", OPENAI | {"voices": "alloy"}, "'alloy'"),
-        ("soulx-podcast", {"model_path": "m"}, "'addresses'"),
-        ("soulx-podcast", {"model_path": "m", "addresses": "http://localhost"}, "addresses is"),
+        ("soulx-podcast", {"model_path": "m", "addresses": []}, "addresses is"),
         ("piper", {"engine": "command"}, "'piper' has the engine 'command'"),
-        pytest.param("kokoro", {"voices": ["jf_alpha", "nowhere"]}, "nowhere", marks=pytest.mark.slow),
-        pytest.param("kokoro", {"voices_path": "nowhere.bin"}, "nowhere", marks=pytest.mark.slow),
+        ("kokoro", {"voices": ["jf_alpha", "nowhere"]}, r"\['nowhere'\]; .* has jf_alpha"),
+        ("kokoro", {"voices_path": "nowhere.bin"}, "nowhere"),
         ("my-tts", {"engine": "command", "command": "say hello"}, "say hello"),
-        (
-            "my-tts",
-            {"engine": "command", "command": ["no-such-program", "{voice}"], "voices": ["a"]},
-            "no-such-program",
-        ),
+        ("my-tts", {"engine": "command", "command": ["no-such-program"]}, "no-such-program"),
         ("my-tts", {"engine": "command", "command": [HERE], "voices": ["a"]}, "voices"),
-        ("my-tts", {"engine": "command", "command": [HERE], "speed": 2}, "my-tts"),
         ("my-tts", {"engine": "shout"}, "shout"),
         ("hum", {"engine": "entry-point", "entry": "Hum"}, "Hum"),
         ("hum", {"engine": "entry-point", "entry": "no_such_module_here:Hum"}, "no_such_module_here:Hum"),
@@ -108,28 +102,22 @@ def test_an_engine_is_loaded_once_per_set_of_options_and_available_if_they_are_g
     assert load_synthesizer("openai-speech", {**OPENAI, "voices": ["b", "a"]}) is not first
     named = load_synthesizer("second", {**OPENAI, "engine": "openai-speech", "model": "other"})
     assert (first.version, named.version) == ("openai-speech kokoro", "openai-speech other")
-    assert not is_available("openai-speech") and not is_available("soulx-podcast")
-    assert is_available("openai-speech", OPENAI)
-    assert is_available("soulx-podcast", {"model_path": "model", "addresses": ["http://localhost:8100"]})
+    assert not is_available("openai-speech") and is_available("openai-speech", OPENAI)
     with pytest.raises(ValueError, match="no-such-program"):
         is_available("my-tts", {"engine": "command", "command": ["no-such-program"]})
 
 
-# Speaks as many milliseconds as the text has letters, at a level that the voice decides, and logs how it was called.
+# Speaks a tenth of a second for each letter, at a level that the voice decides, and logs the text.
 SCRIPT = """
-import io, json, sys
-import numpy, soundfile
+import json, sys, wave
 arguments = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 text = arguments.get("--text") or sys.stdin.read()
 if "fail" in text:
     sys.exit("no such word")
-level = {"loud": 0.5, "quiet": 0.1}[arguments["--voice"]]
-samples = numpy.full(16 * len(text) * 100, level, dtype="float32")
-# Whole before it goes to a pipe, in which a header cannot be completed afterwards.
-wav = io.BytesIO()
-soundfile.write(wav, samples, 16_000, format="WAV", subtype="FLOAT")
-with open(arguments["--output"], "wb") if "--output" in arguments else sys.stdout.buffer as output:
-    output.write(wav.getvalue())
+level, count = {"loud": 16384, "quiet": 4096}[arguments["--voice"]], 1600 * len(text)
+with wave.open(arguments.get("--output") or sys.stdout.buffer, "wb") as output:
+    output.setparams((1, 2, 16000, count, "NONE", None))
+    output.writeframes(level.to_bytes(2, "little") * count)
 with open(arguments["--log"], "a") as log:
     log.write(json.dumps(text) + "\\n")
 """
@@ -139,22 +127,20 @@ with open(arguments["--log"], "a") as log:
 def script(tmp_path):
     path = tmp_path / "speak.py"
     path.write_text(SCRIPT)
-    return [sys.executable, str(path), "--log", str(tmp_path / "log"), "--voice", "{voice}"]
+    return [HERE, "-I", "-S", str(path), "--log", str(tmp_path / "log"), "--voice", "{voice}"]
 
 
-def make_options(command, **changes):
-    return {"engine": "command", "command": command, "voices": ["loud", "quiet"], **changes}
+def load_command(command, **changes):
+    options = {"engine": "command", "command": command, "voices": ["loud", "quiet"]}
+    return load_synthesizer("my-tts", options | changes)
 
 
-@pytest.mark.parametrize(
-    "ends", [["--text", "{text}", "--output", "{output}"], ["--text", "{text}"], ["--output", "{output}"], []]
-)
+@pytest.mark.parametrize("ends", [["--text", "{text}", "--output", "{output}"], ["--output", "{output}"], []])
 def test_a_command_speaks_with_the_text_and_the_recording_by_argument_or_by_stream(script, ends, tmp_path):
-    engine = load_synthesizer("my-tts", make_options([*script, *ends], version="my-tts 2"))
-    for voice, level in ((0, 0.5), (1, 0.1), (2, 0.5)):
+    engine = load_command([*script, *ends], version="my-tts 2")
+    for voice, level in ((0, 0.5), (1, 0.125), (2, 0.5)):
         speech = engine.speak("$(touch x); 'a'\n`b`", voice=voice)
-        assert speech.shape == (1600 * len("$(touch x); 'a' `b`"),)
-        np.testing.assert_allclose(speech, level, atol=1e-6)
+        assert speech.shape == (1600 * len("$(touch x); 'a' `b`"),) and set(speech) == {np.float32(level)}
     # No shell read it, and line breaks are spaces.
     assert json.loads((tmp_path / "log").read_text().splitlines()[0]) == "$(touch x); 'a' `b`"
     assert engine.version == "my-tts 2" and not engine.is_deterministic and not engine.uses_reference
@@ -166,14 +152,13 @@ def test_a_command_speaks_with_the_text_and_the_recording_by_argument_or_by_stre
     ("command", "text", "reason"),
     [
         (None, "fail", "ended with 1 for 'fail': no such word"),
-        ([sys.executable, "-c", "print('{voice}')"], "hello", "has no speech for 'hello'.*cannot be decoded"),
-        ([sys.executable, "-c", "'{voice} {output}'"], "hello", "has no speech for 'hello'.*speech.wav"),
-        ([sys.executable, "-c", "import time; '{voice}'; time.sleep(9)"], "hello", "timed out"),
+        ([HERE, "-IS", "-c", "print('{voice}')"], "hello", "has no speech for 'hello'.*cannot be decoded"),
+        ([HERE, "-IS", "-c", "'{voice} {output}'"], "hello", "has no speech for 'hello'.*speech.wav"),
+        ([HERE, "-IS", "-c", "import time; '{voice}'; time.sleep(9)"], "hello", "timed out"),
     ],
 )
 def test_a_command_that_gives_no_speech_costs_the_text_alone(script, command, text, reason):
-    timeout_s = 5 if command is None else 0.7
-    engine = load_synthesizer("my-tts", make_options(command or [*script, "--text", "{text}"], timeout_s=timeout_s))
+    engine = load_command(command or [*script, "--text", "{text}"], timeout_s=0.5 if "timed" in reason else 20.0)
     with pytest.raises(SynthesisError, match=reason):
         engine.speak(text, voice=0)
 
@@ -182,17 +167,13 @@ MODULE = """
 import numpy as np
 
 class Hum:
-    uses_reference = False
-    is_deterministic = True
-    version = "hum 1"
+    uses_reference, is_deterministic, version = False, True, "hum 1"
 
     def __init__(self, level=0.25):
         self.level = level
 
     def speak(self, text, *, voice, reference=None):
-        if text == "wrong":
-            return np.zeros((2, 3), dtype=np.int16)
-        return np.full(800 * len(text), self.level)
+        return np.zeros((2, 3), dtype=np.int16) if text == "wrong" else np.full(800 * len(text), self.level)
 
 class Mute:
     pass
