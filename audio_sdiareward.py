@@ -21,7 +21,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -165,9 +165,10 @@ class Clip:
         label = name or label
         if array is None:
             with _open_bytes(handle) as content:
-                digest = _hash_bytes(content)
-                array, rate, duration_s = _decode(content, label, max_duration_s, longest_s)
-            vars(self).update(duration_s=duration_s, digest=digest)
+                digest = hashlib.file_digest(content, "sha256").hexdigest()
+                with open_encoded(content, label) as file:
+                    array, rate = _read_frames(file, label, max_duration_s, longest_s), file.samplerate
+                    vars(self).update(duration_s=file.frames / rate, digest=digest)
         elif max_duration_s is not None:
             array = array[..., : math.ceil((max_duration_s + _RESAMPLER_MARGIN_S) * rate)]
         return _make_mono(array, rate, sampling_rate, max_duration_s, label)
@@ -190,7 +191,7 @@ class Clip:
             samples = array.astype("float32").tobytes()
             return hashlib.sha256(f"{rate} {array.shape} ".encode() + samples).hexdigest()
         with _open_bytes(handle) as content:
-            return _hash_bytes(content)
+            return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def audio_duration_s(source: Any) -> float:
@@ -207,11 +208,7 @@ def audio_duration_s(source: Any) -> float:
 
 
 def read_audio(
-    source: Any,
-    *,
-    sampling_rate: int = SAMPLING_RATE,
-    max_duration_s: float | None = None,
-    name: str | None = None,
+    source: Any, *, sampling_rate: int = SAMPLING_RATE, max_duration_s: float | None = None, name: str | None = None
 ) -> np.ndarray:
     """Read one recording as a mono float32 array at `sampling_rate`.
 
@@ -260,10 +257,8 @@ def _make_mono(
     if max_duration_s is not None:
         array = array[: round(max_duration_s * sampling_rate)]
     if array.size * SAMPLING_RATE < MIN_SAMPLES * sampling_rate:
-        raise AudioError(
-            f"{label}: lasts {array.size / sampling_rate * 1000:.1f} ms; more than "
-            f"{(MIN_SAMPLES - 1) / SAMPLING_RATE * 1000:.0f} ms is needed for one audio token."
-        )
+        lasts_ms = array.size / sampling_rate * 1000
+        raise AudioError(f"{label}: lasts {lasts_ms:.1f} ms; more than 20 ms is needed for one audio token.")
     return array
 
 
@@ -316,10 +311,7 @@ def open_source(source: Any, sampling_rate: int = SAMPLING_RATE) -> tuple[Any, s
             remedy = "; write its path with forward slashes" if "\\" in repr(str(source)) else remedy
             raise FileNotFoundError(f"{str(source)[:_MAX_QUOTED]}: no such audio file{remedy}.")
         return str(path), str(path), None, 0
-    raise TypeError(
-        "audio must be a path, bytes, an array or a mapping with 'bytes', 'path' or 'array'; "
-        f"got {type(source).__name__}."
-    )
+    raise TypeError(f"audio must be a path, bytes, an array or a mapping with one; got {type(source).__name__}.")
 
 
 def decode_base64(text: str) -> bytes | None:
@@ -412,10 +404,8 @@ def require_mix(energy: float, mixed: float, num_channels: int, label: str) -> N
         AudioError: The channels cancel.
     """
     if math.isfinite(energy) and mixed * num_channels < _MIN_MIXED_ENERGY * energy:
-        raise AudioError(
-            f"{label}: its {num_channels} channels cancel, their mean has {mixed / energy:.1%} of their energy; "
-            "give one channel, or invert one of them."
-        )
+        found = f"its {num_channels} channels cancel, their mean has {mixed / energy:.1%} of their energy"
+        raise AudioError(f"{label}: {found}; give one channel, or invert one of them.")
 
 
 def _samples(source: Mapping[str, Any]) -> tuple[np.ndarray, int]:
@@ -454,28 +444,8 @@ def _require_rate(rate: int, label: str) -> None:
         raise AudioError(f"{label}: is sampled at {rate} Hz; give a recording at {MIN_RATE} to {MAX_RATE} Hz.")
 
 
-def _decode(content: Any, label: str, max_duration_s: float | None, longest_s: float) -> tuple[np.ndarray, int, float]:
-    """Decode to `(num_channels, num_samples)` at the file's own rate; also return that rate and the whole duration."""
-    import soundfile
-
-    with open_stream(content) as stream:
-        stream.name = ""
-        num_bytes = stream.seek(0, os.SEEK_END)
-        stream.seek(0)
-        with suppress(soundfile.LibsndfileError), soundfile.SoundFile(stream) as file:
-            # A promised length is believed once it is read; one beyond what is wanted is looked into first.
-            most_s = min(num_bytes / MIN_BYTES_PER_S, longest_s if max_duration_s is None else max_duration_s)
-            is_known = file.format not in PROMISING
-            if is_known or (file.frames <= most_s * file.samplerate and file.frames * file.channels <= _MAX_VALUES):
-                array = _read_frames(file, label, max_duration_s, longest_s)
-                if is_known or (0 < file.frames == array.shape[1] and not count_more_bytes(stream)):
-                    return array, file.samplerate, file.frames / file.samplerate
-        with open_encoded(stream, label) as file:
-            array = _read_frames(file, label, max_duration_s, longest_s)
-            return array, file.samplerate, file.frames / file.samplerate
-
-
 def _read_frames(file: Any, label: str, max_duration_s: float | None, longest_s: float) -> np.ndarray:
+    """Return the samples at the file's own rate, shape `(num_channels, num_samples)`."""
     rate = file.samplerate
     _require_rate(rate, label)
     num_frames = file.frames
@@ -484,20 +454,14 @@ def _read_frames(file: Any, label: str, max_duration_s: float | None, longest_s:
     elif num_frames > longest_s * rate:
         raise AudioError(f"{label}: lasts {num_frames / rate:.1f} s; at most {longest_s:g} s are read: cut it.")
     if num_frames * file.channels > _MAX_VALUES:
-        raise AudioError(
-            f"{label}: has {file.channels} channels of {num_frames} samples at {rate} Hz; at most "
-            f"{_MAX_VALUES} samples are decoded in one piece: cut it, or give one channel at 48 kHz or less."
-        )
+        found = f"has {file.channels} channels of {num_frames} samples at {rate} Hz"
+        raise AudioError(f"{label}: {found}; at most {_MAX_VALUES} samples are read: cut it, or give one channel.")
     samples: np.ndarray = file.read(num_frames, dtype="float32", always_2d=True).T
     return samples
 
 
 def _open_bytes(handle: Any) -> Any:
     return io.FileIO(handle) if isinstance(handle, str) else handle
-
-
-def _hash_bytes(content: Any) -> str:
-    return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 @contextmanager

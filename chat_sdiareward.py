@@ -95,13 +95,9 @@ class Turn:
             if not isinstance(text, str):
                 raise DialogueError(f"its text is {_kind_of(text)}; give a string.")
             if _names_recording(text):
-                raise DialogueError(
-                    f"its text {shorten(text)!r} is a recording or names one; give that under 'audio'."
-                )
+                raise DialogueError(f"its text {shorten(text)!r} is or names a recording; give that under 'audio'.")
         if (length := sum(map(len, texts))) > MAX_TEXT_CHARACTERS:
-            raise DialogueError(
-                f"its text has {length} characters; a turn has at most {MAX_TEXT_CHARACTERS}, give its own words only."
-            )
+            raise DialogueError(f"its text has {length} characters; give own words, at most {MAX_TEXT_CHARACTERS}.")
         text, audio = " ".join(texts), next((part for part in parts if isinstance(part, Clip)), None)
         if self.role == "system" and audio:
             raise DialogueError("is of the system and has a recording; give text alone.")
@@ -276,9 +272,8 @@ def _unwrap(value: Any) -> Any:
 def _read_item(item: Any, find: Callable[[Any], Any]) -> Any:
     """Return the text or the recording of an item of a message."""
     if not isinstance(item, Mapping):
-        raise DialogueError(
-            f"its content holds {'null' if item is None else _kind_of(item)}; give text and audio items."
-        )
+        found = "null" if item is None else _kind_of(item)
+        raise DialogueError(f"its content holds {found}; give text and audio items.")
     kind = item.get("type") or None
     given = {key: value for key, value in item.items() if key != "type" and not _is_empty(value)}
     recordings = _list_recordings(given)
@@ -436,30 +431,6 @@ def read_padding_options(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], str
     options = {"padding": True, **{name: given.pop(name) for name in _PADDING_OPTIONS if name in given}}
     return_tensors = given.pop("return_tensors", "pt")
     if unknown := sorted(name for name, value in given.items() if value not in (None, False)):
-        raise TypeError(
-            f"dialogues are processed whole, without {', '.join(unknown)}; the options are return_tensors, "
-            f"{', '.join(_PADDING_OPTIONS)}."
-        )
+        known = ", ".join(("return_tensors", *_PADDING_OPTIONS))
+        raise TypeError(f"dialogues are processed whole, without {', '.join(unknown)}; the options are {known}.")
     return options, return_tensors
-
-
-__all__ = [
-    "AUDIO_KEYS",
-    "CHAT_TEMPLATE",
-    "MAX_TEXT_CHARACTERS",
-    "MAX_TURNS",
-    "ROLES",
-    "Dialogue",
-    "DialogueError",
-    "Turn",
-    "as_batch",
-    "expand_criteria",
-    "list_items",
-    "make_dialogue",
-    "read_padding_options",
-    "read_parts",
-    "render_dialogue",
-    "require_special_tokens",
-    "shorten",
-    "turns_to_messages",
-]

@@ -31,6 +31,8 @@ LONGEST_TURN_S = 3600.0
 OFFICIAL_MAX_TURN_S = 300.0
 # Configurations of a thinker and of a full Qwen2.5-Omni, which contains a thinker.
 EXTERNAL_MODEL_TYPES = ("qwen2_5_omni_thinker", "qwen2_5_omni")
+# `subsets` (by name: `offset`, `temperature`, `num_pairs`), `quantiles` (of the rewards of a reference set, at equal
+# steps, the smallest first), `quantiles_by_criterion`, `num_pairs`, `prompt_version`, `data` (which pairs).
 CALIBRATION_KEYS = ("subsets", "quantiles", "quantiles_by_criterion", "num_pairs", "prompt_version", "data")
 # Where an exported checkpoint stores the fields that its layout lacks.
 OWN_FIELDS_KEY = "sdiareward"
@@ -141,8 +143,8 @@ class SDiaRewardConfig(Qwen2_5OmniThinkerConfig):
             config_dict = cls._from_foreign(config_dict).to_dict()
         elif model_type != cls.model_type:
             raise ValueError(
-                f"model_type is {model_type!r}; only a checkpoint of {cls.model_type!r} or a released one of the "
-                "authors can be loaded. Start a new head on a pretrained thinker with SDiaRewardModel.from_backbone."
+                f"model_type is {model_type!r}; give a checkpoint of {cls.model_type!r} or of the authors, or start a "
+                "new head on a thinker with SDiaRewardModel.from_backbone."
             )
         if kwargs.get("prompts", config_dict.get("prompts")) != config_dict.get("prompts"):
             kwargs.setdefault("prompt_version", name_prompts(kwargs["prompts"]))
@@ -153,26 +155,21 @@ class SDiaRewardConfig(Qwen2_5OmniThinkerConfig):
 
     def _validate_reward_fields(self) -> None:
         if self.num_labels != 1:
-            raise ValueError(
-                f"num_labels is {self.num_labels}; a reward model has 1: leave num_labels and id2label out."
-            )
+            raise ValueError(f"num_labels is {self.num_labels}; a reward model has 1: omit num_labels and id2label.")
         if self.problem_type != "regression":
-            raise ValueError(f"problem_type is {self.problem_type!r}; a reward is a 'regression': leave it out.")
+            raise ValueError(f"problem_type is {self.problem_type!r}; a reward is a 'regression': omit it.")
         if self.pooling_mode not in POOLING_MODES:
             raise ValueError(f"pooling_mode is {self.pooling_mode!r}; choose one of {', '.join(POOLING_MODES)}.")
         validate_prompts(self.prompts, self.prompt_version)
         validate_max_turn_s(self.max_turn_s)
         if not isinstance(self.sampling_rate, int) or self.sampling_rate <= 0:
-            raise ValueError(
-                f"sampling_rate is {self.sampling_rate!r}; give a positive whole number of Hz, such as 16000."
-            )
+            raise ValueError(f"sampling_rate is {self.sampling_rate!r}; give a positive whole number of Hz.")
         validate_stack_factor(self.stack_factor)
         if not _is_positive_finite(self.reward_scale):
-            raise ValueError(
-                f"reward_scale is {self.reward_scale!r}; give a positive finite factor, 1.0 to change nothing."
-            )
-        if self.calibration is not None:
-            validate_calibration(self.calibration)
+            raise ValueError(f"reward_scale is {self.reward_scale!r}; give a positive finite factor.")
+        given = CALIBRATION_KEYS if self.calibration is None else self.calibration
+        if missing := [key for key in CALIBRATION_KEYS if key not in given]:
+            raise ValueError(f"calibration lacks {', '.join(missing)}; make it with sdiareward calibrate.")
 
     @classmethod
     def _from_foreign(cls, config_dict: Mapping[str, Any]) -> SDiaRewardConfig:
@@ -212,14 +209,10 @@ def validate_prompts(prompts: Any, prompt_version: Any) -> None:
         ValueError: A criterion or a text is empty or no string, or the version is.
     """
     if not isinstance(prompts, Mapping) or not prompts:
-        raise ValueError(
-            f"prompts is {prompts!r}; give a mapping from criterion to system prompt with at least one entry."
-        )
+        raise ValueError(f"prompts is {prompts!r}; give a mapping of criteria to prompts with at least one entry.")
     for criterion, text in prompts.items():
         if not isinstance(criterion, str) or not isinstance(text, str) or not criterion or not text.strip():
-            raise ValueError(
-                f"prompts[{criterion!r}] is {text!r}; criterion and system prompt must be non-empty strings."
-            )
+            raise ValueError(f"prompts[{criterion!r}] is {text!r}; criterion and prompt must be non-empty strings.")
     if not isinstance(prompt_version, str) or not prompt_version:
         raise ValueError(f"prompt_version is {prompt_version!r}; name the set of prompts with a non-empty string.")
 
@@ -231,30 +224,13 @@ def validate_max_turn_s(max_turn_s: Any) -> None:
         ValueError: It is not a positive number, or more than an hour.
     """
     if not _is_positive_finite(max_turn_s) or max_turn_s > LONGEST_TURN_S:
-        raise ValueError(
-            f"max_turn_s is {max_turn_s!r}; give a positive number of seconds up to {LONGEST_TURN_S:g}, such as 30.0."
-        )
+        raise ValueError(f"max_turn_s is {max_turn_s!r}; give a positive number of seconds up to {LONGEST_TURN_S:g}.")
 
 
 def validate_stack_factor(stack_factor: Any) -> None:
     """Raise `ValueError` unless `stack_factor` is a number of vectors, from 1 (none stacked) to 64."""
     if type(stack_factor) is not int or not 1 <= stack_factor <= _MOST_STACKED:
         raise ValueError(f"stack_factor is {stack_factor!r}; give a whole number from 1 to {_MOST_STACKED}.")
-
-
-def validate_calibration(calibration: Mapping[str, Any]) -> None:
-    """Raise unless a calibration has every parameter that applying it needs.
-
-    Args:
-        calibration (`dict`): `subsets` (by name: `offset`, `temperature`, `num_pairs`), `quantiles` (of the rewards of
-            a reference set, at equal steps from the smallest to the largest), `quantiles_by_criterion`, `num_pairs`,
-            `prompt_version` and `data` (which pairs).
-
-    Raises:
-        ValueError: A part is missing.
-    """
-    if missing := [key for key in CALIBRATION_KEYS if key not in calibration]:
-        raise ValueError(f"calibration lacks {', '.join(missing)}; make it with sdiareward calibrate.")
 
 
 def _is_positive_finite(value: Any) -> bool:

@@ -176,9 +176,7 @@ class SDiaRewardModel(SDiaRewardPreTrainedModel):
 
     def _compute_loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         if labels.numel() != len(logits):
-            raise ValueError(
-                f"labels are of shape {list(labels.shape)} for {len(logits)} dialogues; give one for each."
-            )
+            raise ValueError(f"labels are of shape {list(labels.shape)} for {len(logits)} dialogues; give one each.")
         loss: Any = self.loss_function(labels=labels.to(logits.dtype), pooled_logits=logits, config=self.config)
         return loss
 
@@ -288,8 +286,7 @@ class SDiaRewardModel(SDiaRewardPreTrainedModel):
             is_padding = (inputs_embeds[:, [0, -1]] == vector).all(dim=-1)
         if bool(is_padding.any()):
             raise ValueError(
-                f"rows begin or end with the token of padding, {pad}, and there is no attention_mask; pass that of "
-                "SDiaRewardProcessor."
+                f"rows begin or end with padding ({pad}); pass the attention_mask of SDiaRewardProcessor."
             )
 
     def _insert_audio(
@@ -303,15 +300,11 @@ class SDiaRewardModel(SDiaRewardPreTrainedModel):
         # The number is data, which a traced graph does not know.
         num_vectors = 0 if audio_embeds is None else audio_embeds.shape[0]
         if not torch.compiler.is_compiling() and int(is_audio.sum()) != num_vectors:
-            raise ValueError(
-                f"the dialogues hold {int(is_audio.sum())} audio placeholders but {num_vectors} audio vectors came "
-                "with them; build both with one call of SDiaRewardProcessor."
-            )
-        return (
-            inputs_embeds
-            if audio_embeds is None
-            else inputs_embeds.masked_scatter(is_audio.unsqueeze(-1), audio_embeds.to(inputs_embeds))
-        )
+            found = f"the dialogues hold {int(is_audio.sum())} audio placeholders and {num_vectors} audio vectors"
+            raise ValueError(f"{found}; build both with one call of SDiaRewardProcessor.")
+        if audio_embeds is None:
+            return inputs_embeds
+        return inputs_embeds.masked_scatter(is_audio.unsqueeze(-1), audio_embeds.to(inputs_embeds))
 
     def reward(self, pooled: torch.Tensor) -> torch.Tensor:
         """Compute the rewards of pooled vectors, as `compute_reward` does."""

@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sdiareward.common.package import CARDS
 from sdiareward.common.tables import escape_markdown
 from sdiareward.dataset_builder.licences import find_corpus, find_licence, find_redistribution_block
-from sdiareward.dataset_builder.reports.data_card import (
-    HEADER,
-    list_configs,
-    list_languages,
-    read_report,
-    render_card,
-)
+from sdiareward.dataset_builder.reports.data_card import HEADER, list_configs, list_languages, read_report, render_card
 from sdiareward.dataset_builder.shards import COUNTED, SPLITS, count_pairs, list_paths
 from sdiareward.pairs.schema import CRITERIA, JOINT, SIDES, make_arrow_schema
 
@@ -59,10 +53,8 @@ def _read_shard(path: Path, agreed: Any, remedy: str) -> Shard:
 
     criterion, split = path.parent.name, path.name.split("-")[0]
     if criterion not in (*CRITERIA, JOINT) or split not in SPLITS:
-        raise ValueError(
-            f"{path}: lies under criterion {criterion!r} and split {split!r}; the builder writes "
-            f"{[*CRITERIA, JOINT]} and {list(SPLITS)}. Move it out of data/."
-        )
+        found = f"lies under criterion {criterion!r} and split {split!r}"
+        raise ValueError(f"{path}: {found}, which the builder does not write; move it out of data/.")
     try:
         file = pq.ParquetFile(path)
     except pa.ArrowInvalid as error:
@@ -85,9 +77,8 @@ def _label(path: Path, row: Mapping[str, Any], split: str) -> Label:
         label[f"{side}_h"] = sum(turn["duration_s"] or 0.0 for turn in row[side] or ()) / 3600
         names = [(turn.get("audio") or {}).get("path") or "" for turn in row[side] or ()]
         if local := [name for name in names if "/" in name or "\\" in name]:
-            raise ValueError(
-                f"{path}: pair {row['pair_id']} names the local file {local[0]!r}; build the data set again."
-            )
+            found = f"pair {row['pair_id']} names the local file {local[0]!r}"
+            raise ValueError(f"{path}: {found}; build the data set again.")
     return label
 
 

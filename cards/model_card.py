@@ -107,6 +107,8 @@ def render_model_card(release: ModelRelease) -> str:
     about, prose = read_about(release.checkpoint)
     results, checkpoint = release.results, release.checkpoint
     is_figure_here = release.has_figure or (release.name is None and (checkpoint / FIGURE).is_file())
+    # Without its title, the headings one level lower.
+    report = re.sub(r"^##", "###", render_markdown(results).partition("\n")[2] if results else "", flags=re.MULTILINE)
     place = checkpoint.resolve()
     is_ours = place.is_relative_to(CARDS.parent)
     card = ModelCard.from_template(
@@ -118,17 +120,12 @@ def render_model_card(release: ModelRelease) -> str:
         pin=f', revision="{release.revision or "main"}"' if release.name else "",
         base_model=release.base_model or about.get("base_model"),
         data=escape_markdown(name_data(name_evaluated(results), find_split(results))) if results else "",
-        results=_lower_headings(render_markdown(results)) if results else "",
+        results=report.strip(),
         has_figure=is_figure_here and results,
         audit=render_findings(read_audit(checkpoint / AUDIT)) if (checkpoint / AUDIT).is_file() else "",
         training=_render_training(release.run) if release.run else "",
     )
     return f"{card}\n"
-
-
-def _lower_headings(results_md: str) -> str:
-    """Return a report without its title, its headings one level lower."""
-    return re.sub(r"^##", "###", results_md.split("\n", 1)[1], flags=re.MULTILINE).strip()
 
 
 def read_about(checkpoint: Path) -> tuple[dict[str, Any], str]:
@@ -172,10 +169,8 @@ def _fill_about(release: ModelRelease, prose: str) -> str:
     try:
         return Template(prose).substitute(fields).strip()
     except (KeyError, ValueError) as error:
-        raise ValueError(
-            f"{release.checkpoint / ABOUT}: has an unknown field {error}; known fields are "
-            f"{sorted(fields)}, and $$ is a dollar."
-        ) from error
+        known = f"known fields are {sorted(fields)}, and $$ is a dollar"
+        raise ValueError(f"{release.checkpoint / ABOUT}: has an unknown field {error}; {known}.") from error
 
 
 def _measure_size(release: ModelRelease) -> tuple[int, int]:

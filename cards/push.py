@@ -108,10 +108,8 @@ def plan_dataset(folder: Path, *, metadata: Path | None = None, repo_id: str = "
     labels = [label for shard in shards for label in shard.labels]
     ids = {label["pair_id"] for shard in released for label in shard.labels}
     if unknown := sorted(map(str, ids - {label["pair_id"] for label in labels})):
-        raise ValueError(
-            f"{metadata}: {len(unknown)} of its {len(ids)} pairs, such as {unknown[0]}, are not in the data set; "
-            "give the release of this data set."
-        )
+        found = f"{len(unknown)} of its {len(ids)} pairs, such as {unknown[0]}, are not in the data set"
+        raise ValueError(f"{metadata}: {found}; give the release of this data set.")
     card = dataset_card.render_dataset_card(folder, shards, public, released, repo_id)
     files = [_plan("README.md", card)]
     for name, table in {"data": public, "metadata": released}.items():
@@ -137,10 +135,8 @@ def _is_public(shard: dataset_card.Shard) -> bool:
     """Return whether the audio of a shard may be published; raise if that holds for some of its rows only."""
     withheld = [label for label in shard.labels if label["why_withheld"]]
     if withheld and len(withheld) < len(shard.labels):
-        raise ValueError(
-            f"{shard.path}: pair {withheld[0]['pair_id']} must not be published ({withheld[0]['why_withheld']}), "
-            "other pairs of this file may; the builder keeps them apart: build the data set again."
-        )
+        found = f"pair {withheld[0]['pair_id']} must not be published ({withheld[0]['why_withheld']}), others may"
+        raise ValueError(f"{shard.path}: {found}; build the data set again, which keeps them apart.")
     return not withheld
 
 
@@ -176,10 +172,8 @@ def plan_model(
     run = {} if path is None else read_json(path)
     arguments = run.get("arguments", {})
     if head_only and arguments.get("train") != "head":
-        raise ValueError(
-            f"{checkpoint}: its run.json records train {arguments.get('train')!r}, not 'head': its backbone differs "
-            "from the base; publish the whole model."
-        )
+        found = f"its run.json records train {arguments.get('train')!r}, not 'head'"
+        raise ValueError(f"{checkpoint}: {found}, so its backbone differs from the base; publish the whole model.")
     about, _ = model_card.read_about(checkpoint)
     measured, measured_path = _read_results(checkpoint, results)
     release = model_card.ModelRelease(
@@ -233,10 +227,8 @@ def _list_notes(
     elif (name := Path(release.results["config"]["model"]).name) != checkpoint.resolve().name:
         notes.append(f"the results are of {name}; make sure it is this one.")
     if release.results and not model_card.find_hub_id(release.results):
-        notes.append(
-            f"{model_card.name_evaluated(release.results)} was not read from the Hub, so there is no .eval_results, "
-            "which names a data set there; evaluate with its name on the Hub to have one."
-        )
+        reason = f"{model_card.name_evaluated(release.results)} was not read from the Hub"
+        notes.append(f"there is no .eval_results, as {reason}; evaluate with its name on the Hub to have one.")
     if "license" not in about:
         notes.append(f"no licence is stated: write `license` into the header of {checkpoint / 'about.md'}.")
     own = {name: checkpoint / name for name in REMOTE_CODE}
@@ -249,9 +241,7 @@ def _list_notes(
     for option, name in recorded.items():
         if not given[option] and model_card.is_hub_id(name):
             flag = f"--{option.replace('_', '-')} {name}"
-            notes.append(
-                f"the training's record names {name!r}; if that is its name on the Hub and not a folder, add {flag}."
-            )
+            notes.append(f"the record names {name!r}; if that is its name on the Hub and not a folder, add {flag}.")
     return notes
 
 
@@ -259,10 +249,8 @@ def _list_checkpoint_files(release: model_card.ModelRelease, recorded_base: str 
     """Return weights, configuration, processor and code; other files in the folder are never published."""
     checkpoint, base = release.checkpoint, release.base_model
     if release.kind != "model" and not model_card.is_hub_id(base):
-        raise ValueError(
-            f"{checkpoint}: needs the base {base or recorded_base!r}, which is not on the Hub; publish the base "
-            "first, and name it with base_model (ORG/NAME)."
-        )
+        found = f"needs the base {base or recorded_base!r}, which is not on the Hub"
+        raise ValueError(f"{checkpoint}: {found}; publish the base first, and name it with base_model (ORG/NAME).")
     _require_own_code(checkpoint, has_model=release.kind == "model")
     files: list[CommitOperationAdd] = []
     names = [CONFIG]
@@ -339,10 +327,8 @@ def _require_own_code(checkpoint: Path, *, has_model: bool) -> None:
             raise ValueError(f"{checkpoint / name}: auto_map has no {auto_class}; save it again with this package.")
         for reference in [*auto_map.values(), *(task.get("impl") for task in pipelines.values())]:
             if f"{str(reference).partition('.')[0]}.py" not in REMOTE_CODE:
-                raise ValueError(
-                    f"{checkpoint / name}: names {reference!r}, which is not code of this package; save it again "
-                    "with this package."
-                )
+                found = f"names {reference!r}, which is not code of this package"
+                raise ValueError(f"{checkpoint / name}: {found}; save it again with this package.")
 
 
 def plan_space(model: str | None = None, *, hardware: str = "cpu-basic") -> RepositoryPlan:
@@ -418,9 +404,7 @@ def check_plan(plan: RepositoryPlan, secrets: Sequence[str] = ()) -> None:
     for file in tqdm(plan.files, desc="check", unit="file", leave=False, disable=None):
         for content in _read_contents(file):
             if found := find_secret(content, secrets):
-                raise ValueError(
-                    f"{file.path_in_repo}: seems to hold {found}; remove it from the file, and revoke it."
-                )
+                raise ValueError(f"{file.path_in_repo}: seems to hold {found}; remove it, and revoke it.")
 
 
 def find_secret(content: bytes | mmap.mmap, known: Sequence[str] = ()) -> str | None:
@@ -518,8 +502,6 @@ def _list_deletions(plan: RepositoryPlan, present: Iterable[str], prune: bool) -
     if prune:
         return list(map(CommitOperationDelete, others)), []
     if clashing := [path for path in others if path.endswith(_LOADED_TOGETHER)]:
-        raise ValueError(
-            f"the repository holds {len(clashing)} data files that are not planned and would be loaded with the "
-            f"new ones ({clashing[0]}, ...); delete them in the same commit with --prune."
-        )
+        found = f"the repository holds {len(clashing)} data files that are not planned ({clashing[0]}, ...)"
+        raise ValueError(f"{found} and would be loaded with the new ones; delete them with --prune.")
     return [], others

@@ -59,13 +59,7 @@ PUSHES = make_app(
 
 @PUSHES.command
 def dataset(
-    source: Path,
-    repo: str,
-    /,
-    *,
-    gated: Gated | None = None,
-    metadata: Path | None = None,
-    push: PushArguments = PUSH,
+    source: Path, repo: str, /, *, gated: Gated | None = None, metadata: Path | None = None, push: PushArguments = PUSH
 ) -> None:
     """Publish Parquet shards and their card.
 

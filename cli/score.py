@@ -60,9 +60,7 @@ def score(
     given = [path for path in (dialogue, other) if path is not None]
     folders = [path for path in given if holds_dialogues(path)]
     if len(folders) == 2:
-        raise ValueError(
-            f"{dialogue} and {other} are folders of dialogues; `sdiareward compare {dialogue} {other}` compares them."
-        )
+        raise ValueError(f"{dialogue} and {other} are folders of dialogues; compare them with `sdiareward compare`.")
     if folders == given and given and data.dataset is None:
         if output_dir is None:
             raise ValueError(f"{dialogue}: is a folder of dialogues; add --output_dir, a folder for the scores.")

@@ -131,21 +131,16 @@ def fetch_snapshot(model: str, patterns: Sequence[str], revision: str | None = N
     except errors.LocalEntryNotFoundError as error:
         raise explain_unreachable(model) from error
     except errors.RevisionNotFoundError as error:
-        raise ModelNotFoundError(
-            f"{name}: has no revision {commit or revision!r}; give a branch, tag or commit that it has on the Hub."
-        ) from error
+        reason = f"has no revision {commit or revision!r}; give a branch, tag or commit that it has on the Hub."
+        raise ModelNotFoundError(f"{name}: {reason}") from error
     except (errors.HFValidationError, errors.RepositoryNotFoundError) as error:
-        raise ModelNotFoundError(
-            f"{model}: is neither a folder here nor a repository on the Hub that can be read; correct the name, or "
-            "log in (hf auth login) if it is private."
-        ) from error
+        reason = "is neither a folder here nor a readable repository on the Hub; correct the name, or hf auth login."
+        raise ModelNotFoundError(f"{model}: {reason}") from error
 
 
 def explain_unreachable(model: str) -> ModelNotFoundError:
     from huggingface_hub import constants
 
     why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "there is no connection"
-    return ModelNotFoundError(
-        f"{model}: is not a folder here; the Hub cannot be reached ({why}), and the model is not, or not whole, in "
-        f"the cache ({constants.HF_HUB_CACHE}): connect and run again, or give the folder of a checkpoint."
-    )
+    found = f"the Hub cannot be reached ({why}), and the model is not whole in {constants.HF_HUB_CACHE}"
+    return ModelNotFoundError(f"{model}: is not a folder here; {found}: connect, or give the folder of a checkpoint.")

@@ -392,7 +392,5 @@ class FailureLimit:
         """Check all questions of a run that has ended, however few."""
         if len(self.reasons) > self.max_failed * self.num_asked:
             failed = self.asked.format(f"{len(self.reasons)} of {self.num_asked}")
-            raise EndpointError(
-                f"{failed}, the first time with: {self.reasons[0]} At most {self.max_failed:.0%} may fail "
-                f"({self.setting}); mend the endpoint's settings and run the same command: answers are kept."
-            )
+            most = f"At most {self.max_failed:.0%} may fail ({self.setting}); mend the settings, and resume."
+            raise EndpointError(f"{failed}, the first time with: {self.reasons[0]} {most}")

@@ -70,9 +70,8 @@ class PartFolder:
             different = [name for name in {**before, **self._meta} if before.get(name) != self._meta.get(name)]
             if different:
                 changes = "; ".join(f"{key} was {before.get(key)!r}, is {self._meta.get(key)!r}" for key in different)
-                raise ValueError(
-                    f"{folder} holds results of another run ({changes}); use another output_dir or delete it."
-                )
+                found = f"{folder} holds results of another run ({changes})"
+                raise ValueError(f"{found}; use another output_dir or delete it.")
         # The last part first, which has the newest rows.
         self._paths = [path for path in sorted(self.folder.glob("part-*.parquet"), reverse=True) if is_whole(path)]
         self._next = max((int(path.stem.partition("-")[2]) for path in self._paths), default=-1) + 1

@@ -44,12 +44,8 @@ def parse_yaml(text: str, label: str) -> Any:
         raise ValueError(f"{label}: not YAML ({' '.join(str(error).split())}{explain_escape(error)}).") from error
 
 
-def read_yaml(path: Path) -> Any:
-    return parse_yaml(read_text(path, "file of settings"), str(path))
-
-
 def read_mapping(path: Path) -> dict[str, Any]:
-    values = read_yaml(path)
+    values = parse_yaml(read_text(path, "file of settings"), str(path))
     require_mapping(values, str(path))
     return values
 

@@ -12,6 +12,7 @@ os.environ.update(RAY_worker_niceness="0")
 import gc
 import pickle
 import signal
+import sys
 import weakref
 import zlib
 from collections import Counter
@@ -20,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support import tiny_model
+from support import forked, tiny_model
 from support.transformers_tests import TRANSFORMERS_MARKS
 
 
@@ -39,6 +40,12 @@ def pytest_collection_modifyitems(items):
     # Otherwise every search for garbage goes through all that the libraries keep.
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session):
+    if sys.platform == "linux" and session.items and not session.config.option.collectonly:
+        forked.start_server()
 
 
 @pytest.fixture(scope="session")

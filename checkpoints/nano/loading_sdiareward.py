@@ -119,15 +119,10 @@ def _find_weights(name_or_path: Any, hub_kwargs: dict[str, Any]) -> tuple[str | 
     if index is None and single is None:
         # Without the Hub, what is not in the cache looks like what is not in the repository.
         if not os.path.isdir(name_or_path) and (is_offline_mode() or hub_kwargs.get("local_files_only")):
-            raise FileNotFoundError(
-                f"{name_or_path}: its weights are not in the cache, and the Hub is not asked (HF_HUB_OFFLINE or "
-                "local_files_only is set); connect, or give the folder of a checkpoint."
-            )
-        raise FileNotFoundError(
-            f"{name_or_path}: holds neither {SINGLE_FILE} nor {INDEX_FILE}; only safetensors are read, for files of "
-            "other kinds (.bin, .pt, .pth, .ckpt, .pkl) can run code when they are loaded: load the checkpoint with "
-            "the library that wrote it, where you trust it, and save it with safe_serialization."
-        )
+            found = "its weights are not in the cache, and HF_HUB_OFFLINE or local_files_only is set"
+            raise FileNotFoundError(f"{name_or_path}: {found}; connect, or give the folder of a checkpoint.")
+        found = f"holds neither {SINGLE_FILE} nor {INDEX_FILE}, and files of other kinds can run code"
+        raise FileNotFoundError(f"{name_or_path}: {found}; save it as safetensors with the library that wrote it.")
     return index, single
 
 
@@ -141,9 +136,7 @@ def _read_index(path: str) -> dict[str, str]:
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: is no index of safetensors files ({error}); download it again.") from error
     if strange := sorted(name for name in set(weight_map.values()) if not _OWN_FILE.fullmatch(name)):
-        raise ValueError(
-            f"{path}: names {strange[0]!r}; the files of a checkpoint lie beside its index and are safetensors."
-        )
+        raise ValueError(f"{path}: names {strange[0]!r}; give a checkpoint of safetensors beside its index.")
     return weight_map
 
 
@@ -176,34 +169,6 @@ def choose_pooling(names: Iterable[str], given: str | None, where: Any) -> str:
     return given
 
 
-def check_keys(found: Iterable[str], expected: Iterable[str], where: Any) -> None:
-    """Check that a checkpoint holds every tensor of the model and no other, omitted parts aside.
-
-    Args:
-        found (`Iterable[str]`): Names in the checkpoint, of any layout.
-        expected (`Iterable[str]`): Names in the model.
-        where (`Any`): Name of the checkpoint in an error.
-
-    Raises:
-        ValueError: Tensors are missing or unknown; the message counts and names them in the checkpoint's layout.
-    """
-    by_own_name = {to_native_key(name): name for name in found}
-    by_own_name.pop(None, None)
-    expected = set(expected)
-    is_ours = any(own == name and own.startswith("model.") for own, name in by_own_name.items())
-    lacking = expected - by_own_name.keys()
-    if missing := sorted(lacking if is_ours else map(to_official_key, lacking)):
-        raise ValueError(
-            f"{where}: lacks {len(missing)} tensors of the model ({listed(missing)}); give a complete checkpoint, or "
-            "start a new head from a pretrained thinker with SDiaRewardModel.from_backbone."
-        )
-    if unexpected := sorted(by_own_name[name] for name in by_own_name.keys() - expected):
-        raise ValueError(
-            f"{where}: holds {len(unexpected)} tensors that the model has no place for ({listed(unexpected)}); give a "
-            "checkpoint of this model or of Qwen2.5-Omni."
-        )
-
-
 def check_shapes(
     found: Mapping[str, tuple[int, ...]],
     expected: Mapping[str, tuple[int, ...]],
@@ -221,16 +186,21 @@ def check_shapes(
         where (`Any`): Name of the checkpoint in an error.
 
     Raises:
-        ValueError: A tensor is missing, has no place, or has another shape.
+        ValueError: Tensors are missing, have no place or another shape; they are named in the checkpoint's layout.
     """
+    by_own_name = {own: name for name in found if (own := to_native_key(name)) is not None}
     required = {name for name in expected if not (may_lack and name.startswith(may_lack))}
-    check_keys(found, required, where)
-    for name, shape in found.items():
-        if (wanted := expected.get(to_native_key(name) or "", shape)) != shape:
-            raise ValueError(
-                f"{where}: {name} has the shape {list(shape)}, its configuration asks for {list(wanted)}; the two "
-                "belong to different models: download the checkpoint again."
-            )
+    is_ours = any(own == name and own.startswith("model.") for own, name in by_own_name.items())
+    lacking = required - by_own_name.keys()
+    remedy = "give a complete checkpoint of this model or of Qwen2.5-Omni"
+    if missing := sorted(lacking if is_ours else map(to_official_key, lacking)):
+        raise ValueError(f"{where}: lacks {len(missing)} tensors of the model ({listed(missing)}); {remedy}.")
+    if strange := sorted(by_own_name[name] for name in by_own_name.keys() - required):
+        raise ValueError(f"{where}: holds {len(strange)} tensors without a place ({listed(strange)}); {remedy}.")
+    for own, name in by_own_name.items():
+        if found[name] != expected[own]:
+            sizes = f"{name} has the shape {list(found[name])}, its configuration asks for {list(expected[own])}"
+            raise ValueError(f"{where}: {sizes}; download the checkpoint again.")
 
 
 def check_adapter(model: Any, name_or_path: Any, **hub_kwargs: Any) -> None:
@@ -263,10 +233,8 @@ def check_adapter(model: Any, name_or_path: Any, **hub_kwargs: Any) -> None:
         ({name for name in found if places.get(name, found[name]) != found[name]}, "have another shape in the model"),
     ):
         if names:
-            raise ValueError(
-                f"{name_or_path}: {len(names)} tensors of these adapters {problem} ({listed(sorted(names))}); give "
-                "complete adapters and the model that they were trained on."
-            )
+            reason = f"{len(names)} tensors of these adapters {problem} ({listed(sorted(names))})"
+            raise ValueError(f"{name_or_path}: {reason}; give complete adapters and the model that they belong to.")
 
 
 def _to_place(name: str) -> str:
@@ -290,17 +258,14 @@ def read_foreign_config(
     """
     names = list(names)
     if HEAD not in map(to_native_key, names):
-        raise ValueError(
-            f"{where}: holds no reward head (score_head.weight); start a new one on this thinker with "
-            "SDiaRewardModel.from_backbone."
-        )
+        found = "holds no reward head (score_head.weight)"
+        raise ValueError(f"{where}: {found}; start a new one with SDiaRewardModel.from_backbone.")
     known = {**config_dict.get(OWN_FIELDS_KEY, {}), **fields}
     pooling_mode = choose_pooling(names, known.get("pooling_mode"), where)
     if "prompts" not in known:
+        remedy = "give its own with prompts={criterion: text} or --prompt-file"
         logger.warning(
-            "%s: does not hold the system prompt that it was trained with, and rewards depend on it; this package's "
-            "default prompts are used. Give the right one with prompts={criterion: text} or --prompt-file.",
-            where,
+            "%s: holds no system prompt, and rewards depend on it; the defaults are used: %s.", where, remedy
         )
     return SDiaRewardConfig.from_dict(config_dict, **{**fields, "pooling_mode": pooling_mode})
 
@@ -318,10 +283,8 @@ def read_thinker_config(name_or_path: Any, **hub_kwargs: Any) -> Qwen2_5OmniThin
     config_dict, _ = Qwen2_5OmniThinkerConfig.get_config_dict(name_or_path, **hub_kwargs)
     thinker = config_dict.get("thinker_config", config_dict)
     if thinker.get("model_type") != Qwen2_5OmniThinkerConfig.model_type:
-        raise ValueError(
-            f"{name_or_path}: its model_type is {thinker.get('model_type')!r}; a new head needs a checkpoint of "
-            "Qwen2.5-Omni or of its thinker. Load a reward model with from_pretrained."
-        )
+        found = f"its model_type is {thinker.get('model_type')!r}"
+        raise ValueError(f"{name_or_path}: {found}, not a Qwen2.5-Omni's; load a reward model with from_pretrained.")
     return Qwen2_5OmniThinkerConfig.from_dict(thinker)
 
 
@@ -379,8 +342,6 @@ class SDiaRewardPreTrainedModel(Qwen2_5OmniPreTrainedModel):
         given = {name: kwargs[name] for name in SDiaRewardConfig.__annotations__ if name in kwargs}
         names = list_tensors(name_or_path, **hub_kwargs)
         config = read_foreign_config(config_dict, names, name_or_path, **given)
-        with torch.device("meta"), set_zero3_state():
-            check_keys(names, cls(config).state_dict(), name_or_path)
         return {**{name: value for name, value in kwargs.items() if name not in given}, "config": config}
 
     @classmethod
@@ -403,10 +364,8 @@ class SDiaRewardPreTrainedModel(Qwen2_5OmniPreTrainedModel):
         config = SDiaRewardConfig.from_thinker(thinker_config, pooling_mode=pooling_mode, **own_fields)
         names = list_tensors(pretrained_model_name_or_path, **hub_kwargs)
         if heads := sorted(name for name in names if (to_native_key(name) or "").startswith(_NEW_HEAD_PREFIXES)):
-            raise ValueError(
-                f"{pretrained_model_name_or_path}: holds a reward head already ({listed(heads)}); load it with "
-                "from_pretrained, or make it a checkpoint of this package with sdiareward convert."
-            )
+            found = f"holds a reward head already ({listed(heads)})"
+            raise ValueError(f"{pretrained_model_name_or_path}: {found}; load it with from_pretrained, or convert it.")
         return cls._load_complete(pretrained_model_name_or_path, config=config, may_lack=_NEW_HEAD_PREFIXES, **kwargs)
 
     @classmethod
@@ -421,10 +380,8 @@ class SDiaRewardPreTrainedModel(Qwen2_5OmniPreTrainedModel):
         # Every tensor of the headers must have been loaded.
         strange = {key for key in info["missing_keys"] if not key.startswith(may_lack or ("\0",))}
         if strange := strange | set(info["unexpected_keys"]):
-            raise ValueError(
-                f"{name_or_path}: {len(strange)} tensors are missing or have no place in the model "
-                f"({listed(sorted(strange))}); give a complete checkpoint of this model or of Qwen2.5-Omni."
-            )
+            found = f"{len(strange)} tensors were not loaded ({listed(sorted(strange))})"
+            raise ValueError(f"{name_or_path}: {found}; give a complete checkpoint of this model or of Qwen2.5-Omni.")
         if adapter := (kwargs.get("adapter_kwargs") or {}).get("_adapter_model_path"):
             check_adapter(model, adapter)
         return (model, info) if wants_info else model
@@ -441,18 +398,3 @@ class SDiaRewardPreTrainedModel(Qwen2_5OmniPreTrainedModel):
         with torch.device("meta"), set_zero3_state():
             expected = {name: tuple(tensor.shape) for name, tensor in cls(config).state_dict().items()}
         check_shapes(list_shapes(name_or_path, **hub_kwargs), expected, may_lack, name_or_path)
-
-
-__all__ = [
-    "SDiaRewardPreTrainedModel",
-    "check_adapter",
-    "check_keys",
-    "check_shapes",
-    "list_shapes",
-    "list_tensors",
-    "read_foreign_config",
-    "read_processor_fields",
-    "read_thinker_config",
-    "to_native_key",
-    "to_official_key",
-]

@@ -389,9 +389,8 @@ class SDiaRewardProcessor(ProcessorMixin):
         if not dialogue.turns and dialogue.system is None:
             raise DialogueError("a dialogue has no messages; give at least one turn.")
         if criterion not in self.prompts:
-            raise ValueError(
-                f"criterion is {shorten(criterion)!r}; this checkpoint has {', '.join(sorted(self.prompts))}."
-            )
+            known = ", ".join(sorted(self.prompts))
+            raise ValueError(f"criterion is {shorten(criterion)!r}; this checkpoint has {known}.")
         if dialogue.system is None:
             return replace(dialogue, system=self.prompts[criterion])
         if dialogue.system not in self.prompts.values():
@@ -435,7 +434,4 @@ class SDiaRewardProcessor(ProcessorMixin):
 SDiaRewardProcessor.register_for_auto_class()
 AutoProcessor.register(SDiaRewardConfig, SDiaRewardProcessor, exist_ok=True)
 
-__all__ = [
-    "PreparedDialogue",
-    "SDiaRewardProcessor",
-]
+__all__ = ["PreparedDialogue", "SDiaRewardProcessor"]

@@ -9,8 +9,8 @@ from sdiareward.scoring import packed_attention
 
 @pytest.mark.slow
 def test_every_part_runs_on_a_cpu_at_a_tiny_size(tmp_path, monkeypatch):
-    monkeypatch.setattr("benchmarks.workloads.RELEASED_CHUNK_LENGTH_S", 30)
-    monkeypatch.setattr("benchmarks.training_speed.TRL", "TRL, clips of 30 s")
+    monkeypatch.setattr("benchmarks.workloads.RELEASED_CHUNK_LENGTH_S", 5)
+    monkeypatch.setattr("benchmarks.training_speed.TRL", "TRL, clips of 5 s")
     monkeypatch.setattr(scoring_speed, "_MATMUL_SIZE", {"cpu": 64})
     output = tmp_path / "gpu.json"
     arguments = "--device cpu --dtype float32 --sizes tiny --mean-s 2 --dialogues 2 --few 2 --fewer 2 --pairs 2"

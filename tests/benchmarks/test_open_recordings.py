@@ -3,9 +3,7 @@
 import gzip
 import struct
 
-import numpy as np
 import pytest
-import soundfile
 
 from benchmarks.open_recordings import amazon_queen, asterisk, drascula
 from sdiareward.audio_sdiareward import resample
@@ -102,11 +100,3 @@ def test_a_script_writes_a_folder_that_the_source_folder_reads(script, dialogues
     episodes = list(read_source("folder", tmp_path / "out"))
     assert [episode.name.startswith(f"{corpus}/{name}") for episode, name in zip(episodes, dialogues, strict=True)]
     assert [[turn.text for turn in episode.turns] for episode in episodes] == list(dialogues.values())
-
-
-def test_a_turn_holds_its_clips_one_after_another(write_amazon_queen, tmp_path, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["amazon_queen", str(write_amazon_queen), str(tmp_path / "out")])
-    amazon_queen.main()
-    one, two = (soundfile.read(tmp_path / f"out/APE.DOG-0-{turn}.flac")[0] for turn in (0, 1))
-    assert len(two) == 2 * len(one)
-    np.testing.assert_array_equal(two, [*one, *one])

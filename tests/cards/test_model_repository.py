@@ -202,7 +202,7 @@ def test_a_recorded_name_is_not_taken_for_one_on_the_hub(checkpoint, change_json
     assert "add --base-model checkpoints/large." in notes and "add --dataset runs/pairs." in notes
     named = plan_model(checkpoint, results=NANO, base_model="me/base", datasets=["me/pairs"])
     assert (card_of(named).data.base_model, card_of(named).data.datasets) == ("me/base", ["me/pairs"])
-    assert not any("record names" in note for note in named.notes)
+    assert not any("the record names" in note for note in named.notes)
     with pytest.raises(ValueError, match="seems to be a folder, not a name on the Hub"):
         plan_model(checkpoint, base_model=str(checkpoint))
 

@@ -1,7 +1,5 @@
 """Plans that are checked, shown and pushed to a Hub that stands in for `HfApi`."""
 
-import json
-import os
 import shutil
 
 import pyarrow as pa
@@ -160,15 +158,6 @@ def test_the_command_publishes_with_yes(hub, capsys):
     assert hub.called("create_repo")[0]["space_sdk"] == "gradio"
     assert main(command) == 0
     assert f"nothing new: commit {hub.tags['v1']}" in capsys.readouterr().out
-
-
-def test_a_pickle_in_a_checkpoint_or_a_secret_beside_it_does_not_get_out(hub, checkpoint, capsys):
-    (checkpoint / "optimizer.pt").write_bytes(b"pickle")
-    (checkpoint / "run.json").write_text(json.dumps({"hub_token": os.environ["HF_TOKEN"]}))
-    assert main(["push", "model", str(checkpoint), "ORG/clean", "--yes"]) == 0
-    assert "model.safetensors" in hub.files() and not {"optimizer.pt", "run.json"} & set(hub.files())
-    with pytest.raises(ValueError, match=r"run.json: seems to hold the token in use"):
-        push({"README.md": CARD, "run.json": checkpoint / "run.json"})
 
 
 def test_without_yes_the_files_are_listed_with_their_sizes_and_nothing_is_sent(hub, tiny_checkpoint, capsys):

@@ -78,11 +78,9 @@ for words in sys.argv[1:]:
 """
 
 
-def test_help_imports_no_heavy_library_and_the_package_no_command_line():
+def test_help_imports_no_heavy_library():
     done = subprocess.run([sys.executable, "-c", _HELP, *COMMANDS], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    code = "import sys, sdiareward; assert not {'cyclopts', 'pydantic', 'torch'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.fixture

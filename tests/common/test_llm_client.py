@@ -341,9 +341,6 @@ def test_json_that_is_missing_ambiguous_or_broken_is_refused(text):
         parse_answer(text)
 
 
-@pytest.mark.parametrize(
-    "changes", [{"concurrency": 0}, {"max_retries": -1}, {"timeout_s": 0}, {"usd_per_million_input_tokens": 1.0}]
-)
-def test_settings_out_of_range_are_refused(changes):
-    with pytest.raises(ValueError, match=next(iter(changes)).split("_input")[0]):
-        ChatSettings("tiny", **changes)
+def test_a_price_without_the_other_is_refused():
+    with pytest.raises(ValueError, match="usd_per_million"):
+        ChatSettings("tiny", usd_per_million_input_tokens=1.0)

@@ -7,12 +7,10 @@ import sys
 import psutil
 import pyarrow as pa
 import pytest
-from support import squares
 from support.squares import load_and_die, load_nothing, load_reciprocals, load_squares
 
 from sdiareward.common.errors import UserError
-from sdiareward.common.machine import open_ray
-from sdiareward.common.parts import OnRay, PartFolder, Processes, run_here, run_parts
+from sdiareward.common.parts import PartFolder, Processes, run_here, run_parts
 
 
 META = {"model": "nano"}
@@ -35,17 +33,6 @@ def test_only_what_has_no_row_is_made(tmp_path, engine):
     assert run(tmp_path, range(7), engine=engine) == [0, 6]
     assert run(tmp_path, range(7), load_nothing, engine) == []
     assert read_squares(tmp_path) == {item: item * item for item in range(7)}
-
-
-@pytest.mark.slow
-def test_ray_makes_the_same_rows_and_hands_on_errors(tmp_path):
-    ray = pytest.importorskip("ray")
-    ray.cloudpickle.register_pickle_by_value(squares)
-    with open_ray(2):
-        run(tmp_path, range(20), engine=OnRay(2, 0.5))
-        with pytest.raises(UserError, match="no such model"):
-            run(tmp_path / "other", [1], load_nothing, OnRay(1, 0.5))
-    assert read_squares(tmp_path) == {item: item * item for item in range(20)}
 
 
 def test_the_newest_row_of_an_item_counts(tmp_path):

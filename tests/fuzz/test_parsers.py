@@ -6,8 +6,6 @@ from contextlib import suppress
 from types import SimpleNamespace
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import soundfile
 import yaml
@@ -19,21 +17,17 @@ from support.paths import CONFIGS
 from sdiareward.audio_sdiareward import AudioError, read_audio
 from sdiareward.chat_sdiareward import DialogueError, make_dialogue
 from sdiareward.common.errors import Skipped
-from sdiareward.common.files import JsonLines
 from sdiareward.common.llm import parse_answer
 from sdiareward.common.settings import parse_yaml
 from sdiareward.dataset_builder.builder import read_build_config
 from sdiareward.dataset_builder.episodes import SkipError, validate_episode
-from sdiareward.dataset_builder.formats.sdiareward import SDiaReward
 from sdiareward.dataset_builder.pipeline.settings import make_settings
 from sdiareward.dataset_builder.release.official_form import _make_row
 from sdiareward.dataset_builder.sources import read_source
-from sdiareward.evaluation.scores import read_evaluation
-from sdiareward.judges.wavreward.judge import SCORES, parse_score
 from sdiareward.judges.zero_shot.answers import DIMENSIONS, VERSIONS, read_text
 from sdiareward.pairs.messages import read_dialogue
 from sdiareward.pairs.prompts import read_prompts
-from sdiareward.pairs.schema import MAX_TURN_S, SIDES, features, validate_row
+from sdiareward.pairs.schema import MAX_TURN_S, SIDES, validate_row
 from sdiareward.serving.forms import BadRequestError, ScoreRequest, parse_form, read_dialogue_form
 from sdiareward.serving.settings import Limits
 
@@ -71,7 +65,6 @@ VERDICT = {
     "overall_preference": "A",
     "reason": "A is livelier.",
 }
-SCORE = {"pair_id": "p", "chosen": 1.0, "rejected": 0.5, "margin": 0.5, "subset": "wild", "criterion": "modality"}
 
 
 def write(folder, name, content):
@@ -127,22 +120,6 @@ def read_manifest(folder, lines):
                 "".join([item.name, item.group, item.license, *(turn.parts[0].text for turn in item.turns)]).encode()
 
 
-def make_shards():
-    side = make_turns(duration_s=0.25, audio={"bytes": WAV[:600], "path": "a.wav"})
-    buffer = io.BytesIO()
-    table = pa.Table.from_pylist([{**ROW, "chosen": side, "rejected": side}] * 2, schema=features().arrow_schema)
-    pq.write_table(table, buffer, compression="zstd")
-    data = buffer.getvalue()
-    # The metadata of a table is at its end.
-    return damaged(data) | damaged(data[::-1]).map(lambda reverse: reverse[::-1])
-
-
-def load_shard(folder, data):
-    path = write(folder, "data/modality/train-00000-of-00001.parquet", data)
-    builder = SDiaReward(config_name="modality", data_dir=str(folder), cache_dir=str(folder / "cache"))
-    list(builder._generate_tables([str(path)]))
-
-
 def yaml_of(name):
     good = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text(encoding="utf-8"))
     plain = changed(good).map(lambda value: json.loads(json.dumps(value).replace("\\ud", "\\u0")))
@@ -157,40 +134,6 @@ def read_answer(folder, text):
     assert all(1 <= score <= 5 for both in verdict.scores.values() for score in both)
 
 
-def read_score(folder, text):
-    assert parse_score(text) in (None, *SCORES)
-
-
-def read_torn_lines(folder, case):
-    records, torn = case
-    path = write(folder, "torn.jsonl", b"")
-    lines = JsonLines(path)
-    lines.append(records)
-    with path.open("ab") as file:
-        file.write(json.dumps({"text": torn}).encode()[:-1])
-    assert lines.read() == records
-    lines.append(records[:1])
-    assert lines.read() == records + records[:1]
-
-
-def make_torn_lines():
-    records = st.lists(
-        st.dictionaries(st.text("ab\u2028\n", max_size=4), st.integers() | st.text("a\u2028")), max_size=4
-    )
-    return st.tuples(records, st.text("aé", max_size=4))
-
-
-def read_scores(folder, case):
-    for name, text in zip(("scores.jsonl", "results.json"), case, strict=True):
-        write(folder, f"evaluation/{name}", text)
-    assert all(isinstance(record["pair_id"], str) for record in read_evaluation(folder / "evaluation").scores)
-
-
-def make_evaluations():
-    records = json_texts(SCORE).map(lambda line: f"{line}\n")
-    return st.tuples(records, json_texts({"run": {"model": "m"}, "config": {"model": "m"}}))
-
-
 def read_request(folder, text):
     for dialogue in parse_form(ScoreRequest, text.encode("utf-8", "surrogatepass")).dialogues:
         make_dialogue(read_dialogue_form(dialogue, {"a": WAV}, Limits()))
@@ -198,7 +141,6 @@ def read_request(folder, text):
 
 REQUEST = {"dialogues": [{"turns": make_turns(audio={"file": "a"})}], "criterion": "modality", "require_audio": True}
 MANIFEST = {"id": "call-17", "language": "en", "license": "CC0-1.0", "turns": make_turns(audio="a.wav")}
-ANSWERS = ("<think>a</think><score>5</score>", "Score: 4/5", '{"score": "2"}', "a rating of **3**.", "3.5/5 4 / 5")
 
 
 def join_lines(line):
@@ -217,7 +159,6 @@ PARSERS = {
         SkipError,
     ),
     "manifest of a folder": (lambda: join_lines(json_texts(MANIFEST)), read_manifest, ()),
-    "Parquet of pairs": (make_shards, load_shard, ValueError),
     "build settings": (
         lambda: yaml_of("demo_data"),
         lambda f, t: read_build_config(write(f, "a.yaml", t), {}),
@@ -235,13 +176,6 @@ PARSERS = {
     ),
     "JSON of a language model": (lambda: json_texts(VERDICT) | texts, lambda _, text: parse_answer(text), ValueError),
     "verdict": (lambda: json_texts(VERDICT).map("I think {}".format) | json_texts(VERDICT), read_answer, ValueError),
-    "score": (
-        lambda: damaged(*(a.encode() for a in ANSWERS)).map(lambda d: d.decode("latin-1")) | texts,
-        read_score,
-        (),
-    ),
-    "torn lines": (make_torn_lines, read_torn_lines, ()),
-    "evaluation": (make_evaluations, read_scores, (ValueError, FileNotFoundError)),
     "request": (lambda: json_texts(REQUEST), read_request, (BadRequestError, DialogueError)),
 }
 

@@ -9,7 +9,7 @@ import sys
 import datasets
 import pytest
 import trl
-from support.docs_blocks import all_blocks, find_blocks, module_of, split_commands
+from support.docs_blocks import all_blocks, module_of, split_commands
 from support.docs_world import GIVEN
 from support.paths import ROOT
 
@@ -55,34 +55,6 @@ def test_a_block_that_does_not_run_says_why():
     silent = [block.place for block in PYTHON if block.not_run is not None and len(block.not_run) < 20]
     assert silent == []
     assert sum(block.not_run is None for block in PYTHON) > len(PYTHON) / 2
-
-
-def test_notes_are_read_from_the_line_before_a_block_only():
-    text = (
-        "<!-- not run: it needs a GPU -->\n```python\na\n```\n<!-- given: b, runs/c -->\n```python\nd\n```\n"
-        "<!-- not run: too far away -->\n\n```bash\ne\nf\n```\n"
-    )
-    first, second, third = find_blocks(text, "GUIDE")
-    assert (first.not_run, first.code, first.place) == ("it needs a GPU", "a\n", "GUIDE:2")
-    assert (second.not_run, second.given, second.place) == (None, ("b", "runs/c"), "GUIDE:6")
-    assert (third.not_run, third.language, third.code) == (None, "bash", "e\nf\n")
-
-
-def test_a_shell_block_is_read_as_a_shell_does():
-    code = "A=1 sdiareward score x \\\n    --json  # comment\n\ncurl '{\n  1\n}'\ntorchrun -m sdiareward.cli score\n"
-    found = split_commands(code)
-    assert found == [
-        ["sdiareward", "score", "x", "--json"],
-        ["curl", "{\n  1\n}"],
-        ["torchrun", "-m", "sdiareward.cli", "score"],
-    ]
-    assert module_of(found[0]) == ("sdiareward.cli", ["score", "x", "--json"])
-    assert module_of(found[1]) is None
-    assert module_of(found[2]) == ("sdiareward.cli", ["score"])
-    assert module_of(["python", "train.py", "--x"]) == ("sdiareward.train", ["--x"])
-    assert module_of(["python", "-m", "dataset_builder", "build"]) == ("sdiareward.dataset_builder", ["build"])
-    with pytest.raises(ValueError, match="unknown program 'sdiarewad'"):
-        module_of(["sdiarewad", "score"])
 
 
 @pytest.mark.parametrize("words", COMMANDS)
@@ -134,13 +106,6 @@ def stop_after_parsing(monkeypatch):
     monkeypatch.setattr(trl.TrlParser, "parse_args_into_dataclasses", stop_trl)
 
 
-def test_a_flag_that_does_not_exist_is_found(reader, monkeypatch, capsys):
-    for name, words in {"cli": ["score", "x.json"], "eval": ["--dataset", "x", "--output_dir", "y"]}.items():
-        with pytest.raises(AssertionError):
-            check_parses(f"sdiareward.{name}", [*words, "--loud", "1"], monkeypatch)
-        assert "Unknown option: --loud" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("block", all_blocks("console"), ids=lambda block: block.place)
 def test_every_console_block_prints_what_it_shows(block, reader, capsys):
@@ -168,7 +133,3 @@ def test_every_guide_is_in_the_index_and_every_link_leads_somewhere():
         if not (path.parent / link).exists()
     ]
     assert broken == []
-
-
-def test_the_readme_is_short():
-    assert (ROOT / "README.md").read_text(encoding="utf-8").count("\n") <= 150

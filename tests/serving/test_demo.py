@@ -5,12 +5,12 @@ import os
 import socket
 import subprocess
 import sys
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import soundfile
-from support.paths import ROOT
 
 from sdiareward.audio_sdiareward import Heard
 from sdiareward.chat_sdiareward import DialogueError
@@ -19,11 +19,12 @@ from sdiareward.common.package import EXAMPLES, NANO
 from sdiareward.pairs.messages import read_dialogue
 from sdiareward.scoring.model_spec import ScoringError
 from sdiareward.scoring.scorer import Scorer
+from sdiareward.serving import demo
 from sdiareward.serving.demo import app
 from sdiareward.serving.demo.app import RecordedTurn
 
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_spec("gradio") is None, reason="pip install sdiareward[demo]")]
 
 
 def wav(array, rate=16_000):
@@ -33,7 +34,6 @@ def wav(array, rate=16_000):
 
 
 def test_models_without_a_common_criterion_are_refused():
-    pytest.importorskip("gradio", reason="gradio is not installed: pip install sdiareward[demo]")
     models = [SimpleNamespace(processor=SimpleNamespace(prompts={name: ""})) for name in ("joint", "warmth")]
     with pytest.raises(ScoringError, match=r"no criterion in common, but \['joint'\] and \['warmth'\]"):
         app.build(models[0], models[1:])
@@ -130,8 +130,14 @@ def find_score(page):
     return score
 
 
-def test_the_page_scores_with_the_model_that_is_chosen(make_tiny_model, tiny_processor):
-    pytest.importorskip("gradio", reason="gradio is not installed: pip install sdiareward[demo]")
+def test_the_page_scores_with_the_model_that_is_chosen(make_tiny_model, tiny_processor, monkeypatch):
+    calls = []
+
+    def lend_gpu(function):
+        return lambda *given: calls.append(function.__name__) or function(*given)
+
+    # What the Hub puts on a Space with ZeroGPU.
+    monkeypatch.setattr(demo, "_spaces", SimpleNamespace(GPU=lend_gpu))
     nano = Scorer.from_pretrained(NANO, device="cpu")
     page = app.build(nano, [Scorer(make_tiny_model(), tiny_processor, device="cpu")])
     [radio] = [part["props"] for part in page.get_config_file()["components"] if part["props"].get("label") == "Model"]
@@ -140,6 +146,7 @@ def test_the_page_scores_with_the_model_that_is_chosen(make_tiny_model, tiny_pro
     first, second = (find_score(page)(*given, (), "", "modality", number) for number in (0, 1))
     [expected] = nano.score([read_dialogue(EXAMPLES / "human.json")], "modality")
     assert f"{expected:+.2f}".replace("-", "\N{MINUS SIGN}") in first and first != second
+    assert calls == ["score_dialogues"] * 2
     assert "dialogue A has no turns" in find_score(page)((), "", *given, "modality", 0)
 
 
@@ -165,7 +172,8 @@ def test_the_page_is_shared_only_if_that_is_requested(flags, shared, message, mo
 
 
 def test_a_port_that_is_taken_is_one_line(capsys, monkeypatch):
-    gradio = pytest.importorskip("gradio", reason="gradio is not installed: pip install sdiareward[demo]")
+    import gradio
+
     with gradio.Blocks(analytics_enabled=False) as page:
         gradio.Markdown("a page")
     monkeypatch.setattr(app, "build", lambda **_: page)
@@ -176,37 +184,9 @@ def test_a_port_that_is_taken_is_one_line(capsys, monkeypatch):
     assert port in line
 
 
-# What the Hub puts on a Space with ZeroGPU, in miniature.
-SPACES = """
-import sys
-
-was_first, calls = "torch" not in sys.modules, []
-
-def GPU(function):
-    def call(*arguments):
-        calls.append(function.__name__)
-        return function(*arguments)
-    return call
-"""
-SCORE_ON_A_SPACE = """
-import runpy, sys
-
-page = runpy.run_path(sys.argv[1])["page"]
-import spaces
-from sdiareward.common.package import EXAMPLES
-from sdiareward.serving.demo.app import read_example
-
-(score,) = [block.fn for block in page.fns.values() if getattr(block.fn, "__name__", "") == "score"]
-result = score(*read_example(EXAMPLES / "human.json"), (), "", "modality", 0)
-print(spaces.was_first, spaces.calls, "Dialogue A" in result)
-"""
-
-
-def test_a_zero_gpu_space_gets_a_device_for_each_scoring_call(tmp_path):
-    pytest.importorskip("gradio", reason="gradio is not installed: pip install sdiareward[demo]")
-    (tmp_path / "spaces.py").write_text(SPACES)
-    environment = {name: value for name, value in os.environ.items() if name != "SDIAREWARD_MODEL"}
-    command = [sys.executable, "-c", SCORE_ON_A_SPACE, str(ROOT / "serving" / "demo" / "space_app.py")]
-    paths = os.pathsep.join([str(tmp_path), *filter(None, [environment.get("PYTHONPATH")])])
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment | {"PYTHONPATH": paths})
-    assert done.stdout.splitlines()[-1] == "True ['score_dialogues'] True"
+def test_a_zero_gpu_space_imports_its_module_before_torch(tmp_path):
+    (tmp_path / "spaces.py").write_text("import sys\nprint('torch' in sys.modules)\n")
+    paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-c", "import sdiareward.serving.demo.app"]
+    done = subprocess.run(command, capture_output=True, check=True, env={**os.environ, "PYTHONPATH": paths})
+    assert done.stdout == b"False\n"

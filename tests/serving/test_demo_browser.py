@@ -13,19 +13,11 @@ from support.chromium import SIZES
 from sdiareward.common.package import EXAMPLES, NANO
 from sdiareward.pairs.messages import read_dialogue
 from sdiareward.scoring.scorer import Scorer
-
-
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
-pytest.importorskip("gradio", reason="gradio is not installed: pip install sdiareward[demo]")
-
-from sdiareward.serving.demo import app  # noqa: E402
+from sdiareward.serving.demo import app
 
 
 CHROMIUM = shutil.which("chromium")
-pytestmark = [
-    pytest.mark.skipif(not CHROMIUM, reason="no chromium: apt-get install chromium"),
-    pytest.mark.slow,
-]
+pytestmark = [pytest.mark.skipif(not CHROMIUM, reason="no chromium: apt-get install chromium"), pytest.mark.slow]
 FLAGS = (
     "--headless=new",
     "--no-sandbox",
@@ -59,6 +51,8 @@ def uploads(tmp_path_factory):
 @pytest.fixture(scope="module")
 def visit(scorer, uploads):
     """Return a function that opens the page as a new visitor; faults of the pages are found at the end."""
+    pytest.importorskip("gradio", reason="gradio is not installed: pip install sdiareward[demo]")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
     built, faults = app.build(scorer), []
     _, url, _ = app.launch(built, server_name="127.0.0.1", prevent_thread_lock=True, quiet=True)
 
@@ -103,6 +97,8 @@ def turns_of(page, name):
 
 
 def wait_for_turns(page, name, count):
+    from playwright import sync_api
+
     sync_api.expect(turns_of(page, name)).to_have_count(count, timeout=_MS)
 
 

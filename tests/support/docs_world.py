@@ -110,6 +110,10 @@ def _adapter(get):
 
 
 def _wavreward(get):
+    from sdiareward.judges.wavreward.judge import WavRewardJudge
+
+    # A judge with random weights never ends by itself.
+    get("monkeypatch").setitem(WavRewardJudge.judge.__kwdefaults__, "max_new_tokens", 4)
     Path("runs").mkdir()
     Path("runs/wavreward-7b").symlink_to(get("tiny_judge"))
     return {}

@@ -3,24 +3,30 @@
 What a command reads at import (`HF_HOME`, `PYTHONPATH`) must hold for the tests' process; others take `subprocess`.
 """
 
+import contextlib
 import gc
+import logging
 import multiprocessing
 import os
 import runpy
+import select
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from multiprocessing.connection import Connection
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection, arbitrary_address
 from pathlib import Path
 
 
 PRELOADED = (
     "matplotlib.pyplot",
-    "sdiareward.checkpoint_io.nano",
+    "sdiareward.audit.run",
+    "sdiareward.checkpoint_io.convert",
     "sdiareward.cli.score",
     "sdiareward.dataset_builder.builder",
+    "sdiareward.evaluation.comparison",
     "sdiareward.evaluation.report.sections",
     "sdiareward.scoring.scorer",
     "sdiareward.training.setup",
@@ -33,21 +39,59 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(list(PRELOADED))
 
 
+def start_server():
+    """Fork the server of forks from this process, which has imported most libraries and used none of them.
+
+    By itself `multiprocessing` would start a new process for it, which imports everything once more.
+    """
+    listener, (alive, our_end) = socket.socket(socket.AF_UNIX), os.pipe()
+    listener.bind(arbitrary_address("AF_UNIX"))
+    listener.listen()
+    if pid := os.fork():
+        server = forkserver._forkserver
+        server._forkserver_address, server._forkserver_alive_fd = listener.getsockname(), our_end
+        server._forkserver_pid = pid
+        listener.close()
+        os.close(alive)
+        return
+    try:
+        _serve(listener, alive)
+    finally:
+        os._exit(0)
+
+
+def _serve(listener, alive):
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number > 2 and number not in (alive, listener.fileno()):
+            with contextlib.suppress(OSError):
+                os.close(number)
+    # In place of those of pytest.
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
+    for logger in (logging.root, *map(logging.getLogger, list(logging.root.manager.loggerDict))):
+        for handler in list(logger.handlers):
+            if type(handler).__module__.startswith("_pytest"):
+                logger.removeHandler(handler)
+            elif isinstance(handler, logging.StreamHandler):
+                handler.setStream(sys.stderr)
+    # What is not imported yet is imported with the first request.
+    if listener in select.select([alive, listener], [], [])[0]:
+        forkserver.main(listener.fileno(), alive, list(PRELOADED))
+
+
 class Popen:
     """A running command: `sys.executable` and `"-m", module, ...`, `"-c", code` or `file, ...`."""
 
     def __init__(self, command, *, cwd=None, env=None, stdout=None, stderr=None, start_new_session=False):
         self.args = command
-        self.stdout, out = _open_stream(stdout)
-        self.stderr, err = (None, out) if stderr is stdout is not subprocess.PIPE else _open_stream(stderr)
+        self.stdout, out = _open_stream(stdout, 1)
+        self.stderr, err = (None, out) if stderr is stdout not in (None, subprocess.PIPE) else _open_stream(stderr, 2)
         given = [str(part) for part in command[1:]]
         arguments = (given, str(cwd or Path.cwd()), dict(env or os.environ), out, err, start_new_session)
         self._process = _context.Process(target=_run_command, args=arguments)
         self._process.start()
         self.pid = self._process.pid
         for stream in {id(out): out, id(err): err}.values():
-            if stream is not None:
-                stream.close()
+            stream.close()
 
     @property
     def returncode(self):
@@ -95,9 +139,9 @@ def run(command, *, cwd=None, env=None, timeout=None, check=False):
     return done
 
 
-def _open_stream(target):
+def _open_stream(target, own):
     if target is None:
-        return None, None
+        return None, Connection(os.dup(own), readable=False)
     if target == subprocess.PIPE:
         read_end, write_end = os.pipe()
         return os.fdopen(read_end), Connection(write_end, readable=False)
@@ -118,8 +162,7 @@ def _run_command(arguments, cwd, env, out, err, start_new_session):
     os.environ.clear()
     os.environ.update(env)
     for stream, number in ((out, 1), (err, 2)):
-        if stream is not None:
-            os.dup2(stream.fileno(), number)
+        os.dup2(stream.fileno(), number)
     sys.path.insert(0, cwd)
     kind, *rest = arguments
     if kind == "-m":

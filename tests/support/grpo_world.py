@@ -53,11 +53,7 @@ def train_policy(folder, tokenizer, make_tone, reward, **options):
     trainer.train()
     assert not torch.equal(before, policy.model.embed_tokens.weight)
     tables = [pd.read_parquet(path) for path in sorted((folder / "completions").glob("*.parquet"))]
-    return (
-        pd.concat(tables),
-        trainer.state.log_history,
-        {row["prompt"][1]["content"]: row["voice"] for row in rows},
-    )
+    return (pd.concat(tables), trainer.state.log_history, {row["prompt"][1]["content"]: row["voice"] for row in rows})
 
 
 def turn(role, text, audio=None):

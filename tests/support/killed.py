@@ -6,21 +6,6 @@ import sys
 from importlib import import_module
 
 
-LIBRARIES = (
-    "sdiareward.audit.run",
-    "sdiareward.checkpoint_io.convert",
-    "sdiareward.cli",
-    "sdiareward.dataset_builder.builder",
-    "sdiareward.evaluation.comparison",
-    "sdiareward.evaluation.report.sections",
-    "sdiareward.evaluation.summary",
-    "sdiareward.scoring.scorer",
-    "sdiareward.training.setup",
-    "sdiareward.training.trainer",
-    "matplotlib.pyplot",
-    "sklearn.linear_model",
-    "trl.scripts.utils",
-)
 _CHANGES = {"os.rename", "os.remove", "os.mkdir"}
 _FOR_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 

@@ -3,7 +3,6 @@
 import random
 
 import pyarrow.parquet as pq
-import yaml
 
 from sdiareward.dataset_builder.release.release import release_features
 from sdiareward.dataset_builder.shards import write_rows
@@ -62,10 +61,6 @@ def holds(value, secret):
     if isinstance(value, dict | list):
         return any(holds(part, secret) for part in (value.values() if isinstance(value, dict) else value))
     return secret in (value if isinstance(value, bytes) else str(value).encode())
-
-
-def header_of(plan):
-    return yaml.safe_load(content_of(plan.files[0]).decode().split("\n---\n")[0].removeprefix("---\n"))
 
 
 def write_data(folder, *rows):

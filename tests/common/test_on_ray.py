@@ -1,4 +1,4 @@
-"""Several replicas under Ray Serve, behind Ray's own proxy."""
+"""Parts in actors of one Ray, and replicas under Ray Serve, behind Ray's own proxy."""
 
 import os
 import signal
@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import psutil
 import pytest
+from support import squares
 
-
-pytest.importorskip("ray", reason="no serving: pip install 'sdiareward[serve]'")
-
+from sdiareward.common.errors import UserError
+from sdiareward.common.machine import open_ray
+from sdiareward.common.parts import OnRay
 from sdiareward.scoring.model_spec import ModelSpec, ScoringError
 from sdiareward.scoring.scorer import Scorer
 from sdiareward.serving import service
@@ -21,12 +22,29 @@ pytestmark = pytest.mark.slow
 KEY = "the-key-of-the-tests-0123456789"
 
 
+@pytest.fixture(scope="module")
+def on_ray():
+    ray = pytest.importorskip("ray", reason="pip install 'sdiareward[serve]'")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_ADDRESS", "")
+        with open_ray(2):
+            yield ray
+
+
+def test_actors_make_the_rows_of_parts_and_hand_on_errors(on_ray):
+    on_ray.cloudpickle.register_pickle_by_value(squares)
+    parts = [[1, 2, 3], [4, 5], [6]]
+    found = dict(OnRay(2, 0.5)(squares.load_squares, parts))
+    assert found == {number: [{"item": k, "square": k * k} for k in part] for number, part in enumerate(parts)}
+    with pytest.raises(UserError, match="no such model"):
+        list(OnRay(1, 0.5)(squares.load_nothing, parts))
+
+
 def test_replicas_answer_as_the_scorer_and_one_that_is_killed_is_replaced(
-    tmp_path, tiny_checkpoint, make_dialogue, monkeypatch
+    on_ray, tmp_path, tiny_checkpoint, make_dialogue, monkeypatch
 ):
     from ray import serve
 
-    monkeypatch.setenv("RAY_ADDRESS", "")
     dialogues = [make_dialogue(0.2 + 0.02 * k, 0.1, text=f"line {k}") for k in range(6)]
     expected = pytest.approx(Scorer.from_pretrained(tiny_checkpoint, device="cpu").score(dialogues), abs=1e-5)
     model = ModelSpec(str(tiny_checkpoint), device="cpu")
